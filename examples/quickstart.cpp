@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+// Trains a small network on real handwritten digits with two worker processes.
+// Look at train(): it is an ordinary LibTorch loop. prepare_model() and prepare_loader() are all that makes it
+// distributed.
+#include <railyard/railyard.hpp>
+
+#include <torch/torch.h>
+
+namespace ry = railyard;
+
+struct Net : torch::nn::Module {
+  Net() {
+    hidden = register_module("hidden", torch::nn::Linear(64, 128));
+    output = register_module("output", torch::nn::Linear(128, 10));
+  }
+  torch::Tensor forward(const torch::Tensor& pixels) {
+    return output(torch::relu(hidden(pixels / 16.0)));  // a pixel is a number from 0 to 16
+  }
+  torch::nn::Linear hidden{nullptr}, output{nullptr};
+};
+
+double accuracy(ry::Worker& worker, Net& net, ry::Loader& loader) {
+  const torch::NoGradGuard no_grad;
+  ry::Mean correct;
+  for (const auto& batch : loader) {
+    const auto hits = net.forward(batch.data).argmax(1).eq(batch.target).sum().item<double>();
+    correct.add_sum(hits, static_cast<double>(batch.size()));
+  }
+  return worker.mean(correct);  // the sum over all workers, divided by the number of samples: equal on every rank
+}
+
+void train(ry::Worker& worker, const ry::Table& training_set, const ry::Table& test_set) {
+  auto net = ry::prepare_model(worker, [] { return std::make_shared<Net>(); });  // equal weights on every worker
+  auto training =
+      ry::prepare_loader(worker, training_set, {.global_batch_size = 64, .shuffle = true, .drives_step = true});
+  auto test = ry::prepare_loader(worker, test_set, {.global_batch_size = 256});
+  torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(2e-3));
+
+  for (int epoch = 0; epoch < 20; ++epoch) {
+    ry::Mean loss;
+    for (const auto& batch : training) {
+      optimizer.zero_grad();
+      auto value = torch::nn::functional::cross_entropy(net->forward(batch.data), batch.target);
+      value.backward();  // every .grad is now the mean over the global batch
+      optimizer.step();
+      loss.add(value.item<double>(), static_cast<double>(batch.size()));
+    }
+    worker.report({{"epoch", epoch}, {"loss", worker.mean(loss)}, {"accuracy", accuracy(worker, *net, test)}});
+  }
+}
+
+int main(int argc, char** argv) {
+  const std::string path = argc > 1 ? argv[1] : "examples/data/digits.csv";
+  const auto [training_set, test_set] = ry::split(ry::read_csv(path, {.label = "digit"}), {0.8, 0.2}, /*seed=*/1);
+
+  ry::Trainer<ry::Gloo, ry::Processes> trainer{
+      [&, &training = training_set, &test = test_set](auto& worker) { train(worker, training, test); },
+      {.num_workers = 2},
+      {.seed = 1}};
+  const ry::Result result = trainer.fit();
+  if (!result) {
+    fmt::print(stderr, "{}\n", result.error());
+    return result.exit_status();
+  }
+  fmt::print("trained {} workers in {:.1f} s; metrics and logs are in {}\n", result.world_size(), result.seconds(),
+             result.path().string());
+  fmt::print("test accuracy {:.2f}\n", result.metrics().at("accuracy").number());
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT
+// What a callback is told, and the concept of one. Core room.
+#pragma once
+
+#include "railyard/core/value.hpp"
+
+#include <concepts>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+/// Describes a run that starts.
+struct RunInfo {
+  std::string name{};
+  std::filesystem::path path{};  ///< the run's directory
+  std::string backend{};
+  std::string scaling{};
+  int world_size = 0;
+  std::uint64_t seed = 0;
+};
+
+/// Is one report: call number `index` (from 0) of worker.report() on every rank.
+struct Report {
+  std::int64_t index = 0;
+  double seconds = 0;                             ///< since fit() was called
+  std::vector<std::optional<Metrics>> by_rank{};  ///< empty for a rank that had not reported when the run ended
+  [[nodiscard]] const Metrics& metrics() const {  ///< rank 0's, which are the run's
+    static const Metrics none{};
+    return !by_rank.empty() && by_rank.front() ? *by_rank.front() : none;
+  }
+};
+
+/// Describes how a run ended.
+struct RunEnd {
+  std::string error{};  ///< empty if it succeeded
+  Metrics metrics{};    ///< the last ones reported
+  double seconds = 0;
+};
+
+namespace detail {
+
+template <class C>
+concept HearsStart = requires(C& callback, const RunInfo& info) {
+  callback.on_start(info);
+};
+template <class C>
+concept HearsReport = requires(C& callback, const Report& report) {
+  callback.on_report(report);
+};
+template <class C>
+concept HearsEnd = requires(C& callback, const RunEnd& end) {
+  callback.on_end(end);
+};
+
+}  // namespace detail
+
+/// Is told about a run, in the process that called fit() and on that thread: any subset of on_start(RunInfo),
+/// on_report(Report) and on_end(RunEnd), at least one of them.
+///
+/// Laws: on_start comes first and once, on_end last and once, also when the run fails; reports come in order. An
+/// exception out of a callback ends the run, and Result::error names the callback's hook.
+template <class C>
+concept Callback = std::move_constructible<C> &&
+    (detail::HearsStart<C> || detail::HearsReport<C> || detail::HearsEnd<C>);
+
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+// A mean that can be merged: a weighted sum and the weight behind it. Core room.
+#pragma once
+
+#include "railyard/core/stateful.hpp"
+
+namespace railyard::inline v0_1 {
+
+/// Collects values with their weights. Merging sums and weights, never means, is what makes the mean over workers
+/// exact.
+class Mean {
+ public:
+  /// Adds the mean `value` of `weight` samples; a weight of zero leaves the value out, NaN included.
+  void add(double value, double weight) noexcept {
+    if (weight == 0) return;
+    sum_ += value * weight;
+    weight_ += weight;
+  }
+
+  /// Adds a sum over `weight` samples, such as the number of correct answers among them.
+  void add_sum(double sum, double weight) noexcept {
+    sum_ += sum;
+    weight_ += weight;
+  }
+
+  void merge(const Mean& other) noexcept { add_sum(other.sum_, other.weight_); }
+  void reset() noexcept { *this = Mean{}; }
+
+  [[nodiscard]] double sum() const noexcept { return sum_; }
+  [[nodiscard]] double weight() const noexcept { return weight_; }
+  /// The mean; NaN while nothing has been added.
+  [[nodiscard]] double value() const noexcept { return sum_ / weight_; }
+
+  [[nodiscard]] State state() const { return {{"sum", sum_}, {"weight", weight_}}; }
+  void load_state(const State& state) {
+    sum_ = state.at("sum").number();
+    weight_ = state.at("weight").number();
+  }
+
+ private:
+  double sum_ = 0;
+  double weight_ = 0;
+};
+static_assert(Stateful<Mean>);
+
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+// The place where workers leave small values for each other before they are connected. Core room.
+#pragma once
+
+#include "railyard/core/deadline.hpp"
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace railyard::inline v0_1 {
+
+/// Holds small values by key for all workers of one group. A key is set once and then never changes.
+///
+/// Laws: a value is complete as soon as it can be seen; whoever dies in the middle of a call leaves the store usable;
+/// all members may be called from any thread of any worker.
+class Store {
+ public:
+  Store() = default;
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+  virtual ~Store() = default;
+
+  /// Leaves value, arbitrary bytes, under key. Throws: Error if the key is taken or the store is full.
+  virtual void set(std::string_view key, std::string_view value) = 0;
+
+  /// Waits until the key is there and returns its value, or nothing at the deadline.
+  [[nodiscard]] virtual std::optional<std::string> get(std::string_view key, const Deadline& deadline) = 0;
+};
+
+}  // namespace railyard::inline v0_1

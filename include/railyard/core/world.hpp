@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT
+// Where a worker stands among the others. Core room.
+#pragma once
+
+#include "railyard/core/version.hpp"
+
+#include <string>
+
+namespace railyard::inline v0_1 {
+
+/// Says who this worker is. rank counts all workers from 0, local_rank those of this host, node the hosts.
+struct World {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  int local_size = 1;
+  int node = 0;
+  int num_nodes = 1;
+  std::string host{};
+};
+
+/// Says how far apart the workers of a Scaling can be, and how far apart the ranks of a Backend may be.
+enum class Reach { process, host, network };
+
+}  // namespace railyard::inline v0_1
