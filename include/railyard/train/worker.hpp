@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+// What a training function sees. Train room: knows the concepts, no backend and no LibTorch.
+#pragma once
+
+#include "railyard/core/backend.hpp"
+#include "railyard/core/mean.hpp"
+#include "railyard/core/scaling.hpp"
+#include "railyard/core/value.hpp"
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+/// Says what every worker of a run has in common.
+struct RunContext {
+  std::string name{};
+  std::filesystem::path path{};  ///< the run's directory
+  std::uint64_t seed = 0;
+  std::chrono::nanoseconds collective_timeout = std::chrono::minutes{10};
+};
+
+/// Is a worker as its training function sees it: who it is, and how it talks to the others. No template, so that
+/// training functions and their helpers can live in ordinary .cpp files; a collective costs one virtual call more than
+/// the backend's.
+///
+/// Collectives return when the buffers may be used again. All ranks call the same ones in the same order; whoever does
+/// not, dies, or is later than RunConfig::collective_timeout makes them throw CollectiveError on every rank.
+class Worker {
+ public:
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  [[nodiscard]] const World& world() const noexcept { return link_->world(); }
+  [[nodiscard]] int rank() const noexcept { return world().rank; }
+  [[nodiscard]] int world_size() const noexcept { return world().size; }
+  [[nodiscard]] int local_rank() const noexcept { return world().local_rank; }
+  [[nodiscard]] int local_world_size() const noexcept { return world().local_size; }
+  [[nodiscard]] const std::string& host() const noexcept { return world().host; }
+  /// The seed of the run, equal on all ranks.
+  [[nodiscard]] std::uint64_t seed() const noexcept { return context_->seed; }
+  [[nodiscard]] const std::string& run_name() const noexcept { return context_->name; }
+  /// The run's directory, equal on all ranks.
+  [[nodiscard]] const std::filesystem::path& run_path() const noexcept { return context_->path; }
+
+  /// Reports metrics. Call number i of all ranks forms report i; rank 0's metrics are the run's. Never waits for
+  /// another rank. Cost: about a microsecond. Throws: ConfigError for a report of more than 1 MiB.
+  void report(const Metrics& metrics);
+
+  /// Returns the mean over what all ranks have added: the sum of sums by the sum of weights, equal on every rank.
+  [[nodiscard]] double mean(const Mean& local);
+  /// Returns the mean of one number per rank, equal on every rank.
+  [[nodiscard]] double mean(double value);
+
+  /// States how many samples are behind the gradients of the next backward passes of this rank; gradients are averaged
+  /// with these weights. Loaders with drives_step call it; with a loader of one's own it is the user's to call.
+  void samples(std::uint64_t count) noexcept {
+    step_samples_ = count;
+    link_->page().samples.fetch_add(count, std::memory_order_relaxed);
+  }
+  /// What samples() was last told; nothing if it never was.
+  [[nodiscard]] std::optional<std::uint64_t> step_samples() const noexcept { return step_samples_; }
+
+  /// Asks all workers to stop; they learn of it in their next should_stop().
+  void request_stop() noexcept { stop_requested_ = true; }
+  /// Returns true on every rank as soon as request_stop() was called on any, or the run was asked to end (Ctrl-C,
+  /// SIGTERM, a callback). A collective: all ranks call it at the same place.
+  [[nodiscard]] bool should_stop();
+
+  void barrier() { do_barrier(); }
+  /// Combines data of all ranks in place; equal bits on every rank afterwards.
+  void all_reduce(Buffer data, ReduceOp op) { do_all_reduce(data, op); }
+  void broadcast(Buffer data, int root) { do_broadcast(data, root); }
+  /// Shapes: out has world_size times the elements of in; part r is rank r's.
+  void all_gather(ConstBuffer in, Buffer out) { do_all_gather(in, out); }
+  /// Shapes: rank r gives counts[r] elements; out has their sum. counts are equal on all ranks.
+  void all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts) {
+    do_all_gather_uneven(in, out, counts);
+  }
+  /// Shapes: in has world_size times the elements of out; rank r gets the combined slice r.
+  void reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) { do_reduce_scatter(in, out, op); }
+  /// Shapes: at root, out has world_size times the elements of in; elsewhere out is not looked at.
+  void gather(ConstBuffer in, Buffer out, int root) { do_gather(in, out, root); }
+  /// Shapes: at root, in has world_size times the elements of out; elsewhere in is not looked at.
+  void scatter(ConstBuffer in, Buffer out, int root) { do_scatter(in, out, root); }
+  /// Shapes: in and out are equally long, a multiple of world_size; slice r of in goes to rank r.
+  void all_to_all(ConstBuffer in, Buffer out) { do_all_to_all(in, out); }
+  void send(ConstBuffer data, int to) { do_send(data, to); }
+  void receive(Buffer data, int from) { do_receive(data, from); }
+
+  /// What this worker shows its supervisor while it runs: loaders write their progress there.
+  [[nodiscard]] WorkerPage& page() noexcept { return link_->page(); }
+
+  /// Returns the one T of this worker, made by T{} on first use and destroyed when the training function has ended, the
+  /// last one made first. For rooms above this one, which keep their state per worker. T has a static extension_name.
+  template <class T>
+  [[nodiscard]] T& extension() {
+    for (const auto& [name, object] : extensions_) {
+      if (name == T::extension_name) return *static_cast<T*>(object.get());
+    }
+    auto made = std::make_shared<T>();
+    extensions_.emplace_back(T::extension_name, made);
+    return *made;
+  }
+
+ protected:
+  Worker(WorkerLink& link, const RunContext& context) noexcept : link_(&link), context_(&context) {}
+  ~Worker() {
+    while (!extensions_.empty()) extensions_.pop_back();
+  }
+
+  [[nodiscard]] WorkerLink& link() noexcept { return *link_; }
+  [[nodiscard]] const RunContext& context() const noexcept { return *context_; }
+
+ private:
+  virtual void do_barrier() = 0;
+  virtual void do_all_reduce(Buffer data, ReduceOp op) = 0;
+  virtual void do_broadcast(Buffer data, int root) = 0;
+  virtual void do_all_gather(ConstBuffer in, Buffer out) = 0;
+  virtual void do_all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts) = 0;
+  virtual void do_reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) = 0;
+  virtual void do_gather(ConstBuffer in, Buffer out, int root) = 0;
+  virtual void do_scatter(ConstBuffer in, Buffer out, int root) = 0;
+  virtual void do_all_to_all(ConstBuffer in, Buffer out) = 0;
+  virtual void do_send(ConstBuffer data, int to) = 0;
+  virtual void do_receive(Buffer data, int from) = 0;
+
+  WorkerLink* link_;
+  const RunContext* context_;
+  std::optional<std::uint64_t> step_samples_{};
+  bool stop_requested_ = false;
+  std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
+};
+
+}  // namespace railyard::inline v0_1
