@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Checks the table of floors: which room may include what, and what every header must look like."""
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent.parent).resolve()
+INCLUDE = ROOT / "include"
+LIMIT_LINES = 600
+
+# Room: the rooms of ours that it may include besides itself.
+MAY_INCLUDE = {
+    "core": set(),
+    "collectives": {"core"},
+    "workers": {"core"},
+    "data": {"core"},
+    "checkpoint": {"core"},
+    "callbacks": {"core"},
+    "train": {"core", "workers", "data", "checkpoint", "callbacks"},
+    "torch": {"core", "collectives", "workers", "data", "checkpoint", "callbacks", "train"},
+}
+# What is neither ours nor the standard library's: the files or rooms (by prefix) that may include it.
+THIRD_PARTY = {
+    "fmt/": [""],
+    "gloo/": ["collectives/gloo.hpp", "collectives/detail/gloo"],
+    "torch/": ["torch/"],
+    "ATen/": ["torch/"],
+    "c10/": ["torch/"],
+    "nccl.h": ["collectives/nccl.hpp"],
+    "cuda": ["collectives/nccl.hpp"],
+}
+# Headers of the system: rooms that may include them.
+POSIX_ROOMS = {"workers", "collectives", "data", "checkpoint", "callbacks", "train"}
+POSIX = re.compile(r"(sys|linux|netinet|arpa|net)/\w+\.h|\w+\.h$")
+# Headers whose behaviour the named test file of another name covers.
+TESTED_ELSEWHERE = {
+    "railyard.hpp": "every example and consumer includes it",
+    "core/stateful.hpp": "a concept alone: tests/unit/core/mean_test.cpp",
+    "core/store.hpp": "an interface alone: tests/unit/workers",
+    "core/version.hpp": "tests/compile_fail and tests/consumers",
+    "core/world.hpp": "plain data",
+    "train/scaling_config.hpp": "tests/unit/train/run_config_test.cpp",
+}
+
+problems = []
+
+
+def problem(path, line, text):
+    problems.append(f"{path.relative_to(ROOT)}:{line}: {text}")
+
+
+def check_include(path, line, name, room, relative):
+    if name.startswith("railyard/"):
+        if not (INCLUDE / name).is_file():
+            problem(path, line, f"there is no {name}")
+        target = name.split("/")[1]
+        if room != "railyard.hpp" and target != room and target not in MAY_INCLUDE[room]:
+            problem(path, line, f"{room}/ may not include {target}/ ({name})")
+        return
+    for prefix, allowed in THIRD_PARTY.items():
+        if name.startswith(prefix):
+            if not any(relative.startswith(place) for place in allowed):
+                problem(path, line, f"{name} may be included by {', '.join(allowed)} only")
+            return
+    if "/" not in name and not name.endswith(".h"):
+        return  # the standard library's
+    if not POSIX.match(name) or room not in POSIX_ROOMS:
+        problem(path, line, f"{room} may not include {name}")
+
+
+def check_header(path):
+    relative = str(path.relative_to(INCLUDE / "railyard"))
+    room = relative.split("/")[0]
+    lines = path.read_text().splitlines()
+    if room != "railyard.hpp" and room not in MAY_INCLUDE:
+        problem(path, 1, f"{room}/ is no room of the table in tools/check_layers.py")
+        return
+    if len(lines) > LIMIT_LINES:
+        problem(path, len(lines), f"{len(lines)} lines; {LIMIT_LINES} is the limit: divide it by type")
+    if lines[0] != "// SPDX-License-Identifier: MIT" or not lines[1].startswith("// "):
+        problem(path, 1, "starts with the licence line and a sentence that says what it is for")
+    if "#pragma once" not in lines:
+        problem(path, 1, "lacks #pragma once")
+    conditions = 0
+    for number, text in enumerate(lines, 1):
+        if re.match(r"\s*#\s*if", text):
+            conditions += 1
+        elif re.match(r"\s*#\s*endif", text):
+            conditions -= 1
+        if match := re.match(r'\s*#\s*include\s*(["<])([^">]+)[">]', text):
+            ours = match[2].startswith("railyard/")
+            if ours != (match[1] == '"') and room != "railyard.hpp":
+                problem(path, number, "our headers are included by \"...\", all others by <...>")
+            if ours and conditions and room != "railyard.hpp":
+                problem(path, number, "only the umbrella has #if around our own headers")
+            check_include(path, number, match[2], room, relative)
+        if match := re.match(r"\s*#\s*define\s+(\w+)", text):
+            if not match[1].startswith("RAILYARD_") and f"#undef {match[1]}" not in lines:
+                problem(path, number, f"macro {match[1]}: ours are named RAILYARD_*, helpers are undefined again")
+        if re.match(r"using\s+namespace\s", text):
+            problem(path, number, "using-directives reach into the user's code")
+        if re.match(r"(static |namespace \{)", text):
+            problem(path, number, "static and unnamed namespaces give every file a copy: write inline")
+
+
+def check_tests(headers):
+    for path in headers:
+        relative = path.relative_to(INCLUDE / "railyard")
+        if str(relative) in TESTED_ELSEWHERE or "detail" in relative.parts:
+            continue
+        name = str(relative).removesuffix(".hpp").split("/", 1)[-1].replace("/", "_")
+        if not list((ROOT / "tests" / "unit" / relative.parts[0]).glob(f"{name}*_test.cpp")):
+            problem(path, 1, f"has no test tests/unit/{relative.parts[0]}/{name}_test.cpp")
+
+
+def check_umbrella(headers):
+    umbrella = INCLUDE / "railyard" / "railyard.hpp"
+    if not umbrella.is_file():
+        problem(INCLUDE / "railyard", 1, "there is no railyard.hpp")
+        return
+    listed = re.findall(r'#\s*include\s*["<]railyard/([^">]+)[">]', umbrella.read_text())
+    public = {str(path.relative_to(INCLUDE / "railyard")) for path in headers}
+    public = {name for name in public if "/detail/" not in name and name != "railyard.hpp"}
+    for name in sorted(public.symmetric_difference(listed)):
+        problem(umbrella, 1, f"{name} is {'not listed' if name in public else 'listed and no public header'}")
+    for name in sorted({name for name in listed if listed.count(name) > 1}):
+        problem(umbrella, 1, f"{name} is listed twice")
+
+
+def main():
+    headers = sorted((INCLUDE / "railyard").rglob("*.hpp"))
+    for path in headers:
+        check_header(path)
+    check_tests(headers)
+    check_umbrella(headers)
+    for path in sorted(path for folder in ("tests", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.cpp")):
+        lines = len(path.read_text().splitlines())
+        if lines > LIMIT_LINES:
+            problem(path, lines, f"{lines} lines; {LIMIT_LINES} is the limit")
+    print("\n".join(problems) if problems else f"{len(headers)} headers keep to the table of floors")
+    return 1 if problems else 0
+
+
+sys.exit(main())

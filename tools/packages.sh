@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+# Sourced by the scripts: finds out which packages are missing and installs them where it may. Names are Debian's and
+# Ubuntu's; whatever is there by other means counts as installed.
+
+railyard_has_header() { echo "#include <$1>" | "$(railyard_cxx)" -E -x c++ -std=c++20 - >/dev/null 2>&1; }
+
+# Prints the C++ compiler to use: CXX, or the first g++ that is new enough. Fails if there is none.
+railyard_cxx() {
+  local candidate version
+  if [ -n "${CXX:-}" ]; then
+    echo "$CXX"
+    return
+  fi
+  for candidate in g++ g++-14 g++-13 g++-12; do
+    version=$("$candidate" -dumpversion 2>/dev/null) || continue
+    if [ "${version%%.*}" -ge 12 ]; then
+      echo "$candidate"
+      return
+    fi
+  done
+  return 1
+}
+
+railyard_has() {
+  case $1 in
+    g++ | g++-12) railyard_cxx >/dev/null ;;
+    ninja-build) command -v ninja >/dev/null ;;
+    pkg-config) command -v pkg-config >/dev/null ;;
+    cmake | python3 | git | debootstrap | ccache | clang | clang-format | clang-19) command -v "$1" >/dev/null ;;
+    libfmt-dev) railyard_has_header fmt/format.h ;;
+    libgloo-dev) railyard_has_header gloo/rendezvous/context.h ;;
+    libtorch-dev) railyard_has_header torch/csrc/api/include/torch/version.h ;;
+    libopenblas0-pthread) ldconfig -p 2>/dev/null | grep -q 'libopenblas' ;;
+    catch2) railyard_has_header catch2/catch.hpp || railyard_has_header catch2/catch_all.hpp ;;
+    *) dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed' ;;
+  esac
+}
+
+# Prints what has to be called before apt-get: nothing for root, sudo where it may be used. Fails elsewhere.
+railyard_as_root() {
+  if [ "$(id -u)" = 0 ]; then return; fi
+  command -v sudo >/dev/null || return 1
+  if sudo -n true 2>/dev/null || [ -t 0 ]; then
+    echo sudo
+    return
+  fi
+  return 1
+}
+
+# Makes sure that all packages are there, or says exactly which are not and ends the script with status 1. Nothing is
+# installed if one of them cannot be.
+railyard_need() {
+  local package missing=() as_root log
+  for package in "$@"; do
+    railyard_has "$package" && continue
+    # An old g++ is no reason to replace it.
+    if [ "$package" = g++ ] && command -v g++ >/dev/null; then package=g++-12; fi
+    missing+=("$package")
+  done
+  if [ ${#missing[@]} = 0 ]; then return; fi
+  if ! command -v apt-get >/dev/null || ! as_root=$(railyard_as_root); then
+    {
+      echo "These packages are missing (names are Debian's and Ubuntu's), and may not be installed from here:"
+      echo "  ${missing[*]}"
+      echo "Install them and run this again. On Debian or Ubuntu: sudo apt-get install ${missing[*]}"
+    } >&2
+    exit 1
+  fi
+  echo "Installing ${missing[*]}" >&2
+  log=$(mktemp)
+  if ! {
+    $as_root apt-get update -q &&
+      $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}"
+  } >"$log" 2>&1; then
+    tail -n 15 "$log" >&2
+    rm -f "$log"
+    echo "apt-get could not install: ${missing[*]}" >&2
+    exit 1
+  fi
+  rm -f "$log"
+}
