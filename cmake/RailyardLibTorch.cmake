@@ -51,6 +51,7 @@ function(railyard_torch_files root)
     if(NOT ${found})
       set(${found} "")
     endif()
+    string(REGEX REPLACE "(.)/$" "\\1" ${found} "${${found}}")  # find_path may end a folder's name with a slash
     set(${name} "${${found}}" PARENT_SCOPE)
   endforeach()
 endfunction()
