@@ -34,6 +34,12 @@ struct Report {
   }
 };
 
+/// Says what a callback wants after a report: on_report may return it, or nothing at all.
+enum class Next : std::uint8_t {
+  go_on,
+  stop,  ///< ask the workers to stop, as Ctrl-C does, but the run counts as a success: see Worker::should_stop()
+};
+
 /// Describes how a run ended.
 struct RunEnd {
   std::string error{};  ///< empty if it succeeded
@@ -59,7 +65,10 @@ concept HearsEnd = requires(C& callback, const RunEnd& end) {
 }  // namespace detail
 
 /// Is told about a run, in the process that called fit() and on that thread: any subset of on_start(RunInfo),
-/// on_report(Report) and on_end(RunEnd), at least one of them.
+/// on_report(Report) and on_end(RunEnd), at least one of them. on_report may return a Next to end the run early.
+///
+/// A report is told when all ranks have made it. Should a rank be 64 reports ahead of another, or the run end before,
+/// it is told without the missing ranks: by_rank has nothing there.
 ///
 /// Laws: on_start comes first and once, on_end last and once, also when the run fails; reports come in order. An
 /// exception out of a callback ends the run, and Result::error names the callback's hook.

@@ -2,6 +2,8 @@
 // What a training function sees. Train room: knows the concepts, no backend and no LibTorch.
 #pragma once
 
+#include "railyard/train/detail/wire.hpp"
+
 #include "railyard/core/backend.hpp"
 #include "railyard/core/mean.hpp"
 #include "railyard/core/scaling.hpp"
@@ -52,13 +54,31 @@ class Worker {
   [[nodiscard]] const std::filesystem::path& run_path() const noexcept { return context_->path; }
 
   /// Reports metrics. Call number i of all ranks forms report i; rank 0's metrics are the run's. Never waits for
-  /// another rank. Cost: about a microsecond. Throws: ConfigError for a report of more than 1 MiB.
-  void report(const Metrics& metrics);
+  /// another rank. Cost: about a microsecond. Throws: ConfigError for a report of more than 1 MiB, or a metric named
+  /// "report" or "seconds", which are columns of metrics.jsonl already.
+  void report(const Metrics& metrics) {
+    for (const auto& [name, value] : metrics) {
+      if (name == "report" || name == "seconds") {
+        throw ConfigError{fmt::format(
+            "report() on rank {}/{}: a metric is named \"{}\", but metrics.jsonl has a column of that name: "
+            "give the metric another name",
+            rank(), world_size(), name)};
+      }
+    }
+    link_->post(detail::encode_report(metrics));
+  }
 
   /// Returns the mean over what all ranks have added: the sum of sums by the sum of weights, equal on every rank.
-  [[nodiscard]] double mean(const Mean& local);
+  [[nodiscard]] double mean(const Mean& local) {
+    double both[2] = {local.sum(), local.weight()};
+    do_all_reduce(buffer_of(both), ReduceOp::sum);
+    return both[0] / both[1];
+  }
   /// Returns the mean of one number per rank, equal on every rank.
-  [[nodiscard]] double mean(double value);
+  [[nodiscard]] double mean(double value) {
+    do_all_reduce(buffer_of_value(value), ReduceOp::sum);
+    return value / world_size();
+  }
 
   /// States how many samples are behind the gradients of the next backward passes of this rank; gradients are averaged
   /// with these weights. Loaders with drives_step call it; with a loader of one's own it is the user's to call.
@@ -73,7 +93,13 @@ class Worker {
   void request_stop() noexcept { stop_requested_ = true; }
   /// Returns true on every rank as soon as request_stop() was called on any, or the run was asked to end (Ctrl-C,
   /// SIGTERM, a callback). A collective: all ranks call it at the same place.
-  [[nodiscard]] bool should_stop();
+  [[nodiscard]] bool should_stop() {
+    if (stop_agreed_) return true;  // all ranks have agreed in the same call, so none of them talks here any more
+    const bool wanted = stop_requested_ || link_->page().stop_requested.load(std::memory_order_relaxed);
+    std::int32_t anyone = wanted ? 1 : 0;
+    do_all_reduce(buffer_of_value(anyone), ReduceOp::max);
+    return stop_agreed_ = anyone != 0;
+  }
 
   void barrier() { do_barrier(); }
   /// Combines data of all ranks in place; equal bits on every rank afterwards.
@@ -113,7 +139,9 @@ class Worker {
 
  protected:
   Worker(WorkerLink& link, const RunContext& context) noexcept : link_(&link), context_(&context) {}
-  ~Worker() {
+  ~Worker() { drop_extensions(); }
+
+  void drop_extensions() noexcept {
     while (!extensions_.empty()) extensions_.pop_back();
   }
 
@@ -137,6 +165,7 @@ class Worker {
   const RunContext* context_;
   std::optional<std::uint64_t> step_samples_{};
   bool stop_requested_ = false;
+  bool stop_agreed_ = false;
   std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
 };
 

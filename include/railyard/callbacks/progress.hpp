@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT
+// Shows on standard error how far a run is, and lets the workers' own output through. Callbacks room.
+#pragma once
+
+#include "railyard/callbacks/detail/console.hpp"
+#include "railyard/callbacks/detail/number.hpp"
+
+#include "railyard/core/value.hpp"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace railyard::inline v0_1 {
+
+/// Holds what the supervisor sees of a run at one moment.
+struct ProgressState {
+  double seconds = 0;  ///< since fit() was called
+  int alive = 0;
+  int world_size = 0;
+  std::uint64_t samples = 0;     ///< given to all ranks together, in all
+  std::int64_t epoch = -1;       ///< -1 if unknown
+  std::uint64_t epoch_size = 0;  ///< 0 if unknown
+  std::uint64_t epoch_done = 0;
+};
+
+/// Is the progress of a run: on a terminal one line that is redrawn at most ten times a second and fits its width;
+/// elsewhere a plain line at the first report, then at most one in ten seconds, and one at the end.
+class ProgressLine {
+ public:
+  explicit ProgressLine(const detail::Console& console, bool is_quiet = false)
+      : console_(console), kind_(is_quiet ? Kind::quiet : kind_of(console.error())) {}
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+  ~ProgressLine() { erase(); }
+
+  /// How soon update() should be called again. Units: seconds.
+  [[nodiscard]] double interval() const noexcept { return kind_ == Kind::terminal ? redraw_after : plain_after; }
+
+  void on_report(std::int64_t index, Metrics metrics) {
+    report_ = index;
+    metrics_ = std::move(metrics);
+    is_news_ = true;
+  }
+
+  /// Shows the state, if it is time to.
+  void update(const ProgressState& state) {
+    note(state);
+    const double age = state.seconds - shown_at_;
+    if (kind_ == Kind::terminal && age >= redraw_after) draw(state);
+    if (kind_ != Kind::plain || !is_news_) return;
+    if (!was_shown_ || age >= plain_after) print_plain(state);
+  }
+
+  /// Shows the state for the last time.
+  void finish(const ProgressState& state) {
+    note(state);
+    if (kind_ == Kind::terminal && (was_shown_ || is_news_)) {
+      draw(state);
+      console_.write(console_.error(), "\n");
+      is_drawn_ = false;
+    }
+    if (kind_ == Kind::plain && is_news_) print_plain(state);
+  }
+
+  /// Writes a line of a worker or of the library, above the progress line if there is one.
+  void print(bool is_error, std::string_view line) {
+    const int stream = is_error ? console_.error() : console_.output();
+    const bool must_redraw = is_drawn_ && detail::Console::is_terminal(stream);
+    if (must_redraw) erase();
+    console_.write(stream, std::string{line} + '\n');
+    if (must_redraw) redraw();
+  }
+
+  /// Returns the line without any control of the terminal. Example: "epoch 3 45% | loss 0.31 | 5120 samples/s".
+  [[nodiscard]] std::string text(const ProgressState& state) const {
+    std::string line;
+    const auto add = [&line](const std::string& part) { line += (line.empty() ? "" : " | ") + part; };
+    if (state.epoch >= 0) {
+      std::string part = fmt::format("epoch {}", state.epoch);
+      if (state.epoch_size > 0) part += fmt::format(" {}%", percent(state));
+      add(part);
+    } else if (report_ >= 0) {
+      add(fmt::format("report {}", report_));
+    }
+    for (const auto& [name, value] : metrics_) {
+      if (name == "epoch" && state.epoch >= 0) continue;
+      add(fmt::format("{} {}", name, detail::short_text(value)));
+    }
+    const double rate = samples_per_second();
+    if (rate > 0) add(fmt::format("{:.4g} samples/s", rate));
+    if (rate > 0 && state.epoch_size > state.epoch_done) {
+      const auto left = static_cast<double>(state.epoch_size - state.epoch_done);
+      add(duration_text(left / rate) + " left in epoch");
+    }
+    if (state.alive > 0) add(fmt::format("{}/{} workers", state.alive, state.world_size));
+    add(duration_text(state.seconds));
+    return line;
+  }
+
+  /// Returns at most `columns` characters of text, none of which moves the cursor.
+  [[nodiscard]] static std::string fitted(std::string_view text, std::size_t columns) {
+    std::string line;
+    std::size_t used = 0;
+    for (const char c : text) {
+      const auto byte = static_cast<unsigned char>(c);
+      const bool continues = (byte & 0xC0U) == 0x80;  // of a UTF-8 character that has been counted
+      if (!continues && ++used > columns) break;
+      line += byte < 0x20 || byte == 0x7F ? ' ' : c;
+    }
+    return line;
+  }
+
+ private:
+  enum class Kind : std::uint8_t { quiet, plain, terminal };
+  static constexpr double redraw_after = 0.1;
+  static constexpr double plain_after = 10;
+  static constexpr double window = 5;  // seconds over which the rate is taken
+
+  static Kind kind_of(int stream) noexcept {
+    const char* type = std::getenv("TERM");
+    const bool can_erase = type != nullptr && std::string_view{type} != "dumb";
+    return detail::Console::is_terminal(stream) && can_erase ? Kind::terminal : Kind::plain;
+  }
+
+  static std::uint64_t percent(const ProgressState& state) noexcept {
+    const auto done = static_cast<double>(state.epoch_done) / static_cast<double>(state.epoch_size);
+    return static_cast<std::uint64_t>(100 * (done < 1 ? done : 1));
+  }
+
+  static std::string duration_text(double seconds) {
+    const auto whole = static_cast<std::int64_t>(seconds < 1e15 ? seconds : 1e15);
+    if (whole < 100) return fmt::format("{} s", whole);
+    if (whole < 6000) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+    return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
+  }
+
+  void note(const ProgressState& state) {
+    if (!marks_.empty() && state.seconds - marks_.back().first < redraw_after) return;
+    marks_.emplace_back(state.seconds, state.samples);
+    while (marks_.size() > 2 && marks_[1].first < state.seconds - window) marks_.pop_front();
+  }
+
+  [[nodiscard]] double samples_per_second() const {
+    if (marks_.size() < 2) return 0;
+    const double seconds = marks_.back().first - marks_.front().first;
+    return seconds > 0 ? static_cast<double>(marks_.back().second - marks_.front().second) / seconds : 0;
+  }
+
+  void draw(const ProgressState& state) {
+    line_ = text(state);
+    shown_at_ = state.seconds;
+    was_shown_ = true;
+    is_news_ = false;
+    redraw();
+  }
+  void redraw() {
+    const std::size_t columns = detail::Console::width(console_.error());
+    is_drawn_ = console_.write(console_.error(), "\r" + fitted(line_, columns - 1) + "\x1b[K");
+  }
+  void erase() {
+    if (is_drawn_) console_.write(console_.error(), "\r\x1b[K");
+    is_drawn_ = false;
+  }
+  void print_plain(const ProgressState& state) {
+    console_.write(console_.error(), fitted(text(state), 1000) + "\n");
+    shown_at_ = state.seconds;
+    was_shown_ = true;
+    is_news_ = false;
+  }
+
+  detail::Console console_;
+  Kind kind_;
+  std::int64_t report_ = -1;
+  Metrics metrics_{};
+  bool is_news_ = false;    // a report has come since the last line
+  bool was_shown_ = false;  // any line at all
+  bool is_drawn_ = false;   // the line stands on the terminal now
+  double shown_at_ = 0;
+  std::string line_{};
+  std::deque<std::pair<double, std::uint64_t>> marks_{};
+};
+
+}  // namespace railyard::inline v0_1

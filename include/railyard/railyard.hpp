@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+// All of Railyard. Top of all rooms: the only file that decides by macro which of our headers are there.
+//
+// RAILYARD_WITH_GLOO and RAILYARD_WITH_TORCH, if defined and not 0, bring in what needs libgloo and LibTorch.
+#pragma once
+
+#include "railyard/core/backend.hpp"
+#include "railyard/core/buffer.hpp"
+#include "railyard/core/callback.hpp"
+#include "railyard/core/deadline.hpp"
+#include "railyard/core/dtype.hpp"
+#include "railyard/core/error.hpp"
+#include "railyard/core/mean.hpp"
+#include "railyard/core/reduce_op.hpp"
+#include "railyard/core/scaling.hpp"
+#include "railyard/core/stateful.hpp"
+#include "railyard/core/store.hpp"
+#include "railyard/core/value.hpp"
+#include "railyard/core/version.hpp"
+#include "railyard/core/world.hpp"
+
+#include "railyard/callbacks/progress.hpp"
+#include "railyard/collectives/local.hpp"
+#include "railyard/data/read_csv.hpp"
+#include "railyard/data/shuffle.hpp"
+#include "railyard/data/table.hpp"
+#include "railyard/workers/threads.hpp"
+
+#include "railyard/train/any_callback.hpp"
+#include "railyard/train/controller.hpp"
+#include "railyard/train/result.hpp"
+#include "railyard/train/run_config.hpp"
+#include "railyard/train/scaling_config.hpp"
+#include "railyard/train/trainer.hpp"
+#include "railyard/train/worker.hpp"
+#include "railyard/train/worker_of.hpp"

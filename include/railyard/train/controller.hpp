@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: MIT
+// Decides what a run does next: a state machine without clock, workers or files of its own. Train room.
+//
+//   phase      what happens                                                 next phase
+//   checking   settings and storage are looked at, nothing runs             starting: begin()
+//   starting   workers come to be and connect                               running:  every rank has started
+//   running    the training function runs                                   stopping: a signal
+//   stopping   workers were asked to stop and have stop_grace to do so      ending:   grace over, second signal
+//   ending     every wait was ended; who is left after stop_grace is killed finished
+//   finished   no worker is left (or none can be waited for any longer)
+//
+// From starting, running and stopping a failure leads to ending, and the exit of the last rank leads to finished.
+#pragma once
+
+#include "railyard/core/deadline.hpp"
+#include "railyard/core/scaling.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace railyard::inline v0_1 {
+
+/// Names the states of a run.
+enum class Phase : std::uint8_t { checking, starting, running, stopping, ending, finished };
+
+/// Says what ended a run first. what completes a sentence that begins with "rank 1 of 2", if there is a rank.
+struct Failure {
+  int rank = -1;
+  std::string what{};
+  int signal = 0;  ///< the signal to the supervisor that interrupted the run, 0 if none did
+};
+
+/// Says what the driver of a run has to do to its workers.
+struct Orders {
+  bool request_stop = false;
+  std::optional<std::string> abort{};
+  bool kill = false;
+};
+
+/// Is the state machine. Every event of a run goes in with its time; orders come out.
+class Controller {
+ public:
+  using Time = Deadline::Clock::time_point;
+
+  struct Settings {
+    int num_workers = 1;
+    std::chrono::nanoseconds start_timeout = std::chrono::minutes{1};
+    std::chrono::nanoseconds stop_grace = std::chrono::seconds{30};
+    /// How long the failure of a collective is held back, while the failure behind it may still become known.
+    std::chrono::nanoseconds cause_wait = std::chrono::seconds{1};
+    /// How long killed workers may take to be gone.
+    std::chrono::nanoseconds kill_wait = std::chrono::seconds{10};
+  };
+
+  explicit Controller(const Settings& settings)
+      : settings_(settings), ranks_(static_cast<std::size_t>(settings.num_workers)) {}
+
+  void begin(Time now) {
+    phase_ = Phase::starting;
+    limit_ = after(now, settings_.start_timeout);
+  }
+
+  void on_started(int rank) {
+    ranks_[index(rank)].has_started = true;
+    const bool all = std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& one) { return one.has_started; });
+    if (phase_ == Phase::starting && all) {
+      phase_ = Phase::running;
+      limit_ = Time::max();
+    }
+  }
+
+  [[nodiscard]] Orders on_exit(int rank, WorkerExit exit, Time now) {
+    Rank& gone = ranks_[index(rank)];
+    gone.exit = std::move(exit);
+    ++num_exited_;
+    const bool has_returned = gone.exit->kind == WorkerExit::Kind::returned;
+    const bool is_last = num_exited_ == ranks_.size();
+    Orders orders;
+    if (may_fail() && gone.exit->is_consequence) {
+      if (suspects_.empty()) suspect_limit_ = after(now, settings_.cause_wait);
+      suspects_.push_back(rank);
+    } else if (may_fail() && !has_returned) {
+      orders = fail({.rank = rank, .what = text(*gone.exit)}, now);
+    } else if (phase_ == Phase::stopping && !has_returned) {
+      orders = end(now);  // the others would wait for it
+    }
+    if (may_fail() && is_last && !suspects_.empty()) orders = fail(consequence(), now);
+    if (is_last) phase_ = Phase::finished;
+    return orders;
+  }
+
+  [[nodiscard]] Orders on_silence(int rank, const std::string& message, Time now) {
+    if (!may_fail()) return {};
+    return fail({.rank = rank, .what = "stopped answering: " + message}, now);
+  }
+
+  /// For what is no rank's fault: a broken group, a callback that throws.
+  [[nodiscard]] Orders on_failure(Failure failure, Time now) {
+    return may_fail() ? fail(std::move(failure), now) : Orders{};
+  }
+
+  [[nodiscard]] Orders on_signal(int signal, Time now) {
+    if (phase_ == Phase::finished) return {};
+    ++num_signals_;
+    if (num_signals_ == 1 && may_fail()) {
+      failure_ = Failure{.what = fmt::format("interrupted by {}", signal_name(signal)), .signal = signal};
+      phase_ = Phase::stopping;
+      limit_ = after(now, settings_.stop_grace);
+      return {.request_stop = true};
+    }
+    Orders orders = phase_ == Phase::ending ? Orders{} : end(now);
+    orders.kill = true;  // who asks twice does not want to wait
+    limit_ = after(now, settings_.kill_wait);
+    is_killed_ = true;
+    return orders;
+  }
+
+  /// Does what is due at this time; called at wakes_at() or later.
+  [[nodiscard]] Orders on_time(Time now) {
+    if (may_fail() && !suspects_.empty() && now >= suspect_limit_) return fail(consequence(), now);
+    if (now < limit_) return {};
+    switch (phase_) {
+      case Phase::starting:
+        return fail(late_start(), now);
+      case Phase::stopping:
+        return end(now);
+      case Phase::ending:
+        if (is_killed_) {
+          phase_ = Phase::finished;
+          return {};
+        }
+        is_killed_ = true;
+        limit_ = after(now, settings_.kill_wait);
+        return {.kill = true};
+      default:
+        return {};
+    }
+  }
+
+  /// When on_time() has something to do; Time::max() if never.
+  [[nodiscard]] Time wakes_at() const {
+    return may_fail() && !suspects_.empty() ? std::min(limit_, suspect_limit_) : limit_;
+  }
+
+  [[nodiscard]] Phase phase() const noexcept { return phase_; }
+  [[nodiscard]] const std::optional<Failure>& failure() const noexcept { return failure_; }
+  [[nodiscard]] int num_alive() const noexcept { return static_cast<int>(ranks_.size() - num_exited_); }
+  [[nodiscard]] bool has_exited(int rank) const { return ranks_[index(rank)].exit.has_value(); }
+
+  /// Returns "SIGINT" and the like.
+  [[nodiscard]] static std::string signal_name(int signal) {
+    switch (signal) {
+      case SIGINT:
+        return "SIGINT";
+      case SIGTERM:
+        return "SIGTERM";
+      case SIGHUP:
+        return "SIGHUP";
+      case SIGKILL:
+        return "SIGKILL";
+      case SIGSEGV:
+        return "SIGSEGV";
+      case SIGABRT:
+        return "SIGABRT";
+      case SIGBUS:
+        return "SIGBUS";
+      case SIGFPE:
+        return "SIGFPE";
+      case SIGILL:
+        return "SIGILL";
+      case SIGPIPE:
+        return "SIGPIPE";
+      default:
+        return fmt::format("signal {}", signal);
+    }
+  }
+
+ private:
+  struct Rank {
+    bool has_started = false;
+    std::optional<WorkerExit> exit{};
+  };
+
+  static std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
+  static Time after(Time now, std::chrono::nanoseconds span) {
+    return span >= Time::max() - now ? Time::max() : now + span;
+  }
+
+  // Only the first failure counts: what follows from it, or from the end that it brings, is not looked at.
+  [[nodiscard]] bool may_fail() const noexcept {
+    return !failure_ && phase_ != Phase::finished && phase_ != Phase::checking;
+  }
+
+  Orders fail(Failure failure, Time now) {
+    failure_ = std::move(failure);
+    return end(now);
+  }
+
+  Orders end(Time now) {
+    phase_ = Phase::ending;
+    limit_ = after(now, settings_.stop_grace);
+    return {.abort = reason()};
+  }
+
+  [[nodiscard]] std::string reason() const {
+    if (failure_->rank < 0) return failure_->what;
+    return fmt::format("rank {} {}", failure_->rank, failure_->what);
+  }
+
+  static std::string text(const WorkerExit& exit) {
+    switch (exit.kind) {
+      case WorkerExit::Kind::returned:
+        return "returned";
+      case WorkerExit::Kind::threw:
+        return "threw: " + exit.message;
+      case WorkerExit::Kind::exited:
+        return fmt::format("called exit({}) before its training function had returned{}{}", exit.code,
+                           exit.message.empty() ? "" : ": ", exit.message);
+      case WorkerExit::Kind::signalled:
+        return fmt::format("was ended by signal {} ({}){}{}", exit.code, signal_name(exit.code),
+                           exit.message.empty() ? "" : ": ", exit.message);
+    }
+    return exit.message;
+  }
+
+  [[nodiscard]] bool is_suspect(int rank) const {
+    return std::find(suspects_.begin(), suspects_.end(), rank) != suspects_.end();
+  }
+
+  // The ranks that suspects blame and that have not failed in a collective themselves: returned ones first, for they
+  // explain everything, then those that still run.
+  [[nodiscard]] std::optional<std::pair<int, int>> culprit_and_witness() const {
+    for (const bool must_be_gone : {true, false}) {
+      for (const int witness : suspects_) {
+        for (const int blamed : ranks_[index(witness)].exit->blamed) {
+          const bool is_known = blamed >= 0 && index(blamed) < ranks_.size() && !is_suspect(blamed);
+          if (is_known && (has_exited(blamed) || !must_be_gone)) return std::pair{blamed, witness};
+        }
+      }
+    }
+    return std::nullopt;
+  }
+
+  [[nodiscard]] Failure consequence() const {
+    const auto found = culprit_and_witness();
+    if (!found) return {.rank = suspects_.front(), .what = text(*ranks_[index(suspects_.front())].exit)};
+    const auto [culprit, witness] = *found;
+    const std::string& message = ranks_[index(witness)].exit->message;
+    if (has_exited(culprit)) {
+      return {
+          .rank = culprit,
+          .what = fmt::format("returned from the training function while rank {} still waited for it: {}; all ranks "
+                              "must call the same collectives",
+                              witness, message)};
+    }
+    return {.rank = culprit, .what = fmt::format("did not answer rank {}: {}", witness, message)};
+  }
+
+  [[nodiscard]] Failure late_start() const {
+    std::string missing;
+    int first = -1;
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      if (ranks_[i].has_started) continue;
+      if (first < 0) {
+        first = static_cast<int>(i);
+      } else {
+        missing += fmt::format("{}{}", missing.empty() ? "" : ", ", i);
+      }
+    }
+    const double seconds = std::chrono::duration<double>(settings_.start_timeout).count();
+    return {
+        .rank = first,
+        .what = fmt::format("had not joined the group after {} s{}{}; raise RunConfig::start_timeout if it needs more",
+                            seconds, missing.empty() ? "" : ", nor had ", missing)};
+  }
+
+  Settings settings_;
+  std::vector<Rank> ranks_;
+  Phase phase_ = Phase::checking;
+  Time limit_ = Time::max();
+  Time suspect_limit_ = Time::max();
+  std::vector<int> suspects_{};
+  std::size_t num_exited_ = 0;
+  int num_signals_ = 0;
+  bool is_killed_ = false;
+  std::optional<Failure> failure_{};
+};
+
+}  // namespace railyard::inline v0_1

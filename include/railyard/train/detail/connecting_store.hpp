@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+// A store whose waits end when the group does: it serves while a backend connects and cannot be aborted yet. Train
+// room.
+#pragma once
+
+#include "railyard/core/error.hpp"
+#include "railyard/core/store.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Passes everything on to another store, and waits there in slices.
+class ConnectingStore final : public Store {
+ public:
+  ConnectingStore(Store& store, int rank) noexcept : store_(store), rank_(rank) {}
+
+  void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
+
+  /// Throws: CollectiveError once the group is ending.
+  [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {
+    for (;;) {
+      if (is_aborted_.load(std::memory_order_acquire)) {
+        throw CollectiveError{
+            "connect",
+            rank_,
+            {},
+            fmt::format("connect on rank {}: the group was ended while it came to be: {}", rank_, reason_)};
+      }
+      constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{50};
+      const auto left = deadline.remaining();
+      if (auto value = store_.get(key, left <= slice ? deadline : Deadline::after(slice))) return value;
+      if (deadline.expired()) return std::nullopt;
+    }
+  }
+
+  void abort(std::string_view reason) {
+    reason_ = reason;
+    is_aborted_.store(true, std::memory_order_release);
+  }
+
+ private:
+  Store& store_;
+  int rank_;
+  std::string reason_{};  // written once, before is_aborted_
+  std::atomic<bool> is_aborted_{false};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

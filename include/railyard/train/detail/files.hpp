@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT
+// The files of a run's directory. Train room.
+#pragma once
+
+#include "railyard/train/detail/json.hpp"
+
+#include "railyard/core/error.hpp"
+#include "railyard/core/value.hpp"
+
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <ctime>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+[[nodiscard]] inline std::string error_text(int code) {
+  return std::error_code{code, std::generic_category()}.message();
+}
+
+/// Is a file that only grows, line by line. A line is in it whole or not at all, and what cannot be written is counted.
+class LineFile {
+ public:
+  explicit LineFile(std::filesystem::path path) : path_(std::move(path)) {}
+  LineFile(const LineFile&) = delete;
+  LineFile& operator=(const LineFile&) = delete;
+  ~LineFile() {
+    if (file_ >= 0) ::close(file_);
+  }
+
+  /// Appends line and a line feed; opens the file on first use. Returns whether it could.
+  bool append(std::string_view line) {
+    if (file_ < 0) file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (file_ < 0) return note_loss(errno);
+    text_.assign(line);
+    text_ += '\n';
+    std::size_t done = 0;
+    while (done < text_.size()) {
+      const ssize_t written = ::write(file_, text_.data() + done, text_.size() - done);
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) {
+        const int code = errno;
+        // Half a line would make the next one unreadable too. Where this fails as well, nothing more can be done.
+        if (done > 0 && ::ftruncate(file_, size_) != 0) return note_loss(code);
+        return note_loss(code);
+      }
+      done += static_cast<std::size_t>(written);
+    }
+    size_ += static_cast<off_t>(done);
+    return true;
+  }
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  [[nodiscard]] bool exists() const noexcept { return file_ >= 0; }
+  [[nodiscard]] std::uint64_t num_lost() const noexcept { return num_lost_; }
+  /// How many lines are missing and why; empty if none is.
+  [[nodiscard]] std::string warning() const {
+    if (num_lost_ == 0) return {};
+    return fmt::format("{} lines are missing from {}: {}; training went on without them", num_lost_, path_.string(),
+                       error_text(code_));
+  }
+
+ private:
+  bool note_loss(int code) noexcept {
+    code_ = code;
+    ++num_lost_;
+    return false;
+  }
+
+  std::filesystem::path path_;
+  std::string text_{};
+  int file_ = -1;
+  off_t size_ = 0;
+  std::uint64_t num_lost_ = 0;
+  int code_ = 0;
+};
+
+/// Returns a time of the wall clock by UTC, such as 2024-01-31T12:34:56Z, or as `format` says.
+[[nodiscard]] inline std::string time_text(std::time_t time, const char* format = "%Y-%m-%dT%H:%M:%SZ") {
+  std::tm parts{};
+  ::gmtime_r(&time, &parts);
+  char text[64];
+  return {text, std::strftime(text, sizeof text, format, &parts)};
+}
+
+/// Returns a name that no other run has: date, time and six random digits.
+[[nodiscard]] inline std::string unique_name() {
+  std::random_device random;
+  return fmt::format("{}-{:06x}", time_text(std::time(nullptr), "%Y%m%d-%H%M%S"), random() & 0xFF'FFFFU);
+}
+
+/// Throws: ConfigError if name cannot be the name of a run.
+inline void check_name(const std::string& name) {
+  const auto refuse = [&name](std::string_view why) {
+    throw ConfigError{
+        fmt::format("RunConfig::name is \"{}\": {}; leave it empty for a name made from date and time", name, why)};
+  };
+  if (name.find('/') != std::string::npos) refuse("it must not contain '/', use RunConfig::storage_path for folders");
+  if (name == "." || name == "..") refuse("it does not name a folder of its own");
+  if (name.size() > 200) refuse("it must not be longer than 200 bytes");
+  for (const char c : name) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == '\x7F') refuse("it must not contain control characters");
+  }
+}
+
+/// Makes the directory of a run, which must be new, and returns its name and path.
+[[nodiscard]] inline std::pair<std::string, std::filesystem::path> make_run_directory(
+    const std::string& wanted_name, const std::filesystem::path& storage) {
+  const auto refuse = [&storage](const std::error_code& code) {
+    throw ConfigError{
+        fmt::format("RunConfig::storage_path is \"{}\": a run's directory cannot be made there: {}; choose a "
+                    "folder that you can write to",
+                    storage.string(), code.message())};
+  };
+  if (storage.empty()) refuse(std::make_error_code(std::errc::invalid_argument));
+  std::error_code code;
+  std::filesystem::create_directories(storage, code);
+  if (code) refuse(code);
+  for (;;) {
+    const std::string name = wanted_name.empty() ? unique_name() : wanted_name;
+    const auto path = storage / name;
+    if (::mkdir(path.c_str(), 0777) == 0) return {name, path};
+    if (errno != EEXIST) refuse(std::error_code{errno, std::generic_category()});
+    if (!wanted_name.empty()) {
+      throw ConfigError{
+          fmt::format("RunConfig::name is \"{}\", but {} exists already: choose another name, or leave it "
+                      "empty for a unique one, or remove the directory",
+                      name, path.string())};
+    }
+  }
+}
+
+/// Is the directory of a run: run.json, metrics.jsonl, logs/rank-0.log and so on, result.json.
+class RunDirectory {
+ public:
+  RunDirectory(std::filesystem::path path, int world_size) : path_(std::move(path)), metrics_(path_ / "metrics.jsonl") {
+    for (int rank = 0; rank < world_size; ++rank) {
+      logs_.push_back(std::make_unique<LineFile>(path_ / "logs" / fmt::format("rank-{}.log", rank)));
+    }
+  }
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+  /// Writes a file of one JSON object. Returns what went wrong, or an empty text.
+  [[nodiscard]] std::string write_object(std::string_view name, const JsonObject& object) const {
+    LineFile file{path_ / name};
+    return file.append(object.text()) ? std::string{} : file.warning();
+  }
+  bool append_metrics(const std::string& line) { return metrics_.append(line); }
+  bool append_log(int rank, std::string_view line) {
+    LineFile& log = *logs_[static_cast<std::size_t>(rank)];
+    if (!log.exists()) {
+      std::error_code ignored;  // then opening the log fails, and that is told
+      std::filesystem::create_directory(path_ / "logs", ignored);
+    }
+    return log.append(line);
+  }
+
+  /// The log of a rank, if it has written anything.
+  [[nodiscard]] std::optional<std::filesystem::path> log_of(int rank) const {
+    const LineFile& log = *logs_[static_cast<std::size_t>(rank)];
+    return log.exists() ? std::optional{log.path()} : std::nullopt;
+  }
+
+  [[nodiscard]] std::vector<std::string> warnings() const {
+    std::vector<std::string> all;
+    if (std::string text = metrics_.warning(); !text.empty()) all.push_back(std::move(text));
+    for (const auto& log : logs_) {
+      if (std::string text = log->warning(); !text.empty()) all.push_back(std::move(text));
+    }
+    return all;
+  }
+
+  /// Takes back a directory in which nothing has happened.
+  void remove() const {
+    std::error_code ignored;
+    std::filesystem::remove(path_ / "run.json", ignored);
+    std::filesystem::remove(path_, ignored);
+  }
+
+ private:
+  std::filesystem::path path_;
+  LineFile metrics_;
+  std::vector<std::unique_ptr<LineFile>> logs_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT
+// The messages that a worker posts to its supervisor. Train room.
+#pragma once
+
+#include "railyard/core/value.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// The worker is about to call the training function.
+struct StartedMessage {
+  std::string host{};
+};
+/// The training function has reported.
+struct ReportMessage {
+  Metrics metrics{};
+};
+using WorkerMessage = std::variant<StartedMessage, ReportMessage>;
+
+enum class MessageKind : std::uint8_t { started = 1, report = 2 };
+enum class ValueKind : std::uint8_t { truth = 0, integer = 1, number = 2, text = 3 };
+
+/// Appends plain values to a message. Both ends are one program on one host: no byte order to settle.
+class WireWriter {
+ public:
+  template <class T>
+  void put(T value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+    bytes_.insert(bytes_.end(), bytes, bytes + sizeof(T));
+  }
+  void put_text(std::string_view text) {
+    put(static_cast<std::uint32_t>(text.size()));
+    const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+    bytes_.insert(bytes_.end(), bytes, bytes + text.size());
+  }
+  [[nodiscard]] const std::vector<std::byte>& bytes() const noexcept { return bytes_; }
+  void reserve(std::size_t size) { bytes_.reserve(size); }
+
+ private:
+  std::vector<std::byte> bytes_{};
+};
+
+/// Takes a message apart; every length is checked before it is believed.
+class WireReader {
+ public:
+  explicit WireReader(std::span<const std::byte> bytes) noexcept : rest_(bytes) {}
+
+  template <class T>
+  [[nodiscard]] T take() {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T value{};
+    std::memcpy(&value, take_bytes(sizeof(T)).data(), sizeof(T));
+    return value;
+  }
+  [[nodiscard]] std::string take_text() {
+    const auto bytes = take_bytes(take<std::uint32_t>());
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  [[nodiscard]] bool is_empty() const noexcept { return rest_.empty(); }
+
+ private:
+  std::span<const std::byte> take_bytes(std::size_t count) {
+    if (count > rest_.size()) {
+      throw DataError{
+          fmt::format("a worker's message is damaged: {} bytes were expected where {} are left; memory of "
+                      "that worker may have been overwritten",
+                      count, rest_.size())};
+    }
+    const auto taken = rest_.first(count);
+    rest_ = rest_.subspan(count);
+    return taken;
+  }
+
+  std::span<const std::byte> rest_;
+};
+
+[[nodiscard]] inline std::vector<std::byte> encode_started(std::string_view host) {
+  WireWriter writer;
+  writer.put(MessageKind::started);
+  writer.put_text(host);
+  return writer.bytes();
+}
+
+[[nodiscard]] inline std::vector<std::byte> encode_report(const Metrics& metrics) {
+  WireWriter writer;
+  writer.reserve(32 * metrics.size() + 16);
+  writer.put(MessageKind::report);
+  writer.put(static_cast<std::uint32_t>(metrics.size()));
+  for (const auto& [name, value] : metrics) {
+    writer.put_text(name);
+    value.visit([&writer](const auto& held) {
+      using Held = std::remove_cvref_t<decltype(held)>;
+      if constexpr (std::is_same_v<Held, bool>) {
+        writer.put(ValueKind::truth);
+        writer.put(static_cast<std::uint8_t>(held));
+      } else if constexpr (std::is_same_v<Held, std::string>) {
+        writer.put(ValueKind::text);
+        writer.put_text(held);
+      } else {
+        writer.put(std::is_same_v<Held, double> ? ValueKind::number : ValueKind::integer);
+        writer.put(held);
+      }
+    });
+  }
+  return writer.bytes();
+}
+
+[[nodiscard]] inline Value decode_value(WireReader& reader) {
+  switch (reader.take<ValueKind>()) {
+    case ValueKind::truth:
+      return reader.take<std::uint8_t>() != 0;
+    case ValueKind::integer:
+      return reader.take<std::int64_t>();
+    case ValueKind::number:
+      return reader.take<double>();
+    case ValueKind::text:
+      return reader.take_text();
+  }
+  throw DataError{"a worker's message is damaged: it holds a value of an unknown type"};
+}
+
+/// Returns what a worker has posted. Throws: DataError if the bytes are none of the messages above.
+[[nodiscard]] inline WorkerMessage decode_message(std::span<const std::byte> bytes) {
+  WireReader reader{bytes};
+  WorkerMessage message;
+  switch (reader.take<MessageKind>()) {
+    case MessageKind::started:
+      message = StartedMessage{reader.take_text()};
+      break;
+    case MessageKind::report: {
+      ReportMessage report;
+      const auto count = reader.take<std::uint32_t>();
+      for (std::uint32_t i = 0; i < count; ++i) {
+        std::string name = reader.take_text();
+        report.metrics.set(std::move(name), decode_value(reader));
+      }
+      message = std::move(report);
+      break;
+    }
+    default:
+      throw DataError{"a worker's message is damaged: it is of an unknown kind"};
+  }
+  if (!reader.is_empty()) throw DataError{"a worker's message is damaged: bytes are left at its end"};
+  return message;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

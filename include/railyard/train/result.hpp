@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+// What a run leaves to its caller. Train room.
+#pragma once
+
+#include "railyard/core/error.hpp"
+#include "railyard/core/value.hpp"
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+/// Says where the time of a run went. Units: seconds.
+struct Timings {
+  double start = 0;       ///< from the call of fit() until every worker existed
+  double first_line = 0;  ///< from the call of fit() until every worker was about to call the training function
+  double training = 0;    ///< from then until the last worker had ended
+  double teardown = 0;    ///< from then until fit() returned
+};
+
+/// Holds the fields of a Result while it is put together.
+struct ResultFields {
+  std::string error{};
+  int failed_rank = -1;
+  int exit_status = 0;
+  std::vector<Metrics> history{};
+  std::filesystem::path path{};
+  int world_size = 0;
+  double seconds = 0;
+  Timings timings{};
+  bool is_leader = true;
+  std::vector<std::string> warnings{};
+};
+
+/// Is what fit() returns: converts to true if the run succeeded.
+class [[nodiscard]] Result {
+ public:
+  explicit Result(ResultFields fields) : fields_(std::move(fields)) {}
+
+  [[nodiscard]] explicit operator bool() const noexcept { return fields_.error.empty(); }
+  /// What failed first, where and why, and where to look; empty if the run succeeded.
+  [[nodiscard]] const std::string& error() const noexcept { return fields_.error; }
+  /// The first rank that failed; -1 if none did, or the run failed outside of any worker.
+  [[nodiscard]] int failed_rank() const noexcept { return fields_.failed_rank; }
+  /// What main() may return: 0, 1 after a failure, 128 + signal after Ctrl-C or SIGTERM.
+  [[nodiscard]] int exit_status() const noexcept { return fields_.exit_status; }
+  /// Rank 0's last metrics; empty if it has reported none.
+  [[nodiscard]] const Metrics& metrics() const noexcept {
+    return fields_.history.empty() ? none_ : fields_.history.back();
+  }
+  /// All of rank 0's metrics, in order.
+  [[nodiscard]] const std::vector<Metrics>& history() const noexcept { return fields_.history; }
+  /// The run's directory.
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return fields_.path; }
+  [[nodiscard]] int world_size() const noexcept { return fields_.world_size; }
+  /// How long fit() took. Units: seconds.
+  [[nodiscard]] double seconds() const noexcept { return fields_.seconds; }
+  [[nodiscard]] const Timings& timings() const noexcept { return fields_.timings; }
+  /// Is this the one process in which code after fit() should speak for the run?
+  [[nodiscard]] bool is_leader() const noexcept { return fields_.is_leader; }
+  /// What went wrong without ending the run, such as a log that could not be written.
+  [[nodiscard]] const std::vector<std::string>& warnings() const noexcept { return fields_.warnings; }
+
+  /// Returns *this if the run succeeded. Throws: WorkerError with error() if it did not.
+  const Result& value_or_throw() const {
+    if (!*this) throw WorkerError{fields_.failed_rank, fields_.error};
+    return *this;
+  }
+
+ private:
+  ResultFields fields_;
+  Metrics none_{};
+};
+
+}  // namespace railyard::inline v0_1

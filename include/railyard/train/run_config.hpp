@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+// The settings of a run. Train room.
+#pragma once
+
+#include "railyard/train/any_callback.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+/// Says whether a run shows how far it is, on standard error: one line that is redrawn on a terminal, else a plain line
+/// now and then.
+enum class Progress : std::uint8_t { automatic, quiet };
+
+/// Holds the settings of a run; fit() checks all of them before anything is started.
+struct RunConfig {
+  /// Name of the run's directory in storage_path; if empty, date and time and a random suffix. It must not exist yet.
+  std::string name{};
+  /// Where runs are kept; made if it does not exist.
+  std::filesystem::path storage_path = "runs";
+  /// What everything random in the run starts from; equal on all ranks.
+  std::uint64_t seed = 0;
+  Progress progress = Progress::automatic;
+  /// Told about the run in this order, in the process and on the thread that called fit().
+  std::vector<AnyCallback> callbacks{};
+  /// How long a collective waits for the other ranks.
+  std::chrono::nanoseconds collective_timeout = std::chrono::minutes{10};
+  /// How long the workers may take until every one is about to call the training function.
+  std::chrono::nanoseconds start_timeout = std::chrono::minutes{1};
+  /// How long workers that were asked to stop, or that are left over after a failure, may go on before they are killed.
+  std::chrono::nanoseconds stop_grace = std::chrono::seconds{30};
+  /// How long a worker process may show no sign of life (stopped, frozen) before it counts as failed.
+  std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};
+};
+
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT
+// Runs a training function on many workers: the one place where a Backend and a Scaling meet. Train room.
+#pragma once
+
+#include "railyard/train/detail/connecting_store.hpp"
+#include "railyard/train/detail/supervision.hpp"
+#include "railyard/train/detail/training_function.hpp"
+#include "railyard/train/result.hpp"
+#include "railyard/train/run_config.hpp"
+#include "railyard/train/scaling_config.hpp"
+#include "railyard/train/worker_of.hpp"
+
+#include "railyard/core/backend.hpp"
+#include "railyard/core/scaling.hpp"
+
+#include <concepts>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+class Gloo;       // the defaults of Trainer are only named here: their headers stand on the same floor
+class Processes;  // and are included by whoever uses them, railyard.hpp first of all
+
+namespace detail {
+
+/// Throws: ConfigError that names the first setting that cannot work.
+inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
+  const int num_workers = scaling.num_workers.count();
+  if (num_workers <= 0) {
+    throw ConfigError{fmt::format("ScalingConfig::num_workers is {}: a run needs at least one worker", num_workers)};
+  }
+  const auto check_time = [](const char* field, std::chrono::nanoseconds time) {
+    if (time > std::chrono::nanoseconds{0}) return;
+    throw ConfigError{
+        fmt::format("RunConfig::{} is {} s: it must be longer than nothing, such as std::chrono::seconds{{30}}", field,
+                    std::chrono::duration<double>(time).count())};
+  };
+  check_time("collective_timeout", run.collective_timeout);
+  check_time("start_timeout", run.start_timeout);
+  check_time("stop_grace", run.stop_grace);
+  check_time("silence_limit", run.silence_limit);
+  check_name(run.name);
+}
+
+/// Writes run.json. Throws: ConfigError if the storage takes no files.
+inline void write_run(const RunInfo& info, const RunConfig& run) {
+  const auto in_seconds = [](std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); };
+  JsonObject object;
+  object.add("name", info.name).add("backend", info.backend).add("scaling", info.scaling);
+  object.add("world_size", info.world_size).add("seed", info.seed).add("started_at", time_text(std::time(nullptr)));
+  object.add("railyard_version", version);
+  object.add("collective_timeout_seconds", in_seconds(run.collective_timeout));
+  object.add("start_timeout_seconds", in_seconds(run.start_timeout));
+  object.add("stop_grace_seconds", in_seconds(run.stop_grace));
+  object.add("silence_limit_seconds", in_seconds(run.silence_limit));
+  const RunDirectory directory{info.path, 0};
+  if (const std::string loss = directory.write_object("run.json", object); !loss.empty()) {
+    directory.remove();
+    throw ConfigError{
+        fmt::format("RunConfig::storage_path is \"{}\": run.json cannot be written there ({}); choose a "
+                    "folder that you can write to and that has room",
+                    run.storage_path.string(), loss)};
+  }
+}
+
+}  // namespace detail
+
+/// Runs a training function on many workers and waits for them.
+///
+/// The function takes one argument: `auto& worker`, a Worker&, or a WorkerOf<Backend>&. Where workers are threads, each
+/// runs its own copy of it; where they are processes, each has its own copy of the whole program, so that what the
+/// function writes to its captures does not come back.
+/// Example: ry::Trainer<ry::Gloo, ry::Processes> trainer{[](auto& worker) { ... }, {.num_workers = 2}};
+template <Backend B = Gloo, Scaling S = Processes>
+class Trainer {
+  static_assert(B::reach >= S::reach,
+                "this Backend cannot reach the workers that this Scaling makes: Local joins the threads of one process "
+                "only; say Trainer<Gloo, Processes>, or Trainer<Local, Threads>");
+
+ public:
+  /// Keeps the function and the settings; nothing is started or checked before fit().
+  template <class F>
+  requires(!std::same_as<std::remove_cvref_t<F>, Trainer>)
+      Trainer(F&& function, ScalingConfig scaling, RunConfig run = {}, typename B::Options options = {})
+      : function_(keep(std::forward<F>(function))),
+        scaling_(std::move(scaling)),
+        run_(std::move(run)),
+        options_(std::move(options)) {}
+
+  /// Runs the function on all workers and returns when none of them is left. May be called again: a new run.
+  /// Throws: ConfigError before anything is started, if a setting cannot work; it names the setting and the remedy.
+  Result fit() {
+    const auto called_at = Deadline::Clock::now();
+    detail::check_settings(scaling_, run_);
+    B::check(options_);
+    RunInfo info{.backend = std::string{B::name},
+                 .scaling = std::string{S::name},
+                 .world_size = scaling_.num_workers.count(),
+                 .seed = run_.seed};
+    std::tie(info.name, info.path) = detail::make_run_directory(run_.name, run_.storage_path);
+    detail::write_run(info, run_);
+
+    const RunContext context{
+        .name = info.name, .path = info.path, .seed = run_.seed, .collective_timeout = run_.collective_timeout};
+    std::vector<std::unique_ptr<Function>> copies;  // made one after another, by the thread that called fit()
+    if constexpr (S::copies_function) {
+      for (int rank = 0; rank < info.world_size; ++rank) copies.push_back(function_->copy());
+    }
+    const WorkerBody body = [&](WorkerLink& link) {
+      Function& own = S::copies_function ? *copies[static_cast<std::size_t>(link.world().rank)] : *function_;
+      run_worker(link, context, own);
+    };
+    S scaling{};
+    detail::Supervision supervision{run_, std::move(info), called_at};
+    return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); });
+  }
+
+ private:
+  using Function = detail::TrainingFunction<B>;
+
+  template <class F>
+  static std::unique_ptr<Function> keep(F&& function) {
+    using Kept = std::decay_t<F>;
+    constexpr bool fits = std::is_invocable_v<Kept&, WorkerOf<B>&>;
+    constexpr bool can_be_copied = !S::copies_function || std::is_copy_constructible_v<Kept>;
+    static_assert(fits,
+                  "the training function cannot be called with a worker: it takes exactly one argument, auto& worker, "
+                  "railyard::Worker& or railyard::WorkerOf<Backend>&");
+    static_assert(can_be_copied,
+                  "each worker thread runs its own copy of the training function, but this function cannot be copied: "
+                  "capture copyable things (std::shared_ptr instead of std::unique_ptr), or use Processes");
+    if constexpr (fits && can_be_copied) {
+      using Holder = detail::TrainingFunctionOf<B, Kept, S::copies_function>;
+      return std::make_unique<Holder>(std::in_place, std::forward<F>(function));
+    } else {
+      return nullptr;
+    }
+  }
+
+  void run_worker(WorkerLink& link, const RunContext& context, Function& function) const {
+    detail::ConnectingStore store{link.store(), link.world().rank};
+    link.on_abort([&store](std::string_view reason) { store.abort(reason); });
+    std::unique_ptr<B> backend;
+    try {
+      backend = B::connect(options_, link.world(), store, Deadline::after(run_.start_timeout));
+    } catch (...) {
+      link.on_abort({});
+      throw;
+    }
+    WorkerOf<B> worker{link, context, std::move(backend)};
+    link.post(detail::encode_started(worker.host()));
+    function.call(worker);
+  }
+
+  std::unique_ptr<Function> function_;
+  ScalingConfig scaling_;
+  RunConfig run_;
+  typename B::Options options_;
+};
+
+namespace detail {
+
+// The defaults again, but looked at only when a Trainer is made: here they are incomplete and model nothing yet.
+template <class F>
+struct DefaultPolicies {
+  using Backend = Gloo;
+  using Scaling = Processes;
+};
+
+}  // namespace detail
+
+template <class F>
+Trainer(F&&, ScalingConfig)
+    -> Trainer<typename detail::DefaultPolicies<F>::Backend, typename detail::DefaultPolicies<F>::Scaling>;
+template <class F>
+Trainer(F&&, ScalingConfig, RunConfig)
+    -> Trainer<typename detail::DefaultPolicies<F>::Backend, typename detail::DefaultPolicies<F>::Scaling>;
+
+}  // namespace railyard::inline v0_1

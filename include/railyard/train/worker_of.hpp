@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+// The worker with its typed backend: where the training function meets a model of Backend. Train room.
+#pragma once
+
+#include "railyard/train/worker.hpp"
+
+#include "railyard/core/backend.hpp"
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+
+namespace railyard::inline v0_1 {
+
+/// Is the Worker that a training function with `auto& worker` gets: the backend's own operations are at hand.
+template <Backend B>
+class WorkerOf final : public Worker {
+ public:
+  /// link and context must outlive the worker. The end of the group ends the backend's waits from here on.
+  WorkerOf(WorkerLink& link, const RunContext& context, std::unique_ptr<B> backend)
+      : Worker(link, context), backend_(std::move(backend)) {
+    this->link().on_abort([this](std::string_view reason) { backend_->abort(reason); });
+  }
+  ~WorkerOf() {
+    this->drop_extensions();  // they may use the backend while they end
+    this->link().on_abort({});
+  }
+
+  [[nodiscard]] B& backend() noexcept { return *backend_; }
+
+ private:
+  // Shows on the page what this worker waits for, and since when: that is how a supervisor tells who is late.
+  template <class Operation>
+  void carry_out(Operation operation) {
+    const Call call{.deadline = Deadline::after(this->context().collective_timeout)};
+    const WaitingMark mark{this->page()};
+    auto work = operation(call);
+    work.wait(call.deadline);
+  }
+
+  class WaitingMark {
+   public:
+    explicit WaitingMark(WorkerPage& page) noexcept : page_(page) {
+      page_.collectives.fetch_add(1, std::memory_order_relaxed);
+      const std::chrono::nanoseconds now = Deadline::Clock::now().time_since_epoch();
+      page_.waiting_since_ns.store(now.count(), std::memory_order_relaxed);
+    }
+    WaitingMark(const WaitingMark&) = delete;
+    WaitingMark& operator=(const WaitingMark&) = delete;
+    ~WaitingMark() { page_.waiting_since_ns.store(0, std::memory_order_relaxed); }
+
+   private:
+    WorkerPage& page_;
+  };
+
+  void do_barrier() override {
+    carry_out([&](const Call& call) { return backend_->barrier(call); });
+  }
+  void do_all_reduce(Buffer data, ReduceOp op) override {
+    carry_out([&](const Call& call) { return backend_->all_reduce(data, op, call); });
+  }
+  void do_broadcast(Buffer data, int root) override {
+    carry_out([&](const Call& call) { return backend_->broadcast(data, root, call); });
+  }
+  void do_all_gather(ConstBuffer in, Buffer out) override {
+    carry_out([&](const Call& call) { return backend_->all_gather(in, out, call); });
+  }
+  void do_all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts) override {
+    carry_out([&](const Call& call) { return backend_->all_gather_uneven(in, out, counts, call); });
+  }
+  void do_reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) override {
+    carry_out([&](const Call& call) { return backend_->reduce_scatter(in, out, op, call); });
+  }
+  void do_gather(ConstBuffer in, Buffer out, int root) override {
+    carry_out([&](const Call& call) { return backend_->gather(in, out, root, call); });
+  }
+  void do_scatter(ConstBuffer in, Buffer out, int root) override {
+    carry_out([&](const Call& call) { return backend_->scatter(in, out, root, call); });
+  }
+  void do_all_to_all(ConstBuffer in, Buffer out) override {
+    carry_out([&](const Call& call) { return backend_->all_to_all(in, out, call); });
+  }
+  void do_send(ConstBuffer data, int to) override {
+    carry_out([&](const Call& call) { return backend_->send(data, to, call); });
+  }
+  void do_receive(Buffer data, int from) override {
+    carry_out([&](const Call& call) { return backend_->receive(data, from, call); });
+  }
+
+  std::unique_ptr<B> backend_;
+};
+
+}  // namespace railyard::inline v0_1
