@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Builds and runs the tests: tests/run.sh [PART...]; without a part all of them but `wheel`, which downloads a gigabyte.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source tools/packages.sh
+
+every_part=(unit conformance headers single_header layers format examples compile_fail consumers fast_math sanitizers
+  clang no_optional)
+if [ "${1:-}" = help ]; then
+  echo "Parts: ${every_part[*]} asan tsan wheel all"
+  exit
+fi
+parts=("$@")
+if [ $# = 0 ] || [ "$1" = all ]; then parts=("${every_part[@]}"); fi
+for part in "${parts[@]}"; do
+  case " ${every_part[*]} asan tsan wheel " in
+    *" $part "*) ;;
+    *) echo "tests/run.sh: there is no part $part; there are: ${every_part[*]} asan tsan wheel all" >&2 && exit 2 ;;
+  esac
+done
+
+packages=(g++ cmake ninja-build libfmt-dev libgloo-dev libtorch-dev libopenblas0-pthread catch2 python3 pkg-config git)
+case " ${parts[*]} " in *" format "*) packages+=(clang-format) ;; esac
+case " ${parts[*]} " in *" clang "*)
+  packages+=(clang)
+  # Older systems do not have it; its test is skipped there.
+  if apt-cache policy clang-19 2>/dev/null | grep -q 'Candidate: [^(]'; then packages+=(clang-19); fi
+  ;;
+esac
+railyard_need "${packages[@]}"
+
+build=build/tests
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! CXX=$(railyard_cxx) cmake -S . -B "$build" -G Ninja >"$log" 2>&1; then
+  cat "$log"
+  exit 1
+fi
+grep -E 'LibTorch|Railyard|Left out|There is no' "$log" || true
+targets=("${parts[@]/#/part_}")
+cmake --build "$build" -j "$(nproc)" --target "${targets[@]}"
+
+labels=$(IFS='|' && echo "${parts[*]}")
+status=0
+ctest --test-dir "$build" --label-regex "^($labels)\$" --no-tests=error --output-on-failure --no-label-summary 2>&1 |
+  tee "$log" || status=$?
+case " ${parts[*]} " in
+  *" wheel "*) ;;
+  *) echo "Not run: the tests with the newest LibTorch, a download of 1 GB: bash tests/run.sh wheel" ;;
+esac
+grep -E '^[0-9]+% tests passed' "$log" || true
+exit "$status"
