@@ -31,7 +31,7 @@ THIRD_PARTY = {
     "cuda": ["collectives/nccl.hpp"],
 }
 # Headers of the system: rooms that may include them.
-POSIX_ROOMS = {"workers", "collectives", "data", "checkpoint", "callbacks", "train"}
+POSIX_ROOMS = {"workers", "collectives", "data", "checkpoint", "callbacks", "train", "torch"}
 POSIX = re.compile(r"(sys|linux|netinet|arpa|net)/\w+\.h|\w+\.h$")
 # Headers whose behaviour the named test file of another name covers.
 TESTED_ELSEWHERE = {

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT
+// A buffer of elements that no collective knows.
+// expect: error: no matching function for call to .buffer_of
+// expect: Element
+#include <railyard/railyard.hpp>
+
+int main() {
+#ifdef FIXED
+  std::vector<std::int32_t> values(3);
+#else
+  std::vector<std::uint32_t> values(3);
+#endif
+  return railyard::buffer_of(values).count == 3 ? 0 : 1;
+}
