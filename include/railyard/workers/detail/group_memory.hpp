@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT
+// The memory that the workers of one group and their supervisor share. Workers room.
+#pragma once
+
+#include "railyard/workers/detail/message_ring.hpp"
+#include "railyard/workers/detail/shared_store.hpp"
+
+#include "railyard/core/scaling.hpp"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <string_view>
+
+#include <sys/mman.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is shared by one worker and the supervisor.
+struct alignas(64) RankBlock {
+  WorkerPage page{};
+  alignas(64) std::atomic<std::uint32_t> agent{0};  ///< a futex: moves when the worker's agent has to look
+  std::atomic<std::uint64_t> heartbeat{0};
+  RingState ring{};
+};
+
+/// Is shared by all workers and the supervisor. The reason is written before `aborted` and never changes after.
+struct GroupBlock {
+  alignas(64) Bell bell{};
+  alignas(64) std::atomic<bool> aborted{false};
+  std::atomic<bool> closed{false};  ///< nobody reads messages any more
+  std::uint32_t reason_size = 0;
+  char reason[4096] = {};
+  StoreBlock store{};
+};
+
+/// Owns the mapping. Its pages cost nothing until they are touched; it is made before any fork, so that every process
+/// has it at the same address, and it disappears with the last of them.
+class GroupMemory {
+ public:
+  explicit GroupMemory(int num_workers) : num_workers_(num_workers) {
+    base_ = ::mmap(nullptr, size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base_ == MAP_FAILED) {
+      throw_system(fmt::format("start: mapping {} bytes that {} workers share", size(), num_workers), errno);
+    }
+    ::madvise(base_, size(), MADV_DONTDUMP);  // a core dump of a worker would hold everybody's messages
+    ::new (base_) GroupBlock;
+    for (int rank = 0; rank < num_workers; ++rank) ::new (bytes_at(rank_offset(rank))) RankBlock;
+  }
+  GroupMemory(const GroupMemory&) = delete;
+  GroupMemory& operator=(const GroupMemory&) = delete;
+  ~GroupMemory() { ::munmap(base_, size()); }
+
+  [[nodiscard]] int num_workers() const noexcept { return num_workers_; }
+  [[nodiscard]] GroupBlock& group() const noexcept { return *std::launder(static_cast<GroupBlock*>(base_)); }
+  [[nodiscard]] RankBlock& rank(int rank) const noexcept {
+    return *std::launder(reinterpret_cast<RankBlock*>(bytes_at(rank_offset(rank))));
+  }
+  [[nodiscard]] MessageRing ring(int of_rank) const noexcept {
+    return {rank(of_rank).ring, bytes_at(rings_offset() + static_cast<std::size_t>(of_rank) * ring_bytes)};
+  }
+  [[nodiscard]] SharedTable store() const noexcept { return {group().store, bytes_at(store_offset())}; }
+
+  [[nodiscard]] bool is_aborted() const noexcept { return group().aborted.load(); }
+  [[nodiscard]] std::string_view reason() const noexcept { return {group().reason, group().reason_size}; }
+
+  void request_stop() noexcept {
+    for (int at = 0; at < num_workers_; ++at) rank(at).page.stop_requested.store(true);
+  }
+
+  /// Makes every wait of every worker that goes through this memory end. Only the first reason counts.
+  void abort(std::string_view reason) noexcept {
+    GroupBlock& block = group();
+    if (!block.aborted.load()) {
+      const std::size_t size = std::min(reason.size(), sizeof block.reason);
+      if (size > 0) std::memcpy(block.reason, reason.data(), size);
+      block.reason_size = static_cast<std::uint32_t>(size);
+      block.aborted.store(true);
+    }
+    for (int at = 0; at < num_workers_; ++at) {
+      nudge(rank(at).agent);
+      futex_wake(rank(at).ring.writer_waits);
+    }
+    store().wake_all();
+  }
+
+ private:
+  static constexpr std::size_t page_up(std::size_t size) noexcept { return (size + 4095U) / 4096U * 4096U; }
+  static constexpr std::size_t rank_offset(int rank) noexcept {
+    return page_up(sizeof(GroupBlock)) + static_cast<std::size_t>(rank) * sizeof(RankBlock);
+  }
+  [[nodiscard]] std::size_t rings_offset() const noexcept { return page_up(rank_offset(num_workers_)); }
+  [[nodiscard]] std::size_t store_offset() const noexcept {
+    return rings_offset() + static_cast<std::size_t>(num_workers_) * ring_bytes;
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return store_offset() + StoreBlock::num_bytes; }
+  [[nodiscard]] std::byte* bytes_at(std::size_t offset) const noexcept {
+    return static_cast<std::byte*>(base_) + offset;
+  }
+
+  int num_workers_;
+  void* base_ = nullptr;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

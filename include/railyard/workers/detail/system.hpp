@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+// What the kernel offers, made safe to use: descriptors, futexes, times and messages of failed calls. Workers room.
+#pragma once
+
+#include "railyard/core/deadline.hpp"
+#include "railyard/core/error.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <ctime>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Owns one file descriptor.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) noexcept : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  ~Descriptor() { reset(); }
+
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  [[nodiscard]] bool is_open() const noexcept { return fd_ >= 0; }
+  void reset() noexcept {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+/// Says what a failed call of the system means, and what to do where that is known.
+[[nodiscard]] inline std::string explain_errno(int error) {
+  const std::string text = std::generic_category().message(error);
+  if (error == EMFILE) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    return fmt::format("{} (this process may have {} descriptors: raise the limit with ulimit -n, or close some)", text,
+                       limit.rlim_cur);
+  }
+  if (error == EAGAIN) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NPROC, &limit);
+    const auto count = limit.rlim_cur == RLIM_INFINITY ? std::string{"unlimited"} : fmt::to_string(limit.rlim_cur);
+    return fmt::format("{} (the limit of processes is reached: see ulimit -u, here {}, and pids.max of the cgroup)",
+                       text, count);
+  }
+  return text;
+}
+
+[[noreturn]] inline void throw_system(std::string_view what, int error) {
+  throw Error{fmt::format("{}: {}", what, explain_errno(error))};
+}
+
+/// Takes over a new descriptor and moves it above 2, where it would end up if the program has closed its standard
+/// streams: later it would be overwritten or be taken for one.
+[[nodiscard]] inline Descriptor adopt(int fd, std::string_view what) {
+  if (fd < 0) throw_system(what, errno);
+  if (fd > 2) return Descriptor{fd};
+  const Descriptor low{fd};
+  const int moved = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
+  if (moved < 0) throw_system(what, errno);
+  return Descriptor{moved};
+}
+
+/// Makes a pipe, both ends closed on exec. Returns the end to read from, then the end to write to.
+[[nodiscard]] inline std::pair<Descriptor, Descriptor> make_pipe(int flags, std::string_view what) {
+  int ends[2] = {-1, -1};
+  if (::pipe2(ends, O_CLOEXEC | flags) != 0) throw_system(what, errno);
+  Descriptor second{ends[1]};  // is not lost if the first cannot be moved
+  Descriptor reader = adopt(ends[0], what);
+  if (second.get() > 2) return {std::move(reader), std::move(second)};
+  const int moved = ::fcntl(second.get(), F_DUPFD_CLOEXEC, 3);
+  if (moved < 0) throw_system(what, errno);
+  return {std::move(reader), Descriptor{moved}};
+}
+
+[[nodiscard]] inline std::int64_t monotonic_ns() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Deadline::Clock::now().time_since_epoch()).count();
+}
+
+[[nodiscard]] inline timespec to_timespec(std::chrono::nanoseconds time) noexcept {
+  const auto bounded = std::clamp(time, std::chrono::nanoseconds{0}, std::chrono::nanoseconds{std::chrono::hours{24}});
+  return {static_cast<std::time_t>(bounded.count() / 1'000'000'000),
+          static_cast<long>(bounded.count() % 1'000'000'000)};
+}
+
+/// Sleeps while word holds expected, for at most the given time; may return early. Works across processes.
+inline void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
+                       std::chrono::nanoseconds at_most) noexcept {
+  static_assert(sizeof(word) == sizeof(std::uint32_t) && std::atomic<std::uint32_t>::is_always_lock_free);
+  const timespec time = to_timespec(at_most);
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &time, nullptr, 0);
+}
+
+/// Wakes everybody who sleeps on word.
+inline void futex_wake(const std::atomic<std::uint32_t>& word) noexcept {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, 0x7FFFFFFF, nullptr, nullptr, 0);
+}
+
+/// Changes the word and wakes everybody who sleeps on it.
+inline void nudge(std::atomic<std::uint32_t>& word) noexcept {
+  word.fetch_add(1);
+  futex_wake(word);
+}
+
+[[nodiscard]] inline int open_pidfd(pid_t pid) noexcept {
+#ifdef SYS_pidfd_open
+  return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+#else
+  errno = ENOSYS;
+  return -1;
+#endif
+}
+
+inline void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal) noexcept {
+#ifdef SYS_pidfd_send_signal
+  ::syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0);
+#endif
+}
+
+[[nodiscard]] inline std::string host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
+  return name;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT
+// The worker's end of the shared memory, for threads and processes alike. Workers room.
+#pragma once
+
+#include "railyard/workers/detail/group_memory.hpp"
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Keeps what a worker wants to be run when its group ends, and runs it once.
+class AbortHandler {
+ public:
+  using Handler = std::function<void(std::string_view)>;
+
+  /// Replaces the handler. Does not return while the former one runs, unless that one is the caller.
+  void set(Handler handler) {
+    std::unique_lock lock{mutex_};
+    idle_.wait(lock, [&] { return runner_ == std::thread::id{} || runner_ == std::this_thread::get_id(); });
+    handler_ = std::move(handler);
+  }
+
+  /// Runs the handler if there is one, and forgets it.
+  void run(std::string_view reason) noexcept {
+    Handler handler;
+    {
+      const std::lock_guard lock{mutex_};
+      std::swap(handler, handler_);
+      if (!handler) return;
+      runner_ = std::this_thread::get_id();
+    }
+    try {
+      handler(reason);
+      handler = nullptr;
+    } catch (...) {  // nobody could be told: the worker learns of the end by its next wait
+    }
+    {
+      const std::lock_guard lock{mutex_};
+      runner_ = {};
+    }
+    idle_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable idle_;
+  Handler handler_;
+  std::thread::id runner_;
+};
+
+/// Is the group's store as one worker sees it: its waits end with the group.
+class WorkerStore final : public Store {
+ public:
+  WorkerStore(GroupMemory& memory, int rank) noexcept : memory_(&memory), table_(memory.store()), rank_(rank) {}
+
+  void set(std::string_view key, std::string_view value) override { table_.set(key, value); }
+
+  [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {
+    while (true) {
+      const std::uint32_t changes = table_.changes();
+      if (auto value = table_.find(key)) return value;
+      if (memory_->is_aborted()) {
+        throw CollectiveError{fmt::format("store.get(\"{}\")", key),
+                              rank_,
+                              {},
+                              fmt::format("store.get(\"{}\") on rank {}/{}: the group has been ended: {}", key, rank_,
+                                          memory_->num_workers(), memory_->reason())};
+      }
+      if (deadline.expired()) return std::nullopt;
+      table_.wait(changes, std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{200}));
+    }
+  }
+
+ private:
+  GroupMemory* memory_;
+  SharedTable table_;
+  int rank_;
+};
+
+/// Writes how a worker ended as bytes, and back.
+[[nodiscard]] inline std::vector<std::byte> encode_exit(const WorkerExit& exit) {
+  const std::string_view message = std::string_view{exit.message}.substr(0, max_message_bytes / 4);
+  const std::size_t blamed = std::min<std::size_t>(exit.blamed.size(), max_message_bytes / 16);
+  std::vector<std::int32_t> head{static_cast<std::int32_t>(exit.kind), exit.code, exit.is_consequence ? 1 : 0,
+                                 static_cast<std::int32_t>(blamed)};
+  head.insert(head.end(), exit.blamed.begin(), exit.blamed.begin() + static_cast<std::ptrdiff_t>(blamed));
+  const auto numbers = std::as_bytes(std::span{head});
+  const auto text = std::as_bytes(std::span{message});
+  std::vector<std::byte> bytes{numbers.begin(), numbers.end()};
+  bytes.insert(bytes.end(), text.begin(), text.end());
+  return bytes;
+}
+
+[[nodiscard]] inline WorkerExit decode_exit(std::span<const std::byte> bytes) {
+  const auto number_at = [&](std::size_t index) {
+    std::int32_t number = 0;
+    if ((index + 1) * sizeof number <= bytes.size()) {
+      std::memcpy(&number, bytes.data() + index * sizeof number, sizeof number);
+    }
+    return number;
+  };
+  WorkerExit exit{.kind = static_cast<WorkerExit::Kind>(number_at(0)), .code = number_at(1)};
+  exit.is_consequence = number_at(2) != 0;
+  const std::size_t words = bytes.size() / sizeof(std::int32_t);
+  const auto blamed = std::min<std::size_t>(static_cast<std::uint32_t>(number_at(3)), words < 4 ? 0 : words - 4);
+  for (std::size_t at = 0; at < blamed; ++at) exit.blamed.push_back(number_at(4 + at));
+  const std::size_t text = std::min(bytes.size(), (4 + blamed) * sizeof(std::int32_t));
+  exit.message.assign(reinterpret_cast<const char*>(bytes.data()) + text, bytes.size() - text);
+  return exit;
+}
+
+/// Is the WorkerLink of both Threads and Processes. agent is the word on which the one who runs abort handlers sleeps.
+class SharedLink final : public WorkerLink {
+ public:
+  SharedLink(GroupMemory& memory, int rank, int event_fd, std::atomic<std::uint32_t>& agent, const std::string& host)
+      : memory_(&memory), store_(memory, rank), event_fd_(event_fd), agent_(&agent) {
+    const int size = memory.num_workers();
+    world_ = World{.rank = rank, .size = size, .local_rank = rank, .local_size = size, .host = host};
+  }
+
+  [[nodiscard]] const World& world() const noexcept override { return world_; }
+  [[nodiscard]] Store& store() noexcept override { return store_; }
+  [[nodiscard]] WorkerPage& page() noexcept override { return memory_->rank(world_.rank).page; }
+
+  void post(std::span<const std::byte> message) override {
+    if (message.size() > max_message_bytes) {
+      throw ConfigError{fmt::format(
+          "post on rank {}/{}: the message has {} bytes, the most is {}: report less, or write it to a file",
+          world_.rank, world_.size, message.size(), max_message_bytes)};
+    }
+    if (write(RecordKind::message, message, true)) return;
+    throw CollectiveError{
+        "post",
+        world_.rank,
+        {},
+        fmt::format("post on rank {}/{}: the group has been ended: {}", world_.rank, world_.size, memory_->reason())};
+  }
+
+  void on_abort(std::function<void(std::string_view)> handler) override {
+    const bool is_set = static_cast<bool>(handler);
+    handler_.set(std::move(handler));
+    if (is_set && memory_->is_aborted()) nudge(*agent_);
+  }
+
+  /// Runs the handler if the group is ending. Called by the agent whenever its word has moved.
+  void run_handler_if_aborted() noexcept {
+    if (memory_->is_aborted()) handler_.run(memory_->reason());
+  }
+
+  /// Says how the worker ended; its last record. Not given up when the group ends: this is what the end waits for.
+  void post_exit(const WorkerExit& exit) noexcept {
+    try {
+      const std::vector<std::byte> bytes = encode_exit(exit);
+      [[maybe_unused]] const bool written = write(RecordKind::exit, bytes, false);
+    } catch (...) {
+      const std::int32_t kind = static_cast<std::int32_t>(exit.kind);  // no memory for the message
+      [[maybe_unused]] const bool written = write(RecordKind::exit, std::as_bytes(std::span{&kind, 1}), false);
+    }
+  }
+
+ private:
+  bool write(RecordKind kind, std::span<const std::byte> bytes, bool ends_with_group) {
+    const std::lock_guard lock{mutex_};
+    MessageRing ring = memory_->ring(world_.rank);
+    GroupBlock& group = memory_->group();
+    while (!ring.try_write(kind, bytes)) {
+      if (group.closed.load() || (ends_with_group && memory_->is_aborted())) return false;
+      Bell::ring(event_fd_);
+      ring.wait_for_room(bytes.size(), std::chrono::milliseconds{100});
+    }
+    group.bell.ring_if_armed(event_fd_);
+    return true;
+  }
+
+  GroupMemory* memory_;
+  WorkerStore store_;
+  int event_fd_;
+  std::atomic<std::uint32_t>* agent_;
+  World world_{};
+  AbortHandler handler_;
+  std::mutex mutex_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: MIT
+// Workers that are forked processes of this host: captures just work, and a crash stays where it happens. Workers room.
+#pragma once
+
+#include "railyard/workers/detail/exit_reason.hpp"
+#include "railyard/workers/detail/inbox.hpp"
+#include "railyard/workers/detail/line_splitter.hpp"
+#include "railyard/workers/detail/silence_watch.hpp"
+#include "railyard/workers/detail/zygote.hpp"
+
+#include "railyard/core/scaling.hpp"
+
+#include <csignal>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Checks, before anything starts, that this process may fork and has descriptors enough; raises its own limit.
+inline void prepare_to_fork(int num_workers) {
+  rlim_t num_open = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd", error}) {
+    ++num_open;
+    if (std::filesystem::read_symlink(entry.path(), error) != "/dev/nvidia-uvm") continue;
+    throw ConfigError{
+        "start: this process has already used CUDA, and a forked child cannot use it again: call fit() before "
+        "anything touches a GPU (also before counting devices), or start the workers from outside"};
+  }
+  const rlim_t needed = num_open + 5 * static_cast<rlim_t>(num_workers) + 16;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur) return;
+  if (needed > limit.rlim_max) {
+    throw ConfigError{fmt::format(
+        "start: {} workers need up to {} descriptors in this process, {} are open, and the hard limit is {}: raise it "
+        "(ulimit -Hn, LimitNOFILE, nofile in limits.conf), close some, or use fewer workers",
+        num_workers, needed - num_open, num_open, limit.rlim_max)};
+  }
+  limit.rlim_cur = needed;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/// Is the group of Processes.
+class ProcessGroup final : public WorkerGroup {
+ public:
+  ProcessGroup(const GroupPlan& plan, const WorkerBody& body)
+      : memory_(plan.num_workers),
+        inbox_(memory_),
+        silence_(plan.num_workers, plan.silence_limit, monotonic_ns()),
+        workers_(static_cast<std::size_t>(plan.num_workers)) {
+    setup_.memory = &memory_;
+    setup_.body = &body;
+    setup_.event_fd = inbox_.event_fd();
+    setup_.host = host_name();
+    setup_.heartbeat = heartbeat_interval(plan.silence_limit);
+    // A stream that another thread is reading stays locked for as long as it waits for input.
+    setup_.flushes_all = ::ftrylockfile(stdin) == 0;
+    if (setup_.flushes_all) ::funlockfile(stdin);
+    fork_zygote();
+    try {
+      spawn_all();
+    } catch (...) {
+      end_all();
+      throw;
+    }
+  }
+
+  ~ProcessGroup() override { end_all(); }
+
+  [[nodiscard]] std::optional<GroupEvent> next(const Deadline& deadline) override {
+    while (true) {
+      if (auto event = inbox_.pop()) return event;
+      if (num_over_ == workers_.size()) return std::nullopt;
+      const bool is_last_look = deadline.expired();
+      collect(is_last_look ? std::chrono::nanoseconds{0} : deadline.remaining());
+      if (is_last_look) return inbox_.pop();
+    }
+  }
+
+  void request_stop() override { memory_.request_stop(); }
+  void abort(std::string_view reason) override { memory_.abort(reason); }
+
+  void kill() override {
+    was_killed_ = true;
+    for (const Process& worker : workers_) {
+      if (worker.pid != 0 && !worker.is_over) kill_process(worker);
+    }
+    [[maybe_unused]] const bool sent = channel_.send(ZygoteRequest{.kind = ZygoteRequest::Kind::kill});
+  }
+
+  [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
+
+ private:
+  struct Stream {
+    Descriptor reader{};
+    LineSplitter lines{};
+  };
+  struct Process {
+    pid_t pid = 0;
+    Descriptor pidfd{};
+    Stream out{};
+    Stream err{};
+    bool is_over = false;
+  };
+
+  void fork_zygote() {
+    auto ends = Channel::make_pair();
+    flush_streams(setup_.flushes_all);  // what is unwritten now would be written by every child as well
+    ::sigaction(SIGCHLD, nullptr, &setup_.child_action);
+    sigset_t all;
+    ::sigfillset(&all);
+    const pid_t supervisor = ::getpid();
+    const BlockSignals block{all};  // a handler must not run in the child before it is reset there
+    setup_.signal_mask = block.before();
+    zygote_ = ::fork();
+    if (zygote_ < 0) throw_system("start: forking the process that starts workers", errno);
+    if (zygote_ == 0) {
+      try {
+        inbox_.forget_in_child();
+        ends.first.close();
+        Zygote{setup_, std::move(ends.second), supervisor}.run();
+      } catch (...) {
+        ::_exit(71);
+      }
+    }
+    channel_ = std::move(ends.first);
+    zygote_fd_ = Descriptor{open_pidfd(zygote_)};
+  }
+
+  void spawn_all() {
+    const int num_workers = memory_.num_workers();
+    constexpr int most_under_way = 16;  // the sockets hold that many packets without anybody waiting
+    int answered = 0;
+    for (int rank = 0; rank < num_workers; ++rank) {
+      ask_for(rank);
+      if (rank - answered + 1 >= most_under_way) answered += await_answer();
+    }
+    while (answered < num_workers) answered += await_answer();
+  }
+
+  void ask_for(int rank) {
+    const std::string what = fmt::format("start: a pipe for the output of rank {}/{}", rank, memory_.num_workers());
+    auto out = make_pipe(0, what);
+    auto err = make_pipe(0, what);
+    for (const auto* reader : {&out.first, &err.first}) ::fcntl(reader->get(), F_SETFL, O_NONBLOCK);
+    const std::array<int, 2> writers{out.second.get(), err.second.get()};
+    if (!channel_.send(ZygoteRequest{.kind = ZygoteRequest::Kind::spawn, .rank = rank}, writers)) throw_lost();
+    Process& worker = at(rank);
+    worker.out.reader = std::move(out.first);
+    worker.err.reader = std::move(err.first);
+  }
+
+  // Returns 1 for a worker that has been made, 0 for the news that one has already ended.
+  int await_answer() {
+    std::array<pollfd, 2> watched{{{.fd = channel_.fd(), .events = POLLIN, .revents = 0},
+                                   {.fd = zygote_fd_.get(), .events = POLLIN, .revents = 0}}};
+    while (::poll(watched.data(), watched.size(), 60'000) < 0 && errno == EINTR) {
+    }
+    if (watched[0].revents == 0) throw_lost();
+    return take_reply() ? 1 : 0;
+  }
+
+  [[noreturn]] static void throw_lost() {
+    throw Error{
+        "start: the process that starts workers has been killed or does not answer: see whether memory or the "
+        "number of processes is short, and start again"};
+  }
+
+  // Returns whether it was the answer to a request for a worker. Throws: Error if that could not be made.
+  bool take_reply() {
+    ZygoteReply reply;
+    std::vector<Descriptor> fds;
+    const auto outcome = channel_.receive(reply, fds, MSG_DONTWAIT);
+    if (outcome == Channel::Outcome::closed) lose_zygote();
+    if (outcome != Channel::Outcome::packet) return false;
+    if (reply.kind == ZygoteReply::Kind::exited) {
+      finish(reply.rank, exit_of_status(reply.status));
+      return false;
+    }
+    if (reply.error != 0) {
+      throw_system(fmt::format("start: forking rank {}/{}", reply.rank, memory_.num_workers()), reply.error);
+    }
+    at(reply.rank).pid = reply.pid;
+    if (!fds.empty()) at(reply.rank).pidfd = std::move(fds.front());
+    return true;
+  }
+
+  void collect(std::chrono::nanoseconds at_most) {
+    inbox_.drain_all();
+    look_for_silence();
+    std::vector<pollfd> watched = descriptors();
+    if (inbox_.has_events()) at_most = std::chrono::nanoseconds{0};
+    inbox_.wait(watched, std::min(at_most, silence_.until_look(monotonic_ns())));
+    std::size_t index = 2;
+    for (int rank = 0; rank < memory_.num_workers(); ++rank, index += 3) {
+      if (at(rank).is_over) continue;
+      if (watched[index].revents != 0) read_output(rank, false);
+      if (watched[index + 1].revents != 0) read_output(rank, true);
+      if (watched[index + 2].revents != 0) finish_orphan(rank);
+    }
+    if (watched[0].revents != 0) {
+      do {
+        take_reply();
+      } while (is_readable(channel_.fd()));
+    } else if (watched[1].revents != 0) {
+      lose_zygote();
+    }
+  }
+
+  // Two for the zygote, then three for every rank; negative ones are passed over by poll.
+  [[nodiscard]] std::vector<pollfd> descriptors() const {
+    std::vector<pollfd> watched;
+    watched.reserve(3 * workers_.size() + 4);
+    const auto add = [&](int fd) { watched.push_back({.fd = fd, .events = POLLIN, .revents = 0}); };
+    add(is_zygote_lost_ ? -1 : channel_.fd());
+    add(is_zygote_lost_ ? -1 : zygote_fd_.get());
+    for (const Process& worker : workers_) {
+      add(worker.out.reader.get());
+      add(worker.err.reader.get());
+      add(is_zygote_lost_ && !worker.is_over ? worker.pidfd.get() : -1);
+    }
+    return watched;
+  }
+
+  static bool is_readable(int fd) noexcept {
+    pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+    return fd >= 0 && ::poll(&one, 1, 0) > 0;
+  }
+
+  // Reads once and returns how much; at the end of the stream, lets go of it.
+  std::size_t read_output(int rank, bool is_error) {
+    Stream& stream = is_error ? at(rank).err : at(rank).out;
+    if (!stream.reader.is_open()) return 0;
+    std::array<char, 16384> bytes;
+    const ssize_t got = ::read(stream.reader.get(), bytes.data(), bytes.size());
+    if (got == 0) stream.reader.reset();
+    if (got <= 0) return 0;
+    stream.lines.append({bytes.data(), static_cast<std::size_t>(got)}, [&](std::string line) {
+      inbox_.push(OutputEvent{.rank = rank, .is_error = is_error, .line = std::move(line)});
+    });
+    return static_cast<std::size_t>(got);
+  }
+
+  // Takes what was in the pipe when the worker ended and no more: a child of it may hold the other end and go on
+  // writing.
+  void finish_output(int rank, bool is_error) {
+    Stream& stream = is_error ? at(rank).err : at(rank).out;
+    if (stream.reader.is_open()) {
+      const int capacity = ::fcntl(stream.reader.get(), F_GETPIPE_SZ);
+      std::size_t left = capacity > 0 ? static_cast<std::size_t>(capacity) : std::size_t{1} << 16U;
+      for (std::size_t got = 1; got > 0 && left > 0; left -= std::min(left, got)) got = read_output(rank, is_error);
+    }
+    stream.lines.finish([&](std::string line) {
+      inbox_.push(OutputEvent{.rank = rank, .is_error = is_error, .line = std::move(line)});
+    });
+    stream.reader.reset();
+  }
+
+  void finish(int rank, WorkerExit exit) {
+    Process& worker = at(rank);
+    if (worker.is_over) return;
+    worker.is_over = true;
+    ++num_over_;
+    inbox_.drain(rank);
+    finish_output(rank, false);
+    finish_output(rank, true);
+    worker.pidfd.reset();
+    if (const auto& told = inbox_.exit_of_rank(rank)) exit = *told;
+    inbox_.push(ExitEvent{.rank = rank, .exit = std::move(exit)});
+  }
+
+  [[nodiscard]] WorkerExit exit_of_status(int status) const {
+    if (!WIFSIGNALED(status)) return {.kind = WorkerExit::Kind::exited, .code = WEXITSTATUS(status)};
+    const int signal = WTERMSIG(status);
+    WorkerExit exit{.kind = WorkerExit::Kind::signalled, .code = signal};
+    exit.is_consequence = was_killed_ && signal == SIGKILL;
+    exit.message = exit.is_consequence ? "killed by its supervisor, because the group had to end and it did not"
+                                       : explain_signal(signal, WCOREDUMP(status), oom_);
+    return exit;
+  }
+
+  void look_for_silence() {
+    const std::int64_t now = monotonic_ns();
+    if (silence_.until_look(now).count() > 0) return;
+    const auto heartbeat = [&](int rank) { return memory_.rank(rank).heartbeat.load(); };
+    silence_.look(now, heartbeat, [&](int rank, std::chrono::nanoseconds quiet) {
+      const Process& worker = at(rank);
+      if (worker.is_over) return;
+      const auto seconds = static_cast<double>(quiet.count()) / 1e9;
+      inbox_.push(SilenceEvent{
+          .rank = rank,
+          .message = fmt::format("rank {}/{} (process {}) has shown no sign of life for {:.1f} s: {}", rank,
+                                 workers_.size(), worker.pid, seconds, describe_state(process_state(worker.pid)))});
+    });
+  }
+
+  // Without the zygote the workers die, by the signal they have asked for; their descendants do not, unless they are
+  // ended here.
+  void lose_zygote() {
+    if (std::exchange(is_zygote_lost_, true)) return;
+    inbox_.push(BrokenEvent{.message = fmt::format("the process that starts the workers (process {}) has been killed; "
+                                                   "the workers end with it",
+                                                   zygote_)});
+    for (int rank = 0; rank < memory_.num_workers(); ++rank) {
+      const Process& worker = at(rank);
+      if (worker.is_over) continue;
+      if (worker.pid != 0) kill_process(worker);
+      if (!worker.pidfd.is_open()) finish_orphan(rank);
+    }
+  }
+
+  static void kill_process(const Process& worker) noexcept {
+    if (worker.pidfd.is_open()) signal_pidfd(worker.pidfd.get(), SIGKILL);
+    ::kill(-worker.pid, SIGKILL);  // the number is taken for as long as anybody is in the process group
+  }
+
+  void finish_orphan(int rank) {
+    const pid_t pid = at(rank).pid;
+    if (pid != 0) {
+      ::kill(-pid, SIGKILL);
+      while (::waitpid(-pid, nullptr, WNOHANG) > 0) {  // they are ours if this process is PID 1 or a subreaper
+      }
+    }
+    WorkerExit exit{.kind = WorkerExit::Kind::signalled, .code = SIGKILL};
+    exit.message = "killed, because the process that starts the workers was lost";
+    exit.is_consequence = true;
+    finish(rank, std::move(exit));
+  }
+
+  void end_all() noexcept {
+    if (zygote_ <= 0) return;
+    ::shutdown(channel_.fd(), SHUT_RDWR);  // unlike close, it is seen even if somebody else holds the descriptor
+    if (!wait_for_zygote(std::chrono::seconds{5})) {
+      for (const Process& worker : workers_) {
+        if (worker.pid != 0 && !worker.is_over) kill_process(worker);
+      }
+      ::kill(zygote_, SIGKILL);
+    }
+    while (::waitpid(zygote_, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    zygote_ = -1;
+  }
+
+  // Returns whether it has ended, or whether there is no way to know.
+  [[nodiscard]] bool wait_for_zygote(std::chrono::nanoseconds at_most) const noexcept {
+    if (!zygote_fd_.is_open()) return true;
+    const Deadline deadline = Deadline::after(at_most);
+    while (true) {
+      pollfd ended{.fd = zygote_fd_.get(), .events = POLLIN, .revents = 0};
+      const timespec time = to_timespec(deadline.remaining());
+      const int ready = ::ppoll(&ended, 1, &time, nullptr);
+      if (ready >= 0 || errno != EINTR) return ready > 0;
+    }
+  }
+
+  [[nodiscard]] Process& at(int rank) { return workers_[static_cast<std::size_t>(rank)]; }
+
+  GroupMemory memory_;
+  Inbox inbox_;
+  SilenceWatch silence_;
+  OomCounter oom_;
+  WorkerSetup setup_{};
+  std::vector<Process> workers_;
+  Channel channel_{Descriptor{}};
+  pid_t zygote_ = -1;
+  Descriptor zygote_fd_;
+  std::size_t num_over_ = 0;
+  bool is_zygote_lost_ = false;
+  bool was_killed_ = false;
+};
+
+}  // namespace detail
+
+/// Runs the workers as forked processes of this host. They see everything that the caller has built, as it was when
+/// start() was called; what they write to it stays with them. Whoever ends, by whatever cause, nothing is left behind.
+class Processes {
+ public:
+  static constexpr std::string_view name = "Processes";
+  static constexpr Reach reach = Reach::host;
+  static constexpr bool copies_function = false;
+
+  /// Throws: ConfigError if the plan or the limits of this process do not allow it, Error if the system cannot do it.
+  /// Cost: two to three milliseconds per process if LibTorch is loaded.
+  [[nodiscard]] std::unique_ptr<WorkerGroup> start(const GroupPlan& plan, const WorkerBody& body) {
+    detail::check_plan(plan, body);
+    detail::prepare_to_fork(plan.num_workers);
+    return std::make_unique<detail::ProcessGroup>(plan, body);
+  }
+};
+static_assert(Scaling<Processes>);
+
+}  // namespace railyard::inline v0_1

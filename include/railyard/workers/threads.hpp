@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT
+// Workers that are threads of this process: the quickest start and no isolation. Workers room.
+#pragma once
+
+#include "railyard/workers/detail/inbox.hpp"
+#include "railyard/workers/detail/worker_link.hpp"
+
+#include "railyard/core/scaling.hpp"
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is the group of Threads. An agent, made when the group ends early, runs the abort handlers: one of them may wait for
+/// a lock that the supervisor's caller holds.
+class ThreadGroup final : public WorkerGroup {
+ public:
+  ThreadGroup(const GroupPlan& plan, const WorkerBody& body)
+      : memory_(plan.num_workers), inbox_(memory_), body_(body), is_over_(static_cast<std::size_t>(plan.num_workers)) {
+    const std::string host = host_name();
+    for (int rank = 0; rank < plan.num_workers; ++rank) {
+      links_.push_back(std::make_unique<SharedLink>(memory_, rank, inbox_.event_fd(), memory_.rank(0).agent, host));
+    }
+    sigset_t signals;
+    ::sigemptyset(&signals);
+    for (const int signal : caught_signals) ::sigaddset(&signals, signal);
+    const BlockSignals block{signals};  // they are the supervisor's: a worker's system calls are not interrupted
+    try {
+      for (auto& link : links_) threads_.emplace_back([this, &link] { run(*link); });
+    } catch (const std::system_error& error) {
+      const std::size_t made = threads_.size();
+      end_all("not every worker could be started");
+      throw Error{fmt::format("start: making the thread of rank {}/{}: {}", made, plan.num_workers,
+                              explain_errno(error.code().value()))};
+    }
+  }
+
+  ~ThreadGroup() override { end_all("the group has been destroyed by its owner"); }
+
+  [[nodiscard]] std::optional<GroupEvent> next(const Deadline& deadline) override {
+    while (true) {
+      if (auto event = inbox_.pop()) return event;
+      if (num_over_ == threads_.size()) return std::nullopt;
+      const bool is_last_look = deadline.expired();
+      collect(is_last_look ? std::chrono::nanoseconds{0} : deadline.remaining());
+      if (is_last_look) return inbox_.pop();
+    }
+  }
+
+  void request_stop() override { memory_.request_stop(); }
+
+  void abort(std::string_view reason) override {
+    memory_.abort(reason);
+    if (!agent_.joinable()) agent_ = std::thread{[this] { run_handlers(); }};
+  }
+
+  void kill() override {
+    collect(std::chrono::nanoseconds{0});  // whoever has just ended is not deaf
+    std::string deaf;
+    for (std::size_t rank = 0; rank < threads_.size(); ++rank) {
+      if (!is_over_[rank]) deaf += fmt::format("{}{}", deaf.empty() ? "" : ", ", rank);
+    }
+    if (!deaf.empty()) end_program(deaf);
+  }
+
+  [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
+
+ private:
+  void run(SharedLink& link) noexcept {
+    WorkerExit exit{};
+    try {
+      body_(link);
+    } catch (...) {
+      exit = exit_of(std::current_exception());
+    }
+    link.post_exit(exit);
+  }
+
+  void run_handlers() noexcept {
+    std::atomic<std::uint32_t>& word = memory_.rank(0).agent;
+    while (!is_ending_.load()) {
+      const std::uint32_t seen = word.load();
+      for (auto& link : links_) link->run_handler_if_aborted();
+      if (!is_ending_.load()) futex_wait(word, seen, std::chrono::seconds{1});
+    }
+  }
+
+  void collect(std::chrono::nanoseconds at_most) {
+    inbox_.drain_all();
+    std::vector<pollfd> nothing;
+    inbox_.wait(nothing, inbox_.has_events() ? std::chrono::nanoseconds{0} : at_most);
+    for (int rank = 0; rank < memory_.num_workers(); ++rank) {
+      const auto at = static_cast<std::size_t>(rank);
+      if (is_over_[at]) continue;
+      inbox_.drain(rank);
+      if (const auto& exit = inbox_.exit_of_rank(rank)) {
+        is_over_[at] = true;
+        ++num_over_;
+        inbox_.push(ExitEvent{.rank = rank, .exit = *exit});
+      }
+    }
+  }
+
+  // Threads that look at nothing of ours cannot be ended. Rather than to wait for ever, the program ends.
+  void end_all(std::string_view reason) noexcept {
+    try {
+      const Deadline deadline = Deadline::after(std::chrono::seconds{30});
+      if (num_over_ != threads_.size()) {
+        collect(std::chrono::nanoseconds{0});
+        if (num_over_ != threads_.size()) {
+          request_stop();
+          abort(reason);
+        }
+      }
+      while (num_over_ != threads_.size() && !deadline.expired()) {
+        collect(deadline.remaining());
+        while (inbox_.pop()) {
+        }
+      }
+      kill();
+    } catch (...) {
+      end_program("unknown");
+    }
+    for (auto& thread : threads_) thread.join();
+    is_ending_.store(true);
+    nudge(memory_.rank(0).agent);
+    if (agent_.joinable()) agent_.join();
+  }
+
+  [[noreturn]] static void end_program(const std::string& deaf) noexcept {
+    char text[512];
+    const auto end = fmt::format_to_n(
+        text, sizeof text,
+        "railyard: the run had to end, but rank {} did not: a thread cannot be ended by force, so this program ends "
+        "with status 70. Let the training function look at should_stop(), or use Processes.\n",
+        deaf);
+    [[maybe_unused]] const auto written = ::write(2, text, std::min(end.size, sizeof text));
+    ::_exit(70);
+  }
+
+  GroupMemory memory_;
+  Inbox inbox_;
+  WorkerBody body_;
+  std::vector<std::unique_ptr<SharedLink>> links_;
+  std::vector<std::thread> threads_;
+  std::vector<bool> is_over_;
+  std::size_t num_over_ = 0;
+  std::thread agent_;
+  std::atomic<bool> is_ending_{false};
+};
+
+}  // namespace detail
+
+/// Runs the workers as threads of this process. A worker that crashes or calls exit() ends the program, and one that
+/// does not react when the group has to end makes the program end with status 70.
+class Threads {
+ public:
+  static constexpr std::string_view name = "Threads";
+  static constexpr Reach reach = Reach::process;
+  static constexpr bool copies_function = true;
+
+  /// Throws: ConfigError if the plan asks for less than one worker, Error if the system has no more threads.
+  [[nodiscard]] std::unique_ptr<WorkerGroup> start(const GroupPlan& plan, const WorkerBody& body) {
+    detail::check_plan(plan, body);
+    return std::make_unique<detail::ThreadGroup>(plan, body);
+  }
+};
+static_assert(Scaling<Threads>);
+
+}  // namespace railyard::inline v0_1
