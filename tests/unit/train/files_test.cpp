@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+#include "railyard/train/detail/files.hpp"
+
+#include "support/catch.hpp"
+#include "unit/train/scratch.hpp"
+
+namespace ry = railyard;
+using ry::detail::LineFile;
+
+TEST_CASE("LineFile: appends whole lines") {
+  const Scratch scratch;
+  LineFile file{scratch.path() / "f"};
+  CHECK_FALSE(file.exists());
+  CHECK(file.append("a"));
+  CHECK(file.append(""));
+  CHECK(file.append("b"));
+  CHECK(read_text(file.path()) == "a\n\nb\n");
+  CHECK(file.warning().empty());
+}
+
+TEST_CASE("LineFile: a full disk costs lines, is counted and named") {
+  LineFile file{"/dev/full"};
+  CHECK_FALSE(file.append("a"));
+  CHECK_FALSE(file.append("b"));
+  CHECK_THAT(file.warning(), Catch::ContainsSubstring("2 lines are missing from /dev/full: No space left on device"));
+}
+
+TEST_CASE("LineFile: half a line is taken back when the disk is full") {
+  const Scratch scratch;
+  const FileSizeLimit limit{20};  // a write past it is cut short, the next one fails: what a full disk does
+  LineFile file{scratch.path() / "f"};
+  CHECK(file.append("0123456789"));
+  CHECK_FALSE(file.append("0123456789"));
+  CHECK(file.append("01234567"));
+  CHECK(read_text(file.path()) == "0123456789\n01234567\n");
+  CHECK(file.num_lost() == 1);
+}
+
+TEST_CASE("make_run_directory: makes folders as needed and unique names") {
+  const Scratch scratch;
+  const auto [first, first_path] = ry::detail::make_run_directory("", scratch.path() / "x" / "y");
+  const auto [second, second_path] = ry::detail::make_run_directory("", scratch.path() / "x" / "y");
+  CHECK(first != second);
+  CHECK(std::filesystem::is_directory(first_path));
+  CHECK(second_path == scratch.path() / "x" / "y" / second);
+}
+
+TEST_CASE("make_run_directory: refuses a name that exists, by name") {
+  const Scratch scratch;
+  static_cast<void>(ry::detail::make_run_directory("digits", scratch.path()));
+  CHECK_THROWS_WITH(ry::detail::make_run_directory("digits", scratch.path()),
+                    Catch::ContainsSubstring("RunConfig::name is \"digits\"") &&
+                        Catch::ContainsSubstring("exists already") && Catch::ContainsSubstring("another name"));
+}
+
+TEST_CASE("make_run_directory: refuses storage where nothing can be made, with the system's reason") {
+  const auto refused = [](const std::filesystem::path& storage, const std::string& why) {
+    CHECK_THROWS_WITH(ry::detail::make_run_directory("", storage),
+                      Catch::ContainsSubstring("RunConfig::storage_path") && Catch::ContainsSubstring(why));
+  };
+  const Scratch scratch;
+  LineFile{scratch.path() / "file"}.append("x");
+  refused(scratch.path() / "file", "Not a directory");
+  refused("/proc/nothing", "No such file");
+  refused("", "Invalid argument");
+}
+
+TEST_CASE("check_name: refuses what cannot name a folder") {
+  const auto refused = [](const std::string& name, const std::string& why) {
+    CHECK_THROWS_WITH(ry::detail::check_name(name),
+                      Catch::ContainsSubstring("RunConfig::name") && Catch::ContainsSubstring(why));
+  };
+  refused("a/b", "'/'");
+  refused("..", "folder of its own");
+  refused(".", "folder of its own");
+  refused("a\nb", "control characters");
+  refused(std::string(201, 'a'), "200 bytes");
+  CHECK_NOTHROW(ry::detail::check_name("digits 2.5 -x"));
+  CHECK_NOTHROW(ry::detail::check_name(""));
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+#include "railyard/train/detail/wire.hpp"
+
+#include "support/catch.hpp"
+
+#include <limits>
+
+namespace ry = railyard;
+using ry::detail::decode_message;
+
+TEST_CASE("Wire: a report arrives as it was sent") {
+  ry::Metrics metrics{{"loss", 0.25}, {"val/accuracy", 1}, {"good", true}, {"name", "a \"b\"\n"}, {"", ""}};
+  metrics.set("far", std::numeric_limits<std::int64_t>::min());
+  metrics.set("zero", std::string(3, '\0'));
+  const auto message = decode_message(ry::detail::encode_report(metrics));
+  REQUIRE(std::holds_alternative<ry::detail::ReportMessage>(message));
+  CHECK(std::get<ry::detail::ReportMessage>(message).metrics == metrics);
+}
+
+TEST_CASE("Wire: the start of a worker carries its host") {
+  const auto message = decode_message(ry::detail::encode_started("node7"));
+  REQUIRE(std::holds_alternative<ry::detail::StartedMessage>(message));
+  CHECK(std::get<ry::detail::StartedMessage>(message).host == "node7");
+}
+
+TEST_CASE("Wire: every message cut short or altered is refused or read, never read past its end") {
+  const auto whole = ry::detail::encode_report({{"loss", 0.25}, {"name", "abc"}, {"n", 3}, {"b", false}});
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    const std::vector<std::byte> part(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
+    CHECK_THROWS_AS(decode_message(part), ry::DataError);
+  }
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    auto altered = whole;
+    altered[at] = std::byte{0xFF};
+    try {
+      static_cast<void>(decode_message(altered));  // a changed number or letter is still a message
+    } catch (const ry::DataError&) {
+    }
+  }
+  auto longer = whole;
+  longer.push_back(std::byte{0});
+  CHECK_THROWS_WITH(decode_message(longer), Catch::ContainsSubstring("bytes are left"));
+  CHECK_THROWS_WITH(decode_message(std::vector{std::byte{9}}), Catch::ContainsSubstring("unknown kind"));
+}
