@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT
+// Makes sure that all ranks hold the same model, each its own, with equal weights and buffers. Torch room.
+#pragma once
+
+#include "railyard/torch/tensor.hpp"
+
+#include "railyard/core/error.hpp"
+#include "railyard/data/shuffle.hpp"
+#include "railyard/train/worker.hpp"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+struct NamedTensor {
+  std::string name{};
+  at::Tensor tensor{};
+  bool is_parameter = true;
+};
+
+// Parameters first, then buffers, each in the order in which the module registered them.
+[[nodiscard]] inline std::vector<NamedTensor> tensors_of(const torch::nn::Module& module) {
+  std::vector<NamedTensor> tensors;
+  for (const auto& item : module.named_parameters()) tensors.push_back({item.key(), item.value(), true});
+  for (const auto& item : module.named_buffers()) tensors.push_back({item.key(), item.value(), false});
+  return tensors;
+}
+
+[[nodiscard]] inline std::uint64_t hash_bytes(std::uint64_t hash, const void* data, std::size_t size_bytes) {
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  for (std::size_t done = 0; done < size_bytes; done += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes + done, std::min<std::size_t>(8, size_bytes - done));
+    hash = (hash ^ word) * 0x9E3779B97F4A7C15U;
+    hash ^= hash >> 29U;
+  }
+  return mix_bits(hash ^ size_bytes);
+}
+
+// The elements as bytes in logical order, whatever the strides.
+[[nodiscard]] inline at::Tensor bytes_of(const at::Tensor& tensor) {
+  return tensor.detach().contiguous().reshape({-1}).view(at::ScalarType::Byte);
+}
+
+[[nodiscard]] inline std::int64_t bytes_in(const at::Tensor& tensor) {
+  return tensor.numel() * static_cast<std::int64_t>(tensor.element_size());
+}
+
+[[nodiscard]] inline std::uint64_t hash_of(const std::vector<NamedTensor>& tensors) {
+  std::uint64_t hash = 0;
+  for (const NamedTensor& named : tensors) {
+    if (!named.tensor.defined() || named.tensor.numel() == 0) continue;
+    const at::Tensor bytes = bytes_of(named.tensor.cpu());
+    hash = hash_bytes(hash, bytes.data_ptr(), static_cast<std::size_t>(bytes.numel()));
+  }
+  return hash;
+}
+
+template <class T>
+[[nodiscard]] std::vector<T> gather_values(Worker& worker, const std::vector<T>& mine) {
+  std::vector<T> all(mine.size() * static_cast<std::size_t>(worker.world_size()));
+  worker.all_gather(buffer_of(mine), buffer_of(all));
+  return all;
+}
+
+[[nodiscard]] inline std::vector<std::string> gather_texts(Worker& worker, const std::string& mine) {
+  const auto sizes = gather_values<std::int64_t>(worker, {static_cast<std::int64_t>(mine.size())});
+  const std::vector<std::size_t> counts(sizes.begin(), sizes.end());
+  std::size_t total = 0;
+  for (const std::size_t count : counts) total += count;
+  const std::vector<std::int8_t> in(mine.begin(), mine.end());
+  std::vector<std::int8_t> out(total);
+  worker.all_gather_uneven(buffer_of(in), buffer_of(out), counts);
+  std::vector<std::string> texts;
+  auto at = out.begin();
+  for (const std::size_t count : counts) {
+    texts.emplace_back(at, at + static_cast<std::ptrdiff_t>(count));
+    at += static_cast<std::ptrdiff_t>(count);
+  }
+  return texts;
+}
+
+// Tells processes apart, also those of two hosts or containers that have the same id.
+[[nodiscard]] inline std::int64_t process_token() {
+  std::ifstream file{"/proc/sys/kernel/random/boot_id"};
+  std::string boot_id;
+  std::getline(file, boot_id);
+  struct stat space {};
+  const auto pid_space = stat("/proc/self/ns/pid", &space) == 0 ? static_cast<std::uint64_t>(space.st_ino) : 0;
+  const std::uint64_t hash = hash_bytes(pid_space, boot_id.data(), boot_id.size());
+  return static_cast<std::int64_t>(mix_bits(hash ^ static_cast<std::uint64_t>(getpid())));
+}
+
+[[nodiscard]] inline std::string describe(const NamedTensor& named) {
+  return fmt::format("{} {} {}{}", named.is_parameter ? "parameter" : "buffer", named.name, shape_of(named.tensor),
+                     named.is_parameter && !named.tensor.requires_grad() ? " frozen" : "");
+}
+
+[[nodiscard]] inline std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin);
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+// Says where two descriptions part: counts first, then the first tensor that differs.
+[[nodiscard]] inline std::string difference(const std::string& first, int rank, const std::string& other) {
+  const auto ours = lines_of(first);
+  const auto theirs = lines_of(other);
+  std::size_t at = 0;
+  while (at < std::min(ours.size(), theirs.size()) && ours[at] == theirs[at]) ++at;
+  const auto show = [at](const std::vector<std::string>& lines) {
+    return at < lines.size() ? lines[at] : std::string{"nothing more"};
+  };
+  const std::string counts = ours.size() == theirs.size() ? std::string{}
+                                                          : fmt::format("rank {} has {} tensors, rank 0 has {}; ", rank,
+                                                                        theirs.size(), ours.size());
+  return fmt::format("{}tensor {} is \"{}\" on rank {} and \"{}\" on rank 0", counts, at, show(theirs), rank,
+                     show(ours));
+}
+
+// Compares counts, names, types and shapes; throws the same error on every rank.
+inline void check_structure(Worker& worker, const std::vector<NamedTensor>& tensors) {
+  std::string mine;
+  for (const NamedTensor& named : tensors) mine += describe(named) + "\n";
+  const auto texts = gather_texts(worker, mine);
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts[0]) continue;
+    throw ConfigError{
+        fmt::format("prepare_model on rank {}/{}: the ranks have different models: {}. Build the same model "
+                    "on every rank",
+                    worker.rank(), worker.world_size(), difference(texts[0], static_cast<int>(rank), texts[rank]))};
+  }
+}
+
+// Finds a parameter that two ranks of one process share: each would overwrite the other's gradients.
+inline void check_ownership(Worker& worker, const std::vector<NamedTensor>& tensors) {
+  std::vector<std::int64_t> mine{process_token()};
+  for (const NamedTensor& named : tensors)
+    mine.push_back(reinterpret_cast<std::intptr_t>(named.tensor.unsafeGetTensorImpl()));
+  const auto all = gather_values(worker, mine);
+  std::vector<std::pair<std::pair<std::int64_t, std::int64_t>, std::size_t>> places;  // (process, address), entry
+  for (std::size_t entry = 0; entry < all.size(); ++entry) {
+    const std::size_t token = entry - entry % mine.size();
+    const std::size_t index = entry % mine.size();
+    if (index == 0 || !tensors[index - 1].tensor.defined()) continue;
+    places.push_back({{all[token], all[entry]}, entry});
+  }
+  std::sort(places.begin(), places.end());
+  for (std::size_t i = 1; i < places.size(); ++i) {
+    const std::size_t one = places[i - 1].second / mine.size();
+    const std::size_t other = places[i].second / mine.size();
+    if (places[i - 1].first != places[i].first || one == other) continue;
+    throw ConfigError{
+        fmt::format("prepare_model on rank {}/{}: ranks {} and {} are threads of one process and share "
+                    "\"{}\": the model was built outside of the training function. Pass a factory, which "
+                    "builds one per worker: prepare_model(worker, [] {{ return std::make_shared<Net>(); }})",
+                    worker.rank(), worker.world_size(), one, other, tensors[places[i].second % mine.size() - 1].name)};
+  }
+}
+
+// Sends rank 0's values of a few tensors as one buffer.
+inline void broadcast_piece(Worker& worker, const std::vector<at::Tensor>& piece) {
+  constexpr std::int64_t alignment = 16;  // of every element type, so that a slice can be viewed as its elements
+  std::vector<std::int64_t> offsets;
+  std::int64_t size = 0;
+  for (const at::Tensor& tensor : piece) {
+    offsets.push_back(size);
+    size += (bytes_in(tensor) + alignment - 1) / alignment * alignment;
+  }
+  const at::Tensor flat = at::zeros({size}, piece.front().options().dtype(at::ScalarType::Byte));
+  for (std::size_t i = 0; i < piece.size(); ++i) {
+    flat.narrow(0, offsets[i], bytes_in(piece[i])).copy_(bytes_of(piece[i]));
+  }
+  worker.broadcast(buffer_of(flat), 0);
+  for (std::size_t i = 0; i < piece.size(); ++i) {
+    const at::Tensor values = flat.narrow(0, offsets[i], bytes_in(piece[i])).view(piece[i].scalar_type());
+    piece[i].copy_(values.view(piece[i].sizes()));
+  }
+}
+
+// Sends everything in pieces of bounded size: few calls for many small tensors, no second copy of a large model.
+inline void broadcast_all(Worker& worker, const std::vector<NamedTensor>& tensors) {
+  constexpr std::int64_t piece_bytes = std::int64_t{32} << 20;
+  std::vector<at::Tensor> piece;
+  std::int64_t size = 0;
+  for (const NamedTensor& named : tensors) {
+    if (!named.tensor.defined() || named.tensor.numel() == 0) continue;
+    if (!piece.empty() && (size > piece_bytes || piece.front().device() != named.tensor.device())) {
+      broadcast_piece(worker, piece);
+      piece.clear();
+      size = 0;
+    }
+    piece.push_back(named.tensor.detach());
+    size += bytes_in(named.tensor);
+  }
+  if (!piece.empty()) broadcast_piece(worker, piece);
+}
+
+[[nodiscard]] inline bool are_equal(Worker& worker, const std::vector<NamedTensor>& tensors) {
+  const auto hashes = gather_values<std::int64_t>(worker, {static_cast<std::int64_t>(hash_of(tensors))});
+  return std::all_of(hashes.begin(), hashes.end(), [&](std::int64_t hash) { return hash == hashes.front(); });
+}
+
+// Leaves every rank with rank 0's weights and buffers, or throws the same error on every rank.
+inline void make_equal(Worker& worker, const std::vector<NamedTensor>& tensors) {
+  if (worker.world_size() == 1) return;
+  check_structure(worker, tensors);
+  check_ownership(worker, tensors);
+  if (are_equal(worker, tensors)) return;  // built from one seed: nothing to send
+  broadcast_all(worker, tensors);
+  if (!are_equal(worker, tensors)) {
+    throw ConfigError{
+        fmt::format("prepare_model on rank {}/{}: weights and buffers still differ between the ranks after "
+                    "rank 0's were sent to all. Does another thread write to the model?",
+                    worker.rank(), worker.world_size())};
+  }
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1

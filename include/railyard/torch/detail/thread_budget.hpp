@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+// Gives each worker its share of the cores for LibTorch's parallel loops. Torch room.
+#pragma once
+
+#include "railyard/torch/detail/cores.hpp"
+
+#include "railyard/train/worker.hpp"
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#include <dlfcn.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Returns a function of a library that LibTorch itself uses, or nullptr. Asking LibTorch's own library first finds its
+// OpenMP even where the program carries another one, and needs no -fopenmp of the user.
+template <class Function>
+[[nodiscard]] Function* function_beside_torch(const char* name) {
+  Dl_info info{};
+  void* found = nullptr;
+  if (dladdr(reinterpret_cast<void*>(&at::get_num_threads), &info) != 0 && info.dli_fname != nullptr) {
+    if (void* library = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY)) {
+      found = dlsym(library, name);
+      dlclose(library);
+    }
+  }
+  if (found == nullptr) found = dlsym(RTLD_DEFAULT, name);
+  return reinterpret_cast<Function*>(found);
+}
+
+// The share of one worker.
+struct ThreadBudget {
+  static constexpr std::string_view extension_name = "torch.thread_budget";
+  int threads = 0;  // 0: not applied yet, or the user has decided
+  bool applied = false;
+};
+
+// The user's own decision stands: OMP_NUM_THREADS is how one is made for every library at once.
+[[nodiscard]] inline bool user_set_threads() { return std::getenv("OMP_NUM_THREADS") != nullptr; }
+
+// Takes effect once per worker, before its first parallel loop. Only the calling thread's setting is changed:
+// at::set_num_threads() would change every worker's that is a thread of this process. The first call of
+// at::get_num_threads() makes LibTorch set up this thread, which would otherwise undo ours later.
+inline void apply_thread_budget(Worker& worker) {
+  auto& budget = worker.extension<ThreadBudget>();
+  if (budget.applied) return;
+  budget.applied = true;
+  const int now = at::get_num_threads();
+  if (user_set_threads()) return;
+  budget.threads = std::max(1, usable_cores() / std::max(1, worker.local_world_size()));
+  if (budget.threads >= now) return;  // never more than the user has asked LibTorch for
+  if (auto* set = function_beside_torch<void(int)>("omp_set_num_threads")) set(budget.threads);
+}
+
+// OpenBLAS has threads of its own, and one number of them per process: set where this worker has the process to itself.
+inline void apply_thread_budget_to_process(Worker& worker) {
+  const int threads = worker.extension<ThreadBudget>().threads;
+  if (threads == 0 || worker.local_world_size() == 1 || std::getenv("OPENBLAS_NUM_THREADS") != nullptr) return;
+  auto* get = function_beside_torch<int()>("openblas_get_num_threads");
+  auto* set = function_beside_torch<void(int)>("openblas_set_num_threads");
+  if (get != nullptr && set != nullptr && get() > threads) set(threads);
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT
+// A worker's share of every batch of a dataset. Torch room.
+#pragma once
+
+#include "railyard/torch/detail/gradients.hpp"
+#include "railyard/torch/tensor.hpp"
+
+#include "railyard/core/error.hpp"
+#include "railyard/data/shuffle.hpp"
+#include "railyard/train/worker.hpp"
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace railyard::inline v0_1 {
+
+/// Says how prepare_loader() divides a dataset. Exactly one of the two sizes must be given: the learning rate depends
+/// on what it is.
+struct LoaderOptions {
+  std::size_t global_batch_size = 0;      ///< samples of a batch, all workers together
+  std::size_t batch_size_per_worker = 0;  ///< samples of a batch for each worker
+  bool shuffle = false;                   ///< a new order every epoch; otherwise the dataset's own
+  bool drives_step = false;               ///< the training loader: its batches are what gradients are weighted with
+};
+
+/// Is one worker's part of a batch.
+class Batch {
+ public:
+  at::Tensor data{};
+  at::Tensor target{};  ///< undefined where the dataset has none
+
+  Batch() = default;
+  Batch(at::Tensor data_, at::Tensor target_, std::size_t size)
+      : data(std::move(data_)), target(std::move(target_)), size_(size) {}
+
+  /// The number of samples that count: those of data, or 0 where the batch had fewer samples than there are workers and
+  /// this one has been given a sample of another worker's, to keep step. Weight sums with it.
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+ private:
+  std::size_t size_ = 0;
+};
+
+namespace detail {
+
+// Reads the samples of the given indices as one batch.
+using Fetch = std::function<std::pair<at::Tensor, at::Tensor>(const std::vector<std::size_t>& indices)>;
+
+// Where a loader stands.
+struct LoaderState {
+  Worker* worker = nullptr;
+  LoaderOptions options{};
+  Fetch fetch{};
+  std::size_t num_samples = 0;
+  std::size_t global_batch_size = 0;
+  std::int64_t epoch = -1;
+  std::int64_t next_epoch = 0;
+  std::uint64_t iteration = 0;  // tells an iterator that another begin() has come after its own
+  std::vector<std::size_t> order{};
+  std::size_t position = 0;  // samples of this epoch that all workers together have been given
+  std::optional<Batch> batch{};
+
+  void start_epoch() {
+    epoch = next_epoch++;
+    ++iteration;
+    position = 0;
+    order = options.shuffle
+                ? shuffled_indices(num_samples, derive_seed(worker->seed(), static_cast<std::uint64_t>(epoch)))
+                : ordered_indices(num_samples);
+    advance();
+  }
+
+  // Goes on to this worker's part of the next batch; batch is empty after the last one.
+  void advance() {
+    batch.reset();
+    if (position >= num_samples) return;
+    const Range whole{position, std::min(position + global_batch_size, num_samples)};
+    const Range mine =
+        part_of(whole, static_cast<std::size_t>(worker->rank()), static_cast<std::size_t>(worker->world_size()));
+    const bool has_part = mine.size() > 0;
+    const Range read = has_part ? mine : Range{whole.begin, whole.begin + 1};
+    const auto first = order.begin();
+    const std::vector<std::size_t> indices(first + static_cast<std::ptrdiff_t>(read.begin),
+                                           first + static_cast<std::ptrdiff_t>(read.end));
+    auto [data, target] = fetch(indices);
+    check_count(data, indices.size());
+    const at::Device home = device(*worker);
+    batch.emplace(data.to(home), target.defined() ? target.to(home) : target, mine.size());
+    position = whole.end;
+    if (options.drives_step) announce(mine.size());
+  }
+
+ private:
+  void check_count(const at::Tensor& data, std::size_t asked) const {
+    if (data.defined() && data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(asked)) return;
+    throw DataError{
+        fmt::format("the dataset was asked for {} samples on rank {}/{} and gave data of shape {}: the first "
+                    "dimension must count the samples",
+                    asked, worker->rank(), worker->world_size(), shape_of(data))};
+  }
+
+  void announce(std::size_t samples) const {
+    begin_step(*worker);
+    worker->samples(samples);
+    WorkerPage& page = worker->page();
+    page.epoch.store(epoch, std::memory_order_relaxed);
+    page.epoch_size.store(num_samples, std::memory_order_relaxed);
+    page.epoch_done.store(position, std::memory_order_relaxed);
+  }
+};
+
+}  // namespace detail
+
+/// Gives a worker its part of every batch. Each begin() starts the next epoch. The order of an epoch is a function of
+/// the run's seed and the epoch only, never of the number of workers; each batch of it is cut among the workers, in
+/// parts whose sizes differ by at most one; the last batch may be smaller; nothing is dropped, and nothing counts
+/// twice. All workers are given equally many batches. Made by prepare_loader(); must not outlive the training function.
+/// Example: for (const auto& batch : loader) loss(net->forward(batch.data), batch.target).backward();
+class Loader {
+ public:
+  /// Goes over the batches of one epoch. The end is reached at once if begin() is called again.
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using difference_type = std::ptrdiff_t;
+    using value_type = Batch;
+    using pointer = Batch*;
+    using reference = Batch&;
+
+    Iterator() = default;
+    explicit Iterator(detail::LoaderState& state) noexcept : state_(&state), iteration_(state.iteration) {}
+
+    [[nodiscard]] Batch& operator*() const noexcept { return *state_->batch; }
+    [[nodiscard]] Batch* operator->() const noexcept { return &*state_->batch; }
+    Iterator& operator++() {
+      if (!is_over()) state_->advance();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(const Iterator& iterator, std::default_sentinel_t /*end*/) noexcept {
+      return iterator.is_over();
+    }
+
+   private:
+    [[nodiscard]] bool is_over() const noexcept {
+      return state_ == nullptr || state_->iteration != iteration_ || !state_->batch;
+    }
+
+    detail::LoaderState* state_ = nullptr;
+    std::uint64_t iteration_ = 0;
+  };
+
+  explicit Loader(detail::LoaderState state) : state_(std::make_unique<detail::LoaderState>(std::move(state))) {}
+
+  /// Starts the next epoch, also where the last one was left half way.
+  [[nodiscard]] Iterator begin() {
+    state_->start_epoch();
+    return Iterator{*state_};
+  }
+  [[nodiscard]] static std::default_sentinel_t end() noexcept { return {}; }
+
+  /// The epoch that is being gone over or was last, from 0; -1 before the first.
+  [[nodiscard]] std::int64_t epoch() const noexcept { return state_->epoch; }
+  /// Makes the next begin() start the given epoch. Never needed to get a new order. Throws: ConfigError below 0.
+  void set_epoch(std::int64_t epoch) {
+    if (epoch < 0) throw ConfigError{fmt::format("Loader::set_epoch({}): epochs count from 0", epoch)};
+    state_->next_epoch = epoch;
+  }
+
+  /// Samples of an epoch, all workers together.
+  [[nodiscard]] std::size_t num_samples() const noexcept { return state_->num_samples; }
+  /// Batches of an epoch, equally many for every worker.
+  [[nodiscard]] std::size_t num_batches() const noexcept {
+    return (state_->num_samples + state_->global_batch_size - 1) / state_->global_batch_size;
+  }
+  /// Samples of a full batch, all workers together.
+  [[nodiscard]] std::size_t global_batch_size() const noexcept { return state_->global_batch_size; }
+
+ private:
+  std::unique_ptr<detail::LoaderState> state_;  // iterators point to it, and a Loader may be moved
+};
+
+}  // namespace railyard::inline v0_1

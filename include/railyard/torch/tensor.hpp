@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT
+// A tensor as collectives see it, and the device of a worker. Torch room.
+#pragma once
+
+#include "railyard/torch/detail/thread_budget.hpp"
+
+#include "railyard/core/buffer.hpp"
+#include "railyard/core/error.hpp"
+#include "railyard/train/worker.hpp"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+[[nodiscard]] inline std::string shape_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  std::string text = "[";
+  for (const auto size : tensor.sizes()) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  return std::string{c10::toString(tensor.scalar_type())} + text + "]";
+}
+
+}  // namespace detail
+
+/// Returns the dtype that collectives know a tensor's elements by.
+/// Throws: ConfigError that names the type if there is none.
+[[nodiscard]] inline Dtype dtype_of_tensor(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::ScalarType::Half:
+      return Dtype::f16;
+    case at::ScalarType::BFloat16:
+      return Dtype::bf16;
+    case at::ScalarType::Float:
+      return Dtype::f32;
+    case at::ScalarType::Double:
+      return Dtype::f64;
+    case at::ScalarType::Char:
+      return Dtype::i8;
+    case at::ScalarType::Byte:
+      return Dtype::u8;
+    case at::ScalarType::Int:
+      return Dtype::i32;
+    case at::ScalarType::Long:
+      return Dtype::i64;
+    case at::ScalarType::Bool:
+      return Dtype::boolean;
+    default:
+      throw ConfigError{
+          fmt::format("collectives cannot carry a tensor of type {} (shape {}): convert it with .to() to "
+                      "Half, BFloat16, Float, Double, Char, Byte, Int, Long or Bool; view a complex one "
+                      "with torch::view_as_real()",
+                      c10::toString(tensor.scalar_type()), detail::shape_of(tensor))};
+  }
+}
+
+/// Views the elements of a contiguous tensor, which must outlive the view.
+/// Throws: ConfigError if it is undefined, sparse, not contiguous, on a device or of a type that collectives do not
+/// know.
+[[nodiscard]] inline Buffer buffer_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) throw ConfigError{"an undefined tensor was given to a collective: give it a value first"};
+  if (tensor.layout() != c10::kStrided) {
+    throw ConfigError{fmt::format("a sparse tensor ({}) was given to a collective: make it dense with .to_dense()",
+                                  detail::shape_of(tensor))};
+  }
+  const Dtype dtype = dtype_of_tensor(tensor);
+  if (!tensor.is_contiguous()) {
+    throw ConfigError{
+        fmt::format("a tensor that is not contiguous ({}) cannot be viewed as a Buffer: use .contiguous()",
+                    detail::shape_of(tensor))};
+  }
+  Device device{};
+  if (tensor.is_cuda()) {
+    device = {DeviceKind::cuda, static_cast<int>(tensor.get_device())};
+  } else if (!tensor.is_cpu()) {
+    throw ConfigError{
+        fmt::format("collectives know tensors on CPUs and CUDA devices; this one is on {}", tensor.device().str())};
+  }
+  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype, device};
+}
+
+/// Returns the device that this worker's tensors belong on: the CPU, for every backend there is today.
+[[nodiscard]] inline at::Device device(Worker& worker) {
+  detail::apply_thread_budget(worker);
+  return at::Device{at::DeviceType::CPU};
+}
+
+}  // namespace railyard::inline v0_1
