@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MIT
+// One of two shared libraries of a program, each with trainers of its own; PLUGIN is the name of its one function.
+#include <railyard/railyard.hpp>
+
+namespace ry = railyard;
+
+extern "C" __attribute__((visibility("default"))) double PLUGIN(double value) {
+  const auto train = [value](ry::Worker& worker) { worker.report({{"mean", worker.mean(worker.rank() + value)}}); };
+  ry::Trainer<ry::Local, ry::Threads> threads{train, {.num_workers = 2}};
+  ry::Trainer<ry::Gloo, ry::Processes> processes{train, {.num_workers = 2}};
+  return threads.fit().value_or_throw().metrics().at("mean").number() +
+         processes.fit().value_or_throw().metrics().at("mean").number();
+}
