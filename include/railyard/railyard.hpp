@@ -24,6 +24,7 @@
 #include "railyard/data/read_csv.hpp"
 #include "railyard/data/shuffle.hpp"
 #include "railyard/data/table.hpp"
+#include "railyard/workers/processes.hpp"
 #include "railyard/workers/threads.hpp"
 
 #include "railyard/train/any_callback.hpp"
@@ -34,3 +35,15 @@
 #include "railyard/train/trainer.hpp"
 #include "railyard/train/worker.hpp"
 #include "railyard/train/worker_of.hpp"
+
+#if defined(RAILYARD_WITH_GLOO) && RAILYARD_WITH_GLOO
+#include "railyard/collectives/gloo.hpp"
+#endif
+
+#if defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH
+#include "railyard/torch/collectives.hpp"
+#include "railyard/torch/loader.hpp"
+#include "railyard/torch/prepare_loader.hpp"
+#include "railyard/torch/prepare_model.hpp"
+#include "railyard/torch/tensor.hpp"
+#endif

@@ -22,7 +22,7 @@ TEST_CASE("LineFile: a full disk costs lines, is counted and named") {
   LineFile file{"/dev/full"};
   CHECK_FALSE(file.append("a"));
   CHECK_FALSE(file.append("b"));
-  CHECK_THAT(file.warning(), Catch::ContainsSubstring("2 lines are missing from /dev/full: No space left on device"));
+  CHECK_THAT(file.warning(), Catch::ContainsSubstring("2 line(s) are missing from /dev/full: No space left on device"));
 }
 
 TEST_CASE("LineFile: half a line is taken back when the disk is full") {

@@ -264,7 +264,7 @@ TEST_CASE("fit: a full disk costs metrics.jsonl, not the run") {
   CHECK(result.error() == "");
   CHECK(result.history().size() == 3);
   REQUIRE(result.warnings().size() == 1);
-  CHECK_THAT(result.warnings()[0], ContainsSubstring("3 lines are missing") && ContainsSubstring("metrics.jsonl") &&
+  CHECK_THAT(result.warnings()[0], ContainsSubstring("3 line(s) are missing") && ContainsSubstring("metrics.jsonl") &&
                                        ContainsSubstring("No space left"));
 }
 

@@ -12,6 +12,16 @@
 
 namespace ry = railyard;
 
+namespace {
+
+struct Last {
+  static constexpr std::string_view extension_name = "last";
+  ry::Worker* worker = nullptr;
+  ~Last() { worker->barrier(); }
+};
+
+}  // namespace
+
 TEST_CASE("WorkerOf: gives the typed backend, whose calls meet those of the worker") {
   const Scratch scratch;
   const auto result = run_in<ry::Local, ry::Threads>(scratch, 2, [](auto& worker) {
@@ -56,11 +66,6 @@ TEST_CASE("WorkerOf: collectives give up after RunConfig::collective_timeout and
 }
 
 TEST_CASE("WorkerOf: extensions end while the backend still works") {
-  struct Last {
-    static constexpr const char* extension_name = "last";
-    ry::Worker* worker = nullptr;
-    ~Last() { worker->barrier(); }
-  };
   const Scratch scratch;
   const auto result = run_in<ry::Local, ry::Threads>(
       scratch, 2, [](auto& worker) { static_cast<ry::Worker&>(worker).extension<Last>().worker = &worker; });

@@ -69,10 +69,14 @@ class LineFile {
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   [[nodiscard]] bool exists() const noexcept { return file_ >= 0; }
   [[nodiscard]] std::uint64_t num_lost() const noexcept { return num_lost_; }
+  /// What is to be said when the first line is lost.
+  [[nodiscard]] std::string complaint() const {
+    return fmt::format("{} cannot be written: {}; training goes on", path_.string(), error_text(code_));
+  }
   /// How many lines are missing and why; empty if none is.
   [[nodiscard]] std::string warning() const {
     if (num_lost_ == 0) return {};
-    return fmt::format("{} lines are missing from {}: {}; training went on without them", num_lost_, path_.string(),
+    return fmt::format("{} line(s) are missing from {}: {}; training went on without them", num_lost_, path_.string(),
                        error_text(code_));
   }
 
@@ -160,16 +164,17 @@ class RunDirectory {
   /// Writes a file of one JSON object. Returns what went wrong, or an empty text.
   [[nodiscard]] std::string write_object(std::string_view name, const JsonObject& object) const {
     LineFile file{path_ / name};
-    return file.append(object.text()) ? std::string{} : file.warning();
+    return file.append(object.text()) ? std::string{} : file.complaint();
   }
-  bool append_metrics(const std::string& line) { return metrics_.append(line); }
-  bool append_log(int rank, std::string_view line) {
+  /// These two return what is to be said about it when a file takes a line no more: once for each file.
+  [[nodiscard]] std::string append_metrics(const std::string& line) { return append(metrics_, line); }
+  [[nodiscard]] std::string append_log(int rank, std::string_view line) {
     LineFile& log = *logs_[static_cast<std::size_t>(rank)];
     if (!log.exists()) {
       std::error_code ignored;  // then opening the log fails, and that is told
       std::filesystem::create_directory(path_ / "logs", ignored);
     }
-    return log.append(line);
+    return append(log, line);
   }
 
   /// The log of a rank, if it has written anything.
@@ -195,6 +200,10 @@ class RunDirectory {
   }
 
  private:
+  static std::string append(LineFile& file, std::string_view line) {
+    return file.append(line) || file.num_lost() > 1 ? std::string{} : file.complaint();
+  }
+
   std::filesystem::path path_;
   LineFile metrics_;
   std::vector<std::unique_ptr<LineFile>> logs_{};

@@ -64,21 +64,23 @@ inline void append_json_text(std::string& json, std::string_view text) {
 /// Builds one flat JSON object.
 class JsonObject {
  public:
-  JsonObject& add(std::string_view name, const Value& value) {
+  template <class T>
+  requires std::is_arithmetic_v<T> || std::is_convertible_v<const T&, std::string_view>
+  JsonObject& add(std::string_view name, const T& value) {
     json_ += json_.empty() ? "{" : ", ";
     append_json_text(json_, name);
     json_ += ": ";
-    value.visit([this](const auto& held) {
-      using Held = std::remove_cvref_t<decltype(held)>;
-      if constexpr (std::is_same_v<Held, std::string>) {
-        append_json_text(json_, held);
-      } else if constexpr (std::is_same_v<Held, double>) {
-        json_ += is_finite(held) ? fmt::format("{}", held) : "null";  // JSON has no NaN and no infinity
-      } else {
-        json_ += fmt::format("{}", held);
-      }
-    });
+    if constexpr (std::is_floating_point_v<T>) {
+      json_ += is_finite(value) ? fmt::format("{}", value) : "null";  // JSON has no NaN and no infinity
+    } else if constexpr (std::is_arithmetic_v<T>) {
+      json_ += fmt::format("{}", value);
+    } else {
+      append_json_text(json_, value);
+    }
     return *this;
+  }
+  JsonObject& add(std::string_view name, const Value& value) {
+    return value.visit([&](const auto& held) -> JsonObject& { return add(name, held); });
   }
   JsonObject& add(const NamedValues& values) {
     for (const auto& [name, value] : values) add(name, value);

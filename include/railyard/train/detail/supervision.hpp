@@ -109,7 +109,7 @@ class Supervision {
     }
   }
   void handle(const OutputEvent& event) {
-    if (!directory_.append_log(event.rank, event.line)) warn_of_loss();
+    complain(directory_.append_log(event.rank, event.line));
     progress_.print(event.is_error, fmt::format("[rank {}] {}", event.rank, event.line));
   }
   void handle(ExitEvent& event) { carry_out(controller_.on_exit(event.rank, std::move(event.exit), Clock::now())); }
@@ -140,7 +140,7 @@ class Supervision {
     if (rank == 0) {
       const std::int64_t index = book_.count(0);
       const JsonObject line = JsonObject{}.add("report", index).add("seconds", now).add(metrics);
-      if (!directory_.append_metrics(line.text())) warn_of_loss();
+      complain(directory_.append_metrics(line.text()));
       history_.push_back(metrics);
       progress_.on_report(index, metrics);
     }
@@ -189,11 +189,8 @@ class Supervision {
     }
   }
 
-  void warn_of_loss() {
-    const auto losses = directory_.warnings();
-    if (losses.size() <= num_losses_told_) return;  // once for each file
-    num_losses_told_ = losses.size();
-    progress_.print(true, "railyard: " + losses.back());
+  void complain(const std::string& text) {
+    if (!text.empty()) progress_.print(true, "railyard: " + text);
   }
 
   [[nodiscard]] ProgressState state() const {
@@ -269,7 +266,6 @@ class Supervision {
   std::optional<Failure> failure_before_start_{};  // or after the end: outside of the group's life
   Timings timings_{};
   int num_started_ = 0;
-  std::size_t num_losses_told_ = 0;
 };
 
 }  // namespace detail
