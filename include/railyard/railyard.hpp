@@ -20,6 +20,7 @@
 #include "railyard/core/world.hpp"
 
 #include "railyard/callbacks/progress.hpp"
+#include "railyard/collectives/checked.hpp"
 #include "railyard/collectives/local.hpp"
 #include "railyard/data/read_csv.hpp"
 #include "railyard/data/shuffle.hpp"

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: MIT
+#include "railyard/callbacks/progress.hpp"
+
+#include "support/catch.hpp"
+
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <limits>
+#include <stdexcept>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+namespace ry = railyard;
+using Catch::ContainsSubstring;
+using ry::detail::Console;
+
+namespace {
+
+// Is a pair of descriptors: what is written to one end can be read at the other.
+class Ends {
+ public:
+  Ends(int reader, int writer) : reader_(reader), writer_(writer) {}
+  Ends(const Ends&) = delete;
+  Ends& operator=(const Ends&) = delete;
+  ~Ends() {
+    close_reader();
+    ::close(writer_);
+  }
+  void close_reader() {
+    if (reader_ >= 0) ::close(reader_);
+    reader_ = -1;
+  }
+  [[nodiscard]] int writer() const { return writer_; }
+  // Everything that has been written since the last call.
+  std::string read() const {
+    std::string text;
+    std::array<char, 4096> part{};
+    for (;;) {
+      pollfd entry{.fd = reader_, .events = POLLIN, .revents = 0};
+      if (::poll(&entry, 1, 0) != 1 || (entry.revents & POLLIN) == 0) return text;
+      const ssize_t count = ::read(reader_, part.data(), part.size());
+      if (count <= 0) return text;
+      text.append(part.data(), static_cast<std::size_t>(count));
+    }
+  }
+
+ private:
+  int reader_;
+  int writer_;
+};
+
+class Pipe : public Ends {
+ public:
+  Pipe() : Pipe(made()) {}
+
+ private:
+  explicit Pipe(const std::array<int, 2>& ends) : Ends(ends[0], ends[1]) {}
+  static std::array<int, 2> made() {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw std::runtime_error{"pipe failed"};
+    return ends;
+  }
+};
+
+class Terminal : public Ends {
+ public:
+  explicit Terminal(unsigned short columns) : Terminal(made(columns)) {}
+
+ private:
+  explicit Terminal(const std::array<int, 2>& ends) : Ends(ends[0], ends[1]) {}
+  static std::array<int, 2> made(unsigned short columns) {
+    ::setenv("TERM", "xterm", 1);
+    const int master = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (master < 0 || ::grantpt(master) != 0 || ::unlockpt(master) != 0) throw std::runtime_error{"no terminal"};
+    const int slave = ::open(::ptsname(master), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    winsize size{.ws_row = 25, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+    if (slave < 0 || ::ioctl(slave, TIOCSWINSZ, &size) != 0) throw std::runtime_error{"no terminal"};
+    return {master, slave};
+  }
+};
+
+ry::ProgressState state_at(double seconds) { return {.seconds = seconds, .alive = 2, .world_size = 2}; }
+
+}  // namespace
+
+TEST_CASE("ProgressLine: shows epoch, metrics, rate, time left and workers") {
+  const Pipe pipe;
+  ry::ProgressLine line{Console{pipe.writer(), pipe.writer()}};
+  line.on_report(4, {{"loss", 0.123456}, {"epoch", 7}, {"name", "abc"}, {"good", true}});
+  CHECK(line.text(state_at(3)) == "report 4 | loss 0.1235 | epoch 7 | name abc | good true | 2/2 workers | 3 s");
+  ry::ProgressState state{
+      .seconds = 0, .alive = 1, .world_size = 2, .samples = 0, .epoch = 7, .epoch_size = 1000, .epoch_done = 0};
+  line.update(state);
+  state.seconds = 2;
+  state.samples = state.epoch_done = 400;
+  line.update(state);
+  CHECK(line.text(state) ==
+        "epoch 7 40% | loss 0.1235 | name abc | good true | 200 samples/s | 3 s left in epoch | 1/2 workers | 2 s");
+  state.seconds = 6000;
+  state.samples = 400;
+  state.alive = 0;
+  line.update(state);
+  CHECK_THAT(line.text(state), Catch::EndsWith("| 1 h 40 min"));
+}
+
+TEST_CASE("ProgressLine: the rate is that of the last seconds") {
+  const Pipe pipe;
+  ry::ProgressLine line{Console{pipe.writer(), pipe.writer()}};
+  ry::ProgressState state = state_at(0);
+  for (int i = 0; i <= 100; ++i) {  // ten seconds at 10 samples per second, ten at 1000
+    state.seconds = i * 0.1;
+    state.samples = static_cast<std::uint64_t>(i);
+    line.update(state);
+  }
+  for (int i = 1; i <= 100; ++i) {
+    state.seconds = 10 + i * 0.1;
+    state.samples = 100 + static_cast<std::uint64_t>(i) * 100;
+    line.update(state);
+  }
+  CHECK_THAT(line.text(state), ContainsSubstring("1000 samples/s"));
+}
+
+TEST_CASE("ProgressLine: numbers that are not finite are shown as such") {
+  const Pipe pipe;
+  ry::ProgressLine line{Console{pipe.writer(), pipe.writer()}};
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  line.on_report(0, {{"a", std::numeric_limits<double>::quiet_NaN()}, {"b", inf}, {"c", -inf}});
+  CHECK_THAT(line.text(state_at(0)), ContainsSubstring("a nan | b inf | c -inf"));
+}
+
+TEST_CASE(
+    "ProgressLine: without a terminal, a plain line at the first report, then every ten seconds, and at the end") {
+  const Pipe pipe;
+  ry::ProgressLine line{Console{pipe.writer(), pipe.writer()}};
+  line.update(state_at(1));
+  CHECK(pipe.read() == "");
+  line.on_report(0, {{"a", 0}});
+  line.update(state_at(2));
+  CHECK(pipe.read() == "report 0 | a 0 | 2/2 workers | 2 s\n");
+  line.on_report(1, {{"a", 1}});
+  line.update(state_at(3));
+  CHECK(pipe.read() == "");
+  line.update(state_at(12));
+  CHECK(pipe.read() == "report 1 | a 1 | 2/2 workers | 12 s\n");
+  line.update(state_at(30));
+  CHECK(pipe.read() == "");  // no news
+  line.on_report(2, {{"a", 2}});
+  line.finish(state_at(31));
+  CHECK(pipe.read() == "report 2 | a 2 | 2/2 workers | 31 s\n");
+}
+
+TEST_CASE("ProgressLine: quiet shows nothing but lets the workers' output through") {
+  const Pipe pipe;
+  const Pipe errors;
+  ry::ProgressLine line{Console{pipe.writer(), errors.writer()}, true};
+  line.on_report(0, {{"a", 0}});
+  line.update(state_at(1));
+  line.print(false, "to output");
+  line.print(true, "to errors");
+  line.finish(state_at(2));
+  CHECK(pipe.read() == "to output\n");
+  CHECK(errors.read() == "to errors\n");
+}
+
+TEST_CASE("ProgressLine: on a terminal one line is redrawn ten times a second at most and fits the width") {
+  const Terminal terminal{30};
+  ry::ProgressLine line{Console{terminal.writer(), terminal.writer()}};
+  line.on_report(0, {{"name", "a long text \xC3\xA9\xC3\xA9\n that does not fit in"}});
+  line.update(state_at(1));
+  CHECK(terminal.read() == "\rreport 0 | name a long text \xC3\xA9\x1b[K");
+  line.update(state_at(1.05));
+  CHECK(terminal.read() == "");
+  line.update(state_at(1.11));
+  CHECK(terminal.read() != "");
+}
+
+TEST_CASE("ProgressLine: output of workers stands above the line on a terminal") {
+  const Terminal terminal{80};
+  ry::ProgressLine line{Console{terminal.writer(), terminal.writer()}};
+  line.on_report(0, {{"a", 0}});
+  line.update(state_at(1));
+  const std::string drawn = "\rreport 0 | a 0 | 2/2 workers | 1 s\x1b[K";
+  CHECK(terminal.read() == drawn);
+  line.print(false, "hello");
+  CHECK(terminal.read() == "\r\x1b[Khello\r\n" + drawn);
+  line.finish(state_at(1));
+  CHECK(terminal.read() == drawn + "\r\n");
+}
+
+TEST_CASE("ProgressLine: output that goes elsewhere than to the terminal leaves the line alone") {
+  const Terminal terminal{80};
+  const Pipe pipe;
+  ry::ProgressLine line{Console{pipe.writer(), terminal.writer()}};
+  line.on_report(0, {{"a", 0}});
+  line.update(state_at(1));
+  static_cast<void>(terminal.read());
+  line.print(false, "hello");
+  CHECK(pipe.read() == "hello\n");
+  CHECK(terminal.read() == "");
+}
+
+TEST_CASE("ProgressLine: leaves the terminal clean when it goes without finish()") {
+  const Terminal terminal{80};
+  {
+    ry::ProgressLine line{Console{terminal.writer(), terminal.writer()}};
+    line.update(state_at(1));
+    static_cast<void>(terminal.read());
+  }
+  CHECK(terminal.read() == "\r\x1b[K");
+}
+
+TEST_CASE("Console: a closed pipe is no signal and no error") {
+  Pipe pipe;
+  pipe.close_reader();
+  const Console console{pipe.writer(), pipe.writer()};
+  CHECK_FALSE(console.write(pipe.writer(), "lost"));  // SIGPIPE, at its default, would end this program
+  sigset_t pending;
+  ::sigpending(&pending);
+  CHECK(::sigismember(&pending, SIGPIPE) == 0);
+  CHECK_FALSE(console.write(-1, "lost"));
+}
+
+TEST_CASE("Console: a SIGPIPE that was pending before stays so") {
+  sigset_t pipe_only;
+  sigset_t former;
+  ::sigemptyset(&pipe_only);
+  ::sigaddset(&pipe_only, SIGPIPE);
+  ::pthread_sigmask(SIG_BLOCK, &pipe_only, &former);
+  ::raise(SIGPIPE);
+  Pipe pipe;
+  pipe.close_reader();
+  CHECK_FALSE(Console{}.write(pipe.writer(), "lost"));
+  sigset_t pending;
+  ::sigpending(&pending);
+  CHECK(::sigismember(&pending, SIGPIPE) == 1);
+  const timespec at_once{};
+  ::sigtimedwait(&pipe_only, nullptr, &at_once);
+  ::pthread_sigmask(SIG_SETMASK, &former, nullptr);
+}
+
+TEST_CASE("Console: a closed terminal takes nothing and harms nothing") {
+  Terminal terminal{80};
+  ry::ProgressLine line{Console{terminal.writer(), terminal.writer()}};
+  line.update(state_at(1));
+  terminal.close_reader();
+  line.update(state_at(2));
+  line.print(true, "lost");
+  line.finish(state_at(3));
+  CHECK_FALSE(Console{}.write(terminal.writer(), "lost"));
+}
+
+TEST_CASE("Console: a reader that is slow to take a full non-blocking pipe does not keep the run for long") {
+  const Pipe pipe;
+  ::fcntl(pipe.writer(), F_SETFL, O_NONBLOCK);
+  CHECK_FALSE(Console{}.write(pipe.writer(), std::string(1U << 20U, 'x')));  // more than it holds
+  CHECK(pipe.read().size() >= 4096);
+  CHECK(Console{}.write(pipe.writer(), "again"));
+}
