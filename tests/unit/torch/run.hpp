@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+// Runs a function on a few workers, in a folder that goes away, for the tests of this room.
+#pragma once
+
+#include "railyard/collectives/gloo.hpp"
+#include "railyard/collectives/local.hpp"
+#include "railyard/train/trainer.hpp"
+#include "railyard/workers/processes.hpp"
+#include "railyard/workers/threads.hpp"
+
+#include <filesystem>
+#include <utility>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace test {
+
+namespace ry = railyard;
+
+template <class Backend, class Scaling, class Function>
+ry::Result try_run(int num_workers, Function function, std::uint64_t seed = 3) {
+  std::string folder = (std::filesystem::temp_directory_path() / "railyard_torch_XXXXXX").string();
+  if (mkdtemp(folder.data()) == nullptr) throw ry::Error{"cannot make " + folder};
+  ry::RunConfig config{.storage_path = folder, .seed = seed, .progress = ry::Progress::quiet};
+  config.collective_timeout = std::chrono::seconds{20};
+  ry::Trainer<Backend, Scaling> trainer{std::move(function), {.num_workers = num_workers}, config};
+  ry::Result result = trainer.fit();
+  std::filesystem::remove_all(folder);
+  return result;
+}
+
+// Runs and returns rank 0's last metrics, or throws what the run has failed with.
+template <class Function>
+ry::Metrics on_threads(int num_workers, Function function, std::uint64_t seed = 3) {
+  return try_run<ry::Local, ry::Threads>(num_workers, std::move(function), seed).value_or_throw().metrics();
+}
+
+template <class Function>
+ry::Metrics on_processes(int num_workers, Function function, std::uint64_t seed = 3) {
+  return try_run<ry::Gloo, ry::Processes>(num_workers, std::move(function), seed).value_or_throw().metrics();
+}
+
+// Returns what the run has failed with.
+template <class Function>
+std::string error_of(int num_workers, Function function) {
+  return try_run<ry::Local, ry::Threads>(num_workers, std::move(function)).error();
+}
+
+}  // namespace test
