@@ -203,7 +203,7 @@ class ProcessGroup final : public WorkerGroup {
     if (watched[0].revents != 0) {
       do {
         take_reply();
-      } while (is_readable(channel_.fd()));
+      } while (!is_zygote_lost_ && is_readable(channel_.fd()));
     } else if (watched[1].revents != 0) {
       lose_zygote();
     }

@@ -55,7 +55,12 @@ class ThreadGroup final : public WorkerGroup {
 
   void abort(std::string_view reason) override {
     memory_.abort(reason);
-    if (!agent_.joinable()) agent_ = std::thread{[this] { run_handlers(); }};
+    if (agent_.joinable()) return;
+    try {
+      agent_ = std::thread{[this] { be_agent(); }};
+    } catch (const std::system_error&) {  // no more threads: this one has to do, now and in every collect()
+      run_handlers();
+    }
   }
 
   void kill() override {
@@ -81,16 +86,24 @@ class ThreadGroup final : public WorkerGroup {
   }
 
   void run_handlers() noexcept {
+    for (auto& link : links_) link->run_handler_if_aborted();
+  }
+
+  void be_agent() noexcept {
     std::atomic<std::uint32_t>& word = memory_.rank(0).agent;
     while (!is_ending_.load()) {
       const std::uint32_t seen = word.load();
-      for (auto& link : links_) link->run_handler_if_aborted();
+      run_handlers();
       if (!is_ending_.load()) futex_wait(word, seen, std::chrono::seconds{1});
     }
   }
 
   void collect(std::chrono::nanoseconds at_most) {
     inbox_.drain_all();
+    if (memory_.is_aborted() && !agent_.joinable()) {
+      run_handlers();
+      at_most = std::min<std::chrono::nanoseconds>(at_most, std::chrono::milliseconds{100});
+    }
     std::vector<pollfd> nothing;
     inbox_.wait(nothing, inbox_.has_events() ? std::chrono::nanoseconds{0} : at_most);
     for (int rank = 0; rank < memory_.num_workers(); ++rank) {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -29,7 +30,8 @@ namespace detail {
 /// then 1), and on the whole system otherwise.
 class OomCounter {
  public:
-  OomCounter() : path_(find_path()), before_(count()) {}
+  OomCounter() : OomCounter(find_path()) {}
+  explicit OomCounter(std::string path) : path_(std::move(path)), before_(count()) {}
 
   /// Has the counter moved since this object was made?
   [[nodiscard]] bool has_moved() const { return count() > before_; }

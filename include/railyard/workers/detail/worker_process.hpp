@@ -73,7 +73,7 @@ class WorkerProcess {
     if (null > 2) ::close(null);
     ::dup2(out, 1);
     ::dup2(err, 2);
-    std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a pipe would be buffered by the page, and a line come late
+    buffer_by_line();
     ::sigaction(SIGCHLD, &setup.child_action, nullptr);
     struct sigaction fallback {};
     fallback.sa_handler = SIG_DFL;
@@ -110,6 +110,13 @@ class WorkerProcess {
   }
 
  private:
+  // To a pipe, stdio would write by the page, and a line come late. Only with a buffer of its own does glibc forget
+  // that the parent's was one to be filled: otherwise puts() keeps the line feed back.
+  static void buffer_by_line() noexcept {
+    constexpr std::size_t size = 16U << 10U;
+    if (auto* buffer = static_cast<char*>(std::malloc(size))) std::setvbuf(stdout, buffer, _IOLBF, size);
+  }
+
   static void leave(int status, void* flushes_all) noexcept {
     flush_streams(*static_cast<const bool*>(flushes_all));
     ::_exit(status);

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+#include "railyard/workers/threads.hpp"
+
+#include "support.hpp"
+#include "support/catch.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <thread>
+
+using namespace workers_test;
+
+TEST_CASE("Threads: runs the workers in this process, each in a thread of its own") {
+  std::mutex mutex;
+  std::vector<std::thread::id> ids{std::this_thread::get_id()};
+  auto group = ry::Threads{}.start({.num_workers = 4}, [&](ry::WorkerLink&) {
+    const std::lock_guard lock{mutex};
+    ids.push_back(std::this_thread::get_id());
+  });
+  follow_to_end(*group);
+  std::sort(ids.begin(), ids.end());
+  CHECK(std::unique(ids.begin(), ids.end()) == ids.end());
+  CHECK(ids.size() == 5);
+}
+
+TEST_CASE("Threads: ends the program with status 70 and names the deaf ranks when they must end by force") {
+  auto ends = ry::detail::make_pipe(0, "test");
+  Forked program{[&](const Forked::Tell&) {
+    ::dup2(ends.second.get(), 2);
+    std::atomic<bool> never{false};
+    auto group = ry::Threads{}.start({.num_workers = 4}, [&](ry::WorkerLink& link) {
+      if (link.world().rank % 2 == 0) return;
+      while (!never.load()) std::this_thread::yield();
+    });
+    Story story;
+    follow(*group, story, [&] { return story.exits.size() == 2; });
+    group->kill();
+    return 0;
+  }};
+  CHECK(program.status() == 70);
+  ends.second.reset();
+  std::array<char, 1024> text{};
+  const auto size = ::read(ends.first.get(), text.data(), text.size());
+  CHECK_THAT(std::string(text.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0))),
+             ContainsSubstring("rank 1, 3 did not") && ContainsSubstring("status 70"));
+}
+
+TEST_CASE("Threads: kill does nothing when every worker has ended") {
+  auto group = ry::Threads{}.start({.num_workers = 2}, [](ry::WorkerLink&) {});
+  Story story = follow_to_end(*group);
+  group->kill();
+  CHECK(story.exits.size() == 2);
+}
+
+TEST_CASE("Threads: names the rank when no more threads can be made, and ends those it has made") {
+  if (::getuid() != 0) return;  // only root can become a user without processes, which the limit needs
+  Forked refused{[](const Forked::Tell&) {
+    constexpr uid_t nobody = 59'997;
+    const rlimit limit{.rlim_cur = 3, .rlim_max = 3};
+    if (::setresuid(nobody, nobody, nobody) != 0) return 3;
+    ::setrlimit(RLIMIT_NPROC, &limit);
+    try {
+      (void)ry::Threads{}.start({.num_workers = 4},
+                                [](ry::WorkerLink& link) { (void)link.store().get("never", soon()); });
+    } catch (const ry::Error& error) {
+      const std::string text = error.what();
+      const bool is_right = text.find("rank 2/4") != std::string::npos && text.find("ulimit -u") != std::string::npos;
+      return is_right && count_entries("/proc/self/task") == 1 ? 0 : 2;
+    }
+    return 1;
+  }};
+  CHECK(refused.status() == 0);
+}
+
+TEST_CASE("Threads: hears a signal while workers are in system calls, which go on (B1)") {
+  Forked program{[](const Forked::Tell&) {
+    auto ends = ry::detail::make_pipe(0, "test");
+    std::atomic<int> interrupted{0};
+    auto group = ry::Threads{}.start({.num_workers = 2}, [&](ry::WorkerLink& link) {
+      link.post(bytes_of("here"));
+      char byte = 0;
+      if (::read(ends.first.get(), &byte, 1) != 1) ++interrupted;
+    });
+    Story story;
+    follow(*group, story, [&] { return story.messages.size() == 2; });
+    ::kill(::getpid(), SIGTERM);
+    follow(*group, story, [&] { return !story.signals.empty(); });
+    if (::write(ends.second.get(), "ab", 2) != 2) return 1;
+    follow(*group, story, [] { return false; });
+    return story.signals == std::vector{SIGTERM} && interrupted == 0 ? 0 : 2;
+  }};
+  CHECK(program.status() == 0);
+}
