@@ -40,9 +40,3 @@ function(railyard_warn target)
     target_link_options(${target} PRIVATE ${options})
   endif()
 endfunction()
-
-# Makes a program of ours a strict user of the headers: every warning is an error, and they are no system headers.
-function(railyard_strict target)
-  target_include_directories(${target} BEFORE PRIVATE "${PROJECT_SOURCE_DIR}/include")
-  railyard_warn(${target})
-endfunction()

@@ -17,8 +17,8 @@ source "$root/tools/packages.sh"
 railyard_need debootstrap git
 
 # The mirror that this system uses itself; the public one if it is no Debian.
-mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list 2>/dev/null |
-  sed -nE 's/^(URIs:|deb( \[[^]]*\])?) *(https?:[^ ]*debian\/?)( .*)?$/\3/p' | grep -v security | head -n 1)
+mirror=$({ cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list 2>/dev/null || true; } |
+  sed -nE 's/^(URIs:|deb( \[[^]]*\])?) *(https?:[^ ]*debian\/?)( .*)?$/\3/p' | sed 1q)
 mirror=${mirror:-http://deb.debian.org/debian}
 
 bare=$(mktemp -d "${TMPDIR:-/tmp}/railyard-bare-XXXXXX")
@@ -37,8 +37,7 @@ debootstrap --variant=minbase bookworm "$bare" "$mirror" >"$bare.log" 2>&1 || { 
 rm -f "$bare.log"
 # How to get at packages is the machine's business, and what a newcomer's machine already has.
 cp -L /etc/resolv.conf /etc/hosts "$bare/etc/"
-cp -a /etc/apt/apt.conf.d/. "$bare/etc/apt/apt.conf.d/"
-rm -f "$bare/etc/apt/apt.conf.d/docker-clean"
+apt-config dump | { grep -E '^Acquire::(http|https|Check)' || true; } >"$bare/etc/apt/apt.conf.d/99railyard"
 if [ -d /etc/ssl/certs ]; then mkdir -p "$bare/etc/ssl" && cp -a /etc/ssl/certs "$bare/etc/ssl/"; fi
 echo "deb $mirror bookworm main" >"$bare/etc/apt/sources.list"
 for place in /proc /sys /dev /dev/shm; do
