@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT
+// What main.cpp knows of the training: no LibTorch.
+#pragma once
+
+#include <railyard/data/table.hpp>
+#include <railyard/train/worker.hpp>
+
+struct Settings {
+  int epochs = 20;
+  double learning_rate = 2e-3;
+};
+
+void train(railyard::Worker& worker, const railyard::Table& training_set, const railyard::Table& test_set,
+           const Settings& settings);
