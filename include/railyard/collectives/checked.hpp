@@ -77,21 +77,23 @@ class Checked {
   }
   auto send(ConstBuffer data, int peer, const Call& call) {
     const auto signature = arguments().send(data, peer);
-    throw_if_lost(signature);
     const Record own = encode(signature);
     Record theirs{};
-    backend_->send(view(own), peer, call).wait(call.deadline);
-    backend_->receive(view(theirs), peer, call).wait(call.deadline);
+    exchange(signature, [&] {
+      backend_->send(view(own), peer, call).wait(call.deadline);
+      backend_->receive(view(theirs), peer, call).wait(call.deadline);
+    });
     compare_message(signature, decode(theirs));
     return backend_->send(data, peer, call);
   }
   auto receive(Buffer data, int peer, const Call& call) {
     const auto signature = arguments().receive(data, peer);
-    throw_if_lost(signature);
     const Record own = encode(signature);
     Record theirs{};
-    backend_->receive(view(theirs), peer, call).wait(call.deadline);
-    backend_->send(view(own), peer, call).wait(call.deadline);
+    exchange(signature, [&] {
+      backend_->receive(view(theirs), peer, call).wait(call.deadline);
+      backend_->send(view(own), peer, call).wait(call.deadline);
+    });
     compare_message(signature, decode(theirs));
     return backend_->receive(data, peer, call);
   }
@@ -100,6 +102,7 @@ class Checked {
  private:
   using Word = std::uint64_t;
   static constexpr std::size_t num_words = 5;
+  static constexpr std::string_view lost_before = "the group was lost before: ";
   using Record = std::array<std::int64_t, num_words>;
 
   Checked(const World& world, std::unique_ptr<B> backend) : world_(world), backend_(std::move(backend)) {}
@@ -125,11 +128,26 @@ class Checked {
             .counts_digest = static_cast<Word>(record[4])};
   }
 
-  void compare(const detail::Signature& own, const Call& call) {
+  // Runs the exchange of signatures, whose failure is a failure of the operation that it serves.
+  template <class Exchange>
+  void exchange(const detail::Signature& own, const Exchange& exchange_all) {
     throw_if_lost(own);
+    try {
+      exchange_all();
+    } catch (const CollectiveError& error) {
+      std::string_view text = error.what();
+      const auto inner_place = detail::place_text(error.operation(), world_.rank, world_.size) + ": ";
+      if (text.starts_with(inner_place)) text.remove_prefix(inner_place.size());
+      failure_ = text.starts_with(lost_before) ? text.substr(lost_before.size()) : text;
+      blamed_ = error.blamed();
+      throw_failure(own, text.starts_with(lost_before) ? lost_before : "");
+    }
+  }
+
+  void compare(const detail::Signature& own, const Call& call) {
     const Record record = encode(own);
     std::vector<std::int64_t> records(num_words * static_cast<std::size_t>(world_.size));
-    backend_->all_gather(view(record), buffer_of(records), call).wait(call.deadline);
+    exchange(own, [&] { backend_->all_gather(view(record), buffer_of(records), call).wait(call.deadline); });
     detail::Signature first{};
     for (int rank = 0; rank < world_.size; ++rank) {
       Record theirs{};
@@ -153,7 +171,7 @@ class Checked {
   }
 
   void throw_if_lost(const detail::Signature& signature) const {
-    if (!failure_.empty()) throw_failure(signature, "the group was lost before: ");
+    if (!failure_.empty()) throw_failure(signature, lost_before);
   }
 
   [[noreturn]] void throw_failure(const detail::Signature& signature, std::string_view when) const {

@@ -81,6 +81,7 @@ class Gloo {
     post({.kind = detail::Notice::Kind::left, .position = {.operation = "no operation"}});
     try {
       detail::GlooTicker ticker{*device_};
+      canaries_.clear();
       alarm_.reset();
       context_.reset();
       ticker.end_with(std::move(device_));
@@ -269,6 +270,7 @@ class Gloo {
     detail::GlooStore gloo_store{store, prefix + "mesh/", deadline};
     context_->connectFullMesh(gloo_store, device);
 #endif
+    post_canaries();
   }
 
   static void throw_if_missing(const std::vector<std::optional<std::string>>& values, const World& world,
@@ -320,6 +322,7 @@ class Gloo {
     }
     if (is_empty) return {};
     const detail::SigpipeGuard no_sigpipe;
+    running.until_look = until_look_;
     running_ = &running;
     const ResetAtEnd reset{running_};
     body();
@@ -360,30 +363,35 @@ class Gloo {
   }
 
   void await(gloo::transport::UnboundBuffer& buffer, Alarm::Wait what) {
-    if (running_->next_look == Deadline::Clock::time_point{}) set_alarm(until_look_);
-    guarded_wait(buffer, what);
-  }
-
-  void guarded_wait(gloo::transport::UnboundBuffer& buffer, Alarm::Wait what) {
+    if (running_->next_look == Deadline::Clock::time_point{}) {
+      running_->next_look = Deadline::Clock::now() + until_look_;
+      set_alarm();
+    }
     for (bool done = false; !done;) {
       guarded([&] { done = alarm_->wait(buffer, what, timeout(running_->deadline)); });
       if (!done) look_around();
     }
   }
 
-  void set_alarm(Milliseconds from_now) {
-    running_->next_look = Deadline::Clock::now() + from_now;
-    alarm_->set(std::min(running_->next_look, running_->deadline.time()));
-  }
+  void set_alarm() { alarm_->set(std::min(Deadline::Clock::now() + poll_interval, running_->deadline.time())); }
 
-  // Called when an operation takes long: ends it at the deadline, and finds out whether the others are in another one.
-  // The first look comes early and each later one, in this operation and the next slow ones, after twice the time, so
-  // that a group whose ranks often wait for each other leaves no more than a few announcements in the store.
+  // Called now and then when an operation takes long: ends it at the deadline, or when a rank is gone from which
+  // nothing is awaited at the moment, or when the ranks turn out to be in different operations.
   void look_around() {
     if (running_->deadline.expired()) fail(detail::Notice::Kind::late, "the deadline has passed");
-    if (Deadline::Clock::now() < running_->next_look) {  // rung by the alarm of an operation before
-      return alarm_->set(std::min(running_->next_look, running_->deadline.time()));
+    for (int rank = 0; rank < world_.size; ++rank) {
+      if (rank == world_.rank || !is_closed(rank)) continue;
+      // A rank may leave when it has done its part. If it had not, this operation will notice.
+      if (notices_->kind_of(rank) == detail::Notice::Kind::left) continue;
+      fail(detail::Notice::Kind::broken, fmt::format("the connection to rank {} was closed", rank));
     }
+    if (Deadline::Clock::now() >= running_->next_look) compare_positions();
+    set_alarm();
+  }
+
+  // The first comparison comes early and each later one, in this operation and the next slow ones, after twice the
+  // time, so that a group whose ranks often wait for each other leaves no more than a few announcements in the store.
+  void compare_positions() {
     const detail::Position here = position(*running_);
     if (!std::exchange(running_->has_announced, true)) {
       for (const auto& skipped : std::exchange(skipped_, {})) notices_->announce(skipped);
@@ -394,7 +402,7 @@ class Gloo {
     if (const auto difference = notices_->find_difference(here)) {
       fail(detail::Notice::Kind::differs, difference->text, difference->blamed);
     }
-    set_alarm(running_->until_look);
+    running_->next_look = Deadline::Clock::now() + running_->until_look;
     running_->until_look = std::min<Milliseconds>(running_->until_look * 2, std::chrono::minutes{1});
   }
 
@@ -420,17 +428,30 @@ class Gloo {
   // The ranks whose connections are closed although they have left no notice.
   [[nodiscard]] std::vector<int> dead_peers() {
     std::vector<int> dead;
-    char byte = 0;
     for (int rank = 0; rank < world_.size; ++rank) {
-      if (rank == world_.rank) continue;
-      try {
-        const auto probe = context_->createUnboundBuffer(&byte, 1);
-        probe->send(rank, detail::mix(running_->slot, 2));
-      } catch (const std::exception&) {
-        if (!notices_->has_posted(rank)) dead.push_back(rank);
-      }
+      if (rank != world_.rank && is_closed(rank) && !notices_->kind_of(rank)) dead.push_back(rank);
     }
     return dead;
+  }
+
+  // Gloo tells those whose messages are under way that a connection is closed, and nobody else. So a receive that never
+  // ends is posted to every rank. A wait that was aborted before it began reports an error, and waits for nothing.
+  [[nodiscard]] bool is_closed(int rank) {
+    auto& canary = *canaries_[detail::index_of(rank)];
+    try {
+      canary.abortWaitRecv();
+      canary.waitRecv(nullptr, std::chrono::hours{1});
+      return false;
+    } catch (const std::exception&) {
+      return true;
+    }
+  }
+
+  void post_canaries() {
+    for (int rank = 0; rank < world_.size; ++rank) {
+      canaries_.push_back(context_->createUnboundBuffer(&canary_byte_, 1));
+      if (rank != world_.rank) canaries_.back()->recv(rank, canary_slot);
+    }
   }
 
   void post(const detail::Notice& notice) noexcept {
@@ -461,11 +482,16 @@ class Gloo {
 
   // How long a rank that has failed waits for the others' notices.
   static constexpr Milliseconds patience{250};
+  // How often a rank that waits looks whether the others are still there. Costs 20 us each time.
+  static constexpr Milliseconds poll_interval{100};
+  static constexpr std::uint64_t canary_slot = 1;
 
   World world_;
   std::shared_ptr<gloo::transport::tcp::Device> device_{};
   std::unique_ptr<Alarm> alarm_{};
   std::shared_ptr<gloo::rendezvous::Context> context_{};
+  char canary_byte_ = 0;
+  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> canaries_{};
   std::unique_ptr<std::byte[]> scratch_{};
   std::size_t scratch_bytes_ = 0;
   std::uint64_t num_collectives_ = 0;

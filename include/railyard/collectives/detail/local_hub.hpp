@@ -52,7 +52,8 @@ class LocalHub {
       }
       fail(missing, fmt::format("{} did not connect in {}", ranks_text(missing), deadline.budget_text()));
     }
-    if (failure_) throw_failure("connect", world.rank, false);
+    // All were here, if only for a moment: what has gone wrong since is the next call's to tell.
+    if (!all_here()) throw_failure("connect", world.rank, false);
   }
 
   /// Runs work once all ranks have called this with equal signatures, and returns when all have finished theirs.

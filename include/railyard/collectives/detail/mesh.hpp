@@ -144,36 +144,42 @@ void mesh_reduce_scatter(M& mesh, const ConstBuffer& in, const Buffer& out, Redu
   }
 }
 
-// A binomial tree: in round k, the ranks that have the data send it 2^k further. Ranks count from the root.
+// A binomial tree: in round k, the ranks that have the data send it 2^k further. Ranks count from the root. All edges
+// of the tree belong to one step, because the ends of an edge are at different depths.
 template <Mesh M>
 void broadcast_by_tree(M& mesh, std::byte* data, std::size_t size_bytes, int root) {
   const int size = mesh.size();
   const int place = (mesh.rank() - root + size) % size;
   int reach = 1;
   while (reach <= place) reach *= 2;
+  auto step = mesh.step(data, size_bytes, data, size_bytes);
   if (place > 0) {
-    auto step = mesh.step(data, size_bytes, data, size_bytes);
     step.receive((place - reach / 2 + root) % size, 0, size_bytes);
     step.finish();
   }
-  auto step = mesh.step(data, size_bytes, data, size_bytes);
   for (; place + reach < size; reach *= 2) step.send((place + reach + root) % size, 0, size_bytes);
   step.finish();
 }
 
+// The root gives every rank one slice; then all exchange theirs.
 template <Mesh M>
 void broadcast_by_slices(M& mesh, std::byte* data, std::size_t size_bytes, int root) {
   const Slices slices{size_bytes, mesh.size()};
+  const bool is_root = mesh.rank() == root;
   const std::size_t own_begin = slices.begin(mesh.rank());
   const std::size_t own_bytes = slices.count(mesh.rank());
-  if (mesh.rank() != root) {
+  {
     auto step = mesh.step(data, size_bytes, data, size_bytes);
-    step.receive(root, own_begin, own_bytes);
+    if (is_root) {
+      for_each_peer(mesh, [&](int peer) { step.send(peer, slices.begin(peer), slices.count(peer)); });
+    } else {
+      step.receive(root, own_begin, own_bytes);
+    }
     step.finish();
   }
   auto step = mesh.step(data, size_bytes, data, size_bytes);
   for_each_peer(mesh, [&](int peer) {
-    if (mesh.rank() != root) step.receive(peer, slices.begin(peer), slices.count(peer));
+    if (!is_root) step.receive(peer, slices.begin(peer), slices.count(peer));
   });
   for_each_peer(mesh, [&](int peer) {
     if (peer != root) step.send(peer, own_begin, own_bytes);

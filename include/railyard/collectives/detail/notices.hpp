@@ -75,7 +75,11 @@ class Notices {
     }
   }
 
-  [[nodiscard]] bool has_posted(int rank) { return peek(*store_, notice_key(rank)).has_value(); }
+  /// Returns how the group ended for a rank, nothing if the rank has not said so.
+  [[nodiscard]] std::optional<Notice::Kind> kind_of(int rank) {
+    const auto bytes = peek(*store_, notice_key(rank));
+    return bytes ? std::optional{decode(*bytes).kind} : std::nullopt;
+  }
 
   /// Finds out why this rank's operation failed. own is what it has posted. Waits for the others' notices where the
   /// answer depends on them, so that a rank which was only in another call is not taken for a dead one.
