@@ -186,25 +186,23 @@ class GlooAlarm final : public GlooEvent {
   bool has_rung_ = false;
 };
 
-/// Returns the name of the file whose code or data lies at address.
-[[nodiscard]] inline std::string file_of(const void* address) {
-  Dl_info info{};
-  if (address == nullptr || ::dladdr(address, &info) == 0 || info.dli_fname == nullptr) return {};
-  return info.dli_fname;
-}
-
-/// Throws ConfigError if address, something of Gloo's, lies in LibTorch's library.
-inline void check_gloo_is_own(const void* address) {
-  const std::string file = file_of(address);
-  const auto slash = file.find_last_of('/');
-  const std::string_view base = std::string_view{file}.substr(slash == std::string::npos ? 0 : slash + 1);
-  if (base.starts_with("libtorch") || base.starts_with("libc10") || base.starts_with("_C.")) {
+/// Throws ConfigError if the file, in which something of Gloo's lies, is LibTorch's.
+inline void check_gloo_file(std::string_view file) {
+  const auto slash = file.rfind('/');
+  const std::string_view base = file.substr(slash == std::string_view::npos ? 0 : slash + 1);
+  if (base.starts_with("libtorch") || base.starts_with("libc10")) {
     throw ConfigError{fmt::format(
         "this program calls the copy of Gloo inside {}, which is of another version than the headers it was "
         "compiled with and would crash; link Gloo before LibTorch: ... -lgloo -ltorch_cpu -lc10 (the CMake "
         "target railyard::railyard does)",
         file)};
   }
+}
+
+/// Throws ConfigError if address, a function or table of Gloo's, lies in LibTorch.
+inline void check_gloo_is_own(const void* address) {
+  Dl_info info{};
+  if (address != nullptr && ::dladdr(address, &info) != 0 && info.dli_fname != nullptr) check_gloo_file(info.dli_fname);
 }
 
 }  // namespace detail
