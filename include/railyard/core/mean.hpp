@@ -17,8 +17,9 @@ class Mean {
     weight_ += weight;
   }
 
-  /// Adds a sum over `weight` samples, such as the number of correct answers among them.
+  /// Adds a sum over `weight` samples, such as the number of correct answers among them; a sum over none is left out.
   void add_sum(double sum, double weight) noexcept {
+    if (weight == 0) return;
     sum_ += sum;
     weight_ += weight;
   }

@@ -11,11 +11,6 @@ using Catch::ContainsSubstring;
 
 namespace {
 
-void expect(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error("expected: " + what);
-}
-#define EXPECT(...) expect((__VA_ARGS__), #__VA_ARGS__)
-
 void use_all(ry::Worker& worker) {
   const int rank = worker.rank();
   const int size = worker.world_size();
@@ -109,15 +104,4 @@ TEST_CASE("tensor collectives: name what they cannot carry") {
   CHECK_THAT(error(torch::zeros({1}).expand({4})), ContainsSubstring("expanded"));
   CHECK_THAT(test::error_of(2, [](auto& worker) { auto out = ry::reduce_scatter(worker, torch::zeros({3})); }),
              ContainsSubstring("a multiple of 2"));
-}
-
-TEST_CASE("buffer_of: views the elements of a tensor") {
-  const auto tensor = torch::arange(4, torch::kInt);
-  const ry::Buffer buffer = ry::buffer_of(tensor);
-  CHECK((buffer.data == tensor.data_ptr() && buffer.count == 4 && buffer.dtype == ry::Dtype::i32));
-  CHECK_THROWS_WITH(ry::buffer_of(tensor.view({2, 2}).t()), ContainsSubstring("contiguous"));
-}
-
-TEST_CASE("device: is the CPU for CPU backends") {
-  test::on_threads(1, [](auto& worker) { EXPECT(ry::device(worker).is_cpu()); });
 }

@@ -106,12 +106,6 @@ bool is_close(const torch::Tensor& tensor, std::vector<double> values) {
          torch::allclose(tensor.to(torch::kDouble), torch::tensor(values, torch::kDouble), 1e-6, 1e-6);
 }
 
-// Threads cannot use CHECK, and processes could not show it: they throw.
-void expect(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error("expected: " + what);
-}
-#define EXPECT(...) expect((__VA_ARGS__), #__VA_ARGS__)
-
 }  // namespace
 
 TEST_CASE("prepare_model: 1, 2 and 4 threads train as one plain loop does on the same batches (FAULTS D1-D4, D36)") {

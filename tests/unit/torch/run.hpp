@@ -9,6 +9,8 @@
 #include "railyard/workers/threads.hpp"
 
 #include <filesystem>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -40,6 +42,12 @@ template <class Function>
 ry::Metrics on_processes(int num_workers, Function function, std::uint64_t seed = 3) {
   return try_run<ry::Gloo, ry::Processes>(num_workers, std::move(function), seed).value_or_throw().metrics();
 }
+
+// Fails the run if something does not hold: CHECK is not for threads, and nobody would see it in another process.
+inline void expect(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error("expected: " + what);
+}
+#define EXPECT(...) ::test::expect((__VA_ARGS__), #__VA_ARGS__)
 
 // Returns what the run has failed with.
 template <class Function>
