@@ -318,11 +318,7 @@ class ProcessGroup final : public WorkerGroup {
 
   void finish_orphan(int rank) {
     const pid_t pid = at(rank).pid;
-    if (pid != 0) {
-      ::kill(-pid, SIGKILL);
-      while (::waitpid(-pid, nullptr, WNOHANG) > 0) {  // they are ours if this process is PID 1 or a subreaper
-      }
-    }
+    if (pid != 0) ::kill(-pid, SIGKILL);
     WorkerExit exit{.kind = WorkerExit::Kind::signalled, .code = SIGKILL};
     exit.message = "killed, because the process that starts the workers was lost";
     exit.is_consequence = true;
@@ -341,6 +337,19 @@ class ProcessGroup final : public WorkerGroup {
     while (::waitpid(zygote_, nullptr, 0) < 0 && errno == EINTR) {
     }
     zygote_ = -1;
+    if (is_zygote_lost_) reap_orphans();
+  }
+
+  // Without a zygote, its descendants become children of PID 1 or of a subreaper: perhaps of this process.
+  void reap_orphans() const noexcept {
+    const Deadline deadline = Deadline::after(std::chrono::seconds{1});
+    for (const Process& worker : workers_) {
+      while (worker.pid != 0 && !deadline.expired()) {
+        const pid_t reaped = ::waitpid(-worker.pid, nullptr, WNOHANG);
+        if (reaped < 0) break;
+        if (reaped == 0) ::poll(nullptr, 0, 1);  // killed, and on its way
+      }
+    }
   }
 
   // Returns whether it has ended, or whether there is no way to know.

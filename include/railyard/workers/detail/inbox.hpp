@@ -90,10 +90,12 @@ class Inbox {
   /// Sleeps until something has been posted, a signal has come, or one of `others` is ready; at most the given time.
   /// Signals become events.
   void wait(std::vector<pollfd>& others, std::chrono::nanoseconds at_most) {
-    const bool lingers = std::exchange(had_messages_, false);
-    if (lingers) {  // in a stream of messages, a short nap unarmed saves the workers a system call per message
+    if (at_most.count() > 0 &&
+        std::exchange(
+            had_messages_,
+            false)) {  // in a stream of messages, a short nap unarmed saves the workers a system call per message
       at_most = std::min<std::chrono::nanoseconds>(at_most, std::chrono::milliseconds{1});
-    } else {
+    } else if (at_most.count() > 0) {
       memory_->group().bell.armed.store(1);
       if (has_records()) at_most = std::chrono::nanoseconds{0};
     }
