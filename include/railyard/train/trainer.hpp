@@ -97,6 +97,7 @@ class Trainer {
     const auto called_at = Deadline::Clock::now();
     detail::check_settings(scaling_, run_);
     B::check(options_);
+    detail::open_standard_streams();
     RunInfo info{.backend = std::string{B::name},
                  .scaling = std::string{S::name},
                  .world_size = scaling_.num_workers.count(),

@@ -9,6 +9,7 @@
 #include "railyard/workers/processes.hpp"
 #include "railyard/workers/threads.hpp"
 
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -263,6 +264,43 @@ TEST_CASE("Processes: every line of output is in the log of its rank") {
     for (int i = 0; i < 200; ++i)
       CHECK(lines[static_cast<std::size_t>(i)] == fmt::format("line {} of rank {}", i, rank));
   }
+}
+
+TEST_CASE("Processes: standard streams that are closed harm neither the run nor its logs") {
+  const Scratch scratch;
+  ::fflush(stdout);
+  const std::array<int, 3> kept{::dup(0), ::dup(1), ::dup(2)};
+  for (int stream = 0; stream < 3; ++stream) ::close(stream);
+  const auto result = run(scratch, 2, [](auto& worker) {
+    fmt::print("hello\n");
+    worker.report({{"mean", worker.mean(worker.rank())}});
+  });
+  for (int stream = 0; stream < 3; ++stream) {
+    ::dup2(kept[static_cast<std::size_t>(stream)], stream);
+    ::close(kept[static_cast<std::size_t>(stream)]);
+  }
+  CHECK(result.error() == "");
+  CHECK(read_text(result.path() / "logs" / "rank-1.log") == "hello\n");
+  CHECK(read_lines(result.path() / "metrics.jsonl").size() == 1);
+}
+
+TEST_CASE("Processes: output into a pipe that nobody reads any more is kept in the logs, and the run goes on") {
+  const Scratch scratch;
+  ::fflush(stdout);
+  const int kept = ::dup(1);
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe(ends.data()) == 0);
+  ::dup2(ends[1], 1);
+  ::close(ends[1]);
+  ::close(ends[0]);
+  const auto result = run(scratch, 2, [](auto& worker) {
+    fmt::print("hello\n");
+    worker.barrier();
+  });
+  ::dup2(kept, 1);
+  ::close(kept);
+  CHECK(result.error() == "");
+  CHECK(read_text(result.path() / "logs" / "rank-0.log") == "hello\n");
 }
 
 TEST_CASE("fit: leaves no descriptor and no child behind, whatever the end") {

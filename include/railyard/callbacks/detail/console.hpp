@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -44,6 +45,14 @@ class PipeSignalGuard {
   sigset_t former_{};
   bool was_pending_ = false;
 };
+
+/// Opens those of the descriptors 0 to 2 that are closed on /dev/null, and leaves them so: otherwise files and sockets
+/// of the run would get their numbers, and what is meant for standard output would be written into them.
+inline void open_standard_streams() noexcept {
+  int file = ::open("/dev/null", O_RDWR);
+  while (file >= 0 && file <= STDERR_FILENO) file = ::open("/dev/null", O_RDWR);
+  if (file >= 0) ::close(file);
+}
 
 /// Is the pair of streams that a run writes to. What cannot be written is dropped: the logs have it too.
 class Console {
