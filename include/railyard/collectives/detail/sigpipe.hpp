@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <ctime>
+#include <initializer_list>
 
 namespace railyard::inline v0_1 {
 namespace detail {
