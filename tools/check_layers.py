@@ -110,7 +110,8 @@ def check_tests(headers):
         if str(relative) in TESTED_ELSEWHERE or "detail" in relative.parts:
             continue
         name = str(relative).removesuffix(".hpp").split("/", 1)[-1].replace("/", "_")
-        if not list((ROOT / "tests" / "unit" / relative.parts[0]).glob(f"{name}*_test.cpp")):
+        folders = [ROOT / "tests" / "unit" / relative.parts[0], ROOT / "tests" / "conformance"]
+        if not any(list(folder.glob(f"{name}*_test.cpp")) for folder in folders):
             problem(path, 1, f"has no test tests/unit/{relative.parts[0]}/{name}_test.cpp")
 
 

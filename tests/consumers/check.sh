@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Builds and runs one small project the way a user would: check.sh NAME BUILD FOLDER COMPILER COMPONENTS LIBTORCH
-# BUILD is our configured build folder, FOLDER a place for what this makes, COMPONENTS "core;gloo;torch".
+# BUILD is our configured build folder, FOLDER a place for what this makes, COMPONENTS "components core gloo torch",
+# LIBTORCH "libtorch=" and the folder that RAILYARD_LIBTORCH names.
 set -euo pipefail
 name=$1
 build=$2
 work="$3/$1 x"  # with a space: paths must be quoted everywhere
 cxx=$4
 components=$5
-libtorch=$6
+libtorch=${6#libtorch=}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 rm -rf "$work"
 mkdir -p "$work"
 cd "$work"
 
-has() { case ";$components;" in *";$1;"*) ;; *) return 1 ;; esac; }
+has() { case " $components " in *" $1 "*) ;; *) return 1 ;; esac; }
 need() { has "$1" || { echo "needs $1" && exit 77; }; }
 expect() {  # expect LINE COMMAND...: the command succeeds and prints the line
   local line=$1
