@@ -65,8 +65,8 @@ inline void append_json_text(std::string& json, std::string_view text) {
 class JsonObject {
  public:
   template <class T>
-  requires std::is_arithmetic_v<T> || std::is_convertible_v<const T&, std::string_view>
-  JsonObject& add(std::string_view name, const T& value) {
+  requires std::is_arithmetic_v<T> || std::is_convertible_v<const T&, std::string_view> JsonObject& add(
+      std::string_view name, const T& value) {
     json_ += json_.empty() ? "{" : ", ";
     append_json_text(json_, name);
     json_ += ": ";
