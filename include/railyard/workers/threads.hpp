@@ -15,15 +15,15 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Is the group of Threads. An agent, made when the group ends early, runs the abort handlers: one of them may wait for
-/// a lock that the supervisor's caller holds.
+/// Is the group of Threads. Agents, made when the group ends early, run the abort handlers, each worker's on its own: a
+/// handler may wait for a lock that the supervisor's caller or another worker holds.
 class ThreadGroup final : public WorkerGroup {
  public:
   ThreadGroup(const GroupPlan& plan, const WorkerBody& body)
       : memory_(plan.num_workers), inbox_(memory_), body_(body), is_over_(static_cast<std::size_t>(plan.num_workers)) {
     const std::string host = host_name();
     for (int rank = 0; rank < plan.num_workers; ++rank) {
-      links_.push_back(std::make_unique<SharedLink>(memory_, rank, inbox_.event_fd(), memory_.rank(0).agent, host));
+      links_.push_back(std::make_unique<SharedLink>(memory_, rank, inbox_.event_fd(), memory_.rank(rank).agent, host));
     }
     sigset_t signals;
     ::sigemptyset(&signals);
@@ -55,11 +55,12 @@ class ThreadGroup final : public WorkerGroup {
 
   void abort(std::string_view reason) override {
     memory_.abort(reason);
-    if (agent_.joinable()) return;
     try {
-      agent_ = std::thread{[this] { be_agent(); }};
+      while (agents_.size() < links_.size()) {
+        agents_.emplace_back([this, rank = agents_.size()] { be_agent(static_cast<int>(rank)); });
+      }
     } catch (const std::system_error&) {  // no more threads: this one has to do, now and in every collect()
-      run_handlers();
+      run_handlers_without_agent();
     }
   }
 
@@ -82,26 +83,27 @@ class ThreadGroup final : public WorkerGroup {
     } catch (...) {
       exit = exit_of(std::current_exception());
     }
+    link.on_abort({});  // what it refers to is most likely gone
     link.post_exit(exit);
   }
 
-  void run_handlers() noexcept {
-    for (auto& link : links_) link->run_handler_if_aborted();
+  void run_handlers_without_agent() noexcept {
+    for (std::size_t rank = agents_.size(); rank < links_.size(); ++rank) links_[rank]->run_handler_if_aborted();
   }
 
-  void be_agent() noexcept {
-    std::atomic<std::uint32_t>& word = memory_.rank(0).agent;
+  void be_agent(int rank) noexcept {
+    const std::atomic<std::uint32_t>& word = memory_.rank(rank).agent;
     while (!is_ending_.load()) {
       const std::uint32_t seen = word.load();
-      run_handlers();
+      links_[static_cast<std::size_t>(rank)]->run_handler_if_aborted();
       if (!is_ending_.load()) futex_wait(word, seen, std::chrono::seconds{1});
     }
   }
 
   void collect(std::chrono::nanoseconds at_most) {
     inbox_.drain_all();
-    if (memory_.is_aborted() && !agent_.joinable()) {
-      run_handlers();
+    if (memory_.is_aborted() && agents_.size() < links_.size()) {
+      run_handlers_without_agent();
       at_most = std::min<std::chrono::nanoseconds>(at_most, std::chrono::milliseconds{100});
     }
     std::vector<pollfd> nothing;
@@ -140,8 +142,8 @@ class ThreadGroup final : public WorkerGroup {
     }
     for (auto& thread : threads_) thread.join();
     is_ending_.store(true);
-    nudge(memory_.rank(0).agent);
-    if (agent_.joinable()) agent_.join();
+    for (std::size_t rank = 0; rank < agents_.size(); ++rank) nudge(memory_.rank(static_cast<int>(rank)).agent);
+    for (auto& agent : agents_) agent.join();
   }
 
   [[noreturn]] static void end_program(const std::string& deaf) noexcept {
@@ -162,7 +164,7 @@ class ThreadGroup final : public WorkerGroup {
   std::vector<std::thread> threads_;
   std::vector<bool> is_over_;
   std::size_t num_over_ = 0;
-  std::thread agent_;
+  std::vector<std::thread> agents_;
   std::atomic<bool> is_ending_{false};
 };
 

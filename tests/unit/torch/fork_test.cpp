@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Forked workers of a program that has used LibTorch before: its pools of threads are dead in every child.
+// REQUIRE only: glog, which LibTorch includes, has a CHECK of its own.
 #include "railyard/workers/processes.hpp"
 
 #include "support/catch.hpp"
@@ -44,14 +45,14 @@ TEST_CASE("Processes: train after the parent has used LibTorch, OpenMP and autog
     int returned = 0;
     while (const auto event = group->next(deadline)) {
       if (const auto* exit = std::get_if<ry::ExitEvent>(&*event)) {
-        CHECK(exit->exit.message.empty());
+        REQUIRE(exit->exit.message.empty());
         returned += exit->exit.kind == ry::WorkerExit::Kind::returned;
       } else if (const auto* message = std::get_if<ry::MessageEvent>(&*event)) {
         const std::string text{reinterpret_cast<const char*>(message->bytes.data()), message->bytes.size()};
-        CHECK(std::stod(text) == Approx(expected).epsilon(1e-4));
+        REQUIRE(std::stod(text) == Approx(expected).epsilon(1e-4));
       }
     }
-    CHECK(returned == 2);
+    REQUIRE(returned == 2);
   }
-  CHECK(train_a_little() == Approx(expected).epsilon(1e-4));
+  REQUIRE(train_a_little() == Approx(expected).epsilon(1e-4));
 }

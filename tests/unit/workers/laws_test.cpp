@@ -154,6 +154,11 @@ TEMPLATE_TEST_CASE("Store: refuses a key that is taken and returns nothing at th
 TEMPLATE_TEST_CASE("WorkerGroup: abort runs the handler once and ends waits on the store", "", ry::Threads,
                    ry::Processes) {
   auto group = TestType{}.start({.num_workers = 2}, [](ry::WorkerLink& link) {
+    if (link.world().rank == 0) {
+      link.post(bytes_of("ready"));
+      (void)link.store().get("never", soon());
+      return;
+    }
     std::mutex mutex;
     std::condition_variable changed;
     std::string heard;
@@ -168,10 +173,6 @@ TEMPLATE_TEST_CASE("WorkerGroup: abort runs the handler once and ends waits on t
       changed.notify_all();
     });
     link.post(bytes_of("ready"));
-    if (link.world().rank == 0) {
-      (void)link.store().get("never", soon());
-      return;
-    }
     std::unique_lock lock{mutex};
     changed.wait_for(lock, 30s, [&] { return times > 0; });
     lock.unlock();

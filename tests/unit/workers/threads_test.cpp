@@ -5,6 +5,7 @@
 #include "support/catch.hpp"
 
 #include <algorithm>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -90,4 +91,24 @@ TEST_CASE("Threads: hears a signal while workers are in system calls, which go o
     return story.signals == std::vector{SIGTERM} && interrupted == 0 ? 0 : 2;
   }};
   CHECK(program.status() == 0);
+}
+
+TEST_CASE("Threads: runs the abort handlers of the ranks beside each other") {
+  std::promise<void> second_ran;
+  auto group = ry::Threads{}.start({.num_workers = 2}, [&](ry::WorkerLink& link) {
+    std::promise<bool> ran;
+    link.on_abort([&](std::string_view) {
+      if (link.world().rank == 1) second_ran.set_value();
+      const bool in_time = link.world().rank == 1 || second_ran.get_future().wait_for(30s) == std::future_status::ready;
+      ran.set_value(in_time);
+    });
+    link.post(bytes_of("ready"));
+    link.post(bytes_of(ran.get_future().get() ? "ran" : "waited in vain"));
+    link.on_abort({});
+  });
+  Story story;
+  follow(*group, story, [&] { return story.messages.size() == 2; });
+  group->abort("over");
+  follow(*group, story, [] { return false; });
+  for (int rank = 0; rank < 2; ++rank) CHECK(story.messages.at(rank) == std::vector<std::string>{"ready", "ran"});
 }

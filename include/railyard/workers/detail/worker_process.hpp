@@ -128,6 +128,7 @@ class WorkerProcess {
     } catch (...) {
       exit = exit_of(std::current_exception());
     }
+    link_.on_abort({});  // what it refers to is most likely gone
     is_done_.store(true);
     nudge(block().agent);
   }
