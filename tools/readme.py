@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Fills in the README's code from the examples, so that it is code that runs; --check only says what differs.
+"""Fills in the README's code from the examples, so that it is code that runs; --check only says what differs, and
+which links lead nowhere.
 
 A line `<!-- examples/FILE.cpp: NAME -->` before a fenced block names the definition that the block shows."""
 import re
@@ -26,10 +27,16 @@ def main():
     if "--check" not in sys.argv[1:]:
         readme.write_text(filled)
         return 0
+    problems = []
+    if not BLOCK.search(text):
+        problems.append("README.md shows no code of an example")
     if filled != text:
-        print("README.md shows other code than the examples: run python3 tools/readme.py")
-        return 1
-    return 0
+        problems.append("README.md shows other code than the examples: run python3 tools/readme.py")
+    for target in re.findall(r"\]\(([^)#:]+)\)", re.sub(r"```.*?```", "", text, flags=re.S)):
+        if not (ROOT / target).exists():
+            problems.append(f"README.md has a link to {target}, which does not exist")
+    print("\n".join(problems), end="\n" if problems else "")
+    return 1 if problems else 0
 
 
 sys.exit(main())
