@@ -154,6 +154,7 @@ class ThreadGroup final : public WorkerGroup {
         "with status 70. Let the training function look at should_stop(), or use Processes.\n",
         deaf);
     [[maybe_unused]] const auto written = ::write(2, text, std::min(end.size, sizeof text));
+    ::syscall(SYS_exit_group, 70);  // what is wrapped around _exit() by a sanitizer would look at the deaf threads
     ::_exit(70);
   }
 

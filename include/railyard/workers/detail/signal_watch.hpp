@@ -9,9 +9,11 @@
 #include <atomic>
 #include <csignal>
 #include <cstddef>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <vector>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -24,7 +26,10 @@ struct SignalRegistry {
   std::mutex mutex{};
   std::array<std::atomic<int>, 64> listeners{};  ///< descriptors plus one, 0 where there is none
   std::atomic<int> inside{0};                    ///< handlers that run right now
-  std::array<struct sigaction, caught_signals.size()> previous{};
+  /// What was found, by signal. A handler may still be reading an older one, so all that were ever found are kept; the
+  /// same one is found again and again.
+  std::array<std::atomic<const struct sigaction*>, caught_signals.size()> previous{};
+  std::vector<std::unique_ptr<const struct sigaction>> found{};
   std::array<bool, caught_signals.size()> is_chained{};
   int num_listeners = 0;
 };
@@ -63,7 +68,8 @@ inline void hear_signal(int signal, siginfo_t* info, void* context) {
   }
   registry.inside.fetch_sub(1);
   for (std::size_t at = 0; at < caught_signals.size(); ++at) {
-    if (caught_signals[at] == signal) call_previous(registry.previous[at], is_heard, signal, info, context);
+    const struct sigaction* previous = registry.previous[at].load();
+    if (caught_signals[at] == signal && previous != nullptr) call_previous(*previous, is_heard, signal, info, context);
   }
   errno = error;
 }
@@ -85,8 +91,9 @@ class SignalWatch {
       throw Error{fmt::format("start: {} groups run at once in this process, which is the most", slot)};
     }
     slot_ = slot;
+    if (registry.num_listeners == 0) install(registry);
+    ++registry.num_listeners;
     registry.listeners[slot].store(writer_.get() + 1);
-    if (registry.num_listeners++ == 0) install(registry);
   }
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
@@ -128,14 +135,28 @@ class SignalWatch {
     return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == handler;
   }
 
-  static void install(SignalRegistry& registry) noexcept {
+  static bool is_same(const struct sigaction& left, const struct sigaction& right) noexcept {
+    for (int signal = 1; signal < NSIG; ++signal) {
+      if (::sigismember(&left.sa_mask, signal) != ::sigismember(&right.sa_mask, signal)) return false;
+    }
+    return left.sa_flags == right.sa_flags && left.sa_handler == right.sa_handler;  // one union with sa_sigaction
+  }
+
+  static const struct sigaction* keep(SignalRegistry& registry, const struct sigaction& action) {
+    for (const auto& known : registry.found) {
+      if (is_same(*known, action)) return known.get();
+    }
+    return registry.found.emplace_back(std::make_unique<const struct sigaction>(action)).get();
+  }
+
+  static void install(SignalRegistry& registry) {
     for (std::size_t at = 0; at < caught_signals.size(); ++at) {
       struct sigaction current {};
       ::sigaction(caught_signals[at], nullptr, &current);
       // Where somebody has put a handler over ours, it most likely calls ours: a second one would go round in circles.
       if (is_ours(current) || is_plain(current, SIG_IGN)) continue;
       if (registry.is_chained[at] && !is_plain(current, SIG_DFL)) continue;
-      registry.previous[at] = current;
+      registry.previous[at].store(keep(registry, current));
       registry.is_chained[at] = true;
       struct sigaction ours {};
       ours.sa_sigaction = &hear_signal;
@@ -150,7 +171,7 @@ class SignalWatch {
       struct sigaction current {};
       ::sigaction(caught_signals[at], nullptr, &current);
       if (!registry.is_chained[at] || !is_ours(current)) continue;
-      ::sigaction(caught_signals[at], &registry.previous[at], nullptr);
+      ::sigaction(caught_signals[at], registry.previous[at].load(), nullptr);
       registry.is_chained[at] = false;
     }
   }
