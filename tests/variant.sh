@@ -29,9 +29,11 @@ case $name in
     # Debian's libgloo is not instrumented: what its threads hand over looks like races. Local takes its place.
     configure -DRAILYARD_WITH_TORCH=OFF -DRAILYARD_WITH_GLOO=OFF -DRAILYARD_EXAMPLES=OFF -DRAILYARD_SANITIZE=thread
     compile part_unit part_conformance
-    # Workers are forked by programs that may have threads; by default the sanitizer ends such a child.
-    export TSAN_OPTIONS=die_after_fork=0:halt_on_error=1:second_deadlock_stack=1
-    run -L "$suites"
+    # Workers are forked by programs that may have threads; by default the sanitizer ends such a child. Threads that are
+    # deaf when their program ends are what some tests make, and no leak.
+    export TSAN_OPTIONS=die_after_fork=0:halt_on_error=1:report_thread_leaks=0:second_deadlock_stack=1
+    # Left out: a user who may have no more than three threads. The sanitizer needs one of them.
+    run -L "$suites" -E 'names the rank when no more threads can be made'
     ;;
   clang | clang_19)
     compiler=clang++
