@@ -38,7 +38,8 @@ TEMPLATE_TEST_CASE("Scaling: delivers messages in order and before the exit when
                    ry::Processes) {
   constexpr int count = 20'000;
   auto group = TestType{}.start({.num_workers = 3}, [](ry::WorkerLink& link) {
-    for (int at = 0; at < count; ++at) link.post(bytes_of(fmt::format("{} {}", at, std::string(at % 100, 'x'))));
+    for (int at = 0; at < count; ++at)
+      link.post(bytes_of(fmt::format("{} {}", at, std::string(static_cast<std::size_t>(at % 100), 'x'))));
   });
   const Story story = follow_to_end(*group);
   CHECK(story.late.empty());
@@ -47,7 +48,8 @@ TEMPLATE_TEST_CASE("Scaling: delivers messages in order and before the exit when
     REQUIRE(messages.size() == count);
     int wrong = 0;
     for (int at = 0; at < count; ++at) {
-      wrong += messages[static_cast<std::size_t>(at)] != fmt::format("{} {}", at, std::string(at % 100, 'x'));
+      wrong += messages[static_cast<std::size_t>(at)] !=
+               fmt::format("{} {}", at, std::string(static_cast<std::size_t>(at % 100), 'x'));
     }
     CHECK(wrong == 0);
   }
