@@ -43,7 +43,8 @@ cmake --build "$build" -j "$(nproc)" --target "${targets[@]}"
 
 labels=$(IFS='|' && echo "${parts[*]}")
 status=0
-ctest --test-dir "$build" --label-regex "^($labels)\$" --no-tests=error --output-on-failure --no-label-summary 2>&1 |
+ctest --test-dir "$build" --label-regex "^($labels)\$" --no-tests=error --output-on-failure --no-label-summary \
+  --parallel "$(nproc)" 2>&1 |
   tee "$log" || status=$?
 case " ${parts[*]} " in
   *" wheel "*) ;;

@@ -36,7 +36,7 @@ project() {  # project FOLDER [CMAKE ARGUMENT...]
   shift
   cmake -S "$here/$folder" -B "build $folder" -G Ninja -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_BUILD_TYPE=Debug "$@" >"$folder.log" 2>&1 ||
     { cat "$folder.log" && return 1; }
-  cmake --build "build $folder" -j 2
+  cmake --build "build $folder" -j 1
 }
 flags_single=(-std=c++20 -I"$root/single_include")
 flags_headers=(-std=c++20 -I"$root/include")
