@@ -2,14 +2,13 @@
 // The worker with its typed backend: where the training function meets a model of Backend. Train room.
 #pragma once
 
+#include "railyard/train/detail/joining.hpp"
 #include "railyard/train/worker.hpp"
 
 #include "railyard/core/backend.hpp"
 
-#include <memory>
+#include <chrono>
 #include <span>
-#include <string_view>
-#include <utility>
 
 namespace railyard::inline v0_1 {
 
@@ -17,25 +16,23 @@ namespace railyard::inline v0_1 {
 template <Backend B>
 class WorkerOf final : public Worker {
  public:
-  /// link and context must outlive the worker. The end of the group ends the backend's waits from here on.
-  WorkerOf(WorkerLink& link, const RunContext& context, std::unique_ptr<B> backend)
-      : Worker(link, context), backend_(std::move(backend)) {
-    this->link().on_abort([this](std::string_view reason) { backend_->abort(reason); });
-  }
-  ~WorkerOf() {
-    this->drop_extensions();  // they may use the backend while they end
-    this->link().on_abort({});
-  }
+  /// Begins to join the group and does not wait for it. link, context and options must outlive the worker.
+  WorkerOf(WorkerLink& link, const RunContext& context, const typename B::Options& options,
+           std::chrono::nanoseconds start_timeout)
+      : Worker(link, context), joining_(link, options, start_timeout) {}
+  ~WorkerOf() { this->drop_extensions(); }  // they may use the backend while they end
 
-  [[nodiscard]] B& backend() noexcept { return *backend_; }
+  /// Waits until this worker has joined the group. Throws: CollectiveError if it cannot.
+  [[nodiscard]] B& backend() { return joining_.backend(); }
 
  private:
   // Shows on the page what this worker waits for, and since when: that is how a supervisor tells who is late.
   template <class Operation>
   void carry_out(Operation operation) {
-    const Call call{.deadline = Deadline::after(this->context().collective_timeout)};
     const WaitingMark mark{this->page()};
-    auto work = operation(call);
+    B& joined = backend();  // has a deadline of its own
+    const Call call{.deadline = Deadline::after(this->context().collective_timeout)};
+    auto work = operation(joined, call);
     work.wait(call.deadline);
   }
 
@@ -55,40 +52,40 @@ class WorkerOf final : public Worker {
   };
 
   void do_barrier() override {
-    carry_out([&](const Call& call) { return backend_->barrier(call); });
+    carry_out([&](B& backend, const Call& call) { return backend.barrier(call); });
   }
   void do_all_reduce(Buffer data, ReduceOp op) override {
-    carry_out([&](const Call& call) { return backend_->all_reduce(data, op, call); });
+    carry_out([&](B& backend, const Call& call) { return backend.all_reduce(data, op, call); });
   }
   void do_broadcast(Buffer data, int root) override {
-    carry_out([&](const Call& call) { return backend_->broadcast(data, root, call); });
+    carry_out([&](B& backend, const Call& call) { return backend.broadcast(data, root, call); });
   }
   void do_all_gather(ConstBuffer in, Buffer out) override {
-    carry_out([&](const Call& call) { return backend_->all_gather(in, out, call); });
+    carry_out([&](B& backend, const Call& call) { return backend.all_gather(in, out, call); });
   }
   void do_all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts) override {
-    carry_out([&](const Call& call) { return backend_->all_gather_uneven(in, out, counts, call); });
+    carry_out([&](B& backend, const Call& call) { return backend.all_gather_uneven(in, out, counts, call); });
   }
   void do_reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) override {
-    carry_out([&](const Call& call) { return backend_->reduce_scatter(in, out, op, call); });
+    carry_out([&](B& backend, const Call& call) { return backend.reduce_scatter(in, out, op, call); });
   }
   void do_gather(ConstBuffer in, Buffer out, int root) override {
-    carry_out([&](const Call& call) { return backend_->gather(in, out, root, call); });
+    carry_out([&](B& backend, const Call& call) { return backend.gather(in, out, root, call); });
   }
   void do_scatter(ConstBuffer in, Buffer out, int root) override {
-    carry_out([&](const Call& call) { return backend_->scatter(in, out, root, call); });
+    carry_out([&](B& backend, const Call& call) { return backend.scatter(in, out, root, call); });
   }
   void do_all_to_all(ConstBuffer in, Buffer out) override {
-    carry_out([&](const Call& call) { return backend_->all_to_all(in, out, call); });
+    carry_out([&](B& backend, const Call& call) { return backend.all_to_all(in, out, call); });
   }
   void do_send(ConstBuffer data, int to) override {
-    carry_out([&](const Call& call) { return backend_->send(data, to, call); });
+    carry_out([&](B& backend, const Call& call) { return backend.send(data, to, call); });
   }
   void do_receive(Buffer data, int from) override {
-    carry_out([&](const Call& call) { return backend_->receive(data, from, call); });
+    carry_out([&](B& backend, const Call& call) { return backend.receive(data, from, call); });
   }
 
-  std::unique_ptr<B> backend_;
+  detail::Joining<B> joining_;
 };
 
 }  // namespace railyard::inline v0_1
