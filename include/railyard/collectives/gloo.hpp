@@ -32,7 +32,7 @@ namespace railyard::inline v0_1 {
 /// Costs: see the functions of detail/mesh.hpp. The store outlives the object, which leaves its last word there.
 class Gloo {
  public:
-  static constexpr std::string_view name = "gloo";
+  static constexpr std::string_view name = "Gloo";
   static constexpr Reach reach = Reach::network;
   static constexpr DeviceKind device_kind = DeviceKind::cpu;
 

@@ -26,7 +26,7 @@ namespace railyard::inline v0_1 {
 /// Cost: all_reduce reads each buffer once and writes it once, shared among the ranks; two waits.
 class Local {
  public:
-  static constexpr std::string_view name = "local";
+  static constexpr std::string_view name = "Local";
   static constexpr Reach reach = Reach::process;
   static constexpr DeviceKind device_kind = DeviceKind::cpu;
 

@@ -86,10 +86,12 @@ namespace detail {
   return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype, device};
 }
 
-/// Returns the device that this worker's tensors belong on: the CPU, for every backend there is today.
+/// Returns the device that this worker's tensors belong on: the CPU, or the GPU of its local rank for a GPU backend.
 [[nodiscard]] inline at::Device device(Worker& worker) {
   detail::apply_thread_budget(worker);
-  return at::Device{at::DeviceType::CPU};
+  const Device home = worker.device();
+  return home.kind == DeviceKind::cpu ? at::Device{at::kCPU}
+                                      : at::Device{at::kCUDA, static_cast<at::DeviceIndex>(home.index)};
 }
 
 }  // namespace railyard::inline v0_1

@@ -53,6 +53,9 @@ class Worker {
   /// The run's directory, equal on all ranks.
   [[nodiscard]] const std::filesystem::path& run_path() const noexcept { return context_->path; }
 
+  /// Where the backend expects buffers: the CPU, or the GPU whose index is the local rank.
+  [[nodiscard]] virtual Device device() const noexcept = 0;
+
   /// Reports metrics. Call number i of all ranks forms report i; rank 0's metrics are the run's. Never waits for
   /// another rank. Cost: about a microsecond. Throws: ConfigError for a report of more than 1 MiB, or a metric named
   /// "report" or "seconds", which are columns of metrics.jsonl already.

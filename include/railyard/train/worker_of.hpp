@@ -22,6 +22,10 @@ class WorkerOf final : public Worker {
       : Worker(link, context), joining_(link, options, start_timeout) {}
   ~WorkerOf() { this->drop_extensions(); }  // they may use the backend while they end
 
+  [[nodiscard]] Device device() const noexcept override {
+    return {B::device_kind, B::device_kind == DeviceKind::cpu ? 0 : this->local_rank()};
+  }
+
   /// Waits until this worker has joined the group. Throws: CollectiveError if it cannot.
   [[nodiscard]] B& backend() { return joining_.backend(); }
 
