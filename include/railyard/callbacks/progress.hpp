@@ -96,7 +96,7 @@ class ProgressLine {
       add(fmt::format("{} {}", name, detail::short_text(value)));
     }
     const double rate = samples_per_second();
-    if (rate > 0) add(fmt::format("{:.4g} samples/s", rate));
+    if (rate > 0) add(fmt::format("{:.0f} samples/s", rate));
     if (rate > 0 && state.epoch_size > state.epoch_done) {
       const auto left = static_cast<double>(state.epoch_size - state.epoch_done);
       add(duration_text(left / rate) + " left in epoch");
