@@ -1,0 +1,9412 @@
+// SPDX-License-Identifier: MIT
+// Railyard 0.1.0 in one file, made by tools/amalgamate.py from include/railyard: edit those.
+// Define RAILYARD_WITH_GLOO=1 and RAILYARD_WITH_TORCH=1 for the parts that need Gloo and LibTorch.
+#pragma once
+
+// ---- railyard/core/version.hpp
+// The release number and what the compiler must offer. Core room: includes nothing of ours.
+
+#if !defined(__cplusplus) || __cplusplus < 202002L
+#error "Railyard needs C++20: add -std=c++20 (g++ 12, clang 14 or newer)."
+#endif
+#if !defined(__cpp_exceptions)
+#error "Railyard reports every failure by exception: compile without -fno-exceptions."
+#endif
+#if !defined(__cpp_rtti)
+#error "Railyard tells errors apart by their type: compile without -fno-rtti."
+#endif
+#if !defined(__linux__)
+#error "Railyard runs on Linux only."
+#endif
+
+#define RAILYARD_VERSION_MAJOR 0
+#define RAILYARD_VERSION_MINOR 1
+#define RAILYARD_VERSION_PATCH 0
+
+/// Everything lives in the inline namespace of its release, so that two releases linked into one program stay apart.
+namespace railyard::inline v0_1 {
+
+/// The release as text, by Semantic Versioning.
+inline constexpr const char* version = "0.1.0";
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/dtype.hpp
+// Element types of buffers, and the two half types that C++20 lacks. Core room.
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+namespace railyard::inline v0_1 {
+
+/// Names the type of one element.
+enum class Dtype : std::uint8_t { f16, bf16, f32, f64, i8, u8, i32, i64, boolean };
+
+/// Lists every dtype, for tests and tables.
+inline constexpr std::array all_dtypes{Dtype::f16, Dtype::bf16, Dtype::f32, Dtype::f64,    Dtype::i8,
+                                       Dtype::u8,  Dtype::i32,  Dtype::i64, Dtype::boolean};
+
+/// Returns the size of one element in bytes.
+[[nodiscard]] constexpr std::size_t size_of(Dtype dtype) noexcept {
+  switch (dtype) {
+    case Dtype::f16:
+    case Dtype::bf16:
+      return 2;
+    case Dtype::f32:
+    case Dtype::i32:
+      return 4;
+    case Dtype::f64:
+    case Dtype::i64:
+      return 8;
+    case Dtype::i8:
+    case Dtype::u8:
+    case Dtype::boolean:
+      return 1;
+  }
+  return 0;
+}
+
+/// Returns the name as messages print it, such as "f32".
+[[nodiscard]] constexpr std::string_view name_of(Dtype dtype) noexcept {
+  switch (dtype) {
+    case Dtype::f16:
+      return "f16";
+    case Dtype::bf16:
+      return "bf16";
+    case Dtype::f32:
+      return "f32";
+    case Dtype::f64:
+      return "f64";
+    case Dtype::i8:
+      return "i8";
+    case Dtype::u8:
+      return "u8";
+    case Dtype::i32:
+      return "i32";
+    case Dtype::i64:
+      return "i64";
+    case Dtype::boolean:
+      return "bool";
+  }
+  return "unknown";
+}
+
+namespace detail {
+
+// Both conversions work on bits alone, so that -ffast-math in the user's file cannot change what NaN and infinity
+// become.
+[[nodiscard]] constexpr float float_of_half_bits(std::uint16_t half) noexcept {
+  const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000U) << 16U;
+  std::uint32_t exponent = (half >> 10U) & 0x1FU;
+  std::uint32_t fraction = half & 0x3FFU;
+  if (exponent == 0x1FU) return std::bit_cast<float>(sign | 0x7F800000U | (fraction << 13U));
+  if (exponent == 0) {
+    if (fraction == 0) return std::bit_cast<float>(sign);
+    exponent = 1;
+    while ((fraction & 0x400U) == 0) {
+      fraction <<= 1U;
+      --exponent;  // wraps below zero on purpose: the bias added next brings it back
+    }
+    fraction &= 0x3FFU;
+  }
+  return std::bit_cast<float>(sign | ((exponent + 112U) << 23U) | (fraction << 13U));
+}
+
+[[nodiscard]] constexpr std::uint16_t half_bits_of_float(float value) noexcept {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = (bits >> 16U) & 0x8000U;
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+  if (magnitude > 0x7F800000U) return static_cast<std::uint16_t>(sign | 0x7E00U);   // NaN
+  if (magnitude >= 0x477FF000U) return static_cast<std::uint16_t>(sign | 0x7C00U);  // rounds to infinity
+  const auto round = [](std::uint32_t kept, std::uint32_t lost, std::uint32_t half_way) {
+    return lost > half_way || (lost == half_way && (kept & 1U) != 0) ? kept + 1 : kept;
+  };
+  if (magnitude < 0x38800000U) {                                           // subnormal in f16, or zero
+    if (magnitude < 0x33000000U) return static_cast<std::uint16_t>(sign);  // below half of the smallest one
+    const std::uint32_t shift = 126U - (magnitude >> 23U);
+    const std::uint32_t fraction = (magnitude & 0x7FFFFFU) | 0x800000U;
+    return static_cast<std::uint16_t>(sign |
+                                      round(fraction >> shift, fraction & ((1U << shift) - 1U), 1U << (shift - 1U)));
+  }
+  const std::uint32_t rebased = magnitude - 0x38000000U;
+  return static_cast<std::uint16_t>(sign | round(rebased >> 13U, rebased & 0x1FFFU, 0x1000U));
+}
+
+[[nodiscard]] constexpr std::uint16_t bfloat_bits_of_float(float value) noexcept {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if ((bits & 0x7FFFFFFFU) > 0x7F800000U) return static_cast<std::uint16_t>((bits >> 16U) | 0x40U);  // NaN stays NaN
+  return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U);
+}
+
+}  // namespace detail
+
+/// Is an IEEE 754 binary16 number. Arithmetic happens in float; conversion rounds to nearest, ties to even.
+struct Float16 {
+  std::uint16_t bits = 0;
+
+  constexpr Float16() noexcept = default;
+  constexpr explicit Float16(float value) noexcept : bits(detail::half_bits_of_float(value)) {}
+  [[nodiscard]] constexpr explicit operator float() const noexcept { return detail::float_of_half_bits(bits); }
+  friend constexpr bool operator==(Float16, Float16) noexcept = default;
+};
+
+/// Is a bfloat16 number: the upper half of a float. Conversion rounds to nearest, ties to even.
+struct BFloat16 {
+  std::uint16_t bits = 0;
+
+  constexpr BFloat16() noexcept = default;
+  constexpr explicit BFloat16(float value) noexcept : bits(detail::bfloat_bits_of_float(value)) {}
+  [[nodiscard]] constexpr explicit operator float() const noexcept {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16U);
+  }
+  friend constexpr bool operator==(BFloat16, BFloat16) noexcept = default;
+};
+
+namespace detail {
+
+template <class T>
+struct DtypeOf {};
+template <>
+struct DtypeOf<Float16> : std::integral_constant<Dtype, Dtype::f16> {};
+template <>
+struct DtypeOf<BFloat16> : std::integral_constant<Dtype, Dtype::bf16> {};
+template <>
+struct DtypeOf<float> : std::integral_constant<Dtype, Dtype::f32> {};
+template <>
+struct DtypeOf<double> : std::integral_constant<Dtype, Dtype::f64> {};
+template <>
+struct DtypeOf<bool> : std::integral_constant<Dtype, Dtype::boolean> {};
+// By size and sign, because long and long long are different types of one size.
+template <class T>
+requires(std::is_integral_v<T> && !std::is_same_v<T, bool> &&
+         (sizeof(T) == 8 || sizeof(T) == 4 ? std::is_signed_v<T> : sizeof(T) == 1)) struct DtypeOf<T>
+    : std::integral_constant<Dtype, sizeof(T) == 8        ? Dtype::i64
+                                    : sizeof(T) == 4      ? Dtype::i32
+                                    : std::is_signed_v<T> ? Dtype::i8
+                                                          : Dtype::u8> {
+};
+
+}  // namespace detail
+
+/// Is satisfied by the C++ types that a buffer can hold.
+template <class T>
+concept Element = requires {
+  detail::DtypeOf<T>::value;
+};
+
+/// Is the dtype of a C++ type: dtype_of<float> is Dtype::f32.
+template <Element T>
+inline constexpr Dtype dtype_of = detail::DtypeOf<T>::value;
+
+/// Calls visitor with a value-initialised element of the C++ type behind dtype, and returns what it returns.
+/// Example: visit_dtype(Dtype::f32, [](auto zero) { return sizeof zero; });
+template <class Visitor>
+constexpr decltype(auto) visit_dtype(Dtype dtype, Visitor&& visitor) {
+  switch (dtype) {
+    case Dtype::f16:
+      return visitor(Float16{});
+    case Dtype::bf16:
+      return visitor(BFloat16{});
+    case Dtype::f64:
+      return visitor(double{});
+    case Dtype::i8:
+      return visitor(std::int8_t{});
+    case Dtype::u8:
+      return visitor(std::uint8_t{});
+    case Dtype::i32:
+      return visitor(std::int32_t{});
+    case Dtype::i64:
+      return visitor(std::int64_t{});
+    case Dtype::boolean:
+      return visitor(false);
+    case Dtype::f32:
+      break;
+  }
+  return visitor(float{});
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/buffer.hpp
+// Memory as collectives see it: a pointer, a count, a dtype and a device. Core room.
+
+#include <concepts>
+#include <ranges>
+#include <span>
+
+namespace railyard::inline v0_1 {
+
+/// Names the kind of memory that a buffer lies in.
+enum class DeviceKind : std::uint8_t { cpu, cuda };
+
+/// Names one device: the CPU, or one GPU by its index.
+struct Device {
+  DeviceKind kind = DeviceKind::cpu;
+  int index = 0;
+
+  friend constexpr bool operator==(const Device&, const Device&) noexcept = default;
+};
+
+/// Views elements that a collective writes. Owns nothing; contiguous; whoever passes it keeps the memory alive until
+/// the operation is done. An empty buffer may have a null pointer.
+struct Buffer {
+  void* data = nullptr;
+  std::size_t count = 0;
+  Dtype dtype = Dtype::f32;
+  Device device{};
+
+  /// Size in bytes.
+  [[nodiscard]] constexpr std::size_t size_bytes() const noexcept { return count * size_of(dtype); }
+};
+
+/// Views elements that a collective only reads; see Buffer.
+struct ConstBuffer {
+  const void* data = nullptr;
+  std::size_t count = 0;
+  Dtype dtype = Dtype::f32;
+  Device device{};
+
+  constexpr ConstBuffer() noexcept = default;
+  constexpr ConstBuffer(const void* data_, std::size_t count_, Dtype dtype_, Device device_ = {}) noexcept
+      : data(data_), count(count_), dtype(dtype_), device(device_) {}
+  constexpr ConstBuffer(const Buffer& buffer) noexcept  // a reader may always be given what a writer may use
+      : data(buffer.data), count(buffer.count), dtype(buffer.dtype), device(buffer.device) {}
+
+  /// Size in bytes.
+  [[nodiscard]] constexpr std::size_t size_bytes() const noexcept { return count * size_of(dtype); }
+};
+
+/// Views the elements of a contiguous range (vector, array, span) on the CPU: a Buffer, or a ConstBuffer where the
+/// elements are const. Example: worker.all_reduce(buffer_of(values), ReduceOp::sum);
+template <std::ranges::contiguous_range Range>
+requires Element<std::ranges::range_value_t<Range>>
+[[nodiscard]] constexpr auto buffer_of(Range&& range) noexcept {
+  constexpr Dtype dtype = dtype_of<std::ranges::range_value_t<Range>>;
+  const std::size_t count = std::ranges::size(range);
+  if constexpr (std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<Range>>>) {
+    return ConstBuffer{std::ranges::data(range), count, dtype};
+  } else {
+    return Buffer{std::ranges::data(range), count, dtype, {}};
+  }
+}
+
+/// Views one value on the CPU.
+template <Element T>
+[[nodiscard]] constexpr Buffer buffer_of_value(T& value) noexcept {
+  return {&value, 1, dtype_of<T>, {}};
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/deadline.hpp
+// A point in time after which a wait gives up. Core room.
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+#include <fmt/format.h>
+
+namespace railyard::inline v0_1 {
+
+/// Ends a wait. Taken once at the start of an operation and handed down, so that the parts share one budget.
+/// Runs on the monotonic clock, which stands still while the machine is suspended.
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// Expires when the budget has passed, counted from now.
+  [[nodiscard]] static Deadline after(std::chrono::nanoseconds budget) {
+    const auto now = Clock::now();
+    const auto room = Clock::time_point::max() - now;
+    return {budget >= room ? Clock::time_point::max() : now + budget, budget};
+  }
+
+  /// Never expires.
+  [[nodiscard]] static Deadline never() noexcept { return {Clock::time_point::max(), std::chrono::nanoseconds::max()}; }
+
+  [[nodiscard]] bool is_never() const noexcept { return time_ == Clock::time_point::max(); }
+  [[nodiscard]] bool expired() const { return !is_never() && Clock::now() >= time_; }
+
+  /// What is left, never negative.
+  [[nodiscard]] std::chrono::nanoseconds remaining() const {
+    if (is_never()) return std::chrono::nanoseconds::max();
+    return std::max(std::chrono::nanoseconds{0}, std::chrono::nanoseconds{time_ - Clock::now()});
+  }
+
+  /// When it expires; Clock::time_point::max() if never.
+  [[nodiscard]] Clock::time_point time() const noexcept { return time_; }
+
+  /// The whole budget, as messages print it: "30 s", "200 ms".
+  [[nodiscard]] std::string budget_text() const {
+    using namespace std::chrono_literals;
+    if (is_never()) return "unlimited time";
+    const auto in_ms = std::chrono::duration_cast<std::chrono::milliseconds>(budget_);
+    if (in_ms % 1s == 0ms) return fmt::format("{} s", in_ms / 1s);
+    return in_ms > 10s ? fmt::format("{:.1f} s", static_cast<double>(in_ms.count()) / 1000.0)
+                       : fmt::format("{} ms", in_ms.count());
+  }
+
+ private:
+  Deadline(Clock::time_point time, std::chrono::nanoseconds budget) noexcept : time_(time), budget_(budget) {}
+
+  Clock::time_point time_;
+  std::chrono::nanoseconds budget_;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/reduce_op.hpp
+// How elements of all ranks become one. Core room.
+
+namespace railyard::inline v0_1 {
+
+/// Names a reduction. average is the sum divided by the number of ranks and exists for floating-point dtypes only (an
+/// average of integers would have to round). On bool, sum and max are "any", product and min are "all".
+/// Half types are summed in f32; integers wrap like unsigned ones.
+enum class ReduceOp : std::uint8_t { sum, average, min, max, product };
+
+/// Lists every reduction, for tests and tables.
+inline constexpr std::array all_reduce_ops{ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max,
+                                           ReduceOp::product};
+
+/// Returns the name as messages print it.
+[[nodiscard]] constexpr std::string_view name_of(ReduceOp op) noexcept {
+  switch (op) {
+    case ReduceOp::sum:
+      return "sum";
+    case ReduceOp::average:
+      return "average";
+    case ReduceOp::min:
+      return "min";
+    case ReduceOp::max:
+      return "max";
+    case ReduceOp::product:
+      return "product";
+  }
+  return "unknown";
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/store.hpp
+// The place where workers leave small values for each other before they are connected. Core room.
+
+#include <optional>
+
+namespace railyard::inline v0_1 {
+
+/// Holds small values by key for all workers of one group. A key is set once and then never changes.
+///
+/// Laws: a value is complete as soon as it can be seen; whoever dies in the middle of a call leaves the store usable;
+/// all members may be called from any thread of any worker.
+class Store {
+ public:
+  Store() = default;
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+  virtual ~Store() = default;
+
+  /// Leaves value, arbitrary bytes, under key. Throws: Error if the key is taken or the store is full.
+  virtual void set(std::string_view key, std::string_view value) = 0;
+
+  /// Waits until the key is there and returns its value, or nothing at the deadline.
+  [[nodiscard]] virtual std::optional<std::string> get(std::string_view key, const Deadline& deadline) = 0;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/world.hpp
+// Where a worker stands among the others. Core room.
+
+namespace railyard::inline v0_1 {
+
+/// Says who this worker is. rank counts all workers from 0, local_rank those of this host, node the hosts.
+struct World {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  int local_size = 1;
+  int node = 0;
+  int num_nodes = 1;
+  std::string host{};
+};
+
+/// Says how far apart the workers of a Scaling can be, and how far apart the ranks of a Backend may be.
+enum class Reach { process, host, network };
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/backend.hpp
+// The concept of a collective backend, built from named parts. Core room.
+
+#include <memory>
+
+namespace railyard::inline v0_1 {
+
+/// Names the queue of a device on which an operation is ordered: a cudaStream_t for NCCL, nothing on CPUs.
+struct Stream {
+  void* handle = nullptr;
+};
+
+/// Goes with every collective: when to give up, and behind which work of the device to start.
+struct Call {
+  Deadline deadline = Deadline::after(std::chrono::minutes{10});
+  Stream stream{};
+};
+
+/// Is an operation that has been started. wait() returns when the buffers may be used by the host again, or throws
+/// CollectiveError. A GPU backend returns at once and orders the work on the stream; a CPU backend is done on return.
+template <class W>
+concept Work = std::movable<W> && requires(W& work, const Deadline& deadline) {
+  { work.is_done() } -> std::convertible_to<bool>;
+  work.wait(deadline);
+};
+
+/// Is the Work of every backend that has finished when its call returns.
+struct FinishedWork {
+  [[nodiscard]] static constexpr bool is_done() noexcept { return true; }
+  static constexpr void wait(const Deadline& /*deadline*/) noexcept {}
+};
+static_assert(Work<FinishedWork>);
+
+/// Can be built: has a name, a reach, a kind of memory, options, and joins the group through a store. check() throws
+/// ConfigError that names the option if the options cannot work on this host; it starts nothing.
+template <class B>
+concept ConnectingBackend = requires(const typename B::Options& options, const World& world, Store& store,
+                                     const Deadline& deadline) {
+  { B::name } -> std::convertible_to<std::string_view>;
+  { B::reach } -> std::convertible_to<Reach>;
+  { B::device_kind } -> std::convertible_to<DeviceKind>;
+  B::check(options);
+  { B::connect(options, world, store, deadline) } -> std::same_as<std::unique_ptr<B>>;
+}
+&&std::default_initializable<typename B::Options>;
+
+/// Combines the values of all ranks.
+template <class B>
+concept ReducingBackend = requires(B& backend, Buffer out, ConstBuffer in, ReduceOp op, const Call& call) {
+  { backend.all_reduce(out, op, call) } -> Work;
+  { backend.reduce_scatter(in, out, op, call) } -> Work;
+};
+
+/// Moves values between all ranks.
+template <class B>
+concept MovingBackend = requires(B& backend, Buffer out, ConstBuffer in, std::span<const std::size_t> counts, int root,
+                                 const Call& call) {
+  { backend.broadcast(out, root, call) } -> Work;
+  { backend.all_gather(in, out, call) } -> Work;
+  { backend.all_gather_uneven(in, out, counts, call) } -> Work;
+  { backend.gather(in, out, root, call) } -> Work;
+  { backend.scatter(in, out, root, call) } -> Work;
+  { backend.all_to_all(in, out, call) } -> Work;
+  { backend.barrier(call) } -> Work;
+};
+
+/// Moves values between two ranks.
+template <class B>
+concept PairingBackend = requires(B& backend, Buffer out, ConstBuffer in, int peer, const Call& call) {
+  { backend.send(in, peer, call) } -> Work;
+  { backend.receive(out, peer, call) } -> Work;
+};
+
+/// Can be given up: every wait on this rank ends.
+template <class B>
+concept AbortableBackend = requires(B& backend, std::string_view reason) {
+  { backend.abort(reason) }
+  noexcept;
+};
+
+/// Is how the tensors of all ranks are combined. One object per rank and group; it is used by one thread at a time,
+/// only abort() may come from any thread.
+///
+/// Laws, each of them checked by the conformance suite:
+///  1. connect() returns on every rank or throws CollectiveError on every rank that is alive, by the deadline.
+///  2. Operations are matched in the order in which each rank calls them. All ranks call the same operation with the
+///  same
+///     dtype and count; whoever does not makes every rank throw CollectiveError, and the process lives on.
+///  3. all_reduce(data): in place, equal bits on every rank. reduce_scatter(in, out): in.count == size * out.count,
+///  rank r
+///     gets slice r. Counts of 0 and a world of 1 work; average divides by the number of ranks, not of elements.
+///  4. all_gather: out.count == size * in.count, rank r's part is slice r. all_gather_uneven: counts, equal on all
+///  ranks,
+///     says how many elements each rank gives; out.count is their sum. all_to_all: slice r of in goes to rank r.
+///  5. gather and scatter: the larger buffer matters at root only. broadcast, gather, scatter: root is equal on all
+///  ranks.
+///  6. send and receive between two ranks are matched in order, per direction; counts are equal on both sides.
+///  7. in and out do not overlap. Nothing is kept after the Work is done.
+///  8. Past the deadline, or when a rank has died or left, every other rank's call throws CollectiveError that names
+///  that
+///     rank; later calls throw at once. abort(reason) does the same to this rank from outside, at any time, and the
+///     message carries the reason.
+///  9. Wrong arguments (counts that do not fit, an unknown root, a null pointer with a count) throw ConfigError before
+///     anything is sent, and the group stays usable.
+template <class B>
+concept Backend =
+    ConnectingBackend<B> && ReducingBackend<B> && MovingBackend<B> && PairingBackend<B> && AbortableBackend<B>;
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/error.hpp
+// The one hierarchy of errors, divided by what the caller can do about them. Core room.
+
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+/// Is the root of everything the library throws. A message says what happened, where, with which values, and what to
+/// do.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Says that a call or a setting is wrong. Thrown before anything is started or sent; the remedy is in the message.
+class ConfigError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Says that input data is damaged or not what was promised; names file, line and column where there are any.
+class DataError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Says that the group is lost: a collective could not be completed and no later one on this group can be.
+class CollectiveError : public Error {
+ public:
+  /// operation: what was called, such as "all_reduce(sum, 8 x f32)". rank: who throws.
+  /// blamed: the ranks that did not take part, empty where nobody can be named.
+  CollectiveError(std::string operation, int rank, std::vector<int> blamed, const std::string& message)
+      : Error(message), operation_(std::move(operation)), rank_(rank), blamed_(std::move(blamed)) {}
+
+  [[nodiscard]] const std::string& operation() const noexcept { return operation_; }
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  /// The ranks that are to blame: they died, left, were too late, or called something else.
+  [[nodiscard]] const std::vector<int>& blamed() const noexcept { return blamed_; }
+
+ private:
+  std::string operation_;
+  int rank_;
+  std::vector<int> blamed_;
+};
+
+/// Carries the first failure of a run to whoever asked for an exception: see Result::value_or_throw().
+class WorkerError : public Error {
+ public:
+  /// rank: the first rank that failed, -1 where the run failed outside of any worker.
+  WorkerError(int rank, const std::string& message) : Error(message), rank_(rank) {}
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+
+ private:
+  int rank_;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/value.hpp
+// Single values by name: what metrics and saved states are made of. Core room.
+
+#include <initializer_list>
+#include <limits>
+#include <variant>
+
+namespace railyard::inline v0_1 {
+
+/// Holds a truth value, an integer, a number or text. Made from any arithmetic type or literal.
+class Value {
+ public:
+  template <class T>
+  requires std::is_arithmetic_v<T> Value(T value)
+  noexcept : value_(widen(value)) {}  // implicit, so that lists read {{"loss", 0.3}, {"epoch", 3}}
+  Value(std::string value) noexcept : value_(std::move(value)) {}
+  Value(std::string_view value) : value_(std::string{value}) {}
+  Value(const char* value) : value_(std::string{value}) {}
+
+  /// Is it of type bool, std::int64_t, double or std::string?
+  template <class T>
+  [[nodiscard]] bool is() const noexcept {
+    return std::holds_alternative<T>(value_);
+  }
+
+  /// Returns the value as bool, std::int64_t, double or std::string. Throws: Error if it is of another type.
+  template <class T>
+  [[nodiscard]] const T& as() const {
+    if (const T* value = std::get_if<T>(&value_)) return *value;
+    static constexpr const char* kinds[] = {"a truth value", "an integer", "a number", "text"};
+    throw Error{fmt::format("a value was read as another type than it has: it holds {}", kinds[value_.index()])};
+  }
+
+  /// Returns it as a number, whatever arithmetic type it was made from. Throws: Error if it is text.
+  [[nodiscard]] double number() const {
+    if (is<double>()) return as<double>();
+    if (is<std::int64_t>()) return static_cast<double>(as<std::int64_t>());
+    return as<bool>() ? 1.0 : 0.0;
+  }
+
+  /// Calls visitor with the bool, std::int64_t, double or std::string inside.
+  template <class Visitor>
+  decltype(auto) visit(Visitor&& visitor) const {
+    return std::visit(std::forward<Visitor>(visitor), value_);
+  }
+
+  friend bool operator==(const Value&, const Value&) = default;
+
+ private:
+  using Variant = std::variant<bool, std::int64_t, double, std::string>;
+
+  template <class T>
+  static Variant widen(T value) noexcept {
+    if constexpr (std::is_same_v<T, bool>) {
+      return value;
+    } else if constexpr (std::is_floating_point_v<T>) {
+      return static_cast<double>(value);
+    } else {
+      if constexpr (std::is_unsigned_v<T> && sizeof(T) == 8) {
+        if (value > static_cast<T>(std::numeric_limits<std::int64_t>::max())) return static_cast<double>(value);
+      }
+      return static_cast<std::int64_t>(value);
+    }
+  }
+
+  Variant value_;
+};
+
+/// Holds values by name, in the order in which they were given. A name given twice keeps its place and its last value.
+class NamedValues {
+ public:
+  using Entry = std::pair<std::string, Value>;
+
+  NamedValues() = default;
+  NamedValues(std::initializer_list<Entry> entries) {
+    entries_.reserve(entries.size());
+    for (const Entry& entry : entries) set(entry.first, entry.second);
+  }
+
+  void set(std::string name, Value value) {
+    for (Entry& entry : entries_) {
+      if (entry.first == name) {
+        entry.second = std::move(value);
+        return;
+      }
+    }
+    entries_.emplace_back(std::move(name), std::move(value));
+  }
+
+  /// Returns the value of that name, or nullptr.
+  [[nodiscard]] const Value* find(std::string_view name) const noexcept {
+    for (const Entry& entry : entries_) {
+      if (entry.first == name) return &entry.second;
+    }
+    return nullptr;
+  }
+
+  /// Returns the value of that name. Throws: Error that lists the names that exist.
+  [[nodiscard]] const Value& at(std::string_view name) const {
+    if (const Value* value = find(name)) return *value;
+    std::string names;
+    for (const Entry& entry : entries_) names += (names.empty() ? "" : ", ") + entry.first;
+    throw Error{fmt::format("there is no value named \"{}\"; there are: {}", name, names.empty() ? "none" : names)};
+  }
+
+  [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
+  [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
+  [[nodiscard]] auto begin() const noexcept { return entries_.begin(); }
+  [[nodiscard]] auto end() const noexcept { return entries_.end(); }
+
+  friend bool operator==(const NamedValues&, const NamedValues&) = default;
+
+ private:
+  std::vector<Entry> entries_;  // a handful of entries: a scan beats a tree
+};
+
+/// Is what a worker reports: numbers, truth values and text under flat keys such as "val/loss".
+using Metrics = NamedValues;
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/callback.hpp
+// What a callback is told, and the concept of one. Core room.
+
+#include <filesystem>
+
+namespace railyard::inline v0_1 {
+
+/// Describes a run that starts.
+struct RunInfo {
+  std::string name{};
+  std::filesystem::path path{};  ///< the run's directory
+  std::string backend{};
+  std::string scaling{};
+  int world_size = 0;
+  std::uint64_t seed = 0;
+};
+
+/// Is one report: call number `index` (from 0) of worker.report() on every rank.
+struct Report {
+  std::int64_t index = 0;
+  double seconds = 0;                             ///< since fit() was called
+  std::vector<std::optional<Metrics>> by_rank{};  ///< empty for a rank that had not reported when the run ended
+  [[nodiscard]] const Metrics& metrics() const {  ///< rank 0's, which are the run's
+    static const Metrics none{};
+    return !by_rank.empty() && by_rank.front() ? *by_rank.front() : none;
+  }
+};
+
+/// Says what a callback wants after a report: on_report may return it, or nothing at all.
+enum class Next : std::uint8_t {
+  go_on,
+  stop,  ///< ask the workers to stop, as Ctrl-C does, but the run counts as a success: see Worker::should_stop()
+};
+
+/// Describes how a run ended.
+struct RunEnd {
+  std::string error{};  ///< empty if it succeeded
+  Metrics metrics{};    ///< the last ones reported
+  double seconds = 0;
+};
+
+namespace detail {
+
+template <class C>
+concept HearsStart = requires(C& callback, const RunInfo& info) {
+  callback.on_start(info);
+};
+template <class C>
+concept HearsReport = requires(C& callback, const Report& report) {
+  callback.on_report(report);
+};
+template <class C>
+concept HearsEnd = requires(C& callback, const RunEnd& end) {
+  callback.on_end(end);
+};
+
+}  // namespace detail
+
+/// Is told about a run, in the process that called fit() and on that thread: any subset of on_start(RunInfo),
+/// on_report(Report) and on_end(RunEnd), at least one of them. on_report may return a Next to end the run early.
+///
+/// A report is told when all ranks have made it. Should a rank be 64 reports ahead of another, or the run end before,
+/// it is told without the missing ranks: by_rank has nothing there.
+///
+/// Laws: on_start comes first and once, on_end last and once, also when the run fails; reports come in order. An
+/// exception out of a callback ends the run, and Result::error names the callback's hook.
+template <class C>
+concept Callback = std::move_constructible<C> &&
+    (detail::HearsStart<C> || detail::HearsReport<C> || detail::HearsEnd<C>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/stateful.hpp
+// What has a state that can be saved and put back. Core room.
+
+namespace railyard::inline v0_1 {
+
+/// Is a saved state: values by name.
+using State = NamedValues;
+
+/// Has a state. Law: after b.load_state(a.state()), a and b behave alike.
+template <class T>
+concept Stateful = requires(T& part, const T& saved, const State& state) {
+  { saved.state() } -> std::convertible_to<State>;
+  part.load_state(state);
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/mean.hpp
+// A mean that can be merged: a weighted sum and the weight behind it. Core room.
+
+namespace railyard::inline v0_1 {
+
+/// Collects values with their weights. Merging sums and weights, never means, is what makes the mean over workers
+/// exact.
+class Mean {
+ public:
+  /// Adds the mean `value` of `weight` samples; a weight of zero leaves the value out, NaN included.
+  void add(double value, double weight) noexcept {
+    if (weight == 0) return;
+    sum_ += value * weight;
+    weight_ += weight;
+  }
+
+  /// Adds a sum over `weight` samples, such as the number of correct answers among them; a sum over none is left out.
+  void add_sum(double sum, double weight) noexcept {
+    if (weight == 0) return;
+    sum_ += sum;
+    weight_ += weight;
+  }
+
+  void merge(const Mean& other) noexcept { add_sum(other.sum_, other.weight_); }
+  void reset() noexcept { *this = Mean{}; }
+
+  [[nodiscard]] double sum() const noexcept { return sum_; }
+  [[nodiscard]] double weight() const noexcept { return weight_; }
+  /// The mean; NaN while nothing has been added.
+  [[nodiscard]] double value() const noexcept { return sum_ / weight_; }
+
+  [[nodiscard]] State state() const { return {{"sum", sum_}, {"weight", weight_}}; }
+  void load_state(const State& state) {
+    sum_ = state.at("sum").number();
+    weight_ = state.at("weight").number();
+  }
+
+ private:
+  double sum_ = 0;
+  double weight_ = 0;
+};
+static_assert(Stateful<Mean>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/scaling.hpp
+// The concept of how workers come to be, and the two ends between a worker and its supervisor. Core room.
+
+#include <atomic>
+#include <exception>
+#include <functional>
+
+namespace railyard::inline v0_1 {
+
+/// Is a page that a worker writes and its supervisor reads while both run; in shared memory if they are two processes.
+/// The times are of the monotonic clock, in nanoseconds.
+struct WorkerPage {
+  std::atomic<std::uint64_t> samples{0};          ///< samples this rank has been given, in all
+  std::atomic<std::int64_t> epoch{-1};            ///< the epoch it is in, -1 before the first
+  std::atomic<std::uint64_t> epoch_size{0};       ///< samples of one epoch, all ranks together; 0 if unknown
+  std::atomic<std::uint64_t> epoch_done{0};       ///< samples of this epoch given to all ranks together so far
+  std::atomic<std::uint64_t> collectives{0};      ///< collectives begun
+  std::atomic<std::int64_t> waiting_since_ns{0};  ///< when the one it is in was begun, 0 while in none
+  std::atomic<bool> stop_requested{false};        ///< written by the supervisor
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+
+/// Is the worker's end: all that a training function's surroundings need, however the worker came to be.
+class WorkerLink {
+ public:
+  WorkerLink() = default;
+  WorkerLink(const WorkerLink&) = delete;
+  WorkerLink& operator=(const WorkerLink&) = delete;
+  virtual ~WorkerLink() = default;
+
+  [[nodiscard]] virtual const World& world() const noexcept = 0;
+  [[nodiscard]] virtual Store& store() noexcept = 0;
+  [[nodiscard]] virtual WorkerPage& page() noexcept = 0;
+
+  /// Hands a message to the supervisor: in order, in about a microsecond, and not lost if this worker dies right after.
+  /// Waits only while the supervisor is megabytes behind. Throws: ConfigError if the message is larger than 1 MiB.
+  virtual void post(std::span<const std::byte> message) = 0;
+
+  /// Sets what is run, at most once and on another thread, when the group is to end: it must end every wait of this
+  /// worker. Runs at once if the group is already ending. An empty function takes it away, and does not return while
+  /// the former one is running.
+  virtual void on_abort(std::function<void(std::string_view reason)> handler) = 0;
+};
+
+/// Is what a worker runs. Called by every worker, by several at once where workers are threads.
+using WorkerBody = std::function<void(WorkerLink&)>;
+
+/// Says how a worker ended.
+struct WorkerExit {
+  enum class Kind : std::uint8_t {
+    returned,   ///< its body returned
+    threw,      ///< an exception left its body; message is what() of it
+    exited,     ///< it called exit() or the like before its body returned; code is the status
+    signalled,  ///< a signal ended it; code is the signal, message its likely reason
+  };
+  Kind kind = Kind::returned;
+  int code = 0;
+  std::string message{};
+  std::vector<int> blamed{};    ///< the ranks that its CollectiveError blames
+  bool is_consequence = false;  ///< a CollectiveError: most likely another rank failed before
+};
+
+/// Returns how a worker ended whose body threw the exception.
+[[nodiscard]] inline WorkerExit exit_of(const std::exception_ptr& exception) {
+  WorkerExit exit{.kind = WorkerExit::Kind::threw};
+  try {
+    std::rethrow_exception(exception);
+  } catch (const CollectiveError& error) {
+    exit.message = error.what();
+    exit.blamed = error.blamed();
+    exit.is_consequence = true;
+  } catch (const std::exception& error) {
+    exit.message = error.what();
+  } catch (...) {
+    exit.message = "an exception that is not derived from std::exception";
+  }
+  return exit;
+}
+
+/// A worker has posted a message.
+struct MessageEvent {
+  int rank = 0;
+  std::vector<std::byte> bytes{};
+};
+/// A worker has written a line to standard output or standard error; without the line feed.
+struct OutputEvent {
+  int rank = 0;
+  bool is_error = false;
+  std::string line{};
+};
+/// A worker has ended. All its messages and output lines came before.
+struct ExitEvent {
+  int rank = 0;
+  WorkerExit exit{};
+};
+/// A worker has shown no sign of life for longer than GroupPlan::silence_limit; reported once.
+struct SilenceEvent {
+  int rank = 0;
+  std::string message{};  ///< since when, and what the system says about it (stopped, in uninterruptible sleep)
+};
+/// SIGINT, SIGTERM or SIGHUP has reached the supervisor.
+struct SignalEvent {
+  int signal = 0;
+};
+/// The group as a whole is broken, such as by the loss of the process that starts workers. ExitEvents still follow.
+struct BrokenEvent {
+  std::string message{};
+};
+using GroupEvent = std::variant<MessageEvent, OutputEvent, ExitEvent, SilenceEvent, SignalEvent, BrokenEvent>;
+
+/// Is the supervisor's end of a running group. Used by the thread that started it.
+class WorkerGroup {
+ public:
+  WorkerGroup() = default;
+  WorkerGroup(const WorkerGroup&) = delete;
+  WorkerGroup& operator=(const WorkerGroup&) = delete;
+  /// Leaves nothing behind: whatever still runs is killed and reaped, handlers of signals are put back.
+  virtual ~WorkerGroup() = default;
+
+  /// Waits for the next event, or returns nothing at the deadline. After one ExitEvent per rank there are no more.
+  [[nodiscard]] virtual std::optional<GroupEvent> next(const Deadline& deadline) = 0;
+  /// Sets stop_requested on every worker's page.
+  virtual void request_stop() = 0;
+  /// Runs the on_abort handler of every worker that is still there.
+  virtual void abort(std::string_view reason) = 0;
+  /// Ends every worker that is still there by force. Threads cannot be: the program ends with a message that names
+  /// them.
+  virtual void kill() = 0;
+  [[nodiscard]] virtual const WorkerPage& page(int rank) const = 0;
+};
+
+/// Says what to start.
+struct GroupPlan {
+  int num_workers = 1;
+  std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};
+};
+
+/// Is how workers come to be.
+///
+/// Laws, each of them checked by the tests:
+///  1. start() returns once every worker has been created; each runs body with its own link. World::rank counts them
+///  from 0.
+///  2. Every worker that was started yields exactly one ExitEvent, however it ends.
+///  3. Messages of one rank arrive in order and before its ExitEvent.
+///  4. If the supervisor ends, by whatever cause, so do the workers.
+///  5. The destructor of the group leaves no process, thread, descriptor, shared memory or handler of a signal behind.
+template <class S>
+concept Scaling = std::default_initializable<S> && requires(S& scaling, const GroupPlan& plan, const WorkerBody& body) {
+  { S::name } -> std::convertible_to<std::string_view>;
+  { S::reach } -> std::convertible_to<Reach>;
+  { S::copies_function } -> std::convertible_to<bool>;  // does each worker need a copy made by its copy constructor?
+  { scaling.start(plan, body) } -> std::same_as<std::unique_ptr<WorkerGroup>>;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/callbacks/detail/console.hpp
+// Writes to standard output and standard error in a way that no closed pipe or terminal can turn into the end of the
+// run. Callbacks room.
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Holds SIGPIPE off this thread, and swallows the one that a write in between has raised.
+class PipeSignalGuard {
+ public:
+  PipeSignalGuard() noexcept {
+    ::sigemptyset(&pipe_);
+    ::sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending;
+    ::sigpending(&pending);
+    was_pending_ = ::sigismember(&pending, SIGPIPE) == 1;
+    ::pthread_sigmask(SIG_BLOCK, &pipe_, &former_);
+  }
+  PipeSignalGuard(const PipeSignalGuard&) = delete;
+  PipeSignalGuard& operator=(const PipeSignalGuard&) = delete;
+  ~PipeSignalGuard() {
+    const timespec at_once{};
+    while (!was_pending_ && ::sigtimedwait(&pipe_, nullptr, &at_once) == -1 && errno == EINTR) {
+    }
+    ::pthread_sigmask(SIG_SETMASK, &former_, nullptr);
+  }
+
+ private:
+  sigset_t pipe_{};
+  sigset_t former_{};
+  bool was_pending_ = false;
+};
+
+/// Opens those of the descriptors 0 to 2 that are closed on /dev/null, and leaves them so: otherwise files and sockets
+/// of the run would get their numbers, and what is meant for standard output would be written into them.
+inline void open_standard_streams() noexcept {
+  int file = ::open("/dev/null", O_RDWR);
+  while (file >= 0 && file <= STDERR_FILENO) file = ::open("/dev/null", O_RDWR);
+  if (file >= 0) ::close(file);
+}
+
+/// Is the pair of streams that a run writes to. What cannot be written is dropped: the logs have it too.
+class Console {
+ public:
+  explicit Console(int output = STDOUT_FILENO, int error = STDERR_FILENO) noexcept : output_(output), error_(error) {}
+
+  [[nodiscard]] int output() const noexcept { return output_; }
+  [[nodiscard]] int error() const noexcept { return error_; }
+  [[nodiscard]] static bool is_terminal(int stream) noexcept { return ::isatty(stream) == 1; }
+
+  /// The columns of the terminal behind stream, 80 if it does not say.
+  [[nodiscard]] static std::size_t width(int stream) noexcept {
+    winsize size{};
+    return ::ioctl(stream, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80U;
+  }
+
+  /// Writes all of text, or returns false. Waits for a slow reader; for a descriptor set to non-blocking, up to 1 s.
+  bool write(int stream, std::string_view text) const {
+    const PipeSignalGuard guard;
+    if (stream == STDOUT_FILENO) std::fflush(stdout);  // what the program itself has printed before comes before
+    while (!text.empty()) {
+      const ssize_t written = ::write(stream, text.data(), text.size());
+      if (written > 0) {
+        text.remove_prefix(static_cast<std::size_t>(written));
+      } else if (written == 0 || (errno != EINTR && !(errno == EAGAIN && becomes_writable(stream)))) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  static bool becomes_writable(int stream) noexcept {
+    pollfd entry{.fd = stream, .events = POLLOUT, .revents = 0};
+    return ::poll(&entry, 1, 1000) == 1 && (entry.revents & POLLOUT) != 0;
+  }
+
+  int output_;
+  int error_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/callbacks/detail/number.hpp
+// Numbers as people read them, also where the compiler assumes that there is no NaN. Callbacks room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Tells by the exponent's bits, because -ffast-math makes std::isfinite(NaN) true.
+[[nodiscard]] inline bool is_finite(double value) noexcept {
+  constexpr std::uint64_t exponent = 0x7FF0'0000'0000'0000U;
+  return (std::bit_cast<std::uint64_t>(value) & exponent) != exponent;
+}
+
+/// Returns "nan", "inf" or "-inf" for what is not finite.
+[[nodiscard]] inline std::string non_finite_text(double value) {
+  const auto bits = std::bit_cast<std::uint64_t>(value);
+  if ((bits & 0x000F'FFFF'FFFF'FFFFU) != 0) return "nan";
+  return (bits >> 63U) != 0 ? "-inf" : "inf";
+}
+
+/// Returns a metric as a progress line shows it: four significant digits, text as it is.
+[[nodiscard]] inline std::string short_text(const Value& value) {
+  return value.visit([](const auto& held) -> std::string {
+    using Held = std::remove_cvref_t<decltype(held)>;
+    if constexpr (std::is_same_v<Held, double>) {
+      return is_finite(held) ? fmt::format("{:.4g}", held) : non_finite_text(held);
+    } else {
+      return fmt::format("{}", held);
+    }
+  });
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/callbacks/progress.hpp
+// Shows on standard error how far a run is, and lets the workers' own output through. Callbacks room.
+
+#include <cmath>
+#include <cstdlib>
+#include <deque>
+
+namespace railyard::inline v0_1 {
+
+/// Holds what the supervisor sees of a run at one moment.
+struct ProgressState {
+  double seconds = 0;  ///< since fit() was called
+  int alive = 0;
+  int world_size = 0;
+  std::uint64_t samples = 0;     ///< given to all ranks together, in all
+  std::int64_t epoch = -1;       ///< -1 if unknown
+  std::uint64_t epoch_size = 0;  ///< 0 if unknown
+  std::uint64_t epoch_done = 0;
+};
+
+/// Is the progress of a run: on a terminal one line that is redrawn at most ten times a second and fits its width;
+/// elsewhere a plain line at the first report, then at most one in ten seconds, and one at the end.
+class ProgressLine {
+ public:
+  explicit ProgressLine(const detail::Console& console, bool is_quiet = false)
+      : console_(console), kind_(is_quiet ? Kind::quiet : kind_of(console.error())) {}
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+  ~ProgressLine() { erase(); }
+
+  /// How soon update() should be called again. Units: seconds.
+  [[nodiscard]] double interval() const noexcept { return kind_ == Kind::terminal ? redraw_after : plain_after; }
+
+  void on_report(std::int64_t index, Metrics metrics) {
+    report_ = index;
+    metrics_ = std::move(metrics);
+    is_news_ = true;
+  }
+
+  /// Shows the state, if it is time to.
+  void update(const ProgressState& state) {
+    note(state);
+    const double age = state.seconds - shown_at_;
+    if (kind_ == Kind::terminal && age >= redraw_after) draw(state);
+    if (kind_ != Kind::plain || !is_news_) return;
+    if (!was_shown_ || age >= plain_after) print_plain(state);
+  }
+
+  /// Shows the state for the last time.
+  void finish(const ProgressState& state) {
+    note(state);
+    if (kind_ == Kind::terminal && (was_shown_ || is_news_)) {
+      draw(state);
+      console_.write(console_.error(), "\n");
+      is_drawn_ = false;
+    }
+    if (kind_ == Kind::plain && is_news_) print_plain(state);
+  }
+
+  /// Writes a line of a worker or of the library, above the progress line if there is one.
+  void print(bool is_error, std::string_view line) {
+    const int stream = is_error ? console_.error() : console_.output();
+    const bool must_redraw = is_drawn_ && detail::Console::is_terminal(stream);
+    if (must_redraw) erase();
+    console_.write(stream, std::string{line} + '\n');
+    if (must_redraw) redraw();
+  }
+
+  /// Returns the line without any control of the terminal. Example: "epoch 3 45% | loss 0.31 | 5120 samples/s".
+  [[nodiscard]] std::string text(const ProgressState& state) const {
+    std::string line;
+    const auto add = [&line](const std::string& part) { line += (line.empty() ? "" : " | ") + part; };
+    if (state.epoch >= 0) {
+      std::string part = fmt::format("epoch {}", state.epoch);
+      if (state.epoch_size > 0) part += fmt::format(" {}%", percent(state));
+      add(part);
+    } else if (report_ >= 0) {
+      add(fmt::format("report {}", report_));
+    }
+    for (const auto& [name, value] : metrics_) {
+      if (name == "epoch" && state.epoch >= 0) continue;
+      add(fmt::format("{} {}", name, detail::short_text(value)));
+    }
+    const double rate = samples_per_second();
+    if (rate > 0) add(fmt::format("{:.0f} samples/s", rate));
+    if (rate > 0 && state.epoch_size > state.epoch_done) {
+      const auto left = static_cast<double>(state.epoch_size - state.epoch_done);
+      add(duration_text(left / rate) + " left in epoch");
+    }
+    if (state.alive > 0) add(fmt::format("{}/{} workers", state.alive, state.world_size));
+    add(duration_text(state.seconds));
+    return line;
+  }
+
+  /// Returns at most `columns` characters of text, none of which moves the cursor.
+  [[nodiscard]] static std::string fitted(std::string_view text, std::size_t columns) {
+    std::string line;
+    std::size_t used = 0;
+    for (const char c : text) {
+      const auto byte = static_cast<unsigned char>(c);
+      const bool continues = (byte & 0xC0U) == 0x80;  // of a UTF-8 character that has been counted
+      if (!continues && ++used > columns) break;
+      line += byte < 0x20 || byte == 0x7F ? ' ' : c;
+    }
+    return line;
+  }
+
+ private:
+  enum class Kind : std::uint8_t { quiet, plain, terminal };
+  static constexpr double redraw_after = 0.1;
+  static constexpr double plain_after = 10;
+  static constexpr double window = 5;  // seconds over which the rate is taken
+
+  static Kind kind_of(int stream) noexcept {
+    const char* type = std::getenv("TERM");
+    const bool can_erase = type != nullptr && std::string_view{type} != "dumb";
+    return detail::Console::is_terminal(stream) && can_erase ? Kind::terminal : Kind::plain;
+  }
+
+  static std::uint64_t percent(const ProgressState& state) noexcept {
+    const auto done = static_cast<double>(state.epoch_done) / static_cast<double>(state.epoch_size);
+    return static_cast<std::uint64_t>(100 * (done < 1 ? done : 1));
+  }
+
+  static std::string duration_text(double seconds) {
+    const auto whole = static_cast<std::int64_t>(seconds < 1e15 ? seconds : 1e15);
+    if (whole < 100) return fmt::format("{} s", whole);
+    if (whole < 6000) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+    return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
+  }
+
+  void note(const ProgressState& state) {
+    if (!marks_.empty() && state.seconds - marks_.back().first < redraw_after) return;
+    marks_.emplace_back(state.seconds, state.samples);
+    while (marks_.size() > 2 && marks_[1].first < state.seconds - window) marks_.pop_front();
+  }
+
+  [[nodiscard]] double samples_per_second() const {
+    if (marks_.size() < 2) return 0;
+    const double seconds = marks_.back().first - marks_.front().first;
+    return seconds > 0 ? static_cast<double>(marks_.back().second - marks_.front().second) / seconds : 0;
+  }
+
+  void draw(const ProgressState& state) {
+    line_ = text(state);
+    shown_at_ = state.seconds;
+    was_shown_ = true;
+    is_news_ = false;
+    redraw();
+  }
+  void redraw() {
+    const std::size_t columns = detail::Console::width(console_.error());
+    is_drawn_ = console_.write(console_.error(), "\r" + fitted(line_, columns - 1) + "\x1b[K");
+  }
+  void erase() {
+    if (is_drawn_) console_.write(console_.error(), "\r\x1b[K");
+    is_drawn_ = false;
+  }
+  void print_plain(const ProgressState& state) {
+    console_.write(console_.error(), fitted(text(state), 1000) + "\n");
+    shown_at_ = state.seconds;
+    was_shown_ = true;
+    is_news_ = false;
+  }
+
+  detail::Console console_;
+  Kind kind_;
+  std::int64_t report_ = -1;
+  Metrics metrics_{};
+  bool is_news_ = false;    // a report has come since the last line
+  bool was_shown_ = false;  // any line at all
+  bool is_drawn_ = false;   // the line stands on the terminal now
+  double shown_at_ = 0;
+  std::string line_{};
+  std::deque<std::pair<double, std::uint64_t>> marks_{};
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/signature.hpp
+// What identifies one operation among the ranks, and its text in messages. Collectives room.
+
+#include <cstring>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Names an operation of a backend.
+enum class Operation : std::uint8_t {
+  all_reduce,
+  reduce_scatter,
+  broadcast,
+  all_gather,
+  all_gather_uneven,
+  gather,
+  scatter,
+  all_to_all,
+  barrier,
+  send,
+  receive
+};
+
+[[nodiscard]] constexpr std::string_view name_of(Operation operation) noexcept {
+  constexpr std::array<std::string_view, 11> names{"all_reduce",        "reduce_scatter", "broadcast", "all_gather",
+                                                   "all_gather_uneven", "gather",         "scatter",   "all_to_all",
+                                                   "barrier",           "send",           "receive"};
+  return names[static_cast<std::size_t>(operation)];
+}
+
+/// Mixes value into a 64-bit digest, so that one changed bit changes about half of the digest.
+[[nodiscard]] constexpr std::uint64_t mix(std::uint64_t digest, std::uint64_t value) noexcept {
+  std::uint64_t x = digest ^ (value + 0x9E3779B97F4A7C15U + (digest << 6U) + (digest >> 2U));
+  x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9U;
+  x = (x ^ (x >> 27U)) * 0x94D049BB133111EBU;
+  return x ^ (x >> 31U);
+}
+
+/// Is what the ranks must agree on in one operation. For send and receive, peer takes the place of root.
+struct Signature {
+  Operation operation = Operation::barrier;
+  ReduceOp op = ReduceOp::sum;
+  Dtype dtype = Dtype::u8;
+  std::uint64_t count = 0;          ///< elements of the smaller buffer: what one rank gives to, or gets from, another
+  std::int32_t root = -1;           ///< -1 where there is none
+  std::uint64_t counts_digest = 0;  ///< of the counts of all_gather_uneven
+
+  friend constexpr bool operator==(const Signature&, const Signature&) noexcept = default;
+
+  [[nodiscard]] constexpr bool reduces() const noexcept {
+    return operation == Operation::all_reduce || operation == Operation::reduce_scatter;
+  }
+
+  /// Differs whenever the signatures do. The two ends of a message (send, receive) have equal digests.
+  [[nodiscard]] constexpr std::uint64_t digest() const noexcept {
+    const bool is_message = operation == Operation::send || operation == Operation::receive;
+    std::uint64_t value = mix(0, static_cast<std::uint64_t>(is_message ? Operation::send : operation));
+    value = mix(value, reduces() ? static_cast<std::uint64_t>(op) + 1 : 0);
+    value = mix(value, static_cast<std::uint64_t>(dtype));
+    value = mix(value, count);
+    value = mix(value, is_message ? 0 : static_cast<std::uint64_t>(root + 1));
+    return mix(value, counts_digest);
+  }
+};
+
+/// Returns the text that messages print, such as "all_reduce(sum, 1024 x f32)".
+[[nodiscard]] inline std::string describe(const Signature& signature) {
+  const auto name = name_of(signature.operation);
+  const auto elements = fmt::format("{} x {}", signature.count, name_of(signature.dtype));
+  switch (signature.operation) {
+    case Operation::all_reduce:
+    case Operation::reduce_scatter:
+      return fmt::format("{}({}, {})", name, name_of(signature.op), elements);
+    case Operation::broadcast:
+    case Operation::gather:
+    case Operation::scatter:
+      return fmt::format("{}({}, root {})", name, elements, signature.root);
+    case Operation::all_gather_uneven:
+      return fmt::format("{}({} in all, counts #{:04x})", name, elements, signature.counts_digest & 0xFFFFU);
+    case Operation::send:
+      return fmt::format("{}({}, to {})", name, elements, signature.root);
+    case Operation::receive:
+      return fmt::format("{}({}, from {})", name, elements, signature.root);
+    case Operation::all_gather:
+    case Operation::all_to_all:
+      return fmt::format("{}({})", name, elements);
+    case Operation::barrier:
+      break;
+  }
+  return "barrier()";
+}
+
+/// Returns "rank 1", "ranks 1 and 3", "ranks 1, 3 and 4".
+[[nodiscard]] inline std::string ranks_text(std::span<const int> ranks) {
+  if (ranks.empty()) return "no rank";
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+/// Returns "all_reduce(sum, 1024 x f32) on rank 0/2": how every message begins.
+[[nodiscard]] inline std::string place_text(std::string_view operation, int rank, int size) {
+  return fmt::format("{} on rank {}/{}", operation, rank, size);
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/arguments.hpp
+// The checks of a collective's arguments, made before anything is sent, shared by all backends. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Checks the arguments of one call. Every member throws ConfigError if a backend's laws forbid them, and returns the
+/// signature of the operation otherwise. A checker costs nothing to make: it holds what messages need.
+class Arguments {
+ public:
+  Arguments(const World& world, DeviceKind device_kind) noexcept : world_(&world), device_kind_(device_kind) {}
+
+  [[nodiscard]] Signature all_reduce(const Buffer& data, ReduceOp op) const {
+    const Signature signature{.operation = Operation::all_reduce, .op = op, .dtype = data.dtype, .count = data.count};
+    memory(signature, data, "data");
+    reduction(signature);
+    return signature;
+  }
+
+  [[nodiscard]] Signature reduce_scatter(const ConstBuffer& in, const Buffer& out, ReduceOp op) const {
+    const Signature signature{.operation = Operation::reduce_scatter, .op = op, .dtype = out.dtype, .count = out.count};
+    pair(signature, in, out);
+    times_size(signature, "in", in.count, "out", out.count);
+    reduction(signature);
+    return signature;
+  }
+
+  [[nodiscard]] Signature broadcast(const Buffer& data, int root) const {
+    const Signature signature{
+        .operation = Operation::broadcast, .dtype = data.dtype, .count = data.count, .root = root};
+    memory(signature, data, "data");
+    rank(signature, root, "root");
+    return signature;
+  }
+
+  [[nodiscard]] Signature all_gather(const ConstBuffer& in, const Buffer& out) const {
+    const Signature signature{.operation = Operation::all_gather, .dtype = in.dtype, .count = in.count};
+    pair(signature, in, out);
+    times_size(signature, "out", out.count, "in", in.count);
+    return signature;
+  }
+
+  [[nodiscard]] Signature all_gather_uneven(const ConstBuffer& in, const Buffer& out,
+                                            std::span<const std::size_t> counts) const {
+    Signature signature{.operation = Operation::all_gather_uneven, .dtype = in.dtype, .count = out.count};
+    for (const std::size_t count : counts) signature.counts_digest = mix(signature.counts_digest, count);
+    pair(signature, in, out);
+    if (counts.size() != static_cast<std::size_t>(world_->size)) {
+      refuse(signature,
+             fmt::format("counts has {} entries; it needs one for each of the {} ranks", counts.size(), world_->size));
+    }
+    if (counts[static_cast<std::size_t>(world_->rank)] != in.count) {
+      refuse(signature, fmt::format("in has {} elements, but counts[{}] says {}", in.count, world_->rank,
+                                    counts[static_cast<std::size_t>(world_->rank)]));
+    }
+    std::size_t sum = 0;
+    for (const std::size_t count : counts) sum += count;
+    if (sum != out.count) {
+      refuse(signature, fmt::format("out has {} elements; the sum of counts is {}", out.count, sum));
+    }
+    return signature;
+  }
+
+  /// out matters at root only.
+  [[nodiscard]] Signature gather(const ConstBuffer& in, const Buffer& out, int root) const {
+    const Signature signature{.operation = Operation::gather, .dtype = in.dtype, .count = in.count, .root = root};
+    rank(signature, root, "root");
+    memory(signature, in, "in");
+    if (world_->rank == root) {
+      pair(signature, in, out);
+      times_size(signature, "out", out.count, "in", in.count);
+    }
+    return signature;
+  }
+
+  /// in matters at root only.
+  [[nodiscard]] Signature scatter(const ConstBuffer& in, const Buffer& out, int root) const {
+    const Signature signature{.operation = Operation::scatter, .dtype = out.dtype, .count = out.count, .root = root};
+    rank(signature, root, "root");
+    memory(signature, out, "out");
+    if (world_->rank == root) {
+      pair(signature, in, out);
+      times_size(signature, "in", in.count, "out", out.count);
+    }
+    return signature;
+  }
+
+  [[nodiscard]] Signature all_to_all(const ConstBuffer& in, const Buffer& out) const {
+    const Signature signature{.operation = Operation::all_to_all, .dtype = in.dtype, .count = in.count};
+    pair(signature, in, out);
+    if (in.count != out.count) {
+      refuse(signature, fmt::format("in has {} elements and out has {}; they must be equal", in.count, out.count));
+    }
+    if (in.count % static_cast<std::size_t>(world_->size) != 0) {
+      refuse(signature, fmt::format("{} elements cannot be divided among {} ranks", in.count, world_->size));
+    }
+    return signature;
+  }
+
+  [[nodiscard]] Signature send(const ConstBuffer& data, int peer) const {
+    return message(Operation::send, data, peer, "to");
+  }
+  [[nodiscard]] Signature receive(const Buffer& data, int peer) const {
+    return message(Operation::receive, data, peer, "from");
+  }
+
+ private:
+  [[noreturn]] void refuse(const Signature& signature, std::string_view what) const {
+    throw ConfigError{
+        fmt::format("{}: {}; nothing was sent", place_text(describe(signature), world_->rank, world_->size), what)};
+  }
+
+  [[nodiscard]] Signature message(Operation operation, const ConstBuffer& data, int peer, std::string_view name) const {
+    const Signature signature{.operation = operation, .dtype = data.dtype, .count = data.count, .root = peer};
+    memory(signature, data, "data");
+    rank(signature, peer, name);
+    if (peer == world_->rank) refuse(signature, "a rank cannot exchange messages with itself: copy the data instead");
+    return signature;
+  }
+
+  void memory(const Signature& signature, const ConstBuffer& buffer, std::string_view name) const {
+    if (buffer.data == nullptr && buffer.count > 0) {
+      refuse(signature, fmt::format("{} is a null pointer with {} elements", name, buffer.count));
+    }
+    if (buffer.count > std::numeric_limits<std::size_t>::max() / size_of(buffer.dtype)) {
+      refuse(signature, fmt::format("{} has {} elements, more than memory can hold", name, buffer.count));
+    }
+    if (buffer.device.kind != device_kind_) {
+      refuse(signature, fmt::format("{} lies in {} memory; this backend works on {} memory", name,
+                                    device_name(buffer.device.kind), device_name(device_kind_)));
+    }
+  }
+
+  void pair(const Signature& signature, const ConstBuffer& in, const Buffer& out) const {
+    memory(signature, in, "in");
+    memory(signature, out, "out");
+    if (in.dtype != out.dtype) {
+      refuse(signature,
+             fmt::format("in is {} and out is {}; they must be of one dtype", name_of(in.dtype), name_of(out.dtype)));
+    }
+    const auto* in_begin = static_cast<const std::byte*>(in.data);
+    const auto* out_begin = static_cast<const std::byte*>(out.data);
+    if (in.count == 0 || out.count == 0) return;
+    const std::less<> before{};
+    if (before(in_begin, out_begin + out.size_bytes()) && before(out_begin, in_begin + in.size_bytes())) {
+      refuse(signature, "in and out overlap; give them memory of their own");
+    }
+  }
+
+  void times_size(const Signature& signature, std::string_view large_name, std::size_t large,
+                  std::string_view small_name, std::size_t small) const {
+    const auto size = static_cast<std::size_t>(world_->size);
+    if (large % size == 0 && large / size == small) return;
+    refuse(signature, fmt::format("{} has {} elements; it needs {} ranks x {} elements of {}", large_name, large, size,
+                                  small, small_name));
+  }
+
+  void rank(const Signature& signature, int rank, std::string_view name) const {
+    if (rank >= 0 && rank < world_->size) return;
+    refuse(signature, fmt::format("{} is {}; the ranks of this group are 0 to {}", name, rank, world_->size - 1));
+  }
+
+  void reduction(const Signature& signature) const {
+    const bool is_float = signature.dtype == Dtype::f16 || signature.dtype == Dtype::bf16 ||
+                          signature.dtype == Dtype::f32 || signature.dtype == Dtype::f64;
+    if (signature.op == ReduceOp::average && !is_float) {
+      refuse(signature, fmt::format("an average of {} would have to round; reduce with sum and divide, or convert to a "
+                                    "floating-point dtype first",
+                                    name_of(signature.dtype)));
+    }
+  }
+
+  [[nodiscard]] static constexpr std::string_view device_name(DeviceKind kind) noexcept {
+    return kind == DeviceKind::cpu ? "CPU" : "CUDA";
+  }
+
+  const World* world_;
+  DeviceKind device_kind_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/checked.hpp
+// Makes the ranks of any backend compare what they call before they call it. Collectives room.
+
+namespace railyard::inline v0_1 {
+
+/// Wraps a backend: before each operation the ranks compare operation, reduction, count, dtype and root, and throw
+/// CollectiveError on all ranks, with both sides named, if they differ. For debugging and tests: found at once instead
+/// of when a rank has waited for long. Use it in the place of the backend: Trainer<Checked<Gloo>, Processes>. Cost: one
+/// all_gather of 40 bytes more for each operation; for send and receive a message in either direction.
+template <ConnectingBackend B>
+class Checked {
+ public:
+  static constexpr std::string_view name = B::name;
+  static constexpr Reach reach = B::reach;
+  static constexpr DeviceKind device_kind = DeviceKind::cpu;
+  static_assert(B::device_kind == DeviceKind::cpu,
+                "Checked exchanges its signatures in CPU memory: wrap a CPU backend.");
+
+  using Options = typename B::Options;
+
+  static void check(const Options& options) { B::check(options); }
+
+  [[nodiscard]] static std::unique_ptr<Checked> connect(const Options& options, const World& world, Store& store,
+                                                        const Deadline& deadline) {
+    return std::unique_ptr<Checked>{new Checked{world, B::connect(options, world, store, deadline)}};
+  }
+
+  auto all_reduce(Buffer data, ReduceOp op, const Call& call) {
+    compare(arguments().all_reduce(data, op), call);
+    return backend_->all_reduce(data, op, call);
+  }
+  auto reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) {
+    compare(arguments().reduce_scatter(in, out, op), call);
+    return backend_->reduce_scatter(in, out, op, call);
+  }
+  auto broadcast(Buffer data, int root, const Call& call) {
+    compare(arguments().broadcast(data, root), call);
+    return backend_->broadcast(data, root, call);
+  }
+  auto all_gather(ConstBuffer in, Buffer out, const Call& call) {
+    compare(arguments().all_gather(in, out), call);
+    return backend_->all_gather(in, out, call);
+  }
+  auto all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
+    compare(arguments().all_gather_uneven(in, out, counts), call);
+    return backend_->all_gather_uneven(in, out, counts, call);
+  }
+  auto gather(ConstBuffer in, Buffer out, int root, const Call& call) {
+    compare(arguments().gather(in, out, root), call);
+    return backend_->gather(in, out, root, call);
+  }
+  auto scatter(ConstBuffer in, Buffer out, int root, const Call& call) {
+    compare(arguments().scatter(in, out, root), call);
+    return backend_->scatter(in, out, root, call);
+  }
+  auto all_to_all(ConstBuffer in, Buffer out, const Call& call) {
+    compare(arguments().all_to_all(in, out), call);
+    return backend_->all_to_all(in, out, call);
+  }
+  auto barrier(const Call& call) {
+    compare({.operation = detail::Operation::barrier}, call);
+    return backend_->barrier(call);
+  }
+  auto send(ConstBuffer data, int peer, const Call& call) {
+    const auto signature = arguments().send(data, peer);
+    const Record own = encode(signature);
+    Record theirs{};
+    exchange(signature, [&] {
+      backend_->send(view(own), peer, call).wait(call.deadline);
+      backend_->receive(view(theirs), peer, call).wait(call.deadline);
+    });
+    compare_message(signature, decode(theirs));
+    return backend_->send(data, peer, call);
+  }
+  auto receive(Buffer data, int peer, const Call& call) {
+    const auto signature = arguments().receive(data, peer);
+    const Record own = encode(signature);
+    Record theirs{};
+    exchange(signature, [&] {
+      backend_->receive(view(theirs), peer, call).wait(call.deadline);
+      backend_->send(view(own), peer, call).wait(call.deadline);
+    });
+    compare_message(signature, decode(theirs));
+    return backend_->receive(data, peer, call);
+  }
+  void abort(std::string_view reason) noexcept { backend_->abort(reason); }
+
+ private:
+  using Word = std::uint64_t;
+  static constexpr std::size_t num_words = 5;
+  static constexpr std::string_view lost_before = "the group was lost before: ";
+  using Record = std::array<std::int64_t, num_words>;
+
+  Checked(const World& world, std::unique_ptr<B> backend) : world_(world), backend_(std::move(backend)) {}
+
+  [[nodiscard]] detail::Arguments arguments() const noexcept { return {world_, device_kind}; }
+
+  [[nodiscard]] static ConstBuffer view(const Record& record) noexcept { return buffer_of(record); }
+  [[nodiscard]] static Buffer view(Record& record) noexcept { return buffer_of(record); }
+
+  // Ranks are processes of one program, so that words in the machine's own order will do.
+  [[nodiscard]] static Record encode(const detail::Signature& signature) noexcept {
+    return {static_cast<std::int64_t>(signature.operation),
+            static_cast<std::int64_t>(signature.op) * 256 + static_cast<std::int64_t>(signature.dtype),
+            static_cast<std::int64_t>(signature.count), signature.root,
+            static_cast<std::int64_t>(signature.counts_digest)};
+  }
+  [[nodiscard]] static detail::Signature decode(const Record& record) noexcept {
+    return {.operation = static_cast<detail::Operation>(record[0]),
+            .op = static_cast<ReduceOp>(record[1] / 256),
+            .dtype = static_cast<Dtype>(record[1] % 256),
+            .count = static_cast<Word>(record[2]),
+            .root = static_cast<std::int32_t>(record[3]),
+            .counts_digest = static_cast<Word>(record[4])};
+  }
+
+  // Runs the exchange of signatures, whose failure is a failure of the operation that it serves.
+  template <class Exchange>
+  void exchange(const detail::Signature& own, const Exchange& exchange_all) {
+    throw_if_lost(own);
+    try {
+      exchange_all();
+    } catch (const CollectiveError& error) {
+      std::string_view text = error.what();
+      const auto inner_place = detail::place_text(error.operation(), world_.rank, world_.size) + ": ";
+      if (text.starts_with(inner_place)) text.remove_prefix(inner_place.size());
+      failure_ = text.starts_with(lost_before) ? text.substr(lost_before.size()) : text;
+      blamed_ = error.blamed();
+      throw_failure(own, text.starts_with(lost_before) ? lost_before : "");
+    }
+  }
+
+  void compare(const detail::Signature& own, const Call& call) {
+    const Record record = encode(own);
+    std::vector<std::int64_t> records(num_words * static_cast<std::size_t>(world_.size));
+    exchange(own, [&] { backend_->all_gather(view(record), buffer_of(records), call).wait(call.deadline); });
+    detail::Signature first{};
+    for (int rank = 0; rank < world_.size; ++rank) {
+      Record theirs{};
+      std::memcpy(theirs.data(), records.data() + static_cast<std::size_t>(rank) * num_words, sizeof theirs);
+      if (rank == 0) first = decode(theirs);
+      if (decode(theirs) != first) lose(own, rank, decode(theirs), 0, first);  // the same sentence on every rank
+    }
+  }
+
+  void compare_message(const detail::Signature& own, const detail::Signature& theirs) {
+    if (own.digest() == theirs.digest() && own.operation != theirs.operation) return;
+    if (own.root > world_.rank) lose(own, own.root, theirs, world_.rank, own);
+    lose(own, world_.rank, own, own.root, theirs);
+  }
+
+  [[noreturn]] void lose(const detail::Signature& own, int a, const detail::Signature& of_a, int b,
+                         const detail::Signature& of_b) {
+    failure_ = fmt::format("rank {} called {}, rank {} {}", a, detail::describe(of_a), b, detail::describe(of_b));
+    blamed_ = {std::min(a, b), std::max(a, b)};
+    throw_failure(own, "");
+  }
+
+  void throw_if_lost(const detail::Signature& signature) const {
+    if (!failure_.empty()) throw_failure(signature, lost_before);
+  }
+
+  [[noreturn]] void throw_failure(const detail::Signature& signature, std::string_view when) const {
+    const std::string operation = detail::describe(signature);
+    throw CollectiveError{
+        operation, world_.rank, blamed_,
+        fmt::format("{}: {}{}", detail::place_text(operation, world_.rank, world_.size), when, failure_)};
+  }
+
+  World world_;
+  std::unique_ptr<B> backend_;
+  std::string failure_{};
+  std::vector<int> blamed_{};
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/local_hub.hpp
+// Where the ranks of a Local group meet: one object per group, in the memory that they share. Collectives room.
+
+#include <condition_variable>
+#include <mutex>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is shared by the ranks of one Local group. One mutex guards everything but the elements of buffers, which move in
+/// the open between an entry that all ranks have passed and an exit that all pass together.
+class LocalHub {
+ public:
+  using Views = std::pair<const std::byte*, std::byte*>;  // what a rank offers to read and to write
+
+  explicit LocalHub(int size)
+      : size_(size), references_(size), seats_(to_index(size)), mailboxes_(to_index(size) * to_index(size)) {}
+
+  /// Waits until every rank has come. close_to(rank) must return whether it has kept a missing rank out for good.
+  void arrive(const World& world, const Deadline& deadline, const std::function<bool(int)>& close_to) {
+    std::unique_lock lock{mutex_};
+    seats_[to_index(world.rank)].has_arrived = true;
+    changed_.notify_all();
+    const auto all_here = [this] {
+      return std::all_of(seats_.begin(), seats_.end(), [](const Seat& seat) { return seat.has_arrived; });
+    };
+    while (!failure_ && !all_here()) {
+      if (wait(lock, deadline)) continue;
+      if (failure_ || all_here()) break;
+      std::vector<int> missing;
+      for (int rank = 0; rank < size_; ++rank) {
+        if (seats_[to_index(rank)].has_arrived) continue;
+        missing.push_back(rank);
+        if (close_to(rank)) --references_;  // whoever is kept out will not come to release its share
+      }
+      fail(missing, fmt::format("{} did not connect in {}", ranks_text(missing), deadline.budget_text()));
+    }
+    // All were here, if only for a moment: what has gone wrong since is the next call's to tell.
+    if (!all_here()) throw_failure("connect", world.rank, false);
+  }
+
+  /// Runs work once all ranks have called this with equal signatures, and returns when all have finished theirs.
+  template <class Work>
+  void run(int rank, const Signature& signature, Views views, const Deadline& deadline, const Work& work) {
+    const std::uint64_t round = enter(rank, signature, views, deadline);
+    work(seats_);
+    // No deadline here: the others read and write this rank's memory until they are done, and they only copy.
+    std::unique_lock lock{mutex_};
+    seats_[to_index(rank)].is_busy = false;
+    if (++num_finished_ == size_) {
+      num_finished_ = 0;
+      ++rounds_finished_;
+      changed_.notify_all();
+    }
+    changed_.wait(lock, [&] { return rounds_finished_ > round; });
+  }
+
+  void send(int rank, const Signature& signature, const std::byte* data, const Deadline& deadline) {
+    Message message{.signature = signature, .data = data};
+    std::unique_lock lock{mutex_};
+    begin(rank, signature);
+    auto& box = mailbox(rank, signature.root);
+    box.push_back(&message);
+    changed_.notify_all();
+    const bool taken = await(lock, rank, signature, deadline, [&] { return message.state != Message::State::offered; });
+    if (!taken) std::erase(box, &message);
+    changed_.wait(lock, [&] { return !taken || message.state == Message::State::copied; });
+    end(lock, rank, signature, taken);
+  }
+
+  void receive(int rank, const Signature& signature, std::byte* data, const Deadline& deadline) {
+    std::unique_lock lock{mutex_};
+    begin(rank, signature);
+    auto& box = mailbox(signature.root, rank);
+    bool taken = await(lock, rank, signature, deadline, [&] { return !box.empty(); });
+    if (taken && box.front()->signature.digest() != signature.digest()) {
+      fail({signature.root}, mismatch_text(signature.root, box.front()->signature, rank, signature));
+      taken = false;
+    }
+    if (taken) {
+      Message& message = *box.front();
+      box.pop_front();
+      message.state = Message::State::taken;
+      lock.unlock();
+      const std::size_t size_bytes = signature.count * size_of(signature.dtype);
+      if (size_bytes > 0) std::memcpy(data, message.data, size_bytes);
+      lock.lock();
+      message.state = Message::State::copied;
+      changed_.notify_all();
+    }
+    end(lock, rank, signature, taken);
+  }
+
+  void abort(int rank, std::string_view reason) {
+    const std::lock_guard lock{mutex_};
+    fail({rank}, fmt::format("rank {} gave up: {}", rank, reason));
+  }
+
+  void throw_if_failed(int rank, const Signature& signature) {
+    const std::lock_guard lock{mutex_};
+    if (failure_) throw_failure(describe(signature), rank, true);
+  }
+
+  /// Takes the rank out of the group and returns whether it was the last, so that the hub is to be deleted.
+  [[nodiscard]] bool leave(int rank) noexcept {
+    const std::lock_guard lock{mutex_};
+    seats_[to_index(rank)].has_left = true;
+    changed_.notify_all();
+    return --references_ == 0;
+  }
+
+  struct Seat {
+    bool has_arrived = false;
+    bool has_left = false;
+    bool is_busy = false;
+    Signature signature{};
+    const std::byte* in = nullptr;
+    std::byte* out = nullptr;
+  };
+
+ private:
+  struct Message {
+    enum class State : std::uint8_t { offered, taken, copied };
+    Signature signature{};
+    const std::byte* data = nullptr;
+    State state = State::offered;
+  };
+  struct Failure {
+    std::vector<int> blamed{};
+    std::string text{};
+  };
+
+  [[nodiscard]] static std::size_t to_index(int rank) noexcept { return static_cast<std::size_t>(rank); }
+
+  [[nodiscard]] std::deque<Message*>& mailbox(int from, int to) noexcept {
+    return mailboxes_[to_index(from) * to_index(size_) + to_index(to)];
+  }
+
+  // Returns whether it was woken, false at the deadline.
+  bool wait(std::unique_lock<std::mutex>& lock, const Deadline& deadline) {
+    if (deadline.is_never()) {
+      changed_.wait(lock);
+      return true;
+    }
+    return changed_.wait_until(lock, deadline.time()) == std::cv_status::no_timeout;
+  }
+
+  [[nodiscard]] std::uint64_t enter(int rank, const Signature& signature, Views views, const Deadline& deadline) {
+    std::unique_lock lock{mutex_};
+    begin(rank, signature);
+    Seat& seat = seats_[to_index(rank)];
+    seat.in = views.first;
+    seat.out = views.second;
+    const std::uint64_t round = rounds_entered_;
+    if (++num_entered_ == size_) {
+      compare_signatures();
+      if (!failure_) {
+        num_entered_ = 0;
+        ++rounds_entered_;
+      }
+      changed_.notify_all();
+    }
+    const bool entered = await(lock, rank, signature, deadline, [&] { return rounds_entered_ > round; });
+    if (!entered) throw_failure(describe(signature), rank, false);
+    return round;
+  }
+
+  void begin(int rank, const Signature& signature) {
+    if (failure_) throw_failure(describe(signature), rank, true);
+    Seat& seat = seats_[to_index(rank)];
+    seat.signature = signature;
+    seat.is_busy = true;
+  }
+
+  void end(const std::unique_lock<std::mutex>& /*held*/, int rank, const Signature& signature, bool succeeded) {
+    seats_[to_index(rank)].is_busy = false;
+    if (!succeeded) throw_failure(describe(signature), rank, false);
+  }
+
+  // Waits for done(). Returns false with failure_ set if it cannot come any more, or not by the deadline.
+  template <class Done>
+  bool await(std::unique_lock<std::mutex>& lock, int rank, const Signature& signature, const Deadline& deadline,
+             const Done& done) {
+    bool in_time = true;
+    for (;;) {
+      if (done()) return true;  // first: whoever has done its part may have left since
+      if (failure_) return false;
+      if (const auto gone = absent(signature, [](const Seat& seat) { return seat.has_left; }); !gone.empty()) {
+        fail(gone, fmt::format("{} left the group before", ranks_text(gone)));
+        return false;
+      }
+      if (!in_time) {
+        fail_late(rank, signature, deadline);
+        return false;
+      }
+      in_time = wait(lock, deadline);
+    }
+  }
+
+  // The ranks whose part in the operation is missing and of which missing(seat) is true.
+  template <class Missing>
+  [[nodiscard]] std::vector<int> absent(const Signature& signature, const Missing& missing) const {
+    const bool is_message = signature.operation == Operation::send || signature.operation == Operation::receive;
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size_; ++rank) {
+      if ((!is_message || rank == signature.root) && missing(seats_[to_index(rank)])) ranks.push_back(rank);
+    }
+    return ranks;
+  }
+
+  void fail_late(int rank, const Signature& signature, const Deadline& deadline) {
+    const auto late = absent(signature, [&](const Seat& seat) {
+      return &seat != &seats_[to_index(rank)] && !(seat.is_busy && seat.signature == signature);
+    });
+    std::string text = fmt::format("{} did not answer in {}", ranks_text(late), deadline.budget_text());
+    for (const int other : late) {
+      const Seat& seat = seats_[to_index(other)];
+      if (seat.is_busy) text += fmt::format("; rank {} is in {}", other, describe(seat.signature));
+    }
+    fail(late, text);
+  }
+
+  void compare_signatures() {
+    const Signature& first = seats_[0].signature;
+    std::vector<int> others;
+    for (int rank = 1; rank < size_; ++rank) {
+      if (seats_[to_index(rank)].signature != first) others.push_back(rank);
+    }
+    if (!others.empty()) {
+      others.insert(others.begin(), 0);
+      fail(others, mismatch_text(others[1], seats_[to_index(others[1])].signature, 0, first));
+    }
+  }
+
+  [[nodiscard]] static std::string mismatch_text(int a, const Signature& of_a, int b, const Signature& of_b) {
+    return fmt::format("rank {} called {}, rank {} {}", a, describe(of_a), b, describe(of_b));
+  }
+
+  void fail(std::vector<int> blamed, std::string text) {
+    if (!failure_) failure_ = Failure{std::move(blamed), std::move(text)};
+    changed_.notify_all();
+  }
+
+  [[noreturn]] void throw_failure(const std::string& operation, int rank, bool is_later) const {
+    throw CollectiveError{operation, rank, failure_->blamed,
+                          fmt::format("{}: {}{}", place_text(operation, rank, size_),
+                                      is_later ? "the group was lost before: " : "", failure_->text)};
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const int size_;
+  int references_;
+  std::vector<Seat> seats_;
+  std::vector<std::deque<Message*>> mailboxes_;
+  int num_entered_ = 0;
+  int num_finished_ = 0;
+  std::uint64_t rounds_entered_ = 0;
+  std::uint64_t rounds_finished_ = 0;
+  std::optional<Failure> failure_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/reduce.hpp
+// The arithmetic of reductions: elements of several buffers become one. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is the type in which elements of type T are combined: float for the half types, so that a sum is rounded once; a
+/// byte for bool, because memory that a peer has sent may hold other values than 0 and 1.
+template <class T>
+using Accumulator = std::conditional_t<std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>, float,
+                                       std::conditional_t<std::is_same_v<T, bool>, unsigned char, T>>;
+
+// By the bits, because -ffast-math lets the compiler believe that there are no NaNs.
+template <class A>
+[[nodiscard]] constexpr bool is_nan(A value) noexcept {
+  if constexpr (std::is_same_v<A, float>) {
+    return (std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFU) > 0x7F800000U;
+  } else if constexpr (std::is_same_v<A, double>) {
+    return (std::bit_cast<std::uint64_t>(value) & 0x7FFFFFFFFFFFFFFFU) > 0x7FF0000000000000U;
+  } else {
+    return false;
+  }
+}
+
+/// Combines two values. A NaN wins over every number in min and max; signed integers wrap.
+template <ReduceOp op, class A>
+[[nodiscard]] constexpr A combine(A a, A b) noexcept {
+  if constexpr (op == ReduceOp::min) {
+    return b < a || is_nan(b) ? (is_nan(a) ? a : b) : a;
+  } else if constexpr (op == ReduceOp::max) {
+    return a < b || is_nan(b) ? (is_nan(a) ? a : b) : a;
+  } else if constexpr (std::is_integral_v<A>) {
+    // In 64 bits without a sign: neither the promotion of small types to int nor overflow can then be undefined.
+    const auto x = static_cast<std::uint64_t>(a);
+    const auto y = static_cast<std::uint64_t>(b);
+    return static_cast<A>(op == ReduceOp::product ? x * y : x + y);
+  } else {
+    return op == ReduceOp::product ? a * b : a + b;
+  }
+}
+
+// Bytes are read by memcpy: a user's buffer may lie at any address (a slice of a packed record, a received message).
+template <class T>
+void load_block(Accumulator<T>* to, const std::byte* from, std::size_t count) noexcept {
+  if constexpr (std::is_same_v<T, Accumulator<T>>) {
+    std::memcpy(to, from, count * sizeof(T));
+  } else if constexpr (std::is_same_v<T, bool>) {
+    for (std::size_t i = 0; i < count; ++i) to[i] = from[i] != std::byte{0} ? 1 : 0;
+  } else {
+    for (std::size_t i = 0; i < count; ++i) {
+      T element{};
+      std::memcpy(&element, from + i * sizeof(T), sizeof(T));
+      to[i] = static_cast<float>(element);
+    }
+  }
+}
+
+template <class T>
+void store_block(std::byte* to, const Accumulator<T>* from, std::size_t count) noexcept {
+  if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const T element{from[i]};
+      std::memcpy(to + i * sizeof(T), &element, sizeof(T));
+    }
+  } else {
+    std::memcpy(to, from, count * sizeof(T));
+  }
+}
+
+template <class T, ReduceOp op>
+void reduce_typed(std::byte* out, std::span<const std::byte* const> sources, std::size_t count) noexcept {
+  using A = Accumulator<T>;
+  constexpr std::size_t block = 4096 / sizeof(A);  // two blocks stay in the first-level cache
+  alignas(64) A sum[block];
+  alignas(64) A next[block];
+  for (std::size_t begin = 0; begin < count; begin += block) {
+    const std::size_t n = std::min(block, count - begin);
+    load_block<T>(sum, sources[0] + begin * sizeof(T), n);
+    for (const std::byte* source : sources.subspan(1)) {
+      load_block<T>(next, source + begin * sizeof(T), n);
+      for (std::size_t i = 0; i < n; ++i) sum[i] = combine<op>(sum[i], next[i]);
+    }
+    if constexpr (op == ReduceOp::average && std::is_floating_point_v<A>) {
+      const A divisor = static_cast<A>(sources.size());
+      for (std::size_t i = 0; i < n; ++i) sum[i] /= divisor;
+    }
+    store_block<T>(out + begin * sizeof(T), sum, n);
+  }
+}
+
+// On bool, sum is "any" and product is "all": what max and min are.
+[[nodiscard]] constexpr ReduceOp effective_op(Dtype dtype, ReduceOp op) noexcept {
+  if (dtype != Dtype::boolean) return op;
+  return op == ReduceOp::sum || op == ReduceOp::average ? ReduceOp::max : op == ReduceOp::product ? ReduceOp::min : op;
+}
+
+/// Combines count elements of all sources, in their order, into out; out may be one of the sources. The order makes
+/// results a function of the ranks' values alone: equal bits on every rank, with every backend and in every run.
+/// Cost: reads every source once and writes out once.
+inline void reduce(void* out, std::span<const std::byte* const> sources, std::size_t count, Dtype dtype, ReduceOp op) {
+  auto* bytes = static_cast<std::byte*>(out);
+  visit_dtype(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    switch (effective_op(dtype, op)) {
+      case ReduceOp::sum:
+        return reduce_typed<T, ReduceOp::sum>(bytes, sources, count);
+      case ReduceOp::average:
+        return reduce_typed<T, ReduceOp::average>(bytes, sources, count);
+      case ReduceOp::min:
+        return reduce_typed<T, ReduceOp::min>(bytes, sources, count);
+      case ReduceOp::max:
+        return reduce_typed<T, ReduceOp::max>(bytes, sources, count);
+      case ReduceOp::product:
+        return reduce_typed<T, ReduceOp::product>(bytes, sources, count);
+    }
+  });
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/rendezvous.hpp
+// How the ranks of a new group find each other in a store. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns what a store holds under key right now.
+[[nodiscard]] inline std::optional<std::string> peek(Store& store, std::string_view key) {
+  return store.get(key, Deadline::after(std::chrono::nanoseconds{0}));
+}
+
+/// Announces this rank to the next group of that kind on the store and returns the group's prefix for keys. A store may
+/// serve several groups, one after the other or at once: every rank's n-th connect with a kind belongs to group n.
+[[nodiscard]] inline std::string enter_group(Store& store, std::string_view kind, const World& world) {
+  for (int number = 0;; ++number) {
+    std::string prefix = fmt::format("{}/{}/", kind, number);
+    const std::string key = fmt::format("{}here/{}", prefix, world.rank);
+    if (peek(store, key)) continue;  // an earlier connect of this very rank: nobody else sets this key
+    store.set(key, world.host);
+    return prefix;
+  }
+}
+
+/// Waits until every rank has left something under prefix + stage + "/" + rank, and returns the values by rank; a rank
+/// that did not come by the deadline has none.
+[[nodiscard]] inline std::vector<std::optional<std::string>> await_all(Store& store, const std::string& prefix,
+                                                                       std::string_view stage, const World& world,
+                                                                       const Deadline& deadline) {
+  std::vector<std::optional<std::string>> values;
+  for (int rank = 0; rank < world.size; ++rank) {
+    values.push_back(store.get(fmt::format("{}{}/{}", prefix, stage, rank), deadline));
+  }
+  return values;
+}
+
+/// Throws ConfigError if the world makes no sense.
+inline void check_world(const World& world) {
+  if (world.size >= 1 && world.rank >= 0 && world.rank < world.size) return;
+  throw ConfigError{fmt::format("connect: World::rank is {} and World::size is {}; ranks count from 0 to size - 1",
+                                world.rank, world.size)};
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/local.hpp
+// The backend that joins threads of one process by their common memory. Collectives room: nothing but std.
+
+namespace railyard::inline v0_1 {
+
+/// Joins threads of one process: every rank reads and writes the others' buffers where they are. Needs no library and
+/// opens no socket; a race in it is visible to ThreadSanitizer. Reductions add in the order of ranks.
+/// Cost: all_reduce reads each buffer once and writes it once, shared among the ranks; two waits.
+class Local {
+ public:
+  static constexpr std::string_view name = "Local";
+  static constexpr Reach reach = Reach::process;
+  static constexpr DeviceKind device_kind = DeviceKind::cpu;
+
+  struct Options {};
+
+  static void check(const Options& /*options*/) noexcept {}
+
+  /// Joins the group. store outlives the call only.
+  /// Throws: CollectiveError that names the ranks which did not come; ConfigError if rank 0 is in another process.
+  [[nodiscard]] static std::unique_ptr<Local> connect(const Options& /*options*/, const World& world, Store& store,
+                                                      const Deadline& deadline) {
+    detail::check_world(world);
+    if (world.size == 1) return std::unique_ptr<Local>{new Local{world, nullptr}};
+    const std::string prefix = detail::enter_group(store, name, world);
+    // Owned from here on: when arrive() throws, the destructor gives this rank's share of the hub back.
+    std::unique_ptr<Local> local{new Local{world, find_hub(prefix, world, store, deadline)}};
+    local->hub_->arrive(world, deadline, [&](int rank) { return claim(prefix, rank, store); });
+    return local;
+  }
+
+  Local(const Local&) = delete;
+  Local& operator=(const Local&) = delete;
+  ~Local() {
+    if (hub_ != nullptr && hub_->leave(world_.rank)) delete hub_;
+  }
+
+  FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
+    const auto signature = arguments().all_reduce(data, op);
+    auto* mine = static_cast<std::byte*>(data.data);
+    return run(signature, mine, mine, call, [&](const Seats& seats) {
+      const auto [begin, count] = slice_of(data.count);
+      const std::size_t offset = begin * size_of(data.dtype);
+      std::vector<const std::byte*> sources;
+      for (const auto& seat : seats) sources.push_back(seat.in + offset);
+      detail::reduce(mine + offset, sources, count, data.dtype, op);
+      for (const auto& seat : seats) {
+        if (seat.out != mine) copy(seat.out + offset, mine + offset, count, data.dtype);
+      }
+    });
+  }
+
+  FinishedWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) {
+    const auto signature = arguments().reduce_scatter(in, out, op);
+    return run(signature, in.data, out.data, call, [&](const Seats& seats) {
+      std::vector<const std::byte*> sources;
+      for (const auto& seat : seats) sources.push_back(seat.in + rank_index() * out.size_bytes());
+      detail::reduce(out.data, sources, out.count, out.dtype, op);
+    });
+  }
+
+  FinishedWork broadcast(Buffer data, int root, const Call& call) {
+    const auto signature = arguments().broadcast(data, root);
+    return run(signature, data.data, data.data, call, [&](const Seats& seats) {
+      if (world_.rank != root) copy(data.data, seats[to_index(root)].in, data.count, data.dtype);
+    });
+  }
+
+  FinishedWork all_gather(ConstBuffer in, Buffer out, const Call& call) {
+    const auto signature = arguments().all_gather(in, out);
+    return run(signature, in.data, out.data, call, [&](const Seats& seats) {
+      auto* to = static_cast<std::byte*>(out.data);
+      for (std::size_t rank = 0; rank < seats.size(); ++rank) {
+        copy(to + rank * in.size_bytes(), seats[rank].in, in.count, in.dtype);
+      }
+    });
+  }
+
+  FinishedWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
+    const auto signature = arguments().all_gather_uneven(in, out, counts);
+    return run(signature, in.data, out.data, call, [&](const Seats& seats) {
+      auto* to = static_cast<std::byte*>(out.data);
+      for (std::size_t rank = 0; rank < seats.size(); ++rank) {
+        copy(to, seats[rank].in, counts[rank], in.dtype);
+        to += counts[rank] * size_of(in.dtype);
+      }
+    });
+  }
+
+  FinishedWork gather(ConstBuffer in, Buffer out, int root, const Call& call) {
+    const auto signature = arguments().gather(in, out, root);
+    return run(signature, in.data, out.data, call, [&](const Seats& seats) {
+      auto* to = static_cast<std::byte*>(seats[to_index(root)].out);
+      copy(to + rank_index() * in.size_bytes(), in.data, in.count, in.dtype);
+    });
+  }
+
+  FinishedWork scatter(ConstBuffer in, Buffer out, int root, const Call& call) {
+    const auto signature = arguments().scatter(in, out, root);
+    return run(signature, in.data, out.data, call, [&](const Seats& seats) {
+      copy(out.data, seats[to_index(root)].in + rank_index() * out.size_bytes(), out.count, out.dtype);
+    });
+  }
+
+  FinishedWork all_to_all(ConstBuffer in, Buffer out, const Call& call) {
+    const auto signature = arguments().all_to_all(in, out);
+    return run(signature, in.data, out.data, call, [&](const Seats& seats) {
+      const std::size_t count = in.count / seats.size();
+      const std::size_t size_bytes = count * size_of(in.dtype);
+      auto* to = static_cast<std::byte*>(out.data);
+      for (std::size_t rank = 0; rank < seats.size(); ++rank) {
+        copy(to + rank * size_bytes, seats[rank].in + rank_index() * size_bytes, count, in.dtype);
+      }
+    });
+  }
+
+  FinishedWork barrier(const Call& call) {
+    return run({.operation = detail::Operation::barrier}, nullptr, nullptr, call, [](const Seats& /*seats*/) {});
+  }
+
+  FinishedWork send(ConstBuffer data, int peer, const Call& call) {
+    hub_or_alone(arguments().send(data, peer), [&](const auto& signature) {
+      hub_->send(world_.rank, signature, static_cast<const std::byte*>(data.data), call.deadline);
+    });
+    return {};
+  }
+
+  FinishedWork receive(Buffer data, int peer, const Call& call) {
+    hub_or_alone(arguments().receive(data, peer), [&](const auto& signature) {
+      hub_->receive(world_.rank, signature, static_cast<std::byte*>(data.data), call.deadline);
+    });
+    return {};
+  }
+
+  void abort(std::string_view reason) noexcept {
+    try {
+      if (hub_ != nullptr) {
+        hub_->abort(world_.rank, reason);
+      } else {
+        const std::lock_guard lock{alone_mutex_};
+        if (alone_failure_.empty()) alone_failure_ = fmt::format("rank 0 gave up: {}", reason);
+      }
+    } catch (...) {  // out of memory: nothing can be told to anybody
+    }
+  }
+
+ private:
+  using Seats = std::vector<detail::LocalHub::Seat>;
+
+  Local(const World& world, detail::LocalHub* hub) : world_(world), hub_(hub) {}
+
+  [[nodiscard]] static std::size_t to_index(int rank) noexcept { return static_cast<std::size_t>(rank); }
+  [[nodiscard]] std::size_t rank_index() const noexcept { return to_index(world_.rank); }
+  [[nodiscard]] detail::Arguments arguments() const noexcept { return {world_, device_kind}; }
+
+  // A key of a store can be set once, which makes it a lock that is taken once: either the late rank claims its seat
+  // and will release its share of the hub, or a rank that waited in vain claims it and the late rank keeps away.
+  [[nodiscard]] static bool claim(const std::string& prefix, int rank, Store& store) {
+    try {
+      store.set(fmt::format("{}seat/{}", prefix, rank), "");
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  [[nodiscard]] static detail::LocalHub* find_hub(const std::string& prefix, const World& world, Store& store,
+                                                  const Deadline& deadline) {
+    struct Address {
+      detail::LocalHub* hub;
+      pid_t process;
+    };
+    const std::string key = prefix + "hub";
+    if (world.rank == 0) {
+      auto hub = std::make_unique<detail::LocalHub>(world.size);
+      const Address address{hub.get(), ::getpid()};
+      std::string bytes(sizeof address, '\0');
+      std::memcpy(bytes.data(), &address, sizeof address);
+      store.set(key, bytes);
+      return hub.release();
+    }
+    const auto bytes = store.get(key, deadline);
+    const std::string place = detail::place_text("connect", world.rank, world.size);
+    if (!bytes) {
+      throw CollectiveError{
+          "connect", world.rank, {0}, fmt::format("{}: rank 0 did not connect in {}", place, deadline.budget_text())};
+    }
+    Address address{};
+    std::memcpy(&address, bytes->data(), std::min(sizeof address, bytes->size()));
+    if (address.process != ::getpid()) {
+      throw ConfigError{fmt::format("{}: Local joins threads of one process, but rank 0 is in process {}; use Gloo",
+                                    place, address.process)};
+    }
+    if (!claim(prefix, world.rank, store)) {
+      throw CollectiveError{"connect",
+                            world.rank,
+                            {world.rank},
+                            fmt::format("{}: the others gave up before rank {} came", place, world.rank)};
+    }
+    return address.hub;
+  }
+
+  template <class Work>
+  FinishedWork run(const detail::Signature& signature, const void* in, void* out, const Call& call, const Work& work) {
+    if (hub_ == nullptr) {
+      throw_if_alone_failed(signature);
+      detail::LocalHub::Seat alone{};
+      alone.in = static_cast<const std::byte*>(in);
+      alone.out = static_cast<std::byte*>(out);
+      work(Seats{alone});
+      return {};
+    }
+    hub_->run(world_.rank, signature, {static_cast<const std::byte*>(in), static_cast<std::byte*>(out)}, call.deadline,
+              work);
+    return {};
+  }
+
+  template <class Work>
+  void hub_or_alone(const detail::Signature& signature, const Work& work) {
+    if (hub_ != nullptr) work(signature);  // a world of one has no peer: its arguments were refused before
+  }
+
+  void throw_if_alone_failed(const detail::Signature& signature) {
+    const std::lock_guard lock{alone_mutex_};
+    if (alone_failure_.empty()) return;
+    const std::string operation = detail::describe(signature);
+    throw CollectiveError{
+        operation, 0, {0}, fmt::format("{}: {}", detail::place_text(operation, 0, 1), alone_failure_)};
+  }
+
+  static void copy(void* to, const void* from, std::size_t count, Dtype dtype) noexcept {
+    if (count > 0) std::memcpy(to, from, count * size_of(dtype));
+  }
+
+  // The part of count elements that this rank reduces for all: slices of whole cache lines, so that no two ranks write
+  // to one line of an aligned buffer.
+  [[nodiscard]] std::pair<std::size_t, std::size_t> slice_of(std::size_t count) const noexcept {
+    const auto size = to_index(world_.size);
+    const std::size_t slice = ((count + size - 1) / size + 63) / 64 * 64;
+    const std::size_t begin = std::min(count, rank_index() * slice);
+    return {begin, std::min(slice, count - begin)};
+  }
+
+  World world_;
+  detail::LocalHub* hub_;  // owned by all ranks together; the last one to leave deletes it
+  std::mutex alone_mutex_;
+  std::string alone_failure_{};  // why a world of one was given up
+};
+static_assert(Backend<Local>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/shuffle.hpp
+// The order of an epoch and who gets which part of a batch: pure arithmetic, equal on every machine. Data room.
+
+#include <numeric>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Mixes bits so that neighbouring inputs (seed 1 and 2, epoch 0 and 1) give unrelated outputs.
+// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014 (the finaliser of SplitMix64).
+[[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t bits) noexcept {
+  bits += 0x9E3779B97F4A7C15U;
+  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
+  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
+  return bits ^ (bits >> 31U);
+}
+
+// Derives the seed of one use of a run's seed.
+[[nodiscard]] constexpr std::uint64_t derive_seed(std::uint64_t seed, std::uint64_t use) noexcept {
+  return mix_bits(mix_bits(seed) ^ mix_bits(~use));
+}
+
+// Draws numbers. Neither LibTorch's generator nor std::shuffle would do: the first differs between its releases, the
+// second between standard libraries, and an order must be the same wherever a run goes on.
+class Draws {
+ public:
+  constexpr explicit Draws(std::uint64_t seed) noexcept : state_(seed) {}
+
+  // Draws a number below limit, each with equal probability.
+  [[nodiscard]] constexpr std::uint64_t below(std::uint64_t limit) noexcept {
+    const std::uint64_t excess = (0 - limit) % limit;  // 2^64 mod limit: the lowest draws, which would come once more
+    std::uint64_t draw = next();
+    while (draw < excess) draw = next();
+    return draw % limit;
+  }
+
+ private:
+  constexpr std::uint64_t next() noexcept {
+    const std::uint64_t drawn = mix_bits(state_);
+    state_ += 0x9E3779B97F4A7C15U;
+    return drawn;
+  }
+
+  std::uint64_t state_;
+};
+
+// Returns 0 to count - 1 in order.
+[[nodiscard]] inline std::vector<std::size_t> ordered_indices(std::size_t count) {
+  std::vector<std::size_t> indices(count);
+  std::iota(indices.begin(), indices.end(), std::size_t{0});
+  return indices;
+}
+
+// Returns 0 to count - 1 in an order that is a function of count and seed only.
+[[nodiscard]] inline std::vector<std::size_t> shuffled_indices(std::size_t count, std::uint64_t seed) {
+  std::vector<std::size_t> indices = ordered_indices(count);
+  Draws draws{seed};
+  for (std::size_t left = count; left > 1; --left) std::swap(indices[left - 1], indices[draws.below(left)]);
+  return indices;
+}
+
+// A half-open range of positions.
+struct Range {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+
+  [[nodiscard]] constexpr std::size_t size() const noexcept { return end - begin; }
+  friend constexpr bool operator==(const Range&, const Range&) noexcept = default;
+};
+
+// Returns part number `part` of `parts` of the range: contiguous, sizes differ by at most one, larger ones first.
+[[nodiscard]] constexpr Range part_of(Range whole, std::size_t part, std::size_t parts) noexcept {
+  const std::size_t smaller = whole.size() / parts;
+  const std::size_t larger_ones = whole.size() % parts;
+  const std::size_t begin = whole.begin + part * smaller + (part < larger_ones ? part : larger_ones);
+  return {begin, begin + smaller + (part < larger_ones ? 1 : 0)};
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/table.hpp
+// A table of numbers with a label per row, and its division into parts. Data room: core and the standard library only.
+
+#include <fmt/ranges.h>
+
+namespace railyard::inline v0_1 {
+
+/// Holds rows of numbers, each with an integer label. Cheap to copy, and safe to read from many threads: copies and
+/// parts share the numbers, which never change.
+class Table {
+ public:
+  /// Shapes: values holds row after row, one value per column; labels one number per row. Throws: ConfigError if the
+  /// sizes do not fit.
+  Table(std::vector<std::string> columns, std::vector<float> values, std::string label,
+        std::vector<std::int64_t> labels) {
+    if (columns.empty() || values.size() != labels.size() * columns.size()) {
+      throw ConfigError{fmt::format(
+          "a Table of {} columns and {} labels was given {} values: give at least one column, and columns x labels "
+          "values",
+          columns.size(), labels.size(), values.size())};
+    }
+    rows_ = std::make_shared<const std::vector<std::size_t>>(detail::ordered_indices(labels.size()));
+    storage_ = std::make_shared<const Storage>(
+        Storage{std::move(columns), std::move(values), std::move(label), std::move(labels)});
+  }
+
+  [[nodiscard]] std::size_t num_rows() const noexcept { return rows_->size(); }
+  /// The number of columns, the label not among them.
+  [[nodiscard]] std::size_t num_columns() const noexcept { return storage_->columns.size(); }
+  [[nodiscard]] const std::vector<std::string>& columns() const noexcept { return storage_->columns; }
+  /// The name of the label's column.
+  [[nodiscard]] const std::string& label() const noexcept { return storage_->label; }
+
+  /// The values of a row, which counts from 0 and is below num_rows().
+  [[nodiscard]] std::span<const float> row(std::size_t index) const noexcept {
+    return std::span{storage_->values}.subspan((*rows_)[index] * num_columns(), num_columns());
+  }
+  /// The label of a row.
+  [[nodiscard]] std::int64_t label_of(std::size_t index) const noexcept { return storage_->labels[(*rows_)[index]]; }
+
+  /// Returns the table of the given rows, in that order; a row may come more than once. Shares the numbers.
+  /// Throws: ConfigError if a row does not exist.
+  [[nodiscard]] Table select(std::span<const std::size_t> rows) const {
+    std::vector<std::size_t> chosen;
+    chosen.reserve(rows.size());
+    for (const std::size_t row : rows) {
+      if (row >= num_rows()) {
+        throw ConfigError{
+            fmt::format("row {} was selected from a table of {} rows: rows count from 0", row, num_rows())};
+      }
+      chosen.push_back((*rows_)[row]);
+    }
+    Table part = *this;
+    part.rows_ = std::make_shared<const std::vector<std::size_t>>(std::move(chosen));
+    return part;
+  }
+
+ private:
+  struct Storage {
+    std::vector<std::string> columns{};
+    std::vector<float> values{};
+    std::string label{};
+    std::vector<std::int64_t> labels{};
+  };
+
+  std::shared_ptr<const Storage> storage_;
+  std::shared_ptr<const std::vector<std::size_t>> rows_;
+};
+
+/// Divides the rows at random into one part per fraction. Every row lies in exactly one part; which one is a function
+/// of the seed and the number of rows only. Throws: ConfigError if a fraction is not above 0, if they do not sum to 1,
+/// or if a part would be empty.
+[[nodiscard]] inline std::vector<Table> split(const Table& table, const std::vector<double>& fractions,
+                                              std::uint64_t seed = 0) {
+  const double sum = std::accumulate(fractions.begin(), fractions.end(), 0.0);
+  bool above_zero = true;
+  for (const double fraction : fractions) above_zero = above_zero && fraction > 0;
+  if (fractions.empty() || !above_zero || std::abs(sum - 1) > 1e-6) {
+    throw ConfigError{
+        fmt::format("split() was given the fractions {{{}}}, whose sum is {}: give fractions above 0 that "
+                    "sum to 1, such as {{0.8, 0.2}}",
+                    fmt::join(fractions, ", "), sum)};
+  }
+  const std::vector<std::size_t> order = detail::shuffled_indices(table.num_rows(), seed);
+  std::vector<Table> parts;
+  double up_to = 0;
+  std::size_t begin = 0;
+  for (std::size_t part = 0; part < fractions.size(); ++part) {
+    up_to += fractions[part];
+    const bool is_last = part + 1 == fractions.size();
+    const auto rounded = static_cast<std::size_t>(std::llround(up_to * static_cast<double>(order.size())));
+    const std::size_t end = is_last ? order.size() : std::min(rounded, order.size());
+    if (end <= begin) {
+      throw ConfigError{
+          fmt::format("split() of {} rows leaves part {} (fraction {}) without a row: use a larger "
+                      "fraction or more rows",
+                      order.size(), part, fractions[part])};
+    }
+    parts.push_back(table.select(std::span{order}.subspan(begin, end - begin)));
+    begin = end;
+  }
+  return parts;
+}
+
+/// Does the same for a list of fractions written out, so that the parts can be named.
+/// Example: const auto [training, test] = ry::split(table, {0.8, 0.2}, 1);
+template <std::size_t N>
+[[nodiscard]] std::array<Table, N> split(const Table& table, const double (&fractions)[N], std::uint64_t seed = 0) {
+  const std::vector<Table> parts = split(table, std::vector<double>(fractions, fractions + N), seed);
+  return [&]<std::size_t... I>(std::index_sequence<I...>) { return std::array<Table, N>{parts[I]...}; }
+  (std::make_index_sequence<N>{});
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/read_csv.hpp
+// Reads a table from a file of comma-separated values (RFC 4180). Data room: core and the standard library only.
+
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+
+namespace railyard::inline v0_1 {
+
+/// Says how read_csv() takes a file.
+struct CsvOptions {
+  std::string label{};  ///< the column that holds the labels, as integers; it must be given
+};
+
+namespace detail {
+
+// Cuts text into records of fields. A record may span lines, where a quoted field holds a line break.
+class CsvReader {
+ public:
+  CsvReader(std::string_view text, std::string file) : text_(text), file_(std::move(file)) {
+    if (text_.starts_with("\xEF\xBB\xBF")) text_.remove_prefix(3);
+    if (text_.starts_with("\xFF\xFE") || text_.starts_with("\xFE\xFF")) {
+      throw DataError{fmt::format("{} is UTF-16 text: save it as UTF-8", file_)};
+    }
+  }
+
+  // The line on which the last record began, from 1.
+  [[nodiscard]] std::size_t line() const noexcept { return record_line_; }
+
+  // Reads the next record that is not a blank line; false at the end.
+  bool next(std::vector<std::string>& fields) {
+    while (position_ < text_.size()) {
+      fields.clear();
+      record_line_ = line_;
+      const bool was_quoted = text_[position_] == '"';
+      bool more = true;
+      while (more) more = read_field(fields);
+      if (fields.size() > 1 || !fields.front().empty() || was_quoted) return true;
+    }
+    return false;
+  }
+
+  [[noreturn]] void fail(std::string_view what) const {
+    throw DataError{fmt::format("{}:{}: {}", file_, record_line_, what)};
+  }
+
+ private:
+  // Reads one field; true if another one follows in this record.
+  bool read_field(std::vector<std::string>& fields) {
+    std::string field;
+    if (position_ < text_.size() && text_[position_] == '"') {
+      field = read_quoted(fields.size());
+    } else {
+      while (position_ < text_.size() && !is_end_of_field(text_[position_])) {
+        if (text_[position_] == '"') {
+          fail(fmt::format("field {} has a quote in its middle: quote the whole field and double the quotes inside it",
+                           fields.size() + 1));
+        }
+        field += text_[position_++];
+      }
+    }
+    fields.push_back(std::move(field));
+    return !end_field();
+  }
+
+  std::string read_quoted(std::size_t index) {
+    std::string field;
+    ++position_;
+    while (true) {
+      if (position_ >= text_.size()) fail(fmt::format("field {} opens a quote that is never closed", index + 1));
+      const char c = text_[position_++];
+      if (c == '"') {
+        if (position_ >= text_.size() || text_[position_] != '"') break;
+        ++position_;
+      }
+      if (c == '\n') ++line_;
+      field += c;
+    }
+    if (position_ < text_.size() && !is_end_of_field(text_[position_])) {
+      fail(fmt::format("field {} goes on after its closing quote", index + 1));
+    }
+    return field;
+  }
+
+  // Steps over what ends a field; true if it ends the record as well.
+  bool end_field() {
+    if (position_ >= text_.size()) return true;
+    const char c = text_[position_++];
+    if (c == ',') return false;
+    if (c == '\r' && position_ < text_.size() && text_[position_] == '\n') ++position_;
+    ++line_;
+    return true;
+  }
+
+  static bool is_end_of_field(char c) noexcept { return c == ',' || c == '\n' || c == '\r'; }
+
+  std::string_view text_;
+  std::string file_;
+  std::size_t position_ = 0;
+  std::size_t line_ = 1;
+  std::size_t record_line_ = 1;
+};
+
+// Returns the number that the whole text spells, blanks around it aside; from_chars is the same in every locale.
+template <class Number>
+[[nodiscard]] std::optional<Number> number_of(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return std::nullopt;
+  text = text.substr(first, text.find_last_not_of(" \t") - first + 1);
+  if (text.size() > 1 && text.front() == '+' && text[1] != '-') text.remove_prefix(1);
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+[[nodiscard]] inline std::string read_whole(const std::filesystem::path& path) {
+  std::error_code no_error;
+  errno = 0;
+  std::ifstream file{path, std::ios::binary};
+  if (!file || std::filesystem::is_directory(path, no_error)) {
+    const int code = errno;
+    throw DataError{fmt::format("cannot read \"{}\" (working directory {}): {}", path.string(),
+                                std::filesystem::current_path(no_error).string(),
+                                file ? "it is a directory" : std::strerror(code == 0 ? ENOENT : code))};
+  }
+  std::string text{std::istreambuf_iterator<char>{file}, std::istreambuf_iterator<char>{}};
+  if (file.bad()) throw DataError{fmt::format("reading \"{}\" failed: {}", path.string(), std::strerror(errno))};
+  return text;
+}
+
+// Returns where the label's column is, after a look at the names.
+[[nodiscard]] inline std::size_t find_label(const CsvReader& reader, const std::vector<std::string>& header,
+                                            const std::string& label) {
+  std::optional<std::size_t> found;
+  std::string names;
+  for (std::size_t column = 0; column < header.size(); ++column) {
+    for (std::size_t other = 0; other < column; ++other) {
+      if (header[other] == header[column]) {
+        reader.fail(fmt::format("the header names the column \"{}\" twice", header[column]));
+      }
+    }
+    names += (column == 0 ? "\"" : ", \"") + header[column] + '"';
+    if (header[column] == label) found = column;
+  }
+  if (!found) {
+    reader.fail(
+        fmt::format("there is no column \"{}\"; the first line, which must be a header, names: {}. Set .label to "
+                    "one of them",
+                    label, names));
+  }
+  if (header.size() < 2) reader.fail("there is no column beside the label's");
+  return *found;
+}
+
+inline void append_record(const CsvReader& reader, const std::vector<std::string>& header, std::size_t label,
+                          const std::vector<std::string>& fields, std::vector<float>& values,
+                          std::vector<std::int64_t>& labels) {
+  if (fields.size() != header.size()) {
+    reader.fail(fmt::format("the record has {} fields, the header {}", fields.size(), header.size()));
+  }
+  for (std::size_t column = 0; column < fields.size(); ++column) {
+    if (column == label) continue;
+    const auto value = number_of<float>(fields[column]);
+    if (!value) {
+      reader.fail(fmt::format("column \"{}\" holds \"{}\", which is no number that a float can hold", header[column],
+                              fields[column]));
+    }
+    values.push_back(*value);
+  }
+  const auto number = number_of<std::int64_t>(fields[label]);
+  if (!number) {
+    reader.fail(fmt::format("the label's column \"{}\" holds \"{}\", which is no integer: number the classes from 0",
+                            header[label], fields[label]));
+  }
+  labels.push_back(*number);
+}
+
+}  // namespace detail
+
+/// Reads a file of comma-separated values: a header line, then a row of numbers per record, one of them the label.
+/// Quoted fields, CRLF, a byte order mark and blank lines are taken as they come.
+/// Throws: DataError that names file, line and column if the file is missing or is not such a file; ConfigError if
+/// options.label is empty. Example: auto table = ry::read_csv("digits.csv", {.label = "digit"});
+[[nodiscard]] inline Table read_csv(const std::filesystem::path& path, const CsvOptions& options) {
+  if (options.label.empty()) {
+    throw ConfigError{
+        fmt::format("read_csv(\"{}\") was not told which column holds the labels: set .label", path.string())};
+  }
+  const std::string text = detail::read_whole(path);
+  detail::CsvReader reader{text, path.string()};
+  std::vector<std::string> header;
+  if (!reader.next(header))
+    throw DataError{fmt::format("{} is empty: it must begin with a header line", path.string())};
+  const std::size_t label = detail::find_label(reader, header, options.label);
+
+  std::vector<float> values;
+  std::vector<std::int64_t> labels;
+  std::vector<std::string> fields;
+  while (reader.next(fields)) detail::append_record(reader, header, label, fields, values, labels);
+  if (labels.empty()) throw DataError{fmt::format("{} has a header but no records", path.string())};
+  header.erase(header.begin() + static_cast<std::ptrdiff_t>(label));
+  return {std::move(header), std::move(values), options.label, std::move(labels)};
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/system.hpp
+// What the kernel offers, made safe to use: descriptors, futexes, times and messages of failed calls. Workers room.
+
+#include <linux/futex.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Owns one file descriptor.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) noexcept : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  ~Descriptor() { reset(); }
+
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  [[nodiscard]] bool is_open() const noexcept { return fd_ >= 0; }
+  void reset() noexcept {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+/// Says what a failed call of the system means, and what to do where that is known.
+[[nodiscard]] inline std::string explain_errno(int error) {
+  const std::string text = std::generic_category().message(error);
+  if (error == EMFILE) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    return fmt::format("{} (this process may have {} descriptors: raise the limit with ulimit -n, or close some)", text,
+                       limit.rlim_cur);
+  }
+  if (error == EAGAIN) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NPROC, &limit);
+    const auto count = limit.rlim_cur == RLIM_INFINITY ? std::string{"unlimited"} : fmt::to_string(limit.rlim_cur);
+    return fmt::format("{} (the limit of processes is reached: see ulimit -u, here {}, and pids.max of the cgroup)",
+                       text, count);
+  }
+  return text;
+}
+
+[[noreturn]] inline void throw_system(std::string_view what, int error) {
+  throw Error{fmt::format("{}: {}", what, explain_errno(error))};
+}
+
+/// Takes over a new descriptor and moves it above 2, where it would end up if the program has closed its standard
+/// streams: later it would be overwritten or be taken for one.
+[[nodiscard]] inline Descriptor adopt(int fd, std::string_view what) {
+  if (fd < 0) throw_system(what, errno);
+  if (fd > 2) return Descriptor{fd};
+  const Descriptor low{fd};
+  const int moved = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
+  if (moved < 0) throw_system(what, errno);
+  return Descriptor{moved};
+}
+
+/// Makes a pipe, both ends closed on exec. Returns the end to read from, then the end to write to.
+[[nodiscard]] inline std::pair<Descriptor, Descriptor> make_pipe(int flags, std::string_view what) {
+  int ends[2] = {-1, -1};
+  if (::pipe2(ends, O_CLOEXEC | flags) != 0) throw_system(what, errno);
+  Descriptor second{ends[1]};  // is not lost if the first cannot be moved
+  Descriptor reader = adopt(ends[0], what);
+  if (second.get() > 2) return {std::move(reader), std::move(second)};
+  const int moved = ::fcntl(second.get(), F_DUPFD_CLOEXEC, 3);
+  if (moved < 0) throw_system(what, errno);
+  return {std::move(reader), Descriptor{moved}};
+}
+
+[[nodiscard]] inline std::int64_t monotonic_ns() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Deadline::Clock::now().time_since_epoch()).count();
+}
+
+[[nodiscard]] inline timespec to_timespec(std::chrono::nanoseconds time) noexcept {
+  const auto bounded = std::clamp(time, std::chrono::nanoseconds{0}, std::chrono::nanoseconds{std::chrono::hours{24}});
+  return {static_cast<std::time_t>(bounded.count() / 1'000'000'000),
+          static_cast<long>(bounded.count() % 1'000'000'000)};
+}
+
+/// Sleeps while word holds expected, for at most the given time; may return early. Works across processes.
+inline void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
+                       std::chrono::nanoseconds at_most) noexcept {
+  static_assert(sizeof(word) == sizeof(std::uint32_t) && std::atomic<std::uint32_t>::is_always_lock_free);
+  const timespec time = to_timespec(at_most);
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &time, nullptr, 0);
+}
+
+/// Wakes everybody who sleeps on word.
+inline void futex_wake(const std::atomic<std::uint32_t>& word) noexcept {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, 0x7FFFFFFF, nullptr, nullptr, 0);
+}
+
+/// Changes the word and wakes everybody who sleeps on it.
+inline void nudge(std::atomic<std::uint32_t>& word) noexcept {
+  word.fetch_add(1);
+  futex_wake(word);
+}
+
+[[nodiscard]] inline int open_pidfd(pid_t pid) noexcept {
+#ifdef SYS_pidfd_open
+  return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+#else
+  errno = ENOSYS;
+  return -1;
+#endif
+}
+
+inline void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal) noexcept {
+#ifdef SYS_pidfd_send_signal
+  ::syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0);
+#endif
+}
+
+[[nodiscard]] inline std::string host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
+  return name;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/exit_reason.hpp
+// Says in words why a process has ended or does not answer. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns the number behind key in a file of lines "key number", as the kernel writes them.
+[[nodiscard]] inline std::optional<std::uint64_t> number_in_file(const std::string& path, std::string_view key) {
+  std::ifstream file{path};
+  std::string name;
+  std::uint64_t value = 0;
+  while (file >> name >> value) {
+    if (name == key) return value;
+  }
+  return std::nullopt;
+}
+
+/// Counts kills by the kernel's out-of-memory killer, in this process's memory cgroup if that can be seen (version 2,
+/// then 1), and on the whole system otherwise.
+class OomCounter {
+ public:
+  OomCounter() : OomCounter(find_path()) {}
+  explicit OomCounter(std::string path) : path_(std::move(path)), before_(count()) {}
+
+  /// Has the counter moved since this object was made?
+  [[nodiscard]] bool has_moved() const { return count() > before_; }
+  [[nodiscard]] bool is_of_cgroup() const noexcept { return path_ != system_path; }
+
+ private:
+  static constexpr std::string_view system_path = "/proc/vmstat";
+
+  static std::string find_path() {
+    std::ifstream cgroups{"/proc/self/cgroup"};
+    for (std::string line; std::getline(cgroups, line);) {
+      std::string path;
+      if (line.starts_with("0::")) {
+        path = "/sys/fs/cgroup" + line.substr(3) + "/memory.events";
+      } else if (const auto at = line.find(":memory:"); at != std::string::npos) {
+        path = "/sys/fs/cgroup/memory" + line.substr(at + 8) + "/memory.oom_control";
+      }
+      if (!path.empty() && number_in_file(path, "oom_kill")) return path;
+    }
+    return std::string{system_path};
+  }
+  [[nodiscard]] std::uint64_t count() const { return number_in_file(path_, "oom_kill").value_or(0); }
+
+  std::string path_;
+  std::uint64_t before_;
+};
+
+[[nodiscard]] inline std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
+}
+
+/// Returns the likely reason for a signal that has ended a worker, other than SIGKILL.
+[[nodiscard]] inline std::string_view likely_reason(int signal) noexcept {
+  switch (signal) {
+    case SIGSEGV:
+      return "it used memory that is not its own, such as a null or dangling pointer";
+    case SIGABRT:
+      return "abort(): most likely an assertion, or an exception that left a thread or a noexcept function; "
+             "its standard error tells";
+    case SIGBUS:
+      return "it touched a mapping with no memory behind it: a file cut short, or /dev/shm is full";
+    case SIGFPE:
+      return "most likely an integer division by zero";
+    case SIGILL:
+      return "the processor does not know an instruction: built for another one (-march), or a trap of the compiler";
+    case SIGXFSZ:
+      return "a file grew beyond the limit (ulimit -f)";
+    case SIGXCPU:
+      return "the limit of processor time is used up (ulimit -t)";
+    case SIGSYS:
+      return "a system call is forbidden here (seccomp)";
+    case SIGPIPE:
+      return "it wrote to a pipe or socket that nobody reads";
+    case SIGTERM:
+    case SIGINT:
+    case SIGHUP:
+      return "somebody asked this one process to end";
+    default:
+      return "sent from outside or by itself";
+  }
+}
+
+/// Returns the sentence for a worker that a signal has ended.
+[[nodiscard]] inline std::string explain_signal(int signal, bool dumped_core, const OomCounter& oom) {
+  const std::string core = dumped_core ? "; a core dump was written" : "";
+  if (signal != SIGKILL) {
+    return fmt::format("killed by signal {} ({}): {}{}", signal, signal_name(signal), likely_reason(signal), core);
+  }
+  if (oom.has_moved()) {
+    return fmt::format(
+        "killed by signal 9 (SIGKILL): out of memory, most likely: the kernel's OOM killer has ended a "
+        "process {} since the start",
+        oom.is_of_cgroup() ? "of this memory cgroup" : "on this machine");
+  }
+  return "killed by signal 9 (SIGKILL) from outside: by a user, a batch system, or an OOM killer in user space";
+}
+
+/// Returns what the system says about a process: the letter of its state in /proc, 0 if it is gone.
+[[nodiscard]] inline char process_state(pid_t pid) {
+  std::ifstream file{fmt::format("/proc/{}/stat", pid)};
+  std::string text;
+  std::getline(file, text);
+  const auto end = text.rfind(')');  // the name before may hold anything
+  return end != std::string::npos && end + 2 < text.size() ? text[end + 2] : '\0';
+}
+
+[[nodiscard]] inline std::string_view describe_state(char state) noexcept {
+  switch (state) {
+    case 'T':
+      return "it is stopped (SIGSTOP or SIGTSTP): kill -CONT lets it go on";
+    case 't':
+      return "it is stopped by a debugger";
+    case 'D':
+      return "it is in uninterruptible sleep (state D): most likely a disk or a network file system does not answer";
+    case 'Z':
+    case 'X':
+    case '\0':
+      return "it has ended";
+    default:
+      return "it is running or runnable, but has had no chance to run: the machine may be overloaded or out of memory";
+  }
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/message_ring.hpp
+// A ring of bytes in shared memory that carries one worker's messages to its supervisor. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+inline constexpr std::size_t max_message_bytes = std::size_t{1} << 20U;
+inline constexpr std::size_t ring_bytes = std::size_t{1} << 21U;
+
+/// Wakes the supervisor, but only while it sleeps: a stream of messages costs one system call per nap, not per message.
+struct Bell {
+  std::atomic<std::uint32_t> armed{0};
+
+  void ring_if_armed(int event_fd) noexcept {
+    if (armed.load() != 0 && armed.exchange(0) != 0) ring(event_fd);
+  }
+  static void ring(int event_fd) noexcept {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(event_fd, &one, sizeof one);
+  }
+};
+
+/// Says what a record of the ring is. skip: nothing, up to the ring's beginning.
+enum class RecordKind : std::uint32_t { message, exit, skip };
+
+/// Holds the ring's positions, which only grow. Whoever dies in the middle of a write has not moved head: the record
+/// is absent, and everything before it is there.
+struct RingState {
+  alignas(64) std::atomic<std::uint64_t> head{0};  ///< written by the worker
+  alignas(64) std::atomic<std::uint64_t> tail{0};  ///< written by the supervisor
+  alignas(64) std::atomic<std::uint32_t> writer_waits{0};
+};
+
+struct Record {
+  RecordKind kind = RecordKind::message;
+  std::vector<std::byte> bytes{};
+};
+
+/// Views a ring. One thread writes at a time and one thread reads.
+class MessageRing {
+ public:
+  MessageRing(RingState& state, std::byte* bytes) noexcept : state_(&state), bytes_(bytes) {}
+
+  /// Appends a record, or returns false if there is no room.
+  [[nodiscard]] bool try_write(RecordKind kind, std::span<const std::byte> payload) noexcept {
+    std::uint64_t head = state_->head.load(std::memory_order_relaxed);
+    const std::uint64_t tail = state_->tail.load();
+    const std::uint64_t to_end = ring_bytes - head % ring_bytes;
+    if (head == tail && to_end < ring_bytes - rewind_above && to_end + room_of(payload.size()) <= ring_bytes) {
+      put(head, Header{.size = static_cast<std::uint32_t>(to_end), .kind = RecordKind::skip});
+      head += to_end;  // touches few pages while the reader keeps up
+    }
+    if (head - tail + room_of(payload.size()) > ring_bytes) return false;
+    put(head, Header{.size = static_cast<std::uint32_t>(payload.size()), .kind = kind});
+    copy_in(head + sizeof(Header), payload);
+    state_->head.store(head + room_of(payload.size()));
+    return true;
+  }
+
+  /// Sleeps until the reader has taken something, for at most the given time. The reader must have been told before.
+  void wait_for_room(std::size_t payload_bytes, std::chrono::nanoseconds at_most) noexcept {
+    state_->writer_waits.store(1);
+    const std::uint64_t used = state_->head.load(std::memory_order_relaxed) - state_->tail.load();
+    if (used + room_of(payload_bytes) <= ring_bytes) return;
+    futex_wait(state_->writer_waits, 1, at_most);
+  }
+
+  /// Takes the oldest record, if there is one.
+  [[nodiscard]] std::optional<Record> read() {
+    const std::uint64_t head = state_->head.load();
+    std::uint64_t tail = state_->tail.load(std::memory_order_relaxed);
+    while (tail != head) {
+      const Header header = header_at(tail);
+      if (header.kind == RecordKind::skip && tail % ring_bytes + header.size == ring_bytes) {
+        tail += header.size;
+        continue;
+      }
+      if (header.size > max_message_bytes || header.kind >= RecordKind::skip) break;  // the worker has run wild
+      Record record{.kind = header.kind, .bytes = std::vector<std::byte>(header.size)};
+      copy_out(tail + sizeof(Header), record.bytes);
+      release(tail + room_of(header.size));
+      return record;
+    }
+    if (tail != state_->tail.load(std::memory_order_relaxed) || tail != head) release(head);
+    return std::nullopt;
+  }
+
+  [[nodiscard]] bool has_records() const noexcept {
+    return state_->head.load() != state_->tail.load(std::memory_order_relaxed);
+  }
+
+ private:
+  struct Header {
+    std::uint32_t size = 0;
+    RecordKind kind = RecordKind::message;
+  };
+  static constexpr std::uint64_t rewind_above = 32U << 10U;
+
+  static constexpr std::uint64_t room_of(std::size_t payload) noexcept {
+    return (sizeof(Header) + payload + 7U) / 8U * 8U;
+  }
+
+  // Headers are aligned to 8 bytes and never wrap.
+  void put(std::uint64_t at, Header header) noexcept { std::memcpy(bytes_ + at % ring_bytes, &header, sizeof header); }
+  [[nodiscard]] Header header_at(std::uint64_t at) const noexcept {
+    Header header;
+    std::memcpy(&header, bytes_ + at % ring_bytes, sizeof header);
+    return header;
+  }
+
+  void copy_in(std::uint64_t at, std::span<const std::byte> payload) noexcept {
+    if (payload.empty()) return;
+    const std::size_t first = std::min<std::size_t>(payload.size(), ring_bytes - at % ring_bytes);
+    std::memcpy(bytes_ + at % ring_bytes, payload.data(), first);
+    if (first < payload.size()) std::memcpy(bytes_, payload.data() + first, payload.size() - first);
+  }
+  void copy_out(std::uint64_t at, std::span<std::byte> payload) const noexcept {
+    if (payload.empty()) return;
+    const std::size_t first = std::min<std::size_t>(payload.size(), ring_bytes - at % ring_bytes);
+    std::memcpy(payload.data(), bytes_ + at % ring_bytes, first);
+    if (first < payload.size()) std::memcpy(payload.data() + first, bytes_, payload.size() - first);
+  }
+
+  void release(std::uint64_t tail) noexcept {
+    state_->tail.store(tail);
+    if (state_->writer_waits.load() == 0) return;
+    state_->writer_waits.store(0);
+    futex_wake(state_->writer_waits);
+  }
+
+  RingState* state_;
+  std::byte* bytes_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/shared_store.hpp
+// A table of small values in shared memory that needs no lock, so that nobody can die while holding it. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Lies in shared memory, all zero at first. A record is written in full before one compare-and-swap makes its slot
+/// point to it; whoever dies before that leaves nothing but unused bytes.
+struct StoreBlock {
+  static constexpr std::size_t num_slots = 1U << 14U;
+  static constexpr std::size_t num_bytes = 16U << 20U;
+
+  std::atomic<std::uint32_t> changes{0};  ///< a futex: moves with every new value
+  std::atomic<std::uint64_t> used{64};    ///< bytes given out so far; offset 0 means an empty slot
+  std::array<std::atomic<std::uint32_t>, num_slots> slots{};
+};
+
+/// Sets and finds values in a StoreBlock.
+class SharedTable {
+ public:
+  SharedTable(StoreBlock& block, std::byte* bytes) noexcept : block_(&block), bytes_(bytes) {}
+
+  /// Throws: Error if the key is taken or the table is full.
+  void set(std::string_view key, std::string_view value) {
+    if (find(key)) throw_taken(key);
+    const std::uint32_t offset = write_record(key, value);
+    std::size_t slot = hash_of(key);
+    for (std::size_t tried = 0; tried < StoreBlock::num_slots; ++tried, ++slot) {
+      std::uint32_t seen = 0;
+      if (slot_at(slot).compare_exchange_strong(seen, offset)) {
+        nudge(block_->changes);
+        return;
+      }
+      if (key_at(seen) == key) throw_taken(key);
+    }
+    throw_full(key, value);
+  }
+
+  [[nodiscard]] std::optional<std::string> find(std::string_view key) const {
+    std::size_t slot = hash_of(key);
+    for (std::size_t tried = 0; tried < StoreBlock::num_slots; ++tried, ++slot) {
+      const std::uint32_t offset = slot_at(slot).load();
+      if (offset == 0) return std::nullopt;
+      if (key_at(offset) == key) return std::string{value_at(offset)};
+    }
+    return std::nullopt;
+  }
+
+  /// Returns the count of changes to hand to wait(); read it before looking for what may be missing.
+  [[nodiscard]] std::uint32_t changes() const noexcept { return block_->changes.load(); }
+  void wait(std::uint32_t changes_seen, std::chrono::nanoseconds at_most) const noexcept {
+    futex_wait(block_->changes, changes_seen, at_most);
+  }
+  void wake_all() noexcept { nudge(block_->changes); }
+
+ private:
+  struct Header {
+    std::uint32_t key_size = 0;
+    std::uint32_t value_size = 0;
+  };
+
+  // FNV-1a: std::hash may differ between two shared libraries that look at one table.
+  static std::size_t hash_of(std::string_view key) noexcept {
+    std::uint64_t hash = 14695981039346656037ULL;
+    for (const char letter : key) hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211ULL;
+    return static_cast<std::size_t>(hash ^ (hash >> 32U));
+  }
+
+  std::uint32_t write_record(std::string_view key, std::string_view value) {
+    if (key.size() + value.size() > StoreBlock::num_bytes) throw_full(key, value);
+    const std::uint64_t size = (sizeof(Header) + key.size() + value.size() + 7U) / 8U * 8U;
+    std::uint64_t offset = block_->used.load();
+    do {
+      if (offset + size > StoreBlock::num_bytes) throw_full(key, value);
+    } while (!block_->used.compare_exchange_weak(offset, offset + size));
+    const Header header{.key_size = static_cast<std::uint32_t>(key.size()),
+                        .value_size = static_cast<std::uint32_t>(value.size())};
+    std::memcpy(bytes_ + offset, &header, sizeof header);
+    if (!key.empty()) std::memcpy(bytes_ + offset + sizeof header, key.data(), key.size());
+    if (!value.empty()) std::memcpy(bytes_ + offset + sizeof header + key.size(), value.data(), value.size());
+    return static_cast<std::uint32_t>(offset);
+  }
+
+  [[nodiscard]] std::atomic<std::uint32_t>& slot_at(std::size_t slot) const noexcept {
+    return block_->slots[slot % StoreBlock::num_slots];
+  }
+  [[nodiscard]] Header header_at(std::uint32_t offset) const noexcept {
+    Header header;
+    std::memcpy(&header, bytes_ + offset, sizeof header);
+    return header;
+  }
+  [[nodiscard]] std::string_view key_at(std::uint32_t offset) const noexcept {
+    return {reinterpret_cast<const char*>(bytes_ + offset + sizeof(Header)), header_at(offset).key_size};
+  }
+  [[nodiscard]] std::string_view value_at(std::uint32_t offset) const noexcept {
+    const Header header = header_at(offset);
+    return {reinterpret_cast<const char*>(bytes_ + offset + sizeof(Header) + header.key_size), header.value_size};
+  }
+
+  [[noreturn]] static void throw_taken(std::string_view key) {
+    throw Error{fmt::format(
+        "store.set(\"{}\"): the key has been set before; a key keeps its first value, so use another key", key)};
+  }
+  [[noreturn]] static void throw_full(std::string_view key, std::string_view value) {
+    throw Error{fmt::format(
+        "store.set(\"{}\", {} bytes): the store is full (it holds {} MiB and {} keys); it is meant for small values, "
+        "send large ones by a collective",
+        key, value.size(), StoreBlock::num_bytes >> 20U, StoreBlock::num_slots)};
+  }
+
+  StoreBlock* block_;
+  std::byte* bytes_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/group_memory.hpp
+// The memory that the workers of one group and their supervisor share. Workers room.
+
+#include <new>
+
+#include <sys/mman.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is shared by one worker and the supervisor.
+struct alignas(64) RankBlock {
+  WorkerPage page{};
+  alignas(64) std::atomic<std::uint32_t> agent{0};  ///< a futex: moves when the worker's agent has to look
+  std::atomic<std::uint64_t> heartbeat{0};
+  RingState ring{};
+};
+
+/// Is shared by all workers and the supervisor. The reason is written before `aborted` and never changes after.
+struct GroupBlock {
+  alignas(64) Bell bell{};
+  alignas(64) std::atomic<bool> aborted{false};
+  std::atomic<bool> closed{false};  ///< nobody reads messages any more
+  std::uint32_t reason_size = 0;
+  char reason[4096] = {};
+  StoreBlock store{};
+};
+
+/// Owns the mapping. Its pages cost nothing until they are touched; it is made before any fork, so that every process
+/// has it at the same address, and it disappears with the last of them.
+class GroupMemory {
+ public:
+  explicit GroupMemory(int num_workers) : num_workers_(num_workers) {
+    base_ = ::mmap(nullptr, size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base_ == MAP_FAILED) {
+      throw_system(fmt::format("start: mapping {} bytes that {} workers share", size(), num_workers), errno);
+    }
+    ::madvise(base_, size(), MADV_DONTDUMP);  // a core dump of a worker would hold everybody's messages
+    ::new (base_) GroupBlock;
+    for (int rank = 0; rank < num_workers; ++rank) ::new (bytes_at(rank_offset(rank))) RankBlock;
+  }
+  GroupMemory(const GroupMemory&) = delete;
+  GroupMemory& operator=(const GroupMemory&) = delete;
+  ~GroupMemory() { ::munmap(base_, size()); }
+
+  [[nodiscard]] int num_workers() const noexcept { return num_workers_; }
+  [[nodiscard]] GroupBlock& group() const noexcept { return *std::launder(static_cast<GroupBlock*>(base_)); }
+  [[nodiscard]] RankBlock& rank(int rank) const noexcept {
+    return *std::launder(reinterpret_cast<RankBlock*>(bytes_at(rank_offset(rank))));
+  }
+  [[nodiscard]] MessageRing ring(int of_rank) const noexcept {
+    return {rank(of_rank).ring, bytes_at(rings_offset() + static_cast<std::size_t>(of_rank) * ring_bytes)};
+  }
+  [[nodiscard]] SharedTable store() const noexcept { return {group().store, bytes_at(store_offset())}; }
+
+  [[nodiscard]] bool is_aborted() const noexcept { return group().aborted.load(); }
+  [[nodiscard]] std::string_view reason() const noexcept { return {group().reason, group().reason_size}; }
+
+  void request_stop() noexcept {
+    for (int at = 0; at < num_workers_; ++at) rank(at).page.stop_requested.store(true);
+  }
+
+  /// Makes every wait of every worker that goes through this memory end. Only the first reason counts.
+  void abort(std::string_view reason) noexcept {
+    GroupBlock& block = group();
+    if (!block.aborted.load()) {
+      const std::size_t size = std::min(reason.size(), sizeof block.reason);
+      if (size > 0) std::memcpy(block.reason, reason.data(), size);
+      block.reason_size = static_cast<std::uint32_t>(size);
+      block.aborted.store(true);
+    }
+    for (int at = 0; at < num_workers_; ++at) {
+      nudge(rank(at).agent);
+      futex_wake(rank(at).ring.writer_waits);
+    }
+    store().wake_all();
+  }
+
+ private:
+  static constexpr std::size_t page_up(std::size_t size) noexcept { return (size + 4095U) / 4096U * 4096U; }
+  static constexpr std::size_t rank_offset(int rank) noexcept {
+    return page_up(sizeof(GroupBlock)) + static_cast<std::size_t>(rank) * sizeof(RankBlock);
+  }
+  [[nodiscard]] std::size_t rings_offset() const noexcept { return page_up(rank_offset(num_workers_)); }
+  [[nodiscard]] std::size_t store_offset() const noexcept {
+    return rings_offset() + static_cast<std::size_t>(num_workers_) * ring_bytes;
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return store_offset() + StoreBlock::num_bytes; }
+  [[nodiscard]] std::byte* bytes_at(std::size_t offset) const noexcept {
+    return static_cast<std::byte*>(base_) + offset;
+  }
+
+  int num_workers_;
+  void* base_ = nullptr;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/signal_watch.hpp
+// Catches SIGINT, SIGTERM and SIGHUP for as long as it lives, and passes them on to whoever had them before. Workers
+// room.
+
+#include <thread>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+inline constexpr std::array caught_signals{SIGINT, SIGTERM, SIGHUP};
+
+/// Is the one list of listeners per shared library: a signal handler has no argument that could lead to them. A second
+/// library with hidden visibility has its own list and chains to this one like to any other handler.
+struct SignalRegistry {
+  std::mutex mutex{};
+  std::array<std::atomic<int>, 64> listeners{};  ///< descriptors plus one, 0 where there is none
+  std::atomic<int> inside{0};                    ///< handlers that run right now
+  /// What was found, by signal. A handler may still be reading an older one, so all that were ever found are kept; the
+  /// same one is found again and again.
+  std::array<std::atomic<const struct sigaction*>, caught_signals.size()> previous{};
+  std::vector<std::unique_ptr<const struct sigaction>> found{};
+  std::array<bool, caught_signals.size()> is_chained{};
+  int num_listeners = 0;
+};
+
+[[nodiscard]] inline SignalRegistry& signal_registry() {
+  static SignalRegistry registry;
+  return registry;
+}
+
+inline void call_previous(const struct sigaction& previous, bool was_heard, int signal, siginfo_t* info,
+                          void* context) {
+  if ((previous.sa_flags & SA_SIGINFO) != 0) {
+    previous.sa_sigaction(signal, info, context);
+  } else if (previous.sa_handler == SIG_DFL) {
+    if (was_heard) return;  // the listener ends the run in order
+    struct sigaction fallback {};
+    fallback.sa_handler = SIG_DFL;
+    ::sigaction(signal, &fallback, nullptr);
+    ::raise(signal);  // is delivered when this handler returns
+  } else if (previous.sa_handler != SIG_IGN) {
+    previous.sa_handler(signal);
+  }
+}
+
+inline void hear_signal(int signal, siginfo_t* info, void* context) {
+  const int error = errno;
+  SignalRegistry& registry = signal_registry();
+  registry.inside.fetch_add(1);
+  bool is_heard = false;
+  for (const auto& listener : registry.listeners) {
+    const int fd = listener.load() - 1;
+    if (fd < 0) continue;
+    const auto number = static_cast<unsigned char>(signal);
+    [[maybe_unused]] const auto written = ::write(fd, &number, 1);
+    is_heard = true;
+  }
+  registry.inside.fetch_sub(1);
+  for (std::size_t at = 0; at < caught_signals.size(); ++at) {
+    const struct sigaction* previous = registry.previous[at].load();
+    if (caught_signals[at] == signal && previous != nullptr) call_previous(*previous, is_heard, signal, info, context);
+  }
+  errno = error;
+}
+
+/// Hears the signals of the process from its making to its end. Several may live at once, each hears every signal.
+/// What was ignored stays ignored; a handler of the user's is called as well; what was found is put back, unless
+/// somebody has replaced it in the meantime.
+class SignalWatch {
+ public:
+  SignalWatch() {
+    auto ends = make_pipe(O_NONBLOCK, "start: a pipe for signals");
+    reader_ = std::move(ends.first);
+    writer_ = std::move(ends.second);
+    SignalRegistry& registry = signal_registry();
+    const std::lock_guard lock{registry.mutex};
+    std::size_t slot = 0;
+    while (slot < registry.listeners.size() && registry.listeners[slot].load() != 0) ++slot;
+    if (slot == registry.listeners.size()) {
+      throw Error{fmt::format("start: {} groups run at once in this process, which is the most", slot)};
+    }
+    slot_ = slot;
+    if (registry.num_listeners == 0) install(registry);
+    ++registry.num_listeners;
+    registry.listeners[slot].store(writer_.get() + 1);
+  }
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+  ~SignalWatch() {
+    SignalRegistry& registry = signal_registry();
+    const std::lock_guard lock{registry.mutex};
+    registry.listeners[slot_].store(0);
+    while (registry.inside.load() != 0) std::this_thread::yield();  // a handler may hold the descriptor
+    if (--registry.num_listeners == 0) put_back(registry);
+  }
+
+  /// Becomes readable when a signal has come.
+  [[nodiscard]] int fd() const noexcept { return reader_.get(); }
+  [[nodiscard]] std::optional<int> take() const noexcept {
+    unsigned char signal = 0;
+    if (::read(reader_.get(), &signal, 1) == 1) return signal;
+    return std::nullopt;
+  }
+
+  /// In a process that has just been forked: the handlers that were ours go back to the default.
+  void forget_in_child() noexcept {
+    reader_.reset();
+    writer_.reset();
+    for (const int signal : caught_signals) {
+      struct sigaction current {};
+      ::sigaction(signal, nullptr, &current);
+      if (!is_ours(current)) continue;
+      struct sigaction fallback {};
+      fallback.sa_handler = SIG_DFL;
+      ::sigaction(signal, &fallback, nullptr);
+    }
+  }
+
+ private:
+  static bool is_ours(const struct sigaction& action) noexcept {
+    return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == &hear_signal;
+  }
+  static bool is_plain(const struct sigaction& action, void (*handler)(int)) noexcept {
+    return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == handler;
+  }
+
+  static bool is_same(const struct sigaction& left, const struct sigaction& right) noexcept {
+    for (int signal = 1; signal < NSIG; ++signal) {
+      if (::sigismember(&left.sa_mask, signal) != ::sigismember(&right.sa_mask, signal)) return false;
+    }
+    return left.sa_flags == right.sa_flags && left.sa_handler == right.sa_handler;  // one union with sa_sigaction
+  }
+
+  static const struct sigaction* keep(SignalRegistry& registry, const struct sigaction& action) {
+    for (const auto& known : registry.found) {
+      if (is_same(*known, action)) return known.get();
+    }
+    return registry.found.emplace_back(std::make_unique<const struct sigaction>(action)).get();
+  }
+
+  static void install(SignalRegistry& registry) {
+    for (std::size_t at = 0; at < caught_signals.size(); ++at) {
+      struct sigaction current {};
+      ::sigaction(caught_signals[at], nullptr, &current);
+      // Where somebody has put a handler over ours, it most likely calls ours: a second one would go round in circles.
+      if (is_ours(current) || is_plain(current, SIG_IGN)) continue;
+      if (registry.is_chained[at] && !is_plain(current, SIG_DFL)) continue;
+      registry.previous[at].store(keep(registry, current));
+      registry.is_chained[at] = true;
+      struct sigaction ours {};
+      ours.sa_sigaction = &hear_signal;
+      ours.sa_flags = SA_SIGINFO | SA_RESTART | (current.sa_flags & SA_ONSTACK);
+      ours.sa_mask = current.sa_mask;
+      ::sigaction(caught_signals[at], &ours, nullptr);
+    }
+  }
+
+  static void put_back(SignalRegistry& registry) noexcept {
+    for (std::size_t at = 0; at < caught_signals.size(); ++at) {
+      struct sigaction current {};
+      ::sigaction(caught_signals[at], nullptr, &current);
+      if (!registry.is_chained[at] || !is_ours(current)) continue;
+      ::sigaction(caught_signals[at], registry.previous[at].load(), nullptr);
+      registry.is_chained[at] = false;
+    }
+  }
+
+  Descriptor reader_;
+  Descriptor writer_;
+  std::size_t slot_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/worker_link.hpp
+// The worker's end of the shared memory, for threads and processes alike. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Keeps what a worker wants to be run when its group ends, and runs it once.
+class AbortHandler {
+ public:
+  using Handler = std::function<void(std::string_view)>;
+
+  /// Replaces the handler. Does not return while the former one runs, unless that one is the caller.
+  void set(Handler handler) {
+    std::unique_lock lock{mutex_};
+    idle_.wait(lock, [&] { return runner_ == std::thread::id{} || runner_ == std::this_thread::get_id(); });
+    handler_ = std::move(handler);
+  }
+
+  /// Runs the handler if there is one, and forgets it.
+  void run(std::string_view reason) noexcept {
+    Handler handler;
+    {
+      const std::lock_guard lock{mutex_};
+      std::swap(handler, handler_);
+      if (!handler) return;
+      runner_ = std::this_thread::get_id();
+    }
+    try {
+      handler(reason);
+      handler = nullptr;
+    } catch (...) {  // nobody could be told: the worker learns of the end by its next wait
+    }
+    {
+      const std::lock_guard lock{mutex_};
+      runner_ = {};
+    }
+    idle_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable idle_;
+  Handler handler_;
+  std::thread::id runner_;
+};
+
+/// Is the group's store as one worker sees it: its waits end with the group.
+class WorkerStore final : public Store {
+ public:
+  WorkerStore(GroupMemory& memory, int rank) noexcept : memory_(&memory), table_(memory.store()), rank_(rank) {}
+
+  void set(std::string_view key, std::string_view value) override { table_.set(key, value); }
+
+  [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {
+    while (true) {
+      const std::uint32_t changes = table_.changes();
+      if (auto value = table_.find(key)) return value;
+      if (memory_->is_aborted()) {
+        throw CollectiveError{fmt::format("store.get(\"{}\")", key),
+                              rank_,
+                              {},
+                              fmt::format("store.get(\"{}\") on rank {}/{}: the group has been ended: {}", key, rank_,
+                                          memory_->num_workers(), memory_->reason())};
+      }
+      if (deadline.expired()) return std::nullopt;
+      table_.wait(changes, std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{200}));
+    }
+  }
+
+ private:
+  GroupMemory* memory_;
+  SharedTable table_;
+  int rank_;
+};
+
+/// Writes how a worker ended as bytes, and back.
+[[nodiscard]] inline std::vector<std::byte> encode_exit(const WorkerExit& exit) {
+  const std::string_view message = std::string_view{exit.message}.substr(0, max_message_bytes / 4);
+  const std::size_t blamed = std::min<std::size_t>(exit.blamed.size(), max_message_bytes / 16);
+  std::vector<std::int32_t> head{static_cast<std::int32_t>(exit.kind), exit.code, exit.is_consequence ? 1 : 0,
+                                 static_cast<std::int32_t>(blamed)};
+  head.insert(head.end(), exit.blamed.begin(), exit.blamed.begin() + static_cast<std::ptrdiff_t>(blamed));
+  const auto numbers = std::as_bytes(std::span{head});
+  const auto text = std::as_bytes(std::span{message});
+  std::vector<std::byte> bytes{numbers.begin(), numbers.end()};
+  bytes.insert(bytes.end(), text.begin(), text.end());
+  return bytes;
+}
+
+[[nodiscard]] inline WorkerExit decode_exit(std::span<const std::byte> bytes) {
+  const auto number_at = [&](std::size_t index) {
+    std::int32_t number = 0;
+    if ((index + 1) * sizeof number <= bytes.size()) {
+      std::memcpy(&number, bytes.data() + index * sizeof number, sizeof number);
+    }
+    return number;
+  };
+  WorkerExit exit{.kind = static_cast<WorkerExit::Kind>(number_at(0)), .code = number_at(1)};
+  exit.is_consequence = number_at(2) != 0;
+  const std::size_t words = bytes.size() / sizeof(std::int32_t);
+  const auto blamed = std::min<std::size_t>(static_cast<std::uint32_t>(number_at(3)), words < 4 ? 0 : words - 4);
+  for (std::size_t at = 0; at < blamed; ++at) exit.blamed.push_back(number_at(4 + at));
+  const std::size_t text = std::min(bytes.size(), (4 + blamed) * sizeof(std::int32_t));
+  exit.message.assign(reinterpret_cast<const char*>(bytes.data()) + text, bytes.size() - text);
+  return exit;
+}
+
+/// Is the WorkerLink of both Threads and Processes. agent is the word on which the one who runs abort handlers sleeps.
+class SharedLink final : public WorkerLink {
+ public:
+  SharedLink(GroupMemory& memory, int rank, int event_fd, std::atomic<std::uint32_t>& agent, const std::string& host)
+      : memory_(&memory), store_(memory, rank), event_fd_(event_fd), agent_(&agent) {
+    const int size = memory.num_workers();
+    world_ = World{.rank = rank, .size = size, .local_rank = rank, .local_size = size, .host = host};
+  }
+
+  [[nodiscard]] const World& world() const noexcept override { return world_; }
+  [[nodiscard]] Store& store() noexcept override { return store_; }
+  [[nodiscard]] WorkerPage& page() noexcept override { return memory_->rank(world_.rank).page; }
+
+  void post(std::span<const std::byte> message) override {
+    if (message.size() > max_message_bytes) {
+      throw ConfigError{fmt::format(
+          "post on rank {}/{}: the message has {} bytes, the most is {}: report less, or write it to a file",
+          world_.rank, world_.size, message.size(), max_message_bytes)};
+    }
+    if (write(RecordKind::message, message, true)) return;
+    throw CollectiveError{
+        "post",
+        world_.rank,
+        {},
+        fmt::format("post on rank {}/{}: the group has been ended: {}", world_.rank, world_.size, memory_->reason())};
+  }
+
+  void on_abort(std::function<void(std::string_view)> handler) override {
+    const bool is_set = static_cast<bool>(handler);
+    handler_.set(std::move(handler));
+    if (is_set && memory_->is_aborted()) nudge(*agent_);
+  }
+
+  /// Runs the handler if the group is ending. Called by the agent whenever its word has moved.
+  void run_handler_if_aborted() noexcept {
+    if (memory_->is_aborted()) handler_.run(memory_->reason());
+  }
+
+  /// Says how the worker ended; its last record. Not given up when the group ends: this is what the end waits for.
+  void post_exit(const WorkerExit& exit) noexcept {
+    try {
+      const std::vector<std::byte> bytes = encode_exit(exit);
+      [[maybe_unused]] const bool written = write(RecordKind::exit, bytes, false);
+    } catch (...) {
+      const std::int32_t kind = static_cast<std::int32_t>(exit.kind);  // no memory for the message
+      [[maybe_unused]] const bool written = write(RecordKind::exit, std::as_bytes(std::span{&kind, 1}), false);
+    }
+  }
+
+ private:
+  bool write(RecordKind kind, std::span<const std::byte> bytes, bool ends_with_group) {
+    const std::lock_guard lock{mutex_};
+    MessageRing ring = memory_->ring(world_.rank);
+    GroupBlock& group = memory_->group();
+    while (!ring.try_write(kind, bytes)) {
+      if (group.closed.load() || (ends_with_group && memory_->is_aborted())) return false;
+      Bell::ring(event_fd_);
+      ring.wait_for_room(bytes.size(), std::chrono::milliseconds{100});
+    }
+    group.bell.ring_if_armed(event_fd_);
+    return true;
+  }
+
+  GroupMemory* memory_;
+  WorkerStore store_;
+  int event_fd_;
+  std::atomic<std::uint32_t>* agent_;
+  World world_{};
+  AbortHandler handler_;
+  std::mutex mutex_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/inbox.hpp
+// The supervisor's end of the shared memory: collects messages, exits and signals into a queue. Workers room.
+
+#include <sys/eventfd.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Checks what every Scaling is asked for.
+inline void check_plan(const GroupPlan& plan, const WorkerBody& body) {
+  if (plan.num_workers < 1) {
+    throw ConfigError{fmt::format("num_workers is {}: a group needs at least 1 worker", plan.num_workers)};
+  }
+  if (!body) throw ConfigError{"start: the function that workers run is empty"};
+}
+
+/// Blocks signals in this thread, and so in the threads it makes, until it is destroyed.
+class BlockSignals {
+ public:
+  explicit BlockSignals(const sigset_t& signals) noexcept { ::pthread_sigmask(SIG_BLOCK, &signals, &before_); }
+  BlockSignals(const BlockSignals&) = delete;
+  BlockSignals& operator=(const BlockSignals&) = delete;
+  ~BlockSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  [[nodiscard]] const sigset_t& before() const noexcept { return before_; }
+
+ private:
+  sigset_t before_{};
+};
+
+/// Gathers what the workers post and what signals come, until the group's owner takes it.
+class Inbox {
+ public:
+  explicit Inbox(GroupMemory& memory)
+      : memory_(&memory),
+        event_(adopt(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "start: a descriptor for wake-ups")),
+        exits_(static_cast<std::size_t>(memory.num_workers())) {}
+
+  [[nodiscard]] int event_fd() const noexcept { return event_.get(); }
+  [[nodiscard]] bool has_events() const noexcept { return !events_.empty(); }
+  void push(GroupEvent event) { events_.push_back(std::move(event)); }
+
+  [[nodiscard]] std::optional<GroupEvent> pop() {
+    if (events_.empty()) return std::nullopt;
+    GroupEvent event = std::move(events_.front());
+    events_.pop_front();
+    return event;
+  }
+
+  /// Takes what the rank has posted so far. Bounded by what its ring holds, so that one rank cannot keep the
+  /// supervisor busy for ever.
+  void drain(int rank) {
+    MessageRing ring = memory_->ring(rank);
+    std::size_t taken = 0;
+    while (taken < ring_bytes) {
+      std::optional<Record> record = ring.read();
+      if (!record) return;
+      had_messages_ = true;
+      taken += record->bytes.size() + sizeof(std::uint64_t);
+      if (record->kind == RecordKind::exit) {
+        exits_[static_cast<std::size_t>(rank)] = decode_exit(record->bytes);
+      } else {
+        push(MessageEvent{.rank = rank, .bytes = std::move(record->bytes)});
+      }
+    }
+  }
+  void drain_all() {
+    for (int rank = 0; rank < memory_->num_workers(); ++rank) drain(rank);
+  }
+
+  /// In a process that has just been forked: lets go of what only the supervisor needs. Workers keep event_fd().
+  void forget_in_child() noexcept { signals_.forget_in_child(); }
+
+  /// How the rank says that it ended; nothing if it has not said.
+  [[nodiscard]] const std::optional<WorkerExit>& exit_of_rank(int rank) const {
+    return exits_[static_cast<std::size_t>(rank)];
+  }
+
+  /// Sleeps until something has been posted, a signal has come, or one of `others` is ready; at most the given time.
+  /// Signals become events.
+  void wait(std::vector<pollfd>& others, std::chrono::nanoseconds at_most) {
+    if (at_most.count() > 0 &&
+        std::exchange(
+            had_messages_,
+            false)) {  // in a stream of messages, a short nap unarmed saves the workers a system call per message
+      at_most = std::min<std::chrono::nanoseconds>(at_most, std::chrono::milliseconds{1});
+    } else if (at_most.count() > 0) {
+      memory_->group().bell.armed.store(1);
+      if (has_records()) at_most = std::chrono::nanoseconds{0};
+    }
+    others.push_back({.fd = event_.get(), .events = POLLIN, .revents = 0});
+    others.push_back({.fd = signals_.fd(), .events = POLLIN, .revents = 0});
+    const timespec time = to_timespec(at_most);
+    ::ppoll(others.data(), others.size(), &time, nullptr);
+    memory_->group().bell.armed.store(0);
+    const bool has_signal = others.back().revents != 0;
+    others.pop_back();
+    if (others.back().revents != 0) {
+      std::uint64_t count = 0;
+      [[maybe_unused]] const auto got = ::read(event_.get(), &count, sizeof count);
+    }
+    others.pop_back();
+    if (!has_signal) return;
+    while (const std::optional<int> signal = signals_.take()) push(SignalEvent{.signal = *signal});
+  }
+
+ private:
+  [[nodiscard]] bool has_records() const noexcept {
+    for (int rank = 0; rank < memory_->num_workers(); ++rank) {
+      if (memory_->ring(rank).has_records()) return true;
+    }
+    return false;
+  }
+
+  GroupMemory* memory_;
+  Descriptor event_;
+  SignalWatch signals_;
+  std::deque<GroupEvent> events_;
+  std::vector<std::optional<WorkerExit>> exits_;
+  bool had_messages_ = false;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/line_splitter.hpp
+// Cuts a stream of bytes into whole lines. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Keeps the beginning of a line until its end comes. A line longer than max_bytes is handed on in pieces of that size,
+/// so that output without line feeds cannot fill the memory.
+class LineSplitter {
+ public:
+  static constexpr std::size_t max_bytes = 64U << 10U;
+
+  /// Calls sink with every line that is complete now, without its line feed.
+  template <class Sink>
+  void append(std::string_view bytes, Sink&& sink) {
+    while (!bytes.empty()) {
+      const std::size_t room = max_bytes - partial_.size();
+      const std::size_t end = bytes.substr(0, room + 1).find('\n');
+      const std::size_t taken = end != std::string_view::npos ? end : std::min(room, bytes.size());
+      partial_.append(bytes.substr(0, taken));
+      bytes.remove_prefix(end != std::string_view::npos ? taken + 1 : taken);
+      const bool is_cut = end == std::string_view::npos && !bytes.empty();
+      if (end != std::string_view::npos || is_cut) sink(std::exchange(partial_, {}));
+    }
+  }
+
+  /// Calls sink with the last line if it has no line feed.
+  template <class Sink>
+  void finish(Sink&& sink) {
+    if (!partial_.empty()) sink(std::exchange(partial_, {}));
+  }
+
+ private:
+  std::string partial_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/silence_watch.hpp
+// Notices workers whose heartbeat has stopped. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Counts for every rank for how long its heartbeat has stood still while somebody was looking. Time in which nobody
+/// looked, because this process was stopped or the machine asleep, does not count: the workers slept as well.
+class SilenceWatch {
+ public:
+  SilenceWatch(int num_workers, std::chrono::nanoseconds limit, std::int64_t now_ns)
+      : ranks_(static_cast<std::size_t>(num_workers)), limit_ns_(limit.count()), looked_ns_(now_ns) {}
+
+  /// How often to look: often enough to be late by an eighth of the limit at most.
+  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept {
+    return std::clamp(std::chrono::nanoseconds{limit_ns_ / 8}, std::chrono::nanoseconds{std::chrono::milliseconds{1}},
+                      std::chrono::nanoseconds{std::chrono::seconds{1}});
+  }
+  /// How long until it is time to look.
+  [[nodiscard]] std::chrono::nanoseconds until_look(std::int64_t now_ns) const noexcept {
+    return std::max(std::chrono::nanoseconds{0}, interval() - std::chrono::nanoseconds{now_ns - looked_ns_});
+  }
+
+  /// Looks at all heartbeats. heartbeat(rank) returns the count. silent(rank, quiet) is called once for each rank that
+  /// has been quiet for longer than the limit.
+  template <class Heartbeat, class Silent>
+  void look(std::int64_t now_ns, Heartbeat&& heartbeat, Silent&& silent) {
+    const std::int64_t watched_ns = std::min(now_ns - looked_ns_, 2 * interval().count());
+    looked_ns_ = now_ns;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      Seen& seen = ranks_[rank];
+      const std::uint64_t count = heartbeat(static_cast<int>(rank));
+      if (count != seen.heartbeat) {
+        seen.heartbeat = count;
+        seen.quiet_ns = 0;
+        continue;
+      }
+      seen.quiet_ns += watched_ns;
+      if (seen.quiet_ns <= limit_ns_ || seen.is_reported) continue;
+      seen.is_reported = true;
+      silent(static_cast<int>(rank), std::chrono::nanoseconds{seen.quiet_ns});
+    }
+  }
+
+ private:
+  struct Seen {
+    std::uint64_t heartbeat = 0;
+    std::int64_t quiet_ns = 0;
+    bool is_reported = false;
+  };
+  std::vector<Seen> ranks_;
+  std::int64_t limit_ns_;
+  std::int64_t looked_ns_;
+};
+
+/// How often a worker moves its heartbeat: several times within the limit.
+[[nodiscard]] inline std::chrono::nanoseconds heartbeat_interval(std::chrono::nanoseconds silence_limit) {
+  return std::clamp(silence_limit / 8, std::chrono::nanoseconds{std::chrono::milliseconds{1}},
+                    std::chrono::nanoseconds{std::chrono::seconds{1}});
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/channel.hpp
+// Packets between the supervisor and the process that starts workers, descriptors included. Workers room.
+
+#include <sys/socket.h>
+#include <sys/types.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Asks for a worker (with its standard output and error as descriptors), or for the end of workers by force.
+struct ZygoteRequest {
+  enum class Kind : std::uint8_t { spawn, kill };
+  Kind kind = Kind::spawn;
+  int rank = 0;
+};
+
+/// Says that a worker has been made (with its pidfd, if there are any on this kernel) or could not be, or that it has
+/// ended.
+struct ZygoteReply {
+  enum class Kind : std::uint8_t { spawned, exited };
+  Kind kind = Kind::spawned;
+  int rank = 0;
+  pid_t pid = 0;
+  int error = 0;   ///< errno, 0 if the worker has been made
+  int status = 0;  ///< as of waitpid
+};
+
+/// Is one end of a pair of sockets that keep packets whole.
+class Channel {
+ public:
+  explicit Channel(Descriptor socket) noexcept : socket_(std::move(socket)) {}
+
+  [[nodiscard]] static std::pair<Channel, Channel> make_pair() {
+    int ends[2] = {-1, -1};
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) throw_system("start: socketpair", errno);
+    Descriptor second{ends[1]};
+    Channel first{adopt(ends[0], "start: socketpair")};
+    if (second.get() <= 2) second = adopt(::fcntl(second.get(), F_DUPFD_CLOEXEC, 3), "start: socketpair");
+    return {std::move(first), Channel{std::move(second)}};
+  }
+
+  [[nodiscard]] int fd() const noexcept { return socket_.get(); }
+  void close() noexcept { socket_.reset(); }
+
+  /// Returns false if the other end is gone.
+  template <class Packet>
+  [[nodiscard]] bool send(const Packet& packet, std::span<const int> fds = {}) noexcept {
+    Packet copy = packet;
+    iovec part{.iov_base = &copy, .iov_len = sizeof copy};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(max_fds * sizeof(int))> control{};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (!fds.empty()) {
+      message.msg_control = control.data();
+      message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+      cmsghdr* header = CMSG_FIRSTHDR(&message);
+      header->cmsg_level = SOL_SOCKET;
+      header->cmsg_type = SCM_RIGHTS;
+      header->cmsg_len = CMSG_LEN(fds.size_bytes());
+      std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
+    }
+    ssize_t sent = 0;
+    do {
+      sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
+    } while (sent < 0 && errno == EINTR);
+    return sent == static_cast<ssize_t>(sizeof copy);
+  }
+
+  enum class Outcome : std::uint8_t { packet, nothing, closed };
+
+  /// Takes one packet with its descriptors. flags: MSG_DONTWAIT to return at once.
+  template <class Packet>
+  [[nodiscard]] Outcome receive(Packet& packet, std::vector<Descriptor>& fds, int flags) {
+    iovec part{.iov_base = &packet, .iov_len = sizeof packet};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(max_fds * sizeof(int))> control{};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    ssize_t got = 0;
+    do {
+      got = ::recvmsg(socket_.get(), &message, flags | MSG_CMSG_CLOEXEC);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Outcome::nothing;
+    if (got != static_cast<ssize_t>(sizeof packet)) return Outcome::closed;
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+      const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (std::size_t at = 0; at < count; ++at) {
+        int fd = -1;
+        std::memcpy(&fd, CMSG_DATA(header) + at * sizeof fd, sizeof fd);
+        fds.push_back(adopt(fd, "a descriptor from another process"));
+      }
+    }
+    return Outcome::packet;
+  }
+
+ private:
+  static constexpr std::size_t max_fds = 4;
+  Descriptor socket_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/worker_process.hpp
+// What a forked worker does from its first to its last instruction. Workers room.
+
+#include <iostream>
+
+#include <sys/prctl.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Holds all that a worker needs and that is the same for every rank.
+struct WorkerSetup {
+  GroupMemory* memory = nullptr;
+  const WorkerBody* body = nullptr;
+  int event_fd = -1;
+  std::string host{};
+  std::chrono::nanoseconds heartbeat{};
+  sigset_t signal_mask{};            ///< the supervisor's
+  struct sigaction child_action {};  ///< the supervisor's, of SIGCHLD
+  bool flushes_all = true;           ///< is it safe to flush every stdio stream?
+};
+
+/// Writes out what stdio and iostreams hold. Not every stream if one is locked by somebody who reads it: that could
+/// last for ever.
+inline void flush_streams(bool every_stream) noexcept {
+  try {
+    std::cout.flush();
+    std::clog.flush();
+    std::cerr.flush();
+  } catch (...) {  // the program has asked its streams to throw; a closed terminal is not ours to report
+  }
+  if (every_stream) {
+    std::fflush(nullptr);
+  } else {
+    std::fflush(stdout);
+    std::fflush(stderr);
+  }
+}
+
+/// Runs the body in this process, which has just been forked and has one thread. That thread becomes the agent: it
+/// moves the heartbeat and runs the abort handler, whatever the body does.
+class WorkerProcess {
+ public:
+  WorkerProcess(const WorkerSetup& setup, int rank)
+      : setup_(&setup),
+        rank_(rank),
+        link_(*setup.memory, rank, setup.event_fd, setup.memory->rank(rank).agent, setup.host) {}
+
+  /// Sets up what must be so before anything of the user's runs.
+  static void prepare(const WorkerSetup& setup, int rank, pid_t zygote, int out, int err) noexcept {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != zygote) ::_exit(70);  // it died before the line above
+    ::setpgid(0, 0);
+    ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+    char name[16];
+    *fmt::format_to_n(name, sizeof name - 1, "railyard:{}", rank).out = '\0';
+    ::prctl(PR_SET_NAME, name);
+    const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (null > 0) ::dup2(null, 0);
+    if (null == 0) ::fcntl(null, F_SETFD, 0);  // the parent had none, and what the body starts shall have one
+    if (null > 2) ::close(null);
+    ::dup2(out, 1);
+    ::dup2(err, 2);
+    buffer_by_line();
+    ::sigaction(SIGCHLD, &setup.child_action, nullptr);
+    struct sigaction fallback {};
+    fallback.sa_handler = SIG_DFL;
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+      struct sigaction current {};
+      ::sigaction(signal, nullptr, &current);
+      if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_IGN) continue;
+      ::sigaction(signal, &fallback, nullptr);
+    }
+    ::sigset_t mask = setup.signal_mask;
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) ::sigdelset(&mask, signal);
+    ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+  }
+
+  [[noreturn]] void run() noexcept {
+    // Handlers run in the opposite order of their registration: those of the body first, then this one, which ends the
+    // process before those that the parent had registered and that are about the parent's things.
+    ::on_exit(&WorkerProcess::leave, const_cast<bool*>(&setup_->flushes_all));
+    WorkerExit exit{};
+    std::thread body;
+    try {
+      body = std::thread{[this, &exit] { run_body(exit); }};
+    } catch (const std::system_error& error) {
+      exit.kind = WorkerExit::Kind::threw;
+      exit.message =
+          fmt::format("making the thread that runs the training function: {}", explain_errno(error.code().value()));
+      is_done_.store(true);
+    }
+    be_agent();
+    if (body.joinable()) body.join();  // with the destructors of its thread-local objects, which may crash as well
+    link_.post_exit(exit);
+    leave(0, const_cast<bool*>(&setup_->flushes_all));
+    ::_exit(0);
+  }
+
+ private:
+  // To a pipe, stdio would write by the page, and a line come late. Only with a buffer of its own does glibc forget
+  // that the parent's was one to be filled: otherwise puts() keeps the line feed back.
+  static void buffer_by_line() noexcept {
+    constexpr std::size_t size = 16U << 10U;
+    if (auto* buffer = static_cast<char*>(std::malloc(size))) std::setvbuf(stdout, buffer, _IOLBF, size);
+  }
+
+  static void leave(int status, void* flushes_all) noexcept {
+    flush_streams(*static_cast<const bool*>(flushes_all));
+    ::_exit(status);
+  }
+
+  void run_body(WorkerExit& exit) noexcept {
+    try {
+      (*setup_->body)(link_);
+    } catch (...) {
+      exit = exit_of(std::current_exception());
+    }
+    link_.on_abort({});  // what it refers to is most likely gone
+    is_done_.store(true);
+    nudge(block().agent);
+  }
+
+  void be_agent() noexcept {
+    while (!is_done_.load()) {
+      const std::uint32_t seen = block().agent.load();
+      block().heartbeat.fetch_add(1);
+      link_.run_handler_if_aborted();
+      if (!is_done_.load()) futex_wait(block().agent, seen, setup_->heartbeat);
+    }
+  }
+
+  [[nodiscard]] RankBlock& block() const noexcept { return setup_->memory->rank(rank_); }
+
+  const WorkerSetup* setup_;
+  int rank_;
+  SharedLink link_;
+  std::atomic<bool> is_done_{false};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/zygote.hpp
+// The single-threaded process that forks, watches and ends the workers on behalf of the supervisor. Workers room.
+
+#include <map>
+
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Lives in the process that start() has forked. It holds no lock, has no other thread, and lives for as long as the
+/// supervisor: so a worker can be forked from it at any time, and no worker outlives either of them.
+class Zygote {
+ public:
+  /// supervisor: the process that forked this one. Throws: Error if the system refuses what it needs.
+  Zygote(const WorkerSetup& setup, Channel channel, pid_t supervisor)
+      : setup_(&setup), channel_(std::move(channel)), supervisor_(supervisor) {
+    // The subreaper of all it starts: orphans of workers come here, and can be ended, and are reaped.
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    ::setpgid(0, 0);  // Ctrl-C is for the supervisor to decide about
+    ::prctl(PR_SET_NAME, "railyard:start");
+    struct sigaction fallback {};
+    fallback.sa_handler = SIG_DFL;
+    ::sigaction(SIGCHLD, &fallback, nullptr);  // an inherited SIG_IGN would hide how workers end
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
+    sigset_t wanted;
+    ::sigemptyset(&wanted);
+    ::sigaddset(&wanted, SIGCHLD);
+    ::sigaddset(&wanted, SIGTERM);
+    signals_ = adopt(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK), "start: signalfd");
+    // Three ways to learn that the supervisor is gone: its end of the channel closes (unless a process that it forked
+    // meanwhile holds it), its pidfd (unless the kernel is old), and this signal (unless it comes from a mere thread).
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    supervisor_fd_ = Descriptor{open_pidfd(supervisor)};
+    if (::getppid() != supervisor) ::_exit(70);
+  }
+
+  /// Serves until the supervisor closes the channel or dies, then ends all that is left.
+  [[noreturn]] void run() {
+    while (serve()) {
+    }
+    end_everything();
+    ::_exit(0);
+  }
+
+ private:
+  bool serve() {
+    std::array<pollfd, 3> watched{{{.fd = channel_.fd(), .events = POLLIN, .revents = 0},
+                                   {.fd = signals_.get(), .events = POLLIN, .revents = 0},
+                                   {.fd = supervisor_fd_.get(), .events = POLLIN, .revents = 0}}};
+    ::poll(watched.data(), watched.size(), -1);
+    if (watched[2].revents != 0) return false;
+    if (watched[1].revents != 0 && !take_signals()) return false;
+    if (watched[0].revents == 0) return true;
+    ZygoteRequest request;
+    std::vector<Descriptor> fds;
+    switch (channel_.receive(request, fds, MSG_DONTWAIT)) {
+      case Channel::Outcome::nothing:
+        return true;
+      case Channel::Outcome::closed:
+        return false;
+      case Channel::Outcome::packet:
+        break;
+    }
+    if (request.kind == ZygoteRequest::Kind::kill) {
+      for (const auto& [pid, rank] : workers_) ::kill(-pid, SIGKILL);
+      return true;
+    }
+    return spawn(request.rank, fds);
+  }
+
+  bool take_signals() {
+    signalfd_siginfo info{};
+    bool has_lost_parent = false;
+    while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+      if (info.ssi_signo == SIGTERM && ::getppid() != supervisor_) has_lost_parent = true;
+    }
+    return !has_lost_parent && reap();
+  }
+
+  bool spawn(int rank, std::vector<Descriptor>& fds) {
+    const pid_t self = ::getpid();
+    const pid_t pid = fds.size() == 2 ? ::fork() : (errno = EMFILE, -1);
+    if (pid == 0) become_worker(rank, self, fds);
+    ZygoteReply reply{.kind = ZygoteReply::Kind::spawned, .rank = rank, .pid = pid, .error = pid < 0 ? errno : 0};
+    if (pid < 0) return channel_.send(reply);
+    ::setpgid(pid, pid);  // the worker does the same: whoever comes first
+    workers_[pid] = rank;
+    const Descriptor pidfd{open_pidfd(pid)};  // it cannot be another's: only this process reaps it
+    const int fd = pidfd.get();
+    return pidfd.is_open() ? channel_.send(reply, std::span{&fd, 1}) : channel_.send(reply);
+  }
+
+  [[noreturn]] void become_worker(int rank, pid_t self, std::vector<Descriptor>& fds) noexcept {
+    try {
+      WorkerProcess::prepare(*setup_, rank, self, fds[0].get(), fds[1].get());
+      fds.clear();
+      channel_.close();
+      signals_.reset();
+      supervisor_fd_.reset();
+      WorkerProcess{*setup_, rank}.run();
+    } catch (...) {
+      ::_exit(71);
+    }
+  }
+
+  // A worker's process group is ended before the worker is reaped: until then its number cannot be anybody else's.
+  bool reap() {
+    while (true) {
+      siginfo_t info{};
+      if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return true;
+      const auto found = workers_.find(info.si_pid);
+      if (found != workers_.end()) ::kill(-info.si_pid, SIGKILL);
+      int status = 0;
+      ::waitpid(info.si_pid, &status, 0);
+      if (found == workers_.end()) continue;
+      const ZygoteReply reply{
+          .kind = ZygoteReply::Kind::exited, .rank = found->second, .pid = found->first, .status = status};
+      workers_.erase(found);
+      if (!channel_.send(reply)) return false;
+    }
+  }
+
+  void end_everything() {
+    for (const auto& [pid, rank] : workers_) ::kill(-pid, SIGKILL);
+    while (true) {
+      siginfo_t info{};
+      const bool has_children = ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG) == 0;
+      if (!has_children && errno == ECHILD) return;
+      if (info.si_pid != 0) {
+        workers_.erase(info.si_pid);
+        continue;
+      }
+      if (workers_.empty()) kill_children();  // those that had left their worker's process group
+      pollfd child{.fd = signals_.get(), .events = POLLIN, .revents = 0};
+      ::poll(&child, 1, 100);
+      signalfd_siginfo signal{};
+      while (::read(signals_.get(), &signal, sizeof signal) > 0) {
+      }
+    }
+  }
+
+  static void kill_children() {
+    const std::string self = fmt::to_string(::getpid());
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator{"/proc", error}) {
+      const std::string name = entry.path().filename().string();
+      if (name.empty() || name.find_first_not_of("0123456789") != std::string::npos) continue;
+      std::ifstream file{entry.path() / "stat"};
+      std::string text;
+      std::getline(file, text);
+      const auto end = text.rfind(')');
+      if (end == std::string::npos || end + 4 >= text.size()) continue;
+      if (text.compare(end + 4, self.size() + 1, self + " ") == 0) ::kill(std::atoi(name.c_str()), SIGKILL);
+    }
+  }
+
+  const WorkerSetup* setup_;
+  Channel channel_;
+  pid_t supervisor_;
+  Descriptor signals_;
+  Descriptor supervisor_fd_;
+  std::map<pid_t, int> workers_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/processes.hpp
+// Workers that are forked processes of this host: captures just work, and a crash stays where it happens. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Checks, before anything starts, that this process may fork and has descriptors enough; raises its own limit.
+inline void prepare_to_fork(int num_workers) {
+  rlim_t num_open = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd", error}) {
+    ++num_open;
+    if (std::filesystem::read_symlink(entry.path(), error) != "/dev/nvidia-uvm") continue;
+    throw ConfigError{
+        "start: this process has already used CUDA, and a forked child cannot use it again: call fit() before "
+        "anything touches a GPU (also before counting devices), or start the workers from outside"};
+  }
+  const rlim_t needed = num_open + 5 * static_cast<rlim_t>(num_workers) + 16;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur) return;
+  if (needed > limit.rlim_max) {
+    throw ConfigError{fmt::format(
+        "start: {} workers need up to {} descriptors in this process, {} are open, and the hard limit is {}: raise it "
+        "(ulimit -Hn, LimitNOFILE, nofile in limits.conf), close some, or use fewer workers",
+        num_workers, needed - num_open, num_open, limit.rlim_max)};
+  }
+  limit.rlim_cur = needed;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/// Is the group of Processes.
+class ProcessGroup final : public WorkerGroup {
+ public:
+  ProcessGroup(const GroupPlan& plan, const WorkerBody& body)
+      : memory_(plan.num_workers),
+        inbox_(memory_),
+        silence_(plan.num_workers, plan.silence_limit, monotonic_ns()),
+        workers_(static_cast<std::size_t>(plan.num_workers)) {
+    setup_.memory = &memory_;
+    setup_.body = &body;
+    setup_.event_fd = inbox_.event_fd();
+    setup_.host = host_name();
+    setup_.heartbeat = heartbeat_interval(plan.silence_limit);
+    // A stream that another thread is reading stays locked for as long as it waits for input.
+    setup_.flushes_all = ::ftrylockfile(stdin) == 0;
+    if (setup_.flushes_all) ::funlockfile(stdin);
+    fork_zygote();
+    try {
+      spawn_all();
+    } catch (...) {
+      end_all();
+      throw;
+    }
+  }
+
+  ~ProcessGroup() override { end_all(); }
+
+  [[nodiscard]] std::optional<GroupEvent> next(const Deadline& deadline) override {
+    while (true) {
+      if (auto event = inbox_.pop()) return event;
+      if (num_over_ == workers_.size()) return std::nullopt;
+      const bool is_last_look = deadline.expired();
+      collect(is_last_look ? std::chrono::nanoseconds{0} : deadline.remaining());
+      if (is_last_look) return inbox_.pop();
+    }
+  }
+
+  void request_stop() override { memory_.request_stop(); }
+  void abort(std::string_view reason) override { memory_.abort(reason); }
+
+  void kill() override {
+    was_killed_ = true;
+    for (const Process& worker : workers_) {
+      if (worker.pid != 0 && !worker.is_over) kill_process(worker);
+    }
+    [[maybe_unused]] const bool sent = channel_.send(ZygoteRequest{.kind = ZygoteRequest::Kind::kill});
+  }
+
+  [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
+
+ private:
+  struct Stream {
+    Descriptor reader{};
+    LineSplitter lines{};
+  };
+  struct Process {
+    pid_t pid = 0;
+    Descriptor pidfd{};
+    Stream out{};
+    Stream err{};
+    bool is_over = false;
+  };
+
+  void fork_zygote() {
+    auto ends = Channel::make_pair();
+    flush_streams(setup_.flushes_all);  // what is unwritten now would be written by every child as well
+    ::sigaction(SIGCHLD, nullptr, &setup_.child_action);
+    sigset_t all;
+    ::sigfillset(&all);
+    const pid_t supervisor = ::getpid();
+    const BlockSignals block{all};  // a handler must not run in the child before it is reset there
+    setup_.signal_mask = block.before();
+    zygote_ = ::fork();
+    if (zygote_ < 0) throw_system("start: forking the process that starts workers", errno);
+    if (zygote_ == 0) {
+      try {
+        inbox_.forget_in_child();
+        ends.first.close();
+        Zygote{setup_, std::move(ends.second), supervisor}.run();
+      } catch (...) {
+        ::_exit(71);
+      }
+    }
+    channel_ = std::move(ends.first);
+    zygote_fd_ = Descriptor{open_pidfd(zygote_)};
+  }
+
+  void spawn_all() {
+    const int num_workers = memory_.num_workers();
+    constexpr int most_under_way = 16;  // the sockets hold that many packets without anybody waiting
+    int answered = 0;
+    for (int rank = 0; rank < num_workers; ++rank) {
+      ask_for(rank);
+      if (rank - answered + 1 >= most_under_way) answered += await_answer();
+    }
+    while (answered < num_workers) answered += await_answer();
+  }
+
+  void ask_for(int rank) {
+    const std::string what = fmt::format("start: a pipe for the output of rank {}/{}", rank, memory_.num_workers());
+    auto out = make_pipe(0, what);
+    auto err = make_pipe(0, what);
+    for (const auto* reader : {&out.first, &err.first}) ::fcntl(reader->get(), F_SETFL, O_NONBLOCK);
+    const std::array<int, 2> writers{out.second.get(), err.second.get()};
+    if (!channel_.send(ZygoteRequest{.kind = ZygoteRequest::Kind::spawn, .rank = rank}, writers)) throw_lost();
+    Process& worker = at(rank);
+    worker.out.reader = std::move(out.first);
+    worker.err.reader = std::move(err.first);
+  }
+
+  // Returns 1 for a worker that has been made, 0 for the news that one has already ended.
+  int await_answer() {
+    std::array<pollfd, 2> watched{{{.fd = channel_.fd(), .events = POLLIN, .revents = 0},
+                                   {.fd = zygote_fd_.get(), .events = POLLIN, .revents = 0}}};
+    while (::poll(watched.data(), watched.size(), 60'000) < 0 && errno == EINTR) {
+    }
+    if (watched[0].revents == 0) throw_lost();
+    return take_reply() ? 1 : 0;
+  }
+
+  [[noreturn]] static void throw_lost() {
+    throw Error{
+        "start: the process that starts workers has been killed or does not answer: see whether memory or the "
+        "number of processes is short, and start again"};
+  }
+
+  // Returns whether it was the answer to a request for a worker. Throws: Error if that could not be made.
+  bool take_reply() {
+    ZygoteReply reply;
+    std::vector<Descriptor> fds;
+    const auto outcome = channel_.receive(reply, fds, MSG_DONTWAIT);
+    if (outcome == Channel::Outcome::closed) lose_zygote();
+    if (outcome != Channel::Outcome::packet) return false;
+    if (reply.kind == ZygoteReply::Kind::exited) {
+      finish(reply.rank, exit_of_status(reply.status));
+      return false;
+    }
+    if (reply.error != 0) {
+      throw_system(fmt::format("start: forking rank {}/{}", reply.rank, memory_.num_workers()), reply.error);
+    }
+    at(reply.rank).pid = reply.pid;
+    if (!fds.empty()) at(reply.rank).pidfd = std::move(fds.front());
+    return true;
+  }
+
+  void collect(std::chrono::nanoseconds at_most) {
+    inbox_.drain_all();
+    look_for_silence();
+    std::vector<pollfd> watched = descriptors();
+    if (inbox_.has_events()) at_most = std::chrono::nanoseconds{0};
+    inbox_.wait(watched, std::min(at_most, silence_.until_look(monotonic_ns())));
+    std::size_t index = 2;
+    for (int rank = 0; rank < memory_.num_workers(); ++rank, index += 3) {
+      if (at(rank).is_over) continue;
+      if (watched[index].revents != 0) read_output(rank, false);
+      if (watched[index + 1].revents != 0) read_output(rank, true);
+      if (watched[index + 2].revents != 0) finish_orphan(rank);
+    }
+    if (watched[0].revents != 0) {
+      do {
+        take_reply();
+      } while (!is_zygote_lost_ && is_readable(channel_.fd()));
+    } else if (watched[1].revents != 0) {
+      lose_zygote();
+    }
+  }
+
+  // Two for the zygote, then three for every rank; negative ones are passed over by poll.
+  [[nodiscard]] std::vector<pollfd> descriptors() const {
+    std::vector<pollfd> watched;
+    watched.reserve(3 * workers_.size() + 4);
+    const auto add = [&](int fd) { watched.push_back({.fd = fd, .events = POLLIN, .revents = 0}); };
+    add(is_zygote_lost_ ? -1 : channel_.fd());
+    add(is_zygote_lost_ ? -1 : zygote_fd_.get());
+    for (const Process& worker : workers_) {
+      add(worker.out.reader.get());
+      add(worker.err.reader.get());
+      add(is_zygote_lost_ && !worker.is_over ? worker.pidfd.get() : -1);
+    }
+    return watched;
+  }
+
+  static bool is_readable(int fd) noexcept {
+    pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+    return fd >= 0 && ::poll(&one, 1, 0) > 0;
+  }
+
+  // Reads once and returns how much; at the end of the stream, lets go of it.
+  std::size_t read_output(int rank, bool is_error) {
+    Stream& stream = is_error ? at(rank).err : at(rank).out;
+    if (!stream.reader.is_open()) return 0;
+    std::array<char, 16384> bytes;
+    const ssize_t got = ::read(stream.reader.get(), bytes.data(), bytes.size());
+    if (got == 0) stream.reader.reset();
+    if (got <= 0) return 0;
+    stream.lines.append({bytes.data(), static_cast<std::size_t>(got)}, [&](std::string line) {
+      inbox_.push(OutputEvent{.rank = rank, .is_error = is_error, .line = std::move(line)});
+    });
+    return static_cast<std::size_t>(got);
+  }
+
+  // Takes what was in the pipe when the worker ended and no more: a child of it may hold the other end and go on
+  // writing.
+  void finish_output(int rank, bool is_error) {
+    Stream& stream = is_error ? at(rank).err : at(rank).out;
+    if (stream.reader.is_open()) {
+      const int capacity = ::fcntl(stream.reader.get(), F_GETPIPE_SZ);
+      std::size_t left = capacity > 0 ? static_cast<std::size_t>(capacity) : std::size_t{1} << 16U;
+      for (std::size_t got = 1; got > 0 && left > 0; left -= std::min(left, got)) got = read_output(rank, is_error);
+    }
+    stream.lines.finish([&](std::string line) {
+      inbox_.push(OutputEvent{.rank = rank, .is_error = is_error, .line = std::move(line)});
+    });
+    stream.reader.reset();
+  }
+
+  void finish(int rank, WorkerExit exit) {
+    Process& worker = at(rank);
+    if (worker.is_over) return;
+    worker.is_over = true;
+    ++num_over_;
+    inbox_.drain(rank);
+    finish_output(rank, false);
+    finish_output(rank, true);
+    worker.pidfd.reset();
+    if (const auto& told = inbox_.exit_of_rank(rank)) exit = *told;
+    inbox_.push(ExitEvent{.rank = rank, .exit = std::move(exit)});
+  }
+
+  [[nodiscard]] WorkerExit exit_of_status(int status) const {
+    if (!WIFSIGNALED(status)) return {.kind = WorkerExit::Kind::exited, .code = WEXITSTATUS(status)};
+    const int signal = WTERMSIG(status);
+    WorkerExit exit{.kind = WorkerExit::Kind::signalled, .code = signal};
+    exit.is_consequence = was_killed_ && signal == SIGKILL;
+    exit.message = exit.is_consequence ? "killed by its supervisor, because the group had to end and it did not"
+                                       : explain_signal(signal, WCOREDUMP(status), oom_);
+    return exit;
+  }
+
+  void look_for_silence() {
+    const std::int64_t now = monotonic_ns();
+    if (silence_.until_look(now).count() > 0) return;
+    const auto heartbeat = [&](int rank) { return memory_.rank(rank).heartbeat.load(); };
+    silence_.look(now, heartbeat, [&](int rank, std::chrono::nanoseconds quiet) {
+      const Process& worker = at(rank);
+      if (worker.is_over) return;
+      const auto seconds = static_cast<double>(quiet.count()) / 1e9;
+      inbox_.push(SilenceEvent{
+          .rank = rank,
+          .message = fmt::format("rank {}/{} (process {}) has shown no sign of life for {:.1f} s: {}", rank,
+                                 workers_.size(), worker.pid, seconds, describe_state(process_state(worker.pid)))});
+    });
+  }
+
+  // Without the zygote the workers die, by the signal they have asked for; their descendants do not, unless they are
+  // ended here.
+  void lose_zygote() {
+    if (std::exchange(is_zygote_lost_, true)) return;
+    inbox_.push(BrokenEvent{.message = fmt::format("the process that starts the workers (process {}) has been killed; "
+                                                   "the workers end with it",
+                                                   zygote_)});
+    for (int rank = 0; rank < memory_.num_workers(); ++rank) {
+      const Process& worker = at(rank);
+      if (worker.is_over) continue;
+      if (worker.pid != 0) kill_process(worker);
+      if (!worker.pidfd.is_open()) finish_orphan(rank);
+    }
+  }
+
+  static void kill_process(const Process& worker) noexcept {
+    if (worker.pidfd.is_open()) signal_pidfd(worker.pidfd.get(), SIGKILL);
+    ::kill(-worker.pid, SIGKILL);  // the number is taken for as long as anybody is in the process group
+  }
+
+  void finish_orphan(int rank) {
+    const pid_t pid = at(rank).pid;
+    if (pid != 0) ::kill(-pid, SIGKILL);
+    WorkerExit exit{.kind = WorkerExit::Kind::signalled, .code = SIGKILL};
+    exit.message = "killed, because the process that starts the workers was lost";
+    exit.is_consequence = true;
+    finish(rank, std::move(exit));
+  }
+
+  void end_all() noexcept {
+    if (zygote_ <= 0) return;
+    ::shutdown(channel_.fd(), SHUT_RDWR);  // unlike close, it is seen even if somebody else holds the descriptor
+    if (!wait_for_zygote(std::chrono::seconds{5})) {
+      for (const Process& worker : workers_) {
+        if (worker.pid != 0 && !worker.is_over) kill_process(worker);
+      }
+      ::kill(zygote_, SIGKILL);
+    }
+    while (::waitpid(zygote_, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    zygote_ = -1;
+    if (is_zygote_lost_) reap_orphans();
+  }
+
+  // Without a zygote, its descendants become children of PID 1 or of a subreaper: perhaps of this process.
+  void reap_orphans() const noexcept {
+    const Deadline deadline = Deadline::after(std::chrono::seconds{1});
+    for (const Process& worker : workers_) {
+      while (worker.pid != 0 && !deadline.expired()) {
+        const pid_t reaped = ::waitpid(-worker.pid, nullptr, WNOHANG);
+        if (reaped < 0) break;
+        if (reaped == 0) ::poll(nullptr, 0, 1);  // killed, and on its way
+      }
+    }
+  }
+
+  // Returns whether it has ended, or whether there is no way to know.
+  [[nodiscard]] bool wait_for_zygote(std::chrono::nanoseconds at_most) const noexcept {
+    if (!zygote_fd_.is_open()) return true;
+    const Deadline deadline = Deadline::after(at_most);
+    while (true) {
+      pollfd ended{.fd = zygote_fd_.get(), .events = POLLIN, .revents = 0};
+      const timespec time = to_timespec(deadline.remaining());
+      const int ready = ::ppoll(&ended, 1, &time, nullptr);
+      if (ready >= 0 || errno != EINTR) return ready > 0;
+    }
+  }
+
+  [[nodiscard]] Process& at(int rank) { return workers_[static_cast<std::size_t>(rank)]; }
+
+  GroupMemory memory_;
+  Inbox inbox_;
+  SilenceWatch silence_;
+  OomCounter oom_;
+  WorkerSetup setup_{};
+  std::vector<Process> workers_;
+  Channel channel_{Descriptor{}};
+  pid_t zygote_ = -1;
+  Descriptor zygote_fd_;
+  std::size_t num_over_ = 0;
+  bool is_zygote_lost_ = false;
+  bool was_killed_ = false;
+};
+
+}  // namespace detail
+
+/// Runs the workers as forked processes of this host. They see everything that the caller has built, as it was when
+/// start() was called; what they write to it stays with them. Whoever ends, by whatever cause, nothing is left behind.
+class Processes {
+ public:
+  static constexpr std::string_view name = "Processes";
+  static constexpr Reach reach = Reach::host;
+  static constexpr bool copies_function = false;
+
+  /// Throws: ConfigError if the plan or the limits of this process do not allow it, Error if the system cannot do it.
+  /// Cost: two to three milliseconds per process if LibTorch is loaded.
+  [[nodiscard]] std::unique_ptr<WorkerGroup> start(const GroupPlan& plan, const WorkerBody& body) {
+    detail::check_plan(plan, body);
+    detail::prepare_to_fork(plan.num_workers);
+    return std::make_unique<detail::ProcessGroup>(plan, body);
+  }
+};
+static_assert(Scaling<Processes>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/threads.hpp
+// Workers that are threads of this process: the quickest start and no isolation. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is the group of Threads. Agents, made when the group ends early, run the abort handlers, each worker's on its own: a
+/// handler may wait for a lock that the supervisor's caller or another worker holds.
+class ThreadGroup final : public WorkerGroup {
+ public:
+  ThreadGroup(const GroupPlan& plan, const WorkerBody& body)
+      : memory_(plan.num_workers), inbox_(memory_), body_(body), is_over_(static_cast<std::size_t>(plan.num_workers)) {
+    const std::string host = host_name();
+    for (int rank = 0; rank < plan.num_workers; ++rank) {
+      links_.push_back(std::make_unique<SharedLink>(memory_, rank, inbox_.event_fd(), memory_.rank(rank).agent, host));
+    }
+    sigset_t signals;
+    ::sigemptyset(&signals);
+    for (const int signal : caught_signals) ::sigaddset(&signals, signal);
+    const BlockSignals block{signals};  // they are the supervisor's: a worker's system calls are not interrupted
+    try {
+      for (auto& link : links_) threads_.emplace_back([this, &link] { run(*link); });
+    } catch (const std::system_error& error) {
+      const std::size_t made = threads_.size();
+      end_all("not every worker could be started");
+      throw Error{fmt::format("start: making the thread of rank {}/{}: {}", made, plan.num_workers,
+                              explain_errno(error.code().value()))};
+    }
+  }
+
+  ~ThreadGroup() override { end_all("the group has been destroyed by its owner"); }
+
+  [[nodiscard]] std::optional<GroupEvent> next(const Deadline& deadline) override {
+    while (true) {
+      if (auto event = inbox_.pop()) return event;
+      if (num_over_ == threads_.size()) return std::nullopt;
+      const bool is_last_look = deadline.expired();
+      collect(is_last_look ? std::chrono::nanoseconds{0} : deadline.remaining());
+      if (is_last_look) return inbox_.pop();
+    }
+  }
+
+  void request_stop() override { memory_.request_stop(); }
+
+  void abort(std::string_view reason) override {
+    memory_.abort(reason);
+    try {
+      while (agents_.size() < links_.size()) {
+        agents_.emplace_back([this, rank = agents_.size()] { be_agent(static_cast<int>(rank)); });
+      }
+    } catch (const std::system_error&) {  // no more threads: this one has to do, now and in every collect()
+      run_handlers_without_agent();
+    }
+  }
+
+  void kill() override {
+    collect(std::chrono::nanoseconds{0});  // whoever has just ended is not deaf
+    std::string deaf;
+    for (std::size_t rank = 0; rank < threads_.size(); ++rank) {
+      if (!is_over_[rank]) deaf += fmt::format("{}{}", deaf.empty() ? "" : ", ", rank);
+    }
+    if (!deaf.empty()) end_program(deaf);
+  }
+
+  [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
+
+ private:
+  void run(SharedLink& link) noexcept {
+    WorkerExit exit{};
+    try {
+      body_(link);
+    } catch (...) {
+      exit = exit_of(std::current_exception());
+    }
+    link.on_abort({});  // what it refers to is most likely gone
+    link.post_exit(exit);
+  }
+
+  void run_handlers_without_agent() noexcept {
+    for (std::size_t rank = agents_.size(); rank < links_.size(); ++rank) links_[rank]->run_handler_if_aborted();
+  }
+
+  void be_agent(int rank) noexcept {
+    const std::atomic<std::uint32_t>& word = memory_.rank(rank).agent;
+    while (!is_ending_.load()) {
+      const std::uint32_t seen = word.load();
+      links_[static_cast<std::size_t>(rank)]->run_handler_if_aborted();
+      if (!is_ending_.load()) futex_wait(word, seen, std::chrono::seconds{1});
+    }
+  }
+
+  void collect(std::chrono::nanoseconds at_most) {
+    inbox_.drain_all();
+    if (memory_.is_aborted() && agents_.size() < links_.size()) {
+      run_handlers_without_agent();
+      at_most = std::min<std::chrono::nanoseconds>(at_most, std::chrono::milliseconds{100});
+    }
+    std::vector<pollfd> nothing;
+    inbox_.wait(nothing, inbox_.has_events() ? std::chrono::nanoseconds{0} : at_most);
+    for (int rank = 0; rank < memory_.num_workers(); ++rank) {
+      const auto at = static_cast<std::size_t>(rank);
+      if (is_over_[at]) continue;
+      inbox_.drain(rank);
+      if (const auto& exit = inbox_.exit_of_rank(rank)) {
+        is_over_[at] = true;
+        ++num_over_;
+        inbox_.push(ExitEvent{.rank = rank, .exit = *exit});
+      }
+    }
+  }
+
+  // Threads that look at nothing of ours cannot be ended. Rather than to wait for ever, the program ends.
+  void end_all(std::string_view reason) noexcept {
+    try {
+      const Deadline deadline = Deadline::after(std::chrono::seconds{30});
+      if (num_over_ != threads_.size()) {
+        collect(std::chrono::nanoseconds{0});
+        if (num_over_ != threads_.size()) {
+          request_stop();
+          abort(reason);
+        }
+      }
+      while (num_over_ != threads_.size() && !deadline.expired()) {
+        collect(deadline.remaining());
+        while (inbox_.pop()) {
+        }
+      }
+      kill();
+    } catch (...) {
+      end_program("unknown");
+    }
+    for (auto& thread : threads_) thread.join();
+    is_ending_.store(true);
+    for (std::size_t rank = 0; rank < agents_.size(); ++rank) nudge(memory_.rank(static_cast<int>(rank)).agent);
+    for (auto& agent : agents_) agent.join();
+  }
+
+  [[noreturn]] static void end_program(const std::string& deaf) noexcept {
+    char text[512];
+    const auto end = fmt::format_to_n(
+        text, sizeof text,
+        "railyard: the run had to end, but rank {} did not: a thread cannot be ended by force, so this program ends "
+        "with status 70. Let the training function look at should_stop(), or use Processes.\n",
+        deaf);
+    [[maybe_unused]] const auto written = ::write(2, text, std::min(end.size, sizeof text));
+    ::syscall(SYS_exit_group, 70);  // what is wrapped around _exit() by a sanitizer would look at the deaf threads
+    ::_exit(70);
+  }
+
+  GroupMemory memory_;
+  Inbox inbox_;
+  WorkerBody body_;
+  std::vector<std::unique_ptr<SharedLink>> links_;
+  std::vector<std::thread> threads_;
+  std::vector<bool> is_over_;
+  std::size_t num_over_ = 0;
+  std::vector<std::thread> agents_;
+  std::atomic<bool> is_ending_{false};
+};
+
+}  // namespace detail
+
+/// Runs the workers as threads of this process. A worker that crashes or calls exit() ends the program, and one that
+/// does not react when the group has to end makes the program end with status 70.
+class Threads {
+ public:
+  static constexpr std::string_view name = "Threads";
+  static constexpr Reach reach = Reach::process;
+  static constexpr bool copies_function = true;
+
+  /// Throws: ConfigError if the plan asks for less than one worker, Error if the system has no more threads.
+  [[nodiscard]] std::unique_ptr<WorkerGroup> start(const GroupPlan& plan, const WorkerBody& body) {
+    detail::check_plan(plan, body);
+    return std::make_unique<detail::ThreadGroup>(plan, body);
+  }
+};
+static_assert(Scaling<Threads>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/any_callback.hpp
+// Holds any callback, so that a list can hold callbacks of different types. Train room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+template <class F>
+concept ReportFunction = !Callback<F> && std::move_constructible<F> && std::invocable<F&, const Report&>;
+
+}  // namespace detail
+
+/// Holds a Callback, or a function that takes a const Report& and returns nothing or a Next. Copies share one callback.
+class AnyCallback {
+ public:
+  template <class C>
+  requires(!std::same_as<std::remove_cvref_t<C>, AnyCallback>) &&
+      (Callback<std::decay_t<C>> || detail::ReportFunction<std::decay_t<C>>)AnyCallback(C&& callback)
+      : held_(std::make_shared<Holder<std::decay_t<C>>>(std::forward<C>(callback))) {}
+
+  void on_start(const RunInfo& info) const { held_->on_start(info); }
+  [[nodiscard]] Next on_report(const Report& report) const { return held_->on_report(report); }
+  void on_end(const RunEnd& end) const { held_->on_end(end); }
+
+ private:
+  struct Base {
+    virtual ~Base() = default;
+    virtual void on_start(const RunInfo& info) = 0;
+    virtual Next on_report(const Report& report) = 0;
+    virtual void on_end(const RunEnd& end) = 0;
+  };
+
+  template <class C>
+  struct Holder final : Base {
+    template <class From>
+    explicit Holder(From&& from) : callback(std::forward<From>(from)) {}
+
+    void on_start([[maybe_unused]] const RunInfo& info) override {
+      if constexpr (detail::HearsStart<C>) callback.on_start(info);
+    }
+    Next on_report([[maybe_unused]] const Report& report) override {
+      if constexpr (detail::HearsReport<C>) {
+        return ask([&]() -> decltype(auto) { return callback.on_report(report); });
+      } else if constexpr (detail::ReportFunction<C>) {
+        return ask([&]() -> decltype(auto) { return callback(report); });
+      } else {
+        return Next::go_on;
+      }
+    }
+    void on_end([[maybe_unused]] const RunEnd& end) override {
+      if constexpr (detail::HearsEnd<C>) callback.on_end(end);
+    }
+
+    template <class Call>
+    static Next ask(Call call) {
+      using Answer = decltype(call());
+      static_assert(std::is_void_v<Answer> || std::is_same_v<Answer, Next>,
+                    "a callback's on_report returns nothing, or a railyard::Next (go_on, stop)");
+      if constexpr (std::is_same_v<Answer, Next>) {
+        return call();
+      } else {
+        call();
+        return Next::go_on;
+      }
+    }
+
+    C callback;
+  };
+
+  std::shared_ptr<Base> held_;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/controller.hpp
+// Decides what a run does next: a state machine without clock, workers or files of its own. Train room.
+//
+//   phase      what happens                                                 next phase
+//   checking   settings and storage are looked at, nothing runs             starting: begin()
+//   starting   workers come to be and connect                               running:  every rank has joined
+//   running    the training function runs                                   stopping: a signal
+//   stopping   workers were asked to stop and have stop_grace to do so      ending:   grace over, second signal
+//   ending     every wait was ended; who is left after stop_grace is killed finished
+//   finished   no worker is left (or none can be waited for any longer)
+//
+// From starting, running and stopping a failure leads to ending, and the exit of the last rank leads to finished.
+
+namespace railyard::inline v0_1 {
+
+/// Names the states of a run.
+enum class Phase : std::uint8_t { checking, starting, running, stopping, ending, finished };
+
+/// Says what ended a run first. what completes a sentence that begins with "rank 1 of 2", if there is a rank.
+struct Failure {
+  int rank = -1;
+  std::string what{};
+  int signal = 0;  ///< the signal to the supervisor that interrupted the run, 0 if none did
+};
+
+/// Says what the driver of a run has to do to its workers.
+struct Orders {
+  bool request_stop = false;
+  std::optional<std::string> abort{};
+  bool kill = false;
+};
+
+/// Is the state machine. Every event of a run goes in with its time; orders come out.
+class Controller {
+ public:
+  using Time = Deadline::Clock::time_point;
+
+  struct Settings {
+    int num_workers = 1;
+    std::chrono::nanoseconds start_timeout = std::chrono::minutes{1};
+    std::chrono::nanoseconds stop_grace = std::chrono::seconds{30};
+    /// How long the failure of a collective is held back, while the failure behind it may still become known.
+    std::chrono::nanoseconds cause_wait = std::chrono::seconds{1};
+    /// How long killed workers may take to be gone.
+    std::chrono::nanoseconds kill_wait = std::chrono::seconds{10};
+  };
+
+  explicit Controller(const Settings& settings)
+      : settings_(settings), ranks_(static_cast<std::size_t>(settings.num_workers)) {}
+
+  void begin(Time now) {
+    phase_ = Phase::starting;
+    limit_ = after(now, settings_.start_timeout);
+  }
+
+  void on_joined(int rank) {
+    ranks_[index(rank)].has_joined = true;
+    const bool all = std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& one) { return one.has_joined; });
+    if (phase_ == Phase::starting && all) {
+      phase_ = Phase::running;
+      limit_ = Time::max();
+    }
+  }
+
+  [[nodiscard]] Orders on_exit(int rank, WorkerExit exit, Time now) {
+    Rank& gone = ranks_[index(rank)];
+    gone.exit = std::move(exit);
+    ++num_exited_;
+    const bool has_returned = gone.exit->kind == WorkerExit::Kind::returned;
+    const bool is_last = num_exited_ == ranks_.size();
+    Orders orders;
+    if (may_fail() && gone.exit->is_consequence) {
+      if (suspects_.empty()) suspect_limit_ = after(now, settings_.cause_wait);
+      suspects_.push_back(rank);
+    } else if (may_fail() && !has_returned) {
+      orders = fail({.rank = rank, .what = text(*gone.exit)}, now);
+    } else if (phase_ == Phase::stopping && !has_returned) {
+      orders = end(now);  // the others would wait for it
+    }
+    if (may_fail() && is_last && !suspects_.empty()) orders = fail(consequence(), now);
+    if (is_last) phase_ = Phase::finished;
+    return orders;
+  }
+
+  [[nodiscard]] Orders on_silence(int rank, const std::string& message, Time now) {
+    if (!may_fail()) return {};
+    return fail({.rank = rank, .what = "stopped answering: " + message}, now);
+  }
+
+  /// For what is no rank's fault: a broken group, a callback that throws.
+  [[nodiscard]] Orders on_failure(Failure failure, Time now) {
+    return may_fail() ? fail(std::move(failure), now) : Orders{};
+  }
+
+  [[nodiscard]] Orders on_signal(int signal, Time now) {
+    if (phase_ == Phase::finished) return {};
+    ++num_signals_;
+    if (num_signals_ == 1 && may_fail()) {
+      failure_ = Failure{.what = fmt::format("interrupted by {}", signal_name(signal)), .signal = signal};
+      phase_ = Phase::stopping;
+      limit_ = after(now, settings_.stop_grace);
+      return {.request_stop = true};
+    }
+    Orders orders = phase_ == Phase::ending ? Orders{} : end(now);
+    orders.kill = true;  // who asks twice does not want to wait
+    limit_ = after(now, settings_.kill_wait);
+    is_killed_ = true;
+    return orders;
+  }
+
+  /// Does what is due at this time; called at wakes_at() or later.
+  [[nodiscard]] Orders on_time(Time now) {
+    if (may_fail() && !suspects_.empty() && now >= suspect_limit_) return fail(consequence(), now);
+    if (now < limit_) return {};
+    switch (phase_) {
+      case Phase::starting:
+        return fail(late_start(), now);
+      case Phase::stopping:
+        return end(now);
+      case Phase::ending:
+        if (is_killed_) {
+          phase_ = Phase::finished;
+          return {};
+        }
+        is_killed_ = true;
+        limit_ = after(now, settings_.kill_wait);
+        return {.kill = true};
+      default:
+        return {};
+    }
+  }
+
+  /// When on_time() has something to do; Time::max() if never.
+  [[nodiscard]] Time wakes_at() const {
+    return may_fail() && !suspects_.empty() ? std::min(limit_, suspect_limit_) : limit_;
+  }
+
+  [[nodiscard]] Phase phase() const noexcept { return phase_; }
+  [[nodiscard]] const std::optional<Failure>& failure() const noexcept { return failure_; }
+  [[nodiscard]] int num_alive() const noexcept { return static_cast<int>(ranks_.size() - num_exited_); }
+  [[nodiscard]] bool has_exited(int rank) const { return ranks_[index(rank)].exit.has_value(); }
+
+  /// Returns "SIGINT" and the like.
+  [[nodiscard]] static std::string signal_name(int signal) {
+    switch (signal) {
+      case SIGINT:
+        return "SIGINT";
+      case SIGTERM:
+        return "SIGTERM";
+      case SIGHUP:
+        return "SIGHUP";
+      case SIGKILL:
+        return "SIGKILL";
+      case SIGSEGV:
+        return "SIGSEGV";
+      case SIGABRT:
+        return "SIGABRT";
+      case SIGBUS:
+        return "SIGBUS";
+      case SIGFPE:
+        return "SIGFPE";
+      case SIGILL:
+        return "SIGILL";
+      case SIGPIPE:
+        return "SIGPIPE";
+      default:
+        return fmt::format("signal {}", signal);
+    }
+  }
+
+ private:
+  struct Rank {
+    bool has_joined = false;
+    std::optional<WorkerExit> exit{};
+  };
+
+  static std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
+  static Time after(Time now, std::chrono::nanoseconds span) {
+    return span >= Time::max() - now ? Time::max() : now + span;
+  }
+
+  // Only the first failure counts: what follows from it, or from the end that it brings, is not looked at.
+  [[nodiscard]] bool may_fail() const noexcept {
+    return !failure_ && phase_ != Phase::finished && phase_ != Phase::checking;
+  }
+
+  Orders fail(Failure failure, Time now) {
+    failure_ = std::move(failure);
+    return end(now);
+  }
+
+  Orders end(Time now) {
+    phase_ = Phase::ending;
+    limit_ = after(now, settings_.stop_grace);
+    return {.abort = reason()};
+  }
+
+  [[nodiscard]] std::string reason() const {
+    if (failure_->rank < 0) return failure_->what;
+    return fmt::format("rank {} {}", failure_->rank, failure_->what);
+  }
+
+  static std::string text(const WorkerExit& exit) {
+    switch (exit.kind) {
+      case WorkerExit::Kind::returned:
+        return "returned";
+      case WorkerExit::Kind::threw:
+        return "threw: " + exit.message;
+      case WorkerExit::Kind::exited:
+        return fmt::format("called exit({}) before its training function had returned{}{}", exit.code,
+                           exit.message.empty() ? "" : ": ", exit.message);
+      case WorkerExit::Kind::signalled:
+        return fmt::format("was ended by signal {} ({}){}{}", exit.code, signal_name(exit.code),
+                           exit.message.empty() ? "" : ": ", exit.message);
+    }
+    return exit.message;
+  }
+
+  [[nodiscard]] bool is_suspect(int rank) const {
+    return std::find(suspects_.begin(), suspects_.end(), rank) != suspects_.end();
+  }
+
+  // The ranks that suspects blame and that have not failed in a collective themselves: returned ones first, for they
+  // explain everything, then those that still run.
+  [[nodiscard]] std::optional<std::pair<int, int>> culprit_and_witness() const {
+    for (const bool must_be_gone : {true, false}) {
+      for (const int witness : suspects_) {
+        for (const int blamed : ranks_[index(witness)].exit->blamed) {
+          const bool is_known = blamed >= 0 && index(blamed) < ranks_.size() && !is_suspect(blamed);
+          if (is_known && (has_exited(blamed) || !must_be_gone)) return std::pair{blamed, witness};
+        }
+      }
+    }
+    return std::nullopt;
+  }
+
+  [[nodiscard]] Failure consequence() const {
+    const auto found = culprit_and_witness();
+    if (!found) return {.rank = suspects_.front(), .what = text(*ranks_[index(suspects_.front())].exit)};
+    const auto [culprit, witness] = *found;
+    const std::string& message = ranks_[index(witness)].exit->message;
+    if (has_exited(culprit)) {
+      return {
+          .rank = culprit,
+          .what = fmt::format("returned from the training function while rank {} still waited for it: {}; all ranks "
+                              "must call the same collectives",
+                              witness, message)};
+    }
+    return {.rank = culprit, .what = fmt::format("did not answer rank {}: {}", witness, message)};
+  }
+
+  [[nodiscard]] Failure late_start() const {
+    std::string missing;
+    int first = -1;
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      if (ranks_[i].has_joined) continue;
+      if (first < 0) {
+        first = static_cast<int>(i);
+      } else {
+        missing += fmt::format("{}{}", missing.empty() ? "" : ", ", i);
+      }
+    }
+    const double seconds = std::chrono::duration<double>(settings_.start_timeout).count();
+    return {
+        .rank = first,
+        .what = fmt::format("had not joined the group after {} s{}{}; raise RunConfig::start_timeout if it needs more",
+                            seconds, missing.empty() ? "" : ", nor had ", missing)};
+  }
+
+  Settings settings_;
+  std::vector<Rank> ranks_;
+  Phase phase_ = Phase::checking;
+  Time limit_ = Time::max();
+  Time suspect_limit_ = Time::max();
+  std::vector<int> suspects_{};
+  std::size_t num_exited_ = 0;
+  int num_signals_ = 0;
+  bool is_killed_ = false;
+  std::optional<Failure> failure_{};
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/result.hpp
+// What a run leaves to its caller. Train room.
+
+namespace railyard::inline v0_1 {
+
+/// Says where the time of a run went. Units: seconds.
+struct Timings {
+  double start = 0;     ///< from the call of fit() until every worker existed, about to call the training function
+  double joined = 0;    ///< from the call of fit() until every worker had joined the group
+  double training = 0;  ///< from `start` until the last worker had ended
+  double teardown = 0;  ///< from then until fit() returned
+};
+
+/// Holds the fields of a Result while it is put together.
+struct ResultFields {
+  std::string error{};
+  int failed_rank = -1;
+  int exit_status = 0;
+  std::vector<Metrics> history{};
+  std::filesystem::path path{};
+  int world_size = 0;
+  double seconds = 0;
+  Timings timings{};
+  bool is_leader = true;
+  std::vector<std::string> warnings{};
+};
+
+/// Is what fit() returns: converts to true if the run succeeded.
+class [[nodiscard]] Result {
+ public:
+  explicit Result(ResultFields fields) : fields_(std::move(fields)) {}
+
+  [[nodiscard]] explicit operator bool() const noexcept { return fields_.error.empty(); }
+  /// What failed first, where and why, and where to look; empty if the run succeeded.
+  [[nodiscard]] const std::string& error() const noexcept { return fields_.error; }
+  /// The first rank that failed; -1 if none did, or the run failed outside of any worker.
+  [[nodiscard]] int failed_rank() const noexcept { return fields_.failed_rank; }
+  /// What main() may return: 0, 1 after a failure, 128 + signal after Ctrl-C or SIGTERM.
+  [[nodiscard]] int exit_status() const noexcept { return fields_.exit_status; }
+  /// Rank 0's last metrics; empty if it has reported none.
+  [[nodiscard]] const Metrics& metrics() const noexcept {
+    return fields_.history.empty() ? none_ : fields_.history.back();
+  }
+  /// All of rank 0's metrics, in order.
+  [[nodiscard]] const std::vector<Metrics>& history() const noexcept { return fields_.history; }
+  /// The run's directory.
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return fields_.path; }
+  [[nodiscard]] int world_size() const noexcept { return fields_.world_size; }
+  /// How long fit() took. Units: seconds.
+  [[nodiscard]] double seconds() const noexcept { return fields_.seconds; }
+  [[nodiscard]] const Timings& timings() const noexcept { return fields_.timings; }
+  /// Is this the one process in which code after fit() should speak for the run?
+  [[nodiscard]] bool is_leader() const noexcept { return fields_.is_leader; }
+  /// What went wrong without ending the run, such as a log that could not be written.
+  [[nodiscard]] const std::vector<std::string>& warnings() const noexcept { return fields_.warnings; }
+
+  /// Returns *this if the run succeeded. Throws: WorkerError with error() if it did not.
+  const Result& value_or_throw() const {
+    if (!*this) throw WorkerError{fields_.failed_rank, fields_.error};
+    return *this;
+  }
+
+ private:
+  ResultFields fields_;
+  Metrics none_{};
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/run_config.hpp
+// The settings of a run. Train room.
+
+namespace railyard::inline v0_1 {
+
+/// Says whether a run shows how far it is, on standard error: one line that is redrawn on a terminal, else a plain line
+/// now and then.
+enum class Progress : std::uint8_t { automatic, quiet };
+
+/// Holds the settings of a run; fit() checks all of them before anything is started.
+struct RunConfig {
+  /// Name of the run's directory in storage_path; if empty, date and time and a random suffix. It must not exist yet.
+  std::string name{};
+  /// Where runs are kept; made if it does not exist.
+  std::filesystem::path storage_path = "runs";
+  /// What everything random in the run starts from; equal on all ranks.
+  std::uint64_t seed = 0;
+  Progress progress = Progress::automatic;
+  /// Told about the run in this order, in the process and on the thread that called fit().
+  std::vector<AnyCallback> callbacks{};
+  /// How long a collective waits for the other ranks.
+  std::chrono::nanoseconds collective_timeout = std::chrono::minutes{10};
+  /// How long the workers may take until every one is about to call the training function.
+  std::chrono::nanoseconds start_timeout = std::chrono::minutes{1};
+  /// How long workers that were asked to stop, or that are left over after a failure, may go on before they are killed.
+  std::chrono::nanoseconds stop_grace = std::chrono::seconds{30};
+  /// How long a worker process may show no sign of life (stopped, frozen) before it counts as failed.
+  std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/scaling_config.hpp
+// How many workers a run has. Train room.
+
+namespace railyard::inline v0_1 {
+
+/// Is a number of workers. A type of its own, so that a range of numbers can be said here one day.
+class WorkerCount {
+ public:
+  constexpr WorkerCount(int count) noexcept : count_(count) {}  // implicit: {.num_workers = 4}
+
+  [[nodiscard]] constexpr int count() const noexcept { return count_; }
+
+ private:
+  int count_;
+};
+
+/// Says what to scale to. Example: ry::Trainer trainer{train, {.num_workers = 4}};
+struct ScalingConfig {
+  WorkerCount num_workers = 1;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/json.hpp
+// Writes flat JSON objects: all that a run's files need. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns the length of the UTF-8 sequence at the start of text, or 0 if there is none that is valid.
+[[nodiscard]] inline std::size_t utf8_length(std::string_view text) noexcept {
+  const auto byte = [&text](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned first = byte(0);
+  std::size_t length = 0;
+  unsigned low = 0x80;  // bounds of the second byte: they exclude overlong forms, surrogates and what Unicode lacks
+  unsigned high = 0xBF;
+  if (first < 0x80) return 1;
+  if (first >= 0xC2 && first <= 0xDF) length = 2;
+  if (first >= 0xE0 && first <= 0xEF) length = 3;
+  if (first >= 0xF0 && first <= 0xF4) length = 4;
+  if (first == 0xE0) low = 0xA0;
+  if (first == 0xED) high = 0x9F;
+  if (first == 0xF0) low = 0x90;
+  if (first == 0xF4) high = 0x8F;
+  if (length == 0 || text.size() < length || byte(1) < low || byte(1) > high) return 0;
+  for (std::size_t i = 2; i < length; ++i) {
+    if (byte(i) < 0x80 || byte(i) > 0xBF) return 0;
+  }
+  return length;
+}
+
+/// Appends text as a JSON string; bytes that are not UTF-8 become U+FFFD, so that every reader accepts the file.
+inline void append_json_text(std::string& json, std::string_view text) {
+  json += '"';
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    const char first = text.front();
+    if (first == '"' || first == '\\') {
+      json += '\\';
+      json += first;
+    } else if (first == '\n') {
+      json += "\\n";
+    } else if (static_cast<unsigned char>(first) < 0x20 || first == '\x7F') {
+      json += fmt::format("\\u{:04x}", static_cast<unsigned>(static_cast<unsigned char>(first)));
+    } else if (length == 0) {
+      json += "\xEF\xBF\xBD";
+    } else {
+      json += text.substr(0, length);
+    }
+    text.remove_prefix(length == 0 ? 1 : length);
+  }
+  json += '"';
+}
+
+/// Builds one flat JSON object.
+class JsonObject {
+ public:
+  template <class T>
+  requires std::is_arithmetic_v<T> || std::is_convertible_v<const T&, std::string_view> JsonObject& add(
+      std::string_view name, const T& value) {
+    json_ += json_.empty() ? "{" : ", ";
+    append_json_text(json_, name);
+    json_ += ": ";
+    if constexpr (std::is_floating_point_v<T>) {
+      json_ += is_finite(value) ? fmt::format("{}", value) : "null";  // JSON has no NaN and no infinity
+    } else if constexpr (std::is_arithmetic_v<T>) {
+      json_ += fmt::format("{}", value);
+    } else {
+      append_json_text(json_, value);
+    }
+    return *this;
+  }
+  JsonObject& add(std::string_view name, const Value& value) {
+    return value.visit([&](const auto& held) -> JsonObject& { return add(name, held); });
+  }
+  JsonObject& add(const NamedValues& values) {
+    for (const auto& [name, value] : values) add(name, value);
+    return *this;
+  }
+  [[nodiscard]] std::string text() const { return json_.empty() ? "{}" : json_ + "}"; }
+
+ private:
+  std::string json_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/files.hpp
+// The files of a run's directory. Train room.
+
+#include <random>
+
+#include <sys/stat.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+[[nodiscard]] inline std::string error_text(int code) {
+  return std::error_code{code, std::generic_category()}.message();
+}
+
+/// Is a file that only grows, line by line. A line is in it whole or not at all, and what cannot be written is counted.
+class LineFile {
+ public:
+  explicit LineFile(std::filesystem::path path) : path_(std::move(path)) {}
+  LineFile(const LineFile&) = delete;
+  LineFile& operator=(const LineFile&) = delete;
+  ~LineFile() {
+    if (file_ >= 0) ::close(file_);
+  }
+
+  /// Appends line and a line feed; opens the file on first use. Returns whether it could.
+  bool append(std::string_view line) {
+    if (file_ < 0) file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (file_ < 0) return note_loss(errno);
+    text_.assign(line);
+    text_ += '\n';
+    std::size_t done = 0;
+    while (done < text_.size()) {
+      const ssize_t written = ::write(file_, text_.data() + done, text_.size() - done);
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) {
+        const int code = errno;
+        // Half a line would make the next one unreadable too. Where this fails as well, nothing more can be done.
+        if (done > 0 && ::ftruncate(file_, size_) != 0) return note_loss(code);
+        return note_loss(code);
+      }
+      done += static_cast<std::size_t>(written);
+    }
+    size_ += static_cast<off_t>(done);
+    return true;
+  }
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  [[nodiscard]] bool exists() const noexcept { return file_ >= 0; }
+  [[nodiscard]] std::uint64_t num_lost() const noexcept { return num_lost_; }
+  /// What is to be said when the first line is lost.
+  [[nodiscard]] std::string complaint() const {
+    return fmt::format("{} cannot be written: {}; training goes on", path_.string(), error_text(code_));
+  }
+  /// How many lines are missing and why; empty if none is.
+  [[nodiscard]] std::string warning() const {
+    if (num_lost_ == 0) return {};
+    return fmt::format("{} line(s) are missing from {}: {}; training went on without them", num_lost_, path_.string(),
+                       error_text(code_));
+  }
+
+ private:
+  bool note_loss(int code) noexcept {
+    code_ = code;
+    ++num_lost_;
+    return false;
+  }
+
+  std::filesystem::path path_;
+  std::string text_{};
+  int file_ = -1;
+  off_t size_ = 0;
+  std::uint64_t num_lost_ = 0;
+  int code_ = 0;
+};
+
+/// Returns a time of the wall clock by UTC, such as 2024-01-31T12:34:56Z, or as `format` says.
+[[nodiscard]] inline std::string time_text(std::time_t time, const char* format = "%Y-%m-%dT%H:%M:%SZ") {
+  std::tm parts{};
+  ::gmtime_r(&time, &parts);
+  char text[64];
+  return {text, std::strftime(text, sizeof text, format, &parts)};
+}
+
+/// Returns a name that no other run has: date, time and six random digits.
+[[nodiscard]] inline std::string unique_name() {
+  std::random_device random;
+  return fmt::format("{}-{:06x}", time_text(std::time(nullptr), "%Y%m%d-%H%M%S"), random() & 0xFF'FFFFU);
+}
+
+/// Throws: ConfigError if name cannot be the name of a run.
+inline void check_name(const std::string& name) {
+  const auto refuse = [&name](std::string_view why) {
+    throw ConfigError{
+        fmt::format("RunConfig::name is \"{}\": {}; leave it empty for a name made from date and time", name, why)};
+  };
+  if (name.find('/') != std::string::npos) refuse("it must not contain '/', use RunConfig::storage_path for folders");
+  if (name == "." || name == "..") refuse("it does not name a folder of its own");
+  if (name.size() > 200) refuse("it must not be longer than 200 bytes");
+  for (const char c : name) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == '\x7F') refuse("it must not contain control characters");
+  }
+}
+
+/// Makes the directory of a run, which must be new, and returns its name and path.
+[[nodiscard]] inline std::pair<std::string, std::filesystem::path> make_run_directory(
+    const std::string& wanted_name, const std::filesystem::path& storage) {
+  const auto refuse = [&storage](const std::error_code& code) {
+    throw ConfigError{
+        fmt::format("RunConfig::storage_path is \"{}\": a run's directory cannot be made there: {}; choose a "
+                    "folder that you can write to",
+                    storage.string(), code.message())};
+  };
+  if (storage.empty()) refuse(std::make_error_code(std::errc::invalid_argument));
+  std::error_code code;
+  std::filesystem::create_directories(storage, code);
+  if (code) refuse(code);
+  for (;;) {
+    const std::string name = wanted_name.empty() ? unique_name() : wanted_name;
+    const auto path = storage / name;
+    if (::mkdir(path.c_str(), 0777) == 0) return {name, path};
+    if (errno != EEXIST) refuse(std::error_code{errno, std::generic_category()});
+    if (!wanted_name.empty()) {
+      throw ConfigError{
+          fmt::format("RunConfig::name is \"{}\", but {} exists already: choose another name, or leave it "
+                      "empty for a unique one, or remove the directory",
+                      name, path.string())};
+    }
+  }
+}
+
+/// Is the directory of a run: run.json, metrics.jsonl, logs/rank-0.log and so on, result.json.
+class RunDirectory {
+ public:
+  RunDirectory(std::filesystem::path path, int world_size) : path_(std::move(path)), metrics_(path_ / "metrics.jsonl") {
+    for (int rank = 0; rank < world_size; ++rank) {
+      logs_.push_back(std::make_unique<LineFile>(path_ / "logs" / fmt::format("rank-{}.log", rank)));
+    }
+  }
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+  /// Writes a file of one JSON object. Returns what went wrong, or an empty text.
+  [[nodiscard]] std::string write_object(std::string_view name, const JsonObject& object) const {
+    LineFile file{path_ / name};
+    return file.append(object.text()) ? std::string{} : file.complaint();
+  }
+  /// These two return what is to be said about it when a file takes a line no more: once for each file.
+  [[nodiscard]] std::string append_metrics(const std::string& line) { return append(metrics_, line); }
+  [[nodiscard]] std::string append_log(int rank, std::string_view line) {
+    LineFile& log = *logs_[static_cast<std::size_t>(rank)];
+    if (!log.exists()) {
+      std::error_code ignored;  // then opening the log fails, and that is told
+      std::filesystem::create_directory(path_ / "logs", ignored);
+    }
+    return append(log, line);
+  }
+
+  /// The log of a rank, if it has written anything.
+  [[nodiscard]] std::optional<std::filesystem::path> log_of(int rank) const {
+    const LineFile& log = *logs_[static_cast<std::size_t>(rank)];
+    return log.exists() ? std::optional{log.path()} : std::nullopt;
+  }
+
+  [[nodiscard]] std::vector<std::string> warnings() const {
+    std::vector<std::string> all;
+    if (std::string text = metrics_.warning(); !text.empty()) all.push_back(std::move(text));
+    for (const auto& log : logs_) {
+      if (std::string text = log->warning(); !text.empty()) all.push_back(std::move(text));
+    }
+    return all;
+  }
+
+  /// Takes back a directory in which nothing has happened.
+  void remove() const {
+    std::error_code ignored;
+    std::filesystem::remove(path_ / "run.json", ignored);
+    std::filesystem::remove(path_, ignored);
+  }
+
+ private:
+  static std::string append(LineFile& file, std::string_view line) {
+    return file.append(line) || file.num_lost() > 1 ? std::string{} : file.complaint();
+  }
+
+  std::filesystem::path path_;
+  LineFile metrics_;
+  std::vector<std::unique_ptr<LineFile>> logs_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/report_book.hpp
+// Puts the ranks' reports together: call number i of every rank is report i. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Collects reports and hands them out in order, each when it is complete or must not wait any longer. At most
+/// `capacity` of them are held.
+class ReportBook {
+ public:
+  static constexpr std::int64_t capacity = 64;
+
+  explicit ReportBook(int world_size) : counts_(static_cast<std::size_t>(world_size), 0) {}
+
+  /// Takes the next report of a rank, made `seconds` after the start, and returns its index.
+  std::int64_t add(int rank, Metrics metrics, double seconds) {
+    const std::int64_t report = counts_[static_cast<std::size_t>(rank)]++;
+    if (report < first_) return report;  // the callbacks were told without it
+    while (first_ + static_cast<std::int64_t>(open_.size()) <= report) {
+      open_.push_back({.index = first_ + static_cast<std::int64_t>(open_.size()), .seconds = seconds});
+      open_.back().by_rank.resize(counts_.size());
+    }
+    Report& entry = open_[static_cast<std::size_t>(report - first_)];
+    entry.by_rank[static_cast<std::size_t>(rank)] = std::move(metrics);
+    if (rank == 0) entry.seconds = seconds;
+    return report;
+  }
+
+  /// Returns the next report that is complete, or that has waited for `capacity` later ones; after the end, any.
+  [[nodiscard]] std::optional<Report> take(bool is_end) {
+    if (open_.empty()) return std::nullopt;
+    if (!is_end && static_cast<std::int64_t>(open_.size()) <= capacity && !is_complete(open_.front())) {
+      return std::nullopt;
+    }
+    std::optional<Report> report{std::move(open_.front())};
+    open_.pop_front();
+    ++first_;
+    return report;
+  }
+
+  /// Counts a report that nobody wants to hear of.
+  void count_only(int rank) { ++counts_[static_cast<std::size_t>(rank)]; }
+
+  /// How many reports a rank has made.
+  [[nodiscard]] std::int64_t count(int rank) const { return counts_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  static bool is_complete(const Report& report) {
+    for (const auto& metrics : report.by_rank) {
+      if (!metrics) return false;
+    }
+    return true;
+  }
+
+  std::vector<std::int64_t> counts_;
+  std::deque<Report> open_{};
+  std::int64_t first_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/wire.hpp
+// The messages that a worker posts to its supervisor. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// The worker is about to call the training function.
+struct JoinedMessage {
+  std::string host{};
+};
+/// The training function has reported.
+struct ReportMessage {
+  Metrics metrics{};
+};
+using WorkerMessage = std::variant<JoinedMessage, ReportMessage>;
+
+enum class MessageKind : std::uint8_t { joined = 1, report = 2 };
+enum class ValueKind : std::uint8_t { truth = 0, integer = 1, number = 2, text = 3 };
+
+/// Appends plain values to a message. Both ends are one program on one host: no byte order to settle.
+class WireWriter {
+ public:
+  template <class T>
+  void put(T value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+    bytes_.insert(bytes_.end(), bytes, bytes + sizeof(T));
+  }
+  void put_text(std::string_view text) {
+    put(static_cast<std::uint32_t>(text.size()));
+    const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+    bytes_.insert(bytes_.end(), bytes, bytes + text.size());
+  }
+  [[nodiscard]] const std::vector<std::byte>& bytes() const noexcept { return bytes_; }
+  void reserve(std::size_t size) { bytes_.reserve(size); }
+
+ private:
+  std::vector<std::byte> bytes_{};
+};
+
+/// Takes a message apart; every length is checked before it is believed.
+class WireReader {
+ public:
+  explicit WireReader(std::span<const std::byte> bytes) noexcept : rest_(bytes) {}
+
+  template <class T>
+  [[nodiscard]] T take() {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T value{};
+    std::memcpy(&value, take_bytes(sizeof(T)).data(), sizeof(T));
+    return value;
+  }
+  [[nodiscard]] std::string take_text() {
+    const auto bytes = take_bytes(take<std::uint32_t>());
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  [[nodiscard]] bool is_empty() const noexcept { return rest_.empty(); }
+
+ private:
+  std::span<const std::byte> take_bytes(std::size_t count) {
+    if (count > rest_.size()) {
+      throw DataError{
+          fmt::format("a worker's message is damaged: {} bytes were expected where {} are left; memory of "
+                      "that worker may have been overwritten",
+                      count, rest_.size())};
+    }
+    const auto taken = rest_.first(count);
+    rest_ = rest_.subspan(count);
+    return taken;
+  }
+
+  std::span<const std::byte> rest_;
+};
+
+[[nodiscard]] inline std::vector<std::byte> encode_joined(std::string_view host) {
+  WireWriter writer;
+  writer.put(MessageKind::joined);
+  writer.put_text(host);
+  return writer.bytes();
+}
+
+[[nodiscard]] inline std::vector<std::byte> encode_report(const Metrics& metrics) {
+  WireWriter writer;
+  writer.reserve(32 * metrics.size() + 16);
+  writer.put(MessageKind::report);
+  writer.put(static_cast<std::uint32_t>(metrics.size()));
+  for (const auto& [name, value] : metrics) {
+    writer.put_text(name);
+    value.visit([&writer](const auto& held) {
+      using Held = std::remove_cvref_t<decltype(held)>;
+      if constexpr (std::is_same_v<Held, bool>) {
+        writer.put(ValueKind::truth);
+        writer.put(static_cast<std::uint8_t>(held));
+      } else if constexpr (std::is_same_v<Held, std::string>) {
+        writer.put(ValueKind::text);
+        writer.put_text(held);
+      } else {
+        writer.put(std::is_same_v<Held, double> ? ValueKind::number : ValueKind::integer);
+        writer.put(held);
+      }
+    });
+  }
+  return writer.bytes();
+}
+
+[[nodiscard]] inline Value decode_value(WireReader& reader) {
+  switch (reader.take<ValueKind>()) {
+    case ValueKind::truth:
+      return reader.take<std::uint8_t>() != 0;
+    case ValueKind::integer:
+      return reader.take<std::int64_t>();
+    case ValueKind::number:
+      return reader.take<double>();
+    case ValueKind::text:
+      return reader.take_text();
+  }
+  throw DataError{"a worker's message is damaged: it holds a value of an unknown type"};
+}
+
+/// Returns what a worker has posted. Throws: DataError if the bytes are none of the messages above.
+[[nodiscard]] inline WorkerMessage decode_message(std::span<const std::byte> bytes) {
+  WireReader reader{bytes};
+  WorkerMessage message;
+  switch (reader.take<MessageKind>()) {
+    case MessageKind::joined:
+      message = JoinedMessage{reader.take_text()};
+      break;
+    case MessageKind::report: {
+      ReportMessage report;
+      const auto count = reader.take<std::uint32_t>();
+      for (std::uint32_t i = 0; i < count; ++i) {
+        std::string name = reader.take_text();
+        report.metrics.set(std::move(name), decode_value(reader));
+      }
+      message = std::move(report);
+      break;
+    }
+    default:
+      throw DataError{"a worker's message is damaged: it is of an unknown kind"};
+  }
+  if (!reader.is_empty()) throw DataError{"a worker's message is damaged: bytes are left at its end"};
+  return message;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/supervision.hpp
+// Drives one run: passes the group's events to the controller, the files, the callbacks and the console. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+[[nodiscard]] inline std::string supervisor_host() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
+}
+
+/// Is one run from the start of its workers to its Result. Knows neither backend nor scaling: start makes the group.
+class Supervision {
+ public:
+  using Start = std::function<std::unique_ptr<WorkerGroup>(const GroupPlan&)>;
+  using Clock = Deadline::Clock;
+
+  Supervision(const RunConfig& config, RunInfo info, Clock::time_point called_at, const Console& console = Console{})
+      : config_(config),
+        info_(std::move(info)),
+        called_at_(called_at),
+        directory_(info_.path, info_.world_size),
+        book_(info_.world_size),
+        hosts_(static_cast<std::size_t>(info_.world_size), supervisor_host()),
+        progress_(console, config.progress == Progress::quiet),
+        controller_({.num_workers = info_.world_size,
+                     // a backend that cannot connect says more about it than we can: it goes first
+                     .start_timeout = config.start_timeout + std::chrono::seconds{1},
+                     .stop_grace = config.stop_grace}) {}
+
+  /// Runs to the end. Throws: ConfigError if the group cannot be started because of its settings.
+  [[nodiscard]] Result run(const Start& start) {
+    tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
+    if (!failure_before_start_) start_group(start);
+    if (group_) {
+      while (controller_.phase() != Phase::finished) handle_next();
+      timings_.training = seconds() - timings_.start;
+      tell_reports(true);
+      progress_.finish(state());
+      group_.reset();
+    }
+    return finish();
+  }
+
+ private:
+  [[nodiscard]] double seconds() const { return std::chrono::duration<double>(Clock::now() - called_at_).count(); }
+
+  void start_group(const Start& start) {
+    controller_.begin(Clock::now());
+    try {
+      group_ = start({.num_workers = info_.world_size, .silence_limit = config_.silence_limit});
+      timings_.start = seconds();
+    } catch (const ConfigError&) {
+      directory_.remove();
+      throw;
+    } catch (const std::exception& error) {
+      failure_before_start_ = Failure{.what = fmt::format("the workers could not be started: {}", error.what())};
+    }
+  }
+
+  void handle_next() {
+    const auto interval =
+        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(progress_.interval()));
+    const auto wake = std::min(controller_.wakes_at(), Clock::now() + interval);
+    auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
+    if (event) std::visit([this](auto& one) { handle(one); }, *event);
+    if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
+    progress_.update(state());
+  }
+
+  void carry_out(const Orders& orders) {
+    if (orders.request_stop) group_->request_stop();
+    if (orders.abort) group_->abort(*orders.abort);
+    if (orders.kill) group_->kill();
+  }
+
+  void handle(const MessageEvent& event) {
+    try {
+      WorkerMessage message = decode_message(event.bytes);
+      if (auto* joined = std::get_if<JoinedMessage>(&message)) note_joined(event.rank, std::move(joined->host));
+      if (auto* report = std::get_if<ReportMessage>(&message)) note_report(event.rank, std::move(report->metrics));
+    } catch (const DataError& error) {
+      carry_out(controller_.on_failure({.rank = event.rank, .what = fmt::format("sent nonsense: {}", error.what())},
+                                       Clock::now()));
+    }
+  }
+  void handle(const OutputEvent& event) {
+    complain(directory_.append_log(event.rank, event.line));
+    progress_.print(event.is_error, fmt::format("[rank {}] {}", event.rank, event.line));
+  }
+  void handle(ExitEvent& event) { carry_out(controller_.on_exit(event.rank, std::move(event.exit), Clock::now())); }
+  void handle(const SilenceEvent& event) { carry_out(controller_.on_silence(event.rank, event.message, Clock::now())); }
+  void handle(const BrokenEvent& event) { carry_out(controller_.on_failure({.what = event.message}, Clock::now())); }
+  void handle(const SignalEvent& event) {
+    const Orders orders = controller_.on_signal(event.signal, Clock::now());
+    const std::string name = Controller::signal_name(event.signal);
+    if (orders.request_stop) {
+      progress_.print(true,
+                      fmt::format("railyard: {}: the workers are asked to stop and have {} for it; once more ends "
+                                  "them at once",
+                                  name, Deadline::after(config_.stop_grace).budget_text()));
+    } else if (orders.kill) {
+      progress_.print(true, fmt::format("railyard: {}: the workers are killed", name));
+    }
+    carry_out(orders);
+  }
+
+  void note_joined(int rank, std::string host) {
+    hosts_[static_cast<std::size_t>(rank)] = std::move(host);
+    controller_.on_joined(rank);
+    if (++num_joined_ == info_.world_size) timings_.joined = seconds();
+  }
+
+  void note_report(int rank, Metrics metrics) {
+    const double now = seconds();
+    if (rank == 0) {
+      const std::int64_t index = book_.count(0);
+      const JsonObject line = JsonObject{}.add("report", index).add("seconds", now).add(metrics);
+      complain(directory_.append_metrics(line.text()));
+      history_.push_back(metrics);
+      progress_.on_report(index, metrics);
+    }
+    if (config_.callbacks.empty()) {
+      book_.count_only(rank);
+      return;
+    }
+    book_.add(rank, std::move(metrics), now);
+    tell_reports(false);
+  }
+
+  void tell_reports(bool is_end) {
+    while (const auto report = book_.take(is_end)) {
+      tell("on_report", [&](const AnyCallback& callback) {
+        if (callback.on_report(*report) == Next::stop && !is_end) group_->request_stop();
+      });
+    }
+  }
+
+  // A callback that throws ends the run; the others still hear of everything.
+  template <class Call>
+  void tell(std::string_view hook, Call call) {
+    for (const AnyCallback& callback : config_.callbacks) {
+      std::string what;
+      try {
+        call(callback);
+        continue;
+      } catch (const std::exception& error) {
+        what = error.what();
+      } catch (...) {
+        what = "an exception that is not derived from std::exception";
+      }
+      note_hook_failure({.what = fmt::format("a callback's {} threw: {}", hook, what)});
+    }
+  }
+
+  void note_hook_failure(Failure failure) {
+    if (group_) {
+      carry_out(controller_.on_failure(failure, Clock::now()));
+    }
+    if (controller_.failure() && controller_.failure()->what == failure.what) return;
+    if (controller_.failure() || failure_before_start_) {
+      warnings_.push_back(failure.what);
+    } else {
+      failure_before_start_ = std::move(failure);
+    }
+  }
+
+  void complain(const std::string& text) {
+    if (!text.empty()) progress_.print(true, "railyard: " + text);
+  }
+
+  [[nodiscard]] ProgressState state() const {
+    ProgressState state{.seconds = seconds(), .alive = controller_.num_alive(), .world_size = info_.world_size};
+    for (int rank = 0; rank < info_.world_size; ++rank) {
+      state.samples += group_->page(rank).samples.load(std::memory_order_relaxed);
+    }
+    const WorkerPage& page = group_->page(0);
+    state.epoch = page.epoch.load(std::memory_order_relaxed);
+    state.epoch_size = page.epoch_size.load(std::memory_order_relaxed);
+    state.epoch_done = page.epoch_done.load(std::memory_order_relaxed);
+    return state;
+  }
+
+  [[nodiscard]] std::string error_text(const Failure& failure) const {
+    std::string text = failure.what;
+    if (failure.rank >= 0) {
+      const std::int64_t reports = book_.count(failure.rank);
+      text = fmt::format("rank {} of {} on {} {}", failure.rank, info_.world_size,
+                         hosts_[static_cast<std::size_t>(failure.rank)], failure.what);
+      text += reports > 0 ? fmt::format("; its last report was number {}", reports - 1) : "; it had not reported yet";
+      if (const auto log = directory_.log_of(failure.rank)) text += "; its output is in " + log->string();
+    }
+    return text + fmt::format("; the run's files are in {}", info_.path.string());
+  }
+
+  [[nodiscard]] Result finish() {
+    const Failure* failure = controller_.failure() ? &*controller_.failure() : nullptr;
+    if (failure == nullptr && failure_before_start_) failure = &*failure_before_start_;
+    ResultFields fields{.path = info_.path, .world_size = info_.world_size};
+    RunEnd end{.seconds = seconds()};
+    if (failure != nullptr) end.error = error_text(*failure);
+    if (!history_.empty()) end.metrics = history_.back();
+    tell("on_end", [&end](const AnyCallback& callback) { callback.on_end(end); });
+    if (failure == nullptr && failure_before_start_) failure = &*failure_before_start_;  // on_end has thrown
+    if (failure != nullptr) {
+      fields.error = error_text(*failure);
+      fields.failed_rank = failure->rank;
+      fields.exit_status = failure->signal != 0 ? 128 + failure->signal : 1;
+    }
+    fields.history = std::move(history_);
+    fields.warnings = directory_.warnings();
+    fields.warnings.insert(fields.warnings.end(), warnings_.begin(), warnings_.end());
+    write_result(fields);
+    fields.seconds = seconds();
+    fields.timings = timings_;
+    fields.timings.teardown = std::max(0.0, fields.seconds - timings_.start - timings_.training);
+    return Result{std::move(fields)};
+  }
+
+  void write_result(ResultFields& fields) const {
+    JsonObject object;
+    object.add("succeeded", fields.error.empty()).add("error", fields.error).add("failed_rank", fields.failed_rank);
+    object.add("exit_status", fields.exit_status).add("seconds", seconds()).add("reports", fields.history.size());
+    object.add("start_seconds", timings_.start).add("joined_seconds", timings_.joined);
+    object.add("training_seconds", timings_.training);
+    if (std::string loss = directory_.write_object("result.json", object); !loss.empty()) {
+      fields.warnings.push_back(std::move(loss));
+    }
+  }
+
+  const RunConfig& config_;
+  RunInfo info_;
+  Clock::time_point called_at_;
+  RunDirectory directory_;
+  ReportBook book_;
+  std::vector<std::string> hosts_;
+  ProgressLine progress_;
+  Controller controller_;
+  std::unique_ptr<WorkerGroup> group_{};
+  std::vector<Metrics> history_{};
+  std::vector<std::string> warnings_{};
+  std::optional<Failure> failure_before_start_{};  // or after the end: outside of the group's life
+  Timings timings_{};
+  int num_joined_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/connecting_store.hpp
+// A store whose waits end when the group does: it serves while a backend connects and cannot be aborted yet. Train
+// room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Passes everything on to another store, and waits there in slices.
+class ConnectingStore final : public Store {
+ public:
+  ConnectingStore(Store& store, int rank) noexcept : store_(store), rank_(rank) {}
+
+  void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
+
+  /// Throws: CollectiveError once the group is ending.
+  [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {
+    for (;;) {
+      if (is_aborted_.load(std::memory_order_acquire)) {
+        throw CollectiveError{
+            "connect",
+            rank_,
+            {},
+            fmt::format("connect on rank {}: the group was ended while it came to be: {}", rank_, reason_)};
+      }
+      constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{50};
+      const auto left = deadline.remaining();
+      if (auto value = store_.get(key, left <= slice ? deadline : Deadline::after(slice))) return value;
+      if (deadline.expired()) return std::nullopt;
+    }
+  }
+
+  void abort(std::string_view reason) {
+    reason_ = reason;
+    is_aborted_.store(true, std::memory_order_release);
+  }
+
+ private:
+  Store& store_;
+  int rank_;
+  std::string reason_{};  // written once, before is_aborted_
+  std::atomic<bool> is_aborted_{false};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/joining.hpp
+// Joins a worker to its group while its training function already runs. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Connects the backend on a thread of its own, so that the ranks meet while they load their data and build their
+/// models, and a rank that takes long over these does not make the others' connecting fail.
+template <Backend B>
+class Joining {
+ public:
+  /// Starts at once. link and options must outlive this object. The end of the group ends the backend's waits.
+  Joining(WorkerLink& link, const typename B::Options& options, std::chrono::nanoseconds timeout)
+      : link_(&link), store_(link.store(), link.world().rank) {
+    link.on_abort([this](std::string_view reason) { abort(reason); });
+    try {
+      thread_ = std::thread{[this, &options, timeout] { join_group(options, Deadline::after(timeout)); }};
+    } catch (...) {
+      link.on_abort({});
+      throw;
+    }
+  }
+  Joining(const Joining&) = delete;
+  Joining& operator=(const Joining&) = delete;
+  ~Joining() {
+    if (!is_over_.load()) abort("the training function of this rank has ended");
+    thread_.join();
+    link_->on_abort({});
+  }
+
+  /// Waits until this rank has joined. Throws: what connecting threw, every time.
+  [[nodiscard]] B& backend() {
+    if (!is_over_.load(std::memory_order_acquire)) is_over_.wait(false);
+    if (error_) std::rethrow_exception(error_);
+    return *backend_;
+  }
+
+ private:
+  void join_group(const typename B::Options& options, const Deadline& deadline) noexcept {
+    try {
+      auto backend = B::connect(options, link_->world(), store_, deadline);
+      {
+        const std::lock_guard lock{mutex_};
+        backend_ = std::move(backend);
+        if (abort_reason_) backend_->abort(*abort_reason_);
+      }
+      link_->post(encode_joined(link_->world().host));
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+    is_over_.store(true);
+    is_over_.notify_all();
+  }
+
+  void abort(std::string_view reason) {
+    const std::lock_guard lock{mutex_};
+    if (backend_) {
+      backend_->abort(reason);
+    } else if (!abort_reason_) {
+      abort_reason_ = reason;
+      store_.abort(reason);
+    }
+  }
+
+  WorkerLink* link_;
+  ConnectingStore store_;
+  std::mutex mutex_;
+  std::unique_ptr<B> backend_{};
+  std::optional<std::string> abort_reason_{};
+  std::exception_ptr error_{};  // written before is_over_
+  std::atomic<bool> is_over_{false};
+  std::thread thread_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/worker.hpp
+// What a training function sees. Train room: knows the concepts, no backend and no LibTorch.
+
+namespace railyard::inline v0_1 {
+
+/// Says what every worker of a run has in common.
+struct RunContext {
+  std::string name{};
+  std::filesystem::path path{};  ///< the run's directory
+  std::uint64_t seed = 0;
+  std::chrono::nanoseconds collective_timeout = std::chrono::minutes{10};
+};
+
+/// Is a worker as its training function sees it: who it is, and how it talks to the others. No template, so that
+/// training functions and their helpers can live in ordinary .cpp files; a collective costs one virtual call more than
+/// the backend's.
+///
+/// Collectives return when the buffers may be used again. All ranks call the same ones in the same order; whoever does
+/// not, dies, or is later than RunConfig::collective_timeout makes them throw CollectiveError on every rank.
+class Worker {
+ public:
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  [[nodiscard]] const World& world() const noexcept { return link_->world(); }
+  [[nodiscard]] int rank() const noexcept { return world().rank; }
+  [[nodiscard]] int world_size() const noexcept { return world().size; }
+  [[nodiscard]] int local_rank() const noexcept { return world().local_rank; }
+  [[nodiscard]] int local_world_size() const noexcept { return world().local_size; }
+  [[nodiscard]] const std::string& host() const noexcept { return world().host; }
+  /// The seed of the run, equal on all ranks.
+  [[nodiscard]] std::uint64_t seed() const noexcept { return context_->seed; }
+  [[nodiscard]] const std::string& run_name() const noexcept { return context_->name; }
+  /// The run's directory, equal on all ranks.
+  [[nodiscard]] const std::filesystem::path& run_path() const noexcept { return context_->path; }
+
+  /// Where the backend expects buffers: the CPU, or the GPU whose index is the local rank.
+  [[nodiscard]] virtual Device device() const noexcept = 0;
+
+  /// Reports metrics. Call number i of all ranks forms report i; rank 0's metrics are the run's. Never waits for
+  /// another rank. Cost: about a microsecond. Throws: ConfigError for a report of more than 1 MiB, or a metric named
+  /// "report" or "seconds", which are columns of metrics.jsonl already.
+  void report(const Metrics& metrics) {
+    for (const auto& [name, value] : metrics) {
+      if (name == "report" || name == "seconds") {
+        throw ConfigError{fmt::format(
+            "report() on rank {}/{}: a metric is named \"{}\", but metrics.jsonl has a column of that name: "
+            "give the metric another name",
+            rank(), world_size(), name)};
+      }
+    }
+    link_->post(detail::encode_report(metrics));
+  }
+
+  /// Returns the mean over what all ranks have added: the sum of sums by the sum of weights, equal on every rank.
+  [[nodiscard]] double mean(const Mean& local) {
+    double both[2] = {local.sum(), local.weight()};
+    do_all_reduce(buffer_of(both), ReduceOp::sum);
+    return both[0] / both[1];
+  }
+  /// Returns the mean of one number per rank, equal on every rank.
+  [[nodiscard]] double mean(double value) {
+    do_all_reduce(buffer_of_value(value), ReduceOp::sum);
+    return value / world_size();
+  }
+
+  /// States how many samples are behind the gradients of the next backward passes of this rank; gradients are averaged
+  /// with these weights. Loaders with drives_step call it; with a loader of one's own it is the user's to call.
+  void samples(std::uint64_t count) noexcept {
+    step_samples_ = count;
+    link_->page().samples.fetch_add(count, std::memory_order_relaxed);
+  }
+  /// What samples() was last told; nothing if it never was.
+  [[nodiscard]] std::optional<std::uint64_t> step_samples() const noexcept { return step_samples_; }
+
+  /// Asks all workers to stop; they learn of it in their next should_stop().
+  void request_stop() noexcept { stop_requested_ = true; }
+  /// Returns true on every rank as soon as request_stop() was called on any, or the run was asked to end (Ctrl-C,
+  /// SIGTERM, a callback). A collective: all ranks call it at the same place.
+  [[nodiscard]] bool should_stop() {
+    if (stop_agreed_) return true;  // all ranks have agreed in the same call, so none of them talks here any more
+    const bool wanted = stop_requested_ || link_->page().stop_requested.load(std::memory_order_relaxed);
+    std::int32_t anyone = wanted ? 1 : 0;
+    do_all_reduce(buffer_of_value(anyone), ReduceOp::max);
+    return stop_agreed_ = anyone != 0;
+  }
+
+  void barrier() { do_barrier(); }
+  /// Combines data of all ranks in place; equal bits on every rank afterwards.
+  void all_reduce(Buffer data, ReduceOp op) { do_all_reduce(data, op); }
+  void broadcast(Buffer data, int root) { do_broadcast(data, root); }
+  /// Shapes: out has world_size times the elements of in; part r is rank r's.
+  void all_gather(ConstBuffer in, Buffer out) { do_all_gather(in, out); }
+  /// Shapes: rank r gives counts[r] elements; out has their sum. counts are equal on all ranks.
+  void all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts) {
+    do_all_gather_uneven(in, out, counts);
+  }
+  /// Shapes: in has world_size times the elements of out; rank r gets the combined slice r.
+  void reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) { do_reduce_scatter(in, out, op); }
+  /// Shapes: at root, out has world_size times the elements of in; elsewhere out is not looked at.
+  void gather(ConstBuffer in, Buffer out, int root) { do_gather(in, out, root); }
+  /// Shapes: at root, in has world_size times the elements of out; elsewhere in is not looked at.
+  void scatter(ConstBuffer in, Buffer out, int root) { do_scatter(in, out, root); }
+  /// Shapes: in and out are equally long, a multiple of world_size; slice r of in goes to rank r.
+  void all_to_all(ConstBuffer in, Buffer out) { do_all_to_all(in, out); }
+  void send(ConstBuffer data, int to) { do_send(data, to); }
+  void receive(Buffer data, int from) { do_receive(data, from); }
+
+  /// What this worker shows its supervisor while it runs: loaders write their progress there.
+  [[nodiscard]] WorkerPage& page() noexcept { return link_->page(); }
+
+  /// Returns the one T of this worker, made by T{} on first use and destroyed when the training function has ended, the
+  /// last one made first. For rooms above this one, which keep their state per worker. T has a static extension_name.
+  template <class T>
+  [[nodiscard]] T& extension() {
+    for (const auto& [name, object] : extensions_) {
+      if (name == T::extension_name) return *static_cast<T*>(object.get());
+    }
+    auto made = std::make_shared<T>();
+    extensions_.emplace_back(T::extension_name, made);
+    return *made;
+  }
+
+ protected:
+  Worker(WorkerLink& link, const RunContext& context) noexcept : link_(&link), context_(&context) {}
+  ~Worker() { drop_extensions(); }
+
+  void drop_extensions() noexcept {
+    while (!extensions_.empty()) extensions_.pop_back();
+  }
+
+  [[nodiscard]] WorkerLink& link() noexcept { return *link_; }
+  [[nodiscard]] const RunContext& context() const noexcept { return *context_; }
+
+ private:
+  virtual void do_barrier() = 0;
+  virtual void do_all_reduce(Buffer data, ReduceOp op) = 0;
+  virtual void do_broadcast(Buffer data, int root) = 0;
+  virtual void do_all_gather(ConstBuffer in, Buffer out) = 0;
+  virtual void do_all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts) = 0;
+  virtual void do_reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) = 0;
+  virtual void do_gather(ConstBuffer in, Buffer out, int root) = 0;
+  virtual void do_scatter(ConstBuffer in, Buffer out, int root) = 0;
+  virtual void do_all_to_all(ConstBuffer in, Buffer out) = 0;
+  virtual void do_send(ConstBuffer data, int to) = 0;
+  virtual void do_receive(Buffer data, int from) = 0;
+
+  WorkerLink* link_;
+  const RunContext* context_;
+  std::optional<std::uint64_t> step_samples_{};
+  bool stop_requested_ = false;
+  bool stop_agreed_ = false;
+  std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/worker_of.hpp
+// The worker with its typed backend: where the training function meets a model of Backend. Train room.
+
+namespace railyard::inline v0_1 {
+
+/// Is the Worker that a training function with `auto& worker` gets: the backend's own operations are at hand.
+template <Backend B>
+class WorkerOf final : public Worker {
+ public:
+  /// Begins to join the group and does not wait for it. link, context and options must outlive the worker.
+  WorkerOf(WorkerLink& link, const RunContext& context, const typename B::Options& options,
+           std::chrono::nanoseconds start_timeout)
+      : Worker(link, context), joining_(link, options, start_timeout) {}
+  ~WorkerOf() { this->drop_extensions(); }  // they may use the backend while they end
+
+  [[nodiscard]] Device device() const noexcept override {
+    return {B::device_kind, B::device_kind == DeviceKind::cpu ? 0 : this->local_rank()};
+  }
+
+  /// Waits until this worker has joined the group. Throws: CollectiveError if it cannot.
+  [[nodiscard]] B& backend() { return joining_.backend(); }
+
+ private:
+  // Shows on the page what this worker waits for, and since when: that is how a supervisor tells who is late.
+  template <class Operation>
+  void carry_out(Operation operation) {
+    const WaitingMark mark{this->page()};
+    B& joined = backend();  // has a deadline of its own
+    const Call call{.deadline = Deadline::after(this->context().collective_timeout)};
+    auto work = operation(joined, call);
+    work.wait(call.deadline);
+  }
+
+  class WaitingMark {
+   public:
+    explicit WaitingMark(WorkerPage& page) noexcept : page_(page) {
+      page_.collectives.fetch_add(1, std::memory_order_relaxed);
+      const std::chrono::nanoseconds now = Deadline::Clock::now().time_since_epoch();
+      page_.waiting_since_ns.store(now.count(), std::memory_order_relaxed);
+    }
+    WaitingMark(const WaitingMark&) = delete;
+    WaitingMark& operator=(const WaitingMark&) = delete;
+    ~WaitingMark() { page_.waiting_since_ns.store(0, std::memory_order_relaxed); }
+
+   private:
+    WorkerPage& page_;
+  };
+
+  void do_barrier() override {
+    carry_out([&](B& backend, const Call& call) { return backend.barrier(call); });
+  }
+  void do_all_reduce(Buffer data, ReduceOp op) override {
+    carry_out([&](B& backend, const Call& call) { return backend.all_reduce(data, op, call); });
+  }
+  void do_broadcast(Buffer data, int root) override {
+    carry_out([&](B& backend, const Call& call) { return backend.broadcast(data, root, call); });
+  }
+  void do_all_gather(ConstBuffer in, Buffer out) override {
+    carry_out([&](B& backend, const Call& call) { return backend.all_gather(in, out, call); });
+  }
+  void do_all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts) override {
+    carry_out([&](B& backend, const Call& call) { return backend.all_gather_uneven(in, out, counts, call); });
+  }
+  void do_reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) override {
+    carry_out([&](B& backend, const Call& call) { return backend.reduce_scatter(in, out, op, call); });
+  }
+  void do_gather(ConstBuffer in, Buffer out, int root) override {
+    carry_out([&](B& backend, const Call& call) { return backend.gather(in, out, root, call); });
+  }
+  void do_scatter(ConstBuffer in, Buffer out, int root) override {
+    carry_out([&](B& backend, const Call& call) { return backend.scatter(in, out, root, call); });
+  }
+  void do_all_to_all(ConstBuffer in, Buffer out) override {
+    carry_out([&](B& backend, const Call& call) { return backend.all_to_all(in, out, call); });
+  }
+  void do_send(ConstBuffer data, int to) override {
+    carry_out([&](B& backend, const Call& call) { return backend.send(data, to, call); });
+  }
+  void do_receive(Buffer data, int from) override {
+    carry_out([&](B& backend, const Call& call) { return backend.receive(data, from, call); });
+  }
+
+  detail::Joining<B> joining_;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/training_function.hpp
+// Keeps a training function of any type, move-only ones too, behind one type. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a training function of any type.
+template <class B>
+class TrainingFunction {
+ public:
+  TrainingFunction() = default;
+  TrainingFunction(const TrainingFunction&) = delete;
+  TrainingFunction& operator=(const TrainingFunction&) = delete;
+  virtual ~TrainingFunction() = default;
+
+  virtual void call(WorkerOf<B>& worker) = 0;
+  /// Returns a copy, or nothing if this kind of workers needs none.
+  [[nodiscard]] virtual std::unique_ptr<TrainingFunction> copy() const = 0;
+};
+
+/// Is one of type F. Only where MustCopy is true, F needs a copy constructor.
+template <class B, class F, bool MustCopy>
+class TrainingFunctionOf final : public TrainingFunction<B> {
+ public:
+  template <class From>
+  explicit TrainingFunctionOf(std::in_place_t /*tag*/, From&& function) : function_(std::forward<From>(function)) {}
+
+  void call(WorkerOf<B>& worker) override { static_cast<void>(std::invoke(function_, worker)); }
+  [[nodiscard]] std::unique_ptr<TrainingFunction<B>> copy() const override {
+    if constexpr (MustCopy) {
+      return std::make_unique<TrainingFunctionOf>(std::in_place, function_);
+    } else {
+      return nullptr;
+    }
+  }
+
+ private:
+  F function_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/trainer.hpp
+// Runs a training function on many workers: the one place where a Backend and a Scaling meet. Train room.
+
+namespace railyard::inline v0_1 {
+
+class Gloo;       // the defaults of Trainer are only named here: their headers stand on the same floor
+class Processes;  // and are included by whoever uses them, railyard.hpp first of all
+
+namespace detail {
+
+/// Throws: ConfigError that names the first setting that cannot work.
+inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
+  const int num_workers = scaling.num_workers.count();
+  if (num_workers <= 0) {
+    throw ConfigError{fmt::format("ScalingConfig::num_workers is {}: a run needs at least one worker", num_workers)};
+  }
+  const auto check_time = [](const char* field, std::chrono::nanoseconds time) {
+    if (time > std::chrono::nanoseconds{0}) return;
+    throw ConfigError{
+        fmt::format("RunConfig::{} is {} s: it must be longer than nothing, such as std::chrono::seconds{{30}}", field,
+                    std::chrono::duration<double>(time).count())};
+  };
+  check_time("collective_timeout", run.collective_timeout);
+  check_time("start_timeout", run.start_timeout);
+  check_time("stop_grace", run.stop_grace);
+  check_time("silence_limit", run.silence_limit);
+  check_name(run.name);
+}
+
+/// Writes run.json. Throws: ConfigError if the storage takes no files.
+inline void write_run(const RunInfo& info, const RunConfig& run) {
+  const auto in_seconds = [](std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); };
+  JsonObject object;
+  object.add("name", info.name).add("backend", info.backend).add("scaling", info.scaling);
+  object.add("world_size", info.world_size).add("seed", info.seed).add("started_at", time_text(std::time(nullptr)));
+  object.add("railyard_version", version);
+  object.add("collective_timeout_seconds", in_seconds(run.collective_timeout));
+  object.add("start_timeout_seconds", in_seconds(run.start_timeout));
+  object.add("stop_grace_seconds", in_seconds(run.stop_grace));
+  object.add("silence_limit_seconds", in_seconds(run.silence_limit));
+  const RunDirectory directory{info.path, 0};
+  if (const std::string loss = directory.write_object("run.json", object); !loss.empty()) {
+    directory.remove();
+    throw ConfigError{
+        fmt::format("RunConfig::storage_path is \"{}\": run.json cannot be written there ({}); choose a "
+                    "folder that you can write to and that has room",
+                    run.storage_path.string(), loss)};
+  }
+}
+
+}  // namespace detail
+
+/// Runs a training function on many workers and waits for them.
+///
+/// The function takes one argument: `auto& worker`, a Worker&, or a WorkerOf<Backend>&. Where workers are threads, each
+/// runs its own copy of it; where they are processes, each has its own copy of the whole program, so that what the
+/// function writes to its captures does not come back.
+/// Example: ry::Trainer<ry::Gloo, ry::Processes> trainer{[](auto& worker) { ... }, {.num_workers = 2}};
+template <Backend B = Gloo, Scaling S = Processes>
+class Trainer {
+  static_assert(B::reach >= S::reach,
+                "this Backend cannot reach the workers that this Scaling makes: Local joins the threads of one process "
+                "only; say Trainer<Gloo, Processes>, or Trainer<Local, Threads>");
+
+ public:
+  /// Keeps the function and the settings; nothing is started or checked before fit().
+  template <class F>
+  requires(!std::same_as<std::remove_cvref_t<F>, Trainer>)
+      Trainer(F&& function, ScalingConfig scaling, RunConfig run = {}, typename B::Options options = {})
+      : function_(keep(std::forward<F>(function))),
+        scaling_(std::move(scaling)),
+        run_(std::move(run)),
+        options_(std::move(options)) {}
+
+  /// Runs the function on all workers and returns when none of them is left. May be called again: a new run.
+  /// Throws: ConfigError before anything is started, if a setting cannot work; it names the setting and the remedy.
+  Result fit() {
+    const auto called_at = Deadline::Clock::now();
+    detail::check_settings(scaling_, run_);
+    B::check(options_);
+    detail::open_standard_streams();
+    RunInfo info{.backend = std::string{B::name},
+                 .scaling = std::string{S::name},
+                 .world_size = scaling_.num_workers.count(),
+                 .seed = run_.seed};
+    std::tie(info.name, info.path) = detail::make_run_directory(run_.name, run_.storage_path);
+    detail::write_run(info, run_);
+
+    const RunContext context{
+        .name = info.name, .path = info.path, .seed = run_.seed, .collective_timeout = run_.collective_timeout};
+    std::vector<std::unique_ptr<Function>> copies;  // made one after another, by the thread that called fit()
+    if constexpr (S::copies_function) {
+      for (int rank = 0; rank < info.world_size; ++rank) copies.push_back(function_->copy());
+    }
+    const WorkerBody body = [&](WorkerLink& link) {
+      Function& own = S::copies_function ? *copies[static_cast<std::size_t>(link.world().rank)] : *function_;
+      run_worker(link, context, own);
+    };
+    S scaling{};
+    detail::Supervision supervision{run_, std::move(info), called_at};
+    return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); });
+  }
+
+ private:
+  using Function = detail::TrainingFunction<B>;
+
+  template <class F>
+  static std::unique_ptr<Function> keep(F&& function) {
+    using Kept = std::decay_t<F>;
+    constexpr bool fits = std::is_invocable_v<Kept&, WorkerOf<B>&>;
+    constexpr bool can_be_copied = !S::copies_function || std::is_copy_constructible_v<Kept>;
+    static_assert(fits,
+                  "the training function cannot be called with a worker: it takes exactly one argument, auto& worker, "
+                  "railyard::Worker& or railyard::WorkerOf<Backend>&");
+    static_assert(can_be_copied,
+                  "each worker thread runs its own copy of the training function, but this function cannot be copied: "
+                  "capture copyable things (std::shared_ptr instead of std::unique_ptr), or use Processes");
+    if constexpr (fits && can_be_copied) {
+      using Holder = detail::TrainingFunctionOf<B, Kept, S::copies_function>;
+      return std::make_unique<Holder>(std::in_place, std::forward<F>(function));
+    } else {
+      return nullptr;
+    }
+  }
+
+  void run_worker(WorkerLink& link, const RunContext& context, Function& function) const {
+    WorkerOf<B> worker{link, context, options_, run_.start_timeout};
+    function.call(worker);
+    static_cast<void>(worker.backend());  // it must have joined the group, even if it never spoke to it
+  }
+
+  std::unique_ptr<Function> function_;
+  ScalingConfig scaling_;
+  RunConfig run_;
+  typename B::Options options_;
+};
+
+namespace detail {
+
+// The defaults again, but looked at only when a Trainer is made: here they are incomplete and model nothing yet.
+template <class F>
+struct DefaultPolicies {
+  using Backend = Gloo;
+  using Scaling = Processes;
+};
+
+}  // namespace detail
+
+template <class F>
+Trainer(F&&, ScalingConfig)
+    -> Trainer<typename detail::DefaultPolicies<F>::Backend, typename detail::DefaultPolicies<F>::Scaling>;
+template <class F>
+Trainer(F&&, ScalingConfig, RunConfig)
+    -> Trainer<typename detail::DefaultPolicies<F>::Backend, typename detail::DefaultPolicies<F>::Scaling>;
+
+}  // namespace railyard::inline v0_1
+
+#if defined(RAILYARD_WITH_GLOO) && RAILYARD_WITH_GLOO
+
+// ---- railyard/collectives/detail/gloo_transport.hpp
+// What Gloo needs of us and what we need of its transport: stores, wake-ups, whose copy it is. Collectives room.
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <dlfcn.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Lets Gloo read and write our store. Gloo's newer stores have more members, all with defaults.
+class GlooStore final : public gloo::rendezvous::Store {
+ public:
+  GlooStore(railyard::Store& store, std::string prefix, const Deadline& deadline)
+      : store_(&store), prefix_(std::move(prefix)), deadline_(deadline) {}
+
+  void set(const std::string& key, const std::vector<char>& data) override {
+    store_->set(prefix_ + key, std::string_view{data.data(), data.size()});
+  }
+  std::vector<char> get(const std::string& key) override {
+    const auto value = store_->get(prefix_ + key, deadline_);
+    if (!value) throw Error{fmt::format("{} was not there in {}", prefix_ + key, deadline_.budget_text())};
+    return {value->begin(), value->end()};
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    for (const auto& key : keys) static_cast<void>(get(key));
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& /*timeout*/) override { wait(keys); }
+
+ private:
+  railyard::Store* store_;
+  std::string prefix_;
+  Deadline deadline_;
+};
+
+/// Is a file descriptor that a device's loop watches. Both forms of handleEvents exist because Gloo has changed its
+/// signature: one of them overrides, the other is an overload that nobody calls.
+class GlooEvent : public gloo::transport::tcp::Handler {
+ public:
+  GlooEvent(gloo::transport::tcp::Device& device, int descriptor) : device_(&device), descriptor_(descriptor) {
+    if (descriptor < 0) throw Error{fmt::format("no descriptor for a gloo device: {}", std::strerror(errno))};
+  }
+  GlooEvent(const GlooEvent&) = delete;
+  GlooEvent& operator=(const GlooEvent&) = delete;
+  ~GlooEvent() { ::close(descriptor_); }
+
+  virtual void handleEvents(int /*events*/) { handle(); }
+  virtual void handleEvents(gloo::transport::tcp::Loop& /*loop*/, int /*events*/) { handle(); }
+
+ protected:
+  virtual void handle() = 0;
+  [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
+  void watch() { device_->registerDescriptor(descriptor_, EPOLLIN, this); }
+  void unwatch() { device_->unregisterDescriptor(descriptor_, this); }
+
+ private:
+  gloo::transport::tcp::Device* device_;
+  int descriptor_;
+};
+
+/// Keeps the loop of a device turning while it lives. Connecting and closing wait for the loop to come round, once for
+/// every peer, and an idle loop sleeps up to 10 ms.
+class GlooTicker final : public GlooEvent {
+ public:
+  explicit GlooTicker(gloo::transport::tcp::Device& device)
+      : GlooEvent(device, ::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    watch();
+  }
+  ~GlooTicker() override {
+    is_ending_.store(true);
+    while (!has_ended_.load()) std::this_thread::yield();
+  }
+
+  /// Destroys the device, which this is the last to hold, while its loop still turns: an old Gloo's destructor waits
+  /// for the loop to come round, and a new one's for it to have nothing more to do.
+  void end_with(std::shared_ptr<gloo::transport::tcp::Device> device) {
+    num_last_ticks_.store(1000);
+    is_ending_.store(true);
+    device.reset();
+    has_ended_.store(true);
+  }
+
+ private:
+  void handle() override {
+    if (is_ending_.load()) {
+      if (has_ended_.load() || num_last_ticks_.fetch_sub(1) > 0) return;
+      unwatch();  // by the loop itself, because any other thread would wait for the loop to come round
+      has_ended_.store(true);
+    } else if (++num_ticks_ > 2000) {
+      std::this_thread::sleep_for(std::chrono::microseconds{200});  // somebody is late: leave the core to them
+    }
+  }
+
+  std::atomic<bool> is_ending_{false};
+  std::atomic<bool> has_ended_{false};
+  std::atomic<int> num_last_ticks_{0};
+  int num_ticks_ = 0;
+};
+
+/// Wakes this rank's thread out of a wait of Gloo's at a given time, which is not an error to Gloo.
+class GlooAlarm final : public GlooEvent {
+ public:
+  using Buffer = gloo::transport::UnboundBuffer;
+  enum class Wait { receive, send };
+
+  explicit GlooAlarm(gloo::transport::tcp::Device& device)
+      : GlooEvent(device, ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
+    watch();
+  }
+  ~GlooAlarm() override { unwatch(); }
+
+  void set(Deadline::Clock::time_point when) {
+    const auto since_boot = std::max<std::chrono::nanoseconds>(when.time_since_epoch(), std::chrono::nanoseconds{1});
+    itimerspec spec{};
+    spec.it_value.tv_sec = static_cast<time_t>(since_boot.count() / 1'000'000'000);
+    spec.it_value.tv_nsec = static_cast<long>(since_boot.count() % 1'000'000'000);
+    ::timerfd_settime(descriptor(), TFD_TIMER_ABSTIME, &spec, nullptr);
+  }
+
+  /// Waits for one completion of the buffer; false if the alarm went off. Throws what Gloo throws.
+  [[nodiscard]] bool wait(Buffer& buffer, Wait what, std::chrono::milliseconds timeout) {
+    struct Watched {
+      GlooAlarm& alarm;
+      ~Watched() {
+        const std::lock_guard lock{alarm.mutex_};
+        alarm.waiting_ = nullptr;
+      }
+    } watched{*this};
+    {
+      const std::lock_guard lock{mutex_};
+      if (std::exchange(has_rung_, false)) return false;
+      waiting_ = &buffer;
+      what_ = what;
+    }
+    const bool done = what == Wait::receive ? buffer.waitRecv(timeout) : buffer.waitSend(timeout);
+    if (!done) {
+      const std::lock_guard lock{mutex_};
+      has_rung_ = false;
+    }
+    return done;
+  }
+
+ private:
+  void handle() override {
+    std::uint64_t num_expired = 0;
+    if (::read(descriptor(), &num_expired, sizeof num_expired) <= 0) return;
+    const std::lock_guard lock{mutex_};
+    has_rung_ = true;
+    if (waiting_ == nullptr) return;  // between two waits: the next one sees has_rung_
+    what_ == Wait::receive ? waiting_->abortWaitRecv() : waiting_->abortWaitSend();
+  }
+
+  std::mutex mutex_;
+  Buffer* waiting_ = nullptr;
+  Wait what_ = Wait::receive;
+  bool has_rung_ = false;
+};
+
+/// Throws ConfigError if the file, in which something of Gloo's lies, is LibTorch's.
+inline void check_gloo_file(std::string_view file) {
+  const auto slash = file.rfind('/');
+  const std::string_view base = file.substr(slash == std::string_view::npos ? 0 : slash + 1);
+  if (base.starts_with("libtorch") || base.starts_with("libc10")) {
+    throw ConfigError{fmt::format(
+        "this program calls the copy of Gloo inside {}, which is of another version than the headers it was "
+        "compiled with and would crash; link Gloo before LibTorch: ... -lgloo -ltorch_cpu -lc10 (the CMake "
+        "target railyard::railyard does)",
+        file)};
+  }
+}
+
+/// Throws ConfigError if address, a function or table of Gloo's, lies in LibTorch.
+inline void check_gloo_is_own(const void* address) {
+  Dl_info info{};
+  if (address != nullptr && ::dladdr(address, &info) != 0 && info.dli_fname != nullptr) check_gloo_file(info.dli_fname);
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/host_address.hpp
+// From a host's name to an address that this host can listen on. Collectives room.
+
+#include <netdb.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+struct HostAddress {
+  std::string text{};  ///< numeric
+  int family = AF_UNSPEC;
+};
+
+/// Resolves a name or address and checks that a socket can be bound to it. field is the option that errors name.
+/// Throws: ConfigError.
+[[nodiscard]] inline HostAddress own_address(const std::string& host, std::string_view field) {
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int status = host.empty() ? EAI_NONAME : ::getaddrinfo(host.c_str(), nullptr, &wanted, &found);
+  if (status != 0) {
+    throw ConfigError{fmt::format(R"({} is "{}", which is not known on this host ({}); give a name or an address that )"
+                                  "this host has and the others can reach, such as 127.0.0.1 for workers of one host",
+                                  field, host, ::gai_strerror(status))};
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner{found, ::freeaddrinfo};
+  int error = EADDRNOTAVAIL;
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+    const int descriptor = ::socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (descriptor < 0) continue;
+    const bool is_own = ::bind(descriptor, entry->ai_addr, entry->ai_addrlen) == 0;
+    if (!is_own) error = errno;
+    ::close(descriptor);
+    char text[NI_MAXHOST] = {};
+    if (is_own &&
+        ::getnameinfo(entry->ai_addr, entry->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0) {
+      return {text, entry->ai_family};
+    }
+  }
+  throw ConfigError{fmt::format(R"({} is "{}", which is not an address of this host ({}); every rank gives its own)",
+                                field, host, std::strerror(error))};
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/mesh.hpp
+// Collectives made of messages between any two ranks, for whatever can carry such messages. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Moves messages between the ranks in steps. Both ends of a message name the same peers and sizes in the same step. A
+/// step's send() and receive() never wait, and finish() returns when all of them are done.
+template <class M>
+concept Mesh = requires(M& mesh, const void* from, void* to, std::size_t size_bytes, int peer) {
+  { mesh.rank() } -> std::convertible_to<int>;
+  { mesh.size() } -> std::convertible_to<int>;
+  { mesh.scratch(size_bytes) } -> std::convertible_to<std::byte*>;
+  mesh.step(from, size_bytes, to, size_bytes).send(peer, std::size_t{}, size_bytes);
+  mesh.step(from, size_bytes, to, size_bytes).receive(peer, std::size_t{}, size_bytes);
+  mesh.step(from, size_bytes, to, size_bytes).finish();
+};
+
+/// Up to this size, and in groups up to that, everybody sends everything to everybody: one step instead of two.
+inline constexpr std::size_t direct_limit_bytes = 32 * 1024;
+inline constexpr int direct_limit_ranks = 8;
+/// The most that one rank reduces at a time; bounds the scratch memory to (size - 1) times as much.
+inline constexpr std::size_t slice_limit_bytes = 4 * 1024 * 1024;
+/// From this size on, a broadcast scatters and gathers, which takes the load off the root.
+inline constexpr std::size_t tree_limit_bytes = 256 * 1024;
+
+// The other ranks, each rank's next one first, so that not all of them write to the same one at once.
+template <Mesh M, class Visit>
+void for_each_peer(M& mesh, const Visit& visit) {
+  for (int i = 1; i < mesh.size(); ++i) visit((mesh.rank() + i) % mesh.size());
+}
+
+[[nodiscard]] inline std::size_t index_of(int rank) noexcept { return static_cast<std::size_t>(rank); }
+
+// Where a peer's part lies in scratch memory, which has no part of this rank's own.
+[[nodiscard]] inline std::size_t place_of(int peer, int rank) noexcept {
+  return index_of(peer > rank ? peer - 1 : peer);
+}
+
+/// Divides count elements among the ranks into slices of whole cache lines.
+class Slices {
+ public:
+  Slices(std::size_t count, int size) noexcept
+      : count_(count), slice_(((count + index_of(size) - 1) / index_of(size) + 63) / 64 * 64) {}
+  [[nodiscard]] std::size_t begin(int rank) const noexcept { return std::min(count_, index_of(rank) * slice_); }
+  [[nodiscard]] std::size_t count(int rank) const noexcept { return std::min(slice_, count_ - begin(rank)); }
+
+ private:
+  std::size_t count_;
+  std::size_t slice_;
+};
+
+/// Combines this rank's part with the peers' parts in scratch, in the order of ranks.
+template <Mesh M>
+void reduce_parts(M& mesh, void* out, const std::byte* own, const std::byte* scratch, std::size_t count, Dtype dtype,
+                  ReduceOp op) {
+  std::vector<const std::byte*> sources;
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    const std::byte* theirs = scratch + place_of(rank, mesh.rank()) * count * size_of(dtype);
+    sources.push_back(rank == mesh.rank() ? own : theirs);
+  }
+  reduce(out, sources, count, dtype, op);
+}
+
+template <Mesh M>
+void all_reduce_directly(M& mesh, std::byte* data, std::size_t count, Dtype dtype, ReduceOp op) {
+  const std::size_t size_bytes = count * size_of(dtype);
+  const std::size_t scratch_bytes = size_bytes * index_of(mesh.size() - 1);
+  std::byte* scratch = mesh.scratch(scratch_bytes);
+  auto step = mesh.step(data, size_bytes, scratch, scratch_bytes);
+  for_each_peer(mesh, [&](int peer) { step.receive(peer, place_of(peer, mesh.rank()) * size_bytes, size_bytes); });
+  for_each_peer(mesh, [&](int peer) { step.send(peer, 0, size_bytes); });
+  step.finish();
+  reduce_parts(mesh, data, data, scratch, count, dtype, op);
+}
+
+template <Mesh M>
+void all_reduce_in_slices(M& mesh, std::byte* data, std::size_t count, Dtype dtype, ReduceOp op) {
+  const std::size_t element = size_of(dtype);
+  const Slices slices{count, mesh.size()};
+  const std::size_t own_begin = slices.begin(mesh.rank()) * element;
+  const std::size_t own_count = slices.count(mesh.rank());
+  const std::size_t own_bytes = own_count * element;
+  const std::size_t scratch_bytes = own_bytes * index_of(mesh.size() - 1);
+  std::byte* scratch = mesh.scratch(scratch_bytes);
+  {
+    auto step = mesh.step(data, count * element, scratch, scratch_bytes);
+    for_each_peer(mesh, [&](int peer) { step.receive(peer, place_of(peer, mesh.rank()) * own_bytes, own_bytes); });
+    for_each_peer(mesh, [&](int peer) { step.send(peer, slices.begin(peer) * element, slices.count(peer) * element); });
+    step.finish();
+  }
+  reduce_parts(mesh, data + own_begin, data + own_begin, scratch, own_count, dtype, op);
+  auto step = mesh.step(data, count * element, data, count * element);
+  for_each_peer(mesh,
+                [&](int peer) { step.receive(peer, slices.begin(peer) * element, slices.count(peer) * element); });
+  for_each_peer(mesh, [&](int peer) { step.send(peer, own_begin, own_bytes); });
+  step.finish();
+}
+
+/// Cost: small: 1 step, size - 1 times the data sent per rank; else 2 steps per 4 MiB x size, 2 (size-1)/size times.
+template <Mesh M>
+void mesh_all_reduce(M& mesh, const Buffer& data, ReduceOp op) {
+  auto* bytes = static_cast<std::byte*>(data.data);
+  if (data.size_bytes() <= direct_limit_bytes && mesh.size() <= direct_limit_ranks) {
+    return all_reduce_directly(mesh, bytes, data.count, data.dtype, op);
+  }
+  const std::size_t element = size_of(data.dtype);
+  const std::size_t segment = slice_limit_bytes / element * index_of(mesh.size());
+  for (std::size_t begin = 0; begin < data.count; begin += segment) {
+    all_reduce_in_slices(mesh, bytes + begin * element, std::min(segment, data.count - begin), data.dtype, op);
+  }
+}
+
+/// Cost: 1 step per 4 MiB of out, (size-1) times out sent per rank.
+template <Mesh M>
+void mesh_reduce_scatter(M& mesh, const ConstBuffer& in, const Buffer& out, ReduceOp op) {
+  const auto* from = static_cast<const std::byte*>(in.data);
+  auto* to = static_cast<std::byte*>(out.data);
+  const std::size_t element = size_of(out.dtype);
+  const std::size_t segment = slice_limit_bytes / element;
+  for (std::size_t begin = 0; begin < out.count; begin += segment) {
+    const std::size_t count = std::min(segment, out.count - begin);
+    const std::size_t size_bytes = count * element;
+    const auto offset_of = [&](int rank) { return (index_of(rank) * out.count + begin) * element; };
+    const std::size_t scratch_bytes = size_bytes * index_of(mesh.size() - 1);
+    std::byte* scratch = mesh.scratch(scratch_bytes);
+    auto step = mesh.step(from, in.size_bytes(), scratch, scratch_bytes);
+    for_each_peer(mesh, [&](int peer) { step.receive(peer, place_of(peer, mesh.rank()) * size_bytes, size_bytes); });
+    for_each_peer(mesh, [&](int peer) { step.send(peer, offset_of(peer), size_bytes); });
+    step.finish();
+    reduce_parts(mesh, to + begin * element, from + offset_of(mesh.rank()), scratch, count, out.dtype, op);
+  }
+}
+
+// A binomial tree: in round k, the ranks that have the data send it 2^k further. Ranks count from the root. All edges
+// of the tree belong to one step, because the ends of an edge are at different depths.
+template <Mesh M>
+void broadcast_by_tree(M& mesh, std::byte* data, std::size_t size_bytes, int root) {
+  const int size = mesh.size();
+  const int place = (mesh.rank() - root + size) % size;
+  int reach = 1;
+  while (reach <= place) reach *= 2;
+  auto step = mesh.step(data, size_bytes, data, size_bytes);
+  if (place > 0) {
+    step.receive((place - reach / 2 + root) % size, 0, size_bytes);
+    step.finish();
+  }
+  for (; place + reach < size; reach *= 2) step.send((place + reach + root) % size, 0, size_bytes);
+  step.finish();
+}
+
+// The root gives every rank one slice; then all exchange theirs.
+template <Mesh M>
+void broadcast_by_slices(M& mesh, std::byte* data, std::size_t size_bytes, int root) {
+  const Slices slices{size_bytes, mesh.size()};
+  const bool is_root = mesh.rank() == root;
+  const std::size_t own_begin = slices.begin(mesh.rank());
+  const std::size_t own_bytes = slices.count(mesh.rank());
+  {
+    auto step = mesh.step(data, size_bytes, data, size_bytes);
+    if (is_root) {
+      for_each_peer(mesh, [&](int peer) { step.send(peer, slices.begin(peer), slices.count(peer)); });
+    } else {
+      step.receive(root, own_begin, own_bytes);
+    }
+    step.finish();
+  }
+  auto step = mesh.step(data, size_bytes, data, size_bytes);
+  for_each_peer(mesh, [&](int peer) {
+    if (!is_root) step.receive(peer, slices.begin(peer), slices.count(peer));
+  });
+  for_each_peer(mesh, [&](int peer) {
+    if (peer != root) step.send(peer, own_begin, own_bytes);
+  });
+  step.finish();
+}
+
+/// Cost: small: log2(size) steps; large: 2 steps, twice the data sent by the root and once by the others.
+template <Mesh M>
+void mesh_broadcast(M& mesh, const Buffer& data, int root) {
+  auto* bytes = static_cast<std::byte*>(data.data);
+  if (mesh.size() == 2 || data.size_bytes() < tree_limit_bytes) {
+    return broadcast_by_tree(mesh, bytes, data.size_bytes(), root);
+  }
+  broadcast_by_slices(mesh, bytes, data.size_bytes(), root);
+}
+
+/// Gathers parts of different sizes: rank r's part lies at offsets[r] and ends where the next begins; offsets has
+/// size + 1 entries, in bytes. Cost: 1 step, size - 1 times the own part sent per rank.
+template <Mesh M>
+void mesh_all_gather(M& mesh, const ConstBuffer& in, const Buffer& out, std::span<const std::size_t> offsets) {
+  const auto bytes_of = [&](int rank) { return offsets[index_of(rank) + 1] - offsets[index_of(rank)]; };
+  auto step = mesh.step(in.data, in.size_bytes(), out.data, out.size_bytes());
+  for_each_peer(mesh, [&](int peer) { step.receive(peer, offsets[index_of(peer)], bytes_of(peer)); });
+  for_each_peer(mesh, [&](int peer) { step.send(peer, 0, in.size_bytes()); });
+  if (in.count > 0) {
+    std::memcpy(static_cast<std::byte*>(out.data) + offsets[index_of(mesh.rank())], in.data, in.size_bytes());
+  }
+  step.finish();
+}
+
+/// Cost: 1 step; root receives size - 1 parts.
+template <Mesh M>
+void mesh_gather(M& mesh, const ConstBuffer& in, const Buffer& out, int root) {
+  const std::size_t part = in.size_bytes();
+  const bool is_root = mesh.rank() == root;
+  auto step = mesh.step(in.data, part, is_root ? out.data : nullptr, is_root ? out.size_bytes() : 0);
+  if (is_root) {
+    for_each_peer(mesh, [&](int peer) { step.receive(peer, index_of(peer) * part, part); });
+    std::memcpy(static_cast<std::byte*>(out.data) + index_of(root) * part, in.data, part);
+  } else {
+    step.send(root, 0, part);
+  }
+  step.finish();
+}
+
+/// Cost: 1 step; root sends size - 1 parts.
+template <Mesh M>
+void mesh_scatter(M& mesh, const ConstBuffer& in, const Buffer& out, int root) {
+  const std::size_t part = out.size_bytes();
+  const bool is_root = mesh.rank() == root;
+  auto step = mesh.step(is_root ? in.data : nullptr, is_root ? in.size_bytes() : 0, out.data, part);
+  if (is_root) {
+    for_each_peer(mesh, [&](int peer) { step.send(peer, index_of(peer) * part, part); });
+    std::memcpy(out.data, static_cast<const std::byte*>(in.data) + index_of(root) * part, part);
+  } else {
+    step.receive(root, 0, part);
+  }
+  step.finish();
+}
+
+/// Cost: 1 step, (size-1)/size times the data sent per rank.
+template <Mesh M>
+void mesh_all_to_all(M& mesh, const ConstBuffer& in, const Buffer& out) {
+  const std::size_t part = in.size_bytes() / index_of(mesh.size());
+  const std::size_t own = index_of(mesh.rank()) * part;
+  auto step = mesh.step(in.data, in.size_bytes(), out.data, out.size_bytes());
+  for_each_peer(mesh, [&](int peer) { step.receive(peer, index_of(peer) * part, part); });
+  for_each_peer(mesh, [&](int peer) { step.send(peer, index_of(peer) * part, part); });
+  std::memcpy(static_cast<std::byte*>(out.data) + own, static_cast<const std::byte*>(in.data) + own, part);
+  step.finish();
+}
+
+/// Cost: log2(size) steps: in step k every rank tells the one 2^k further that it, and all it has heard of, have come.
+template <Mesh M>
+void mesh_barrier(M& mesh) {
+  const int size = mesh.size();
+  std::byte sent{};
+  std::byte received{};
+  for (int distance = 1; distance < size; distance *= 2) {
+    auto step = mesh.step(&sent, 1, &received, 1);
+    step.receive((mesh.rank() - distance + size) % size, 0, 1);
+    step.send((mesh.rank() + distance) % size, 0, 1);
+    step.finish();
+  }
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/notices.hpp
+// What the ranks of a group tell each other through the store when something goes wrong, so that every one of them can
+// name the culprit. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says which of its operations a rank is in, as text that is equal on all ranks which belong together.
+struct Position {
+  std::string key{};  ///< which one: "c17" is the 17th collective, "m0-1-4" the 4th message from rank 0 to rank 1
+  std::uint64_t digest = 0;
+  std::string operation{};
+};
+
+/// Is a rank's last word: how the group ended for it. Left before it closes its connections, so that whoever sees a
+/// connection closed and finds no notice knows that the rank has died.
+struct Notice {
+  enum class Kind : char { late = 'l', broken = 'b', differs = 'd', left = 'e', aborted = 'a' };
+  Kind kind = Kind::broken;
+  Position position{};
+  std::vector<int> culprits{};
+  std::string text{};
+};
+
+/// Is what a failure comes to: a sentence and the ranks it names.
+struct Verdict {
+  std::string text{};
+  std::vector<int> blamed{};
+};
+
+/// Is one rank's access to the notices of its group.
+class Notices {
+ public:
+  Notices(Store& store, std::string prefix, const World& world)
+      : store_(&store), prefix_(std::move(prefix)), rank_(world.rank), size_(world.size) {}
+
+  /// Tells the others where this rank has been waiting for a while. Nothing depends on it but the speed of diagnosis.
+  void announce(const Position& position) noexcept {
+    try {
+      store_->set(announcement_key(position.key, rank_), fmt::format("{} {}", position.digest, position.operation));
+    } catch (const std::exception&) {  // the store is full: disagreements are then found at the deadline
+    }
+  }
+
+  /// Returns the rank and the operation of a rank that has announced something else at the same position.
+  [[nodiscard]] std::optional<Verdict> find_difference(const Position& position) {
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank == rank_) continue;
+      const auto announced = peek(*store_, announcement_key(position.key, rank));
+      if (!announced) continue;
+      const auto space = announced->find(' ');
+      if (announced->substr(0, space) == std::to_string(position.digest)) continue;
+      return difference(position, rank, announced->substr(space + 1));
+    }
+    return std::nullopt;
+  }
+
+  /// Leaves this rank's last word; only the first one counts.
+  void post(const Notice& notice) noexcept {
+    try {
+      if (!std::exchange(has_posted_, true)) store_->set(notice_key(rank_), encode(notice));
+    } catch (const std::exception&) {  // the others will take this rank for dead
+    }
+  }
+
+  /// Returns how the group ended for a rank, nothing if the rank has not said so.
+  [[nodiscard]] std::optional<Notice::Kind> kind_of(int rank) {
+    const auto bytes = peek(*store_, notice_key(rank));
+    return bytes ? std::optional{decode(*bytes).kind} : std::nullopt;
+  }
+
+  /// Finds out why this rank's operation failed. own is what it has posted. Waits for the others' notices where the
+  /// answer depends on them, so that a rank which was only in another call is not taken for a dead one.
+  [[nodiscard]] Verdict judge(const Notice& own, const std::string& fallback, std::string_view budget,
+                              std::chrono::milliseconds patience) {
+    if (own.kind == Notice::Kind::differs) return {own.text, own.culprits};
+    if (!own.culprits.empty()) return lost(own.culprits);
+    const Deadline deadline = Deadline::after(patience);
+    std::vector<std::pair<int, Notice>> notices;
+    std::vector<int> silent;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank == rank_) continue;
+      if (const auto bytes = store_->get(notice_key(rank), deadline)) {
+        notices.emplace_back(rank, decode(*bytes));
+      } else {
+        silent.push_back(rank);
+      }
+    }
+    return judge_by(own, notices, silent, fallback, budget);
+  }
+
+ private:
+  using Heard = std::vector<std::pair<int, Notice>>;
+
+  [[nodiscard]] std::string announcement_key(const std::string& position, int rank) const {
+    return fmt::format("{}at/{}/{}", prefix_, position, rank);
+  }
+  [[nodiscard]] std::string notice_key(int rank) const { return fmt::format("{}end/{}", prefix_, rank); }
+
+  [[nodiscard]] Verdict difference(const Position& own, int rank, std::string_view theirs) const {
+    // The lower rank last, on whichever rank this is composed: everybody prints the same sentence.
+    const auto [high, low] =
+        rank > rank_ ? std::pair{std::pair{rank, theirs}, std::pair{rank_, std::string_view{own.operation}}}
+                     : std::pair{std::pair{rank_, std::string_view{own.operation}}, std::pair{rank, theirs}};
+    return {fmt::format("rank {} called {}, rank {} {}", high.first, high.second, low.first, low.second), {rank}};
+  }
+
+  [[nodiscard]] static Verdict lost(const std::vector<int>& ranks) {
+    return {fmt::format("the connection to {} was lost: {} died", ranks_text(ranks), ranks.size() == 1 ? "it" : "they"),
+            ranks};
+  }
+
+  [[nodiscard]] Verdict judge_by(const Notice& own, const Heard& notices, const std::vector<int>& silent,
+                                 const std::string& fallback, std::string_view budget) const {
+    for (const auto& [rank, notice] : notices) {
+      if (notice.position.key == own.position.key && notice.position.digest != own.position.digest) {
+        return difference(own.position, rank, notice.position.operation);
+      }
+    }
+    if (const auto told = told_by(notices)) return *told;
+    const bool anybody_late = own.kind == Notice::Kind::late ||
+                              std::any_of(notices.begin(), notices.end(),
+                                          [](const auto& heard) { return heard.second.kind == Notice::Kind::late; });
+    if (anybody_late && !silent.empty()) {
+      return {fmt::format("{} did not answer in {}", ranks_text(silent), budget), silent};
+    }
+    std::string text = own.kind == Notice::Kind::late ? fmt::format("it was not done in {}", budget) : fallback;
+    for (const auto& [rank, notice] : notices) {
+      text += fmt::format("; rank {} was in {}", rank, notice.position.operation);
+    }
+    return {text, silent};
+  }
+
+  // What a notice alone explains, the most certain first.
+  [[nodiscard]] static std::optional<Verdict> told_by(const Heard& notices) {
+    for (const auto& [rank, notice] : notices) {
+      if (notice.kind == Notice::Kind::differs) return Verdict{notice.text, {rank}};
+    }
+    for (const auto& [rank, notice] : notices) {
+      if (!notice.culprits.empty()) return lost(notice.culprits);
+    }
+    for (const auto& [rank, notice] : notices) {
+      if (notice.kind == Notice::Kind::aborted) {
+        return Verdict{fmt::format("rank {} gave up: {}", rank, notice.text), {rank}};
+      }
+      if (notice.kind == Notice::Kind::left) return Verdict{fmt::format("rank {} left the group before", rank), {rank}};
+    }
+    return std::nullopt;
+  }
+
+  [[nodiscard]] static std::string encode(const Notice& notice) {
+    return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", static_cast<char>(notice.kind), notice.position.key,
+                       notice.position.digest, notice.position.operation, fmt::join(notice.culprits, " "), notice.text);
+  }
+
+  [[nodiscard]] static Notice decode(std::string_view bytes) {
+    const auto next = [&bytes](char end) {
+      const auto length = std::min(bytes.find(end), bytes.size());
+      const std::string_view field = bytes.substr(0, length);
+      bytes.remove_prefix(std::min(length + 1, bytes.size()));
+      return field;
+    };
+    const auto number = [](std::string_view text, auto value) {
+      std::from_chars(text.data(), text.data() + text.size(), value);
+      return value;
+    };
+    Notice notice;
+    notice.kind = static_cast<Notice::Kind>(next('\n').front());
+    notice.position.key = next('\n');
+    notice.position.digest = number(next('\n'), std::uint64_t{0});
+    notice.position.operation = next('\n');
+    std::string_view culprits = next('\n');
+    notice.text = bytes;
+    bytes = culprits;
+    while (!bytes.empty()) notice.culprits.push_back(number(next(' '), 0));
+    return notice;
+  }
+
+  Store* store_;
+  std::string prefix_;
+  int rank_;
+  int size_;
+  bool has_posted_ = false;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/sigpipe.hpp
+// Keeps SIGPIPE, and other signals, away from code that writes to sockets. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Keeps a SIGPIPE that this thread causes from being delivered while it lives. A write to a closed socket sends
+/// SIGPIPE to the writing thread; it is blocked meanwhile and taken back in the end, so that the process's own
+/// disposition for SIGPIPE is never touched. Cost: three system calls.
+class SigpipeGuard {
+ public:
+  SigpipeGuard() noexcept {
+    sigemptyset(&only_sigpipe_);
+    sigaddset(&only_sigpipe_, SIGPIPE);
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &only_sigpipe_, &before_);
+  }
+  SigpipeGuard(const SigpipeGuard&) = delete;
+  SigpipeGuard& operator=(const SigpipeGuard&) = delete;
+  ~SigpipeGuard() {
+    const timespec at_once{};
+    if (!was_pending_) sigtimedwait(&only_sigpipe_, nullptr, &at_once);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+ private:
+  sigset_t only_sigpipe_{};
+  sigset_t before_{};
+  bool was_pending_ = false;
+};
+
+/// Blocks every signal that can wait while it lives: threads that are started meanwhile never run the user's handlers.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() noexcept {
+    sigset_t all;
+    sigfillset(&all);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&all, fault);
+    pthread_sigmask(SIG_BLOCK, &all, &before_);
+  }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/gloo.hpp
+// The backend over TCP, on the transport of libgloo. Collectives room: with detail/gloo_transport.hpp the only header
+// that includes gloo's.
+
+namespace railyard::inline v0_1 {
+/// Joins processes, of one host or several, by TCP connections between any two of them (libgloo's transport; one thread
+/// for each object). Reductions add in the order of ranks, so that results depend on nothing but the ranks' values.
+///
+/// SIGPIPE: blocked in Gloo's thread for good and in the calling thread during a call; a SIGPIPE that a call has caused
+/// is taken back. The process's disposition is not touched.
+/// Costs: see the functions of detail/mesh.hpp. The store outlives the object, which leaves its last word there.
+class Gloo {
+ public:
+  static constexpr std::string_view name = "Gloo";
+  static constexpr Reach reach = Reach::network;
+  static constexpr DeviceKind device_kind = DeviceKind::cpu;
+
+  struct Options {
+    /// This host's own name or address, on which it listens and under which the others reach it.
+    std::string host = "127.0.0.1";
+  };
+
+  /// Throws: ConfigError if the host cannot be listened on, or if LibTorch's copy of Gloo would answer our calls.
+  static void check(const Options& options) {
+    detail::check_gloo_is_own(reinterpret_cast<const void*>(&gloo::transport::tcp::CreateDevice));
+    static_cast<void>(detail::own_address(options.host, "Gloo::Options::host"));
+  }
+
+  /// Joins the group. Cost: milliseconds once all ranks have come.
+  /// Throws: ConfigError as check() does; CollectiveError that names the ranks which did not come or failed.
+  [[nodiscard]] static std::unique_ptr<Gloo> connect(const Options& options, const World& world, Store& store,
+                                                     const Deadline& deadline) {
+    detail::check_world(world);
+    check(options);
+    if (world.size == 1) return std::unique_ptr<Gloo>{new Gloo{world}};
+    const std::string prefix = detail::enter_group(store, name, world);
+    throw_if_missing(detail::await_all(store, prefix, "here", world, deadline), world, deadline);
+    const std::string connected_key = fmt::format("{}connected/{}", prefix, world.rank);
+    std::unique_ptr<Gloo> backend;
+    try {
+      backend.reset(new Gloo{options, world, store, prefix, deadline});
+      store.set(connected_key, "");
+    } catch (const ConfigError&) {
+      store.set(connected_key, "its configuration was refused");
+      throw;
+    } catch (const std::exception& error) {
+      store.set(connected_key, error.what());
+      throw_if_failed(detail::await_all(store, prefix, "connected", world, deadline), world, deadline);
+    }
+    // Only now it is certain that the others have not failed: connect() succeeds everywhere or nowhere.
+    throw_if_failed(detail::await_all(store, prefix, "connected", world, deadline), world, deadline);
+    return backend;
+  }
+
+  Gloo(const Gloo&) = delete;
+  Gloo& operator=(const Gloo&) = delete;
+  ~Gloo() {
+    if (context_ == nullptr) return;
+    const detail::SigpipeGuard no_sigpipe;
+    post({.kind = detail::Notice::Kind::left, .position = {.operation = "no operation"}});
+    try {
+      detail::GlooTicker ticker{*device_};
+      canaries_.clear();
+      alarm_.reset();
+      context_.reset();
+      ticker.end_with(std::move(device_));
+    } catch (const std::exception&) {  // no descriptor left for the ticker: members go the slow way
+    }
+  }
+
+  FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
+    return run(arguments().all_reduce(data, op), call, [&] { detail::mesh_all_reduce(*this, data, op); });
+  }
+  FinishedWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) {
+    return run(arguments().reduce_scatter(in, out, op), call, [&] { detail::mesh_reduce_scatter(*this, in, out, op); });
+  }
+  FinishedWork broadcast(Buffer data, int root, const Call& call) {
+    return run(arguments().broadcast(data, root), call, [&] { detail::mesh_broadcast(*this, data, root); });
+  }
+  FinishedWork all_gather(ConstBuffer in, Buffer out, const Call& call) {
+    return run(arguments().all_gather(in, out), call, [&] {
+      std::vector<std::size_t> offsets;
+      for (int rank = 0; rank <= size(); ++rank) offsets.push_back(static_cast<std::size_t>(rank) * in.size_bytes());
+      detail::mesh_all_gather(*this, in, out, offsets);
+    });
+  }
+  FinishedWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
+    return run(arguments().all_gather_uneven(in, out, counts), call, [&] {
+      std::vector<std::size_t> offsets{0};
+      for (const std::size_t count : counts) offsets.push_back(offsets.back() + count * size_of(in.dtype));
+      detail::mesh_all_gather(*this, in, out, offsets);
+    });
+  }
+  FinishedWork gather(ConstBuffer in, Buffer out, int root, const Call& call) {
+    return run(arguments().gather(in, out, root), call, [&] { detail::mesh_gather(*this, in, out, root); });
+  }
+  FinishedWork scatter(ConstBuffer in, Buffer out, int root, const Call& call) {
+    return run(arguments().scatter(in, out, root), call, [&] { detail::mesh_scatter(*this, in, out, root); });
+  }
+  FinishedWork all_to_all(ConstBuffer in, Buffer out, const Call& call) {
+    return run(arguments().all_to_all(in, out), call, [&] { detail::mesh_all_to_all(*this, in, out); });
+  }
+  FinishedWork barrier(const Call& call) {
+    return run({.operation = detail::Operation::barrier}, call, [&] { detail::mesh_barrier(*this); });
+  }
+  FinishedWork send(ConstBuffer data, int peer, const Call& call) {
+    return run(arguments().send(data, peer), call, [&] {
+      Step message = step(data.data, data.size_bytes(), nullptr, 0);
+      message.send(peer, 0, data.size_bytes());
+      message.finish();
+    });
+  }
+  FinishedWork receive(Buffer data, int peer, const Call& call) {
+    return run(arguments().receive(data, peer), call, [&] {
+      Step message = step(nullptr, 0, data.data, data.size_bytes());
+      message.receive(peer, 0, data.size_bytes());
+      message.finish();
+    });
+  }
+
+  void abort(std::string_view reason) noexcept {
+    try {
+      const auto text = fmt::format("rank {} gave up: {}", world_.rank, reason);
+      {
+        const std::lock_guard lock{mutex_};
+        if (!failure_) failure_ = detail::Verdict{text, {}};
+      }
+      post({.kind = detail::Notice::Kind::aborted, .position = {}, .text = std::string{reason}});
+      const detail::SigpipeGuard no_sigpipe;
+      close_connections();
+    } catch (...) {  // out of memory: nothing can be told to anybody
+    }
+  }
+
+ private:
+  using Alarm = detail::GlooAlarm;
+  using Milliseconds = std::chrono::milliseconds;
+
+  // What the operation under way needs, wherever it fails.
+  struct Running {
+    const detail::Signature& signature;
+    const Deadline& deadline;
+    int from = -1;  // of messages; -1 in collectives
+    int to = -1;
+    std::uint64_t number = 0;
+    std::uint64_t slot = 0;  // of the step under way
+    Deadline::Clock::time_point next_look{};
+    Milliseconds until_look{};
+    bool has_announced = false;
+  };
+  struct ResetAtEnd {
+    Running*& pointer;
+    ~ResetAtEnd() { pointer = nullptr; }
+  };
+
+ public:
+  // What detail::Mesh asks for; of use to the collectives above only.
+  [[nodiscard]] int rank() const noexcept { return world_.rank; }
+  [[nodiscard]] int size() const noexcept { return world_.size; }
+
+  [[nodiscard]] std::byte* scratch(std::size_t size_bytes) {
+    if (scratch_bytes_ < size_bytes) {
+      scratch_ = std::make_unique_for_overwrite<std::byte[]>(size_bytes);
+      scratch_bytes_ = size_bytes;
+    }
+    return scratch_.get();
+  }
+
+  /// Is one step of an operation: messages that are under way together.
+  class Step {
+   public:
+    Step(Gloo& gloo, std::uint64_t slot, const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes)
+        : gloo_(&gloo), slot_(slot) {
+      // Gloo's buffers are written to or read from, as one pleases; this one is only read from.
+      if (from_bytes > 0 && gloo.context_)
+        source_ = gloo.context_->createUnboundBuffer(const_cast<void*>(from), from_bytes);
+      if (to_bytes > 0 && gloo.context_) target_ = gloo.context_->createUnboundBuffer(to, to_bytes);
+    }
+
+    void send(int peer, std::size_t offset, std::size_t size_bytes) {
+      num_sends_ += in_parts(offset, size_bytes, [&](std::uint64_t slot, std::size_t begin, std::size_t bytes) {
+        source_->send(peer, slot, begin, bytes);
+      });
+    }
+    void receive(int peer, std::size_t offset, std::size_t size_bytes) {
+      num_receives_ += in_parts(offset, size_bytes, [&](std::uint64_t slot, std::size_t begin, std::size_t bytes) {
+        target_->recv(peer, slot, begin, bytes);
+      });
+    }
+    void finish() {
+      for (; num_receives_ > 0; --num_receives_) gloo_->await(*target_, Alarm::Wait::receive);
+      for (; num_sends_ > 0; --num_sends_) gloo_->await(*source_, Alarm::Wait::send);
+    }
+
+   private:
+    // One message moves less than 2^31 bytes: the kernel writes no more at a time, and Gloo keeps some sizes in an int.
+    template <class Post>
+    int in_parts(std::size_t offset, std::size_t size_bytes, const Post& post) {
+      constexpr std::size_t limit = std::size_t{1} << 30U;
+      int num_parts = 0;
+      for (std::size_t begin = 0; begin < size_bytes; begin += limit, ++num_parts) {
+        const std::uint64_t slot = detail::mix(slot_, static_cast<std::uint64_t>(num_parts));
+        gloo_->guarded([&] { post(slot, offset + begin, std::min(limit, size_bytes - begin)); });
+      }
+      return num_parts;
+    }
+
+    Gloo* gloo_;
+    std::uint64_t slot_;
+    std::unique_ptr<gloo::transport::UnboundBuffer> source_{};
+    std::unique_ptr<gloo::transport::UnboundBuffer> target_{};
+    int num_sends_ = 0;
+    int num_receives_ = 0;
+  };
+
+  [[nodiscard]] Step step(const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes) {
+    running_->slot = detail::mix(running_->slot, 1);
+    return {*this, running_->slot, from, from_bytes, to, to_bytes};
+  }
+
+ private:
+  explicit Gloo(const World& world) : world_(world) {}
+
+  Gloo(const Options& options, const World& world, Store& store, const std::string& prefix, const Deadline& deadline)
+      : world_(world),
+        sent_(detail::index_of(world.size)),
+        received_(sent_),
+        notices_(std::in_place, store, prefix, world) {
+    const auto address = detail::own_address(options.host, "Gloo::Options::host");
+    gloo::transport::tcp::attr attributes{};
+    attributes.hostname = address.text;
+    attributes.ai_family = address.family;
+    std::shared_ptr<gloo::transport::Device> device;
+    {
+      const detail::SignalsBlocked no_signals;  // in the thread that the device starts
+      device = gloo::transport::tcp::CreateDevice(attributes);
+    }
+    detail::check_gloo_is_own(
+        *reinterpret_cast<const void* const*>(device.get()));  // whose virtual functions are they?
+    device_ = std::static_pointer_cast<gloo::transport::tcp::Device>(device);
+    const detail::SigpipeGuard no_sigpipe;
+    const detail::GlooTicker ticker{*device_};
+    alarm_ = std::make_unique<Alarm>(*device_);
+    context_ = std::make_shared<gloo::rendezvous::Context>(world.rank, world.size);
+    context_->setTimeout(timeout(deadline));
+#ifdef GLOO_SHARED_STORE
+    context_->connectFullMesh(std::make_shared<detail::GlooStore>(store, prefix + "mesh/", deadline), device);
+#else
+    detail::GlooStore gloo_store{store, prefix + "mesh/", deadline};
+    context_->connectFullMesh(gloo_store, device);
+#endif
+    post_canaries();
+  }
+
+  static void throw_if_missing(const std::vector<std::optional<std::string>>& values, const World& world,
+                               const Deadline& deadline) {
+    std::vector<int> missing;
+    for (int rank = 0; rank < world.size; ++rank) {
+      if (!values[detail::index_of(rank)]) missing.push_back(rank);
+    }
+    if (missing.empty()) return;
+    throw CollectiveError{
+        "connect", world.rank, missing,
+        fmt::format("{}: {} did not connect in {}", detail::place_text("connect", world.rank, world.size),
+                    detail::ranks_text(missing), deadline.budget_text())};
+  }
+
+  static void throw_if_failed(const std::vector<std::optional<std::string>>& values, const World& world,
+                              const Deadline& deadline) {
+    throw_if_missing(values, world, deadline);
+    for (int rank = 0; rank < world.size; ++rank) {
+      const std::string& text = *values[detail::index_of(rank)];
+      if (text.empty()) continue;
+      throw CollectiveError{"connect",
+                            world.rank,
+                            {rank},
+                            fmt::format("{}: rank {} could not connect: {}",
+                                        detail::place_text("connect", world.rank, world.size), rank, text)};
+    }
+  }
+
+  // Never 0, which fails at once, and never so large that adding it to the clock overflows. The alarm comes before it:
+  // when Gloo's own timer runs out it closes all connections before the others can have been told why.
+  [[nodiscard]] static Milliseconds timeout(const Deadline& deadline) {
+    constexpr Milliseconds longest = std::chrono::hours{24 * 365};
+    const auto left = deadline.remaining();
+    return left >= longest ? longest : std::chrono::ceil<Milliseconds>(left) + std::chrono::seconds{5};
+  }
+
+  [[nodiscard]] detail::Arguments arguments() const noexcept { return {world_, device_kind}; }
+
+  template <class Body>
+  FinishedWork run(const detail::Signature& signature, const Call& call, const Body& body) {
+    throw_if_lost(signature);
+    Running running{.signature = signature, .deadline = call.deadline};
+    number(running);
+    const bool is_empty = signature.count == 0 && signature.operation != detail::Operation::barrier;
+    if (is_empty && world_.size > 1) {  // nothing moves, but whoever waits for more can learn of it
+      if (skipped_.size() == 8) skipped_.erase(skipped_.begin());
+      skipped_.push_back(position(running));
+    }
+    if (is_empty) return {};
+    const detail::SigpipeGuard no_sigpipe;
+    running.until_look = until_look_;
+    running_ = &running;
+    const ResetAtEnd reset{running_};
+    body();
+    skipped_.clear();
+    return {};
+  }
+
+  // Counts the operation: collectives in one row, messages in a row for each direction and peer.
+  void number(Running& running) {
+    const detail::Signature& signature = running.signature;
+    const bool sends = signature.operation == detail::Operation::send;
+    if (sends || signature.operation == detail::Operation::receive) {
+      running.from = sends ? world_.rank : signature.root;
+      running.to = sends ? signature.root : world_.rank;
+      running.number = ++(sends ? sent_ : received_)[detail::index_of(signature.root)];
+    } else {
+      running.number = ++num_collectives_;
+    }
+    // A tag of Gloo's that only equal operations at the same place in the same row have. Gloo ends the process if a
+    // message is longer than what it is received into; with the size in the tag they never meet.
+    const auto row = (static_cast<std::uint64_t>(running.from + 1) << 32U) + static_cast<std::uint64_t>(running.to + 1);
+    running.slot = detail::mix(detail::mix(row, running.number), signature.digest());
+  }
+
+  [[nodiscard]] static detail::Position position(const Running& running) {
+    std::string key = running.from < 0 ? fmt::format("c{}", running.number)
+                                       : fmt::format("m{}-{}-{}", running.from, running.to, running.number);
+    return {std::move(key), running.signature.digest(), detail::describe(running.signature)};
+  }
+
+  template <class Post>
+  void guarded(const Post& post) {
+    try {
+      post();
+    } catch (const std::exception& error) {
+      fail(detail::Notice::Kind::broken, error.what());
+    }
+  }
+
+  void await(gloo::transport::UnboundBuffer& buffer, Alarm::Wait what) {
+    if (running_->next_look == Deadline::Clock::time_point{}) {
+      running_->next_look = Deadline::Clock::now() + until_look_;
+      set_alarm();
+    }
+    for (bool done = false; !done;) {
+      guarded([&] { done = alarm_->wait(buffer, what, timeout(running_->deadline)); });
+      if (!done) look_around();
+    }
+  }
+
+  void set_alarm() { alarm_->set(std::min(Deadline::Clock::now() + poll_interval, running_->deadline.time())); }
+
+  // Called now and then when an operation takes long: ends it at the deadline, or when a rank is gone from which
+  // nothing is awaited at the moment, or when the ranks turn out to be in different operations.
+  void look_around() {
+    if (running_->deadline.expired()) fail(detail::Notice::Kind::late, "the deadline has passed");
+    for (int rank = 0; rank < world_.size; ++rank) {
+      if (rank == world_.rank || !is_closed(rank)) continue;
+      // A rank may leave when it has done its part. If it had not, this operation will notice.
+      if (notices_->kind_of(rank) == detail::Notice::Kind::left) continue;
+      fail(detail::Notice::Kind::broken, fmt::format("the connection to rank {} was closed", rank));
+    }
+    if (Deadline::Clock::now() >= running_->next_look) compare_positions();
+    set_alarm();
+  }
+
+  // The first comparison comes early and each later one, in this operation and the next slow ones, after twice the
+  // time, so that a group whose ranks often wait for each other leaves no more than a few announcements in the store.
+  void compare_positions() {
+    const detail::Position here = position(*running_);
+    if (!std::exchange(running_->has_announced, true)) {
+      for (const auto& skipped : std::exchange(skipped_, {})) notices_->announce(skipped);
+      notices_->announce(here);
+      until_look_ = std::min<Milliseconds>(until_look_ * 2, std::chrono::minutes{1});
+      running_->until_look = until_look_;
+    }
+    if (const auto difference = notices_->find_difference(here)) {
+      fail(detail::Notice::Kind::differs, difference->text, difference->blamed);
+    }
+    running_->next_look = Deadline::Clock::now() + running_->until_look;
+    running_->until_look = std::min<Milliseconds>(running_->until_look * 2, std::chrono::minutes{1});
+  }
+
+  // Ends the group for this rank. The order matters: see which connections are closed, leave a notice, close.
+  [[noreturn]] void fail(detail::Notice::Kind kind, const std::string& text, std::vector<int> culprits = {}) {
+    const detail::Position here = position(*running_);
+    {
+      const std::lock_guard lock{mutex_};
+      if (failure_) throw_failure(here.operation, *failure_, false);  // abort() came first, and its reason is better
+    }
+    if (kind == detail::Notice::Kind::broken) culprits = dead_peers();
+    const detail::Notice notice{.kind = kind, .position = here, .culprits = culprits, .text = text};
+    post(notice);
+    close_connections();
+    auto verdict = notices_->judge(notice, text, running_->deadline.budget_text(), patience);
+    {
+      const std::lock_guard lock{mutex_};
+      if (!failure_) failure_ = std::move(verdict);
+    }
+    throw_failure(here.operation, *failure_, false);
+  }
+
+  // The ranks whose connections are closed although they have left no notice.
+  [[nodiscard]] std::vector<int> dead_peers() {
+    std::vector<int> dead;
+    for (int rank = 0; rank < world_.size; ++rank) {
+      if (rank != world_.rank && is_closed(rank) && !notices_->kind_of(rank)) dead.push_back(rank);
+    }
+    return dead;
+  }
+
+  // Gloo tells those whose messages are under way that a connection is closed, and nobody else. So a receive that never
+  // ends is posted to every rank. A wait that was aborted before it began reports an error, and waits for nothing.
+  [[nodiscard]] bool is_closed(int rank) {
+    auto& canary = *canaries_[detail::index_of(rank)];
+    try {
+      canary.abortWaitRecv();
+      canary.waitRecv(nullptr, std::chrono::hours{1});
+      return false;
+    } catch (const std::exception&) {
+      return true;
+    }
+  }
+
+  void post_canaries() {
+    for (int rank = 0; rank < world_.size; ++rank) {
+      canaries_.push_back(context_->createUnboundBuffer(&canary_byte_, 1));
+      if (rank != world_.rank) canaries_.back()->recv(rank, canary_slot);
+    }
+  }
+
+  void post(const detail::Notice& notice) noexcept {
+    const std::lock_guard lock{post_mutex_};
+    if (notices_) notices_->post(notice);
+  }
+
+  // Gloo has no such function, but a wait that times out closes all connections, which wakes all who wait for them.
+  void close_connections() noexcept {
+    if (context_ == nullptr) return;
+    try {
+      char byte = 0;
+      context_->createUnboundBuffer(&byte, 1)->waitRecv(nullptr, Milliseconds{0});
+    } catch (const std::exception&) {  // the time-out, as intended
+    }
+  }
+
+  void throw_if_lost(const detail::Signature& signature) {
+    const std::lock_guard lock{mutex_};
+    if (failure_) throw_failure(detail::describe(signature), *failure_, true);
+  }
+
+  [[noreturn]] void throw_failure(const std::string& operation, const detail::Verdict& verdict, bool is_later) const {
+    throw CollectiveError{operation, world_.rank, verdict.blamed,
+                          fmt::format("{}: {}{}", detail::place_text(operation, world_.rank, world_.size),
+                                      is_later ? "the group was lost before: " : "", verdict.text)};
+  }
+
+  // How long a rank that has failed waits for the others' notices.
+  static constexpr Milliseconds patience{250};
+  // How often a rank that waits looks whether the others are still there. Costs 20 us each time.
+  static constexpr Milliseconds poll_interval{100};
+  static constexpr std::uint64_t canary_slot = 1;
+
+  World world_;
+  std::shared_ptr<gloo::transport::tcp::Device> device_{};
+  std::unique_ptr<Alarm> alarm_{};
+  std::shared_ptr<gloo::rendezvous::Context> context_{};
+  char canary_byte_ = 0;
+  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> canaries_{};
+  std::unique_ptr<std::byte[]> scratch_{};
+  std::size_t scratch_bytes_ = 0;
+  std::uint64_t num_collectives_ = 0;
+  std::vector<std::uint64_t> sent_{};      // messages, by receiver
+  std::vector<std::uint64_t> received_{};  // messages, by sender
+  std::vector<detail::Position> skipped_{};
+  Running* running_ = nullptr;
+  Milliseconds until_look_{100};
+  std::optional<detail::Notices> notices_{};
+  std::mutex post_mutex_;
+  std::mutex mutex_;
+  std::optional<detail::Verdict> failure_{};  // set once, and never changed after
+};
+static_assert(Backend<Gloo>);
+static_assert(detail::Mesh<Gloo>);
+
+}  // namespace railyard::inline v0_1
+#endif
+
+#if defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH
+
+// ---- railyard/torch/detail/cores.hpp
+// How many cores this process may use: what affinity and control groups leave of the machine. Torch room.
+
+#include <sched.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The number of cores that the scheduler may put this thread on.
+[[nodiscard]] inline int cores_of_affinity() {
+  for (std::size_t cores = 1024; cores <= 65536; cores *= 2) {  // the kernel refuses a set smaller than its own
+    std::vector<cpu_set_t> set(cores / (8 * sizeof(cpu_set_t)));
+    const std::size_t size_bytes = set.size() * sizeof(cpu_set_t);
+    if (sched_getaffinity(0, size_bytes, set.data()) == 0) {
+      return std::max(1, CPU_COUNT_S(size_bytes, set.data()));
+    }
+  }
+  return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+}
+
+// Reads one group's limit: "200000 100000" is two cores, "max 100000" none.
+[[nodiscard]] inline std::optional<double> quota_of_group(const std::filesystem::path& group) {
+  std::ifstream file{group / "cpu.max"};
+  std::string quota;
+  double period = 0;
+  if (!(file >> quota >> period) || quota == "max" || period <= 0) return std::nullopt;
+  try {
+    return std::stod(quota) / period;
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+// The smallest limit on the way from this process's group up to the root: each of them binds. Control groups v2.
+// membership is /proc/self/cgroup, mount where the hierarchy is mounted.
+[[nodiscard]] inline std::optional<double> cores_of_cgroup(const std::filesystem::path& membership,
+                                                           const std::filesystem::path& mount) {
+  std::ifstream file{membership};
+  std::string line;
+  std::optional<double> smallest;
+  while (std::getline(file, line)) {
+    if (!line.starts_with("0::/")) continue;
+    std::filesystem::path group = std::filesystem::path{line.substr(4)}.lexically_normal();
+    while (true) {
+      if (const auto quota = quota_of_group(mount / group)) smallest = std::min(smallest.value_or(*quota), *quota);
+      if (group.empty() || group == "." || group == group.parent_path()) break;
+      group = group.parent_path();
+    }
+  }
+  return smallest;
+}
+
+// The cores that this process may use, at least 1; a limit of 1.5 cores counts as 2, for one would leave half idle.
+[[nodiscard]] inline int usable_cores(const std::filesystem::path& membership = "/proc/self/cgroup",
+                                      const std::filesystem::path& mount = "/sys/fs/cgroup") {
+  const int cores = cores_of_affinity();
+  const auto quota = cores_of_cgroup(membership, mount);
+  return quota ? std::clamp(static_cast<int>(std::ceil(*quota)), 1, cores) : cores;
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/thread_budget.hpp
+// Gives each worker its share of the cores for LibTorch's parallel loops. Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
+#include <ATen/Parallel.h>
+
+#include <dlfcn.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Returns a function of a library that LibTorch itself uses, or nullptr. Asking LibTorch's own library first finds its
+// OpenMP even where the program carries another one, and needs no -fopenmp of the user.
+template <class Function>
+[[nodiscard]] Function* function_beside_torch(const char* name) {
+  Dl_info info{};
+  void* found = nullptr;
+  if (dladdr(reinterpret_cast<void*>(&at::get_num_threads), &info) != 0 && info.dli_fname != nullptr) {
+    if (void* library = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY)) {
+      found = dlsym(library, name);
+      dlclose(library);
+    }
+  }
+  if (found == nullptr) found = dlsym(RTLD_DEFAULT, name);
+  return reinterpret_cast<Function*>(found);
+}
+
+// The share of one worker.
+struct ThreadBudget {
+  static constexpr std::string_view extension_name = "torch.thread_budget";
+  int threads = 0;  // 0: not applied yet, or the user has decided
+  bool applied = false;
+};
+
+// The user's own decision stands: OMP_NUM_THREADS is how one is made for every library at once.
+[[nodiscard]] inline bool user_set_threads() { return std::getenv("OMP_NUM_THREADS") != nullptr; }
+
+// Takes effect once per worker, before its first parallel loop. Only the calling thread's setting is changed:
+// at::set_num_threads() would change every worker's that is a thread of this process. The first call of
+// at::get_num_threads() makes LibTorch set up this thread, which would otherwise undo ours later.
+inline void apply_thread_budget(Worker& worker) {
+  auto& budget = worker.extension<ThreadBudget>();
+  if (budget.applied) return;
+  budget.applied = true;
+  const int now = at::get_num_threads();
+  if (user_set_threads()) return;
+  budget.threads = std::max(1, usable_cores() / std::max(1, worker.local_world_size()));
+  if (budget.threads >= now) return;  // never more than the user has asked LibTorch for
+  if (auto* set = function_beside_torch<void(int)>("omp_set_num_threads")) set(budget.threads);
+}
+
+// OpenBLAS has threads of its own, and one number of them per process: set where this worker has the process to itself.
+inline void apply_thread_budget_to_process(Worker& worker) {
+  const int threads = worker.extension<ThreadBudget>().threads;
+  if (threads == 0 || worker.local_world_size() == 1 || std::getenv("OPENBLAS_NUM_THREADS") != nullptr) return;
+  auto* get = function_beside_torch<int()>("openblas_get_num_threads");
+  auto* set = function_beside_torch<void(int)>("openblas_set_num_threads");
+  if (get != nullptr && set != nullptr && get() > threads) set(threads);
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/tensor.hpp
+// A tensor as collectives see it, and the device of a worker. Torch room.
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/Tensor.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+[[nodiscard]] inline std::string shape_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  std::string text = "[";
+  for (const auto size : tensor.sizes()) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  return std::string{c10::toString(tensor.scalar_type())} + text + "]";
+}
+
+}  // namespace detail
+
+/// Returns the dtype that collectives know a tensor's elements by.
+/// Throws: ConfigError that names the type if there is none.
+[[nodiscard]] inline Dtype dtype_of_tensor(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::ScalarType::Half:
+      return Dtype::f16;
+    case at::ScalarType::BFloat16:
+      return Dtype::bf16;
+    case at::ScalarType::Float:
+      return Dtype::f32;
+    case at::ScalarType::Double:
+      return Dtype::f64;
+    case at::ScalarType::Char:
+      return Dtype::i8;
+    case at::ScalarType::Byte:
+      return Dtype::u8;
+    case at::ScalarType::Int:
+      return Dtype::i32;
+    case at::ScalarType::Long:
+      return Dtype::i64;
+    case at::ScalarType::Bool:
+      return Dtype::boolean;
+    default:
+      throw ConfigError{
+          fmt::format("collectives cannot carry a tensor of type {} (shape {}): convert it with .to() to "
+                      "Half, BFloat16, Float, Double, Char, Byte, Int, Long or Bool; view a complex one "
+                      "with torch::view_as_real()",
+                      c10::toString(tensor.scalar_type()), detail::shape_of(tensor))};
+  }
+}
+
+/// Views the elements of a contiguous tensor, which must outlive the view.
+/// Throws: ConfigError if it is undefined, sparse, not contiguous, on a device or of a type that collectives do not
+/// know.
+[[nodiscard]] inline Buffer buffer_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) throw ConfigError{"an undefined tensor was given to a collective: give it a value first"};
+  if (tensor.layout() != c10::kStrided) {
+    throw ConfigError{fmt::format("a sparse tensor ({}) was given to a collective: make it dense with .to_dense()",
+                                  detail::shape_of(tensor))};
+  }
+  const Dtype dtype = dtype_of_tensor(tensor);
+  if (!tensor.is_contiguous()) {
+    throw ConfigError{
+        fmt::format("a tensor that is not contiguous ({}) cannot be viewed as a Buffer: use .contiguous()",
+                    detail::shape_of(tensor))};
+  }
+  Device device{};
+  if (tensor.is_cuda()) {
+    device = {DeviceKind::cuda, static_cast<int>(tensor.get_device())};
+  } else if (!tensor.is_cpu()) {
+    throw ConfigError{
+        fmt::format("collectives know tensors on CPUs and CUDA devices; this one is on {}", tensor.device().str())};
+  }
+  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype, device};
+}
+
+/// Returns the device that this worker's tensors belong on: the CPU, or the GPU of its local rank for a GPU backend.
+[[nodiscard]] inline at::Device device(Worker& worker) {
+  detail::apply_thread_budget(worker);
+  const Device home = worker.device();
+  return home.kind == DeviceKind::cpu ? at::Device{at::kCPU}
+                                      : at::Device{at::kCUDA, static_cast<at::DeviceIndex>(home.index)};
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/collectives.hpp
+// Collectives on tensors. Whatever is not contiguous is made dense first and copied back afterwards. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// A contiguous tensor with the values of another one, and the way back. Backends move memory from first to last byte:
+// given a strided view they would move the wrong elements without an error.
+class Dense {
+ public:
+  explicit Dense(const at::Tensor& tensor) : original_(tensor) {
+    if (tensor.defined() && tensor.layout() == c10::kStrided) dense_ = tensor.detach().contiguous();
+  }
+
+  [[nodiscard]] Buffer buffer() const { return buffer_of(dense_.defined() ? dense_ : original_); }
+  [[nodiscard]] const at::Tensor& tensor() const noexcept { return dense_; }
+
+  // Refuses what could not be written back, before anything is sent.
+  void check_writable(std::string_view operation) const {
+    if (original_.defined() && original_.layout() == c10::kStrided &&
+        at::has_internal_overlap(original_) == at::MemOverlap::Yes) {
+      throw ConfigError{
+          fmt::format("{} was given an expanded tensor ({}), several elements of which are one place in "
+                      "memory: use .contiguous() first",
+                      operation, shape_of(original_))};
+    }
+  }
+
+  void write_back() const {
+    if (dense_.data_ptr() != original_.data_ptr()) {
+      original_.detach().copy_(dense_);
+    } else {
+      torch::autograd::impl::bump_version(original_);  // so that a graph that has saved the old values notices
+    }
+  }
+
+ private:
+  at::Tensor original_;
+  at::Tensor dense_{};
+};
+
+[[nodiscard]] inline at::Tensor empty_like_part(const at::Tensor& tensor, std::vector<std::int64_t> shape) {
+  return at::empty(shape, tensor.options().requires_grad(false));
+}
+
+// The shape of one rank's part of a tensor that is divided along its first dimension.
+[[nodiscard]] inline std::vector<std::int64_t> divided_shape(const Worker& worker, const at::Tensor& tensor,
+                                                             std::string_view operation) {
+  auto shape = tensor.sizes().vec();
+  if (shape.empty() || shape.front() % worker.world_size() != 0) {
+    throw ConfigError{
+        fmt::format("{} on rank {}/{} divides the first dimension among the ranks, which {} does not allow: "
+                    "make it a multiple of {}",
+                    operation, worker.rank(), worker.world_size(), shape_of(tensor), worker.world_size())};
+  }
+  shape.front() /= worker.world_size();
+  return shape;
+}
+
+}  // namespace detail
+
+/// Combines a tensor of all ranks in place; equal bits on every rank afterwards. Outside of autograd.
+inline void all_reduce(Worker& worker, const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) {
+  const detail::Dense dense{tensor};
+  dense.check_writable("all_reduce");
+  worker.all_reduce(dense.buffer(), op);
+  dense.write_back();
+}
+
+/// Gives every rank the values of root's tensor, in place.
+inline void broadcast(Worker& worker, const at::Tensor& tensor, int root = 0) {
+  const detail::Dense dense{tensor};
+  dense.check_writable("broadcast");
+  worker.broadcast(dense.buffer(), root);
+  dense.write_back();
+}
+
+/// Returns the tensors of all ranks, stacked. Shapes: (world_size, *shape of tensor), which is equal on all ranks.
+[[nodiscard]] inline at::Tensor all_gather(Worker& worker, const at::Tensor& tensor) {
+  const detail::Dense dense{tensor};
+  const Buffer in = dense.buffer();
+  auto shape = tensor.sizes().vec();
+  shape.insert(shape.begin(), worker.world_size());
+  const at::Tensor out = detail::empty_like_part(tensor, shape);
+  worker.all_gather(in, buffer_of(out));
+  return out;
+}
+
+/// Returns this rank's slice of the combined tensor. Shapes: the first dimension is divided by world_size.
+[[nodiscard]] inline at::Tensor reduce_scatter(Worker& worker, const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) {
+  const detail::Dense dense{tensor};
+  const Buffer in = dense.buffer();
+  const at::Tensor out = detail::empty_like_part(tensor, detail::divided_shape(worker, tensor, "reduce_scatter"));
+  worker.reduce_scatter(in, buffer_of(out), op);
+  return out;
+}
+
+/// Sends slice r of the first dimension to rank r and returns what arrived, in order of rank.
+/// Shapes: equal on all ranks; the first dimension is a multiple of world_size.
+[[nodiscard]] inline at::Tensor all_to_all(Worker& worker, const at::Tensor& tensor) {
+  const detail::Dense dense{tensor};
+  const Buffer in = dense.buffer();
+  static_cast<void>(detail::divided_shape(worker, tensor, "all_to_all"));
+  const at::Tensor out = detail::empty_like_part(tensor, tensor.sizes().vec());
+  worker.all_to_all(in, buffer_of(out));
+  return out;
+}
+
+/// Sends a tensor to one rank, which calls receive() with one of the same shape.
+inline void send(Worker& worker, const at::Tensor& tensor, int to) { worker.send(detail::Dense{tensor}.buffer(), to); }
+
+/// Fills a tensor with what rank `from` sends.
+inline void receive(Worker& worker, const at::Tensor& tensor, int from) {
+  const detail::Dense dense{tensor};
+  dense.check_writable("receive");
+  worker.receive(dense.buffer(), from);
+  dense.write_back();
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/gradients.hpp
+// Averages gradients over the global batch at the end of every backward pass. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/view_as_real.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The gradients of all prepared models of one worker.
+//
+// The accumulator of each parameter has a hook. The first hook of a backward pass queues one callback at the pass's
+// end, and that callback exchanges: first the number of samples behind the pass and who has used which parameter, then
+// per dtype one flat buffer of the gradients that anybody has used.
+//
+// What is averaged is all of .grad, not what the pass has added. That is the same: what was there before is equal on
+// all ranks, and the weights sum to one. So several passes per step add up as they do on a single worker.
+class GradientExchange {
+ public:
+  explicit GradientExchange(Worker& worker) : worker_(&worker) {}
+  GradientExchange(const GradientExchange&) = delete;
+  GradientExchange& operator=(const GradientExchange&) = delete;
+
+  // Takes a parameter in. One that is known already, such as a tied one, is left alone.
+  static void add(const std::shared_ptr<GradientExchange>& self, const std::string& name, const at::Tensor& parameter) {
+    for (const Slot& slot : self->slots_) {
+      if (slot.parameter.is_same(parameter)) return;
+    }
+    self->slots_.push_back({.name = name, .parameter = parameter});
+    hook(self, self->slots_.size() - 1);
+  }
+
+  // Hooks anew what .to(dtype or device) has given another accumulator: training would go on without averaging.
+  static void rehook(const std::shared_ptr<GradientExchange>& self) {
+    for (std::size_t index = 0; index < self->slots_.size(); ++index) {
+      const Slot& slot = self->slots_[index];
+      if (torch::autograd::impl::try_get_grad_accumulator(slot.parameter) != slot.accumulator) hook(self, index);
+    }
+  }
+
+ private:
+  using NodePointer = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+  struct Slot {
+    std::string name{};
+    at::Tensor parameter{};
+    NodePointer accumulator{};  // LibTorch itself keeps it only as long as a graph refers to it
+    bool used = false;          // in the pass that is under way
+  };
+
+  // Lives as long as the pass's callback is queued: a pass that has thrown leaves an expired one behind.
+  struct Pass {};
+
+  // Holds the exchange weakly, for a model may outlive its worker; its gradients are then nobody else's business.
+  class Hook final : public torch::autograd::FunctionPostHook {
+   public:
+    Hook(std::weak_ptr<GradientExchange> exchange, std::size_t index) : exchange_(std::move(exchange)), index_(index) {}
+
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                              const torch::autograd::variable_list& inputs) override {
+      if (const auto exchange = exchange_.lock()) {
+        arrived(exchange, index_, !inputs.empty() && inputs.front().defined());
+      }
+      return outputs;
+    }
+
+   private:
+    std::weak_ptr<GradientExchange> exchange_;
+    std::size_t index_;
+  };
+
+  static void hook(const std::shared_ptr<GradientExchange>& self, std::size_t index) {
+    Slot& slot = self->slots_[index];
+    const bool is_frozen = !slot.parameter.requires_grad();
+    // A frozen parameter has no accumulator to hook, and it may be thawed later, so it is thawed for a moment.
+    if (is_frozen && !at::isFloatingType(slot.parameter.scalar_type()) &&
+        !at::isComplexType(slot.parameter.scalar_type())) {
+      return;
+    }
+    if (is_frozen) slot.parameter.set_requires_grad(true);
+    slot.accumulator = torch::autograd::impl::grad_accumulator(slot.parameter);
+    if (is_frozen) slot.parameter.set_requires_grad(false);
+    slot.accumulator->add_post_hook(std::make_unique<Hook>(self, index));
+  }
+
+  // Runs on the thread of the parameter's device.
+  static void arrived(const std::shared_ptr<GradientExchange>& self, std::size_t index, bool has_gradient) {
+    const std::lock_guard lock{self->mutex_};
+    if (c10::GradMode::is_enabled()) {
+      throw ConfigError{
+          fmt::format("backward(create_graph=true) reached the parameter \"{}\" of a prepared model on rank "
+                      "{}/{}: an averaged gradient cannot be differentiated. For a gradient penalty use "
+                      "torch::autograd::grad(..., create_graph=true) and a plain backward() of the penalty",
+                      self->slots_[index].name, self->worker_->rank(), self->worker_->world_size())};
+    }
+    if (self->pass_.expired()) {
+      for (Slot& slot : self->slots_) slot.used = false;
+      auto pass = std::make_shared<Pass>();
+      self->pass_ = pass;
+      torch::autograd::Engine::get_default_engine().queue_callback([self, pass] {
+        self->pass_.reset();
+        self->exchange();
+      });
+    }
+    if (has_gradient) self->slots_[index].used = true;
+  }
+
+  // What all ranks know after the first exchange of a pass.
+  struct Summary {
+    double samples = 0;         // behind this pass, on all ranks
+    double silent_ranks = 0;    // that have not said how many samples theirs are
+    std::vector<double> flags;  // per parameter: ranks that have used it, ranks with samples that have a gradient
+  };
+
+  [[nodiscard]] bool has_samples() const { return worker_->step_samples().value_or(0) > 0; }
+
+  [[nodiscard]] Summary summarise() {
+    const auto samples = worker_->step_samples();
+    std::vector<double> numbers{static_cast<double>(samples.value_or(0)), samples ? 0.0 : 1.0};
+    for (const Slot& slot : slots_) {
+      numbers.push_back(slot.used ? 1.0 : 0.0);
+      numbers.push_back(has_samples() && slot.parameter.grad().defined() ? 1.0 : 0.0);
+    }
+    if (worker_->world_size() > 1) worker_->all_reduce(buffer_of(numbers), ReduceOp::sum);
+    return {numbers[0], numbers[1], {numbers.begin() + 2, numbers.end()}};
+  }
+
+  void exchange() {
+    const at::NoGradGuard no_grad;
+    const Summary summary = summarise();
+    check(summary);
+    if (worker_->world_size() == 1) return;
+    std::vector<Slot*> open;
+    for (std::size_t index = 0; index < slots_.size(); ++index) {
+      if (summary.flags[2 * index] == 0) continue;  // unused everywhere: stays as it was
+      if (summary.flags[2 * index + 1] == 0) {
+        // Used by ranks without samples only, so nothing may remain of it.
+        slots_[index].parameter.mutable_grad().reset();
+      } else {
+        open.push_back(&slots_[index]);
+      }
+    }
+    while (!open.empty()) {
+      std::vector<Slot*> alike;
+      std::vector<Slot*> others;
+      for (Slot* slot : open) (has_like(*slot, *open.front()) ? alike : others).push_back(slot);
+      average(alike, summary.samples);
+      open = std::move(others);
+    }
+  }
+
+  void check(const Summary& summary) const {
+    if (summary.silent_ranks > 0) {
+      throw ConfigError{
+          fmt::format("backward() on rank {}/{}: {} of the ranks did not say how many samples are behind "
+                      "their gradients, which is what they are weighted with. Set .drives_step = true on "
+                      "the training loader, or call worker.samples(n) before backward()",
+                      worker_->rank(), worker_->world_size(), summary.silent_ranks)};
+    }
+    if (summary.samples == 0) {
+      throw ConfigError{
+          fmt::format("backward() on rank {}/{}: worker.samples(0) was called on every rank, so there is "
+                      "nothing to average; leave the step out on all ranks instead",
+                      worker_->rank(), worker_->world_size())};
+    }
+  }
+
+  // Sums are made in f32 at least: n x gradient would overflow a half type.
+  [[nodiscard]] static at::ScalarType sum_type(const at::Tensor& parameter) {
+    const at::ScalarType type = parameter.scalar_type();
+    return type == at::ScalarType::Double || type == at::ScalarType::ComplexDouble ? at::ScalarType::Double
+                                                                                   : at::ScalarType::Float;
+  }
+
+  [[nodiscard]] static bool has_like(const Slot& one, const Slot& other) {
+    return sum_type(one.parameter) == sum_type(other.parameter) && one.parameter.device() == other.parameter.device();
+  }
+
+  [[nodiscard]] static at::Tensor as_real(const at::Tensor& tensor) {
+    return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+  }
+
+  [[nodiscard]] static std::int64_t real_count(const at::Tensor& tensor) {
+    return tensor.numel() * (tensor.is_complex() ? 2 : 1);
+  }
+
+  void average(const std::vector<Slot*>& slots, double samples) {
+    std::int64_t count = 0;
+    for (const Slot* slot : slots) count += real_count(slot->parameter);
+    const at::Tensor& first = slots.front()->parameter;
+    const at::Tensor flat = at::empty({count}, at::TensorOptions{}.dtype(sum_type(first)).device(first.device()));
+    visit_parts(slots, flat, [this](const at::Tensor& part, const Slot& slot) {
+      const at::Tensor& gradient = slot.parameter.grad();
+      if (!has_samples() || !gradient.defined()) {
+        part.zero_();  // left out, not multiplied by zero: it may be NaN
+      } else {
+        part.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
+      }
+    });
+    if (has_samples()) flat.mul_(static_cast<double>(*worker_->step_samples()));
+    worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
+    flat.div_(samples);
+    visit_parts(slots, flat, [](const at::Tensor& part, const Slot& slot) {
+      at::Tensor& gradient = slot.parameter.mutable_grad();
+      // A sparse gradient becomes a dense one: the rows that other ranks have used are others.
+      if (!gradient.defined() || gradient.is_sparse()) gradient = at::empty_like(slot.parameter.detach());
+      as_real(gradient).copy_(part);
+    });
+  }
+
+  // Calls visit with each parameter's part of the flat tensor, in the parameter's shape.
+  template <class Visit>
+  static void visit_parts(const std::vector<Slot*>& slots, const at::Tensor& flat, Visit visit) {
+    std::int64_t begin = 0;
+    for (const Slot* slot : slots) {
+      const std::int64_t count = real_count(slot->parameter);
+      const auto shape = as_real(slot->parameter.detach()).sizes().vec();
+      visit(flat.narrow(0, begin, count).view(shape), *slot);
+      begin += count;
+    }
+  }
+
+  Worker* worker_;
+  std::vector<Slot> slots_{};
+  std::weak_ptr<Pass> pass_{};
+  std::mutex mutex_{};
+};
+
+// The worker's one exchange. Destroyed with the worker, and with it the hooks' effect.
+struct Gradients {
+  static constexpr std::string_view extension_name = "torch.gradients";
+  std::shared_ptr<GradientExchange> exchange{};
+};
+
+inline void average_gradients_of(Worker& worker, const std::string& name, const at::Tensor& parameter) {
+  auto& gradients = worker.extension<Gradients>();
+  if (!gradients.exchange) gradients.exchange = std::make_shared<GradientExchange>(worker);
+  GradientExchange::add(gradients.exchange, name, parameter);
+}
+
+// To be called before the forward pass of a step.
+inline void begin_step(Worker& worker) {
+  if (const auto& exchange = worker.extension<Gradients>().exchange) GradientExchange::rehook(exchange);
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/loader.hpp
+// A worker's share of every batch of a dataset. Torch room.
+
+#include <ATen/core/Tensor.h>
+
+namespace railyard::inline v0_1 {
+
+/// Says how prepare_loader() divides a dataset. Exactly one of the two sizes must be given: the learning rate depends
+/// on what it is.
+struct LoaderOptions {
+  std::size_t global_batch_size = 0;      ///< samples of a batch, all workers together
+  std::size_t batch_size_per_worker = 0;  ///< samples of a batch for each worker
+  bool shuffle = false;                   ///< a new order every epoch; otherwise the dataset's own
+  bool drives_step = false;               ///< the training loader: its batches are what gradients are weighted with
+};
+
+/// Is one worker's part of a batch.
+class Batch {
+ public:
+  at::Tensor data{};
+  at::Tensor target{};  ///< undefined where the dataset has none
+
+  Batch() = default;
+  Batch(at::Tensor data_, at::Tensor target_, std::size_t size)
+      : data(std::move(data_)), target(std::move(target_)), size_(size) {}
+
+  /// The number of samples that count: those of data, or 0 where the batch had fewer samples than there are workers and
+  /// this one has been given a sample of another worker's, to keep step. Weight sums with it.
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+ private:
+  std::size_t size_ = 0;
+};
+
+namespace detail {
+
+// Reads the samples of the given indices as one batch.
+using Fetch = std::function<std::pair<at::Tensor, at::Tensor>(const std::vector<std::size_t>& indices)>;
+
+// Where a loader stands.
+struct LoaderState {
+  Worker* worker = nullptr;
+  LoaderOptions options{};
+  Fetch fetch{};
+  std::size_t num_samples = 0;
+  std::size_t global_batch_size = 0;
+  std::int64_t epoch = -1;
+  std::int64_t next_epoch = 0;
+  std::uint64_t iteration = 0;  // tells an iterator that another begin() has come after its own
+  std::vector<std::size_t> order{};
+  std::size_t position = 0;  // samples of this epoch that all workers together have been given
+  std::optional<Batch> batch{};
+
+  void start_epoch() {
+    epoch = next_epoch++;
+    ++iteration;
+    position = 0;
+    order = options.shuffle
+                ? shuffled_indices(num_samples, derive_seed(worker->seed(), static_cast<std::uint64_t>(epoch)))
+                : ordered_indices(num_samples);
+    advance();
+  }
+
+  // Goes on to this worker's part of the next batch; batch is empty after the last one.
+  void advance() {
+    batch.reset();
+    if (position >= num_samples) return;
+    const Range whole{position, std::min(position + global_batch_size, num_samples)};
+    const Range mine =
+        part_of(whole, static_cast<std::size_t>(worker->rank()), static_cast<std::size_t>(worker->world_size()));
+    const bool has_part = mine.size() > 0;
+    const Range read = has_part ? mine : Range{whole.begin, whole.begin + 1};
+    const auto first = order.begin();
+    const std::vector<std::size_t> indices(first + static_cast<std::ptrdiff_t>(read.begin),
+                                           first + static_cast<std::ptrdiff_t>(read.end));
+    auto [data, target] = fetch(indices);
+    check_count(data, indices.size());
+    const at::Device home = device(*worker);
+    batch.emplace(data.to(home), target.defined() ? target.to(home) : target, mine.size());
+    position = whole.end;
+    if (options.drives_step) announce(mine.size());
+  }
+
+ private:
+  void check_count(const at::Tensor& data, std::size_t asked) const {
+    if (data.defined() && data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(asked)) return;
+    throw DataError{
+        fmt::format("the dataset was asked for {} samples on rank {}/{} and gave data of shape {}: the first "
+                    "dimension must count the samples",
+                    asked, worker->rank(), worker->world_size(), shape_of(data))};
+  }
+
+  void announce(std::size_t samples) const {
+    begin_step(*worker);
+    worker->samples(samples);
+    WorkerPage& page = worker->page();
+    page.epoch.store(epoch, std::memory_order_relaxed);
+    page.epoch_size.store(num_samples, std::memory_order_relaxed);
+    page.epoch_done.store(position, std::memory_order_relaxed);
+  }
+};
+
+}  // namespace detail
+
+/// Gives a worker its part of every batch. Each begin() starts the next epoch. The order of an epoch is a function of
+/// the run's seed and the epoch only, never of the number of workers; each batch of it is cut among the workers, in
+/// parts whose sizes differ by at most one; the last batch may be smaller; nothing is dropped, and nothing counts
+/// twice. All workers are given equally many batches. Made by prepare_loader(); must not outlive the training function.
+/// Example: for (const auto& batch : loader) loss(net->forward(batch.data), batch.target).backward();
+class Loader {
+ public:
+  /// Goes over the batches of one epoch. The end is reached at once if begin() is called again.
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using difference_type = std::ptrdiff_t;
+    using value_type = Batch;
+    using pointer = Batch*;
+    using reference = Batch&;
+
+    Iterator() = default;
+    explicit Iterator(detail::LoaderState& state) noexcept : state_(&state), iteration_(state.iteration) {}
+
+    [[nodiscard]] Batch& operator*() const noexcept { return *state_->batch; }
+    [[nodiscard]] Batch* operator->() const noexcept { return &*state_->batch; }
+    Iterator& operator++() {
+      if (!is_over()) state_->advance();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(const Iterator& iterator, std::default_sentinel_t /*end*/) noexcept {
+      return iterator.is_over();
+    }
+
+   private:
+    [[nodiscard]] bool is_over() const noexcept {
+      return state_ == nullptr || state_->iteration != iteration_ || !state_->batch;
+    }
+
+    detail::LoaderState* state_ = nullptr;
+    std::uint64_t iteration_ = 0;
+  };
+
+  explicit Loader(detail::LoaderState state) : state_(std::make_unique<detail::LoaderState>(std::move(state))) {}
+
+  /// Starts the next epoch, also where the last one was left half way.
+  [[nodiscard]] Iterator begin() {
+    state_->start_epoch();
+    return Iterator{*state_};
+  }
+  [[nodiscard]] static std::default_sentinel_t end() noexcept { return {}; }
+
+  /// The epoch that is being gone over or was last, from 0; -1 before the first.
+  [[nodiscard]] std::int64_t epoch() const noexcept { return state_->epoch; }
+  /// Makes the next begin() start the given epoch. Never needed to get a new order. Throws: ConfigError below 0.
+  void set_epoch(std::int64_t epoch) {
+    if (epoch < 0) throw ConfigError{fmt::format("Loader::set_epoch({}): epochs count from 0", epoch)};
+    state_->next_epoch = epoch;
+  }
+
+  /// Samples of an epoch, all workers together.
+  [[nodiscard]] std::size_t num_samples() const noexcept { return state_->num_samples; }
+  /// Batches of an epoch, equally many for every worker.
+  [[nodiscard]] std::size_t num_batches() const noexcept {
+    return (state_->num_samples + state_->global_batch_size - 1) / state_->global_batch_size;
+  }
+  /// Samples of a full batch, all workers together.
+  [[nodiscard]] std::size_t global_batch_size() const noexcept { return state_->global_batch_size; }
+
+ private:
+  std::unique_ptr<detail::LoaderState> state_;  // iterators point to it, and a Loader may be moved
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/prepare_loader.hpp
+// Makes a loader from a table, a pair of tensors or a LibTorch dataset. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/stack.h>
+#include <torch/data/example.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+template <class D>
+concept IsMapStyle = requires(D& dataset, const std::vector<std::size_t>& indices) {
+  dataset.get_batch(c10::ArrayRef<std::size_t>(indices));
+  dataset.size();
+};
+
+template <class D>
+using BatchOf = std::decay_t<decltype(std::declval<D&>().get_batch(std::declval<c10::ArrayRef<std::size_t>>()))>;
+
+template <class T>
+inline constexpr bool is_example =
+    std::is_same_v<T, torch::data::Example<>> || std::is_same_v<T, torch::data::TensorExample>;
+template <class T>
+inline constexpr bool is_loadable = is_example<T>;
+template <class T>
+inline constexpr bool is_loadable<std::vector<T>> = is_example<T>;
+
+[[nodiscard]] inline std::pair<at::Tensor, at::Tensor> collate(torch::data::Example<> example) {
+  return {std::move(example.data), std::move(example.target)};
+}
+[[nodiscard]] inline std::pair<at::Tensor, at::Tensor> collate(torch::data::TensorExample example) {
+  return {std::move(example.data), {}};
+}
+template <class Example>
+[[nodiscard]] std::pair<at::Tensor, at::Tensor> collate(std::vector<Example> examples) {
+  std::vector<at::Tensor> data;
+  std::vector<at::Tensor> targets;
+  for (Example& example : examples) {
+    auto [one, target] = collate(std::move(example));
+    data.push_back(std::move(one));
+    if (target.defined()) targets.push_back(std::move(target));
+  }
+  return {at::stack(data), targets.empty() ? at::Tensor{} : at::stack(targets)};
+}
+
+[[nodiscard]] inline at::Tensor select_rows(const at::Tensor& tensor, const std::vector<std::size_t>& indices) {
+  const at::Tensor rows = at::empty({static_cast<std::int64_t>(indices.size())}, at::ScalarType::Long);
+  std::copy(indices.begin(), indices.end(), rows.data_ptr<std::int64_t>());
+  return at::index_select(tensor, 0, rows.to(tensor.device()));
+}
+
+[[nodiscard]] inline std::size_t checked_batch_size(const Worker& worker, const LoaderOptions& options,
+                                                    std::size_t num_samples) {
+  const auto fail = [&](const std::string& what) {
+    throw ConfigError{fmt::format("prepare_loader on rank {}/{}: {}", worker.rank(), worker.world_size(), what)};
+  };
+  const auto workers = static_cast<std::size_t>(worker.world_size());
+  const bool is_global = options.global_batch_size > 0;
+  if (is_global == (options.batch_size_per_worker > 0)) {
+    fail(fmt::format(
+        "global_batch_size is {} and batch_size_per_worker is {}: set exactly one of them, to at least 1; the "
+        "first keeps training the same on any number of workers",
+        options.global_batch_size, options.batch_size_per_worker));
+  }
+  if (is_global && options.global_batch_size < workers) {
+    fail(fmt::format(
+        "a global_batch_size of {} leaves some of {} workers without a sample in every batch: use at least {}",
+        options.global_batch_size, workers, workers));
+  }
+  if (num_samples == 0) fail("the dataset is empty");
+  return is_global ? options.global_batch_size : options.batch_size_per_worker * workers;
+}
+
+[[nodiscard]] inline Loader make_loader(Worker& worker, Fetch fetch, std::size_t num_samples,
+                                        const LoaderOptions& options) {
+  apply_thread_budget(worker);
+  const std::size_t batch_size = checked_batch_size(worker, options, num_samples);
+  return Loader{{.worker = &worker,
+                 .options = options,
+                 .fetch = std::move(fetch),
+                 .num_samples = num_samples,
+                 .global_batch_size = batch_size}};
+}
+
+template <class D>
+[[nodiscard]] std::size_t size_of_dataset(const Worker& worker, D& dataset) {
+  const auto size = dataset.size();
+  if constexpr (std::is_integral_v<std::decay_t<decltype(size)>>) {
+    return static_cast<std::size_t>(size);
+  } else {
+    if (!size.has_value()) {
+      throw ConfigError{
+          fmt::format("prepare_loader on rank {}/{}: the dataset does not know its size (size() is empty), so "
+                      "it cannot be divided among workers: return the number of samples from size()",
+                      worker.rank(), worker.world_size())};
+    }
+    return *size;
+  }
+}
+
+}  // namespace detail
+
+/// Makes a loader over a pair of tensors, data and target. Shapes: the first dimension of both counts the samples.
+/// Throws: ConfigError if they differ in it, or if the options do not name exactly one batch size.
+[[nodiscard]] inline Loader prepare_loader(Worker& worker, std::pair<at::Tensor, at::Tensor> tensors,
+                                           const LoaderOptions& options) {
+  const auto& [data, target] = tensors;
+  if (!data.defined() || !target.defined() || data.dim() == 0 || target.dim() == 0 || data.size(0) != target.size(0)) {
+    throw ConfigError{
+        fmt::format("prepare_loader on rank {}/{} was given data {} and target {}: the first dimension of "
+                    "both must be the number of samples",
+                    worker.rank(), worker.world_size(), detail::shape_of(data), detail::shape_of(target))};
+  }
+  const auto num_samples = static_cast<std::size_t>(data.size(0));
+  const auto fetch = [tensors = std::move(tensors)](const std::vector<std::size_t>& indices) {
+    return std::pair{detail::select_rows(tensors.first, indices), detail::select_rows(tensors.second, indices)};
+  };
+  return detail::make_loader(worker, fetch, num_samples, options);
+}
+
+/// Makes a loader over a table. Shapes: data is (batch, columns) of float, target (batch) of int64.
+[[nodiscard]] inline Loader prepare_loader(Worker& worker, const Table& table, const LoaderOptions& options) {
+  const auto fetch = [table](const std::vector<std::size_t>& indices) {
+    const auto count = static_cast<std::int64_t>(indices.size());
+    const auto data = at::empty({count, static_cast<std::int64_t>(table.num_columns())}, at::ScalarType::Float);
+    const auto target = at::empty({count}, at::ScalarType::Long);
+    auto* values = data.template data_ptr<float>();
+    auto* labels = target.template data_ptr<std::int64_t>();
+    for (const std::size_t index : indices) {
+      values = std::copy(table.row(index).begin(), table.row(index).end(), values);
+      *labels++ = table.label_of(index);
+    }
+    return std::pair{data, target};
+  };
+  return detail::make_loader(worker, fetch, table.num_rows(), options);
+}
+
+/// Makes a loader over a LibTorch dataset whose samples can be asked for by index (get_batch() or get()) and that knows
+/// its size(); with or without .map(Stack<>()). Throws: ConfigError if size() is empty.
+/// Example: ry::prepare_loader(worker, MNIST(path), {.global_batch_size = 64, .shuffle = true, .drives_step = true});
+template <class Dataset>
+[[nodiscard]] Loader prepare_loader(Worker& worker, Dataset dataset, const LoaderOptions& options) {
+  static_assert(
+      detail::IsMapStyle<Dataset>,
+      "prepare_loader(worker, dataset, options): dataset must be a railyard::Table, a std::pair of tensors, or a "
+      "LibTorch dataset that is asked for samples by index (get_batch(ArrayRef<size_t>) and size()); streams and "
+      "chunk datasets cannot be divided among workers.");
+  if constexpr (detail::IsMapStyle<Dataset>) {
+    static_assert(
+        detail::is_loadable<detail::BatchOf<Dataset>>,
+        "prepare_loader(worker, dataset, options): the dataset must yield torch::data::Example<> or TensorExample, "
+        "alone or in a vector; end its chain of map() with torch::data::transforms::Stack<>().");
+    if constexpr (detail::is_loadable<detail::BatchOf<Dataset>>) {
+      const std::size_t num_samples = detail::size_of_dataset(worker, dataset);
+      const auto shared = std::make_shared<Dataset>(std::move(dataset));
+      const auto fetch = [shared](const std::vector<std::size_t>& indices) {
+        return detail::collate(shared->get_batch(c10::ArrayRef<std::size_t>(indices)));
+      };
+      return detail::make_loader(worker, fetch, num_samples, options);
+    }
+  }
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/agreement.hpp
+// Makes sure that all ranks hold the same model, each its own, with equal weights and buffers. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
+#include <torch/nn/module.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+struct NamedTensor {
+  std::string name{};
+  at::Tensor tensor{};
+  bool is_parameter = true;
+};
+
+// Parameters first, then buffers, each in the order in which the module registered them.
+[[nodiscard]] inline std::vector<NamedTensor> tensors_of(const torch::nn::Module& module) {
+  std::vector<NamedTensor> tensors;
+  for (const auto& item : module.named_parameters()) tensors.push_back({item.key(), item.value(), true});
+  for (const auto& item : module.named_buffers()) tensors.push_back({item.key(), item.value(), false});
+  return tensors;
+}
+
+[[nodiscard]] inline std::uint64_t hash_bytes(std::uint64_t hash, const void* data, std::size_t size_bytes) {
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  for (std::size_t done = 0; done < size_bytes; done += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes + done, std::min<std::size_t>(8, size_bytes - done));
+    hash = (hash ^ word) * 0x9E3779B97F4A7C15U;
+    hash ^= hash >> 29U;
+  }
+  return mix_bits(hash ^ size_bytes);
+}
+
+// The elements as bytes in logical order, whatever the strides.
+[[nodiscard]] inline at::Tensor bytes_of(const at::Tensor& tensor) {
+  return tensor.detach().contiguous().reshape({-1}).view(at::ScalarType::Byte);
+}
+
+[[nodiscard]] inline std::int64_t bytes_in(const at::Tensor& tensor) {
+  return tensor.numel() * static_cast<std::int64_t>(tensor.element_size());
+}
+
+[[nodiscard]] inline std::uint64_t hash_of(const std::vector<NamedTensor>& tensors) {
+  std::uint64_t hash = 0;
+  for (const NamedTensor& named : tensors) {
+    if (!named.tensor.defined() || named.tensor.numel() == 0) continue;
+    const at::Tensor bytes = bytes_of(named.tensor.cpu());
+    hash = hash_bytes(hash, bytes.data_ptr(), static_cast<std::size_t>(bytes.numel()));
+  }
+  return hash;
+}
+
+template <class T>
+[[nodiscard]] std::vector<T> gather_values(Worker& worker, const std::vector<T>& mine) {
+  std::vector<T> all(mine.size() * static_cast<std::size_t>(worker.world_size()));
+  worker.all_gather(buffer_of(mine), buffer_of(all));
+  return all;
+}
+
+[[nodiscard]] inline std::vector<std::string> gather_texts(Worker& worker, const std::string& mine) {
+  const auto sizes = gather_values<std::int64_t>(worker, {static_cast<std::int64_t>(mine.size())});
+  const std::vector<std::size_t> counts(sizes.begin(), sizes.end());
+  std::size_t total = 0;
+  for (const std::size_t count : counts) total += count;
+  const std::vector<std::int8_t> in(mine.begin(), mine.end());
+  std::vector<std::int8_t> out(total);
+  worker.all_gather_uneven(buffer_of(in), buffer_of(out), counts);
+  std::vector<std::string> texts;
+  auto at = out.begin();
+  for (const std::size_t count : counts) {
+    texts.emplace_back(at, at + static_cast<std::ptrdiff_t>(count));
+    at += static_cast<std::ptrdiff_t>(count);
+  }
+  return texts;
+}
+
+// Tells processes apart, also those of two hosts or containers that have the same id.
+[[nodiscard]] inline std::int64_t process_token() {
+  std::ifstream file{"/proc/sys/kernel/random/boot_id"};
+  std::string boot_id;
+  std::getline(file, boot_id);
+  struct stat space {};
+  const auto pid_space = stat("/proc/self/ns/pid", &space) == 0 ? static_cast<std::uint64_t>(space.st_ino) : 0;
+  const std::uint64_t hash = hash_bytes(pid_space, boot_id.data(), boot_id.size());
+  return static_cast<std::int64_t>(mix_bits(hash ^ static_cast<std::uint64_t>(getpid())));
+}
+
+[[nodiscard]] inline std::string describe(const NamedTensor& named) {
+  return fmt::format("{} {} {}{}", named.is_parameter ? "parameter" : "buffer", named.name, shape_of(named.tensor),
+                     named.is_parameter && !named.tensor.requires_grad() ? " frozen" : "");
+}
+
+[[nodiscard]] inline std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin);
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+// Says where two descriptions part: counts first, then the first tensor that differs.
+[[nodiscard]] inline std::string difference(const std::string& first, int rank, const std::string& other) {
+  const auto ours = lines_of(first);
+  const auto theirs = lines_of(other);
+  std::size_t at = 0;
+  while (at < std::min(ours.size(), theirs.size()) && ours[at] == theirs[at]) ++at;
+  const auto show = [at](const std::vector<std::string>& lines) {
+    return at < lines.size() ? lines[at] : std::string{"nothing more"};
+  };
+  const std::string counts = ours.size() == theirs.size() ? std::string{}
+                                                          : fmt::format("rank {} has {} tensors, rank 0 has {}; ", rank,
+                                                                        theirs.size(), ours.size());
+  return fmt::format("{}tensor {} is \"{}\" on rank {} and \"{}\" on rank 0", counts, at, show(theirs), rank,
+                     show(ours));
+}
+
+// Compares counts, names, types and shapes; throws the same error on every rank.
+inline void check_structure(Worker& worker, const std::vector<NamedTensor>& tensors) {
+  std::string mine;
+  for (const NamedTensor& named : tensors) mine += describe(named) + "\n";
+  const auto texts = gather_texts(worker, mine);
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts[0]) continue;
+    throw ConfigError{
+        fmt::format("prepare_model on rank {}/{}: the ranks have different models: {}. Build the same model "
+                    "on every rank",
+                    worker.rank(), worker.world_size(), difference(texts[0], static_cast<int>(rank), texts[rank]))};
+  }
+}
+
+// Finds a parameter that two ranks of one process share: each would overwrite the other's gradients.
+inline void check_ownership(Worker& worker, const std::vector<NamedTensor>& tensors) {
+  std::vector<std::int64_t> mine{process_token()};
+  for (const NamedTensor& named : tensors)
+    mine.push_back(reinterpret_cast<std::intptr_t>(named.tensor.unsafeGetTensorImpl()));
+  const auto all = gather_values(worker, mine);
+  std::vector<std::pair<std::pair<std::int64_t, std::int64_t>, std::size_t>> places;  // (process, address), entry
+  for (std::size_t entry = 0; entry < all.size(); ++entry) {
+    const std::size_t token = entry - entry % mine.size();
+    const std::size_t index = entry % mine.size();
+    if (index == 0 || !tensors[index - 1].tensor.defined()) continue;
+    places.push_back({{all[token], all[entry]}, entry});
+  }
+  std::sort(places.begin(), places.end());
+  for (std::size_t i = 1; i < places.size(); ++i) {
+    const std::size_t one = places[i - 1].second / mine.size();
+    const std::size_t other = places[i].second / mine.size();
+    if (places[i - 1].first != places[i].first || one == other) continue;
+    throw ConfigError{
+        fmt::format("prepare_model on rank {}/{}: ranks {} and {} are threads of one process and share "
+                    "\"{}\": the model was built outside of the training function. Pass a factory, which "
+                    "builds one per worker: prepare_model(worker, [] {{ return std::make_shared<Net>(); }})",
+                    worker.rank(), worker.world_size(), one, other, tensors[places[i].second % mine.size() - 1].name)};
+  }
+}
+
+// Sends rank 0's values of a few tensors as one buffer.
+inline void broadcast_piece(Worker& worker, const std::vector<at::Tensor>& piece) {
+  constexpr std::int64_t alignment = 16;  // of every element type, so that a slice can be viewed as its elements
+  std::vector<std::int64_t> offsets;
+  std::int64_t size = 0;
+  for (const at::Tensor& tensor : piece) {
+    offsets.push_back(size);
+    size += (bytes_in(tensor) + alignment - 1) / alignment * alignment;
+  }
+  const at::Tensor flat = at::zeros({size}, piece.front().options().dtype(at::ScalarType::Byte));
+  for (std::size_t i = 0; i < piece.size(); ++i) {
+    flat.narrow(0, offsets[i], bytes_in(piece[i])).copy_(bytes_of(piece[i]));
+  }
+  worker.broadcast(buffer_of(flat), 0);
+  for (std::size_t i = 0; i < piece.size(); ++i) {
+    const at::Tensor values = flat.narrow(0, offsets[i], bytes_in(piece[i])).view(piece[i].scalar_type());
+    piece[i].copy_(values.view(piece[i].sizes()));
+  }
+}
+
+// Sends everything in pieces of bounded size: few calls for many small tensors, no second copy of a large model.
+inline void broadcast_all(Worker& worker, const std::vector<NamedTensor>& tensors) {
+  constexpr std::int64_t piece_bytes = std::int64_t{32} << 20;
+  std::vector<at::Tensor> piece;
+  std::int64_t size = 0;
+  for (const NamedTensor& named : tensors) {
+    if (!named.tensor.defined() || named.tensor.numel() == 0) continue;
+    if (!piece.empty() && (size > piece_bytes || piece.front().device() != named.tensor.device())) {
+      broadcast_piece(worker, piece);
+      piece.clear();
+      size = 0;
+    }
+    piece.push_back(named.tensor.detach());
+    size += bytes_in(named.tensor);
+  }
+  if (!piece.empty()) broadcast_piece(worker, piece);
+}
+
+[[nodiscard]] inline bool are_equal(Worker& worker, const std::vector<NamedTensor>& tensors) {
+  const auto hashes = gather_values<std::int64_t>(worker, {static_cast<std::int64_t>(hash_of(tensors))});
+  return std::all_of(hashes.begin(), hashes.end(), [&](std::int64_t hash) { return hash == hashes.front(); });
+}
+
+// Leaves every rank with rank 0's weights and buffers, or throws the same error on every rank.
+inline void make_equal(Worker& worker, const std::vector<NamedTensor>& tensors) {
+  if (worker.world_size() == 1) return;
+  check_structure(worker, tensors);
+  check_ownership(worker, tensors);
+  if (are_equal(worker, tensors)) return;  // built from one seed: nothing to send
+  broadcast_all(worker, tensors);
+  if (!are_equal(worker, tensors)) {
+    throw ConfigError{
+        fmt::format("prepare_model on rank {}/{}: weights and buffers still differ between the ranks after "
+                    "rank 0's were sent to all. Does another thread write to the model?",
+                    worker.rank(), worker.world_size())};
+  }
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/prepare_model.hpp
+// Makes a model that all workers train together. Torch room.
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/utils.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+template <class M>
+concept IsModule = std::is_base_of_v<torch::nn::Module, M>;
+
+template <class H>
+concept IsModuleHolder = torch::detail::is_module_holder<H>::value;
+
+template <class T>
+struct IsModulePointer : std::false_type {};
+template <IsModule M>
+struct IsModulePointer<std::shared_ptr<M>> : std::true_type {};
+
+template <class T>
+concept IsModel = IsModule<T> || IsModuleHolder<T> || IsModulePointer<T>::value;
+
+// Asked only of what is no model itself: a Sequential can be called as well, with anything.
+template <class F>
+concept IsModelFactory = !IsModel<F> && std::is_invocable_v<F&> && IsModel<std::decay_t<std::invoke_result_t<F&>>>;
+
+// What prepare_model() hands back: holders and pointers as they are, a module by value behind a pointer.
+template <class T>
+[[nodiscard]] auto held(T&& model) {
+  using M = std::decay_t<T>;
+  if constexpr (IsModule<M>) {
+    return std::make_shared<M>(std::forward<T>(model));
+  } else {
+    return M(std::forward<T>(model));
+  }
+}
+
+template <class T>
+[[nodiscard]] torch::nn::Module& module_of(const Worker& worker, const T& model) {
+  torch::nn::Module* module = nullptr;
+  if constexpr (IsModuleHolder<T>) {
+    if (!model.is_empty()) module = model.ptr().get();
+  } else {
+    module = model.get();
+  }
+  if (module != nullptr) return *module;
+  throw ConfigError{
+      fmt::format("prepare_model on rank {}/{} was given an empty model: give a module that has been built, "
+                  "not nullptr",
+                  worker.rank(), worker.world_size())};
+}
+
+// What one worker knows about its models.
+struct Models {
+  static constexpr std::string_view extension_name = "torch.models";
+  std::uint64_t built = 0;  // by factories, so that two models of one kind do not start with the same weights
+  std::vector<std::int64_t> processes{};  // the process of each rank
+
+  // How many ranks of lower number live in this worker's process, and how many the fullest process has.
+  [[nodiscard]] std::pair<int, int> turns(int rank) const {
+    int mine = 0;
+    std::ptrdiff_t most = 1;
+    for (std::size_t other = 0; other < processes.size(); ++other) {
+      if (static_cast<int>(other) < rank && processes[other] == processes[static_cast<std::size_t>(rank)]) ++mine;
+      most = std::max(most, std::count(processes.begin(), processes.end(), processes[other]));
+    }
+    return {mine, static_cast<int>(most)};
+  }
+};
+
+[[nodiscard]] inline Models& models_of(Worker& worker) {
+  auto& models = worker.extension<Models>();
+  if (models.processes.empty()) {
+    const std::vector<std::int64_t> mine{process_token()};
+    models.processes = worker.world_size() == 1 ? mine : gather_values(worker, mine);
+    const auto& all = models.processes;
+    if (std::count(all.begin(), all.end(), mine.front()) == 1) apply_thread_budget_to_process(worker);
+  }
+  return models;
+}
+
+// Runs the factory with the run's seed. LibTorch has one generator per process, so threads build one after another;
+// afterwards each process draws numbers of its own, or dropout would hide the same units on every rank.
+template <class Factory>
+[[nodiscard]] auto build(Worker& worker, Factory& factory) {
+  Models& models = models_of(worker);
+  const std::uint64_t use = models.built++;
+  const std::uint64_t seed = use == 0 ? worker.seed() : derive_seed(worker.seed(), use);
+  const auto [my_turn, turns] = models.turns(worker.rank());
+  for (int turn = 0; turn < my_turn; ++turn) worker.barrier();
+  torch::manual_seed(seed);
+  auto model = held(factory());
+  for (int turn = my_turn; turn + 1 < turns; ++turn) worker.barrier();
+  return model;
+}
+
+inline void seed_apart(Worker& worker) {
+  const Models& models = models_of(worker);
+  if (worker.world_size() == 1) return;  // the numbers that a program without Railyard would draw
+  const std::uint64_t use = (models.built << 32U) + static_cast<std::uint64_t>(worker.rank()) + 1;
+  if (models.turns(worker.rank()).first == 0) torch::manual_seed(derive_seed(worker.seed(), use));
+}
+
+}  // namespace detail
+
+/// Makes a model that all workers train together: weights and buffers become rank 0's, and from then on every
+/// backward() leaves in every .grad the mean over the global batch, equal on all ranks.
+///
+/// source is a factory that returns a std::shared_ptr<Net>, a holder made by TORCH_MODULE (or a Sequential), or a Net;
+/// or such a model itself. What it returns is returned, a Net behind a std::shared_ptr. A factory runs with
+/// worker.seed() set, so the weights are a function of the run's seed; workers that are threads need one.
+///
+/// The mean is weighted with worker.samples(), which a loader with drives_step sets: a rank with 10 of 30 samples
+/// counts 1/3. A parameter that a rank has not used counts there as a gradient of zero; one that no rank has used keeps
+/// its .grad as it was. Several backward passes add up, as on a single worker. Sparse gradients become dense.
+/// Not averaged: buffers during training, and what torch::autograd::grad() returns.
+/// Cost: per backward pass one small exchange and one as large as the gradients.
+/// Throws: ConfigError on every rank if the ranks' models differ in names, shapes, types or frozen parameters, or are
+/// one object. Example: auto net = ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
+template <class Source>
+[[nodiscard]] auto prepare_model(Worker& worker, Source&& source) {
+  using Plain = std::decay_t<Source>;
+  static_assert(detail::IsModel<Plain> || detail::IsModelFactory<Plain>,
+                "prepare_model(worker, x): x must be a factory such as [] { return std::make_shared<Net>(); } that "
+                "returns a torch::nn::Module, a std::shared_ptr to one or a module holder, or such a model itself.");
+  if constexpr (detail::IsModel<Plain> || detail::IsModelFactory<Plain>) {
+    detail::apply_thread_budget(worker);
+    auto model = [&] {
+      if constexpr (detail::IsModel<Plain>) {
+        return detail::held(std::forward<Source>(source));
+      } else {
+        return detail::build(worker, source);
+      }
+    }();
+    detail::seed_apart(worker);
+    const auto tensors = detail::tensors_of(detail::module_of(worker, model));
+    detail::make_equal(worker, tensors);
+    for (const auto& named : tensors) {
+      if (named.is_parameter && named.tensor.defined()) {
+        detail::average_gradients_of(worker, named.name, named.tensor);
+      }
+    }
+    return model;
+  }
+}
+
+}  // namespace railyard::inline v0_1
+#endif
