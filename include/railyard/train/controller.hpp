@@ -3,7 +3,7 @@
 //
 //   phase      what happens                                                 next phase
 //   checking   settings and storage are looked at, nothing runs             starting: begin()
-//   starting   workers come to be and connect                               running:  every rank has joined
+//   starting   workers come to be and connect                               running:  every rank has started
 //   running    the training function runs                                   stopping: a signal
 //   stopping   workers were asked to stop and have stop_grace to do so      ending:   grace over, second signal
 //   ending     every wait was ended; who is left after stop_grace is killed finished
@@ -68,9 +68,9 @@ class Controller {
     limit_ = after(now, settings_.start_timeout);
   }
 
-  void on_joined(int rank) {
-    ranks_[index(rank)].has_joined = true;
-    const bool all = std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& one) { return one.has_joined; });
+  void on_started(int rank) {
+    ranks_[index(rank)].has_started = true;
+    const bool all = std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& one) { return one.has_started; });
     if (phase_ == Phase::starting && all) {
       phase_ = Phase::running;
       limit_ = Time::max();
@@ -185,7 +185,7 @@ class Controller {
 
  private:
   struct Rank {
-    bool has_joined = false;
+    bool has_started = false;
     std::optional<WorkerExit> exit{};
   };
 
@@ -268,7 +268,7 @@ class Controller {
     std::string missing;
     int first = -1;
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      if (ranks_[i].has_joined) continue;
+      if (ranks_[i].has_started) continue;
       if (first < 0) {
         first = static_cast<int>(i);
       } else {

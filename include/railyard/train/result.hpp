@@ -14,10 +14,10 @@ namespace railyard::inline v0_1 {
 
 /// Says where the time of a run went. Units: seconds.
 struct Timings {
-  double start = 0;     ///< from the call of fit() until every worker existed, about to call the training function
-  double joined = 0;    ///< from the call of fit() until every worker had joined the group
-  double training = 0;  ///< from `start` until the last worker had ended
-  double teardown = 0;  ///< from then until fit() returned
+  double start = 0;       ///< from the call of fit() until every worker existed
+  double first_line = 0;  ///< from the call of fit() until every worker was about to call the training function
+  double training = 0;    ///< from then until the last worker had ended
+  double teardown = 0;    ///< from then until fit() returned
 };
 
 /// Holds the fields of a Result while it is put together.

@@ -2,6 +2,7 @@
 // Runs a training function on many workers: the one place where a Backend and a Scaling meet. Train room.
 #pragma once
 
+#include "railyard/train/detail/connecting_store.hpp"
 #include "railyard/train/detail/supervision.hpp"
 #include "railyard/train/detail/training_function.hpp"
 #include "railyard/train/result.hpp"
@@ -142,9 +143,18 @@ class Trainer {
   }
 
   void run_worker(WorkerLink& link, const RunContext& context, Function& function) const {
-    WorkerOf<B> worker{link, context, options_, run_.start_timeout};
+    detail::ConnectingStore store{link.store(), link.world().rank};
+    link.on_abort([&store](std::string_view reason) { store.abort(reason); });
+    std::unique_ptr<B> backend;
+    try {
+      backend = B::connect(options_, link.world(), store, Deadline::after(run_.start_timeout));
+    } catch (...) {
+      link.on_abort({});
+      throw;
+    }
+    WorkerOf<B> worker{link, context, std::move(backend)};
+    link.post(detail::encode_started(worker.host()));
     function.call(worker);
-    static_cast<void>(worker.backend());  // it must have joined the group, even if it never spoke to it
   }
 
   std::unique_ptr<Function> function_;

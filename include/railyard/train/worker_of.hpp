@@ -2,13 +2,14 @@
 // The worker with its typed backend: where the training function meets a model of Backend. Train room.
 #pragma once
 
-#include "railyard/train/detail/joining.hpp"
 #include "railyard/train/worker.hpp"
 
 #include "railyard/core/backend.hpp"
 
-#include <chrono>
+#include <memory>
 #include <span>
+#include <string_view>
+#include <utility>
 
 namespace railyard::inline v0_1 {
 
@@ -16,27 +17,29 @@ namespace railyard::inline v0_1 {
 template <Backend B>
 class WorkerOf final : public Worker {
  public:
-  /// Begins to join the group and does not wait for it. link, context and options must outlive the worker.
-  WorkerOf(WorkerLink& link, const RunContext& context, const typename B::Options& options,
-           std::chrono::nanoseconds start_timeout)
-      : Worker(link, context), joining_(link, options, start_timeout) {}
-  ~WorkerOf() { this->drop_extensions(); }  // they may use the backend while they end
+  /// link and context must outlive the worker. The end of the group ends the backend's waits from here on.
+  WorkerOf(WorkerLink& link, const RunContext& context, std::unique_ptr<B> backend)
+      : Worker(link, context), backend_(std::move(backend)) {
+    this->link().on_abort([this](std::string_view reason) { backend_->abort(reason); });
+  }
+  ~WorkerOf() {
+    this->drop_extensions();  // they may use the backend while they end
+    this->link().on_abort({});
+  }
 
   [[nodiscard]] Device device() const noexcept override {
     return {B::device_kind, B::device_kind == DeviceKind::cpu ? 0 : this->local_rank()};
   }
 
-  /// Waits until this worker has joined the group. Throws: CollectiveError if it cannot.
-  [[nodiscard]] B& backend() { return joining_.backend(); }
+  [[nodiscard]] B& backend() noexcept { return *backend_; }
 
  private:
   // Shows on the page what this worker waits for, and since when: that is how a supervisor tells who is late.
   template <class Operation>
   void carry_out(Operation operation) {
-    const WaitingMark mark{this->page()};
-    B& joined = backend();  // has a deadline of its own
     const Call call{.deadline = Deadline::after(this->context().collective_timeout)};
-    auto work = operation(joined, call);
+    const WaitingMark mark{this->page()};
+    auto work = operation(call);
     work.wait(call.deadline);
   }
 
@@ -56,40 +59,40 @@ class WorkerOf final : public Worker {
   };
 
   void do_barrier() override {
-    carry_out([&](B& backend, const Call& call) { return backend.barrier(call); });
+    carry_out([&](const Call& call) { return backend_->barrier(call); });
   }
   void do_all_reduce(Buffer data, ReduceOp op) override {
-    carry_out([&](B& backend, const Call& call) { return backend.all_reduce(data, op, call); });
+    carry_out([&](const Call& call) { return backend_->all_reduce(data, op, call); });
   }
   void do_broadcast(Buffer data, int root) override {
-    carry_out([&](B& backend, const Call& call) { return backend.broadcast(data, root, call); });
+    carry_out([&](const Call& call) { return backend_->broadcast(data, root, call); });
   }
   void do_all_gather(ConstBuffer in, Buffer out) override {
-    carry_out([&](B& backend, const Call& call) { return backend.all_gather(in, out, call); });
+    carry_out([&](const Call& call) { return backend_->all_gather(in, out, call); });
   }
   void do_all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts) override {
-    carry_out([&](B& backend, const Call& call) { return backend.all_gather_uneven(in, out, counts, call); });
+    carry_out([&](const Call& call) { return backend_->all_gather_uneven(in, out, counts, call); });
   }
   void do_reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) override {
-    carry_out([&](B& backend, const Call& call) { return backend.reduce_scatter(in, out, op, call); });
+    carry_out([&](const Call& call) { return backend_->reduce_scatter(in, out, op, call); });
   }
   void do_gather(ConstBuffer in, Buffer out, int root) override {
-    carry_out([&](B& backend, const Call& call) { return backend.gather(in, out, root, call); });
+    carry_out([&](const Call& call) { return backend_->gather(in, out, root, call); });
   }
   void do_scatter(ConstBuffer in, Buffer out, int root) override {
-    carry_out([&](B& backend, const Call& call) { return backend.scatter(in, out, root, call); });
+    carry_out([&](const Call& call) { return backend_->scatter(in, out, root, call); });
   }
   void do_all_to_all(ConstBuffer in, Buffer out) override {
-    carry_out([&](B& backend, const Call& call) { return backend.all_to_all(in, out, call); });
+    carry_out([&](const Call& call) { return backend_->all_to_all(in, out, call); });
   }
   void do_send(ConstBuffer data, int to) override {
-    carry_out([&](B& backend, const Call& call) { return backend.send(data, to, call); });
+    carry_out([&](const Call& call) { return backend_->send(data, to, call); });
   }
   void do_receive(Buffer data, int from) override {
-    carry_out([&](B& backend, const Call& call) { return backend.receive(data, from, call); });
+    carry_out([&](const Call& call) { return backend_->receive(data, from, call); });
   }
 
-  detail::Joining<B> joining_;
+  std::unique_ptr<B> backend_;
 };
 
 }  // namespace railyard::inline v0_1

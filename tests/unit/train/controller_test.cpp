@@ -24,7 +24,7 @@ Controller begun(int num_workers) {
 
 Controller running(int num_workers) {
   Controller controller = begun(num_workers);
-  for (int rank = 0; rank < num_workers; ++rank) controller.on_joined(rank);
+  for (int rank = 0; rank < num_workers; ++rank) controller.on_started(rank);
   return controller;
 }
 
@@ -47,9 +47,9 @@ TEST_CASE("Controller: goes from checking to finished when nothing goes wrong") 
   controller.begin(start);
   CHECK(controller.phase() == Phase::starting);
   CHECK(controller.wakes_at() == at(10s));
-  controller.on_joined(1);
+  controller.on_started(1);
   CHECK(controller.phase() == Phase::starting);
-  controller.on_joined(0);
+  controller.on_started(0);
   CHECK(controller.phase() == Phase::running);
   CHECK(controller.wakes_at() == Controller::Time::max());
   CHECK(is_idle(controller.on_exit(0, {}, at(20s))));
@@ -61,8 +61,8 @@ TEST_CASE("Controller: goes from checking to finished when nothing goes wrong") 
 
 TEST_CASE("Controller: workers that do not start in time are named") {
   Controller controller = begun(4);
-  controller.on_joined(0);
-  controller.on_joined(2);
+  controller.on_started(0);
+  controller.on_started(2);
   CHECK(is_idle(controller.on_time(at(9s))));
   const auto orders = controller.on_time(at(10s));
   REQUIRE(orders.abort);

@@ -245,7 +245,7 @@ TEST_CASE("Processes: a worker that does not get to the training function is nam
   const auto result = supervision.run([](const ry::GroupPlan& wanted) {
     return ry::Processes{}.start(wanted, [](ry::WorkerLink& link) {
       if (link.world().rank == 1) deaf_for_ever();
-      link.post(ry::detail::encode_joined("here"));
+      link.post(ry::detail::encode_started("here"));
     });
   });
   CHECK(result.failed_rank() == 1);

@@ -52,8 +52,8 @@ TEST_CASE("fit: runs the function on every worker and hands back rank 0's metric
   CHECK(result.metrics() == ry::Metrics{{"i", 3}, {"rank", 0}, {"mean", 1.0}});
   CHECK(result.warnings().empty());
   CHECK(result.timings().start > 0);
-  CHECK(result.timings().joined > 0);
-  CHECK(result.seconds() >= result.timings().start + result.timings().training);
+  CHECK(result.timings().first_line > 0);
+  CHECK(result.seconds() >= result.timings().first_line + result.timings().training);
   const auto lines = read_lines(result.path() / "metrics.jsonl");
   REQUIRE(lines.size() == 4);
   CHECK_THAT(lines[3], Catch::StartsWith("{\"report\": 3, \"seconds\": ") &&

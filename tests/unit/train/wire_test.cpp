@@ -18,9 +18,9 @@ TEST_CASE("Wire: a report arrives as it was sent") {
 }
 
 TEST_CASE("Wire: the start of a worker carries its host") {
-  const auto message = decode_message(ry::detail::encode_joined("node7"));
-  REQUIRE(std::holds_alternative<ry::detail::JoinedMessage>(message));
-  CHECK(std::get<ry::detail::JoinedMessage>(message).host == "node7");
+  const auto message = decode_message(ry::detail::encode_started("node7"));
+  REQUIRE(std::holds_alternative<ry::detail::StartedMessage>(message));
+  CHECK(std::get<ry::detail::StartedMessage>(message).host == "node7");
 }
 
 TEST_CASE("Wire: every message cut short or altered is refused or read, never read past its end") {

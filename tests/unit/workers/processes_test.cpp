@@ -201,6 +201,7 @@ TEST_CASE("Processes: starts in a program with threads, one of which is reading 
 
 TEST_CASE("Processes: writes what the parent had not yet flushed once") {
   auto ends = ry::detail::make_pipe(0, "test");
+  ry::detail::flush_streams(false);  // what the test program itself has not written yet is not meant
   Forked supervisor{[&](const Forked::Tell&) {
     ::dup2(ends.second.get(), 1);
     std::setvbuf(stdout, nullptr, _IOFBF, 4096);

@@ -4,6 +4,8 @@
 #include "support.hpp"
 #include "support/catch.hpp"
 
+#include <atomic>
+
 using namespace workers_test;
 using ry::detail::SignalWatch;
 
@@ -26,11 +28,11 @@ int in_process(const std::function<int()>& function) {
   return Forked{[&](const Forked::Tell&) { return function(); }}.status();
 }
 
-volatile std::sig_atomic_t times_called = 0;
-void count_call(int /*signal*/) { times_called = times_called + 1; }
+std::atomic<int> times_called = 0;  // handlers run on several threads
+void count_call(int /*signal*/) { ++times_called; }
 void (*replaced)(int, siginfo_t*, void*) = nullptr;
 void count_and_chain(int signal, siginfo_t* info, void* context) {
-  times_called = times_called + 1;
+  ++times_called;
   replaced(signal, info, context);
 }
 

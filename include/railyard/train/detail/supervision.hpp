@@ -58,7 +58,7 @@ class Supervision {
     if (!failure_before_start_) start_group(start);
     if (group_) {
       while (controller_.phase() != Phase::finished) handle_next();
-      timings_.training = seconds() - timings_.start;
+      timings_.training = seconds() - timings_.first_line;
       tell_reports(true);
       progress_.finish(state());
       group_.reset();
@@ -101,7 +101,7 @@ class Supervision {
   void handle(const MessageEvent& event) {
     try {
       WorkerMessage message = decode_message(event.bytes);
-      if (auto* joined = std::get_if<JoinedMessage>(&message)) note_joined(event.rank, std::move(joined->host));
+      if (auto* started = std::get_if<StartedMessage>(&message)) note_start(event.rank, std::move(started->host));
       if (auto* report = std::get_if<ReportMessage>(&message)) note_report(event.rank, std::move(report->metrics));
     } catch (const DataError& error) {
       carry_out(controller_.on_failure({.rank = event.rank, .what = fmt::format("sent nonsense: {}", error.what())},
@@ -129,10 +129,10 @@ class Supervision {
     carry_out(orders);
   }
 
-  void note_joined(int rank, std::string host) {
+  void note_start(int rank, std::string host) {
     hosts_[static_cast<std::size_t>(rank)] = std::move(host);
-    controller_.on_joined(rank);
-    if (++num_joined_ == info_.world_size) timings_.joined = seconds();
+    controller_.on_started(rank);
+    if (++num_started_ == info_.world_size) timings_.first_line = seconds();
   }
 
   void note_report(int rank, Metrics metrics) {
@@ -237,7 +237,7 @@ class Supervision {
     write_result(fields);
     fields.seconds = seconds();
     fields.timings = timings_;
-    fields.timings.teardown = std::max(0.0, fields.seconds - timings_.start - timings_.training);
+    fields.timings.teardown = std::max(0.0, fields.seconds - timings_.first_line - timings_.training);
     return Result{std::move(fields)};
   }
 
@@ -245,7 +245,7 @@ class Supervision {
     JsonObject object;
     object.add("succeeded", fields.error.empty()).add("error", fields.error).add("failed_rank", fields.failed_rank);
     object.add("exit_status", fields.exit_status).add("seconds", seconds()).add("reports", fields.history.size());
-    object.add("start_seconds", timings_.start).add("joined_seconds", timings_.joined);
+    object.add("start_seconds", timings_.start).add("first_line_seconds", timings_.first_line);
     object.add("training_seconds", timings_.training);
     if (std::string loss = directory_.write_object("result.json", object); !loss.empty()) {
       fields.warnings.push_back(std::move(loss));
@@ -265,7 +265,7 @@ class Supervision {
   std::vector<std::string> warnings_{};
   std::optional<Failure> failure_before_start_{};  // or after the end: outside of the group's life
   Timings timings_{};
-  int num_joined_ = 0;
+  int num_started_ = 0;
 };
 
 }  // namespace detail

@@ -18,16 +18,16 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 /// The worker is about to call the training function.
-struct JoinedMessage {
+struct StartedMessage {
   std::string host{};
 };
 /// The training function has reported.
 struct ReportMessage {
   Metrics metrics{};
 };
-using WorkerMessage = std::variant<JoinedMessage, ReportMessage>;
+using WorkerMessage = std::variant<StartedMessage, ReportMessage>;
 
-enum class MessageKind : std::uint8_t { joined = 1, report = 2 };
+enum class MessageKind : std::uint8_t { started = 1, report = 2 };
 enum class ValueKind : std::uint8_t { truth = 0, integer = 1, number = 2, text = 3 };
 
 /// Appends plain values to a message. Both ends are one program on one host: no byte order to settle.
@@ -85,9 +85,9 @@ class WireReader {
   std::span<const std::byte> rest_;
 };
 
-[[nodiscard]] inline std::vector<std::byte> encode_joined(std::string_view host) {
+[[nodiscard]] inline std::vector<std::byte> encode_started(std::string_view host) {
   WireWriter writer;
-  writer.put(MessageKind::joined);
+  writer.put(MessageKind::started);
   writer.put_text(host);
   return writer.bytes();
 }
@@ -135,8 +135,8 @@ class WireReader {
   WireReader reader{bytes};
   WorkerMessage message;
   switch (reader.take<MessageKind>()) {
-    case MessageKind::joined:
-      message = JoinedMessage{reader.take_text()};
+    case MessageKind::started:
+      message = StartedMessage{reader.take_text()};
       break;
     case MessageKind::report: {
       ReportMessage report;
