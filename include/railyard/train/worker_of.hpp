@@ -6,10 +6,14 @@
 
 #include "railyard/core/backend.hpp"
 
+#include <cstdio>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <utility>
+
+#include <unistd.h>
 
 namespace railyard::inline v0_1 {
 
@@ -23,6 +27,7 @@ class WorkerOf final : public Worker {
     this->link().on_abort([this](std::string_view reason) { backend_->abort(reason); });
   }
   ~WorkerOf() {
+    leave_if_forked();
     this->drop_extensions();  // they may use the backend while they end
     this->link().on_abort({});
   }
@@ -92,7 +97,16 @@ class WorkerOf final : public Worker {
     carry_out([&](const Call& call) { return backend_->receive(data, from, call); });
   }
 
+  // A process that the training function has forked must not end what it shares with the worker: the connections, and
+  // the report of how the worker ended.
+  void leave_if_forked() const noexcept {
+    if (::getpid() == process_) return;
+    std::fflush(nullptr);
+    ::_exit(std::uncaught_exceptions() > 0 ? 1 : 0);
+  }
+
   std::unique_ptr<B> backend_;
+  pid_t process_ = ::getpid();
 };
 
 }  // namespace railyard::inline v0_1

@@ -10,6 +10,9 @@
 #include <atomic>
 #include <thread>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 namespace ry = railyard;
 
 namespace {
@@ -70,4 +73,18 @@ TEST_CASE("WorkerOf: extensions end while the backend still works") {
   const auto result = run_in<ry::Local, ry::Threads>(
       scratch, 2, [](auto& worker) { static_cast<ry::Worker&>(worker).extension<Last>().worker = &worker; });
   CHECK(result.error() == "");
+}
+
+TEST_CASE("WorkerOf: a process forked by the training function may return from it and leaves the worker alone") {
+  const Scratch scratch;
+  const auto result = run_in<ry::Local, ry::Threads>(scratch, 2, [](auto& worker) {
+    const pid_t child = worker.rank() == 1 ? ::fork() : -1;
+    if (child == 0) return;
+    int status = -1;
+    if (child > 0) ::waitpid(child, &status, 0);
+    worker.barrier();
+    worker.report({{"status", worker.mean(worker.rank() == 1 ? status : 0)}});
+  });
+  CHECK(result.error() == "");
+  CHECK(result.metrics().at("status").number() == 0);
 }
