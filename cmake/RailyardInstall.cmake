@@ -48,7 +48,12 @@ if(TARGET railyard::torch)
   get_target_property(c10_file railyard::libc10 IMPORTED_LOCATION)
   get_target_property(dirs railyard::libtorch INTERFACE_INCLUDE_DIRECTORIES)
   get_target_property(options railyard::libtorch INTERFACE_LINK_OPTIONS)
+  list(GET dirs 0 first)
   set(flags "-DRAILYARD_WITH_TORCH=1")
+  if(first MATCHES "/railyard_fmt$")
+    list(POP_FRONT dirs)  # it lies in our build folder
+    string(APPEND flags " -DFMT_HEADER_ONLY=1")
+  endif()
   railyard_append_system_includes(flags ${dirs})
   # pkg-config keeps the last of several equal -l: by its path Gloo stays before LibTorch, which may carry another Gloo.
   set(libs "${gloo_file} \"${torch_file}\" \"${c10_file}\"")

@@ -171,14 +171,35 @@ function(railyard_find_torch problem_name absent_name)
   message(STATUS "LibTorch ${header_version}: ${torch_library}")
 endfunction()
 
+# Sets fmt_dir to a folder that holds our fmt and nothing else, where LibTorch brings headers of another fmt without its
+# library (wheels do) and ours lies in a folder that the compiler searches last; "" elsewhere.
+function(railyard_torch_fmt)
+  set(fmt_dir "" PARENT_SCOPE)
+  find_package(fmt QUIET)
+  if(NOT EXISTS "${include_dir}/fmt/format.h" OR NOT TARGET fmt::fmt)
+    return()
+  endif()
+  get_target_property(dirs fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
+  foreach(dir IN LISTS dirs)
+    if(dir IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES AND EXISTS "${dir}/fmt/format.h")
+      set(alone "${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/railyard_fmt")
+      file(MAKE_DIRECTORY "${alone}")
+      file(CREATE_LINK "${dir}/fmt" "${alone}/fmt" SYMBOLIC)
+      set(fmt_dir "${alone}" PARENT_SCOPE)
+    endif()
+  endforeach()
+endfunction()
+
 macro(railyard_make_libtorch)
+  railyard_torch_fmt()
+  set(torch_dirs ${fmt_dir} "${include_dir}" "${include_dir}/torch/csrc/api/include")
   add_library(railyard::libc10 UNKNOWN IMPORTED GLOBAL)
   set_target_properties(railyard::libc10 PROPERTIES IMPORTED_LOCATION "${c10_library}")
   add_library(railyard::libtorch UNKNOWN IMPORTED GLOBAL)
   set_target_properties(
     railyard::libtorch
     PROPERTIES IMPORTED_LOCATION "${torch_library}"
-               INTERFACE_INCLUDE_DIRECTORIES "${include_dir};${include_dir}/torch/csrc/api/include"
+               INTERFACE_INCLUDE_DIRECTORIES "${torch_dirs}"
                INTERFACE_LINK_OPTIONS "${torch_link_options}"
                INTERFACE_LINK_LIBRARIES railyard::libc10)
 endmacro()

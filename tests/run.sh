@@ -25,7 +25,7 @@ case " ${parts[*]} " in *" format "*) packages+=(clang-format) ;; esac
 case " ${parts[*]} " in *" clang "*)
   packages+=(clang)
   # Older systems do not have it; its test is skipped there.
-  if apt-cache policy clang-19 2>/dev/null | grep -q 'Candidate: [^(]'; then packages+=(clang-19); fi
+  if [[ $(apt-cache policy clang-19 2>/dev/null) =~ Candidate:\ [^\(] ]]; then packages+=(clang-19); fi
   ;;
 esac
 railyard_need "${packages[@]}"
