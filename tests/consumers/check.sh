@@ -155,7 +155,8 @@ case $name in
     # Only LibTorch's wheels carry a Gloo of their own.
     need torch
     [ -n "$libtorch" ] || { echo "needs a wheel of LibTorch" && exit 77; }
-    flags=(-DRAILYARD_WITH_GLOO=1 -DRAILYARD_WITH_TORCH=1 "${flags_headers[@]}" -isystem "$libtorch/include"
+    # The wheel has headers of another fmt than the library that is linked.
+    flags=(-DRAILYARD_WITH_GLOO=1 -DRAILYARD_WITH_TORCH=1 -DFMT_HEADER_ONLY=1 "${flags_headers[@]}" -isystem "$libtorch/include"
       -isystem "$libtorch/include/torch/csrc/api/include")
     libraries=(-L"$libtorch/lib" -Wl,-rpath,"$libtorch/lib" -Wl,--allow-shlib-undefined -lfmt -pthread)
     "$cxx" "${flags[@]}" -c "$here/torch.cpp" -o torch.o

@@ -6,6 +6,8 @@
 #include "railyard/collectives/detail/rendezvous.hpp"
 #include "railyard/collectives/detail/signature.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
@@ -114,7 +116,7 @@ class Notices {
     const auto [high, low] =
         rank > rank_ ? std::pair{std::pair{rank, theirs}, std::pair{rank_, std::string_view{own.operation}}}
                      : std::pair{std::pair{rank_, std::string_view{own.operation}}, std::pair{rank, theirs}};
-    return {fmt::format("rank {} called {}, rank {} {}", high.first, high.second, low.first, low.second), {rank}};
+    return {mismatch_text(high.first, high.second, low.first, low.second), {rank}};
   }
 
   [[nodiscard]] static Verdict lost(const std::vector<int>& ranks) {

@@ -102,6 +102,15 @@ struct Signature {
   return "barrier()";
 }
 
+/// Says which two ranks called different things, and what to do about it.
+[[nodiscard]] inline std::string mismatch_text(int one, const std::string& call_of_one, int other,
+                                               const std::string& call_of_other) {
+  return fmt::format(
+      "rank {} called {}, rank {} {}; all ranks must call the same collectives with the same sizes in the same order "
+      "(worker.mean(), should_stop() and backward() call some as well)",
+      one, call_of_one, other, call_of_other);
+}
+
 /// Returns "rank 1", "ranks 1 and 3", "ranks 1, 3 and 4".
 [[nodiscard]] inline std::string ranks_text(std::span<const int> ranks) {
   if (ranks.empty()) return "no rank";
