@@ -165,7 +165,7 @@ class Checked {
 
   [[noreturn]] void lose(const detail::Signature& own, int a, const detail::Signature& of_a, int b,
                          const detail::Signature& of_b) {
-    failure_ = detail::mismatch_text(a, detail::describe(of_a), b, detail::describe(of_b));
+    failure_ = detail::disagreement(a, detail::describe(of_a), b, detail::describe(of_b));
     blamed_ = {std::min(a, b), std::max(a, b)};
     throw_failure(own, "");
   }

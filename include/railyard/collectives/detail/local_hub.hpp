@@ -250,7 +250,7 @@ class LocalHub {
   }
 
   [[nodiscard]] static std::string mismatch_text(int a, const Signature& of_a, int b, const Signature& of_b) {
-    return mismatch_text(a, describe(of_a), b, describe(of_b));
+    return disagreement(a, describe(of_a), b, describe(of_b));
   }
 
   void fail(std::vector<int> blamed, std::string text) {

@@ -116,7 +116,7 @@ class Notices {
     const auto [high, low] =
         rank > rank_ ? std::pair{std::pair{rank, theirs}, std::pair{rank_, std::string_view{own.operation}}}
                      : std::pair{std::pair{rank_, std::string_view{own.operation}}, std::pair{rank, theirs}};
-    return {mismatch_text(high.first, high.second, low.first, low.second), {rank}};
+    return {disagreement(high.first, high.second, low.first, low.second), {rank}};
   }
 
   [[nodiscard]] static Verdict lost(const std::vector<int>& ranks) {

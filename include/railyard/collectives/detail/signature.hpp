@@ -103,8 +103,8 @@ struct Signature {
 }
 
 /// Says which two ranks called different things, and what to do about it.
-[[nodiscard]] inline std::string mismatch_text(int one, const std::string& call_of_one, int other,
-                                               const std::string& call_of_other) {
+[[nodiscard]] inline std::string disagreement(int one, std::string_view call_of_one, int other,
+                                              std::string_view call_of_other) {
   return fmt::format(
       "rank {} called {}, rank {} {}; all ranks must call the same collectives with the same sizes in the same order "
       "(worker.mean(), should_stop() and backward() call some as well)",
