@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -18,8 +19,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <variant>
 #include <vector>
+
+#include <cxxabi.h>
 
 namespace railyard::inline v0_1 {
 
@@ -76,19 +80,69 @@ struct WorkerExit {
   bool is_consequence = false;  ///< a CollectiveError: most likely another rank failed before
 };
 
-/// Returns how a worker ended whose body threw the exception.
+namespace detail {
+
+[[nodiscard]] inline std::string demangled(const std::type_info& type) {
+  int status = 0;
+  char* text = abi::__cxa_demangle(type.name(), nullptr, nullptr, &status);
+  std::string name = status == 0 && text != nullptr ? text : type.name();
+  std::free(text);
+  return name;
+}
+
+// LibTorch puts a backtrace of C++ frames after its message: nothing that helps, and longer than all the rest.
+[[nodiscard]] inline std::string without_backtrace(std::string_view message) {
+  return std::string{message.substr(0, message.find("\nException raised from"))};
+}
+
+[[nodiscard]] inline std::string text_of(const std::exception_ptr& exception, int depth = 0);
+
+// Also tells of the exceptions that std::throw_with_nested has put below this one.
+[[nodiscard]] inline std::string text_of(const std::exception& error, int depth) {
+  const char* what = error.what();
+  std::string text = what == nullptr ? std::string{} : without_backtrace(what);
+  if (text.empty()) text = demangled(typeid(error));
+  const auto* nested = dynamic_cast<const std::nested_exception*>(&error);
+  constexpr int most = 16;
+  if (nested != nullptr && nested->nested_ptr() && depth < most) {
+    text += "; because: " + text_of(nested->nested_ptr(), depth + 1);
+  }
+  return text;
+}
+
+/// Returns what an exception of any type says.
+[[nodiscard]] inline std::string text_of(const std::exception_ptr& exception, int depth) {
+  if (!exception) return "its thread was ended by pthread_exit() or by a cancellation";
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& error) {
+    return text_of(error, depth);
+  } catch (const std::string& text) {
+    return text.empty() ? "an empty std::string" : text;
+  } catch (const char* text) {
+    return text == nullptr || *text == 0 ? "an empty const char*" : text;
+  } catch (int number) {
+    return std::to_string(number);
+  } catch (long number) {
+    return std::to_string(number);
+  } catch (...) {
+    const std::type_info* type = abi::__cxa_current_exception_type();
+    return "an exception of type " + (type == nullptr ? std::string{"unknown to C++"} : demangled(*type));
+  }
+}
+
+}  // namespace detail
+
+/// Returns how a worker ended whose body threw the exception; none if its thread was unwound without one.
 [[nodiscard]] inline WorkerExit exit_of(const std::exception_ptr& exception) {
-  WorkerExit exit{.kind = WorkerExit::Kind::threw};
+  WorkerExit exit{.kind = WorkerExit::Kind::threw, .message = detail::text_of(exception)};
+  if (!exception) return exit;
   try {
     std::rethrow_exception(exception);
   } catch (const CollectiveError& error) {
-    exit.message = error.what();
     exit.blamed = error.blamed();
     exit.is_consequence = true;
-  } catch (const std::exception& error) {
-    exit.message = error.what();
-  } catch (...) {
-    exit.message = "an exception that is not derived from std::exception";
+  } catch (...) {  // its text is all there is to it
   }
   return exit;
 }

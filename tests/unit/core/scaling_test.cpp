@@ -9,6 +9,8 @@ namespace ry = railyard;
 
 namespace {
 
+struct Odd {};
+
 template <class E>
 ry::WorkerExit exit_after(const E& exception) {
   return ry::exit_of(std::make_exception_ptr(exception));
@@ -29,8 +31,35 @@ TEST_CASE("exit_of: a lost collective is a consequence and names who is blamed")
   CHECK(exit.blamed == std::vector<int>{2});
 }
 
-TEST_CASE("exit_of: says so when what was thrown is no exception object") {
-  CHECK_THAT(exit_after(42).message, ContainsSubstring("std::exception"));
+TEST_CASE("exit_of: texts and numbers that are thrown are the message, anything else is named by its type") {
+  CHECK(exit_after(42).message == "42");
+  CHECK(exit_after(-7L).message == "-7");
+  CHECK(exit_after(std::string{"no disk"}).message == "no disk");
+  CHECK(exit_after(static_cast<const char*>("no file")).message == "no file");
+  CHECK(exit_after(Odd{}).message == "an exception of type (anonymous namespace)::Odd");
+}
+
+TEST_CASE("exit_of: a thread that was unwound without an exception has a message too") {
+  const auto exit = ry::exit_of(nullptr);
+  CHECK(exit.kind == ry::WorkerExit::Kind::threw);
+  CHECK_THAT(exit.message, Catch::Contains("pthread_exit"));
+}
+
+TEST_CASE("exit_of: tells the type for an empty what(), drops LibTorch's backtrace, adds nested causes") {
+  CHECK(exit_after(std::runtime_error{""}).message == "std::runtime_error");
+  CHECK(exit_after(std::runtime_error{"bad shape\nException raised from f at x.cpp:1\nframe #0"}).message ==
+        "bad shape");
+  std::exception_ptr outer;
+  try {
+    try {
+      throw std::runtime_error{"no such file"};
+    } catch (...) {
+      std::throw_with_nested(std::logic_error{"cannot load"});
+    }
+  } catch (...) {
+    outer = std::current_exception();
+  }
+  CHECK(ry::exit_of(outer).message == "cannot load; because: no such file");
 }
 
 namespace {
