@@ -7,6 +7,7 @@
 //   running    the training function runs                                   stopping: a signal
 //   stopping   workers were asked to stop and have stop_grace to do so      ending:   grace over, second signal
 //   ending     every wait was ended; who is left after stop_grace is killed finished
+//              (after 1 s at most if stop_grace has passed in stopping)
 //   finished   no worker is left (or none can be waited for any longer)
 //
 // From starting, running and stopping a failure leads to ending, and the exit of the last rank leads to finished.
@@ -130,8 +131,11 @@ class Controller {
     switch (phase_) {
       case Phase::starting:
         return fail(late_start(), now);
-      case Phase::stopping:
-        return end(now);
+      case Phase::stopping: {  // they have had their grace: only a moment more for waits to end
+        Orders orders = end(now);
+        limit_ = after(now, std::min<std::chrono::nanoseconds>(settings_.stop_grace, std::chrono::seconds{1}));
+        return orders;
+      }
       case Phase::ending:
         if (is_killed_) {
           phase_ = Phase::finished;
@@ -225,6 +229,7 @@ class Controller {
         return fmt::format("called exit({}) before its training function had returned{}{}", exit.code,
                            exit.message.empty() ? "" : ": ", exit.message);
       case WorkerExit::Kind::signalled:
+        if (exit.message.find(signal_name(exit.code)) != std::string::npos) return "was " + exit.message;
         return fmt::format("was ended by signal {} ({}){}{}", exit.code, signal_name(exit.code),
                            exit.message.empty() ? "" : ": ", exit.message);
     }

@@ -100,6 +100,14 @@ TEST_CASE("Controller: the failure behind a lost collective is the first cause, 
   CHECK(controller.failure()->what == "was ended by signal 9 (SIGKILL): why");
 }
 
+TEST_CASE("Controller: a signal is told once when the reason names it too") {
+  Controller controller = running(1);
+  const WorkerExit exit{
+      .kind = WorkerExit::Kind::signalled, .code = SIGABRT, .message = "killed by signal 6 (SIGABRT): abort()"};
+  CHECK(controller.on_exit(0, exit, at(1s)).abort);
+  CHECK(controller.failure()->what == "was killed by signal 6 (SIGABRT): abort()");
+}
+
 TEST_CASE("Controller: exit() in a worker is a failure with any status") {
   Controller controller = running(2);
   CHECK(controller.on_exit(0, {.kind = WorkerExit::Kind::exited, .code = 0}, at(1s)).abort);
@@ -161,7 +169,8 @@ TEST_CASE("Controller: the first signal asks to stop, the grace ends the wait") 
   CHECK(is_idle(controller.on_time(at(5s))));
   CHECK(controller.on_time(at(6s)).abort == "interrupted by SIGTERM");
   CHECK(controller.phase() == Phase::ending);
-  CHECK(controller.on_time(at(11s)).kill);
+  CHECK(is_idle(controller.on_time(at(6900ms))));
+  CHECK(controller.on_time(at(7s)).kill);  // not another 5 s
   CHECK(controller.failure()->signal == SIGTERM);
 }
 
