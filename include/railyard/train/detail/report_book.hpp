@@ -15,11 +15,12 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Collects reports and hands them out in order, each when it is complete or must not wait any longer. At most
-/// `capacity` of them are held.
+/// Collects reports and hands them out in order, each when it is complete or must not wait any longer. None is handed
+/// out without rank 0's metrics before the end.
 class ReportBook {
  public:
-  static constexpr std::int64_t capacity = 64;
+  static constexpr std::int64_t capacity = 64;      ///< how far rank 0 may be ahead of a rank that is waited for
+  static constexpr std::int64_t most_ahead = 1024;  ///< of rank 0: what a rank reports beyond is only counted
 
   explicit ReportBook(int world_size) : counts_(static_cast<std::size_t>(world_size), 0) {}
 
@@ -27,6 +28,7 @@ class ReportBook {
   std::int64_t add(int rank, Metrics metrics, double seconds) {
     const std::int64_t report = counts_[static_cast<std::size_t>(rank)]++;
     if (report < first_) return report;  // the callbacks were told without it
+    if (report - counts_.front() >= most_ahead) return report;
     while (first_ + static_cast<std::int64_t>(open_.size()) <= report) {
       open_.push_back({.index = first_ + static_cast<std::int64_t>(open_.size()), .seconds = seconds});
       open_.back().by_rank.resize(counts_.size());
@@ -37,12 +39,10 @@ class ReportBook {
     return report;
   }
 
-  /// Returns the next report that is complete, or that has waited for `capacity` later ones; after the end, any.
+  /// Returns the next report that need not wait for any rank; after the end, any.
   [[nodiscard]] std::optional<Report> take(bool is_end) {
     if (open_.empty()) return std::nullopt;
-    if (!is_end && static_cast<std::int64_t>(open_.size()) <= capacity && !is_complete(open_.front())) {
-      return std::nullopt;
-    }
+    if (!is_end && must_wait(open_.front())) return std::nullopt;
     std::optional<Report> report{std::move(open_.front())};
     open_.pop_front();
     ++first_;
@@ -56,11 +56,15 @@ class ReportBook {
   [[nodiscard]] std::int64_t count(int rank) const { return counts_[static_cast<std::size_t>(rank)]; }
 
  private:
-  static bool is_complete(const Report& report) {
-    for (const auto& metrics : report.by_rank) {
-      if (!metrics) return false;
+  // A rank that has never reported while rank 0 is at its next report already will most likely never do so.
+  [[nodiscard]] bool must_wait(const Report& report) const {
+    const std::int64_t ahead = counts_.front() - report.index;  // 1 if it is rank 0's last one
+    if (ahead < 1) return true;
+    if (ahead > capacity) return false;
+    for (const std::int64_t count : counts_) {
+      if (count <= report.index && (count > 0 || ahead == 1)) return true;
     }
-    return true;
+    return false;
   }
 
   std::vector<std::int64_t> counts_;
