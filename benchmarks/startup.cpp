@@ -65,9 +65,9 @@ std::filesystem::path scratch() {
   return path;
 }
 
-template <class Scaling>
+template <class Backend, class Scaling>
 void fit(int num_workers, const std::function<void(ry::Worker&)>& body) {
-  ry::Trainer<ry::Gloo, Scaling> trainer{
+  ry::Trainer<Backend, Scaling> trainer{
       body, {.num_workers = num_workers}, {.storage_path = scratch(), .seed = 1, .progress = ry::Progress::quiet}};
   const ry::Result result = trainer.fit();
   if (!result) throw std::runtime_error{"the run failed: " + result.error()};
@@ -82,13 +82,13 @@ struct Edges {
   double teardown_ms;
 };
 
-template <class Scaling>
+template <class Backend, class Scaling>
 Edges measure_edges(Notes& notes) {
   std::vector<double> first_line;
   std::vector<double> teardown;
   for (int run = 0; run < num_runs; ++run) {
     const std::int64_t begin = now_ns();
-    fit<Scaling>(max_workers, [&notes](ry::Worker& worker) {
+    fit<Backend, Scaling>(max_workers, [&notes](ry::Worker& worker) {
       notes.first_line[worker.rank()] = now_ns();
       worker.barrier();
       notes.last_line[worker.rank()] = now_ns();
@@ -101,7 +101,7 @@ Edges measure_edges(Notes& notes) {
 }
 
 double measure_report_us(Notes& notes) {
-  fit<ry::Processes>(2, [&notes](ry::Worker& worker) {
+  fit<ry::Gloo, ry::Processes>(2, [&notes](ry::Worker& worker) {
     std::vector<double> each;
     for (int i = 0; i < 20'000; ++i) {
       const std::int64_t begin = now_ns();
@@ -138,7 +138,7 @@ double pss_of_group(pid_t root) {
 
 double measure_pss(Notes& notes, int num_workers) {
   const pid_t root = getpid();
-  fit<ry::Processes>(num_workers, [&notes, root](ry::Worker& worker) {
+  fit<ry::Gloo, ry::Processes>(num_workers, [&notes, root](ry::Worker& worker) {
     // The quickstart's network and a few steps of training: what a worker needs at the least to be of use.
     auto net = ry::prepare_model(worker, [] {
       return torch::nn::Sequential(torch::nn::Linear(64, 128), torch::nn::ReLU(), torch::nn::Linear(128, 10));
@@ -161,9 +161,11 @@ double measure_pss(Notes& notes, int num_workers) {
 
 int main() {
   Notes& notes = shared_notes();
-  const Edges threads = measure_edges<ry::Threads>(notes);
-  const Edges processes = measure_edges<ry::Processes>(notes);
+  const Edges threads = measure_edges<ry::Gloo, ry::Threads>(notes);
+  const Edges local = measure_edges<ry::Local, ry::Threads>(notes);
+  const Edges processes = measure_edges<ry::Gloo, ry::Processes>(notes);
   figure("startup.threads.first_line_us", threads.first_line_ms * 1e3, "us");
+  figure("startup.threads.local.first_line_us", local.first_line_ms * 1e3, "us");
   figure("startup.processes.first_line_ms", processes.first_line_ms, "ms");
   figure("startup.threads.teardown_ms", threads.teardown_ms, "ms");
   figure("startup.teardown_ms", processes.teardown_ms, "ms");
