@@ -76,11 +76,20 @@ class ProgressLine {
     const int stream = is_error ? console_.error() : console_.output();
     const bool must_redraw = is_drawn_ && detail::Console::is_terminal(stream);
     if (must_redraw) erase();
-    console_.write(stream, std::string{line} + '\n');
+    if (!console_.write(stream, std::string{line} + '\n')) ++num_dropped_;
     if (must_redraw) redraw();
   }
 
-  /// Returns the line without any control of the terminal. Example: "epoch 3 45% | loss 0.31 | 5120 samples/s".
+  /// Says how many lines nobody took; empty if none.
+  [[nodiscard]] std::string warning() const {
+    if (num_dropped_ == 0) return {};
+    return fmt::format(
+        "{} line(s) could not be written to standard output or standard error: closed, or not read for "
+        "1 s; what workers print is in the logs",
+        num_dropped_);
+  }
+
+  /// Returns the line without any control of the terminal. Example: "epoch 3 45% | 5120 samples/s | 9 s | loss 0.31".
   [[nodiscard]] std::string text(const ProgressState& state) const {
     std::string line;
     const auto add = [&line](const std::string& part) { line += (line.empty() ? "" : " | ") + part; };
@@ -91,10 +100,6 @@ class ProgressLine {
     } else if (report_ >= 0) {
       add(fmt::format("report {}", report_));
     }
-    for (const auto& [name, value] : metrics_) {
-      if (name == "epoch" && state.epoch >= 0) continue;
-      add(fmt::format("{} {}", name, detail::short_text(value)));
-    }
     const double rate = samples_per_second();
     if (rate > 0) add(fmt::format("{:.0f} samples/s", rate));
     if (rate > 0 && state.epoch_size > state.epoch_done) {
@@ -103,6 +108,11 @@ class ProgressLine {
     }
     if (state.alive > 0) add(fmt::format("{}/{} workers", state.alive, state.world_size));
     add(duration_text(state.seconds));
+    // Last, because nobody knows how many there are: what comes before them is always to be seen.
+    for (const auto& [name, value] : metrics_) {
+      if (name == "epoch" && state.epoch >= 0) continue;
+      add(fmt::format("{} {}", name, detail::short_text(value)));
+    }
     return line;
   }
 
@@ -186,6 +196,7 @@ class ProgressLine {
   bool is_drawn_ = false;   // the line stands on the terminal now
   double shown_at_ = 0;
   std::string line_{};
+  std::uint64_t num_dropped_ = 0;  // lines that could not be printed
   std::deque<std::pair<double, std::uint64_t>> marks_{};
 };
 

@@ -33,6 +33,11 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   if (num_workers <= 0) {
     throw ConfigError{fmt::format("ScalingConfig::num_workers is {}: a run needs at least one worker", num_workers)};
   }
+  constexpr int most_workers = 16384;
+  if (num_workers > most_workers) {
+    throw ConfigError{fmt::format("ScalingConfig::num_workers is {}: the most that one machine can be asked for is {}",
+                                  num_workers, most_workers)};
+  }
   const auto check_time = [](const char* field, std::chrono::nanoseconds time) {
     if (time > std::chrono::nanoseconds{0}) return;
     throw ConfigError{

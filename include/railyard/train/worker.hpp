@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -84,13 +85,18 @@ class Worker {
   }
 
   /// States how many samples are behind the gradients of the next backward passes of this rank; gradients are averaged
-  /// with these weights. Loaders with drives_step call it; with a loader of one's own it is the user's to call.
-  void samples(std::uint64_t count) noexcept {
+  /// with these weights. Loaders with drives_step call it; with a loader of one's own it is the user's to call, before
+  /// the forward pass of every step. Throws: ConfigError if a prepared model has changed so that it would not be
+  /// averaged.
+  void samples(std::uint64_t count) {
+    if (on_samples_) on_samples_();
     step_samples_ = count;
     link_->page().samples.fetch_add(count, std::memory_order_relaxed);
   }
   /// What samples() was last told; nothing if it never was.
   [[nodiscard]] std::optional<std::uint64_t> step_samples() const noexcept { return step_samples_; }
+  /// Sets what each samples() calls first, for a room above this one that must see every step begin.
+  void on_samples(std::function<void()> function) { on_samples_ = std::move(function); }
 
   /// Asks all workers to stop; they learn of it in their next should_stop().
   void request_stop() noexcept { stop_requested_ = true; }
@@ -167,6 +173,7 @@ class Worker {
   WorkerLink* link_;
   const RunContext* context_;
   std::optional<std::uint64_t> step_samples_{};
+  std::function<void()> on_samples_{};
   bool stop_requested_ = false;
   bool stop_agreed_ = false;
   std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};

@@ -33,6 +33,13 @@ TEST_CASE("fit: refuses a number of workers below one") {
   refused({.num_workers = -3}, {}, "ScalingConfig::num_workers is -3", "at least one");
 }
 
+static_assert(!std::is_convertible_v<double, ry::WorkerCount> && !std::is_constructible_v<ry::WorkerCount, float>);
+static_assert(std::is_convertible_v<int, ry::WorkerCount>);
+
+TEST_CASE("fit: refuses a number of workers that no machine bears") {
+  refused({.num_workers = 16385}, {}, "ScalingConfig::num_workers is 16385", "16384");
+}
+
 TEST_CASE("fit: refuses times that are not positive, by field") {
   refused({}, {.collective_timeout = 0s}, "RunConfig::collective_timeout is 0 s", "longer than nothing");
   refused({}, {.start_timeout = -1s}, "RunConfig::start_timeout is -1 s", "longer than nothing");

@@ -5,8 +5,12 @@
 
 #include "railyard/core/version.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstdio>
 #include <ctime>
 #include <string>
@@ -14,34 +18,37 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio_ext.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Holds SIGPIPE off this thread, and swallows the one that a write in between has raised.
-class PipeSignalGuard {
+/// Holds the signal that a failing write may raise off this thread, and swallows the one that was raised in between:
+/// SIGPIPE for a closed pipe, SIGXFSZ for a file that is as large as it may become.
+template <int signal>
+class WriteSignalGuard {
  public:
-  PipeSignalGuard() noexcept {
-    ::sigemptyset(&pipe_);
-    ::sigaddset(&pipe_, SIGPIPE);
+  WriteSignalGuard() noexcept {
+    ::sigemptyset(&only_);
+    ::sigaddset(&only_, signal);
     sigset_t pending;
     ::sigpending(&pending);
-    was_pending_ = ::sigismember(&pending, SIGPIPE) == 1;
-    ::pthread_sigmask(SIG_BLOCK, &pipe_, &former_);
+    was_pending_ = ::sigismember(&pending, signal) == 1;
+    ::pthread_sigmask(SIG_BLOCK, &only_, &former_);
   }
-  PipeSignalGuard(const PipeSignalGuard&) = delete;
-  PipeSignalGuard& operator=(const PipeSignalGuard&) = delete;
-  ~PipeSignalGuard() {
+  WriteSignalGuard(const WriteSignalGuard&) = delete;
+  WriteSignalGuard& operator=(const WriteSignalGuard&) = delete;
+  ~WriteSignalGuard() {
     const timespec at_once{};
-    while (!was_pending_ && ::sigtimedwait(&pipe_, nullptr, &at_once) == -1 && errno == EINTR) {
+    while (!was_pending_ && ::sigtimedwait(&only_, nullptr, &at_once) == -1 && errno == EINTR) {
     }
     ::pthread_sigmask(SIG_SETMASK, &former_, nullptr);
   }
 
  private:
-  sigset_t pipe_{};
+  sigset_t only_{};
   sigset_t former_{};
   bool was_pending_ = false;
 };
@@ -69,29 +76,59 @@ class Console {
     return ::ioctl(stream, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80U;
   }
 
-  /// Writes all of text, or returns false. Waits for a slow reader; for a descriptor set to non-blocking, up to 1 s.
-  bool write(int stream, std::string_view text) const {
-    const PipeSignalGuard guard;
-    if (stream == STDOUT_FILENO) std::fflush(stdout);  // what the program itself has printed before comes before
+  /// Writes all of text, or returns false. Waits up to 1 s for a reader that takes nothing, and from then on not at all
+  /// until it takes something again: the supervisor has signals and workers to look after.
+  bool write(int stream, std::string_view text) {
+    if (stream < 0) return false;
+    State& state = states_[stream == error_ ? 1 : 0];
+    const WriteSignalGuard<SIGPIPE> guard;
+    if (stream == STDOUT_FILENO && ::__fpending(stdout) > 0) {  // what the program has printed before comes before
+      if (!is_ready(stream, state)) return false;
+      std::fflush(stdout);
+    }
+    std::string whole;
+    if (state.is_torn) text = whole.append("\n").append(text);
+    const std::size_t size = text.size();
+    auto give_up = Clock::now() + patience;
     while (!text.empty()) {
-      const ssize_t written = ::write(stream, text.data(), text.size());
+      if (!is_ready(stream, state)) break;
+      // A pipe that poll() calls writable has room for a page; more would block.
+      const ssize_t written = ::write(stream, text.data(), std::min<std::size_t>(text.size(), 4096));
       if (written > 0) {
         text.remove_prefix(static_cast<std::size_t>(written));
-      } else if (written == 0 || (errno != EINTR && !(errno == EAGAIN && becomes_writable(stream)))) {
-        return false;
+        give_up = Clock::now() + patience;
+      } else if (written == 0 || (errno != EINTR && errno != EAGAIN) || Clock::now() >= give_up) {
+        break;
       }
     }
-    return true;
+    if (text.size() < size) state.is_torn = !text.empty();
+    return text.empty();
   }
 
  private:
-  static bool becomes_writable(int stream) noexcept {
-    pollfd entry{.fd = stream, .events = POLLOUT, .revents = 0};
-    return ::poll(&entry, 1, 1000) == 1 && (entry.revents & POLLOUT) != 0;
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::seconds patience{1};
+  struct State {
+    bool is_stalled = false;  // the last wait was in vain
+    bool is_torn = false;     // the last line is there in part
+  };
+
+  // Returns whether a write would not block; that also holds where it would fail.
+  static bool is_ready(int stream, State& state) noexcept {
+    const auto give_up = Clock::now() + (state.is_stalled ? Clock::duration{0} : patience);
+    for (;;) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(give_up - Clock::now()).count();
+      pollfd entry{.fd = stream, .events = POLLOUT, .revents = 0};
+      const int count = ::poll(&entry, 1, static_cast<int>(left > 0 ? left : 0));
+      if (count < 0 && errno == EINTR && left > 0) continue;
+      state.is_stalled = count < 1;
+      return count == 1;
+    }
   }
 
   int output_;
   int error_;
+  std::array<State, 2> states_{};  // of output and of error
 };
 
 }  // namespace detail

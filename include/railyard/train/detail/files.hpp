@@ -4,6 +4,7 @@
 
 #include "railyard/train/detail/json.hpp"
 
+#include "railyard/callbacks/detail/console.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/value.hpp"
 
@@ -46,6 +47,7 @@ class LineFile {
 
   /// Appends line and a line feed; opens the file on first use. Returns whether it could.
   bool append(std::string_view line) {
+    const WriteSignalGuard<SIGXFSZ> guard;
     if (file_ < 0) file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (file_ < 0) return note_loss(errno);
     text_.assign(line);
@@ -134,12 +136,19 @@ inline void check_name(const std::string& name) {
   };
   if (storage.empty()) refuse(std::make_error_code(std::errc::invalid_argument));
   std::error_code code;
-  std::filesystem::create_directories(storage, code);
+  const auto folder = std::filesystem::absolute(storage, code);  // a worker or callback may go to another directory
+  if (code) refuse(code);
+  std::filesystem::create_directories(folder, code);
   if (code) refuse(code);
   for (;;) {
     const std::string name = wanted_name.empty() ? unique_name() : wanted_name;
-    const auto path = storage / name;
-    if (::mkdir(path.c_str(), 0777) == 0) return {name, path};
+    const auto path = folder / name;
+    if (::mkdir(path.c_str(), 0777) == 0) {
+      std::filesystem::create_directory(path / "logs", code);
+      if (!code) return {name, path};
+      ::rmdir(path.c_str());
+      refuse(code);
+    }
     if (errno != EEXIST) refuse(std::error_code{errno, std::generic_category()});
     if (!wanted_name.empty()) {
       throw ConfigError{
@@ -169,12 +178,7 @@ class RunDirectory {
   /// These two return what is to be said about it when a file takes a line no more: once for each file.
   [[nodiscard]] std::string append_metrics(const std::string& line) { return append(metrics_, line); }
   [[nodiscard]] std::string append_log(int rank, std::string_view line) {
-    LineFile& log = *logs_[static_cast<std::size_t>(rank)];
-    if (!log.exists()) {
-      std::error_code ignored;  // then opening the log fails, and that is told
-      std::filesystem::create_directory(path_ / "logs", ignored);
-    }
-    return append(log, line);
+    return append(*logs_[static_cast<std::size_t>(rank)], line);
   }
 
   /// The log of a rank, if it has written anything.
@@ -196,6 +200,7 @@ class RunDirectory {
   void remove() const {
     std::error_code ignored;
     std::filesystem::remove(path_ / "run.json", ignored);
+    std::filesystem::remove(path_ / "logs", ignored);
     std::filesystem::remove(path_, ignored);
   }
 

@@ -49,7 +49,7 @@ class Supervision {
         progress_(console, config.progress == Progress::quiet),
         controller_({.num_workers = info_.world_size,
                      // a backend that cannot connect says more about it than we can: it goes first
-                     .start_timeout = config.start_timeout + std::chrono::seconds{1},
+                     .start_timeout = later(config.start_timeout),
                      .stop_grace = config.stop_grace}) {}
 
   /// Runs to the end. Throws: ConfigError if the group cannot be started because of its settings.
@@ -67,6 +67,10 @@ class Supervision {
   }
 
  private:
+  static std::chrono::nanoseconds later(std::chrono::nanoseconds time) {
+    constexpr std::chrono::nanoseconds most = std::chrono::nanoseconds::max() - std::chrono::seconds{1};
+    return std::min(time, most) + std::chrono::seconds{1};
+  }
   [[nodiscard]] double seconds() const { return std::chrono::duration<double>(Clock::now() - called_at_).count(); }
 
   void start_group(const Start& start) {
@@ -233,6 +237,7 @@ class Supervision {
     }
     fields.history = std::move(history_);
     fields.warnings = directory_.warnings();
+    if (std::string text = progress_.warning(); !text.empty()) fields.warnings.push_back(std::move(text));
     fields.warnings.insert(fields.warnings.end(), warnings_.begin(), warnings_.end());
     write_result(fields);
     fields.seconds = seconds();
