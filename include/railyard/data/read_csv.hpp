@@ -6,16 +6,21 @@
 
 #include "railyard/core/error.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <ios>
 #include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -117,6 +122,32 @@ class CsvReader {
   std::size_t record_line_ = 1;
 };
 
+// Text from a file as a message shows it: no control characters, and no more than the eye takes in.
+[[nodiscard]] inline std::string shown(std::string_view text) {
+  constexpr std::size_t most = 60;
+  std::string out;
+  for (const char c : text.substr(0, most)) {
+    const auto code = static_cast<unsigned char>(c);
+    out += code < 0x20 || code == 0x7F ? fmt::format("\\x{:02x}", code) : std::string(1, c);
+  }
+  return text.size() > most ? fmt::format("{}... ({} characters)", out, text.size()) : out;
+}
+
+// Tells a number that is too small for its type from one that is too large, given that it is one of them.
+[[nodiscard]] inline bool is_tiny(std::string_view number) {
+  const std::size_t e = std::min(number.find_first_of("eE"), number.size());
+  const std::string_view digits = number.substr(0, e);
+  std::string_view power = number.substr(std::min(e + 1, number.size()));
+  if (power.starts_with('+')) power.remove_prefix(1);
+  std::int64_t exponent = 0;
+  if (std::from_chars(power.data(), power.data() + power.size(), exponent).ec == std::errc::result_out_of_range) {
+    return power.starts_with('-');
+  }
+  const auto point = static_cast<std::int64_t>(std::min(digits.find('.'), digits.size()));
+  const auto first = static_cast<std::int64_t>(std::min(digits.find_first_of("123456789"), digits.size()));
+  return exponent < first - point;  // the first digit that counts stands behind the point
+}
+
 // Returns the number that the whole text spells, blanks around it aside; from_chars is the same in every locale.
 template <class Number>
 [[nodiscard]] std::optional<Number> number_of(std::string_view text) {
@@ -126,6 +157,12 @@ template <class Number>
   if (text.size() > 1 && text.front() == '+' && text[1] != '-') text.remove_prefix(1);
   Number number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if constexpr (std::is_same_v<Number, float>) {
+    // What is nearer to zero than a float can be is zero, or by way of double the nearest that there is.
+    if (error == std::errc::result_out_of_range && end == text.data() + text.size() && is_tiny(text)) {
+      return static_cast<float>(number_of<double>(text).value_or(0.0));
+    }
+  }
   if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
   return number;
 }
@@ -140,8 +177,16 @@ template <class Number>
                                 std::filesystem::current_path(no_error).string(),
                                 file ? "it is a directory" : std::strerror(code == 0 ? ENOENT : code))};
   }
-  std::string text{std::istreambuf_iterator<char>{file}, std::istreambuf_iterator<char>{}};
-  if (file.bad()) throw DataError{fmt::format("reading \"{}\" failed: {}", path.string(), std::strerror(errno))};
+  const auto fail = [&path](const char* why) {
+    throw DataError{fmt::format("reading \"{}\" failed: {}", path.string(), why)};
+  };
+  std::string text;
+  try {
+    text.assign(std::istreambuf_iterator<char>{file}, std::istreambuf_iterator<char>{});
+  } catch (const std::ios_base::failure& error) {
+    fail(error.what());  // the buffer throws by itself, whatever the stream was told
+  }
+  if (file.bad()) fail(std::strerror(errno));
   return text;
 }
 
@@ -153,17 +198,18 @@ template <class Number>
   for (std::size_t column = 0; column < header.size(); ++column) {
     for (std::size_t other = 0; other < column; ++other) {
       if (header[other] == header[column]) {
-        reader.fail(fmt::format("the header names the column \"{}\" twice", header[column]));
+        reader.fail(fmt::format("the header names the column \"{}\" twice", shown(header[column])));
       }
     }
-    names += (column == 0 ? "\"" : ", \"") + header[column] + '"';
+    if (column < 20) names += (column == 0 ? "\"" : ", \"") + shown(header[column]) + '"';
+    if (column == 20) names += fmt::format(" and {} more", header.size() - column);
     if (header[column] == label) found = column;
   }
   if (!found) {
     reader.fail(
         fmt::format("there is no column \"{}\"; the first line, which must be a header, names: {}. Set .label to "
                     "one of them",
-                    label, names));
+                    shown(label), names));
   }
   if (header.size() < 2) reader.fail("there is no column beside the label's");
   return *found;
@@ -179,15 +225,15 @@ inline void append_record(const CsvReader& reader, const std::vector<std::string
     if (column == label) continue;
     const auto value = number_of<float>(fields[column]);
     if (!value) {
-      reader.fail(fmt::format("column \"{}\" holds \"{}\", which is no number that a float can hold", header[column],
-                              fields[column]));
+      reader.fail(fmt::format("column \"{}\" holds \"{}\", which is no number that a float can hold",
+                              shown(header[column]), shown(fields[column])));
     }
     values.push_back(*value);
   }
   const auto number = number_of<std::int64_t>(fields[label]);
   if (!number) {
     reader.fail(fmt::format("the label's column \"{}\" holds \"{}\", which is no integer: number the classes from 0",
-                            header[label], fields[label]));
+                            shown(header[label]), shown(fields[label])));
   }
   labels.push_back(*number);
 }

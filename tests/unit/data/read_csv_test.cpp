@@ -59,6 +59,23 @@ TEST_CASE("read_csv: names file, line and column of what is no number") {
   CHECK_THROWS_AS(read("a,y\n1e99,2\n"), ry::DataError);
 }
 
+TEST_CASE("read_csv: takes numbers too small for a float as zero or the nearest, and refuses those too large") {
+  const std::string zeros(400, '0');
+  const ry::Table table = read("a,b,c,d,e,y\n1e-40,1e-50,-1e-400, 1E-99999999999999999999 ,0." + zeros + "1,2\n");
+  CHECK(table.row(0)[0] == 1e-40F);
+  for (std::size_t column = 1; column < 5; ++column) CHECK(table.row(0)[column] == 0.0F);
+  for (const std::string huge : {"1e400", "-1e40", "1e99999999999999999999", ("1" + zeros).c_str()}) {
+    CHECK_THROWS_WITH(read("a,y\n" + huge + ",2\n"), ContainsSubstring("column \"a\""));
+  }
+}
+
+TEST_CASE("read_csv: shows control characters and long fields in a message so that they can be read") {
+  CHECK_THROWS_WITH(read(std::string_view("a,y\n1\0z,3\n", 10)),
+                    ContainsSubstring("\"1\\x00z\"") && ContainsSubstring("no number"));
+  CHECK_THROWS_WITH(read("a,y\n" + std::string(5000, 'x') + ",3\n"),
+                    ContainsSubstring("xxx... (5000 characters)\"") && !ContainsSubstring(std::string(61, 'x')));
+}
+
 TEST_CASE("read_csv: refuses what RFC 4180 does not allow") {
   CHECK_THROWS_WITH(read("a,y\n1\n"), ContainsSubstring(":2: the record has 1 fields, the header 2"));
   CHECK_THROWS_WITH(read("a,y\n1,2,3\n"), ContainsSubstring("3 fields"));
@@ -89,4 +106,14 @@ TEST_CASE("read_csv: names path and working directory of a missing file") {
                     ContainsSubstring("no/such.csv") && ContainsSubstring(std::filesystem::current_path().string()) &&
                         ContainsSubstring("No such file"));
   CHECK_THROWS_WITH(ry::read_csv("/tmp", {.label = "y"}), ContainsSubstring("directory"));
+  CHECK_THROWS_AS(ry::read_csv("/tmp", {.label = "y"}), ry::DataError);
+}
+
+TEST_CASE("read_csv: names the file whose reading fails") {
+  try {
+    static_cast<void>(ry::read_csv("/proc/self/mem", {.label = "y"}));
+    FAIL("nothing was thrown");
+  } catch (const ry::DataError& error) {
+    CHECK_THAT(error.what(), ContainsSubstring("/proc/self/mem"));
+  }
 }
