@@ -2,7 +2,6 @@
 // A worker's share of every batch of a dataset. Torch room.
 #pragma once
 
-#include "railyard/torch/detail/gradients.hpp"
 #include "railyard/torch/tensor.hpp"
 
 #include "railyard/core/error.hpp"
@@ -85,7 +84,7 @@ struct LoaderState {
   void advance() {
     batch.reset();
     if (position >= num_samples) return;
-    const Range whole{position, std::min(position + global_batch_size, num_samples)};
+    const Range whole{position, position + std::min(global_batch_size, num_samples - position)};
     const Range mine =
         part_of(whole, static_cast<std::size_t>(worker->rank()), static_cast<std::size_t>(worker->world_size()));
     const bool has_part = mine.size() > 0;
@@ -111,7 +110,6 @@ struct LoaderState {
   }
 
   void announce(std::size_t samples) const {
-    begin_step(*worker);
     worker->samples(samples);
     WorkerPage& page = worker->page();
     page.epoch.store(epoch, std::memory_order_relaxed);
@@ -182,7 +180,8 @@ class Loader {
   [[nodiscard]] std::size_t num_samples() const noexcept { return state_->num_samples; }
   /// Batches of an epoch, equally many for every worker.
   [[nodiscard]] std::size_t num_batches() const noexcept {
-    return (state_->num_samples + state_->global_batch_size - 1) / state_->global_batch_size;
+    const std::size_t full = state_->num_samples / state_->global_batch_size;
+    return full + (state_->num_samples % state_->global_batch_size == 0 ? 0 : 1);
   }
   /// Samples of a full batch, all workers together.
   [[nodiscard]] std::size_t global_batch_size() const noexcept { return state_->global_batch_size; }

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -88,7 +89,12 @@ template <class Example>
         options.global_batch_size, workers, workers));
   }
   if (num_samples == 0) fail("the dataset is empty");
-  return is_global ? options.global_batch_size : options.batch_size_per_worker * workers;
+  if (is_global) return options.global_batch_size;
+  if (options.batch_size_per_worker > std::numeric_limits<std::size_t>::max() / workers) {
+    fail(fmt::format("a batch_size_per_worker of {} times {} workers is more than can be counted: use at most {}",
+                     options.batch_size_per_worker, workers, num_samples));
+  }
+  return options.batch_size_per_worker * workers;
 }
 
 [[nodiscard]] inline Loader make_loader(Worker& worker, Fetch fetch, std::size_t num_samples,

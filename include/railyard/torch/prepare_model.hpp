@@ -135,7 +135,9 @@ inline void seed_apart(Worker& worker) {
 /// The mean is weighted with worker.samples(), which a loader with drives_step sets: a rank with 10 of 30 samples
 /// counts 1/3. A parameter that a rank has not used counts there as a gradient of zero; one that no rank has used keeps
 /// its .grad as it was. Several backward passes add up, as on a single worker. Sparse gradients become dense.
-/// Not averaged: buffers during training, and what torch::autograd::grad() returns.
+/// Not averaged: buffers during training, and what torch::autograd::grad() returns. So BatchNorm normalises over each
+/// worker's own part of a batch and keeps running statistics per worker.
+/// Convert, extend and replace parts of a model before the call, or call again with the model right afterwards.
 /// Cost: per backward pass one small exchange and one as large as the gradients.
 /// Throws: ConfigError on every rank if the ranks' models differ in names, shapes, types or frozen parameters, or are
 /// one object. Example: auto net = ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
@@ -155,13 +157,16 @@ template <class Source>
       }
     }();
     detail::seed_apart(worker);
-    const auto tensors = detail::tensors_of(detail::module_of(worker, model));
+    const torch::nn::Module& module = detail::module_of(worker, model);
+    const auto tensors = detail::tensors_of(module);
     detail::make_equal(worker, tensors);
+    const auto& exchange = detail::gradient_exchange_of(worker);
     for (const auto& named : tensors) {
       if (named.is_parameter && named.tensor.defined()) {
-        detail::average_gradients_of(worker, named.name, named.tensor);
+        detail::GradientExchange::add(exchange, named.name, named.tensor);
       }
     }
+    exchange->watch(module);
     return model;
   }
 }

@@ -4,6 +4,8 @@
 #include "numbered.hpp"
 #include "support/catch.hpp"
 
+#include <limits>
+
 namespace ry = railyard;
 using Catch::ContainsSubstring;
 using test::batches_of;
@@ -32,6 +34,22 @@ TEST_CASE("prepare_loader: batch_size_per_worker is a batch for each worker") {
     EXPECT(loader.global_batch_size() == 6 && loader.num_batches() == 4 && loader.num_samples() == 20);
     EXPECT(numbers_of(*loader.begin()) == Numbers{2 * worker.rank(), 2 * worker.rank() + 1});
   });
+}
+
+TEST_CASE("prepare_loader: takes a huge batch for all samples, and refuses one that cannot be counted") {
+  const std::size_t huge = std::numeric_limits<std::size_t>::max() - 1;
+  test::on_threads(2, [huge](auto& worker) {
+    auto loader = ry::prepare_loader(worker, numbered(20), {.global_batch_size = huge});
+    EXPECT(loader.num_batches() == 1);
+    EXPECT(batches_of(worker, loader).size() == 1);
+    auto halves = ry::prepare_loader(worker, numbered(20), {.batch_size_per_worker = huge / 2});
+    EXPECT(halves.num_batches() == 1);
+  });
+  CHECK_THAT(test::error_of(3,
+                            [huge](auto& worker) {
+                              auto loader = ry::prepare_loader(worker, numbered(4), {.batch_size_per_worker = huge});
+                            }),
+             ContainsSubstring("batch_size_per_worker") && ContainsSubstring("at most 4"));
 }
 
 TEST_CASE("prepare_loader: takes tables, LibTorch datasets, mapped ones and such without target") {

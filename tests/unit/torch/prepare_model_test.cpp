@@ -219,6 +219,77 @@ TEST_CASE("prepare_model: a step after .to() is averaged again") {
   });
 }
 
+TEST_CASE("prepare_model: a step after .to() is averaged with samples() alone, too") {
+  test::on_threads(2, [](auto& worker) {
+    auto net = make_weights(worker);
+    net->to(torch::kDouble);
+    worker.samples(1);
+    (net->w.sum() * (worker.rank() == 0 ? 1.0 : 3.0)).backward();
+    EXPECT(is_close(net->w.grad(), {2, 2, 2}));
+    net->to(torch::kFloat);
+    net = ry::prepare_model(worker, net);
+    net->zero_grad();
+    worker.samples(1);
+    (net->w.sum() * (worker.rank() == 0 ? 1.0 : 3.0)).backward();
+    EXPECT(is_close(net->w.grad(), {2, 2, 2}));
+  });
+}
+
+TEST_CASE("prepare_model: refuses a model that is converted once training has begun") {
+  CHECK_THAT(test::error_of(2,
+                            [](auto& worker) {
+                              auto net = make_weights(worker);
+                              worker.samples(1);
+                              net->to(torch::kDouble);  // takes the hooks away, so backward() exchanges nothing
+                              net->w.sum().backward();
+                              worker.samples(1);
+                            }),
+             ContainsSubstring("\"w\"") && ContainsSubstring("before prepare_model()"));
+  CHECK_THAT(test::error_of(2,
+                            [](auto& worker) {
+                              auto net = make_weights(worker);
+                              worker.samples(1);
+                              net->v.set_data(net->v.to(torch::kDouble));
+                              (net->w.sum() + net->v.sum()).backward();
+                            }),
+             ContainsSubstring("\"v\""));
+}
+
+TEST_CASE("prepare_model: refuses parameters that came into the model later, until it is prepared again") {
+  const auto replace_second = [](auto& worker, bool prepare_again) {
+    auto net = ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
+    net->second = net->replace_module("second", torch::nn::Linear(8, 3));
+    if (prepare_again) net = ry::prepare_model(worker, net);
+    worker.samples(1);
+    net->forward(torch::full({1, 6}, worker.rank() + 1.0)).sum().backward();
+    const auto gradients = ry::all_gather(worker, net->second->weight.grad());
+    EXPECT(torch::equal(gradients[0], gradients[1]));
+  };
+  CHECK_THAT(test::error_of(2, [&](auto& worker) { replace_second(worker, false); }),
+             ContainsSubstring("\"second.weight\"") && ContainsSubstring("prepare_model(worker, model) again"));
+  test::on_processes(2, [&](auto& worker) { replace_second(worker, true); });
+}
+
+TEST_CASE("prepare_model: names backward() where ranks do not call it equally often") {
+  std::string message;
+  std::string operation;
+  static_cast<void>(test::error_of(2, [&](auto& worker) {
+    auto net = make_weights(worker);
+    worker.samples(1);
+    if (worker.rank() == 1) return worker.barrier();
+    try {
+      net->w.sum().backward();
+    } catch (const ry::CollectiveError& error) {
+      message = error.what();
+      operation = error.operation();
+      throw;
+    }
+  }));
+  CHECK_THAT(message,
+             ContainsSubstring("backward() on rank 0/2 exchanges gradients") && ContainsSubstring("equally often"));
+  CHECK_THAT(operation, ContainsSubstring("all_reduce"));
+}
+
 TEST_CASE("prepare_model: averages gradients of any layout (FAULTS D25)") {
   test::on_threads(2, [](auto& worker) {
     auto conv = ry::prepare_model(worker, [] {

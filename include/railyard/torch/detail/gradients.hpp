@@ -16,6 +16,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +25,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -47,20 +49,37 @@ class GradientExchange {
   GradientExchange(const GradientExchange&) = delete;
   GradientExchange& operator=(const GradientExchange&) = delete;
 
-  // Takes a parameter in. One that is known already, such as a tied one, is left alone.
+  // Takes a model's parameter in. One that is known already, such as a tied one, is hooked anew if need be.
   static void add(const std::shared_ptr<GradientExchange>& self, const std::string& name, const at::Tensor& parameter) {
-    for (const Slot& slot : self->slots_) {
-      if (slot.parameter.is_same(parameter)) return;
+    if (self->known_.insert(parameter.unsafeGetTensorImpl()).second) {
+      self->slots_.push_back({.name = name, .parameter = parameter});
+      hook(self, self->slots_.size() - 1);
+      return;
     }
-    self->slots_.push_back({.name = name, .parameter = parameter});
-    hook(self, self->slots_.size() - 1);
+    for (std::size_t index = 0; index < self->slots_.size(); ++index) {
+      Slot& slot = self->slots_[index];
+      if (!slot.parameter.is_same(parameter)) continue;
+      slot.has_begun = false;
+      if (has_lost_hook(slot)) hook(self, index);
+    }
   }
 
-  // Hooks anew what .to(dtype or device) has given another accumulator: training would go on without averaging.
-  static void rehook(const std::shared_ptr<GradientExchange>& self) {
+  // Watches a model whose parameters have been added, for as long as it lives.
+  void watch(const torch::nn::Module& module) { modules_.push_back(module.weak_from_this()); }
+
+  // Makes sure, before a step, that its backward pass will reach every parameter of every model. .to(dtype or device)
+  // takes a parameter's hook away. Before the first step it is hooked anew; later nobody can tell what has gone by.
+  static void begin_step(const std::shared_ptr<GradientExchange>& self) {
     for (std::size_t index = 0; index < self->slots_.size(); ++index) {
-      const Slot& slot = self->slots_[index];
-      if (torch::autograd::impl::try_get_grad_accumulator(slot.parameter) != slot.accumulator) hook(self, index);
+      Slot& slot = self->slots_[index];
+      if (has_lost_hook(slot)) {
+        if (slot.has_begun) self->refuse_converted(slot);
+        hook(self, index);
+      }
+      slot.has_begun = true;
+    }
+    for (const auto& weak : self->modules_) {
+      if (const auto module = weak.lock()) self->check_known(*module, "");
     }
   }
 
@@ -72,6 +91,7 @@ class GradientExchange {
     at::Tensor parameter{};
     NodePointer accumulator{};  // LibTorch itself keeps it only as long as a graph refers to it
     bool used = false;          // in the pass that is under way
+    bool has_begun = false;     // a step, since it was prepared
   };
 
   // Lives as long as the pass's callback is queued: a pass that has thrown leaves an expired one behind.
@@ -94,6 +114,33 @@ class GradientExchange {
     std::weak_ptr<GradientExchange> exchange_;
     std::size_t index_;
   };
+
+  [[nodiscard]] static bool has_lost_hook(const Slot& slot) {
+    return torch::autograd::impl::try_get_grad_accumulator(slot.parameter) != slot.accumulator;
+  }
+
+  [[noreturn]] void refuse_converted(const Slot& slot) const {
+    throw ConfigError{
+        fmt::format("the parameter \"{}\" of a prepared model was converted, now to {}, after training had begun on "
+                    "rank {}/{}: its gradients may have gone unaveraged. Convert the model before prepare_model(), or "
+                    "call prepare_model(worker, model) again right after converting it",
+                    slot.name, shape_of(slot.parameter), worker_->rank(), worker_->world_size())};
+  }
+
+  // Walks by itself, for named_parameters() of the whole would put all names together in every step.
+  void check_known(const torch::nn::Module& module, const std::string& path) const {
+    const auto own = module.named_parameters(/*recurse=*/false);
+    for (const auto& item : own) {
+      if (known_.contains(item.value().unsafeGetTensorImpl())) continue;
+      throw ConfigError{
+          fmt::format("the parameter \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so its "
+                      "gradients would not be averaged: build the model before prepare_model(), or call "
+                      "prepare_model(worker, model) again after changing it",
+                      path + item.key(), worker_->rank(), worker_->world_size())};
+    }
+    const auto children = module.named_children();
+    for (const auto& child : children) check_known(*child.value(), path + child.key() + ".");
+  }
 
   static void hook(const std::shared_ptr<GradientExchange>& self, std::size_t index) {
     Slot& slot = self->slots_[index];
@@ -125,7 +172,7 @@ class GradientExchange {
       self->pass_ = pass;
       torch::autograd::Engine::get_default_engine().queue_callback([self, pass] {
         self->pass_.reset();
-        self->exchange();
+        self->exchange_or_explain();
       });
     }
     if (has_gradient) self->slots_[index].used = true;
@@ -151,8 +198,24 @@ class GradientExchange {
     return {numbers[0], numbers[1], {numbers.begin() + 2, numbers.end()}};
   }
 
+  // The collective that has failed is none that the user has called.
+  void exchange_or_explain() {
+    try {
+      exchange();
+    } catch (const CollectiveError& error) {
+      throw CollectiveError{
+          error.operation(), error.rank(), error.blamed(),
+          fmt::format("backward() on rank {}/{} exchanges gradients and could not finish: {}. All ranks must call "
+                      "backward() equally often; a loss that uses no prepared parameter counts as not calling it",
+                      worker_->rank(), worker_->world_size(), error.what())};
+    }
+  }
+
   void exchange() {
     const at::NoGradGuard no_grad;
+    for (const Slot& slot : slots_) {
+      if (has_lost_hook(slot)) refuse_converted(slot);
+    }
     const Summary summary = summarise();
     check(summary);
     if (worker_->world_size() == 1) return;
@@ -248,6 +311,8 @@ class GradientExchange {
 
   Worker* worker_;
   std::vector<Slot> slots_{};
+  std::unordered_set<const void*> known_{};  // the parameters of slots_, which keeps them alive
+  std::vector<std::weak_ptr<const torch::nn::Module>> modules_{};
   std::weak_ptr<Pass> pass_{};
   std::mutex mutex_{};
 };
@@ -258,15 +323,15 @@ struct Gradients {
   std::shared_ptr<GradientExchange> exchange{};
 };
 
-inline void average_gradients_of(Worker& worker, const std::string& name, const at::Tensor& parameter) {
+[[nodiscard]] inline const std::shared_ptr<GradientExchange>& gradient_exchange_of(Worker& worker) {
   auto& gradients = worker.extension<Gradients>();
-  if (!gradients.exchange) gradients.exchange = std::make_shared<GradientExchange>(worker);
-  GradientExchange::add(gradients.exchange, name, parameter);
-}
-
-// To be called before the forward pass of a step.
-inline void begin_step(Worker& worker) {
-  if (const auto& exchange = worker.extension<Gradients>().exchange) GradientExchange::rehook(exchange);
+  if (!gradients.exchange) {
+    gradients.exchange = std::make_shared<GradientExchange>(worker);
+    worker.on_samples([weak = std::weak_ptr{gradients.exchange}] {
+      if (const auto exchange = weak.lock()) GradientExchange::begin_step(exchange);
+    });
+  }
+  return gradients.exchange;
 }
 
 }  // namespace detail
