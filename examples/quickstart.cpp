@@ -6,6 +6,8 @@
 
 #include <torch/torch.h>
 
+#include <fmt/format.h>
+
 namespace ry = railyard;
 
 struct Net : torch::nn::Module {
@@ -49,14 +51,12 @@ void train(ry::Worker& worker, const ry::Table& training_set, const ry::Table& t
   }
 }
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   const std::string path = argc > 1 ? argv[1] : "examples/data/digits.csv";
-  const auto [training_set, test_set] = ry::split(ry::read_csv(path, {.label = "digit"}), {0.8, 0.2}, /*seed=*/1);
+  const auto parts = ry::split(ry::read_csv(path, {.label = "digit"}), {0.8, 0.2}, /*seed=*/1);
 
   ry::Trainer<ry::Gloo, ry::Processes> trainer{
-      [&, &training = training_set, &test = test_set](auto& worker) { train(worker, training, test); },
-      {.num_workers = 2},
-      {.seed = 1}};
+      [&](ry::Worker& worker) { train(worker, parts[0], parts[1]); }, {.num_workers = 2}, {.seed = 1}};
   const ry::Result result = trainer.fit();
   if (!result) {
     fmt::print(stderr, "{}\n", result.error());
@@ -65,4 +65,7 @@ int main(int argc, char** argv) {
   fmt::print("trained {} workers in {:.1f} s; metrics and logs are in {}\n", result.world_size(), result.seconds(),
              result.path().string());
   fmt::print("test accuracy {:.2f}\n", result.metrics().at("accuracy").number());
+} catch (const ry::Error& error) {  // a setting or a file that cannot be right, before anything was started
+  fmt::print(stderr, "{}\n", error.what());
+  return 1;
 }

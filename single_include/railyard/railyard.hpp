@@ -794,8 +794,10 @@ concept HearsEnd = requires(C& callback, const RunEnd& end) {
 /// Is told about a run, in the process that called fit() and on that thread: any subset of on_start(RunInfo),
 /// on_report(Report) and on_end(RunEnd), at least one of them. on_report may return a Next to end the run early.
 ///
-/// A report is told when all ranks have made it. Should a rank be 64 reports ahead of another, or the run end before,
-/// it is told without the missing ranks: by_rank has nothing there.
+/// A report is told when all ranks have made it, and never without rank 0's metrics before the run ends. It is told
+/// without the missing ranks, by_rank has nothing there, if rank 0 has made the next one and they have never reported
+/// at all (only rank 0 reports), or if rank 0 is 64 reports ahead of them, or if the run ends before. Metrics of a rank
+/// that is 1024 reports ahead of rank 0 are not kept for callbacks.
 ///
 /// Laws: on_start comes first and once, on_end last and once, also when the run fails; reports come in order. An
 /// exception out of a callback ends the run, and Result::error names the callback's hook.
@@ -871,8 +873,12 @@ static_assert(Stateful<Mean>);
 // The concept of how workers come to be, and the two ends between a worker and its supervisor. Core room.
 
 #include <atomic>
+#include <cstdlib>
 #include <exception>
 #include <functional>
+#include <typeinfo>
+
+#include <cxxabi.h>
 
 namespace railyard::inline v0_1 {
 
@@ -929,19 +935,69 @@ struct WorkerExit {
   bool is_consequence = false;  ///< a CollectiveError: most likely another rank failed before
 };
 
-/// Returns how a worker ended whose body threw the exception.
+namespace detail {
+
+[[nodiscard]] inline std::string demangled(const std::type_info& type) {
+  int status = 0;
+  char* text = abi::__cxa_demangle(type.name(), nullptr, nullptr, &status);
+  std::string name = status == 0 && text != nullptr ? text : type.name();
+  std::free(text);
+  return name;
+}
+
+// LibTorch puts a backtrace of C++ frames after its message: nothing that helps, and longer than all the rest.
+[[nodiscard]] inline std::string without_backtrace(std::string_view message) {
+  return std::string{message.substr(0, message.find("\nException raised from"))};
+}
+
+[[nodiscard]] inline std::string text_of(const std::exception_ptr& exception, int depth = 0);
+
+// Also tells of the exceptions that std::throw_with_nested has put below this one.
+[[nodiscard]] inline std::string text_of(const std::exception& error, int depth) {
+  const char* what = error.what();
+  std::string text = what == nullptr ? std::string{} : without_backtrace(what);
+  if (text.empty()) text = demangled(typeid(error));
+  const auto* nested = dynamic_cast<const std::nested_exception*>(&error);
+  constexpr int most = 16;
+  if (nested != nullptr && nested->nested_ptr() && depth < most) {
+    text += "; because: " + text_of(nested->nested_ptr(), depth + 1);
+  }
+  return text;
+}
+
+/// Returns what an exception of any type says.
+[[nodiscard]] inline std::string text_of(const std::exception_ptr& exception, int depth) {
+  if (!exception) return "its thread was ended by pthread_exit() or by a cancellation";
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& error) {
+    return text_of(error, depth);
+  } catch (const std::string& text) {
+    return text.empty() ? "an empty std::string" : text;
+  } catch (const char* text) {
+    return text == nullptr || *text == 0 ? "an empty const char*" : text;
+  } catch (int number) {
+    return std::to_string(number);
+  } catch (long number) {
+    return std::to_string(number);
+  } catch (...) {
+    const std::type_info* type = abi::__cxa_current_exception_type();
+    return "an exception of type " + (type == nullptr ? std::string{"unknown to C++"} : demangled(*type));
+  }
+}
+
+}  // namespace detail
+
+/// Returns how a worker ended whose body threw the exception; none if its thread was unwound without one.
 [[nodiscard]] inline WorkerExit exit_of(const std::exception_ptr& exception) {
-  WorkerExit exit{.kind = WorkerExit::Kind::threw};
+  WorkerExit exit{.kind = WorkerExit::Kind::threw, .message = detail::text_of(exception)};
+  if (!exception) return exit;
   try {
     std::rethrow_exception(exception);
   } catch (const CollectiveError& error) {
-    exit.message = error.what();
     exit.blamed = error.blamed();
     exit.is_consequence = true;
-  } catch (const std::exception& error) {
-    exit.message = error.what();
-  } catch (...) {
-    exit.message = "an exception that is not derived from std::exception";
+  } catch (...) {  // its text is all there is to it
   }
   return exit;
 }
@@ -1034,34 +1090,37 @@ concept Scaling = std::default_initializable<S> && requires(S& scaling, const Gr
 
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio_ext.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Holds SIGPIPE off this thread, and swallows the one that a write in between has raised.
-class PipeSignalGuard {
+/// Holds the signal that a failing write may raise off this thread, and swallows the one that was raised in between:
+/// SIGPIPE for a closed pipe, SIGXFSZ for a file that is as large as it may become.
+template <int signal>
+class WriteSignalGuard {
  public:
-  PipeSignalGuard() noexcept {
-    ::sigemptyset(&pipe_);
-    ::sigaddset(&pipe_, SIGPIPE);
+  WriteSignalGuard() noexcept {
+    ::sigemptyset(&only_);
+    ::sigaddset(&only_, signal);
     sigset_t pending;
     ::sigpending(&pending);
-    was_pending_ = ::sigismember(&pending, SIGPIPE) == 1;
-    ::pthread_sigmask(SIG_BLOCK, &pipe_, &former_);
+    was_pending_ = ::sigismember(&pending, signal) == 1;
+    ::pthread_sigmask(SIG_BLOCK, &only_, &former_);
   }
-  PipeSignalGuard(const PipeSignalGuard&) = delete;
-  PipeSignalGuard& operator=(const PipeSignalGuard&) = delete;
-  ~PipeSignalGuard() {
+  WriteSignalGuard(const WriteSignalGuard&) = delete;
+  WriteSignalGuard& operator=(const WriteSignalGuard&) = delete;
+  ~WriteSignalGuard() {
     const timespec at_once{};
-    while (!was_pending_ && ::sigtimedwait(&pipe_, nullptr, &at_once) == -1 && errno == EINTR) {
+    while (!was_pending_ && ::sigtimedwait(&only_, nullptr, &at_once) == -1 && errno == EINTR) {
     }
     ::pthread_sigmask(SIG_SETMASK, &former_, nullptr);
   }
 
  private:
-  sigset_t pipe_{};
+  sigset_t only_{};
   sigset_t former_{};
   bool was_pending_ = false;
 };
@@ -1089,29 +1148,59 @@ class Console {
     return ::ioctl(stream, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80U;
   }
 
-  /// Writes all of text, or returns false. Waits for a slow reader; for a descriptor set to non-blocking, up to 1 s.
-  bool write(int stream, std::string_view text) const {
-    const PipeSignalGuard guard;
-    if (stream == STDOUT_FILENO) std::fflush(stdout);  // what the program itself has printed before comes before
+  /// Writes all of text, or returns false. Waits up to 1 s for a reader that takes nothing, and from then on not at all
+  /// until it takes something again: the supervisor has signals and workers to look after.
+  bool write(int stream, std::string_view text) {
+    if (stream < 0) return false;
+    State& state = states_[stream == error_ ? 1 : 0];
+    const WriteSignalGuard<SIGPIPE> guard;
+    if (stream == STDOUT_FILENO && ::__fpending(stdout) > 0) {  // what the program has printed before comes before
+      if (!is_ready(stream, state)) return false;
+      std::fflush(stdout);
+    }
+    std::string whole;
+    if (state.is_torn) text = whole.append("\n").append(text);
+    const std::size_t size = text.size();
+    auto give_up = Clock::now() + patience;
     while (!text.empty()) {
-      const ssize_t written = ::write(stream, text.data(), text.size());
+      if (!is_ready(stream, state)) break;
+      // A pipe that poll() calls writable has room for a page; more would block.
+      const ssize_t written = ::write(stream, text.data(), std::min<std::size_t>(text.size(), 4096));
       if (written > 0) {
         text.remove_prefix(static_cast<std::size_t>(written));
-      } else if (written == 0 || (errno != EINTR && !(errno == EAGAIN && becomes_writable(stream)))) {
-        return false;
+        give_up = Clock::now() + patience;
+      } else if (written == 0 || (errno != EINTR && errno != EAGAIN) || Clock::now() >= give_up) {
+        break;
       }
     }
-    return true;
+    if (text.size() < size) state.is_torn = !text.empty();
+    return text.empty();
   }
 
  private:
-  static bool becomes_writable(int stream) noexcept {
-    pollfd entry{.fd = stream, .events = POLLOUT, .revents = 0};
-    return ::poll(&entry, 1, 1000) == 1 && (entry.revents & POLLOUT) != 0;
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::seconds patience{1};
+  struct State {
+    bool is_stalled = false;  // the last wait was in vain
+    bool is_torn = false;     // the last line is there in part
+  };
+
+  // Returns whether a write would not block; that also holds where it would fail.
+  static bool is_ready(int stream, State& state) noexcept {
+    const auto give_up = Clock::now() + (state.is_stalled ? Clock::duration{0} : patience);
+    for (;;) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(give_up - Clock::now()).count();
+      pollfd entry{.fd = stream, .events = POLLOUT, .revents = 0};
+      const int count = ::poll(&entry, 1, static_cast<int>(left > 0 ? left : 0));
+      if (count < 0 && errno == EINTR && left > 0) continue;
+      state.is_stalled = count < 1;
+      return count == 1;
+    }
   }
 
   int output_;
   int error_;
+  std::array<State, 2> states_{};  // of output and of error
 };
 
 }  // namespace detail
@@ -1155,7 +1244,6 @@ namespace detail {
 // Shows on standard error how far a run is, and lets the workers' own output through. Callbacks room.
 
 #include <cmath>
-#include <cstdlib>
 #include <deque>
 
 namespace railyard::inline v0_1 {
@@ -1215,11 +1303,20 @@ class ProgressLine {
     const int stream = is_error ? console_.error() : console_.output();
     const bool must_redraw = is_drawn_ && detail::Console::is_terminal(stream);
     if (must_redraw) erase();
-    console_.write(stream, std::string{line} + '\n');
+    if (!console_.write(stream, std::string{line} + '\n')) ++num_dropped_;
     if (must_redraw) redraw();
   }
 
-  /// Returns the line without any control of the terminal. Example: "epoch 3 45% | loss 0.31 | 5120 samples/s".
+  /// Says how many lines nobody took; empty if none.
+  [[nodiscard]] std::string warning() const {
+    if (num_dropped_ == 0) return {};
+    return fmt::format(
+        "{} line(s) could not be written to standard output or standard error: closed, or not read for "
+        "1 s; what workers print is in the logs",
+        num_dropped_);
+  }
+
+  /// Returns the line without any control of the terminal. Example: "epoch 3 45% | 5120 samples/s | 9 s | loss 0.31".
   [[nodiscard]] std::string text(const ProgressState& state) const {
     std::string line;
     const auto add = [&line](const std::string& part) { line += (line.empty() ? "" : " | ") + part; };
@@ -1230,10 +1327,6 @@ class ProgressLine {
     } else if (report_ >= 0) {
       add(fmt::format("report {}", report_));
     }
-    for (const auto& [name, value] : metrics_) {
-      if (name == "epoch" && state.epoch >= 0) continue;
-      add(fmt::format("{} {}", name, detail::short_text(value)));
-    }
     const double rate = samples_per_second();
     if (rate > 0) add(fmt::format("{:.0f} samples/s", rate));
     if (rate > 0 && state.epoch_size > state.epoch_done) {
@@ -1242,6 +1335,11 @@ class ProgressLine {
     }
     if (state.alive > 0) add(fmt::format("{}/{} workers", state.alive, state.world_size));
     add(duration_text(state.seconds));
+    // Last, because nobody knows how many there are: what comes before them is always to be seen.
+    for (const auto& [name, value] : metrics_) {
+      if (name == "epoch" && state.epoch >= 0) continue;
+      add(fmt::format("{} {}", name, detail::short_text(value)));
+    }
     return line;
   }
 
@@ -1325,6 +1423,7 @@ class ProgressLine {
   bool is_drawn_ = false;   // the line stands on the terminal now
   double shown_at_ = 0;
   std::string line_{};
+  std::uint64_t num_dropped_ = 0;  // lines that could not be printed
   std::deque<std::pair<double, std::uint64_t>> marks_{};
 };
 
@@ -1420,6 +1519,15 @@ struct Signature {
       break;
   }
   return "barrier()";
+}
+
+/// Says which two ranks called different things, and what to do about it.
+[[nodiscard]] inline std::string disagreement(int one, std::string_view call_of_one, int other,
+                                              std::string_view call_of_other) {
+  return fmt::format(
+      "rank {} called {}, rank {} {}; all ranks must call the same collectives with the same sizes in the same order "
+      "(worker.mean(), should_stop() and backward() call some as well)",
+      one, call_of_one, other, call_of_other);
 }
 
 /// Returns "rank 1", "ranks 1 and 3", "ranks 1, 3 and 4".
@@ -1777,7 +1885,7 @@ class Checked {
 
   [[noreturn]] void lose(const detail::Signature& own, int a, const detail::Signature& of_a, int b,
                          const detail::Signature& of_b) {
-    failure_ = fmt::format("rank {} called {}, rank {} {}", a, detail::describe(of_a), b, detail::describe(of_b));
+    failure_ = detail::disagreement(a, detail::describe(of_a), b, detail::describe(of_b));
     blamed_ = {std::min(a, b), std::max(a, b)};
     throw_failure(own, "");
   }
@@ -2036,7 +2144,7 @@ class LocalHub {
   }
 
   [[nodiscard]] static std::string mismatch_text(int a, const Signature& of_a, int b, const Signature& of_b) {
-    return fmt::format("rank {} called {}, rank {} {}", a, describe(of_a), b, describe(of_b));
+    return disagreement(a, describe(of_a), b, describe(of_b));
   }
 
   void fail(std::vector<int> blamed, std::string text) {
@@ -2687,6 +2795,7 @@ template <std::size_t N>
 
 #include <charconv>
 #include <fstream>
+#include <ios>
 #include <iterator>
 #include <system_error>
 
@@ -2786,6 +2895,32 @@ class CsvReader {
   std::size_t record_line_ = 1;
 };
 
+// Text from a file as a message shows it: no control characters, and no more than the eye takes in.
+[[nodiscard]] inline std::string shown(std::string_view text) {
+  constexpr std::size_t most = 60;
+  std::string out;
+  for (const char c : text.substr(0, most)) {
+    const auto code = static_cast<unsigned char>(c);
+    out += code < 0x20 || code == 0x7F ? fmt::format("\\x{:02x}", code) : std::string(1, c);
+  }
+  return text.size() > most ? fmt::format("{}... ({} characters)", out, text.size()) : out;
+}
+
+// Tells a number that is too small for its type from one that is too large, given that it is one of them.
+[[nodiscard]] inline bool is_tiny(std::string_view number) {
+  const std::size_t e = std::min(number.find_first_of("eE"), number.size());
+  const std::string_view digits = number.substr(0, e);
+  std::string_view power = number.substr(std::min(e + 1, number.size()));
+  if (power.starts_with('+')) power.remove_prefix(1);
+  std::int64_t exponent = 0;
+  if (std::from_chars(power.data(), power.data() + power.size(), exponent).ec == std::errc::result_out_of_range) {
+    return power.starts_with('-');
+  }
+  const auto point = static_cast<std::int64_t>(std::min(digits.find('.'), digits.size()));
+  const auto first = static_cast<std::int64_t>(std::min(digits.find_first_of("123456789"), digits.size()));
+  return exponent < first - point;  // the first digit that counts stands behind the point
+}
+
 // Returns the number that the whole text spells, blanks around it aside; from_chars is the same in every locale.
 template <class Number>
 [[nodiscard]] std::optional<Number> number_of(std::string_view text) {
@@ -2795,6 +2930,12 @@ template <class Number>
   if (text.size() > 1 && text.front() == '+' && text[1] != '-') text.remove_prefix(1);
   Number number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if constexpr (std::is_same_v<Number, float>) {
+    // What is nearer to zero than a float can be is zero, or by way of double the nearest that there is.
+    if (error == std::errc::result_out_of_range && end == text.data() + text.size() && is_tiny(text)) {
+      return static_cast<float>(number_of<double>(text).value_or(0.0));
+    }
+  }
   if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
   return number;
 }
@@ -2809,8 +2950,16 @@ template <class Number>
                                 std::filesystem::current_path(no_error).string(),
                                 file ? "it is a directory" : std::strerror(code == 0 ? ENOENT : code))};
   }
-  std::string text{std::istreambuf_iterator<char>{file}, std::istreambuf_iterator<char>{}};
-  if (file.bad()) throw DataError{fmt::format("reading \"{}\" failed: {}", path.string(), std::strerror(errno))};
+  const auto fail = [&path](const char* why) {
+    throw DataError{fmt::format("reading \"{}\" failed: {}", path.string(), why)};
+  };
+  std::string text;
+  try {
+    text.assign(std::istreambuf_iterator<char>{file}, std::istreambuf_iterator<char>{});
+  } catch (const std::ios_base::failure& error) {
+    fail(error.what());  // the buffer throws by itself, whatever the stream was told
+  }
+  if (file.bad()) fail(std::strerror(errno));
   return text;
 }
 
@@ -2822,17 +2971,18 @@ template <class Number>
   for (std::size_t column = 0; column < header.size(); ++column) {
     for (std::size_t other = 0; other < column; ++other) {
       if (header[other] == header[column]) {
-        reader.fail(fmt::format("the header names the column \"{}\" twice", header[column]));
+        reader.fail(fmt::format("the header names the column \"{}\" twice", shown(header[column])));
       }
     }
-    names += (column == 0 ? "\"" : ", \"") + header[column] + '"';
+    if (column < 20) names += (column == 0 ? "\"" : ", \"") + shown(header[column]) + '"';
+    if (column == 20) names += fmt::format(" and {} more", header.size() - column);
     if (header[column] == label) found = column;
   }
   if (!found) {
     reader.fail(
         fmt::format("there is no column \"{}\"; the first line, which must be a header, names: {}. Set .label to "
                     "one of them",
-                    label, names));
+                    shown(label), names));
   }
   if (header.size() < 2) reader.fail("there is no column beside the label's");
   return *found;
@@ -2848,15 +2998,15 @@ inline void append_record(const CsvReader& reader, const std::vector<std::string
     if (column == label) continue;
     const auto value = number_of<float>(fields[column]);
     if (!value) {
-      reader.fail(fmt::format("column \"{}\" holds \"{}\", which is no number that a float can hold", header[column],
-                              fields[column]));
+      reader.fail(fmt::format("column \"{}\" holds \"{}\", which is no number that a float can hold",
+                              shown(header[column]), shown(fields[column])));
     }
     values.push_back(*value);
   }
   const auto number = number_of<std::int64_t>(fields[label]);
   if (!number) {
     reader.fail(fmt::format("the label's column \"{}\" holds \"{}\", which is no integer: number the classes from 0",
-                            header[label], fields[label]));
+                            shown(header[label]), shown(fields[label])));
   }
   labels.push_back(*number);
 }
@@ -5162,10 +5312,11 @@ class AnyCallback {
 //
 //   phase      what happens                                                 next phase
 //   checking   settings and storage are looked at, nothing runs             starting: begin()
-//   starting   workers come to be and connect                               running:  every rank has joined
+//   starting   workers come to be and connect                               running:  every rank has started
 //   running    the training function runs                                   stopping: a signal
 //   stopping   workers were asked to stop and have stop_grace to do so      ending:   grace over, second signal
 //   ending     every wait was ended; who is left after stop_grace is killed finished
+//              (after 1 s at most if stop_grace has passed in stopping)
 //   finished   no worker is left (or none can be waited for any longer)
 //
 // From starting, running and stopping a failure leads to ending, and the exit of the last rank leads to finished.
@@ -5212,9 +5363,9 @@ class Controller {
     limit_ = after(now, settings_.start_timeout);
   }
 
-  void on_joined(int rank) {
-    ranks_[index(rank)].has_joined = true;
-    const bool all = std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& one) { return one.has_joined; });
+  void on_started(int rank) {
+    ranks_[index(rank)].has_started = true;
+    const bool all = std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& one) { return one.has_started; });
     if (phase_ == Phase::starting && all) {
       phase_ = Phase::running;
       limit_ = Time::max();
@@ -5274,8 +5425,11 @@ class Controller {
     switch (phase_) {
       case Phase::starting:
         return fail(late_start(), now);
-      case Phase::stopping:
-        return end(now);
+      case Phase::stopping: {  // they have had their grace: only a moment more for waits to end
+        Orders orders = end(now);
+        limit_ = after(now, std::min<std::chrono::nanoseconds>(settings_.stop_grace, std::chrono::seconds{1}));
+        return orders;
+      }
       case Phase::ending:
         if (is_killed_) {
           phase_ = Phase::finished;
@@ -5329,7 +5483,7 @@ class Controller {
 
  private:
   struct Rank {
-    bool has_joined = false;
+    bool has_started = false;
     std::optional<WorkerExit> exit{};
   };
 
@@ -5369,6 +5523,7 @@ class Controller {
         return fmt::format("called exit({}) before its training function had returned{}{}", exit.code,
                            exit.message.empty() ? "" : ": ", exit.message);
       case WorkerExit::Kind::signalled:
+        if (exit.message.find(signal_name(exit.code)) != std::string::npos) return "was " + exit.message;
         return fmt::format("was ended by signal {} ({}){}{}", exit.code, signal_name(exit.code),
                            exit.message.empty() ? "" : ": ", exit.message);
     }
@@ -5412,7 +5567,7 @@ class Controller {
     std::string missing;
     int first = -1;
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      if (ranks_[i].has_joined) continue;
+      if (ranks_[i].has_started) continue;
       if (first < 0) {
         first = static_cast<int>(i);
       } else {
@@ -5447,10 +5602,10 @@ namespace railyard::inline v0_1 {
 
 /// Says where the time of a run went. Units: seconds.
 struct Timings {
-  double start = 0;     ///< from the call of fit() until every worker existed, about to call the training function
-  double joined = 0;    ///< from the call of fit() until every worker had joined the group
-  double training = 0;  ///< from `start` until the last worker had ended
-  double teardown = 0;  ///< from then until fit() returned
+  double start = 0;       ///< from the call of fit() until every worker existed
+  double first_line = 0;  ///< from the call of fit() until every worker was about to call the training function
+  double training = 0;    ///< from then until the last worker had ended
+  double teardown = 0;    ///< from then until fit() returned
 };
 
 /// Holds the fields of a Result while it is put together.
@@ -5551,6 +5706,9 @@ class WorkerCount {
  public:
   constexpr WorkerCount(int count) noexcept : count_(count) {}  // implicit: {.num_workers = 4}
 
+  template <std::floating_point T>
+  WorkerCount(T count) = delete;  // a number of workers is a whole number
+
   [[nodiscard]] constexpr int count() const noexcept { return count_; }
 
  private:
@@ -5562,6 +5720,52 @@ struct ScalingConfig {
   WorkerCount num_workers = 1;
 };
 
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/connecting_store.hpp
+// A store whose waits end when the group does: it serves while a backend connects and cannot be aborted yet. Train
+// room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Passes everything on to another store, and waits there in slices.
+class ConnectingStore final : public Store {
+ public:
+  ConnectingStore(Store& store, int rank) noexcept : store_(store), rank_(rank) {}
+
+  void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
+
+  /// Throws: CollectiveError once the group is ending.
+  [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {
+    for (;;) {
+      if (is_aborted_.load(std::memory_order_acquire)) {
+        throw CollectiveError{
+            "connect",
+            rank_,
+            {},
+            fmt::format("connect on rank {}: the group was ended while it came to be: {}", rank_, reason_)};
+      }
+      constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{50};
+      const auto left = deadline.remaining();
+      if (auto value = store_.get(key, left <= slice ? deadline : Deadline::after(slice))) return value;
+      if (deadline.expired()) return std::nullopt;
+    }
+  }
+
+  void abort(std::string_view reason) {
+    reason_ = reason;
+    is_aborted_.store(true, std::memory_order_release);
+  }
+
+ private:
+  Store& store_;
+  int rank_;
+  std::string reason_{};  // written once, before is_aborted_
+  std::atomic<bool> is_aborted_{false};
+};
+
+}  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/train/detail/json.hpp
@@ -5675,6 +5879,7 @@ class LineFile {
 
   /// Appends line and a line feed; opens the file on first use. Returns whether it could.
   bool append(std::string_view line) {
+    const WriteSignalGuard<SIGXFSZ> guard;
     if (file_ < 0) file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (file_ < 0) return note_loss(errno);
     text_.assign(line);
@@ -5763,12 +5968,19 @@ inline void check_name(const std::string& name) {
   };
   if (storage.empty()) refuse(std::make_error_code(std::errc::invalid_argument));
   std::error_code code;
-  std::filesystem::create_directories(storage, code);
+  const auto folder = std::filesystem::absolute(storage, code);  // a worker or callback may go to another directory
+  if (code) refuse(code);
+  std::filesystem::create_directories(folder, code);
   if (code) refuse(code);
   for (;;) {
     const std::string name = wanted_name.empty() ? unique_name() : wanted_name;
-    const auto path = storage / name;
-    if (::mkdir(path.c_str(), 0777) == 0) return {name, path};
+    const auto path = folder / name;
+    if (::mkdir(path.c_str(), 0777) == 0) {
+      std::filesystem::create_directory(path / "logs", code);
+      if (!code) return {name, path};
+      ::rmdir(path.c_str());
+      refuse(code);
+    }
     if (errno != EEXIST) refuse(std::error_code{errno, std::generic_category()});
     if (!wanted_name.empty()) {
       throw ConfigError{
@@ -5798,12 +6010,7 @@ class RunDirectory {
   /// These two return what is to be said about it when a file takes a line no more: once for each file.
   [[nodiscard]] std::string append_metrics(const std::string& line) { return append(metrics_, line); }
   [[nodiscard]] std::string append_log(int rank, std::string_view line) {
-    LineFile& log = *logs_[static_cast<std::size_t>(rank)];
-    if (!log.exists()) {
-      std::error_code ignored;  // then opening the log fails, and that is told
-      std::filesystem::create_directory(path_ / "logs", ignored);
-    }
-    return append(log, line);
+    return append(*logs_[static_cast<std::size_t>(rank)], line);
   }
 
   /// The log of a rank, if it has written anything.
@@ -5825,6 +6032,7 @@ class RunDirectory {
   void remove() const {
     std::error_code ignored;
     std::filesystem::remove(path_ / "run.json", ignored);
+    std::filesystem::remove(path_ / "logs", ignored);
     std::filesystem::remove(path_, ignored);
   }
 
@@ -5847,11 +6055,12 @@ class RunDirectory {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Collects reports and hands them out in order, each when it is complete or must not wait any longer. At most
-/// `capacity` of them are held.
+/// Collects reports and hands them out in order, each when it is complete or must not wait any longer. None is handed
+/// out without rank 0's metrics before the end.
 class ReportBook {
  public:
-  static constexpr std::int64_t capacity = 64;
+  static constexpr std::int64_t capacity = 64;      ///< how far rank 0 may be ahead of a rank that is waited for
+  static constexpr std::int64_t most_ahead = 1024;  ///< of rank 0: what a rank reports beyond is only counted
 
   explicit ReportBook(int world_size) : counts_(static_cast<std::size_t>(world_size), 0) {}
 
@@ -5859,6 +6068,7 @@ class ReportBook {
   std::int64_t add(int rank, Metrics metrics, double seconds) {
     const std::int64_t report = counts_[static_cast<std::size_t>(rank)]++;
     if (report < first_) return report;  // the callbacks were told without it
+    if (report - counts_.front() >= most_ahead) return report;
     while (first_ + static_cast<std::int64_t>(open_.size()) <= report) {
       open_.push_back({.index = first_ + static_cast<std::int64_t>(open_.size()), .seconds = seconds});
       open_.back().by_rank.resize(counts_.size());
@@ -5869,12 +6079,10 @@ class ReportBook {
     return report;
   }
 
-  /// Returns the next report that is complete, or that has waited for `capacity` later ones; after the end, any.
+  /// Returns the next report that need not wait for any rank; after the end, any.
   [[nodiscard]] std::optional<Report> take(bool is_end) {
     if (open_.empty()) return std::nullopt;
-    if (!is_end && static_cast<std::int64_t>(open_.size()) <= capacity && !is_complete(open_.front())) {
-      return std::nullopt;
-    }
+    if (!is_end && must_wait(open_.front())) return std::nullopt;
     std::optional<Report> report{std::move(open_.front())};
     open_.pop_front();
     ++first_;
@@ -5888,11 +6096,15 @@ class ReportBook {
   [[nodiscard]] std::int64_t count(int rank) const { return counts_[static_cast<std::size_t>(rank)]; }
 
  private:
-  static bool is_complete(const Report& report) {
-    for (const auto& metrics : report.by_rank) {
-      if (!metrics) return false;
+  // A rank that has never reported while rank 0 is at its next report already will most likely never do so.
+  [[nodiscard]] bool must_wait(const Report& report) const {
+    const std::int64_t ahead = counts_.front() - report.index;  // 1 if it is rank 0's last one
+    if (ahead < 1) return true;
+    if (ahead > capacity) return false;
+    for (const std::int64_t count : counts_) {
+      if (count <= report.index && (count > 0 || ahead == 1)) return true;
     }
-    return true;
+    return false;
   }
 
   std::vector<std::int64_t> counts_;
@@ -5910,16 +6122,16 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 /// The worker is about to call the training function.
-struct JoinedMessage {
+struct StartedMessage {
   std::string host{};
 };
 /// The training function has reported.
 struct ReportMessage {
   Metrics metrics{};
 };
-using WorkerMessage = std::variant<JoinedMessage, ReportMessage>;
+using WorkerMessage = std::variant<StartedMessage, ReportMessage>;
 
-enum class MessageKind : std::uint8_t { joined = 1, report = 2 };
+enum class MessageKind : std::uint8_t { started = 1, report = 2 };
 enum class ValueKind : std::uint8_t { truth = 0, integer = 1, number = 2, text = 3 };
 
 /// Appends plain values to a message. Both ends are one program on one host: no byte order to settle.
@@ -5977,9 +6189,9 @@ class WireReader {
   std::span<const std::byte> rest_;
 };
 
-[[nodiscard]] inline std::vector<std::byte> encode_joined(std::string_view host) {
+[[nodiscard]] inline std::vector<std::byte> encode_started(std::string_view host) {
   WireWriter writer;
-  writer.put(MessageKind::joined);
+  writer.put(MessageKind::started);
   writer.put_text(host);
   return writer.bytes();
 }
@@ -6027,8 +6239,8 @@ class WireReader {
   WireReader reader{bytes};
   WorkerMessage message;
   switch (reader.take<MessageKind>()) {
-    case MessageKind::joined:
-      message = JoinedMessage{reader.take_text()};
+    case MessageKind::started:
+      message = StartedMessage{reader.take_text()};
       break;
     case MessageKind::report: {
       ReportMessage report;
@@ -6077,7 +6289,7 @@ class Supervision {
         progress_(console, config.progress == Progress::quiet),
         controller_({.num_workers = info_.world_size,
                      // a backend that cannot connect says more about it than we can: it goes first
-                     .start_timeout = config.start_timeout + std::chrono::seconds{1},
+                     .start_timeout = later(config.start_timeout),
                      .stop_grace = config.stop_grace}) {}
 
   /// Runs to the end. Throws: ConfigError if the group cannot be started because of its settings.
@@ -6086,7 +6298,7 @@ class Supervision {
     if (!failure_before_start_) start_group(start);
     if (group_) {
       while (controller_.phase() != Phase::finished) handle_next();
-      timings_.training = seconds() - timings_.start;
+      timings_.training = seconds() - timings_.first_line;
       tell_reports(true);
       progress_.finish(state());
       group_.reset();
@@ -6095,6 +6307,10 @@ class Supervision {
   }
 
  private:
+  static std::chrono::nanoseconds later(std::chrono::nanoseconds time) {
+    constexpr std::chrono::nanoseconds most = std::chrono::nanoseconds::max() - std::chrono::seconds{1};
+    return std::min(time, most) + std::chrono::seconds{1};
+  }
   [[nodiscard]] double seconds() const { return std::chrono::duration<double>(Clock::now() - called_at_).count(); }
 
   void start_group(const Start& start) {
@@ -6129,7 +6345,7 @@ class Supervision {
   void handle(const MessageEvent& event) {
     try {
       WorkerMessage message = decode_message(event.bytes);
-      if (auto* joined = std::get_if<JoinedMessage>(&message)) note_joined(event.rank, std::move(joined->host));
+      if (auto* started = std::get_if<StartedMessage>(&message)) note_start(event.rank, std::move(started->host));
       if (auto* report = std::get_if<ReportMessage>(&message)) note_report(event.rank, std::move(report->metrics));
     } catch (const DataError& error) {
       carry_out(controller_.on_failure({.rank = event.rank, .what = fmt::format("sent nonsense: {}", error.what())},
@@ -6157,10 +6373,10 @@ class Supervision {
     carry_out(orders);
   }
 
-  void note_joined(int rank, std::string host) {
+  void note_start(int rank, std::string host) {
     hosts_[static_cast<std::size_t>(rank)] = std::move(host);
-    controller_.on_joined(rank);
-    if (++num_joined_ == info_.world_size) timings_.joined = seconds();
+    controller_.on_started(rank);
+    if (++num_started_ == info_.world_size) timings_.first_line = seconds();
   }
 
   void note_report(int rank, Metrics metrics) {
@@ -6261,11 +6477,12 @@ class Supervision {
     }
     fields.history = std::move(history_);
     fields.warnings = directory_.warnings();
+    if (std::string text = progress_.warning(); !text.empty()) fields.warnings.push_back(std::move(text));
     fields.warnings.insert(fields.warnings.end(), warnings_.begin(), warnings_.end());
     write_result(fields);
     fields.seconds = seconds();
     fields.timings = timings_;
-    fields.timings.teardown = std::max(0.0, fields.seconds - timings_.start - timings_.training);
+    fields.timings.teardown = std::max(0.0, fields.seconds - timings_.first_line - timings_.training);
     return Result{std::move(fields)};
   }
 
@@ -6273,7 +6490,7 @@ class Supervision {
     JsonObject object;
     object.add("succeeded", fields.error.empty()).add("error", fields.error).add("failed_rank", fields.failed_rank);
     object.add("exit_status", fields.exit_status).add("seconds", seconds()).add("reports", fields.history.size());
-    object.add("start_seconds", timings_.start).add("joined_seconds", timings_.joined);
+    object.add("start_seconds", timings_.start).add("first_line_seconds", timings_.first_line);
     object.add("training_seconds", timings_.training);
     if (std::string loss = directory_.write_object("result.json", object); !loss.empty()) {
       fields.warnings.push_back(std::move(loss));
@@ -6293,130 +6510,7 @@ class Supervision {
   std::vector<std::string> warnings_{};
   std::optional<Failure> failure_before_start_{};  // or after the end: outside of the group's life
   Timings timings_{};
-  int num_joined_ = 0;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/connecting_store.hpp
-// A store whose waits end when the group does: it serves while a backend connects and cannot be aborted yet. Train
-// room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Passes everything on to another store, and waits there in slices.
-class ConnectingStore final : public Store {
- public:
-  ConnectingStore(Store& store, int rank) noexcept : store_(store), rank_(rank) {}
-
-  void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
-
-  /// Throws: CollectiveError once the group is ending.
-  [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {
-    for (;;) {
-      if (is_aborted_.load(std::memory_order_acquire)) {
-        throw CollectiveError{
-            "connect",
-            rank_,
-            {},
-            fmt::format("connect on rank {}: the group was ended while it came to be: {}", rank_, reason_)};
-      }
-      constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{50};
-      const auto left = deadline.remaining();
-      if (auto value = store_.get(key, left <= slice ? deadline : Deadline::after(slice))) return value;
-      if (deadline.expired()) return std::nullopt;
-    }
-  }
-
-  void abort(std::string_view reason) {
-    reason_ = reason;
-    is_aborted_.store(true, std::memory_order_release);
-  }
-
- private:
-  Store& store_;
-  int rank_;
-  std::string reason_{};  // written once, before is_aborted_
-  std::atomic<bool> is_aborted_{false};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/joining.hpp
-// Joins a worker to its group while its training function already runs. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Connects the backend on a thread of its own, so that the ranks meet while they load their data and build their
-/// models, and a rank that takes long over these does not make the others' connecting fail.
-template <Backend B>
-class Joining {
- public:
-  /// Starts at once. link and options must outlive this object. The end of the group ends the backend's waits.
-  Joining(WorkerLink& link, const typename B::Options& options, std::chrono::nanoseconds timeout)
-      : link_(&link), store_(link.store(), link.world().rank) {
-    link.on_abort([this](std::string_view reason) { abort(reason); });
-    try {
-      thread_ = std::thread{[this, &options, timeout] { join_group(options, Deadline::after(timeout)); }};
-    } catch (...) {
-      link.on_abort({});
-      throw;
-    }
-  }
-  Joining(const Joining&) = delete;
-  Joining& operator=(const Joining&) = delete;
-  ~Joining() {
-    if (!is_over_.load()) abort("the training function of this rank has ended");
-    thread_.join();
-    link_->on_abort({});
-  }
-
-  /// Waits until this rank has joined. Throws: what connecting threw, every time.
-  [[nodiscard]] B& backend() {
-    if (!is_over_.load(std::memory_order_acquire)) is_over_.wait(false);
-    if (error_) std::rethrow_exception(error_);
-    return *backend_;
-  }
-
- private:
-  void join_group(const typename B::Options& options, const Deadline& deadline) noexcept {
-    try {
-      auto backend = B::connect(options, link_->world(), store_, deadline);
-      {
-        const std::lock_guard lock{mutex_};
-        backend_ = std::move(backend);
-        if (abort_reason_) backend_->abort(*abort_reason_);
-      }
-      link_->post(encode_joined(link_->world().host));
-    } catch (...) {
-      error_ = std::current_exception();
-    }
-    is_over_.store(true);
-    is_over_.notify_all();
-  }
-
-  void abort(std::string_view reason) {
-    const std::lock_guard lock{mutex_};
-    if (backend_) {
-      backend_->abort(reason);
-    } else if (!abort_reason_) {
-      abort_reason_ = reason;
-      store_.abort(reason);
-    }
-  }
-
-  WorkerLink* link_;
-  ConnectingStore store_;
-  std::mutex mutex_;
-  std::unique_ptr<B> backend_{};
-  std::optional<std::string> abort_reason_{};
-  std::exception_ptr error_{};  // written before is_over_
-  std::atomic<bool> is_over_{false};
-  std::thread thread_;
+  int num_started_ = 0;
 };
 
 }  // namespace detail
@@ -6489,13 +6583,18 @@ class Worker {
   }
 
   /// States how many samples are behind the gradients of the next backward passes of this rank; gradients are averaged
-  /// with these weights. Loaders with drives_step call it; with a loader of one's own it is the user's to call.
-  void samples(std::uint64_t count) noexcept {
+  /// with these weights. Loaders with drives_step call it; with a loader of one's own it is the user's to call, before
+  /// the forward pass of every step. Throws: ConfigError if a prepared model has changed so that it would not be
+  /// averaged.
+  void samples(std::uint64_t count) {
+    if (on_samples_) on_samples_();
     step_samples_ = count;
     link_->page().samples.fetch_add(count, std::memory_order_relaxed);
   }
   /// What samples() was last told; nothing if it never was.
   [[nodiscard]] std::optional<std::uint64_t> step_samples() const noexcept { return step_samples_; }
+  /// Sets what each samples() calls first, for a room above this one that must see every step begin.
+  void on_samples(std::function<void()> function) { on_samples_ = std::move(function); }
 
   /// Asks all workers to stop; they learn of it in their next should_stop().
   void request_stop() noexcept { stop_requested_ = true; }
@@ -6572,6 +6671,7 @@ class Worker {
   WorkerLink* link_;
   const RunContext* context_;
   std::optional<std::uint64_t> step_samples_{};
+  std::function<void()> on_samples_{};
   bool stop_requested_ = false;
   bool stop_agreed_ = false;
   std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
@@ -6588,27 +6688,30 @@ namespace railyard::inline v0_1 {
 template <Backend B>
 class WorkerOf final : public Worker {
  public:
-  /// Begins to join the group and does not wait for it. link, context and options must outlive the worker.
-  WorkerOf(WorkerLink& link, const RunContext& context, const typename B::Options& options,
-           std::chrono::nanoseconds start_timeout)
-      : Worker(link, context), joining_(link, options, start_timeout) {}
-  ~WorkerOf() { this->drop_extensions(); }  // they may use the backend while they end
+  /// link and context must outlive the worker. The end of the group ends the backend's waits from here on.
+  WorkerOf(WorkerLink& link, const RunContext& context, std::unique_ptr<B> backend)
+      : Worker(link, context), backend_(std::move(backend)) {
+    this->link().on_abort([this](std::string_view reason) { backend_->abort(reason); });
+  }
+  ~WorkerOf() {
+    leave_if_forked();
+    this->drop_extensions();  // they may use the backend while they end
+    this->link().on_abort({});
+  }
 
   [[nodiscard]] Device device() const noexcept override {
     return {B::device_kind, B::device_kind == DeviceKind::cpu ? 0 : this->local_rank()};
   }
 
-  /// Waits until this worker has joined the group. Throws: CollectiveError if it cannot.
-  [[nodiscard]] B& backend() { return joining_.backend(); }
+  [[nodiscard]] B& backend() noexcept { return *backend_; }
 
  private:
   // Shows on the page what this worker waits for, and since when: that is how a supervisor tells who is late.
   template <class Operation>
   void carry_out(Operation operation) {
-    const WaitingMark mark{this->page()};
-    B& joined = backend();  // has a deadline of its own
     const Call call{.deadline = Deadline::after(this->context().collective_timeout)};
-    auto work = operation(joined, call);
+    const WaitingMark mark{this->page()};
+    auto work = operation(call);
     work.wait(call.deadline);
   }
 
@@ -6628,40 +6731,49 @@ class WorkerOf final : public Worker {
   };
 
   void do_barrier() override {
-    carry_out([&](B& backend, const Call& call) { return backend.barrier(call); });
+    carry_out([&](const Call& call) { return backend_->barrier(call); });
   }
   void do_all_reduce(Buffer data, ReduceOp op) override {
-    carry_out([&](B& backend, const Call& call) { return backend.all_reduce(data, op, call); });
+    carry_out([&](const Call& call) { return backend_->all_reduce(data, op, call); });
   }
   void do_broadcast(Buffer data, int root) override {
-    carry_out([&](B& backend, const Call& call) { return backend.broadcast(data, root, call); });
+    carry_out([&](const Call& call) { return backend_->broadcast(data, root, call); });
   }
   void do_all_gather(ConstBuffer in, Buffer out) override {
-    carry_out([&](B& backend, const Call& call) { return backend.all_gather(in, out, call); });
+    carry_out([&](const Call& call) { return backend_->all_gather(in, out, call); });
   }
   void do_all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts) override {
-    carry_out([&](B& backend, const Call& call) { return backend.all_gather_uneven(in, out, counts, call); });
+    carry_out([&](const Call& call) { return backend_->all_gather_uneven(in, out, counts, call); });
   }
   void do_reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) override {
-    carry_out([&](B& backend, const Call& call) { return backend.reduce_scatter(in, out, op, call); });
+    carry_out([&](const Call& call) { return backend_->reduce_scatter(in, out, op, call); });
   }
   void do_gather(ConstBuffer in, Buffer out, int root) override {
-    carry_out([&](B& backend, const Call& call) { return backend.gather(in, out, root, call); });
+    carry_out([&](const Call& call) { return backend_->gather(in, out, root, call); });
   }
   void do_scatter(ConstBuffer in, Buffer out, int root) override {
-    carry_out([&](B& backend, const Call& call) { return backend.scatter(in, out, root, call); });
+    carry_out([&](const Call& call) { return backend_->scatter(in, out, root, call); });
   }
   void do_all_to_all(ConstBuffer in, Buffer out) override {
-    carry_out([&](B& backend, const Call& call) { return backend.all_to_all(in, out, call); });
+    carry_out([&](const Call& call) { return backend_->all_to_all(in, out, call); });
   }
   void do_send(ConstBuffer data, int to) override {
-    carry_out([&](B& backend, const Call& call) { return backend.send(data, to, call); });
+    carry_out([&](const Call& call) { return backend_->send(data, to, call); });
   }
   void do_receive(Buffer data, int from) override {
-    carry_out([&](B& backend, const Call& call) { return backend.receive(data, from, call); });
+    carry_out([&](const Call& call) { return backend_->receive(data, from, call); });
   }
 
-  detail::Joining<B> joining_;
+  // A process that the training function has forked must not end what it shares with the worker: the connections, and
+  // the report of how the worker ended.
+  void leave_if_forked() const noexcept {
+    if (::getpid() == process_) return;
+    std::fflush(nullptr);
+    ::_exit(std::uncaught_exceptions() > 0 ? 1 : 0);
+  }
+
+  std::unique_ptr<B> backend_;
+  pid_t process_ = ::getpid();
 };
 
 }  // namespace railyard::inline v0_1
@@ -6724,6 +6836,11 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   const int num_workers = scaling.num_workers.count();
   if (num_workers <= 0) {
     throw ConfigError{fmt::format("ScalingConfig::num_workers is {}: a run needs at least one worker", num_workers)};
+  }
+  constexpr int most_workers = 16384;
+  if (num_workers > most_workers) {
+    throw ConfigError{fmt::format("ScalingConfig::num_workers is {}: the most that one machine can be asked for is {}",
+                                  num_workers, most_workers)};
   }
   const auto check_time = [](const char* field, std::chrono::nanoseconds time) {
     if (time > std::chrono::nanoseconds{0}) return;
@@ -6835,9 +6952,18 @@ class Trainer {
   }
 
   void run_worker(WorkerLink& link, const RunContext& context, Function& function) const {
-    WorkerOf<B> worker{link, context, options_, run_.start_timeout};
+    detail::ConnectingStore store{link.store(), link.world().rank};
+    link.on_abort([&store](std::string_view reason) { store.abort(reason); });
+    std::unique_ptr<B> backend;
+    try {
+      backend = B::connect(options_, link.world(), store, Deadline::after(run_.start_timeout));
+    } catch (...) {
+      link.on_abort({});
+      throw;
+    }
+    WorkerOf<B> worker{link, context, std::move(backend)};
+    link.post(detail::encode_started(worker.host()));
     function.call(worker);
-    static_cast<void>(worker.backend());  // it must have joined the group, even if it never spoke to it
   }
 
   std::unique_ptr<Function> function_;
@@ -7463,7 +7589,7 @@ class Notices {
     const auto [high, low] =
         rank > rank_ ? std::pair{std::pair{rank, theirs}, std::pair{rank_, std::string_view{own.operation}}}
                      : std::pair{std::pair{rank_, std::string_view{own.operation}}, std::pair{rank, theirs}};
-    return {fmt::format("rank {} called {}, rank {} {}", high.first, high.second, low.first, low.second), {rank}};
+    return {disagreement(high.first, high.second, low.first, low.second), {rank}};
   }
 
   [[nodiscard]] static Verdict lost(const std::vector<int>& ranks) {
@@ -8436,263 +8562,6 @@ inline void receive(Worker& worker, const at::Tensor& tensor, int from) {
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/torch/detail/gradients.hpp
-// Averages gradients over the global batch at the end of every backward pass. Torch room.
-
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/view_as_real.h>
-#include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// The gradients of all prepared models of one worker.
-//
-// The accumulator of each parameter has a hook. The first hook of a backward pass queues one callback at the pass's
-// end, and that callback exchanges: first the number of samples behind the pass and who has used which parameter, then
-// per dtype one flat buffer of the gradients that anybody has used.
-//
-// What is averaged is all of .grad, not what the pass has added. That is the same: what was there before is equal on
-// all ranks, and the weights sum to one. So several passes per step add up as they do on a single worker.
-class GradientExchange {
- public:
-  explicit GradientExchange(Worker& worker) : worker_(&worker) {}
-  GradientExchange(const GradientExchange&) = delete;
-  GradientExchange& operator=(const GradientExchange&) = delete;
-
-  // Takes a parameter in. One that is known already, such as a tied one, is left alone.
-  static void add(const std::shared_ptr<GradientExchange>& self, const std::string& name, const at::Tensor& parameter) {
-    for (const Slot& slot : self->slots_) {
-      if (slot.parameter.is_same(parameter)) return;
-    }
-    self->slots_.push_back({.name = name, .parameter = parameter});
-    hook(self, self->slots_.size() - 1);
-  }
-
-  // Hooks anew what .to(dtype or device) has given another accumulator: training would go on without averaging.
-  static void rehook(const std::shared_ptr<GradientExchange>& self) {
-    for (std::size_t index = 0; index < self->slots_.size(); ++index) {
-      const Slot& slot = self->slots_[index];
-      if (torch::autograd::impl::try_get_grad_accumulator(slot.parameter) != slot.accumulator) hook(self, index);
-    }
-  }
-
- private:
-  using NodePointer = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
-
-  struct Slot {
-    std::string name{};
-    at::Tensor parameter{};
-    NodePointer accumulator{};  // LibTorch itself keeps it only as long as a graph refers to it
-    bool used = false;          // in the pass that is under way
-  };
-
-  // Lives as long as the pass's callback is queued: a pass that has thrown leaves an expired one behind.
-  struct Pass {};
-
-  // Holds the exchange weakly, for a model may outlive its worker; its gradients are then nobody else's business.
-  class Hook final : public torch::autograd::FunctionPostHook {
-   public:
-    Hook(std::weak_ptr<GradientExchange> exchange, std::size_t index) : exchange_(std::move(exchange)), index_(index) {}
-
-    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                              const torch::autograd::variable_list& inputs) override {
-      if (const auto exchange = exchange_.lock()) {
-        arrived(exchange, index_, !inputs.empty() && inputs.front().defined());
-      }
-      return outputs;
-    }
-
-   private:
-    std::weak_ptr<GradientExchange> exchange_;
-    std::size_t index_;
-  };
-
-  static void hook(const std::shared_ptr<GradientExchange>& self, std::size_t index) {
-    Slot& slot = self->slots_[index];
-    const bool is_frozen = !slot.parameter.requires_grad();
-    // A frozen parameter has no accumulator to hook, and it may be thawed later, so it is thawed for a moment.
-    if (is_frozen && !at::isFloatingType(slot.parameter.scalar_type()) &&
-        !at::isComplexType(slot.parameter.scalar_type())) {
-      return;
-    }
-    if (is_frozen) slot.parameter.set_requires_grad(true);
-    slot.accumulator = torch::autograd::impl::grad_accumulator(slot.parameter);
-    if (is_frozen) slot.parameter.set_requires_grad(false);
-    slot.accumulator->add_post_hook(std::make_unique<Hook>(self, index));
-  }
-
-  // Runs on the thread of the parameter's device.
-  static void arrived(const std::shared_ptr<GradientExchange>& self, std::size_t index, bool has_gradient) {
-    const std::lock_guard lock{self->mutex_};
-    if (c10::GradMode::is_enabled()) {
-      throw ConfigError{
-          fmt::format("backward(create_graph=true) reached the parameter \"{}\" of a prepared model on rank "
-                      "{}/{}: an averaged gradient cannot be differentiated. For a gradient penalty use "
-                      "torch::autograd::grad(..., create_graph=true) and a plain backward() of the penalty",
-                      self->slots_[index].name, self->worker_->rank(), self->worker_->world_size())};
-    }
-    if (self->pass_.expired()) {
-      for (Slot& slot : self->slots_) slot.used = false;
-      auto pass = std::make_shared<Pass>();
-      self->pass_ = pass;
-      torch::autograd::Engine::get_default_engine().queue_callback([self, pass] {
-        self->pass_.reset();
-        self->exchange();
-      });
-    }
-    if (has_gradient) self->slots_[index].used = true;
-  }
-
-  // What all ranks know after the first exchange of a pass.
-  struct Summary {
-    double samples = 0;         // behind this pass, on all ranks
-    double silent_ranks = 0;    // that have not said how many samples theirs are
-    std::vector<double> flags;  // per parameter: ranks that have used it, ranks with samples that have a gradient
-  };
-
-  [[nodiscard]] bool has_samples() const { return worker_->step_samples().value_or(0) > 0; }
-
-  [[nodiscard]] Summary summarise() {
-    const auto samples = worker_->step_samples();
-    std::vector<double> numbers{static_cast<double>(samples.value_or(0)), samples ? 0.0 : 1.0};
-    for (const Slot& slot : slots_) {
-      numbers.push_back(slot.used ? 1.0 : 0.0);
-      numbers.push_back(has_samples() && slot.parameter.grad().defined() ? 1.0 : 0.0);
-    }
-    if (worker_->world_size() > 1) worker_->all_reduce(buffer_of(numbers), ReduceOp::sum);
-    return {numbers[0], numbers[1], {numbers.begin() + 2, numbers.end()}};
-  }
-
-  void exchange() {
-    const at::NoGradGuard no_grad;
-    const Summary summary = summarise();
-    check(summary);
-    if (worker_->world_size() == 1) return;
-    std::vector<Slot*> open;
-    for (std::size_t index = 0; index < slots_.size(); ++index) {
-      if (summary.flags[2 * index] == 0) continue;  // unused everywhere: stays as it was
-      if (summary.flags[2 * index + 1] == 0) {
-        // Used by ranks without samples only, so nothing may remain of it.
-        slots_[index].parameter.mutable_grad().reset();
-      } else {
-        open.push_back(&slots_[index]);
-      }
-    }
-    while (!open.empty()) {
-      std::vector<Slot*> alike;
-      std::vector<Slot*> others;
-      for (Slot* slot : open) (has_like(*slot, *open.front()) ? alike : others).push_back(slot);
-      average(alike, summary.samples);
-      open = std::move(others);
-    }
-  }
-
-  void check(const Summary& summary) const {
-    if (summary.silent_ranks > 0) {
-      throw ConfigError{
-          fmt::format("backward() on rank {}/{}: {} of the ranks did not say how many samples are behind "
-                      "their gradients, which is what they are weighted with. Set .drives_step = true on "
-                      "the training loader, or call worker.samples(n) before backward()",
-                      worker_->rank(), worker_->world_size(), summary.silent_ranks)};
-    }
-    if (summary.samples == 0) {
-      throw ConfigError{
-          fmt::format("backward() on rank {}/{}: worker.samples(0) was called on every rank, so there is "
-                      "nothing to average; leave the step out on all ranks instead",
-                      worker_->rank(), worker_->world_size())};
-    }
-  }
-
-  // Sums are made in f32 at least: n x gradient would overflow a half type.
-  [[nodiscard]] static at::ScalarType sum_type(const at::Tensor& parameter) {
-    const at::ScalarType type = parameter.scalar_type();
-    return type == at::ScalarType::Double || type == at::ScalarType::ComplexDouble ? at::ScalarType::Double
-                                                                                   : at::ScalarType::Float;
-  }
-
-  [[nodiscard]] static bool has_like(const Slot& one, const Slot& other) {
-    return sum_type(one.parameter) == sum_type(other.parameter) && one.parameter.device() == other.parameter.device();
-  }
-
-  [[nodiscard]] static at::Tensor as_real(const at::Tensor& tensor) {
-    return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
-  }
-
-  [[nodiscard]] static std::int64_t real_count(const at::Tensor& tensor) {
-    return tensor.numel() * (tensor.is_complex() ? 2 : 1);
-  }
-
-  void average(const std::vector<Slot*>& slots, double samples) {
-    std::int64_t count = 0;
-    for (const Slot* slot : slots) count += real_count(slot->parameter);
-    const at::Tensor& first = slots.front()->parameter;
-    const at::Tensor flat = at::empty({count}, at::TensorOptions{}.dtype(sum_type(first)).device(first.device()));
-    visit_parts(slots, flat, [this](const at::Tensor& part, const Slot& slot) {
-      const at::Tensor& gradient = slot.parameter.grad();
-      if (!has_samples() || !gradient.defined()) {
-        part.zero_();  // left out, not multiplied by zero: it may be NaN
-      } else {
-        part.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
-      }
-    });
-    if (has_samples()) flat.mul_(static_cast<double>(*worker_->step_samples()));
-    worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
-    flat.div_(samples);
-    visit_parts(slots, flat, [](const at::Tensor& part, const Slot& slot) {
-      at::Tensor& gradient = slot.parameter.mutable_grad();
-      // A sparse gradient becomes a dense one: the rows that other ranks have used are others.
-      if (!gradient.defined() || gradient.is_sparse()) gradient = at::empty_like(slot.parameter.detach());
-      as_real(gradient).copy_(part);
-    });
-  }
-
-  // Calls visit with each parameter's part of the flat tensor, in the parameter's shape.
-  template <class Visit>
-  static void visit_parts(const std::vector<Slot*>& slots, const at::Tensor& flat, Visit visit) {
-    std::int64_t begin = 0;
-    for (const Slot* slot : slots) {
-      const std::int64_t count = real_count(slot->parameter);
-      const auto shape = as_real(slot->parameter.detach()).sizes().vec();
-      visit(flat.narrow(0, begin, count).view(shape), *slot);
-      begin += count;
-    }
-  }
-
-  Worker* worker_;
-  std::vector<Slot> slots_{};
-  std::weak_ptr<Pass> pass_{};
-  std::mutex mutex_{};
-};
-
-// The worker's one exchange. Destroyed with the worker, and with it the hooks' effect.
-struct Gradients {
-  static constexpr std::string_view extension_name = "torch.gradients";
-  std::shared_ptr<GradientExchange> exchange{};
-};
-
-inline void average_gradients_of(Worker& worker, const std::string& name, const at::Tensor& parameter) {
-  auto& gradients = worker.extension<Gradients>();
-  if (!gradients.exchange) gradients.exchange = std::make_shared<GradientExchange>(worker);
-  GradientExchange::add(gradients.exchange, name, parameter);
-}
-
-// To be called before the forward pass of a step.
-inline void begin_step(Worker& worker) {
-  if (const auto& exchange = worker.extension<Gradients>().exchange) GradientExchange::rehook(exchange);
-}
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/torch/loader.hpp
 // A worker's share of every batch of a dataset. Torch room.
 
@@ -8760,7 +8629,7 @@ struct LoaderState {
   void advance() {
     batch.reset();
     if (position >= num_samples) return;
-    const Range whole{position, std::min(position + global_batch_size, num_samples)};
+    const Range whole{position, position + std::min(global_batch_size, num_samples - position)};
     const Range mine =
         part_of(whole, static_cast<std::size_t>(worker->rank()), static_cast<std::size_t>(worker->world_size()));
     const bool has_part = mine.size() > 0;
@@ -8786,7 +8655,6 @@ struct LoaderState {
   }
 
   void announce(std::size_t samples) const {
-    begin_step(*worker);
     worker->samples(samples);
     WorkerPage& page = worker->page();
     page.epoch.store(epoch, std::memory_order_relaxed);
@@ -8857,7 +8725,8 @@ class Loader {
   [[nodiscard]] std::size_t num_samples() const noexcept { return state_->num_samples; }
   /// Batches of an epoch, equally many for every worker.
   [[nodiscard]] std::size_t num_batches() const noexcept {
-    return (state_->num_samples + state_->global_batch_size - 1) / state_->global_batch_size;
+    const std::size_t full = state_->num_samples / state_->global_batch_size;
+    return full + (state_->num_samples % state_->global_batch_size == 0 ? 0 : 1);
   }
   /// Samples of a full batch, all workers together.
   [[nodiscard]] std::size_t global_batch_size() const noexcept { return state_->global_batch_size; }
@@ -8941,7 +8810,12 @@ template <class Example>
         options.global_batch_size, workers, workers));
   }
   if (num_samples == 0) fail("the dataset is empty");
-  return is_global ? options.global_batch_size : options.batch_size_per_worker * workers;
+  if (is_global) return options.global_batch_size;
+  if (options.batch_size_per_worker > std::numeric_limits<std::size_t>::max() / workers) {
+    fail(fmt::format("a batch_size_per_worker of {} times {} workers is more than can be counted: use at most {}",
+                     options.batch_size_per_worker, workers, num_samples));
+  }
+  return options.batch_size_per_worker * workers;
 }
 
 [[nodiscard]] inline Loader make_loader(Worker& worker, Fetch fetch, std::size_t num_samples,
@@ -9259,6 +9133,329 @@ inline void make_equal(Worker& worker, const std::vector<NamedTensor>& tensors) 
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/torch/detail/gradients.hpp
+// Averages gradients over the global batch at the end of every backward pass. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/view_as_real.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
+
+#include <unordered_set>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The gradients of all prepared models of one worker.
+//
+// The accumulator of each parameter has a hook. The first hook of a backward pass queues one callback at the pass's
+// end, and that callback exchanges: first the number of samples behind the pass and who has used which parameter, then
+// per dtype one flat buffer of the gradients that anybody has used.
+//
+// What is averaged is all of .grad, not what the pass has added. That is the same: what was there before is equal on
+// all ranks, and the weights sum to one. So several passes per step add up as they do on a single worker.
+class GradientExchange {
+ public:
+  explicit GradientExchange(Worker& worker) : worker_(&worker) {}
+  GradientExchange(const GradientExchange&) = delete;
+  GradientExchange& operator=(const GradientExchange&) = delete;
+
+  // Takes a model's parameter in. One that is known already, such as a tied one, is hooked anew if need be.
+  static void add(const std::shared_ptr<GradientExchange>& self, const std::string& name, const at::Tensor& parameter) {
+    if (self->known_.insert(parameter.unsafeGetTensorImpl()).second) {
+      self->slots_.push_back({.name = name, .parameter = parameter});
+      hook(self, self->slots_.size() - 1);
+      return;
+    }
+    for (std::size_t index = 0; index < self->slots_.size(); ++index) {
+      Slot& slot = self->slots_[index];
+      if (!slot.parameter.is_same(parameter)) continue;
+      slot.has_begun = false;
+      if (has_lost_hook(slot)) hook(self, index);
+    }
+  }
+
+  // Watches a model whose parameters have been added, for as long as it lives.
+  void watch(const torch::nn::Module& module) { modules_.push_back(module.weak_from_this()); }
+
+  // Makes sure, before a step, that its backward pass will reach every parameter of every model. .to(dtype or device)
+  // takes a parameter's hook away. Before the first step it is hooked anew; later nobody can tell what has gone by.
+  static void begin_step(const std::shared_ptr<GradientExchange>& self) {
+    for (std::size_t index = 0; index < self->slots_.size(); ++index) {
+      Slot& slot = self->slots_[index];
+      if (has_lost_hook(slot)) {
+        if (slot.has_begun) self->refuse_converted(slot);
+        hook(self, index);
+      }
+      slot.has_begun = true;
+    }
+    for (const auto& weak : self->modules_) {
+      if (const auto module = weak.lock()) self->check_known(*module, "");
+    }
+  }
+
+ private:
+  using NodePointer = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+  struct Slot {
+    std::string name{};
+    at::Tensor parameter{};
+    NodePointer accumulator{};  // LibTorch itself keeps it only as long as a graph refers to it
+    bool used = false;          // in the pass that is under way
+    bool has_begun = false;     // a step, since it was prepared
+  };
+
+  // Lives as long as the pass's callback is queued: a pass that has thrown leaves an expired one behind.
+  struct Pass {};
+
+  // Holds the exchange weakly, for a model may outlive its worker; its gradients are then nobody else's business.
+  class Hook final : public torch::autograd::FunctionPostHook {
+   public:
+    Hook(std::weak_ptr<GradientExchange> exchange, std::size_t index) : exchange_(std::move(exchange)), index_(index) {}
+
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                              const torch::autograd::variable_list& inputs) override {
+      if (const auto exchange = exchange_.lock()) {
+        arrived(exchange, index_, !inputs.empty() && inputs.front().defined());
+      }
+      return outputs;
+    }
+
+   private:
+    std::weak_ptr<GradientExchange> exchange_;
+    std::size_t index_;
+  };
+
+  [[nodiscard]] static bool has_lost_hook(const Slot& slot) {
+    return torch::autograd::impl::try_get_grad_accumulator(slot.parameter) != slot.accumulator;
+  }
+
+  [[noreturn]] void refuse_converted(const Slot& slot) const {
+    throw ConfigError{
+        fmt::format("the parameter \"{}\" of a prepared model was converted, now to {}, after training had begun on "
+                    "rank {}/{}: its gradients may have gone unaveraged. Convert the model before prepare_model(), or "
+                    "call prepare_model(worker, model) again right after converting it",
+                    slot.name, shape_of(slot.parameter), worker_->rank(), worker_->world_size())};
+  }
+
+  // Walks by itself, for named_parameters() of the whole would put all names together in every step.
+  void check_known(const torch::nn::Module& module, const std::string& path) const {
+    const auto own = module.named_parameters(/*recurse=*/false);
+    for (const auto& item : own) {
+      if (known_.contains(item.value().unsafeGetTensorImpl())) continue;
+      throw ConfigError{
+          fmt::format("the parameter \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so its "
+                      "gradients would not be averaged: build the model before prepare_model(), or call "
+                      "prepare_model(worker, model) again after changing it",
+                      path + item.key(), worker_->rank(), worker_->world_size())};
+    }
+    const auto children = module.named_children();
+    for (const auto& child : children) check_known(*child.value(), path + child.key() + ".");
+  }
+
+  static void hook(const std::shared_ptr<GradientExchange>& self, std::size_t index) {
+    Slot& slot = self->slots_[index];
+    const bool is_frozen = !slot.parameter.requires_grad();
+    // A frozen parameter has no accumulator to hook, and it may be thawed later, so it is thawed for a moment.
+    if (is_frozen && !at::isFloatingType(slot.parameter.scalar_type()) &&
+        !at::isComplexType(slot.parameter.scalar_type())) {
+      return;
+    }
+    if (is_frozen) slot.parameter.set_requires_grad(true);
+    slot.accumulator = torch::autograd::impl::grad_accumulator(slot.parameter);
+    if (is_frozen) slot.parameter.set_requires_grad(false);
+    slot.accumulator->add_post_hook(std::make_unique<Hook>(self, index));
+  }
+
+  // Runs on the thread of the parameter's device.
+  static void arrived(const std::shared_ptr<GradientExchange>& self, std::size_t index, bool has_gradient) {
+    const std::lock_guard lock{self->mutex_};
+    if (c10::GradMode::is_enabled()) {
+      throw ConfigError{
+          fmt::format("backward(create_graph=true) reached the parameter \"{}\" of a prepared model on rank "
+                      "{}/{}: an averaged gradient cannot be differentiated. For a gradient penalty use "
+                      "torch::autograd::grad(..., create_graph=true) and a plain backward() of the penalty",
+                      self->slots_[index].name, self->worker_->rank(), self->worker_->world_size())};
+    }
+    if (self->pass_.expired()) {
+      for (Slot& slot : self->slots_) slot.used = false;
+      auto pass = std::make_shared<Pass>();
+      self->pass_ = pass;
+      torch::autograd::Engine::get_default_engine().queue_callback([self, pass] {
+        self->pass_.reset();
+        self->exchange_or_explain();
+      });
+    }
+    if (has_gradient) self->slots_[index].used = true;
+  }
+
+  // What all ranks know after the first exchange of a pass.
+  struct Summary {
+    double samples = 0;         // behind this pass, on all ranks
+    double silent_ranks = 0;    // that have not said how many samples theirs are
+    std::vector<double> flags;  // per parameter: ranks that have used it, ranks with samples that have a gradient
+  };
+
+  [[nodiscard]] bool has_samples() const { return worker_->step_samples().value_or(0) > 0; }
+
+  [[nodiscard]] Summary summarise() {
+    const auto samples = worker_->step_samples();
+    std::vector<double> numbers{static_cast<double>(samples.value_or(0)), samples ? 0.0 : 1.0};
+    for (const Slot& slot : slots_) {
+      numbers.push_back(slot.used ? 1.0 : 0.0);
+      numbers.push_back(has_samples() && slot.parameter.grad().defined() ? 1.0 : 0.0);
+    }
+    if (worker_->world_size() > 1) worker_->all_reduce(buffer_of(numbers), ReduceOp::sum);
+    return {numbers[0], numbers[1], {numbers.begin() + 2, numbers.end()}};
+  }
+
+  // The collective that has failed is none that the user has called.
+  void exchange_or_explain() {
+    try {
+      exchange();
+    } catch (const CollectiveError& error) {
+      throw CollectiveError{
+          error.operation(), error.rank(), error.blamed(),
+          fmt::format("backward() on rank {}/{} exchanges gradients and could not finish: {}. All ranks must call "
+                      "backward() equally often; a loss that uses no prepared parameter counts as not calling it",
+                      worker_->rank(), worker_->world_size(), error.what())};
+    }
+  }
+
+  void exchange() {
+    const at::NoGradGuard no_grad;
+    for (const Slot& slot : slots_) {
+      if (has_lost_hook(slot)) refuse_converted(slot);
+    }
+    const Summary summary = summarise();
+    check(summary);
+    if (worker_->world_size() == 1) return;
+    std::vector<Slot*> open;
+    for (std::size_t index = 0; index < slots_.size(); ++index) {
+      if (summary.flags[2 * index] == 0) continue;  // unused everywhere: stays as it was
+      if (summary.flags[2 * index + 1] == 0) {
+        // Used by ranks without samples only, so nothing may remain of it.
+        slots_[index].parameter.mutable_grad().reset();
+      } else {
+        open.push_back(&slots_[index]);
+      }
+    }
+    while (!open.empty()) {
+      std::vector<Slot*> alike;
+      std::vector<Slot*> others;
+      for (Slot* slot : open) (has_like(*slot, *open.front()) ? alike : others).push_back(slot);
+      average(alike, summary.samples);
+      open = std::move(others);
+    }
+  }
+
+  void check(const Summary& summary) const {
+    if (summary.silent_ranks > 0) {
+      throw ConfigError{
+          fmt::format("backward() on rank {}/{}: {} of the ranks did not say how many samples are behind "
+                      "their gradients, which is what they are weighted with. Set .drives_step = true on "
+                      "the training loader, or call worker.samples(n) before backward()",
+                      worker_->rank(), worker_->world_size(), summary.silent_ranks)};
+    }
+    if (summary.samples == 0) {
+      throw ConfigError{
+          fmt::format("backward() on rank {}/{}: worker.samples(0) was called on every rank, so there is "
+                      "nothing to average; leave the step out on all ranks instead",
+                      worker_->rank(), worker_->world_size())};
+    }
+  }
+
+  // Sums are made in f32 at least: n x gradient would overflow a half type.
+  [[nodiscard]] static at::ScalarType sum_type(const at::Tensor& parameter) {
+    const at::ScalarType type = parameter.scalar_type();
+    return type == at::ScalarType::Double || type == at::ScalarType::ComplexDouble ? at::ScalarType::Double
+                                                                                   : at::ScalarType::Float;
+  }
+
+  [[nodiscard]] static bool has_like(const Slot& one, const Slot& other) {
+    return sum_type(one.parameter) == sum_type(other.parameter) && one.parameter.device() == other.parameter.device();
+  }
+
+  [[nodiscard]] static at::Tensor as_real(const at::Tensor& tensor) {
+    return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+  }
+
+  [[nodiscard]] static std::int64_t real_count(const at::Tensor& tensor) {
+    return tensor.numel() * (tensor.is_complex() ? 2 : 1);
+  }
+
+  void average(const std::vector<Slot*>& slots, double samples) {
+    std::int64_t count = 0;
+    for (const Slot* slot : slots) count += real_count(slot->parameter);
+    const at::Tensor& first = slots.front()->parameter;
+    const at::Tensor flat = at::empty({count}, at::TensorOptions{}.dtype(sum_type(first)).device(first.device()));
+    visit_parts(slots, flat, [this](const at::Tensor& part, const Slot& slot) {
+      const at::Tensor& gradient = slot.parameter.grad();
+      if (!has_samples() || !gradient.defined()) {
+        part.zero_();  // left out, not multiplied by zero: it may be NaN
+      } else {
+        part.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
+      }
+    });
+    if (has_samples()) flat.mul_(static_cast<double>(*worker_->step_samples()));
+    worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
+    flat.div_(samples);
+    visit_parts(slots, flat, [](const at::Tensor& part, const Slot& slot) {
+      at::Tensor& gradient = slot.parameter.mutable_grad();
+      // A sparse gradient becomes a dense one: the rows that other ranks have used are others.
+      if (!gradient.defined() || gradient.is_sparse()) gradient = at::empty_like(slot.parameter.detach());
+      as_real(gradient).copy_(part);
+    });
+  }
+
+  // Calls visit with each parameter's part of the flat tensor, in the parameter's shape.
+  template <class Visit>
+  static void visit_parts(const std::vector<Slot*>& slots, const at::Tensor& flat, Visit visit) {
+    std::int64_t begin = 0;
+    for (const Slot* slot : slots) {
+      const std::int64_t count = real_count(slot->parameter);
+      const auto shape = as_real(slot->parameter.detach()).sizes().vec();
+      visit(flat.narrow(0, begin, count).view(shape), *slot);
+      begin += count;
+    }
+  }
+
+  Worker* worker_;
+  std::vector<Slot> slots_{};
+  std::unordered_set<const void*> known_{};  // the parameters of slots_, which keeps them alive
+  std::vector<std::weak_ptr<const torch::nn::Module>> modules_{};
+  std::weak_ptr<Pass> pass_{};
+  std::mutex mutex_{};
+};
+
+// The worker's one exchange. Destroyed with the worker, and with it the hooks' effect.
+struct Gradients {
+  static constexpr std::string_view extension_name = "torch.gradients";
+  std::shared_ptr<GradientExchange> exchange{};
+};
+
+[[nodiscard]] inline const std::shared_ptr<GradientExchange>& gradient_exchange_of(Worker& worker) {
+  auto& gradients = worker.extension<Gradients>();
+  if (!gradients.exchange) {
+    gradients.exchange = std::make_shared<GradientExchange>(worker);
+    worker.on_samples([weak = std::weak_ptr{gradients.exchange}] {
+      if (const auto exchange = weak.lock()) GradientExchange::begin_step(exchange);
+    });
+  }
+  return gradients.exchange;
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/torch/prepare_model.hpp
 // Makes a model that all workers train together. Torch room.
 
@@ -9377,7 +9574,9 @@ inline void seed_apart(Worker& worker) {
 /// The mean is weighted with worker.samples(), which a loader with drives_step sets: a rank with 10 of 30 samples
 /// counts 1/3. A parameter that a rank has not used counts there as a gradient of zero; one that no rank has used keeps
 /// its .grad as it was. Several backward passes add up, as on a single worker. Sparse gradients become dense.
-/// Not averaged: buffers during training, and what torch::autograd::grad() returns.
+/// Not averaged: buffers during training, and what torch::autograd::grad() returns. So BatchNorm normalises over each
+/// worker's own part of a batch and keeps running statistics per worker.
+/// Convert, extend and replace parts of a model before the call, or call again with the model right afterwards.
 /// Cost: per backward pass one small exchange and one as large as the gradients.
 /// Throws: ConfigError on every rank if the ranks' models differ in names, shapes, types or frozen parameters, or are
 /// one object. Example: auto net = ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
@@ -9397,13 +9596,16 @@ template <class Source>
       }
     }();
     detail::seed_apart(worker);
-    const auto tensors = detail::tensors_of(detail::module_of(worker, model));
+    const torch::nn::Module& module = detail::module_of(worker, model);
+    const auto tensors = detail::tensors_of(module);
     detail::make_equal(worker, tensors);
+    const auto& exchange = detail::gradient_exchange_of(worker);
     for (const auto& named : tensors) {
       if (named.is_parameter && named.tensor.defined()) {
-        detail::average_gradients_of(worker, named.name, named.tensor);
+        detail::GradientExchange::add(exchange, named.name, named.tensor);
       }
     }
+    exchange->watch(module);
     return model;
   }
 }
