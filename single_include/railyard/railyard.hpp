@@ -795,9 +795,9 @@ concept HearsEnd = requires(C& callback, const RunEnd& end) {
 /// on_report(Report) and on_end(RunEnd), at least one of them. on_report may return a Next to end the run early.
 ///
 /// A report is told when all ranks have made it, and never without rank 0's metrics before the run ends. It is told
-/// without the missing ranks, by_rank has nothing there, if rank 0 has made the next one and they have never reported
-/// at all (only rank 0 reports), or if rank 0 is 64 reports ahead of them, or if the run ends before. Metrics of a rank
-/// that is 1024 reports ahead of rank 0 are not kept for callbacks.
+/// without the missing ranks, by_rank has nothing there, if others have gone on for five seconds and they have never
+/// reported at all (only rank 0 reports), or if rank 0 is 64 reports ahead of them, or if the run ends before. Metrics
+/// of a rank that is 1024 reports ahead of rank 0 are not kept for callbacks.
 ///
 /// Laws: on_start comes first and once, on_end last and once, also when the run fails; reports come in order. An
 /// exception out of a callback ends the run, and Result::error names the callback's hook.
@@ -6062,6 +6062,8 @@ class ReportBook {
   static constexpr std::int64_t capacity = 64;      ///< how far rank 0 may be ahead of a rank that is waited for
   static constexpr std::int64_t most_ahead = 1024;  ///< of rank 0: what a rank reports beyond is only counted
 
+  static constexpr double silent_after_seconds = 5;  ///< until a rank that has never reported is not waited for
+
   explicit ReportBook(int world_size) : counts_(static_cast<std::size_t>(world_size), 0) {}
 
   /// Takes the next report of a rank, made `seconds` after the start, and returns its index.
@@ -6096,13 +6098,14 @@ class ReportBook {
   [[nodiscard]] std::int64_t count(int rank) const { return counts_[static_cast<std::size_t>(rank)]; }
 
  private:
-  // A rank that has never reported while rank 0 is at its next report already will most likely never do so.
+  // A rank that has never reported although others go on will most likely never do so; but it may just be late.
   [[nodiscard]] bool must_wait(const Report& report) const {
     const std::int64_t ahead = counts_.front() - report.index;  // 1 if it is rank 0's last one
     if (ahead < 1) return true;
     if (ahead > capacity) return false;
+    const bool others_go_on = open_.back().seconds - report.seconds >= silent_after_seconds;
     for (const std::int64_t count : counts_) {
-      if (count <= report.index && (count > 0 || ahead == 1)) return true;
+      if (count <= report.index && (count > 0 || !others_go_on)) return true;
     }
     return false;
   }

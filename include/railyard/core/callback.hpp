@@ -68,9 +68,9 @@ concept HearsEnd = requires(C& callback, const RunEnd& end) {
 /// on_report(Report) and on_end(RunEnd), at least one of them. on_report may return a Next to end the run early.
 ///
 /// A report is told when all ranks have made it, and never without rank 0's metrics before the run ends. It is told
-/// without the missing ranks, by_rank has nothing there, if rank 0 has made the next one and they have never reported
-/// at all (only rank 0 reports), or if rank 0 is 64 reports ahead of them, or if the run ends before. Metrics of a rank
-/// that is 1024 reports ahead of rank 0 are not kept for callbacks.
+/// without the missing ranks, by_rank has nothing there, if others have gone on for five seconds and they have never
+/// reported at all (only rank 0 reports), or if rank 0 is 64 reports ahead of them, or if the run ends before. Metrics
+/// of a rank that is 1024 reports ahead of rank 0 are not kept for callbacks.
 ///
 /// Laws: on_start comes first and once, on_end last and once, also when the run fails; reports come in order. An
 /// exception out of a callback ends the run, and Result::error names the callback's hook.

@@ -27,7 +27,9 @@ TEST_CASE("LineFile: a full disk costs lines, is counted and named") {
 
 TEST_CASE("LineFile: half a line is taken back when the disk is full") {
   const Scratch scratch;
-  const FileSizeLimit limit{20};  // a write past it is cut short, the next one fails: what a full disk does
+  const FileSizeLimit limit{20};
+  std::signal(SIGXFSZ, SIG_DFL);  // which ends the program if it reaches it
+  // a write past it is cut short, the next one fails: what a full disk does
   LineFile file{scratch.path() / "f"};
   CHECK(file.append("0123456789"));
   CHECK_FALSE(file.append("0123456789"));
@@ -77,4 +79,14 @@ TEST_CASE("check_name: refuses what cannot name a folder") {
   refused(std::string(201, 'a'), "200 bytes");
   CHECK_NOTHROW(ry::detail::check_name("digits 2.5 -x"));
   CHECK_NOTHROW(ry::detail::check_name(""));
+}
+
+TEST_CASE("make_run_directory: gives an absolute path, with logs/, for storage relative to the working directory") {
+  const Scratch scratch;
+  const auto former = std::filesystem::current_path();
+  std::filesystem::current_path(scratch.path());
+  const auto made = ry::detail::make_run_directory("a", "runs");
+  std::filesystem::current_path(former);
+  CHECK(made.second.is_absolute());
+  CHECK(std::filesystem::is_directory(made.second / "logs"));
 }

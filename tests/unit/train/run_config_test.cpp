@@ -77,6 +77,18 @@ TEST_CASE("fit: refuses a second run of the same name and leaves the first alone
   CHECK(read_text(scratch.path() / "again" / "metrics.jsonl") == before);
 }
 
+TEST_CASE("fit: times without end are taken as such") {
+  const Scratch scratch;
+  constexpr auto forever = std::chrono::nanoseconds::max();
+  ry::Trainer<ry::Local, ry::Threads> trainer{[](ry::Worker&) {},
+                                              {},
+                                              {.storage_path = scratch.path(),
+                                               .progress = ry::Progress::quiet,
+                                               .start_timeout = forever,
+                                               .stop_grace = forever}};
+  CHECK(trainer.fit().error() == "");
+}
+
 TEST_CASE("run.json: holds the settings of the run") {
   const Scratch scratch;
   ry::Trainer<ry::Local, ry::Threads> trainer{

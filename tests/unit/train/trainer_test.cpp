@@ -170,7 +170,9 @@ TEST_CASE("callbacks: hear the start, all ranks' metrics in order, and the end")
     const auto& report = heard.reports[static_cast<std::size_t>(i)];
     CHECK(report.index == i);
     for (int rank = 0; rank < 3; ++rank) {
-      CHECK(report.by_rank.at(static_cast<std::size_t>(rank))->at("both").number() == 10 * i + rank);
+      const auto& metrics = report.by_rank.at(static_cast<std::size_t>(rank));
+      REQUIRE(metrics);
+      CHECK(metrics->at("both").number() == 10 * i + rank);
     }
   }
   CHECK_FALSE(heard.reports[3].by_rank[0]);
