@@ -117,7 +117,7 @@ TEMPLATE_TEST_CASE("Scaling: reports what() and the blamed ranks of an exception
   CHECK(story.exit_of(1).message == "barrier: rank 0 left");
   CHECK(story.exit_of(1).blamed == std::vector{0, 2});
   CHECK(story.exit_of(1).is_consequence);
-  CHECK_THAT(story.exit_of(2).message, ContainsSubstring("not derived from std::exception"));
+  CHECK(story.exit_of(2).message == "42");
 }
 
 TEMPLATE_TEST_CASE("Store: gives every worker what every other one has set", "", ry::Threads, ry::Processes) {
