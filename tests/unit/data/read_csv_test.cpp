@@ -64,7 +64,7 @@ TEST_CASE("read_csv: takes numbers too small for a float as zero or the nearest,
   const ry::Table table = read("a,b,c,d,e,y\n1e-40,1e-50,-1e-400, 1E-99999999999999999999 ,0." + zeros + "1,2\n");
   CHECK(table.row(0)[0] == 1e-40F);
   for (std::size_t column = 1; column < 5; ++column) CHECK(table.row(0)[column] == 0.0F);
-  for (const std::string huge : {"1e400", "-1e40", "1e99999999999999999999", ("1" + zeros).c_str()}) {
+  for (const std::string& huge : std::vector<std::string>{"1e400", "-1e40", "1e99999999999999999999", "1" + zeros}) {
     CHECK_THROWS_WITH(read("a,y\n" + huge + ",2\n"), ContainsSubstring("column \"a\""));
   }
 }
