@@ -1079,14 +1079,77 @@ concept Scaling = std::default_initializable<S> && requires(S& scaling, const Gr
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/signals.hpp
+// Keeps signals away from code that they would disturb, and names them. Core room.
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns "SIGINT" and the like, or "signal 40" for one without a name.
+[[nodiscard]] inline std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
+}
+
+/// Blocks signals in this thread, and so in the threads it makes, until it is destroyed.
+class BlockSignals {
+ public:
+  explicit BlockSignals(const sigset_t& signals) noexcept { ::pthread_sigmask(SIG_BLOCK, &signals, &before_); }
+  BlockSignals(const BlockSignals&) = delete;
+  BlockSignals& operator=(const BlockSignals&) = delete;
+  ~BlockSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  [[nodiscard]] const sigset_t& before() const noexcept { return before_; }
+
+ private:
+  sigset_t before_{};
+};
+
+/// Keeps the signal that a failing write raises in the writing thread from being delivered while it lives: SIGPIPE for
+/// a closed pipe or socket, SIGXFSZ for a file that is as large as it may become. It is blocked meanwhile and taken
+/// back in the end, so that the process's own disposition is never touched. Cost: four system calls.
+template <int signal>
+class WriteSignalGuard {
+ public:
+  WriteSignalGuard() noexcept : was_pending_(is_pending()), block_(only_signal()) {}
+  WriteSignalGuard(const WriteSignalGuard&) = delete;
+  WriteSignalGuard& operator=(const WriteSignalGuard&) = delete;
+  ~WriteSignalGuard() {
+    const sigset_t only = only_signal();
+    const timespec at_once{};
+    while (!was_pending_ && ::sigtimedwait(&only, nullptr, &at_once) == -1 && errno == EINTR) {
+    }
+  }
+
+ private:
+  static sigset_t only_signal() noexcept {
+    sigset_t only;
+    ::sigemptyset(&only);
+    ::sigaddset(&only, signal);
+    return only;
+  }
+  static bool is_pending() noexcept {
+    sigset_t pending;
+    ::sigpending(&pending);
+    return ::sigismember(&pending, signal) == 1;
+  }
+
+  bool was_pending_;
+  BlockSignals block_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/callbacks/detail/console.hpp
 // Writes to standard output and standard error in a way that no closed pipe or terminal can turn into the end of the
 // run. Callbacks room.
 
-#include <cerrno>
-#include <csignal>
 #include <cstdio>
-#include <ctime>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -1096,34 +1159,6 @@ concept Scaling = std::default_initializable<S> && requires(S& scaling, const Gr
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Holds the signal that a failing write may raise off this thread, and swallows the one that was raised in between:
-/// SIGPIPE for a closed pipe, SIGXFSZ for a file that is as large as it may become.
-template <int signal>
-class WriteSignalGuard {
- public:
-  WriteSignalGuard() noexcept {
-    ::sigemptyset(&only_);
-    ::sigaddset(&only_, signal);
-    sigset_t pending;
-    ::sigpending(&pending);
-    was_pending_ = ::sigismember(&pending, signal) == 1;
-    ::pthread_sigmask(SIG_BLOCK, &only_, &former_);
-  }
-  WriteSignalGuard(const WriteSignalGuard&) = delete;
-  WriteSignalGuard& operator=(const WriteSignalGuard&) = delete;
-  ~WriteSignalGuard() {
-    const timespec at_once{};
-    while (!was_pending_ && ::sigtimedwait(&only_, nullptr, &at_once) == -1 && errno == EINTR) {
-    }
-    ::pthread_sigmask(SIG_SETMASK, &former_, nullptr);
-  }
-
- private:
-  sigset_t only_{};
-  sigset_t former_{};
-  bool was_pending_ = false;
-};
 
 /// Opens those of the descriptors 0 to 2 that are closed on /dev/null, and leaves them so: otherwise files and sockets
 /// of the run would get their numbers, and what is meant for standard output would be written into them.
@@ -1431,8 +1466,6 @@ class ProgressLine {
 
 // ---- railyard/collectives/detail/signature.hpp
 // What identifies one operation among the ranks, and its text in messages. Collectives room.
-
-#include <cstring>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -3225,11 +3258,6 @@ class OomCounter {
   std::uint64_t before_;
 };
 
-[[nodiscard]] inline std::string signal_name(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
-}
-
 /// Returns the likely reason for a signal that has ended a worker, other than SIGKILL.
 [[nodiscard]] inline std::string_view likely_reason(int signal) noexcept {
   switch (signal) {
@@ -4030,19 +4058,6 @@ inline void check_plan(const GroupPlan& plan, const WorkerBody& body) {
   }
   if (!body) throw ConfigError{"start: the function that workers run is empty"};
 }
-
-/// Blocks signals in this thread, and so in the threads it makes, until it is destroyed.
-class BlockSignals {
- public:
-  explicit BlockSignals(const sigset_t& signals) noexcept { ::pthread_sigmask(SIG_BLOCK, &signals, &before_); }
-  BlockSignals(const BlockSignals&) = delete;
-  BlockSignals& operator=(const BlockSignals&) = delete;
-  ~BlockSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  [[nodiscard]] const sigset_t& before() const noexcept { return before_; }
-
- private:
-  sigset_t before_{};
-};
 
 /// Gathers what the workers post and what signals come, until the group's owner takes it.
 class Inbox {
@@ -5406,7 +5421,7 @@ class Controller {
     if (phase_ == Phase::finished) return {};
     ++num_signals_;
     if (num_signals_ == 1 && may_fail()) {
-      failure_ = Failure{.what = fmt::format("interrupted by {}", signal_name(signal)), .signal = signal};
+      failure_ = Failure{.what = fmt::format("interrupted by {}", detail::signal_name(signal)), .signal = signal};
       phase_ = Phase::stopping;
       limit_ = after(now, settings_.stop_grace);
       return {.request_stop = true};
@@ -5453,34 +5468,6 @@ class Controller {
   [[nodiscard]] int num_alive() const noexcept { return static_cast<int>(ranks_.size() - num_exited_); }
   [[nodiscard]] bool has_exited(int rank) const { return ranks_[index(rank)].exit.has_value(); }
 
-  /// Returns "SIGINT" and the like.
-  [[nodiscard]] static std::string signal_name(int signal) {
-    switch (signal) {
-      case SIGINT:
-        return "SIGINT";
-      case SIGTERM:
-        return "SIGTERM";
-      case SIGHUP:
-        return "SIGHUP";
-      case SIGKILL:
-        return "SIGKILL";
-      case SIGSEGV:
-        return "SIGSEGV";
-      case SIGABRT:
-        return "SIGABRT";
-      case SIGBUS:
-        return "SIGBUS";
-      case SIGFPE:
-        return "SIGFPE";
-      case SIGILL:
-        return "SIGILL";
-      case SIGPIPE:
-        return "SIGPIPE";
-      default:
-        return fmt::format("signal {}", signal);
-    }
-  }
-
  private:
   struct Rank {
     bool has_started = false;
@@ -5523,8 +5510,8 @@ class Controller {
         return fmt::format("called exit({}) before its training function had returned{}{}", exit.code,
                            exit.message.empty() ? "" : ": ", exit.message);
       case WorkerExit::Kind::signalled:
-        if (exit.message.find(signal_name(exit.code)) != std::string::npos) return "was " + exit.message;
-        return fmt::format("was ended by signal {} ({}){}{}", exit.code, signal_name(exit.code),
+        if (exit.message.find(detail::signal_name(exit.code)) != std::string::npos) return "was " + exit.message;
+        return fmt::format("was ended by signal {} ({}){}{}", exit.code, detail::signal_name(exit.code),
                            exit.message.empty() ? "" : ": ", exit.message);
     }
     return exit.message;
@@ -6271,11 +6258,6 @@ class WireReader {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-[[nodiscard]] inline std::string supervisor_host() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
-}
-
 /// Is one run from the start of its workers to its Result. Knows neither backend nor scaling: start makes the group.
 class Supervision {
  public:
@@ -6288,7 +6270,7 @@ class Supervision {
         called_at_(called_at),
         directory_(info_.path, info_.world_size),
         book_(info_.world_size),
-        hosts_(static_cast<std::size_t>(info_.world_size), supervisor_host()),
+        hosts_(static_cast<std::size_t>(info_.world_size), host_name()),
         progress_(console, config.progress == Progress::quiet),
         controller_({.num_workers = info_.world_size,
                      // a backend that cannot connect says more about it than we can: it goes first
@@ -6364,7 +6346,7 @@ class Supervision {
   void handle(const BrokenEvent& event) { carry_out(controller_.on_failure({.what = event.message}, Clock::now())); }
   void handle(const SignalEvent& event) {
     const Orders orders = controller_.on_signal(event.signal, Clock::now());
-    const std::string name = Controller::signal_name(event.signal);
+    const std::string name = signal_name(event.signal);
     if (orders.request_stop) {
       progress_.print(true,
                       fmt::format("railyard: {}: the workers are asked to stop and have {} for it; once more ends "
@@ -6411,16 +6393,12 @@ class Supervision {
   template <class Call>
   void tell(std::string_view hook, Call call) {
     for (const AnyCallback& callback : config_.callbacks) {
-      std::string what;
       try {
         call(callback);
-        continue;
-      } catch (const std::exception& error) {
-        what = error.what();
       } catch (...) {
-        what = "an exception that is not derived from std::exception";
+        const std::string what = exit_of(std::current_exception()).message;
+        note_hook_failure({.what = fmt::format("a callback's {} threw: {}", hook, what)});
       }
-      note_hook_failure({.what = fmt::format("a callback's {} threw: {}", hook, what)});
     }
   }
 
@@ -7011,6 +6989,14 @@ Trainer(F&&, ScalingConfig, RunConfig)
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+/// Every signal that can wait: blocked while Gloo starts its thread, which then never runs the user's handlers.
+[[nodiscard]] inline sigset_t deferrable_signals() noexcept {
+  sigset_t all;
+  ::sigfillset(&all);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) ::sigdelset(&all, fault);
+  return all;
+}
 
 /// Lets Gloo read and write our store. Gloo's newer stores have more members, all with defaults.
 class GlooStore final : public gloo::rendezvous::Store {
@@ -7676,59 +7662,6 @@ class Notices {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/collectives/detail/sigpipe.hpp
-// Keeps SIGPIPE, and other signals, away from code that writes to sockets. Collectives room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Keeps a SIGPIPE that this thread causes from being delivered while it lives. A write to a closed socket sends
-/// SIGPIPE to the writing thread; it is blocked meanwhile and taken back in the end, so that the process's own
-/// disposition for SIGPIPE is never touched. Cost: three system calls.
-class SigpipeGuard {
- public:
-  SigpipeGuard() noexcept {
-    sigemptyset(&only_sigpipe_);
-    sigaddset(&only_sigpipe_, SIGPIPE);
-    sigset_t pending;
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &only_sigpipe_, &before_);
-  }
-  SigpipeGuard(const SigpipeGuard&) = delete;
-  SigpipeGuard& operator=(const SigpipeGuard&) = delete;
-  ~SigpipeGuard() {
-    const timespec at_once{};
-    if (!was_pending_) sigtimedwait(&only_sigpipe_, nullptr, &at_once);
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-
- private:
-  sigset_t only_sigpipe_{};
-  sigset_t before_{};
-  bool was_pending_ = false;
-};
-
-/// Blocks every signal that can wait while it lives: threads that are started meanwhile never run the user's handlers.
-class SignalsBlocked {
- public:
-  SignalsBlocked() noexcept {
-    sigset_t all;
-    sigfillset(&all);
-    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&all, fault);
-    pthread_sigmask(SIG_BLOCK, &all, &before_);
-  }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_{};
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/collectives/gloo.hpp
 // The backend over TCP, on the transport of libgloo. Collectives room: with detail/gloo_transport.hpp the only header
 // that includes gloo's.
@@ -7787,7 +7720,7 @@ class Gloo {
   Gloo& operator=(const Gloo&) = delete;
   ~Gloo() {
     if (context_ == nullptr) return;
-    const detail::SigpipeGuard no_sigpipe;
+    const detail::WriteSignalGuard<SIGPIPE> no_sigpipe;
     post({.kind = detail::Notice::Kind::left, .position = {.operation = "no operation"}});
     try {
       detail::GlooTicker ticker{*device_};
@@ -7857,7 +7790,7 @@ class Gloo {
         if (!failure_) failure_ = detail::Verdict{text, {}};
       }
       post({.kind = detail::Notice::Kind::aborted, .position = {}, .text = std::string{reason}});
-      const detail::SigpipeGuard no_sigpipe;
+      const detail::WriteSignalGuard<SIGPIPE> no_sigpipe;
       close_connections();
     } catch (...) {  // out of memory: nothing can be told to anybody
     }
@@ -7963,13 +7896,13 @@ class Gloo {
     attributes.ai_family = address.family;
     std::shared_ptr<gloo::transport::Device> device;
     {
-      const detail::SignalsBlocked no_signals;  // in the thread that the device starts
+      const detail::BlockSignals no_signals{detail::deferrable_signals()};  // in the thread that the device starts
       device = gloo::transport::tcp::CreateDevice(attributes);
     }
     detail::check_gloo_is_own(
         *reinterpret_cast<const void* const*>(device.get()));  // whose virtual functions are they?
     device_ = std::static_pointer_cast<gloo::transport::tcp::Device>(device);
-    const detail::SigpipeGuard no_sigpipe;
+    const detail::WriteSignalGuard<SIGPIPE> no_sigpipe;
     const detail::GlooTicker ticker{*device_};
     alarm_ = std::make_unique<Alarm>(*device_);
     context_ = std::make_shared<gloo::rendezvous::Context>(world.rank, world.size);
@@ -8031,7 +7964,7 @@ class Gloo {
       skipped_.push_back(position(running));
     }
     if (is_empty) return {};
-    const detail::SigpipeGuard no_sigpipe;
+    const detail::WriteSignalGuard<SIGPIPE> no_sigpipe;
     running.until_look = until_look_;
     running_ = &running;
     const ResetAtEnd reset{running_};

@@ -8,11 +8,12 @@
 #include "railyard/collectives/detail/host_address.hpp"
 #include "railyard/collectives/detail/mesh.hpp"
 #include "railyard/collectives/detail/notices.hpp"
-#include "railyard/collectives/detail/sigpipe.hpp"
 
 #include "railyard/core/backend.hpp"
+#include "railyard/core/detail/signals.hpp"
 
 #include <chrono>
+#include <csignal>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -77,7 +78,7 @@ class Gloo {
   Gloo& operator=(const Gloo&) = delete;
   ~Gloo() {
     if (context_ == nullptr) return;
-    const detail::SigpipeGuard no_sigpipe;
+    const detail::WriteSignalGuard<SIGPIPE> no_sigpipe;
     post({.kind = detail::Notice::Kind::left, .position = {.operation = "no operation"}});
     try {
       detail::GlooTicker ticker{*device_};
@@ -147,7 +148,7 @@ class Gloo {
         if (!failure_) failure_ = detail::Verdict{text, {}};
       }
       post({.kind = detail::Notice::Kind::aborted, .position = {}, .text = std::string{reason}});
-      const detail::SigpipeGuard no_sigpipe;
+      const detail::WriteSignalGuard<SIGPIPE> no_sigpipe;
       close_connections();
     } catch (...) {  // out of memory: nothing can be told to anybody
     }
@@ -253,13 +254,13 @@ class Gloo {
     attributes.ai_family = address.family;
     std::shared_ptr<gloo::transport::Device> device;
     {
-      const detail::SignalsBlocked no_signals;  // in the thread that the device starts
+      const detail::BlockSignals no_signals{detail::deferrable_signals()};  // in the thread that the device starts
       device = gloo::transport::tcp::CreateDevice(attributes);
     }
     detail::check_gloo_is_own(
         *reinterpret_cast<const void* const*>(device.get()));  // whose virtual functions are they?
     device_ = std::static_pointer_cast<gloo::transport::tcp::Device>(device);
-    const detail::SigpipeGuard no_sigpipe;
+    const detail::WriteSignalGuard<SIGPIPE> no_sigpipe;
     const detail::GlooTicker ticker{*device_};
     alarm_ = std::make_unique<Alarm>(*device_);
     context_ = std::make_shared<gloo::rendezvous::Context>(world.rank, world.size);
@@ -321,7 +322,7 @@ class Gloo {
       skipped_.push_back(position(running));
     }
     if (is_empty) return {};
-    const detail::SigpipeGuard no_sigpipe;
+    const detail::WriteSignalGuard<SIGPIPE> no_sigpipe;
     running.until_look = until_look_;
     running_ = &running;
     const ResetAtEnd reset{running_};

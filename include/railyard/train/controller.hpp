@@ -14,11 +14,11 @@
 #pragma once
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/signals.hpp"
 #include "railyard/core/scaling.hpp"
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -112,7 +112,7 @@ class Controller {
     if (phase_ == Phase::finished) return {};
     ++num_signals_;
     if (num_signals_ == 1 && may_fail()) {
-      failure_ = Failure{.what = fmt::format("interrupted by {}", signal_name(signal)), .signal = signal};
+      failure_ = Failure{.what = fmt::format("interrupted by {}", detail::signal_name(signal)), .signal = signal};
       phase_ = Phase::stopping;
       limit_ = after(now, settings_.stop_grace);
       return {.request_stop = true};
@@ -159,34 +159,6 @@ class Controller {
   [[nodiscard]] int num_alive() const noexcept { return static_cast<int>(ranks_.size() - num_exited_); }
   [[nodiscard]] bool has_exited(int rank) const { return ranks_[index(rank)].exit.has_value(); }
 
-  /// Returns "SIGINT" and the like.
-  [[nodiscard]] static std::string signal_name(int signal) {
-    switch (signal) {
-      case SIGINT:
-        return "SIGINT";
-      case SIGTERM:
-        return "SIGTERM";
-      case SIGHUP:
-        return "SIGHUP";
-      case SIGKILL:
-        return "SIGKILL";
-      case SIGSEGV:
-        return "SIGSEGV";
-      case SIGABRT:
-        return "SIGABRT";
-      case SIGBUS:
-        return "SIGBUS";
-      case SIGFPE:
-        return "SIGFPE";
-      case SIGILL:
-        return "SIGILL";
-      case SIGPIPE:
-        return "SIGPIPE";
-      default:
-        return fmt::format("signal {}", signal);
-    }
-  }
-
  private:
   struct Rank {
     bool has_started = false;
@@ -229,8 +201,8 @@ class Controller {
         return fmt::format("called exit({}) before its training function had returned{}{}", exit.code,
                            exit.message.empty() ? "" : ": ", exit.message);
       case WorkerExit::Kind::signalled:
-        if (exit.message.find(signal_name(exit.code)) != std::string::npos) return "was " + exit.message;
-        return fmt::format("was ended by signal {} ({}){}{}", exit.code, signal_name(exit.code),
+        if (exit.message.find(detail::signal_name(exit.code)) != std::string::npos) return "was " + exit.message;
+        return fmt::format("was ended by signal {} ({}){}{}", exit.code, detail::signal_name(exit.code),
                            exit.message.empty() ? "" : ": ", exit.message);
     }
     return exit.message;

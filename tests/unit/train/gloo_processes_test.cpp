@@ -141,7 +141,7 @@ TEST_CASE("Processes: B17 a killed worker is told with its signal") {
     CHECK(result.failed_rank() == 2);
     CHECK_THAT(result.error(), ContainsSubstring("rank 2 of 3") &&
                                    ContainsSubstring(fmt::format("signal {}", signal)) &&
-                                   ContainsSubstring(ry::Controller::signal_name(signal)));
+                                   ContainsSubstring(ry::detail::signal_name(signal)));
   }
 }
 
@@ -212,7 +212,7 @@ TEST_CASE("Processes: B1 B12 Ctrl-C lets all ranks stop in order and says so") {
                              }}});
     CHECK_FALSE(result);
     CHECK(result.exit_status() == 128 + signal);
-    CHECK_THAT(result.error(), ContainsSubstring("interrupted by " + ry::Controller::signal_name(signal)));
+    CHECK_THAT(result.error(), ContainsSubstring("interrupted by " + ry::detail::signal_name(signal)));
     CHECK(result.metrics().find("stopped") != nullptr);
   }
 }

@@ -3,7 +3,7 @@
 // run. Callbacks room.
 #pragma once
 
-#include "railyard/core/version.hpp"
+#include "railyard/core/detail/signals.hpp"
 
 #include <algorithm>
 #include <array>
@@ -12,7 +12,6 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdio>
-#include <ctime>
 #include <string>
 #include <string_view>
 
@@ -24,34 +23,6 @@
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Holds the signal that a failing write may raise off this thread, and swallows the one that was raised in between:
-/// SIGPIPE for a closed pipe, SIGXFSZ for a file that is as large as it may become.
-template <int signal>
-class WriteSignalGuard {
- public:
-  WriteSignalGuard() noexcept {
-    ::sigemptyset(&only_);
-    ::sigaddset(&only_, signal);
-    sigset_t pending;
-    ::sigpending(&pending);
-    was_pending_ = ::sigismember(&pending, signal) == 1;
-    ::pthread_sigmask(SIG_BLOCK, &only_, &former_);
-  }
-  WriteSignalGuard(const WriteSignalGuard&) = delete;
-  WriteSignalGuard& operator=(const WriteSignalGuard&) = delete;
-  ~WriteSignalGuard() {
-    const timespec at_once{};
-    while (!was_pending_ && ::sigtimedwait(&only_, nullptr, &at_once) == -1 && errno == EINTR) {
-    }
-    ::pthread_sigmask(SIG_SETMASK, &former_, nullptr);
-  }
-
- private:
-  sigset_t only_{};
-  sigset_t former_{};
-  bool was_pending_ = false;
-};
 
 /// Opens those of the descriptors 0 to 2 that are closed on /dev/null, and leaves them so: otherwise files and sockets
 /// of the run would get their numbers, and what is meant for standard output would be written into them.

@@ -5,6 +5,7 @@
 #include "railyard/train/detail/json.hpp"
 
 #include "railyard/callbacks/detail/console.hpp"
+#include "railyard/core/detail/signals.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/value.hpp"
 

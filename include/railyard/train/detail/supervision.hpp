@@ -10,10 +10,13 @@
 #include "railyard/train/run_config.hpp"
 
 #include "railyard/callbacks/progress.hpp"
+#include "railyard/core/detail/signals.hpp"
 #include "railyard/core/scaling.hpp"
+#include "railyard/workers/detail/system.hpp"
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,15 +26,8 @@
 #include <variant>
 #include <vector>
 
-#include <unistd.h>
-
 namespace railyard::inline v0_1 {
 namespace detail {
-
-[[nodiscard]] inline std::string supervisor_host() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
-}
 
 /// Is one run from the start of its workers to its Result. Knows neither backend nor scaling: start makes the group.
 class Supervision {
@@ -45,7 +41,7 @@ class Supervision {
         called_at_(called_at),
         directory_(info_.path, info_.world_size),
         book_(info_.world_size),
-        hosts_(static_cast<std::size_t>(info_.world_size), supervisor_host()),
+        hosts_(static_cast<std::size_t>(info_.world_size), host_name()),
         progress_(console, config.progress == Progress::quiet),
         controller_({.num_workers = info_.world_size,
                      // a backend that cannot connect says more about it than we can: it goes first
@@ -121,7 +117,7 @@ class Supervision {
   void handle(const BrokenEvent& event) { carry_out(controller_.on_failure({.what = event.message}, Clock::now())); }
   void handle(const SignalEvent& event) {
     const Orders orders = controller_.on_signal(event.signal, Clock::now());
-    const std::string name = Controller::signal_name(event.signal);
+    const std::string name = signal_name(event.signal);
     if (orders.request_stop) {
       progress_.print(true,
                       fmt::format("railyard: {}: the workers are asked to stop and have {} for it; once more ends "
@@ -168,16 +164,12 @@ class Supervision {
   template <class Call>
   void tell(std::string_view hook, Call call) {
     for (const AnyCallback& callback : config_.callbacks) {
-      std::string what;
       try {
         call(callback);
-        continue;
-      } catch (const std::exception& error) {
-        what = error.what();
       } catch (...) {
-        what = "an exception that is not derived from std::exception";
+        const std::string what = exit_of(std::current_exception()).message;
+        note_hook_failure({.what = fmt::format("a callback's {} threw: {}", hook, what)});
       }
-      note_hook_failure({.what = fmt::format("a callback's {} threw: {}", hook, what)});
     }
   }
 

@@ -4,6 +4,8 @@
 
 #include "railyard/workers/detail/system.hpp"
 
+#include "railyard/core/detail/signals.hpp"
+
 #include <csignal>
 #include <cstdint>
 #include <fstream>
@@ -58,11 +60,6 @@ class OomCounter {
   std::string path_;
   std::uint64_t before_;
 };
-
-[[nodiscard]] inline std::string signal_name(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
-}
 
 /// Returns the likely reason for a signal that has ended a worker, other than SIGKILL.
 [[nodiscard]] inline std::string_view likely_reason(int signal) noexcept {

@@ -6,6 +6,8 @@
 #include "railyard/workers/detail/signal_watch.hpp"
 #include "railyard/workers/detail/worker_link.hpp"
 
+#include "railyard/core/detail/signals.hpp"
+
 #include <csignal>
 #include <deque>
 #include <optional>
@@ -25,19 +27,6 @@ inline void check_plan(const GroupPlan& plan, const WorkerBody& body) {
   }
   if (!body) throw ConfigError{"start: the function that workers run is empty"};
 }
-
-/// Blocks signals in this thread, and so in the threads it makes, until it is destroyed.
-class BlockSignals {
- public:
-  explicit BlockSignals(const sigset_t& signals) noexcept { ::pthread_sigmask(SIG_BLOCK, &signals, &before_); }
-  BlockSignals(const BlockSignals&) = delete;
-  BlockSignals& operator=(const BlockSignals&) = delete;
-  ~BlockSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  [[nodiscard]] const sigset_t& before() const noexcept { return before_; }
-
- private:
-  sigset_t before_{};
-};
 
 /// Gathers what the workers post and what signals come, until the group's owner takes it.
 class Inbox {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "railyard/collectives/detail/sigpipe.hpp"
+#include "railyard/core/detail/signals.hpp"
 
 #include "support/catch.hpp"
 
@@ -10,14 +10,14 @@
 
 namespace ry = railyard;
 
-TEST_CASE("SigpipeGuard: a write to a closed socket fails with EPIPE, and no signal stays behind") {
+TEST_CASE("WriteSignalGuard: a write to a closed socket fails with EPIPE, and no signal stays behind") {
   int ends[2];
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
   ::close(ends[1]);
   sigset_t before;
   pthread_sigmask(SIG_SETMASK, nullptr, &before);
   {
-    const ry::detail::SigpipeGuard guard;
+    const ry::detail::WriteSignalGuard<SIGPIPE> guard;
     CHECK(::write(ends[0], "x", 1) == -1);  // with the default disposition this would have been the end
     CHECK(errno == EPIPE);
   }
@@ -30,14 +30,14 @@ TEST_CASE("SigpipeGuard: a write to a closed socket fails with EPIPE, and no sig
   CHECK(sigismember(&pending, SIGPIPE) == 0);
 }
 
-TEST_CASE("SigpipeGuard: a SIGPIPE that was pending before is left to its owner") {
+TEST_CASE("WriteSignalGuard: a SIGPIPE that was pending before is left to its owner") {
   sigset_t pipe;
   sigemptyset(&pipe);
   sigaddset(&pipe, SIGPIPE);
   sigset_t before;
   pthread_sigmask(SIG_BLOCK, &pipe, &before);
   REQUIRE(::raise(SIGPIPE) == 0);
-  { const ry::detail::SigpipeGuard guard; }
+  { const ry::detail::WriteSignalGuard<SIGPIPE> guard; }
   sigset_t pending;
   sigpending(&pending);
   CHECK(sigismember(&pending, SIGPIPE) == 1);
