@@ -18,6 +18,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -79,7 +80,8 @@ class GradientExchange {
       slot.has_begun = true;
     }
     for (const auto& weak : self->modules_) {
-      if (const auto module = weak.lock()) self->check_known(*module, "");
+      const auto module = weak.lock();
+      if (module && !self->knows_all_of(*module)) self->refuse_unknown(*module);
     }
   }
 
@@ -128,18 +130,24 @@ class GradientExchange {
   }
 
   // Walks by itself, for named_parameters() of the whole would put all names together in every step.
-  void check_known(const torch::nn::Module& module, const std::string& path) const {
+  [[nodiscard]] bool knows_all_of(const torch::nn::Module& module) const {
     const auto own = module.named_parameters(/*recurse=*/false);
     for (const auto& item : own) {
+      if (!known_.contains(item.value().unsafeGetTensorImpl())) return false;
+    }
+    const auto children = module.children();
+    return std::all_of(children.begin(), children.end(), [this](const auto& child) { return knows_all_of(*child); });
+  }
+
+  void refuse_unknown(const torch::nn::Module& module) const {
+    for (const auto& item : module.named_parameters()) {
       if (known_.contains(item.value().unsafeGetTensorImpl())) continue;
       throw ConfigError{
           fmt::format("the parameter \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so its "
                       "gradients would not be averaged: build the model before prepare_model(), or call "
                       "prepare_model(worker, model) again after changing it",
-                      path + item.key(), worker_->rank(), worker_->world_size())};
+                      item.key(), worker_->rank(), worker_->world_size())};
     }
-    const auto children = module.named_children();
-    for (const auto& child : children) check_known(*child.value(), path + child.key() + ".");
   }
 
   static void hook(const std::shared_ptr<GradientExchange>& self, std::size_t index) {
