@@ -4,7 +4,7 @@
 #pragma once
 
 #include "railyard/workers/detail/exit_reason.hpp"
-#include "railyard/workers/detail/system.hpp"
+#include "railyard/core/detail/system.hpp"
 
 #include "railyard/core/scaling.hpp"
 

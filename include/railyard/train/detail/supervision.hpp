@@ -11,8 +11,8 @@
 
 #include "railyard/callbacks/progress.hpp"
 #include "railyard/core/detail/signals.hpp"
+#include "railyard/core/detail/system.hpp"
 #include "railyard/core/scaling.hpp"
-#include "railyard/workers/detail/system.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -2,7 +2,7 @@
 // Packets between the supervisor and the process that starts workers, descriptors included. Workers room.
 #pragma once
 
-#include "railyard/workers/detail/system.hpp"
+#include "railyard/core/detail/system.hpp"
 
 #include <array>
 #include <cstring>

@@ -2,9 +2,8 @@
 // Says in words why a process has ended or does not answer. Workers room.
 #pragma once
 
-#include "railyard/workers/detail/system.hpp"
-
 #include "railyard/core/detail/signals.hpp"
+#include "railyard/core/detail/system.hpp"
 
 #include <csignal>
 #include <cstdint>

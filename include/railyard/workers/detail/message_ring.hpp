@@ -2,7 +2,7 @@
 // A ring of bytes in shared memory that carries one worker's messages to its supervisor. Workers room.
 #pragma once
 
-#include "railyard/workers/detail/system.hpp"
+#include "railyard/core/detail/system.hpp"
 
 #include <atomic>
 #include <cstddef>

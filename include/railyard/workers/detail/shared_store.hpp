@@ -2,7 +2,7 @@
 // A table of small values in shared memory that needs no lock, so that nobody can die while holding it. Workers room.
 #pragma once
 
-#include "railyard/workers/detail/system.hpp"
+#include "railyard/core/detail/system.hpp"
 
 #include <array>
 #include <atomic>

@@ -3,7 +3,7 @@
 // room.
 #pragma once
 
-#include "railyard/workers/detail/system.hpp"
+#include "railyard/core/detail/system.hpp"
 
 #include <array>
 #include <atomic>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the kernel offers, made safe to use: descriptors, futexes, times and messages of failed calls. Workers room.
+// What the kernel offers, made safe to use: descriptors, futexes, times and messages of failed calls. Core room.
 #pragma once
 
 #include "railyard/core/deadline.hpp"
