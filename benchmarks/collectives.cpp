@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+// How long an all-reduce takes: this library's in shared memory, libgloo's and Open MPI's, side by side and in turns,
+// and what the cores could move at best. Ranks are processes, pinned alike. Prints `name value unit`; the contestants'
+// microseconds go to standard error.
+#include "collectives/contestants.hpp"
+#include "collectives/group.hpp"
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+
+namespace {
+
+using bench::Group;
+
+constexpr int num_rounds = 15;
+constexpr double turn_seconds = 0.05;
+
+struct Size {
+  const char* name;
+  std::uint64_t bytes;
+};
+constexpr Size sizes[] = {{"8B", 8}, {"64KiB", 64 << 10}, {"64MiB", 64 << 20}};
+constexpr std::uint64_t largest = 64 << 20;
+
+void figure(const std::string& name, double value, const std::string& unit) {
+  fmt::print("{} {:.4g} {}\n", name, value, unit);
+  std::fflush(stdout);
+}
+
+// Two buffers for the bare kernel, at a distance that no cache takes for equal addresses.
+class LimitSpace {
+ public:
+  static constexpr std::size_t distance_bytes = largest + (2 << 20) + 2 * 4096 + 128;
+  LimitSpace() : memory_(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
+    if (memory_ == MAP_FAILED) throw std::runtime_error{"mmap failed"};
+    madvise(memory_, size, MADV_HUGEPAGE);
+  }
+  LimitSpace(const LimitSpace&) = delete;
+  LimitSpace& operator=(const LimitSpace&) = delete;
+  ~LimitSpace() { munmap(memory_, size); }
+  float* data() const { return static_cast<float*>(memory_); }
+
+ private:
+  static constexpr std::size_t size = 2 * distance_bytes;
+  void* memory_;
+};
+
+std::unique_ptr<Group> start_ours(const std::string& name, int size, bench::Memory memory) {
+  bench::ForkedStore store{size};
+  return std::make_unique<Group>(name, size, [&](bench::Control& control, int rank) {
+    return bench::run_rank(control, rank, [&] { return bench::join_ours(store, rank, size, memory); });
+  });
+}
+
+std::unique_ptr<Group> start_gloo(int size) {
+  const auto folder = std::filesystem::absolute(fmt::format("gloo_store_{}", size));
+  std::filesystem::create_directory(folder);
+  return std::make_unique<Group>("gloo", size, [&](bench::Control& control, int rank) {
+    return bench::run_rank(control, rank, [&] { return bench::join_gloo(folder, rank, size); });
+  });
+}
+
+std::unique_ptr<Group> start_limit(const LimitSpace& space) {
+  return std::make_unique<Group>("limit", 2, [&](bench::Control& control, int rank) {
+    return bench::run_rank(control, rank, [&] {
+      return bench::join_limit(space.data(), LimitSpace::distance_bytes / sizeof(float), rank);
+    });
+  });
+}
+
+// None where the program of Open MPI's ranks was not built.
+std::unique_ptr<Group> start_open_mpi(int size) {
+#ifdef BENCH_MPIEXEC
+  setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+  setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+  return std::make_unique<Group>("openmpi", size, [&](const std::string& control) {
+    const bool has_core_each = bench::allowed_cpus().size() >= static_cast<std::size_t>(size);
+    return std::vector<std::string>{BENCH_MPIEXEC,
+                                    "-n",
+                                    std::to_string(size),
+                                    "--oversubscribe",
+                                    "--bind-to",
+                                    "none",
+                                    "--mca",
+                                    "pml",
+                                    "ob1",
+                                    "--mca",
+                                    "btl",
+                                    "self,vader",
+                                    "--mca",
+                                    "mpi_yield_when_idle",
+                                    has_core_each ? "0" : "1",
+                                    BENCH_OPENMPI_RANK,
+                                    control};
+  });
+#else
+  static_cast<void>(size);
+  return nullptr;
+#endif
+}
+
+// As many calls per sample as the clock needs, as many samples as a turn has room for.
+bench::Order order_for(Group& group, std::uint64_t bytes) {
+  const bool is_tiny = bytes <= 64;
+  const double seconds = group.take_turn({.bytes = bytes, .samples = 5, .calls = is_tiny ? 20U : 1U});
+  const double calls = is_tiny ? std::clamp(turn_seconds / 10 / seconds, 1.0, 20'000.0) : 1.0;
+  const double samples = std::clamp(turn_seconds / (seconds * calls), 3.0, 1.0 * bench::max_samples);
+  return {.bytes = bytes, .samples = static_cast<std::uint32_t>(samples), .calls = static_cast<std::uint32_t>(calls)};
+}
+
+using Times = std::map<std::string, double>;
+
+// Seconds of a call by contestant: they take turns in short rounds, so that a busy neighbour disturbs all of them.
+Times measure(const std::vector<std::unique_ptr<Group>>& groups, std::uint64_t bytes) {
+  std::vector<Group*> here;
+  for (const auto& group : groups) {
+    if (group != nullptr && (bytes == largest || group->name() != "limit")) here.push_back(group.get());
+  }
+  std::vector<bench::Order> orders;
+  for (Group* group : here) orders.push_back(order_for(*group, bytes));
+  std::map<std::string, std::vector<double>> turns;
+  for (int round = 0; round < num_rounds; ++round) {
+    for (std::size_t i = 0; i < here.size(); ++i) turns[here[i]->name()].push_back(here[i]->take_turn(orders[i]));
+  }
+  Times times;
+  for (const auto& [name, seconds] : turns) times[name] = bench::median(seconds);
+  return times;
+}
+
+void print(const Times& times, const Size& size, int num_ranks) {
+  for (const auto& [name, seconds] : times) {
+    fmt::print(stderr, "all_reduce {} {} ranks: {} {:.4g} us\n", size.name, num_ranks, name, seconds * 1e6);
+  }
+  for (const std::string memory : {"arena", "private"}) {
+    const std::string prefix = fmt::format("all_reduce.{}.{}.{}ranks.", memory, size.name, num_ranks);
+    const double ours = times.at(memory);
+    for (const std::string other : {"openmpi", "gloo"}) {
+      if (times.contains(other)) figure(prefix + other + "_over_ours", times.at(other) / ours, "ratio");
+    }
+    if (times.contains("limit")) figure(prefix + "of_memory_limit", times.at("limit") / ours, "ratio");
+  }
+}
+
+void run(int num_ranks) {
+  const LimitSpace space;
+  std::vector<std::unique_ptr<Group>> groups;
+  groups.push_back(start_ours("arena", num_ranks, bench::Memory::arena));
+  groups.push_back(start_open_mpi(num_ranks));
+  groups.push_back(start_ours("private", num_ranks, bench::Memory::own));
+  groups.push_back(start_gloo(num_ranks));
+  if (num_ranks == 2 && bench::allowed_cpus().size() >= 2) groups.push_back(start_limit(space));
+  for (const Size& size : sizes) print(measure(groups, size.bytes), size, num_ranks);
+}
+
+}  // namespace
+
+int main() try {
+#ifndef BENCH_MPIEXEC
+  fmt::print(stderr, "Open MPI was not found (Debian: apt install libopenmpi-dev openmpi-bin): it is left out\n");
+#endif
+  for (const int num_ranks : {2, 4}) run(num_ranks);
+} catch (const std::exception& error) {
+  fmt::print(stderr, "benchmark_collectives: {}\n", error.what());
+  return 1;
+}
