@@ -19,7 +19,8 @@ std::unique_ptr<Member> join_ours(railyard::Store& store, int rank, int size, Me
 // libgloo without anything of ours: its all-reduce (the ring, which is its default) over loopback.
 std::unique_ptr<Member> join_gloo(const std::string& folder, int rank, int size);
 
-// No all-reduce but its least possible work, for two ranks. Rank 1's buffer begins `distance` elements after rank 0's.
+// The least work that the sum of two ranks' buffers can be, see limit.cpp. space: memory of both, all zero, large
+// enough for a page and twice `distance` elements, which lie between the beginnings of the two buffers.
 std::unique_ptr<Member> join_limit(float* space, std::size_t distance, int rank);
 
 // Memory as malloc gives it; alike for all contestants that may be given any.
