@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A training function that cannot be copied, for workers that each need a copy.
-// expect: error: static.assert.*each worker thread runs its own copy of the training function, but this
-// expect: this function cannot be copied: capture copyable things
+// expect-first: static.assert.*each worker thread runs its own copy of the training function, but this
+// expect-first: this function cannot be copied: capture copyable things
 #include <railyard/railyard.hpp>
 
 namespace ry = railyard;

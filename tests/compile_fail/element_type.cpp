@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A buffer of elements that no collective knows.
-// expect: error: no matching function for call to .buffer_of
-// expect: Element
+// expect-first: static.assert.*buffer_of: no collective knows elements of this type
 #include <railyard/railyard.hpp>
 
 int main() {

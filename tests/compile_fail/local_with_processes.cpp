@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A backend that joins the threads of one process, for workers that are processes.
-// expect: error: static.assert.*this Backend cannot reach the workers that this Scaling makes
-// expect: Local joins the threads of one process only; say Trainer<Gloo, Processes>
+// expect-first: static.assert.*this Backend cannot reach the workers that this Scaling makes
+// expect-first: Local joins the threads of one process only; say Trainer<Gloo, Processes>
 // needs: gloo
 #include <railyard/railyard.hpp>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A training function with an argument too many.
-// expect: error: static.assert.*the training function cannot be called with a worker: it takes exactly one
-// expect: exactly one argument, auto& worker, railyard::Worker& or railyard::WorkerOf<Backend>&
+// expect-first: static.assert.*the training function cannot be called with a worker: it takes exactly one
+// expect-first: exactly one argument, auto& worker, railyard::Worker& or railyard::WorkerOf<Backend>&
 #include <railyard/railyard.hpp>
 
 namespace ry = railyard;

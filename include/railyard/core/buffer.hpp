@@ -67,6 +67,20 @@ requires Element<std::ranges::range_value_t<Range>>
   }
 }
 
+/// Refuses every other range, and says why.
+template <std::ranges::range Range>
+requires(!std::ranges::contiguous_range<Range> || !Element<std::ranges::range_value_t<Range>>)
+    [[nodiscard]] constexpr Buffer buffer_of(Range&& /*range*/) noexcept {
+  static_assert(Element<std::ranges::range_value_t<Range>>,
+                "buffer_of: no collective knows elements of this type. They may be float, double, bool, std::int8_t, "
+                "std::uint8_t, std::int32_t, std::int64_t, Float16 or BFloat16: convert the values to one of these");
+  static_assert(
+      std::ranges::contiguous_range<Range> || !Element<std::ranges::range_value_t<Range>>,
+      "buffer_of: the elements of this range do not lie one beside the other in memory (std::vector<bool> "
+      "packs them, std::list scatters them): copy them to a std::vector, of std::uint8_t in the place of bool");
+  return {};
+}
+
 /// Views one value on the CPU.
 template <Element T>
 [[nodiscard]] constexpr Buffer buffer_of_value(T& value) noexcept {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/train/detail/connecting_store.hpp"
+#include "railyard/train/detail/policies.hpp"
 #include "railyard/train/detail/supervision.hpp"
 #include "railyard/train/detail/training_function.hpp"
 #include "railyard/train/result.hpp"
@@ -74,18 +75,31 @@ inline void write_run(const RunInfo& info, const RunConfig& run) {
 
 }  // namespace detail
 
+/// Is what policies that cannot work get: one sentence of the compiler about what is wrong with them. The one that
+/// trains stands below.
+template <class B = Gloo, class S = Processes>
+class Trainer {
+  using Refused = decltype(detail::refuse_policies<B, S>());
+
+ public:
+  // What the other one takes as well, so that nothing follows that sentence; and so that the arguments lead to the
+  // default policies.
+  template <class F>
+  Trainer(F&&, ScalingConfig, RunConfig = {}, const detail::AnyOptions& = {}) {}
+  template <class F, class Other, class... Rest>
+  requires(!std::convertible_to<Other, ScalingConfig>) Trainer(F&&, Other&&, Rest&&...) {}
+  Result fit();
+};
+
 /// Runs a training function on many workers and waits for them.
 ///
 /// The function takes one argument: `auto& worker`, a Worker&, or a WorkerOf<Backend>&. Where workers are threads, each
 /// runs its own copy of it; where they are processes, each has its own copy of the whole program, so that what the
 /// function writes to its captures does not come back.
 /// Example: ry::Trainer<ry::Gloo, ry::Processes> trainer{[](auto& worker) { ... }, {.num_workers = 2}};
-template <Backend B = Gloo, Scaling S = Processes>
-class Trainer {
-  static_assert(B::reach >= S::reach,
-                "this Backend cannot reach the workers that this Scaling makes: Local joins the threads of one process "
-                "only; say Trainer<Gloo, Processes>, or Trainer<Local, Threads>");
-
+template <class B, class S>
+requires detail::FittingPolicies<B, S>
+class Trainer<B, S> {
  public:
   /// Keeps the function and the settings; nothing is started or checked before fit().
   template <class F>
@@ -95,6 +109,13 @@ class Trainer {
         scaling_(std::move(scaling)),
         run_(std::move(run)),
         options_(std::move(options)) {}
+
+  /// Refuses a second argument that is no ScalingConfig.
+  template <class F, class Other, class... Rest>
+  requires(!std::convertible_to<Other, ScalingConfig>) Trainer(F&&, Other&&, Rest&&...) {
+    static_assert(std::convertible_to<Other, ScalingConfig>,
+                  "the second argument of a Trainer says how many workers there are, by name: {.num_workers = 2}");
+  }
 
   /// Runs the function on all workers and returns when none of them is left. May be called again: a new run.
   /// Throws: ConfigError before anything is started, if a setting cannot work; it names the setting and the remedy.
@@ -168,22 +189,8 @@ class Trainer {
   typename B::Options options_;
 };
 
-namespace detail {
-
-// The defaults again, but looked at only when a Trainer is made: here they are incomplete and model nothing yet.
-template <class F>
-struct DefaultPolicies {
-  using Backend = Gloo;
-  using Scaling = Processes;
-};
-
-}  // namespace detail
-
-template <class F>
-Trainer(F&&, ScalingConfig)
-    -> Trainer<typename detail::DefaultPolicies<F>::Backend, typename detail::DefaultPolicies<F>::Scaling>;
-template <class F>
-Trainer(F&&, ScalingConfig, RunConfig)
-    -> Trainer<typename detail::DefaultPolicies<F>::Backend, typename detail::DefaultPolicies<F>::Scaling>;
+// Of the options the refused one knows nothing.
+template <class F, class B = Gloo>
+Trainer(F&&, ScalingConfig, RunConfig, typename B::Options) -> Trainer<B, Processes>;
 
 }  // namespace railyard::inline v0_1
