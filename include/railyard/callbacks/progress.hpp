@@ -5,6 +5,7 @@
 #include "railyard/callbacks/detail/console.hpp"
 #include "railyard/callbacks/detail/number.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/value.hpp"
 
 #include <cmath>
@@ -16,8 +17,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 
@@ -83,7 +82,7 @@ class ProgressLine {
   /// Says how many lines nobody took; empty if none.
   [[nodiscard]] std::string warning() const {
     if (num_dropped_ == 0) return {};
-    return fmt::format(
+    return detail::compose(
         "{} line(s) could not be written to standard output or standard error: closed, or not read for "
         "1 s; what workers print is in the logs",
         num_dropped_);
@@ -94,24 +93,24 @@ class ProgressLine {
     std::string line;
     const auto add = [&line](const std::string& part) { line += (line.empty() ? "" : " | ") + part; };
     if (state.epoch >= 0) {
-      std::string part = fmt::format("epoch {}", state.epoch);
-      if (state.epoch_size > 0) part += fmt::format(" {}%", percent(state));
+      std::string part = detail::compose("epoch {}", state.epoch);
+      if (state.epoch_size > 0) part += detail::compose(" {}%", percent(state));
       add(part);
     } else if (report_ >= 0) {
-      add(fmt::format("report {}", report_));
+      add(detail::compose("report {}", report_));
     }
     const double rate = samples_per_second();
-    if (rate > 0) add(fmt::format("{:.0f} samples/s", rate));
+    if (rate > 0) add(detail::compose("{:.0f} samples/s", rate));
     if (rate > 0 && state.epoch_size > state.epoch_done) {
       const auto left = static_cast<double>(state.epoch_size - state.epoch_done);
       add(duration_text(left / rate) + " left in epoch");
     }
-    if (state.alive > 0) add(fmt::format("{}/{} workers", state.alive, state.world_size));
+    if (state.alive > 0) add(detail::compose("{}/{} workers", state.alive, state.world_size));
     add(duration_text(state.seconds));
     // Last, because nobody knows how many there are: what comes before them is always to be seen.
     for (const auto& [name, value] : metrics_) {
       if (name == "epoch" && state.epoch >= 0) continue;
-      add(fmt::format("{} {}", name, detail::short_text(value)));
+      add(detail::compose("{} {}", name, detail::short_text(value)));
     }
     return line;
   }
@@ -148,9 +147,9 @@ class ProgressLine {
 
   static std::string duration_text(double seconds) {
     const auto whole = static_cast<std::int64_t>(seconds < 1e15 ? seconds : 1e15);
-    if (whole < 100) return fmt::format("{} s", whole);
-    if (whole < 6000) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
-    return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
+    if (whole < 100) return detail::compose("{} s", whole);
+    if (whole < 6000) return detail::compose("{} min {:02} s", whole / 60, whole % 60);
+    return detail::compose("{} h {:02} min", whole / 3600, whole / 60 % 60);
   }
 
   void note(const ProgressState& state) {

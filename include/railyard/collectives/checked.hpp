@@ -5,6 +5,7 @@
 #include "railyard/collectives/detail/arguments.hpp"
 
 #include "railyard/core/backend.hpp"
+#include "railyard/core/detail/compose.hpp"
 
 #include <array>
 #include <cstring>
@@ -178,7 +179,7 @@ class Checked {
     const std::string operation = detail::describe(signature);
     throw CollectiveError{
         operation, world_.rank, blamed_,
-        fmt::format("{}: {}{}", detail::place_text(operation, world_.rank, world_.size), when, failure_)};
+        detail::compose("{}: {}{}", detail::place_text(operation, world_.rank, world_.size), when, failure_)};
   }
 
   World world_;

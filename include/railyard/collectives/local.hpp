@@ -8,6 +8,7 @@
 #include "railyard/collectives/detail/rendezvous.hpp"
 
 #include "railyard/core/backend.hpp"
+#include "railyard/core/detail/compose.hpp"
 
 #include <unistd.h>
 
@@ -156,7 +157,7 @@ class Local {
         hub_->abort(world_.rank, reason);
       } else {
         const std::lock_guard lock{alone_mutex_};
-        if (alone_failure_.empty()) alone_failure_ = fmt::format("rank 0 gave up: {}", reason);
+        if (alone_failure_.empty()) alone_failure_ = detail::compose("rank 0 gave up: {}", reason);
       }
     } catch (...) {  // out of memory: nothing can be told to anybody
     }
@@ -175,7 +176,7 @@ class Local {
   // and will release its share of the hub, or a rank that waited in vain claims it and the late rank keeps away.
   [[nodiscard]] static bool claim(const std::string& prefix, int rank, Store& store) {
     try {
-      store.set(fmt::format("{}seat/{}", prefix, rank), "");
+      store.set(detail::compose("{}seat/{}", prefix, rank), "");
       return true;
     } catch (const Error&) {
       return false;
@@ -200,20 +201,22 @@ class Local {
     const auto bytes = store.get(key, deadline);
     const std::string place = detail::place_text("connect", world.rank, world.size);
     if (!bytes) {
-      throw CollectiveError{
-          "connect", world.rank, {0}, fmt::format("{}: rank 0 did not connect in {}", place, deadline.budget_text())};
+      throw CollectiveError{"connect",
+                            world.rank,
+                            {0},
+                            detail::compose("{}: rank 0 did not connect in {}", place, deadline.budget_text())};
     }
     Address address{};
     std::memcpy(&address, bytes->data(), std::min(sizeof address, bytes->size()));
     if (address.process != ::getpid()) {
-      throw ConfigError{fmt::format("{}: Local joins threads of one process, but rank 0 is in process {}; use Gloo",
-                                    place, address.process)};
+      throw ConfigError{detail::compose("{}: Local joins threads of one process, but rank 0 is in process {}; use Gloo",
+                                        place, address.process)};
     }
     if (!claim(prefix, world.rank, store)) {
       throw CollectiveError{"connect",
                             world.rank,
                             {world.rank},
-                            fmt::format("{}: the others gave up before rank {} came", place, world.rank)};
+                            detail::compose("{}: the others gave up before rank {} came", place, world.rank)};
     }
     return address.hub;
   }
@@ -243,7 +246,7 @@ class Local {
     if (alone_failure_.empty()) return;
     const std::string operation = detail::describe(signature);
     throw CollectiveError{
-        operation, 0, {0}, fmt::format("{}: {}", detail::place_text(operation, 0, 1), alone_failure_)};
+        operation, 0, {0}, detail::compose("{}: {}", detail::place_text(operation, 0, 1), alone_failure_)};
   }
 
   static void copy(void* to, const void* from, std::size_t count, Dtype dtype) noexcept {

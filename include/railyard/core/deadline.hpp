@@ -2,13 +2,12 @@
 // A point in time after which a wait gives up. Core room.
 #pragma once
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/version.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <string>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 
@@ -45,9 +44,9 @@ class Deadline {
     using namespace std::chrono_literals;
     if (is_never()) return "unlimited time";
     const auto in_ms = std::chrono::duration_cast<std::chrono::milliseconds>(budget_);
-    if (in_ms % 1s == 0ms) return fmt::format("{} s", in_ms / 1s);
-    return in_ms > 10s ? fmt::format("{:.1f} s", static_cast<double>(in_ms.count()) / 1000.0)
-                       : fmt::format("{} ms", in_ms.count());
+    if (in_ms % 1s == 0ms) return detail::compose("{} s", in_ms / 1s);
+    return in_ms > 10s ? detail::compose("{:.1f} s", static_cast<double>(in_ms.count()) / 1000.0)
+                       : detail::compose("{} ms", in_ms.count());
   }
 
  private:

@@ -2,6 +2,7 @@
 // Single values by name: what metrics and saved states are made of. Core room.
 #pragma once
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 
 #include <cstdint>
@@ -13,8 +14,6 @@
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 
@@ -39,7 +38,7 @@ class Value {
   [[nodiscard]] const T& as() const {
     if (const T* value = std::get_if<T>(&value_)) return *value;
     static constexpr const char* kinds[] = {"a truth value", "an integer", "a number", "text"};
-    throw Error{fmt::format("a value was read as another type than it has: it holds {}", kinds[value_.index()])};
+    throw Error{detail::compose("a value was read as another type than it has: it holds {}", kinds[value_.index()])};
   }
 
   /// Returns it as a number, whatever arithmetic type it was made from. Throws: Error if it is text.
@@ -111,7 +110,7 @@ class NamedValues {
     if (const Value* value = find(name)) return *value;
     std::string names;
     for (const Entry& entry : entries_) names += (names.empty() ? "" : ", ") + entry.first;
-    throw Error{fmt::format("there is no value named \"{}\"; there are: {}", name, names.empty() ? "none" : names)};
+    throw Error{detail::compose("there is no value named \"{}\"; there are: {}", name, names.empty() ? "none" : names)};
   }
 
   [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }

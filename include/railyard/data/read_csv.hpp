@@ -4,6 +4,7 @@
 
 #include "railyard/data/table.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 
 #include <algorithm>
@@ -24,8 +25,6 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-
 namespace railyard::inline v0_1 {
 
 /// Says how read_csv() takes a file.
@@ -41,7 +40,7 @@ class CsvReader {
   CsvReader(std::string_view text, std::string file) : text_(text), file_(std::move(file)) {
     if (text_.starts_with("\xEF\xBB\xBF")) text_.remove_prefix(3);
     if (text_.starts_with("\xFF\xFE") || text_.starts_with("\xFE\xFF")) {
-      throw DataError{fmt::format("{} is UTF-16 text: save it as UTF-8", file_)};
+      throw DataError{compose("{} is UTF-16 text: save it as UTF-8", file_)};
     }
   }
 
@@ -62,7 +61,7 @@ class CsvReader {
   }
 
   [[noreturn]] void fail(std::string_view what) const {
-    throw DataError{fmt::format("{}:{}: {}", file_, record_line_, what)};
+    throw DataError{compose("{}:{}: {}", file_, record_line_, what)};
   }
 
  private:
@@ -74,8 +73,8 @@ class CsvReader {
     } else {
       while (position_ < text_.size() && !is_end_of_field(text_[position_])) {
         if (text_[position_] == '"') {
-          fail(fmt::format("field {} has a quote in its middle: quote the whole field and double the quotes inside it",
-                           fields.size() + 1));
+          fail(compose("field {} has a quote in its middle: quote the whole field and double the quotes inside it",
+                       fields.size() + 1));
         }
         field += text_[position_++];
       }
@@ -88,7 +87,7 @@ class CsvReader {
     std::string field;
     ++position_;
     while (true) {
-      if (position_ >= text_.size()) fail(fmt::format("field {} opens a quote that is never closed", index + 1));
+      if (position_ >= text_.size()) fail(compose("field {} opens a quote that is never closed", index + 1));
       const char c = text_[position_++];
       if (c == '"') {
         if (position_ >= text_.size() || text_[position_] != '"') break;
@@ -98,7 +97,7 @@ class CsvReader {
       field += c;
     }
     if (position_ < text_.size() && !is_end_of_field(text_[position_])) {
-      fail(fmt::format("field {} goes on after its closing quote", index + 1));
+      fail(compose("field {} goes on after its closing quote", index + 1));
     }
     return field;
   }
@@ -128,9 +127,9 @@ class CsvReader {
   std::string out;
   for (const char c : text.substr(0, most)) {
     const auto code = static_cast<unsigned char>(c);
-    out += code < 0x20 || code == 0x7F ? fmt::format("\\x{:02x}", code) : std::string(1, c);
+    out += code < 0x20 || code == 0x7F ? compose("\\x{:02x}", code) : std::string(1, c);
   }
-  return text.size() > most ? fmt::format("{}... ({} characters)", out, text.size()) : out;
+  return text.size() > most ? compose("{}... ({} characters)", out, text.size()) : out;
 }
 
 // Tells a number that is too small for its type from one that is too large, given that it is one of them.
@@ -173,12 +172,12 @@ template <class Number>
   std::ifstream file{path, std::ios::binary};
   if (!file || std::filesystem::is_directory(path, no_error)) {
     const int code = errno;
-    throw DataError{fmt::format("cannot read \"{}\" (working directory {}): {}", path.string(),
-                                std::filesystem::current_path(no_error).string(),
-                                file ? "it is a directory" : std::strerror(code == 0 ? ENOENT : code))};
+    throw DataError{compose("cannot read \"{}\" (working directory {}): {}", path.string(),
+                            std::filesystem::current_path(no_error).string(),
+                            file ? "it is a directory" : std::strerror(code == 0 ? ENOENT : code))};
   }
   const auto fail = [&path](const char* why) {
-    throw DataError{fmt::format("reading \"{}\" failed: {}", path.string(), why)};
+    throw DataError{compose("reading \"{}\" failed: {}", path.string(), why)};
   };
   std::string text;
   try {
@@ -198,18 +197,18 @@ template <class Number>
   for (std::size_t column = 0; column < header.size(); ++column) {
     for (std::size_t other = 0; other < column; ++other) {
       if (header[other] == header[column]) {
-        reader.fail(fmt::format("the header names the column \"{}\" twice", shown(header[column])));
+        reader.fail(compose("the header names the column \"{}\" twice", shown(header[column])));
       }
     }
     if (column < 20) names += (column == 0 ? "\"" : ", \"") + shown(header[column]) + '"';
-    if (column == 20) names += fmt::format(" and {} more", header.size() - column);
+    if (column == 20) names += compose(" and {} more", header.size() - column);
     if (header[column] == label) found = column;
   }
   if (!found) {
     reader.fail(
-        fmt::format("there is no column \"{}\"; the first line, which must be a header, names: {}. Set .label to "
-                    "one of them",
-                    shown(label), names));
+        compose("there is no column \"{}\"; the first line, which must be a header, names: {}. Set .label to "
+                "one of them",
+                shown(label), names));
   }
   if (header.size() < 2) reader.fail("there is no column beside the label's");
   return *found;
@@ -219,21 +218,21 @@ inline void append_record(const CsvReader& reader, const std::vector<std::string
                           const std::vector<std::string>& fields, std::vector<float>& values,
                           std::vector<std::int64_t>& labels) {
   if (fields.size() != header.size()) {
-    reader.fail(fmt::format("the record has {} fields, the header {}", fields.size(), header.size()));
+    reader.fail(compose("the record has {} fields, the header {}", fields.size(), header.size()));
   }
   for (std::size_t column = 0; column < fields.size(); ++column) {
     if (column == label) continue;
     const auto value = number_of<float>(fields[column]);
     if (!value) {
-      reader.fail(fmt::format("column \"{}\" holds \"{}\", which is no number that a float can hold",
-                              shown(header[column]), shown(fields[column])));
+      reader.fail(compose("column \"{}\" holds \"{}\", which is no number that a float can hold", shown(header[column]),
+                          shown(fields[column])));
     }
     values.push_back(*value);
   }
   const auto number = number_of<std::int64_t>(fields[label]);
   if (!number) {
-    reader.fail(fmt::format("the label's column \"{}\" holds \"{}\", which is no integer: number the classes from 0",
-                            shown(header[label]), shown(fields[label])));
+    reader.fail(compose("the label's column \"{}\" holds \"{}\", which is no integer: number the classes from 0",
+                        shown(header[label]), shown(fields[label])));
   }
   labels.push_back(*number);
 }
@@ -247,20 +246,20 @@ inline void append_record(const CsvReader& reader, const std::vector<std::string
 [[nodiscard]] inline Table read_csv(const std::filesystem::path& path, const CsvOptions& options) {
   if (options.label.empty()) {
     throw ConfigError{
-        fmt::format("read_csv(\"{}\") was not told which column holds the labels: set .label", path.string())};
+        detail::compose("read_csv(\"{}\") was not told which column holds the labels: set .label", path.string())};
   }
   const std::string text = detail::read_whole(path);
   detail::CsvReader reader{text, path.string()};
   std::vector<std::string> header;
   if (!reader.next(header))
-    throw DataError{fmt::format("{} is empty: it must begin with a header line", path.string())};
+    throw DataError{detail::compose("{} is empty: it must begin with a header line", path.string())};
   const std::size_t label = detail::find_label(reader, header, options.label);
 
   std::vector<float> values;
   std::vector<std::int64_t> labels;
   std::vector<std::string> fields;
   while (reader.next(fields)) detail::append_record(reader, header, label, fields, values, labels);
-  if (labels.empty()) throw DataError{fmt::format("{} has a header but no records", path.string())};
+  if (labels.empty()) throw DataError{detail::compose("{} has a header but no records", path.string())};
   header.erase(header.begin() + static_cast<std::ptrdiff_t>(label));
   return {std::move(header), std::move(values), options.label, std::move(labels)};
 }

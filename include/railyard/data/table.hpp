@@ -4,6 +4,7 @@
 
 #include "railyard/data/shuffle.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 
 #include <array>
@@ -16,9 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 namespace railyard::inline v0_1 {
 
 /// Holds rows of numbers, each with an integer label. Cheap to copy, and safe to read from many threads: copies and
@@ -30,7 +28,7 @@ class Table {
   Table(std::vector<std::string> columns, std::vector<float> values, std::string label,
         std::vector<std::int64_t> labels) {
     if (columns.empty() || values.size() != labels.size() * columns.size()) {
-      throw ConfigError{fmt::format(
+      throw ConfigError{detail::compose(
           "a Table of {} columns and {} labels was given {} values: give at least one column, and columns x labels "
           "values",
           columns.size(), labels.size(), values.size())};
@@ -62,7 +60,7 @@ class Table {
     for (const std::size_t row : rows) {
       if (row >= num_rows()) {
         throw ConfigError{
-            fmt::format("row {} was selected from a table of {} rows: rows count from 0", row, num_rows())};
+            detail::compose("row {} was selected from a table of {} rows: rows count from 0", row, num_rows())};
       }
       chosen.push_back((*rows_)[row]);
     }
@@ -93,9 +91,9 @@ class Table {
   for (const double fraction : fractions) above_zero = above_zero && fraction > 0;
   if (fractions.empty() || !above_zero || std::abs(sum - 1) > 1e-6) {
     throw ConfigError{
-        fmt::format("split() was given the fractions {{{}}}, whose sum is {}: give fractions above 0 that "
-                    "sum to 1, such as {{0.8, 0.2}}",
-                    fmt::join(fractions, ", "), sum)};
+        detail::compose("split() was given the fractions {{{}}}, whose sum is {}: give fractions above 0 that "
+                        "sum to 1, such as {{0.8, 0.2}}",
+                        detail::joined(fractions, ", "), sum)};
   }
   const std::vector<std::size_t> order = detail::shuffled_indices(table.num_rows(), seed);
   std::vector<Table> parts;
@@ -108,9 +106,9 @@ class Table {
     const std::size_t end = is_last ? order.size() : std::min(rounded, order.size());
     if (end <= begin) {
       throw ConfigError{
-          fmt::format("split() of {} rows leaves part {} (fraction {}) without a row: use a larger "
-                      "fraction or more rows",
-                      order.size(), part, fractions[part])};
+          detail::compose("split() of {} rows leaves part {} (fraction {}) without a row: use a larger "
+                          "fraction or more rows",
+                          order.size(), part, fractions[part])};
     }
     parts.push_back(table.select(std::span{order}.subspan(begin, end - begin)));
     begin = end;

@@ -4,6 +4,7 @@
 
 #include "railyard/torch/tensor.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/reduce_op.hpp"
 #include "railyard/train/worker.hpp"
 
@@ -35,9 +36,9 @@ class Dense {
     if (original_.defined() && original_.layout() == c10::kStrided &&
         at::has_internal_overlap(original_) == at::MemOverlap::Yes) {
       throw ConfigError{
-          fmt::format("{} was given an expanded tensor ({}), several elements of which are one place in "
-                      "memory: use .contiguous() first",
-                      operation, shape_of(original_))};
+          compose("{} was given an expanded tensor ({}), several elements of which are one place in "
+                  "memory: use .contiguous() first",
+                  operation, shape_of(original_))};
     }
   }
 
@@ -64,9 +65,9 @@ class Dense {
   auto shape = tensor.sizes().vec();
   if (shape.empty() || shape.front() % worker.world_size() != 0) {
     throw ConfigError{
-        fmt::format("{} on rank {}/{} divides the first dimension among the ranks, which {} does not allow: "
-                    "make it a multiple of {}",
-                    operation, worker.rank(), worker.world_size(), shape_of(tensor), worker.world_size())};
+        compose("{} on rank {}/{} divides the first dimension among the ranks, which {} does not allow: "
+                "make it a multiple of {}",
+                operation, worker.rank(), worker.world_size(), shape_of(tensor), worker.world_size())};
   }
   shape.front() /= worker.world_size();
   return shape;

@@ -4,6 +4,7 @@
 
 #include "railyard/torch/tensor.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/data/shuffle.hpp"
 #include "railyard/train/worker.hpp"
@@ -19,8 +20,6 @@
 #include <optional>
 #include <utility>
 #include <vector>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 
@@ -104,9 +103,9 @@ struct LoaderState {
   void check_count(const at::Tensor& data, std::size_t asked) const {
     if (data.defined() && data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(asked)) return;
     throw DataError{
-        fmt::format("the dataset was asked for {} samples on rank {}/{} and gave data of shape {}: the first "
-                    "dimension must count the samples",
-                    asked, worker->rank(), worker->world_size(), shape_of(data))};
+        compose("the dataset was asked for {} samples on rank {}/{} and gave data of shape {}: the first "
+                "dimension must count the samples",
+                asked, worker->rank(), worker->world_size(), shape_of(data))};
   }
 
   void announce(std::size_t samples) const {
@@ -172,7 +171,7 @@ class Loader {
   [[nodiscard]] std::int64_t epoch() const noexcept { return state_->epoch; }
   /// Makes the next begin() start the given epoch. Never needed to get a new order. Throws: ConfigError below 0.
   void set_epoch(std::int64_t epoch) {
-    if (epoch < 0) throw ConfigError{fmt::format("Loader::set_epoch({}): epochs count from 0", epoch)};
+    if (epoch < 0) throw ConfigError{detail::compose("Loader::set_epoch({}): epochs count from 0", epoch)};
     state_->next_epoch = epoch;
   }
 

@@ -4,6 +4,7 @@
 
 #include "railyard/torch/loader.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/data/table.hpp"
 #include "railyard/train/worker.hpp"
@@ -22,8 +23,6 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 
@@ -73,26 +72,25 @@ template <class Example>
 [[nodiscard]] inline std::size_t checked_batch_size(const Worker& worker, const LoaderOptions& options,
                                                     std::size_t num_samples) {
   const auto fail = [&](const std::string& what) {
-    throw ConfigError{fmt::format("prepare_loader on rank {}/{}: {}", worker.rank(), worker.world_size(), what)};
+    throw ConfigError{compose("prepare_loader on rank {}/{}: {}", worker.rank(), worker.world_size(), what)};
   };
   const auto workers = static_cast<std::size_t>(worker.world_size());
   const bool is_global = options.global_batch_size > 0;
   if (is_global == (options.batch_size_per_worker > 0)) {
-    fail(fmt::format(
-        "global_batch_size is {} and batch_size_per_worker is {}: set exactly one of them, to at least 1; the "
-        "first keeps training the same on any number of workers",
-        options.global_batch_size, options.batch_size_per_worker));
+    fail(
+        compose("global_batch_size is {} and batch_size_per_worker is {}: set exactly one of them, to at least 1; the "
+                "first keeps training the same on any number of workers",
+                options.global_batch_size, options.batch_size_per_worker));
   }
   if (is_global && options.global_batch_size < workers) {
-    fail(fmt::format(
-        "a global_batch_size of {} leaves some of {} workers without a sample in every batch: use at least {}",
-        options.global_batch_size, workers, workers));
+    fail(compose("a global_batch_size of {} leaves some of {} workers without a sample in every batch: use at least {}",
+                 options.global_batch_size, workers, workers));
   }
   if (num_samples == 0) fail("the dataset is empty");
   if (is_global) return options.global_batch_size;
   if (options.batch_size_per_worker > std::numeric_limits<std::size_t>::max() / workers) {
-    fail(fmt::format("a batch_size_per_worker of {} times {} workers is more than can be counted: use at most {}",
-                     options.batch_size_per_worker, workers, num_samples));
+    fail(compose("a batch_size_per_worker of {} times {} workers is more than can be counted: use at most {}",
+                 options.batch_size_per_worker, workers, num_samples));
   }
   return options.batch_size_per_worker * workers;
 }
@@ -116,9 +114,9 @@ template <class D>
   } else {
     if (!size.has_value()) {
       throw ConfigError{
-          fmt::format("prepare_loader on rank {}/{}: the dataset does not know its size (size() is empty), so "
-                      "it cannot be divided among workers: return the number of samples from size()",
-                      worker.rank(), worker.world_size())};
+          compose("prepare_loader on rank {}/{}: the dataset does not know its size (size() is empty), so "
+                  "it cannot be divided among workers: return the number of samples from size()",
+                  worker.rank(), worker.world_size())};
     }
     return *size;
   }
@@ -133,9 +131,9 @@ template <class D>
   const auto& [data, target] = tensors;
   if (!data.defined() || !target.defined() || data.dim() == 0 || target.dim() == 0 || data.size(0) != target.size(0)) {
     throw ConfigError{
-        fmt::format("prepare_loader on rank {}/{} was given data {} and target {}: the first dimension of "
-                    "both must be the number of samples",
-                    worker.rank(), worker.world_size(), detail::shape_of(data), detail::shape_of(target))};
+        detail::compose("prepare_loader on rank {}/{} was given data {} and target {}: the first dimension of "
+                        "both must be the number of samples",
+                        worker.rank(), worker.world_size(), detail::shape_of(data), detail::shape_of(target))};
   }
   const auto num_samples = static_cast<std::size_t>(data.size(0));
   const auto fetch = [tensors = std::move(tensors)](const std::vector<std::size_t>& indices) {

@@ -5,6 +5,7 @@
 #include "railyard/torch/detail/thread_budget.hpp"
 
 #include "railyard/core/buffer.hpp"
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/train/worker.hpp"
 
@@ -14,8 +15,6 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 
@@ -54,10 +53,10 @@ namespace detail {
       return Dtype::boolean;
     default:
       throw ConfigError{
-          fmt::format("collectives cannot carry a tensor of type {} (shape {}): convert it with .to() to "
-                      "Half, BFloat16, Float, Double, Char, Byte, Int, Long or Bool; view a complex one "
-                      "with torch::view_as_real()",
-                      c10::toString(tensor.scalar_type()), detail::shape_of(tensor))};
+          detail::compose("collectives cannot carry a tensor of type {} (shape {}): convert it with .to() to "
+                          "Half, BFloat16, Float, Double, Char, Byte, Int, Long or Bool; view a complex one "
+                          "with torch::view_as_real()",
+                          c10::toString(tensor.scalar_type()), detail::shape_of(tensor))};
   }
 }
 
@@ -67,21 +66,21 @@ namespace detail {
 [[nodiscard]] inline Buffer buffer_of(const at::Tensor& tensor) {
   if (!tensor.defined()) throw ConfigError{"an undefined tensor was given to a collective: give it a value first"};
   if (tensor.layout() != c10::kStrided) {
-    throw ConfigError{fmt::format("a sparse tensor ({}) was given to a collective: make it dense with .to_dense()",
-                                  detail::shape_of(tensor))};
+    throw ConfigError{detail::compose("a sparse tensor ({}) was given to a collective: make it dense with .to_dense()",
+                                      detail::shape_of(tensor))};
   }
   const Dtype dtype = dtype_of_tensor(tensor);
   if (!tensor.is_contiguous()) {
     throw ConfigError{
-        fmt::format("a tensor that is not contiguous ({}) cannot be viewed as a Buffer: use .contiguous()",
-                    detail::shape_of(tensor))};
+        detail::compose("a tensor that is not contiguous ({}) cannot be viewed as a Buffer: use .contiguous()",
+                        detail::shape_of(tensor))};
   }
   Device device{};
   if (tensor.is_cuda()) {
     device = {DeviceKind::cuda, static_cast<int>(tensor.get_device())};
   } else if (!tensor.is_cpu()) {
     throw ConfigError{
-        fmt::format("collectives know tensors on CPUs and CUDA devices; this one is on {}", tensor.device().str())};
+        detail::compose("collectives know tensors on CPUs and CUDA devices; this one is on {}", tensor.device().str())};
   }
   return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype, device};
 }

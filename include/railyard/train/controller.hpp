@@ -14,6 +14,7 @@
 #pragma once
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
 #include "railyard/core/scaling.hpp"
 
@@ -24,8 +25,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 
@@ -112,7 +111,7 @@ class Controller {
     if (phase_ == Phase::finished) return {};
     ++num_signals_;
     if (num_signals_ == 1 && may_fail()) {
-      failure_ = Failure{.what = fmt::format("interrupted by {}", detail::signal_name(signal)), .signal = signal};
+      failure_ = Failure{.what = detail::compose("interrupted by {}", detail::signal_name(signal)), .signal = signal};
       phase_ = Phase::stopping;
       limit_ = after(now, settings_.stop_grace);
       return {.request_stop = true};
@@ -188,7 +187,7 @@ class Controller {
 
   [[nodiscard]] std::string reason() const {
     if (failure_->rank < 0) return failure_->what;
-    return fmt::format("rank {} {}", failure_->rank, failure_->what);
+    return detail::compose("rank {} {}", failure_->rank, failure_->what);
   }
 
   static std::string text(const WorkerExit& exit) {
@@ -198,12 +197,12 @@ class Controller {
       case WorkerExit::Kind::threw:
         return "threw: " + exit.message;
       case WorkerExit::Kind::exited:
-        return fmt::format("called exit({}) before its training function had returned{}{}", exit.code,
-                           exit.message.empty() ? "" : ": ", exit.message);
+        return detail::compose("called exit({}) before its training function had returned{}{}", exit.code,
+                               exit.message.empty() ? "" : ": ", exit.message);
       case WorkerExit::Kind::signalled:
         if (exit.message.find(detail::signal_name(exit.code)) != std::string::npos) return "was " + exit.message;
-        return fmt::format("was ended by signal {} ({}){}{}", exit.code, detail::signal_name(exit.code),
-                           exit.message.empty() ? "" : ": ", exit.message);
+        return detail::compose("was ended by signal {} ({}){}{}", exit.code, detail::signal_name(exit.code),
+                               exit.message.empty() ? "" : ": ", exit.message);
     }
     return exit.message;
   }
@@ -232,13 +231,13 @@ class Controller {
     const auto [culprit, witness] = *found;
     const std::string& message = ranks_[index(witness)].exit->message;
     if (has_exited(culprit)) {
-      return {
-          .rank = culprit,
-          .what = fmt::format("returned from the training function while rank {} still waited for it: {}; all ranks "
-                              "must call the same collectives",
-                              witness, message)};
+      return {.rank = culprit,
+              .what = detail::compose(
+                  "returned from the training function while rank {} still waited for it: {}; all ranks "
+                  "must call the same collectives",
+                  witness, message)};
     }
-    return {.rank = culprit, .what = fmt::format("did not answer rank {}: {}", witness, message)};
+    return {.rank = culprit, .what = detail::compose("did not answer rank {}: {}", witness, message)};
   }
 
   [[nodiscard]] Failure late_start() const {
@@ -249,14 +248,14 @@ class Controller {
       if (first < 0) {
         first = static_cast<int>(i);
       } else {
-        missing += fmt::format("{}{}", missing.empty() ? "" : ", ", i);
+        missing += detail::compose("{}{}", missing.empty() ? "" : ", ", i);
       }
     }
     const double seconds = std::chrono::duration<double>(settings_.start_timeout).count();
-    return {
-        .rank = first,
-        .what = fmt::format("had not joined the group after {} s{}{}; raise RunConfig::start_timeout if it needs more",
-                            seconds, missing.empty() ? "" : ", nor had ", missing)};
+    return {.rank = first,
+            .what = detail::compose(
+                "had not joined the group after {} s{}{}; raise RunConfig::start_timeout if it needs more", seconds,
+                missing.empty() ? "" : ", nor had ", missing)};
   }
 
   Settings settings_;

@@ -12,6 +12,7 @@
 #include "railyard/train/worker_of.hpp"
 
 #include "railyard/core/backend.hpp"
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/scaling.hpp"
 
 #include <concepts>
@@ -32,18 +33,18 @@ namespace detail {
 inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   const int num_workers = scaling.num_workers.count();
   if (num_workers <= 0) {
-    throw ConfigError{fmt::format("ScalingConfig::num_workers is {}: a run needs at least one worker", num_workers)};
+    throw ConfigError{compose("ScalingConfig::num_workers is {}: a run needs at least one worker", num_workers)};
   }
   constexpr int most_workers = 16384;
   if (num_workers > most_workers) {
-    throw ConfigError{fmt::format("ScalingConfig::num_workers is {}: the most that one machine can be asked for is {}",
-                                  num_workers, most_workers)};
+    throw ConfigError{compose("ScalingConfig::num_workers is {}: the most that one machine can be asked for is {}",
+                              num_workers, most_workers)};
   }
   const auto check_time = [](const char* field, std::chrono::nanoseconds time) {
     if (time > std::chrono::nanoseconds{0}) return;
     throw ConfigError{
-        fmt::format("RunConfig::{} is {} s: it must be longer than nothing, such as std::chrono::seconds{{30}}", field,
-                    std::chrono::duration<double>(time).count())};
+        compose("RunConfig::{} is {} s: it must be longer than nothing, such as std::chrono::seconds{{30}}", field,
+                std::chrono::duration<double>(time).count())};
   };
   check_time("collective_timeout", run.collective_timeout);
   check_time("start_timeout", run.start_timeout);
@@ -67,9 +68,9 @@ inline void write_run(const RunInfo& info, const RunConfig& run) {
   if (const std::string loss = directory.write_object("run.json", object); !loss.empty()) {
     directory.remove();
     throw ConfigError{
-        fmt::format("RunConfig::storage_path is \"{}\": run.json cannot be written there ({}); choose a "
-                    "folder that you can write to and that has room",
-                    run.storage_path.string(), loss)};
+        compose("RunConfig::storage_path is \"{}\": run.json cannot be written there ({}); choose a "
+                "folder that you can write to and that has room",
+                run.storage_path.string(), loss)};
   }
 }
 

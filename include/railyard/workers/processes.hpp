@@ -8,6 +8,7 @@
 #include "railyard/workers/detail/silence_watch.hpp"
 #include "railyard/workers/detail/zygote.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/scaling.hpp"
 
 #include <csignal>
@@ -33,7 +34,7 @@ inline void prepare_to_fork(int num_workers) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur) return;
   if (needed > limit.rlim_max) {
-    throw ConfigError{fmt::format(
+    throw ConfigError{compose(
         "start: {} workers need up to {} descriptors in this process, {} are open, and the hard limit is {}: raise it "
         "(ulimit -Hn, LimitNOFILE, nofile in limits.conf), close some, or use fewer workers",
         num_workers, needed - num_open, num_open, limit.rlim_max)};
@@ -141,7 +142,7 @@ class ProcessGroup final : public WorkerGroup {
   }
 
   void ask_for(int rank) {
-    const std::string what = fmt::format("start: a pipe for the output of rank {}/{}", rank, memory_.num_workers());
+    const std::string what = compose("start: a pipe for the output of rank {}/{}", rank, memory_.num_workers());
     auto out = make_pipe(0, what);
     auto err = make_pipe(0, what);
     for (const auto* reader : {&out.first, &err.first}) ::fcntl(reader->get(), F_SETFL, O_NONBLOCK);
@@ -180,7 +181,7 @@ class ProcessGroup final : public WorkerGroup {
       return false;
     }
     if (reply.error != 0) {
-      throw_system(fmt::format("start: forking rank {}/{}", reply.rank, memory_.num_workers()), reply.error);
+      throw_system(compose("start: forking rank {}/{}", reply.rank, memory_.num_workers()), reply.error);
     }
     at(reply.rank).pid = reply.pid;
     if (!fds.empty()) at(reply.rank).pidfd = std::move(fds.front());
@@ -291,8 +292,8 @@ class ProcessGroup final : public WorkerGroup {
       const auto seconds = static_cast<double>(quiet.count()) / 1e9;
       inbox_.push(SilenceEvent{
           .rank = rank,
-          .message = fmt::format("rank {}/{} (process {}) has shown no sign of life for {:.1f} s: {}", rank,
-                                 workers_.size(), worker.pid, seconds, describe_state(process_state(worker.pid)))});
+          .message = compose("rank {}/{} (process {}) has shown no sign of life for {:.1f} s: {}", rank,
+                             workers_.size(), worker.pid, seconds, describe_state(process_state(worker.pid)))});
     });
   }
 
@@ -300,9 +301,9 @@ class ProcessGroup final : public WorkerGroup {
   // ended here.
   void lose_zygote() {
     if (std::exchange(is_zygote_lost_, true)) return;
-    inbox_.push(BrokenEvent{.message = fmt::format("the process that starts the workers (process {}) has been killed; "
-                                                   "the workers end with it",
-                                                   zygote_)});
+    inbox_.push(BrokenEvent{.message = compose("the process that starts the workers (process {}) has been killed; "
+                                               "the workers end with it",
+                                               zygote_)});
     for (int rank = 0; rank < memory_.num_workers(); ++rank) {
       const Process& worker = at(rank);
       if (worker.is_over) continue;

@@ -5,8 +5,10 @@
 #include "railyard/workers/detail/inbox.hpp"
 #include "railyard/workers/detail/worker_link.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/scaling.hpp"
 
+#include <cstdio>
 #include <memory>
 #include <string>
 #include <thread>
@@ -34,8 +36,8 @@ class ThreadGroup final : public WorkerGroup {
     } catch (const std::system_error& error) {
       const std::size_t made = threads_.size();
       end_all("not every worker could be started");
-      throw Error{fmt::format("start: making the thread of rank {}/{}: {}", made, plan.num_workers,
-                              explain_errno(error.code().value()))};
+      throw Error{compose("start: making the thread of rank {}/{}: {}", made, plan.num_workers,
+                          explain_errno(error.code().value()))};
     }
   }
 
@@ -68,7 +70,7 @@ class ThreadGroup final : public WorkerGroup {
     collect(std::chrono::nanoseconds{0});  // whoever has just ended is not deaf
     std::string deaf;
     for (std::size_t rank = 0; rank < threads_.size(); ++rank) {
-      if (!is_over_[rank]) deaf += fmt::format("{}{}", deaf.empty() ? "" : ", ", rank);
+      if (!is_over_[rank]) deaf += compose("{}{}", deaf.empty() ? "" : ", ", rank);
     }
     if (!deaf.empty()) end_program(deaf);
   }
@@ -148,12 +150,12 @@ class ThreadGroup final : public WorkerGroup {
 
   [[noreturn]] static void end_program(const std::string& deaf) noexcept {
     char text[512];
-    const auto end = fmt::format_to_n(
+    const int length = std::snprintf(
         text, sizeof text,
-        "railyard: the run had to end, but rank {} did not: a thread cannot be ended by force, so this program ends "
+        "railyard: the run had to end, but rank %s did not: a thread cannot be ended by force, so this program ends "
         "with status 70. Let the training function look at should_stop(), or use Processes.\n",
-        deaf);
-    [[maybe_unused]] const auto written = ::write(2, text, std::min(end.size, sizeof text));
+        deaf.c_str());
+    [[maybe_unused]] const auto written = ::write(2, text, std::min(static_cast<std::size_t>(length), sizeof text - 1));
     ::syscall(SYS_exit_group, 70);  // what is wrapped around _exit() by a sanitizer would look at the deaf threads
     ::_exit(70);
   }

@@ -2,14 +2,13 @@
 // Numbers as people read them, also where the compiler assumes that there is no NaN. Callbacks room.
 #pragma once
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/value.hpp"
 
 #include <bit>
 #include <cstdint>
 #include <string>
 #include <type_traits>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -32,9 +31,9 @@ namespace detail {
   return value.visit([](const auto& held) -> std::string {
     using Held = std::remove_cvref_t<decltype(held)>;
     if constexpr (std::is_same_v<Held, double>) {
-      return is_finite(held) ? fmt::format("{:.4g}", held) : non_finite_text(held);
+      return is_finite(held) ? compose("{:.4g}", held) : non_finite_text(held);
     } else {
-      return fmt::format("{}", held);
+      return compose("{}", held);
     }
   });
 }

@@ -5,6 +5,7 @@
 #include "railyard/collectives/detail/signature.hpp"
 
 #include "railyard/core/buffer.hpp"
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/world.hpp"
 
@@ -57,16 +58,16 @@ class Arguments {
     pair(signature, in, out);
     if (counts.size() != static_cast<std::size_t>(world_->size)) {
       refuse(signature,
-             fmt::format("counts has {} entries; it needs one for each of the {} ranks", counts.size(), world_->size));
+             compose("counts has {} entries; it needs one for each of the {} ranks", counts.size(), world_->size));
     }
     if (counts[static_cast<std::size_t>(world_->rank)] != in.count) {
-      refuse(signature, fmt::format("in has {} elements, but counts[{}] says {}", in.count, world_->rank,
-                                    counts[static_cast<std::size_t>(world_->rank)]));
+      refuse(signature, compose("in has {} elements, but counts[{}] says {}", in.count, world_->rank,
+                                counts[static_cast<std::size_t>(world_->rank)]));
     }
     std::size_t sum = 0;
     for (const std::size_t count : counts) sum += count;
     if (sum != out.count) {
-      refuse(signature, fmt::format("out has {} elements; the sum of counts is {}", out.count, sum));
+      refuse(signature, compose("out has {} elements; the sum of counts is {}", out.count, sum));
     }
     return signature;
   }
@@ -99,10 +100,10 @@ class Arguments {
     const Signature signature{.operation = Operation::all_to_all, .dtype = in.dtype, .count = in.count};
     pair(signature, in, out);
     if (in.count != out.count) {
-      refuse(signature, fmt::format("in has {} elements and out has {}; they must be equal", in.count, out.count));
+      refuse(signature, compose("in has {} elements and out has {}; they must be equal", in.count, out.count));
     }
     if (in.count % static_cast<std::size_t>(world_->size) != 0) {
-      refuse(signature, fmt::format("{} elements cannot be divided among {} ranks", in.count, world_->size));
+      refuse(signature, compose("{} elements cannot be divided among {} ranks", in.count, world_->size));
     }
     return signature;
   }
@@ -117,7 +118,7 @@ class Arguments {
  private:
   [[noreturn]] void refuse(const Signature& signature, std::string_view what) const {
     throw ConfigError{
-        fmt::format("{}: {}; nothing was sent", place_text(describe(signature), world_->rank, world_->size), what)};
+        compose("{}: {}; nothing was sent", place_text(describe(signature), world_->rank, world_->size), what)};
   }
 
   [[nodiscard]] Signature message(Operation operation, const ConstBuffer& data, int peer, std::string_view name) const {
@@ -130,14 +131,14 @@ class Arguments {
 
   void memory(const Signature& signature, const ConstBuffer& buffer, std::string_view name) const {
     if (buffer.data == nullptr && buffer.count > 0) {
-      refuse(signature, fmt::format("{} is a null pointer with {} elements", name, buffer.count));
+      refuse(signature, compose("{} is a null pointer with {} elements", name, buffer.count));
     }
     if (buffer.count > std::numeric_limits<std::size_t>::max() / size_of(buffer.dtype)) {
-      refuse(signature, fmt::format("{} has {} elements, more than memory can hold", name, buffer.count));
+      refuse(signature, compose("{} has {} elements, more than memory can hold", name, buffer.count));
     }
     if (buffer.device.kind != device_kind_) {
-      refuse(signature, fmt::format("{} lies in {} memory; this backend works on {} memory", name,
-                                    device_name(buffer.device.kind), device_name(device_kind_)));
+      refuse(signature, compose("{} lies in {} memory; this backend works on {} memory", name,
+                                device_name(buffer.device.kind), device_name(device_kind_)));
     }
   }
 
@@ -146,7 +147,7 @@ class Arguments {
     memory(signature, out, "out");
     if (in.dtype != out.dtype) {
       refuse(signature,
-             fmt::format("in is {} and out is {}; they must be of one dtype", name_of(in.dtype), name_of(out.dtype)));
+             compose("in is {} and out is {}; they must be of one dtype", name_of(in.dtype), name_of(out.dtype)));
     }
     const auto* in_begin = static_cast<const std::byte*>(in.data);
     const auto* out_begin = static_cast<const std::byte*>(out.data);
@@ -161,22 +162,22 @@ class Arguments {
                   std::string_view small_name, std::size_t small) const {
     const auto size = static_cast<std::size_t>(world_->size);
     if (large % size == 0 && large / size == small) return;
-    refuse(signature, fmt::format("{} has {} elements; it needs {} ranks x {} elements of {}", large_name, large, size,
-                                  small, small_name));
+    refuse(signature, compose("{} has {} elements; it needs {} ranks x {} elements of {}", large_name, large, size,
+                              small, small_name));
   }
 
   void rank(const Signature& signature, int rank, std::string_view name) const {
     if (rank >= 0 && rank < world_->size) return;
-    refuse(signature, fmt::format("{} is {}; the ranks of this group are 0 to {}", name, rank, world_->size - 1));
+    refuse(signature, compose("{} is {}; the ranks of this group are 0 to {}", name, rank, world_->size - 1));
   }
 
   void reduction(const Signature& signature) const {
     const bool is_float = signature.dtype == Dtype::f16 || signature.dtype == Dtype::bf16 ||
                           signature.dtype == Dtype::f32 || signature.dtype == Dtype::f64;
     if (signature.op == ReduceOp::average && !is_float) {
-      refuse(signature, fmt::format("an average of {} would have to round; reduce with sum and divide, or convert to a "
-                                    "floating-point dtype first",
-                                    name_of(signature.dtype)));
+      refuse(signature, compose("an average of {} would have to round; reduce with sum and divide, or convert to a "
+                                "floating-point dtype first",
+                                name_of(signature.dtype)));
     }
   }
 

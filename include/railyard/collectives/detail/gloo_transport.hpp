@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/store.hpp"
 
@@ -34,8 +35,6 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-
 namespace railyard::inline v0_1 {
 namespace detail {
 
@@ -58,7 +57,7 @@ class GlooStore final : public gloo::rendezvous::Store {
   }
   std::vector<char> get(const std::string& key) override {
     const auto value = store_->get(prefix_ + key, deadline_);
-    if (!value) throw Error{fmt::format("{} was not there in {}", prefix_ + key, deadline_.budget_text())};
+    if (!value) throw Error{compose("{} was not there in {}", prefix_ + key, deadline_.budget_text())};
     return {value->begin(), value->end()};
   }
   void wait(const std::vector<std::string>& keys) override {
@@ -77,7 +76,7 @@ class GlooStore final : public gloo::rendezvous::Store {
 class GlooEvent : public gloo::transport::tcp::Handler {
  public:
   GlooEvent(gloo::transport::tcp::Device& device, int descriptor) : device_(&device), descriptor_(descriptor) {
-    if (descriptor < 0) throw Error{fmt::format("no descriptor for a gloo device: {}", std::strerror(errno))};
+    if (descriptor < 0) throw Error{compose("no descriptor for a gloo device: {}", std::strerror(errno))};
   }
   GlooEvent(const GlooEvent&) = delete;
   GlooEvent& operator=(const GlooEvent&) = delete;
@@ -200,11 +199,11 @@ inline void check_gloo_file(std::string_view file) {
   const auto slash = file.rfind('/');
   const std::string_view base = file.substr(slash == std::string_view::npos ? 0 : slash + 1);
   if (base.starts_with("libtorch") || base.starts_with("libc10")) {
-    throw ConfigError{fmt::format(
-        "this program calls the copy of Gloo inside {}, which is of another version than the headers it was "
-        "compiled with and would crash; link Gloo before LibTorch: ... -lgloo -ltorch_cpu -lc10 (the CMake "
-        "target railyard::railyard does)",
-        file)};
+    throw ConfigError{
+        compose("this program calls the copy of Gloo inside {}, which is of another version than the headers it was "
+                "compiled with and would crash; link Gloo before LibTorch: ... -lgloo -ltorch_cpu -lc10 (the CMake "
+                "target railyard::railyard does)",
+                file)};
   }
 }
 

@@ -2,6 +2,7 @@
 // From a host's name to an address that this host can listen on. Collectives room.
 #pragma once
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 
 #include <netdb.h>
@@ -13,8 +14,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -32,9 +31,9 @@ struct HostAddress {
   addrinfo* found = nullptr;
   const int status = host.empty() ? EAI_NONAME : ::getaddrinfo(host.c_str(), nullptr, &wanted, &found);
   if (status != 0) {
-    throw ConfigError{fmt::format(R"({} is "{}", which is not known on this host ({}); give a name or an address that )"
-                                  "this host has and the others can reach, such as 127.0.0.1 for workers of one host",
-                                  field, host, ::gai_strerror(status))};
+    throw ConfigError{compose(R"({} is "{}", which is not known on this host ({}); give a name or an address that )"
+                              "this host has and the others can reach, such as 127.0.0.1 for workers of one host",
+                              field, host, ::gai_strerror(status))};
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner{found, ::freeaddrinfo};
   int error = EADDRNOTAVAIL;
@@ -50,8 +49,8 @@ struct HostAddress {
       return {text, entry->ai_family};
     }
   }
-  throw ConfigError{fmt::format(R"({} is "{}", which is not an address of this host ({}); every rank gives its own)",
-                                field, host, std::strerror(error))};
+  throw ConfigError{compose(R"({} is "{}", which is not an address of this host ({}); every rank gives its own)", field,
+                            host, std::strerror(error))};
 }
 
 }  // namespace detail

@@ -5,6 +5,7 @@
 #include "railyard/collectives/detail/signature.hpp"
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/world.hpp"
 
@@ -50,7 +51,7 @@ class LocalHub {
         missing.push_back(rank);
         if (close_to(rank)) --references_;  // whoever is kept out will not come to release its share
       }
-      fail(missing, fmt::format("{} did not connect in {}", ranks_text(missing), deadline.budget_text()));
+      fail(missing, compose("{} did not connect in {}", ranks_text(missing), deadline.budget_text()));
     }
     // All were here, if only for a moment: what has gone wrong since is the next call's to tell.
     if (!all_here()) throw_failure("connect", world.rank, false);
@@ -110,7 +111,7 @@ class LocalHub {
 
   void abort(int rank, std::string_view reason) {
     const std::lock_guard lock{mutex_};
-    fail({rank}, fmt::format("rank {} gave up: {}", rank, reason));
+    fail({rank}, compose("rank {} gave up: {}", rank, reason));
   }
 
   void throw_if_failed(int rank, const Signature& signature) {
@@ -203,7 +204,7 @@ class LocalHub {
       if (done()) return true;  // first: whoever has done its part may have left since
       if (failure_) return false;
       if (const auto gone = absent(signature, [](const Seat& seat) { return seat.has_left; }); !gone.empty()) {
-        fail(gone, fmt::format("{} left the group before", ranks_text(gone)));
+        fail(gone, compose("{} left the group before", ranks_text(gone)));
         return false;
       }
       if (!in_time) {
@@ -229,10 +230,10 @@ class LocalHub {
     const auto late = absent(signature, [&](const Seat& seat) {
       return &seat != &seats_[to_index(rank)] && !(seat.is_busy && seat.signature == signature);
     });
-    std::string text = fmt::format("{} did not answer in {}", ranks_text(late), deadline.budget_text());
+    std::string text = compose("{} did not answer in {}", ranks_text(late), deadline.budget_text());
     for (const int other : late) {
       const Seat& seat = seats_[to_index(other)];
-      if (seat.is_busy) text += fmt::format("; rank {} is in {}", other, describe(seat.signature));
+      if (seat.is_busy) text += compose("; rank {} is in {}", other, describe(seat.signature));
     }
     fail(late, text);
   }
@@ -260,8 +261,8 @@ class LocalHub {
 
   [[noreturn]] void throw_failure(const std::string& operation, int rank, bool is_later) const {
     throw CollectiveError{operation, rank, failure_->blamed,
-                          fmt::format("{}: {}{}", place_text(operation, rank, size_),
-                                      is_later ? "the group was lost before: " : "", failure_->text)};
+                          compose("{}: {}{}", place_text(operation, rank, size_),
+                                  is_later ? "the group was lost before: " : "", failure_->text)};
   }
 
   std::mutex mutex_;

@@ -6,7 +6,7 @@
 #include "railyard/collectives/detail/rendezvous.hpp"
 #include "railyard/collectives/detail/signature.hpp"
 
-#include <fmt/ranges.h>
+#include "railyard/core/detail/compose.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -51,7 +51,7 @@ class Notices {
   /// Tells the others where this rank has been waiting for a while. Nothing depends on it but the speed of diagnosis.
   void announce(const Position& position) noexcept {
     try {
-      store_->set(announcement_key(position.key, rank_), fmt::format("{} {}", position.digest, position.operation));
+      store_->set(announcement_key(position.key, rank_), compose("{} {}", position.digest, position.operation));
     } catch (const std::exception&) {  // the store is full: disagreements are then found at the deadline
     }
   }
@@ -107,9 +107,9 @@ class Notices {
   using Heard = std::vector<std::pair<int, Notice>>;
 
   [[nodiscard]] std::string announcement_key(const std::string& position, int rank) const {
-    return fmt::format("{}at/{}/{}", prefix_, position, rank);
+    return compose("{}at/{}/{}", prefix_, position, rank);
   }
-  [[nodiscard]] std::string notice_key(int rank) const { return fmt::format("{}end/{}", prefix_, rank); }
+  [[nodiscard]] std::string notice_key(int rank) const { return compose("{}end/{}", prefix_, rank); }
 
   [[nodiscard]] Verdict difference(const Position& own, int rank, std::string_view theirs) const {
     // The lower rank last, on whichever rank this is composed: everybody prints the same sentence.
@@ -120,7 +120,7 @@ class Notices {
   }
 
   [[nodiscard]] static Verdict lost(const std::vector<int>& ranks) {
-    return {fmt::format("the connection to {} was lost: {} died", ranks_text(ranks), ranks.size() == 1 ? "it" : "they"),
+    return {compose("the connection to {} was lost: {} died", ranks_text(ranks), ranks.size() == 1 ? "it" : "they"),
             ranks};
   }
 
@@ -136,11 +136,11 @@ class Notices {
                               std::any_of(notices.begin(), notices.end(),
                                           [](const auto& heard) { return heard.second.kind == Notice::Kind::late; });
     if (anybody_late && !silent.empty()) {
-      return {fmt::format("{} did not answer in {}", ranks_text(silent), budget), silent};
+      return {compose("{} did not answer in {}", ranks_text(silent), budget), silent};
     }
-    std::string text = own.kind == Notice::Kind::late ? fmt::format("it was not done in {}", budget) : fallback;
+    std::string text = own.kind == Notice::Kind::late ? compose("it was not done in {}", budget) : fallback;
     for (const auto& [rank, notice] : notices) {
-      text += fmt::format("; rank {} was in {}", rank, notice.position.operation);
+      text += compose("; rank {} was in {}", rank, notice.position.operation);
     }
     return {text, silent};
   }
@@ -155,16 +155,16 @@ class Notices {
     }
     for (const auto& [rank, notice] : notices) {
       if (notice.kind == Notice::Kind::aborted) {
-        return Verdict{fmt::format("rank {} gave up: {}", rank, notice.text), {rank}};
+        return Verdict{compose("rank {} gave up: {}", rank, notice.text), {rank}};
       }
-      if (notice.kind == Notice::Kind::left) return Verdict{fmt::format("rank {} left the group before", rank), {rank}};
+      if (notice.kind == Notice::Kind::left) return Verdict{compose("rank {} left the group before", rank), {rank}};
     }
     return std::nullopt;
   }
 
   [[nodiscard]] static std::string encode(const Notice& notice) {
-    return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", static_cast<char>(notice.kind), notice.position.key,
-                       notice.position.digest, notice.position.operation, fmt::join(notice.culprits, " "), notice.text);
+    return compose("{}\n{}\n{}\n{}\n{}\n{}", std::string(1, static_cast<char>(notice.kind)), notice.position.key,
+                   notice.position.digest, notice.position.operation, joined(notice.culprits, " "), notice.text);
   }
 
   [[nodiscard]] static Notice decode(std::string_view bytes) {

@@ -2,6 +2,7 @@
 // Keeps signals away from code that they would disturb, and names them. Core room.
 #pragma once
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/version.hpp"
 
 #include <cerrno>
@@ -10,15 +11,13 @@
 #include <ctime>
 #include <string>
 
-#include <fmt/format.h>
-
 namespace railyard::inline v0_1 {
 namespace detail {
 
 /// Returns "SIGINT" and the like, or "signal 40" for one without a name.
 [[nodiscard]] inline std::string signal_name(int signal) {
   const char* name = ::sigabbrev_np(signal);
-  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
+  return name != nullptr ? compose("SIG{}", name) : compose("signal {}", signal);
 }
 
 /// Blocks signals in this thread, and so in the threads it makes, until it is destroyed.

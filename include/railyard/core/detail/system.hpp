@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 
 #include <algorithm>
@@ -21,8 +22,6 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -59,21 +58,21 @@ class Descriptor {
   if (error == EMFILE) {
     rlimit limit{};
     ::getrlimit(RLIMIT_NOFILE, &limit);
-    return fmt::format("{} (this process may have {} descriptors: raise the limit with ulimit -n, or close some)", text,
-                       limit.rlim_cur);
+    return compose("{} (this process may have {} descriptors: raise the limit with ulimit -n, or close some)", text,
+                   limit.rlim_cur);
   }
   if (error == EAGAIN) {
     rlimit limit{};
     ::getrlimit(RLIMIT_NPROC, &limit);
-    const auto count = limit.rlim_cur == RLIM_INFINITY ? std::string{"unlimited"} : fmt::to_string(limit.rlim_cur);
-    return fmt::format("{} (the limit of processes is reached: see ulimit -u, here {}, and pids.max of the cgroup)",
-                       text, count);
+    const auto count = limit.rlim_cur == RLIM_INFINITY ? std::string{"unlimited"} : compose("{}", limit.rlim_cur);
+    return compose("{} (the limit of processes is reached: see ulimit -u, here {}, and pids.max of the cgroup)", text,
+                   count);
   }
   return text;
 }
 
 [[noreturn]] inline void throw_system(std::string_view what, int error) {
-  throw Error{fmt::format("{}: {}", what, explain_errno(error))};
+  throw Error{compose("{}: {}", what, explain_errno(error))};
 }
 
 /// Takes over a new descriptor and moves it above 2, where it would end up if the program has closed its standard

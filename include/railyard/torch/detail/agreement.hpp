@@ -4,6 +4,7 @@
 
 #include "railyard/torch/tensor.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/data/shuffle.hpp"
 #include "railyard/train/worker.hpp"
@@ -21,7 +22,6 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -109,8 +109,8 @@ template <class T>
 }
 
 [[nodiscard]] inline std::string describe(const NamedTensor& named) {
-  return fmt::format("{} {} {}{}", named.is_parameter ? "parameter" : "buffer", named.name, shape_of(named.tensor),
-                     named.is_parameter && !named.tensor.requires_grad() ? " frozen" : "");
+  return compose("{} {} {}{}", named.is_parameter ? "parameter" : "buffer", named.name, shape_of(named.tensor),
+                 named.is_parameter && !named.tensor.requires_grad() ? " frozen" : "");
 }
 
 [[nodiscard]] inline std::vector<std::string> lines_of(const std::string& text) {
@@ -132,11 +132,10 @@ template <class T>
   const auto show = [at](const std::vector<std::string>& lines) {
     return at < lines.size() ? lines[at] : std::string{"nothing more"};
   };
-  const std::string counts = ours.size() == theirs.size() ? std::string{}
-                                                          : fmt::format("rank {} has {} tensors, rank 0 has {}; ", rank,
-                                                                        theirs.size(), ours.size());
-  return fmt::format("{}tensor {} is \"{}\" on rank {} and \"{}\" on rank 0", counts, at, show(theirs), rank,
-                     show(ours));
+  const std::string counts = ours.size() == theirs.size()
+                                 ? std::string{}
+                                 : compose("rank {} has {} tensors, rank 0 has {}; ", rank, theirs.size(), ours.size());
+  return compose("{}tensor {} is \"{}\" on rank {} and \"{}\" on rank 0", counts, at, show(theirs), rank, show(ours));
 }
 
 // Compares counts, names, types and shapes; throws the same error on every rank.
@@ -147,9 +146,9 @@ inline void check_structure(Worker& worker, const std::vector<NamedTensor>& tens
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
     if (texts[rank] == texts[0]) continue;
     throw ConfigError{
-        fmt::format("prepare_model on rank {}/{}: the ranks have different models: {}. Build the same model "
-                    "on every rank",
-                    worker.rank(), worker.world_size(), difference(texts[0], static_cast<int>(rank), texts[rank]))};
+        compose("prepare_model on rank {}/{}: the ranks have different models: {}. Build the same model "
+                "on every rank",
+                worker.rank(), worker.world_size(), difference(texts[0], static_cast<int>(rank), texts[rank]))};
   }
 }
 
@@ -172,10 +171,10 @@ inline void check_ownership(Worker& worker, const std::vector<NamedTensor>& tens
     const std::size_t other = places[i].second / mine.size();
     if (places[i - 1].first != places[i].first || one == other) continue;
     throw ConfigError{
-        fmt::format("prepare_model on rank {}/{}: ranks {} and {} are threads of one process and share "
-                    "\"{}\": the model was built outside of the training function. Pass a factory, which "
-                    "builds one per worker: prepare_model(worker, [] {{ return std::make_shared<Net>(); }})",
-                    worker.rank(), worker.world_size(), one, other, tensors[places[i].second % mine.size() - 1].name)};
+        compose("prepare_model on rank {}/{}: ranks {} and {} are threads of one process and share "
+                "\"{}\": the model was built outside of the training function. Pass a factory, which "
+                "builds one per worker: prepare_model(worker, [] {{ return std::make_shared<Net>(); }})",
+                worker.rank(), worker.world_size(), one, other, tensors[places[i].second % mine.size() - 1].name)};
   }
 }
 
@@ -231,9 +230,9 @@ inline void make_equal(Worker& worker, const std::vector<NamedTensor>& tensors) 
   broadcast_all(worker, tensors);
   if (!are_equal(worker, tensors)) {
     throw ConfigError{
-        fmt::format("prepare_model on rank {}/{}: weights and buffers still differ between the ranks after "
-                    "rank 0's were sent to all. Does another thread write to the model?",
-                    worker.rank(), worker.world_size())};
+        compose("prepare_model on rank {}/{}: weights and buffers still differ between the ranks after "
+                "rank 0's were sent to all. Does another thread write to the model?",
+                worker.rank(), worker.world_size())};
   }
 }
 

@@ -3,6 +3,7 @@
 // room.
 #pragma once
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/store.hpp"
 
@@ -13,8 +14,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -34,7 +33,7 @@ class ConnectingStore final : public Store {
             "connect",
             rank_,
             {},
-            fmt::format("connect on rank {}: the group was ended while it came to be: {}", rank_, reason_)};
+            compose("connect on rank {}: the group was ended while it came to be: {}", rank_, reason_)};
       }
       constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{50};
       const auto left = deadline.remaining();

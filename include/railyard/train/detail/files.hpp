@@ -5,6 +5,7 @@
 #include "railyard/train/detail/json.hpp"
 
 #include "railyard/callbacks/detail/console.hpp"
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/value.hpp"
@@ -26,8 +27,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -74,13 +73,13 @@ class LineFile {
   [[nodiscard]] std::uint64_t num_lost() const noexcept { return num_lost_; }
   /// What is to be said when the first line is lost.
   [[nodiscard]] std::string complaint() const {
-    return fmt::format("{} cannot be written: {}; training goes on", path_.string(), error_text(code_));
+    return compose("{} cannot be written: {}; training goes on", path_.string(), error_text(code_));
   }
   /// How many lines are missing and why; empty if none is.
   [[nodiscard]] std::string warning() const {
     if (num_lost_ == 0) return {};
-    return fmt::format("{} line(s) are missing from {}: {}; training went on without them", num_lost_, path_.string(),
-                       error_text(code_));
+    return compose("{} line(s) are missing from {}: {}; training went on without them", num_lost_, path_.string(),
+                   error_text(code_));
   }
 
  private:
@@ -109,14 +108,14 @@ class LineFile {
 /// Returns a name that no other run has: date, time and six random digits.
 [[nodiscard]] inline std::string unique_name() {
   std::random_device random;
-  return fmt::format("{}-{:06x}", time_text(std::time(nullptr), "%Y%m%d-%H%M%S"), random() & 0xFF'FFFFU);
+  return compose("{}-{:06x}", time_text(std::time(nullptr), "%Y%m%d-%H%M%S"), random() & 0xFF'FFFFU);
 }
 
 /// Throws: ConfigError if name cannot be the name of a run.
 inline void check_name(const std::string& name) {
   const auto refuse = [&name](std::string_view why) {
     throw ConfigError{
-        fmt::format("RunConfig::name is \"{}\": {}; leave it empty for a name made from date and time", name, why)};
+        compose("RunConfig::name is \"{}\": {}; leave it empty for a name made from date and time", name, why)};
   };
   if (name.find('/') != std::string::npos) refuse("it must not contain '/', use RunConfig::storage_path for folders");
   if (name == "." || name == "..") refuse("it does not name a folder of its own");
@@ -131,9 +130,9 @@ inline void check_name(const std::string& name) {
     const std::string& wanted_name, const std::filesystem::path& storage) {
   const auto refuse = [&storage](const std::error_code& code) {
     throw ConfigError{
-        fmt::format("RunConfig::storage_path is \"{}\": a run's directory cannot be made there: {}; choose a "
-                    "folder that you can write to",
-                    storage.string(), code.message())};
+        compose("RunConfig::storage_path is \"{}\": a run's directory cannot be made there: {}; choose a "
+                "folder that you can write to",
+                storage.string(), code.message())};
   };
   if (storage.empty()) refuse(std::make_error_code(std::errc::invalid_argument));
   std::error_code code;
@@ -153,9 +152,9 @@ inline void check_name(const std::string& name) {
     if (errno != EEXIST) refuse(std::error_code{errno, std::generic_category()});
     if (!wanted_name.empty()) {
       throw ConfigError{
-          fmt::format("RunConfig::name is \"{}\", but {} exists already: choose another name, or leave it "
-                      "empty for a unique one, or remove the directory",
-                      name, path.string())};
+          compose("RunConfig::name is \"{}\", but {} exists already: choose another name, or leave it "
+                  "empty for a unique one, or remove the directory",
+                  name, path.string())};
     }
   }
 }
@@ -165,7 +164,7 @@ class RunDirectory {
  public:
   RunDirectory(std::filesystem::path path, int world_size) : path_(std::move(path)), metrics_(path_ / "metrics.jsonl") {
     for (int rank = 0; rank < world_size; ++rank) {
-      logs_.push_back(std::make_unique<LineFile>(path_ / "logs" / fmt::format("rank-{}.log", rank)));
+      logs_.push_back(std::make_unique<LineFile>(path_ / "logs" / compose("rank-{}.log", rank)));
     }
   }
 

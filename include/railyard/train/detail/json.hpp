@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/callbacks/detail/number.hpp"
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/value.hpp"
 
 #include <cstddef>
@@ -10,8 +11,6 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -50,7 +49,7 @@ inline void append_json_text(std::string& json, std::string_view text) {
     } else if (first == '\n') {
       json += "\\n";
     } else if (static_cast<unsigned char>(first) < 0x20 || first == '\x7F') {
-      json += fmt::format("\\u{:04x}", static_cast<unsigned>(static_cast<unsigned char>(first)));
+      json += compose("\\u{:04x}", static_cast<unsigned>(static_cast<unsigned char>(first)));
     } else if (length == 0) {
       json += "\xEF\xBF\xBD";
     } else {
@@ -71,9 +70,9 @@ class JsonObject {
     append_json_text(json_, name);
     json_ += ": ";
     if constexpr (std::is_floating_point_v<T>) {
-      json_ += is_finite(value) ? fmt::format("{}", value) : "null";  // JSON has no NaN and no infinity
+      json_ += is_finite(value) ? compose("{}", value) : "null";  // JSON has no NaN and no infinity
     } else if constexpr (std::is_arithmetic_v<T>) {
-      json_ += fmt::format("{}", value);
+      json_ += compose("{}", value);
     } else {
       append_json_text(json_, value);
     }

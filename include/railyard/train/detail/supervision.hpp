@@ -10,6 +10,7 @@
 #include "railyard/train/run_config.hpp"
 
 #include "railyard/callbacks/progress.hpp"
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/scaling.hpp"
@@ -78,7 +79,7 @@ class Supervision {
       directory_.remove();
       throw;
     } catch (const std::exception& error) {
-      failure_before_start_ = Failure{.what = fmt::format("the workers could not be started: {}", error.what())};
+      failure_before_start_ = Failure{.what = compose("the workers could not be started: {}", error.what())};
     }
   }
 
@@ -104,13 +105,13 @@ class Supervision {
       if (auto* started = std::get_if<StartedMessage>(&message)) note_start(event.rank, std::move(started->host));
       if (auto* report = std::get_if<ReportMessage>(&message)) note_report(event.rank, std::move(report->metrics));
     } catch (const DataError& error) {
-      carry_out(controller_.on_failure({.rank = event.rank, .what = fmt::format("sent nonsense: {}", error.what())},
+      carry_out(controller_.on_failure({.rank = event.rank, .what = compose("sent nonsense: {}", error.what())},
                                        Clock::now()));
     }
   }
   void handle(const OutputEvent& event) {
     complain(directory_.append_log(event.rank, event.line));
-    progress_.print(event.is_error, fmt::format("[rank {}] {}", event.rank, event.line));
+    progress_.print(event.is_error, compose("[rank {}] {}", event.rank, event.line));
   }
   void handle(ExitEvent& event) { carry_out(controller_.on_exit(event.rank, std::move(event.exit), Clock::now())); }
   void handle(const SilenceEvent& event) { carry_out(controller_.on_silence(event.rank, event.message, Clock::now())); }
@@ -119,12 +120,11 @@ class Supervision {
     const Orders orders = controller_.on_signal(event.signal, Clock::now());
     const std::string name = signal_name(event.signal);
     if (orders.request_stop) {
-      progress_.print(true,
-                      fmt::format("railyard: {}: the workers are asked to stop and have {} for it; once more ends "
-                                  "them at once",
-                                  name, Deadline::after(config_.stop_grace).budget_text()));
+      progress_.print(true, compose("railyard: {}: the workers are asked to stop and have {} for it; once more ends "
+                                    "them at once",
+                                    name, Deadline::after(config_.stop_grace).budget_text()));
     } else if (orders.kill) {
-      progress_.print(true, fmt::format("railyard: {}: the workers are killed", name));
+      progress_.print(true, compose("railyard: {}: the workers are killed", name));
     }
     carry_out(orders);
   }
@@ -168,7 +168,7 @@ class Supervision {
         call(callback);
       } catch (...) {
         const std::string what = exit_of(std::current_exception()).message;
-        note_hook_failure({.what = fmt::format("a callback's {} threw: {}", hook, what)});
+        note_hook_failure({.what = compose("a callback's {} threw: {}", hook, what)});
       }
     }
   }
@@ -205,12 +205,12 @@ class Supervision {
     std::string text = failure.what;
     if (failure.rank >= 0) {
       const std::int64_t reports = book_.count(failure.rank);
-      text = fmt::format("rank {} of {} on {} {}", failure.rank, info_.world_size,
-                         hosts_[static_cast<std::size_t>(failure.rank)], failure.what);
-      text += reports > 0 ? fmt::format("; its last report was number {}", reports - 1) : "; it had not reported yet";
+      text = compose("rank {} of {} on {} {}", failure.rank, info_.world_size,
+                     hosts_[static_cast<std::size_t>(failure.rank)], failure.what);
+      text += reports > 0 ? compose("; its last report was number {}", reports - 1) : "; it had not reported yet";
       if (const auto log = directory_.log_of(failure.rank)) text += "; its output is in " + log->string();
     }
-    return text + fmt::format("; the run's files are in {}", info_.path.string());
+    return text + compose("; the run's files are in {}", info_.path.string());
   }
 
   [[nodiscard]] Result finish() {

@@ -2,6 +2,7 @@
 // The messages that a worker posts to its supervisor. Train room.
 #pragma once
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/value.hpp"
 
 #include <cstddef>
@@ -73,9 +74,9 @@ class WireReader {
   std::span<const std::byte> take_bytes(std::size_t count) {
     if (count > rest_.size()) {
       throw DataError{
-          fmt::format("a worker's message is damaged: {} bytes were expected where {} are left; memory of "
-                      "that worker may have been overwritten",
-                      count, rest_.size())};
+          compose("a worker's message is damaged: {} bytes were expected where {} are left; memory of "
+                  "that worker may have been overwritten",
+                  count, rest_.size())};
     }
     const auto taken = rest_.first(count);
     rest_ = rest_.subspan(count);

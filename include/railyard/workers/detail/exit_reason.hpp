@@ -2,6 +2,7 @@
 // Says in words why a process has ended or does not answer. Workers room.
 #pragma once
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
 #include "railyard/core/detail/system.hpp"
 
@@ -95,10 +96,10 @@ class OomCounter {
 [[nodiscard]] inline std::string explain_signal(int signal, bool dumped_core, const OomCounter& oom) {
   const std::string core = dumped_core ? "; a core dump was written" : "";
   if (signal != SIGKILL) {
-    return fmt::format("killed by signal {} ({}): {}{}", signal, signal_name(signal), likely_reason(signal), core);
+    return compose("killed by signal {} ({}): {}{}", signal, signal_name(signal), likely_reason(signal), core);
   }
   if (oom.has_moved()) {
-    return fmt::format(
+    return compose(
         "killed by signal 9 (SIGKILL): out of memory, most likely: the kernel's OOM killer has ended a "
         "process {} since the start",
         oom.is_of_cgroup() ? "of this memory cgroup" : "on this machine");
@@ -108,7 +109,7 @@ class OomCounter {
 
 /// Returns what the system says about a process: the letter of its state in /proc, 0 if it is gone.
 [[nodiscard]] inline char process_state(pid_t pid) {
-  std::ifstream file{fmt::format("/proc/{}/stat", pid)};
+  std::ifstream file{compose("/proc/{}/stat", pid)};
   std::string text;
   std::getline(file, text);
   const auto end = text.rfind(')');  // the name before may hold anything

@@ -5,6 +5,7 @@
 #include "railyard/workers/detail/message_ring.hpp"
 #include "railyard/workers/detail/shared_store.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/scaling.hpp"
 
 #include <atomic>
@@ -44,7 +45,7 @@ class GroupMemory {
   explicit GroupMemory(int num_workers) : num_workers_(num_workers) {
     base_ = ::mmap(nullptr, size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base_ == MAP_FAILED) {
-      throw_system(fmt::format("start: mapping {} bytes that {} workers share", size(), num_workers), errno);
+      throw_system(compose("start: mapping {} bytes that {} workers share", size(), num_workers), errno);
     }
     ::madvise(base_, size(), MADV_DONTDUMP);  // a core dump of a worker would hold everybody's messages
     ::new (base_) GroupBlock;

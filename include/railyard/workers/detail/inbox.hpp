@@ -6,6 +6,7 @@
 #include "railyard/workers/detail/signal_watch.hpp"
 #include "railyard/workers/detail/worker_link.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
 
 #include <csignal>
@@ -23,7 +24,7 @@ namespace detail {
 /// Checks what every Scaling is asked for.
 inline void check_plan(const GroupPlan& plan, const WorkerBody& body) {
   if (plan.num_workers < 1) {
-    throw ConfigError{fmt::format("num_workers is {}: a group needs at least 1 worker", plan.num_workers)};
+    throw ConfigError{compose("num_workers is {}: a group needs at least 1 worker", plan.num_workers)};
   }
   if (!body) throw ConfigError{"start: the function that workers run is empty"};
 }

@@ -2,6 +2,7 @@
 // A table of small values in shared memory that needs no lock, so that nobody can die while holding it. Workers room.
 #pragma once
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/system.hpp"
 
 #include <array>
@@ -110,11 +111,11 @@ class SharedTable {
   }
 
   [[noreturn]] static void throw_taken(std::string_view key) {
-    throw Error{fmt::format(
+    throw Error{compose(
         "store.set(\"{}\"): the key has been set before; a key keeps its first value, so use another key", key)};
   }
   [[noreturn]] static void throw_full(std::string_view key, std::string_view value) {
-    throw Error{fmt::format(
+    throw Error{compose(
         "store.set(\"{}\", {} bytes): the store is full (it holds {} MiB and {} keys); it is meant for small values, "
         "send large ones by a collective",
         key, value.size(), StoreBlock::num_bytes >> 20U, StoreBlock::num_slots)};

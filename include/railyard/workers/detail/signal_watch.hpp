@@ -3,6 +3,7 @@
 // room.
 #pragma once
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/system.hpp"
 
 #include <array>
@@ -88,7 +89,7 @@ class SignalWatch {
     std::size_t slot = 0;
     while (slot < registry.listeners.size() && registry.listeners[slot].load() != 0) ++slot;
     if (slot == registry.listeners.size()) {
-      throw Error{fmt::format("start: {} groups run at once in this process, which is the most", slot)};
+      throw Error{compose("start: {} groups run at once in this process, which is the most", slot)};
     }
     slot_ = slot;
     if (registry.num_listeners == 0) install(registry);

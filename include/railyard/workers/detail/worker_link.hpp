@@ -4,6 +4,8 @@
 
 #include "railyard/workers/detail/group_memory.hpp"
 
+#include "railyard/core/detail/compose.hpp"
+
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -64,11 +66,11 @@ class WorkerStore final : public Store {
       const std::uint32_t changes = table_.changes();
       if (auto value = table_.find(key)) return value;
       if (memory_->is_aborted()) {
-        throw CollectiveError{fmt::format("store.get(\"{}\")", key),
+        throw CollectiveError{compose("store.get(\"{}\")", key),
                               rank_,
                               {},
-                              fmt::format("store.get(\"{}\") on rank {}/{}: the group has been ended: {}", key, rank_,
-                                          memory_->num_workers(), memory_->reason())};
+                              compose("store.get(\"{}\") on rank {}/{}: the group has been ended: {}", key, rank_,
+                                      memory_->num_workers(), memory_->reason())};
       }
       if (deadline.expired()) return std::nullopt;
       table_.wait(changes, std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{200}));
@@ -128,16 +130,16 @@ class SharedLink final : public WorkerLink {
 
   void post(std::span<const std::byte> message) override {
     if (message.size() > max_message_bytes) {
-      throw ConfigError{fmt::format(
-          "post on rank {}/{}: the message has {} bytes, the most is {}: report less, or write it to a file",
-          world_.rank, world_.size, message.size(), max_message_bytes)};
+      throw ConfigError{
+          compose("post on rank {}/{}: the message has {} bytes, the most is {}: report less, or write it to a file",
+                  world_.rank, world_.size, message.size(), max_message_bytes)};
     }
     if (write(RecordKind::message, message, true)) return;
     throw CollectiveError{
         "post",
         world_.rank,
         {},
-        fmt::format("post on rank {}/{}: the group has been ended: {}", world_.rank, world_.size, memory_->reason())};
+        compose("post on rank {}/{}: the group has been ended: {}", world_.rank, world_.size, memory_->reason())};
   }
 
   void on_abort(std::function<void(std::string_view)> handler) override {

@@ -5,6 +5,7 @@
 #include "railyard/workers/detail/silence_watch.hpp"
 #include "railyard/workers/detail/worker_link.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/scaling.hpp"
 
 #include <csignal>
@@ -65,7 +66,7 @@ class WorkerProcess {
     ::setpgid(0, 0);
     ::prctl(PR_SET_CHILD_SUBREAPER, 0);
     char name[16];
-    *fmt::format_to_n(name, sizeof name - 1, "railyard:{}", rank).out = '\0';
+    std::snprintf(name, sizeof name, "railyard:%d", rank);
     ::prctl(PR_SET_NAME, name);
     const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (null > 0) ::dup2(null, 0);
@@ -99,7 +100,7 @@ class WorkerProcess {
     } catch (const std::system_error& error) {
       exit.kind = WorkerExit::Kind::threw;
       exit.message =
-          fmt::format("making the thread that runs the training function: {}", explain_errno(error.code().value()));
+          compose("making the thread that runs the training function: {}", explain_errno(error.code().value()));
       is_done_.store(true);
     }
     be_agent();

@@ -5,6 +5,8 @@
 #include "railyard/workers/detail/channel.hpp"
 #include "railyard/workers/detail/worker_process.hpp"
 
+#include "railyard/core/detail/compose.hpp"
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -155,7 +157,7 @@ class Zygote {
   }
 
   static void kill_children() {
-    const std::string self = fmt::to_string(::getpid());
+    const std::string self = compose("{}", ::getpid());
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator{"/proc", error}) {
       const std::string name = entry.path().filename().string();
