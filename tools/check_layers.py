@@ -31,13 +31,14 @@ THIRD_PARTY = {
     "cuda": ["collectives/nccl.hpp"],
 }
 # Headers of the system: rooms that may include them. In core only what hides them from the other rooms.
-CORE_POSIX = {"core/detail/system.hpp"}
+CORE_POSIX = {"core/detail/system.hpp", "core/detail/heap.hpp"}
 POSIX_ROOMS = {"workers", "collectives", "data", "checkpoint", "callbacks", "train", "torch"}
 POSIX = re.compile(r"(sys|linux|netinet|arpa|net)/\w+\.h|\w+\.h$")
 COMPILER = {"cxxabi.h"}  # part of every C++ compiler on Linux
 # Headers whose behaviour the named test file of another name covers.
 TESTED_ELSEWHERE = {
     "railyard.hpp": "every example and consumer includes it",
+    "core/host_memory.hpp": "an interface alone: tests/unit/collectives/shared_memory_test.cpp",
     "core/stateful.hpp": "a concept alone: tests/unit/core/mean_test.cpp",
     "core/store.hpp": "an interface alone: tests/unit/workers",
     "core/version.hpp": "tests/compile_fail and tests/consumers",

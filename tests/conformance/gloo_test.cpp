@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The laws of Backend for Gloo, among threads and among processes, and inside Checked.
+// The laws of Backend for Gloo, by either transport, among threads and among processes, and inside Checked.
 #include "railyard/collectives/gloo.hpp"
 #include "railyard/collectives/checked.hpp"
 #include "railyard/workers/processes.hpp"
@@ -8,10 +8,11 @@
 namespace railyard_test {
 template <class B, class S>
 struct Pair;
-using GlooOnThreads = Pair<railyard::Gloo, railyard::Threads>;
 using GlooOnProcesses = Pair<railyard::Gloo, railyard::Processes>;
-using CheckedGlooOnThreads = Pair<railyard::Checked<railyard::Gloo>, railyard::Threads>;
+using GlooTcpOnThreads = Pair<railyard::detail::GlooTcp, railyard::Threads>;
+using GlooTcpOnProcesses = Pair<railyard::detail::GlooTcp, railyard::Processes>;
+using CheckedGlooTcpOnThreads = Pair<railyard::Checked<railyard::detail::GlooTcp>, railyard::Threads>;
 }  // namespace railyard_test
 
-#define RAILYARD_TEST_PAIRS GlooOnThreads, GlooOnProcesses, CheckedGlooOnThreads
+#define RAILYARD_TEST_PAIRS GlooOnProcesses, GlooTcpOnThreads, GlooTcpOnProcesses, CheckedGlooTcpOnThreads
 #include "backend_laws.hpp"

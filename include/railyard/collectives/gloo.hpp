@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: MIT
-// The backend over TCP, on the transport of libgloo. Collectives room: with detail/gloo_transport.hpp the only header
-// that includes gloo's.
+// The backend for CPUs: shared memory among ranks of one host, libgloo's TCP transport among hosts. Collectives room.
 #pragma once
 
-#include "railyard/collectives/detail/arguments.hpp"
-#include "railyard/collectives/detail/gloo_transport.hpp"
-#include "railyard/collectives/detail/host_address.hpp"
-#include "railyard/collectives/detail/mesh.hpp"
-#include "railyard/collectives/detail/notices.hpp"
+#include "railyard/collectives/detail/gloo_tcp.hpp"
+#include "railyard/collectives/shared_memory.hpp"
 
 #include "railyard/core/backend.hpp"
-#include "railyard/core/detail/signals.hpp"
+#include "railyard/core/host_memory.hpp"
 
-#include <chrono>
-#include <csignal>
-#include <exception>
+#include <cstdio>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
+
+#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
-/// Joins processes, of one host or several, by TCP connections between any two of them (libgloo's transport; one thread
-/// for each object). Reductions add in the order of ranks, so that results depend on nothing but the ranks' values.
+
+/// Names what Gloo moves values by.
+enum class GlooTransport {
+  automatic,  ///< shared memory if all ranks run on one host and see each other's, else TCP
+  tcp,        ///< TCP in any case
+};
+
+/// Joins processes or threads, of one host or several. Reductions add in the order of ranks, so that results depend on
+/// nothing but the ranks' values, and not on the transport either.
+/// Costs: by shared memory those of SharedMemory; by TCP see detail/mesh.hpp, and one thread for each object.
 ///
-/// SIGPIPE: blocked in Gloo's thread for good and in the calling thread during a call; a SIGPIPE that a call has caused
-/// is taken back. The process's disposition is not touched.
-/// Costs: see the functions of detail/mesh.hpp. The store outlives the object, which leaves its last word there.
+/// SIGPIPE, by TCP: blocked in Gloo's thread for good and in the calling thread during a call; a SIGPIPE that a call
+/// has caused is taken back. The process's disposition is not touched.
 class Gloo {
  public:
   static constexpr std::string_view name = "Gloo";
@@ -38,475 +38,77 @@ class Gloo {
   static constexpr DeviceKind device_kind = DeviceKind::cpu;
 
   struct Options {
-    /// This host's own name or address, on which it listens and under which the others reach it.
+    /// This host's own name or address, on which it listens and under which the others reach it. For TCP only.
     std::string host = "127.0.0.1";
+    GlooTransport transport = GlooTransport::automatic;
   };
 
   /// Throws: ConfigError if the host cannot be listened on, or if LibTorch's copy of Gloo would answer our calls.
-  static void check(const Options& options) {
-    detail::check_gloo_is_own(reinterpret_cast<const void*>(&gloo::transport::tcp::CreateDevice));
-    static_cast<void>(detail::own_address(options.host, "Gloo::Options::host"));
-  }
+  static void check(const Options& options) { Tcp::check({.host = options.host}); }
 
-  /// Joins the group. Cost: milliseconds once all ranks have come.
-  /// Throws: ConfigError as check() does; CollectiveError that names the ranks which did not come or failed.
+  /// Joins the group; the store must outlive the object. Cost: below a millisecond once all ranks have come, by TCP
+  /// some milliseconds. Throws: ConfigError as check() does; CollectiveError that names the ranks which did not come or
+  /// failed.
   [[nodiscard]] static std::unique_ptr<Gloo> connect(const Options& options, const World& world, Store& store,
                                                      const Deadline& deadline) {
     detail::check_world(world);
     check(options);
-    if (world.size == 1) return std::unique_ptr<Gloo>{new Gloo{world}};
-    const std::string prefix = detail::enter_group(store, name, world);
-    throw_if_missing(detail::await_all(store, prefix, "here", world, deadline), world, deadline);
-    const std::string connected_key = fmt::format("{}connected/{}", prefix, world.rank);
-    std::unique_ptr<Gloo> backend;
-    try {
-      backend.reset(new Gloo{options, world, store, prefix, deadline});
-      store.set(connected_key, "");
-    } catch (const ConfigError&) {
-      store.set(connected_key, "its configuration was refused");
-      throw;
-    } catch (const std::exception& error) {
-      store.set(connected_key, error.what());
-      throw_if_failed(detail::await_all(store, prefix, "connected", world, deadline), world, deadline);
+    const bool is_one_host = world.local_size == world.size;
+    if (options.transport == GlooTransport::automatic && is_one_host) {
+      try {
+        return std::unique_ptr<Gloo>{new Gloo{SharedMemory::connect({}, world, store, deadline)}};
+      } catch (const ConfigError& error) {  // which all ranks get alike
+        if (world.rank == 0) fmt::print(stderr, "railyard: Gloo uses TCP on one host: {}\n", error.what());
+      }
     }
-    // Only now it is certain that the others have not failed: connect() succeeds everywhere or nowhere.
-    throw_if_failed(detail::await_all(store, prefix, "connected", world, deadline), world, deadline);
-    return backend;
-  }
-
-  Gloo(const Gloo&) = delete;
-  Gloo& operator=(const Gloo&) = delete;
-  ~Gloo() {
-    if (context_ == nullptr) return;
-    const detail::WriteSignalGuard<SIGPIPE> no_sigpipe;
-    post({.kind = detail::Notice::Kind::left, .position = {.operation = "no operation"}});
-    try {
-      detail::GlooTicker ticker{*device_};
-      canaries_.clear();
-      alarm_.reset();
-      context_.reset();
-      ticker.end_with(std::move(device_));
-    } catch (const std::exception&) {  // no descriptor left for the ticker: members go the slow way
-    }
+    return std::unique_ptr<Gloo>{new Gloo{Tcp::connect({.host = options.host}, world, store, deadline)}};
   }
 
   FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
-    return run(arguments().all_reduce(data, op), call, [&] { detail::mesh_all_reduce(*this, data, op); });
+    return shared_ ? shared_->all_reduce(data, op, call) : tcp_->all_reduce(data, op, call);
   }
   FinishedWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) {
-    return run(arguments().reduce_scatter(in, out, op), call, [&] { detail::mesh_reduce_scatter(*this, in, out, op); });
+    return shared_ ? shared_->reduce_scatter(in, out, op, call) : tcp_->reduce_scatter(in, out, op, call);
   }
   FinishedWork broadcast(Buffer data, int root, const Call& call) {
-    return run(arguments().broadcast(data, root), call, [&] { detail::mesh_broadcast(*this, data, root); });
+    return shared_ ? shared_->broadcast(data, root, call) : tcp_->broadcast(data, root, call);
   }
   FinishedWork all_gather(ConstBuffer in, Buffer out, const Call& call) {
-    return run(arguments().all_gather(in, out), call, [&] {
-      std::vector<std::size_t> offsets;
-      for (int rank = 0; rank <= size(); ++rank) offsets.push_back(static_cast<std::size_t>(rank) * in.size_bytes());
-      detail::mesh_all_gather(*this, in, out, offsets);
-    });
+    return shared_ ? shared_->all_gather(in, out, call) : tcp_->all_gather(in, out, call);
   }
   FinishedWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
-    return run(arguments().all_gather_uneven(in, out, counts), call, [&] {
-      std::vector<std::size_t> offsets{0};
-      for (const std::size_t count : counts) offsets.push_back(offsets.back() + count * size_of(in.dtype));
-      detail::mesh_all_gather(*this, in, out, offsets);
-    });
+    return shared_ ? shared_->all_gather_uneven(in, out, counts, call) : tcp_->all_gather_uneven(in, out, counts, call);
   }
   FinishedWork gather(ConstBuffer in, Buffer out, int root, const Call& call) {
-    return run(arguments().gather(in, out, root), call, [&] { detail::mesh_gather(*this, in, out, root); });
+    return shared_ ? shared_->gather(in, out, root, call) : tcp_->gather(in, out, root, call);
   }
   FinishedWork scatter(ConstBuffer in, Buffer out, int root, const Call& call) {
-    return run(arguments().scatter(in, out, root), call, [&] { detail::mesh_scatter(*this, in, out, root); });
+    return shared_ ? shared_->scatter(in, out, root, call) : tcp_->scatter(in, out, root, call);
   }
   FinishedWork all_to_all(ConstBuffer in, Buffer out, const Call& call) {
-    return run(arguments().all_to_all(in, out), call, [&] { detail::mesh_all_to_all(*this, in, out); });
+    return shared_ ? shared_->all_to_all(in, out, call) : tcp_->all_to_all(in, out, call);
   }
-  FinishedWork barrier(const Call& call) {
-    return run({.operation = detail::Operation::barrier}, call, [&] { detail::mesh_barrier(*this); });
-  }
+  FinishedWork barrier(const Call& call) { return shared_ ? shared_->barrier(call) : tcp_->barrier(call); }
   FinishedWork send(ConstBuffer data, int peer, const Call& call) {
-    return run(arguments().send(data, peer), call, [&] {
-      Step message = step(data.data, data.size_bytes(), nullptr, 0);
-      message.send(peer, 0, data.size_bytes());
-      message.finish();
-    });
+    return shared_ ? shared_->send(data, peer, call) : tcp_->send(data, peer, call);
   }
   FinishedWork receive(Buffer data, int peer, const Call& call) {
-    return run(arguments().receive(data, peer), call, [&] {
-      Step message = step(nullptr, 0, data.data, data.size_bytes());
-      message.receive(peer, 0, data.size_bytes());
-      message.finish();
-    });
+    return shared_ ? shared_->receive(data, peer, call) : tcp_->receive(data, peer, call);
   }
+  void abort(std::string_view reason) noexcept { shared_ ? shared_->abort(reason) : tcp_->abort(reason); }
 
-  void abort(std::string_view reason) noexcept {
-    try {
-      const auto text = fmt::format("rank {} gave up: {}", world_.rank, reason);
-      {
-        const std::lock_guard lock{mutex_};
-        if (!failure_) failure_ = detail::Verdict{text, {}};
-      }
-      post({.kind = detail::Notice::Kind::aborted, .position = {}, .text = std::string{reason}});
-      const detail::WriteSignalGuard<SIGPIPE> no_sigpipe;
-      close_connections();
-    } catch (...) {  // out of memory: nothing can be told to anybody
-    }
-  }
+  /// The memory that the ranks share, nullptr if they do not.
+  [[nodiscard]] HostMemory* host_memory() noexcept { return shared_.get(); }
 
  private:
-  using Alarm = detail::GlooAlarm;
-  using Milliseconds = std::chrono::milliseconds;
+  using Tcp = detail::GlooTcp;
 
-  // What the operation under way needs, wherever it fails.
-  struct Running {
-    const detail::Signature& signature;
-    const Deadline& deadline;
-    int from = -1;  // of messages; -1 in collectives
-    int to = -1;
-    std::uint64_t number = 0;
-    std::uint64_t slot = 0;  // of the step under way
-    Deadline::Clock::time_point next_look{};
-    Milliseconds until_look{};
-    bool has_announced = false;
-  };
-  struct ResetAtEnd {
-    Running*& pointer;
-    ~ResetAtEnd() { pointer = nullptr; }
-  };
+  explicit Gloo(std::unique_ptr<SharedMemory> shared) : shared_(std::move(shared)) {}
+  explicit Gloo(std::unique_ptr<Tcp> tcp) : tcp_(std::move(tcp)) {}
 
- public:
-  // What detail::Mesh asks for; of use to the collectives above only.
-  [[nodiscard]] int rank() const noexcept { return world_.rank; }
-  [[nodiscard]] int size() const noexcept { return world_.size; }
-
-  [[nodiscard]] std::byte* scratch(std::size_t size_bytes) {
-    if (scratch_bytes_ < size_bytes) {
-      scratch_ = std::make_unique_for_overwrite<std::byte[]>(size_bytes);
-      scratch_bytes_ = size_bytes;
-    }
-    return scratch_.get();
-  }
-
-  /// Is one step of an operation: messages that are under way together.
-  class Step {
-   public:
-    Step(Gloo& gloo, std::uint64_t slot, const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes)
-        : gloo_(&gloo), slot_(slot) {
-      // Gloo's buffers are written to or read from, as one pleases; this one is only read from.
-      if (from_bytes > 0 && gloo.context_)
-        source_ = gloo.context_->createUnboundBuffer(const_cast<void*>(from), from_bytes);
-      if (to_bytes > 0 && gloo.context_) target_ = gloo.context_->createUnboundBuffer(to, to_bytes);
-    }
-
-    void send(int peer, std::size_t offset, std::size_t size_bytes) {
-      num_sends_ += in_parts(offset, size_bytes, [&](std::uint64_t slot, std::size_t begin, std::size_t bytes) {
-        source_->send(peer, slot, begin, bytes);
-      });
-    }
-    void receive(int peer, std::size_t offset, std::size_t size_bytes) {
-      num_receives_ += in_parts(offset, size_bytes, [&](std::uint64_t slot, std::size_t begin, std::size_t bytes) {
-        target_->recv(peer, slot, begin, bytes);
-      });
-    }
-    void finish() {
-      for (; num_receives_ > 0; --num_receives_) gloo_->await(*target_, Alarm::Wait::receive);
-      for (; num_sends_ > 0; --num_sends_) gloo_->await(*source_, Alarm::Wait::send);
-    }
-
-   private:
-    // One message moves less than 2^31 bytes: the kernel writes no more at a time, and Gloo keeps some sizes in an int.
-    template <class Post>
-    int in_parts(std::size_t offset, std::size_t size_bytes, const Post& post) {
-      constexpr std::size_t limit = std::size_t{1} << 30U;
-      int num_parts = 0;
-      for (std::size_t begin = 0; begin < size_bytes; begin += limit, ++num_parts) {
-        const std::uint64_t slot = detail::mix(slot_, static_cast<std::uint64_t>(num_parts));
-        gloo_->guarded([&] { post(slot, offset + begin, std::min(limit, size_bytes - begin)); });
-      }
-      return num_parts;
-    }
-
-    Gloo* gloo_;
-    std::uint64_t slot_;
-    std::unique_ptr<gloo::transport::UnboundBuffer> source_{};
-    std::unique_ptr<gloo::transport::UnboundBuffer> target_{};
-    int num_sends_ = 0;
-    int num_receives_ = 0;
-  };
-
-  [[nodiscard]] Step step(const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes) {
-    running_->slot = detail::mix(running_->slot, 1);
-    return {*this, running_->slot, from, from_bytes, to, to_bytes};
-  }
-
- private:
-  explicit Gloo(const World& world) : world_(world) {}
-
-  Gloo(const Options& options, const World& world, Store& store, const std::string& prefix, const Deadline& deadline)
-      : world_(world),
-        sent_(detail::index_of(world.size)),
-        received_(sent_),
-        notices_(std::in_place, store, prefix, world) {
-    const auto address = detail::own_address(options.host, "Gloo::Options::host");
-    gloo::transport::tcp::attr attributes{};
-    attributes.hostname = address.text;
-    attributes.ai_family = address.family;
-    std::shared_ptr<gloo::transport::Device> device;
-    {
-      const detail::BlockSignals no_signals{detail::deferrable_signals()};  // in the thread that the device starts
-      device = gloo::transport::tcp::CreateDevice(attributes);
-    }
-    detail::check_gloo_is_own(
-        *reinterpret_cast<const void* const*>(device.get()));  // whose virtual functions are they?
-    device_ = std::static_pointer_cast<gloo::transport::tcp::Device>(device);
-    const detail::WriteSignalGuard<SIGPIPE> no_sigpipe;
-    const detail::GlooTicker ticker{*device_};
-    alarm_ = std::make_unique<Alarm>(*device_);
-    context_ = std::make_shared<gloo::rendezvous::Context>(world.rank, world.size);
-    context_->setTimeout(timeout(deadline));
-#ifdef GLOO_SHARED_STORE
-    context_->connectFullMesh(std::make_shared<detail::GlooStore>(store, prefix + "mesh/", deadline), device);
-#else
-    detail::GlooStore gloo_store{store, prefix + "mesh/", deadline};
-    context_->connectFullMesh(gloo_store, device);
-#endif
-    post_canaries();
-  }
-
-  static void throw_if_missing(const std::vector<std::optional<std::string>>& values, const World& world,
-                               const Deadline& deadline) {
-    std::vector<int> missing;
-    for (int rank = 0; rank < world.size; ++rank) {
-      if (!values[detail::index_of(rank)]) missing.push_back(rank);
-    }
-    if (missing.empty()) return;
-    throw CollectiveError{
-        "connect", world.rank, missing,
-        fmt::format("{}: {} did not connect in {}", detail::place_text("connect", world.rank, world.size),
-                    detail::ranks_text(missing), deadline.budget_text())};
-  }
-
-  static void throw_if_failed(const std::vector<std::optional<std::string>>& values, const World& world,
-                              const Deadline& deadline) {
-    throw_if_missing(values, world, deadline);
-    for (int rank = 0; rank < world.size; ++rank) {
-      const std::string& text = *values[detail::index_of(rank)];
-      if (text.empty()) continue;
-      throw CollectiveError{"connect",
-                            world.rank,
-                            {rank},
-                            fmt::format("{}: rank {} could not connect: {}",
-                                        detail::place_text("connect", world.rank, world.size), rank, text)};
-    }
-  }
-
-  // Never 0, which fails at once, and never so large that adding it to the clock overflows. The alarm comes before it:
-  // when Gloo's own timer runs out it closes all connections before the others can have been told why.
-  [[nodiscard]] static Milliseconds timeout(const Deadline& deadline) {
-    constexpr Milliseconds longest = std::chrono::hours{24 * 365};
-    const auto left = deadline.remaining();
-    return left >= longest ? longest : std::chrono::ceil<Milliseconds>(left) + std::chrono::seconds{5};
-  }
-
-  [[nodiscard]] detail::Arguments arguments() const noexcept { return {world_, device_kind}; }
-
-  template <class Body>
-  FinishedWork run(const detail::Signature& signature, const Call& call, const Body& body) {
-    throw_if_lost(signature);
-    Running running{.signature = signature, .deadline = call.deadline};
-    number(running);
-    const bool is_empty = signature.count == 0 && signature.operation != detail::Operation::barrier;
-    if (is_empty && world_.size > 1) {  // nothing moves, but whoever waits for more can learn of it
-      if (skipped_.size() == 8) skipped_.erase(skipped_.begin());
-      skipped_.push_back(position(running));
-    }
-    if (is_empty) return {};
-    const detail::WriteSignalGuard<SIGPIPE> no_sigpipe;
-    running.until_look = until_look_;
-    running_ = &running;
-    const ResetAtEnd reset{running_};
-    body();
-    skipped_.clear();
-    return {};
-  }
-
-  // Counts the operation: collectives in one row, messages in a row for each direction and peer.
-  void number(Running& running) {
-    const detail::Signature& signature = running.signature;
-    const bool sends = signature.operation == detail::Operation::send;
-    if (sends || signature.operation == detail::Operation::receive) {
-      running.from = sends ? world_.rank : signature.root;
-      running.to = sends ? signature.root : world_.rank;
-      running.number = ++(sends ? sent_ : received_)[detail::index_of(signature.root)];
-    } else {
-      running.number = ++num_collectives_;
-    }
-    // A tag of Gloo's that only equal operations at the same place in the same row have. Gloo ends the process if a
-    // message is longer than what it is received into; with the size in the tag they never meet.
-    const auto row = (static_cast<std::uint64_t>(running.from + 1) << 32U) + static_cast<std::uint64_t>(running.to + 1);
-    running.slot = detail::mix(detail::mix(row, running.number), signature.digest());
-  }
-
-  [[nodiscard]] static detail::Position position(const Running& running) {
-    std::string key = running.from < 0 ? fmt::format("c{}", running.number)
-                                       : fmt::format("m{}-{}-{}", running.from, running.to, running.number);
-    return {std::move(key), running.signature.digest(), detail::describe(running.signature)};
-  }
-
-  template <class Post>
-  void guarded(const Post& post) {
-    try {
-      post();
-    } catch (const std::exception& error) {
-      fail(detail::Notice::Kind::broken, error.what());
-    }
-  }
-
-  void await(gloo::transport::UnboundBuffer& buffer, Alarm::Wait what) {
-    if (running_->next_look == Deadline::Clock::time_point{}) {
-      running_->next_look = Deadline::Clock::now() + until_look_;
-      set_alarm();
-    }
-    for (bool done = false; !done;) {
-      guarded([&] { done = alarm_->wait(buffer, what, timeout(running_->deadline)); });
-      if (!done) look_around();
-    }
-  }
-
-  void set_alarm() { alarm_->set(std::min(Deadline::Clock::now() + poll_interval, running_->deadline.time())); }
-
-  // Called now and then when an operation takes long: ends it at the deadline, or when a rank is gone from which
-  // nothing is awaited at the moment, or when the ranks turn out to be in different operations.
-  void look_around() {
-    if (running_->deadline.expired()) fail(detail::Notice::Kind::late, "the deadline has passed");
-    for (int rank = 0; rank < world_.size; ++rank) {
-      if (rank == world_.rank || !is_closed(rank)) continue;
-      // A rank may leave when it has done its part. If it had not, this operation will notice.
-      if (notices_->kind_of(rank) == detail::Notice::Kind::left) continue;
-      fail(detail::Notice::Kind::broken, fmt::format("the connection to rank {} was closed", rank));
-    }
-    if (Deadline::Clock::now() >= running_->next_look) compare_positions();
-    set_alarm();
-  }
-
-  // The first comparison comes early and each later one, in this operation and the next slow ones, after twice the
-  // time, so that a group whose ranks often wait for each other leaves no more than a few announcements in the store.
-  void compare_positions() {
-    const detail::Position here = position(*running_);
-    if (!std::exchange(running_->has_announced, true)) {
-      for (const auto& skipped : std::exchange(skipped_, {})) notices_->announce(skipped);
-      notices_->announce(here);
-      until_look_ = std::min<Milliseconds>(until_look_ * 2, std::chrono::minutes{1});
-      running_->until_look = until_look_;
-    }
-    if (const auto difference = notices_->find_difference(here)) {
-      fail(detail::Notice::Kind::differs, difference->text, difference->blamed);
-    }
-    running_->next_look = Deadline::Clock::now() + running_->until_look;
-    running_->until_look = std::min<Milliseconds>(running_->until_look * 2, std::chrono::minutes{1});
-  }
-
-  // Ends the group for this rank. The order matters: see which connections are closed, leave a notice, close.
-  [[noreturn]] void fail(detail::Notice::Kind kind, const std::string& text, std::vector<int> culprits = {}) {
-    const detail::Position here = position(*running_);
-    {
-      const std::lock_guard lock{mutex_};
-      if (failure_) throw_failure(here.operation, *failure_, false);  // abort() came first, and its reason is better
-    }
-    if (kind == detail::Notice::Kind::broken) culprits = dead_peers();
-    const detail::Notice notice{.kind = kind, .position = here, .culprits = culprits, .text = text};
-    post(notice);
-    close_connections();
-    auto verdict = notices_->judge(notice, text, running_->deadline.budget_text(), patience);
-    {
-      const std::lock_guard lock{mutex_};
-      if (!failure_) failure_ = std::move(verdict);
-    }
-    throw_failure(here.operation, *failure_, false);
-  }
-
-  // The ranks whose connections are closed although they have left no notice.
-  [[nodiscard]] std::vector<int> dead_peers() {
-    std::vector<int> dead;
-    for (int rank = 0; rank < world_.size; ++rank) {
-      if (rank != world_.rank && is_closed(rank) && !notices_->kind_of(rank)) dead.push_back(rank);
-    }
-    return dead;
-  }
-
-  // Gloo tells those whose messages are under way that a connection is closed, and nobody else. So a receive that never
-  // ends is posted to every rank. A wait that was aborted before it began reports an error, and waits for nothing.
-  [[nodiscard]] bool is_closed(int rank) {
-    auto& canary = *canaries_[detail::index_of(rank)];
-    try {
-      canary.abortWaitRecv();
-      canary.waitRecv(nullptr, std::chrono::hours{1});
-      return false;
-    } catch (const std::exception&) {
-      return true;
-    }
-  }
-
-  void post_canaries() {
-    for (int rank = 0; rank < world_.size; ++rank) {
-      canaries_.push_back(context_->createUnboundBuffer(&canary_byte_, 1));
-      if (rank != world_.rank) canaries_.back()->recv(rank, canary_slot);
-    }
-  }
-
-  void post(const detail::Notice& notice) noexcept {
-    const std::lock_guard lock{post_mutex_};
-    if (notices_) notices_->post(notice);
-  }
-
-  // Gloo has no such function, but a wait that times out closes all connections, which wakes all who wait for them.
-  void close_connections() noexcept {
-    if (context_ == nullptr) return;
-    try {
-      char byte = 0;
-      context_->createUnboundBuffer(&byte, 1)->waitRecv(nullptr, Milliseconds{0});
-    } catch (const std::exception&) {  // the time-out, as intended
-    }
-  }
-
-  void throw_if_lost(const detail::Signature& signature) {
-    const std::lock_guard lock{mutex_};
-    if (failure_) throw_failure(detail::describe(signature), *failure_, true);
-  }
-
-  [[noreturn]] void throw_failure(const std::string& operation, const detail::Verdict& verdict, bool is_later) const {
-    throw CollectiveError{operation, world_.rank, verdict.blamed,
-                          fmt::format("{}: {}{}", detail::place_text(operation, world_.rank, world_.size),
-                                      is_later ? "the group was lost before: " : "", verdict.text)};
-  }
-
-  // How long a rank that has failed waits for the others' notices.
-  static constexpr Milliseconds patience{250};
-  // How often a rank that waits looks whether the others are still there. Costs 20 us each time.
-  static constexpr Milliseconds poll_interval{100};
-  static constexpr std::uint64_t canary_slot = 1;
-
-  World world_;
-  std::shared_ptr<gloo::transport::tcp::Device> device_{};
-  std::unique_ptr<Alarm> alarm_{};
-  std::shared_ptr<gloo::rendezvous::Context> context_{};
-  char canary_byte_ = 0;
-  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> canaries_{};
-  std::unique_ptr<std::byte[]> scratch_{};
-  std::size_t scratch_bytes_ = 0;
-  std::uint64_t num_collectives_ = 0;
-  std::vector<std::uint64_t> sent_{};      // messages, by receiver
-  std::vector<std::uint64_t> received_{};  // messages, by sender
-  std::vector<detail::Position> skipped_{};
-  Running* running_ = nullptr;
-  Milliseconds until_look_{100};
-  std::optional<detail::Notices> notices_{};
-  std::mutex post_mutex_;
-  std::mutex mutex_;
-  std::optional<detail::Verdict> failure_{};  // set once, and never changed after
+  std::unique_ptr<SharedMemory> shared_{};  // one of the two
+  std::unique_ptr<Tcp> tcp_{};
 };
 static_assert(Backend<Gloo>);
-static_assert(detail::Mesh<Gloo>);
 
 }  // namespace railyard::inline v0_1

@@ -5,6 +5,7 @@
 #include "railyard/train/detail/wire.hpp"
 
 #include "railyard/core/backend.hpp"
+#include "railyard/core/host_memory.hpp"
 #include "railyard/core/mean.hpp"
 #include "railyard/core/scaling.hpp"
 #include "railyard/core/value.hpp"
@@ -57,6 +58,11 @@ class Worker {
   /// Where the backend expects buffers: the CPU, or the GPU whose index is the local rank.
   [[nodiscard]] virtual Device device() const noexcept = 0;
 
+  /// The memory that the ranks share, where the backend has such: for rooms above this one. nullptr otherwise.
+  [[nodiscard]] virtual HostMemory* host_memory() noexcept = 0;
+  /// When a collective that begins now is to give up.
+  [[nodiscard]] Deadline collective_deadline() const { return Deadline::after(context_->collective_timeout); }
+
   /// Reports metrics. Call number i of all ranks forms report i; rank 0's metrics are the run's. Never waits for
   /// another rank. Cost: about a microsecond. Throws: ConfigError for a report of more than 1 MiB, or a metric named
   /// "report" or "seconds", which are columns of metrics.jsonl already.
@@ -88,15 +94,17 @@ class Worker {
   /// with these weights. Loaders with drives_step call it; with a loader of one's own it is the user's to call, before
   /// the forward pass of every step. Throws: ConfigError if a prepared model has changed so that it would not be
   /// averaged.
-  void samples(std::uint64_t count) {
-    if (on_samples_) on_samples_();
+  /// completes_step: false where the step goes on with another micro-batch; then gradients accumulate, and are averaged
+  /// over the samples of all micro-batches in the backward pass of the last one.
+  void samples(std::uint64_t count, bool completes_step = true) {
+    if (on_samples_) on_samples_(count, completes_step);
     step_samples_ = count;
     link_->page().samples.fetch_add(count, std::memory_order_relaxed);
   }
   /// What samples() was last told; nothing if it never was.
   [[nodiscard]] std::optional<std::uint64_t> step_samples() const noexcept { return step_samples_; }
   /// Sets what each samples() calls first, for a room above this one that must see every step begin.
-  void on_samples(std::function<void()> function) { on_samples_ = std::move(function); }
+  void on_samples(std::function<void(std::uint64_t, bool)> function) { on_samples_ = std::move(function); }
 
   /// Asks all workers to stop; they learn of it in their next should_stop().
   void request_stop() noexcept { stop_requested_ = true; }
@@ -173,7 +181,7 @@ class Worker {
   WorkerLink* link_;
   const RunContext* context_;
   std::optional<std::uint64_t> step_samples_{};
-  std::function<void()> on_samples_{};
+  std::function<void(std::uint64_t, bool)> on_samples_{};
   bool stop_requested_ = false;
   bool stop_agreed_ = false;
   std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};

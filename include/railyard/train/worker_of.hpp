@@ -6,6 +6,7 @@
 
 #include "railyard/core/backend.hpp"
 
+#include <concepts>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -34,6 +35,16 @@ class WorkerOf final : public Worker {
 
   [[nodiscard]] Device device() const noexcept override {
     return {B::device_kind, B::device_kind == DeviceKind::cpu ? 0 : this->local_rank()};
+  }
+
+  [[nodiscard]] HostMemory* host_memory() noexcept override {
+    if constexpr (requires(B& backend) {
+                    { backend.host_memory() } -> std::same_as<HostMemory*>;
+                  }) {
+      return backend_->host_memory();
+    } else {
+      return nullptr;
+    }
   }
 
   [[nodiscard]] B& backend() noexcept { return *backend_; }

@@ -13,7 +13,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-std::unique_ptr<ry::Gloo> join(const ry::World& world, ry::Store& store, const ry::Gloo::Options& options = {}) {
+std::unique_ptr<ry::Gloo> join(const ry::World& world, ry::Store& store,
+                               ry::Gloo::Options options = {.transport = ry::GlooTransport::tcp}) {
   return ry::Gloo::connect(options, world, store, ry::Deadline::after(60s));
 }
 
@@ -32,9 +33,20 @@ TEST_CASE("Gloo: a host that is not known, or not this one, is refused by the na
   CHECK_THROWS_AS(ry::Gloo::check({.host = ""}), ry::ConfigError);
 }
 
+TEST_CASE("Gloo: ranks of one host share memory, unless told otherwise or on several hosts") {
+  railyard_test::run_ranks(2, [](const ry::World& world, ry::Store& store) {
+    railyard_test::require(join(world, store, {})->host_memory() != nullptr, "shared memory by default");
+    railyard_test::require(join(world, store)->host_memory() == nullptr, "no shared memory with tcp");
+    ry::World two_hosts = world;
+    two_hosts.local_size = 1;
+    two_hosts.num_nodes = 2;
+    railyard_test::require(join(two_hosts, store, {})->host_memory() == nullptr, "none among hosts");
+  });
+}
+
 TEST_CASE("Gloo: a name of this host works as its address does") {
   railyard_test::run_ranks(2, [](const ry::World& world, ry::Store& store) {
-    const auto backend = join(world, store, {.host = "localhost"});
+    const auto backend = join(world, store, {.host = "localhost", .transport = ry::GlooTransport::tcp});
     backend->barrier({});
   });
 }

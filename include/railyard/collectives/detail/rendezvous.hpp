@@ -2,11 +2,14 @@
 // How the ranks of a new group find each other in a store. Collectives room.
 #pragma once
 
+#include "railyard/collectives/detail/signature.hpp"
+
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/store.hpp"
 #include "railyard/core/world.hpp"
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +46,34 @@ namespace detail {
     values.push_back(store.get(fmt::format("{}{}/{}", prefix, stage, rank), deadline));
   }
   return values;
+}
+
+/// Throws: CollectiveError that names the ranks without a value.
+inline void throw_if_missing(const std::vector<std::optional<std::string>>& values, const World& world,
+                             const Deadline& deadline) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < world.size; ++rank) {
+    if (!values[static_cast<std::size_t>(rank)]) missing.push_back(rank);
+  }
+  if (missing.empty()) return;
+  throw CollectiveError{"connect", world.rank, missing,
+                        fmt::format("{}: {} did not connect in {}", place_text("connect", world.rank, world.size),
+                                    ranks_text(missing), deadline.budget_text())};
+}
+
+/// Throws: CollectiveError that names the ranks without a value, or else the first that has left a reason.
+inline void throw_if_failed(const std::vector<std::optional<std::string>>& values, const World& world,
+                            const Deadline& deadline) {
+  throw_if_missing(values, world, deadline);
+  for (int rank = 0; rank < world.size; ++rank) {
+    const std::string& text = *values[static_cast<std::size_t>(rank)];
+    if (text.empty()) continue;
+    throw CollectiveError{
+        "connect",
+        world.rank,
+        {rank},
+        fmt::format("{}: rank {} could not connect: {}", place_text("connect", world.rank, world.size), rank, text)};
+  }
 }
 
 /// Throws ConfigError if the world makes no sense.

@@ -30,13 +30,14 @@ enum class Operation : std::uint8_t {
   all_to_all,
   barrier,
   send,
-  receive
+  receive,
+  exchange,  // of gradients: see HostMemory
 };
 
 [[nodiscard]] constexpr std::string_view name_of(Operation operation) noexcept {
-  constexpr std::array<std::string_view, 11> names{"all_reduce",        "reduce_scatter", "broadcast", "all_gather",
+  constexpr std::array<std::string_view, 12> names{"all_reduce",        "reduce_scatter", "broadcast", "all_gather",
                                                    "all_gather_uneven", "gather",         "scatter",   "all_to_all",
-                                                   "barrier",           "send",           "receive"};
+                                                   "barrier",           "send",           "receive",   "exchange"};
   return names[static_cast<std::size_t>(operation)];
 }
 
@@ -96,6 +97,8 @@ struct Signature {
     case Operation::all_gather:
     case Operation::all_to_all:
       return fmt::format("{}({})", name, elements);
+    case Operation::exchange:
+      return "the exchange of gradients";
     case Operation::barrier:
       break;
   }

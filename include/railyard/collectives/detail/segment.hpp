@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT
+// The memory by which one rank of a host shows itself to the others, and how it is mapped. Collectives room.
+#pragma once
+
+#include "railyard/collectives/detail/signature.hpp"
+
+#include "railyard/core/detail/system.hpp"
+#include "railyard/core/error.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Payloads up to this size travel in the post itself, by one wait instead of two.
+inline constexpr std::size_t small_bytes = 16U << 10U;
+/// A rank's private memory is shown to the others in pieces of this size.
+inline constexpr std::size_t stage_bytes = 256U << 10U;
+
+/// Is what a rank shows the others in one step. A rank has two, which it uses in turn: by the time it writes one anew
+/// all others have taken the step in between, and so have read it.
+struct Post {
+  alignas(128) std::atomic<std::uint64_t> step{0};  ///< written last: the step that the rest belongs to
+  Signature signature{};
+  std::uint64_t place = 0;  ///< where its data lies; 0 if the others cannot see it there, and look at its stage
+  alignas(64) std::array<std::byte, small_bytes> payload;
+};
+
+/// Is one direction between two ranks; lies in the sender's cell.
+struct Outbox {
+  alignas(64) std::atomic<std::uint64_t> offered{0};  ///< counts the pieces that the sender has shown
+  Signature signature{};
+  std::uint64_t place = 0;
+  alignas(64) std::atomic<std::uint64_t> taking{0};  ///< the piece that the receiver has begun to copy
+  std::atomic<std::uint64_t> taken{0};               ///< counts the pieces that it has copied
+};
+
+/// Says why a rank takes no part any more. Written once, before Flag::failed is set.
+struct SharedVerdict {
+  std::array<std::int32_t, 64> blamed{};
+  std::uint32_t num_blamed = 0;
+  std::uint32_t size = 0;
+  std::array<char, 4096> text{};
+};
+
+/// Bits of RankCell::flags.
+struct Flag {
+  static constexpr std::uint32_t failed = 1;     ///< its verdict stands; whoever waits for it gives up
+  static constexpr std::uint32_t withdrawn = 2;  ///< after that: it reads and writes nobody's memory any more
+  static constexpr std::uint32_t left = 4;       ///< its object is gone
+};
+
+/// Is at the beginning of each rank's segment. The outboxes, one for each rank, come after it, then the arena.
+struct RankCell {
+  alignas(128) std::atomic<std::uint32_t> flags{0};
+  alignas(128) std::atomic<std::uint32_t> num_asleep{0};  ///< of the whole group; only rank 0's counts
+  alignas(128) std::atomic<std::uint32_t> is_asleep{0};
+  std::atomic<std::uint32_t> bell{0};  ///< a futex: moves when a sleeping rank has to look
+  SharedVerdict verdict{};
+  std::array<Post, 2> posts;
+  alignas(4096) std::array<std::array<std::byte, stage_bytes>, 2> stages;
+};
+
+/// Owns a mapping of memory.
+class Mapping {
+ public:
+  Mapping(void* base, std::size_t size) noexcept : base_(static_cast<std::byte*>(base)), size_(size) {}
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() { ::munmap(base_, size_); }
+
+  [[nodiscard]] std::byte* base() const noexcept { return base_; }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+ private:
+  std::byte* base_;
+  std::size_t size_;
+};
+
+/// Says where the parts of a rank's segment lie. All ranks of a group compute the same from the same numbers.
+struct SegmentLayout {
+  int world_size = 1;
+  std::size_t arena_size = 0;
+
+  [[nodiscard]] static constexpr std::size_t page_up(std::size_t size) noexcept {
+    return (size + 4095U) / 4096U * 4096U;
+  }
+  [[nodiscard]] static constexpr std::size_t outboxes() noexcept { return sizeof(RankCell); }
+  /// Where rank's arena begins. Two arenas never lie a multiple of a large power of two apart: the first-level cache
+  /// would take their lines for one another, which costs up to seven times the time of a reduction.
+  [[nodiscard]] std::size_t arena(int rank) const noexcept {
+    const std::size_t stagger = static_cast<std::size_t>(rank) * (2U * 4096U + 128U);
+    return page_up(outboxes() + static_cast<std::size_t>(world_size) * sizeof(Outbox)) + stagger;
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return page_up(arena(world_size) + arena_size); }
+  /// What is touched of it in any case.
+  [[nodiscard]] std::size_t touched() const noexcept { return arena(0); }
+};
+
+/// Returns the bytes that this process and what it shares may still take: the memory of the host, or what the control
+/// group of a container has left. Source: /proc/meminfo, cgroup v2 memory.max and memory.current.
+[[nodiscard]] inline std::size_t available_memory() {
+  const auto pages = static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L));
+  std::size_t available = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::string group = "/";
+  std::ifstream groups{"/proc/self/cgroup"};
+  for (std::string line; std::getline(groups, line);) {
+    if (line.rfind("0::", 0) == 0) group = line.substr(3);
+  }
+  // The limits of all groups above count as well.
+  for (;; group = group.substr(0, group.rfind('/'))) {
+    const std::string folder = "/sys/fs/cgroup" + group + "/";
+    std::size_t limit = 0;
+    std::size_t used = 0;
+    if (std::ifstream{folder + "memory.max"} >> limit && std::ifstream{folder + "memory.current"} >> used) {
+      available = std::min(available, limit > used ? limit - used : 0);
+    }
+    if (group.size() <= 1) return available;
+  }
+}
+
+/// Chooses the size of every rank's arena: address space, of which only what is used takes memory.
+[[nodiscard]] inline std::size_t choose_arena_size(std::size_t wanted, int world_size) {
+  constexpr std::size_t least = std::size_t{64} << 20U;
+  const auto pages = static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L));
+  std::size_t size = wanted > 0 ? wanted : pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    // Every rank maps all arenas, and the rest of the program needs room as well.
+    size = std::min(size, static_cast<std::size_t>(limit.rlim_cur) / 4 / static_cast<std::size_t>(world_size));
+  }
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    size = std::min(size, static_cast<std::size_t>(limit.rlim_cur) / 2);
+  }
+  return SegmentLayout::page_up(std::max(size, least));
+}
+
+/// Returns private memory that becomes real as it is touched. Throws: Error if there is no address space left.
+[[nodiscard]] inline std::shared_ptr<Mapping> map_private(std::size_t size, const std::string& what) {
+  void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) throw_system(fmt::format("{}: reserving {} MiB of addresses", what, size >> 20U), errno);
+  return std::make_shared<Mapping>(base, size);
+}
+
+/// Makes a file without a name in memory. Throws: ConfigError if the system makes none or not of that size.
+[[nodiscard]] inline Descriptor make_memory_file(std::size_t size, const std::string& what) {
+  const auto refuse = [&](const char* call) {
+    const int error = errno;
+    return ConfigError{fmt::format(
+        "{}: {} of {} MiB of shared memory failed: {}; a container may forbid it (seccomp), or a limit be in the way "
+        "(ulimit -f): lift it, or use Gloo with Options::transport = GlooTransport::tcp, which shares no memory",
+        what, call, size >> 20U, explain_errno(error))};
+  };
+  const int fd = ::memfd_create("railyard", MFD_CLOEXEC);
+  if (fd < 0) throw refuse("memfd_create()");
+  Descriptor file = adopt(fd, what);
+  if (::ftruncate(file.get(), static_cast<off_t>(size)) != 0) throw refuse("ftruncate()");
+  return file;
+}
+
+/// Maps a rank's segment. Throws: Error if there is no address space left.
+[[nodiscard]] inline std::shared_ptr<Mapping> map_shared(const Descriptor& file, std::size_t size,
+                                                         const std::string& what) {
+  void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
+  if (base == MAP_FAILED) throw_system(fmt::format("{}: mapping {} MiB of shared memory", what, size >> 20U), errno);
+  ::madvise(base, size, MADV_DONTDUMP);  // or a core dump of one rank would hold the memory of all
+  return std::make_shared<Mapping>(base, size);
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

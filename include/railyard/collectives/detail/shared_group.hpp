@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MIT
+// How the ranks of one host come to see each other's memory. Collectives room.
+#pragma once
+
+#include "railyard/collectives/detail/rendezvous.hpp"
+#include "railyard/collectives/detail/segment.hpp"
+
+#include "railyard/core/error.hpp"
+#include "railyard/core/store.hpp"
+#include "railyard/core/world.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is what one rank needs of all others' memory, by rank.
+struct SharedGroup {
+  SegmentLayout layout{};
+  std::vector<std::shared_ptr<Mapping>> mappings{};  ///< the segments, where this rank sees them
+  std::vector<Descriptor> pidfds{};                  ///< of the other ranks' processes; empty among threads
+  bool is_one_process = true;
+  bool has_cores_for_all = false;
+
+  [[nodiscard]] std::byte* base(int rank) const noexcept { return mappings[static_cast<std::size_t>(rank)]->base(); }
+  [[nodiscard]] RankCell& cell(int rank) const noexcept {
+    return *std::launder(reinterpret_cast<RankCell*>(base(rank)));
+  }
+  [[nodiscard]] Outbox& outbox(int from, int to) const noexcept {
+    std::byte* first = base(from) + SegmentLayout::outboxes();
+    return *std::launder(reinterpret_cast<Outbox*>(first + static_cast<std::size_t>(to) * sizeof(Outbox)));
+  }
+  [[nodiscard]] std::byte* arena(int rank) const noexcept { return base(rank) + layout.arena(rank); }
+};
+
+/// Says where a rank runs. Plain bytes, for a store.
+struct Whereabouts {
+  std::array<char, 40> boot_id{};  ///< of the running kernel
+  std::uint64_t pid_namespace = 0;
+  std::int32_t process = 0;
+  std::uint64_t arena_size = 0;
+  cpu_set_t cores{};
+
+  [[nodiscard]] static Whereabouts here(std::size_t wanted_arena, int world_size) {
+    Whereabouts where;
+    std::memset(static_cast<void*>(&where), 0, sizeof where);  // the padding as well: it is sent as it lies
+    std::ifstream{"/proc/sys/kernel/random/boot_id"}.read(where.boot_id.data(), where.boot_id.size() - 1);
+    struct stat status {};
+    if (::stat("/proc/self/ns/pid", &status) == 0) where.pid_namespace = status.st_ino;
+    where.process = ::getpid();
+    where.arena_size = choose_arena_size(wanted_arena, world_size);
+    ::sched_getaffinity(0, sizeof where.cores, &where.cores);
+    return where;
+  }
+  [[nodiscard]] bool is_reached_from(const Whereabouts& other) const noexcept {
+    return boot_id == other.boot_id && pid_namespace == other.pid_namespace;
+  }
+};
+
+template <class T>
+[[nodiscard]] std::string to_text(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+template <class T>
+[[nodiscard]] T from_text(const std::string& text) {
+  T value;
+  std::memcpy(&value, text.data(), std::min(sizeof value, text.size()));
+  return value;
+}
+
+/// Builds the group of one connect(); see SharedMemory::connect().
+class GroupBuilder {
+ public:
+  GroupBuilder(const World& world, Store& store, std::string prefix, const Deadline& deadline)
+      : world_(world), store_(store), prefix_(std::move(prefix)), deadline_(deadline) {}
+  GroupBuilder(const GroupBuilder&) = delete;
+  GroupBuilder& operator=(const GroupBuilder&) = delete;
+  ~GroupBuilder() {
+    if (handover_ != nullptr) release();
+  }
+
+  /// Throws: CollectiveError that names who did not come or could not join; ConfigError, on all ranks, that says why
+  /// they cannot share memory.
+  [[nodiscard]] SharedGroup build(std::size_t wanted_arena) {
+    throw_if_missing(await_all(store_, prefix_, "here", world_, deadline_), world_, deadline_);
+    const auto own = Whereabouts::here(wanted_arena, world_.size);
+    const auto all = exchange("at", [&] { return to_text(own); });
+    compare(own, all);
+    if (group_.is_one_process) {
+      share_with_threads();
+    } else {
+      share_with_processes(own, all);
+    }
+    return std::move(group_);
+  }
+
+ private:
+  // What rank 0 makes for threads of one process, until each of them has its share of it.
+  struct Handover {
+    std::atomic<int> references;
+    std::vector<std::shared_ptr<Mapping>> mappings{};
+  };
+
+  [[nodiscard]] std::string key(std::string_view stage, int rank) const {
+    return fmt::format("{}{}/{}", prefix_, stage, rank);
+  }
+  [[nodiscard]] std::string place() const { return place_text("connect", world_.rank, world_.size); }
+
+  // Leaves what make() returns for the others, or why it has thrown, and returns what all have left. Throws on all
+  // ranks if one has failed: connect() succeeds everywhere or nowhere.
+  template <class Make>
+  std::vector<std::string> exchange(std::string_view stage, const Make& make) {
+    constexpr char good = 'g';
+    constexpr char refused = 'r';
+    std::string own;
+    try {
+      own = good + make();
+    } catch (const ConfigError& error) {
+      own = refused + std::string{error.what()};
+    } catch (const std::exception& error) {
+      own = 'f' + std::string{error.what()};
+    }
+    store_.set(key(stage, world_.rank), own);
+    const auto found = await_all(store_, prefix_, stage, world_, deadline_);
+    throw_if_missing(found, world_, deadline_);
+    std::vector<std::string> values;
+    for (int rank = 0; rank < world_.size; ++rank) {
+      const std::string& value = *found[static_cast<std::size_t>(rank)];
+      const auto text = fmt::format("{}: rank {} could not connect: {}", place(), rank, value.substr(1));
+      if (value.front() == refused) throw ConfigError{text};
+      if (value.front() != good) throw CollectiveError{"connect", world_.rank, {rank}, text};
+      values.push_back(value.substr(1));
+    }
+    return values;
+  }
+
+  // Finds what all can do with, and whether they are threads of one process.
+  void compare(const Whereabouts& own, const std::vector<std::string>& all) {
+    cpu_set_t cores = own.cores;
+    group_.layout = {.world_size = world_.size, .arena_size = own.arena_size};
+    group_.is_one_process = true;
+    for (const std::string& text : all) {
+      const auto other = from_text<Whereabouts>(text);
+      group_.is_one_process = group_.is_one_process && other.is_reached_from(own) && other.process == own.process;
+      group_.layout.arena_size = std::min<std::size_t>(group_.layout.arena_size, other.arena_size);
+      CPU_OR(&cores, &cores, &other.cores);
+    }
+    group_.has_cores_for_all = CPU_COUNT(&cores) >= world_.size;
+  }
+
+  void check_reach(const Whereabouts& own, const std::vector<std::string>& all) const {
+    for (int rank = 0; rank < world_.size; ++rank) {
+      if (from_text<Whereabouts>(all[static_cast<std::size_t>(rank)]).is_reached_from(own)) continue;
+      throw ConfigError{
+          fmt::format("SharedMemory joins processes of one host and one container, but rank {} runs in another than "
+                      "this one; use Gloo, which sends over the network what cannot be shared",
+                      rank)};
+    }
+  }
+
+  void check_memory() const {
+    const std::size_t needed = group_.layout.touched() * static_cast<std::size_t>(world_.size);
+    const std::size_t available = available_memory();
+    if (available >= needed) return;
+    throw ConfigError{fmt::format(
+        "{} ranks need {} MiB of shared memory to begin with, and {} MiB are left (see memory.max of this container's "
+        "control group): raise the limit, or use fewer workers",
+        world_.size, needed >> 20U, available >> 20U)};
+  }
+
+  void make_cell(const Mapping& mapping) const {
+    ::new (mapping.base()) RankCell;
+    for (int to = 0; to < world_.size; ++to) {
+      ::new (mapping.base() + SegmentLayout::outboxes() + static_cast<std::size_t>(to) * sizeof(Outbox)) Outbox;
+    }
+  }
+
+  void share_with_threads() {
+    const auto shares = exchange("handover", [&]() -> std::string {
+      if (world_.rank != 0) return {};
+      check_memory();
+      auto made = std::make_unique<Handover>();
+      made->references = world_.size;
+      for (int rank = 0; rank < world_.size; ++rank) {
+        made->mappings.push_back(map_private(group_.layout.size(), "connect"));
+        make_cell(*made->mappings.back());
+      }
+      handover_ = made.release();
+      return to_text(handover_);
+    });
+    exchange("seated", [&]() -> std::string {
+      if (!claim(world_.rank)) throw Error{"the others gave up before this rank came"};
+      has_seat_ = true;
+      handover_ = from_text<Handover*>(shares.front());
+      group_.mappings = handover_->mappings;
+      return {};
+    });
+    is_complete_ = true;
+  }
+
+  // A key of a store can be set once, which makes it a lock that is taken once: either a late rank claims its seat and
+  // will release its share, or a rank that waited in vain claims it and the late rank keeps away.
+  [[nodiscard]] bool claim(int rank) {
+    try {
+      store_.set(key("seat", rank), "");
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  // Gives back this rank's share of the handover, and those of ranks that will not come any more.
+  void release() noexcept {
+    try {
+      int num_shares = has_seat_ ? 1 : 0;
+      for (int rank = 0; rank < world_.size && !is_complete_; ++rank) num_shares += claim(rank) ? 1 : 0;
+      if (handover_->references.fetch_sub(num_shares) == num_shares) delete handover_;
+    } catch (...) {  // out of memory: a few pages stay with the process
+    }
+  }
+
+  void share_with_processes(const Whereabouts& own, const std::vector<std::string>& all) {
+    Descriptor file;
+    std::shared_ptr<Mapping> segment;
+    const auto files = exchange("memory", [&] {
+      check_reach(own, all);
+      check_memory();
+      file = make_memory_file(group_.layout.size(), "connect");
+      segment = map_shared(file, group_.layout.size(), "connect");
+      make_cell(*segment);
+      return std::to_string(file.get());
+    });
+    // The file stays open here until everybody has mapped it.
+    exchange("mapped", [&]() -> std::string {
+      for (int rank = 0; rank < world_.size; ++rank) {
+        const auto at = static_cast<std::size_t>(rank);
+        const bool is_own = rank == world_.rank;
+        const pid_t process = from_text<Whereabouts>(all[at]).process;
+        group_.pidfds.push_back(is_own ? Descriptor{} : Descriptor{open_pidfd(process)});
+        group_.mappings.push_back(
+            is_own ? segment : map_shared(open_memory(rank, process, files[at]), group_.layout.size(), "connect"));
+      }
+      return {};
+    });
+  }
+
+  [[nodiscard]] static Descriptor open_memory(int rank, pid_t process, const std::string& number) {
+    const std::string path = fmt::format("/proc/{}/fd/{}", process, number);
+    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (fd >= 0) return adopt(fd, "connect");
+    throw ConfigError{
+        fmt::format("the memory of rank {} (process {}) cannot be opened through {}: {}; ranks that share memory must "
+                    "run as one user and see each other in /proc. Use Gloo with .transport = GlooTransport::tcp where "
+                    "they do not",
+                    rank, process, path, explain_errno(errno))};
+  }
+
+  const World& world_;
+  Store& store_;
+  std::string prefix_;
+  const Deadline& deadline_;
+  Handover* handover_ = nullptr;
+  bool has_seat_ = false;
+  bool is_complete_ = false;  // every rank has its seat, and gives it back itself
+  SharedGroup group_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT
+// Reductions that read and write several arrays at once, with the widest vectors of this processor. Collectives room.
+#pragma once
+
+#include "railyard/collectives/detail/reduce.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a sum over arrays of T: each target gets, element by element, the sum of the sources in their order, each times
+/// its weight if there are weights, divided by the divisor if that is not one. Targets may be sources.
+template <class T>
+struct SumTask {
+  std::span<T* const> targets{};
+  std::span<const T* const> sources{};
+  const T* weights = nullptr;
+  T divisor{1};
+  std::size_t count = 0;
+};
+
+// What a vector of T with Width bytes looks like to the compiler, and its bits as integers.
+template <class T, std::size_t Width>
+struct Vector {
+  typedef T type __attribute__((vector_size(Width)));
+  using Bits = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
+  typedef Bits bits __attribute__((vector_size(Width)));
+  static constexpr Bits exponent =
+      sizeof(T) == 8 ? static_cast<Bits>(0x7FF0000000000000) : static_cast<Bits>(0x7F800000);
+};
+
+// Is put into each of the functions below, and compiled there for that function's instruction set. The same sums in
+// the same order with every one of them: vectors change which elements go together, never how one is made.
+// Returns whether all results are finite; by their bits, because of -ffast-math.
+template <class T, std::size_t Width, std::size_t NumSources>
+[[gnu::always_inline]] inline bool sum_vectors(const SumTask<T>& task) {
+  using V = typename Vector<T, Width>::type;
+  using B = typename Vector<T, Width>::bits;
+  constexpr std::size_t lanes = Width / sizeof(T);
+  constexpr std::size_t unroll = 4;
+  constexpr std::size_t group = lanes * unroll;
+  const std::size_t num_sources = NumSources > 0 ? NumSources : task.sources.size();
+  const bool is_divided = task.divisor != T{1};
+  const B exponent = B{} + Vector<T, Width>::exponent;
+  B bad{};
+  alignas(Width) std::array<T, group> tail{};
+  for (std::size_t at = 0; at < task.count; at += group) {
+    const std::size_t left = std::min(group, task.count - at);
+    V sum[unroll];
+    for (std::size_t source = 0; source < num_sources; ++source) {
+      const T* from = task.sources[source] + at;
+      if (left < group) {
+        std::memcpy(tail.data(), from, left * sizeof(T));
+        from = tail.data();
+      }
+      for (std::size_t i = 0; i < unroll; ++i) {
+        V next;
+        std::memcpy(&next, from + i * lanes, sizeof next);
+        if (task.weights != nullptr) next *= task.weights[source];
+        sum[i] = source == 0 ? next : sum[i] + next;
+      }
+    }
+    for (std::size_t i = 0; i < unroll; ++i) {
+      if (is_divided) sum[i] /= task.divisor;
+      B pattern;
+      std::memcpy(&pattern, &sum[i], sizeof pattern);
+      bad |= (pattern & exponent) == exponent;
+    }
+    if (left < group) std::memcpy(tail.data(), sum, sizeof sum);
+    for (T* target : task.targets) {
+      if (left < group) {
+        std::memcpy(target + at, tail.data(), left * sizeof(T));
+        continue;
+      }
+      for (std::size_t i = 0; i < unroll; ++i) std::memcpy(target + at + i * lanes, &sum[i], sizeof sum[i]);
+    }
+  }
+  for (std::size_t lane = 0; lane < lanes; ++lane) {
+    if (bad[lane] != 0) return false;
+  }
+  return true;
+}
+
+template <class T, std::size_t Width>
+[[gnu::always_inline]] inline bool sum_vectors_of_any(const SumTask<T>& task) {
+  switch (task.sources.size()) {
+    case 1:
+      return sum_vectors<T, Width, 1>(task);
+    case 2:
+      return sum_vectors<T, Width, 2>(task);
+    default:
+      return sum_vectors<T, Width, 0>(task);
+  }
+}
+
+#if defined(__x86_64__)
+template <class T>
+[[gnu::target("avx512f")]] bool sum_avx512(const SumTask<T>& task) {
+  return sum_vectors_of_any<T, 64>(task);
+}
+template <class T>
+[[gnu::target("avx2")]] bool sum_avx2(const SumTask<T>& task) {
+  return sum_vectors_of_any<T, 32>(task);
+}
+#endif
+template <class T>
+bool sum_baseline(const SumTask<T>& task) {
+  return sum_vectors_of_any<T, 16>(task);
+}
+
+/// Does the task with what the processor offers. Returns whether all results are finite.
+template <class T>
+bool sum(const SumTask<T>& task) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return sum_avx512(task);
+  if (__builtin_cpu_supports("avx2")) return sum_avx2(task);
+#endif
+  return sum_baseline(task);
+}
+
+// Arrays of bytes at any address, seen as arrays of T if all of them are aligned for that.
+template <class T>
+[[nodiscard]] inline bool are_aligned(std::span<std::byte* const> targets, std::span<const std::byte* const> sources) {
+  const auto is_aligned = [](const std::byte* data) {
+    return reinterpret_cast<std::uintptr_t>(data) % alignof(T) == 0;
+  };
+  return std::all_of(targets.begin(), targets.end(), is_aligned) &&
+         std::all_of(sources.begin(), sources.end(), is_aligned);
+}
+
+template <class T>
+void sum_bytes(std::span<std::byte* const> targets, std::span<const std::byte* const> sources, std::size_t count,
+               T divisor) {
+  // A pointer to bytes and one to T are alike, but an array of one is no array of the other.
+  constexpr std::size_t most = 64;
+  T* to[most];
+  const T* from[most];
+  for (std::size_t i = 0; i < targets.size(); ++i) to[i] = reinterpret_cast<T*>(targets[i]);
+  for (std::size_t i = 0; i < sources.size(); ++i) from[i] = reinterpret_cast<const T*>(sources[i]);
+  sum(SumTask<T>{
+      .targets = {to, targets.size()}, .sources = {from, sources.size()}, .divisor = divisor, .count = count});
+}
+
+/// Combines count elements of all sources, in their order, into every target. Targets may be sources.
+/// Cost: reads every source once and writes every target once.
+inline void reduce_into(std::span<std::byte* const> targets, std::span<const std::byte* const> sources,
+                        std::size_t count, Dtype dtype, ReduceOp op) {
+  if (count == 0) return;
+  const bool is_sum = op == ReduceOp::sum || op == ReduceOp::average;
+  if (is_sum && sources.size() <= 64 && targets.size() <= 64) {
+    const auto divisor = op == ReduceOp::average ? sources.size() : 1;
+    if (dtype == Dtype::f32 && are_aligned<float>(targets, sources)) {
+      return sum_bytes<float>(targets, sources, count, static_cast<float>(divisor));
+    }
+    if (dtype == Dtype::f64 && are_aligned<double>(targets, sources)) {
+      return sum_bytes<double>(targets, sources, count, static_cast<double>(divisor));
+    }
+  }
+  const std::size_t block = std::max<std::size_t>(1, (std::size_t{16} << 10U) / size_of(dtype));
+  std::vector<const std::byte*> at{sources.begin(), sources.end()};
+  for (std::size_t begin = 0; begin < count; begin += block) {
+    const std::size_t n = std::min(block, count - begin);
+    const std::size_t offset = begin * size_of(dtype);
+    for (std::size_t i = 0; i < at.size(); ++i) at[i] = sources[i] + offset;
+    reduce(targets[0] + offset, at, n, dtype, op);
+    for (std::byte* target : targets.subspan(1)) std::memcpy(target + offset, targets[0] + offset, n * size_of(dtype));
+  }
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

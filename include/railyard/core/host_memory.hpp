@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+// What a backend offers whose ranks see each other's memory. Core room.
+#pragma once
+
+#include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/heap.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace railyard::inline v0_1 {
+
+/// Is the memory that the ranks of one host share, for whoever can do more with it than a backend's operations: read
+/// the others' values where they lie, and write to them. Used by one thread at a time, and counted among the operations
+/// of the backend: all ranks do the same in the same order.
+class HostMemory {
+ public:
+  HostMemory() = default;
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+  virtual ~HostMemory() = default;
+
+  /// The most bytes that one record may have.
+  static constexpr std::size_t max_record_bytes = std::size_t{16} << 10U;
+
+  /// Begins an exchange of num_steps steps: shows a record and waits until all ranks have shown theirs. From here to
+  /// the last step all ranks may read and write what the others have shown the places of.
+  /// Throws: CollectiveError as every collective does.
+  virtual void begin(std::span<const std::byte> record, int num_steps, const Deadline& deadline) = 0;
+  /// Says that the exchange has one more step than begin() was told. All ranks say so between the same two steps.
+  virtual void add_step() noexcept = 0;
+  /// Takes one more step of the exchange: shows another record, which may be empty, and waits for all. What a rank has
+  /// written before, all see after.
+  virtual void step(std::span<const std::byte> record) = 0;
+  /// What a rank has shown in the last step; valid until the next one.
+  [[nodiscard]] virtual std::span<const std::byte> record_of(int rank) const = 0;
+
+  /// Names memory of this rank to the others; 0 if they cannot see it.
+  [[nodiscard]] virtual std::uint64_t place_of(const void* memory) const noexcept = 0;
+  /// Where this rank sees memory that another one has named, which is not 0.
+  [[nodiscard]] virtual std::byte* at(int rank, std::uint64_t place) const noexcept = 0;
+
+  /// Gives out memory that all ranks see.
+  [[nodiscard]] virtual const std::shared_ptr<detail::Heap>& heap() const noexcept = 0;
+};
+
+}  // namespace railyard::inline v0_1

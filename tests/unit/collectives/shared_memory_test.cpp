@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: MIT
+// What the laws of Backend do not say about SharedMemory; those are in tests/conformance.
+#include "railyard/collectives/shared_memory.hpp"
+#include "railyard/collectives/detail/vector_reduce.hpp"
+#include "railyard/workers/processes.hpp"
+#include "railyard/workers/threads.hpp"
+
+#include "support/catch.hpp"
+#include "support/run_ranks.hpp"
+#include "support/values.hpp"
+
+#include <sys/wait.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <random>
+
+namespace ry = railyard;
+using namespace std::chrono_literals;
+using railyard_test::require;
+using railyard_test::run_group;
+
+namespace {
+
+std::unique_ptr<ry::SharedMemory> join(ry::WorkerLink& link) {
+  return ry::SharedMemory::connect({}, link.world(), link.store(), ry::Deadline::after(60s));
+}
+
+std::ptrdiff_t count_entries(const char* directory) {
+  return std::distance(std::filesystem::directory_iterator{directory}, std::filesystem::directory_iterator{});
+}
+
+// Of the size of an arena, which nothing else has.
+std::size_t count_large_mappings() {
+  std::ifstream maps{"/proc/self/maps"};
+  std::size_t found = 0;
+  for (std::string line; std::getline(maps, line);) {
+    const std::size_t dash = line.find('-');
+    const auto begin = std::stoull(line.substr(0, dash), nullptr, 16);
+    const auto end = std::stoull(line.substr(dash + 1), nullptr, 16);
+    if (((end - begin) >> 30U) == ry::detail::choose_arena_size(0, 3) >> 30U) ++found;
+  }
+  return found;
+}
+
+// Buffers of every dtype, from the arena or not, and of sizes around the borders between the ways through the backend.
+template <class S>
+void reduce_everywhere() {
+  run_group<S>(3, [](ry::WorkerLink& link) {
+    const auto backend = join(link);
+    const int rank = link.world().rank;
+    for (const std::size_t size_bytes : {16384U, 16388U, 262144U, 262148U, 600000U}) {
+      // On every rank, on none, or on some: then the others look at those ranks' stages.
+      for (int in_arena = 0; in_arena < 8; ++in_arena) {
+        const std::size_t count = size_bytes / sizeof(float);
+        std::vector<float> own(count);
+        const bool is_in_arena = (in_arena >> rank & 1) != 0;
+        auto* data = is_in_arena ? static_cast<float*>(backend->heap()->allocate(size_bytes)) : own.data();
+        require(data != nullptr, "memory of the arena");
+        for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<float>(i % 1000 + static_cast<std::size_t>(rank));
+        backend->all_reduce({data, count, ry::Dtype::f32, {}}, ry::ReduceOp::sum, {});
+        for (std::size_t i = 0; i < count; ++i) {
+          require(data[i] == static_cast<float>(3 * (i % 1000) + 3), fmt::format("element {} of {}", i, count));
+        }
+        if (is_in_arena) backend->heap()->deallocate(data);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+TEST_CASE("SharedMemory: sums are right wherever the buffers of the ranks lie") {
+  reduce_everywhere<ry::Threads>();
+  reduce_everywhere<ry::Processes>();
+}
+
+TEST_CASE("SharedMemory: the place of a buffer does not change the bits of a sum") {
+  run_group<ry::Processes>(3, [](ry::WorkerLink& link) {
+    const auto backend = join(link);
+    const std::size_t count = 100'003;
+    std::vector<float> own(count);
+    auto* shared = static_cast<float*>(backend->heap()->allocate(count * sizeof(float)));
+    for (std::size_t i = 0; i < count; ++i) {
+      own[i] = shared[i] = 1.0F / static_cast<float>(i * 3 + static_cast<std::size_t>(link.world().rank) + 1);
+    }
+    backend->all_reduce(ry::buffer_of(own), ry::ReduceOp::average, {});
+    backend->all_reduce({shared, count, ry::Dtype::f32, {}}, ry::ReduceOp::average, {});
+    require(std::memcmp(own.data(), shared, count * sizeof(float)) == 0, "equal bits");
+    // In pieces of another size: one element at a time.
+    for (std::size_t i = 0; i < count; i += 9973) {
+      float one = 1.0F / static_cast<float>(i * 3 + static_cast<std::size_t>(link.world().rank) + 1);
+      backend->all_reduce(ry::buffer_of_value(one), ry::ReduceOp::average, {});
+      require(one == own[i], "equal bits of one element");
+    }
+  });
+}
+
+TEST_CASE("SharedMemory: ranks read and write each other's memory in an exchange") {
+  const auto body = [](ry::WorkerLink& link) {
+    const auto backend = join(link);
+    ry::HostMemory& memory = *backend->host_memory();
+    const int rank = link.world().rank;
+    auto* values = static_cast<std::int64_t*>(memory.heap()->allocate(2 * sizeof(std::int64_t)));
+    for (std::int64_t turn = 0; turn < 100; ++turn) {
+      values[0] = turn + rank;
+      const std::uint64_t place = memory.place_of(values);
+      require(place != 0, "the others see the arena");
+      memory.begin(std::as_bytes(std::span{&place, 1}), 2, ry::Deadline::after(60s));
+      std::int64_t sum = 0;
+      for (int other = 0; other < 3; ++other) {
+        std::uint64_t theirs = 0;
+        require(memory.record_of(other).size() == sizeof theirs, "the size of a record");
+        std::memcpy(&theirs, memory.record_of(other).data(), sizeof theirs);
+        auto* at = reinterpret_cast<std::int64_t*>(memory.at(other, theirs));
+        sum += at[0];
+        if (other == (rank + 1) % 3) at[1] = turn * 10 + rank;
+      }
+      memory.step({});
+      require(sum == 3 * turn + 3, "the sum of what all have written");
+      require(values[1] == turn * 10 + (rank + 2) % 3, "what the rank before has written");
+    }
+    backend->barrier({});
+  };
+  run_group<ry::Threads>(3, body);
+  run_group<ry::Processes>(3, body);
+}
+
+TEST_CASE("SharedMemory: memory that others cannot see has no place among processes, and one among threads") {
+  const auto place_of_a_local = [](ry::WorkerLink& link) {
+    int local = 0;
+    return join(link)->place_of(&local);
+  };
+  run_group<ry::Processes>(2, [&](ry::WorkerLink& link) { require(place_of_a_local(link) == 0, "no place"); });
+  run_group<ry::Threads>(2, [&](ry::WorkerLink& link) { require(place_of_a_local(link) != 0, "a place"); });
+}
+
+TEST_CASE("SharedMemory: a rank in an exchange and one in a collective both get an error that names both (A11)") {
+  run_group<ry::Processes>(2, [](ry::WorkerLink& link) {
+    const auto backend = join(link);
+    std::string text;
+    try {
+      if (link.world().rank == 0) {
+        backend->begin({}, 1, ry::Deadline::after(60s));
+      } else {
+        backend->barrier({.deadline = ry::Deadline::after(60s)});
+      }
+    } catch (const ry::CollectiveError& error) {
+      text = error.what();
+    }
+    require(text.find("exchange of gradients") != std::string::npos && text.find("barrier()") != std::string::npos,
+            "both in: " + text);
+  });
+}
+
+TEST_CASE("SharedMemory: a hundred groups leave no descriptor, thread or mapping behind") {
+  const auto turn = [] {
+    railyard_test::run_ranks(3, [](const ry::World& world, ry::Store& store) {
+      ry::SharedMemory::connect({}, world, store, ry::Deadline::after(60s))->barrier({});
+    });
+  };
+  turn();
+  const auto descriptors = count_entries("/proc/self/fd");
+  const auto threads = count_entries("/proc/self/task");
+  const auto mappings = count_large_mappings();
+  for (int i = 0; i < 100; ++i) turn();
+  CHECK(count_entries("/proc/self/fd") == descriptors);
+  CHECK(count_entries("/proc/self/task") == threads);
+  CHECK(count_large_mappings() == mappings);
+}
+
+TEST_CASE("SharedMemory: among processes only the ranks' own memory files are opened, and closed again") {
+  run_group<ry::Processes>(3, [](ry::WorkerLink& link) {
+    const auto before = count_entries("/proc/self/fd");
+    const auto backend = join(link);
+    backend->barrier({});
+    // One for the death of each other rank.
+    require(count_entries("/proc/self/fd") == before + 2, "no more descriptors than other ranks");
+  });
+}
+
+TEST_CASE("SharedMemory: a rank that waits for long sleeps, and costs no time of the processor") {
+  run_group<ry::Processes>(2, [](ry::WorkerLink& link) {
+    const auto backend = join(link);
+    const auto cpu_ms = [] {
+      timespec time{};
+      ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+      return static_cast<long>(time.tv_sec) * 1000 + time.tv_nsec / 1'000'000;
+    };
+    backend->barrier({});
+    if (link.world().rank == 1) static_cast<void>(link.store().get("nothing", ry::Deadline::after(1s)));
+    const long before = cpu_ms();
+    backend->barrier({});
+    require(cpu_ms() - before < 300, fmt::format("less than a third of the wait, not {} ms", cpu_ms() - before));
+  });
+}
+
+TEST_CASE("SharedMemory: random sizes, delays and kills leave nobody waiting", "[stress]") {
+  std::mt19937 random{GENERATE(1U, 2U, 3U, 4U)};
+  const int size = 2 + static_cast<int>(random() % 4);
+  const int victim = static_cast<int>(random() % static_cast<unsigned>(size));
+  const int last_turn = 20 + static_cast<int>(random() % 100);
+  const auto exits = railyard_test::run_group_to_end<ry::Processes>(size, [&](ry::WorkerLink& link) {
+    const auto backend = join(link);
+    std::mt19937 sizes{static_cast<unsigned>(last_turn)};  // equal on all ranks
+    std::mt19937 delays{static_cast<unsigned>(link.world().rank)};
+    for (int turn = 0;; ++turn) {
+      std::vector<double> values(sizes() % 2 == 0 ? sizes() % 100 : sizes() % 200'000, 1.0);
+      if (delays() % 16 == 0) static_cast<void>(link.store().get("nothing", ry::Deadline::after(2ms)));
+      if (turn == last_turn && link.world().rank == victim) std::raise(SIGKILL);
+      try {
+        backend->all_reduce(ry::buffer_of(values), ry::ReduceOp::sum, {.deadline = ry::Deadline::after(60s)});
+      } catch (const ry::CollectiveError& error) {
+        require(turn >= last_turn && error.blamed() == std::vector<int>{victim}, error.what());
+        return;
+      }
+      for (const double value : values) require(value == size, "the sum of ones");
+    }
+  });
+  for (int rank = 0; rank < size; ++rank) {
+    const auto& exit = exits[static_cast<std::size_t>(rank)];
+    INFO(rank << " of " << size << ": " << exit.message);
+    CHECK(exit.kind == (rank == victim ? ry::WorkerExit::Kind::signalled : ry::WorkerExit::Kind::returned));
+  }
+}
+
+TEST_CASE("SharedMemory: a thread that gives up waits for those who still read its buffer", "[stress]") {
+  // The buffers are freed at once when a rank has thrown: a peer that still read them would be seen by the sanitizers.
+  for (int turn = 0; turn < 200; ++turn) {
+    railyard_test::run_ranks_to_end(3, [&](const ry::World& world, ry::Store& store) {
+      const auto backend = ry::SharedMemory::connect({}, world, store, ry::Deadline::after(60s));
+      std::vector<float> values(100'000, 1.0F);
+      std::thread aborter;
+      if (world.rank == turn % 3) aborter = std::thread{[&] { backend->abort("enough"); }};
+      const auto join_aborter = [&] {
+        if (aborter.joinable()) aborter.join();
+      };
+      try {
+        for (;;) backend->all_reduce(ry::buffer_of(values), ry::ReduceOp::max, {});
+      } catch (const ry::CollectiveError&) {
+        values = {};
+        join_aborter();
+      }
+    });
+  }
+  SUCCEED("nobody hangs");
+}
+
+TEMPLATE_TEST_CASE("sum: equals a plain loop for every width of vectors, count and number of sources", "", float,
+                   double) {
+  using T = TestType;
+  const auto check = [](auto&& sum_with) {
+    for (const std::size_t num_sources : {1U, 2U, 3U, 5U}) {
+      for (const std::size_t count : {1U, 7U, 64U, 65U, 1000U}) {
+        std::vector<std::vector<T>> data(num_sources);
+        std::vector<T> weights;
+        for (std::size_t source = 0; source < num_sources; ++source) {
+          weights.push_back(static_cast<T>(source + 1));
+          for (std::size_t i = 0; i < count; ++i) data[source].push_back(static_cast<T>(i * (source + 2) % 97));
+        }
+        std::vector<const T*> sources;
+        for (const auto& one : data) sources.push_back(one.data());
+        std::vector<T> out(count);
+        std::vector<T> copy(count);
+        const std::array<T*, 2> targets{out.data(), copy.data()};
+        const bool finite = sum_with(ry::detail::SumTask<T>{
+            .targets = targets, .sources = sources, .weights = weights.data(), .divisor = T{8}, .count = count});
+        CHECK(finite);
+        for (std::size_t i = 0; i < count; ++i) {
+          T expected{0};
+          for (std::size_t source = 0; source < num_sources; ++source) expected += weights[source] * data[source][i];
+          if (out[i] != expected / T{8} || copy[i] != out[i]) FAIL("element " << i << " of " << count);
+        }
+      }
+    }
+  };
+  check([](const auto& task) { return ry::detail::sum_baseline(task); });
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) check([](const auto& task) { return ry::detail::sum_avx2(task); });
+  if (__builtin_cpu_supports("avx512f")) check([](const auto& task) { return ry::detail::sum_avx512(task); });
+#endif
+  check([](const auto& task) { return ry::detail::sum(task); });
+}
+
+TEMPLATE_TEST_CASE("sum: says whether all results are finite, wherever one is not", "", float, double) {
+  using T = TestType;
+  for (const T bad :
+       {std::numeric_limits<T>::quiet_NaN(), std::numeric_limits<T>::infinity(), -std::numeric_limits<T>::infinity()}) {
+    for (std::size_t at = 0; at < 131; ++at) {
+      std::vector<T> data(131, std::numeric_limits<T>::max() / 4);
+      const std::array<T*, 1> target{data.data()};
+      const std::array<const T*, 1> source{data.data()};
+      const ry::detail::SumTask<T> task{.targets = target, .sources = source, .count = data.size()};
+      if (!ry::detail::sum(task)) FAIL("large numbers are finite");
+      data[at] = bad;
+      if (ry::detail::sum(task)) FAIL("element " << at << " is not finite");
+    }
+  }
+  SUCCEED("every place was looked at");
+}
