@@ -5,6 +5,7 @@
 #include "railyard/torch/detail/agreement.hpp"
 #include "railyard/torch/detail/gradients.hpp"
 #include "railyard/torch/detail/thread_budget.hpp"
+#include "railyard/torch/model_options.hpp"
 
 #include "railyard/core/error.hpp"
 #include "railyard/data/shuffle.hpp"
@@ -142,7 +143,7 @@ inline void seed_apart(Worker& worker) {
 /// Throws: ConfigError on every rank if the ranks' models differ in names, shapes, types or frozen parameters, or are
 /// one object. Example: auto net = ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
 template <class Source>
-[[nodiscard]] auto prepare_model(Worker& worker, Source&& source) {
+[[nodiscard]] auto prepare_model(Worker& worker, Source&& source, const ModelOptions& options = {}) {
   using Plain = std::decay_t<Source>;
   static_assert(detail::IsModel<Plain> || detail::IsModelFactory<Plain>,
                 "prepare_model(worker, x): x must be a factory such as [] { return std::make_shared<Net>(); } that "
@@ -167,6 +168,7 @@ template <class Source>
       }
     }
     exchange->watch(module);
+    exchange->set_options(options);
     return model;
   }
 }

@@ -2,15 +2,17 @@
 // Averages gradients over the global batch at the end of every backward pass. Torch room.
 #pragma once
 
+#include "railyard/torch/detail/flat_reduction.hpp"
+#include "railyard/torch/detail/gradient_slot.hpp"
+#include "railyard/torch/detail/host_reduction.hpp"
+#include "railyard/torch/model_options.hpp"
 #include "railyard/torch/tensor.hpp"
 
 #include "railyard/core/error.hpp"
 #include "railyard/train/worker.hpp"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/view_as_real.h>
+#include <ATen/ops/isfinite.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -19,11 +21,14 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -40,13 +45,20 @@ namespace detail {
 //
 // The accumulator of each parameter has a hook. The first hook of a backward pass queues one callback at the pass's
 // end, and that callback exchanges: first the number of samples behind the pass and who has used which parameter, then
-// per dtype one flat buffer of the gradients that anybody has used.
+// the gradients that anybody has used.
 //
 // What is averaged is all of .grad, not what the pass has added. That is the same: what was there before is equal on
 // all ranks, and the weights sum to one. So several passes per step add up as they do on a single worker.
+//
+// Where a step has several micro-batches, each gradient is multiplied with its micro-batch's samples before it is
+// accumulated, and only the last micro-batch's pass exchanges.
 class GradientExchange {
  public:
-  explicit GradientExchange(Worker& worker) : worker_(&worker) {}
+  explicit GradientExchange(Worker& worker) : worker_(&worker), flat_(worker) {
+    if (HostMemory* memory = worker.host_memory(); memory != nullptr && worker.world_size() > 1) {
+      host_.emplace(worker, *memory);
+    }
+  }
   GradientExchange(const GradientExchange&) = delete;
   GradientExchange& operator=(const GradientExchange&) = delete;
 
@@ -58,7 +70,7 @@ class GradientExchange {
       return;
     }
     for (std::size_t index = 0; index < self->slots_.size(); ++index) {
-      Slot& slot = self->slots_[index];
+      GradientSlot& slot = self->slots_[index];
       if (!slot.parameter.is_same(parameter)) continue;
       slot.has_begun = false;
       if (has_lost_hook(slot)) hook(self, index);
@@ -68,11 +80,18 @@ class GradientExchange {
   // Watches a model whose parameters have been added, for as long as it lives.
   void watch(const torch::nn::Module& module) { modules_.push_back(module.weak_from_this()); }
 
-  // Makes sure, before a step, that its backward pass will reach every parameter of every model. .to(dtype or device)
-  // takes a parameter's hook away. Before the first step it is hooked anew; later nobody can tell what has gone by.
-  static void begin_step(const std::shared_ptr<GradientExchange>& self) {
+  // Takes over what prepare_model() was told.
+  void set_options(const ModelOptions& options) { options_ = options; }
+
+  // Steps that were left out because a gradient was not finite.
+  [[nodiscard]] std::uint64_t num_skipped() const noexcept { return num_skipped_; }
+
+  // Begins a micro-batch, and a step if the one before was its step's last. Makes sure that the backward pass will
+  // reach every parameter of every model. .to(dtype or device) takes a parameter's hook away. Before the first step it
+  // is hooked anew; later nobody can tell what has gone by.
+  static void begin(const std::shared_ptr<GradientExchange>& self, std::uint64_t samples, bool completes_step) {
     for (std::size_t index = 0; index < self->slots_.size(); ++index) {
-      Slot& slot = self->slots_[index];
+      GradientSlot& slot = self->slots_[index];
       if (has_lost_hook(slot)) {
         if (slot.has_begun) self->refuse_converted(slot);
         hook(self, index);
@@ -83,17 +102,28 @@ class GradientExchange {
       const auto module = weak.lock();
       if (module && !self->knows_all_of(*module)) self->refuse_unknown(*module);
     }
+    if (self->window_.is_last) self->window_ = {.step = self->window_.step + 1};
+    Window& window = self->window_;
+    window.is_accumulating = window.is_accumulating || !completes_step;
+    if (window.is_accumulating && !std::exchange(self->has_weights_, true)) {
+      for (const GradientSlot& slot : self->slots_) {
+        if (slot.accumulator) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self));
+      }
+    }
+    window.is_last = completes_step;
+    window.micro_batch = samples;
+    window.samples += samples;
   }
 
  private:
-  using NodePointer = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
-
-  struct Slot {
-    std::string name{};
-    at::Tensor parameter{};
-    NodePointer accumulator{};  // LibTorch itself keeps it only as long as a graph refers to it
-    bool used = false;          // in the pass that is under way
-    bool has_begun = false;     // a step, since it was prepared
+  // The micro-batches of one step.
+  struct Window {
+    std::uint64_t step = 0;         // counts from 1; 0 before the first
+    std::uint64_t samples = 0;      // of this rank so far
+    std::uint64_t micro_batch = 0;  // samples of the one under way
+    bool is_accumulating = false;   // it has several: gradients are weighted before they are accumulated
+    bool is_last = true;            // the step's last one has begun
+    std::uint64_t num_passes = 0;   // that have been exchanged
   };
 
   // Lives as long as the pass's callback is queued: a pass that has thrown leaves an expired one behind.
@@ -117,11 +147,33 @@ class GradientExchange {
     std::size_t index_;
   };
 
-  [[nodiscard]] static bool has_lost_hook(const Slot& slot) {
+  // Weights what a micro-batch adds to the gradient.
+  class Weight final : public torch::autograd::FunctionPreHook {
+   public:
+    explicit Weight(std::weak_ptr<GradientExchange> exchange) : exchange_(std::move(exchange)) {}
+
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
+      const auto exchange = exchange_.lock();
+      if (!exchange || !exchange->window_.is_accumulating) return gradients;
+      const std::uint64_t samples = exchange->window_.micro_batch;
+      torch::autograd::variable_list weighted;
+      for (const at::Tensor& gradient : gradients) {
+        // Left out, not multiplied by zero: it may be NaN.
+        const bool counts = gradient.defined() && samples > 0;
+        weighted.push_back(counts ? gradient * static_cast<double>(samples) : at::Tensor{});
+      }
+      return weighted;
+    }
+
+   private:
+    std::weak_ptr<GradientExchange> exchange_;
+  };
+
+  [[nodiscard]] static bool has_lost_hook(const GradientSlot& slot) {
     return torch::autograd::impl::try_get_grad_accumulator(slot.parameter) != slot.accumulator;
   }
 
-  [[noreturn]] void refuse_converted(const Slot& slot) const {
+  [[noreturn]] void refuse_converted(const GradientSlot& slot) const {
     throw ConfigError{
         fmt::format("the parameter \"{}\" of a prepared model was converted, now to {}, after training had begun on "
                     "rank {}/{}: its gradients may have gone unaveraged. Convert the model before prepare_model(), or "
@@ -151,7 +203,7 @@ class GradientExchange {
   }
 
   static void hook(const std::shared_ptr<GradientExchange>& self, std::size_t index) {
-    Slot& slot = self->slots_[index];
+    GradientSlot& slot = self->slots_[index];
     const bool is_frozen = !slot.parameter.requires_grad();
     // A frozen parameter has no accumulator to hook, and it may be thawed later, so it is thawed for a moment.
     if (is_frozen && !at::isFloatingType(slot.parameter.scalar_type()) &&
@@ -161,6 +213,7 @@ class GradientExchange {
     if (is_frozen) slot.parameter.set_requires_grad(true);
     slot.accumulator = torch::autograd::impl::grad_accumulator(slot.parameter);
     if (is_frozen) slot.parameter.set_requires_grad(false);
+    if (self->has_weights_) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self));
     slot.accumulator->add_post_hook(std::make_unique<Hook>(self, index));
   }
 
@@ -175,7 +228,6 @@ class GradientExchange {
                       self->slots_[index].name, self->worker_->rank(), self->worker_->world_size())};
     }
     if (self->pass_.expired()) {
-      for (Slot& slot : self->slots_) slot.used = false;
       auto pass = std::make_shared<Pass>();
       self->pass_ = pass;
       torch::autograd::Engine::get_default_engine().queue_callback([self, pass] {
@@ -184,26 +236,6 @@ class GradientExchange {
       });
     }
     if (has_gradient) self->slots_[index].used = true;
-  }
-
-  // What all ranks know after the first exchange of a pass.
-  struct Summary {
-    double samples = 0;         // behind this pass, on all ranks
-    double silent_ranks = 0;    // that have not said how many samples theirs are
-    std::vector<double> flags;  // per parameter: ranks that have used it, ranks with samples that have a gradient
-  };
-
-  [[nodiscard]] bool has_samples() const { return worker_->step_samples().value_or(0) > 0; }
-
-  [[nodiscard]] Summary summarise() {
-    const auto samples = worker_->step_samples();
-    std::vector<double> numbers{static_cast<double>(samples.value_or(0)), samples ? 0.0 : 1.0};
-    for (const Slot& slot : slots_) {
-      numbers.push_back(slot.used ? 1.0 : 0.0);
-      numbers.push_back(has_samples() && slot.parameter.grad().defined() ? 1.0 : 0.0);
-    }
-    if (worker_->world_size() > 1) worker_->all_reduce(buffer_of(numbers), ReduceOp::sum);
-    return {numbers[0], numbers[1], {numbers.begin() + 2, numbers.end()}};
   }
 
   // The collective that has failed is none that the user has called.
@@ -221,39 +253,132 @@ class GradientExchange {
 
   void exchange() {
     const at::NoGradGuard no_grad;
-    for (const Slot& slot : slots_) {
+    for (const GradientSlot& slot : slots_) {
       if (has_lost_hook(slot)) refuse_converted(slot);
     }
-    const Summary summary = summarise();
-    check(summary);
-    if (worker_->world_size() == 1) return;
-    std::vector<Slot*> open;
+    if (!window_.is_last) return;
+    if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass();
+    const bool has_host = host_ && are_all_on_cpu();
+    const PassHeader header{.samples = static_cast<double>(window_.samples),
+                            .silent = worker_->step_samples() ? 0U : 1U,
+                            .num_slots = static_cast<std::uint32_t>(slots_.size()),
+                            .step = window_.step,
+                            .pass = window_.num_passes++};
+    const bool has_samples = window_.samples > 0;
+    const PassSummary summary =
+        has_host ? host_->begin(slots_, header, has_samples) : flat_.begin(slots_, header, has_samples);
+    try {
+      check(summary);
+    } catch (...) {  // on all ranks alike; nobody may go on while another still reads what it has shown
+      if (has_host) host_->end();
+      throw;
+    }
+    OpenSlots open;
     for (std::size_t index = 0; index < slots_.size(); ++index) {
-      if (summary.flags[2 * index] == 0) continue;  // unused everywhere: stays as it was
-      if (summary.flags[2 * index + 1] == 0) {
+      GradientSlot& slot = slots_[index];
+      slot.used = false;
+      if (summary.num_using[index] == 0) continue;  // unused everywhere: stays as it was
+      if (summary.num_giving[index] == 0) {
         // Used by ranks without samples only, so nothing may remain of it.
-        slots_[index].parameter.mutable_grad().reset();
+        slot.parameter.mutable_grad().reset();
       } else {
-        open.push_back(&slots_[index]);
+        open.emplace_back(index, &slot);
       }
     }
-    while (!open.empty()) {
-      std::vector<Slot*> alike;
-      std::vector<Slot*> others;
-      for (Slot* slot : open) (has_like(*slot, *open.front()) ? alike : others).push_back(slot);
-      average(alike, summary.samples);
-      open = std::move(others);
+    bool is_finite = true;
+    if (worker_->world_size() == 1) {
+      is_finite = finish_alone(open);
+    } else if (has_host) {
+      is_finite = host_->average(open, summary, window_.is_accumulating);
+    } else {
+      is_finite = flat_.average(open, summary, window_.is_accumulating);
+    }
+    if (!is_finite && options_.non_finite != NonFinite::allow) refuse_step(open);
+  }
+
+  [[nodiscard]] static bool is_all_finite(const at::Tensor& tensor) {
+    if (tensor.is_sparse()) return is_all_finite(tensor._values());
+    if (tensor.is_cpu() && tensor.is_non_overlapping_and_dense() && tensor.scalar_type() == at::ScalarType::Float) {
+      const std::array<const float*, 1> source{tensor.data_ptr<float>()};
+      return sum(SumTask<float>{.sources = source, .count = static_cast<std::size_t>(tensor.numel())});
+    }
+    return at::isfinite(tensor).all().item<bool>();
+  }
+
+  // A single worker's gradients are what they are, but for the weights of micro-batches.
+  [[nodiscard]] bool finish_alone(const OpenSlots& open) const {
+    bool is_finite = true;
+    for (const auto& one : open) {
+      at::Tensor& gradient = one.second->parameter.mutable_grad();
+      if (window_.is_accumulating) gradient.div_(static_cast<double>(window_.samples));
+      if (options_.non_finite != NonFinite::allow) is_finite &= is_all_finite(gradient);
+    }
+    return is_finite;
+  }
+
+  [[nodiscard]] bool are_all_on_cpu() const {
+    return std::all_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot.parameter.is_cpu(); });
+  }
+
+  // Leaves the step out on all ranks, or ends it, as all have found the same.
+  void refuse_step(const OpenSlots& open) {
+    std::string name;
+    for (const auto& one : open) {
+      if (name.empty() && !is_all_finite(one.second->parameter.grad())) name = one.second->name;
+      one.second->parameter.mutable_grad().reset();
+    }
+    ++num_skipped_;
+    const std::string what =
+        fmt::format("step {}: the gradient of \"{}\", averaged over all ranks, is not finite", window_.step, name);
+    if (options_.non_finite == NonFinite::stop) {
+      throw DataError{fmt::format(
+          "{} (backward() on rank {}/{}): look for NaNs in the data, lower the learning rate or clip; or set "
+          "ModelOptions::non_finite to skip or allow",
+          what, worker_->rank(), worker_->world_size())};
+    }
+    if (worker_->rank() == 0 && num_skipped_ == 1) {
+      fmt::print(stderr, "railyard: {}; the step is left out on all ranks, as later ones will be without a word\n",
+                 what);
     }
   }
 
-  void check(const Summary& summary) const {
-    if (summary.silent_ranks > 0) {
+  [[noreturn]] void refuse_second_pass() const {
+    throw ConfigError{
+        fmt::format("backward() on rank {}/{} was called twice in step {}, which has several micro-batches: add the "
+                    "losses and call backward() once for each micro-batch",
+                    worker_->rank(), worker_->world_size(), window_.step)};
+  }
+
+  // Ranks that are at different steps would average what does not belong together.
+  void check_together(const PassSummary& summary) const {
+    const PassHeader& first = summary.headers.front();
+    for (std::size_t rank = 1; rank < summary.headers.size(); ++rank) {
+      const PassHeader& other = summary.headers[rank];
+      if (first.is_together_with(other)) continue;
+      if (first.num_slots != other.num_slots) {
+        throw ConfigError{fmt::format(
+            "backward() on rank {}/{}: rank {} has prepared {} parameters and rank 0 {}: all ranks must call "
+            "prepare_model() for the same models",
+            worker_->rank(), worker_->world_size(), rank, other.num_slots, first.num_slots)};
+      }
+      throw ConfigError{fmt::format(
+          "backward() on rank {}/{}: rank {} is in backward pass {} of its step {}, rank 0 in pass {} of its step {}. "
+          "A "
+          "rank has left out a backward() (by continue, or a loss that uses no prepared parameter) or has called one "
+          "more; all ranks must call it equally often in every step",
+          worker_->rank(), worker_->world_size(), rank, other.pass + 1, other.step, first.pass + 1, first.step)};
+    }
+  }
+
+  void check(const PassSummary& summary) const {
+    if (summary.num_silent > 0) {
       throw ConfigError{
           fmt::format("backward() on rank {}/{}: {} of the ranks did not say how many samples are behind "
                       "their gradients, which is what they are weighted with. Set .drives_step = true on "
                       "the training loader, or call worker.samples(n) before backward()",
-                      worker_->rank(), worker_->world_size(), summary.silent_ranks)};
+                      worker_->rank(), worker_->world_size(), summary.num_silent)};
     }
+    check_together(summary);
     if (summary.samples == 0) {
       throw ConfigError{
           fmt::format("backward() on rank {}/{}: worker.samples(0) was called on every rank, so there is "
@@ -262,63 +387,14 @@ class GradientExchange {
     }
   }
 
-  // Sums are made in f32 at least: n x gradient would overflow a half type.
-  [[nodiscard]] static at::ScalarType sum_type(const at::Tensor& parameter) {
-    const at::ScalarType type = parameter.scalar_type();
-    return type == at::ScalarType::Double || type == at::ScalarType::ComplexDouble ? at::ScalarType::Double
-                                                                                   : at::ScalarType::Float;
-  }
-
-  [[nodiscard]] static bool has_like(const Slot& one, const Slot& other) {
-    return sum_type(one.parameter) == sum_type(other.parameter) && one.parameter.device() == other.parameter.device();
-  }
-
-  [[nodiscard]] static at::Tensor as_real(const at::Tensor& tensor) {
-    return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
-  }
-
-  [[nodiscard]] static std::int64_t real_count(const at::Tensor& tensor) {
-    return tensor.numel() * (tensor.is_complex() ? 2 : 1);
-  }
-
-  void average(const std::vector<Slot*>& slots, double samples) {
-    std::int64_t count = 0;
-    for (const Slot* slot : slots) count += real_count(slot->parameter);
-    const at::Tensor& first = slots.front()->parameter;
-    const at::Tensor flat = at::empty({count}, at::TensorOptions{}.dtype(sum_type(first)).device(first.device()));
-    visit_parts(slots, flat, [this](const at::Tensor& part, const Slot& slot) {
-      const at::Tensor& gradient = slot.parameter.grad();
-      if (!has_samples() || !gradient.defined()) {
-        part.zero_();  // left out, not multiplied by zero: it may be NaN
-      } else {
-        part.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
-      }
-    });
-    if (has_samples()) flat.mul_(static_cast<double>(*worker_->step_samples()));
-    worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
-    flat.div_(samples);
-    visit_parts(slots, flat, [](const at::Tensor& part, const Slot& slot) {
-      at::Tensor& gradient = slot.parameter.mutable_grad();
-      // A sparse gradient becomes a dense one: the rows that other ranks have used are others.
-      if (!gradient.defined() || gradient.is_sparse()) gradient = at::empty_like(slot.parameter.detach());
-      as_real(gradient).copy_(part);
-    });
-  }
-
-  // Calls visit with each parameter's part of the flat tensor, in the parameter's shape.
-  template <class Visit>
-  static void visit_parts(const std::vector<Slot*>& slots, const at::Tensor& flat, Visit visit) {
-    std::int64_t begin = 0;
-    for (const Slot* slot : slots) {
-      const std::int64_t count = real_count(slot->parameter);
-      const auto shape = as_real(slot->parameter.detach()).sizes().vec();
-      visit(flat.narrow(0, begin, count).view(shape), *slot);
-      begin += count;
-    }
-  }
-
   Worker* worker_;
-  std::vector<Slot> slots_{};
+  FlatReduction flat_;
+  std::optional<HostReduction> host_{};  // where the ranks share memory
+  ModelOptions options_{};
+  Window window_{};
+  bool has_weights_ = false;  // the accumulators have the hook that weights micro-batches
+  std::uint64_t num_skipped_ = 0;
+  std::vector<GradientSlot> slots_{};
   std::unordered_set<const void*> known_{};  // the parameters of slots_, which keeps them alive
   std::vector<std::weak_ptr<const torch::nn::Module>> modules_{};
   std::weak_ptr<Pass> pass_{};
@@ -335,8 +411,8 @@ struct Gradients {
   auto& gradients = worker.extension<Gradients>();
   if (!gradients.exchange) {
     gradients.exchange = std::make_shared<GradientExchange>(worker);
-    worker.on_samples([weak = std::weak_ptr{gradients.exchange}] {
-      if (const auto exchange = weak.lock()) GradientExchange::begin_step(exchange);
+    worker.on_samples([weak = std::weak_ptr{gradients.exchange}](std::uint64_t samples, bool completes_step) {
+      if (const auto exchange = weak.lock()) GradientExchange::begin(exchange, samples, completes_step);
     });
   }
   return gradients.exchange;

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+// Averages gradients by the collectives of any backend, in flat buffers. Torch room.
+#pragma once
+
+#include "railyard/torch/detail/gradient_slot.hpp"
+#include "railyard/torch/tensor.hpp"
+
+#include "railyard/train/worker.hpp"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// One small all-reduce says what the ranks have; then all gradients that somebody gives are copied into one flat tensor
+// per dtype and device, summed, and copied back.
+class FlatReduction {
+ public:
+  explicit FlatReduction(Worker& worker) : worker_(&worker) {}
+
+  [[nodiscard]] PassSummary begin(const std::vector<GradientSlot>& slots, const PassHeader& header, bool has_samples) {
+    const auto step = static_cast<double>(header.step);
+    const auto pass = static_cast<double>(header.pass);
+    has_samples_ = has_samples;
+    samples_ = header.samples;
+    std::vector<double> numbers{header.samples, static_cast<double>(header.silent), step, step * step, pass,
+                                pass * pass};
+    const std::size_t first = numbers.size();
+    for (const GradientSlot& slot : slots) {
+      numbers.push_back(slot.used ? 1.0 : 0.0);
+      numbers.push_back(has_samples && slot.parameter.grad().defined() ? 1.0 : 0.0);
+    }
+    const double size = worker_->world_size();
+    if (worker_->world_size() > 1) worker_->all_reduce(buffer_of(numbers), ReduceOp::sum);
+    PassSummary summary{.samples = numbers[0], .num_silent = static_cast<std::uint32_t>(numbers[1])};
+    // The sum of squares is least when all are equal.
+    if (numbers[3] * size != numbers[2] * numbers[2] || numbers[5] * size != numbers[4] * numbers[4]) {
+      summary.headers = gather(header);
+    } else {
+      summary.headers = {header};
+    }
+    for (std::size_t at = first; at < numbers.size(); at += 2) {
+      summary.num_using.push_back(static_cast<std::uint32_t>(numbers[at]));
+      summary.num_giving.push_back(static_cast<std::uint32_t>(numbers[at + 1]));
+    }
+    return summary;
+  }
+
+  // See HostReduction::average().
+  [[nodiscard]] bool average(const OpenSlots& slots, const PassSummary& summary, bool is_weighted) {
+    bool is_finite = true;
+    std::vector<GradientSlot*> open;
+    for (const auto& one : slots) open.push_back(one.second);
+    while (!open.empty()) {
+      std::vector<GradientSlot*> alike;
+      std::vector<GradientSlot*> others;
+      for (GradientSlot* slot : open) (are_alike(*slot, *open.front()) ? alike : others).push_back(slot);
+      is_finite &= average_alike(alike, summary.samples, is_weighted);
+      open = std::move(others);
+    }
+    return is_finite;
+  }
+
+ private:
+  [[nodiscard]] std::vector<PassHeader> gather(const PassHeader& header) const {
+    const std::vector<std::int64_t> own{static_cast<std::int64_t>(header.step), static_cast<std::int64_t>(header.pass)};
+    std::vector<std::int64_t> all(own.size() * static_cast<std::size_t>(worker_->world_size()));
+    worker_->all_gather(buffer_of(own), buffer_of(all));
+    std::vector<PassHeader> headers;
+    for (std::size_t at = 0; at < all.size(); at += own.size()) {
+      headers.push_back({.num_slots = header.num_slots,
+                         .step = static_cast<std::uint64_t>(all[at]),
+                         .pass = static_cast<std::uint64_t>(all[at + 1])});
+    }
+    return headers;
+  }
+
+  [[nodiscard]] static bool are_alike(const GradientSlot& one, const GradientSlot& other) {
+    return one.sum_type() == other.sum_type() && one.parameter.device() == other.parameter.device();
+  }
+
+  [[nodiscard]] bool average_alike(const std::vector<GradientSlot*>& slots, double samples, bool is_weighted) {
+    std::int64_t count = 0;
+    for (const GradientSlot* slot : slots) count += slot->real_count();
+    const auto options = at::TensorOptions{}.dtype(slots.front()->sum_type()).device(slots.front()->parameter.device());
+    const at::Tensor flat = at::empty({count}, options);
+    visit_parts(slots, flat, [this](const at::Tensor& part, const GradientSlot& slot) {
+      const at::Tensor& gradient = slot.parameter.grad();
+      if (!has_samples_ || !gradient.defined()) {
+        part.zero_();  // left out, not multiplied by zero: it may be NaN
+      } else {
+        part.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
+      }
+    });
+    if (has_samples_ && !is_weighted) flat.mul_(samples_);
+    worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
+    flat.div_(samples);
+    visit_parts(slots, flat,
+                [](const at::Tensor& part, const GradientSlot& slot) { as_real(slot.dense_gradient()).copy_(part); });
+    return at::isfinite(flat).all().item<bool>();
+  }
+
+  // Calls visit with each parameter's part of the flat tensor, in the parameter's shape.
+  template <class Visit>
+  static void visit_parts(const std::vector<GradientSlot*>& slots, const at::Tensor& flat, Visit visit) {
+    std::int64_t begin = 0;
+    for (const GradientSlot* slot : slots) {
+      const std::int64_t count = slot->real_count();
+      const auto shape = as_real(slot->parameter.detach()).sizes().vec();
+      visit(flat.narrow(0, begin, count).view(shape), *slot);
+      begin += count;
+    }
+  }
+
+  Worker* worker_;
+  bool has_samples_ = false;  // on this rank, in the pass that has begun
+  double samples_ = 0;
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1

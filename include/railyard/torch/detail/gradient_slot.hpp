@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+// What is known of one parameter whose gradients are averaged, and of one backward pass. Torch room.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/view_as_real.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+struct GradientSlot {
+  using NodePointer = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+  std::string name{};
+  at::Tensor parameter{};
+  NodePointer accumulator{};  // LibTorch itself keeps it only as long as a graph refers to it
+  bool used = false;          // since the last exchange
+  bool has_begun = false;     // a step, since it was prepared
+  at::Tensor stage{};         // memory that the other ranks see, where the gradient itself is not there
+
+  // Sums are made in f32 at least: n x gradient would overflow a half type.
+  [[nodiscard]] at::ScalarType sum_type() const {
+    const at::ScalarType type = parameter.scalar_type();
+    return type == at::ScalarType::Double || type == at::ScalarType::ComplexDouble ? at::ScalarType::Double
+                                                                                   : at::ScalarType::Float;
+  }
+
+  // Elements of the sum: two for a complex number.
+  [[nodiscard]] std::int64_t real_count() const { return parameter.numel() * (parameter.is_complex() ? 2 : 1); }
+
+  // The gradient, made if there is none. A sparse one becomes dense: the rows that other ranks have used are others.
+  [[nodiscard]] at::Tensor& dense_gradient() const {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined() || gradient.is_sparse()) gradient = at::empty_like(parameter.detach());
+    return gradient;
+  }
+};
+
+// Slots that an exchange averages, with their numbers.
+using OpenSlots = std::vector<std::pair<std::size_t, GradientSlot*>>;
+
+[[nodiscard]] inline at::Tensor as_real(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+}
+
+// What one rank says at the begin of an exchange.
+struct PassHeader {
+  double samples = 0;        // behind what is exchanged
+  std::uint32_t silent = 0;  // it has not said how many
+  std::uint32_t num_slots = 0;
+  std::uint64_t step = 0;
+  std::uint64_t pass = 0;  // of that step
+
+  [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
+    return num_slots == other.num_slots && step == other.step && pass == other.pass;
+  }
+};
+
+// What all ranks know after it.
+struct PassSummary {
+  std::vector<PassHeader> headers{};        // by rank; where nobody can be told apart, one for all
+  double samples = 0;                       // on all ranks
+  std::uint32_t num_silent = 0;             // ranks that have not said how many
+  std::vector<std::uint32_t> num_using{};   // by slot: ranks that have used it
+  std::vector<std::uint32_t> num_giving{};  // by slot: ranks with samples that have a gradient
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1

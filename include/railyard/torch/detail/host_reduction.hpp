@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: MIT
+// Averages gradients where they lie, in memory that all ranks of the host see. Torch room.
+#pragma once
+
+#include "railyard/torch/detail/gradient_slot.hpp"
+
+#include "railyard/collectives/detail/vector_reduce.hpp"
+#include "railyard/core/host_memory.hpp"
+#include "railyard/train/worker.hpp"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The exchange of one pass takes two steps: in the first all ranks learn of each other's samples and where the
+// gradients lie; then each rank adds its own part of all of them, in the order of ranks, and writes the mean to every
+// rank; the second tells that all have. Where a rank has no gradient for what others have used, one step more gives it
+// one.
+class HostReduction {
+ public:
+  HostReduction(Worker& worker, HostMemory& memory) : worker_(&worker), memory_(&memory) {}
+  HostReduction(const HostReduction&) = delete;
+  HostReduction& operator=(const HostReduction&) = delete;
+  ~HostReduction() { memory_->heap()->deallocate(table_); }
+
+  // has_samples: this rank's gradients count.
+  [[nodiscard]] PassSummary begin(std::vector<GradientSlot>& slots, const PassHeader& header, bool has_samples) {
+    reserve_table(slots.size());
+    for (std::size_t index = 0; index < slots.size(); ++index) {
+      GradientSlot& slot = slots[index];
+      const bool has_gradient = slot.parameter.grad().defined();
+      Entry& entry = table_[index];
+      entry = {.place = 0, .used = slot.used ? 1U : 0U, .gives = has_samples && has_gradient ? 1U : 0U};
+      // What nobody may need is shown only where that costs nothing.
+      if (has_gradient && (slot.used || is_in_place(slot))) entry.place = show(slot, entry.gives != 0);
+    }
+    const Record record{.header = header, .table = memory_->place_of(table_)};
+    memory_->begin(std::as_bytes(std::span{&record, 1}), 2, worker_->collective_deadline());
+    return summarise(slots.size());
+  }
+
+  // Leaves the mean in the gradients of the given slots, which somebody gives. Where is_weighted the gradients have
+  // been multiplied with the samples behind them before. Returns whether all results are finite.
+  [[nodiscard]] bool average(const OpenSlots& open, const PassSummary& summary, bool is_weighted) {
+    if (lacks_place(open)) {
+      for (const auto& [index, slot] : open) {
+        if (table_[index].place == 0) table_[index].place = show(*slot, table_[index].gives != 0);
+      }
+      memory_->add_step();
+      memory_->step({});
+    }
+    std::uint8_t is_bad = add_own_part(open, summary, is_weighted) ? 0 : 1;
+    memory_->step(std::as_bytes(std::span{&is_bad, 1}));
+    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+      if (memory_->record_of(rank)[0] != std::byte{0}) is_bad = 1;
+    }
+    for (const auto& [index, slot] : open) {
+      if (!is_in_place(*slot)) as_real(slot->dense_gradient()).copy_(slot->stage);
+    }
+    return is_bad == 0;
+  }
+
+  // Ends an exchange in which nothing is averaged.
+  void end() { memory_->step({}); }
+
+ private:
+  struct Entry {
+    std::uint64_t place = 0;
+    std::uint32_t used = 0;
+    std::uint32_t gives = 0;
+  };
+  struct Record {
+    PassHeader header{};
+    std::uint64_t table = 0;
+  };
+
+  void reserve_table(std::size_t size) {
+    if (size <= table_size_) return;
+    memory_->heap()->deallocate(std::exchange(table_, nullptr));
+    table_size_ = 0;
+    table_ = static_cast<Entry*>(allocate(size * sizeof(Entry)));
+    table_size_ = size;
+  }
+
+  [[nodiscard]] void* allocate(std::size_t size_bytes) const {
+    if (void* memory = memory_->heap()->allocate(size_bytes)) return memory;
+    throw Error{
+        fmt::format("there is no room for {} more bytes of gradients in the memory that rank {}/{} shares with the "
+                    "others: see the limits of address space (ulimit -v) and of the container's memory",
+                    size_bytes, worker_->rank(), worker_->world_size())};
+  }
+
+  [[nodiscard]] PassSummary summarise(std::size_t num_slots) {
+    PassSummary summary{.num_using = std::vector<std::uint32_t>(num_slots),
+                        .num_giving = std::vector<std::uint32_t>(num_slots)};
+    tables_.clear();
+    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+      Record record;
+      std::memcpy(&record, memory_->record_of(rank).data(), sizeof record);
+      tables_.push_back(reinterpret_cast<const Entry*>(memory_->at(rank, record.table)));
+      summary.headers.push_back(record.header);
+      summary.samples += record.header.samples;
+      summary.num_silent += record.header.silent;
+      for (std::size_t index = 0; index < std::min<std::size_t>(num_slots, record.header.num_slots); ++index) {
+        summary.num_using[index] += tables_.back()[index].used;
+        summary.num_giving[index] += tables_.back()[index].gives;
+      }
+    }
+    return summary;
+  }
+
+  // Whether the other ranks can read and write the gradient itself, as elements of the sum in the parameter's order.
+  [[nodiscard]] bool is_in_place(const GradientSlot& slot) const {
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (!gradient.defined() || gradient.layout() != c10::kStrided || !gradient.is_cpu()) return false;
+    const at::ScalarType type = gradient.scalar_type();
+    if (type != slot.parameter.scalar_type() || type == at::ScalarType::Half || type == at::ScalarType::BFloat16) {
+      return false;
+    }
+    if (gradient.is_conj() || gradient.is_neg()) return false;
+    if (gradient.strides() != layout_of(slot).second) return false;
+    return memory_->place_of(gradient.data_ptr()) != 0;
+  }
+
+  // Sizes and strides that a gradient has on every rank: the parameter's if that has no gaps.
+  [[nodiscard]] static std::pair<at::IntArrayRef, std::vector<std::int64_t>> layout_of(const GradientSlot& slot) {
+    const at::Tensor& parameter = slot.parameter;
+    if (parameter.is_non_overlapping_and_dense()) return {parameter.sizes(), parameter.strides().vec()};
+    std::vector<std::int64_t> strides(static_cast<std::size_t>(parameter.dim()), 1);
+    for (std::size_t dim = strides.size(); dim-- > 1;) {
+      strides[dim - 1] = strides[dim] * std::max<std::int64_t>(parameter.size(static_cast<std::int64_t>(dim)), 1);
+    }
+    return {parameter.sizes(), strides};
+  }
+
+  // Makes sure that the others see memory of this slot, with the gradient in it if it counts. Returns the place.
+  [[nodiscard]] std::uint64_t show(GradientSlot& slot, bool gives) {
+    if (!slot.parameter.grad().defined()) static_cast<void>(slot.dense_gradient());
+    if (is_in_place(slot)) return memory_->place_of(slot.parameter.grad().data_ptr());
+    if (!slot.stage.defined()) slot.stage = make_stage(slot);
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (gives) slot.stage.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
+    return memory_->place_of(slot.stage.data_ptr());
+  }
+
+  [[nodiscard]] at::Tensor make_stage(const GradientSlot& slot) const {
+    const auto layout = layout_of(slot);
+    std::vector<std::int64_t> sizes = layout.first.vec();
+    std::vector<std::int64_t> strides = layout.second;
+    if (slot.parameter.is_complex()) {
+      for (std::int64_t& stride : strides) stride *= 2;
+      sizes.push_back(2);
+      strides.push_back(1);
+    }
+    const auto type = slot.sum_type();
+    const auto size_bytes = static_cast<std::size_t>(slot.real_count()) * c10::elementSize(type);
+    void* memory = allocate(std::max<std::size_t>(size_bytes, 1));
+    return at::from_blob(memory, sizes, strides, Heap::give_back, at::TensorOptions{}.dtype(type));
+  }
+
+  [[nodiscard]] bool lacks_place(const OpenSlots& open) const {
+    for (const auto& one : open) {
+      for (const Entry* table : tables_) {
+        if (table[one.first].place == 0) return true;
+      }
+    }
+    return false;
+  }
+
+  // All open gradients one after another, each beginning at a whole cache line, are cut into one part per rank.
+  [[nodiscard]] bool add_own_part(const OpenSlots& open, const PassSummary& summary, bool is_weighted) {
+    constexpr std::int64_t line = 64;
+    const auto padded = [](std::int64_t count) { return (count + line - 1) / line; };
+    std::int64_t num_lines = 0;
+    for (const auto& one : open) num_lines += padded(one.second->real_count());
+    const std::int64_t size = worker_->world_size();
+    const std::int64_t first = num_lines * worker_->rank() / size * line;
+    const std::int64_t last = num_lines * (worker_->rank() + 1) / size * line;
+    std::int64_t at = 0;
+    bool is_finite = true;
+    for (const auto& [index, slot] : open) {
+      const std::int64_t count = slot->real_count();
+      const std::int64_t begin = std::clamp<std::int64_t>(first - at, 0, count);
+      const std::int64_t end = std::clamp<std::int64_t>(last - at, 0, count);
+      if (begin < end) {
+        const bool is_double = slot->sum_type() == at::ScalarType::Double;
+        const Range range{static_cast<std::size_t>(begin), static_cast<std::size_t>(end)};
+        is_finite &= is_double ? add<double>(index, range, summary, is_weighted)
+                               : add<float>(index, range, summary, is_weighted);
+      }
+      at += padded(count) * line;
+    }
+    return is_finite;
+  }
+
+  struct Range {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+  };
+
+  template <class T>
+  [[nodiscard]] bool add(std::size_t index, const Range& range, const PassSummary& summary, bool is_weighted) {
+    std::vector<T*> targets;
+    std::vector<const T*> sources;
+    std::vector<T> weights;
+    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+      const Entry& entry = tables_[static_cast<std::size_t>(rank)][index];
+      T* data = reinterpret_cast<T*>(memory_->at(rank, entry.place)) + range.begin;
+      targets.push_back(data);
+      if (entry.gives == 0) continue;  // left out, not multiplied by zero: it may be NaN
+      sources.push_back(data);
+      weights.push_back(static_cast<T>(summary.headers[static_cast<std::size_t>(rank)].samples));
+    }
+    SumTask<T> task{.targets = targets, .sources = sources, .count = range.end - range.begin};
+    task.divisor = static_cast<T>(summary.samples);
+    const bool is_all_of_it = weights.size() == 1 && weights[0] == task.divisor;
+    if (is_all_of_it && !is_weighted) {
+      task.divisor = T{1};  // n x gradient / n need not be the gradient
+    } else if (!is_weighted) {
+      task.weights = weights.data();
+    }
+    return sum(task);
+  }
+
+  Worker* worker_;
+  HostMemory* memory_;
+  Entry* table_ = nullptr;  // what this rank shows of its gradients, by slot
+  std::size_t table_size_ = 0;
+  std::vector<const Entry*> tables_{};  // what all ranks have shown, by rank
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
