@@ -44,9 +44,14 @@
 #endif
 
 #if defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH
+#include "railyard/torch/batch_norm.hpp"
+#include "railyard/torch/buffer_sync.hpp"
 #include "railyard/torch/collectives.hpp"
+#include "railyard/torch/comm_hook.hpp"
 #include "railyard/torch/loader.hpp"
+#include "railyard/torch/power_sgd.hpp"
 #include "railyard/torch/prepare_loader.hpp"
 #include "railyard/torch/prepare_model.hpp"
+#include "railyard/torch/sync_batch_norm.hpp"
 #include "railyard/torch/tensor.hpp"
 #endif
