@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 namespace ry = railyard;
@@ -190,4 +192,30 @@ TEST_CASE("Heap: many threads allocate, and free what others have allocated") {
   CHECK(num_wrong == 0);
   for (const auto& one : shared) heap->deallocate(one.first);
   CHECK(heap->statistics().in_use == 0);
+}
+
+TEST_CASE("Heap: a forked child neither takes nor gives, in memory that it shares with its parent") {
+  constexpr std::size_t size_bytes = std::size_t{1} << 20U;
+  void* memory = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(memory != MAP_FAILED);
+  const std::shared_ptr<const void> mapping{memory, [](void* mapped) { ::munmap(mapped, size_bytes); }};
+  const auto heap = std::make_shared<ry::detail::Heap>(static_cast<std::byte*>(memory), size_bytes, mapping, true);
+  void* block = heap->allocate(1000);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    heap->deallocate(block);
+    heap->trim();
+    ::_exit(heap->allocate(1000) == nullptr && heap->statistics().in_use == 0 ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(status == 0);
+  REQUIRE(heap->statistics().in_use >= 1000);
+  void* next = heap->allocate(1000);
+  REQUIRE(next != nullptr);
+  REQUIRE(next != block);
+  heap->deallocate(next);
+  heap->deallocate(block);
+  REQUIRE(heap->statistics().in_use == 0);
 }

@@ -14,9 +14,11 @@
 #include <mutex>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include <sched.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 namespace railyard::inline v0_1 {
 
@@ -45,11 +47,41 @@ class SpinLock {
   std::atomic<bool> is_taken_{false};
 };
 
+/// Knows whether this is the process that made it, or a copy in a child that was forked later. Asking costs one load.
+class HomeMark {
+ public:
+  HomeMark() noexcept
+      : page_(::mmap(nullptr, size_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    if (page_ == MAP_FAILED) return;
+    if (::madvise(page_, size_bytes(), MADV_WIPEONFORK) == 0) {
+      ::new (page_) unsigned char{1};
+    } else {  // a kernel before 4.14, or none: nothing is known
+      ::munmap(page_, size_bytes());
+      page_ = MAP_FAILED;
+    }
+  }
+  HomeMark(const HomeMark&) = delete;
+  HomeMark& operator=(const HomeMark&) = delete;
+  ~HomeMark() {
+    if (page_ != MAP_FAILED) ::munmap(page_, size_bytes());
+  }
+
+  [[nodiscard]] bool is_home() const noexcept {
+    return page_ == MAP_FAILED || *static_cast<const unsigned char*>(page_) != 0;
+  }
+
+ private:
+  [[nodiscard]] static std::size_t size_bytes() noexcept { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
+
+  void* page_;
+};
+
 /// Gives out blocks of one range of memory, aligned to 64 bytes. Free neighbours are joined at once; a request takes
 /// the block that was freed last among those of its size, or else one of the smallest that fit ("two-level segregated
 /// fit", Masmano et al. 2004). Pages become real as they are used for the first time.
 /// Any thread may give a block back, also after the owner has let go of the heap, which lives as long as its last
-/// block. Cost: some ten nanoseconds.
+/// block. In a child that was forked later it gives out nothing and takes nothing back: the memory may be shared with
+/// the process that it belongs to. Cost: some ten nanoseconds.
 class Heap : public std::enable_shared_from_this<Heap> {
  public:
   static constexpr std::size_t alignment = 64;
@@ -76,7 +108,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
 
   /// Returns a block of at least size_bytes, or nullptr if there is no room, or nothing was asked for.
   [[nodiscard]] void* allocate(std::size_t size_bytes) noexcept {
-    if (size_bytes == 0 || size_bytes > static_cast<std::size_t>(end_ - begin_)) return nullptr;
+    if (size_bytes == 0 || size_bytes > static_cast<std::size_t>(end_ - begin_) || !home_.is_home()) return nullptr;
     const std::size_t size = (size_bytes + alignment - 1) / alignment * alignment;
     const std::lock_guard lock{lock_};
     Block* block = find(size);
@@ -105,15 +137,27 @@ class Heap : public std::enable_shared_from_this<Heap> {
     block.heap->take_back(block);
   }
 
+  [[nodiscard]] std::byte* begin() const noexcept { return begin_; }
+  [[nodiscard]] std::byte* end() const noexcept { return end_; }
+
+  /// Keeps an object for as long as the heap lives.
+  void keep(std::shared_ptr<const void> object) {
+    const std::lock_guard lock{lock_};
+    kept_.push_back(std::move(object));
+  }
+
   [[nodiscard]] bool contains(const void* memory) const noexcept { return memory >= begin_ && memory < end_; }
 
   /// Gives the pages of free blocks back to the system.
   void trim() noexcept {
+    if (!home_.is_home()) return;
     const std::lock_guard lock{lock_};
     release_pages();
   }
 
+  /// All zero in a forked child, where the lock may be held by a thread that is not there.
   [[nodiscard]] HeapStatistics statistics() const noexcept {
+    if (!home_.is_home()) return {};
     const std::lock_guard lock{lock_};
     HeapStatistics statistics = statistics_;
     statistics.held = statistics.in_use + cached();
@@ -227,6 +271,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
   }
 
   void take_back(Block& freed) noexcept {
+    if (!home_.is_home()) return;
     std::shared_ptr<Heap> self;  // released after the lock
     const std::lock_guard lock{lock_};
     statistics_.in_use -= freed.size;
@@ -277,6 +322,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
   std::byte* touched_;  // the end of what has ever been given out
   std::size_t max_cached_;
   bool is_shared_;
+  HomeMark home_{};
   mutable SpinLock lock_{};
   std::array<std::array<Block*, steps>, levels> heads_{};
   std::array<std::uint8_t, levels> step_bits_{};
@@ -285,6 +331,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
   HeapStatistics statistics_{};
   std::size_t num_blocks_ = 0;
   std::shared_ptr<Heap> self_{};  // while blocks are out
+  std::vector<std::shared_ptr<const void>> kept_{};
 };
 
 /// Makes a heap of memory that no other process sees: up to size bytes, fewer if there are no addresses for so many.
