@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+// Serves LibTorch's CPU tensors from memory that is kept, instead of asking the system for it in every step. Torch
+// room.
+#pragma once
+
+#include "railyard/torch/detail/pool_allocator.hpp"
+
+#include "railyard/core/detail/heap.hpp"
+#include "railyard/core/error.hpp"
+
+#include <cstddef>
+#include <memory>
+
+#include <unistd.h>
+
+namespace railyard::inline v0_1 {
+
+/// Says how much a Pool may take.
+struct PoolOptions {
+  /// Address space, in bytes; 0: as much as the host has memory. Where it is used up LibTorch's own allocator helps
+  /// out.
+  std::size_t reserve_bytes = 0;
+  /// Free bytes above which the pages of large free blocks go back to the system.
+  std::size_t max_cached_bytes = ~std::size_t{0};
+};
+
+/// Lets the thread that makes it take its CPU tensors from a pool for as long as it lives. LibTorch asks the system for
+/// large tensors anew in every step, which costs more than the arithmetic of a small layer. A Trainer's workers have
+/// one already (see ModelOptions::memory_pool); this is for programs without. Tensors may outlive it, and be freed by
+/// any thread. Example: int main() { ry::Pool pool; ... }
+class Pool {
+ public:
+  /// Throws: Error if there is no address space for a pool.
+  explicit Pool(const PoolOptions& options = {})
+      : heap_(detail::make_private_heap(size_of(options), options.max_cached_bytes)), binding_(checked(heap_)) {}
+
+  [[nodiscard]] HeapStatistics statistics() const noexcept { return heap_->statistics(); }
+  /// Gives the memory of freed tensors back to the system.
+  void trim() noexcept { heap_->trim(); }
+  /// Whether memory, such as tensor.data_ptr(), is of this pool.
+  [[nodiscard]] bool contains(const void* memory) const noexcept { return heap_->contains(memory); }
+
+ private:
+  [[nodiscard]] static std::size_t size_of(const PoolOptions& options) {
+    if (options.reserve_bytes > 0) return options.reserve_bytes;
+    return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  }
+  [[nodiscard]] static const std::shared_ptr<detail::Heap>& checked(const std::shared_ptr<detail::Heap>& heap) {
+    if (heap != nullptr) return heap;
+    throw Error{"Pool: there is no address space for a pool of 64 MiB: see ulimit -v, or PoolOptions::reserve_bytes"};
+  }
+
+  std::shared_ptr<detail::Heap> heap_;
+  detail::PoolBinding binding_;
+};
+
+}  // namespace railyard::inline v0_1
