@@ -35,7 +35,8 @@ enum class Phase : std::uint8_t { checking, starting, running, stopping, ending,
 struct Failure {
   int rank = -1;
   std::string what{};
-  int signal = 0;  ///< the signal to the supervisor that interrupted the run, 0 if none did
+  int signal = 0;        ///< the signal to the supervisor that interrupted the run, 0 if none did
+  bool is_wait = false;  ///< known only by that somebody waits or is silent: what each rank does tells more
 };
 
 /// Says what the driver of a run has to do to its workers.
@@ -99,7 +100,7 @@ class Controller {
 
   [[nodiscard]] Orders on_silence(int rank, const std::string& message, Time now) {
     if (!may_fail()) return {};
-    return fail({.rank = rank, .what = "stopped answering: " + message}, now);
+    return fail({.rank = rank, .what = "stopped answering: " + message, .is_wait = true}, now);
   }
 
   /// For what is no rank's fault: a broken group, a callback that throws.
@@ -227,7 +228,8 @@ class Controller {
 
   [[nodiscard]] Failure consequence() const {
     const auto found = culprit_and_witness();
-    if (!found) return {.rank = suspects_.front(), .what = text(*ranks_[index(suspects_.front())].exit)};
+    if (!found)
+      return {.rank = suspects_.front(), .what = text(*ranks_[index(suspects_.front())].exit), .is_wait = true};
     const auto [culprit, witness] = *found;
     const std::string& message = ranks_[index(witness)].exit->message;
     if (has_exited(culprit)) {
@@ -235,9 +237,10 @@ class Controller {
               .what = detail::compose(
                   "returned from the training function while rank {} still waited for it: {}; all ranks "
                   "must call the same collectives",
-                  witness, message)};
+                  witness, message),
+              .is_wait = true};
     }
-    return {.rank = culprit, .what = detail::compose("did not answer rank {}: {}", witness, message)};
+    return {.rank = culprit, .what = detail::compose("did not answer rank {}: {}", witness, message), .is_wait = true};
   }
 
   [[nodiscard]] Failure late_start() const {

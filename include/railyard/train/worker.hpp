@@ -5,6 +5,7 @@
 #include "railyard/train/detail/wire.hpp"
 
 #include "railyard/core/backend.hpp"
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/host_memory.hpp"
 #include "railyard/core/mean.hpp"
 #include "railyard/core/scaling.hpp"
@@ -75,7 +76,7 @@ class Worker {
             rank(), world_size(), name)};
       }
     }
-    link_->post(detail::encode_report(metrics));
+    post_report(metrics);
   }
 
   /// Returns the mean over what all ranks have added: the sum of sums by the sum of weights, equal on every rank.
@@ -166,6 +167,27 @@ class Worker {
   [[nodiscard]] const RunContext& context() const noexcept { return *context_; }
 
  private:
+  // The link knows of messages only: the error says what this one was.
+  void post_report(const Metrics& metrics) {
+    const auto call = [&] {
+      return detail::compose("report() of {} metrics on rank {}/{}", metrics.size(), rank(), world_size());
+    };
+    const auto reason = [](const std::exception& error) {
+      const std::string_view text = error.what();
+      const std::size_t colon = text.find(": ");
+      return std::string{colon == std::string_view::npos ? text : text.substr(colon + 2)};
+    };
+    try {
+      link_->post(detail::encode_report(metrics));
+    } catch (const ConfigError& error) {
+      throw ConfigError{detail::compose("{}: {}", call(), reason(error))};
+    } catch (const CollectiveError& error) {
+      throw CollectiveError{"report()", rank(), error.blamed(),
+                            detail::compose("{}: {}; let this error pass: the run's Result tells the first cause",
+                                            call(), reason(error))};
+    }
+  }
+
   virtual void do_barrier() = 0;
   virtual void do_all_reduce(Buffer data, ReduceOp op) = 0;
   virtual void do_broadcast(Buffer data, int root) = 0;

@@ -38,7 +38,7 @@ class WorkerOf final : public Worker {
   }
 
   [[nodiscard]] HostMemory* host_memory() noexcept override {
-    if constexpr (requires(B& backend) {
+    if constexpr (requires(B & backend) {
                     { backend.host_memory() } -> std::same_as<HostMemory*>;
                   }) {
       return backend_->host_memory();
@@ -54,9 +54,14 @@ class WorkerOf final : public Worker {
   template <class Operation>
   void carry_out(Operation operation) {
     const Call call{.deadline = Deadline::after(this->context().collective_timeout)};
-    const WaitingMark mark{this->page()};
-    auto work = operation(call);
-    work.wait(call.deadline);
+    WaitingMark mark{this->page()};
+    try {
+      auto work = operation(call);
+      work.wait(call.deadline);
+    } catch (const CollectiveError&) {  // the group is lost: the supervisor reads what this rank waited for last
+      mark.keep();
+      throw;
+    }
   }
 
   class WaitingMark {
@@ -68,10 +73,14 @@ class WorkerOf final : public Worker {
     }
     WaitingMark(const WaitingMark&) = delete;
     WaitingMark& operator=(const WaitingMark&) = delete;
-    ~WaitingMark() { page_.waiting_since_ns.store(0, std::memory_order_relaxed); }
+    ~WaitingMark() {
+      if (!is_kept_) page_.waiting_since_ns.store(0, std::memory_order_relaxed);
+    }
+    void keep() noexcept { is_kept_ = true; }
 
    private:
     WorkerPage& page_;
+    bool is_kept_ = false;
   };
 
   void do_barrier() override {

@@ -18,7 +18,7 @@ std::unique_ptr<ry::Gloo> join(const ry::World& world, ry::Store& store,
   return ry::Gloo::connect(options, world, store, ry::Deadline::after(60s));
 }
 
-std::ptrdiff_t count_entries(const char* directory) {
+std::ptrdiff_t count_files(const char* directory) {
   return std::distance(std::filesystem::directory_iterator{directory}, std::filesystem::directory_iterator{});
 }
 
@@ -66,11 +66,11 @@ TEST_CASE("Gloo: a hundred groups leave no descriptor and no thread behind (C9)"
     railyard_test::run_ranks(3, [](const ry::World& world, ry::Store& store) { join(world, store)->barrier({}); });
   };
   turn();  // what the first one opens for good, such as the resolver's files, does not count
-  const auto descriptors = count_entries("/proc/self/fd");
-  const auto threads = count_entries("/proc/self/task");
+  const auto descriptors = count_files("/proc/self/fd");
+  const auto threads = count_files("/proc/self/task");
   for (int i = 0; i < 100; ++i) turn();
-  CHECK(count_entries("/proc/self/fd") == descriptors);
-  CHECK(count_entries("/proc/self/task") <= threads);
+  CHECK(count_files("/proc/self/fd") == descriptors);
+  CHECK(count_files("/proc/self/task") <= threads);
 }
 
 TEST_CASE("Gloo: one store serves one group after the other") {

@@ -70,7 +70,8 @@ TEST_CASE("Worker: report refuses more than a message can hold") {
     if (worker.rank() == 0) worker.report({{"text", std::string(2U << 20U, 'x')}});
   });
   CHECK(result.failed_rank() == 0);
-  CHECK_THAT(result.error(), ContainsSubstring("the most is 1048576"));
+  CHECK_THAT(result.error(), ContainsSubstring("report() of 1 metrics on rank 0/2: the message has ") &&
+                                 ContainsSubstring("the most is 1048576: report less, or write it to a file"));
 }
 
 TEST_CASE("Worker: mean weighs every sample alike") {

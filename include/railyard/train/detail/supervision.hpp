@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/train/controller.hpp"
+#include "railyard/train/detail/activity.hpp"
 #include "railyard/train/detail/files.hpp"
 #include "railyard/train/detail/report_book.hpp"
 #include "railyard/train/detail/wire.hpp"
@@ -113,8 +114,14 @@ class Supervision {
     complain(directory_.append_log(event.rank, event.line));
     progress_.print(event.is_error, compose("[rank {}] {}", event.rank, event.line));
   }
-  void handle(ExitEvent& event) { carry_out(controller_.on_exit(event.rank, std::move(event.exit), Clock::now())); }
-  void handle(const SilenceEvent& event) { carry_out(controller_.on_silence(event.rank, event.message, Clock::now())); }
+  void handle(ExitEvent& event) {
+    if (event.exit.is_consequence) note_activity();
+    carry_out(controller_.on_exit(event.rank, std::move(event.exit), Clock::now()));
+  }
+  void handle(const SilenceEvent& event) {
+    note_activity();
+    carry_out(controller_.on_silence(event.rank, event.message, Clock::now()));
+  }
   void handle(const BrokenEvent& event) { carry_out(controller_.on_failure({.what = event.message}, Clock::now())); }
   void handle(const SignalEvent& event) {
     const Orders orders = controller_.on_signal(event.signal, Clock::now());
@@ -127,6 +134,11 @@ class Supervision {
       progress_.print(true, compose("railyard: {}: the workers are killed", name));
     }
     carry_out(orders);
+  }
+
+  // Before the group is ended: the end is what all ranks do then.
+  void note_activity() {
+    if (activity_.empty()) activity_ = activity_text(*group_, info_.world_size, Clock::now());
   }
 
   void note_start(int rank, std::string host) {
@@ -210,6 +222,7 @@ class Supervision {
       text += reports > 0 ? compose("; its last report was number {}", reports - 1) : "; it had not reported yet";
       if (const auto log = directory_.log_of(failure.rank)) text += "; its output is in " + log->string();
     }
+    if (failure.is_wait && !activity_.empty()) text += "; then " + activity_;
     return text + compose("; the run's files are in {}", info_.path.string());
   }
 
@@ -261,6 +274,7 @@ class Supervision {
   std::vector<Metrics> history_{};
   std::vector<std::string> warnings_{};
   std::optional<Failure> failure_before_start_{};  // or after the end: outside of the group's life
+  std::string activity_{};                         // what each rank did when the first one was found waiting or silent
   Timings timings_{};
   int num_started_ = 0;
 };

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+// Says what the ranks of a group are doing, as far as their pages tell. Train room.
+#pragma once
+
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/scaling.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns "rank 1 was outside of collectives after 3 of them, rank 0 had waited in collective 4 for 2.5 s": those that
+/// do not wait first, because the others wait for them, and no more than eight ranks in all.
+[[nodiscard]] inline std::string activity_text(const WorkerGroup& group, int num_workers,
+                                               Deadline::Clock::time_point now) {
+  std::vector<std::string> outside;
+  std::vector<std::string> waiting;
+  const std::int64_t now_ns = std::chrono::nanoseconds{now.time_since_epoch()}.count();
+  for (int rank = 0; rank < num_workers; ++rank) {
+    const WorkerPage& page = group.page(rank);
+    const auto collectives = page.collectives.load(std::memory_order_relaxed);
+    const std::int64_t since_ns = page.waiting_since_ns.load(std::memory_order_relaxed);
+    if (since_ns == 0) {
+      outside.push_back(compose("rank {} was outside of collectives after {} of them", rank, collectives));
+    } else {
+      waiting.push_back(compose("rank {} had waited in collective {} for {:.1f} s", rank, collectives,
+                                static_cast<double>(now_ns - since_ns) / 1e9));
+    }
+  }
+  outside.insert(outside.end(), waiting.begin(), waiting.end());
+  constexpr std::size_t most = 8;
+  std::string text;
+  for (std::size_t at = 0; at < outside.size() && at < most; ++at) text += (at == 0 ? "" : ", ") + outside[at];
+  if (outside.size() > most) text += compose(", and {} more ranks", outside.size() - most);
+  return text;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
