@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 namespace {
 
 template <class F>
-ry::Result run(const Scratch& scratch, int num_workers, F&& function, ry::RunConfig config = {}) {
+ry::Result run_processes(const Scratch& scratch, int num_workers, F&& function, ry::RunConfig config = {}) {
   return run_in<ry::Gloo, ry::Processes>(scratch, num_workers, std::forward<F>(function), std::move(config));
 }
 
@@ -57,7 +57,7 @@ class NoHandlers {
 
 TEST_CASE("Gloo with Processes: runs the function on every worker") {
   const Scratch scratch;
-  const auto result = run(scratch, 4, [](auto& worker) {
+  const auto result = run_processes(scratch, 4, [](auto& worker) {
     for (int i = 0; i < 3; ++i) worker.report({{"i", i}, {"mean", worker.mean(worker.rank())}});
   });
   REQUIRE(result.error() == "");
@@ -88,7 +88,7 @@ TEST_CASE("Processes: move-only captures work, and writes to captures do not com
   const Scratch scratch;
   int written = 1;
   auto owned = std::make_unique<int>(5);
-  const auto result = run(scratch, 2, [&written, owned = std::move(owned)](auto& worker) mutable {
+  const auto result = run_processes(scratch, 2, [&written, owned = std::move(owned)](auto& worker) mutable {
     written = 2;
     worker.report({{"owned", (*owned)++}});
   });
@@ -99,7 +99,7 @@ TEST_CASE("Processes: move-only captures work, and writes to captures do not com
 
 TEST_CASE("Processes: A7 a throw in rank 1 ends the others and is what the caller sees") {
   const Scratch scratch;
-  const auto result = run(scratch, 3, [](auto& worker) {
+  const auto result = run_processes(scratch, 3, [](auto& worker) {
     worker.report({{"a", 1}});
     worker.barrier();
     if (worker.rank() == 1) throw std::runtime_error("disk on fire");
@@ -113,7 +113,7 @@ TEST_CASE("Processes: A7 a throw in rank 1 ends the others and is what the calle
 
 TEST_CASE("Processes: B17 exit(3) in a worker is told as such, with the worker's log") {
   const Scratch scratch;
-  const auto result = run(scratch, 2, [](auto& worker) {
+  const auto result = run_processes(scratch, 2, [](auto& worker) {
     if (worker.rank() == 1) {
       std::fputs("no licence\n", stderr);
       std::exit(3);
@@ -130,7 +130,7 @@ TEST_CASE("Processes: B17 exit(3) in a worker is told as such, with the worker's
 TEST_CASE("Processes: B17 a killed worker is told with its signal") {
   const Scratch scratch;
   for (const int signal : {SIGKILL, SIGSEGV}) {
-    const auto result = run(scratch, 3, [signal](auto& worker) {
+    const auto result = run_processes(scratch, 3, [signal](auto& worker) {
       worker.barrier();
       if (worker.rank() == 2) {
         std::signal(signal, SIG_DFL);
@@ -147,13 +147,13 @@ TEST_CASE("Processes: B17 a killed worker is told with its signal") {
 
 TEST_CASE("Processes: a stopped worker counts as failed after silence_limit") {
   const Scratch scratch;
-  const auto result = run(scratch, 2,
-                          [](auto& worker) {
-                            worker.barrier();
-                            if (worker.rank() == 1) ::raise(SIGSTOP);
-                            meet_for_ever(worker);
-                          },
-                          {.stop_grace = 300ms, .silence_limit = 500ms});
+  const auto result = run_processes(scratch, 2,
+                                    [](auto& worker) {
+                                      worker.barrier();
+                                      if (worker.rank() == 1) ::raise(SIGSTOP);
+                                      meet_for_ever(worker);
+                                    },
+                                    {.stop_grace = 300ms, .silence_limit = 500ms});
   CHECK(result.failed_rank() == 1);
   CHECK_THAT(result.error(), ContainsSubstring("rank 1 of 2") && ContainsSubstring("stopped answering") &&
                                  ContainsSubstring("; then rank 1 was outside of collectives after 1 of them, rank 0 "
@@ -162,13 +162,13 @@ TEST_CASE("Processes: a stopped worker counts as failed after silence_limit") {
 
 TEST_CASE("Processes: a rank that never answers is named after collective_timeout and killed after stop_grace") {
   const Scratch scratch;
-  const auto result = run(scratch, 3,
-                          [](auto& worker) {
-                            worker.barrier();
-                            if (worker.rank() == 1) deaf_for_ever();
-                            worker.barrier();
-                          },
-                          {.collective_timeout = 500ms, .stop_grace = 200ms});
+  const auto result = run_processes(scratch, 3,
+                                    [](auto& worker) {
+                                      worker.barrier();
+                                      if (worker.rank() == 1) deaf_for_ever();
+                                      worker.barrier();
+                                    },
+                                    {.collective_timeout = 500ms, .stop_grace = 200ms});
   CHECK(result.failed_rank() == 1);
   CHECK_THAT(result.error(), ContainsSubstring("rank 1 of 3") && ContainsSubstring("did not answer rank"));
   CHECK_THAT(result.error(), ContainsSubstring("; then rank 1 was outside of collectives after 1 of them, rank 0 had "
@@ -178,7 +178,7 @@ TEST_CASE("Processes: a rank that never answers is named after collective_timeou
 
 TEST_CASE("Processes: a rank that returns early is named with the one that waited for it") {
   const Scratch scratch;
-  const auto result = run(scratch, 3, [](auto& worker) {
+  const auto result = run_processes(scratch, 3, [](auto& worker) {
     worker.barrier();
     if (worker.rank() == 2) return;
     worker.barrier();
@@ -190,7 +190,7 @@ TEST_CASE("Processes: a rank that returns early is named with the one that waite
 
 TEST_CASE("Processes: A5 request_stop on one rank stops all at the same step") {
   const Scratch scratch;
-  const auto result = run(scratch, 3, [](auto& worker) {
+  const auto result = run_processes(scratch, 3, [](auto& worker) {
     int steps = 0;
     while (!worker.should_stop()) {
       if (++steps == 5 && worker.rank() == 2) worker.request_stop();
@@ -205,16 +205,16 @@ TEST_CASE("Processes: B1 B12 Ctrl-C lets all ranks stop in order and says so") {
   const NoHandlers no_handlers;
   const Scratch scratch;
   for (const int signal : {SIGINT, SIGTERM}) {
-    const auto result = run(scratch, 3,
-                            [](auto& worker) {
-                              worker.report({{"ready", true}});
-                              while (!worker.should_stop()) {
-                              }
-                              worker.report({{"stopped", true}});
-                            },
-                            {.callbacks = {[signal](const ry::Report& report) {
-                               if (report.index == 0) ::raise(signal);
-                             }}});
+    const auto result = run_processes(scratch, 3,
+                                      [](auto& worker) {
+                                        worker.report({{"ready", true}});
+                                        while (!worker.should_stop()) {
+                                        }
+                                        worker.report({{"stopped", true}});
+                                      },
+                                      {.callbacks = {[signal](const ry::Report& report) {
+                                         if (report.index == 0) ::raise(signal);
+                                       }}});
     CHECK_FALSE(result);
     CHECK(result.exit_status() == 128 + signal);
     CHECK_THAT(result.error(), ContainsSubstring("interrupted by " + ry::detail::signal_name(signal)));
@@ -231,7 +231,7 @@ TEST_CASE("Processes: B7 workers that ignore Ctrl-C are killed after stop_grace,
       ::raise(SIGINT);
       if (!is_patient) ::raise(SIGTERM);
     }};
-    const auto result = run(
+    const auto result = run_processes(
         scratch, 2,
         [](auto& worker) {
           worker.report({});
@@ -259,7 +259,7 @@ TEST_CASE("Processes: a worker that does not get to the training function is nam
 
 TEST_CASE("Processes: every line of output is in the log of its rank") {
   const Scratch scratch;
-  const auto result = run(scratch, 2, [](auto& worker) {
+  const auto result = run_processes(scratch, 2, [](auto& worker) {
     for (int i = 0; i < 200; ++i) fmt::print("line {} of rank {}\n", i, worker.rank());
   });
   CHECK(result.error() == "");
@@ -276,7 +276,7 @@ TEST_CASE("Processes: standard streams that are closed harm neither the run nor 
   ::fflush(stdout);
   const std::array<int, 3> kept{::dup(0), ::dup(1), ::dup(2)};
   for (int stream = 0; stream < 3; ++stream) ::close(stream);
-  const auto result = run(scratch, 2, [](auto& worker) {
+  const auto result = run_processes(scratch, 2, [](auto& worker) {
     fmt::print("hello\n");
     worker.report({{"mean", worker.mean(worker.rank())}});
   });
@@ -298,7 +298,7 @@ TEST_CASE("Processes: output into a pipe that nobody reads any more is kept in t
   ::dup2(ends[1], 1);
   ::close(ends[1]);
   ::close(ends[0]);
-  const auto result = run(scratch, 2, [](auto& worker) {
+  const auto result = run_processes(scratch, 2, [](auto& worker) {
     fmt::print("hello\n");
     worker.barrier();
   });
@@ -316,7 +316,7 @@ TEST_CASE("fit: leaves no descriptor and no child behind, whatever the end") {
   };
   const auto before = count();
   for (int kind = 0; kind < 4; ++kind) {
-    static_cast<void>(run(scratch, 2, [kind](auto& worker) {
+    static_cast<void>(run_processes(scratch, 2, [kind](auto& worker) {
       worker.barrier();
       if (kind == 1 && worker.rank() == 1) throw std::runtime_error("boo");
       if (kind == 2 && worker.rank() == 0) ::raise(SIGKILL);

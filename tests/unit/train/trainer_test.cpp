@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 namespace {
 
 template <class F>
-ry::Result run(const Scratch& scratch, int num_workers, F&& function, ry::RunConfig config = {}) {
+ry::Result run_threads(const Scratch& scratch, int num_workers, F&& function, ry::RunConfig config = {}) {
   return run_in<ry::Local, ry::Threads>(scratch, num_workers, std::forward<F>(function), std::move(config));
 }
 
@@ -39,7 +39,7 @@ struct Listener {
 TEST_CASE("fit: runs the function on every worker and hands back rank 0's metrics") {
   const Scratch scratch;
   std::atomic<int> calls = 0;
-  const auto result = run(scratch, 3, [&calls](auto& worker) {
+  const auto result = run_threads(scratch, 3, [&calls](auto& worker) {
     ++calls;
     for (int i = 0; i < 4; ++i)
       worker.report({{"i", i}, {"rank", worker.rank()}, {"mean", worker.mean(worker.rank())}});
@@ -74,10 +74,10 @@ TEST_CASE("fit: takes functions of every fitting kind") {
   };
   using Pointer = void (*)(ry::Worker&);
   const Pointer pointer = [](ry::Worker& worker) { worker.report({{"a", 4}}); };
-  CHECK(run(scratch, 1, by_base).metrics().at("a").number() == 1);
-  CHECK(run(scratch, 1, typed).metrics().at("a").number() == 2);
-  CHECK(run(scratch, 1, Functor{}).metrics().at("a").number() == 3);
-  CHECK(run(scratch, 1, pointer).metrics().at("a").number() == 4);
+  CHECK(run_threads(scratch, 1, by_base).metrics().at("a").number() == 1);
+  CHECK(run_threads(scratch, 1, typed).metrics().at("a").number() == 2);
+  CHECK(run_threads(scratch, 1, Functor{}).metrics().at("a").number() == 3);
+  CHECK(run_threads(scratch, 1, pointer).metrics().at("a").number() == 4);
 }
 
 TEST_CASE("fit: each worker thread runs a copy of its own, and so does each run") {
@@ -99,7 +99,7 @@ TEST_CASE("fit: each worker thread runs a copy of its own, and so does each run"
 
 TEST_CASE("fit: A7 a throw in one rank ends the others and is what the caller sees") {
   const Scratch scratch;
-  const auto result = run(scratch, 3, [](ry::Worker& worker) {
+  const auto result = run_threads(scratch, 3, [](ry::Worker& worker) {
     worker.report({{"a", 1}});
     worker.barrier();
     if (worker.rank() == 1) throw std::runtime_error("disk on fire");
@@ -118,7 +118,7 @@ TEST_CASE("fit: A7 a throw in one rank ends the others and is what the caller se
 
 TEST_CASE("fit: an exception of any type is a failure") {
   const Scratch scratch;
-  const auto result = run(scratch, 2, [](ry::Worker& worker) {
+  const auto result = run_threads(scratch, 2, [](ry::Worker& worker) {
     if (worker.rank() == 0) throw 42;
     worker.barrier();
   });
@@ -128,7 +128,7 @@ TEST_CASE("fit: an exception of any type is a failure") {
 
 TEST_CASE("fit: a rank that returns early is named with the one that waited for it") {
   const Scratch scratch;
-  const auto result = run(scratch, 2, [](ry::Worker& worker) {
+  const auto result = run_threads(scratch, 2, [](ry::Worker& worker) {
     worker.barrier();
     if (worker.rank() == 0) return;
     worker.barrier();
@@ -141,13 +141,13 @@ TEST_CASE("fit: a rank that returns early is named with the one that waited for 
 TEST_CASE("fit: a slow consumer of reports loses none of them") {
   const Scratch scratch;
   std::int64_t expected = 0;
-  const auto result = run(scratch, 2,
-                          [](ry::Worker& worker) {
-                            for (int i = 0; i < 5000; ++i) worker.report({{"i", i}, {"rank", worker.rank()}});
-                          },
-                          {.callbacks = {[&](const ry::Report& report) {
-                             if (report.index != expected++) throw std::runtime_error("out of order");
-                           }}});
+  const auto result = run_threads(scratch, 2,
+                                  [](ry::Worker& worker) {
+                                    for (int i = 0; i < 5000; ++i) worker.report({{"i", i}, {"rank", worker.rank()}});
+                                  },
+                                  {.callbacks = {[&](const ry::Report& report) {
+                                     if (report.index != expected++) throw std::runtime_error("out of order");
+                                   }}});
   CHECK(result.error() == "");
   CHECK(expected == 5000);
   CHECK(result.history().size() == 5000);
@@ -157,12 +157,12 @@ TEST_CASE("fit: a slow consumer of reports loses none of them") {
 TEST_CASE("callbacks: hear the start, all ranks' metrics in order, and the end") {
   const Scratch scratch;
   Heard heard;
-  const auto result = run(scratch, 3,
-                          [](ry::Worker& worker) {
-                            for (int i = 0; i < 3; ++i) worker.report({{"both", 10 * i + worker.rank()}});
-                            if (worker.rank() == 2) worker.report({{"extra", true}});
-                          },
-                          {.callbacks = {Listener{&heard}}});
+  const auto result = run_threads(scratch, 3,
+                                  [](ry::Worker& worker) {
+                                    for (int i = 0; i < 3; ++i) worker.report({{"both", 10 * i + worker.rank()}});
+                                    if (worker.rank() == 2) worker.report({{"extra", true}});
+                                  },
+                                  {.callbacks = {Listener{&heard}}});
   REQUIRE(result.error() == "");
   CHECK(heard.starts == 1);
   REQUIRE(heard.reports.size() == 4);
@@ -184,7 +184,7 @@ TEST_CASE("callbacks: hear the start, all ranks' metrics in order, and the end")
 
 TEST_CASE("callbacks: B12 one that asks for a stop stops all ranks at the same place") {
   const Scratch scratch;
-  const auto result = run(
+  const auto result = run_threads(
       scratch, 3,
       [](ry::Worker& worker) {
         int steps = 0;
@@ -213,12 +213,12 @@ TEST_CASE("callbacks: an exception ends the run and names the hook") {
   };
   for (const std::string hook : {"on_start", "on_report", "on_end"}) {
     Heard heard;
-    const auto result = run(scratch, 2,
-                            [&](ry::Worker& worker) {
-                              worker.report({{"a", 1}});
-                              while (hook == "on_report") worker.barrier();
-                            },
-                            {.callbacks = {Thrower{hook}, Listener{&heard}}});
+    const auto result = run_threads(scratch, 2,
+                                    [&](ry::Worker& worker) {
+                                      worker.report({{"a", 1}});
+                                      while (hook == "on_report") worker.barrier();
+                                    },
+                                    {.callbacks = {Thrower{hook}, Listener{&heard}}});
     CHECK_FALSE(result);
     CHECK(result.failed_rank() == -1);
     CHECK_THAT(result.error(), ContainsSubstring("a callback's " + hook + " threw: no idea"));
@@ -232,14 +232,14 @@ TEST_CASE("callbacks: a failure of the run reaches on_end") {
   const Scratch scratch;
   Heard heard;
   const auto result =
-      run(scratch, 1, [](ry::Worker&) { throw std::runtime_error("boo"); }, {.callbacks = {Listener{&heard}}});
+      run_threads(scratch, 1, [](ry::Worker&) { throw std::runtime_error("boo"); }, {.callbacks = {Listener{&heard}}});
   REQUIRE(heard.ends.size() == 1);
   CHECK(heard.ends[0].error == result.error());
 }
 
 TEST_CASE("fit: A5 request_stop on one rank stops all at the same step") {
   const Scratch scratch;
-  const auto result = run(scratch, 3, [](ry::Worker& worker) {
+  const auto result = run_threads(scratch, 3, [](ry::Worker& worker) {
     int steps = 0;
     while (!worker.should_stop()) {
       ++steps;
@@ -258,11 +258,11 @@ TEST_CASE("fit: a full disk costs metrics.jsonl, not the run") {
       std::filesystem::create_symlink("/dev/full", info.path / "metrics.jsonl");
     }
   };
-  const auto result = run(scratch, 2,
-                          [](ry::Worker& worker) {
-                            for (int i = 0; i < 3; ++i) worker.report({{"i", i}});
-                          },
-                          {.callbacks = {FullDisk{}}});
+  const auto result = run_threads(scratch, 2,
+                                  [](ry::Worker& worker) {
+                                    for (int i = 0; i < 3; ++i) worker.report({{"i", i}});
+                                  },
+                                  {.callbacks = {FullDisk{}}});
   CHECK(result.error() == "");
   CHECK(result.history().size() == 3);
   REQUIRE(result.warnings().size() == 1);
@@ -275,7 +275,7 @@ TEST_CASE("fit: works on two threads at once") {
   std::vector<std::string> errors(2, "not run");
   std::vector<double> sums(2);
   const auto work = [&](std::size_t i) {
-    const auto result = run(scratch, 2, [i](ry::Worker& worker) {
+    const auto result = run_threads(scratch, 2, [i](ry::Worker& worker) {
       double sum = 0;
       for (int step = 0; step < 200; ++step) sum += worker.mean(static_cast<double>(i + 1));
       worker.report({{"sum", sum}});
