@@ -59,6 +59,7 @@ if(EXISTS "${single}")
   endforeach()
   file(GLOB single_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/unit/core/*_test.cpp")
   add_executable(core_tests_single ${single_sources} $<TARGET_OBJECTS:test_main>)
+  set_target_properties(core_tests_single PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)  # it is read once
   target_include_directories(core_tests_single PRIVATE "${CMAKE_CURRENT_BINARY_DIR}/single" "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(core_tests_single PRIVATE fmt::fmt Threads::Threads Catch2::Catch2)
   target_compile_features(core_tests_single PRIVATE cxx_std_20)

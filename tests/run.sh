@@ -22,18 +22,23 @@ done
 
 packages=(g++ cmake ninja-build libfmt-dev libgloo-dev libtorch-dev libopenblas0-pthread catch2 python3 pkg-config git)
 case " ${parts[*]} " in *" format "*) packages+=(clang-format) ;; esac
-case " ${parts[*]} " in *" clang "*)
+optional=()
+case " ${parts[*]} " in *" clang "* | *" sanitizers "*)
   packages+=(clang)
-  # Older systems do not have it; its test is skipped there.
-  if [[ $(apt-cache policy clang-19 2>/dev/null) =~ Candidate:\ [^\(] ]]; then packages+=(clang-19); fi
+  optional=(clang-19 libclang-rt-dev)
   ;;
 esac
 railyard_need "${packages[@]}"
+# Not every system has these: where there is no clang-19 its test is skipped, where there is no package of clang's
+# sanitizers they come with clang.
+for package in "${optional[@]}"; do
+  if [[ $(apt-cache policy "$package" 2>/dev/null) =~ Candidate:\ [^\(] ]]; then railyard_need "$package"; fi
+done
 
 build=build/tests
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-if ! CXX=$(railyard_cxx) cmake -S . -B "$build" -G Ninja >"$log" 2>&1; then
+if ! CXX=$(railyard_cxx) cmake -S . -B "$build" -G Ninja -DRAILYARD_UNITY=ON >"$log" 2>&1; then
   cat "$log"
   exit 1
 fi

@@ -4,6 +4,15 @@
 
 railyard_has_header() { echo "#include <$1>" | "$(railyard_cxx)" -E -x c++ -std=c++20 - >/dev/null 2>&1; }
 
+# Can the compiler link a program with its sanitizers?
+railyard_has_sanitizers() {
+  local program status=0
+  program=$(mktemp)
+  echo 'int main() {}' | "$1" -fsanitize=address,undefined -x c++ - -o "$program" 2>/dev/null || status=1
+  rm -f "$program"
+  return $status
+}
+
 # Prints the C++ compiler to use: CXX, or the first g++ that is new enough. Fails if there is none.
 railyard_cxx() {
   local candidate version
@@ -31,6 +40,7 @@ railyard_has() {
     libgloo-dev) railyard_has_header gloo/rendezvous/context.h ;;
     libtorch-dev) railyard_has_header torch/csrc/api/include/torch/version.h ;;
     libopenblas0-pthread) ldconfig -p 2>/dev/null | grep -q 'libopenblas' ;;
+    libclang-rt-dev) railyard_has_sanitizers clang++ ;;
     catch2) railyard_has_header catch2/catch.hpp || railyard_has_header catch2/catch_all.hpp ;;
     *) dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed' ;;
   esac

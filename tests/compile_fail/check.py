@@ -1,34 +1,41 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Compiles a file that must be refused, and looks for the sentence: check.py refused|fixed FILE COMPILER [FLAG...]
+"""Compiles a file that must be refused, and looks for the sentence:
+check.py refused FILE COMPILER [FLAG...]
+check.py fixed FILES COMPILER [FLAG...]     FILES with ; between them
 
 In the file, `// expect: REGEX` is matched against one line of the compiler's output, `// expect-first: REGEX` against
-its first error, and `// flags: ...` adds flags to the refused compilation. With FIXED defined, the file must compile:
-what was refused is then the one thing that is wrong with it."""
+its first error, and `// flags: ...` adds flags to the refused compilation. With FIXED defined, the files must compile:
+what was refused is then the one thing that is wrong with them. They are compiled as one, each in a namespace of its
+own, because what takes time are the headers."""
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 
-def main():
-    mode, file, *command = sys.argv[1:]
+def check_fixed(files, command):
+    includes = {line: None for file in files for line in re.findall(r"^#include <.+>$", Path(file).read_text(), re.M)}
+    lines = [*includes, "#define FIXED"]
+    for number, file in enumerate(files):
+        lines += [f"namespace case_{number} {{", f'#include "{file}"', "}"]
+    with tempfile.NamedTemporaryFile("w", suffix=".cpp") as together:
+        together.write("\n".join(lines) + "\n")
+        together.flush()
+        if subprocess.run(command + ["-std=c++20", "-fsyntax-only", together.name]).returncode:
+            sys.exit("FIXED is refused as well")
+
+
+def check_refused(file, command):
     text = Path(file).read_text()
     expected = re.findall(r"^// (expect(?:-first)?): (.+)$", text, re.M)
     if not expected:
         sys.exit(f"{file} expects nothing")
-    command += ["-std=c++20", "-fsyntax-only", file]
-    if mode == "fixed":
-        command.append("-DFIXED")
-    else:
-        command += [flag for flags in re.findall(r"^// flags: (.+)$", text, re.M) for flag in flags.split()]
+    command = command + ["-std=c++20", "-fsyntax-only", file]
+    command += [flag for flags in re.findall(r"^// flags: (.+)$", text, re.M) for flag in flags.split()]
     done = subprocess.run(command, capture_output=True, text=True)
     output = done.stdout + done.stderr
-    if mode == "fixed":
-        if done.returncode:
-            print(output)
-            sys.exit("FIXED is refused as well")
-        return
     if done.returncode == 0:
         sys.exit("It compiles, and should not")
     errors = [line for line in output.splitlines() if re.search(r"\berror: ", line)]
@@ -37,6 +44,14 @@ def main():
         if not any(re.search(regex, line) for line in lines):
             print(output[:20000])
             sys.exit(f"No line matches {kind}: {regex}")
+
+
+def main():
+    mode, files, *command = sys.argv[1:]
+    if mode == "fixed":
+        check_fixed(files.split(";"), command)
+    else:
+        check_refused(files, command)
 
 
 main()
