@@ -55,9 +55,9 @@ class SharedMemory final : public HostMemory {
     const auto signature = arguments().all_reduce(data, op);
     meeting_.throw_if_lost(signature);
     if (data.size_bytes() <= detail::small_bytes) {
-      enter_small(signature, data, call);
+      enter_small(signature, data, data.size_bytes(), call);
       const std::array<std::byte*, 1> target{static_cast<std::byte*>(data.data)};
-      detail::reduce_into(target, payloads(), data.count, data.dtype, op);
+      detail::reduce_into(target, payloads(data.size_bytes()), data.count, data.dtype, op);
       return {};
     }
     Running running = shared(signature, call);
@@ -146,7 +146,7 @@ class SharedMemory final : public HostMemory {
   FinishedWork barrier(const Call& call) {
     const detail::Signature signature{.operation = detail::Operation::barrier};
     meeting_.throw_if_lost(signature);
-    enter_small(signature, {}, call);
+    enter_small(signature, {}, 0, call);
     return {};
   }
 
@@ -294,15 +294,19 @@ class SharedMemory final : public HostMemory {
     return cells;
   }
 
-  // Shows all ranks a value in the post itself: nobody looks at this rank's own memory.
-  void enter_small(const detail::Signature& signature, const ConstBuffer& data, const Call& call) {
-    if (data.count > 0) std::memcpy(meeting_.next_post().payload.data(), data.data, data.size_bytes());
+  // Shows all ranks a value in the post itself: nobody looks at this rank's own memory. shown_bytes: the same on all
+  // ranks, of which some may give less.
+  void enter_small(const detail::Signature& signature, const ConstBuffer& data, std::size_t shown_bytes,
+                   const Call& call) {
+    if (data.count > 0) std::memcpy(meeting_.next_post().payload_of(shown_bytes), data.data, data.size_bytes());
     meeting_.enter({.signature = signature, .deadline = call.deadline});
   }
 
-  [[nodiscard]] Sources payloads() const {
-    Sources found;
-    for (int rank = 0; rank < world_.size; ++rank) found.push_back(meeting_.post_of(rank).payload.data());
+  [[nodiscard]] Sources payloads(std::size_t shown_bytes) const {
+    Sources found(ranks());
+    for (int rank = 0; rank < world_.size; ++rank) {
+      found[to_index(rank)] = meeting_.post_of(rank).payload_of(shown_bytes);
+    }
     return found;
   }
 
@@ -394,8 +398,9 @@ class SharedMemory final : public HostMemory {
     const std::size_t element_bytes = size_of(signature.dtype);
     const std::size_t part_bytes = source.count * element_bytes;
     if (source.num_parts * part_bytes <= detail::small_bytes) {
-      enter_small(signature, source.gives ? source.in : ConstBuffer{}, call);
-      const Sources first_parts = payloads();
+      const std::size_t shown_bytes = source.num_parts * part_bytes;
+      enter_small(signature, source.gives ? source.in : ConstBuffer{}, shown_bytes, call);
+      const Sources first_parts = payloads(shown_bytes);
       const std::vector<std::size_t> strides(ranks(), part_bytes);
       take(Piece{0, source.count, element_bytes, &first_parts, &strides});
       return;

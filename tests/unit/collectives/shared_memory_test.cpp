@@ -252,8 +252,8 @@ TEMPLATE_TEST_CASE("sum: equals a plain loop for every width of vectors, count a
                    double) {
   using T = TestType;
   const auto check = [](auto&& sum_with) {
-    for (const std::size_t num_sources : {1U, 2U, 3U, 5U}) {
-      for (const std::size_t count : {1U, 7U, 64U, 65U, 1000U}) {
+    for (const std::size_t num_sources : {1U, 2U, 3U, 4U, 5U, 70U}) {
+      for (const std::size_t count : {1U, 4U, 7U, 64U, 65U, 1000U}) {
         std::vector<std::vector<T>> data(num_sources);
         std::vector<T> weights;
         for (std::size_t source = 0; source < num_sources; ++source) {
@@ -264,10 +264,12 @@ TEMPLATE_TEST_CASE("sum: equals a plain loop for every width of vectors, count a
         for (const auto& one : data) sources.push_back(one.data());
         std::vector<T> out(count);
         std::vector<T> copy(count);
-        const std::array<T*, 2> targets{out.data(), copy.data()};
+        const std::array<T*, 2> both{out.data(), copy.data()};
+        const auto targets = std::span{both}.first(count % 2 + 1);
         const bool finite = sum_with(ry::detail::SumTask<T>{
             .targets = targets, .sources = sources, .weights = weights.data(), .divisor = T{8}, .count = count});
         CHECK(finite);
+        if (targets.size() == 1) copy = out;
         for (std::size_t i = 0; i < count; ++i) {
           T expected{0};
           for (std::size_t source = 0; source < num_sources; ++source) expected += weights[source] * data[source][i];
@@ -276,6 +278,7 @@ TEMPLATE_TEST_CASE("sum: equals a plain loop for every width of vectors, count a
       }
     }
   };
+  check([](const auto& task) { return ry::detail::sum_few(task); });
   check([](const auto& task) { return ry::detail::sum_baseline(task); });
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2")) check([](const auto& task) { return ry::detail::sum_avx2(task); });

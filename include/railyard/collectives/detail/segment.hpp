@@ -31,6 +31,8 @@ namespace detail {
 
 /// Payloads up to this size travel in the post itself, by one wait instead of two.
 inline constexpr std::size_t small_bytes = 16U << 10U;
+/// And those up to this one in its first cache line.
+inline constexpr std::size_t tiny_bytes = 16;
 /// A rank's private memory is shown to the others in pieces of this size.
 inline constexpr std::size_t stage_bytes = 256U << 10U;
 
@@ -40,8 +42,18 @@ struct Post {
   alignas(128) std::atomic<std::uint64_t> step{0};  ///< written last: the step that the rest belongs to
   Signature signature{};
   std::uint64_t place = 0;  ///< where its data lies; 0 if the others cannot see it there, and look at its stage
+  std::array<std::byte, tiny_bytes> tiny{};  ///< in the line of what is before: one miss of the cache less
   alignas(64) std::array<std::byte, small_bytes> payload;
+
+  [[nodiscard]] std::byte* payload_of(std::size_t size_bytes) noexcept {
+    return size_bytes <= tiny_bytes ? tiny.data() : payload.data();
+  }
+  [[nodiscard]] const std::byte* payload_of(std::size_t size_bytes) const noexcept {
+    return size_bytes <= tiny_bytes ? tiny.data() : payload.data();
+  }
 };
+
+static_assert(offsetof(Post, payload) == 64);
 
 /// Is one direction between two ranks; lies in the sender's cell.
 struct Outbox {

@@ -175,6 +175,11 @@ class GroupBuilder {
   }
 
   void check_memory() const {
+    constexpr int most_ranks = 256;  // what one rank adds up at once
+    if (world_.size > most_ranks) {
+      throw ConfigError{fmt::format("SharedMemory joins up to {} ranks, not {}: use Gloo over TCP, or fewer workers",
+                                    most_ranks, world_.size)};
+    }
     const std::size_t needed = group_.layout.touched() * static_cast<std::size_t>(world_.size);
     const std::size_t available = available_memory();
     if (available >= needed) return;

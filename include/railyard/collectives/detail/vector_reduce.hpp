@@ -17,6 +17,9 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// The most arrays that are read, or written, at once.
+inline constexpr std::size_t most_arrays = 256;
+
 /// Is a sum over arrays of T: each target gets, element by element, the sum of the sources in their order, each times
 /// its weight if there are weights, divided by the divisor if that is not one. Targets may be sources.
 template <class T>
@@ -32,7 +35,7 @@ struct SumTask {
 template <class T, std::size_t Width>
 struct Vector {
   typedef T type __attribute__((vector_size(Width)));
-  using Bits = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
+  using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
   typedef Bits bits __attribute__((vector_size(Width)));
   static constexpr Bits exponent =
       sizeof(T) == 8 ? static_cast<Bits>(0x7FF0000000000000) : static_cast<Bits>(0x7F800000);
@@ -117,9 +120,29 @@ bool sum_baseline(const SumTask<T>& task) {
   return sum_vectors_of_any<T, 16>(task);
 }
 
+// One value after another: for so few that vectors take longer to set up.
+template <class T>
+bool sum_few(const SumTask<T>& task) {
+  bool is_finite = true;
+  for (std::size_t at = 0; at < task.count; ++at) {
+    T sum{};
+    for (std::size_t source = 0; source < task.sources.size(); ++source) {
+      T next = task.sources[source][at];
+      if (task.weights != nullptr) next *= task.weights[source];
+      sum = source == 0 ? next : sum + next;
+    }
+    if (task.divisor != T{1}) sum /= task.divisor;
+    for (T* target : task.targets) target[at] = sum;
+    using Bits = typename Vector<T, 16>::Bits;
+    is_finite &= (std::bit_cast<Bits>(sum) & Vector<T, 16>::exponent) != Vector<T, 16>::exponent;
+  }
+  return is_finite;
+}
+
 /// Does the task with what the processor offers. Returns whether all results are finite.
 template <class T>
 bool sum(const SumTask<T>& task) {
+  if (task.count <= 4) return sum_few(task);
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f")) return sum_avx512(task);
   if (__builtin_cpu_supports("avx2")) return sum_avx2(task);
@@ -141,9 +164,8 @@ template <class T>
 void sum_bytes(std::span<std::byte* const> targets, std::span<const std::byte* const> sources, std::size_t count,
                T divisor) {
   // A pointer to bytes and one to T are alike, but an array of one is no array of the other.
-  constexpr std::size_t most = 64;
-  T* to[most];
-  const T* from[most];
+  T* to[most_arrays];
+  const T* from[most_arrays];
   for (std::size_t i = 0; i < targets.size(); ++i) to[i] = reinterpret_cast<T*>(targets[i]);
   for (std::size_t i = 0; i < sources.size(); ++i) from[i] = reinterpret_cast<const T*>(sources[i]);
   sum(SumTask<T>{
@@ -156,7 +178,7 @@ inline void reduce_into(std::span<std::byte* const> targets, std::span<const std
                         std::size_t count, Dtype dtype, ReduceOp op) {
   if (count == 0) return;
   const bool is_sum = op == ReduceOp::sum || op == ReduceOp::average;
-  if (is_sum && sources.size() <= 64 && targets.size() <= 64) {
+  if (is_sum && sources.size() <= most_arrays && targets.size() <= most_arrays) {
     const auto divisor = op == ReduceOp::average ? sources.size() : 1;
     if (dtype == Dtype::f32 && are_aligned<float>(targets, sources)) {
       return sum_bytes<float>(targets, sources, count, static_cast<float>(divisor));
