@@ -176,7 +176,7 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
   [[nodiscard]] static std::pair<at::Tensor, at::Tensor> sums(const at::Tensor& gradient, const at::Tensor& input,
                                                               const BatchMoments& moments) {
     if (input.numel() == 0) return {at::zeros_like(moments.mean), at::zeros_like(moments.mean)};
-    const at::Tensor inverse = (moments.variance + moments.eps).rsqrt();
+    const at::Tensor inverse = moments.variance.add(moments.eps).rsqrt();
     const auto all =
         at::native_batch_norm_backward(gradient, input, at::Tensor{}, moments.mean, moments.variance, moments.mean,
                                        inverse, /*train=*/false, moments.eps, std::array<bool, 3>{false, true, true});
@@ -205,10 +205,10 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
     for (double& value : exchanged) value /= -divisor;
 
     const at::Tensor factors = tensor_of(exchanged, input);
-    const at::Tensor scale = (moments.variance + moments.eps).rsqrt() * weight;
+    const at::Tensor scale = moments.variance.add(moments.eps).rsqrt().mul(weight);
     const auto count = static_cast<std::int64_t>(channels);
     const at::Tensor common =
-        normalise(input, scale * factors.narrow(0, 0, count), scale * factors.narrow(0, count, count), moments);
+        normalise(input, scale.mul(factors.narrow(0, 0, count)), scale.mul(factors.narrow(0, count, count)), moments);
     return common.addcmul_(gradient, per_channel(scale, input));
   }
 
