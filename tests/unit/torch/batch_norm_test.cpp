@@ -319,6 +319,31 @@ TEST_CASE("BatchNorm: two forward passes before one backward pass (FAULTS D32)")
   });
 }
 
+TEST_CASE("BatchNorm: micro-batches that are divided unevenly add up to one worker's gradients") {
+  test::on_threads(2, [](ry::Worker& worker) {
+    auto net = ry::prepare_model(worker, [] {
+      torch::nn::Sequential made(torch::nn::Linear(4, 4), torch::nn::BatchNorm1d(4));
+      made->to(torch::kDouble);
+      return made;
+    });
+    const auto plain = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(net->clone());
+    ry::sync_batch_norm(worker, net);
+    const std::int64_t of_first[] = {3, 2};  // rank 0's samples of each micro-batch; rank 1 has 1 and 4
+    const std::int64_t of_all[] = {4, 6};
+    for (int micro = 0; micro < 2; ++micro) {
+      const auto all = numbers({of_all[micro], 4}, 0.37 + micro, torch::kDouble);
+      const std::int64_t begin = worker.rank() == 0 ? 0 : of_first[micro];
+      const std::int64_t mine = worker.rank() == 0 ? of_first[micro] : of_all[micro] - of_first[micro];
+      worker.samples(static_cast<std::uint64_t>(mine), /*completes_step=*/micro == 1);
+      net->forward(all.narrow(0, begin, mine)).sin().mean().backward();
+      (plain->forward(all).sin().mean() * static_cast<double>(of_all[micro]) / 10.0).backward();
+    }
+    for (std::size_t i = 0; i < plain->parameters().size(); ++i) {
+      EXPECT(distance(net->parameters()[i].grad(), plain->parameters()[i].grad()) < 1e-12);
+    }
+  });
+}
+
 TEST_CASE("BatchNorm: takes half types, channels_last and expanded gradients") {
   test::on_threads(2, [](ry::Worker& worker) {
     const auto all = numbers({4, 4, 3, 3}, 0.3, torch::kFloat);
