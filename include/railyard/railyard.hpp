@@ -49,9 +49,12 @@
 #include "railyard/torch/collectives.hpp"
 #include "railyard/torch/comm_hook.hpp"
 #include "railyard/torch/loader.hpp"
+#include "railyard/torch/model_options.hpp"
+#include "railyard/torch/pool.hpp"
 #include "railyard/torch/power_sgd.hpp"
 #include "railyard/torch/prepare_loader.hpp"
 #include "railyard/torch/prepare_model.hpp"
+#include "railyard/torch/prepare_optimizer.hpp"
 #include "railyard/torch/sync_batch_norm.hpp"
 #include "railyard/torch/tensor.hpp"
 #endif

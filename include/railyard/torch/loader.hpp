@@ -30,6 +30,9 @@ struct LoaderOptions {
   std::size_t batch_size_per_worker = 0;  ///< samples of a batch for each worker
   bool shuffle = false;                   ///< a new order every epoch; otherwise the dataset's own
   bool drives_step = false;               ///< the training loader: its batches are what gradients are weighted with
+  /// A batch is given in so many parts, one after another, whose gradients accumulate: for batches that memory does not
+  /// hold at once. The sizes above are still those of the whole, which one optimizer step is for.
+  std::size_t micro_batches = 1;
 };
 
 /// Is one worker's part of a batch.
@@ -39,15 +42,18 @@ class Batch {
   at::Tensor target{};  ///< undefined where the dataset has none
 
   Batch() = default;
-  Batch(at::Tensor data_, at::Tensor target_, std::size_t size)
-      : data(std::move(data_)), target(std::move(target_)), size_(size) {}
+  Batch(at::Tensor data_, at::Tensor target_, std::size_t size, bool completes_step = true)
+      : data(std::move(data_)), target(std::move(target_)), size_(size), completes_step_(completes_step) {}
 
   /// The number of samples that count: those of data, or 0 where the batch had fewer samples than there are workers and
   /// this one has been given a sample of another worker's, to keep step. Weight sums with it.
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  /// Whether this is the last micro-batch of a step: then backward() averages, and it is time for optimizer.step().
+  [[nodiscard]] bool completes_step() const noexcept { return completes_step_; }
 
  private:
   std::size_t size_ = 0;
+  bool completes_step_ = true;
 };
 
 namespace detail {
@@ -66,10 +72,15 @@ struct LoaderState {
   std::int64_t next_epoch = 0;
   std::uint64_t iteration = 0;  // tells an iterator that another begin() has come after its own
   std::vector<std::size_t> order{};
-  std::size_t position = 0;  // samples of this epoch that all workers together have been given
+  std::size_t position = 0;   // samples of this epoch that all workers together have been given
+  Range window{};             // the batch under way
+  std::size_t num_parts = 0;  // in which it is given
+  std::size_t next_part = 0;
   std::optional<Batch> batch{};
 
   void start_epoch() {
+    if (options.drives_step && next_part < num_parts) worker->abandon_step();
+    num_parts = next_part = 0;
     epoch = next_epoch++;
     ++iteration;
     position = 0;
@@ -82,8 +93,13 @@ struct LoaderState {
   // Goes on to this worker's part of the next batch; batch is empty after the last one.
   void advance() {
     batch.reset();
-    if (position >= num_samples) return;
-    const Range whole{position, position + std::min(global_batch_size, num_samples - position)};
+    if (next_part == num_parts) {
+      if (position >= num_samples) return;
+      window = {position, position + std::min(global_batch_size, num_samples - position)};
+      num_parts = std::min(options.micro_batches, window.size());
+      next_part = 0;
+    }
+    const Range whole = part_of(window, next_part++, num_parts);
     const Range mine =
         part_of(whole, static_cast<std::size_t>(worker->rank()), static_cast<std::size_t>(worker->world_size()));
     const bool has_part = mine.size() > 0;
@@ -94,7 +110,7 @@ struct LoaderState {
     auto [data, target] = fetch(indices);
     check_count(data, indices.size());
     const at::Device home = device(*worker);
-    batch.emplace(data.to(home), target.defined() ? target.to(home) : target, mine.size());
+    batch.emplace(data.to(home), target.defined() ? target.to(home) : target, mine.size(), next_part == num_parts);
     position = whole.end;
     if (options.drives_step) announce(mine.size());
   }
@@ -109,7 +125,7 @@ struct LoaderState {
   }
 
   void announce(std::size_t samples) const {
-    worker->samples(samples);
+    worker->samples(samples, next_part == num_parts);
     WorkerPage& page = worker->page();
     page.epoch.store(epoch, std::memory_order_relaxed);
     page.epoch_size.store(num_samples, std::memory_order_relaxed);
@@ -177,10 +193,12 @@ class Loader {
 
   /// Samples of an epoch, all workers together.
   [[nodiscard]] std::size_t num_samples() const noexcept { return state_->num_samples; }
-  /// Batches of an epoch, equally many for every worker.
+  /// Batches of an epoch, micro-batches counted one by one; equally many for every worker.
   [[nodiscard]] std::size_t num_batches() const noexcept {
+    const std::size_t parts = state_->options.micro_batches;
     const std::size_t full = state_->num_samples / state_->global_batch_size;
-    return full + (state_->num_samples % state_->global_batch_size == 0 ? 0 : 1);
+    return full * std::min(parts, state_->global_batch_size) +
+           std::min(parts, state_->num_samples % state_->global_batch_size);
   }
   /// Samples of a full batch, all workers together.
   [[nodiscard]] std::size_t global_batch_size() const noexcept { return state_->global_batch_size; }

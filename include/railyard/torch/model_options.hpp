@@ -2,6 +2,9 @@
 // What prepare_model() can be told. Torch room.
 #pragma once
 
+#include "railyard/torch/buffer_sync.hpp"
+#include "railyard/torch/comm_hook.hpp"
+
 #include "railyard/core/version.hpp"
 
 #include <cstdint>
@@ -18,6 +21,14 @@ enum class NonFinite : std::uint8_t {
 /// Says how the gradients of a prepared model are exchanged. Equal on all ranks.
 struct ModelOptions {
   NonFinite non_finite = NonFinite::skip;
+  /// From here on this worker's CPU tensors come from a pool (see Pool), which is also where the other ranks of the
+  /// host see its gradients. false leaves LibTorch's allocator alone; gradients are then copied.
+  bool memory_pool = true;
+  /// What happens to buffers, such as BatchNorm's statistics, after each exchange of gradients.
+  BufferSync buffers = BufferSync::leave;
+  /// How gradients are summed, such as Bf16Hook{}; exactly, if empty. With a hook they are copied into flat buckets,
+  /// and optimizers are not divided among the ranks.
+  AnyCommHook comm_hook{};
 };
 
 }  // namespace railyard::inline v0_1

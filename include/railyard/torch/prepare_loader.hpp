@@ -86,6 +86,7 @@ template <class Example>
     fail(compose("a global_batch_size of {} leaves some of {} workers without a sample in every batch: use at least {}",
                  options.global_batch_size, workers, workers));
   }
+  if (options.micro_batches == 0) fail("micro_batches is 0: a batch is given in at least one part");
   if (num_samples == 0) fail("the dataset is empty");
   if (is_global) return options.global_batch_size;
   if (options.batch_size_per_worker > std::numeric_limits<std::size_t>::max() / workers) {

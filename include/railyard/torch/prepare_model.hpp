@@ -5,6 +5,7 @@
 #include "railyard/torch/detail/agreement.hpp"
 #include "railyard/torch/detail/gradients.hpp"
 #include "railyard/torch/detail/thread_budget.hpp"
+#include "railyard/torch/detail/worker_pool.hpp"
 #include "railyard/torch/model_options.hpp"
 
 #include "railyard/core/error.hpp"
@@ -150,6 +151,7 @@ template <class Source>
                 "returns a torch::nn::Module, a std::shared_ptr to one or a module holder, or such a model itself.");
   if constexpr (detail::IsModel<Plain> || detail::IsModelFactory<Plain>) {
     detail::apply_thread_budget(worker);
+    if (options.memory_pool) detail::bind_pool(worker);
     auto model = [&] {
       if constexpr (detail::IsModel<Plain>) {
         return detail::held(std::forward<Source>(source));

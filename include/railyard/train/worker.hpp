@@ -102,10 +102,18 @@ class Worker {
     step_samples_ = count;
     link_->page().samples.fetch_add(count, std::memory_order_relaxed);
   }
+  /// Says that the micro-batches since the last completed step will not be completed: the next samples() begins a step
+  /// of its own. Loaders with drives_step call it at the begin of an epoch.
+  void abandon_step() {
+    if (on_abandoned_step_) on_abandoned_step_();
+  }
   /// What samples() was last told; nothing if it never was.
   [[nodiscard]] std::optional<std::uint64_t> step_samples() const noexcept { return step_samples_; }
   /// Sets what each samples() calls first, for a room above this one that must see every step begin.
   void on_samples(std::function<void(std::uint64_t, bool)> function) { on_samples_ = std::move(function); }
+
+  /// Sets what abandon_step() calls.
+  void on_abandoned_step(std::function<void()> function) { on_abandoned_step_ = std::move(function); }
 
   /// Asks all workers to stop; they learn of it in their next should_stop().
   void request_stop() noexcept { stop_requested_ = true; }
@@ -204,6 +212,7 @@ class Worker {
   const RunContext* context_;
   std::optional<std::uint64_t> step_samples_{};
   std::function<void(std::uint64_t, bool)> on_samples_{};
+  std::function<void()> on_abandoned_step_{};
   bool stop_requested_ = false;
   bool stop_agreed_ = false;
   std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};

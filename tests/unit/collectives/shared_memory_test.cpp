@@ -89,6 +89,7 @@ TEST_CASE("SharedMemory: the place of a buffer does not change the bits of a sum
     backend->all_reduce(ry::buffer_of(own), ry::ReduceOp::average, {});
     backend->all_reduce({shared, count, ry::Dtype::f32, {}}, ry::ReduceOp::average, {});
     require(std::memcmp(own.data(), shared, count * sizeof(float)) == 0, "equal bits");
+    backend->heap()->deallocate(shared);
     // In pieces of another size: one element at a time.
     for (std::size_t i = 0; i < count; i += 9973) {
       float one = 1.0F / static_cast<float>(i * 3 + static_cast<std::size_t>(link.world().rank) + 1);
@@ -122,6 +123,7 @@ TEST_CASE("SharedMemory: ranks read and write each other's memory in an exchange
       require(sum == 3 * turn + 3, "the sum of what all have written");
       require(values[1] == turn * 10 + (rank + 2) % 3, "what the rank before has written");
     }
+    memory.heap()->deallocate(values);
     backend->barrier({});
   };
   run_group<ry::Threads>(3, body);

@@ -4,6 +4,7 @@
 
 #include "railyard/collectives/gloo.hpp"
 #include "railyard/collectives/local.hpp"
+#include "railyard/collectives/shared_memory.hpp"
 #include "railyard/train/trainer.hpp"
 #include "railyard/workers/processes.hpp"
 #include "railyard/workers/threads.hpp"
@@ -35,7 +36,14 @@ ry::Result try_run(int num_workers, Function function, std::uint64_t seed = 3) {
 // Runs and returns rank 0's last metrics, or throws what the run has failed with.
 template <class Function>
 ry::Metrics on_threads(int num_workers, Function function, std::uint64_t seed = 3) {
-  return try_run<ry::Local, ry::Threads>(num_workers, std::move(function), seed).value_or_throw().metrics();
+  return try_run<ry::SharedMemory, ry::Threads>(num_workers, std::move(function), seed).value_or_throw().metrics();
+}
+
+// Twice: by the collectives of a backend whose ranks do not see each other's memory, and then where they do.
+template <class Function>
+ry::Metrics on_both_threads(int num_workers, Function function, std::uint64_t seed = 3) {
+  static_cast<void>(try_run<ry::Local, ry::Threads>(num_workers, function, seed).value_or_throw());
+  return on_threads(num_workers, std::move(function), seed);
 }
 
 template <class Function>
@@ -49,10 +57,11 @@ inline void expect(bool holds, const std::string& what) {
 }
 #define EXPECT(...) ::test::expect((__VA_ARGS__), #__VA_ARGS__)
 
-// Returns what the run has failed with.
+// Returns what the run has failed with, the same whether the ranks see each other's memory or not.
 template <class Function>
 std::string error_of(int num_workers, Function function) {
-  return try_run<ry::Local, ry::Threads>(num_workers, std::move(function)).error();
+  if (try_run<ry::Local, ry::Threads>(num_workers, function)) return "";
+  return try_run<ry::SharedMemory, ry::Threads>(num_workers, std::move(function)).error();
 }
 
 }  // namespace test

@@ -108,10 +108,11 @@ class Heap : public std::enable_shared_from_this<Heap> {
 
   /// Returns a block of at least size_bytes, or nullptr if there is no room, or nothing was asked for.
   [[nodiscard]] void* allocate(std::size_t size_bytes) noexcept {
-    if (size_bytes == 0 || size_bytes > static_cast<std::size_t>(end_ - begin_) || !home_.is_home()) return nullptr;
+    if (size_bytes == 0 || !home_.is_home()) return nullptr;
+    const bool fits = size_bytes <= static_cast<std::size_t>(end_ - begin_);
     const std::size_t size = (size_bytes + alignment - 1) / alignment * alignment;
     const std::lock_guard lock{lock_};
-    Block* block = find(size);
+    Block* block = fits ? find(size) : nullptr;
     if (block == nullptr) {
       ++statistics_.exhausted;
       return nullptr;

@@ -2,6 +2,7 @@
 // Averages gradients by the collectives of any backend, in flat buffers. Torch room.
 #pragma once
 
+#include "railyard/torch/comm_hook.hpp"
 #include "railyard/torch/detail/gradient_slot.hpp"
 #include "railyard/torch/tensor.hpp"
 
@@ -55,15 +56,16 @@ class FlatReduction {
   }
 
   // See HostReduction::average().
-  [[nodiscard]] bool average(const OpenSlots& slots, const PassSummary& summary, bool is_weighted) {
+  [[nodiscard]] bool average(const OpenSlots& slots, const PassSummary& summary, bool is_weighted, AnyCommHook& hook) {
     bool is_finite = true;
-    std::vector<GradientSlot*> open;
-    for (const auto& one : slots) open.push_back(one.second);
+    OpenSlots open = slots;
     while (!open.empty()) {
-      std::vector<GradientSlot*> alike;
-      std::vector<GradientSlot*> others;
-      for (GradientSlot* slot : open) (are_alike(*slot, *open.front()) ? alike : others).push_back(slot);
-      is_finite &= average_alike(alike, summary.samples, is_weighted);
+      OpenSlots alike;
+      OpenSlots others;
+      for (const auto& one : open) {
+        (are_alike(*one.second, *open.front().second) ? alike : others).push_back(one);
+      }
+      is_finite &= average_alike(alike, summary.samples, is_weighted, hook);
       open = std::move(others);
     }
     return is_finite;
@@ -87,10 +89,11 @@ class FlatReduction {
     return one.sum_type() == other.sum_type() && one.parameter.device() == other.parameter.device();
   }
 
-  [[nodiscard]] bool average_alike(const std::vector<GradientSlot*>& slots, double samples, bool is_weighted) {
+  [[nodiscard]] bool average_alike(const OpenSlots& slots, double samples, bool is_weighted, AnyCommHook& hook) {
     std::int64_t count = 0;
-    for (const GradientSlot* slot : slots) count += slot->real_count();
-    const auto options = at::TensorOptions{}.dtype(slots.front()->sum_type()).device(slots.front()->parameter.device());
+    for (const auto& one : slots) count += one.second->real_count();
+    const auto options =
+        at::TensorOptions{}.dtype(slots.front().second->sum_type()).device(slots.front().second->parameter.device());
     const at::Tensor flat = at::empty({count}, options);
     visit_parts(slots, flat, [this](const at::Tensor& part, const GradientSlot& slot) {
       const at::Tensor& gradient = slot.parameter.grad();
@@ -101,7 +104,15 @@ class FlatReduction {
       }
     });
     if (has_samples_ && !is_weighted) flat.mul_(samples_);
-    worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
+    if (hook) {
+      std::vector<at::Tensor> parts;
+      std::vector<std::size_t> ids;
+      visit_parts(slots, flat, [&parts](const at::Tensor& part, const GradientSlot&) { parts.push_back(part); });
+      for (const auto& one : slots) ids.push_back(one.first);
+      hook.all_reduce(*worker_, {.flat = flat, .parts = parts, .ids = ids});
+    } else {
+      worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
+    }
     flat.div_(samples);
     visit_parts(slots, flat,
                 [](const at::Tensor& part, const GradientSlot& slot) { as_real(slot.dense_gradient()).copy_(part); });
@@ -110,12 +121,12 @@ class FlatReduction {
 
   // Calls visit with each parameter's part of the flat tensor, in the parameter's shape.
   template <class Visit>
-  static void visit_parts(const std::vector<GradientSlot*>& slots, const at::Tensor& flat, Visit visit) {
+  static void visit_parts(const OpenSlots& slots, const at::Tensor& flat, Visit visit) {
     std::int64_t begin = 0;
-    for (const GradientSlot* slot : slots) {
-      const std::int64_t count = slot->real_count();
-      const auto shape = as_real(slot->parameter.detach()).sizes().vec();
-      visit(flat.narrow(0, begin, count).view(shape), *slot);
+    for (const auto& one : slots) {
+      const std::int64_t count = one.second->real_count();
+      const auto shape = as_real(one.second->parameter.detach()).sizes().vec();
+      visit(flat.narrow(0, begin, count).view(shape), *one.second);
       begin += count;
     }
   }

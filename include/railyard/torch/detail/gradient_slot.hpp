@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,15 +18,26 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
+// The part of a parameter that this rank updates for all ranks of the host, which share its weights; see
+// ShardedOptimizer. Elements begin to end in the order of memory.
+struct GradientPiece {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  at::Tensor weights{};  // a view of one dimension; undefined where this rank has no part
+
+  [[nodiscard]] bool is_empty() const noexcept { return begin == end; }
+};
+
 struct GradientSlot {
   using NodePointer = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
   std::string name{};
   at::Tensor parameter{};
-  NodePointer accumulator{};  // LibTorch itself keeps it only as long as a graph refers to it
-  bool used = false;          // since the last exchange
-  bool has_begun = false;     // a step, since it was prepared
-  at::Tensor stage{};         // memory that the other ranks see, where the gradient itself is not there
+  NodePointer accumulator{};             // LibTorch itself keeps it only as long as a graph refers to it
+  bool used = false;                     // since the last exchange
+  bool has_begun = false;                // a step, since it was prepared
+  std::weak_ptr<GradientPiece> piece{};  // while an optimizer shares the weights
+  at::Tensor stage{};                    // memory that the other ranks see, where the gradient itself is not there
 
   // Sums are made in f32 at least: n x gradient would overflow a half type.
   [[nodiscard]] at::ScalarType sum_type() const {

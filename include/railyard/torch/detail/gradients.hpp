@@ -77,14 +77,33 @@ class GradientExchange {
     }
   }
 
+  // The slot of a parameter, nullptr if it is of no prepared model.
+  [[nodiscard]] GradientSlot* find(const at::Tensor& parameter) {
+    if (!known_.contains(parameter.unsafeGetTensorImpl())) return nullptr;
+    const auto found = std::find_if(slots_.begin(), slots_.end(),
+                                    [&](const GradientSlot& slot) { return slot.parameter.is_same(parameter); });
+    return &*found;
+  }
+
   // Watches a model whose parameters have been added, for as long as it lives.
-  void watch(const torch::nn::Module& module) { modules_.push_back(module.weak_from_this()); }
+  void watch(const torch::nn::Module& module) {
+    modules_.push_back(module.weak_from_this());
+    for (const at::Tensor& buffer : module.buffers()) buffers_.push_back(buffer);
+  }
+
+  // Whether an optimizer may share the weights: the ranks see each other's memory, and gradients are summed there.
+  [[nodiscard]] bool can_share_weights() const { return host_ && !options_.comm_hook; }
 
   // Takes over what prepare_model() was told.
   void set_options(const ModelOptions& options) { options_ = options; }
 
   // Steps that were left out because a gradient was not finite.
   [[nodiscard]] std::uint64_t num_skipped() const noexcept { return num_skipped_; }
+
+  // Forgets the micro-batches of a step that will not be completed.
+  void abandon_step() {
+    if (!window_.is_last) window_ = {.step = window_.step};
+  }
 
   // Begins a micro-batch, and a step if the one before was its step's last. Makes sure that the backward pass will
   // reach every parameter of every model. .to(dtype or device) takes a parameter's hook away. Before the first step it
@@ -258,7 +277,7 @@ class GradientExchange {
     }
     if (!window_.is_last) return;
     if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass();
-    const bool has_host = host_ && are_all_on_cpu();
+    const bool has_host = host_ && !options_.comm_hook && are_all_on_cpu();
     const PassHeader header{.samples = static_cast<double>(window_.samples),
                             .silent = worker_->step_samples() ? 0U : 1U,
                             .num_slots = static_cast<std::uint32_t>(slots_.size()),
@@ -291,8 +310,9 @@ class GradientExchange {
     } else if (has_host) {
       is_finite = host_->average(open, summary, window_.is_accumulating);
     } else {
-      is_finite = flat_.average(open, summary, window_.is_accumulating);
+      is_finite = flat_.average(open, summary, window_.is_accumulating, options_.comm_hook);
     }
+    sync_buffers(*worker_, buffers_, options_.buffers);
     if (!is_finite && options_.non_finite != NonFinite::allow) refuse_step(open);
   }
 
@@ -324,12 +344,16 @@ class GradientExchange {
   void refuse_step(const OpenSlots& open) {
     std::string name;
     for (const auto& one : open) {
-      if (name.empty() && !is_all_finite(one.second->parameter.grad())) name = one.second->name;
+      const at::Tensor& gradient = one.second->parameter.grad();
+      if (name.empty() && gradient.defined() && !is_all_finite(gradient)) name = one.second->name;
       one.second->parameter.mutable_grad().reset();
+      if (const auto piece = one.second->piece.lock(); piece && !piece->is_empty()) {
+        piece->weights.mutable_grad().reset();
+      }
     }
     ++num_skipped_;
-    const std::string what =
-        fmt::format("step {}: the gradient of \"{}\", averaged over all ranks, is not finite", window_.step, name);
+    const std::string what = fmt::format("step {}: the gradient{}, averaged over all ranks, is not finite",
+                                         window_.step, name.empty() ? "" : fmt::format(" of \"{}\"", name));
     if (options_.non_finite == NonFinite::stop) {
       throw DataError{fmt::format(
           "{} (backward() on rank {}/{}): look for NaNs in the data, lower the learning rate or clip; or set "
@@ -397,6 +421,7 @@ class GradientExchange {
   std::vector<GradientSlot> slots_{};
   std::unordered_set<const void*> known_{};  // the parameters of slots_, which keeps them alive
   std::vector<std::weak_ptr<const torch::nn::Module>> modules_{};
+  std::vector<at::Tensor> buffers_{};
   std::weak_ptr<Pass> pass_{};
   std::mutex mutex_{};
 };
@@ -413,6 +438,9 @@ struct Gradients {
     gradients.exchange = std::make_shared<GradientExchange>(worker);
     worker.on_samples([weak = std::weak_ptr{gradients.exchange}](std::uint64_t samples, bool completes_step) {
       if (const auto exchange = weak.lock()) GradientExchange::begin(exchange, samples, completes_step);
+    });
+    worker.on_abandoned_step([weak = std::weak_ptr{gradients.exchange}] {
+      if (const auto exchange = weak.lock()) exchange->abandon_step();
     });
   }
   return gradients.exchange;

@@ -9,10 +9,11 @@
 #include "railyard/train/worker.hpp"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -42,7 +43,8 @@ class HostReduction {
       GradientSlot& slot = slots[index];
       const bool has_gradient = slot.parameter.grad().defined();
       Entry& entry = table_[index];
-      entry = {.place = 0, .used = slot.used ? 1U : 0U, .gives = has_samples && has_gradient ? 1U : 0U};
+      entry = {
+          .place = 0, .late_place = 0, .used = slot.used ? 1U : 0U, .gives = has_samples && has_gradient ? 1U : 0U};
       // What nobody may need is shown only where that costs nothing.
       if (has_gradient && (slot.used || is_in_place(slot))) entry.place = show(slot, entry.gives != 0);
     }
@@ -56,7 +58,7 @@ class HostReduction {
   [[nodiscard]] bool average(const OpenSlots& open, const PassSummary& summary, bool is_weighted) {
     if (lacks_place(open)) {
       for (const auto& [index, slot] : open) {
-        if (table_[index].place == 0) table_[index].place = show(*slot, table_[index].gives != 0);
+        if (table_[index].place == 0) table_[index].late_place = show(*slot, table_[index].gives != 0);
       }
       memory_->add_step();
       memory_->step({});
@@ -67,7 +69,11 @@ class HostReduction {
       if (memory_->record_of(rank)[0] != std::byte{0}) is_bad = 1;
     }
     for (const auto& [index, slot] : open) {
-      if (!is_in_place(*slot)) as_real(slot->dense_gradient()).copy_(slot->stage);
+      if (slot->piece.lock()) {
+        slot->parameter.mutable_grad().reset();  // it is not the mean, which nobody has all of
+      } else if (!is_in_place(*slot)) {
+        as_real(slot->dense_gradient()).copy_(slot->stage);
+      }
     }
     return is_bad == 0;
   }
@@ -78,6 +84,7 @@ class HostReduction {
  private:
   struct Entry {
     std::uint64_t place = 0;
+    std::uint64_t late_place = 0;  // where there was none in the first step, which others may still be looking at
     std::uint32_t used = 0;
     std::uint32_t gives = 0;
   };
@@ -184,13 +191,19 @@ class HostReduction {
     constexpr std::int64_t line = 64;
     const auto padded = [](std::int64_t count) { return (count + line - 1) / line; };
     std::int64_t num_lines = 0;
-    for (const auto& one : open) num_lines += padded(one.second->real_count());
+    for (const auto& one : open) {
+      if (one.second->piece.expired()) num_lines += padded(one.second->real_count());
+    }
     const std::int64_t size = worker_->world_size();
     const std::int64_t first = num_lines * worker_->rank() / size * line;
     const std::int64_t last = num_lines * (worker_->rank() + 1) / size * line;
     std::int64_t at = 0;
     bool is_finite = true;
     for (const auto& [index, slot] : open) {
+      if (const auto piece = slot->piece.lock()) {
+        if (!piece->is_empty()) is_finite &= add_piece(index, *slot, *piece, summary, is_weighted);
+        continue;
+      }
       const std::int64_t count = slot->real_count();
       const std::int64_t begin = std::clamp<std::int64_t>(first - at, 0, count);
       const std::int64_t end = std::clamp<std::int64_t>(last - at, 0, count);
@@ -213,14 +226,24 @@ class HostReduction {
   template <class T>
   [[nodiscard]] bool add(std::size_t index, const Range& range, const PassSummary& summary, bool is_weighted) {
     std::vector<T*> targets;
+    for (int rank = 0; rank < worker_->world_size(); ++rank) targets.push_back(at<T>(rank, index) + range.begin);
+    return add_to<T>(targets, index, range, summary, is_weighted);
+  }
+
+  template <class T>
+  [[nodiscard]] T* at(int rank, std::size_t index) const noexcept {
+    const Entry& entry = tables_[static_cast<std::size_t>(rank)][index];
+    return reinterpret_cast<T*>(memory_->at(rank, entry.place != 0 ? entry.place : entry.late_place));
+  }
+
+  template <class T>
+  [[nodiscard]] bool add_to(std::span<T* const> targets, std::size_t index, const Range& range,
+                            const PassSummary& summary, bool is_weighted) {
     std::vector<const T*> sources;
     std::vector<T> weights;
     for (int rank = 0; rank < worker_->world_size(); ++rank) {
-      const Entry& entry = tables_[static_cast<std::size_t>(rank)][index];
-      T* data = reinterpret_cast<T*>(memory_->at(rank, entry.place)) + range.begin;
-      targets.push_back(data);
-      if (entry.gives == 0) continue;  // left out, not multiplied by zero: it may be NaN
-      sources.push_back(data);
+      if (tables_[static_cast<std::size_t>(rank)][index].gives == 0) continue;  // left out, not multiplied by zero: NaN
+      sources.push_back(at<T>(rank, index) + range.begin);
       weights.push_back(static_cast<T>(summary.headers[static_cast<std::size_t>(rank)].samples));
     }
     SumTask<T> task{.targets = targets, .sources = sources, .count = range.end - range.begin};
@@ -232,6 +255,29 @@ class HostReduction {
       task.weights = weights.data();
     }
     return sum(task);
+  }
+
+  // Adds this rank's piece to the gradient of the piece alone.
+  [[nodiscard]] bool add_piece(std::size_t index, const GradientSlot& slot, GradientPiece& piece,
+                               const PassSummary& summary, bool is_weighted) {
+    const at::Tensor total = at::empty({piece.end - piece.begin}, at::TensorOptions{}.dtype(slot.sum_type()));
+    const Range range{static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.end)};
+    bool is_finite = true;
+    if (slot.sum_type() == at::ScalarType::Double) {
+      const std::array<double*, 1> target{total.data_ptr<double>()};
+      is_finite = add_to<double>(target, index, range, summary, is_weighted);
+    } else {
+      const std::array<float*, 1> target{total.data_ptr<float>()};
+      is_finite = add_to<float>(target, index, range, summary, is_weighted);
+    }
+    at::Tensor& gradient = piece.weights.mutable_grad();
+    const at::Tensor added = total.to(piece.weights.scalar_type());
+    if (gradient.defined()) {
+      gradient.add_(added);  // another backward pass of the same step
+    } else {
+      gradient = added;
+    }
+    return is_finite;
   }
 
   Worker* worker_;

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MIT
+// Keeps the weights of a model once for all ranks of the host, and cuts them into one piece per rank. Torch room.
+#pragma once
+
+#include "railyard/torch/detail/gradient_slot.hpp"
+#include "railyard/torch/detail/gradients.hpp"
+
+#include "railyard/core/error.hpp"
+#include "railyard/core/host_memory.hpp"
+#include "railyard/train/worker.hpp"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Weights that other processes look at stay where they are until the worker ends, for nobody knows who still does.
+struct SharedWeightsOfWorker {
+  static constexpr std::string_view extension_name = "torch.shared_weights";
+  std::vector<at::Tensor> kept{};
+};
+
+// One optimizer's parameters, where the ranks of the run share memory. Rank 0's weights become everybody's; each rank
+// has one piece of them to update. Two waits around each update keep anybody from reading weights that are half new.
+class SharedWeights {
+ public:
+  // parameters: unique, of prepared models, shareable(). All ranks call it with the same.
+  SharedWeights(Worker& worker, std::vector<at::Tensor> parameters)
+      : worker_(&worker), memory_(worker.host_memory()), parameters_(std::move(parameters)) {
+    refuse_other_owners();
+    share();
+    cut();
+  }
+  SharedWeights(const SharedWeights&) = delete;
+  SharedWeights& operator=(const SharedWeights&) = delete;
+
+  // Whoever uses the model further has it to itself.
+  ~SharedWeights() {
+    const at::NoGradGuard no_grad;
+    try {
+      for (at::Tensor& parameter : parameters_) parameter.set_data(parameter.detach().clone());
+    } catch (...) {  // no memory: the weights stay shared, and nobody updates them any more
+    }
+  }
+
+  [[nodiscard]] static bool shareable(const at::Tensor& parameter) {
+    const at::ScalarType type = parameter.scalar_type();
+    const bool is_known = type == at::ScalarType::Float || type == at::ScalarType::Double ||
+                          type == at::ScalarType::Half || type == at::ScalarType::BFloat16;
+    return is_known && parameter.is_cpu() && parameter.layout() == c10::kStrided && parameter.numel() > 0 &&
+           parameter.is_non_overlapping_and_dense();
+  }
+
+  // By parameter; of some this rank has no part.
+  [[nodiscard]] const std::vector<std::shared_ptr<GradientPiece>>& pieces() const noexcept { return pieces_; }
+  [[nodiscard]] const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
+
+  // Begins an update: from here to end_update() nobody reads the weights. settings: what must be equal on all ranks.
+  void begin_update(std::span<const double> settings) {
+    for (std::size_t index = 0; index < parameters_.size(); ++index) {
+      if (parameters_[index].data_ptr() != addresses_[index]) refuse_replaced(parameters_[index]);
+    }
+    memory_->begin(std::as_bytes(settings), 2, worker_->collective_deadline());
+    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+      const auto record = memory_->record_of(rank);
+      if (record.size() == settings.size_bytes() && std::memcmp(record.data(), settings.data(), record.size()) == 0) {
+        continue;
+      }
+      memory_->step({});
+      throw ConfigError{
+          fmt::format("optimizer.step() on rank {}/{}: the learning rates of rank {} are others than this rank's; one "
+                      "copy of the weights is updated by all ranks, so set them alike everywhere",
+                      worker_->rank(), worker_->world_size(), rank)};
+    }
+  }
+  void end_update() {
+    memory_->step({});
+    // What a backward pass has kept of the old weights is now recognised as outdated, as after any update in place.
+    for (const at::Tensor& parameter : parameters_) torch::autograd::impl::bump_version(parameter);
+  }
+
+ private:
+  void refuse_other_owners() const {
+    for (const at::Tensor& parameter : parameters_) {
+      if (parameter.storage().use_count() <= 1) continue;
+      throw ConfigError{fmt::format(
+          "prepare_optimizer on rank {}/{}: the parameter \"{}\" shares its memory with another tensor, such as a copy "
+          "made by .data() or .detach(), which would not follow when the weights move to shared memory: make it with "
+          ".clone(), or call prepare_optimizer() first",
+          worker_->rank(), worker_->world_size(), name_of(parameter))};
+    }
+  }
+
+  [[noreturn]] void refuse_replaced(const at::Tensor& parameter) const {
+    throw ConfigError{fmt::format(
+        "optimizer.step() on rank {}/{}: the weights of \"{}\" have been replaced since prepare_optimizer() (by "
+        "torch::load(), .to() or set_data()), so the update would not reach them: load weights before "
+        "prepare_optimizer(), or copy them with copy_() on rank 0",
+        worker_->rank(), worker_->world_size(), name_of(parameter))};
+  }
+
+  [[nodiscard]] std::string name_of(const at::Tensor& parameter) const {
+    const GradientSlot* slot = gradient_exchange_of(*worker_)->find(parameter);
+    return slot == nullptr ? "?" : slot->name;
+  }
+
+  // Threads hand over the tensor itself, which then lives as long as its last owner; processes its place.
+  void share() {
+    const at::NoGradGuard no_grad;
+    const int here = 0;
+    const bool sees_all = memory_->place_of(&here) != 0;
+    const std::size_t table_bytes = parameters_.size() * sizeof(std::uint64_t);
+    auto* table = static_cast<std::uint64_t*>(memory_->heap()->allocate(std::max<std::size_t>(table_bytes, 1)));
+    if (table == nullptr) throw Error{"prepare_optimizer: there is no room left in the memory that the ranks share"};
+    for (std::size_t index = 0; index < parameters_.size() && worker_->rank() == 0; ++index) {
+      at::Tensor& parameter = parameters_[index];
+      table[index] = sees_all ? reinterpret_cast<std::uintptr_t>(&parameter) : place_for_all(parameter);
+    }
+    const std::uint64_t place = memory_->place_of(table);
+    memory_->begin(std::as_bytes(std::span{&place, 1}), 2, worker_->collective_deadline());
+    if (worker_->rank() != 0) {
+      std::uint64_t of_rank_0 = 0;
+      std::memcpy(&of_rank_0, memory_->record_of(0).data(), sizeof of_rank_0);
+      const auto* theirs = reinterpret_cast<const std::uint64_t*>(memory_->at(0, of_rank_0));
+      for (std::size_t index = 0; index < parameters_.size(); ++index) {
+        at::Tensor& parameter = parameters_[index];
+        if (sees_all) {
+          parameter.set_data(reinterpret_cast<const at::Tensor*>(theirs[index])->detach());
+        } else {
+          parameter.set_data(at::from_blob(memory_->at(0, theirs[index]), parameter.sizes(), parameter.strides(),
+                                           at::TensorOptions{}.dtype(parameter.scalar_type())));
+        }
+      }
+    }
+    memory_->step({});
+    memory_->heap()->deallocate(table);
+    memory_->heap()->trim();  // of what the private weights have taken
+    for (const at::Tensor& parameter : parameters_) addresses_.push_back(parameter.data_ptr());
+  }
+
+  // Moves a weight of rank 0 to where all see it, if it is not there.
+  [[nodiscard]] std::uint64_t place_for_all(at::Tensor& parameter) {
+    if (memory_->place_of(parameter.data_ptr()) == 0) {
+      const std::size_t size_bytes = static_cast<std::size_t>(parameter.numel()) * parameter.element_size();
+      void* memory = memory_->heap()->allocate(size_bytes);
+      if (memory == nullptr) throw Error{"prepare_optimizer: there is no room left in the memory that the ranks share"};
+      const at::Tensor moved = at::from_blob(memory, parameter.sizes(), parameter.strides(), Heap::give_back,
+                                             at::TensorOptions{}.dtype(parameter.scalar_type()));
+      moved.copy_(parameter.detach());
+      parameter.set_data(moved);
+    }
+    worker_->extension<SharedWeightsOfWorker>().kept.push_back(parameter.detach());
+    return memory_->place_of(parameter.data_ptr());
+  }
+
+  // All parameters one after another, each beginning at a whole cache line, are cut into one part per rank.
+  void cut() {
+    constexpr std::int64_t line = 64;
+    const auto padded = [](std::int64_t count) { return (count + line - 1) / line; };
+    std::int64_t num_lines = 0;
+    for (const at::Tensor& parameter : parameters_) num_lines += padded(parameter.numel());
+    const std::int64_t first = num_lines * worker_->rank() / worker_->world_size() * line;
+    const std::int64_t last = num_lines * (worker_->rank() + 1) / worker_->world_size() * line;
+    std::int64_t at = 0;
+    for (const at::Tensor& parameter : parameters_) {
+      const std::int64_t count = parameter.numel();
+      auto piece = std::make_shared<GradientPiece>();
+      piece->begin = std::clamp<std::int64_t>(first - at, 0, count);
+      piece->end = std::clamp<std::int64_t>(last - at, 0, count);
+      if (!piece->is_empty()) {
+        piece->weights =
+            parameter.detach().as_strided({piece->end - piece->begin}, {1}, parameter.storage_offset() + piece->begin);
+      }
+      gradient_exchange_of(*worker_)->find(parameter)->piece = piece;
+      pieces_.push_back(std::move(piece));
+      at += padded(count) * line;
+    }
+  }
+
+  Worker* worker_;
+  HostMemory* memory_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<const void*> addresses_{};
+  std::vector<std::shared_ptr<GradientPiece>> pieces_{};
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: MIT
+// Optimizers whose work and state are divided among the ranks of a host. Torch room.
+#pragma once
+
+#include "railyard/torch/detail/gradients.hpp"
+#include "railyard/torch/detail/shared_weights.hpp"
+#include "railyard/torch/prepare_model.hpp"
+#include "railyard/torch/tensor.hpp"
+
+#include "railyard/core/error.hpp"
+#include "railyard/train/worker.hpp"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <cmath>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The options of an optimizer that updates each element by itself, so that pieces of a tensor can be updated apart.
+template <class X>
+struct OptionsOf {};
+template <>
+struct OptionsOf<torch::optim::SGD> {
+  using type = torch::optim::SGDOptions;
+};
+template <>
+struct OptionsOf<torch::optim::Adam> {
+  using type = torch::optim::AdamOptions;
+};
+template <>
+struct OptionsOf<torch::optim::AdamW> {
+  using type = torch::optim::AdamWOptions;
+};
+template <>
+struct OptionsOf<torch::optim::Adagrad> {
+  using type = torch::optim::AdagradOptions;
+};
+template <>
+struct OptionsOf<torch::optim::RMSprop> {
+  using type = torch::optim::RMSpropOptions;
+};
+template <class X>
+concept ElementwiseOptimizer = requires {
+  typename OptionsOf<X>::type;
+};
+
+}  // namespace detail
+
+/// Is an optimizer of LibTorch over the weights of prepared models. Where the ranks share memory the weights exist once
+/// for all of them, and each rank keeps the state of its own piece and updates that alone ("ZeRO-1"): after backward()
+/// the .grad of these parameters is undefined, since no rank has all of the mean. Elsewhere it is the optimizer that it
+/// is made of.
+///
+/// Every rank calls the same functions in the same order. Between two calls the weights are only to be read; whoever
+/// must write them does so on rank 0, between two barriers.
+template <detail::ElementwiseOptimizer X>
+class PreparedOptimizer {
+ public:
+  PreparedOptimizer(Worker& worker, const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                    const typename detail::OptionsOf<X>::type& defaults)
+      : worker_(&worker) {
+    std::vector<at::Tensor> shared;
+    std::unordered_set<const void*> seen;
+    std::vector<std::vector<at::Tensor>> unique;  // by group
+    for (const auto& group : groups) {
+      unique.emplace_back();
+      for (const at::Tensor& parameter : group.params()) {
+        // C++ modules list a tied parameter twice, and it would be moved twice.
+        if (seen.insert(parameter.unsafeGetTensorImpl()).second) unique.back().push_back(parameter);
+      }
+    }
+    const bool can_share = detail::gradient_exchange_of(worker)->can_share_weights();
+    for (const auto& group : unique) {
+      for (const at::Tensor& parameter : group) {
+        check(parameter);
+        const bool is_shared = can_share && parameter.requires_grad() && detail::SharedWeights::shareable(parameter);
+        (is_shared ? shared : whole_).push_back(parameter);
+      }
+    }
+    if (!shared.empty()) shared_ = std::make_unique<detail::SharedWeights>(worker, std::move(shared));
+    std::vector<torch::optim::OptimizerParamGroup> own;
+    for (std::size_t index = 0; index < groups.size(); ++index) {
+      auto tensors = own_tensors(unique[index]);
+      own.push_back(groups[index].has_options()
+                        ? torch::optim::OptimizerParamGroup(std::move(tensors), groups[index].options().clone())
+                        : torch::optim::OptimizerParamGroup(std::move(tensors)));
+    }
+    inner_ = std::make_unique<X>(std::move(own), defaults);
+  }
+
+  /// Makes all gradients undefined: also where LibTorch would fill them with zeros, which still move momentum.
+  void zero_grad() {
+    for (auto& group : inner_->param_groups()) {
+      for (at::Tensor& tensor : group.params()) tensor.mutable_grad().reset();
+    }
+    if (shared_ == nullptr) return;
+    for (const at::Tensor& parameter : shared_->parameters()) parameter.mutable_grad().reset();
+  }
+
+  /// Updates the weights. All ranks wait for each other before anybody writes, and until all have written.
+  /// Throws: ConfigError if ranks differ in their learning rates, or if weights have been replaced.
+  void step() {
+    if (shared_ == nullptr) {
+      inner_->step();
+      return;
+    }
+    std::vector<double> rates;
+    for (const auto& group : inner_->param_groups()) rates.push_back(group.options().get_lr());
+    shared_->begin_update(rates);
+    inner_->step();
+    shared_->end_update();
+  }
+
+  /// Scales all gradients so that their common norm is max_norm at most, and returns what it was. A collective.
+  /// Cost: one pass over this rank's pieces and one small all-reduce.
+  double clip_grad_norm_(double max_norm) {
+    const at::NoGradGuard no_grad;
+    double square = 0;
+    const auto add = [&square](const at::Tensor& gradient) {
+      const double norm = gradient.norm().template item<double>();
+      square += norm * norm;
+    };
+    for_each_piece([&](at::Tensor& piece) { add(piece.grad()); });
+    if (shared_ == nullptr || worker_->rank() == 0) for_each_whole([&](at::Tensor& whole) { add(whole.grad()); });
+    if (shared_ != nullptr) worker_->all_reduce(buffer_of_value(square), ReduceOp::sum);
+    const double norm = std::sqrt(square);
+    const double factor = max_norm / (norm + 1e-6);
+    if (factor >= 1) return norm;
+    const auto scale = [factor](at::Tensor& tensor) { tensor.mutable_grad().mul_(factor); };
+    for_each_piece(scale);
+    for_each_whole(scale);
+    return norm;
+  }
+
+  /// Returns the averaged gradients in full, in the order of the parameters; undefined where there is none. A
+  /// collective, and not for every step. Cost: one all-reduce of all of them.
+  [[nodiscard]] std::vector<at::Tensor> full_gradients() const {
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> gradients;
+    for (std::size_t index = 0; shared_ != nullptr && index < shared_->parameters().size(); ++index) {
+      const at::Tensor& parameter = shared_->parameters()[index];
+      const auto& piece = *shared_->pieces()[index];
+      const bool is_here = !piece.is_empty() && piece.weights.grad().defined();
+      at::Tensor full = at::zeros_like(parameter.detach());
+      if (is_here) full.as_strided({piece.end - piece.begin}, {1}, piece.begin).copy_(piece.weights.grad());
+      std::int32_t num_here = is_here ? 1 : 0;
+      worker_->all_reduce(buffer_of_value(num_here), ReduceOp::sum);
+      const at::Tensor flat = full.as_strided({full.numel()}, {1});
+      if (num_here > 0) worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
+      gradients.push_back(num_here > 0 ? full : at::Tensor{});
+    }
+    for (const at::Tensor& parameter : whole_) gradients.push_back(parameter.grad());
+    return gradients;
+  }
+
+  /// The optimizer of this rank's pieces, whose options may be changed, on all ranks alike: by a scheduler, for one.
+  [[nodiscard]] X& inner() noexcept { return *inner_; }
+  /// For torch::optim::StepLR{optimizer, ...} and the like.
+  operator torch::optim::Optimizer&() noexcept { return *inner_; }
+  [[nodiscard]] std::vector<torch::optim::OptimizerParamGroup>& param_groups() noexcept {
+    return inner_->param_groups();
+  }
+  /// Whether the ranks share the weights, and each updates its piece.
+  [[nodiscard]] bool is_sharded() const noexcept { return shared_ != nullptr; }
+
+ private:
+  void check(const at::Tensor& parameter) const {
+    detail::GradientSlot* slot = detail::gradient_exchange_of(*worker_)->find(parameter);
+    if (slot == nullptr) {
+      throw ConfigError{fmt::format(
+          "prepare_optimizer on rank {}/{}: a parameter {} is of no prepared model, so its gradients would not be "
+          "averaged: call prepare_model() first",
+          worker_->rank(), worker_->world_size(), detail::shape_of(parameter))};
+    }
+    if (slot->piece.expired()) return;
+    throw ConfigError{
+        fmt::format("prepare_optimizer on rank {}/{}: the parameter \"{}\" has a prepared optimizer already: let that "
+                    "one end first",
+                    worker_->rank(), worker_->world_size(), slot->name)};
+  }
+
+  [[nodiscard]] std::vector<at::Tensor> own_tensors(const std::vector<at::Tensor>& parameters) const {
+    std::vector<at::Tensor> tensors;
+    for (const at::Tensor& parameter : parameters) {
+      const auto piece = detail::gradient_exchange_of(*worker_)->find(parameter)->piece.lock();
+      if (!piece) {
+        tensors.push_back(parameter);
+      } else if (!piece->is_empty()) {
+        tensors.push_back(piece->weights);
+      }
+    }
+    return tensors;
+  }
+
+  template <class Visit>
+  void for_each_piece(const Visit& visit) {
+    if (shared_ == nullptr) return;
+    for (const auto& piece : shared_->pieces()) {
+      if (!piece->is_empty() && piece->weights.grad().defined()) visit(piece->weights);
+    }
+  }
+  template <class Visit>
+  void for_each_whole(const Visit& visit) {
+    for (at::Tensor& parameter : whole_) {
+      if (parameter.grad().defined()) visit(parameter);
+    }
+  }
+
+  Worker* worker_;
+  std::vector<at::Tensor> whole_{};  // parameters that every rank updates by itself
+  std::unique_ptr<detail::SharedWeights> shared_{};
+  std::unique_ptr<X> inner_{};
+};
+
+/// Makes an optimizer for groups of parameters with options of their own; see below.
+template <class X, class Options>
+[[nodiscard]] auto prepare_optimizer(Worker& worker, const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                                     const Options& defaults) {
+  static_assert(
+      detail::ElementwiseOptimizer<X>,
+      "prepare_optimizer<X>: X must be torch::optim::SGD, Adam, AdamW, Adagrad or RMSprop. LBFGS looks at all "
+      "parameters at once and calls the loss several times in a step, so it cannot be divided among ranks: "
+      "use it as it is, with prepare_model() alone.");
+  if constexpr (detail::ElementwiseOptimizer<X>) return PreparedOptimizer<X>{worker, groups, defaults};
+}
+
+/// Makes an optimizer for a prepared model; see PreparedOptimizer. X is SGD, Adam, AdamW, Adagrad or RMSprop. Every
+/// rank calls it, after prepare_model(), and drops it before the training function ends. Throws: ConfigError if a
+/// parameter is of no prepared model, or shares its memory with another tensor. Example: auto optimizer =
+/// ry::prepare_optimizer<torch::optim::Adam>(worker, net, torch::optim::AdamOptions(1e-3));
+template <class X, class Model, class Options>
+requires(detail::IsModel<Model>)
+    [[nodiscard]] auto prepare_optimizer(Worker& worker, const Model& model, const Options& options) {
+  const std::vector<torch::optim::OptimizerParamGroup> groups{
+      torch::optim::OptimizerParamGroup(detail::module_of(worker, model).parameters())};
+  return prepare_optimizer<X>(worker, groups, options);
+}
+
+/// Scales the gradients of an optimizer so that their common norm is max_norm at most; returns what it was.
+template <detail::ElementwiseOptimizer X>
+double clip_grad_norm_(PreparedOptimizer<X>& optimizer, double max_norm) {
+  return optimizer.clip_grad_norm_(max_norm);
+}
+
+}  // namespace railyard::inline v0_1

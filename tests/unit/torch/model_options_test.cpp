@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MIT
+// What ModelOptions and micro-batches change in the exchange of gradients.
+#include "railyard/torch/model_options.hpp"
+
+#include "railyard/torch/prepare_loader.hpp"
+#include "railyard/torch/prepare_model.hpp"
+
+#include "run.hpp"
+#include "support/catch.hpp"
+
+#include <torch/torch.h>
+
+#include <limits>
+
+namespace ry = railyard;
+using Catch::ContainsSubstring;
+
+namespace {
+
+// With the same weights each time.
+torch::nn::Linear make_net() {
+  torch::manual_seed(11);
+  torch::nn::Linear net(4, 3);
+  net->to(torch::kFloat64);
+  return net;
+}
+
+std::pair<torch::Tensor, torch::Tensor> samples() {
+  const auto data = torch::sin(torch::arange(23 * 4).to(torch::kFloat64) * 0.37).view({23, 4});
+  return {data, torch::arange(23) % 3};
+}
+
+// Trains two epochs and returns the weights. What a batch is given in must not matter.
+torch::Tensor train(ry::Worker& worker, std::size_t micro_batches, const ry::ModelOptions& options = {}) {
+  auto net = ry::prepare_model(worker, make_net, options);
+  auto loader = ry::prepare_loader(worker, samples(),
+                                   {.global_batch_size = 9, .drives_step = true, .micro_batches = micro_batches});
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.3).momentum(0.5));
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    std::size_t num_batches = 0;
+    optimizer.zero_grad();
+    for (const auto& batch : loader) {
+      torch::nn::functional::cross_entropy(net->forward(batch.data), batch.target).backward();
+      ++num_batches;
+      if (!batch.completes_step()) continue;
+      torch::nn::utils::clip_grad_norm_(net->parameters(), 0.5);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    EXPECT(num_batches == loader.num_batches());
+  }
+  return net->weight.detach().clone();
+}
+
+// One step in which rank 1 has a gradient that is no number; returns what is left in .grad, -1 for undefined.
+double step_with_nan(ry::Worker& worker, ry::NonFinite policy) {
+  auto net = ry::prepare_model(worker, make_net, {.non_finite = policy});
+  worker.samples(1);
+  const double factor = worker.rank() == 1 ? std::numeric_limits<double>::quiet_NaN() : 1.0;
+  (net->weight.sum() * factor).backward();
+  return net->weight.grad().defined() ? net->weight.grad().sum().item<double>() : -1;
+}
+
+}  // namespace
+
+TEST_CASE("Micro-batches: a batch given in parts trains as the whole does, on any number of workers (D1, trap 3)") {
+  const auto reference = [](auto& worker) { worker.report({{"sum", train(worker, 1).sum().template item<double>()}}); };
+  const double whole = test::on_both_threads(1, reference).at("sum").number();
+  for (const int workers : {1, 2, 3}) {
+    for (const std::size_t parts : {2U, 4U, 9U}) {
+      test::on_both_threads(workers, [whole, parts](auto& worker) {
+        EXPECT(std::abs(train(worker, parts).sum().template item<double>() - whole) < 1e-10);
+        worker.report({{"done", true}});
+      });
+    }
+  }
+}
+
+TEST_CASE("Micro-batches: all ranks have equal weights, and one without a sample counts nothing") {
+  test::on_both_threads(4, [](auto& worker) {
+    const auto own = train(worker, 4);  // of 9 samples: two for four ranks
+    auto first = own.clone();
+    worker.broadcast(ry::buffer_of(first), 0);
+    EXPECT(torch::equal(own, first));
+    worker.report({{"done", true}});
+  });
+}
+
+TEST_CASE("Micro-batches: those of an epoch that was left early are forgotten") {
+  test::on_both_threads(2, [](auto& worker) {
+    auto net = ry::prepare_model(worker, make_net);
+    auto loader =
+        ry::prepare_loader(worker, samples(), {.global_batch_size = 8, .drives_step = true, .micro_batches = 4});
+    for (const auto& batch : loader) {
+      net->forward(batch.data).sum().backward();
+      break;
+    }
+    net->zero_grad();
+    std::vector<torch::Tensor> gradients;
+    for (const auto& batch : loader) {
+      net->forward(batch.data).mean().backward();
+      if (!batch.completes_step()) continue;
+      gradients.push_back(net->weight.grad().clone());
+      break;
+    }
+    auto plain = make_net();
+    plain->forward(samples().first.slice(0, 0, 8)).mean().backward();
+    EXPECT(torch::allclose(gradients.at(0), plain->weight.grad()));
+    worker.report({{"done", true}});
+  });
+}
+
+TEST_CASE("Micro-batches: two passes in one of them are refused, and so is a batch in no part") {
+  CHECK_THAT(test::error_of(2,
+                            [](auto& worker) {
+                              auto net = ry::prepare_model(worker, make_net);
+                              worker.samples(1, false);
+                              net->weight.sum().backward();
+                              worker.samples(1);
+                              net->weight.sum().backward();
+                              net->weight.sum().backward();
+                            }),
+             ContainsSubstring("was called twice in step 1"));
+  CHECK_THAT(test::error_of(1,
+                            [](auto& worker) {
+                              static_cast<void>(
+                                  ry::prepare_loader(worker, samples(), {.global_batch_size = 8, .micro_batches = 0}));
+                            }),
+             ContainsSubstring("micro_batches is 0"));
+}
+
+TEST_CASE("ModelOptions: a NaN on one rank leaves the step out on all ranks, ends it, or stays (D10, trap 9)") {
+  test::on_both_threads(2, [](auto& worker) {
+    EXPECT(step_with_nan(worker, ry::NonFinite::skip) == -1);
+    worker.report({{"done", true}});
+  });
+  test::on_both_threads(2, [](auto& worker) {
+    EXPECT(std::isnan(step_with_nan(worker, ry::NonFinite::allow)));
+    worker.report({{"done", true}});
+  });
+  const auto error = test::error_of(2, [](auto& worker) { step_with_nan(worker, ry::NonFinite::stop); });
+  CHECK_THAT(error, ContainsSubstring("step 1: the gradient of \"weight\", averaged over all ranks, is not finite"));
+  test::on_both_threads(1, [](auto& worker) {
+    auto net = ry::prepare_model(worker, make_net);
+    worker.samples(1);
+    (net->weight.sum() * std::numeric_limits<double>::infinity()).backward();
+    EXPECT(!net->weight.grad().defined());
+    worker.report({{"done", true}});
+  });
+}
+
+TEST_CASE("prepare_model: a rank that leaves out a backward pass is named with its step (A10, trap 17)") {
+  const auto error = test::error_of(2, [](auto& worker) {
+    auto net = ry::prepare_model(worker, make_net);
+    for (int step = 0; step < 3; ++step) {
+      worker.samples(1);
+      if (step == 1 && worker.rank() == 1) continue;
+      net->weight.sum().backward();
+    }
+  });
+  CHECK_THAT(error, ContainsSubstring("rank 1 is in backward pass 1 of its step 3, rank 0 in pass 1 of its step 2"));
+}
+
+TEST_CASE("ModelOptions: gradients are averaged as well without the pool, which leaves them where they are") {
+  test::on_processes(2, [](auto& worker) {
+    const auto with_pool = train(worker, 1);
+    worker.report({{"sum", with_pool.sum().template item<double>()}});
+  });
+  const auto sum = [](bool memory_pool) {
+    return test::on_processes(2, [memory_pool](auto& worker) {
+      worker.report({{"sum", train(worker, 1, {.memory_pool = memory_pool}).sum().template item<double>()}});
+    });
+  };
+  CHECK(sum(false).at("sum").number() == sum(true).at("sum").number());
+}
+
+TEST_CASE("ModelOptions: a hook sums the gradients instead") {
+  test::on_both_threads(2, [](auto& worker) {
+    const auto exact = train(worker, 1);
+    const auto hooked = train(worker, 1, {.comm_hook = ry::ExactHook{}});
+    EXPECT(torch::allclose(exact, hooked, 1e-12, 1e-12));
+    const auto rounded = train(worker, 1, {.comm_hook = ry::Bf16Hook{}});
+    EXPECT(torch::allclose(exact, rounded, 0, 0.05));
+    EXPECT(!torch::allclose(exact, rounded, 1e-9, 1e-9));
+    worker.report({{"done", true}});
+  });
+}
+
+TEST_CASE("ModelOptions: buffers are left alone, rank 0's, or their mean") {
+  for (const auto policy : {ry::BufferSync::leave, ry::BufferSync::broadcast, ry::BufferSync::average}) {
+    test::on_both_threads(2, [policy](auto& worker) {
+      auto net = ry::prepare_model(
+          worker, [] { return torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(2).momentum(1.0)); },
+          {.buffers = policy});
+      worker.samples(4);
+      net->forward(torch::rand({4, 2}) + 10.0 * worker.rank()).sum().backward();
+      const double mean = net->running_mean.mean().template item<double>();
+      const double low = policy == ry::BufferSync::average ? 5
+                         : policy == ry::BufferSync::leave ? 10 * worker.rank()
+                                                           : 0;
+      EXPECT(mean > low && mean < low + 1);
+      worker.report({{"done", true}});
+    });
+  }
+}

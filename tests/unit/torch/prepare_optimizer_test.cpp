@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: MIT
+#include "railyard/torch/prepare_optimizer.hpp"
+
+#include "run.hpp"
+#include "support/catch.hpp"
+
+#include "railyard/torch/prepare_model.hpp"
+
+#include <torch/nn.h>
+#include <torch/optim.h>
+#include <torch/serialize.h>
+
+#include <filesystem>
+#include <limits>
+
+namespace ry = railyard;
+
+namespace {
+
+torch::nn::Sequential make_net(torch::Dtype dtype = torch::kFloat64) {
+  torch::nn::Sequential net(torch::nn::Linear(8, 13), torch::nn::Tanh(), torch::nn::Linear(13, 3));
+  net->to(dtype);
+  return net;
+}
+
+torch::Tensor batch_of(int step, int rows) {
+  const auto numbers = torch::arange(step * 100, step * 100 + rows * 8, torch::kFloat64).reshape({rows, 8});
+  return (numbers * 0.37).sin();
+}
+
+// This rank's rows of a batch of 12 in parts that differ in size.
+torch::Tensor own_rows(const torch::Tensor& batch, int rank, int size) {
+  const std::int64_t begin = rank == 0 ? 0 : 12 * rank / size - 1;
+  const std::int64_t end = rank + 1 == size ? 12 : 12 * (rank + 1) / size - 1;
+  return batch.slice(0, begin, end);
+}
+
+// The sum of all weights times their numbers, which no two trainings have in common by chance.
+double fingerprint(const std::vector<torch::Tensor>& parameters) {
+  double sum = 0;
+  for (const auto& parameter : parameters) {
+    const auto flat = parameter.detach().to(torch::kFloat64).reshape({-1});
+    sum += (flat * torch::arange(1, flat.numel() + 1, torch::kFloat64)).sum().item<double>();
+  }
+  return sum;
+}
+
+template <class X, class Options>
+double trained_alone(const Options& options, double max_norm, torch::Dtype dtype) {
+  torch::manual_seed(3);
+  auto net = make_net(dtype);
+  X optimizer(net->parameters(), options);
+  for (int step = 0; step < 8; ++step) {
+    optimizer.zero_grad();
+    net->forward(batch_of(step, 12).to(dtype)).pow(2).mean().backward();
+    if (max_norm > 0) torch::nn::utils::clip_grad_norm_(net->parameters(), max_norm);
+    optimizer.step();
+  }
+  return fingerprint(net->parameters());
+}
+
+template <class X, class Options>
+auto train_together(const Options& options, double max_norm, torch::Dtype dtype) {
+  return [options, max_norm, dtype](auto& worker) {
+    auto net = ry::prepare_model(worker, [dtype] { return make_net(dtype); });
+    auto optimizer = ry::prepare_optimizer<X>(worker, net, options);
+    for (int step = 0; step < 8; ++step) {
+      optimizer.zero_grad();
+      const auto rows = own_rows(batch_of(step, 12), worker.rank(), worker.world_size()).to(dtype);
+      worker.samples(static_cast<std::uint64_t>(rows.size(0)));
+      net->forward(rows).pow(2).mean().backward();
+      if (max_norm > 0) ry::clip_grad_norm_(optimizer, max_norm);
+      optimizer.step();
+    }
+    worker.report({{"fingerprint", fingerprint(net->parameters())}, {"is_sharded", optimizer.is_sharded()}});
+  };
+}
+
+template <class X, class Options>
+void compare(const Options& options, double max_norm = 0, torch::Dtype dtype = torch::kFloat64, double bound = 1e-10) {
+  const double alone = trained_alone<X>(options, max_norm, dtype);
+  for (const int workers : {1, 2, 3}) {
+    const auto metrics = test::on_threads(workers, train_together<X>(options, max_norm, dtype));
+    INFO(workers << " workers");
+    CHECK(std::abs(metrics.at("fingerprint").number() / alone - 1) < bound);
+    CHECK(metrics.at("is_sharded").template as<bool>() == (workers > 1));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("prepare_optimizer: every optimizer trains as it does alone on the global batch") {
+  compare<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(1e-3));
+  compare<torch::optim::SGD>(torch::optim::SGDOptions(0.1), 0, torch::kFloat32, 1e-5);
+  compare<torch::optim::Adam>(torch::optim::AdamOptions(0.02).weight_decay(1e-3));
+  compare<torch::optim::AdamW>(torch::optim::AdamWOptions(0.02));
+  compare<torch::optim::Adagrad>(torch::optim::AdagradOptions(0.05));
+  compare<torch::optim::RMSprop>(torch::optim::RMSpropOptions(0.01).momentum(0.5));
+}
+
+TEST_CASE("prepare_optimizer: one norm is clipped, that of the whole averaged gradient (trap 19)") {
+  compare<torch::optim::SGD>(torch::optim::SGDOptions(0.1), 0.01);
+}
+
+TEST_CASE("prepare_optimizer: processes train to the same weights as threads do") {
+  const torch::optim::AdamOptions options(0.02);
+  const auto train = train_together<torch::optim::Adam>(options, 0.1, torch::kFloat64);
+  const auto processes = test::on_processes(2, train);
+  CHECK(processes.at("fingerprint").number() == test::on_threads(2, train).at("fingerprint").number());
+  CHECK(processes.at("is_sharded").as<bool>());
+}
+
+TEST_CASE("prepare_optimizer: the weights exist once, and .grad is undefined after backward (trap 19)") {
+  const auto metrics = test::on_processes(2, [](auto& worker) {
+    auto net = ry::prepare_model(worker, [] { return make_net(); });
+    auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(worker, net, torch::optim::SGDOptions(0.1));
+    ry::HostMemory& memory = *worker.host_memory();
+    const auto parameters = net->parameters();
+    EXPECT((memory.place_of(parameters[0].data_ptr()) != 0) == (worker.rank() == 0));
+    worker.samples(1);
+    net->forward(batch_of(worker.rank(), 2)).pow(2).mean().backward();
+    for (const auto& parameter : parameters) EXPECT(!parameter.grad().defined());
+    const auto full = optimizer.full_gradients();
+    EXPECT(full.size() == parameters.size());
+    for (std::size_t i = 0; i < full.size(); ++i) EXPECT(full[i].sizes() == parameters[i].sizes());
+    const auto before = parameters[0].detach().clone();
+    optimizer.step();
+    EXPECT(torch::allclose(parameters[0].detach(), before - 0.1 * full[0]));
+    worker.report({{"done", true}});
+  });
+  CHECK(metrics.at("done").as<bool>());
+}
+
+TEST_CASE("prepare_optimizer: a parameter that nobody uses keeps its value and its state (trap 10)") {
+  test::on_both_threads(2, [](auto& worker) {
+    auto net = ry::prepare_model(worker, [] { return make_net(); });
+    const auto parameters = net->parameters();
+    auto optimizer = ry::prepare_optimizer<torch::optim::AdamW>(worker, net, torch::optim::AdamWOptions(0.1));
+    const auto before = parameters[2].detach().clone();
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      worker.samples(1);
+      parameters[0].sum().backward();
+      optimizer.step();
+    }
+    EXPECT(torch::equal(parameters[2].detach(), before));
+    worker.report({{"done", true}});
+  });
+}
+
+TEST_CASE("prepare_optimizer: several backward passes of a step add up, and micro-batches as well") {
+  for (const bool in_passes : {true, false}) {
+    test::on_both_threads(2, [in_passes](auto& worker) {
+      auto net = ry::prepare_model(worker, [] { return make_net(); });
+      auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(worker, net, torch::optim::SGDOptions(0.5));
+      const auto parameters = net->parameters();
+      const auto before = parameters[0].detach().clone();
+      worker.samples(1, in_passes);
+      (parameters[0].sum() * (worker.rank() + 1)).backward();
+      if (!in_passes) worker.samples(3);
+      (parameters[0].sum() * 4).backward();
+      optimizer.step();
+      // Passes: the mean of 1 and 2, and 4. Micro-batches: 1 and 2 once each, 4 six times.
+      const double gradient = in_passes ? 5.5 : (1 + 2 + 6 * 4) / 8.0;
+      EXPECT(torch::allclose(parameters[0].detach(), before - 0.5 * gradient));
+      worker.report({{"done", true}});
+    });
+  }
+}
+
+TEST_CASE("prepare_optimizer: a gradient that is not finite on one rank leaves the step out on all (D)") {
+  test::on_both_threads(2, [](auto& worker) {
+    auto net = ry::prepare_model(worker, [] { return make_net(); });
+    auto optimizer = ry::prepare_optimizer<torch::optim::Adam>(worker, net, torch::optim::AdamOptions(0.5));
+    const auto parameters = net->parameters();
+    const auto before = parameters[0].detach().clone();
+    worker.samples(1);
+    const double factor = worker.rank() == 1 ? std::numeric_limits<double>::quiet_NaN() : 1.0;
+    (parameters[0].sum() * factor).backward();
+    optimizer.step();
+    EXPECT(torch::equal(parameters[0].detach(), before));
+    worker.report({{"done", true}});
+  });
+}
+
+TEST_CASE("prepare_optimizer: groups keep their options, and a scheduler reaches them") {
+  const auto groups_of = [](const std::vector<torch::Tensor>& parameters) {
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(std::vector<torch::Tensor>{parameters[0], parameters[1]},
+                        std::make_unique<torch::optim::SGDOptions>(1.0));
+    groups.emplace_back(std::vector<torch::Tensor>{parameters[2], parameters[3]},
+                        std::make_unique<torch::optim::SGDOptions>(0.25));
+    return groups;
+  };
+  const auto train = [](const auto& parameters, auto& optimizer, const auto& begin) {
+    torch::optim::StepLR scheduler(optimizer, 1, 0.5);
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      begin();
+      (parameters[0].sum() + parameters[2].sum()).backward();
+      optimizer.step();
+      scheduler.step();
+    }
+  };
+  test::on_both_threads(2, [&](auto& worker) {
+    auto net = ry::prepare_model(worker, [] { return make_net(); });
+    std::vector<torch::Tensor> plain;
+    for (const auto& parameter : net->parameters()) plain.push_back(parameter.detach().clone().set_requires_grad(true));
+    torch::optim::SGD plain_optimizer(groups_of(plain), torch::optim::SGDOptions(9.0));
+    train(plain, plain_optimizer, [] {});
+    const auto parameters = net->parameters();
+    auto optimizer =
+        ry::prepare_optimizer<torch::optim::SGD>(worker, groups_of(parameters), torch::optim::SGDOptions(9.0));
+    train(parameters, optimizer, [&worker] { worker.samples(1); });
+    for (std::size_t i = 0; i < plain.size(); ++i) EXPECT(torch::allclose(parameters[i], plain[i]));
+    worker.report({{"done", true}});
+  });
+}
+
+TEST_CASE("prepare_optimizer: a backward pass over weights that have been updated since is refused (trap 6)") {
+  test::on_threads(2, [](auto& worker) {
+    auto net = ry::prepare_model(worker, [] { return make_net(); });
+    auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(worker, net, torch::optim::SGDOptions(0.1));
+    worker.samples(1);
+    net->forward(batch_of(0, 2)).pow(2).mean().backward();
+    const auto loss = net->forward(batch_of(0, 2)).pow(2).mean();
+    optimizer.step();
+    bool was_refused = false;
+    try {
+      loss.backward();
+    } catch (const c10::Error& error) {
+      was_refused = std::string{error.what()}.find("inplace") != std::string::npos;
+    }
+    EXPECT(was_refused);
+    worker.report({{"done", true}});
+  });
+}
+
+TEST_CASE("prepare_optimizer: what would go wrong without a word is refused") {
+  using Catch::ContainsSubstring;
+  using SGD = torch::optim::SGD;
+  const torch::optim::SGDOptions options(0.1);
+  CHECK_THAT(test::error_of(2,
+                            [&](auto& worker) {
+                              auto net = make_net();
+                              static_cast<void>(ry::prepare_optimizer<SGD>(worker, net, options));
+                            }),
+             ContainsSubstring("is of no prepared model"));
+  CHECK_THAT(test::error_of(2,
+                            [&](auto& worker) {
+                              auto net = ry::prepare_model(worker, [] { return make_net(); });
+                              const auto first = ry::prepare_optimizer<SGD>(worker, net, options);
+                              static_cast<void>(ry::prepare_optimizer<SGD>(worker, net, options));
+                              if (!first.is_sharded()) throw ry::ConfigError{"has a prepared optimizer already"};
+                            }),
+             ContainsSubstring("has a prepared optimizer already"));
+  const auto shared_error = [](auto function) {
+    return test::try_run<ry::SharedMemory, ry::Threads>(2, std::move(function)).error();
+  };
+  CHECK_THAT(shared_error([&](auto& worker) {
+               auto net = ry::prepare_model(worker, [] { return make_net(); });
+               const auto average = net->parameters()[1].detach();
+               static_cast<void>(ry::prepare_optimizer<SGD>(worker, net, options));
+             }),
+             ContainsSubstring("\"0.bias\" shares its memory with another tensor"));
+  CHECK_THAT(shared_error([&](auto& worker) {
+               auto net = ry::prepare_model(worker, [] { return make_net(); });
+               auto optimizer = ry::prepare_optimizer<SGD>(worker, net, options);
+               if (worker.rank() == 1) optimizer.param_groups()[0].options().set_lr(0.2);
+               optimizer.step();
+             }),
+             ContainsSubstring("the learning rates of rank"));
+  CHECK_THAT(shared_error([&](auto& worker) {
+               auto net = ry::prepare_model(worker, [] { return make_net(); });
+               std::stringstream file;
+               torch::save(net, file);
+               auto optimizer = ry::prepare_optimizer<SGD>(worker, net, options);
+               torch::load(net, file);
+               optimizer.step();
+             }),
+             ContainsSubstring("have been replaced since prepare_optimizer()"));
+}
+
+TEST_CASE("prepare_optimizer: after the optimizer each rank has the weights to itself") {
+  test::on_threads(2, [](auto& worker) {
+    auto net = ry::prepare_model(worker, [] { return make_net(); });
+    { const auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(worker, net, torch::optim::SGDOptions(0.1)); }
+    worker.barrier();
+    const torch::NoGradGuard no_grad;
+    net->parameters()[0].fill_(worker.rank());
+    worker.barrier();
+    EXPECT(net->parameters()[0].mean().template item<double>() == worker.rank());
+    worker.report({{"done", true}});
+  });
+}
