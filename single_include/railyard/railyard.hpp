@@ -294,6 +294,20 @@ requires Element<std::ranges::range_value_t<Range>>
   }
 }
 
+/// Refuses every other range, and says why.
+template <std::ranges::range Range>
+requires(!std::ranges::contiguous_range<Range> || !Element<std::ranges::range_value_t<Range>>)
+    [[nodiscard]] constexpr Buffer buffer_of(Range&& /*range*/) noexcept {
+  static_assert(Element<std::ranges::range_value_t<Range>>,
+                "buffer_of: no collective knows elements of this type. They may be float, double, bool, std::int8_t, "
+                "std::uint8_t, std::int32_t, std::int64_t, Float16 or BFloat16: convert the values to one of these");
+  static_assert(
+      std::ranges::contiguous_range<Range> || !Element<std::ranges::range_value_t<Range>>,
+      "buffer_of: the elements of this range do not lie one beside the other in memory (std::vector<bool> "
+      "packs them, std::list scatters them): copy them to a std::vector, of std::uint8_t in the place of bool");
+  return {};
+}
+
 /// Views one value on the CPU.
 template <Element T>
 [[nodiscard]] constexpr Buffer buffer_of_value(T& value) noexcept {
@@ -302,14 +316,111 @@ template <Element T>
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/compose.hpp
+// Makes messages out of a pattern and values, at a fraction of what fmt::format costs to compile. Core room.
+
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is one value of a message, as fmt takes it. Lives as long as what it was made from.
+class Piece {
+ public:
+  using Argument = fmt::basic_format_arg<fmt::format_context>;
+
+  Piece(bool value) noexcept : Piece(std::string_view{value ? "true" : "false"}) {}
+  Piece(int value) noexcept : Piece(static_cast<long long>(value)) {}
+  Piece(long value) noexcept : Piece(static_cast<long long>(value)) {}
+  Piece(long long value) noexcept : argument_(pack(value)) {}
+  Piece(unsigned value) noexcept : Piece(static_cast<unsigned long long>(value)) {}
+  Piece(unsigned long value) noexcept : Piece(static_cast<unsigned long long>(value)) {}
+  Piece(unsigned long long value) noexcept : argument_(pack(value)) {}
+  Piece(double value) noexcept : argument_(pack(value)) {}
+  Piece(const char* value) noexcept : Piece(std::string_view{value}) {}
+  Piece(const std::string& value) noexcept : Piece(std::string_view{value}) {}
+  Piece(std::string_view value) noexcept : argument_(pack(value)) {}
+  Piece(char value) = delete;         // would be taken for a number
+  Piece(float value) = delete;        // would be shown with a double's digits
+  Piece(const void* value) = delete;  // would be taken for a bool
+
+  [[nodiscard]] const Argument& argument() const noexcept { return argument_; }
+
+ private:
+  template <class T>
+  static Argument pack(const T& value) noexcept {
+    const auto packed = fmt::make_format_args(value);
+    return fmt::format_args{packed}.get(0);
+  }
+
+  Argument argument_;
+};
+
+inline constexpr std::size_t max_pieces = 12;
+
+/// Is a pattern of fmt with num_pieces fields, which is checked at compile time.
+template <std::size_t num_pieces>
+requires(num_pieces <= max_pieces) class Pattern {
+ public:
+  consteval Pattern(const char* text) : text_(text) {
+    std::size_t num_fields = 0;
+    for (const char* at = text; *at != '\0'; ++at) {
+      if (*at != '{' && *at != '}') continue;
+      if (at[0] == at[1]) {
+        ++at;
+        continue;
+      }
+      if (*at == '}') throw "a } alone: write }}";
+      while (*at != '}') {
+        if (*at++ == '\0') throw "a { alone: write {{";
+      }
+      ++num_fields;
+    }
+    if (num_fields != num_pieces) throw "there must be as many fields as values";
+  }
+  [[nodiscard]] std::string_view text() const noexcept { return text_; }
+
+ private:
+  const char* text_;
+};
+
+[[nodiscard]] inline std::string compose_pieces(std::string_view pattern, std::initializer_list<Piece> pieces) {
+  Piece::Argument arguments[max_pieces];
+  int count = 0;
+  for (const Piece& piece : pieces) arguments[count++] = piece.argument();
+  return fmt::vformat(pattern, fmt::format_args{arguments, count});
+}
+
+/// Does what fmt::format does, for numbers and text. fmt checks and packs anew for each list of types, which took a
+/// quarter of the time that railyard.hpp needs to compile; here one function that is no template does all of it.
+template <class... Values>
+[[nodiscard]] std::string compose(Pattern<sizeof...(Values)> pattern, const Values&... values) {
+  return compose_pieces(pattern.text(), {Piece(values)...});
+}
+
+/// Returns the values one after the other, with the separator between them.
+template <class Value>
+[[nodiscard]] std::string joined(const std::vector<Value>& values, std::string_view separator) {
+  std::string all;
+  for (const Value& value : values) {
+    if (&value != &values.front()) all += separator;
+    all += compose("{}", value);
+  }
+  return all;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/core/deadline.hpp
 // A point in time after which a wait gives up. Core room.
 
 #include <algorithm>
 #include <chrono>
-#include <string>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 
@@ -346,9 +457,9 @@ class Deadline {
     using namespace std::chrono_literals;
     if (is_never()) return "unlimited time";
     const auto in_ms = std::chrono::duration_cast<std::chrono::milliseconds>(budget_);
-    if (in_ms % 1s == 0ms) return fmt::format("{} s", in_ms / 1s);
-    return in_ms > 10s ? fmt::format("{:.1f} s", static_cast<double>(in_ms.count()) / 1000.0)
-                       : fmt::format("{} ms", in_ms.count());
+    if (in_ms % 1s == 0ms) return detail::compose("{} s", in_ms / 1s);
+    return in_ms > 10s ? detail::compose("{:.1f} s", static_cast<double>(in_ms.count()) / 1000.0)
+                       : detail::compose("{} ms", in_ms.count());
   }
 
  private:
@@ -556,7 +667,6 @@ concept Backend =
 
 #include <stdexcept>
 #include <utility>
-#include <vector>
 
 namespace railyard::inline v0_1 {
 
@@ -615,7 +725,6 @@ class WorkerError : public Error {
 // ---- railyard/core/value.hpp
 // Single values by name: what metrics and saved states are made of. Core room.
 
-#include <initializer_list>
 #include <limits>
 #include <variant>
 
@@ -642,7 +751,7 @@ class Value {
   [[nodiscard]] const T& as() const {
     if (const T* value = std::get_if<T>(&value_)) return *value;
     static constexpr const char* kinds[] = {"a truth value", "an integer", "a number", "text"};
-    throw Error{fmt::format("a value was read as another type than it has: it holds {}", kinds[value_.index()])};
+    throw Error{detail::compose("a value was read as another type than it has: it holds {}", kinds[value_.index()])};
   }
 
   /// Returns it as a number, whatever arithmetic type it was made from. Throws: Error if it is text.
@@ -714,7 +823,7 @@ class NamedValues {
     if (const Value* value = find(name)) return *value;
     std::string names;
     for (const Entry& entry : entries_) names += (names.empty() ? "" : ", ") + entry.first;
-    throw Error{fmt::format("there is no value named \"{}\"; there are: {}", name, names.empty() ? "none" : names)};
+    throw Error{detail::compose("there is no value named \"{}\"; there are: {}", name, names.empty() ? "none" : names)};
   }
 
   [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
@@ -807,6 +916,389 @@ concept Callback = std::move_constructible<C> &&
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/heap.hpp
+// Gives out blocks of one range of memory, such as one that several processes map. Core room.
+
+#include <atomic>
+#include <mutex>
+#include <new>
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace railyard::inline v0_1 {
+
+/// Says what a pool of memory holds. In bytes, or counted since it was made.
+struct HeapStatistics {
+  std::size_t in_use = 0;  ///< in blocks that have been given out
+  std::size_t peak = 0;    ///< the most that ever was in use
+  std::size_t held = 0;    ///< in use, or kept for the next block instead of going back to the system
+  std::uint64_t allocations = 0;
+  std::uint64_t exhausted = 0;  ///< requests for which there was no room
+};
+
+namespace detail {
+
+/// Is held for some dozen instructions, also by threads that are more than the cores.
+class SpinLock {
+ public:
+  void lock() noexcept {
+    for (int spin = 0; is_taken_.exchange(true, std::memory_order_acquire); ++spin) {
+      if (spin >= 64) ::sched_yield();
+    }
+  }
+  void unlock() noexcept { is_taken_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> is_taken_{false};
+};
+
+/// Knows whether this is the process that made it, or a copy in a child that was forked later. Asking costs one load.
+class HomeMark {
+ public:
+  HomeMark() noexcept
+      : page_(::mmap(nullptr, size_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    if (page_ == MAP_FAILED) return;
+    if (::madvise(page_, size_bytes(), MADV_WIPEONFORK) == 0) {
+      ::new (page_) unsigned char{1};
+    } else {  // a kernel before 4.14, or none: nothing is known
+      ::munmap(page_, size_bytes());
+      page_ = MAP_FAILED;
+    }
+  }
+  HomeMark(const HomeMark&) = delete;
+  HomeMark& operator=(const HomeMark&) = delete;
+  ~HomeMark() {
+    if (page_ != MAP_FAILED) ::munmap(page_, size_bytes());
+  }
+
+  [[nodiscard]] bool is_home() const noexcept {
+    return page_ == MAP_FAILED || *static_cast<const unsigned char*>(page_) != 0;
+  }
+
+ private:
+  [[nodiscard]] static std::size_t size_bytes() noexcept { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
+
+  void* page_;
+};
+
+/// Gives out blocks of one range of memory, aligned to 64 bytes. Free neighbours are joined at once; a request takes
+/// the block that was freed last among those of its size, or else one of the smallest that fit ("two-level segregated
+/// fit", Masmano et al. 2004). Pages become real as they are used for the first time.
+/// Any thread may give a block back, also after the owner has let go of the heap, which lives as long as its last
+/// block. In a child that was forked later it gives out nothing and takes nothing back: the memory may be shared with
+/// the process that it belongs to. Cost: some ten nanoseconds.
+class Heap : public std::enable_shared_from_this<Heap> {
+ public:
+  static constexpr std::size_t alignment = 64;
+
+  /// base: aligned to 64 bytes. keeps_mapping: whatever must live as long as the range is used. is_shared: other
+  /// processes map it, too. max_cached: above so many free bytes the pages of large free blocks go back to the system.
+  Heap(std::byte* base, std::size_t size, std::shared_ptr<const void> keeps_mapping, bool is_shared,
+       std::size_t max_cached = ~std::size_t{0})
+      : keeps_mapping_(std::move(keeps_mapping)),
+        begin_(base),
+        end_(base + size / alignment * alignment),
+        touched_(base),
+        max_cached_(max_cached),
+        is_shared_(is_shared) {
+    ::madvise(page_up(begin_), static_cast<std::size_t>(page_down(end_) - page_up(begin_)), MADV_HUGEPAGE);
+    auto* all = ::new (begin_) Block{};
+    all->heap = this;
+    all->size = static_cast<std::size_t>(end_ - begin_) - sizeof(Block);
+    insert(*all);
+  }
+  Heap(const Heap&) = delete;
+  Heap& operator=(const Heap&) = delete;
+  ~Heap() = default;
+
+  /// Returns a block of at least size_bytes, or nullptr if there is no room, or nothing was asked for.
+  [[nodiscard]] void* allocate(std::size_t size_bytes) noexcept {
+    if (size_bytes == 0 || !home_.is_home()) return nullptr;
+    const bool fits = size_bytes <= static_cast<std::size_t>(end_ - begin_);
+    const std::size_t size = (size_bytes + alignment - 1) / alignment * alignment;
+    const std::lock_guard lock{lock_};
+    Block* block = fits ? find(size) : nullptr;
+    if (block == nullptr) {
+      ++statistics_.exhausted;
+      return nullptr;
+    }
+    remove(*block);
+    split(*block, size);
+    block->is_free = false;
+    touched_ = std::max(touched_, end_of(*block));
+    ++statistics_.allocations;
+    statistics_.in_use += block->size;
+    statistics_.peak = std::max(statistics_.peak, statistics_.in_use);
+    if (num_blocks_++ == 0) self_ = weak_from_this().lock();
+    return block->payload();
+  }
+
+  /// Gives a block of this heap back. nullptr is none.
+  void deallocate(void* memory) noexcept {
+    if (memory != nullptr) give_back(memory);
+  }
+  /// Gives a block back to the heap that it came from.
+  static void give_back(void* memory) noexcept {
+    Block& block = *std::launder(reinterpret_cast<Block*>(static_cast<std::byte*>(memory) - sizeof(Block)));
+    block.heap->take_back(block);
+  }
+
+  [[nodiscard]] std::byte* begin() const noexcept { return begin_; }
+  [[nodiscard]] std::byte* end() const noexcept { return end_; }
+
+  /// Keeps an object for as long as the heap lives.
+  void keep(std::shared_ptr<const void> object) {
+    const std::lock_guard lock{lock_};
+    kept_.push_back(std::move(object));
+  }
+
+  [[nodiscard]] bool contains(const void* memory) const noexcept { return memory >= begin_ && memory < end_; }
+
+  /// Gives the pages of free blocks back to the system.
+  void trim() noexcept {
+    if (!home_.is_home()) return;
+    const std::lock_guard lock{lock_};
+    release_pages();
+  }
+
+  /// All zero in a forked child, where the lock may be held by a thread that is not there.
+  [[nodiscard]] HeapStatistics statistics() const noexcept {
+    if (!home_.is_home()) return {};
+    const std::lock_guard lock{lock_};
+    HeapStatistics statistics = statistics_;
+    statistics.held = statistics.in_use + cached();
+    return statistics;
+  }
+
+ private:
+  static constexpr unsigned steps_log2 = 3;  // sizes of one list differ by an eighth at most
+  static constexpr unsigned steps = 1U << steps_log2;
+  static constexpr unsigned levels = 48;
+  static constexpr std::size_t smallest_worth_releasing = std::size_t{128} << 10U;
+
+  // Lies before the payload of every block. Free ones have their links in the payload.
+  struct Block {
+    Heap* heap = nullptr;
+    std::size_t size = 0;       // of the payload
+    Block* previous = nullptr;  // in memory
+    bool is_free = true;
+    bool is_clean = true;  // free, and its pages are not there
+    std::array<std::byte, 38> padding{};
+
+    [[nodiscard]] std::byte* payload() noexcept { return reinterpret_cast<std::byte*>(this) + sizeof(Block); }
+  };
+  static_assert(sizeof(Block) == alignment);
+  struct Links {
+    Block* next = nullptr;
+    Block* previous = nullptr;
+  };
+
+  [[nodiscard]] static Links& links(Block& block) noexcept {
+    return *std::launder(reinterpret_cast<Links*>(block.payload()));
+  }
+  [[nodiscard]] static std::byte* end_of(Block& block) noexcept { return block.payload() + block.size; }
+  [[nodiscard]] Block* next_of(Block& block) const noexcept {
+    std::byte* next = end_of(block);
+    return next < end_ ? std::launder(reinterpret_cast<Block*>(next)) : nullptr;
+  }
+  [[nodiscard]] static std::byte* page_up(std::byte* at) noexcept {
+    return at + (4096U - reinterpret_cast<std::uintptr_t>(at) % 4096U) % 4096U;
+  }
+  [[nodiscard]] static std::byte* page_down(std::byte* at) noexcept {
+    return at - reinterpret_cast<std::uintptr_t>(at) % 4096U;
+  }
+
+  // The list for blocks of a size: level is its highest bit, step the three below.
+  struct Place {
+    unsigned level = 0;
+    unsigned step = 0;
+  };
+  [[nodiscard]] static Place place_of(std::size_t size) noexcept {
+    const auto level = static_cast<unsigned>(std::bit_width(size)) - 1;
+    return {level, static_cast<unsigned>(size >> (level - steps_log2)) % steps};
+  }
+
+  void insert(Block& block) noexcept {
+    const Place place = place_of(block.size);
+    Block*& head = heads_[place.level][place.step];
+    ::new (block.payload()) Links{.next = head, .previous = nullptr};
+    if (head != nullptr) links(*head).previous = &block;
+    head = &block;
+    block.is_free = true;
+    level_bits_ |= std::uint64_t{1} << place.level;
+    step_bits_[place.level] = static_cast<std::uint8_t>(step_bits_[place.level] | 1U << place.step);
+    if (block.is_clean) clean_ += clean_bytes(block);
+  }
+
+  void remove(Block& block) noexcept {
+    if (block.is_clean) clean_ -= clean_bytes(block);
+    const Place place = place_of(block.size);
+    const Links old = links(block);
+    if (old.next != nullptr) links(*old.next).previous = old.previous;
+    if (old.previous != nullptr) {
+      links(*old.previous).next = old.next;
+      return;
+    }
+    heads_[place.level][place.step] = old.next;
+    if (old.next != nullptr) return;
+    step_bits_[place.level] = static_cast<std::uint8_t>(step_bits_[place.level] & ~(1U << place.step));
+    if (step_bits_[place.level] == 0) level_bits_ &= ~(std::uint64_t{1} << place.level);
+  }
+
+  [[nodiscard]] Block* find(std::size_t size) const noexcept {
+    // The list of this very size holds smaller ones as well, but most likely begins with one that was freed before.
+    Place place = place_of(size);
+    Block* block = heads_[place.level][place.step];
+    for (int tries = 0; block != nullptr && tries < 8; ++tries, block = links(*block).next) {
+      if (block->size >= size) return block;
+    }
+    // In any list above all fit.
+    unsigned bits = place.step + 1 < steps ? step_bits_[place.level] & (~0U << (place.step + 1)) : 0;
+    if (bits == 0) {
+      const std::uint64_t above = level_bits_ & (~std::uint64_t{0} << (place.level + 1));
+      if (above == 0) return nullptr;
+      place.level = static_cast<unsigned>(std::countr_zero(above));
+      bits = step_bits_[place.level];
+    }
+    return heads_[place.level][static_cast<unsigned>(std::countr_zero(bits))];
+  }
+
+  // Cuts what is not needed off a block that is in no list.
+  void split(Block& block, std::size_t size) noexcept {
+    if (block.size < size + sizeof(Block) + alignment) return;
+    auto* rest = ::new (block.payload() + size) Block{};
+    rest->heap = this;
+    rest->size = block.size - size - sizeof(Block);
+    rest->previous = &block;
+    rest->is_clean = block.is_clean;
+    if (Block* next = next_of(block)) next->previous = rest;
+    block.size = size;
+    insert(*rest);
+  }
+
+  void take_back(Block& freed) noexcept {
+    if (!home_.is_home()) return;
+    std::shared_ptr<Heap> self;  // released after the lock
+    const std::lock_guard lock{lock_};
+    statistics_.in_use -= freed.size;
+    Block* block = &freed;
+    block->is_clean = false;
+    if (Block* next = next_of(*block); next != nullptr && next->is_free) {
+      remove(*next);
+      block->size += sizeof(Block) + next->size;
+    }
+    if (block->previous != nullptr && block->previous->is_free) {
+      remove(*block->previous);
+      block->previous->size += sizeof(Block) + block->size;
+      block = block->previous;
+      block->is_clean = false;
+    }
+    if (Block* next = next_of(*block)) next->previous = block;
+    insert(*block);
+    if (cached() > max_cached_) release_pages();
+    if (--num_blocks_ == 0) self = std::move(self_);
+  }
+
+  // What lies beyond touched_ has never been there.
+  [[nodiscard]] std::size_t clean_bytes(Block& block) const noexcept {
+    std::byte* end = std::min(end_of(block), touched_);
+    return end > block.payload() ? static_cast<std::size_t>(end - block.payload()) : 0;
+  }
+  [[nodiscard]] std::size_t cached() const noexcept {
+    const auto touched = static_cast<std::size_t>(touched_ - begin_);
+    const std::size_t gone = statistics_.in_use + clean_;
+    return touched > gone ? touched - gone : 0;
+  }
+
+  void release_pages() noexcept {
+    for (auto* block = std::launder(reinterpret_cast<Block*>(begin_)); block != nullptr; block = next_of(*block)) {
+      if (!block->is_free || block->is_clean || block->size < smallest_worth_releasing) continue;
+      // The links stay.
+      std::byte* from = page_up(block->payload() + sizeof(Links));
+      std::byte* to = page_down(std::min(end_of(*block), touched_));
+      if (from < to) ::madvise(from, static_cast<std::size_t>(to - from), is_shared_ ? MADV_REMOVE : MADV_DONTNEED);
+      block->is_clean = true;
+      clean_ += clean_bytes(*block);
+    }
+  }
+
+  std::shared_ptr<const void> keeps_mapping_;
+  std::byte* begin_;
+  std::byte* end_;
+  std::byte* touched_;  // the end of what has ever been given out
+  std::size_t max_cached_;
+  bool is_shared_;
+  HomeMark home_{};
+  mutable SpinLock lock_{};
+  std::array<std::array<Block*, steps>, levels> heads_{};
+  std::array<std::uint8_t, levels> step_bits_{};
+  std::uint64_t level_bits_ = 0;
+  std::size_t clean_ = 0;  // bytes of clean blocks below touched_
+  HeapStatistics statistics_{};
+  std::size_t num_blocks_ = 0;
+  std::shared_ptr<Heap> self_{};  // while blocks are out
+  std::vector<std::shared_ptr<const void>> kept_{};
+};
+
+/// Makes a heap of memory that no other process sees: up to size bytes, fewer if there are no addresses for so many.
+/// Returns nullptr if there are none at all.
+[[nodiscard]] inline std::shared_ptr<Heap> make_private_heap(std::size_t size, std::size_t max_cached) {
+  constexpr std::size_t least = std::size_t{64} << 20U;
+  for (; size >= least; size /= 2) {
+    void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) continue;
+    const std::shared_ptr<const void> mapping{base, [size](void* mapped) { ::munmap(mapped, size); }};
+    return std::make_shared<Heap>(static_cast<std::byte*>(base), size, mapping, false, max_cached);
+  }
+  return nullptr;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/host_memory.hpp
+// What a backend offers whose ranks see each other's memory. Core room.
+
+namespace railyard::inline v0_1 {
+
+/// Is the memory that the ranks of one host share, for whoever can do more with it than a backend's operations: read
+/// the others' values where they lie, and write to them. Used by one thread at a time, and counted among the operations
+/// of the backend: all ranks do the same in the same order.
+class HostMemory {
+ public:
+  HostMemory() = default;
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+  virtual ~HostMemory() = default;
+
+  /// The most bytes that one record may have.
+  static constexpr std::size_t max_record_bytes = std::size_t{16} << 10U;
+
+  /// Begins an exchange of num_steps steps: shows a record and waits until all ranks have shown theirs. From here to
+  /// the last step all ranks may read and write what the others have shown the places of.
+  /// Throws: CollectiveError as every collective does.
+  virtual void begin(std::span<const std::byte> record, int num_steps, const Deadline& deadline) = 0;
+  /// Says that the exchange has one more step than begin() was told. All ranks say so between the same two steps.
+  virtual void add_step() noexcept = 0;
+  /// Takes one more step of the exchange: shows another record, which may be empty, and waits for all. What a rank has
+  /// written before, all see after.
+  virtual void step(std::span<const std::byte> record) = 0;
+  /// What a rank has shown in the last step; valid until the next one.
+  [[nodiscard]] virtual std::span<const std::byte> record_of(int rank) const = 0;
+
+  /// Names memory of this rank to the others; 0 if they cannot see it.
+  [[nodiscard]] virtual std::uint64_t place_of(const void* memory) const noexcept = 0;
+  /// Where this rank sees memory that another one has named, which is not 0.
+  [[nodiscard]] virtual std::byte* at(int rank, std::uint64_t place) const noexcept = 0;
+
+  /// Gives out memory that all ranks see.
+  [[nodiscard]] virtual const std::shared_ptr<detail::Heap>& heap() const noexcept = 0;
+};
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/core/stateful.hpp
 // What has a state that can be saved and put back. Core room.
 
@@ -872,7 +1364,6 @@ static_assert(Stateful<Mean>);
 // ---- railyard/core/scaling.hpp
 // The concept of how workers come to be, and the two ends between a worker and its supervisor. Core room.
 
-#include <atomic>
 #include <cstdlib>
 #include <exception>
 #include <functional>
@@ -1093,7 +1584,7 @@ namespace detail {
 /// Returns "SIGINT" and the like, or "signal 40" for one without a name.
 [[nodiscard]] inline std::string signal_name(int signal) {
   const char* name = ::sigabbrev_np(signal);
-  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
+  return name != nullptr ? compose("SIG{}", name) : compose("signal {}", signal);
 }
 
 /// Blocks signals in this thread, and so in the threads it makes, until it is destroyed.
@@ -1155,7 +1646,6 @@ class WriteSignalGuard {
 #include <poll.h>
 #include <stdio_ext.h>
 #include <sys/ioctl.h>
-#include <unistd.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -1265,9 +1755,9 @@ namespace detail {
   return value.visit([](const auto& held) -> std::string {
     using Held = std::remove_cvref_t<decltype(held)>;
     if constexpr (std::is_same_v<Held, double>) {
-      return is_finite(held) ? fmt::format("{:.4g}", held) : non_finite_text(held);
+      return is_finite(held) ? compose("{:.4g}", held) : non_finite_text(held);
     } else {
-      return fmt::format("{}", held);
+      return compose("{}", held);
     }
   });
 }
@@ -1345,7 +1835,7 @@ class ProgressLine {
   /// Says how many lines nobody took; empty if none.
   [[nodiscard]] std::string warning() const {
     if (num_dropped_ == 0) return {};
-    return fmt::format(
+    return detail::compose(
         "{} line(s) could not be written to standard output or standard error: closed, or not read for "
         "1 s; what workers print is in the logs",
         num_dropped_);
@@ -1356,24 +1846,24 @@ class ProgressLine {
     std::string line;
     const auto add = [&line](const std::string& part) { line += (line.empty() ? "" : " | ") + part; };
     if (state.epoch >= 0) {
-      std::string part = fmt::format("epoch {}", state.epoch);
-      if (state.epoch_size > 0) part += fmt::format(" {}%", percent(state));
+      std::string part = detail::compose("epoch {}", state.epoch);
+      if (state.epoch_size > 0) part += detail::compose(" {}%", percent(state));
       add(part);
     } else if (report_ >= 0) {
-      add(fmt::format("report {}", report_));
+      add(detail::compose("report {}", report_));
     }
     const double rate = samples_per_second();
-    if (rate > 0) add(fmt::format("{:.0f} samples/s", rate));
+    if (rate > 0) add(detail::compose("{:.0f} samples/s", rate));
     if (rate > 0 && state.epoch_size > state.epoch_done) {
       const auto left = static_cast<double>(state.epoch_size - state.epoch_done);
       add(duration_text(left / rate) + " left in epoch");
     }
-    if (state.alive > 0) add(fmt::format("{}/{} workers", state.alive, state.world_size));
+    if (state.alive > 0) add(detail::compose("{}/{} workers", state.alive, state.world_size));
     add(duration_text(state.seconds));
     // Last, because nobody knows how many there are: what comes before them is always to be seen.
     for (const auto& [name, value] : metrics_) {
       if (name == "epoch" && state.epoch >= 0) continue;
-      add(fmt::format("{} {}", name, detail::short_text(value)));
+      add(detail::compose("{} {}", name, detail::short_text(value)));
     }
     return line;
   }
@@ -1410,9 +1900,9 @@ class ProgressLine {
 
   static std::string duration_text(double seconds) {
     const auto whole = static_cast<std::int64_t>(seconds < 1e15 ? seconds : 1e15);
-    if (whole < 100) return fmt::format("{} s", whole);
-    if (whole < 6000) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
-    return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
+    if (whole < 100) return detail::compose("{} s", whole);
+    if (whole < 6000) return detail::compose("{} min {:02} s", whole / 60, whole % 60);
+    return detail::compose("{} h {:02} min", whole / 3600, whole / 60 % 60);
   }
 
   void note(const ProgressState& state) {
@@ -1482,13 +1972,14 @@ enum class Operation : std::uint8_t {
   all_to_all,
   barrier,
   send,
-  receive
+  receive,
+  exchange,  // of gradients: see HostMemory
 };
 
 [[nodiscard]] constexpr std::string_view name_of(Operation operation) noexcept {
-  constexpr std::array<std::string_view, 11> names{"all_reduce",        "reduce_scatter", "broadcast", "all_gather",
+  constexpr std::array<std::string_view, 12> names{"all_reduce",        "reduce_scatter", "broadcast", "all_gather",
                                                    "all_gather_uneven", "gather",         "scatter",   "all_to_all",
-                                                   "barrier",           "send",           "receive"};
+                                                   "barrier",           "send",           "receive",   "exchange"};
   return names[static_cast<std::size_t>(operation)];
 }
 
@@ -1548,6 +2039,8 @@ struct Signature {
     case Operation::all_gather:
     case Operation::all_to_all:
       return fmt::format("{}({})", name, elements);
+    case Operation::exchange:
+      return "the exchange of gradients";
     case Operation::barrier:
       break;
   }
@@ -1631,16 +2124,16 @@ class Arguments {
     pair(signature, in, out);
     if (counts.size() != static_cast<std::size_t>(world_->size)) {
       refuse(signature,
-             fmt::format("counts has {} entries; it needs one for each of the {} ranks", counts.size(), world_->size));
+             compose("counts has {} entries; it needs one for each of the {} ranks", counts.size(), world_->size));
     }
     if (counts[static_cast<std::size_t>(world_->rank)] != in.count) {
-      refuse(signature, fmt::format("in has {} elements, but counts[{}] says {}", in.count, world_->rank,
-                                    counts[static_cast<std::size_t>(world_->rank)]));
+      refuse(signature, compose("in has {} elements, but counts[{}] says {}", in.count, world_->rank,
+                                counts[static_cast<std::size_t>(world_->rank)]));
     }
     std::size_t sum = 0;
     for (const std::size_t count : counts) sum += count;
     if (sum != out.count) {
-      refuse(signature, fmt::format("out has {} elements; the sum of counts is {}", out.count, sum));
+      refuse(signature, compose("out has {} elements; the sum of counts is {}", out.count, sum));
     }
     return signature;
   }
@@ -1673,10 +2166,10 @@ class Arguments {
     const Signature signature{.operation = Operation::all_to_all, .dtype = in.dtype, .count = in.count};
     pair(signature, in, out);
     if (in.count != out.count) {
-      refuse(signature, fmt::format("in has {} elements and out has {}; they must be equal", in.count, out.count));
+      refuse(signature, compose("in has {} elements and out has {}; they must be equal", in.count, out.count));
     }
     if (in.count % static_cast<std::size_t>(world_->size) != 0) {
-      refuse(signature, fmt::format("{} elements cannot be divided among {} ranks", in.count, world_->size));
+      refuse(signature, compose("{} elements cannot be divided among {} ranks", in.count, world_->size));
     }
     return signature;
   }
@@ -1691,7 +2184,7 @@ class Arguments {
  private:
   [[noreturn]] void refuse(const Signature& signature, std::string_view what) const {
     throw ConfigError{
-        fmt::format("{}: {}; nothing was sent", place_text(describe(signature), world_->rank, world_->size), what)};
+        compose("{}: {}; nothing was sent", place_text(describe(signature), world_->rank, world_->size), what)};
   }
 
   [[nodiscard]] Signature message(Operation operation, const ConstBuffer& data, int peer, std::string_view name) const {
@@ -1704,14 +2197,14 @@ class Arguments {
 
   void memory(const Signature& signature, const ConstBuffer& buffer, std::string_view name) const {
     if (buffer.data == nullptr && buffer.count > 0) {
-      refuse(signature, fmt::format("{} is a null pointer with {} elements", name, buffer.count));
+      refuse(signature, compose("{} is a null pointer with {} elements", name, buffer.count));
     }
     if (buffer.count > std::numeric_limits<std::size_t>::max() / size_of(buffer.dtype)) {
-      refuse(signature, fmt::format("{} has {} elements, more than memory can hold", name, buffer.count));
+      refuse(signature, compose("{} has {} elements, more than memory can hold", name, buffer.count));
     }
     if (buffer.device.kind != device_kind_) {
-      refuse(signature, fmt::format("{} lies in {} memory; this backend works on {} memory", name,
-                                    device_name(buffer.device.kind), device_name(device_kind_)));
+      refuse(signature, compose("{} lies in {} memory; this backend works on {} memory", name,
+                                device_name(buffer.device.kind), device_name(device_kind_)));
     }
   }
 
@@ -1720,7 +2213,7 @@ class Arguments {
     memory(signature, out, "out");
     if (in.dtype != out.dtype) {
       refuse(signature,
-             fmt::format("in is {} and out is {}; they must be of one dtype", name_of(in.dtype), name_of(out.dtype)));
+             compose("in is {} and out is {}; they must be of one dtype", name_of(in.dtype), name_of(out.dtype)));
     }
     const auto* in_begin = static_cast<const std::byte*>(in.data);
     const auto* out_begin = static_cast<const std::byte*>(out.data);
@@ -1735,22 +2228,22 @@ class Arguments {
                   std::string_view small_name, std::size_t small) const {
     const auto size = static_cast<std::size_t>(world_->size);
     if (large % size == 0 && large / size == small) return;
-    refuse(signature, fmt::format("{} has {} elements; it needs {} ranks x {} elements of {}", large_name, large, size,
-                                  small, small_name));
+    refuse(signature, compose("{} has {} elements; it needs {} ranks x {} elements of {}", large_name, large, size,
+                              small, small_name));
   }
 
   void rank(const Signature& signature, int rank, std::string_view name) const {
     if (rank >= 0 && rank < world_->size) return;
-    refuse(signature, fmt::format("{} is {}; the ranks of this group are 0 to {}", name, rank, world_->size - 1));
+    refuse(signature, compose("{} is {}; the ranks of this group are 0 to {}", name, rank, world_->size - 1));
   }
 
   void reduction(const Signature& signature) const {
     const bool is_float = signature.dtype == Dtype::f16 || signature.dtype == Dtype::bf16 ||
                           signature.dtype == Dtype::f32 || signature.dtype == Dtype::f64;
     if (signature.op == ReduceOp::average && !is_float) {
-      refuse(signature, fmt::format("an average of {} would have to round; reduce with sum and divide, or convert to a "
-                                    "floating-point dtype first",
-                                    name_of(signature.dtype)));
+      refuse(signature, compose("an average of {} would have to round; reduce with sum and divide, or convert to a "
+                                "floating-point dtype first",
+                                name_of(signature.dtype)));
     }
   }
 
@@ -1931,7 +2424,7 @@ class Checked {
     const std::string operation = detail::describe(signature);
     throw CollectiveError{
         operation, world_.rank, blamed_,
-        fmt::format("{}: {}{}", detail::place_text(operation, world_.rank, world_.size), when, failure_)};
+        detail::compose("{}: {}{}", detail::place_text(operation, world_.rank, world_.size), when, failure_)};
   }
 
   World world_;
@@ -1946,7 +2439,6 @@ class Checked {
 // Where the ranks of a Local group meet: one object per group, in the memory that they share. Collectives room.
 
 #include <condition_variable>
-#include <mutex>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -1977,7 +2469,7 @@ class LocalHub {
         missing.push_back(rank);
         if (close_to(rank)) --references_;  // whoever is kept out will not come to release its share
       }
-      fail(missing, fmt::format("{} did not connect in {}", ranks_text(missing), deadline.budget_text()));
+      fail(missing, compose("{} did not connect in {}", ranks_text(missing), deadline.budget_text()));
     }
     // All were here, if only for a moment: what has gone wrong since is the next call's to tell.
     if (!all_here()) throw_failure("connect", world.rank, false);
@@ -2037,7 +2529,7 @@ class LocalHub {
 
   void abort(int rank, std::string_view reason) {
     const std::lock_guard lock{mutex_};
-    fail({rank}, fmt::format("rank {} gave up: {}", rank, reason));
+    fail({rank}, compose("rank {} gave up: {}", rank, reason));
   }
 
   void throw_if_failed(int rank, const Signature& signature) {
@@ -2130,7 +2622,7 @@ class LocalHub {
       if (done()) return true;  // first: whoever has done its part may have left since
       if (failure_) return false;
       if (const auto gone = absent(signature, [](const Seat& seat) { return seat.has_left; }); !gone.empty()) {
-        fail(gone, fmt::format("{} left the group before", ranks_text(gone)));
+        fail(gone, compose("{} left the group before", ranks_text(gone)));
         return false;
       }
       if (!in_time) {
@@ -2156,10 +2648,10 @@ class LocalHub {
     const auto late = absent(signature, [&](const Seat& seat) {
       return &seat != &seats_[to_index(rank)] && !(seat.is_busy && seat.signature == signature);
     });
-    std::string text = fmt::format("{} did not answer in {}", ranks_text(late), deadline.budget_text());
+    std::string text = compose("{} did not answer in {}", ranks_text(late), deadline.budget_text());
     for (const int other : late) {
       const Seat& seat = seats_[to_index(other)];
-      if (seat.is_busy) text += fmt::format("; rank {} is in {}", other, describe(seat.signature));
+      if (seat.is_busy) text += compose("; rank {} is in {}", other, describe(seat.signature));
     }
     fail(late, text);
   }
@@ -2187,8 +2679,8 @@ class LocalHub {
 
   [[noreturn]] void throw_failure(const std::string& operation, int rank, bool is_later) const {
     throw CollectiveError{operation, rank, failure_->blamed,
-                          fmt::format("{}: {}{}", place_text(operation, rank, size_),
-                                      is_later ? "the group was lost before: " : "", failure_->text)};
+                          compose("{}: {}{}", place_text(operation, rank, size_),
+                                  is_later ? "the group was lost before: " : "", failure_->text)};
   }
 
   std::mutex mutex_;
@@ -2363,6 +2855,34 @@ namespace detail {
   return values;
 }
 
+/// Throws: CollectiveError that names the ranks without a value.
+inline void throw_if_missing(const std::vector<std::optional<std::string>>& values, const World& world,
+                             const Deadline& deadline) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < world.size; ++rank) {
+    if (!values[static_cast<std::size_t>(rank)]) missing.push_back(rank);
+  }
+  if (missing.empty()) return;
+  throw CollectiveError{"connect", world.rank, missing,
+                        fmt::format("{}: {} did not connect in {}", place_text("connect", world.rank, world.size),
+                                    ranks_text(missing), deadline.budget_text())};
+}
+
+/// Throws: CollectiveError that names the ranks without a value, or else the first that has left a reason.
+inline void throw_if_failed(const std::vector<std::optional<std::string>>& values, const World& world,
+                            const Deadline& deadline) {
+  throw_if_missing(values, world, deadline);
+  for (int rank = 0; rank < world.size; ++rank) {
+    const std::string& text = *values[static_cast<std::size_t>(rank)];
+    if (text.empty()) continue;
+    throw CollectiveError{
+        "connect",
+        world.rank,
+        {rank},
+        fmt::format("{}: rank {} could not connect: {}", place_text("connect", world.rank, world.size), rank, text)};
+  }
+}
+
 /// Throws ConfigError if the world makes no sense.
 inline void check_world(const World& world) {
   if (world.size >= 1 && world.rank >= 0 && world.rank < world.size) return;
@@ -2513,7 +3033,7 @@ class Local {
         hub_->abort(world_.rank, reason);
       } else {
         const std::lock_guard lock{alone_mutex_};
-        if (alone_failure_.empty()) alone_failure_ = fmt::format("rank 0 gave up: {}", reason);
+        if (alone_failure_.empty()) alone_failure_ = detail::compose("rank 0 gave up: {}", reason);
       }
     } catch (...) {  // out of memory: nothing can be told to anybody
     }
@@ -2532,7 +3052,7 @@ class Local {
   // and will release its share of the hub, or a rank that waited in vain claims it and the late rank keeps away.
   [[nodiscard]] static bool claim(const std::string& prefix, int rank, Store& store) {
     try {
-      store.set(fmt::format("{}seat/{}", prefix, rank), "");
+      store.set(detail::compose("{}seat/{}", prefix, rank), "");
       return true;
     } catch (const Error&) {
       return false;
@@ -2557,20 +3077,22 @@ class Local {
     const auto bytes = store.get(key, deadline);
     const std::string place = detail::place_text("connect", world.rank, world.size);
     if (!bytes) {
-      throw CollectiveError{
-          "connect", world.rank, {0}, fmt::format("{}: rank 0 did not connect in {}", place, deadline.budget_text())};
+      throw CollectiveError{"connect",
+                            world.rank,
+                            {0},
+                            detail::compose("{}: rank 0 did not connect in {}", place, deadline.budget_text())};
     }
     Address address{};
     std::memcpy(&address, bytes->data(), std::min(sizeof address, bytes->size()));
     if (address.process != ::getpid()) {
-      throw ConfigError{fmt::format("{}: Local joins threads of one process, but rank 0 is in process {}; use Gloo",
-                                    place, address.process)};
+      throw ConfigError{detail::compose("{}: Local joins threads of one process, but rank 0 is in process {}; use Gloo",
+                                        place, address.process)};
     }
     if (!claim(prefix, world.rank, store)) {
       throw CollectiveError{"connect",
                             world.rank,
                             {world.rank},
-                            fmt::format("{}: the others gave up before rank {} came", place, world.rank)};
+                            detail::compose("{}: the others gave up before rank {} came", place, world.rank)};
     }
     return address.hub;
   }
@@ -2600,7 +3122,7 @@ class Local {
     if (alone_failure_.empty()) return;
     const std::string operation = detail::describe(signature);
     throw CollectiveError{
-        operation, 0, {0}, fmt::format("{}: {}", detail::place_text(operation, 0, 1), alone_failure_)};
+        operation, 0, {0}, detail::compose("{}: {}", detail::place_text(operation, 0, 1), alone_failure_)};
   }
 
   static void copy(void* to, const void* from, std::size_t count, Dtype dtype) noexcept {
@@ -2622,6 +3144,1488 @@ class Local {
   std::string alone_failure_{};  // why a world of one was given up
 };
 static_assert(Backend<Local>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/detail/system.hpp
+// What the kernel offers, made safe to use: descriptors, futexes, times and messages of failed calls. Core room.
+
+#include <system_error>
+
+#include <linux/futex.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Owns one file descriptor.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) noexcept : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  ~Descriptor() { reset(); }
+
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  [[nodiscard]] bool is_open() const noexcept { return fd_ >= 0; }
+  void reset() noexcept {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+/// Says what a failed call of the system means, and what to do where that is known.
+[[nodiscard]] inline std::string explain_errno(int error) {
+  const std::string text = std::generic_category().message(error);
+  if (error == EMFILE) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    return compose("{} (this process may have {} descriptors: raise the limit with ulimit -n, or close some)", text,
+                   limit.rlim_cur);
+  }
+  if (error == EAGAIN) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NPROC, &limit);
+    const auto count = limit.rlim_cur == RLIM_INFINITY ? std::string{"unlimited"} : compose("{}", limit.rlim_cur);
+    return compose("{} (the limit of processes is reached: see ulimit -u, here {}, and pids.max of the cgroup)", text,
+                   count);
+  }
+  return text;
+}
+
+[[noreturn]] inline void throw_system(std::string_view what, int error) {
+  throw Error{compose("{}: {}", what, explain_errno(error))};
+}
+
+/// Takes over a new descriptor and moves it above 2, where it would end up if the program has closed its standard
+/// streams: later it would be overwritten or be taken for one.
+[[nodiscard]] inline Descriptor adopt(int fd, std::string_view what) {
+  if (fd < 0) throw_system(what, errno);
+  if (fd > 2) return Descriptor{fd};
+  const Descriptor low{fd};
+  const int moved = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
+  if (moved < 0) throw_system(what, errno);
+  return Descriptor{moved};
+}
+
+/// Makes a pipe, both ends closed on exec. Returns the end to read from, then the end to write to.
+[[nodiscard]] inline std::pair<Descriptor, Descriptor> make_pipe(int flags, std::string_view what) {
+  int ends[2] = {-1, -1};
+  if (::pipe2(ends, O_CLOEXEC | flags) != 0) throw_system(what, errno);
+  Descriptor second{ends[1]};  // is not lost if the first cannot be moved
+  Descriptor reader = adopt(ends[0], what);
+  if (second.get() > 2) return {std::move(reader), std::move(second)};
+  const int moved = ::fcntl(second.get(), F_DUPFD_CLOEXEC, 3);
+  if (moved < 0) throw_system(what, errno);
+  return {std::move(reader), Descriptor{moved}};
+}
+
+[[nodiscard]] inline std::int64_t monotonic_ns() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Deadline::Clock::now().time_since_epoch()).count();
+}
+
+[[nodiscard]] inline timespec to_timespec(std::chrono::nanoseconds time) noexcept {
+  const auto bounded = std::clamp(time, std::chrono::nanoseconds{0}, std::chrono::nanoseconds{std::chrono::hours{24}});
+  return {static_cast<std::time_t>(bounded.count() / 1'000'000'000),
+          static_cast<long>(bounded.count() % 1'000'000'000)};
+}
+
+/// Sleeps while word holds expected, for at most the given time; may return early. Works across processes.
+inline void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
+                       std::chrono::nanoseconds at_most) noexcept {
+  static_assert(sizeof(word) == sizeof(std::uint32_t) && std::atomic<std::uint32_t>::is_always_lock_free);
+  const timespec time = to_timespec(at_most);
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &time, nullptr, 0);
+}
+
+/// Wakes everybody who sleeps on word.
+inline void futex_wake(const std::atomic<std::uint32_t>& word) noexcept {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, 0x7FFFFFFF, nullptr, nullptr, 0);
+}
+
+/// Changes the word and wakes everybody who sleeps on it.
+inline void nudge(std::atomic<std::uint32_t>& word) noexcept {
+  word.fetch_add(1);
+  futex_wake(word);
+}
+
+[[nodiscard]] inline int open_pidfd(pid_t pid) noexcept {
+#ifdef SYS_pidfd_open
+  return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+#else
+  errno = ENOSYS;
+  return -1;
+#endif
+}
+
+inline void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal) noexcept {
+#ifdef SYS_pidfd_send_signal
+  ::syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0);
+#endif
+}
+
+[[nodiscard]] inline std::string host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
+  return name;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/segment.hpp
+// The memory by which one rank of a host shows itself to the others, and how it is mapped. Collectives room.
+
+#include <fstream>
+
+#include <sys/stat.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Payloads up to this size travel in the post itself, by one wait instead of two.
+inline constexpr std::size_t small_bytes = 16U << 10U;
+/// And those up to this one in its first cache line.
+inline constexpr std::size_t tiny_bytes = 16;
+/// A rank's private memory is shown to the others in pieces of this size.
+inline constexpr std::size_t stage_bytes = 256U << 10U;
+
+/// Is what a rank shows the others in one step. A rank has two, which it uses in turn: by the time it writes one anew
+/// all others have taken the step in between, and so have read it.
+struct Post {
+  alignas(128) std::atomic<std::uint64_t> step{0};  ///< written last: the step that the rest belongs to
+  Signature signature{};
+  std::uint64_t place = 0;  ///< where its data lies; 0 if the others cannot see it there, and look at its stage
+  std::array<std::byte, tiny_bytes> tiny{};  ///< in the line of what is before: one miss of the cache less
+  alignas(64) std::array<std::byte, small_bytes> payload;
+
+  [[nodiscard]] std::byte* payload_of(std::size_t size_bytes) noexcept {
+    return size_bytes <= tiny_bytes ? tiny.data() : payload.data();
+  }
+  [[nodiscard]] const std::byte* payload_of(std::size_t size_bytes) const noexcept {
+    return size_bytes <= tiny_bytes ? tiny.data() : payload.data();
+  }
+};
+
+static_assert(offsetof(Post, payload) == 64);
+
+/// Is one direction between two ranks; lies in the sender's cell.
+struct Outbox {
+  alignas(64) std::atomic<std::uint64_t> offered{0};  ///< counts the pieces that the sender has shown
+  Signature signature{};
+  std::uint64_t place = 0;
+  alignas(64) std::atomic<std::uint64_t> taking{0};  ///< the piece that the receiver has begun to copy
+  std::atomic<std::uint64_t> taken{0};               ///< counts the pieces that it has copied
+};
+
+/// Says why a rank takes no part any more. Written once, before Flag::failed is set.
+struct SharedVerdict {
+  std::array<std::int32_t, 64> blamed{};
+  std::uint32_t num_blamed = 0;
+  std::uint32_t size = 0;
+  std::array<char, 4096> text{};
+};
+
+/// Bits of RankCell::flags.
+struct Flag {
+  static constexpr std::uint32_t failed = 1;     ///< its verdict stands; whoever waits for it gives up
+  static constexpr std::uint32_t withdrawn = 2;  ///< after that: it reads and writes nobody's memory any more
+  static constexpr std::uint32_t left = 4;       ///< its object is gone
+};
+
+/// Is at the beginning of each rank's segment. The outboxes, one for each rank, come after it, then the arena.
+struct RankCell {
+  alignas(128) std::atomic<std::uint32_t> flags{0};
+  alignas(128) std::atomic<std::uint32_t> num_asleep{0};  ///< of the whole group; only rank 0's counts
+  alignas(128) std::atomic<std::uint32_t> is_asleep{0};
+  std::atomic<std::uint32_t> bell{0};  ///< a futex: moves when a sleeping rank has to look
+  SharedVerdict verdict{};
+  std::array<Post, 2> posts;
+  alignas(4096) std::array<std::array<std::byte, stage_bytes>, 2> stages;
+};
+
+/// Owns a mapping of memory.
+class Mapping {
+ public:
+  Mapping(void* base, std::size_t size) noexcept : base_(static_cast<std::byte*>(base)), size_(size) {}
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() { ::munmap(base_, size_); }
+
+  [[nodiscard]] std::byte* base() const noexcept { return base_; }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+ private:
+  std::byte* base_;
+  std::size_t size_;
+};
+
+/// Says where the parts of a rank's segment lie. All ranks of a group compute the same from the same numbers.
+struct SegmentLayout {
+  int world_size = 1;
+  std::size_t arena_size = 0;
+
+  [[nodiscard]] static constexpr std::size_t page_up(std::size_t size) noexcept {
+    return (size + 4095U) / 4096U * 4096U;
+  }
+  [[nodiscard]] static constexpr std::size_t outboxes() noexcept { return sizeof(RankCell); }
+  /// Where rank's arena begins. Two arenas never lie a multiple of a large power of two apart: the first-level cache
+  /// would take their lines for one another, which costs up to seven times the time of a reduction.
+  [[nodiscard]] std::size_t arena(int rank) const noexcept {
+    const std::size_t stagger = static_cast<std::size_t>(rank) * (2U * 4096U + 128U);
+    return page_up(outboxes() + static_cast<std::size_t>(world_size) * sizeof(Outbox)) + stagger;
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return page_up(arena(world_size) + arena_size); }
+  /// What is touched of it in any case.
+  [[nodiscard]] std::size_t touched() const noexcept { return arena(0); }
+};
+
+/// Returns the bytes that this process and what it shares may still take: the memory of the host, or what the control
+/// group of a container has left. Source: /proc/meminfo, cgroup v2 memory.max and memory.current.
+[[nodiscard]] inline std::size_t available_memory() {
+  const auto pages = static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L));
+  std::size_t available = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::string group = "/";
+  std::ifstream groups{"/proc/self/cgroup"};
+  for (std::string line; std::getline(groups, line);) {
+    if (line.rfind("0::", 0) == 0) group = line.substr(3);
+  }
+  // The limits of all groups above count as well.
+  for (;; group = group.substr(0, group.rfind('/'))) {
+    const std::string folder = "/sys/fs/cgroup" + group + "/";
+    std::size_t limit = 0;
+    std::size_t used = 0;
+    if (std::ifstream{folder + "memory.max"} >> limit && std::ifstream{folder + "memory.current"} >> used) {
+      available = std::min(available, limit > used ? limit - used : 0);
+    }
+    if (group.size() <= 1) return available;
+  }
+}
+
+/// Chooses the size of every rank's arena: address space, of which only what is used takes memory.
+[[nodiscard]] inline std::size_t choose_arena_size(std::size_t wanted, int world_size) {
+  constexpr std::size_t least = std::size_t{64} << 20U;
+  const auto pages = static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L));
+  std::size_t size = wanted > 0 ? wanted : pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    // Every rank maps all arenas, and the rest of the program needs room as well.
+    size = std::min(size, static_cast<std::size_t>(limit.rlim_cur) / 4 / static_cast<std::size_t>(world_size));
+  }
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    size = std::min(size, static_cast<std::size_t>(limit.rlim_cur) / 2);
+  }
+  return SegmentLayout::page_up(std::max(size, least));
+}
+
+/// Returns private memory that becomes real as it is touched. Throws: Error if there is no address space left.
+[[nodiscard]] inline std::shared_ptr<Mapping> map_private(std::size_t size, const std::string& what) {
+  void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) throw_system(fmt::format("{}: reserving {} MiB of addresses", what, size >> 20U), errno);
+  return std::make_shared<Mapping>(base, size);
+}
+
+/// Makes a file without a name in memory. Throws: ConfigError if the system makes none or not of that size.
+[[nodiscard]] inline Descriptor make_memory_file(std::size_t size, const std::string& what) {
+  const auto refuse = [&](const char* call) {
+    const int error = errno;
+    return ConfigError{fmt::format(
+        "{}: {} of {} MiB of shared memory failed: {}; a container may forbid it (seccomp), or a limit be in the way "
+        "(ulimit -f): lift it, or use Gloo with Options::transport = GlooTransport::tcp, which shares no memory",
+        what, call, size >> 20U, explain_errno(error))};
+  };
+  const int fd = ::memfd_create("railyard", MFD_CLOEXEC);
+  if (fd < 0) throw refuse("memfd_create()");
+  Descriptor file = adopt(fd, what);
+  if (::ftruncate(file.get(), static_cast<off_t>(size)) != 0) throw refuse("ftruncate()");
+  return file;
+}
+
+/// Maps a rank's segment. Throws: Error if there is no address space left.
+[[nodiscard]] inline std::shared_ptr<Mapping> map_shared(const Descriptor& file, std::size_t size,
+                                                         const std::string& what) {
+  void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
+  if (base == MAP_FAILED) throw_system(fmt::format("{}: mapping {} MiB of shared memory", what, size >> 20U), errno);
+  ::madvise(base, size, MADV_DONTDUMP);  // or a core dump of one rank would hold the memory of all
+  return std::make_shared<Mapping>(base, size);
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/meeting.hpp
+// How the ranks of one host wait for each other in memory that they share. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Tells the processor that this is a loop which waits.
+inline void pause_briefly() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/// Is one rank's part in the waits of its group. A step is taken when every rank has posted it. Waiting is spinning,
+/// then yielding, then sleeping on a futex, so that more ranks than cores still move and a long wait costs nothing.
+///
+/// A rank that gives up says why in its cell and raises a flag; whoever waits for it takes over what it has said, so
+/// that all tell the same story. All but abort() is for the rank's own thread.
+class Meeting {
+ public:
+  /// Is the operation under way.
+  struct Running {
+    const Signature& signature;
+    const Deadline& deadline;
+    int peer = -1;  ///< of a message; -1 in collectives
+    /// The steps between which ranks may read and write this rank's own memory; equal if they never do.
+    std::uint64_t first_shared = 0;
+    std::uint64_t last_shared = 0;
+    const Outbox* box = nullptr;  ///< of a message that this rank sends
+    std::uint64_t piece = 0;      ///< of that message, under way
+  };
+
+  /// pidfds: by rank, of the processes of other ranks; empty if the ranks are threads of one process.
+  Meeting(const World& world, std::vector<RankCell*> cells, std::vector<Descriptor> pidfds, bool has_cores_for_all)
+      : world_(world), cells_(std::move(cells)), pidfds_(std::move(pidfds)), num_spins_(has_cores_for_all ? 2000 : 0) {}
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+  ~Meeting() {
+    own().flags.fetch_or(Flag::left);
+    wake_all();
+  }
+
+  [[nodiscard]] RankCell& cell(int rank) const noexcept { return *cells_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] RankCell& own() const noexcept { return cell(world_.rank); }
+
+  /// Throws: CollectiveError if this rank has given up before.
+  void throw_if_lost(const Signature& signature) {
+    if ((own().flags.load(std::memory_order_acquire) & Flag::failed) == 0) return;
+    throw_verdict(signature, "the group was lost before: ");
+  }
+
+  /// Is what this rank will show in its next step.
+  [[nodiscard]] Post& next_post() const noexcept { return own().posts[(step_ + 1) % 2]; }
+  /// Is what a rank shows in the step that has been taken last.
+  [[nodiscard]] const Post& post_of(int rank) const noexcept { return cell(rank).posts[step_ % 2]; }
+  [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
+
+  /// Takes the first step of a collective: shows next_post(), waits for all, and compares what they have called.
+  void enter(const Running& running) {
+    next_post().signature = running.signature;
+    take_step(running);
+    for (int rank = 0; rank < world_.size; ++rank) {
+      if (post_of(rank).signature != running.signature) give_up(running, disagreement_of_all());
+    }
+    if (running.first_shared == running.last_shared) return;
+    for (int rank = 0; rank < world_.size; ++rank) throw_if_given_up(rank, running);
+  }
+
+  /// Gives up as well if a rank has done so, which may be about to let go of its memory: it waits for those who did not
+  /// see that in time.
+  void throw_if_given_up(int rank, const Running& running) {
+    if ((cell(rank).flags.load() & Flag::failed) != 0) give_up(running, verdict_of(rank));
+  }
+
+  /// Takes one step: shows next_post() and waits until all ranks have shown theirs.
+  void take_step(const Running& running) {
+    const std::uint64_t step = ++step_;
+    own().posts[step % 2].step.store(step);
+    ring();
+    for (int rank = 0; rank < world_.size; ++rank) {
+      if (rank != world_.rank) await(cell(rank).posts[step % 2].step, step, running);
+    }
+  }
+
+  /// Waits until a word of a peer has reached a value.
+  void await(const std::atomic<std::uint64_t>& word, std::uint64_t at_least, const Running& running) {
+    for (int spin = 0; spin < num_spins_; ++spin) {
+      if (word.load(std::memory_order_acquire) >= at_least) return;
+      pause_briefly();
+    }
+    await_slowly(word, at_least, running);
+  }
+
+  /// Wakes those who sleep, after a word has moved.
+  void ring() const noexcept {
+    if (cell(0).num_asleep.load() == 0) return;
+    for (RankCell* cell : cells_) {
+      if (cell->is_asleep.load() != 0) nudge(cell->bell);
+    }
+  }
+
+  /// Ends the waits of this rank, from any thread, and of those who wait for it.
+  void abort(std::string_view reason) {
+    fail({{world_.rank}, fmt::format("rank {} gave up: {}", world_.rank, reason)});
+  }
+
+  struct Verdict {
+    std::vector<int> blamed{};
+    std::string text{};
+  };
+
+  /// Says why this rank gives up, for all ranks to see, and throws it.
+  [[noreturn]] void give_up(const Running& running, Verdict verdict) {
+    fail(std::move(verdict));
+    own().flags.fetch_or(Flag::withdrawn);
+    ring();
+    await_end_of_sharing(running);
+    throw_verdict(running.signature, "");
+  }
+
+ private:
+  static constexpr std::chrono::microseconds yield_for{500};
+  static constexpr std::chrono::milliseconds longest_sleep{50};
+
+  void await_slowly(const std::atomic<std::uint64_t>& word, std::uint64_t at_least, const Running& running) {
+    const auto sleeps_from = Deadline::Clock::now() + yield_for;
+    for (unsigned turn = 0;; ++turn) {
+      if (word.load(std::memory_order_acquire) >= at_least) return;
+      if (!may_go_on(word, at_least, running)) return;
+      if (turn % 8 == 7) {
+        if (running.deadline.expired()) give_up(running, lateness(running));
+        if (Deadline::Clock::now() >= sleeps_from) {
+          sleep(word, at_least, running);
+          look_for_deaths(word, at_least, running);
+          turn = 6;  // from here on every turn looks at the clock
+          continue;
+        }
+      }
+      ::sched_yield();
+    }
+  }
+
+  // Returns false if the word has got there after all.
+  bool may_go_on(const std::atomic<std::uint64_t>& word, std::uint64_t at_least, const Running& running) {
+    std::vector<int> gone;
+    for (int rank = 0; rank < world_.size; ++rank) {
+      const std::uint32_t flags = cell(rank).flags.load();
+      if ((flags & Flag::failed) != 0) {
+        if (word.load() >= at_least) return false;
+        give_up(running, verdict_of(rank));
+      }
+      if ((flags & Flag::left) != 0 && is_missing(rank, running, word, at_least)) gone.push_back(rank);
+    }
+    if (!gone.empty()) give_up(running, {gone, ranks_text(gone) + " left the group before"});
+    return true;
+  }
+
+  [[nodiscard]] bool is_missing(int rank, const Running& running, const std::atomic<std::uint64_t>& word,
+                                std::uint64_t at_least) const noexcept {
+    if (rank == world_.rank) return false;
+    if (running.peer >= 0) return rank == running.peer && word.load() < at_least;
+    return cell(rank).posts[step_ % 2].step.load() < step_;
+  }
+
+  void sleep(const std::atomic<std::uint64_t>& word, std::uint64_t at_least, const Running& running) {
+    RankCell& self = own();
+    const std::uint32_t bell = self.bell.load();
+    self.is_asleep.store(1);
+    cell(0).num_asleep.fetch_add(1);
+    const bool is_lost =
+        std::any_of(cells_.begin(), cells_.end(), [](const RankCell* one) { return one->flags.load() != 0; });
+    if (word.load() < at_least) {
+      // Where somebody has gone the reason to wake up may have come and gone before.
+      const std::chrono::nanoseconds slice = is_lost ? std::chrono::milliseconds{1} : longest_sleep;
+      futex_wait(self.bell, bell, std::min(slice, running.deadline.remaining()));
+    }
+    cell(0).num_asleep.fetch_sub(1);
+    self.is_asleep.store(0);
+  }
+
+  void look_for_deaths(const std::atomic<std::uint64_t>& word, std::uint64_t at_least, const Running& running) {
+    std::vector<int> dead;
+    for (int rank = 0; rank < world_.size && !pidfds_.empty(); ++rank) {
+      const Descriptor& pidfd = pidfds_[static_cast<std::size_t>(rank)];
+      if (!pidfd.is_open() || !is_missing(rank, running, word, at_least)) continue;
+      pollfd ended{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
+      if (::poll(&ended, 1, 0) > 0 && is_missing(rank, running, word, at_least)) dead.push_back(rank);
+    }
+    if (!dead.empty()) give_up(running, {dead, ranks_text(dead) + " died"});
+  }
+
+  [[nodiscard]] Verdict lateness(const Running& running) const {
+    std::vector<int> late;
+    for (int rank = 0; rank < world_.size; ++rank) {
+      const bool is_late = running.peer >= 0 ? rank == running.peer : cell(rank).posts[step_ % 2].step.load() < step_;
+      if (is_late && rank != world_.rank) late.push_back(rank);
+    }
+    return {late, fmt::format("{} did not answer in {}", ranks_text(late), running.deadline.budget_text())};
+  }
+
+  [[nodiscard]] Verdict disagreement_of_all() const {
+    const Signature& first = post_of(0).signature;
+    Verdict verdict{.blamed = {0}};
+    for (int rank = 1; rank < world_.size; ++rank) {
+      const Signature& other = post_of(rank).signature;
+      if (other == first) continue;
+      if (verdict.text.empty()) verdict.text = disagreement(rank, describe(other), 0, describe(first));
+      verdict.blamed.push_back(rank);
+    }
+    return verdict;
+  }
+
+  // Until all who may be at it have left this rank's memory alone. They only copy and add, or give up as well.
+  void await_end_of_sharing(const Running& running) const noexcept {
+    for (int rank = 0; rank < world_.size; ++rank) {
+      if (rank == world_.rank) continue;
+      while (is_at_memory(cell(rank), rank, running)) ::sched_yield();
+    }
+  }
+
+  [[nodiscard]] static bool is_at_memory(const RankCell& peer, int rank, const Running& running) noexcept {
+    if ((peer.flags.load() & (Flag::withdrawn | Flag::left)) != 0) return false;
+    if (running.box != nullptr) {
+      return rank == running.peer && running.box->taking.load() >= running.piece &&
+             running.box->taken.load() < running.piece;
+    }
+    const std::uint64_t at = std::max(peer.posts[0].step.load(), peer.posts[1].step.load());
+    return at >= running.first_shared && at < running.last_shared;
+  }
+
+  // Keeps the first verdict only.
+  void fail(Verdict verdict) {
+    {
+      const std::lock_guard lock{mutex_};
+      if ((own().flags.load() & Flag::failed) != 0) return;
+      SharedVerdict& shown = own().verdict;
+      shown.num_blamed = static_cast<std::uint32_t>(std::min(verdict.blamed.size(), shown.blamed.size()));
+      std::copy_n(verdict.blamed.begin(), shown.num_blamed, shown.blamed.begin());
+      shown.size = static_cast<std::uint32_t>(std::min(verdict.text.size(), shown.text.size()));
+      if (shown.size > 0) std::memcpy(shown.text.data(), verdict.text.data(), shown.size);
+      own().flags.fetch_or(Flag::failed);
+    }
+    wake_all();
+  }
+
+  void wake_all() const noexcept {
+    for (RankCell* cell : cells_) nudge(cell->bell);
+  }
+
+  [[nodiscard]] Verdict verdict_of(int rank) const {
+    const SharedVerdict& shown = cell(rank).verdict;
+    return {{shown.blamed.begin(), shown.blamed.begin() + shown.num_blamed}, {shown.text.data(), shown.size}};
+  }
+
+  [[noreturn]] void throw_verdict(const Signature& signature, std::string_view when) const {
+    const Verdict verdict = verdict_of(world_.rank);
+    const std::string operation = describe(signature);
+    throw CollectiveError{operation, world_.rank, verdict.blamed,
+                          fmt::format("{}: {}{}", place_text(operation, world_.rank, world_.size), when, verdict.text)};
+  }
+
+  World world_;
+  std::vector<RankCell*> cells_;
+  std::vector<Descriptor> pidfds_;
+  int num_spins_;
+  std::uint64_t step_ = 0;
+  std::mutex mutex_{};  // guards the own verdict against abort() from another thread
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/shared_group.hpp
+// How the ranks of one host come to see each other's memory. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is what one rank needs of all others' memory, by rank.
+struct SharedGroup {
+  SegmentLayout layout{};
+  std::vector<std::shared_ptr<Mapping>> mappings{};  ///< the segments, where this rank sees them
+  std::vector<Descriptor> pidfds{};                  ///< of the other ranks' processes; empty among threads
+  bool is_one_process = true;
+  bool has_cores_for_all = false;
+
+  [[nodiscard]] std::byte* base(int rank) const noexcept { return mappings[static_cast<std::size_t>(rank)]->base(); }
+  [[nodiscard]] RankCell& cell(int rank) const noexcept {
+    return *std::launder(reinterpret_cast<RankCell*>(base(rank)));
+  }
+  [[nodiscard]] Outbox& outbox(int from, int to) const noexcept {
+    std::byte* first = base(from) + SegmentLayout::outboxes();
+    return *std::launder(reinterpret_cast<Outbox*>(first + static_cast<std::size_t>(to) * sizeof(Outbox)));
+  }
+  [[nodiscard]] std::byte* arena(int rank) const noexcept { return base(rank) + layout.arena(rank); }
+};
+
+/// Says where a rank runs. Plain bytes, for a store.
+struct Whereabouts {
+  std::array<char, 40> boot_id{};  ///< of the running kernel
+  std::uint64_t pid_namespace = 0;
+  std::int32_t process = 0;
+  std::uint64_t arena_size = 0;
+  cpu_set_t cores{};
+
+  [[nodiscard]] static Whereabouts here(std::size_t wanted_arena, int world_size) {
+    Whereabouts where;
+    std::memset(static_cast<void*>(&where), 0, sizeof where);  // the padding as well: it is sent as it lies
+    std::ifstream{"/proc/sys/kernel/random/boot_id"}.read(where.boot_id.data(), where.boot_id.size() - 1);
+    struct stat status {};
+    if (::stat("/proc/self/ns/pid", &status) == 0) where.pid_namespace = status.st_ino;
+    where.process = ::getpid();
+    where.arena_size = choose_arena_size(wanted_arena, world_size);
+    ::sched_getaffinity(0, sizeof where.cores, &where.cores);
+    return where;
+  }
+  [[nodiscard]] bool is_reached_from(const Whereabouts& other) const noexcept {
+    return boot_id == other.boot_id && pid_namespace == other.pid_namespace;
+  }
+};
+
+template <class T>
+[[nodiscard]] std::string to_text(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+template <class T>
+[[nodiscard]] T from_text(const std::string& text) {
+  T value;
+  std::memcpy(&value, text.data(), std::min(sizeof value, text.size()));
+  return value;
+}
+
+/// Builds the group of one connect(); see SharedMemory::connect().
+class GroupBuilder {
+ public:
+  GroupBuilder(const World& world, Store& store, std::string prefix, const Deadline& deadline)
+      : world_(world), store_(store), prefix_(std::move(prefix)), deadline_(deadline) {}
+  GroupBuilder(const GroupBuilder&) = delete;
+  GroupBuilder& operator=(const GroupBuilder&) = delete;
+  ~GroupBuilder() {
+    if (handover_ != nullptr) release();
+  }
+
+  /// Throws: CollectiveError that names who did not come or could not join; ConfigError, on all ranks, that says why
+  /// they cannot share memory.
+  [[nodiscard]] SharedGroup build(std::size_t wanted_arena) {
+    throw_if_missing(await_all(store_, prefix_, "here", world_, deadline_), world_, deadline_);
+    const auto own = Whereabouts::here(wanted_arena, world_.size);
+    const auto all = exchange("at", [&] { return to_text(own); });
+    compare(own, all);
+    if (group_.is_one_process) {
+      share_with_threads();
+    } else {
+      share_with_processes(own, all);
+    }
+    return std::move(group_);
+  }
+
+ private:
+  // What rank 0 makes for threads of one process, until each of them has its share of it.
+  struct Handover {
+    std::atomic<int> references;
+    std::vector<std::shared_ptr<Mapping>> mappings{};
+  };
+
+  [[nodiscard]] std::string key(std::string_view stage, int rank) const {
+    return fmt::format("{}{}/{}", prefix_, stage, rank);
+  }
+  [[nodiscard]] std::string place() const { return place_text("connect", world_.rank, world_.size); }
+
+  // Leaves what make() returns for the others, or why it has thrown, and returns what all have left. Throws on all
+  // ranks if one has failed: connect() succeeds everywhere or nowhere.
+  template <class Make>
+  std::vector<std::string> exchange(std::string_view stage, const Make& make) {
+    constexpr char good = 'g';
+    constexpr char refused = 'r';
+    std::string own;
+    try {
+      own = good + make();
+    } catch (const ConfigError& error) {
+      own = refused + std::string{error.what()};
+    } catch (const std::exception& error) {
+      own = 'f' + std::string{error.what()};
+    }
+    store_.set(key(stage, world_.rank), own);
+    const auto found = await_all(store_, prefix_, stage, world_, deadline_);
+    throw_if_missing(found, world_, deadline_);
+    std::vector<std::string> values;
+    for (int rank = 0; rank < world_.size; ++rank) {
+      const std::string& value = *found[static_cast<std::size_t>(rank)];
+      const auto text = fmt::format("{}: rank {} could not connect: {}", place(), rank, value.substr(1));
+      if (value.front() == refused) throw ConfigError{text};
+      if (value.front() != good) throw CollectiveError{"connect", world_.rank, {rank}, text};
+      values.push_back(value.substr(1));
+    }
+    return values;
+  }
+
+  // Finds what all can do with, and whether they are threads of one process.
+  void compare(const Whereabouts& own, const std::vector<std::string>& all) {
+    cpu_set_t cores = own.cores;
+    group_.layout = {.world_size = world_.size, .arena_size = own.arena_size};
+    group_.is_one_process = true;
+    for (const std::string& text : all) {
+      const auto other = from_text<Whereabouts>(text);
+      group_.is_one_process = group_.is_one_process && other.is_reached_from(own) && other.process == own.process;
+      group_.layout.arena_size = std::min<std::size_t>(group_.layout.arena_size, other.arena_size);
+      CPU_OR(&cores, &cores, &other.cores);
+    }
+    group_.has_cores_for_all = CPU_COUNT(&cores) >= world_.size;
+  }
+
+  void check_reach(const Whereabouts& own, const std::vector<std::string>& all) const {
+    for (int rank = 0; rank < world_.size; ++rank) {
+      if (from_text<Whereabouts>(all[static_cast<std::size_t>(rank)]).is_reached_from(own)) continue;
+      throw ConfigError{
+          fmt::format("SharedMemory joins processes of one host and one container, but rank {} runs in another than "
+                      "this one; use Gloo, which sends over the network what cannot be shared",
+                      rank)};
+    }
+  }
+
+  void check_memory() const {
+    constexpr int most_ranks = 256;  // what one rank adds up at once
+    if (world_.size > most_ranks) {
+      throw ConfigError{fmt::format("SharedMemory joins up to {} ranks, not {}: use Gloo over TCP, or fewer workers",
+                                    most_ranks, world_.size)};
+    }
+    const std::size_t needed = group_.layout.touched() * static_cast<std::size_t>(world_.size);
+    const std::size_t available = available_memory();
+    if (available >= needed) return;
+    throw ConfigError{fmt::format(
+        "{} ranks need {} MiB of shared memory to begin with, and {} MiB are left (see memory.max of this container's "
+        "control group): raise the limit, or use fewer workers",
+        world_.size, needed >> 20U, available >> 20U)};
+  }
+
+  void make_cell(const Mapping& mapping) const {
+    ::new (mapping.base()) RankCell;
+    for (int to = 0; to < world_.size; ++to) {
+      ::new (mapping.base() + SegmentLayout::outboxes() + static_cast<std::size_t>(to) * sizeof(Outbox)) Outbox;
+    }
+  }
+
+  void share_with_threads() {
+    const auto shares = exchange("handover", [&]() -> std::string {
+      if (world_.rank != 0) return {};
+      check_memory();
+      auto made = std::make_unique<Handover>();
+      made->references = world_.size;
+      for (int rank = 0; rank < world_.size; ++rank) {
+        made->mappings.push_back(map_private(group_.layout.size(), "connect"));
+        make_cell(*made->mappings.back());
+      }
+      handover_ = made.release();
+      return to_text(handover_);
+    });
+    exchange("seated", [&]() -> std::string {
+      if (!claim(world_.rank)) throw Error{"the others gave up before this rank came"};
+      has_seat_ = true;
+      handover_ = from_text<Handover*>(shares.front());
+      group_.mappings = handover_->mappings;
+      return {};
+    });
+    is_complete_ = true;
+  }
+
+  // A key of a store can be set once, which makes it a lock that is taken once: either a late rank claims its seat and
+  // will release its share, or a rank that waited in vain claims it and the late rank keeps away.
+  [[nodiscard]] bool claim(int rank) {
+    try {
+      store_.set(key("seat", rank), "");
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  // Gives back this rank's share of the handover, and those of ranks that will not come any more.
+  void release() noexcept {
+    try {
+      int num_shares = has_seat_ ? 1 : 0;
+      for (int rank = 0; rank < world_.size && !is_complete_; ++rank) num_shares += claim(rank) ? 1 : 0;
+      if (handover_->references.fetch_sub(num_shares) == num_shares) delete handover_;
+    } catch (...) {  // out of memory: a few pages stay with the process
+    }
+  }
+
+  void share_with_processes(const Whereabouts& own, const std::vector<std::string>& all) {
+    Descriptor file;
+    std::shared_ptr<Mapping> segment;
+    const auto files = exchange("memory", [&] {
+      check_reach(own, all);
+      check_memory();
+      file = make_memory_file(group_.layout.size(), "connect");
+      segment = map_shared(file, group_.layout.size(), "connect");
+      make_cell(*segment);
+      return std::to_string(file.get());
+    });
+    // The file stays open here until everybody has mapped it.
+    exchange("mapped", [&]() -> std::string {
+      for (int rank = 0; rank < world_.size; ++rank) {
+        const auto at = static_cast<std::size_t>(rank);
+        const bool is_own = rank == world_.rank;
+        const pid_t process = from_text<Whereabouts>(all[at]).process;
+        group_.pidfds.push_back(is_own ? Descriptor{} : Descriptor{open_pidfd(process)});
+        group_.mappings.push_back(
+            is_own ? segment : map_shared(open_memory(rank, process, files[at]), group_.layout.size(), "connect"));
+      }
+      return {};
+    });
+  }
+
+  [[nodiscard]] static Descriptor open_memory(int rank, pid_t process, const std::string& number) {
+    const std::string path = fmt::format("/proc/{}/fd/{}", process, number);
+    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (fd >= 0) return adopt(fd, "connect");
+    throw ConfigError{
+        fmt::format("the memory of rank {} (process {}) cannot be opened through {}: {}; ranks that share memory must "
+                    "run as one user and see each other in /proc. Use Gloo with .transport = GlooTransport::tcp where "
+                    "they do not",
+                    rank, process, path, explain_errno(errno))};
+  }
+
+  const World& world_;
+  Store& store_;
+  std::string prefix_;
+  const Deadline& deadline_;
+  Handover* handover_ = nullptr;
+  bool has_seat_ = false;
+  bool is_complete_ = false;  // every rank has its seat, and gives it back itself
+  SharedGroup group_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/vector_reduce.hpp
+// Reductions that read and write several arrays at once, with the widest vectors of this processor. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// The most arrays that are read, or written, at once.
+inline constexpr std::size_t most_arrays = 256;
+
+/// Is a sum over arrays of T: each target gets, element by element, the sum of the sources in their order, each times
+/// its weight if there are weights, divided by the divisor if that is not one. Targets may be sources.
+template <class T>
+struct SumTask {
+  std::span<T* const> targets{};
+  std::span<const T* const> sources{};
+  const T* weights = nullptr;
+  T divisor{1};
+  std::size_t count = 0;
+};
+
+// What a vector of T with Width bytes looks like to the compiler, and its bits as integers.
+template <class T, std::size_t Width>
+struct Vector {
+  typedef T type __attribute__((vector_size(Width)));
+  using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+  typedef Bits bits __attribute__((vector_size(Width)));
+  static constexpr Bits exponent =
+      sizeof(T) == 8 ? static_cast<Bits>(0x7FF0000000000000) : static_cast<Bits>(0x7F800000);
+};
+
+// Is put into each of the functions below, and compiled there for that function's instruction set. The same sums in
+// the same order with every one of them: vectors change which elements go together, never how one is made.
+// Returns whether all results are finite; by their bits, because of -ffast-math.
+template <class T, std::size_t Width, std::size_t NumSources>
+[[gnu::always_inline]] inline bool sum_vectors(const SumTask<T>& task) {
+  using V = typename Vector<T, Width>::type;
+  using B = typename Vector<T, Width>::bits;
+  constexpr std::size_t lanes = Width / sizeof(T);
+  constexpr std::size_t unroll = 4;
+  constexpr std::size_t group = lanes * unroll;
+  const std::size_t num_sources = NumSources > 0 ? NumSources : task.sources.size();
+  const bool is_divided = task.divisor != T{1};
+  const B exponent = B{} + Vector<T, Width>::exponent;
+  B bad{};
+  alignas(Width) std::array<T, group> tail{};
+  for (std::size_t at = 0; at < task.count; at += group) {
+    const std::size_t left = std::min(group, task.count - at);
+    V sum[unroll];
+    for (std::size_t source = 0; source < num_sources; ++source) {
+      const T* from = task.sources[source] + at;
+      if (left < group) {
+        std::memcpy(tail.data(), from, left * sizeof(T));
+        from = tail.data();
+      }
+      for (std::size_t i = 0; i < unroll; ++i) {
+        V next;
+        std::memcpy(&next, from + i * lanes, sizeof next);
+        if (task.weights != nullptr) next *= task.weights[source];
+        sum[i] = source == 0 ? next : sum[i] + next;
+      }
+    }
+    for (std::size_t i = 0; i < unroll; ++i) {
+      if (is_divided) sum[i] /= task.divisor;
+      B pattern;
+      std::memcpy(&pattern, &sum[i], sizeof pattern);
+      bad |= (pattern & exponent) == exponent;
+    }
+    if (left < group) std::memcpy(tail.data(), sum, sizeof sum);
+    for (T* target : task.targets) {
+      if (left < group) {
+        std::memcpy(target + at, tail.data(), left * sizeof(T));
+        continue;
+      }
+      for (std::size_t i = 0; i < unroll; ++i) std::memcpy(target + at + i * lanes, &sum[i], sizeof sum[i]);
+    }
+  }
+  for (std::size_t lane = 0; lane < lanes; ++lane) {
+    if (bad[lane] != 0) return false;
+  }
+  return true;
+}
+
+template <class T, std::size_t Width>
+[[gnu::always_inline]] inline bool sum_vectors_of_any(const SumTask<T>& task) {
+  switch (task.sources.size()) {
+    case 1:
+      return sum_vectors<T, Width, 1>(task);
+    case 2:
+      return sum_vectors<T, Width, 2>(task);
+    default:
+      return sum_vectors<T, Width, 0>(task);
+  }
+}
+
+#if defined(__x86_64__)
+template <class T>
+[[gnu::target("avx512f")]] bool sum_avx512(const SumTask<T>& task) {
+  return sum_vectors_of_any<T, 64>(task);
+}
+template <class T>
+[[gnu::target("avx2")]] bool sum_avx2(const SumTask<T>& task) {
+  return sum_vectors_of_any<T, 32>(task);
+}
+#endif
+template <class T>
+bool sum_baseline(const SumTask<T>& task) {
+  return sum_vectors_of_any<T, 16>(task);
+}
+
+// One value after another: for so few that vectors take longer to set up.
+template <class T>
+bool sum_few(const SumTask<T>& task) {
+  bool is_finite = true;
+  for (std::size_t at = 0; at < task.count; ++at) {
+    T sum{};
+    for (std::size_t source = 0; source < task.sources.size(); ++source) {
+      T next = task.sources[source][at];
+      if (task.weights != nullptr) next *= task.weights[source];
+      sum = source == 0 ? next : sum + next;
+    }
+    if (task.divisor != T{1}) sum /= task.divisor;
+    for (T* target : task.targets) target[at] = sum;
+    using Bits = typename Vector<T, 16>::Bits;
+    is_finite &= (std::bit_cast<Bits>(sum) & Vector<T, 16>::exponent) != Vector<T, 16>::exponent;
+  }
+  return is_finite;
+}
+
+/// Does the task with what the processor offers. Returns whether all results are finite.
+template <class T>
+bool sum(const SumTask<T>& task) {
+  if (task.count <= 4) return sum_few(task);
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return sum_avx512(task);
+  if (__builtin_cpu_supports("avx2")) return sum_avx2(task);
+#endif
+  return sum_baseline(task);
+}
+
+// Arrays of bytes at any address, seen as arrays of T if all of them are aligned for that.
+template <class T>
+[[nodiscard]] inline bool are_aligned(std::span<std::byte* const> targets, std::span<const std::byte* const> sources) {
+  const auto is_aligned = [](const std::byte* data) {
+    return reinterpret_cast<std::uintptr_t>(data) % alignof(T) == 0;
+  };
+  return std::all_of(targets.begin(), targets.end(), is_aligned) &&
+         std::all_of(sources.begin(), sources.end(), is_aligned);
+}
+
+template <class T>
+void sum_bytes(std::span<std::byte* const> targets, std::span<const std::byte* const> sources, std::size_t count,
+               T divisor) {
+  // A pointer to bytes and one to T are alike, but an array of one is no array of the other.
+  T* to[most_arrays];
+  const T* from[most_arrays];
+  for (std::size_t i = 0; i < targets.size(); ++i) to[i] = reinterpret_cast<T*>(targets[i]);
+  for (std::size_t i = 0; i < sources.size(); ++i) from[i] = reinterpret_cast<const T*>(sources[i]);
+  sum(SumTask<T>{
+      .targets = {to, targets.size()}, .sources = {from, sources.size()}, .divisor = divisor, .count = count});
+}
+
+/// Combines count elements of all sources, in their order, into every target. Targets may be sources.
+/// Cost: reads every source once and writes every target once.
+inline void reduce_into(std::span<std::byte* const> targets, std::span<const std::byte* const> sources,
+                        std::size_t count, Dtype dtype, ReduceOp op) {
+  if (count == 0) return;
+  const bool is_sum = op == ReduceOp::sum || op == ReduceOp::average;
+  if (is_sum && sources.size() <= most_arrays && targets.size() <= most_arrays) {
+    const auto divisor = op == ReduceOp::average ? sources.size() : 1;
+    if (dtype == Dtype::f32 && are_aligned<float>(targets, sources)) {
+      return sum_bytes<float>(targets, sources, count, static_cast<float>(divisor));
+    }
+    if (dtype == Dtype::f64 && are_aligned<double>(targets, sources)) {
+      return sum_bytes<double>(targets, sources, count, static_cast<double>(divisor));
+    }
+  }
+  const std::size_t block = std::max<std::size_t>(1, (std::size_t{16} << 10U) / size_of(dtype));
+  std::vector<const std::byte*> at{sources.begin(), sources.end()};
+  for (std::size_t begin = 0; begin < count; begin += block) {
+    const std::size_t n = std::min(block, count - begin);
+    const std::size_t offset = begin * size_of(dtype);
+    for (std::size_t i = 0; i < at.size(); ++i) at[i] = sources[i] + offset;
+    reduce(targets[0] + offset, at, n, dtype, op);
+    for (std::byte* target : targets.subspan(1)) std::memcpy(target + offset, targets[0] + offset, n * size_of(dtype));
+  }
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/shared_memory.hpp
+// The backend that joins ranks of one host by memory which all of them see. Collectives room: std and the kernel only.
+
+namespace railyard::inline v0_1 {
+
+/// Joins threads or processes of one host. Values up to 16 KiB travel by one wait; larger ones are reduced by all ranks
+/// together, each its own slice, where they lie, if all ranks see them there: any memory among threads, memory of
+/// heap() among processes. What lies elsewhere is shown in pieces, at half the speed. Reductions add in the order of
+/// ranks, so that results depend on nothing but the ranks' values.
+class SharedMemory final : public HostMemory {
+ public:
+  static constexpr std::string_view name = "SharedMemory";
+  static constexpr Reach reach = Reach::host;
+  static constexpr DeviceKind device_kind = DeviceKind::cpu;
+
+  struct Options {
+    /// Address space of each rank's arena, in bytes; 0: as much as the host has memory. Only what is used is taken.
+    std::size_t arena_bytes = 0;
+  };
+
+  static void check(const Options& /*options*/) noexcept {}
+
+  /// Joins the group. store outlives the call only. Cost: below a millisecond once all ranks have come.
+  /// Throws: CollectiveError that names the ranks which did not come or failed; ConfigError if ranks run on other
+  /// hosts.
+  [[nodiscard]] static std::unique_ptr<SharedMemory> connect(const Options& options, const World& world, Store& store,
+                                                             const Deadline& deadline) {
+    detail::check_world(world);
+    detail::GroupBuilder builder{world, store, detail::enter_group(store, name, world), deadline};
+    return std::unique_ptr<SharedMemory>{new SharedMemory{world, builder.build(options.arena_bytes)}};
+  }
+
+  FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
+    const auto signature = arguments().all_reduce(data, op);
+    meeting_.throw_if_lost(signature);
+    if (data.size_bytes() <= detail::small_bytes) {
+      enter_small(signature, data, data.size_bytes(), call);
+      const std::array<std::byte*, 1> target{static_cast<std::byte*>(data.data)};
+      detail::reduce_into(target, payloads(data.size_bytes()), data.count, data.dtype, op);
+      return {};
+    }
+    Running running = shared(signature, call);
+    const bool is_staged = show(data);
+    if (is_staged) stage(data, 0);
+    meeting_.enter(running);
+    if (are_all_in_place()) {
+      reduce_for_all(places(), slice_of(data.count), data.dtype, op);
+      meeting_.take_step(running);
+    } else {
+      reduce_in_pieces(running, data, op, is_staged);
+    }
+    return {};
+  }
+
+  FinishedWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) {
+    const auto signature = arguments().reduce_scatter(in, out, op);
+    std::vector<const std::byte*> sources(ranks());
+    pull(signature, call, {.in = in, .num_parts = ranks(), .count = out.count}, [&](const Piece& piece) {
+      for (int rank = 0; rank < world_.size; ++rank) sources[to_index(rank)] = piece.part(rank, rank_index());
+      const std::array<std::byte*, 1> target{piece.to(out, 0)};
+      detail::reduce_into(target, sources, piece.count, out.dtype, op);
+    });
+    return {};
+  }
+
+  FinishedWork broadcast(Buffer data, int root, const Call& call) {
+    const auto signature = arguments().broadcast(data, root);
+    pull(signature, call, {.in = data, .count = data.count, .gives = world_.rank == root}, [&](const Piece& piece) {
+      if (world_.rank != root) piece.copy(piece.to(data, 0), root, 0);
+    });
+    return {};
+  }
+
+  FinishedWork all_gather(ConstBuffer in, Buffer out, const Call& call) {
+    const auto signature = arguments().all_gather(in, out);
+    pull(signature, call, {.in = in, .count = in.count}, [&](const Piece& piece) {
+      for (int rank = 0; rank < world_.size; ++rank) piece.copy(piece.to(out, to_index(rank) * in.count), rank, 0);
+    });
+    return {};
+  }
+
+  FinishedWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
+    const auto signature = arguments().all_gather_uneven(in, out, counts);
+    const std::size_t longest = *std::max_element(counts.begin(), counts.end());
+    pull(signature, call, {.in = in, .count = longest}, [&](Piece piece) {
+      std::size_t begin = 0;
+      const std::size_t full = piece.count;
+      for (int rank = 0; rank < world_.size; ++rank) {
+        const std::size_t count = counts[to_index(rank)];
+        piece.count = count > piece.begin ? std::min(full, count - piece.begin) : 0;
+        piece.copy(piece.to(out, begin), rank, 0);
+        begin += count;
+      }
+    });
+    return {};
+  }
+
+  FinishedWork gather(ConstBuffer in, Buffer out, int root, const Call& call) {
+    const auto signature = arguments().gather(in, out, root);
+    pull(signature, call, {.in = in, .count = in.count}, [&](const Piece& piece) {
+      if (world_.rank != root) return;
+      for (int rank = 0; rank < world_.size; ++rank) piece.copy(piece.to(out, to_index(rank) * in.count), rank, 0);
+    });
+    return {};
+  }
+
+  FinishedWork scatter(ConstBuffer in, Buffer out, int root, const Call& call) {
+    const auto signature = arguments().scatter(in, out, root);
+    const Source source{.in = in, .num_parts = ranks(), .count = out.count, .gives = world_.rank == root};
+    pull(signature, call, source, [&](const Piece& piece) { piece.copy(piece.to(out, 0), root, rank_index()); });
+    return {};
+  }
+
+  FinishedWork all_to_all(ConstBuffer in, Buffer out, const Call& call) {
+    const auto signature = arguments().all_to_all(in, out);
+    const std::size_t count = in.count / ranks();
+    pull(signature, call, {.in = in, .num_parts = ranks(), .count = count}, [&](const Piece& piece) {
+      for (int rank = 0; rank < world_.size; ++rank) {
+        piece.copy(piece.to(out, to_index(rank) * count), rank, rank_index());
+      }
+    });
+    return {};
+  }
+
+  FinishedWork barrier(const Call& call) {
+    const detail::Signature signature{.operation = detail::Operation::barrier};
+    meeting_.throw_if_lost(signature);
+    enter_small(signature, {}, 0, call);
+    return {};
+  }
+
+  FinishedWork send(ConstBuffer data, int peer, const Call& call) {
+    const auto signature = arguments().send(data, peer);
+    meeting_.throw_if_lost(signature);
+    detail::Outbox& box = group_.outbox(world_.rank, peer);
+    std::uint64_t piece = box.offered.load();
+    const std::uint64_t place = data.count == 0 ? nothing : place_of(data.data);
+    Running running{.signature = signature, .deadline = call.deadline, .peer = peer, .box = &box};
+    box.signature = signature;
+    box.place = place;
+    const std::size_t length = place == 0 ? detail::stage_bytes : std::max<std::size_t>(data.size_bytes(), 1);
+    for (std::size_t begin = 0, turn = 0; begin == 0 || begin < data.size_bytes(); begin += length, ++turn) {
+      if (place == 0) copy_bytes(stage_at(turn), data, begin, length);
+      running.piece = ++piece;
+      box.offered.store(piece);
+      meeting_.ring();
+      // One piece may be under way while the next is copied, in the other stage.
+      const bool is_last = begin + length >= data.size_bytes();
+      meeting_.await(box.taken, is_last ? piece : piece - 1, running);
+    }
+    return {};
+  }
+
+  FinishedWork receive(Buffer data, int peer, const Call& call) {
+    const auto signature = arguments().receive(data, peer);
+    meeting_.throw_if_lost(signature);
+    detail::Outbox& box = group_.outbox(peer, world_.rank);
+    std::uint64_t piece = box.taken.load();
+    const Running running{.signature = signature, .deadline = call.deadline, .peer = peer};
+    bool is_staged = false;
+    std::size_t length = 1;
+    for (std::size_t begin = 0, turn = 0; begin == 0 || begin < data.size_bytes(); begin += length, ++turn) {
+      meeting_.await(box.offered, ++piece, running);
+      if (begin == 0 && box.signature.digest() != signature.digest()) {
+        meeting_.give_up(running, {{peer},
+                                   detail::disagreement(peer, detail::describe(box.signature), world_.rank,
+                                                        detail::describe(signature))});
+      }
+      if (begin == 0) is_staged = box.place == 0;
+      length = is_staged ? detail::stage_bytes : std::max<std::size_t>(data.size_bytes(), 1);
+      box.taking.store(piece);
+      meeting_.throw_if_given_up(peer, running);  // it may be about to let go of its memory
+      const std::byte* from = is_staged ? group_.cell(peer).stages[turn % 2].data() : at(peer, box.place);
+      const std::size_t part = std::min(length, data.size_bytes() - begin);
+      if (part > 0) std::memcpy(static_cast<std::byte*>(data.data) + begin, from, part);
+      box.taken.store(piece);
+      meeting_.ring();
+    }
+    return {};
+  }
+
+  /// Ends the waits of this rank, and tells the others. From any thread.
+  void abort(std::string_view reason) noexcept {
+    try {
+      meeting_.abort(reason);
+    } catch (...) {  // out of memory: nothing can be told to anybody
+    }
+  }
+
+  /// Gives out memory that all ranks see. Its blocks may outlive this object.
+  [[nodiscard]] const std::shared_ptr<detail::Heap>& heap() const noexcept override { return heap_; }
+
+  [[nodiscard]] HostMemory* host_memory() noexcept { return this; }
+
+  void begin(std::span<const std::byte> record, int num_steps, const Deadline& deadline) override {
+    meeting_.throw_if_lost(exchange_signature);
+    exchange_deadline_ = deadline;
+    exchange_.first_shared = group_.is_one_process ? meeting_.step() + 1 : 0;
+    exchange_.last_shared = group_.is_one_process ? meeting_.step() + static_cast<std::uint64_t>(num_steps) : 0;
+    show_record(record);
+    meeting_.enter(exchange_);
+  }
+  void add_step() noexcept override {
+    if (group_.is_one_process) ++exchange_.last_shared;
+  }
+  void step(std::span<const std::byte> record) override {
+    show_record(record);
+    meeting_.take_step(exchange_);
+  }
+  [[nodiscard]] std::span<const std::byte> record_of(int rank) const override {
+    const detail::Post& post = meeting_.post_of(rank);
+    return {post.payload.data(), static_cast<std::size_t>(post.place)};
+  }
+
+  [[nodiscard]] std::uint64_t place_of(const void* memory) const noexcept override {
+    if (group_.is_one_process) return reinterpret_cast<std::uintptr_t>(memory);
+    if (!heap_->contains(memory)) return 0;
+    return static_cast<std::uint64_t>(static_cast<const std::byte*>(memory) - group_.base(world_.rank));
+  }
+  [[nodiscard]] std::byte* at(int rank, std::uint64_t place) const noexcept override {
+    return group_.is_one_process ? reinterpret_cast<std::byte*>(place) : group_.base(rank) + place;
+  }
+
+ private:
+  using Running = detail::Meeting::Running;
+  using Sources = std::vector<const std::byte*>;
+  static constexpr std::uint64_t nothing = 1;  // a place that nobody looks at
+  static constexpr detail::Signature exchange_signature{.operation = detail::Operation::exchange};
+
+  // What the ranks give in an operation in which all take: num_parts parts of count elements, of each rank that gives.
+  struct Source {
+    ConstBuffer in{};
+    std::size_t num_parts = 1;
+    std::size_t count = 0;
+    bool gives = true;
+  };
+
+  // Elements begin to begin + count of every part of what every rank gives.
+  struct Piece {
+    std::size_t begin = 0;
+    std::size_t count = 0;
+    std::size_t element_bytes = 1;
+    const Sources* first_parts = nullptr;               // by rank
+    const std::vector<std::size_t>* strides = nullptr;  // bytes between parts, by rank
+
+    [[nodiscard]] const std::byte* part(int rank, std::size_t index) const noexcept {
+      return (*first_parts)[to_index(rank)] + index * (*strides)[to_index(rank)];
+    }
+    // Where the piece belongs in a buffer in which its part begins at element offset.
+    [[nodiscard]] std::byte* to(const Buffer& out, std::size_t offset) const noexcept {
+      return static_cast<std::byte*>(out.data) + (offset + begin) * element_bytes;
+    }
+    void copy(std::byte* target, int rank, std::size_t index) const noexcept {
+      if (count > 0) std::memcpy(target, part(rank, index), count * element_bytes);
+    }
+  };
+
+  SharedMemory(const World& world, detail::SharedGroup group)
+      : world_(world),
+        group_(std::move(group)),
+        meeting_(world, cells(), std::move(group_.pidfds), group_.has_cores_for_all),
+        heap_(std::make_shared<detail::Heap>(group_.arena(world.rank), group_.layout.arena_size,
+                                             group_.mappings[to_index(world.rank)], !group_.is_one_process)) {}
+
+  [[nodiscard]] static constexpr std::size_t to_index(int rank) noexcept { return static_cast<std::size_t>(rank); }
+  [[nodiscard]] std::size_t rank_index() const noexcept { return to_index(world_.rank); }
+  [[nodiscard]] std::size_t ranks() const noexcept { return to_index(world_.size); }
+  [[nodiscard]] detail::Arguments arguments() const noexcept { return {world_, device_kind}; }
+
+  [[nodiscard]] std::vector<detail::RankCell*> cells() const {
+    std::vector<detail::RankCell*> cells;
+    for (int rank = 0; rank < world_.size; ++rank) cells.push_back(&group_.cell(rank));
+    return cells;
+  }
+
+  // Shows all ranks a value in the post itself: nobody looks at this rank's own memory. shown_bytes: the same on all
+  // ranks, of which some may give less.
+  void enter_small(const detail::Signature& signature, const ConstBuffer& data, std::size_t shown_bytes,
+                   const Call& call) {
+    if (data.count > 0) std::memcpy(meeting_.next_post().payload_of(shown_bytes), data.data, data.size_bytes());
+    meeting_.enter({.signature = signature, .deadline = call.deadline});
+  }
+
+  [[nodiscard]] Sources payloads(std::size_t shown_bytes) const {
+    Sources found(ranks());
+    for (int rank = 0; rank < world_.size; ++rank) {
+      found[to_index(rank)] = meeting_.post_of(rank).payload_of(shown_bytes);
+    }
+    return found;
+  }
+
+  void show_record(std::span<const std::byte> record) {
+    detail::Post& post = meeting_.next_post();
+    post.place = record.size();
+    if (!record.empty()) std::memcpy(post.payload.data(), record.data(), record.size());
+  }
+
+  // An operation in which threads read, or also write, each other's memory between its first step and its second.
+  [[nodiscard]] Running shared(const detail::Signature& signature, const Call& call) const noexcept {
+    Running running{.signature = signature, .deadline = call.deadline};
+    if (group_.is_one_process) running.first_shared = meeting_.step() + 1;
+    if (group_.is_one_process) running.last_shared = meeting_.step() + 2;
+    return running;
+  }
+
+  // Names the data to all ranks. Returns whether they cannot see it, so that it must be staged.
+  [[nodiscard]] bool show(const ConstBuffer& data) {
+    detail::Post& post = meeting_.next_post();
+    post.place = place_of(data.data);
+    return post.place == 0;
+  }
+
+  [[nodiscard]] bool are_all_in_place() const noexcept {
+    for (int rank = 0; rank < world_.size; ++rank) {
+      if (meeting_.post_of(rank).place == 0) return false;
+    }
+    return true;
+  }
+
+  [[nodiscard]] std::byte* stage_at(std::size_t turn) const noexcept { return meeting_.own().stages[turn % 2].data(); }
+
+  static void copy_bytes(std::byte* to, const ConstBuffer& data, std::size_t begin, std::size_t at_most) noexcept {
+    std::memcpy(to, static_cast<const std::byte*>(data.data) + begin, std::min(at_most, data.size_bytes() - begin));
+  }
+
+  // Copies piece number turn of the data into the stage whose turn it is.
+  void stage(const ConstBuffer& data, std::size_t turn) const noexcept {
+    const std::size_t begin = turn * detail::stage_bytes;
+    if (begin < data.size_bytes()) copy_bytes(stage_at(turn), data, begin, detail::stage_bytes);
+  }
+
+  [[nodiscard]] std::vector<std::byte*> places() const {
+    std::vector<std::byte*> found;
+    for (int rank = 0; rank < world_.size; ++rank) found.push_back(at(rank, meeting_.post_of(rank).place));
+    return found;
+  }
+
+  // The part of count elements that this rank reduces for all: slices of whole cache lines, so that no two ranks write
+  // to one line of an aligned buffer.
+  [[nodiscard]] std::pair<std::size_t, std::size_t> slice_of(std::size_t count) const noexcept {
+    const std::size_t slice = ((count + ranks() - 1) / ranks() + 63) / 64 * 64;
+    const std::size_t begin = std::min(count, rank_index() * slice);
+    return {begin, std::min(slice, count - begin)};
+  }
+
+  static void reduce_for_all(std::vector<std::byte*> data, std::pair<std::size_t, std::size_t> slice, Dtype dtype,
+                             ReduceOp op) {
+    for (std::byte*& one : data) one += slice.first * size_of(dtype);
+    const Sources sources{data.begin(), data.end()};
+    detail::reduce_into(data, sources, slice.second, dtype, op);
+  }
+
+  // Every rank reduces its slice of a piece, where a rank's data is or in its stage. While it waits for the others'
+  // slices it has shown its next piece in the other stage.
+  void reduce_in_pieces(const Running& running, const Buffer& data, ReduceOp op, bool is_staged) {
+    std::vector<std::uint64_t> shown;
+    for (int rank = 0; rank < world_.size; ++rank) shown.push_back(meeting_.post_of(rank).place);
+    const std::size_t size = data.size_bytes();
+    for (std::size_t begin = 0, turn = 0; begin < size; begin += detail::stage_bytes, ++turn) {
+      const std::size_t length = std::min(detail::stage_bytes, size - begin);
+      std::vector<std::byte*> pieces;
+      for (int rank = 0; rank < world_.size; ++rank) {
+        const std::uint64_t place = shown[to_index(rank)];
+        pieces.push_back(place == 0 ? group_.cell(rank).stages[turn % 2].data() : at(rank, place) + begin);
+      }
+      reduce_for_all(pieces, slice_of(length / size_of(data.dtype)), data.dtype, op);
+      if (is_staged) stage(data, turn + 1);
+      meeting_.take_step(running);
+      if (is_staged) std::memcpy(static_cast<std::byte*>(data.data) + begin, pieces[rank_index()], length);
+    }
+  }
+
+  // Lets every rank take what it wants of what the ranks give: take(piece) is called for all pieces in turn.
+  template <class Take>
+  void pull(const detail::Signature& signature, const Call& call, const Source& source, const Take& take) {
+    meeting_.throw_if_lost(signature);
+    const std::size_t element_bytes = size_of(signature.dtype);
+    const std::size_t part_bytes = source.count * element_bytes;
+    if (source.num_parts * part_bytes <= detail::small_bytes) {
+      const std::size_t shown_bytes = source.num_parts * part_bytes;
+      enter_small(signature, source.gives ? source.in : ConstBuffer{}, shown_bytes, call);
+      const Sources first_parts = payloads(shown_bytes);
+      const std::vector<std::size_t> strides(ranks(), part_bytes);
+      take(Piece{0, source.count, element_bytes, &first_parts, &strides});
+      return;
+    }
+    const Running running = shared(signature, call);
+    meeting_.next_post().place = nothing;
+    const bool is_staged = source.gives && source.in.count > 0 && show(source.in);
+    // Several elements of each part, at least one of which fits, for there are fewer ranks than that.
+    const std::size_t limit = detail::stage_bytes / source.num_parts / element_bytes;
+    if (is_staged) stage_parts(source, 0, limit, element_bytes);
+    meeting_.enter(running);
+    const std::size_t length = are_all_in_place() ? source.count : limit;
+    std::vector<std::uint64_t> shown;
+    for (int rank = 0; rank < world_.size; ++rank) shown.push_back(meeting_.post_of(rank).place);
+    Sources first_parts(ranks());
+    std::vector<std::size_t> strides(ranks());
+    for (std::size_t begin = 0, turn = 0; begin < source.count; begin += length, ++turn) {
+      for (int rank = 0; rank < world_.size; ++rank) {
+        const std::size_t at_rank = to_index(rank);
+        const bool is_in_stage = shown[at_rank] == 0;
+        first_parts[at_rank] =
+            is_in_stage ? group_.cell(rank).stages[turn % 2].data() : at(rank, shown[at_rank]) + begin * element_bytes;
+        strides[at_rank] = is_in_stage ? limit * element_bytes : part_bytes;
+      }
+      take(Piece{begin, std::min(length, source.count - begin), element_bytes, &first_parts, &strides});
+      if (is_staged) stage_parts(source, turn + 1, limit, element_bytes);
+      meeting_.take_step(running);
+    }
+  }
+
+  // Copies up to limit elements of each part into the stage whose turn it is. A rank may have less than count to give.
+  void stage_parts(const Source& source, std::size_t turn, std::size_t limit,
+                   std::size_t element_bytes) const noexcept {
+    const std::size_t given = std::min(source.count, source.in.count);
+    const std::size_t begin = turn * limit;
+    if (begin >= given) return;
+    const auto* from = static_cast<const std::byte*>(source.in.data);
+    for (std::size_t part = 0; part < source.num_parts; ++part) {
+      std::memcpy(stage_at(turn) + part * limit * element_bytes, from + (part * source.count + begin) * element_bytes,
+                  std::min(limit, given - begin) * element_bytes);
+    }
+  }
+
+  World world_;
+  detail::SharedGroup group_;
+  detail::Meeting meeting_;
+  std::shared_ptr<detail::Heap> heap_;
+  Deadline exchange_deadline_ = Deadline::never();  // of the exchange that begin() has begun
+  Running exchange_{.signature = exchange_signature, .deadline = exchange_deadline_};
+};
+static_assert(Backend<SharedMemory>);
 
 }  // namespace railyard::inline v0_1
 
@@ -2711,8 +4715,6 @@ struct Range {
 // ---- railyard/data/table.hpp
 // A table of numbers with a label per row, and its division into parts. Data room: core and the standard library only.
 
-#include <fmt/ranges.h>
-
 namespace railyard::inline v0_1 {
 
 /// Holds rows of numbers, each with an integer label. Cheap to copy, and safe to read from many threads: copies and
@@ -2724,7 +4726,7 @@ class Table {
   Table(std::vector<std::string> columns, std::vector<float> values, std::string label,
         std::vector<std::int64_t> labels) {
     if (columns.empty() || values.size() != labels.size() * columns.size()) {
-      throw ConfigError{fmt::format(
+      throw ConfigError{detail::compose(
           "a Table of {} columns and {} labels was given {} values: give at least one column, and columns x labels "
           "values",
           columns.size(), labels.size(), values.size())};
@@ -2756,7 +4758,7 @@ class Table {
     for (const std::size_t row : rows) {
       if (row >= num_rows()) {
         throw ConfigError{
-            fmt::format("row {} was selected from a table of {} rows: rows count from 0", row, num_rows())};
+            detail::compose("row {} was selected from a table of {} rows: rows count from 0", row, num_rows())};
       }
       chosen.push_back((*rows_)[row]);
     }
@@ -2787,9 +4789,9 @@ class Table {
   for (const double fraction : fractions) above_zero = above_zero && fraction > 0;
   if (fractions.empty() || !above_zero || std::abs(sum - 1) > 1e-6) {
     throw ConfigError{
-        fmt::format("split() was given the fractions {{{}}}, whose sum is {}: give fractions above 0 that "
-                    "sum to 1, such as {{0.8, 0.2}}",
-                    fmt::join(fractions, ", "), sum)};
+        detail::compose("split() was given the fractions {{{}}}, whose sum is {}: give fractions above 0 that "
+                        "sum to 1, such as {{0.8, 0.2}}",
+                        detail::joined(fractions, ", "), sum)};
   }
   const std::vector<std::size_t> order = detail::shuffled_indices(table.num_rows(), seed);
   std::vector<Table> parts;
@@ -2802,9 +4804,9 @@ class Table {
     const std::size_t end = is_last ? order.size() : std::min(rounded, order.size());
     if (end <= begin) {
       throw ConfigError{
-          fmt::format("split() of {} rows leaves part {} (fraction {}) without a row: use a larger "
-                      "fraction or more rows",
-                      order.size(), part, fractions[part])};
+          detail::compose("split() of {} rows leaves part {} (fraction {}) without a row: use a larger "
+                          "fraction or more rows",
+                          order.size(), part, fractions[part])};
     }
     parts.push_back(table.select(std::span{order}.subspan(begin, end - begin)));
     begin = end;
@@ -2827,10 +4829,8 @@ template <std::size_t N>
 // Reads a table from a file of comma-separated values (RFC 4180). Data room: core and the standard library only.
 
 #include <charconv>
-#include <fstream>
 #include <ios>
 #include <iterator>
-#include <system_error>
 
 namespace railyard::inline v0_1 {
 
@@ -2847,7 +4847,7 @@ class CsvReader {
   CsvReader(std::string_view text, std::string file) : text_(text), file_(std::move(file)) {
     if (text_.starts_with("\xEF\xBB\xBF")) text_.remove_prefix(3);
     if (text_.starts_with("\xFF\xFE") || text_.starts_with("\xFE\xFF")) {
-      throw DataError{fmt::format("{} is UTF-16 text: save it as UTF-8", file_)};
+      throw DataError{compose("{} is UTF-16 text: save it as UTF-8", file_)};
     }
   }
 
@@ -2868,7 +4868,7 @@ class CsvReader {
   }
 
   [[noreturn]] void fail(std::string_view what) const {
-    throw DataError{fmt::format("{}:{}: {}", file_, record_line_, what)};
+    throw DataError{compose("{}:{}: {}", file_, record_line_, what)};
   }
 
  private:
@@ -2880,8 +4880,8 @@ class CsvReader {
     } else {
       while (position_ < text_.size() && !is_end_of_field(text_[position_])) {
         if (text_[position_] == '"') {
-          fail(fmt::format("field {} has a quote in its middle: quote the whole field and double the quotes inside it",
-                           fields.size() + 1));
+          fail(compose("field {} has a quote in its middle: quote the whole field and double the quotes inside it",
+                       fields.size() + 1));
         }
         field += text_[position_++];
       }
@@ -2894,7 +4894,7 @@ class CsvReader {
     std::string field;
     ++position_;
     while (true) {
-      if (position_ >= text_.size()) fail(fmt::format("field {} opens a quote that is never closed", index + 1));
+      if (position_ >= text_.size()) fail(compose("field {} opens a quote that is never closed", index + 1));
       const char c = text_[position_++];
       if (c == '"') {
         if (position_ >= text_.size() || text_[position_] != '"') break;
@@ -2904,7 +4904,7 @@ class CsvReader {
       field += c;
     }
     if (position_ < text_.size() && !is_end_of_field(text_[position_])) {
-      fail(fmt::format("field {} goes on after its closing quote", index + 1));
+      fail(compose("field {} goes on after its closing quote", index + 1));
     }
     return field;
   }
@@ -2934,9 +4934,9 @@ class CsvReader {
   std::string out;
   for (const char c : text.substr(0, most)) {
     const auto code = static_cast<unsigned char>(c);
-    out += code < 0x20 || code == 0x7F ? fmt::format("\\x{:02x}", code) : std::string(1, c);
+    out += code < 0x20 || code == 0x7F ? compose("\\x{:02x}", code) : std::string(1, c);
   }
-  return text.size() > most ? fmt::format("{}... ({} characters)", out, text.size()) : out;
+  return text.size() > most ? compose("{}... ({} characters)", out, text.size()) : out;
 }
 
 // Tells a number that is too small for its type from one that is too large, given that it is one of them.
@@ -2979,12 +4979,12 @@ template <class Number>
   std::ifstream file{path, std::ios::binary};
   if (!file || std::filesystem::is_directory(path, no_error)) {
     const int code = errno;
-    throw DataError{fmt::format("cannot read \"{}\" (working directory {}): {}", path.string(),
-                                std::filesystem::current_path(no_error).string(),
-                                file ? "it is a directory" : std::strerror(code == 0 ? ENOENT : code))};
+    throw DataError{compose("cannot read \"{}\" (working directory {}): {}", path.string(),
+                            std::filesystem::current_path(no_error).string(),
+                            file ? "it is a directory" : std::strerror(code == 0 ? ENOENT : code))};
   }
   const auto fail = [&path](const char* why) {
-    throw DataError{fmt::format("reading \"{}\" failed: {}", path.string(), why)};
+    throw DataError{compose("reading \"{}\" failed: {}", path.string(), why)};
   };
   std::string text;
   try {
@@ -3004,18 +5004,18 @@ template <class Number>
   for (std::size_t column = 0; column < header.size(); ++column) {
     for (std::size_t other = 0; other < column; ++other) {
       if (header[other] == header[column]) {
-        reader.fail(fmt::format("the header names the column \"{}\" twice", shown(header[column])));
+        reader.fail(compose("the header names the column \"{}\" twice", shown(header[column])));
       }
     }
     if (column < 20) names += (column == 0 ? "\"" : ", \"") + shown(header[column]) + '"';
-    if (column == 20) names += fmt::format(" and {} more", header.size() - column);
+    if (column == 20) names += compose(" and {} more", header.size() - column);
     if (header[column] == label) found = column;
   }
   if (!found) {
     reader.fail(
-        fmt::format("there is no column \"{}\"; the first line, which must be a header, names: {}. Set .label to "
-                    "one of them",
-                    shown(label), names));
+        compose("there is no column \"{}\"; the first line, which must be a header, names: {}. Set .label to "
+                "one of them",
+                shown(label), names));
   }
   if (header.size() < 2) reader.fail("there is no column beside the label's");
   return *found;
@@ -3025,21 +5025,21 @@ inline void append_record(const CsvReader& reader, const std::vector<std::string
                           const std::vector<std::string>& fields, std::vector<float>& values,
                           std::vector<std::int64_t>& labels) {
   if (fields.size() != header.size()) {
-    reader.fail(fmt::format("the record has {} fields, the header {}", fields.size(), header.size()));
+    reader.fail(compose("the record has {} fields, the header {}", fields.size(), header.size()));
   }
   for (std::size_t column = 0; column < fields.size(); ++column) {
     if (column == label) continue;
     const auto value = number_of<float>(fields[column]);
     if (!value) {
-      reader.fail(fmt::format("column \"{}\" holds \"{}\", which is no number that a float can hold",
-                              shown(header[column]), shown(fields[column])));
+      reader.fail(compose("column \"{}\" holds \"{}\", which is no number that a float can hold", shown(header[column]),
+                          shown(fields[column])));
     }
     values.push_back(*value);
   }
   const auto number = number_of<std::int64_t>(fields[label]);
   if (!number) {
-    reader.fail(fmt::format("the label's column \"{}\" holds \"{}\", which is no integer: number the classes from 0",
-                            shown(header[label]), shown(fields[label])));
+    reader.fail(compose("the label's column \"{}\" holds \"{}\", which is no integer: number the classes from 0",
+                        shown(header[label]), shown(fields[label])));
   }
   labels.push_back(*number);
 }
@@ -3053,159 +5053,24 @@ inline void append_record(const CsvReader& reader, const std::vector<std::string
 [[nodiscard]] inline Table read_csv(const std::filesystem::path& path, const CsvOptions& options) {
   if (options.label.empty()) {
     throw ConfigError{
-        fmt::format("read_csv(\"{}\") was not told which column holds the labels: set .label", path.string())};
+        detail::compose("read_csv(\"{}\") was not told which column holds the labels: set .label", path.string())};
   }
   const std::string text = detail::read_whole(path);
   detail::CsvReader reader{text, path.string()};
   std::vector<std::string> header;
   if (!reader.next(header))
-    throw DataError{fmt::format("{} is empty: it must begin with a header line", path.string())};
+    throw DataError{detail::compose("{} is empty: it must begin with a header line", path.string())};
   const std::size_t label = detail::find_label(reader, header, options.label);
 
   std::vector<float> values;
   std::vector<std::int64_t> labels;
   std::vector<std::string> fields;
   while (reader.next(fields)) detail::append_record(reader, header, label, fields, values, labels);
-  if (labels.empty()) throw DataError{fmt::format("{} has a header but no records", path.string())};
+  if (labels.empty()) throw DataError{detail::compose("{} has a header but no records", path.string())};
   header.erase(header.begin() + static_cast<std::ptrdiff_t>(label));
   return {std::move(header), std::move(values), options.label, std::move(labels)};
 }
 
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/workers/detail/system.hpp
-// What the kernel offers, made safe to use: descriptors, futexes, times and messages of failed calls. Workers room.
-
-#include <linux/futex.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Owns one file descriptor.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) noexcept : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    if (this != &other) {
-      reset();
-      fd_ = std::exchange(other.fd_, -1);
-    }
-    return *this;
-  }
-  ~Descriptor() { reset(); }
-
-  [[nodiscard]] int get() const noexcept { return fd_; }
-  [[nodiscard]] bool is_open() const noexcept { return fd_ >= 0; }
-  void reset() noexcept {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = -1;
-  }
-
- private:
-  int fd_ = -1;
-};
-
-/// Says what a failed call of the system means, and what to do where that is known.
-[[nodiscard]] inline std::string explain_errno(int error) {
-  const std::string text = std::generic_category().message(error);
-  if (error == EMFILE) {
-    rlimit limit{};
-    ::getrlimit(RLIMIT_NOFILE, &limit);
-    return fmt::format("{} (this process may have {} descriptors: raise the limit with ulimit -n, or close some)", text,
-                       limit.rlim_cur);
-  }
-  if (error == EAGAIN) {
-    rlimit limit{};
-    ::getrlimit(RLIMIT_NPROC, &limit);
-    const auto count = limit.rlim_cur == RLIM_INFINITY ? std::string{"unlimited"} : fmt::to_string(limit.rlim_cur);
-    return fmt::format("{} (the limit of processes is reached: see ulimit -u, here {}, and pids.max of the cgroup)",
-                       text, count);
-  }
-  return text;
-}
-
-[[noreturn]] inline void throw_system(std::string_view what, int error) {
-  throw Error{fmt::format("{}: {}", what, explain_errno(error))};
-}
-
-/// Takes over a new descriptor and moves it above 2, where it would end up if the program has closed its standard
-/// streams: later it would be overwritten or be taken for one.
-[[nodiscard]] inline Descriptor adopt(int fd, std::string_view what) {
-  if (fd < 0) throw_system(what, errno);
-  if (fd > 2) return Descriptor{fd};
-  const Descriptor low{fd};
-  const int moved = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
-  if (moved < 0) throw_system(what, errno);
-  return Descriptor{moved};
-}
-
-/// Makes a pipe, both ends closed on exec. Returns the end to read from, then the end to write to.
-[[nodiscard]] inline std::pair<Descriptor, Descriptor> make_pipe(int flags, std::string_view what) {
-  int ends[2] = {-1, -1};
-  if (::pipe2(ends, O_CLOEXEC | flags) != 0) throw_system(what, errno);
-  Descriptor second{ends[1]};  // is not lost if the first cannot be moved
-  Descriptor reader = adopt(ends[0], what);
-  if (second.get() > 2) return {std::move(reader), std::move(second)};
-  const int moved = ::fcntl(second.get(), F_DUPFD_CLOEXEC, 3);
-  if (moved < 0) throw_system(what, errno);
-  return {std::move(reader), Descriptor{moved}};
-}
-
-[[nodiscard]] inline std::int64_t monotonic_ns() noexcept {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Deadline::Clock::now().time_since_epoch()).count();
-}
-
-[[nodiscard]] inline timespec to_timespec(std::chrono::nanoseconds time) noexcept {
-  const auto bounded = std::clamp(time, std::chrono::nanoseconds{0}, std::chrono::nanoseconds{std::chrono::hours{24}});
-  return {static_cast<std::time_t>(bounded.count() / 1'000'000'000),
-          static_cast<long>(bounded.count() % 1'000'000'000)};
-}
-
-/// Sleeps while word holds expected, for at most the given time; may return early. Works across processes.
-inline void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
-                       std::chrono::nanoseconds at_most) noexcept {
-  static_assert(sizeof(word) == sizeof(std::uint32_t) && std::atomic<std::uint32_t>::is_always_lock_free);
-  const timespec time = to_timespec(at_most);
-  ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &time, nullptr, 0);
-}
-
-/// Wakes everybody who sleeps on word.
-inline void futex_wake(const std::atomic<std::uint32_t>& word) noexcept {
-  ::syscall(SYS_futex, &word, FUTEX_WAKE, 0x7FFFFFFF, nullptr, nullptr, 0);
-}
-
-/// Changes the word and wakes everybody who sleeps on it.
-inline void nudge(std::atomic<std::uint32_t>& word) noexcept {
-  word.fetch_add(1);
-  futex_wake(word);
-}
-
-[[nodiscard]] inline int open_pidfd(pid_t pid) noexcept {
-#ifdef SYS_pidfd_open
-  return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
-#else
-  errno = ENOSYS;
-  return -1;
-#endif
-}
-
-inline void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal) noexcept {
-#ifdef SYS_pidfd_send_signal
-  ::syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0);
-#endif
-}
-
-[[nodiscard]] inline std::string host_name() {
-  char name[256] = {};
-  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
-  return name;
-}
-
-}  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/workers/detail/exit_reason.hpp
@@ -3293,10 +5158,10 @@ class OomCounter {
 [[nodiscard]] inline std::string explain_signal(int signal, bool dumped_core, const OomCounter& oom) {
   const std::string core = dumped_core ? "; a core dump was written" : "";
   if (signal != SIGKILL) {
-    return fmt::format("killed by signal {} ({}): {}{}", signal, signal_name(signal), likely_reason(signal), core);
+    return compose("killed by signal {} ({}): {}{}", signal, signal_name(signal), likely_reason(signal), core);
   }
   if (oom.has_moved()) {
-    return fmt::format(
+    return compose(
         "killed by signal 9 (SIGKILL): out of memory, most likely: the kernel's OOM killer has ended a "
         "process {} since the start",
         oom.is_of_cgroup() ? "of this memory cgroup" : "on this machine");
@@ -3306,7 +5171,7 @@ class OomCounter {
 
 /// Returns what the system says about a process: the letter of its state in /proc, 0 if it is gone.
 [[nodiscard]] inline char process_state(pid_t pid) {
-  std::ifstream file{fmt::format("/proc/{}/stat", pid)};
+  std::ifstream file{compose("/proc/{}/stat", pid)};
   std::string text;
   std::getline(file, text);
   const auto end = text.rfind(')');  // the name before may hold anything
@@ -3570,11 +5435,11 @@ class SharedTable {
   }
 
   [[noreturn]] static void throw_taken(std::string_view key) {
-    throw Error{fmt::format(
+    throw Error{compose(
         "store.set(\"{}\"): the key has been set before; a key keeps its first value, so use another key", key)};
   }
   [[noreturn]] static void throw_full(std::string_view key, std::string_view value) {
-    throw Error{fmt::format(
+    throw Error{compose(
         "store.set(\"{}\", {} bytes): the store is full (it holds {} MiB and {} keys); it is meant for small values, "
         "send large ones by a collective",
         key, value.size(), StoreBlock::num_bytes >> 20U, StoreBlock::num_slots)};
@@ -3589,10 +5454,6 @@ class SharedTable {
 
 // ---- railyard/workers/detail/group_memory.hpp
 // The memory that the workers of one group and their supervisor share. Workers room.
-
-#include <new>
-
-#include <sys/mman.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -3622,7 +5483,7 @@ class GroupMemory {
   explicit GroupMemory(int num_workers) : num_workers_(num_workers) {
     base_ = ::mmap(nullptr, size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base_ == MAP_FAILED) {
-      throw_system(fmt::format("start: mapping {} bytes that {} workers share", size(), num_workers), errno);
+      throw_system(compose("start: mapping {} bytes that {} workers share", size(), num_workers), errno);
     }
     ::madvise(base_, size(), MADV_DONTDUMP);  // a core dump of a worker would hold everybody's messages
     ::new (base_) GroupBlock;
@@ -3765,7 +5626,7 @@ class SignalWatch {
     std::size_t slot = 0;
     while (slot < registry.listeners.size() && registry.listeners[slot].load() != 0) ++slot;
     if (slot == registry.listeners.size()) {
-      throw Error{fmt::format("start: {} groups run at once in this process, which is the most", slot)};
+      throw Error{compose("start: {} groups run at once in this process, which is the most", slot)};
     }
     slot_ = slot;
     if (registry.num_listeners == 0) install(registry);
@@ -3919,11 +5780,11 @@ class WorkerStore final : public Store {
       const std::uint32_t changes = table_.changes();
       if (auto value = table_.find(key)) return value;
       if (memory_->is_aborted()) {
-        throw CollectiveError{fmt::format("store.get(\"{}\")", key),
+        throw CollectiveError{compose("store.get(\"{}\")", key),
                               rank_,
                               {},
-                              fmt::format("store.get(\"{}\") on rank {}/{}: the group has been ended: {}", key, rank_,
-                                          memory_->num_workers(), memory_->reason())};
+                              compose("store.get(\"{}\") on rank {}/{}: the group has been ended: {}", key, rank_,
+                                      memory_->num_workers(), memory_->reason())};
       }
       if (deadline.expired()) return std::nullopt;
       table_.wait(changes, std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{200}));
@@ -3983,16 +5844,16 @@ class SharedLink final : public WorkerLink {
 
   void post(std::span<const std::byte> message) override {
     if (message.size() > max_message_bytes) {
-      throw ConfigError{fmt::format(
-          "post on rank {}/{}: the message has {} bytes, the most is {}: report less, or write it to a file",
-          world_.rank, world_.size, message.size(), max_message_bytes)};
+      throw ConfigError{
+          compose("post on rank {}/{}: the message has {} bytes, the most is {}: report less, or write it to a file",
+                  world_.rank, world_.size, message.size(), max_message_bytes)};
     }
     if (write(RecordKind::message, message, true)) return;
     throw CollectiveError{
         "post",
         world_.rank,
         {},
-        fmt::format("post on rank {}/{}: the group has been ended: {}", world_.rank, world_.size, memory_->reason())};
+        compose("post on rank {}/{}: the group has been ended: {}", world_.rank, world_.size, memory_->reason())};
   }
 
   void on_abort(std::function<void(std::string_view)> handler) override {
@@ -4054,7 +5915,7 @@ namespace detail {
 /// Checks what every Scaling is asked for.
 inline void check_plan(const GroupPlan& plan, const WorkerBody& body) {
   if (plan.num_workers < 1) {
-    throw ConfigError{fmt::format("num_workers is {}: a group needs at least 1 worker", plan.num_workers)};
+    throw ConfigError{compose("num_workers is {}: a group needs at least 1 worker", plan.num_workers)};
   }
   if (!body) throw ConfigError{"start: the function that workers run is empty"};
 }
@@ -4419,7 +6280,7 @@ class WorkerProcess {
     ::setpgid(0, 0);
     ::prctl(PR_SET_CHILD_SUBREAPER, 0);
     char name[16];
-    *fmt::format_to_n(name, sizeof name - 1, "railyard:{}", rank).out = '\0';
+    std::snprintf(name, sizeof name, "railyard:%d", rank);
     ::prctl(PR_SET_NAME, name);
     const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (null > 0) ::dup2(null, 0);
@@ -4453,7 +6314,7 @@ class WorkerProcess {
     } catch (const std::system_error& error) {
       exit.kind = WorkerExit::Kind::threw;
       exit.message =
-          fmt::format("making the thread that runs the training function: {}", explain_errno(error.code().value()));
+          compose("making the thread that runs the training function: {}", explain_errno(error.code().value()));
       is_done_.store(true);
     }
     be_agent();
@@ -4653,7 +6514,7 @@ class Zygote {
   }
 
   static void kill_children() {
-    const std::string self = fmt::to_string(::getpid());
+    const std::string self = compose("{}", ::getpid());
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator{"/proc", error}) {
       const std::string name = entry.path().filename().string();
@@ -4699,7 +6560,7 @@ inline void prepare_to_fork(int num_workers) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur) return;
   if (needed > limit.rlim_max) {
-    throw ConfigError{fmt::format(
+    throw ConfigError{compose(
         "start: {} workers need up to {} descriptors in this process, {} are open, and the hard limit is {}: raise it "
         "(ulimit -Hn, LimitNOFILE, nofile in limits.conf), close some, or use fewer workers",
         num_workers, needed - num_open, num_open, limit.rlim_max)};
@@ -4807,7 +6668,7 @@ class ProcessGroup final : public WorkerGroup {
   }
 
   void ask_for(int rank) {
-    const std::string what = fmt::format("start: a pipe for the output of rank {}/{}", rank, memory_.num_workers());
+    const std::string what = compose("start: a pipe for the output of rank {}/{}", rank, memory_.num_workers());
     auto out = make_pipe(0, what);
     auto err = make_pipe(0, what);
     for (const auto* reader : {&out.first, &err.first}) ::fcntl(reader->get(), F_SETFL, O_NONBLOCK);
@@ -4846,7 +6707,7 @@ class ProcessGroup final : public WorkerGroup {
       return false;
     }
     if (reply.error != 0) {
-      throw_system(fmt::format("start: forking rank {}/{}", reply.rank, memory_.num_workers()), reply.error);
+      throw_system(compose("start: forking rank {}/{}", reply.rank, memory_.num_workers()), reply.error);
     }
     at(reply.rank).pid = reply.pid;
     if (!fds.empty()) at(reply.rank).pidfd = std::move(fds.front());
@@ -4957,8 +6818,8 @@ class ProcessGroup final : public WorkerGroup {
       const auto seconds = static_cast<double>(quiet.count()) / 1e9;
       inbox_.push(SilenceEvent{
           .rank = rank,
-          .message = fmt::format("rank {}/{} (process {}) has shown no sign of life for {:.1f} s: {}", rank,
-                                 workers_.size(), worker.pid, seconds, describe_state(process_state(worker.pid)))});
+          .message = compose("rank {}/{} (process {}) has shown no sign of life for {:.1f} s: {}", rank,
+                             workers_.size(), worker.pid, seconds, describe_state(process_state(worker.pid)))});
     });
   }
 
@@ -4966,9 +6827,9 @@ class ProcessGroup final : public WorkerGroup {
   // ended here.
   void lose_zygote() {
     if (std::exchange(is_zygote_lost_, true)) return;
-    inbox_.push(BrokenEvent{.message = fmt::format("the process that starts the workers (process {}) has been killed; "
-                                                   "the workers end with it",
-                                                   zygote_)});
+    inbox_.push(BrokenEvent{.message = compose("the process that starts the workers (process {}) has been killed; "
+                                               "the workers end with it",
+                                               zygote_)});
     for (int rank = 0; rank < memory_.num_workers(); ++rank) {
       const Process& worker = at(rank);
       if (worker.is_over) continue;
@@ -5093,8 +6954,8 @@ class ThreadGroup final : public WorkerGroup {
     } catch (const std::system_error& error) {
       const std::size_t made = threads_.size();
       end_all("not every worker could be started");
-      throw Error{fmt::format("start: making the thread of rank {}/{}: {}", made, plan.num_workers,
-                              explain_errno(error.code().value()))};
+      throw Error{compose("start: making the thread of rank {}/{}: {}", made, plan.num_workers,
+                          explain_errno(error.code().value()))};
     }
   }
 
@@ -5127,7 +6988,7 @@ class ThreadGroup final : public WorkerGroup {
     collect(std::chrono::nanoseconds{0});  // whoever has just ended is not deaf
     std::string deaf;
     for (std::size_t rank = 0; rank < threads_.size(); ++rank) {
-      if (!is_over_[rank]) deaf += fmt::format("{}{}", deaf.empty() ? "" : ", ", rank);
+      if (!is_over_[rank]) deaf += compose("{}{}", deaf.empty() ? "" : ", ", rank);
     }
     if (!deaf.empty()) end_program(deaf);
   }
@@ -5207,12 +7068,12 @@ class ThreadGroup final : public WorkerGroup {
 
   [[noreturn]] static void end_program(const std::string& deaf) noexcept {
     char text[512];
-    const auto end = fmt::format_to_n(
+    const int length = std::snprintf(
         text, sizeof text,
-        "railyard: the run had to end, but rank {} did not: a thread cannot be ended by force, so this program ends "
+        "railyard: the run had to end, but rank %s did not: a thread cannot be ended by force, so this program ends "
         "with status 70. Let the training function look at should_stop(), or use Processes.\n",
-        deaf);
-    [[maybe_unused]] const auto written = ::write(2, text, std::min(end.size, sizeof text));
+        deaf.c_str());
+    [[maybe_unused]] const auto written = ::write(2, text, std::min(static_cast<std::size_t>(length), sizeof text - 1));
     ::syscall(SYS_exit_group, 70);  // what is wrapped around _exit() by a sanitizer would look at the deaf threads
     ::_exit(70);
   }
@@ -5345,7 +7206,8 @@ enum class Phase : std::uint8_t { checking, starting, running, stopping, ending,
 struct Failure {
   int rank = -1;
   std::string what{};
-  int signal = 0;  ///< the signal to the supervisor that interrupted the run, 0 if none did
+  int signal = 0;        ///< the signal to the supervisor that interrupted the run, 0 if none did
+  bool is_wait = false;  ///< known only by that somebody waits or is silent: what each rank does tells more
 };
 
 /// Says what the driver of a run has to do to its workers.
@@ -5409,7 +7271,7 @@ class Controller {
 
   [[nodiscard]] Orders on_silence(int rank, const std::string& message, Time now) {
     if (!may_fail()) return {};
-    return fail({.rank = rank, .what = "stopped answering: " + message}, now);
+    return fail({.rank = rank, .what = "stopped answering: " + message, .is_wait = true}, now);
   }
 
   /// For what is no rank's fault: a broken group, a callback that throws.
@@ -5421,7 +7283,7 @@ class Controller {
     if (phase_ == Phase::finished) return {};
     ++num_signals_;
     if (num_signals_ == 1 && may_fail()) {
-      failure_ = Failure{.what = fmt::format("interrupted by {}", detail::signal_name(signal)), .signal = signal};
+      failure_ = Failure{.what = detail::compose("interrupted by {}", detail::signal_name(signal)), .signal = signal};
       phase_ = Phase::stopping;
       limit_ = after(now, settings_.stop_grace);
       return {.request_stop = true};
@@ -5497,7 +7359,7 @@ class Controller {
 
   [[nodiscard]] std::string reason() const {
     if (failure_->rank < 0) return failure_->what;
-    return fmt::format("rank {} {}", failure_->rank, failure_->what);
+    return detail::compose("rank {} {}", failure_->rank, failure_->what);
   }
 
   static std::string text(const WorkerExit& exit) {
@@ -5507,12 +7369,12 @@ class Controller {
       case WorkerExit::Kind::threw:
         return "threw: " + exit.message;
       case WorkerExit::Kind::exited:
-        return fmt::format("called exit({}) before its training function had returned{}{}", exit.code,
-                           exit.message.empty() ? "" : ": ", exit.message);
+        return detail::compose("called exit({}) before its training function had returned{}{}", exit.code,
+                               exit.message.empty() ? "" : ": ", exit.message);
       case WorkerExit::Kind::signalled:
         if (exit.message.find(detail::signal_name(exit.code)) != std::string::npos) return "was " + exit.message;
-        return fmt::format("was ended by signal {} ({}){}{}", exit.code, detail::signal_name(exit.code),
-                           exit.message.empty() ? "" : ": ", exit.message);
+        return detail::compose("was ended by signal {} ({}){}{}", exit.code, detail::signal_name(exit.code),
+                               exit.message.empty() ? "" : ": ", exit.message);
     }
     return exit.message;
   }
@@ -5537,17 +7399,19 @@ class Controller {
 
   [[nodiscard]] Failure consequence() const {
     const auto found = culprit_and_witness();
-    if (!found) return {.rank = suspects_.front(), .what = text(*ranks_[index(suspects_.front())].exit)};
+    if (!found)
+      return {.rank = suspects_.front(), .what = text(*ranks_[index(suspects_.front())].exit), .is_wait = true};
     const auto [culprit, witness] = *found;
     const std::string& message = ranks_[index(witness)].exit->message;
     if (has_exited(culprit)) {
-      return {
-          .rank = culprit,
-          .what = fmt::format("returned from the training function while rank {} still waited for it: {}; all ranks "
-                              "must call the same collectives",
-                              witness, message)};
+      return {.rank = culprit,
+              .what = detail::compose(
+                  "returned from the training function while rank {} still waited for it: {}; all ranks "
+                  "must call the same collectives",
+                  witness, message),
+              .is_wait = true};
     }
-    return {.rank = culprit, .what = fmt::format("did not answer rank {}: {}", witness, message)};
+    return {.rank = culprit, .what = detail::compose("did not answer rank {}: {}", witness, message), .is_wait = true};
   }
 
   [[nodiscard]] Failure late_start() const {
@@ -5558,14 +7422,14 @@ class Controller {
       if (first < 0) {
         first = static_cast<int>(i);
       } else {
-        missing += fmt::format("{}{}", missing.empty() ? "" : ", ", i);
+        missing += detail::compose("{}{}", missing.empty() ? "" : ", ", i);
       }
     }
     const double seconds = std::chrono::duration<double>(settings_.start_timeout).count();
-    return {
-        .rank = first,
-        .what = fmt::format("had not joined the group after {} s{}{}; raise RunConfig::start_timeout if it needs more",
-                            seconds, missing.empty() ? "" : ", nor had ", missing)};
+    return {.rank = first,
+            .what = detail::compose(
+                "had not joined the group after {} s{}{}; raise RunConfig::start_timeout if it needs more", seconds,
+                missing.empty() ? "" : ", nor had ", missing)};
   }
 
   Settings settings_;
@@ -5731,7 +7595,7 @@ class ConnectingStore final : public Store {
             "connect",
             rank_,
             {},
-            fmt::format("connect on rank {}: the group was ended while it came to be: {}", rank_, reason_)};
+            compose("connect on rank {}: the group was ended while it came to be: {}", rank_, reason_)};
       }
       constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{50};
       const auto left = deadline.remaining();
@@ -5751,6 +7615,119 @@ class ConnectingStore final : public Store {
   std::string reason_{};  // written once, before is_aborted_
   std::atomic<bool> is_aborted_{false};
 };
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/policies.hpp
+// Says in one sentence what is wrong with a pair of policies. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+template <class T>
+concept Complete = requires {
+  sizeof(T);
+};
+
+/// Is a pair of policies that can work.
+template <class B, class S>
+concept FittingPolicies = Complete<B> && Complete<S> && Backend<B> && Scaling<S> &&(B::reach >= S::reach);
+
+/// Is a pair of policies of which at least one stands in the other's place.
+template <class B, class S>
+concept SwappedPolicies = (Complete<B> && Scaling<B>) || Backend<S>;
+
+template <class B, class S>
+struct OrderedPolicies {
+  static_assert(!SwappedPolicies<B, S>,
+                "a Trainer names its Backend first and its Scaling second, as in Trainer<Gloo, Processes>: here a "
+                "Scaling stands in the place of the Backend, or a Backend in the place of the Scaling");
+};
+
+template <class B, class S>
+struct CompletePolicies {
+  static_assert(Complete<B>,
+                "the Backend of this Trainer is only declared here. For Gloo, which is the default, compile with "
+                "-DRAILYARD_WITH_GLOO=1 and link with -lgloo; without libgloo, say Trainer<Local, Threads>. For any "
+                "other, include its header");
+  static_assert(Complete<S>,
+                "the Scaling of this Trainer is only declared here: include <railyard/railyard.hpp>, or its header");
+};
+
+template <class B, class S>
+struct BothPolicies {
+  static_assert(Backend<B>,
+                "the first policy of this Trainer is no Backend: the compiler names below what the class lacks; "
+                "railyard/core/backend.hpp says what each part has to do. There are Gloo, Local and Checked<Gloo>");
+  static_assert(Scaling<S>,
+                "the second policy of this Trainer is no Scaling: the compiler names below what the class lacks; "
+                "railyard/core/scaling.hpp says what each part has to do. There are Processes and Threads");
+};
+
+template <class B, class S>
+struct ReachingPolicies {
+  static_assert(B::reach >= S::reach,
+                "this Backend cannot reach the workers that this Scaling makes: Local joins the threads of one process "
+                "only; say Trainer<Gloo, Processes>, or Trainer<Local, Threads>");
+};
+
+/// Is instantiated for a pair that does not fit. The questions are asked one after another, each in a class of its own:
+/// the compiler answers with one sentence, and a static_assert of nothing but a concept makes it name the missing part.
+template <class B, class S>
+constexpr auto refuse_policies() {
+  if constexpr (SwappedPolicies<B, S>) {
+    static_cast<void>(sizeof(OrderedPolicies<B, S>));
+  } else if constexpr (!Complete<B> || !Complete<S>) {
+    static_cast<void>(sizeof(CompletePolicies<B, S>));
+  } else if constexpr (!Backend<B> || !Scaling<S>) {
+    static_cast<void>(sizeof(BothPolicies<B, S>));
+  } else {
+    static_cast<void>(sizeof(ReachingPolicies<B, S>));
+  }
+}
+
+/// Takes the place of the options of a backend that there is none of.
+struct AnyOptions {
+  AnyOptions() = default;
+  template <class T>
+  AnyOptions(const T& /*options*/) {}
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/activity.hpp
+// Says what the ranks of a group are doing, as far as their pages tell. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns "rank 1 was outside of collectives after 3 of them, rank 0 had waited in collective 4 for 2.5 s": those that
+/// do not wait first, because the others wait for them, and no more than eight ranks in all.
+[[nodiscard]] inline std::string activity_text(const WorkerGroup& group, int num_workers,
+                                               Deadline::Clock::time_point now) {
+  std::vector<std::string> outside;
+  std::vector<std::string> waiting;
+  const std::int64_t now_ns = std::chrono::nanoseconds{now.time_since_epoch()}.count();
+  for (int rank = 0; rank < num_workers; ++rank) {
+    const WorkerPage& page = group.page(rank);
+    const auto collectives = page.collectives.load(std::memory_order_relaxed);
+    const std::int64_t since_ns = page.waiting_since_ns.load(std::memory_order_relaxed);
+    if (since_ns == 0) {
+      outside.push_back(compose("rank {} was outside of collectives after {} of them", rank, collectives));
+    } else {
+      waiting.push_back(compose("rank {} had waited in collective {} for {:.1f} s", rank, collectives,
+                                static_cast<double>(now_ns - since_ns) / 1e9));
+    }
+  }
+  outside.insert(outside.end(), waiting.begin(), waiting.end());
+  constexpr std::size_t most = 8;
+  std::string text;
+  for (std::size_t at = 0; at < outside.size() && at < most; ++at) text += (at == 0 ? "" : ", ") + outside[at];
+  if (outside.size() > most) text += compose(", and {} more ranks", outside.size() - most);
+  return text;
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -5795,7 +7772,7 @@ inline void append_json_text(std::string& json, std::string_view text) {
     } else if (first == '\n') {
       json += "\\n";
     } else if (static_cast<unsigned char>(first) < 0x20 || first == '\x7F') {
-      json += fmt::format("\\u{:04x}", static_cast<unsigned>(static_cast<unsigned char>(first)));
+      json += compose("\\u{:04x}", static_cast<unsigned>(static_cast<unsigned char>(first)));
     } else if (length == 0) {
       json += "\xEF\xBF\xBD";
     } else {
@@ -5816,9 +7793,9 @@ class JsonObject {
     append_json_text(json_, name);
     json_ += ": ";
     if constexpr (std::is_floating_point_v<T>) {
-      json_ += is_finite(value) ? fmt::format("{}", value) : "null";  // JSON has no NaN and no infinity
+      json_ += is_finite(value) ? compose("{}", value) : "null";  // JSON has no NaN and no infinity
     } else if constexpr (std::is_arithmetic_v<T>) {
-      json_ += fmt::format("{}", value);
+      json_ += compose("{}", value);
     } else {
       append_json_text(json_, value);
     }
@@ -5844,8 +7821,6 @@ class JsonObject {
 // The files of a run's directory. Train room.
 
 #include <random>
-
-#include <sys/stat.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -5892,13 +7867,13 @@ class LineFile {
   [[nodiscard]] std::uint64_t num_lost() const noexcept { return num_lost_; }
   /// What is to be said when the first line is lost.
   [[nodiscard]] std::string complaint() const {
-    return fmt::format("{} cannot be written: {}; training goes on", path_.string(), error_text(code_));
+    return compose("{} cannot be written: {}; training goes on", path_.string(), error_text(code_));
   }
   /// How many lines are missing and why; empty if none is.
   [[nodiscard]] std::string warning() const {
     if (num_lost_ == 0) return {};
-    return fmt::format("{} line(s) are missing from {}: {}; training went on without them", num_lost_, path_.string(),
-                       error_text(code_));
+    return compose("{} line(s) are missing from {}: {}; training went on without them", num_lost_, path_.string(),
+                   error_text(code_));
   }
 
  private:
@@ -5927,14 +7902,14 @@ class LineFile {
 /// Returns a name that no other run has: date, time and six random digits.
 [[nodiscard]] inline std::string unique_name() {
   std::random_device random;
-  return fmt::format("{}-{:06x}", time_text(std::time(nullptr), "%Y%m%d-%H%M%S"), random() & 0xFF'FFFFU);
+  return compose("{}-{:06x}", time_text(std::time(nullptr), "%Y%m%d-%H%M%S"), random() & 0xFF'FFFFU);
 }
 
 /// Throws: ConfigError if name cannot be the name of a run.
 inline void check_name(const std::string& name) {
   const auto refuse = [&name](std::string_view why) {
     throw ConfigError{
-        fmt::format("RunConfig::name is \"{}\": {}; leave it empty for a name made from date and time", name, why)};
+        compose("RunConfig::name is \"{}\": {}; leave it empty for a name made from date and time", name, why)};
   };
   if (name.find('/') != std::string::npos) refuse("it must not contain '/', use RunConfig::storage_path for folders");
   if (name == "." || name == "..") refuse("it does not name a folder of its own");
@@ -5949,9 +7924,9 @@ inline void check_name(const std::string& name) {
     const std::string& wanted_name, const std::filesystem::path& storage) {
   const auto refuse = [&storage](const std::error_code& code) {
     throw ConfigError{
-        fmt::format("RunConfig::storage_path is \"{}\": a run's directory cannot be made there: {}; choose a "
-                    "folder that you can write to",
-                    storage.string(), code.message())};
+        compose("RunConfig::storage_path is \"{}\": a run's directory cannot be made there: {}; choose a "
+                "folder that you can write to",
+                storage.string(), code.message())};
   };
   if (storage.empty()) refuse(std::make_error_code(std::errc::invalid_argument));
   std::error_code code;
@@ -5971,9 +7946,9 @@ inline void check_name(const std::string& name) {
     if (errno != EEXIST) refuse(std::error_code{errno, std::generic_category()});
     if (!wanted_name.empty()) {
       throw ConfigError{
-          fmt::format("RunConfig::name is \"{}\", but {} exists already: choose another name, or leave it "
-                      "empty for a unique one, or remove the directory",
-                      name, path.string())};
+          compose("RunConfig::name is \"{}\", but {} exists already: choose another name, or leave it "
+                  "empty for a unique one, or remove the directory",
+                  name, path.string())};
     }
   }
 }
@@ -5983,7 +7958,7 @@ class RunDirectory {
  public:
   RunDirectory(std::filesystem::path path, int world_size) : path_(std::move(path)), metrics_(path_ / "metrics.jsonl") {
     for (int rank = 0; rank < world_size; ++rank) {
-      logs_.push_back(std::make_unique<LineFile>(path_ / "logs" / fmt::format("rank-{}.log", rank)));
+      logs_.push_back(std::make_unique<LineFile>(path_ / "logs" / compose("rank-{}.log", rank)));
     }
   }
 
@@ -6167,9 +8142,9 @@ class WireReader {
   std::span<const std::byte> take_bytes(std::size_t count) {
     if (count > rest_.size()) {
       throw DataError{
-          fmt::format("a worker's message is damaged: {} bytes were expected where {} are left; memory of "
-                      "that worker may have been overwritten",
-                      count, rest_.size())};
+          compose("a worker's message is damaged: {} bytes were expected where {} are left; memory of "
+                  "that worker may have been overwritten",
+                  count, rest_.size())};
     }
     const auto taken = rest_.first(count);
     rest_ = rest_.subspan(count);
@@ -6307,7 +8282,7 @@ class Supervision {
       directory_.remove();
       throw;
     } catch (const std::exception& error) {
-      failure_before_start_ = Failure{.what = fmt::format("the workers could not be started: {}", error.what())};
+      failure_before_start_ = Failure{.what = compose("the workers could not be started: {}", error.what())};
     }
   }
 
@@ -6333,29 +8308,39 @@ class Supervision {
       if (auto* started = std::get_if<StartedMessage>(&message)) note_start(event.rank, std::move(started->host));
       if (auto* report = std::get_if<ReportMessage>(&message)) note_report(event.rank, std::move(report->metrics));
     } catch (const DataError& error) {
-      carry_out(controller_.on_failure({.rank = event.rank, .what = fmt::format("sent nonsense: {}", error.what())},
+      carry_out(controller_.on_failure({.rank = event.rank, .what = compose("sent nonsense: {}", error.what())},
                                        Clock::now()));
     }
   }
   void handle(const OutputEvent& event) {
     complain(directory_.append_log(event.rank, event.line));
-    progress_.print(event.is_error, fmt::format("[rank {}] {}", event.rank, event.line));
+    progress_.print(event.is_error, compose("[rank {}] {}", event.rank, event.line));
   }
-  void handle(ExitEvent& event) { carry_out(controller_.on_exit(event.rank, std::move(event.exit), Clock::now())); }
-  void handle(const SilenceEvent& event) { carry_out(controller_.on_silence(event.rank, event.message, Clock::now())); }
+  void handle(ExitEvent& event) {
+    if (event.exit.is_consequence) note_activity();
+    carry_out(controller_.on_exit(event.rank, std::move(event.exit), Clock::now()));
+  }
+  void handle(const SilenceEvent& event) {
+    note_activity();
+    carry_out(controller_.on_silence(event.rank, event.message, Clock::now()));
+  }
   void handle(const BrokenEvent& event) { carry_out(controller_.on_failure({.what = event.message}, Clock::now())); }
   void handle(const SignalEvent& event) {
     const Orders orders = controller_.on_signal(event.signal, Clock::now());
     const std::string name = signal_name(event.signal);
     if (orders.request_stop) {
-      progress_.print(true,
-                      fmt::format("railyard: {}: the workers are asked to stop and have {} for it; once more ends "
-                                  "them at once",
-                                  name, Deadline::after(config_.stop_grace).budget_text()));
+      progress_.print(true, compose("railyard: {}: the workers are asked to stop and have {} for it; once more ends "
+                                    "them at once",
+                                    name, Deadline::after(config_.stop_grace).budget_text()));
     } else if (orders.kill) {
-      progress_.print(true, fmt::format("railyard: {}: the workers are killed", name));
+      progress_.print(true, compose("railyard: {}: the workers are killed", name));
     }
     carry_out(orders);
+  }
+
+  // Before the group is ended: the end is what all ranks do then.
+  void note_activity() {
+    if (activity_.empty()) activity_ = activity_text(*group_, info_.world_size, Clock::now());
   }
 
   void note_start(int rank, std::string host) {
@@ -6397,7 +8382,7 @@ class Supervision {
         call(callback);
       } catch (...) {
         const std::string what = exit_of(std::current_exception()).message;
-        note_hook_failure({.what = fmt::format("a callback's {} threw: {}", hook, what)});
+        note_hook_failure({.what = compose("a callback's {} threw: {}", hook, what)});
       }
     }
   }
@@ -6434,12 +8419,13 @@ class Supervision {
     std::string text = failure.what;
     if (failure.rank >= 0) {
       const std::int64_t reports = book_.count(failure.rank);
-      text = fmt::format("rank {} of {} on {} {}", failure.rank, info_.world_size,
-                         hosts_[static_cast<std::size_t>(failure.rank)], failure.what);
-      text += reports > 0 ? fmt::format("; its last report was number {}", reports - 1) : "; it had not reported yet";
+      text = compose("rank {} of {} on {} {}", failure.rank, info_.world_size,
+                     hosts_[static_cast<std::size_t>(failure.rank)], failure.what);
+      text += reports > 0 ? compose("; its last report was number {}", reports - 1) : "; it had not reported yet";
       if (const auto log = directory_.log_of(failure.rank)) text += "; its output is in " + log->string();
     }
-    return text + fmt::format("; the run's files are in {}", info_.path.string());
+    if (failure.is_wait && !activity_.empty()) text += "; then " + activity_;
+    return text + compose("; the run's files are in {}", info_.path.string());
   }
 
   [[nodiscard]] Result finish() {
@@ -6490,6 +8476,7 @@ class Supervision {
   std::vector<Metrics> history_{};
   std::vector<std::string> warnings_{};
   std::optional<Failure> failure_before_start_{};  // or after the end: outside of the group's life
+  std::string activity_{};                         // what each rank did when the first one was found waiting or silent
   Timings timings_{};
   int num_started_ = 0;
 };
@@ -6536,6 +8523,11 @@ class Worker {
   /// Where the backend expects buffers: the CPU, or the GPU whose index is the local rank.
   [[nodiscard]] virtual Device device() const noexcept = 0;
 
+  /// The memory that the ranks share, where the backend has such: for rooms above this one. nullptr otherwise.
+  [[nodiscard]] virtual HostMemory* host_memory() noexcept = 0;
+  /// When a collective that begins now is to give up.
+  [[nodiscard]] Deadline collective_deadline() const { return Deadline::after(context_->collective_timeout); }
+
   /// Reports metrics. Call number i of all ranks forms report i; rank 0's metrics are the run's. Never waits for
   /// another rank. Cost: about a microsecond. Throws: ConfigError for a report of more than 1 MiB, or a metric named
   /// "report" or "seconds", which are columns of metrics.jsonl already.
@@ -6548,7 +8540,7 @@ class Worker {
             rank(), world_size(), name)};
       }
     }
-    link_->post(detail::encode_report(metrics));
+    post_report(metrics);
   }
 
   /// Returns the mean over what all ranks have added: the sum of sums by the sum of weights, equal on every rank.
@@ -6567,15 +8559,25 @@ class Worker {
   /// with these weights. Loaders with drives_step call it; with a loader of one's own it is the user's to call, before
   /// the forward pass of every step. Throws: ConfigError if a prepared model has changed so that it would not be
   /// averaged.
-  void samples(std::uint64_t count) {
-    if (on_samples_) on_samples_();
+  /// completes_step: false where the step goes on with another micro-batch; then gradients accumulate, and are averaged
+  /// over the samples of all micro-batches in the backward pass of the last one.
+  void samples(std::uint64_t count, bool completes_step = true) {
+    if (on_samples_) on_samples_(count, completes_step);
     step_samples_ = count;
     link_->page().samples.fetch_add(count, std::memory_order_relaxed);
+  }
+  /// Says that the micro-batches since the last completed step will not be completed: the next samples() begins a step
+  /// of its own. Loaders with drives_step call it at the begin of an epoch.
+  void abandon_step() {
+    if (on_abandoned_step_) on_abandoned_step_();
   }
   /// What samples() was last told; nothing if it never was.
   [[nodiscard]] std::optional<std::uint64_t> step_samples() const noexcept { return step_samples_; }
   /// Sets what each samples() calls first, for a room above this one that must see every step begin.
-  void on_samples(std::function<void()> function) { on_samples_ = std::move(function); }
+  void on_samples(std::function<void(std::uint64_t, bool)> function) { on_samples_ = std::move(function); }
+
+  /// Sets what abandon_step() calls.
+  void on_abandoned_step(std::function<void()> function) { on_abandoned_step_ = std::move(function); }
 
   /// Asks all workers to stop; they learn of it in their next should_stop().
   void request_stop() noexcept { stop_requested_ = true; }
@@ -6637,6 +8639,27 @@ class Worker {
   [[nodiscard]] const RunContext& context() const noexcept { return *context_; }
 
  private:
+  // The link knows of messages only: the error says what this one was.
+  void post_report(const Metrics& metrics) {
+    const auto call = [&] {
+      return detail::compose("report() of {} metrics on rank {}/{}", metrics.size(), rank(), world_size());
+    };
+    const auto reason = [](const std::exception& error) {
+      const std::string_view text = error.what();
+      const std::size_t colon = text.find(": ");
+      return std::string{colon == std::string_view::npos ? text : text.substr(colon + 2)};
+    };
+    try {
+      link_->post(detail::encode_report(metrics));
+    } catch (const ConfigError& error) {
+      throw ConfigError{detail::compose("{}: {}", call(), reason(error))};
+    } catch (const CollectiveError& error) {
+      throw CollectiveError{"report()", rank(), error.blamed(),
+                            detail::compose("{}: {}; let this error pass: the run's Result tells the first cause",
+                                            call(), reason(error))};
+    }
+  }
+
   virtual void do_barrier() = 0;
   virtual void do_all_reduce(Buffer data, ReduceOp op) = 0;
   virtual void do_broadcast(Buffer data, int root) = 0;
@@ -6652,7 +8675,8 @@ class Worker {
   WorkerLink* link_;
   const RunContext* context_;
   std::optional<std::uint64_t> step_samples_{};
-  std::function<void()> on_samples_{};
+  std::function<void(std::uint64_t, bool)> on_samples_{};
+  std::function<void()> on_abandoned_step_{};
   bool stop_requested_ = false;
   bool stop_agreed_ = false;
   std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
@@ -6684,6 +8708,16 @@ class WorkerOf final : public Worker {
     return {B::device_kind, B::device_kind == DeviceKind::cpu ? 0 : this->local_rank()};
   }
 
+  [[nodiscard]] HostMemory* host_memory() noexcept override {
+    if constexpr (requires(B & backend) {
+                    { backend.host_memory() } -> std::same_as<HostMemory*>;
+                  }) {
+      return backend_->host_memory();
+    } else {
+      return nullptr;
+    }
+  }
+
   [[nodiscard]] B& backend() noexcept { return *backend_; }
 
  private:
@@ -6691,9 +8725,14 @@ class WorkerOf final : public Worker {
   template <class Operation>
   void carry_out(Operation operation) {
     const Call call{.deadline = Deadline::after(this->context().collective_timeout)};
-    const WaitingMark mark{this->page()};
-    auto work = operation(call);
-    work.wait(call.deadline);
+    WaitingMark mark{this->page()};
+    try {
+      auto work = operation(call);
+      work.wait(call.deadline);
+    } catch (const CollectiveError&) {  // the group is lost: the supervisor reads what this rank waited for last
+      mark.keep();
+      throw;
+    }
   }
 
   class WaitingMark {
@@ -6705,10 +8744,14 @@ class WorkerOf final : public Worker {
     }
     WaitingMark(const WaitingMark&) = delete;
     WaitingMark& operator=(const WaitingMark&) = delete;
-    ~WaitingMark() { page_.waiting_since_ns.store(0, std::memory_order_relaxed); }
+    ~WaitingMark() {
+      if (!is_kept_) page_.waiting_since_ns.store(0, std::memory_order_relaxed);
+    }
+    void keep() noexcept { is_kept_ = true; }
 
    private:
     WorkerPage& page_;
+    bool is_kept_ = false;
   };
 
   void do_barrier() override {
@@ -6816,18 +8859,18 @@ namespace detail {
 inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   const int num_workers = scaling.num_workers.count();
   if (num_workers <= 0) {
-    throw ConfigError{fmt::format("ScalingConfig::num_workers is {}: a run needs at least one worker", num_workers)};
+    throw ConfigError{compose("ScalingConfig::num_workers is {}: a run needs at least one worker", num_workers)};
   }
   constexpr int most_workers = 16384;
   if (num_workers > most_workers) {
-    throw ConfigError{fmt::format("ScalingConfig::num_workers is {}: the most that one machine can be asked for is {}",
-                                  num_workers, most_workers)};
+    throw ConfigError{compose("ScalingConfig::num_workers is {}: the most that one machine can be asked for is {}",
+                              num_workers, most_workers)};
   }
   const auto check_time = [](const char* field, std::chrono::nanoseconds time) {
     if (time > std::chrono::nanoseconds{0}) return;
     throw ConfigError{
-        fmt::format("RunConfig::{} is {} s: it must be longer than nothing, such as std::chrono::seconds{{30}}", field,
-                    std::chrono::duration<double>(time).count())};
+        compose("RunConfig::{} is {} s: it must be longer than nothing, such as std::chrono::seconds{{30}}", field,
+                std::chrono::duration<double>(time).count())};
   };
   check_time("collective_timeout", run.collective_timeout);
   check_time("start_timeout", run.start_timeout);
@@ -6851,13 +8894,29 @@ inline void write_run(const RunInfo& info, const RunConfig& run) {
   if (const std::string loss = directory.write_object("run.json", object); !loss.empty()) {
     directory.remove();
     throw ConfigError{
-        fmt::format("RunConfig::storage_path is \"{}\": run.json cannot be written there ({}); choose a "
-                    "folder that you can write to and that has room",
-                    run.storage_path.string(), loss)};
+        compose("RunConfig::storage_path is \"{}\": run.json cannot be written there ({}); choose a "
+                "folder that you can write to and that has room",
+                run.storage_path.string(), loss)};
   }
 }
 
 }  // namespace detail
+
+/// Is what policies that cannot work get: one sentence of the compiler about what is wrong with them. The one that
+/// trains stands below.
+template <class B = Gloo, class S = Processes>
+class Trainer {
+  using Refused = decltype(detail::refuse_policies<B, S>());
+
+ public:
+  // What the other one takes as well, so that nothing follows that sentence; and so that the arguments lead to the
+  // default policies.
+  template <class F>
+  Trainer(F&&, ScalingConfig, RunConfig = {}, const detail::AnyOptions& = {}) {}
+  template <class F, class Other, class... Rest>
+  requires(!std::convertible_to<Other, ScalingConfig>) Trainer(F&&, Other&&, Rest&&...) {}
+  Result fit();
+};
 
 /// Runs a training function on many workers and waits for them.
 ///
@@ -6865,12 +8924,9 @@ inline void write_run(const RunInfo& info, const RunConfig& run) {
 /// runs its own copy of it; where they are processes, each has its own copy of the whole program, so that what the
 /// function writes to its captures does not come back.
 /// Example: ry::Trainer<ry::Gloo, ry::Processes> trainer{[](auto& worker) { ... }, {.num_workers = 2}};
-template <Backend B = Gloo, Scaling S = Processes>
-class Trainer {
-  static_assert(B::reach >= S::reach,
-                "this Backend cannot reach the workers that this Scaling makes: Local joins the threads of one process "
-                "only; say Trainer<Gloo, Processes>, or Trainer<Local, Threads>");
-
+template <class B, class S>
+requires detail::FittingPolicies<B, S>
+class Trainer<B, S> {
  public:
   /// Keeps the function and the settings; nothing is started or checked before fit().
   template <class F>
@@ -6880,6 +8936,13 @@ class Trainer {
         scaling_(std::move(scaling)),
         run_(std::move(run)),
         options_(std::move(options)) {}
+
+  /// Refuses a second argument that is no ScalingConfig.
+  template <class F, class Other, class... Rest>
+  requires(!std::convertible_to<Other, ScalingConfig>) Trainer(F&&, Other&&, Rest&&...) {
+    static_assert(std::convertible_to<Other, ScalingConfig>,
+                  "the second argument of a Trainer says how many workers there are, by name: {.num_workers = 2}");
+  }
 
   /// Runs the function on all workers and returns when none of them is left. May be called again: a new run.
   /// Throws: ConfigError before anything is started, if a setting cannot work; it names the setting and the remedy.
@@ -6953,23 +9016,9 @@ class Trainer {
   typename B::Options options_;
 };
 
-namespace detail {
-
-// The defaults again, but looked at only when a Trainer is made: here they are incomplete and model nothing yet.
-template <class F>
-struct DefaultPolicies {
-  using Backend = Gloo;
-  using Scaling = Processes;
-};
-
-}  // namespace detail
-
-template <class F>
-Trainer(F&&, ScalingConfig)
-    -> Trainer<typename detail::DefaultPolicies<F>::Backend, typename detail::DefaultPolicies<F>::Scaling>;
-template <class F>
-Trainer(F&&, ScalingConfig, RunConfig)
-    -> Trainer<typename detail::DefaultPolicies<F>::Backend, typename detail::DefaultPolicies<F>::Scaling>;
+// Of the options the refused one knows nothing.
+template <class F, class B = Gloo>
+Trainer(F&&, ScalingConfig, RunConfig, typename B::Options) -> Trainer<B, Processes>;
 
 }  // namespace railyard::inline v0_1
 
@@ -7009,7 +9058,7 @@ class GlooStore final : public gloo::rendezvous::Store {
   }
   std::vector<char> get(const std::string& key) override {
     const auto value = store_->get(prefix_ + key, deadline_);
-    if (!value) throw Error{fmt::format("{} was not there in {}", prefix_ + key, deadline_.budget_text())};
+    if (!value) throw Error{compose("{} was not there in {}", prefix_ + key, deadline_.budget_text())};
     return {value->begin(), value->end()};
   }
   void wait(const std::vector<std::string>& keys) override {
@@ -7028,7 +9077,7 @@ class GlooStore final : public gloo::rendezvous::Store {
 class GlooEvent : public gloo::transport::tcp::Handler {
  public:
   GlooEvent(gloo::transport::tcp::Device& device, int descriptor) : device_(&device), descriptor_(descriptor) {
-    if (descriptor < 0) throw Error{fmt::format("no descriptor for a gloo device: {}", std::strerror(errno))};
+    if (descriptor < 0) throw Error{compose("no descriptor for a gloo device: {}", std::strerror(errno))};
   }
   GlooEvent(const GlooEvent&) = delete;
   GlooEvent& operator=(const GlooEvent&) = delete;
@@ -7151,11 +9200,11 @@ inline void check_gloo_file(std::string_view file) {
   const auto slash = file.rfind('/');
   const std::string_view base = file.substr(slash == std::string_view::npos ? 0 : slash + 1);
   if (base.starts_with("libtorch") || base.starts_with("libc10")) {
-    throw ConfigError{fmt::format(
-        "this program calls the copy of Gloo inside {}, which is of another version than the headers it was "
-        "compiled with and would crash; link Gloo before LibTorch: ... -lgloo -ltorch_cpu -lc10 (the CMake "
-        "target railyard::railyard does)",
-        file)};
+    throw ConfigError{
+        compose("this program calls the copy of Gloo inside {}, which is of another version than the headers it was "
+                "compiled with and would crash; link Gloo before LibTorch: ... -lgloo -ltorch_cpu -lc10 (the CMake "
+                "target railyard::railyard does)",
+                file)};
   }
 }
 
@@ -7189,9 +9238,9 @@ struct HostAddress {
   addrinfo* found = nullptr;
   const int status = host.empty() ? EAI_NONAME : ::getaddrinfo(host.c_str(), nullptr, &wanted, &found);
   if (status != 0) {
-    throw ConfigError{fmt::format(R"({} is "{}", which is not known on this host ({}); give a name or an address that )"
-                                  "this host has and the others can reach, such as 127.0.0.1 for workers of one host",
-                                  field, host, ::gai_strerror(status))};
+    throw ConfigError{compose(R"({} is "{}", which is not known on this host ({}); give a name or an address that )"
+                              "this host has and the others can reach, such as 127.0.0.1 for workers of one host",
+                              field, host, ::gai_strerror(status))};
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner{found, ::freeaddrinfo};
   int error = EADDRNOTAVAIL;
@@ -7207,8 +9256,8 @@ struct HostAddress {
       return {text, entry->ai_family};
     }
   }
-  throw ConfigError{fmt::format(R"({} is "{}", which is not an address of this host ({}); every rank gives its own)",
-                                field, host, std::strerror(error))};
+  throw ConfigError{compose(R"({} is "{}", which is not an address of this host ({}); every rank gives its own)", field,
+                            host, std::strerror(error))};
 }
 
 }  // namespace detail
@@ -7513,7 +9562,7 @@ class Notices {
   /// Tells the others where this rank has been waiting for a while. Nothing depends on it but the speed of diagnosis.
   void announce(const Position& position) noexcept {
     try {
-      store_->set(announcement_key(position.key, rank_), fmt::format("{} {}", position.digest, position.operation));
+      store_->set(announcement_key(position.key, rank_), compose("{} {}", position.digest, position.operation));
     } catch (const std::exception&) {  // the store is full: disagreements are then found at the deadline
     }
   }
@@ -7569,9 +9618,9 @@ class Notices {
   using Heard = std::vector<std::pair<int, Notice>>;
 
   [[nodiscard]] std::string announcement_key(const std::string& position, int rank) const {
-    return fmt::format("{}at/{}/{}", prefix_, position, rank);
+    return compose("{}at/{}/{}", prefix_, position, rank);
   }
-  [[nodiscard]] std::string notice_key(int rank) const { return fmt::format("{}end/{}", prefix_, rank); }
+  [[nodiscard]] std::string notice_key(int rank) const { return compose("{}end/{}", prefix_, rank); }
 
   [[nodiscard]] Verdict difference(const Position& own, int rank, std::string_view theirs) const {
     // The lower rank last, on whichever rank this is composed: everybody prints the same sentence.
@@ -7582,7 +9631,7 @@ class Notices {
   }
 
   [[nodiscard]] static Verdict lost(const std::vector<int>& ranks) {
-    return {fmt::format("the connection to {} was lost: {} died", ranks_text(ranks), ranks.size() == 1 ? "it" : "they"),
+    return {compose("the connection to {} was lost: {} died", ranks_text(ranks), ranks.size() == 1 ? "it" : "they"),
             ranks};
   }
 
@@ -7598,11 +9647,11 @@ class Notices {
                               std::any_of(notices.begin(), notices.end(),
                                           [](const auto& heard) { return heard.second.kind == Notice::Kind::late; });
     if (anybody_late && !silent.empty()) {
-      return {fmt::format("{} did not answer in {}", ranks_text(silent), budget), silent};
+      return {compose("{} did not answer in {}", ranks_text(silent), budget), silent};
     }
-    std::string text = own.kind == Notice::Kind::late ? fmt::format("it was not done in {}", budget) : fallback;
+    std::string text = own.kind == Notice::Kind::late ? compose("it was not done in {}", budget) : fallback;
     for (const auto& [rank, notice] : notices) {
-      text += fmt::format("; rank {} was in {}", rank, notice.position.operation);
+      text += compose("; rank {} was in {}", rank, notice.position.operation);
     }
     return {text, silent};
   }
@@ -7617,16 +9666,16 @@ class Notices {
     }
     for (const auto& [rank, notice] : notices) {
       if (notice.kind == Notice::Kind::aborted) {
-        return Verdict{fmt::format("rank {} gave up: {}", rank, notice.text), {rank}};
+        return Verdict{compose("rank {} gave up: {}", rank, notice.text), {rank}};
       }
-      if (notice.kind == Notice::Kind::left) return Verdict{fmt::format("rank {} left the group before", rank), {rank}};
+      if (notice.kind == Notice::Kind::left) return Verdict{compose("rank {} left the group before", rank), {rank}};
     }
     return std::nullopt;
   }
 
   [[nodiscard]] static std::string encode(const Notice& notice) {
-    return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", static_cast<char>(notice.kind), notice.position.key,
-                       notice.position.digest, notice.position.operation, fmt::join(notice.culprits, " "), notice.text);
+    return compose("{}\n{}\n{}\n{}\n{}\n{}", std::string(1, static_cast<char>(notice.kind)), notice.position.key,
+                   notice.position.digest, notice.position.operation, joined(notice.culprits, " "), notice.text);
   }
 
   [[nodiscard]] static Notice decode(std::string_view bytes) {
@@ -7662,26 +9711,27 @@ class Notices {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/collectives/gloo.hpp
-// The backend over TCP, on the transport of libgloo. Collectives room: with detail/gloo_transport.hpp the only header
-// that includes gloo's.
+// ---- railyard/collectives/detail/gloo_tcp.hpp
+// The part of Gloo that sends over TCP, on the transport of libgloo. Collectives room: with detail/gloo_transport.hpp
+// the only header that includes gloo's.
 
 namespace railyard::inline v0_1 {
+namespace detail {
+
 /// Joins processes, of one host or several, by TCP connections between any two of them (libgloo's transport; one thread
 /// for each object). Reductions add in the order of ranks, so that results depend on nothing but the ranks' values.
 ///
 /// SIGPIPE: blocked in Gloo's thread for good and in the calling thread during a call; a SIGPIPE that a call has caused
 /// is taken back. The process's disposition is not touched.
 /// Costs: see the functions of detail/mesh.hpp. The store outlives the object, which leaves its last word there.
-class Gloo {
+class GlooTcp {
  public:
   static constexpr std::string_view name = "Gloo";
   static constexpr Reach reach = Reach::network;
   static constexpr DeviceKind device_kind = DeviceKind::cpu;
 
   struct Options {
-    /// This host's own name or address, on which it listens and under which the others reach it.
-    std::string host = "127.0.0.1";
+    std::string host = "127.0.0.1";  // see Gloo::Options
   };
 
   /// Throws: ConfigError if the host cannot be listened on, or if LibTorch's copy of Gloo would answer our calls.
@@ -7692,33 +9742,33 @@ class Gloo {
 
   /// Joins the group. Cost: milliseconds once all ranks have come.
   /// Throws: ConfigError as check() does; CollectiveError that names the ranks which did not come or failed.
-  [[nodiscard]] static std::unique_ptr<Gloo> connect(const Options& options, const World& world, Store& store,
-                                                     const Deadline& deadline) {
+  [[nodiscard]] static std::unique_ptr<GlooTcp> connect(const Options& options, const World& world, Store& store,
+                                                        const Deadline& deadline) {
     detail::check_world(world);
     check(options);
-    if (world.size == 1) return std::unique_ptr<Gloo>{new Gloo{world}};
+    if (world.size == 1) return std::unique_ptr<GlooTcp>{new GlooTcp{world}};
     const std::string prefix = detail::enter_group(store, name, world);
-    throw_if_missing(detail::await_all(store, prefix, "here", world, deadline), world, deadline);
+    detail::throw_if_missing(detail::await_all(store, prefix, "here", world, deadline), world, deadline);
     const std::string connected_key = fmt::format("{}connected/{}", prefix, world.rank);
-    std::unique_ptr<Gloo> backend;
+    std::unique_ptr<GlooTcp> backend;
     try {
-      backend.reset(new Gloo{options, world, store, prefix, deadline});
+      backend.reset(new GlooTcp{options, world, store, prefix, deadline});
       store.set(connected_key, "");
     } catch (const ConfigError&) {
       store.set(connected_key, "its configuration was refused");
       throw;
     } catch (const std::exception& error) {
       store.set(connected_key, error.what());
-      throw_if_failed(detail::await_all(store, prefix, "connected", world, deadline), world, deadline);
+      detail::throw_if_failed(detail::await_all(store, prefix, "connected", world, deadline), world, deadline);
     }
     // Only now it is certain that the others have not failed: connect() succeeds everywhere or nowhere.
-    throw_if_failed(detail::await_all(store, prefix, "connected", world, deadline), world, deadline);
+    detail::throw_if_failed(detail::await_all(store, prefix, "connected", world, deadline), world, deadline);
     return backend;
   }
 
-  Gloo(const Gloo&) = delete;
-  Gloo& operator=(const Gloo&) = delete;
-  ~Gloo() {
+  GlooTcp(const GlooTcp&) = delete;
+  GlooTcp& operator=(const GlooTcp&) = delete;
+  ~GlooTcp() {
     if (context_ == nullptr) return;
     const detail::WriteSignalGuard<SIGPIPE> no_sigpipe;
     post({.kind = detail::Notice::Kind::left, .position = {.operation = "no operation"}});
@@ -7833,7 +9883,7 @@ class Gloo {
   /// Is one step of an operation: messages that are under way together.
   class Step {
    public:
-    Step(Gloo& gloo, std::uint64_t slot, const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes)
+    Step(GlooTcp& gloo, std::uint64_t slot, const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes)
         : gloo_(&gloo), slot_(slot) {
       // Gloo's buffers are written to or read from, as one pleases; this one is only read from.
       if (from_bytes > 0 && gloo.context_)
@@ -7869,7 +9919,7 @@ class Gloo {
       return num_parts;
     }
 
-    Gloo* gloo_;
+    GlooTcp* gloo_;
     std::uint64_t slot_;
     std::unique_ptr<gloo::transport::UnboundBuffer> source_{};
     std::unique_ptr<gloo::transport::UnboundBuffer> target_{};
@@ -7883,9 +9933,9 @@ class Gloo {
   }
 
  private:
-  explicit Gloo(const World& world) : world_(world) {}
+  explicit GlooTcp(const World& world) : world_(world) {}
 
-  Gloo(const Options& options, const World& world, Store& store, const std::string& prefix, const Deadline& deadline)
+  GlooTcp(const Options& options, const World& world, Store& store, const std::string& prefix, const Deadline& deadline)
       : world_(world),
         sent_(detail::index_of(world.size)),
         received_(sent_),
@@ -7914,33 +9964,6 @@ class Gloo {
     context_->connectFullMesh(gloo_store, device);
 #endif
     post_canaries();
-  }
-
-  static void throw_if_missing(const std::vector<std::optional<std::string>>& values, const World& world,
-                               const Deadline& deadline) {
-    std::vector<int> missing;
-    for (int rank = 0; rank < world.size; ++rank) {
-      if (!values[detail::index_of(rank)]) missing.push_back(rank);
-    }
-    if (missing.empty()) return;
-    throw CollectiveError{
-        "connect", world.rank, missing,
-        fmt::format("{}: {} did not connect in {}", detail::place_text("connect", world.rank, world.size),
-                    detail::ranks_text(missing), deadline.budget_text())};
-  }
-
-  static void throw_if_failed(const std::vector<std::optional<std::string>>& values, const World& world,
-                              const Deadline& deadline) {
-    throw_if_missing(values, world, deadline);
-    for (int rank = 0; rank < world.size; ++rank) {
-      const std::string& text = *values[detail::index_of(rank)];
-      if (text.empty()) continue;
-      throw CollectiveError{"connect",
-                            world.rank,
-                            {rank},
-                            fmt::format("{}: rank {} could not connect: {}",
-                                        detail::place_text("connect", world.rank, world.size), rank, text)};
-    }
   }
 
   // Never 0, which fails at once, and never so large that adding it to the clock overflows. The alarm comes before it:
@@ -8148,18 +10171,327 @@ class Gloo {
   std::mutex mutex_;
   std::optional<detail::Verdict> failure_{};  // set once, and never changed after
 };
+static_assert(Backend<GlooTcp>);
+static_assert(detail::Mesh<GlooTcp>);
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/gloo.hpp
+// The backend for CPUs: shared memory among ranks of one host, libgloo's TCP transport among hosts. Collectives room.
+
+namespace railyard::inline v0_1 {
+
+/// Names what Gloo moves values by.
+enum class GlooTransport {
+  automatic,  ///< shared memory if all ranks run on one host and see each other's, else TCP
+  tcp,        ///< TCP in any case
+};
+
+/// Joins processes or threads, of one host or several. Reductions add in the order of ranks, so that results depend on
+/// nothing but the ranks' values, and not on the transport either.
+/// Costs: by shared memory those of SharedMemory; by TCP see detail/mesh.hpp, and one thread for each object.
+///
+/// SIGPIPE, by TCP: blocked in Gloo's thread for good and in the calling thread during a call; a SIGPIPE that a call
+/// has caused is taken back. The process's disposition is not touched.
+class Gloo {
+ public:
+  static constexpr std::string_view name = "Gloo";
+  static constexpr Reach reach = Reach::network;
+  static constexpr DeviceKind device_kind = DeviceKind::cpu;
+
+  struct Options {
+    /// This host's own name or address, on which it listens and under which the others reach it. For TCP only.
+    std::string host = "127.0.0.1";
+    GlooTransport transport = GlooTransport::automatic;
+  };
+
+  /// Throws: ConfigError if the host cannot be listened on, or if LibTorch's copy of Gloo would answer our calls.
+  static void check(const Options& options) { Tcp::check({.host = options.host}); }
+
+  /// Joins the group; the store must outlive the object. Cost: below a millisecond once all ranks have come, by TCP
+  /// some milliseconds. Throws: ConfigError as check() does; CollectiveError that names the ranks which did not come or
+  /// failed.
+  [[nodiscard]] static std::unique_ptr<Gloo> connect(const Options& options, const World& world, Store& store,
+                                                     const Deadline& deadline) {
+    detail::check_world(world);
+    check(options);
+    const bool is_one_host = world.local_size == world.size;
+    if (options.transport == GlooTransport::automatic && is_one_host) {
+      try {
+        return std::unique_ptr<Gloo>{new Gloo{SharedMemory::connect({}, world, store, deadline)}};
+      } catch (const ConfigError& error) {  // which all ranks get alike
+        if (world.rank == 0) fmt::print(stderr, "railyard: Gloo uses TCP on one host: {}\n", error.what());
+      }
+    }
+    return std::unique_ptr<Gloo>{new Gloo{Tcp::connect({.host = options.host}, world, store, deadline)}};
+  }
+
+  FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
+    return shared_ ? shared_->all_reduce(data, op, call) : tcp_->all_reduce(data, op, call);
+  }
+  FinishedWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) {
+    return shared_ ? shared_->reduce_scatter(in, out, op, call) : tcp_->reduce_scatter(in, out, op, call);
+  }
+  FinishedWork broadcast(Buffer data, int root, const Call& call) {
+    return shared_ ? shared_->broadcast(data, root, call) : tcp_->broadcast(data, root, call);
+  }
+  FinishedWork all_gather(ConstBuffer in, Buffer out, const Call& call) {
+    return shared_ ? shared_->all_gather(in, out, call) : tcp_->all_gather(in, out, call);
+  }
+  FinishedWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
+    return shared_ ? shared_->all_gather_uneven(in, out, counts, call) : tcp_->all_gather_uneven(in, out, counts, call);
+  }
+  FinishedWork gather(ConstBuffer in, Buffer out, int root, const Call& call) {
+    return shared_ ? shared_->gather(in, out, root, call) : tcp_->gather(in, out, root, call);
+  }
+  FinishedWork scatter(ConstBuffer in, Buffer out, int root, const Call& call) {
+    return shared_ ? shared_->scatter(in, out, root, call) : tcp_->scatter(in, out, root, call);
+  }
+  FinishedWork all_to_all(ConstBuffer in, Buffer out, const Call& call) {
+    return shared_ ? shared_->all_to_all(in, out, call) : tcp_->all_to_all(in, out, call);
+  }
+  FinishedWork barrier(const Call& call) { return shared_ ? shared_->barrier(call) : tcp_->barrier(call); }
+  FinishedWork send(ConstBuffer data, int peer, const Call& call) {
+    return shared_ ? shared_->send(data, peer, call) : tcp_->send(data, peer, call);
+  }
+  FinishedWork receive(Buffer data, int peer, const Call& call) {
+    return shared_ ? shared_->receive(data, peer, call) : tcp_->receive(data, peer, call);
+  }
+  void abort(std::string_view reason) noexcept { shared_ ? shared_->abort(reason) : tcp_->abort(reason); }
+
+  /// The memory that the ranks share, nullptr if they do not.
+  [[nodiscard]] HostMemory* host_memory() noexcept { return shared_.get(); }
+
+ private:
+  using Tcp = detail::GlooTcp;
+
+  explicit Gloo(std::unique_ptr<SharedMemory> shared) : shared_(std::move(shared)) {}
+  explicit Gloo(std::unique_ptr<Tcp> tcp) : tcp_(std::move(tcp)) {}
+
+  std::unique_ptr<SharedMemory> shared_{};  // one of the two
+  std::unique_ptr<Tcp> tcp_{};
+};
 static_assert(Backend<Gloo>);
-static_assert(detail::Mesh<Gloo>);
 
 }  // namespace railyard::inline v0_1
 #endif
 
 #if defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH
 
+// ---- railyard/torch/detail/batch_norm_function.hpp
+// The arithmetic of BatchNorm over the batches of all ranks, forward and backward. Torch room.
+
+#include <ATen/core/ivalue.h>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/batch_norm_update_stats.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/native_batch_norm.h>
+#include <ATen/ops/native_batch_norm_backward.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <tuple>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// What one forward pass knows of the batches of all ranks, and what its backward pass needs to know of this rank.
+struct BatchMoments : torch::CustomClassHolder {
+  std::weak_ptr<Worker> worker{};
+  double eps = 1e-5;
+  double count = 0;       // values per channel, on all ranks
+  double own_weight = 0;  // what this rank's gradient will be weighted with
+  bool counts = true;     // whether this rank's part of the batch counts
+  bool input_needs_grad = false;
+  at::Tensor mean{};      // (channels) on the input's device, f32 at least
+  at::Tensor variance{};  // biased
+};
+
+using BatchMomentsPointer = c10::intrusive_ptr<BatchMoments>;
+
+// Statistics are made in f32 at least.
+[[nodiscard]] inline at::ScalarType statistics_type(const at::Tensor& input) {
+  return input.scalar_type() == at::ScalarType::Double ? at::ScalarType::Double : at::ScalarType::Float;
+}
+
+// (1, channels, 1, ...): one value per channel, as an operand beside the input.
+[[nodiscard]] inline at::Tensor per_channel(const at::Tensor& values, const at::Tensor& input) {
+  std::vector<std::int64_t> shape(static_cast<std::size_t>(input.dim()), 1);
+  shape[1] = -1;
+  return values.view(shape);
+}
+
+[[nodiscard]] inline at::Tensor tensor_of(const std::vector<double>& values, const at::Tensor& like) {
+  const at::Tensor tensor = at::empty({static_cast<std::int64_t>(values.size())}, at::kDouble);
+  std::copy(values.begin(), values.end(), tensor.data_ptr<double>());
+  return tensor.to(like.device(), statistics_type(like));
+}
+
+// Appends a tensor of one value per channel.
+inline void append(std::vector<double>& values, const at::Tensor& tensor, double factor = 1) {
+  const at::Tensor plain = tensor.detach().to(at::kCPU, at::kDouble).contiguous();
+  const auto* first = plain.data_ptr<double>();
+  std::transform(first, first + plain.numel(), std::back_inserter(values), [factor](double x) { return x * factor; });
+}
+
+// (x - mean) / sqrt(variance + eps) * scale + shift, in one pass over x.
+[[nodiscard]] inline at::Tensor normalise(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
+                                          const BatchMoments& moments) {
+  if (x.numel() == 0) return at::zeros_like(x);
+  return std::get<0>(
+      at::native_batch_norm(x, scale, shift, moments.mean, moments.variance, /*training=*/false, 0, moments.eps));
+}
+
+// Merges the counts, means and sums of squared deviations of all ranks. Deviations are taken from each part's own mean
+// and then moved to the common one; sums of squares would lose digits where the mean is large.
+// Source: Chan, Golub, LeVeque, Updating formulae and a pairwise algorithm for computing sample variances, 1979.
+[[nodiscard]] inline std::pair<std::vector<double>, std::vector<double>> merge_moments(const std::vector<double>& all,
+                                                                                       std::size_t channels,
+                                                                                       double total) {
+  const std::size_t stride = 1 + 2 * channels;
+  std::vector<double> mean(channels, 0.0);
+  std::vector<double> variance(channels, 0.0);
+  for (std::size_t part = 0; part < all.size(); part += stride) {
+    const double share = all[part] / total;
+    for (std::size_t c = 0; share > 0 && c < channels; ++c) mean[c] += share * all[part + 1 + c];
+  }
+  for (std::size_t part = 0; part < all.size(); part += stride) {
+    const double share = all[part] / total;
+    for (std::size_t c = 0; share > 0 && c < channels; ++c) {
+      const double distance = all[part + 1 + c] - mean[c];
+      variance[c] += share * (all[part + 1 + channels + c] + distance * distance);
+    }
+  }
+  return {std::move(mean), std::move(variance)};
+}
+
+// Finds mean and variance of the batches of all ranks, in one exchange. input: what the module was given, in the
+// statistics' type. A rank that counts nothing takes part.
+[[nodiscard]] inline BatchMomentsPointer exchange_moments(const std::shared_ptr<Worker>& worker,
+                                                          const at::Tensor& input, double eps) {
+  const at::NoGradGuard no_grad;
+  auto moments = c10::make_intrusive<BatchMoments>();
+  const auto channels = static_cast<std::size_t>(input.size(1));
+  const auto samples = worker->step_samples();
+  moments->worker = worker;
+  moments->eps = eps;
+  moments->own_weight = static_cast<double>(samples.value_or(static_cast<std::uint64_t>(input.size(0))));
+  moments->counts = moments->own_weight > 0 && input.numel() > 0;
+
+  std::vector<double> own;
+  own.reserve(1 + 2 * channels);
+  own.push_back(moments->counts ? static_cast<double>(input.numel()) / static_cast<double>(channels) : 0.0);
+  if (moments->counts) {
+    const auto [mean, variance] = at::batch_norm_update_stats(input, at::Tensor{}, at::Tensor{}, 0.0);
+    append(own, mean);
+    append(own, variance);
+  } else {
+    own.resize(1 + 2 * channels, 0.0);  // left out, not multiplied by zero: it may be NaN
+  }
+  std::vector<double> all(own.size() * static_cast<std::size_t>(worker->world_size()));
+  worker->all_gather(buffer_of(own), buffer_of(all));
+
+  for (std::size_t part = 0; part < all.size(); part += own.size()) moments->count += all[part];
+  const auto [mean, variance] = merge_moments(all, channels, std::max(moments->count, 1.0));
+  moments->mean = tensor_of(mean, input);
+  moments->variance = tensor_of(variance, input);
+  return moments;
+}
+
+// Normalises with the moments of all ranks. The backward pass is the derivative of the mean over the global batch that
+// prepare_model() makes of the ranks' gradients: what reaches this rank's input through the common mean and variance
+// comes from all ranks' losses, each with its rank's weight.
+class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunction> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight,
+                            const at::Tensor& bias, const BatchMomentsPointer& moments) {
+    moments->input_needs_grad = input.requires_grad();
+    ctx->save_for_backward({input, weight});
+    ctx->saved_data["moments"] = c10::IValue::make_capsule(moments);
+    const auto type = statistics_type(input);
+    return normalise(input.to(type), weight.to(type), bias.to(type), *moments).to(input.scalar_type());
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto capsule = ctx->saved_data["moments"].toCapsule();
+    const auto& moments = static_cast<const BatchMoments&>(*capsule);
+    refuse_second_derivative();
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor& weight = saved[1];
+    const auto type = statistics_type(saved[0]);
+    const at::Tensor input = saved[0].to(type);
+    const at::Tensor gradient = gradients[0].to(type).contiguous(input.suggest_memory_format());
+
+    const auto [weight_gradient, bias_gradient] = sums(gradient, input, moments);
+    at::Tensor input_gradient;
+    if (moments.input_needs_grad) {
+      input_gradient = gradient_of_input(gradient, input, weight.to(type), weight_gradient, bias_gradient, moments)
+                           .to(saved[0].scalar_type());
+    }
+    return {input_gradient, weight_gradient.to(weight.scalar_type()), bias_gradient.to(weight.scalar_type()),
+            at::Tensor{}};
+  }
+
+ private:
+  // The sum over this rank's values of gradient x normalised input, and of the gradient.
+  [[nodiscard]] static std::pair<at::Tensor, at::Tensor> sums(const at::Tensor& gradient, const at::Tensor& input,
+                                                              const BatchMoments& moments) {
+    if (input.numel() == 0) return {at::zeros_like(moments.mean), at::zeros_like(moments.mean)};
+    const at::Tensor inverse = moments.variance.add(moments.eps).rsqrt();
+    const auto all =
+        at::native_batch_norm_backward(gradient, input, at::Tensor{}, moments.mean, moments.variance, moments.mean,
+                                       inverse, /*train=*/false, moments.eps, std::array<bool, 3>{false, true, true});
+    return {std::get<1>(all), std::get<2>(all)};
+  }
+
+  [[nodiscard]] static at::Tensor gradient_of_input(const at::Tensor& gradient, const at::Tensor& input,
+                                                    const at::Tensor& weight, const at::Tensor& projection,
+                                                    const at::Tensor& sum, const BatchMoments& moments) {
+    const auto worker = moments.worker.lock();
+    if (!worker) {
+      throw ConfigError{
+          "backward() through a synchronised BatchNorm after its training function has ended: there is nobody left to "
+          "exchange with; call it inside the training function"};
+    }
+    const auto channels = static_cast<std::size_t>(moments.mean.numel());
+    std::vector<double> exchanged;
+    exchanged.reserve(2 * channels);
+    if (moments.counts) {
+      append(exchanged, projection, moments.own_weight);
+      append(exchanged, sum, moments.own_weight);
+    }
+    exchanged.resize(2 * channels, 0.0);
+    worker->all_reduce(buffer_of(exchanged), ReduceOp::sum);
+    const double divisor = moments.counts ? moments.own_weight * moments.count : moments.count;
+    for (double& value : exchanged) value /= -divisor;
+
+    const at::Tensor factors = tensor_of(exchanged, input);
+    const at::Tensor scale = moments.variance.add(moments.eps).rsqrt().mul(weight);
+    const auto count = static_cast<std::int64_t>(channels);
+    const at::Tensor common =
+        normalise(input, scale.mul(factors.narrow(0, 0, count)), scale.mul(factors.narrow(0, count, count)), moments);
+    return common.addcmul_(gradient, per_channel(scale, input));
+  }
+
+  static void refuse_second_derivative() {
+    if (!c10::GradMode::is_enabled()) return;
+    throw ConfigError{
+        "backward(create_graph=true) through a synchronised BatchNorm: its derivative cannot be differentiated again; "
+        "leave create_graph out, or use a BatchNorm that is not synchronised (or another normalisation) in this model"};
+  }
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/torch/detail/cores.hpp
 // How many cores this process may use: what affinity and control groups leave of the machine. Torch room.
-
-#include <sched.h>
 
 namespace railyard::inline v0_1 {
 
@@ -8330,10 +10662,10 @@ namespace detail {
       return Dtype::boolean;
     default:
       throw ConfigError{
-          fmt::format("collectives cannot carry a tensor of type {} (shape {}): convert it with .to() to "
-                      "Half, BFloat16, Float, Double, Char, Byte, Int, Long or Bool; view a complex one "
-                      "with torch::view_as_real()",
-                      c10::toString(tensor.scalar_type()), detail::shape_of(tensor))};
+          detail::compose("collectives cannot carry a tensor of type {} (shape {}): convert it with .to() to "
+                          "Half, BFloat16, Float, Double, Char, Byte, Int, Long or Bool; view a complex one "
+                          "with torch::view_as_real()",
+                          c10::toString(tensor.scalar_type()), detail::shape_of(tensor))};
   }
 }
 
@@ -8343,21 +10675,21 @@ namespace detail {
 [[nodiscard]] inline Buffer buffer_of(const at::Tensor& tensor) {
   if (!tensor.defined()) throw ConfigError{"an undefined tensor was given to a collective: give it a value first"};
   if (tensor.layout() != c10::kStrided) {
-    throw ConfigError{fmt::format("a sparse tensor ({}) was given to a collective: make it dense with .to_dense()",
-                                  detail::shape_of(tensor))};
+    throw ConfigError{detail::compose("a sparse tensor ({}) was given to a collective: make it dense with .to_dense()",
+                                      detail::shape_of(tensor))};
   }
   const Dtype dtype = dtype_of_tensor(tensor);
   if (!tensor.is_contiguous()) {
     throw ConfigError{
-        fmt::format("a tensor that is not contiguous ({}) cannot be viewed as a Buffer: use .contiguous()",
-                    detail::shape_of(tensor))};
+        detail::compose("a tensor that is not contiguous ({}) cannot be viewed as a Buffer: use .contiguous()",
+                        detail::shape_of(tensor))};
   }
   Device device{};
   if (tensor.is_cuda()) {
     device = {DeviceKind::cuda, static_cast<int>(tensor.get_device())};
   } else if (!tensor.is_cpu()) {
     throw ConfigError{
-        fmt::format("collectives know tensors on CPUs and CUDA devices; this one is on {}", tensor.device().str())};
+        detail::compose("collectives know tensors on CPUs and CUDA devices; this one is on {}", tensor.device().str())};
   }
   return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype, device};
 }
@@ -8372,477 +10704,166 @@ namespace detail {
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/torch/collectives.hpp
-// Collectives on tensors. Whatever is not contiguous is made dense first and copied back afterwards. Torch room.
+// ---- railyard/torch/batch_norm.hpp
+// BatchNorm modules whose batch is the batch of all workers, once sync_batch_norm() has joined them. Torch room.
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <torch/csrc/autograd/variable.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/functional/batchnorm.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/pimpl.h>
 
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// A contiguous tensor with the values of another one, and the way back. Backends move memory from first to last byte:
-// given a strided view they would move the wrong elements without an error.
-class Dense {
- public:
-  explicit Dense(const at::Tensor& tensor) : original_(tensor) {
-    if (tensor.defined() && tensor.layout() == c10::kStrided) dense_ = tensor.detach().contiguous();
-  }
-
-  [[nodiscard]] Buffer buffer() const { return buffer_of(dense_.defined() ? dense_ : original_); }
-  [[nodiscard]] const at::Tensor& tensor() const noexcept { return dense_; }
-
-  // Refuses what could not be written back, before anything is sent.
-  void check_writable(std::string_view operation) const {
-    if (original_.defined() && original_.layout() == c10::kStrided &&
-        at::has_internal_overlap(original_) == at::MemOverlap::Yes) {
-      throw ConfigError{
-          fmt::format("{} was given an expanded tensor ({}), several elements of which are one place in "
-                      "memory: use .contiguous() first",
-                      operation, shape_of(original_))};
-    }
-  }
-
-  void write_back() const {
-    if (dense_.data_ptr() != original_.data_ptr()) {
-      original_.detach().copy_(dense_);
-    } else {
-      torch::autograd::impl::bump_version(original_);  // so that a graph that has saved the old values notices
-    }
-  }
-
- private:
-  at::Tensor original_;
-  at::Tensor dense_{};
-};
-
-[[nodiscard]] inline at::Tensor empty_like_part(const at::Tensor& tensor, std::vector<std::int64_t> shape) {
-  return at::empty(shape, tensor.options().requires_grad(false));
-}
-
-// The shape of one rank's part of a tensor that is divided along its first dimension.
-[[nodiscard]] inline std::vector<std::int64_t> divided_shape(const Worker& worker, const at::Tensor& tensor,
-                                                             std::string_view operation) {
-  auto shape = tensor.sizes().vec();
-  if (shape.empty() || shape.front() % worker.world_size() != 0) {
-    throw ConfigError{
-        fmt::format("{} on rank {}/{} divides the first dimension among the ranks, which {} does not allow: "
-                    "make it a multiple of {}",
-                    operation, worker.rank(), worker.world_size(), shape_of(tensor), worker.world_size())};
-  }
-  shape.front() /= worker.world_size();
-  return shape;
-}
-
-}  // namespace detail
-
-/// Combines a tensor of all ranks in place; equal bits on every rank afterwards. Outside of autograd.
-inline void all_reduce(Worker& worker, const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) {
-  const detail::Dense dense{tensor};
-  dense.check_writable("all_reduce");
-  worker.all_reduce(dense.buffer(), op);
-  dense.write_back();
-}
-
-/// Gives every rank the values of root's tensor, in place.
-inline void broadcast(Worker& worker, const at::Tensor& tensor, int root = 0) {
-  const detail::Dense dense{tensor};
-  dense.check_writable("broadcast");
-  worker.broadcast(dense.buffer(), root);
-  dense.write_back();
-}
-
-/// Returns the tensors of all ranks, stacked. Shapes: (world_size, *shape of tensor), which is equal on all ranks.
-[[nodiscard]] inline at::Tensor all_gather(Worker& worker, const at::Tensor& tensor) {
-  const detail::Dense dense{tensor};
-  const Buffer in = dense.buffer();
-  auto shape = tensor.sizes().vec();
-  shape.insert(shape.begin(), worker.world_size());
-  const at::Tensor out = detail::empty_like_part(tensor, shape);
-  worker.all_gather(in, buffer_of(out));
-  return out;
-}
-
-/// Returns this rank's slice of the combined tensor. Shapes: the first dimension is divided by world_size.
-[[nodiscard]] inline at::Tensor reduce_scatter(Worker& worker, const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) {
-  const detail::Dense dense{tensor};
-  const Buffer in = dense.buffer();
-  const at::Tensor out = detail::empty_like_part(tensor, detail::divided_shape(worker, tensor, "reduce_scatter"));
-  worker.reduce_scatter(in, buffer_of(out), op);
-  return out;
-}
-
-/// Sends slice r of the first dimension to rank r and returns what arrived, in order of rank.
-/// Shapes: equal on all ranks; the first dimension is a multiple of world_size.
-[[nodiscard]] inline at::Tensor all_to_all(Worker& worker, const at::Tensor& tensor) {
-  const detail::Dense dense{tensor};
-  const Buffer in = dense.buffer();
-  static_cast<void>(detail::divided_shape(worker, tensor, "all_to_all"));
-  const at::Tensor out = detail::empty_like_part(tensor, tensor.sizes().vec());
-  worker.all_to_all(in, buffer_of(out));
-  return out;
-}
-
-/// Sends a tensor to one rank, which calls receive() with one of the same shape.
-inline void send(Worker& worker, const at::Tensor& tensor, int to) { worker.send(detail::Dense{tensor}.buffer(), to); }
-
-/// Fills a tensor with what rank `from` sends.
-inline void receive(Worker& worker, const at::Tensor& tensor, int from) {
-  const detail::Dense dense{tensor};
-  dense.check_writable("receive");
-  worker.receive(dense.buffer(), from);
-  dense.write_back();
-}
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/loader.hpp
-// A worker's share of every batch of a dataset. Torch room.
-
-#include <ATen/core/Tensor.h>
+#include <ostream>
 
 namespace railyard::inline v0_1 {
 
-/// Says how prepare_loader() divides a dataset. Exactly one of the two sizes must be given: the learning rate depends
-/// on what it is.
-struct LoaderOptions {
-  std::size_t global_batch_size = 0;      ///< samples of a batch, all workers together
-  std::size_t batch_size_per_worker = 0;  ///< samples of a batch for each worker
-  bool shuffle = false;                   ///< a new order every epoch; otherwise the dataset's own
-  bool drives_step = false;               ///< the training loader: its batches are what gradients are weighted with
-};
+namespace nn {
 
-/// Is one worker's part of a batch.
-class Batch {
+/// Is torch::nn::BatchNorm1d, 2d or 3d (D) with the same options, parameters and buffers under the same names, until
+/// sync_batch_norm() joins it to a worker. From then on a forward pass in training normalises with mean and variance
+/// of the batches of all ranks, every rank's running statistics are those of one worker on the global batch, and
+/// gradients are too. Every value counts once, however unevenly the batch is divided; a rank whose batch is empty, or
+/// has weight zero (worker.samples(0)), takes part and counts nothing.
+///
+/// In eval() nothing is exchanged. Without running statistics eval() normalises over this rank's own batch.
+/// All ranks must run the same joined modules in the same order, forward and backward.
+/// Shapes: D 1: (batch, features) or (batch, features, length); 2: (batch, features, height, width); 3: one more.
+/// Cost: forward one all-gather of 1 + 2 x features f64 per rank, backward one all-reduce of 2 x features f64.
+/// Throws: ConfigError for an input of another shape, for fewer than two values per channel on all ranks together, and
+/// for backward(create_graph=true).
+template <std::size_t D>
+class BatchNormImpl : public torch::nn::NormImplBase<D, BatchNormImpl<D>, torch::nn::BatchNormOptions> {
+  static_assert(D >= 1 && D <= 3, "BatchNorm exists for 1, 2 and 3 dimensions");
+  using Base = torch::nn::NormImplBase<D, BatchNormImpl<D>, torch::nn::BatchNormOptions>;
+
  public:
-  at::Tensor data{};
-  at::Tensor target{};  ///< undefined where the dataset has none
+  explicit BatchNormImpl(const torch::nn::BatchNormOptions& options_) : Base(options_) {}
 
-  Batch() = default;
-  Batch(at::Tensor data_, at::Tensor target_, std::size_t size)
-      : data(std::move(data_)), target(std::move(target_)), size_(size) {}
-
-  /// The number of samples that count: those of data, or 0 where the batch had fewer samples than there are workers and
-  /// this one has been given a sample of another worker's, to keep step. Weight sums with it.
-  [[nodiscard]] std::size_t size() const noexcept { return size_; }
-
- private:
-  std::size_t size_ = 0;
-};
-
-namespace detail {
-
-// Reads the samples of the given indices as one batch.
-using Fetch = std::function<std::pair<at::Tensor, at::Tensor>(const std::vector<std::size_t>& indices)>;
-
-// Where a loader stands.
-struct LoaderState {
-  Worker* worker = nullptr;
-  LoaderOptions options{};
-  Fetch fetch{};
-  std::size_t num_samples = 0;
-  std::size_t global_batch_size = 0;
-  std::int64_t epoch = -1;
-  std::int64_t next_epoch = 0;
-  std::uint64_t iteration = 0;  // tells an iterator that another begin() has come after its own
-  std::vector<std::size_t> order{};
-  std::size_t position = 0;  // samples of this epoch that all workers together have been given
-  std::optional<Batch> batch{};
-
-  void start_epoch() {
-    epoch = next_epoch++;
-    ++iteration;
-    position = 0;
-    order = options.shuffle
-                ? shuffled_indices(num_samples, derive_seed(worker->seed(), static_cast<std::uint64_t>(epoch)))
-                : ordered_indices(num_samples);
-    advance();
+  at::Tensor forward(const at::Tensor& input) {
+    _check_input_dim(input);
+    const auto worker = worker_.lock();
+    if (!worker || worker->world_size() == 1 || !this->is_training()) return forward_alone(input);
+    const auto moments =
+        detail::exchange_moments(worker, input.detach().to(detail::statistics_type(input)), this->options.eps());
+    if (moments->count < 2) {
+      throw ConfigError{detail::compose(
+          "BatchNorm {} on rank {}/{}: the batches of all ranks together hold {} values per channel, and a "
+          "variance needs two: make the batch larger, or call eval()",
+          path_, worker->rank(), worker->world_size(), moments->count)};
+    }
+    follow(*moments);
+    if (this->options.affine()) return detail::SyncBatchNormFunction::apply(input, this->weight, this->bias, moments);
+    // A custom function takes no undefined tensors.
+    return detail::SyncBatchNormFunction::apply(input, at::ones_like(moments->mean), at::zeros_like(moments->mean),
+                                                moments);
   }
 
-  // Goes on to this worker's part of the next batch; batch is empty after the last one.
-  void advance() {
-    batch.reset();
-    if (position >= num_samples) return;
-    const Range whole{position, position + std::min(global_batch_size, num_samples - position)};
-    const Range mine =
-        part_of(whole, static_cast<std::size_t>(worker->rank()), static_cast<std::size_t>(worker->world_size()));
-    const bool has_part = mine.size() > 0;
-    const Range read = has_part ? mine : Range{whole.begin, whole.begin + 1};
-    const auto first = order.begin();
-    const std::vector<std::size_t> indices(first + static_cast<std::ptrdiff_t>(read.begin),
-                                           first + static_cast<std::ptrdiff_t>(read.end));
-    auto [data, target] = fetch(indices);
-    check_count(data, indices.size());
-    const at::Device home = device(*worker);
-    batch.emplace(data.to(home), target.defined() ? target.to(home) : target, mine.size());
-    position = whole.end;
-    if (options.drives_step) announce(mine.size());
+  /// Joins this module to those of the other ranks; sync_batch_norm() calls it. path: its name in messages.
+  void join(std::weak_ptr<Worker> worker, std::string path) {
+    worker_ = std::move(worker);
+    path_ = std::move(path);
+  }
+  /// Says whether batches of other ranks count here, which ends with the training function.
+  [[nodiscard]] bool is_joined() const noexcept { return !worker_.expired(); }
+
+  /// Takes the place of a plain module: from then on both have the same parameters, the same values in buffers.
+  template <class Plain>
+  void adopt(const Plain& plain) {
+    if (plain.weight.defined()) this->weight = this->parameters_["weight"] = plain.weight;
+    if (plain.bias.defined()) this->bias = this->parameters_["bias"] = plain.bias;
+    if (plain.running_mean.defined()) {
+      this->running_mean.set_data(plain.running_mean);
+      this->running_var.set_data(plain.running_var);
+      this->num_batches_tracked.set_data(plain.num_batches_tracked);
+    }
+    this->train(plain.is_training());
+  }
+
+  void pretty_print(std::ostream& stream) const override {
+    const auto& momentum = this->options.momentum();
+    stream << detail::compose("railyard::nn::BatchNorm{}d({}, eps={}, momentum={}, affine={}, track_running_stats={})",
+                              D, this->options.num_features(), this->options.eps(),
+                              momentum ? detail::compose("{}", *momentum) : "None", this->options.affine(),
+                              this->options.track_running_stats());
+  }
+
+ protected:
+  void _check_input_dim(const at::Tensor& input) override {
+    const auto dim = static_cast<std::size_t>(input.dim());
+    if ((dim == D + 2 || (D == 1 && dim == 2)) && input.size(1) == this->options.num_features()) return;
+    throw ConfigError{detail::compose(
+        "railyard::nn::BatchNorm{}d {}: the input is {}, but {} with {} features is expected", D, path_,
+        detail::shape_of(input),
+        D == 1 ? "(batch, features) or (batch, features, length)"
+               : (D == 2 ? "(batch, features, height, width)" : "(batch, features, depth, height, width)"),
+        this->options.num_features())};
   }
 
  private:
-  void check_count(const at::Tensor& data, std::size_t asked) const {
-    if (data.defined() && data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(asked)) return;
-    throw DataError{
-        fmt::format("the dataset was asked for {} samples on rank {}/{} and gave data of shape {}: the first "
-                    "dimension must count the samples",
-                    asked, worker->rank(), worker->world_size(), shape_of(data))};
+  // The weight of the newest batch in the running statistics. Counts the batch.
+  [[nodiscard]] double average_factor() {
+    const auto& momentum = this->options.momentum();
+    if (!this->is_training() || !this->options.track_running_stats()) return momentum.value_or(0.0);
+    const at::NoGradGuard no_grad;
+    this->num_batches_tracked += 1;
+    return momentum ? *momentum : 1.0 / this->num_batches_tracked.template item<double>();
   }
 
-  void announce(std::size_t samples) const {
-    worker->samples(samples);
-    WorkerPage& page = worker->page();
-    page.epoch.store(epoch, std::memory_order_relaxed);
-    page.epoch_size.store(num_samples, std::memory_order_relaxed);
-    page.epoch_done.store(position, std::memory_order_relaxed);
+  [[nodiscard]] at::Tensor forward_alone(const at::Tensor& input) {
+    const double factor = average_factor();
+    return torch::nn::functional::batch_norm(
+        input, this->running_mean, this->running_var,
+        torch::nn::functional::BatchNormFuncOptions()
+            .weight(this->weight)
+            .bias(this->bias)
+            .momentum(factor)
+            .eps(this->options.eps())
+            .training(this->is_training() || !this->options.track_running_stats()));
   }
+
+  // Moves the running statistics towards the batch's, with the unbiased variance as a single worker does.
+  void follow(const detail::BatchMoments& moments) {
+    if (!this->options.track_running_stats()) return;
+    const at::NoGradGuard no_grad;
+    const double factor = average_factor();
+    const auto type = this->running_mean.scalar_type();
+    this->running_mean.mul_(1 - factor).add_(moments.mean.to(type), factor);
+    this->running_var.mul_(1 - factor).add_(moments.variance.to(type), factor * moments.count / (moments.count - 1));
+  }
+
+  std::weak_ptr<Worker> worker_{};
+  std::string path_{};
 };
 
-}  // namespace detail
+using BatchNorm1dImpl = BatchNormImpl<1>;
+using BatchNorm2dImpl = BatchNormImpl<2>;
+using BatchNorm3dImpl = BatchNormImpl<3>;
 
-/// Gives a worker its part of every batch. Each begin() starts the next epoch. The order of an epoch is a function of
-/// the run's seed and the epoch only, never of the number of workers; each batch of it is cut among the workers, in
-/// parts whose sizes differ by at most one; the last batch may be smaller; nothing is dropped, and nothing counts
-/// twice. All workers are given equally many batches. Made by prepare_loader(); must not outlive the training function.
-/// Example: for (const auto& batch : loader) loss(net->forward(batch.data), batch.target).backward();
-class Loader {
+/// Holds a BatchNormImpl<1>; takes the place of torch::nn::BatchNorm1d.
+class BatchNorm1d : public torch::nn::ModuleHolder<BatchNorm1dImpl> {
  public:
-  /// Goes over the batches of one epoch. The end is reached at once if begin() is called again.
-  class Iterator {
-   public:
-    using iterator_category = std::input_iterator_tag;
-    using difference_type = std::ptrdiff_t;
-    using value_type = Batch;
-    using pointer = Batch*;
-    using reference = Batch&;
-
-    Iterator() = default;
-    explicit Iterator(detail::LoaderState& state) noexcept : state_(&state), iteration_(state.iteration) {}
-
-    [[nodiscard]] Batch& operator*() const noexcept { return *state_->batch; }
-    [[nodiscard]] Batch* operator->() const noexcept { return &*state_->batch; }
-    Iterator& operator++() {
-      if (!is_over()) state_->advance();
-      return *this;
-    }
-    void operator++(int) { ++*this; }
-    friend bool operator==(const Iterator& iterator, std::default_sentinel_t /*end*/) noexcept {
-      return iterator.is_over();
-    }
-
-   private:
-    [[nodiscard]] bool is_over() const noexcept {
-      return state_ == nullptr || state_->iteration != iteration_ || !state_->batch;
-    }
-
-    detail::LoaderState* state_ = nullptr;
-    std::uint64_t iteration_ = 0;
-  };
-
-  explicit Loader(detail::LoaderState state) : state_(std::make_unique<detail::LoaderState>(std::move(state))) {}
-
-  /// Starts the next epoch, also where the last one was left half way.
-  [[nodiscard]] Iterator begin() {
-    state_->start_epoch();
-    return Iterator{*state_};
-  }
-  [[nodiscard]] static std::default_sentinel_t end() noexcept { return {}; }
-
-  /// The epoch that is being gone over or was last, from 0; -1 before the first.
-  [[nodiscard]] std::int64_t epoch() const noexcept { return state_->epoch; }
-  /// Makes the next begin() start the given epoch. Never needed to get a new order. Throws: ConfigError below 0.
-  void set_epoch(std::int64_t epoch) {
-    if (epoch < 0) throw ConfigError{fmt::format("Loader::set_epoch({}): epochs count from 0", epoch)};
-    state_->next_epoch = epoch;
-  }
-
-  /// Samples of an epoch, all workers together.
-  [[nodiscard]] std::size_t num_samples() const noexcept { return state_->num_samples; }
-  /// Batches of an epoch, equally many for every worker.
-  [[nodiscard]] std::size_t num_batches() const noexcept {
-    const std::size_t full = state_->num_samples / state_->global_batch_size;
-    return full + (state_->num_samples % state_->global_batch_size == 0 ? 0 : 1);
-  }
-  /// Samples of a full batch, all workers together.
-  [[nodiscard]] std::size_t global_batch_size() const noexcept { return state_->global_batch_size; }
-
- private:
-  std::unique_ptr<detail::LoaderState> state_;  // iterators point to it, and a Loader may be moved
+  using torch::nn::ModuleHolder<BatchNorm1dImpl>::ModuleHolder;
+  using Impl = BatchNorm1dImpl;
 };
 
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/prepare_loader.hpp
-// Makes a loader from a table, a pair of tensors or a LibTorch dataset. Torch room.
-
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/index_select.h>
-#include <ATen/ops/stack.h>
-#include <torch/data/example.h>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-template <class D>
-concept IsMapStyle = requires(D& dataset, const std::vector<std::size_t>& indices) {
-  dataset.get_batch(c10::ArrayRef<std::size_t>(indices));
-  dataset.size();
+/// Holds a BatchNormImpl<2>; takes the place of torch::nn::BatchNorm2d.
+/// Example: ry::nn::BatchNorm2d norm{nullptr};  // a member, and in the constructor:
+/// norm = register_module("norm", ry::nn::BatchNorm2d(64));
+class BatchNorm2d : public torch::nn::ModuleHolder<BatchNorm2dImpl> {
+ public:
+  using torch::nn::ModuleHolder<BatchNorm2dImpl>::ModuleHolder;
+  using Impl = BatchNorm2dImpl;
 };
 
-template <class D>
-using BatchOf = std::decay_t<decltype(std::declval<D&>().get_batch(std::declval<c10::ArrayRef<std::size_t>>()))>;
+/// Holds a BatchNormImpl<3>; takes the place of torch::nn::BatchNorm3d.
+class BatchNorm3d : public torch::nn::ModuleHolder<BatchNorm3dImpl> {
+ public:
+  using torch::nn::ModuleHolder<BatchNorm3dImpl>::ModuleHolder;
+  using Impl = BatchNorm3dImpl;
+};
 
-template <class T>
-inline constexpr bool is_example =
-    std::is_same_v<T, torch::data::Example<>> || std::is_same_v<T, torch::data::TensorExample>;
-template <class T>
-inline constexpr bool is_loadable = is_example<T>;
-template <class T>
-inline constexpr bool is_loadable<std::vector<T>> = is_example<T>;
-
-[[nodiscard]] inline std::pair<at::Tensor, at::Tensor> collate(torch::data::Example<> example) {
-  return {std::move(example.data), std::move(example.target)};
-}
-[[nodiscard]] inline std::pair<at::Tensor, at::Tensor> collate(torch::data::TensorExample example) {
-  return {std::move(example.data), {}};
-}
-template <class Example>
-[[nodiscard]] std::pair<at::Tensor, at::Tensor> collate(std::vector<Example> examples) {
-  std::vector<at::Tensor> data;
-  std::vector<at::Tensor> targets;
-  for (Example& example : examples) {
-    auto [one, target] = collate(std::move(example));
-    data.push_back(std::move(one));
-    if (target.defined()) targets.push_back(std::move(target));
-  }
-  return {at::stack(data), targets.empty() ? at::Tensor{} : at::stack(targets)};
-}
-
-[[nodiscard]] inline at::Tensor select_rows(const at::Tensor& tensor, const std::vector<std::size_t>& indices) {
-  const at::Tensor rows = at::empty({static_cast<std::int64_t>(indices.size())}, at::ScalarType::Long);
-  std::copy(indices.begin(), indices.end(), rows.data_ptr<std::int64_t>());
-  return at::index_select(tensor, 0, rows.to(tensor.device()));
-}
-
-[[nodiscard]] inline std::size_t checked_batch_size(const Worker& worker, const LoaderOptions& options,
-                                                    std::size_t num_samples) {
-  const auto fail = [&](const std::string& what) {
-    throw ConfigError{fmt::format("prepare_loader on rank {}/{}: {}", worker.rank(), worker.world_size(), what)};
-  };
-  const auto workers = static_cast<std::size_t>(worker.world_size());
-  const bool is_global = options.global_batch_size > 0;
-  if (is_global == (options.batch_size_per_worker > 0)) {
-    fail(fmt::format(
-        "global_batch_size is {} and batch_size_per_worker is {}: set exactly one of them, to at least 1; the "
-        "first keeps training the same on any number of workers",
-        options.global_batch_size, options.batch_size_per_worker));
-  }
-  if (is_global && options.global_batch_size < workers) {
-    fail(fmt::format(
-        "a global_batch_size of {} leaves some of {} workers without a sample in every batch: use at least {}",
-        options.global_batch_size, workers, workers));
-  }
-  if (num_samples == 0) fail("the dataset is empty");
-  if (is_global) return options.global_batch_size;
-  if (options.batch_size_per_worker > std::numeric_limits<std::size_t>::max() / workers) {
-    fail(fmt::format("a batch_size_per_worker of {} times {} workers is more than can be counted: use at most {}",
-                     options.batch_size_per_worker, workers, num_samples));
-  }
-  return options.batch_size_per_worker * workers;
-}
-
-[[nodiscard]] inline Loader make_loader(Worker& worker, Fetch fetch, std::size_t num_samples,
-                                        const LoaderOptions& options) {
-  apply_thread_budget(worker);
-  const std::size_t batch_size = checked_batch_size(worker, options, num_samples);
-  return Loader{{.worker = &worker,
-                 .options = options,
-                 .fetch = std::move(fetch),
-                 .num_samples = num_samples,
-                 .global_batch_size = batch_size}};
-}
-
-template <class D>
-[[nodiscard]] std::size_t size_of_dataset(const Worker& worker, D& dataset) {
-  const auto size = dataset.size();
-  if constexpr (std::is_integral_v<std::decay_t<decltype(size)>>) {
-    return static_cast<std::size_t>(size);
-  } else {
-    if (!size.has_value()) {
-      throw ConfigError{
-          fmt::format("prepare_loader on rank {}/{}: the dataset does not know its size (size() is empty), so "
-                      "it cannot be divided among workers: return the number of samples from size()",
-                      worker.rank(), worker.world_size())};
-    }
-    return *size;
-  }
-}
-
-}  // namespace detail
-
-/// Makes a loader over a pair of tensors, data and target. Shapes: the first dimension of both counts the samples.
-/// Throws: ConfigError if they differ in it, or if the options do not name exactly one batch size.
-[[nodiscard]] inline Loader prepare_loader(Worker& worker, std::pair<at::Tensor, at::Tensor> tensors,
-                                           const LoaderOptions& options) {
-  const auto& [data, target] = tensors;
-  if (!data.defined() || !target.defined() || data.dim() == 0 || target.dim() == 0 || data.size(0) != target.size(0)) {
-    throw ConfigError{
-        fmt::format("prepare_loader on rank {}/{} was given data {} and target {}: the first dimension of "
-                    "both must be the number of samples",
-                    worker.rank(), worker.world_size(), detail::shape_of(data), detail::shape_of(target))};
-  }
-  const auto num_samples = static_cast<std::size_t>(data.size(0));
-  const auto fetch = [tensors = std::move(tensors)](const std::vector<std::size_t>& indices) {
-    return std::pair{detail::select_rows(tensors.first, indices), detail::select_rows(tensors.second, indices)};
-  };
-  return detail::make_loader(worker, fetch, num_samples, options);
-}
-
-/// Makes a loader over a table. Shapes: data is (batch, columns) of float, target (batch) of int64.
-[[nodiscard]] inline Loader prepare_loader(Worker& worker, const Table& table, const LoaderOptions& options) {
-  const auto fetch = [table](const std::vector<std::size_t>& indices) {
-    const auto count = static_cast<std::int64_t>(indices.size());
-    const auto data = at::empty({count, static_cast<std::int64_t>(table.num_columns())}, at::ScalarType::Float);
-    const auto target = at::empty({count}, at::ScalarType::Long);
-    auto* values = data.template data_ptr<float>();
-    auto* labels = target.template data_ptr<std::int64_t>();
-    for (const std::size_t index : indices) {
-      values = std::copy(table.row(index).begin(), table.row(index).end(), values);
-      *labels++ = table.label_of(index);
-    }
-    return std::pair{data, target};
-  };
-  return detail::make_loader(worker, fetch, table.num_rows(), options);
-}
-
-/// Makes a loader over a LibTorch dataset whose samples can be asked for by index (get_batch() or get()) and that knows
-/// its size(); with or without .map(Stack<>()). Throws: ConfigError if size() is empty.
-/// Example: ry::prepare_loader(worker, MNIST(path), {.global_batch_size = 64, .shuffle = true, .drives_step = true});
-template <class Dataset>
-[[nodiscard]] Loader prepare_loader(Worker& worker, Dataset dataset, const LoaderOptions& options) {
-  static_assert(
-      detail::IsMapStyle<Dataset>,
-      "prepare_loader(worker, dataset, options): dataset must be a railyard::Table, a std::pair of tensors, or a "
-      "LibTorch dataset that is asked for samples by index (get_batch(ArrayRef<size_t>) and size()); streams and "
-      "chunk datasets cannot be divided among workers.");
-  if constexpr (detail::IsMapStyle<Dataset>) {
-    static_assert(
-        detail::is_loadable<detail::BatchOf<Dataset>>,
-        "prepare_loader(worker, dataset, options): the dataset must yield torch::data::Example<> or TensorExample, "
-        "alone or in a vector; end its chain of map() with torch::data::transforms::Stack<>().");
-    if constexpr (detail::is_loadable<detail::BatchOf<Dataset>>) {
-      const std::size_t num_samples = detail::size_of_dataset(worker, dataset);
-      const auto shared = std::make_shared<Dataset>(std::move(dataset));
-      const auto fetch = [shared](const std::vector<std::size_t>& indices) {
-        return detail::collate(shared->get_batch(c10::ArrayRef<std::size_t>(indices)));
-      };
-      return detail::make_loader(worker, fetch, num_samples, options);
-    }
-  }
-}
+}  // namespace nn
 
 }  // namespace railyard::inline v0_1
 
@@ -8937,8 +10958,8 @@ template <class T>
 }
 
 [[nodiscard]] inline std::string describe(const NamedTensor& named) {
-  return fmt::format("{} {} {}{}", named.is_parameter ? "parameter" : "buffer", named.name, shape_of(named.tensor),
-                     named.is_parameter && !named.tensor.requires_grad() ? " frozen" : "");
+  return compose("{} {} {}{}", named.is_parameter ? "parameter" : "buffer", named.name, shape_of(named.tensor),
+                 named.is_parameter && !named.tensor.requires_grad() ? " frozen" : "");
 }
 
 [[nodiscard]] inline std::vector<std::string> lines_of(const std::string& text) {
@@ -8960,11 +10981,10 @@ template <class T>
   const auto show = [at](const std::vector<std::string>& lines) {
     return at < lines.size() ? lines[at] : std::string{"nothing more"};
   };
-  const std::string counts = ours.size() == theirs.size() ? std::string{}
-                                                          : fmt::format("rank {} has {} tensors, rank 0 has {}; ", rank,
-                                                                        theirs.size(), ours.size());
-  return fmt::format("{}tensor {} is \"{}\" on rank {} and \"{}\" on rank 0", counts, at, show(theirs), rank,
-                     show(ours));
+  const std::string counts = ours.size() == theirs.size()
+                                 ? std::string{}
+                                 : compose("rank {} has {} tensors, rank 0 has {}; ", rank, theirs.size(), ours.size());
+  return compose("{}tensor {} is \"{}\" on rank {} and \"{}\" on rank 0", counts, at, show(theirs), rank, show(ours));
 }
 
 // Compares counts, names, types and shapes; throws the same error on every rank.
@@ -8975,9 +10995,9 @@ inline void check_structure(Worker& worker, const std::vector<NamedTensor>& tens
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
     if (texts[rank] == texts[0]) continue;
     throw ConfigError{
-        fmt::format("prepare_model on rank {}/{}: the ranks have different models: {}. Build the same model "
-                    "on every rank",
-                    worker.rank(), worker.world_size(), difference(texts[0], static_cast<int>(rank), texts[rank]))};
+        compose("prepare_model on rank {}/{}: the ranks have different models: {}. Build the same model "
+                "on every rank",
+                worker.rank(), worker.world_size(), difference(texts[0], static_cast<int>(rank), texts[rank]))};
   }
 }
 
@@ -9000,10 +11020,10 @@ inline void check_ownership(Worker& worker, const std::vector<NamedTensor>& tens
     const std::size_t other = places[i].second / mine.size();
     if (places[i - 1].first != places[i].first || one == other) continue;
     throw ConfigError{
-        fmt::format("prepare_model on rank {}/{}: ranks {} and {} are threads of one process and share "
-                    "\"{}\": the model was built outside of the training function. Pass a factory, which "
-                    "builds one per worker: prepare_model(worker, [] {{ return std::make_shared<Net>(); }})",
-                    worker.rank(), worker.world_size(), one, other, tensors[places[i].second % mine.size() - 1].name)};
+        compose("prepare_model on rank {}/{}: ranks {} and {} are threads of one process and share "
+                "\"{}\": the model was built outside of the training function. Pass a factory, which "
+                "builds one per worker: prepare_model(worker, [] {{ return std::make_shared<Net>(); }})",
+                worker.rank(), worker.world_size(), one, other, tensors[places[i].second % mine.size() - 1].name)};
   }
 }
 
@@ -9059,11 +11079,1624 @@ inline void make_equal(Worker& worker, const std::vector<NamedTensor>& tensors) 
   broadcast_all(worker, tensors);
   if (!are_equal(worker, tensors)) {
     throw ConfigError{
-        fmt::format("prepare_model on rank {}/{}: weights and buffers still differ between the ranks after "
-                    "rank 0's were sent to all. Does another thread write to the model?",
-                    worker.rank(), worker.world_size())};
+        compose("prepare_model on rank {}/{}: weights and buffers still differ between the ranks after "
+                "rank 0's were sent to all. Does another thread write to the model?",
+                worker.rank(), worker.world_size())};
   }
 }
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/buffer_sync.hpp
+// What becomes of a model's buffers (running statistics, counters), which no gradient keeps equal. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/view_as_real.h>
+#include <c10/core/GradMode.h>
+
+namespace railyard::inline v0_1 {
+
+/// Says what happens to the buffers of a model that is trained together.
+enum class BufferSync : std::uint8_t {
+  leave,      ///< each rank keeps its own
+  broadcast,  ///< every rank gets rank 0's
+  average,    ///< floating-point buffers become the mean over the ranks, all others rank 0's
+};
+
+namespace detail {
+
+// Averages tensors of one dtype as one buffer.
+inline void average_buffers(Worker& worker, const std::vector<at::Tensor>& tensors) {
+  std::int64_t count = 0;
+  for (const at::Tensor& tensor : tensors) count += tensor.numel();
+  const at::Tensor flat = at::empty({count}, tensors.front().options().requires_grad(false));
+  const auto visit = [&](auto&& move) {
+    std::int64_t begin = 0;
+    for (const at::Tensor& tensor : tensors) {
+      move(flat.narrow(0, begin, tensor.numel()).view(tensor.sizes()), tensor);
+      begin += tensor.numel();
+    }
+  };
+  visit([](const at::Tensor& part, const at::Tensor& tensor) { part.copy_(tensor); });
+  worker.all_reduce(buffer_of(flat), ReduceOp::average);
+  visit([](const at::Tensor& part, const at::Tensor& tensor) { tensor.copy_(part); });
+}
+
+// Makes the buffers of all ranks one, in the order given, which is the same on all ranks. Writes in place, so that a
+// graph which has saved a buffer's values notices: call it after the backward pass (FAULTS D32).
+// Cost: broadcast one collective of all bytes; average one per floating dtype, and one for all else.
+inline void sync_buffers(Worker& worker, std::span<const at::Tensor> buffers, BufferSync policy) {
+  if (policy == BufferSync::leave || worker.world_size() == 1) return;
+  const at::NoGradGuard no_grad;
+  std::vector<std::pair<at::ScalarType, std::vector<at::Tensor>>> groups;
+  std::vector<at::Tensor> copied;
+  for (const at::Tensor& buffer : buffers) {
+    if (!buffer.defined() || buffer.numel() == 0) continue;
+    const at::Tensor values = buffer.is_complex() ? at::view_as_real(buffer.detach()) : buffer.detach();
+    if (policy == BufferSync::broadcast || !values.is_floating_point()) {
+      copied.push_back(values);
+      continue;
+    }
+    std::size_t at = 0;
+    while (at < groups.size() && groups[at].first != values.scalar_type()) ++at;
+    if (at == groups.size()) groups.push_back({values.scalar_type(), {}});
+    groups[at].second.push_back(values);
+  }
+  for (const auto& group : groups) average_buffers(worker, group.second);
+  if (!copied.empty()) broadcast_piece(worker, copied);
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/collectives.hpp
+// Collectives on tensors. Whatever is not contiguous is made dense first and copied back afterwards. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// A contiguous tensor with the values of another one, and the way back. Backends move memory from first to last byte:
+// given a strided view they would move the wrong elements without an error.
+class Dense {
+ public:
+  explicit Dense(const at::Tensor& tensor) : original_(tensor) {
+    if (tensor.defined() && tensor.layout() == c10::kStrided) dense_ = tensor.detach().contiguous();
+  }
+
+  [[nodiscard]] Buffer buffer() const { return buffer_of(dense_.defined() ? dense_ : original_); }
+  [[nodiscard]] const at::Tensor& tensor() const noexcept { return dense_; }
+
+  // Refuses what could not be written back, before anything is sent.
+  void check_writable(std::string_view operation) const {
+    if (original_.defined() && original_.layout() == c10::kStrided &&
+        at::has_internal_overlap(original_) == at::MemOverlap::Yes) {
+      throw ConfigError{
+          compose("{} was given an expanded tensor ({}), several elements of which are one place in "
+                  "memory: use .contiguous() first",
+                  operation, shape_of(original_))};
+    }
+  }
+
+  void write_back() const {
+    if (dense_.data_ptr() != original_.data_ptr()) {
+      original_.detach().copy_(dense_);
+    } else {
+      torch::autograd::impl::bump_version(original_);  // so that a graph that has saved the old values notices
+    }
+  }
+
+ private:
+  at::Tensor original_;
+  at::Tensor dense_{};
+};
+
+[[nodiscard]] inline at::Tensor empty_like_part(const at::Tensor& tensor, std::vector<std::int64_t> shape) {
+  return at::empty(shape, tensor.options().requires_grad(false));
+}
+
+// The shape of one rank's part of a tensor that is divided along its first dimension.
+[[nodiscard]] inline std::vector<std::int64_t> divided_shape(const Worker& worker, const at::Tensor& tensor,
+                                                             std::string_view operation) {
+  auto shape = tensor.sizes().vec();
+  if (shape.empty() || shape.front() % worker.world_size() != 0) {
+    throw ConfigError{
+        compose("{} on rank {}/{} divides the first dimension among the ranks, which {} does not allow: "
+                "make it a multiple of {}",
+                operation, worker.rank(), worker.world_size(), shape_of(tensor), worker.world_size())};
+  }
+  shape.front() /= worker.world_size();
+  return shape;
+}
+
+}  // namespace detail
+
+/// Combines a tensor of all ranks in place; equal bits on every rank afterwards. Outside of autograd.
+inline void all_reduce(Worker& worker, const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) {
+  const detail::Dense dense{tensor};
+  dense.check_writable("all_reduce");
+  worker.all_reduce(dense.buffer(), op);
+  dense.write_back();
+}
+
+/// Gives every rank the values of root's tensor, in place.
+inline void broadcast(Worker& worker, const at::Tensor& tensor, int root = 0) {
+  const detail::Dense dense{tensor};
+  dense.check_writable("broadcast");
+  worker.broadcast(dense.buffer(), root);
+  dense.write_back();
+}
+
+/// Returns the tensors of all ranks, stacked. Shapes: (world_size, *shape of tensor), which is equal on all ranks.
+[[nodiscard]] inline at::Tensor all_gather(Worker& worker, const at::Tensor& tensor) {
+  const detail::Dense dense{tensor};
+  const Buffer in = dense.buffer();
+  auto shape = tensor.sizes().vec();
+  shape.insert(shape.begin(), worker.world_size());
+  const at::Tensor out = detail::empty_like_part(tensor, shape);
+  worker.all_gather(in, buffer_of(out));
+  return out;
+}
+
+/// Returns this rank's slice of the combined tensor. Shapes: the first dimension is divided by world_size.
+[[nodiscard]] inline at::Tensor reduce_scatter(Worker& worker, const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) {
+  const detail::Dense dense{tensor};
+  const Buffer in = dense.buffer();
+  const at::Tensor out = detail::empty_like_part(tensor, detail::divided_shape(worker, tensor, "reduce_scatter"));
+  worker.reduce_scatter(in, buffer_of(out), op);
+  return out;
+}
+
+/// Sends slice r of the first dimension to rank r and returns what arrived, in order of rank.
+/// Shapes: equal on all ranks; the first dimension is a multiple of world_size.
+[[nodiscard]] inline at::Tensor all_to_all(Worker& worker, const at::Tensor& tensor) {
+  const detail::Dense dense{tensor};
+  const Buffer in = dense.buffer();
+  static_cast<void>(detail::divided_shape(worker, tensor, "all_to_all"));
+  const at::Tensor out = detail::empty_like_part(tensor, tensor.sizes().vec());
+  worker.all_to_all(in, buffer_of(out));
+  return out;
+}
+
+/// Sends a tensor to one rank, which calls receive() with one of the same shape.
+inline void send(Worker& worker, const at::Tensor& tensor, int to) { worker.send(detail::Dense{tensor}.buffer(), to); }
+
+/// Fills a tensor with what rank `from` sends.
+inline void receive(Worker& worker, const at::Tensor& tensor, int from) {
+  const detail::Dense dense{tensor};
+  dense.check_writable("receive");
+  worker.receive(dense.buffer(), from);
+  dense.write_back();
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/comm_hook.hpp
+// How gradients are summed over the ranks where bandwidth is dear: exactly, in half precision, or by a type of one's
+// own. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+
+namespace railyard::inline v0_1 {
+
+/// Is a piece of the gradients that is summed at once: the same piece, at the same place of the order, on all ranks.
+struct GradientBucket {
+  /// Contiguous, f32 or f64: this rank's gradients, each already times the rank's weight. Zeros where it has none.
+  at::Tensor flat{};
+  /// Views into flat, one per parameter, in the parameter's shape (with a last dimension of 2 for a complex one).
+  std::span<const at::Tensor> parts{};
+  /// What each part is called from step to step, however the gradients are divided into buckets.
+  std::span<const std::size_t> ids{};
+};
+
+/// Is a way to sum gradients over the ranks.
+///
+/// Checked: it can be copied, and all_reduce(worker, bucket) leaves the sum, or what stands for it, in bucket.flat.
+/// Laws:
+/// 1. Afterwards flat has equal bits on all ranks.
+/// 2. All ranks make the same collectives, whatever values each of them has.
+/// 3. What is not finite on any rank is not finite in the sum, and is forgotten by the next step.
+/// 4. It adds up to the exact sum: over many steps of one gradient the mean of the sums tends to it, or is off by the
+///    rounding of the type that travels.
+/// 5. A copy shares nothing with its original: workers that are threads have one each.
+template <class H>
+concept CommHook = std::copy_constructible<H> && requires(H& hook, Worker& worker, const GradientBucket& bucket) {
+  { hook.all_reduce(worker, bucket) } -> std::same_as<void>;
+};
+
+/// Sums exactly: what happens without a hook, and what others are compared with.
+struct ExactHook {
+  /// Cost: one all-reduce of flat.
+  void all_reduce(Worker& worker, const GradientBucket& bucket) {
+    worker.all_reduce(buffer_of(bucket.flat), ReduceOp::sum);
+  }
+};
+static_assert(CommHook<ExactHook>);
+
+/// Sends bfloat16, the range of f32 with 8 bits: each value is rounded before and after the sum, which is made in f32.
+/// The error is at most 2^-7 of the sum of the ranks' absolute values.
+struct Bf16Hook {
+  /// Cost: one all-reduce of half the bytes (f64: a quarter), and a pass to convert each way.
+  void all_reduce(Worker& worker, const GradientBucket& bucket) {
+    const at::NoGradGuard no_grad;
+    const at::Tensor small = bucket.flat.to(at::ScalarType::BFloat16);
+    worker.all_reduce(buffer_of(small), ReduceOp::sum);
+    bucket.flat.copy_(small);
+  }
+};
+static_assert(CommHook<Bf16Hook>);
+
+/// Sends float16, which has 11 bits and little range: the bucket is scaled by a power of two, the same on all ranks,
+/// such that the largest possible sum just fits (no overflow, FAULTS D11) and small values keep their digits (D12).
+/// The error is at most 2^-10 of the sum of the ranks' absolute values, and of the order of 2^-39 of world size x
+/// largest value.
+struct F16Hook {
+  /// Cost: one all-reduce of one f64, one of half the bytes (f64: a quarter), and three passes.
+  void all_reduce(Worker& worker, const GradientBucket& bucket) {
+    const at::NoGradGuard no_grad;
+    double largest = bucket.flat.numel() == 0 ? 0.0 : bucket.flat.abs().max().item<double>();
+    if (!detail::is_finite(largest)) largest = std::numeric_limits<double>::infinity();  // max need not keep a NaN
+    worker.all_reduce(buffer_of_value(largest), ReduceOp::max);
+    const double scale = scale_for(largest * worker.world_size());
+    const at::Tensor small = bucket.flat.mul(scale).to(at::ScalarType::Half);
+    worker.all_reduce(buffer_of(small), ReduceOp::sum);
+    bucket.flat.copy_(small).div_(scale);
+  }
+
+  /// Returns the power of two that takes `largest` to between 2^14 and 2^15, which f16 still holds.
+  [[nodiscard]] static double scale_for(double largest) {
+    if (largest == 0 || !detail::is_finite(largest)) return 1;
+    return std::ldexp(1.0, std::clamp(15 - (std::ilogb(largest) + 1), -120, 120));
+  }
+};
+static_assert(CommHook<F16Hook>);
+
+/// Holds any CommHook, or none, which is an exact sum. A copy is a copy of what it holds.
+class AnyCommHook {
+ public:
+  AnyCommHook() = default;
+  template <class H>
+  requires(!std::same_as<std::remove_cvref_t<H>, AnyCommHook>) && CommHook<std::decay_t<H>> AnyCommHook(H&& hook)
+      : held_(std::make_unique<Holder<std::decay_t<H>>>(std::forward<H>(hook))) {}
+  AnyCommHook(const AnyCommHook& other) : held_(other.held_ ? other.held_->copy() : nullptr) {}
+  AnyCommHook(AnyCommHook&&) noexcept = default;
+  AnyCommHook& operator=(const AnyCommHook& other) { return *this = AnyCommHook{other}; }
+  AnyCommHook& operator=(AnyCommHook&&) noexcept = default;
+  ~AnyCommHook() = default;
+
+  /// Says whether there is a hook.
+  [[nodiscard]] explicit operator bool() const noexcept { return held_ != nullptr; }
+
+  void all_reduce(Worker& worker, const GradientBucket& bucket) {
+    held_ ? held_->all_reduce(worker, bucket) : ExactHook{}.all_reduce(worker, bucket);
+  }
+
+ private:
+  struct Base {
+    virtual ~Base() = default;
+    virtual void all_reduce(Worker& worker, const GradientBucket& bucket) = 0;
+    [[nodiscard]] virtual std::unique_ptr<Base> copy() const = 0;
+  };
+
+  template <class H>
+  struct Holder final : Base {
+    template <class From>
+    explicit Holder(From&& from) : hook(std::forward<From>(from)) {}
+    void all_reduce(Worker& worker, const GradientBucket& bucket) override { hook.all_reduce(worker, bucket); }
+    [[nodiscard]] std::unique_ptr<Base> copy() const override { return std::make_unique<Holder>(hook); }
+    H hook;
+  };
+
+  std::unique_ptr<Base> held_{};
+};
+static_assert(CommHook<AnyCommHook>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/loader.hpp
+// A worker's share of every batch of a dataset. Torch room.
+
+#include <ATen/core/Tensor.h>
+
+namespace railyard::inline v0_1 {
+
+/// Says how prepare_loader() divides a dataset. Exactly one of the two sizes must be given: the learning rate depends
+/// on what it is.
+struct LoaderOptions {
+  std::size_t global_batch_size = 0;      ///< samples of a batch, all workers together
+  std::size_t batch_size_per_worker = 0;  ///< samples of a batch for each worker
+  bool shuffle = false;                   ///< a new order every epoch; otherwise the dataset's own
+  bool drives_step = false;               ///< the training loader: its batches are what gradients are weighted with
+  /// A batch is given in so many parts, one after another, whose gradients accumulate: for batches that memory does not
+  /// hold at once. The sizes above are still those of the whole, which one optimizer step is for.
+  std::size_t micro_batches = 1;
+};
+
+/// Is one worker's part of a batch.
+class Batch {
+ public:
+  at::Tensor data{};
+  at::Tensor target{};  ///< undefined where the dataset has none
+
+  Batch() = default;
+  Batch(at::Tensor data_, at::Tensor target_, std::size_t size, bool completes_step = true)
+      : data(std::move(data_)), target(std::move(target_)), size_(size), completes_step_(completes_step) {}
+
+  /// The number of samples that count: those of data, or 0 where the batch had fewer samples than there are workers and
+  /// this one has been given a sample of another worker's, to keep step. Weight sums with it.
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  /// Whether this is the last micro-batch of a step: then backward() averages, and it is time for optimizer.step().
+  [[nodiscard]] bool completes_step() const noexcept { return completes_step_; }
+
+ private:
+  std::size_t size_ = 0;
+  bool completes_step_ = true;
+};
+
+namespace detail {
+
+// Reads the samples of the given indices as one batch.
+using Fetch = std::function<std::pair<at::Tensor, at::Tensor>(const std::vector<std::size_t>& indices)>;
+
+// Where a loader stands.
+struct LoaderState {
+  Worker* worker = nullptr;
+  LoaderOptions options{};
+  Fetch fetch{};
+  std::size_t num_samples = 0;
+  std::size_t global_batch_size = 0;
+  std::int64_t epoch = -1;
+  std::int64_t next_epoch = 0;
+  std::uint64_t iteration = 0;  // tells an iterator that another begin() has come after its own
+  std::vector<std::size_t> order{};
+  std::size_t position = 0;   // samples of this epoch that all workers together have been given
+  Range window{};             // the batch under way
+  std::size_t num_parts = 0;  // in which it is given
+  std::size_t next_part = 0;
+  std::optional<Batch> batch{};
+
+  void start_epoch() {
+    if (options.drives_step && next_part < num_parts) worker->abandon_step();
+    num_parts = next_part = 0;
+    epoch = next_epoch++;
+    ++iteration;
+    position = 0;
+    order = options.shuffle
+                ? shuffled_indices(num_samples, derive_seed(worker->seed(), static_cast<std::uint64_t>(epoch)))
+                : ordered_indices(num_samples);
+    advance();
+  }
+
+  // Goes on to this worker's part of the next batch; batch is empty after the last one.
+  void advance() {
+    batch.reset();
+    if (next_part == num_parts) {
+      if (position >= num_samples) return;
+      window = {position, position + std::min(global_batch_size, num_samples - position)};
+      num_parts = std::min(options.micro_batches, window.size());
+      next_part = 0;
+    }
+    const Range whole = part_of(window, next_part++, num_parts);
+    const Range mine =
+        part_of(whole, static_cast<std::size_t>(worker->rank()), static_cast<std::size_t>(worker->world_size()));
+    const bool has_part = mine.size() > 0;
+    const Range read = has_part ? mine : Range{whole.begin, whole.begin + 1};
+    const auto first = order.begin();
+    const std::vector<std::size_t> indices(first + static_cast<std::ptrdiff_t>(read.begin),
+                                           first + static_cast<std::ptrdiff_t>(read.end));
+    auto [data, target] = fetch(indices);
+    check_count(data, indices.size());
+    const at::Device home = device(*worker);
+    batch.emplace(data.to(home), target.defined() ? target.to(home) : target, mine.size(), next_part == num_parts);
+    position = whole.end;
+    if (options.drives_step) announce(mine.size());
+  }
+
+ private:
+  void check_count(const at::Tensor& data, std::size_t asked) const {
+    if (data.defined() && data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(asked)) return;
+    throw DataError{
+        compose("the dataset was asked for {} samples on rank {}/{} and gave data of shape {}: the first "
+                "dimension must count the samples",
+                asked, worker->rank(), worker->world_size(), shape_of(data))};
+  }
+
+  void announce(std::size_t samples) const {
+    worker->samples(samples, next_part == num_parts);
+    WorkerPage& page = worker->page();
+    page.epoch.store(epoch, std::memory_order_relaxed);
+    page.epoch_size.store(num_samples, std::memory_order_relaxed);
+    page.epoch_done.store(position, std::memory_order_relaxed);
+  }
+};
+
+}  // namespace detail
+
+/// Gives a worker its part of every batch. Each begin() starts the next epoch. The order of an epoch is a function of
+/// the run's seed and the epoch only, never of the number of workers; each batch of it is cut among the workers, in
+/// parts whose sizes differ by at most one; the last batch may be smaller; nothing is dropped, and nothing counts
+/// twice. All workers are given equally many batches. Made by prepare_loader(); must not outlive the training function.
+/// Example: for (const auto& batch : loader) loss(net->forward(batch.data), batch.target).backward();
+class Loader {
+ public:
+  /// Goes over the batches of one epoch. The end is reached at once if begin() is called again.
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using difference_type = std::ptrdiff_t;
+    using value_type = Batch;
+    using pointer = Batch*;
+    using reference = Batch&;
+
+    Iterator() = default;
+    explicit Iterator(detail::LoaderState& state) noexcept : state_(&state), iteration_(state.iteration) {}
+
+    [[nodiscard]] Batch& operator*() const noexcept { return *state_->batch; }
+    [[nodiscard]] Batch* operator->() const noexcept { return &*state_->batch; }
+    Iterator& operator++() {
+      if (!is_over()) state_->advance();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(const Iterator& iterator, std::default_sentinel_t /*end*/) noexcept {
+      return iterator.is_over();
+    }
+
+   private:
+    [[nodiscard]] bool is_over() const noexcept {
+      return state_ == nullptr || state_->iteration != iteration_ || !state_->batch;
+    }
+
+    detail::LoaderState* state_ = nullptr;
+    std::uint64_t iteration_ = 0;
+  };
+
+  explicit Loader(detail::LoaderState state) : state_(std::make_unique<detail::LoaderState>(std::move(state))) {}
+
+  /// Starts the next epoch, also where the last one was left half way.
+  [[nodiscard]] Iterator begin() {
+    state_->start_epoch();
+    return Iterator{*state_};
+  }
+  [[nodiscard]] static std::default_sentinel_t end() noexcept { return {}; }
+
+  /// The epoch that is being gone over or was last, from 0; -1 before the first.
+  [[nodiscard]] std::int64_t epoch() const noexcept { return state_->epoch; }
+  /// Makes the next begin() start the given epoch. Never needed to get a new order. Throws: ConfigError below 0.
+  void set_epoch(std::int64_t epoch) {
+    if (epoch < 0) throw ConfigError{detail::compose("Loader::set_epoch({}): epochs count from 0", epoch)};
+    state_->next_epoch = epoch;
+  }
+
+  /// Samples of an epoch, all workers together.
+  [[nodiscard]] std::size_t num_samples() const noexcept { return state_->num_samples; }
+  /// Batches of an epoch, micro-batches counted one by one; equally many for every worker.
+  [[nodiscard]] std::size_t num_batches() const noexcept {
+    const std::size_t parts = state_->options.micro_batches;
+    const std::size_t full = state_->num_samples / state_->global_batch_size;
+    return full * std::min(parts, state_->global_batch_size) +
+           std::min(parts, state_->num_samples % state_->global_batch_size);
+  }
+  /// Samples of a full batch, all workers together.
+  [[nodiscard]] std::size_t global_batch_size() const noexcept { return state_->global_batch_size; }
+
+ private:
+  std::unique_ptr<detail::LoaderState> state_;  // iterators point to it, and a Loader may be moved
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/model_options.hpp
+// What prepare_model() can be told. Torch room.
+
+namespace railyard::inline v0_1 {
+
+/// Says what happens when an averaged gradient is not finite (NaN, or an overflow), which all ranks see alike.
+enum class NonFinite : std::uint8_t {
+  skip,   ///< every gradient becomes undefined on all ranks, so that the optimizer leaves the step out; counted
+  stop,   ///< backward() throws on all ranks
+  allow,  ///< it stays, as in a loop without Railyard
+};
+
+/// Says how the gradients of a prepared model are exchanged. Equal on all ranks.
+struct ModelOptions {
+  NonFinite non_finite = NonFinite::skip;
+  /// From here on this worker's CPU tensors come from a pool (see Pool), which is also where the other ranks of the
+  /// host see its gradients. false leaves LibTorch's allocator alone; gradients are then copied.
+  bool memory_pool = true;
+  /// What happens to buffers, such as BatchNorm's statistics, after each exchange of gradients.
+  BufferSync buffers = BufferSync::leave;
+  /// How gradients are summed, such as Bf16Hook{}; exactly, if empty. With a hook they are copied into flat buckets,
+  /// and optimizers are not divided among the ranks.
+  AnyCommHook comm_hook{};
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/pool_allocator.hpp
+// LibTorch's allocator for CPU tensors, in front of the one that was there before. Torch room.
+
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Knows which heap serves this thread, and to which heap a block belongs. One object per process and shared library,
+// which is never destroyed: tensors of static storage are freed after everything else.
+class PoolRegistry {
+ public:
+  static constexpr std::size_t most_heaps = 256;
+
+  PoolRegistry(const PoolRegistry&) = delete;
+  PoolRegistry& operator=(const PoolRegistry&) = delete;
+
+  [[nodiscard]] static PoolRegistry& instance() {
+    static PoolRegistry* const registry = new PoolRegistry;
+    return *registry;
+  }
+
+  // The heap of the calling thread; a plain pointer, which other thread-local objects may use while they end.
+  [[nodiscard]] static Heap*& bound() noexcept {
+    static thread_local Heap* heap = nullptr;
+    return heap;
+  }
+
+  [[nodiscard]] c10::DataPtr allocate(std::size_t size_bytes) const {
+    Heap* heap = bound();
+    void* memory = heap == nullptr ? nullptr : heap->allocate(size_bytes);
+    if (memory == nullptr) memory = before_->raw_allocate(size_bytes);
+    return {memory, memory, &give_back, c10::Device{c10::DeviceType::CPU}};
+  }
+
+  // Frees memory of any heap, or of the allocator that was there before: LibTorch's libraries may have taken some of it
+  // by raw_allocate() when that was still the current one.
+  static void give_back(void* memory) {
+    if (memory == nullptr) return;
+    const PoolRegistry& registry = instance();
+    const std::size_t used = registry.num_used_.load(std::memory_order_acquire);
+    for (std::size_t index = 0; index < used; ++index) {
+      const Range& range = registry.ranges_[index];
+      if (memory >= range.begin.load(std::memory_order_acquire) && memory < range.end.load(std::memory_order_acquire)) {
+        return Heap::give_back(memory);
+      }
+    }
+    registry.before_->raw_deallocate(memory);
+  }
+
+  // Makes the blocks of a heap known, until it is gone. Returns false if there are too many heaps.
+  [[nodiscard]] bool add(Heap& heap) {
+    const std::lock_guard lock{mutex_};
+    for (std::size_t index = 0; index < most_heaps; ++index) {
+      Range& range = ranges_[index];
+      if (range.begin.load() != nullptr) continue;
+      range.end.store(heap.end());
+      range.begin.store(heap.begin());
+      if (index >= num_used_.load()) num_used_.store(index + 1);
+      heap.keep(std::shared_ptr<const void>{&range, [](const void* gone) {
+                                              auto& ended = *static_cast<Range*>(const_cast<void*>(gone));
+                                              ended.end.store(nullptr);
+                                              ended.begin.store(nullptr);
+                                            }});
+      return true;
+    }
+    return false;
+  }
+
+  [[nodiscard]] bool knows(const Heap& heap) const noexcept {
+    for (const Range& range : ranges_) {
+      if (range.begin.load() == heap.begin()) return true;
+    }
+    return false;
+  }
+
+ private:
+  struct Range {
+    std::atomic<std::byte*> begin{nullptr};
+    std::atomic<std::byte*> end{nullptr};
+  };
+
+  PoolRegistry();
+
+  c10::Allocator* before_;
+  std::mutex mutex_{};
+  std::array<Range, most_heaps> ranges_{};
+  std::atomic<std::size_t> num_used_{0};
+};
+
+// What overrides depends on the LibTorch: allocate() is const in 1.13 and is not in 2.15, copy_data() is unknown to
+// 1.13. So none is marked, which clang++ would want for all or for none.
+class PoolAllocator : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t size_bytes) const { return PoolRegistry::instance().allocate(size_bytes); }
+  c10::DataPtr allocate(std::size_t size_bytes) { return PoolRegistry::instance().allocate(size_bytes); }
+  c10::DeleterFnPtr raw_deleter() const { return &PoolRegistry::give_back; }
+  void copy_data(void* to, const void* from, std::size_t size_bytes) const {
+    std::memcpy(to, from, size_bytes);  // LibTorch passes no null pointer here
+  }
+};
+static_assert(!std::is_abstract_v<PoolAllocator>, "this LibTorch's c10::Allocator asks for functions not known here");
+
+inline PoolRegistry::PoolRegistry() : before_(c10::GetAllocator(c10::DeviceType::CPU)) {}
+
+// Puts the allocator in front of LibTorch's own, once for each shared library that uses pools. LibTorch keeps it for
+// good, so it is never destroyed.
+inline void install_pool_allocator() {
+  static c10::Allocator* const installed = [] {
+    static_cast<void>(PoolRegistry::instance());  // which asks for the one before
+    auto* allocator = new PoolAllocator;
+    c10::SetAllocator(c10::DeviceType::CPU, allocator, /*priority=*/100);
+    return allocator;
+  }();
+  static_cast<void>(installed);
+}
+
+// Lets the calling thread take its CPU tensors from a heap until it ends. Made and ended by one thread.
+class PoolBinding {
+ public:
+  explicit PoolBinding(std::shared_ptr<Heap> heap) : heap_(std::move(heap)), before_(PoolRegistry::bound()) {
+    install_pool_allocator();
+    PoolRegistry& registry = PoolRegistry::instance();
+    if (registry.knows(*heap_) || registry.add(*heap_)) PoolRegistry::bound() = heap_.get();
+  }
+  PoolBinding(const PoolBinding&) = delete;
+  PoolBinding& operator=(const PoolBinding&) = delete;
+  ~PoolBinding() { PoolRegistry::bound() = before_; }
+
+ private:
+  std::shared_ptr<Heap> heap_;
+  Heap* before_;
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/pool.hpp
+// Serves LibTorch's CPU tensors from memory that is kept, instead of asking the system for it in every step. Torch
+// room.
+
+namespace railyard::inline v0_1 {
+
+/// Says how much a Pool may take.
+struct PoolOptions {
+  /// Address space, in bytes; 0: as much as the host has memory. Where it is used up LibTorch's own allocator helps
+  /// out.
+  std::size_t reserve_bytes = 0;
+  /// Free bytes above which the pages of large free blocks go back to the system.
+  std::size_t max_cached_bytes = ~std::size_t{0};
+};
+
+/// Lets the thread that makes it take its CPU tensors from a pool for as long as it lives. LibTorch asks the system for
+/// large tensors anew in every step, which costs more than the arithmetic of a small layer. A Trainer's workers have
+/// one already (see ModelOptions::memory_pool); this is for programs without. Tensors may outlive it, and be freed by
+/// any thread. Example: int main() { ry::Pool pool; ... }
+class Pool {
+ public:
+  /// Throws: Error if there is no address space for a pool.
+  explicit Pool(const PoolOptions& options = {})
+      : heap_(detail::make_private_heap(size_of(options), options.max_cached_bytes)), binding_(checked(heap_)) {}
+
+  [[nodiscard]] HeapStatistics statistics() const noexcept { return heap_->statistics(); }
+  /// Gives the memory of freed tensors back to the system.
+  void trim() noexcept { heap_->trim(); }
+  /// Whether memory, such as tensor.data_ptr(), is of this pool.
+  [[nodiscard]] bool contains(const void* memory) const noexcept { return heap_->contains(memory); }
+
+ private:
+  [[nodiscard]] static std::size_t size_of(const PoolOptions& options) {
+    if (options.reserve_bytes > 0) return options.reserve_bytes;
+    return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  }
+  [[nodiscard]] static const std::shared_ptr<detail::Heap>& checked(const std::shared_ptr<detail::Heap>& heap) {
+    if (heap != nullptr) return heap;
+    throw Error{"Pool: there is no address space for a pool of 64 MiB: see ulimit -v, or PoolOptions::reserve_bytes"};
+  }
+
+  std::shared_ptr<detail::Heap> heap_;
+  detail::PoolBinding binding_;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/power_sgd.hpp
+// Sums matrices of gradients as products of two thin ones, and remembers what that leaves out. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+
+#include <unordered_map>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Makes the rows of a (rank, n) matrix orthonormal, in place. A row that depends on those before it is asked of
+// `replace` and made as long as the others, or stays zero. Plain loops in f64: BLAS may give other bits for other
+// alignments, and all ranks must find the same.
+template <class Replace>
+void orthonormalise(std::vector<double>& rows, std::size_t length, Replace replace) {
+  const auto dot = [length](const double* one, const double* other) {
+    double sum = 0;
+    for (std::size_t i = 0; i < length; ++i) sum += one[i] * other[i];
+    return sum;
+  };
+  for (std::size_t row = 0; row < rows.size(); row += length) {
+    double* mine = rows.data() + row;
+    const double before = std::sqrt(dot(mine, mine));
+    for (int pass = 0; pass < 2; ++pass) {  // the second one removes the rounding of the first
+      for (std::size_t earlier = 0; earlier < row; earlier += length) {
+        const double* other = rows.data() + earlier;
+        const double share = dot(mine, other);
+        for (std::size_t i = 0; i < length; ++i) mine[i] -= share * other[i];
+      }
+    }
+    double after = std::sqrt(dot(mine, mine));
+    if (!(after > before * 1e-12)) {
+      for (std::size_t i = 0; i < length; ++i) mine[i] = replace(row + i);
+      after = std::sqrt(dot(mine, mine));
+    }
+    for (std::size_t i = 0; after > 0 && i < length; ++i) mine[i] /= after;
+  }
+}
+
+// Returns a matrix of the same shape whose columns are orthonormal and span the same space.
+template <class Replace>
+[[nodiscard]] at::Tensor orthonormal_columns(const at::Tensor& matrix, Replace replace) {
+  const at::Tensor rows = matrix.t().to(at::kCPU, at::kDouble).contiguous();
+  std::vector<double> values(rows.data_ptr<double>(), rows.data_ptr<double>() + rows.numel());
+  orthonormalise(values, static_cast<std::size_t>(rows.size(1)), replace);
+  const at::Tensor done = at::empty(rows.sizes(), rows.options());
+  std::copy(values.begin(), values.end(), done.data_ptr<double>());
+  return done.t().to(matrix.options()).contiguous();
+}
+
+// Numbers from -1 to 1 that are a function of the seed, on every machine.
+class Directions {
+ public:
+  explicit Directions(std::uint64_t seed) : seed_(seed) {}
+  [[nodiscard]] double operator()(std::size_t index) const {
+    return std::ldexp(static_cast<double>(derive_seed(seed_, index) >> 11U), -52) - 1.0;
+  }
+
+ private:
+  std::uint64_t seed_;
+};
+
+// What PowerSgdHook knows of each parameter. A copy is empty: each copy of a hook begins anew.
+class PowerSgdMemory {
+ public:
+  struct Entry {
+    std::uint64_t steps = 0;
+    at::Tensor error{};  // (n, m): what this rank has not sent yet
+    at::Tensor right{};  // (m, rank): where the last step's directions were, equal on all ranks
+  };
+
+  PowerSgdMemory() = default;
+  PowerSgdMemory(const PowerSgdMemory& /*other*/) : entries_() {}
+  PowerSgdMemory(PowerSgdMemory&&) noexcept = default;
+  PowerSgdMemory& operator=(const PowerSgdMemory& other) {
+    if (this != &other) entries_.clear();
+    return *this;
+  }
+  PowerSgdMemory& operator=(PowerSgdMemory&&) noexcept = default;
+  ~PowerSgdMemory() = default;
+
+  [[nodiscard]] Entry& operator[](std::size_t id) { return entries_[id]; }
+
+ private:
+  std::unordered_map<std::size_t, Entry> entries_{};
+};
+
+// One sum of a bucket's matrices as low-rank products, beside parts that are summed exactly.
+class LowRankSum {
+ public:
+  LowRankSum(Worker& worker, std::int64_t rank, std::uint64_t seed) : worker_(&worker), rank_(rank), seed_(seed) {}
+
+  [[nodiscard]] bool is_empty() const noexcept { return matrices_.empty(); }
+
+  // Says whether two thin matrices are less to send.
+  [[nodiscard]] bool gains(const at::Tensor& part) const {
+    if (part.dim() < 2 || part.numel() == 0) return false;
+    const std::int64_t rows = part.size(0);
+    const std::int64_t columns = part.numel() / rows;
+    return (rows + columns) * rank_ < part.numel();
+  }
+
+  // Takes a part in, which is a contiguous view into the bucket.
+  void add(PowerSgdMemory::Entry& entry, std::size_t id, const at::Tensor& part) {
+    const at::Tensor values = part.view({part.size(0), -1});
+    const Directions directions{derive_seed(seed_, derive_seed(id, entry.steps))};
+    if (!entry.error.defined() || !entry.error.sizes().equals(values.sizes()) || entry.right.size(1) != rank_) {
+      entry.error = at::zeros_like(values);
+      entry.right = orthonormal_columns(at::zeros({values.size(1), rank_}, values.options()), directions);
+    }
+    matrices_.push_back({.values = values, .entry = &entry, .directions = directions});
+  }
+
+  void run(const std::vector<at::Tensor>& exact) {
+    std::vector<at::Tensor> pieces = exact;
+    for (Matrix& matrix : matrices_) {
+      matrix.values.add_(matrix.entry->error);
+      matrix.left = at::mm(matrix.values, matrix.entry->right);
+      pieces.push_back(matrix.left);
+    }
+    if (!sum(pieces)) return spoil();
+    pieces.clear();
+    std::vector<at::Tensor> own;
+    for (Matrix& matrix : matrices_) {
+      matrix.left = orthonormal_columns(matrix.left, [](std::size_t) { return 0.0; });
+      own.push_back(at::mm(matrix.values.t(), matrix.left));
+      pieces.push_back(own.back().clone());
+    }
+    if (!sum(pieces)) return spoil();
+    for (std::size_t i = 0; i < matrices_.size(); ++i) finish(matrices_[i], own[i], pieces[i]);
+  }
+
+ private:
+  struct Matrix {
+    at::Tensor values{};  // (n, m): a view into the bucket
+    PowerSgdMemory::Entry* entry = nullptr;
+    Directions directions{0};
+    at::Tensor left{};  // (n, rank)
+  };
+
+  // Sums all pieces as one buffer. Returns whether the sums are finite, which all ranks see alike.
+  [[nodiscard]] bool sum(const std::vector<at::Tensor>& pieces) {
+    std::vector<at::Tensor> rows;
+    for (const at::Tensor& piece : pieces) rows.push_back(piece.reshape({-1}));
+    const at::Tensor flat = at::cat(rows);
+    worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
+    std::int64_t begin = 0;
+    for (const at::Tensor& piece : pieces) {
+      piece.copy_(flat.narrow(0, begin, piece.numel()).view(piece.sizes()));
+      begin += piece.numel();
+    }
+    return at::isfinite(flat).all().item<bool>();
+  }
+
+  // The step will be skipped: what was left out before stays to be sent.
+  void spoil() {
+    for (const Matrix& matrix : matrices_) matrix.values.fill_(std::numeric_limits<double>::quiet_NaN());
+  }
+
+  static void finish(const Matrix& matrix, const at::Tensor& own, const at::Tensor& right) {
+    matrix.entry->error = at::addmm(matrix.values, matrix.left, own.t(), 1, -1);
+    // Element by element and not by BLAS, so that all ranks get equal bits.
+    matrix.values.zero_();
+    for (std::int64_t column = 0; column < right.size(1); ++column) {
+      matrix.values.addcmul_(matrix.left.narrow(1, column, 1), right.narrow(1, column, 1).t());
+    }
+    matrix.entry->right = orthonormal_columns(right, matrix.directions);
+  }
+
+  Worker* worker_;
+  std::int64_t rank_;
+  std::uint64_t seed_;
+  std::vector<Matrix> matrices_{};
+};
+
+}  // namespace detail
+
+/// Sums each gradient matrix (n, m) as the product of (n, rank) and (m, rank), found by one step of power iteration
+/// from the last step's directions. What the product leaves out is kept and added to the next step's gradient, so that
+/// nothing is lost, only late. Vectors, and matrices too small to gain by it, are summed exactly; a parameter of more
+/// dimensions is a matrix of its first dimension by all others.
+///
+/// It needs memory: one more copy of the gradients. The memory is not part of a checkpoint: after a restart what was
+/// left out is gone and compression begins anew. Gradients with heavy noise or of early steps compress badly; use
+/// start_step. All ranks give the same options.
+/// Source: Vogels, Karimireddy, Jaggi, PowerSGD: Practical Low-Rank Gradient Compression, NeurIPS 2019.
+/// Example: ry::AnyCommHook hook = ry::PowerSgdHook{.rank = 4, .start_step = 100};
+struct PowerSgdHook {
+  int rank = 2;                     ///< columns of the two thin matrices
+  std::uint64_t start_step = 1000;  ///< steps of each parameter that are summed exactly before
+  std::uint64_t seed = 0;           ///< of the first directions, besides the run's own
+  detail::PowerSgdMemory memory{};
+
+  /// Cost: two all-reduces, rank x (n + m) elements per matrix in all; about 6 x rank x n x m operations and rank + 4
+  /// passes over the bucket. Throws: ConfigError for a rank below 1.
+  void all_reduce(Worker& worker, const GradientBucket& bucket) {
+    const at::NoGradGuard no_grad;
+    if (rank < 1) {
+      throw ConfigError{
+          detail::compose("PowerSgdHook on rank {}/{}: .rank is {}; it counts columns: 1, 2 and 4 are usual",
+                          worker.rank(), worker.world_size(), rank)};
+    }
+    detail::LowRankSum sum{worker, rank, detail::derive_seed(worker.seed(), seed)};
+    std::vector<at::Tensor> exact;
+    for (std::size_t i = 0; i < bucket.parts.size(); ++i) {
+      auto& entry = memory[bucket.ids[i]];
+      if (entry.steps++ >= start_step && sum.gains(bucket.parts[i])) {
+        sum.add(entry, bucket.ids[i], bucket.parts[i]);
+      } else {
+        exact.push_back(bucket.parts[i]);
+      }
+    }
+    if (sum.is_empty()) return ExactHook{}.all_reduce(worker, bucket);
+    sum.run(exact);
+  }
+};
+static_assert(CommHook<PowerSgdHook>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/prepare_loader.hpp
+// Makes a loader from a table, a pair of tensors or a LibTorch dataset. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/stack.h>
+#include <torch/data/example.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+template <class D>
+concept IsMapStyle = requires(D& dataset, const std::vector<std::size_t>& indices) {
+  dataset.get_batch(c10::ArrayRef<std::size_t>(indices));
+  dataset.size();
+};
+
+template <class D>
+using BatchOf = std::decay_t<decltype(std::declval<D&>().get_batch(std::declval<c10::ArrayRef<std::size_t>>()))>;
+
+template <class T>
+inline constexpr bool is_example =
+    std::is_same_v<T, torch::data::Example<>> || std::is_same_v<T, torch::data::TensorExample>;
+template <class T>
+inline constexpr bool is_loadable = is_example<T>;
+template <class T>
+inline constexpr bool is_loadable<std::vector<T>> = is_example<T>;
+
+[[nodiscard]] inline std::pair<at::Tensor, at::Tensor> collate(torch::data::Example<> example) {
+  return {std::move(example.data), std::move(example.target)};
+}
+[[nodiscard]] inline std::pair<at::Tensor, at::Tensor> collate(torch::data::TensorExample example) {
+  return {std::move(example.data), {}};
+}
+template <class Example>
+[[nodiscard]] std::pair<at::Tensor, at::Tensor> collate(std::vector<Example> examples) {
+  std::vector<at::Tensor> data;
+  std::vector<at::Tensor> targets;
+  for (Example& example : examples) {
+    auto [one, target] = collate(std::move(example));
+    data.push_back(std::move(one));
+    if (target.defined()) targets.push_back(std::move(target));
+  }
+  return {at::stack(data), targets.empty() ? at::Tensor{} : at::stack(targets)};
+}
+
+[[nodiscard]] inline at::Tensor select_rows(const at::Tensor& tensor, const std::vector<std::size_t>& indices) {
+  const at::Tensor rows = at::empty({static_cast<std::int64_t>(indices.size())}, at::ScalarType::Long);
+  std::copy(indices.begin(), indices.end(), rows.data_ptr<std::int64_t>());
+  return at::index_select(tensor, 0, rows.to(tensor.device()));
+}
+
+[[nodiscard]] inline std::size_t checked_batch_size(const Worker& worker, const LoaderOptions& options,
+                                                    std::size_t num_samples) {
+  const auto fail = [&](const std::string& what) {
+    throw ConfigError{compose("prepare_loader on rank {}/{}: {}", worker.rank(), worker.world_size(), what)};
+  };
+  const auto workers = static_cast<std::size_t>(worker.world_size());
+  const bool is_global = options.global_batch_size > 0;
+  if (is_global == (options.batch_size_per_worker > 0)) {
+    fail(
+        compose("global_batch_size is {} and batch_size_per_worker is {}: set exactly one of them, to at least 1; the "
+                "first keeps training the same on any number of workers",
+                options.global_batch_size, options.batch_size_per_worker));
+  }
+  if (is_global && options.global_batch_size < workers) {
+    fail(compose("a global_batch_size of {} leaves some of {} workers without a sample in every batch: use at least {}",
+                 options.global_batch_size, workers, workers));
+  }
+  if (options.micro_batches == 0) fail("micro_batches is 0: a batch is given in at least one part");
+  if (num_samples == 0) fail("the dataset is empty");
+  if (is_global) return options.global_batch_size;
+  if (options.batch_size_per_worker > std::numeric_limits<std::size_t>::max() / workers) {
+    fail(compose("a batch_size_per_worker of {} times {} workers is more than can be counted: use at most {}",
+                 options.batch_size_per_worker, workers, num_samples));
+  }
+  return options.batch_size_per_worker * workers;
+}
+
+[[nodiscard]] inline Loader make_loader(Worker& worker, Fetch fetch, std::size_t num_samples,
+                                        const LoaderOptions& options) {
+  apply_thread_budget(worker);
+  const std::size_t batch_size = checked_batch_size(worker, options, num_samples);
+  return Loader{{.worker = &worker,
+                 .options = options,
+                 .fetch = std::move(fetch),
+                 .num_samples = num_samples,
+                 .global_batch_size = batch_size}};
+}
+
+template <class D>
+[[nodiscard]] std::size_t size_of_dataset(const Worker& worker, D& dataset) {
+  const auto size = dataset.size();
+  if constexpr (std::is_integral_v<std::decay_t<decltype(size)>>) {
+    return static_cast<std::size_t>(size);
+  } else {
+    if (!size.has_value()) {
+      throw ConfigError{
+          compose("prepare_loader on rank {}/{}: the dataset does not know its size (size() is empty), so "
+                  "it cannot be divided among workers: return the number of samples from size()",
+                  worker.rank(), worker.world_size())};
+    }
+    return *size;
+  }
+}
+
+}  // namespace detail
+
+/// Makes a loader over a pair of tensors, data and target. Shapes: the first dimension of both counts the samples.
+/// Throws: ConfigError if they differ in it, or if the options do not name exactly one batch size.
+[[nodiscard]] inline Loader prepare_loader(Worker& worker, std::pair<at::Tensor, at::Tensor> tensors,
+                                           const LoaderOptions& options) {
+  const auto& [data, target] = tensors;
+  if (!data.defined() || !target.defined() || data.dim() == 0 || target.dim() == 0 || data.size(0) != target.size(0)) {
+    throw ConfigError{
+        detail::compose("prepare_loader on rank {}/{} was given data {} and target {}: the first dimension of "
+                        "both must be the number of samples",
+                        worker.rank(), worker.world_size(), detail::shape_of(data), detail::shape_of(target))};
+  }
+  const auto num_samples = static_cast<std::size_t>(data.size(0));
+  const auto fetch = [tensors = std::move(tensors)](const std::vector<std::size_t>& indices) {
+    return std::pair{detail::select_rows(tensors.first, indices), detail::select_rows(tensors.second, indices)};
+  };
+  return detail::make_loader(worker, fetch, num_samples, options);
+}
+
+/// Makes a loader over a table. Shapes: data is (batch, columns) of float, target (batch) of int64.
+[[nodiscard]] inline Loader prepare_loader(Worker& worker, const Table& table, const LoaderOptions& options) {
+  const auto fetch = [table](const std::vector<std::size_t>& indices) {
+    const auto count = static_cast<std::int64_t>(indices.size());
+    const auto data = at::empty({count, static_cast<std::int64_t>(table.num_columns())}, at::ScalarType::Float);
+    const auto target = at::empty({count}, at::ScalarType::Long);
+    auto* values = data.template data_ptr<float>();
+    auto* labels = target.template data_ptr<std::int64_t>();
+    for (const std::size_t index : indices) {
+      values = std::copy(table.row(index).begin(), table.row(index).end(), values);
+      *labels++ = table.label_of(index);
+    }
+    return std::pair{data, target};
+  };
+  return detail::make_loader(worker, fetch, table.num_rows(), options);
+}
+
+/// Makes a loader over a LibTorch dataset whose samples can be asked for by index (get_batch() or get()) and that knows
+/// its size(); with or without .map(Stack<>()). Throws: ConfigError if size() is empty.
+/// Example: ry::prepare_loader(worker, MNIST(path), {.global_batch_size = 64, .shuffle = true, .drives_step = true});
+template <class Dataset>
+[[nodiscard]] Loader prepare_loader(Worker& worker, Dataset dataset, const LoaderOptions& options) {
+  static_assert(
+      detail::IsMapStyle<Dataset>,
+      "prepare_loader(worker, dataset, options): dataset must be a railyard::Table, a std::pair of tensors, or a "
+      "LibTorch dataset that is asked for samples by index (get_batch(ArrayRef<size_t>) and size()); streams and "
+      "chunk datasets cannot be divided among workers.");
+  if constexpr (detail::IsMapStyle<Dataset>) {
+    static_assert(
+        detail::is_loadable<detail::BatchOf<Dataset>>,
+        "prepare_loader(worker, dataset, options): the dataset must yield torch::data::Example<> or TensorExample, "
+        "alone or in a vector; end its chain of map() with torch::data::transforms::Stack<>().");
+    if constexpr (detail::is_loadable<detail::BatchOf<Dataset>>) {
+      const std::size_t num_samples = detail::size_of_dataset(worker, dataset);
+      const auto shared = std::make_shared<Dataset>(std::move(dataset));
+      const auto fetch = [shared](const std::vector<std::size_t>& indices) {
+        return detail::collate(shared->get_batch(c10::ArrayRef<std::size_t>(indices)));
+      };
+      return detail::make_loader(worker, fetch, num_samples, options);
+    }
+  }
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/gradient_slot.hpp
+// What is known of one parameter whose gradients are averaged, and of one backward pass. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/view_as_real.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The part of a parameter that this rank updates for all ranks of the host, which share its weights; see
+// ShardedOptimizer. Elements begin to end in the order of memory.
+struct GradientPiece {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  at::Tensor weights{};  // a view of one dimension; undefined where this rank has no part
+
+  [[nodiscard]] bool is_empty() const noexcept { return begin == end; }
+};
+
+struct GradientSlot {
+  using NodePointer = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+  std::string name{};
+  at::Tensor parameter{};
+  NodePointer accumulator{};             // LibTorch itself keeps it only as long as a graph refers to it
+  bool used = false;                     // since the last exchange
+  bool has_begun = false;                // a step, since it was prepared
+  std::weak_ptr<GradientPiece> piece{};  // while an optimizer shares the weights
+  at::Tensor stage{};                    // memory that the other ranks see, where the gradient itself is not there
+
+  // Sums are made in f32 at least: n x gradient would overflow a half type.
+  [[nodiscard]] at::ScalarType sum_type() const {
+    const at::ScalarType type = parameter.scalar_type();
+    return type == at::ScalarType::Double || type == at::ScalarType::ComplexDouble ? at::ScalarType::Double
+                                                                                   : at::ScalarType::Float;
+  }
+
+  // Elements of the sum: two for a complex number.
+  [[nodiscard]] std::int64_t real_count() const { return parameter.numel() * (parameter.is_complex() ? 2 : 1); }
+
+  // The gradient, made if there is none. A sparse one becomes dense: the rows that other ranks have used are others.
+  [[nodiscard]] at::Tensor& dense_gradient() const {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined() || gradient.is_sparse()) gradient = at::empty_like(parameter.detach());
+    return gradient;
+  }
+};
+
+// Slots that an exchange averages, with their numbers.
+using OpenSlots = std::vector<std::pair<std::size_t, GradientSlot*>>;
+
+[[nodiscard]] inline at::Tensor as_real(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+}
+
+// What one rank says at the begin of an exchange.
+struct PassHeader {
+  double samples = 0;        // behind what is exchanged
+  std::uint32_t silent = 0;  // it has not said how many
+  std::uint32_t num_slots = 0;
+  std::uint64_t step = 0;
+  std::uint64_t pass = 0;  // of that step
+
+  [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
+    return num_slots == other.num_slots && step == other.step && pass == other.pass;
+  }
+};
+
+// What all ranks know after it.
+struct PassSummary {
+  std::vector<PassHeader> headers{};        // by rank; where nobody can be told apart, one for all
+  double samples = 0;                       // on all ranks
+  std::uint32_t num_silent = 0;             // ranks that have not said how many
+  std::vector<std::uint32_t> num_using{};   // by slot: ranks that have used it
+  std::vector<std::uint32_t> num_giving{};  // by slot: ranks with samples that have a gradient
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/flat_reduction.hpp
+// Averages gradients by the collectives of any backend, in flat buffers. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// One small all-reduce says what the ranks have; then all gradients that somebody gives are copied into one flat tensor
+// per dtype and device, summed, and copied back.
+class FlatReduction {
+ public:
+  explicit FlatReduction(Worker& worker) : worker_(&worker) {}
+
+  [[nodiscard]] PassSummary begin(const std::vector<GradientSlot>& slots, const PassHeader& header, bool has_samples) {
+    const auto step = static_cast<double>(header.step);
+    const auto pass = static_cast<double>(header.pass);
+    has_samples_ = has_samples;
+    samples_ = header.samples;
+    std::vector<double> numbers{header.samples, static_cast<double>(header.silent), step, step * step, pass,
+                                pass * pass};
+    const std::size_t first = numbers.size();
+    for (const GradientSlot& slot : slots) {
+      numbers.push_back(slot.used ? 1.0 : 0.0);
+      numbers.push_back(has_samples && slot.parameter.grad().defined() ? 1.0 : 0.0);
+    }
+    const double size = worker_->world_size();
+    if (worker_->world_size() > 1) worker_->all_reduce(buffer_of(numbers), ReduceOp::sum);
+    PassSummary summary{.samples = numbers[0], .num_silent = static_cast<std::uint32_t>(numbers[1])};
+    // The sum of squares is least when all are equal.
+    if (numbers[3] * size != numbers[2] * numbers[2] || numbers[5] * size != numbers[4] * numbers[4]) {
+      summary.headers = gather(header);
+    } else {
+      summary.headers = {header};
+    }
+    for (std::size_t at = first; at < numbers.size(); at += 2) {
+      summary.num_using.push_back(static_cast<std::uint32_t>(numbers[at]));
+      summary.num_giving.push_back(static_cast<std::uint32_t>(numbers[at + 1]));
+    }
+    return summary;
+  }
+
+  // See HostReduction::average().
+  [[nodiscard]] bool average(const OpenSlots& slots, const PassSummary& summary, bool is_weighted, AnyCommHook& hook) {
+    bool is_finite = true;
+    OpenSlots open = slots;
+    while (!open.empty()) {
+      OpenSlots alike;
+      OpenSlots others;
+      for (const auto& one : open) {
+        (are_alike(*one.second, *open.front().second) ? alike : others).push_back(one);
+      }
+      is_finite &= average_alike(alike, summary.samples, is_weighted, hook);
+      open = std::move(others);
+    }
+    return is_finite;
+  }
+
+ private:
+  [[nodiscard]] std::vector<PassHeader> gather(const PassHeader& header) const {
+    const std::vector<std::int64_t> own{static_cast<std::int64_t>(header.step), static_cast<std::int64_t>(header.pass)};
+    std::vector<std::int64_t> all(own.size() * static_cast<std::size_t>(worker_->world_size()));
+    worker_->all_gather(buffer_of(own), buffer_of(all));
+    std::vector<PassHeader> headers;
+    for (std::size_t at = 0; at < all.size(); at += own.size()) {
+      headers.push_back({.num_slots = header.num_slots,
+                         .step = static_cast<std::uint64_t>(all[at]),
+                         .pass = static_cast<std::uint64_t>(all[at + 1])});
+    }
+    return headers;
+  }
+
+  [[nodiscard]] static bool are_alike(const GradientSlot& one, const GradientSlot& other) {
+    return one.sum_type() == other.sum_type() && one.parameter.device() == other.parameter.device();
+  }
+
+  [[nodiscard]] bool average_alike(const OpenSlots& slots, double samples, bool is_weighted, AnyCommHook& hook) {
+    std::int64_t count = 0;
+    for (const auto& one : slots) count += one.second->real_count();
+    const auto options =
+        at::TensorOptions{}.dtype(slots.front().second->sum_type()).device(slots.front().second->parameter.device());
+    const at::Tensor flat = at::empty({count}, options);
+    visit_parts(slots, flat, [this](const at::Tensor& part, const GradientSlot& slot) {
+      const at::Tensor& gradient = slot.parameter.grad();
+      if (!has_samples_ || !gradient.defined()) {
+        part.zero_();  // left out, not multiplied by zero: it may be NaN
+      } else {
+        part.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
+      }
+    });
+    if (has_samples_ && !is_weighted) flat.mul_(samples_);
+    if (hook) {
+      std::vector<at::Tensor> parts;
+      std::vector<std::size_t> ids;
+      visit_parts(slots, flat, [&parts](const at::Tensor& part, const GradientSlot&) { parts.push_back(part); });
+      for (const auto& one : slots) ids.push_back(one.first);
+      hook.all_reduce(*worker_, {.flat = flat, .parts = parts, .ids = ids});
+    } else {
+      worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
+    }
+    flat.div_(samples);
+    visit_parts(slots, flat,
+                [](const at::Tensor& part, const GradientSlot& slot) { as_real(slot.dense_gradient()).copy_(part); });
+    return at::isfinite(flat).all().item<bool>();
+  }
+
+  // Calls visit with each parameter's part of the flat tensor, in the parameter's shape.
+  template <class Visit>
+  static void visit_parts(const OpenSlots& slots, const at::Tensor& flat, Visit visit) {
+    std::int64_t begin = 0;
+    for (const auto& one : slots) {
+      const std::int64_t count = one.second->real_count();
+      const auto shape = as_real(one.second->parameter.detach()).sizes().vec();
+      visit(flat.narrow(0, begin, count).view(shape), *one.second);
+      begin += count;
+    }
+  }
+
+  Worker* worker_;
+  bool has_samples_ = false;  // on this rank, in the pass that has begun
+  double samples_ = 0;
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/host_reduction.hpp
+// Averages gradients where they lie, in memory that all ranks of the host see. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The exchange of one pass takes two steps: in the first all ranks learn of each other's samples and where the
+// gradients lie; then each rank adds its own part of all of them, in the order of ranks, and writes the mean to every
+// rank; the second tells that all have. Where a rank has no gradient for what others have used, one step more gives it
+// one.
+class HostReduction {
+ public:
+  HostReduction(Worker& worker, HostMemory& memory) : worker_(&worker), memory_(&memory) {}
+  HostReduction(const HostReduction&) = delete;
+  HostReduction& operator=(const HostReduction&) = delete;
+  ~HostReduction() { memory_->heap()->deallocate(table_); }
+
+  // has_samples: this rank's gradients count.
+  [[nodiscard]] PassSummary begin(std::vector<GradientSlot>& slots, const PassHeader& header, bool has_samples) {
+    reserve_table(slots.size());
+    for (std::size_t index = 0; index < slots.size(); ++index) {
+      GradientSlot& slot = slots[index];
+      const bool has_gradient = slot.parameter.grad().defined();
+      Entry& entry = table_[index];
+      entry = {
+          .place = 0, .late_place = 0, .used = slot.used ? 1U : 0U, .gives = has_samples && has_gradient ? 1U : 0U};
+      // What nobody may need is shown only where that costs nothing.
+      if (has_gradient && (slot.used || is_in_place(slot))) entry.place = show(slot, entry.gives != 0);
+    }
+    const Record record{.header = header, .table = memory_->place_of(table_)};
+    memory_->begin(std::as_bytes(std::span{&record, 1}), 2, worker_->collective_deadline());
+    return summarise(slots.size());
+  }
+
+  // Leaves the mean in the gradients of the given slots, which somebody gives. Where is_weighted the gradients have
+  // been multiplied with the samples behind them before. Returns whether all results are finite.
+  [[nodiscard]] bool average(const OpenSlots& open, const PassSummary& summary, bool is_weighted) {
+    if (lacks_place(open)) {
+      for (const auto& [index, slot] : open) {
+        if (table_[index].place == 0) table_[index].late_place = show(*slot, table_[index].gives != 0);
+      }
+      memory_->add_step();
+      memory_->step({});
+    }
+    std::uint8_t is_bad = add_own_part(open, summary, is_weighted) ? 0 : 1;
+    memory_->step(std::as_bytes(std::span{&is_bad, 1}));
+    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+      if (memory_->record_of(rank)[0] != std::byte{0}) is_bad = 1;
+    }
+    for (const auto& [index, slot] : open) {
+      if (slot->piece.lock()) {
+        slot->parameter.mutable_grad().reset();  // it is not the mean, which nobody has all of
+      } else if (!is_in_place(*slot)) {
+        as_real(slot->dense_gradient()).copy_(slot->stage);
+      }
+    }
+    return is_bad == 0;
+  }
+
+  // Ends an exchange in which nothing is averaged.
+  void end() { memory_->step({}); }
+
+ private:
+  struct Entry {
+    std::uint64_t place = 0;
+    std::uint64_t late_place = 0;  // where there was none in the first step, which others may still be looking at
+    std::uint32_t used = 0;
+    std::uint32_t gives = 0;
+  };
+  struct Record {
+    PassHeader header{};
+    std::uint64_t table = 0;
+  };
+
+  void reserve_table(std::size_t size) {
+    if (size <= table_size_) return;
+    memory_->heap()->deallocate(std::exchange(table_, nullptr));
+    table_size_ = 0;
+    table_ = static_cast<Entry*>(allocate(size * sizeof(Entry)));
+    table_size_ = size;
+  }
+
+  [[nodiscard]] void* allocate(std::size_t size_bytes) const {
+    if (void* memory = memory_->heap()->allocate(size_bytes)) return memory;
+    throw Error{
+        fmt::format("there is no room for {} more bytes of gradients in the memory that rank {}/{} shares with the "
+                    "others: see the limits of address space (ulimit -v) and of the container's memory",
+                    size_bytes, worker_->rank(), worker_->world_size())};
+  }
+
+  [[nodiscard]] PassSummary summarise(std::size_t num_slots) {
+    PassSummary summary{.num_using = std::vector<std::uint32_t>(num_slots),
+                        .num_giving = std::vector<std::uint32_t>(num_slots)};
+    tables_.clear();
+    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+      Record record;
+      std::memcpy(&record, memory_->record_of(rank).data(), sizeof record);
+      tables_.push_back(reinterpret_cast<const Entry*>(memory_->at(rank, record.table)));
+      summary.headers.push_back(record.header);
+      summary.samples += record.header.samples;
+      summary.num_silent += record.header.silent;
+      for (std::size_t index = 0; index < std::min<std::size_t>(num_slots, record.header.num_slots); ++index) {
+        summary.num_using[index] += tables_.back()[index].used;
+        summary.num_giving[index] += tables_.back()[index].gives;
+      }
+    }
+    return summary;
+  }
+
+  // Whether the other ranks can read and write the gradient itself, as elements of the sum in the parameter's order.
+  [[nodiscard]] bool is_in_place(const GradientSlot& slot) const {
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (!gradient.defined() || gradient.layout() != c10::kStrided || !gradient.is_cpu()) return false;
+    const at::ScalarType type = gradient.scalar_type();
+    if (type != slot.parameter.scalar_type() || type == at::ScalarType::Half || type == at::ScalarType::BFloat16) {
+      return false;
+    }
+    if (gradient.is_conj() || gradient.is_neg()) return false;
+    if (gradient.strides() != layout_of(slot).second) return false;
+    return memory_->place_of(gradient.data_ptr()) != 0;
+  }
+
+  // Sizes and strides that a gradient has on every rank: the parameter's if that has no gaps.
+  [[nodiscard]] static std::pair<at::IntArrayRef, std::vector<std::int64_t>> layout_of(const GradientSlot& slot) {
+    const at::Tensor& parameter = slot.parameter;
+    if (parameter.is_non_overlapping_and_dense()) return {parameter.sizes(), parameter.strides().vec()};
+    std::vector<std::int64_t> strides(static_cast<std::size_t>(parameter.dim()), 1);
+    for (std::size_t dim = strides.size(); dim-- > 1;) {
+      strides[dim - 1] = strides[dim] * std::max<std::int64_t>(parameter.size(static_cast<std::int64_t>(dim)), 1);
+    }
+    return {parameter.sizes(), strides};
+  }
+
+  // Makes sure that the others see memory of this slot, with the gradient in it if it counts. Returns the place.
+  [[nodiscard]] std::uint64_t show(GradientSlot& slot, bool gives) {
+    if (!slot.parameter.grad().defined()) static_cast<void>(slot.dense_gradient());
+    if (is_in_place(slot)) return memory_->place_of(slot.parameter.grad().data_ptr());
+    if (!slot.stage.defined()) slot.stage = make_stage(slot);
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (gives) slot.stage.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
+    return memory_->place_of(slot.stage.data_ptr());
+  }
+
+  [[nodiscard]] at::Tensor make_stage(const GradientSlot& slot) const {
+    const auto layout = layout_of(slot);
+    std::vector<std::int64_t> sizes = layout.first.vec();
+    std::vector<std::int64_t> strides = layout.second;
+    if (slot.parameter.is_complex()) {
+      for (std::int64_t& stride : strides) stride *= 2;
+      sizes.push_back(2);
+      strides.push_back(1);
+    }
+    const auto type = slot.sum_type();
+    const auto size_bytes = static_cast<std::size_t>(slot.real_count()) * c10::elementSize(type);
+    void* memory = allocate(std::max<std::size_t>(size_bytes, 1));
+    return at::from_blob(memory, sizes, strides, Heap::give_back, at::TensorOptions{}.dtype(type));
+  }
+
+  [[nodiscard]] bool lacks_place(const OpenSlots& open) const {
+    for (const auto& one : open) {
+      for (const Entry* table : tables_) {
+        if (table[one.first].place == 0) return true;
+      }
+    }
+    return false;
+  }
+
+  // All open gradients one after another, each beginning at a whole cache line, are cut into one part per rank.
+  [[nodiscard]] bool add_own_part(const OpenSlots& open, const PassSummary& summary, bool is_weighted) {
+    constexpr std::int64_t line = 64;
+    const auto padded = [](std::int64_t count) { return (count + line - 1) / line; };
+    std::int64_t num_lines = 0;
+    for (const auto& one : open) {
+      if (one.second->piece.expired()) num_lines += padded(one.second->real_count());
+    }
+    const std::int64_t size = worker_->world_size();
+    const std::int64_t first = num_lines * worker_->rank() / size * line;
+    const std::int64_t last = num_lines * (worker_->rank() + 1) / size * line;
+    std::int64_t at = 0;
+    bool is_finite = true;
+    for (const auto& [index, slot] : open) {
+      if (const auto piece = slot->piece.lock()) {
+        if (!piece->is_empty()) is_finite &= add_piece(index, *slot, *piece, summary, is_weighted);
+        continue;
+      }
+      const std::int64_t count = slot->real_count();
+      const std::int64_t begin = std::clamp<std::int64_t>(first - at, 0, count);
+      const std::int64_t end = std::clamp<std::int64_t>(last - at, 0, count);
+      if (begin < end) {
+        const bool is_double = slot->sum_type() == at::ScalarType::Double;
+        const Range range{static_cast<std::size_t>(begin), static_cast<std::size_t>(end)};
+        is_finite &= is_double ? add<double>(index, range, summary, is_weighted)
+                               : add<float>(index, range, summary, is_weighted);
+      }
+      at += padded(count) * line;
+    }
+    return is_finite;
+  }
+
+  struct Range {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+  };
+
+  template <class T>
+  [[nodiscard]] bool add(std::size_t index, const Range& range, const PassSummary& summary, bool is_weighted) {
+    std::vector<T*> targets;
+    for (int rank = 0; rank < worker_->world_size(); ++rank) targets.push_back(at<T>(rank, index) + range.begin);
+    return add_to<T>(targets, index, range, summary, is_weighted);
+  }
+
+  template <class T>
+  [[nodiscard]] T* at(int rank, std::size_t index) const noexcept {
+    const Entry& entry = tables_[static_cast<std::size_t>(rank)][index];
+    return reinterpret_cast<T*>(memory_->at(rank, entry.place != 0 ? entry.place : entry.late_place));
+  }
+
+  template <class T>
+  [[nodiscard]] bool add_to(std::span<T* const> targets, std::size_t index, const Range& range,
+                            const PassSummary& summary, bool is_weighted) {
+    std::vector<const T*> sources;
+    std::vector<T> weights;
+    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+      if (tables_[static_cast<std::size_t>(rank)][index].gives == 0) continue;  // left out, not multiplied by zero: NaN
+      sources.push_back(at<T>(rank, index) + range.begin);
+      weights.push_back(static_cast<T>(summary.headers[static_cast<std::size_t>(rank)].samples));
+    }
+    SumTask<T> task{.targets = targets, .sources = sources, .count = range.end - range.begin};
+    task.divisor = static_cast<T>(summary.samples);
+    const bool is_all_of_it = weights.size() == 1 && weights[0] == task.divisor;
+    if (is_all_of_it && !is_weighted) {
+      task.divisor = T{1};  // n x gradient / n need not be the gradient
+    } else if (!is_weighted) {
+      task.weights = weights.data();
+    }
+    return sum(task);
+  }
+
+  // Adds this rank's piece to the gradient of the piece alone.
+  [[nodiscard]] bool add_piece(std::size_t index, const GradientSlot& slot, GradientPiece& piece,
+                               const PassSummary& summary, bool is_weighted) {
+    const at::Tensor total = at::empty({piece.end - piece.begin}, at::TensorOptions{}.dtype(slot.sum_type()));
+    const Range range{static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.end)};
+    bool is_finite = true;
+    if (slot.sum_type() == at::ScalarType::Double) {
+      const std::array<double*, 1> target{total.data_ptr<double>()};
+      is_finite = add_to<double>(target, index, range, summary, is_weighted);
+    } else {
+      const std::array<float*, 1> target{total.data_ptr<float>()};
+      is_finite = add_to<float>(target, index, range, summary, is_weighted);
+    }
+    at::Tensor& gradient = piece.weights.mutable_grad();
+    const at::Tensor added = total.to(piece.weights.scalar_type());
+    if (gradient.defined()) {
+      gradient.add_(added);  // another backward pass of the same step
+    } else {
+      gradient = added;
+    }
+    return is_finite;
+  }
+
+  Worker* worker_;
+  HostMemory* memory_;
+  Entry* table_ = nullptr;  // what this rank shows of its gradients, by slot
+  std::size_t table_size_ = 0;
+  std::vector<const Entry*> tables_{};  // what all ranks have shown, by rank
+};
 
 }  // namespace detail
 
@@ -9073,9 +12706,7 @@ inline void make_equal(Worker& worker, const std::vector<NamedTensor>& tensors) 
 // Averages gradients over the global batch at the end of every backward pass. Torch room.
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/view_as_real.h>
+#include <ATen/ops/isfinite.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -9093,13 +12724,20 @@ namespace detail {
 //
 // The accumulator of each parameter has a hook. The first hook of a backward pass queues one callback at the pass's
 // end, and that callback exchanges: first the number of samples behind the pass and who has used which parameter, then
-// per dtype one flat buffer of the gradients that anybody has used.
+// the gradients that anybody has used.
 //
 // What is averaged is all of .grad, not what the pass has added. That is the same: what was there before is equal on
 // all ranks, and the weights sum to one. So several passes per step add up as they do on a single worker.
+//
+// Where a step has several micro-batches, each gradient is multiplied with its micro-batch's samples before it is
+// accumulated, and only the last micro-batch's pass exchanges.
 class GradientExchange {
  public:
-  explicit GradientExchange(Worker& worker) : worker_(&worker) {}
+  explicit GradientExchange(Worker& worker) : worker_(&worker), flat_(worker) {
+    if (HostMemory* memory = worker.host_memory(); memory != nullptr && worker.world_size() > 1) {
+      host_.emplace(worker, *memory);
+    }
+  }
   GradientExchange(const GradientExchange&) = delete;
   GradientExchange& operator=(const GradientExchange&) = delete;
 
@@ -9111,21 +12749,47 @@ class GradientExchange {
       return;
     }
     for (std::size_t index = 0; index < self->slots_.size(); ++index) {
-      Slot& slot = self->slots_[index];
+      GradientSlot& slot = self->slots_[index];
       if (!slot.parameter.is_same(parameter)) continue;
       slot.has_begun = false;
       if (has_lost_hook(slot)) hook(self, index);
     }
   }
 
-  // Watches a model whose parameters have been added, for as long as it lives.
-  void watch(const torch::nn::Module& module) { modules_.push_back(module.weak_from_this()); }
+  // The slot of a parameter, nullptr if it is of no prepared model.
+  [[nodiscard]] GradientSlot* find(const at::Tensor& parameter) {
+    if (!known_.contains(parameter.unsafeGetTensorImpl())) return nullptr;
+    const auto found = std::find_if(slots_.begin(), slots_.end(),
+                                    [&](const GradientSlot& slot) { return slot.parameter.is_same(parameter); });
+    return &*found;
+  }
 
-  // Makes sure, before a step, that its backward pass will reach every parameter of every model. .to(dtype or device)
-  // takes a parameter's hook away. Before the first step it is hooked anew; later nobody can tell what has gone by.
-  static void begin_step(const std::shared_ptr<GradientExchange>& self) {
+  // Watches a model whose parameters have been added, for as long as it lives.
+  void watch(const torch::nn::Module& module) {
+    modules_.push_back(module.weak_from_this());
+    for (const at::Tensor& buffer : module.buffers()) buffers_.push_back(buffer);
+  }
+
+  // Whether an optimizer may share the weights: the ranks see each other's memory, and gradients are summed there.
+  [[nodiscard]] bool can_share_weights() const { return host_ && !options_.comm_hook; }
+
+  // Takes over what prepare_model() was told.
+  void set_options(const ModelOptions& options) { options_ = options; }
+
+  // Steps that were left out because a gradient was not finite.
+  [[nodiscard]] std::uint64_t num_skipped() const noexcept { return num_skipped_; }
+
+  // Forgets the micro-batches of a step that will not be completed.
+  void abandon_step() {
+    if (!window_.is_last) window_ = {.step = window_.step};
+  }
+
+  // Begins a micro-batch, and a step if the one before was its step's last. Makes sure that the backward pass will
+  // reach every parameter of every model. .to(dtype or device) takes a parameter's hook away. Before the first step it
+  // is hooked anew; later nobody can tell what has gone by.
+  static void begin(const std::shared_ptr<GradientExchange>& self, std::uint64_t samples, bool completes_step) {
     for (std::size_t index = 0; index < self->slots_.size(); ++index) {
-      Slot& slot = self->slots_[index];
+      GradientSlot& slot = self->slots_[index];
       if (has_lost_hook(slot)) {
         if (slot.has_begun) self->refuse_converted(slot);
         hook(self, index);
@@ -9133,19 +12797,31 @@ class GradientExchange {
       slot.has_begun = true;
     }
     for (const auto& weak : self->modules_) {
-      if (const auto module = weak.lock()) self->check_known(*module, "");
+      const auto module = weak.lock();
+      if (module && !self->knows_all_of(*module)) self->refuse_unknown(*module);
     }
+    if (self->window_.is_last) self->window_ = {.step = self->window_.step + 1};
+    Window& window = self->window_;
+    window.is_accumulating = window.is_accumulating || !completes_step;
+    if (window.is_accumulating && !std::exchange(self->has_weights_, true)) {
+      for (const GradientSlot& slot : self->slots_) {
+        if (slot.accumulator) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self));
+      }
+    }
+    window.is_last = completes_step;
+    window.micro_batch = samples;
+    window.samples += samples;
   }
 
  private:
-  using NodePointer = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
-
-  struct Slot {
-    std::string name{};
-    at::Tensor parameter{};
-    NodePointer accumulator{};  // LibTorch itself keeps it only as long as a graph refers to it
-    bool used = false;          // in the pass that is under way
-    bool has_begun = false;     // a step, since it was prepared
+  // The micro-batches of one step.
+  struct Window {
+    std::uint64_t step = 0;         // counts from 1; 0 before the first
+    std::uint64_t samples = 0;      // of this rank so far
+    std::uint64_t micro_batch = 0;  // samples of the one under way
+    bool is_accumulating = false;   // it has several: gradients are weighted before they are accumulated
+    bool is_last = true;            // the step's last one has begun
+    std::uint64_t num_passes = 0;   // that have been exchanged
   };
 
   // Lives as long as the pass's callback is queued: a pass that has thrown leaves an expired one behind.
@@ -9169,11 +12845,33 @@ class GradientExchange {
     std::size_t index_;
   };
 
-  [[nodiscard]] static bool has_lost_hook(const Slot& slot) {
+  // Weights what a micro-batch adds to the gradient.
+  class Weight final : public torch::autograd::FunctionPreHook {
+   public:
+    explicit Weight(std::weak_ptr<GradientExchange> exchange) : exchange_(std::move(exchange)) {}
+
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
+      const auto exchange = exchange_.lock();
+      if (!exchange || !exchange->window_.is_accumulating) return gradients;
+      const std::uint64_t samples = exchange->window_.micro_batch;
+      torch::autograd::variable_list weighted;
+      for (const at::Tensor& gradient : gradients) {
+        // Left out, not multiplied by zero: it may be NaN.
+        const bool counts = gradient.defined() && samples > 0;
+        weighted.push_back(counts ? gradient * static_cast<double>(samples) : at::Tensor{});
+      }
+      return weighted;
+    }
+
+   private:
+    std::weak_ptr<GradientExchange> exchange_;
+  };
+
+  [[nodiscard]] static bool has_lost_hook(const GradientSlot& slot) {
     return torch::autograd::impl::try_get_grad_accumulator(slot.parameter) != slot.accumulator;
   }
 
-  [[noreturn]] void refuse_converted(const Slot& slot) const {
+  [[noreturn]] void refuse_converted(const GradientSlot& slot) const {
     throw ConfigError{
         fmt::format("the parameter \"{}\" of a prepared model was converted, now to {}, after training had begun on "
                     "rank {}/{}: its gradients may have gone unaveraged. Convert the model before prepare_model(), or "
@@ -9182,22 +12880,28 @@ class GradientExchange {
   }
 
   // Walks by itself, for named_parameters() of the whole would put all names together in every step.
-  void check_known(const torch::nn::Module& module, const std::string& path) const {
+  [[nodiscard]] bool knows_all_of(const torch::nn::Module& module) const {
     const auto own = module.named_parameters(/*recurse=*/false);
     for (const auto& item : own) {
+      if (!known_.contains(item.value().unsafeGetTensorImpl())) return false;
+    }
+    const auto children = module.children();
+    return std::all_of(children.begin(), children.end(), [this](const auto& child) { return knows_all_of(*child); });
+  }
+
+  void refuse_unknown(const torch::nn::Module& module) const {
+    for (const auto& item : module.named_parameters()) {
       if (known_.contains(item.value().unsafeGetTensorImpl())) continue;
       throw ConfigError{
           fmt::format("the parameter \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so its "
                       "gradients would not be averaged: build the model before prepare_model(), or call "
                       "prepare_model(worker, model) again after changing it",
-                      path + item.key(), worker_->rank(), worker_->world_size())};
+                      item.key(), worker_->rank(), worker_->world_size())};
     }
-    const auto children = module.named_children();
-    for (const auto& child : children) check_known(*child.value(), path + child.key() + ".");
   }
 
   static void hook(const std::shared_ptr<GradientExchange>& self, std::size_t index) {
-    Slot& slot = self->slots_[index];
+    GradientSlot& slot = self->slots_[index];
     const bool is_frozen = !slot.parameter.requires_grad();
     // A frozen parameter has no accumulator to hook, and it may be thawed later, so it is thawed for a moment.
     if (is_frozen && !at::isFloatingType(slot.parameter.scalar_type()) &&
@@ -9207,6 +12911,7 @@ class GradientExchange {
     if (is_frozen) slot.parameter.set_requires_grad(true);
     slot.accumulator = torch::autograd::impl::grad_accumulator(slot.parameter);
     if (is_frozen) slot.parameter.set_requires_grad(false);
+    if (self->has_weights_) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self));
     slot.accumulator->add_post_hook(std::make_unique<Hook>(self, index));
   }
 
@@ -9221,7 +12926,6 @@ class GradientExchange {
                       self->slots_[index].name, self->worker_->rank(), self->worker_->world_size())};
     }
     if (self->pass_.expired()) {
-      for (Slot& slot : self->slots_) slot.used = false;
       auto pass = std::make_shared<Pass>();
       self->pass_ = pass;
       torch::autograd::Engine::get_default_engine().queue_callback([self, pass] {
@@ -9230,26 +12934,6 @@ class GradientExchange {
       });
     }
     if (has_gradient) self->slots_[index].used = true;
-  }
-
-  // What all ranks know after the first exchange of a pass.
-  struct Summary {
-    double samples = 0;         // behind this pass, on all ranks
-    double silent_ranks = 0;    // that have not said how many samples theirs are
-    std::vector<double> flags;  // per parameter: ranks that have used it, ranks with samples that have a gradient
-  };
-
-  [[nodiscard]] bool has_samples() const { return worker_->step_samples().value_or(0) > 0; }
-
-  [[nodiscard]] Summary summarise() {
-    const auto samples = worker_->step_samples();
-    std::vector<double> numbers{static_cast<double>(samples.value_or(0)), samples ? 0.0 : 1.0};
-    for (const Slot& slot : slots_) {
-      numbers.push_back(slot.used ? 1.0 : 0.0);
-      numbers.push_back(has_samples() && slot.parameter.grad().defined() ? 1.0 : 0.0);
-    }
-    if (worker_->world_size() > 1) worker_->all_reduce(buffer_of(numbers), ReduceOp::sum);
-    return {numbers[0], numbers[1], {numbers.begin() + 2, numbers.end()}};
   }
 
   // The collective that has failed is none that the user has called.
@@ -9267,39 +12951,137 @@ class GradientExchange {
 
   void exchange() {
     const at::NoGradGuard no_grad;
-    for (const Slot& slot : slots_) {
+    for (const GradientSlot& slot : slots_) {
       if (has_lost_hook(slot)) refuse_converted(slot);
     }
-    const Summary summary = summarise();
-    check(summary);
-    if (worker_->world_size() == 1) return;
-    std::vector<Slot*> open;
+    if (!window_.is_last) return;
+    if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass();
+    const bool has_host = host_ && !options_.comm_hook && are_all_on_cpu();
+    const PassHeader header{.samples = static_cast<double>(window_.samples),
+                            .silent = worker_->step_samples() ? 0U : 1U,
+                            .num_slots = static_cast<std::uint32_t>(slots_.size()),
+                            .step = window_.step,
+                            .pass = window_.num_passes++};
+    const bool has_samples = window_.samples > 0;
+    const PassSummary summary =
+        has_host ? host_->begin(slots_, header, has_samples) : flat_.begin(slots_, header, has_samples);
+    try {
+      check(summary);
+    } catch (...) {  // on all ranks alike; nobody may go on while another still reads what it has shown
+      if (has_host) host_->end();
+      throw;
+    }
+    OpenSlots open;
     for (std::size_t index = 0; index < slots_.size(); ++index) {
-      if (summary.flags[2 * index] == 0) continue;  // unused everywhere: stays as it was
-      if (summary.flags[2 * index + 1] == 0) {
+      GradientSlot& slot = slots_[index];
+      slot.used = false;
+      if (summary.num_using[index] == 0) continue;  // unused everywhere: stays as it was
+      if (summary.num_giving[index] == 0) {
         // Used by ranks without samples only, so nothing may remain of it.
-        slots_[index].parameter.mutable_grad().reset();
+        slot.parameter.mutable_grad().reset();
       } else {
-        open.push_back(&slots_[index]);
+        open.emplace_back(index, &slot);
       }
     }
-    while (!open.empty()) {
-      std::vector<Slot*> alike;
-      std::vector<Slot*> others;
-      for (Slot* slot : open) (has_like(*slot, *open.front()) ? alike : others).push_back(slot);
-      average(alike, summary.samples);
-      open = std::move(others);
+    bool is_finite = true;
+    if (worker_->world_size() == 1) {
+      is_finite = finish_alone(open);
+    } else if (has_host) {
+      is_finite = host_->average(open, summary, window_.is_accumulating);
+    } else {
+      is_finite = flat_.average(open, summary, window_.is_accumulating, options_.comm_hook);
+    }
+    sync_buffers(*worker_, buffers_, options_.buffers);
+    if (!is_finite && options_.non_finite != NonFinite::allow) refuse_step(open);
+  }
+
+  [[nodiscard]] static bool is_all_finite(const at::Tensor& tensor) {
+    if (tensor.is_sparse()) return is_all_finite(tensor._values());
+    if (tensor.is_cpu() && tensor.is_non_overlapping_and_dense() && tensor.scalar_type() == at::ScalarType::Float) {
+      const std::array<const float*, 1> source{tensor.data_ptr<float>()};
+      return sum(SumTask<float>{.sources = source, .count = static_cast<std::size_t>(tensor.numel())});
+    }
+    return at::isfinite(tensor).all().item<bool>();
+  }
+
+  // A single worker's gradients are what they are, but for the weights of micro-batches.
+  [[nodiscard]] bool finish_alone(const OpenSlots& open) const {
+    bool is_finite = true;
+    for (const auto& one : open) {
+      at::Tensor& gradient = one.second->parameter.mutable_grad();
+      if (window_.is_accumulating) gradient.div_(static_cast<double>(window_.samples));
+      if (options_.non_finite != NonFinite::allow) is_finite &= is_all_finite(gradient);
+    }
+    return is_finite;
+  }
+
+  [[nodiscard]] bool are_all_on_cpu() const {
+    return std::all_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot.parameter.is_cpu(); });
+  }
+
+  // Leaves the step out on all ranks, or ends it, as all have found the same.
+  void refuse_step(const OpenSlots& open) {
+    std::string name;
+    for (const auto& one : open) {
+      const at::Tensor& gradient = one.second->parameter.grad();
+      if (name.empty() && gradient.defined() && !is_all_finite(gradient)) name = one.second->name;
+      one.second->parameter.mutable_grad().reset();
+      if (const auto piece = one.second->piece.lock(); piece && !piece->is_empty()) {
+        piece->weights.mutable_grad().reset();
+      }
+    }
+    ++num_skipped_;
+    const std::string what = fmt::format("step {}: the gradient{}, averaged over all ranks, is not finite",
+                                         window_.step, name.empty() ? "" : fmt::format(" of \"{}\"", name));
+    if (options_.non_finite == NonFinite::stop) {
+      throw DataError{fmt::format(
+          "{} (backward() on rank {}/{}): look for NaNs in the data, lower the learning rate or clip; or set "
+          "ModelOptions::non_finite to skip or allow",
+          what, worker_->rank(), worker_->world_size())};
+    }
+    if (worker_->rank() == 0 && num_skipped_ == 1) {
+      fmt::print(stderr, "railyard: {}; the step is left out on all ranks, as later ones will be without a word\n",
+                 what);
     }
   }
 
-  void check(const Summary& summary) const {
-    if (summary.silent_ranks > 0) {
+  [[noreturn]] void refuse_second_pass() const {
+    throw ConfigError{
+        fmt::format("backward() on rank {}/{} was called twice in step {}, which has several micro-batches: add the "
+                    "losses and call backward() once for each micro-batch",
+                    worker_->rank(), worker_->world_size(), window_.step)};
+  }
+
+  // Ranks that are at different steps would average what does not belong together.
+  void check_together(const PassSummary& summary) const {
+    const PassHeader& first = summary.headers.front();
+    for (std::size_t rank = 1; rank < summary.headers.size(); ++rank) {
+      const PassHeader& other = summary.headers[rank];
+      if (first.is_together_with(other)) continue;
+      if (first.num_slots != other.num_slots) {
+        throw ConfigError{fmt::format(
+            "backward() on rank {}/{}: rank {} has prepared {} parameters and rank 0 {}: all ranks must call "
+            "prepare_model() for the same models",
+            worker_->rank(), worker_->world_size(), rank, other.num_slots, first.num_slots)};
+      }
+      throw ConfigError{fmt::format(
+          "backward() on rank {}/{}: rank {} is in backward pass {} of its step {}, rank 0 in pass {} of its step {}. "
+          "A "
+          "rank has left out a backward() (by continue, or a loss that uses no prepared parameter) or has called one "
+          "more; all ranks must call it equally often in every step",
+          worker_->rank(), worker_->world_size(), rank, other.pass + 1, other.step, first.pass + 1, first.step)};
+    }
+  }
+
+  void check(const PassSummary& summary) const {
+    if (summary.num_silent > 0) {
       throw ConfigError{
           fmt::format("backward() on rank {}/{}: {} of the ranks did not say how many samples are behind "
                       "their gradients, which is what they are weighted with. Set .drives_step = true on "
                       "the training loader, or call worker.samples(n) before backward()",
-                      worker_->rank(), worker_->world_size(), summary.silent_ranks)};
+                      worker_->rank(), worker_->world_size(), summary.num_silent)};
     }
+    check_together(summary);
     if (summary.samples == 0) {
       throw ConfigError{
           fmt::format("backward() on rank {}/{}: worker.samples(0) was called on every rank, so there is "
@@ -9308,65 +13090,17 @@ class GradientExchange {
     }
   }
 
-  // Sums are made in f32 at least: n x gradient would overflow a half type.
-  [[nodiscard]] static at::ScalarType sum_type(const at::Tensor& parameter) {
-    const at::ScalarType type = parameter.scalar_type();
-    return type == at::ScalarType::Double || type == at::ScalarType::ComplexDouble ? at::ScalarType::Double
-                                                                                   : at::ScalarType::Float;
-  }
-
-  [[nodiscard]] static bool has_like(const Slot& one, const Slot& other) {
-    return sum_type(one.parameter) == sum_type(other.parameter) && one.parameter.device() == other.parameter.device();
-  }
-
-  [[nodiscard]] static at::Tensor as_real(const at::Tensor& tensor) {
-    return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
-  }
-
-  [[nodiscard]] static std::int64_t real_count(const at::Tensor& tensor) {
-    return tensor.numel() * (tensor.is_complex() ? 2 : 1);
-  }
-
-  void average(const std::vector<Slot*>& slots, double samples) {
-    std::int64_t count = 0;
-    for (const Slot* slot : slots) count += real_count(slot->parameter);
-    const at::Tensor& first = slots.front()->parameter;
-    const at::Tensor flat = at::empty({count}, at::TensorOptions{}.dtype(sum_type(first)).device(first.device()));
-    visit_parts(slots, flat, [this](const at::Tensor& part, const Slot& slot) {
-      const at::Tensor& gradient = slot.parameter.grad();
-      if (!has_samples() || !gradient.defined()) {
-        part.zero_();  // left out, not multiplied by zero: it may be NaN
-      } else {
-        part.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
-      }
-    });
-    if (has_samples()) flat.mul_(static_cast<double>(*worker_->step_samples()));
-    worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
-    flat.div_(samples);
-    visit_parts(slots, flat, [](const at::Tensor& part, const Slot& slot) {
-      at::Tensor& gradient = slot.parameter.mutable_grad();
-      // A sparse gradient becomes a dense one: the rows that other ranks have used are others.
-      if (!gradient.defined() || gradient.is_sparse()) gradient = at::empty_like(slot.parameter.detach());
-      as_real(gradient).copy_(part);
-    });
-  }
-
-  // Calls visit with each parameter's part of the flat tensor, in the parameter's shape.
-  template <class Visit>
-  static void visit_parts(const std::vector<Slot*>& slots, const at::Tensor& flat, Visit visit) {
-    std::int64_t begin = 0;
-    for (const Slot* slot : slots) {
-      const std::int64_t count = real_count(slot->parameter);
-      const auto shape = as_real(slot->parameter.detach()).sizes().vec();
-      visit(flat.narrow(0, begin, count).view(shape), *slot);
-      begin += count;
-    }
-  }
-
   Worker* worker_;
-  std::vector<Slot> slots_{};
+  FlatReduction flat_;
+  std::optional<HostReduction> host_{};  // where the ranks share memory
+  ModelOptions options_{};
+  Window window_{};
+  bool has_weights_ = false;  // the accumulators have the hook that weights micro-batches
+  std::uint64_t num_skipped_ = 0;
+  std::vector<GradientSlot> slots_{};
   std::unordered_set<const void*> known_{};  // the parameters of slots_, which keeps them alive
   std::vector<std::weak_ptr<const torch::nn::Module>> modules_{};
+  std::vector<at::Tensor> buffers_{};
   std::weak_ptr<Pass> pass_{};
   std::mutex mutex_{};
 };
@@ -9381,11 +13115,45 @@ struct Gradients {
   auto& gradients = worker.extension<Gradients>();
   if (!gradients.exchange) {
     gradients.exchange = std::make_shared<GradientExchange>(worker);
-    worker.on_samples([weak = std::weak_ptr{gradients.exchange}] {
-      if (const auto exchange = weak.lock()) GradientExchange::begin_step(exchange);
+    worker.on_samples([weak = std::weak_ptr{gradients.exchange}](std::uint64_t samples, bool completes_step) {
+      if (const auto exchange = weak.lock()) GradientExchange::begin(exchange, samples, completes_step);
+    });
+    worker.on_abandoned_step([weak = std::weak_ptr{gradients.exchange}] {
+      if (const auto exchange = weak.lock()) exchange->abandon_step();
     });
   }
   return gradients.exchange;
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/worker_pool.hpp
+// Gives a worker its pool of memory for tensors. Torch room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Ends with the worker, on its thread. Tensors may live on.
+struct WorkerPool {
+  static constexpr std::string_view extension_name = "torch.pool";
+  std::optional<PoolBinding> binding{};
+};
+
+// Lets the worker's thread take its tensors from memory that the other ranks see, if the backend has such.
+inline void bind_pool(Worker& worker) {
+  auto& pool = worker.extension<WorkerPool>();
+  if (pool.binding) return;
+  std::shared_ptr<Heap> heap;
+  if (HostMemory* memory = worker.host_memory()) {
+    heap = memory->heap();
+  } else {
+    const auto pages = static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES));
+    heap = make_private_heap(pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)), ~std::size_t{0});
+  }
+  if (heap != nullptr) pool.binding.emplace(std::move(heap));
 }
 
 }  // namespace detail
@@ -9517,13 +13285,14 @@ inline void seed_apart(Worker& worker) {
 /// Throws: ConfigError on every rank if the ranks' models differ in names, shapes, types or frozen parameters, or are
 /// one object. Example: auto net = ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
 template <class Source>
-[[nodiscard]] auto prepare_model(Worker& worker, Source&& source) {
+[[nodiscard]] auto prepare_model(Worker& worker, Source&& source, const ModelOptions& options = {}) {
   using Plain = std::decay_t<Source>;
   static_assert(detail::IsModel<Plain> || detail::IsModelFactory<Plain>,
                 "prepare_model(worker, x): x must be a factory such as [] { return std::make_shared<Net>(); } that "
                 "returns a torch::nn::Module, a std::shared_ptr to one or a module holder, or such a model itself.");
   if constexpr (detail::IsModel<Plain> || detail::IsModelFactory<Plain>) {
     detail::apply_thread_budget(worker);
+    if (options.memory_pool) detail::bind_pool(worker);
     auto model = [&] {
       if constexpr (detail::IsModel<Plain>) {
         return detail::held(std::forward<Source>(source));
@@ -9542,7 +13311,628 @@ template <class Source>
       }
     }
     exchange->watch(module);
+    exchange->set_options(options);
     return model;
+  }
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/shared_weights.hpp
+// Keeps the weights of a model once for all ranks of the host, and cuts them into one piece per rank. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Weights that other processes look at stay where they are until the worker ends, for nobody knows who still does.
+struct SharedWeightsOfWorker {
+  static constexpr std::string_view extension_name = "torch.shared_weights";
+  std::vector<at::Tensor> kept{};
+};
+
+// One optimizer's parameters, where the ranks of the run share memory. Rank 0's weights become everybody's; each rank
+// has one piece of them to update. Two waits around each update keep anybody from reading weights that are half new.
+class SharedWeights {
+ public:
+  // parameters: unique, of prepared models, shareable(). All ranks call it with the same.
+  SharedWeights(Worker& worker, std::vector<at::Tensor> parameters)
+      : worker_(&worker), memory_(worker.host_memory()), parameters_(std::move(parameters)) {
+    refuse_other_owners();
+    share();
+    cut();
+  }
+  SharedWeights(const SharedWeights&) = delete;
+  SharedWeights& operator=(const SharedWeights&) = delete;
+
+  // Whoever uses the model further has it to itself.
+  ~SharedWeights() {
+    const at::NoGradGuard no_grad;
+    try {
+      for (at::Tensor& parameter : parameters_) parameter.set_data(parameter.detach().clone());
+    } catch (...) {  // no memory: the weights stay shared, and nobody updates them any more
+    }
+  }
+
+  [[nodiscard]] static bool shareable(const at::Tensor& parameter) {
+    const at::ScalarType type = parameter.scalar_type();
+    const bool is_known = type == at::ScalarType::Float || type == at::ScalarType::Double ||
+                          type == at::ScalarType::Half || type == at::ScalarType::BFloat16;
+    return is_known && parameter.is_cpu() && parameter.layout() == c10::kStrided && parameter.numel() > 0 &&
+           parameter.is_non_overlapping_and_dense();
+  }
+
+  // By parameter; of some this rank has no part.
+  [[nodiscard]] const std::vector<std::shared_ptr<GradientPiece>>& pieces() const noexcept { return pieces_; }
+  [[nodiscard]] const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
+
+  // Begins an update: from here to end_update() nobody reads the weights. settings: what must be equal on all ranks.
+  void begin_update(std::span<const double> settings) {
+    for (std::size_t index = 0; index < parameters_.size(); ++index) {
+      if (parameters_[index].data_ptr() != addresses_[index]) refuse_replaced(parameters_[index]);
+    }
+    memory_->begin(std::as_bytes(settings), 2, worker_->collective_deadline());
+    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+      const auto record = memory_->record_of(rank);
+      if (record.size() == settings.size_bytes() && std::memcmp(record.data(), settings.data(), record.size()) == 0) {
+        continue;
+      }
+      memory_->step({});
+      throw ConfigError{
+          fmt::format("optimizer.step() on rank {}/{}: the learning rates of rank {} are others than this rank's; one "
+                      "copy of the weights is updated by all ranks, so set them alike everywhere",
+                      worker_->rank(), worker_->world_size(), rank)};
+    }
+  }
+  void end_update() {
+    memory_->step({});
+    // What a backward pass has kept of the old weights is now recognised as outdated, as after any update in place.
+    for (const at::Tensor& parameter : parameters_) torch::autograd::impl::bump_version(parameter);
+  }
+
+ private:
+  void refuse_other_owners() const {
+    for (const at::Tensor& parameter : parameters_) {
+      if (parameter.storage().use_count() <= 1) continue;
+      throw ConfigError{fmt::format(
+          "prepare_optimizer on rank {}/{}: the parameter \"{}\" shares its memory with another tensor, such as a copy "
+          "made by .data() or .detach(), which would not follow when the weights move to shared memory: make it with "
+          ".clone(), or call prepare_optimizer() first",
+          worker_->rank(), worker_->world_size(), name_of(parameter))};
+    }
+  }
+
+  [[noreturn]] void refuse_replaced(const at::Tensor& parameter) const {
+    throw ConfigError{fmt::format(
+        "optimizer.step() on rank {}/{}: the weights of \"{}\" have been replaced since prepare_optimizer() (by "
+        "torch::load(), .to() or set_data()), so the update would not reach them: load weights before "
+        "prepare_optimizer(), or copy them with copy_() on rank 0",
+        worker_->rank(), worker_->world_size(), name_of(parameter))};
+  }
+
+  [[nodiscard]] std::string name_of(const at::Tensor& parameter) const {
+    const GradientSlot* slot = gradient_exchange_of(*worker_)->find(parameter);
+    return slot == nullptr ? "?" : slot->name;
+  }
+
+  // Threads hand over the tensor itself, which then lives as long as its last owner; processes its place.
+  void share() {
+    const at::NoGradGuard no_grad;
+    const int here = 0;
+    const bool sees_all = memory_->place_of(&here) != 0;
+    const std::size_t table_bytes = parameters_.size() * sizeof(std::uint64_t);
+    auto* table = static_cast<std::uint64_t*>(memory_->heap()->allocate(std::max<std::size_t>(table_bytes, 1)));
+    if (table == nullptr) throw Error{"prepare_optimizer: there is no room left in the memory that the ranks share"};
+    for (std::size_t index = 0; index < parameters_.size() && worker_->rank() == 0; ++index) {
+      at::Tensor& parameter = parameters_[index];
+      table[index] = sees_all ? reinterpret_cast<std::uintptr_t>(&parameter) : place_for_all(parameter);
+    }
+    const std::uint64_t place = memory_->place_of(table);
+    memory_->begin(std::as_bytes(std::span{&place, 1}), 2, worker_->collective_deadline());
+    if (worker_->rank() != 0) {
+      std::uint64_t of_rank_0 = 0;
+      std::memcpy(&of_rank_0, memory_->record_of(0).data(), sizeof of_rank_0);
+      const auto* theirs = reinterpret_cast<const std::uint64_t*>(memory_->at(0, of_rank_0));
+      for (std::size_t index = 0; index < parameters_.size(); ++index) {
+        at::Tensor& parameter = parameters_[index];
+        if (sees_all) {
+          parameter.set_data(reinterpret_cast<const at::Tensor*>(theirs[index])->detach());
+        } else {
+          parameter.set_data(at::from_blob(memory_->at(0, theirs[index]), parameter.sizes(), parameter.strides(),
+                                           at::TensorOptions{}.dtype(parameter.scalar_type())));
+        }
+      }
+    }
+    memory_->step({});
+    memory_->heap()->deallocate(table);
+    memory_->heap()->trim();  // of what the private weights have taken
+    for (const at::Tensor& parameter : parameters_) addresses_.push_back(parameter.data_ptr());
+  }
+
+  // Moves a weight of rank 0 to where all see it, if it is not there.
+  [[nodiscard]] std::uint64_t place_for_all(at::Tensor& parameter) {
+    if (memory_->place_of(parameter.data_ptr()) == 0) {
+      const std::size_t size_bytes = static_cast<std::size_t>(parameter.numel()) * parameter.element_size();
+      void* memory = memory_->heap()->allocate(size_bytes);
+      if (memory == nullptr) throw Error{"prepare_optimizer: there is no room left in the memory that the ranks share"};
+      const at::Tensor moved = at::from_blob(memory, parameter.sizes(), parameter.strides(), Heap::give_back,
+                                             at::TensorOptions{}.dtype(parameter.scalar_type()));
+      moved.copy_(parameter.detach());
+      parameter.set_data(moved);
+    }
+    worker_->extension<SharedWeightsOfWorker>().kept.push_back(parameter.detach());
+    return memory_->place_of(parameter.data_ptr());
+  }
+
+  // All parameters one after another, each beginning at a whole cache line, are cut into one part per rank.
+  void cut() {
+    constexpr std::int64_t line = 64;
+    const auto padded = [](std::int64_t count) { return (count + line - 1) / line; };
+    std::int64_t num_lines = 0;
+    for (const at::Tensor& parameter : parameters_) num_lines += padded(parameter.numel());
+    const std::int64_t first = num_lines * worker_->rank() / worker_->world_size() * line;
+    const std::int64_t last = num_lines * (worker_->rank() + 1) / worker_->world_size() * line;
+    std::int64_t at = 0;
+    for (const at::Tensor& parameter : parameters_) {
+      const std::int64_t count = parameter.numel();
+      auto piece = std::make_shared<GradientPiece>();
+      piece->begin = std::clamp<std::int64_t>(first - at, 0, count);
+      piece->end = std::clamp<std::int64_t>(last - at, 0, count);
+      if (!piece->is_empty()) {
+        piece->weights =
+            parameter.detach().as_strided({piece->end - piece->begin}, {1}, parameter.storage_offset() + piece->begin);
+      }
+      gradient_exchange_of(*worker_)->find(parameter)->piece = piece;
+      pieces_.push_back(std::move(piece));
+      at += padded(count) * line;
+    }
+  }
+
+  Worker* worker_;
+  HostMemory* memory_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<const void*> addresses_{};
+  std::vector<std::shared_ptr<GradientPiece>> pieces_{};
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/prepare_optimizer.hpp
+// Optimizers whose work and state are divided among the ranks of a host. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <unordered_set>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The options of an optimizer that updates each element by itself, so that pieces of a tensor can be updated apart.
+template <class X>
+struct OptionsOf {};
+template <>
+struct OptionsOf<torch::optim::SGD> {
+  using type = torch::optim::SGDOptions;
+};
+template <>
+struct OptionsOf<torch::optim::Adam> {
+  using type = torch::optim::AdamOptions;
+};
+template <>
+struct OptionsOf<torch::optim::AdamW> {
+  using type = torch::optim::AdamWOptions;
+};
+template <>
+struct OptionsOf<torch::optim::Adagrad> {
+  using type = torch::optim::AdagradOptions;
+};
+template <>
+struct OptionsOf<torch::optim::RMSprop> {
+  using type = torch::optim::RMSpropOptions;
+};
+template <class X>
+concept ElementwiseOptimizer = requires {
+  typename OptionsOf<X>::type;
+};
+
+}  // namespace detail
+
+/// Is an optimizer of LibTorch over the weights of prepared models. Where the ranks share memory the weights exist once
+/// for all of them, and each rank keeps the state of its own piece and updates that alone ("ZeRO-1"): after backward()
+/// the .grad of these parameters is undefined, since no rank has all of the mean. Elsewhere it is the optimizer that it
+/// is made of.
+///
+/// Every rank calls the same functions in the same order. Between two calls the weights are only to be read; whoever
+/// must write them does so on rank 0, between two barriers.
+template <detail::ElementwiseOptimizer X>
+class PreparedOptimizer {
+ public:
+  PreparedOptimizer(Worker& worker, const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                    const typename detail::OptionsOf<X>::type& defaults)
+      : worker_(&worker) {
+    std::vector<at::Tensor> shared;
+    std::unordered_set<const void*> seen;
+    std::vector<std::vector<at::Tensor>> unique;  // by group
+    for (const auto& group : groups) {
+      unique.emplace_back();
+      for (const at::Tensor& parameter : group.params()) {
+        // C++ modules list a tied parameter twice, and it would be moved twice.
+        if (seen.insert(parameter.unsafeGetTensorImpl()).second) unique.back().push_back(parameter);
+      }
+    }
+    const bool can_share = detail::gradient_exchange_of(worker)->can_share_weights();
+    for (const auto& group : unique) {
+      for (const at::Tensor& parameter : group) {
+        check(parameter);
+        const bool is_shared = can_share && parameter.requires_grad() && detail::SharedWeights::shareable(parameter);
+        (is_shared ? shared : whole_).push_back(parameter);
+      }
+    }
+    if (!shared.empty()) shared_ = std::make_unique<detail::SharedWeights>(worker, std::move(shared));
+    std::vector<torch::optim::OptimizerParamGroup> own;
+    for (std::size_t index = 0; index < groups.size(); ++index) {
+      auto tensors = own_tensors(unique[index]);
+      own.push_back(groups[index].has_options()
+                        ? torch::optim::OptimizerParamGroup(std::move(tensors), groups[index].options().clone())
+                        : torch::optim::OptimizerParamGroup(std::move(tensors)));
+    }
+    inner_ = std::make_unique<X>(std::move(own), defaults);
+  }
+
+  /// Makes all gradients undefined: also where LibTorch would fill them with zeros, which still move momentum.
+  void zero_grad() {
+    for (auto& group : inner_->param_groups()) {
+      for (at::Tensor& tensor : group.params()) tensor.mutable_grad().reset();
+    }
+    if (shared_ == nullptr) return;
+    for (const at::Tensor& parameter : shared_->parameters()) parameter.mutable_grad().reset();
+  }
+
+  /// Updates the weights. All ranks wait for each other before anybody writes, and until all have written.
+  /// Throws: ConfigError if ranks differ in their learning rates, or if weights have been replaced.
+  void step() {
+    if (shared_ == nullptr) {
+      inner_->step();
+      return;
+    }
+    std::vector<double> rates;
+    for (const auto& group : inner_->param_groups()) rates.push_back(group.options().get_lr());
+    shared_->begin_update(rates);
+    inner_->step();
+    shared_->end_update();
+  }
+
+  /// Scales all gradients so that their common norm is max_norm at most, and returns what it was. A collective.
+  /// Cost: one pass over this rank's pieces and one small all-reduce.
+  double clip_grad_norm_(double max_norm) {
+    const at::NoGradGuard no_grad;
+    double square = 0;
+    const auto add = [&square](const at::Tensor& gradient) {
+      const double norm = gradient.norm().template item<double>();
+      square += norm * norm;
+    };
+    for_each_piece([&](at::Tensor& piece) { add(piece.grad()); });
+    if (shared_ == nullptr || worker_->rank() == 0) for_each_whole([&](at::Tensor& whole) { add(whole.grad()); });
+    if (shared_ != nullptr) worker_->all_reduce(buffer_of_value(square), ReduceOp::sum);
+    const double norm = std::sqrt(square);
+    const double factor = max_norm / (norm + 1e-6);
+    if (factor >= 1) return norm;
+    const auto scale = [factor](at::Tensor& tensor) { tensor.mutable_grad().mul_(factor); };
+    for_each_piece(scale);
+    for_each_whole(scale);
+    return norm;
+  }
+
+  /// Returns the averaged gradients in full, in the order of the parameters; undefined where there is none. A
+  /// collective, and not for every step. Cost: one all-reduce of all of them.
+  [[nodiscard]] std::vector<at::Tensor> full_gradients() const {
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> gradients;
+    for (std::size_t index = 0; shared_ != nullptr && index < shared_->parameters().size(); ++index) {
+      const at::Tensor& parameter = shared_->parameters()[index];
+      const auto& piece = *shared_->pieces()[index];
+      const bool is_here = !piece.is_empty() && piece.weights.grad().defined();
+      at::Tensor full = at::zeros_like(parameter.detach());
+      if (is_here) full.as_strided({piece.end - piece.begin}, {1}, piece.begin).copy_(piece.weights.grad());
+      std::int32_t num_here = is_here ? 1 : 0;
+      worker_->all_reduce(buffer_of_value(num_here), ReduceOp::sum);
+      const at::Tensor flat = full.as_strided({full.numel()}, {1});
+      if (num_here > 0) worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
+      gradients.push_back(num_here > 0 ? full : at::Tensor{});
+    }
+    for (const at::Tensor& parameter : whole_) gradients.push_back(parameter.grad());
+    return gradients;
+  }
+
+  /// The optimizer of this rank's pieces, whose options may be changed, on all ranks alike: by a scheduler, for one.
+  [[nodiscard]] X& inner() noexcept { return *inner_; }
+  /// For torch::optim::StepLR{optimizer, ...} and the like.
+  operator torch::optim::Optimizer&() noexcept { return *inner_; }
+  [[nodiscard]] std::vector<torch::optim::OptimizerParamGroup>& param_groups() noexcept {
+    return inner_->param_groups();
+  }
+  /// Whether the ranks share the weights, and each updates its piece.
+  [[nodiscard]] bool is_sharded() const noexcept { return shared_ != nullptr; }
+
+ private:
+  void check(const at::Tensor& parameter) const {
+    detail::GradientSlot* slot = detail::gradient_exchange_of(*worker_)->find(parameter);
+    if (slot == nullptr) {
+      throw ConfigError{fmt::format(
+          "prepare_optimizer on rank {}/{}: a parameter {} is of no prepared model, so its gradients would not be "
+          "averaged: call prepare_model() first",
+          worker_->rank(), worker_->world_size(), detail::shape_of(parameter))};
+    }
+    if (slot->piece.expired()) return;
+    throw ConfigError{
+        fmt::format("prepare_optimizer on rank {}/{}: the parameter \"{}\" has a prepared optimizer already: let that "
+                    "one end first",
+                    worker_->rank(), worker_->world_size(), slot->name)};
+  }
+
+  [[nodiscard]] std::vector<at::Tensor> own_tensors(const std::vector<at::Tensor>& parameters) const {
+    std::vector<at::Tensor> tensors;
+    for (const at::Tensor& parameter : parameters) {
+      const auto piece = detail::gradient_exchange_of(*worker_)->find(parameter)->piece.lock();
+      if (!piece) {
+        tensors.push_back(parameter);
+      } else if (!piece->is_empty()) {
+        tensors.push_back(piece->weights);
+      }
+    }
+    return tensors;
+  }
+
+  template <class Visit>
+  void for_each_piece(const Visit& visit) {
+    if (shared_ == nullptr) return;
+    for (const auto& piece : shared_->pieces()) {
+      if (!piece->is_empty() && piece->weights.grad().defined()) visit(piece->weights);
+    }
+  }
+  template <class Visit>
+  void for_each_whole(const Visit& visit) {
+    for (at::Tensor& parameter : whole_) {
+      if (parameter.grad().defined()) visit(parameter);
+    }
+  }
+
+  Worker* worker_;
+  std::vector<at::Tensor> whole_{};  // parameters that every rank updates by itself
+  std::unique_ptr<detail::SharedWeights> shared_{};
+  std::unique_ptr<X> inner_{};
+};
+
+/// Makes an optimizer for groups of parameters with options of their own; see below.
+template <class X, class Options>
+[[nodiscard]] auto prepare_optimizer(Worker& worker, const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                                     const Options& defaults) {
+  static_assert(
+      detail::ElementwiseOptimizer<X>,
+      "prepare_optimizer<X>: X must be torch::optim::SGD, Adam, AdamW, Adagrad or RMSprop. LBFGS looks at all "
+      "parameters at once and calls the loss several times in a step, so it cannot be divided among ranks: "
+      "use it as it is, with prepare_model() alone.");
+  if constexpr (detail::ElementwiseOptimizer<X>) return PreparedOptimizer<X>{worker, groups, defaults};
+}
+
+/// Makes an optimizer for a prepared model; see PreparedOptimizer. X is SGD, Adam, AdamW, Adagrad or RMSprop. Every
+/// rank calls it, after prepare_model(), and drops it before the training function ends. Throws: ConfigError if a
+/// parameter is of no prepared model, or shares its memory with another tensor. Example: auto optimizer =
+/// ry::prepare_optimizer<torch::optim::Adam>(worker, net, torch::optim::AdamOptions(1e-3));
+template <class X, class Model, class Options>
+requires(detail::IsModel<Model>)
+    [[nodiscard]] auto prepare_optimizer(Worker& worker, const Model& model, const Options& options) {
+  const std::vector<torch::optim::OptimizerParamGroup> groups{
+      torch::optim::OptimizerParamGroup(detail::module_of(worker, model).parameters())};
+  return prepare_optimizer<X>(worker, groups, options);
+}
+
+/// Scales the gradients of an optimizer so that their common norm is max_norm at most; returns what it was.
+template <detail::ElementwiseOptimizer X>
+double clip_grad_norm_(PreparedOptimizer<X>& optimizer, double max_norm) {
+  return optimizer.clip_grad_norm_(max_norm);
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/sync_batch_norm.hpp
+// Makes every BatchNorm of a model normalise over the batches of all workers. Torch room.
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <unordered_map>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Lets modules hold their worker weakly: they may outlive it.
+struct JoinedNorms {
+  static constexpr std::string_view extension_name = "torch.joined_norms";
+  std::shared_ptr<Worker> worker{};  // owns nothing
+};
+
+[[nodiscard]] inline std::weak_ptr<Worker> weak_worker(Worker& worker) {
+  auto& joined = worker.extension<JoinedNorms>();
+  if (!joined.worker) joined.worker = std::shared_ptr<Worker>(std::make_shared<int>(), &worker);
+  return joined.worker;
+}
+
+// Finds what has to be done to a tree of modules before anything of it is done: a model is changed whole or not at all.
+class NormPlan {
+ public:
+  explicit NormPlan(torch::nn::Module& root) {
+    visit(root, "", nullptr);
+    for (const Place& place : places_) {
+      // One reference is the container's, one its dictionary's; whoever has another would go on using a module that
+      // is not synchronised.
+      if (place.plain.use_count() > 2 * mentions_.at(place.identity)) refuse(place.path, held_elsewhere);
+    }
+  }
+
+  // Empty, or what cannot be synchronised and why: one line each.
+  [[nodiscard]] const std::string& refusals() const noexcept { return refusals_; }
+
+  std::size_t apply(const std::weak_ptr<Worker>& worker) {
+    for (const Place& place : places_) {
+      auto& made = made_[place.identity];
+      if (!made.pointer) made = place.make(*place.plain.lock(), worker, place.path);
+      place.container->replace_module(place.key, made.pointer);
+      *(place.container->begin() + static_cast<std::ptrdiff_t>(place.index)) = made.any;
+    }
+    for (const auto& join : joins_) join(worker);
+    return made_.size() + joins_.size();
+  }
+
+ private:
+  using Sequential = torch::nn::SequentialImpl;
+  static constexpr std::string_view held_elsewhere =
+      "is in a Sequential and held by something else as well, which would go on with a BatchNorm of its own: build it "
+      "inside the Sequential alone, or as ry::nn::BatchNorm1d, 2d or 3d";
+
+  struct Made {
+    std::shared_ptr<torch::nn::Module> pointer{};
+    torch::nn::AnyModule any{};
+  };
+
+  // A plain BatchNorm inside a Sequential, which calls whatever lies there.
+  struct Place {
+    std::shared_ptr<Sequential> container{};
+    std::size_t index = 0;
+    std::string key{};
+    std::string path{};
+    std::weak_ptr<torch::nn::Module> plain{};
+    const torch::nn::Module* identity = nullptr;
+    Made (*make)(torch::nn::Module& plain, const std::weak_ptr<Worker>& worker, const std::string& path) = nullptr;
+  };
+
+  template <std::size_t D, class Plain>
+  [[nodiscard]] static Made make(torch::nn::Module& module, const std::weak_ptr<Worker>& worker,
+                                 const std::string& path) {
+    const auto& plain = dynamic_cast<Plain&>(module);
+    auto norm = std::make_shared<nn::BatchNormImpl<D>>(plain.options);
+    norm->adopt(plain);
+    norm->join(worker, path);
+    return {norm, torch::nn::AnyModule(norm)};
+  }
+
+  void refuse(const std::string& path, std::string_view why) {
+    refusals_ += compose("\n  {} {}", path.empty() ? "the model itself" : path, why);
+  }
+
+  template <std::size_t D>
+  [[nodiscard]] bool plan_join(torch::nn::Module& module, const std::string& path) {
+    auto* norm = dynamic_cast<nn::BatchNormImpl<D>*>(&module);
+    if (norm == nullptr) return false;
+    if (++mentions_[norm] == 1) joins_.push_back([norm, path](const auto& worker) { norm->join(worker, path); });
+    return true;
+  }
+
+  template <std::size_t D, class Plain>
+  [[nodiscard]] bool plan_replacement(torch::nn::Module& module, const std::string& path, const Place* place) {
+    if (dynamic_cast<Plain*>(&module) == nullptr) return false;
+    if (place == nullptr) {
+      refuse(path, compose("is a torch::nn::BatchNorm{}d that its parent calls by its own type: declare and build "
+                           "it as ry::nn::BatchNorm{}d, with the same options",
+                           D, D));
+    } else if (typeid(module) != typeid(Plain)) {
+      refuse(path, "is of a class derived from LibTorch's BatchNorm, whose forward() is not known");
+    } else {
+      ++mentions_[&module];
+      places_.push_back(*place);
+      places_.back().make = &NormPlan::make<D, Plain>;
+    }
+    return true;
+  }
+
+  void visit(torch::nn::Module& module, const std::string& path, const Place* place) {
+    if (plan_join<1>(module, path) || plan_join<2>(module, path) || plan_join<3>(module, path) ||
+        plan_replacement<1, torch::nn::BatchNorm1dImpl>(module, path, place) ||
+        plan_replacement<2, torch::nn::BatchNorm2dImpl>(module, path, place) ||
+        plan_replacement<3, torch::nn::BatchNorm3dImpl>(module, path, place)) {
+      return;
+    }
+    if (++mentions_[&module] > 1) return;  // a part that several others share
+    const bool is_sequential = dynamic_cast<Sequential*>(&module) != nullptr;
+    std::size_t index = 0;
+    for (const auto& child : module.named_children()) {
+      const std::string child_path = path.empty() ? child.key() : path + "." + child.key();
+      Place inside{.index = index++,
+                   .key = child.key(),
+                   .path = child_path,
+                   .plain = child.value(),
+                   .identity = child.value().get()};
+      if (is_sequential) inside.container = std::dynamic_pointer_cast<Sequential>(module.shared_from_this());
+      visit(*child.value(), child_path, is_sequential ? &inside : nullptr);
+    }
+  }
+
+  std::string refusals_{};
+  std::vector<Place> places_{};
+  std::vector<std::function<void(const std::weak_ptr<Worker>&)>> joins_{};
+  std::unordered_map<const torch::nn::Module*, long> mentions_{};
+  std::unordered_map<const torch::nn::Module*, Made> made_{};
+};
+
+}  // namespace detail
+
+/// Makes every BatchNorm of a model normalise, in training, over the batches of all ranks: outputs, gradients and
+/// running statistics become those of one worker on the global batch. See nn::BatchNormImpl for what that means.
+/// Returns how many there are.
+///
+/// LibTorch's modules are called by their own type (norm->forward(x)), so a BatchNorm cannot be exchanged behind a
+/// member's back. What can be synchronised: members declared as ry::nn::BatchNorm1d, 2d or 3d, and
+/// torch::nn::BatchNorm* inside a torch::nn::Sequential, which are replaced (parameters stay the same tensors; typed
+/// access such as sequential->ptr<torch::nn::BatchNorm2dImpl>(1) then throws). Everything else is refused, and nothing
+/// is changed. A member that is registered nowhere, and functional::batch_norm, are not seen.
+///
+/// Called on all ranks, inside the factory or after prepare_model(). Models that clone() makes are synchronised as
+/// well. Throws: ConfigError that names every BatchNorm that cannot be synchronised. Example: auto net =
+/// ry::prepare_model(worker, [] { return Net(); }); ry::sync_batch_norm(worker, net);
+template <class Model>
+std::size_t sync_batch_norm(Worker& worker, Model& model) {
+  if constexpr (std::is_base_of_v<torch::nn::Module, Model>) {
+    detail::NormPlan plan{model};
+    if (!plan.refusals().empty()) {
+      throw ConfigError{
+          detail::compose("sync_batch_norm on rank {}/{}: these cannot be synchronised, so nothing was "
+                          "changed:{}",
+                          worker.rank(), worker.world_size(), plan.refusals())};
+    }
+    return plan.apply(detail::weak_worker(worker));
+  } else {
+    auto* module = [&] {
+      if constexpr (torch::detail::is_module_holder<std::remove_const_t<Model>>::value) {
+        return model.is_empty() ? nullptr : model.ptr().get();
+      } else {
+        return model.get();
+      }
+    }();
+    if (module == nullptr) {
+      throw ConfigError{
+          detail::compose("sync_batch_norm on rank {}/{} was given an empty model: give one that was built",
+                          worker.rank(), worker.world_size())};
+    }
+    return sync_batch_norm(worker, static_cast<torch::nn::Module&>(*module));
   }
 }
 

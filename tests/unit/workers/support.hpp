@@ -3,8 +3,8 @@
 // own that faults can be made in.
 #pragma once
 
-#include "railyard/workers/detail/exit_reason.hpp"
 #include "railyard/core/detail/system.hpp"
+#include "railyard/workers/detail/exit_reason.hpp"
 
 #include "railyard/core/scaling.hpp"
 
