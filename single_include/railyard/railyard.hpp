@@ -3299,7 +3299,7 @@ inline constexpr std::size_t small_bytes = 16U << 10U;
 /// And those up to this one in its first cache line.
 inline constexpr std::size_t tiny_bytes = 16;
 /// A rank's private memory is shown to the others in pieces of this size.
-inline constexpr std::size_t stage_bytes = 256U << 10U;
+inline constexpr std::size_t stage_bytes = 128U << 10U;
 
 /// Is what a rank shows the others in one step. A rank has two, which it uses in turn: by the time it writes one anew
 /// all others have taken the step in between, and so have read it.
@@ -4031,70 +4031,91 @@ struct Vector {
   typedef Bits bits __attribute__((vector_size(Width)));
   static constexpr Bits exponent =
       sizeof(T) == 8 ? static_cast<Bits>(0x7FF0000000000000) : static_cast<Bits>(0x7F800000);
+  static constexpr Bits lowest = sizeof(T) == 8 ? static_cast<Bits>(0x0010000000000000) : static_cast<Bits>(0x00800000);
 };
 
 // Is put into each of the functions below, and compiled there for that function's instruction set. The same sums in
 // the same order with every one of them: vectors change which elements go together, never how one is made.
-// Returns whether all results are finite; by their bits, because of -ffast-math.
-template <class T, std::size_t Width, std::size_t NumSources>
+// Returns whether all results are finite. Num: of sources and targets, where it is known; 0 elsewhere. All that is read
+// through a pointer is copied first: for the compiler every store to a target may change it.
+template <class T, std::size_t Width, std::size_t NumSources, std::size_t NumTargets, bool is_scaled>
 [[gnu::always_inline]] inline bool sum_vectors(const SumTask<T>& task) {
   using V = typename Vector<T, Width>::type;
   using B = typename Vector<T, Width>::bits;
   constexpr std::size_t lanes = Width / sizeof(T);
   constexpr std::size_t unroll = 4;
   constexpr std::size_t group = lanes * unroll;
+  constexpr std::size_t most = most_arrays;
   const std::size_t num_sources = NumSources > 0 ? NumSources : task.sources.size();
-  const bool is_divided = task.divisor != T{1};
-  const B exponent = B{} + Vector<T, Width>::exponent;
-  B bad{};
-  alignas(Width) std::array<T, group> tail{};
-  for (std::size_t at = 0; at < task.count; at += group) {
-    const std::size_t left = std::min(group, task.count - at);
+  const std::size_t num_targets = NumTargets > 0 ? NumTargets : task.targets.size();
+  const T* sources[NumSources > 0 ? NumSources : most];
+  T* targets[NumTargets > 0 ? NumTargets : most];
+  T weights[NumSources > 0 ? NumSources : most];
+  for (std::size_t i = 0; i < num_sources; ++i) sources[i] = task.sources[i];
+  for (std::size_t i = 0; i < num_targets; ++i) targets[i] = task.targets[i];
+  for (std::size_t i = 0; i < num_sources; ++i) weights[i] = task.weights != nullptr ? task.weights[i] : T{1};
+  const T divisor = task.divisor;
+  const std::size_t count = task.count;
+  B marks{};
+  alignas(Width) T tail[group] = {};
+  for (std::size_t at = 0; at < count; at += group) {
+    const bool is_tail = count - at < group;
+    const std::size_t tail_bytes = is_tail ? (count - at) * sizeof(T) : 0;
     V sum[unroll];
+#pragma GCC unroll 4
     for (std::size_t source = 0; source < num_sources; ++source) {
-      const T* from = task.sources[source] + at;
-      if (left < group) {
-        std::memcpy(tail.data(), from, left * sizeof(T));
-        from = tail.data();
+      const T* from = sources[source] + at;
+      if (is_tail) {
+        std::memcpy(tail, from, tail_bytes);
+        from = tail;
       }
+#pragma GCC unroll 4
       for (std::size_t i = 0; i < unroll; ++i) {
         V next;
-        std::memcpy(&next, from + i * lanes, sizeof next);
-        if (task.weights != nullptr) next *= task.weights[source];
+        std::memcpy(&next, from + i * lanes, Width);
+        if constexpr (is_scaled) next *= weights[source];
         sum[i] = source == 0 ? next : sum[i] + next;
       }
     }
+#pragma GCC unroll 4
     for (std::size_t i = 0; i < unroll; ++i) {
-      if (is_divided) sum[i] /= task.divisor;
+      if constexpr (is_scaled) sum[i] /= divisor;
+      // Where a value is not finite its exponent is all ones, and one more carries into the sign. No comparison, which
+      // g++ 12 takes apart for AVX-512F.
       B pattern;
-      std::memcpy(&pattern, &sum[i], sizeof pattern);
-      bad |= (pattern & exponent) == exponent;
+      std::memcpy(&pattern, &sum[i], Width);
+      marks |= (pattern & Vector<T, Width>::exponent) + Vector<T, Width>::lowest;
     }
-    if (left < group) std::memcpy(tail.data(), sum, sizeof sum);
-    for (T* target : task.targets) {
-      if (left < group) {
-        std::memcpy(target + at, tail.data(), left * sizeof(T));
-        continue;
-      }
-      for (std::size_t i = 0; i < unroll; ++i) std::memcpy(target + at + i * lanes, &sum[i], sizeof sum[i]);
+    if (is_tail) {
+      std::memcpy(tail, sum, sizeof sum);
+      for (std::size_t target = 0; target < num_targets; ++target) std::memcpy(targets[target] + at, tail, tail_bytes);
+      break;
+    }
+#pragma GCC unroll 4
+    for (std::size_t target = 0; target < num_targets; ++target) {
+#pragma GCC unroll 4
+      for (std::size_t i = 0; i < unroll; ++i) std::memcpy(targets[target] + at + i * lanes, &sum[i], Width);
     }
   }
   for (std::size_t lane = 0; lane < lanes; ++lane) {
-    if (bad[lane] != 0) return false;
+    if (marks[lane] >> (sizeof(T) * 8 - 1) != 0) return false;
   }
   return true;
 }
 
 template <class T, std::size_t Width>
 [[gnu::always_inline]] inline bool sum_vectors_of_any(const SumTask<T>& task) {
-  switch (task.sources.size()) {
-    case 1:
-      return sum_vectors<T, Width, 1>(task);
-    case 2:
-      return sum_vectors<T, Width, 2>(task);
-    default:
-      return sum_vectors<T, Width, 0>(task);
+  const std::size_t sources = task.sources.size();
+  const std::size_t targets = task.targets.size();
+  if (task.weights != nullptr || task.divisor != T{1}) {
+    if (sources == 2 && targets == 2) return sum_vectors<T, Width, 2, 2, true>(task);
+    if (sources == 2 && targets == 1) return sum_vectors<T, Width, 2, 1, true>(task);
+    return sum_vectors<T, Width, 0, 0, true>(task);
   }
+  if (sources == 2 && targets == 2) return sum_vectors<T, Width, 2, 2, false>(task);
+  if (sources == 2 && targets == 1) return sum_vectors<T, Width, 2, 1, false>(task);
+  if (sources == 4 && targets == 4) return sum_vectors<T, Width, 4, 4, false>(task);
+  return sum_vectors<T, Width, 0, 0, false>(task);
 }
 
 #if defined(__x86_64__)

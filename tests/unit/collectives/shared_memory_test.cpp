@@ -51,7 +51,7 @@ void reduce_everywhere() {
   run_group<S>(3, [](ry::WorkerLink& link) {
     const auto backend = join(link);
     const int rank = link.world().rank;
-    for (const std::size_t size_bytes : {16384U, 16388U, 262144U, 262148U, 600000U}) {
+    for (const std::size_t size_bytes : {16384U, 16388U, 131072U, 131076U, 600000U}) {
       // On every rank, on none, or on some: then the others look at those ranks' stages.
       for (int in_arena = 0; in_arena < 8; ++in_arena) {
         const std::size_t count = size_bytes / sizeof(float);

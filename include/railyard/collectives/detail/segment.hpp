@@ -34,7 +34,7 @@ inline constexpr std::size_t small_bytes = 16U << 10U;
 /// And those up to this one in its first cache line.
 inline constexpr std::size_t tiny_bytes = 16;
 /// A rank's private memory is shown to the others in pieces of this size.
-inline constexpr std::size_t stage_bytes = 256U << 10U;
+inline constexpr std::size_t stage_bytes = 128U << 10U;
 
 /// Is what a rank shows the others in one step. A rank has two, which it uses in turn: by the time it writes one anew
 /// all others have taken the step in between, and so have read it.
