@@ -55,6 +55,7 @@
 #include "railyard/torch/prepare_loader.hpp"
 #include "railyard/torch/prepare_model.hpp"
 #include "railyard/torch/prepare_optimizer.hpp"
+#include "railyard/torch/step_times.hpp"
 #include "railyard/torch/sync_batch_norm.hpp"
 #include "railyard/torch/tensor.hpp"
 #endif

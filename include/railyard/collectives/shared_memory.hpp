@@ -208,7 +208,8 @@ class SharedMemory final : public HostMemory {
     }
   }
 
-  /// Gives out memory that all ranks see. Its blocks may outlive this object.
+  /// Gives out memory that all ranks see. Its blocks may outlive this object. Of what is free it keeps at most half of
+  /// the memory that the host or the container had left, divided by the ranks.
   [[nodiscard]] const std::shared_ptr<detail::Heap>& heap() const noexcept override { return heap_; }
 
   [[nodiscard]] HostMemory* host_memory() noexcept { return this; }
@@ -281,7 +282,8 @@ class SharedMemory final : public HostMemory {
         group_(std::move(group)),
         meeting_(world, cells(), std::move(group_.pidfds), group_.has_cores_for_all),
         heap_(std::make_shared<detail::Heap>(group_.arena(world.rank), group_.layout.arena_size,
-                                             group_.mappings[to_index(world.rank)], !group_.is_one_process)) {}
+                                             group_.mappings[to_index(world.rank)], !group_.is_one_process,
+                                             group_.available / 2 / to_index(world.size))) {}
 
   [[nodiscard]] static constexpr std::size_t to_index(int rank) noexcept { return static_cast<std::size_t>(rank); }
   [[nodiscard]] std::size_t rank_index() const noexcept { return to_index(world_.rank); }

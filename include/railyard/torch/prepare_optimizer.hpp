@@ -118,15 +118,22 @@ class PreparedOptimizer {
   /// Updates the weights. All ranks wait for each other before anybody writes, and until all have written.
   /// Throws: ConfigError if ranks differ in their learning rates, or if weights have been replaced.
   void step() {
+    detail::StepClock& clock = detail::gradient_exchange_of(*worker_)->clock();
     if (shared_ == nullptr) {
+      clock.enter(detail::StepClock::Part::optimizer);
       inner_->step();
+      clock.enter(detail::StepClock::Part::compute);
       return;
     }
     std::vector<double> rates;
     for (const auto& group : inner_->param_groups()) rates.push_back(group.options().get_lr());
+    clock.enter(detail::StepClock::Part::wait);
     shared_->begin_update(rates);
+    clock.enter(detail::StepClock::Part::optimizer);
     inner_->step();
+    clock.enter(detail::StepClock::Part::wait);
     shared_->end_update();
+    clock.enter(detail::StepClock::Part::compute);
   }
 
   /// Scales all gradients so that their common norm is max_norm at most, and returns what it was. A collective.

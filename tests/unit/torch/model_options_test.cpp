@@ -203,3 +203,66 @@ TEST_CASE("ModelOptions: buffers are left alone, rank 0's, or their mean") {
     });
   }
 }
+
+namespace {
+
+// Keeps nothing of the forward pass: backward() computes it anew and runs a backward pass of its own inside.
+class Checkpoint : public torch::autograd::Function<Checkpoint> {
+ public:
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               const torch::Tensor& weight) {
+    context->save_for_backward({x, weight});
+    return torch::tanh(torch::matmul(x, weight));
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const torch::AutoGradMode with_gradients{true};
+    auto x = saved[0].detach().set_requires_grad(true);
+    torch::tanh(torch::matmul(x, saved[1])).backward(gradients[0]);
+    return {x.grad(), torch::Tensor{}};
+  }
+};
+
+struct TwoWeights : torch::nn::Module {
+  TwoWeights() {
+    torch::manual_seed(5);
+    first = register_parameter("first", torch::randn({4, 4}, torch::kFloat64));
+    second = register_parameter("second", torch::randn({4, 4}, torch::kFloat64));
+  }
+  [[nodiscard]] torch::Tensor forward(const torch::Tensor& x, bool is_checkpointed) const {
+    const auto layer = [is_checkpointed](const torch::Tensor& in, const torch::Tensor& weight) {
+      return is_checkpointed ? Checkpoint::apply(in, weight) : torch::tanh(torch::matmul(in, weight));
+    };
+    return layer(layer(x, first), second);
+  }
+  torch::Tensor first, second;
+};
+
+}  // namespace
+
+TEST_CASE("prepare_model: re-entrant checkpointing averages as a plain backward pass does (trap 4)") {
+  test::on_both_threads(2, [](auto& worker) {
+    std::vector<torch::Tensor> gradients;
+    for (const bool is_checkpointed : {false, true}) {
+      auto net = ry::prepare_model(worker, [] { return std::make_shared<TwoWeights>(); });
+      worker.samples(static_cast<std::uint64_t>(worker.rank() + 1));
+      auto x = (torch::ones({1, 4}, torch::kFloat64) * (worker.rank() + 1)).set_requires_grad(true);
+      net->forward(x, is_checkpointed).sum().backward();
+      gradients.push_back(torch::cat({net->first.grad(), net->second.grad()}));
+    }
+    EXPECT(torch::allclose(gradients[0], gradients[1], 1e-12, 1e-12));
+    worker.report({{"done", true}});
+  });
+}
+
+TEST_CASE("prepare_model: a module without parameters is prepared, and a loss without any is nobody's business") {
+  test::on_both_threads(2, [](auto& worker) {
+    auto net = ry::prepare_model(worker, [] { return torch::nn::ReLU(); });
+    worker.samples(1);
+    auto x = torch::ones({3}, torch::requires_grad());
+    net->forward(x * (worker.rank() + 1)).sum().backward();
+    EXPECT(x.grad()[0].template item<float>() == static_cast<float>(worker.rank() + 1));
+    worker.report({{"done", true}});
+  });
+}

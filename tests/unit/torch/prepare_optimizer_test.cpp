@@ -293,3 +293,20 @@ TEST_CASE("prepare_optimizer: after the optimizer each rank has the weights to i
     worker.report({{"done", true}});
   });
 }
+
+TEST_CASE("prepare_optimizer: the weights stay what they are for a rank that is still at work when rank 0 has ended") {
+  const auto metrics = test::on_processes(2, [](auto& worker) {
+    auto net = ry::prepare_model(worker, [] { return make_net(); });
+    const auto expected = fingerprint(net->parameters());
+    const auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(worker, net, torch::optim::SGDOptions(0.1));
+    worker.report({{"done", true}});
+    if (worker.rank() == 0) return;
+    // Until rank 0 has left the group, and with it all that it owned.
+    try {
+      worker.barrier();
+    } catch (const ry::CollectiveError&) {
+      EXPECT(fingerprint(net->parameters()) == expected);
+    }
+  });
+  CHECK(metrics.at("done").as<bool>());
+}

@@ -37,6 +37,7 @@ struct SharedGroup {
   std::vector<Descriptor> pidfds{};                  ///< of the other ranks' processes; empty among threads
   bool is_one_process = true;
   bool has_cores_for_all = false;
+  std::size_t available = 0;  ///< memory that is left for all ranks together
 
   [[nodiscard]] std::byte* base(int rank) const noexcept { return mappings[static_cast<std::size_t>(rank)]->base(); }
   [[nodiscard]] RankCell& cell(int rank) const noexcept {
@@ -55,6 +56,7 @@ struct Whereabouts {
   std::uint64_t pid_namespace = 0;
   std::int32_t process = 0;
   std::uint64_t arena_size = 0;
+  std::uint64_t available = 0;  ///< memory that the container or the host has left
   cpu_set_t cores{};
 
   [[nodiscard]] static Whereabouts here(std::size_t wanted_arena, int world_size) {
@@ -65,6 +67,7 @@ struct Whereabouts {
     if (::stat("/proc/self/ns/pid", &status) == 0) where.pid_namespace = status.st_ino;
     where.process = ::getpid();
     where.arena_size = choose_arena_size(wanted_arena, world_size);
+    where.available = available_memory();
     ::sched_getaffinity(0, sizeof where.cores, &where.cores);
     return where;
   }
@@ -155,10 +158,12 @@ class GroupBuilder {
     cpu_set_t cores = own.cores;
     group_.layout = {.world_size = world_.size, .arena_size = own.arena_size};
     group_.is_one_process = true;
+    group_.available = own.available;
     for (const std::string& text : all) {
       const auto other = from_text<Whereabouts>(text);
       group_.is_one_process = group_.is_one_process && other.is_reached_from(own) && other.process == own.process;
       group_.layout.arena_size = std::min<std::size_t>(group_.layout.arena_size, other.arena_size);
+      group_.available = std::min<std::size_t>(group_.available, other.available);
       CPU_OR(&cores, &cores, &other.cores);
     }
     group_.has_cores_for_all = CPU_COUNT(&cores) >= world_.size;
@@ -181,7 +186,7 @@ class GroupBuilder {
                                     most_ranks, world_.size)};
     }
     const std::size_t needed = group_.layout.touched() * static_cast<std::size_t>(world_.size);
-    const std::size_t available = available_memory();
+    const std::size_t available = group_.available;
     if (available >= needed) return;
     throw ConfigError{fmt::format(
         "{} ranks need {} MiB of shared memory to begin with, and {} MiB are left (see memory.max of this container's "

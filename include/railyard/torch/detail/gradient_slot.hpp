@@ -71,6 +71,7 @@ struct PassHeader {
   std::uint32_t num_slots = 0;
   std::uint64_t step = 0;
   std::uint64_t pass = 0;  // of that step
+  double waited = 0;       // seconds in all, for others
 
   [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
     return num_slots == other.num_slots && step == other.step && pass == other.pass;

@@ -5,6 +5,7 @@
 #include "railyard/torch/detail/flat_reduction.hpp"
 #include "railyard/torch/detail/gradient_slot.hpp"
 #include "railyard/torch/detail/host_reduction.hpp"
+#include "railyard/torch/detail/step_clock.hpp"
 #include "railyard/torch/model_options.hpp"
 #include "railyard/torch/tensor.hpp"
 
@@ -56,7 +57,7 @@ class GradientExchange {
  public:
   explicit GradientExchange(Worker& worker) : worker_(&worker), flat_(worker) {
     if (HostMemory* memory = worker.host_memory(); memory != nullptr && worker.world_size() > 1) {
-      host_.emplace(worker, *memory);
+      host_.emplace(worker, *memory, clock_);
     }
   }
   GradientExchange(const GradientExchange&) = delete;
@@ -90,6 +91,8 @@ class GradientExchange {
     modules_.push_back(module.weak_from_this());
     for (const at::Tensor& buffer : module.buffers()) buffers_.push_back(buffer);
   }
+
+  [[nodiscard]] StepClock& clock() noexcept { return clock_; }
 
   // Whether an optimizer may share the weights: the ranks see each other's memory, and gradients are summed there.
   [[nodiscard]] bool can_share_weights() const { return host_ && !options_.comm_hook; }
@@ -282,8 +285,10 @@ class GradientExchange {
                             .silent = worker_->step_samples() ? 0U : 1U,
                             .num_slots = static_cast<std::uint32_t>(slots_.size()),
                             .step = window_.step,
-                            .pass = window_.num_passes++};
+                            .pass = window_.num_passes++,
+                            .waited = clock_.waited()};
     const bool has_samples = window_.samples > 0;
+    clock_.enter(StepClock::Part::communication);
     const PassSummary summary =
         has_host ? host_->begin(slots_, header, has_samples) : flat_.begin(slots_, header, has_samples);
     try {
@@ -313,6 +318,8 @@ class GradientExchange {
       is_finite = flat_.average(open, summary, window_.is_accumulating, options_.comm_hook);
     }
     sync_buffers(*worker_, buffers_, options_.buffers);
+    clock_.count_step(has_host ? host_->take_bytes() : 0);
+    clock_.enter(StepClock::Part::compute);
     if (!is_finite && options_.non_finite != NonFinite::allow) refuse_step(open);
   }
 
@@ -413,6 +420,7 @@ class GradientExchange {
 
   Worker* worker_;
   FlatReduction flat_;
+  StepClock clock_{};
   std::optional<HostReduction> host_{};  // where the ranks share memory
   ModelOptions options_{};
   Window window_{};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/torch/detail/gradient_slot.hpp"
+#include "railyard/torch/detail/step_clock.hpp"
 
 #include "railyard/collectives/detail/vector_reduce.hpp"
 #include "railyard/core/host_memory.hpp"
@@ -31,7 +32,8 @@ namespace detail {
 // one.
 class HostReduction {
  public:
-  HostReduction(Worker& worker, HostMemory& memory) : worker_(&worker), memory_(&memory) {}
+  HostReduction(Worker& worker, HostMemory& memory, StepClock& clock)
+      : worker_(&worker), memory_(&memory), clock_(&clock) {}
   HostReduction(const HostReduction&) = delete;
   HostReduction& operator=(const HostReduction&) = delete;
   ~HostReduction() { memory_->heap()->deallocate(table_); }
@@ -49,7 +51,9 @@ class HostReduction {
       if (has_gradient && (slot.used || is_in_place(slot))) entry.place = show(slot, entry.gives != 0);
     }
     const Record record{.header = header, .table = memory_->place_of(table_)};
+    clock_->enter(StepClock::Part::wait);
     memory_->begin(std::as_bytes(std::span{&record, 1}), 2, worker_->collective_deadline());
+    clock_->enter(StepClock::Part::communication);
     return summarise(slots.size());
   }
 
@@ -61,10 +65,10 @@ class HostReduction {
         if (table_[index].place == 0) table_[index].late_place = show(*slot, table_[index].gives != 0);
       }
       memory_->add_step();
-      memory_->step({});
+      take_step({});
     }
     std::uint8_t is_bad = add_own_part(open, summary, is_weighted) ? 0 : 1;
-    memory_->step(std::as_bytes(std::span{&is_bad, 1}));
+    take_step(std::as_bytes(std::span{&is_bad, 1}));
     for (int rank = 0; rank < worker_->world_size(); ++rank) {
       if (memory_->record_of(rank)[0] != std::byte{0}) is_bad = 1;
     }
@@ -78,10 +82,19 @@ class HostReduction {
     return is_bad == 0;
   }
 
+  // Bytes of gradients that this rank has read and written since the last call.
+  [[nodiscard]] std::uint64_t take_bytes() noexcept { return std::exchange(num_bytes_, 0); }
+
   // Ends an exchange in which nothing is averaged.
   void end() { memory_->step({}); }
 
  private:
+  void take_step(std::span<const std::byte> record) {
+    clock_->enter(StepClock::Part::wait);
+    memory_->step(record);
+    clock_->enter(StepClock::Part::communication);
+  }
+
   struct Entry {
     std::uint64_t place = 0;
     std::uint64_t late_place = 0;  // where there was none in the first step, which others may still be looking at
@@ -113,11 +126,13 @@ class HostReduction {
     PassSummary summary{.num_using = std::vector<std::uint32_t>(num_slots),
                         .num_giving = std::vector<std::uint32_t>(num_slots)};
     tables_.clear();
+    std::vector<double> waits;
     for (int rank = 0; rank < worker_->world_size(); ++rank) {
       Record record;
       std::memcpy(&record, memory_->record_of(rank).data(), sizeof record);
       tables_.push_back(reinterpret_cast<const Entry*>(memory_->at(rank, record.table)));
       summary.headers.push_back(record.header);
+      waits.push_back(record.header.waited);
       summary.samples += record.header.samples;
       summary.num_silent += record.header.silent;
       for (std::size_t index = 0; index < std::min<std::size_t>(num_slots, record.header.num_slots); ++index) {
@@ -125,6 +140,7 @@ class HostReduction {
         summary.num_giving[index] += tables_.back()[index].gives;
       }
     }
+    clock_->set_waits_of_all(std::move(waits));
     return summary;
   }
 
@@ -254,6 +270,7 @@ class HostReduction {
     } else if (!is_weighted) {
       task.weights = weights.data();
     }
+    num_bytes_ += (sources.size() + targets.size()) * task.count * sizeof(T);
     return sum(task);
   }
 
@@ -282,8 +299,10 @@ class HostReduction {
 
   Worker* worker_;
   HostMemory* memory_;
+  StepClock* clock_;
   Entry* table_ = nullptr;  // what this rank shows of its gradients, by slot
   std::size_t table_size_ = 0;
+  std::uint64_t num_bytes_ = 0;
   std::vector<const Entry*> tables_{};  // what all ranks have shown, by rank
 };
 

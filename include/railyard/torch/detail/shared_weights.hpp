@@ -16,12 +16,17 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -30,10 +35,28 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// Weights that other processes look at stay where they are until the worker ends, for nobody knows who still does.
+// The weights in rank 0's memory that other processes look at. They are freed with the worker if nobody does any more;
+// otherwise they stay as long as the process does, for a freed block is written to.
 struct SharedWeightsOfWorker {
   static constexpr std::string_view extension_name = "torch.shared_weights";
-  std::vector<at::Tensor> kept{};
+  struct Kept {
+    std::vector<at::Tensor> tensors{};
+    std::atomic<std::uint32_t>* num_users = nullptr;
+  };
+  std::vector<Kept> kept{};
+
+  SharedWeightsOfWorker() = default;
+  SharedWeightsOfWorker(const SharedWeightsOfWorker&) = delete;
+  SharedWeightsOfWorker& operator=(const SharedWeightsOfWorker&) = delete;
+  ~SharedWeightsOfWorker() {
+    for (Kept& one : kept) {
+      if (one.num_users->load(std::memory_order_acquire) == 0) {
+        Heap::give_back(one.num_users);
+      } else {
+        for (at::Tensor& tensor : one.tensors) static_cast<void>(tensor.unsafeReleaseTensorImpl());
+      }
+    }
+  }
 };
 
 // One optimizer's parameters, where the ranks of the run share memory. Rank 0's weights become everybody's; each rank
@@ -54,7 +77,9 @@ class SharedWeights {
   ~SharedWeights() {
     const at::NoGradGuard no_grad;
     try {
+      for (const auto& piece : pieces_) piece->weights.reset();
       for (at::Tensor& parameter : parameters_) parameter.set_data(parameter.detach().clone());
+      if (num_users_ != nullptr) num_users_->fetch_sub(1, std::memory_order_release);
     } catch (...) {  // no memory: the weights stay shared, and nobody updates them any more
     }
   }
@@ -132,12 +157,14 @@ class SharedWeights {
       at::Tensor& parameter = parameters_[index];
       table[index] = sees_all ? reinterpret_cast<std::uintptr_t>(&parameter) : place_for_all(parameter);
     }
-    const std::uint64_t place = memory_->place_of(table);
-    memory_->begin(std::as_bytes(std::span{&place, 1}), 2, worker_->collective_deadline());
+    if (!sees_all && worker_->rank() == 0) num_users_ = keep_for_others();
+    std::array<std::uint64_t, 2> places{memory_->place_of(table),
+                                        num_users_ == nullptr ? 0 : memory_->place_of(num_users_)};
+    memory_->begin(std::as_bytes(std::span{places}), 2, worker_->collective_deadline());
     if (worker_->rank() != 0) {
-      std::uint64_t of_rank_0 = 0;
-      std::memcpy(&of_rank_0, memory_->record_of(0).data(), sizeof of_rank_0);
-      const auto* theirs = reinterpret_cast<const std::uint64_t*>(memory_->at(0, of_rank_0));
+      std::memcpy(places.data(), memory_->record_of(0).data(), sizeof places);
+      const auto* theirs = reinterpret_cast<const std::uint64_t*>(memory_->at(0, places[0]));
+      if (places[1] != 0) num_users_ = reinterpret_cast<std::atomic<std::uint32_t>*>(memory_->at(0, places[1]));
       for (std::size_t index = 0; index < parameters_.size(); ++index) {
         at::Tensor& parameter = parameters_[index];
         if (sees_all) {
@@ -165,8 +192,18 @@ class SharedWeights {
       moved.copy_(parameter.detach());
       parameter.set_data(moved);
     }
-    worker_->extension<SharedWeightsOfWorker>().kept.push_back(parameter.detach());
     return memory_->place_of(parameter.data_ptr());
+  }
+
+  // Makes the weights of rank 0 stay while others look at them, and returns the count of who does.
+  [[nodiscard]] std::atomic<std::uint32_t>* keep_for_others() {
+    void* memory = memory_->heap()->allocate(sizeof(std::atomic<std::uint32_t>));
+    if (memory == nullptr) throw Error{"prepare_optimizer: there is no room left in the memory that the ranks share"};
+    auto* num_users = ::new (memory) std::atomic<std::uint32_t>{static_cast<std::uint32_t>(worker_->world_size())};
+    SharedWeightsOfWorker::Kept kept{.num_users = num_users};
+    for (const at::Tensor& parameter : parameters_) kept.tensors.push_back(parameter.detach());
+    worker_->extension<SharedWeightsOfWorker>().kept.push_back(std::move(kept));
+    return num_users;
   }
 
   // All parameters one after another, each beginning at a whole cache line, are cut into one part per rank.
@@ -197,6 +234,8 @@ class SharedWeights {
   HostMemory* memory_;
   std::vector<at::Tensor> parameters_;
   std::vector<const void*> addresses_{};
+  std::atomic<std::uint32_t>* num_users_ =
+      nullptr;  // in rank 0's memory; none among threads, which own weights together
   std::vector<std::shared_ptr<GradientPiece>> pieces_{};
 };
 

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+#include "railyard/torch/step_times.hpp"
+
+#include "railyard/torch/prepare_model.hpp"
+#include "railyard/torch/prepare_optimizer.hpp"
+
+#include "run.hpp"
+#include "support/catch.hpp"
+
+#include <torch/nn.h>
+#include <torch/optim.h>
+
+namespace ry = railyard;
+
+TEST_CASE("step_times: a rank that comes late is the slowest, and the others wait for it") {
+  test::on_threads(3, [](auto& worker) {
+    auto net = ry::prepare_model(worker, [] { return torch::nn::Linear(100, 10); });
+    auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(worker, net, torch::optim::SGDOptions(0.1));
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      worker.samples(1);
+      // Work that can be told from waiting: the others do a part of it.
+      const int rounds = worker.rank() == 1 ? 400 : 1;
+      auto values = torch::ones({200, 100});
+      for (int round = 0; round < rounds; ++round) values = (values * 1.0001).tanh();
+      net->forward(values).sum().backward();
+      optimizer.step();
+    }
+    const ry::StepTimes times = ry::step_times(worker);
+    EXPECT(times.steps == 4);
+    EXPECT(times.slowest_rank == 1);
+    EXPECT(times.bytes > 0 || worker.rank() > 0);
+    EXPECT(worker.rank() == 1 ? times.compute > times.wait : times.wait > times.compute);
+    EXPECT(times.total() >= times.wait + times.communication + times.optimizer);
+    EXPECT(ry::step_times(worker).steps == 0);  // they count from the last call
+    worker.report({{"done", true}});
+  });
+}
+
+TEST_CASE("step_times: a lone worker, and ranks without common memory, have their steps counted as well") {
+  for (const int workers : {1, 2}) {
+    static_cast<void>(test::try_run<ry::Local, ry::Threads>(workers, [](auto& worker) {
+                        auto net = ry::prepare_model(worker, [] { return torch::nn::Linear(3, 3); });
+                        worker.samples(1);
+                        net->weight.sum().backward();
+                        const auto times = ry::step_times(worker);
+                        EXPECT(times.steps == 1 && times.slowest_rank == -1 && times.share_of_wait() == 0);
+                      }).value_or_throw());
+  }
+}
