@@ -97,8 +97,7 @@ struct Models {
   if (models.processes.empty()) {
     const std::vector<std::int64_t> mine{process_token()};
     models.processes = worker.world_size() == 1 ? mine : gather_values(worker, mine);
-    const auto& all = models.processes;
-    if (std::count(all.begin(), all.end(), mine.front()) == 1) apply_thread_budget_to_process(worker);
+    apply_thread_budget_to_process(worker);
   }
   return models;
 }

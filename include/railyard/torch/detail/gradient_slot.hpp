@@ -7,6 +7,7 @@
 #include <ATen/ops/view_as_real.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -37,6 +38,7 @@ struct GradientSlot {
   bool used = false;                     // since the last exchange
   bool has_begun = false;                // a step, since it was prepared
   std::weak_ptr<GradientPiece> piece{};  // while an optimizer shares the weights
+  std::vector<std::int64_t> strides{};   // of the gradient on every rank, once an exchange has asked
   at::Tensor stage{};                    // memory that the other ranks see, where the gradient itself is not there
 
   // Sums are made in f32 at least: n x gradient would overflow a half type.
@@ -48,6 +50,17 @@ struct GradientSlot {
 
   // Elements of the sum: two for a complex number.
   [[nodiscard]] std::int64_t real_count() const { return parameter.numel() * (parameter.is_complex() ? 2 : 1); }
+
+  // The parameter's strides if it has no gaps, those of a contiguous tensor otherwise.
+  [[nodiscard]] const std::vector<std::int64_t>& gradient_strides() {
+    if (!strides.empty() || parameter.dim() == 0) return strides;
+    if (parameter.is_non_overlapping_and_dense()) return strides = parameter.strides().vec();
+    strides.assign(static_cast<std::size_t>(parameter.dim()), 1);
+    for (std::size_t dim = strides.size(); dim-- > 1;) {
+      strides[dim - 1] = strides[dim] * std::max<std::int64_t>(parameter.size(static_cast<std::int64_t>(dim)), 1);
+    }
+    return strides;
+  }
 
   // The gradient, made if there is none. A sparse one becomes dense: the rows that other ranks have used are others.
   [[nodiscard]] at::Tensor& dense_gradient() const {

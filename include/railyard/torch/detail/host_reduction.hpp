@@ -145,7 +145,7 @@ class HostReduction {
   }
 
   // Whether the other ranks can read and write the gradient itself, as elements of the sum in the parameter's order.
-  [[nodiscard]] bool is_in_place(const GradientSlot& slot) const {
+  [[nodiscard]] bool is_in_place(GradientSlot& slot) const {
     const at::Tensor& gradient = slot.parameter.grad();
     if (!gradient.defined() || gradient.layout() != c10::kStrided || !gradient.is_cpu()) return false;
     const at::ScalarType type = gradient.scalar_type();
@@ -153,19 +153,8 @@ class HostReduction {
       return false;
     }
     if (gradient.is_conj() || gradient.is_neg()) return false;
-    if (gradient.strides() != layout_of(slot).second) return false;
+    if (gradient.strides() != at::IntArrayRef{slot.gradient_strides()}) return false;
     return memory_->place_of(gradient.data_ptr()) != 0;
-  }
-
-  // Sizes and strides that a gradient has on every rank: the parameter's if that has no gaps.
-  [[nodiscard]] static std::pair<at::IntArrayRef, std::vector<std::int64_t>> layout_of(const GradientSlot& slot) {
-    const at::Tensor& parameter = slot.parameter;
-    if (parameter.is_non_overlapping_and_dense()) return {parameter.sizes(), parameter.strides().vec()};
-    std::vector<std::int64_t> strides(static_cast<std::size_t>(parameter.dim()), 1);
-    for (std::size_t dim = strides.size(); dim-- > 1;) {
-      strides[dim - 1] = strides[dim] * std::max<std::int64_t>(parameter.size(static_cast<std::int64_t>(dim)), 1);
-    }
-    return {parameter.sizes(), strides};
   }
 
   // Makes sure that the others see memory of this slot, with the gradient in it if it counts. Returns the place.
@@ -178,10 +167,9 @@ class HostReduction {
     return memory_->place_of(slot.stage.data_ptr());
   }
 
-  [[nodiscard]] at::Tensor make_stage(const GradientSlot& slot) const {
-    const auto layout = layout_of(slot);
-    std::vector<std::int64_t> sizes = layout.first.vec();
-    std::vector<std::int64_t> strides = layout.second;
+  [[nodiscard]] at::Tensor make_stage(GradientSlot& slot) const {
+    std::vector<std::int64_t> sizes = slot.parameter.sizes().vec();
+    std::vector<std::int64_t> strides = slot.gradient_strides();
     if (slot.parameter.is_complex()) {
       for (std::int64_t& stride : strides) stride *= 2;
       sizes.push_back(2);

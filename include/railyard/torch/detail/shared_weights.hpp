@@ -184,7 +184,8 @@ class SharedWeights {
   // Moves a weight of rank 0 to where all see it, if it is not there.
   [[nodiscard]] std::uint64_t place_for_all(at::Tensor& parameter) {
     if (memory_->place_of(parameter.data_ptr()) == 0) {
-      const std::size_t size_bytes = static_cast<std::size_t>(parameter.numel()) * parameter.element_size();
+      const std::size_t size_bytes =
+          static_cast<std::size_t>(parameter.numel()) * static_cast<std::size_t>(parameter.element_size());
       void* memory = memory_->heap()->allocate(size_bytes);
       if (memory == nullptr) throw Error{"prepare_optimizer: there is no room left in the memory that the ranks share"};
       const at::Tensor moved = at::from_blob(memory, parameter.sizes(), parameter.strides(), Heap::give_back,

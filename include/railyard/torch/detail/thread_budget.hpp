@@ -60,7 +60,9 @@ inline void apply_thread_budget(Worker& worker) {
   if (auto* set = function_beside_torch<void(int)>("omp_set_num_threads")) set(budget.threads);
 }
 
-// OpenBLAS has threads of its own, and one number of them per process: set where this worker has the process to itself.
+// OpenBLAS has threads of its own, and one number of them per process. It is lowered where workers are threads, too:
+// each of their products would wait for threads that another one's product has, which was seen to take thirty times as
+// long.
 inline void apply_thread_budget_to_process(Worker& worker) {
   const int threads = worker.extension<ThreadBudget>().threads;
   if (threads == 0 || worker.local_world_size() == 1 || std::getenv("OPENBLAS_NUM_THREADS") != nullptr) return;
