@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: MIT
+// What a distributed training step costs beside two lone workers that train at the same time. All contestants take
+// turns in short runs, each with two workers pinned to one core each. Prints `name value unit`, medians of the rounds;
+// the microseconds themselves go to standard error.
+#include <railyard/railyard.hpp>
+
+#include <ATen/core/ivalue.h>
+#include <torch/torch.h>
+
+#include <sched.h>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace ry = railyard;
+
+namespace {
+
+constexpr int num_rounds = 7;
+constexpr double learning_rate = 0.01;
+
+// Any of the networks, behind one face.
+struct Net : torch::nn::Module {
+  virtual torch::Tensor loss() = 0;  // of the batch that it has been made with
+};
+
+struct Mlp final : Net {
+  Mlp(const std::vector<std::int64_t>& widths, std::int64_t batch) {
+    for (std::size_t layer = 0; layer + 1 < widths.size(); ++layer) {
+      if (layer > 0) net->push_back(torch::nn::ReLU());
+      net->push_back(torch::nn::Linear(widths[layer], widths[layer + 1]));
+    }
+    register_module("net", net);
+    data = torch::randn({batch, widths.front()});
+    target = torch::randint(0, widths.back(), {batch});
+  }
+  torch::Tensor loss() override { return torch::nn::functional::cross_entropy(net->forward(data), target); }
+  torch::nn::Sequential net;
+  torch::Tensor data, target;
+};
+
+// A stem and four residual blocks of two convolutions with BatchNorm, on pictures of 32 x 32.
+struct Cnn final : Net {
+  Cnn() {
+    stem = register_module("stem", convolution(3, 16));
+    for (int block = 0; block < 4; ++block) {
+      const std::string name = "block" + std::to_string(block);
+      blocks.push_back(register_module(
+          name, torch::nn::Sequential(convolution(16, 16), torch::nn::BatchNorm2d(16), torch::nn::ReLU(),
+                                      convolution(16, 16), torch::nn::BatchNorm2d(16))));
+    }
+    head = register_module("head", torch::nn::Linear(16, 10));
+    data = torch::randn({8, 3, 32, 32});
+    target = torch::randint(0, 10, {8});
+  }
+  static torch::nn::Conv2d convolution(std::int64_t from, std::int64_t to) {
+    return torch::nn::Conv2d(torch::nn::Conv2dOptions(from, to, 3).padding(1).bias(false));
+  }
+  torch::Tensor loss() override {
+    auto x = stem->forward(data);
+    for (auto& block : blocks) x = torch::relu(x + block->forward(x));
+    return torch::nn::functional::cross_entropy(head->forward(x.mean(std::vector<std::int64_t>{2, 3})), target);
+  }
+  torch::nn::Conv2d stem{nullptr};
+  std::vector<torch::nn::Sequential> blocks;
+  torch::nn::Linear head{nullptr};
+  torch::Tensor data, target;
+};
+
+// A decoder of 4 layers, 128 wide, with 4 heads, on 128 tokens of 65 kinds.
+struct Gpt final : Net {
+  static constexpr std::int64_t width = 128, tokens = 128, heads = 4, kinds = 65, layers = 4, batch = 4;
+  Gpt() {
+    embedding = register_module("embedding", torch::nn::Embedding(kinds, width));
+    position = register_parameter("position", 0.02 * torch::randn({tokens, width}));
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+      const auto name = [layer](const char* part) { return part + std::to_string(layer); };
+      norms.push_back(register_module(name("norm_a"), torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}))));
+      norms.push_back(register_module(name("norm_b"), torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}))));
+      linears.push_back(register_module(name("qkv"), torch::nn::Linear(width, 3 * width)));
+      linears.push_back(register_module(name("out"), torch::nn::Linear(width, width)));
+      linears.push_back(register_module(name("up"), torch::nn::Linear(width, 4 * width)));
+      linears.push_back(register_module(name("down"), torch::nn::Linear(4 * width, width)));
+    }
+    head = register_module("head", torch::nn::Linear(width, kinds));
+    data = torch::randint(0, kinds, {batch, tokens});
+    target = torch::randint(0, kinds, {batch * tokens});
+    mask = torch::full({tokens, tokens}, -1e9).triu(1);
+  }
+  torch::Tensor loss() override {
+    auto x = embedding->forward(data) + position;
+    for (std::size_t layer = 0; layer < layers; ++layer) {
+      const auto parts = linears[4 * layer]->forward(norms[2 * layer]->forward(x)).chunk(3, -1);
+      std::vector<torch::Tensor> qkv;
+      for (const auto& part : parts) {
+        qkv.push_back(part.view({batch, tokens, heads, width / heads}).transpose(1, 2));
+      }
+      const double scale = 1.0 / std::sqrt(static_cast<double>(width / heads));
+      const auto weights = torch::softmax(torch::matmul(qkv[0], qkv[1].transpose(-2, -1)) * scale + mask, -1);
+      const auto mixed = torch::matmul(weights, qkv[2]).transpose(1, 2).reshape({batch, tokens, width});
+      x = x + linears[4 * layer + 1]->forward(mixed);
+      const auto up = torch::gelu(linears[4 * layer + 2]->forward(norms[2 * layer + 1]->forward(x)));
+      x = x + linears[4 * layer + 3]->forward(up);
+    }
+    return torch::nn::functional::cross_entropy(head->forward(x).view({batch * tokens, kinds}), target);
+  }
+  torch::nn::Embedding embedding{nullptr};
+  torch::Tensor position;
+  std::vector<torch::nn::LayerNorm> norms;
+  std::vector<torch::nn::Linear> linears;
+  torch::nn::Linear head{nullptr};
+  torch::Tensor data, target, mask;
+};
+
+struct Case {
+  std::string name{};
+  std::function<std::shared_ptr<Net>()> make{};
+  int steps = 0;  // of a turn
+  std::uint64_t batch = 1;
+};
+
+enum class Kind { zeroed, undefined, pooled, ours };
+
+// Equal weights and batches on every rank and for every contestant, so that all end at one loss.
+std::shared_ptr<Net> seeded(const Case& what) {
+  torch::manual_seed(1);
+  return what.make();
+}
+
+void pin(int rank) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  sched_getaffinity(0, sizeof allowed, &allowed);
+  std::vector<std::size_t> cores;
+  for (std::size_t core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &allowed)) cores.push_back(core);
+  }
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cores[static_cast<std::size_t>(rank) % cores.size()], &one);
+  sched_setaffinity(0, sizeof one, &one);
+}
+
+void zero(const std::vector<torch::Tensor>& parameters) {
+  for (const auto& parameter : parameters) {
+    if (parameter.grad().defined()) parameter.mutable_grad().zero_();
+  }
+}
+void drop(const std::vector<torch::Tensor>& parameters) {
+  for (const auto& parameter : parameters) parameter.mutable_grad().reset();
+}
+
+// One turn of a contestant: two workers at once, together or each for itself.
+void take_turn(ry::Worker& worker, const Case& what, Kind kind) {
+  pin(worker.rank());
+  std::optional<ry::Pool> pool;
+  if (kind == Kind::pooled) pool.emplace();
+  std::shared_ptr<Net> net;
+  if (kind == Kind::ours) {
+    net = ry::prepare_model(worker, [&what] { return seeded(what); });
+  } else {
+    // prepare_loader() gives a lone worker the number of threads that ours have.
+    static_cast<void>(ry::device(worker));
+    for (int rank = 0; rank < worker.world_size(); ++rank) {  // LibTorch has one generator per process
+      if (rank == worker.rank()) net = seeded(what);
+      worker.barrier();
+    }
+  }
+  const auto parameters = net->parameters();
+  using SGD = torch::optim::SGD;
+  const torch::optim::SGDOptions options(learning_rate);
+  std::optional<ry::PreparedOptimizer<SGD>> prepared;
+  if (kind == Kind::ours) prepared.emplace(ry::prepare_optimizer<SGD>(worker, net, options));
+  SGD plain(parameters, options);
+  double last_loss = 0;
+  const auto step = [&](bool is_last) {
+    if (kind == Kind::zeroed) zero(parameters);
+    if (kind == Kind::undefined || kind == Kind::pooled) drop(parameters);
+    if (prepared) {
+      prepared->zero_grad();
+      worker.samples(what.batch);
+    }
+    auto loss = net->loss();
+    loss.backward();
+    prepared ? prepared->step() : static_cast<void>(plain.step());
+    if (is_last) last_loss = loss.item<double>();
+  };
+  for (int i = 0; i < std::max(2, what.steps / 10); ++i) step(false);
+  worker.barrier();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < what.steps; ++i) step(i + 1 == what.steps);
+  double us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / what.steps;
+  worker.all_reduce(ry::buffer_of_value(us), ry::ReduceOp::max);
+  const auto times = ry::step_times(worker);
+  worker.report({{"us", us},
+                 {"loss", last_loss},
+                 {"wait", times.share_of_wait()},
+                 {"communication", times.share_of_communication()},
+                 {"optimizer", times.total() > 0 ? times.optimizer / times.total() : 0.0}});
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+template <class Scaling>
+ry::Metrics run(int num_workers, const std::function<void(ry::Worker&)>& body) {
+  ry::Trainer<ry::SharedMemory, Scaling> trainer{
+      [&body](ry::Worker& worker) { body(worker); }, {.num_workers = num_workers}, {.progress = ry::Progress::quiet}};
+  return trainer.fit().value_or_throw().metrics();
+}
+
+template <class Scaling>
+void measure(const Case& what, const std::string& scaling) {
+  const std::vector<std::pair<std::string, Kind>> kinds{
+      {"zeroed", Kind::zeroed}, {"undefined", Kind::undefined}, {"pooled", Kind::pooled}, {"ours", Kind::ours}};
+  std::map<std::string, std::vector<double>> us;
+  std::map<std::string, double> shares;
+  std::optional<double> loss;
+  for (int round = 0; round < num_rounds; ++round) {
+    for (const auto& [name, kind] : kinds) {
+      const auto metrics = run<Scaling>(2, [&what, kind = kind](ry::Worker& worker) { take_turn(worker, what, kind); });
+      us[name].push_back(metrics.at("us").number());
+      const double own = metrics.at("loss").number();
+      if (!loss) loss = own;
+      if (!(std::abs(own - *loss) <= 0.01 * std::abs(*loss) + 1e-3)) {
+        throw std::runtime_error{fmt::format("{} ends {} at a loss of {}, another at {}", name, what.name, own, *loss)};
+      }
+      if (kind != Kind::ours) continue;
+      for (const char* part : {"wait", "communication", "optimizer"}) shares[part] = metrics.at(part).number();
+    }
+  }
+  const double lone = std::min(median(us["zeroed"]), median(us["undefined"]));
+  const double best = std::min(lone, median(us["pooled"]));
+  const double ours = median(us["ours"]);
+  for (const auto& [name, kind] : kinds) {
+    fmt::print(stderr, "step.{}.{} {}: {:.4g} us\n", what.name, scaling, name, median(us[name]));
+  }
+  fmt::print(stderr, "step.{}.{} ours: waiting {:.3f}, communication {:.3f}, optimizer {:.3f} of it\n", what.name,
+             scaling, shares["wait"], shares["communication"], shares["optimizer"]);
+  fmt::print("step.{}.{}.ours_over_lone {:.3f} ratio\n", what.name, scaling, ours / median(us["zeroed"]));
+  fmt::print("step.{}.{}.ours_over_best_lone {:.3f} ratio\n", what.name, scaling, ours / best);
+  std::fflush(stdout);
+}
+
+// What this process has of its memory to itself, and its share of what it has in common with others. In MiB.
+double proportional_mib() {
+  std::ifstream file{"/proc/self/smaps_rollup"};
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("Pss:", 0) == 0) return std::stod(line.substr(4)) / 1024;
+  }
+  throw std::runtime_error{"/proc/self/smaps_rollup has no Pss"};
+}
+
+// The weights of a model and the state of Adam, on all workers together.
+double weights_and_state(int num_workers) {
+  const auto metrics = run<ry::Processes>(num_workers, [](ry::Worker& worker) {
+    worker.barrier();
+    const double before = proportional_mib();
+    auto net = ry::prepare_model(worker, [] { return torch::nn::Linear(4096, 4096); });
+    auto optimizer = ry::prepare_optimizer<torch::optim::Adam>(worker, net, torch::optim::AdamOptions(learning_rate));
+    worker.samples(1);
+    net->forward(torch::ones({1, 4096})).sum().backward();
+    optimizer.step();
+    optimizer.zero_grad();
+    if (ry::HostMemory* memory = worker.host_memory()) memory->heap()->trim();
+    worker.barrier();
+    double mib = proportional_mib() - before;
+    worker.barrier();
+    worker.all_reduce(ry::buffer_of_value(mib), ry::ReduceOp::sum);
+    worker.report({{"mib", mib}});
+  });
+  return metrics.at("mib").number();
+}
+
+}  // namespace
+
+int main() try {
+  const auto mlp = [](std::vector<std::int64_t> widths, std::int64_t batch) {
+    return [widths, batch] { return std::make_shared<Mlp>(widths, batch); };
+  };
+  const std::vector<Case> cases{{"mlp_26k", mlp({64, 128, 128, 10}, 32), 1000, 32},
+                                {"mlp_932k", mlp({784, 512, 512, 512, 10}, 64), 80, 64},
+                                {"mlp_19m", mlp({1024, 4096, 3072, 512, 10}, 64), 6, 64},
+                                {"cnn", [] { return std::make_shared<Cnn>(); }, 20, 8},
+                                {"gpt", [] { return std::make_shared<Gpt>(); }, 8, 4}};
+  for (const Case& what : cases) {
+    measure<ry::Threads>(what, "threads");
+    measure<ry::Processes>(what, "processes");
+  }
+  const double one = weights_and_state(1);
+  const double four = weights_and_state(4);
+  fmt::print(stderr, "memory.weights_and_state: 1 worker {:.1f} MiB, 4 workers {:.1f} MiB\n", one, four);
+  fmt::print("memory.weights_and_state.4workers_over_1 {:.3f} ratio\n", four / one);
+} catch (const std::exception& error) {
+  fmt::print(stderr, "{}\n", error.what());
+  return 1;
+}
