@@ -136,12 +136,12 @@ inline void seed_apart(Worker& worker) {
 /// The mean is weighted with worker.samples(), which a loader with drives_step sets: a rank with 10 of 30 samples
 /// counts 1/3. A parameter that a rank has not used counts there as a gradient of zero; one that no rank has used keeps
 /// its .grad as it was. Several backward passes add up, as on a single worker. Sparse gradients become dense.
-/// Not averaged: buffers during training, and what torch::autograd::grad() returns. So BatchNorm normalises over each
-/// worker's own part of a batch and keeps running statistics per worker.
-/// Convert, extend and replace parts of a model before the call, or call again with the model right afterwards.
-/// Cost: per backward pass one small exchange and one as large as the gradients.
-/// Throws: ConfigError on every rank if the ranks' models differ in names, shapes, types or frozen parameters, or are
-/// one object. Example: auto net = ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
+/// Not averaged: what torch::autograd::grad() returns, and buffers unless ModelOptions::buffers says so. torch's
+/// BatchNorm normalises over each worker's own part of a batch; see sync_batch_norm() for one over the whole. Convert,
+/// extend and replace parts of a model before the call, or call again with the model right afterwards. Cost: per
+/// backward pass one small exchange and one as large as the gradients. Throws: ConfigError on every rank if the ranks'
+/// models differ in names, shapes, types or frozen parameters, or are one object. Example: auto net =
+/// ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
 template <class Source>
 [[nodiscard]] auto prepare_model(Worker& worker, Source&& source, const ModelOptions& options = {}) {
   using Plain = std::decay_t<Source>;

@@ -157,6 +157,20 @@ TEST_CASE("SharedMemory: a rank in an exchange and one in a collective both get 
   });
 }
 
+TEST_CASE("SharedMemory: more addresses than there are are refused on all ranks") {
+  for (const std::size_t arena_bytes : {std::size_t{1} << 47U, std::size_t{1} << 46U}) {
+    const auto thrown = railyard_test::run_ranks_to_end(2, [&](const ry::World& world, ry::Store& store) {
+      static_cast<void>(
+          ry::SharedMemory::connect({.arena_bytes = arena_bytes}, world, store, ry::Deadline::after(60s)));
+    });
+    for (const auto& one : thrown) {
+      REQUIRE(one);
+      CHECK_THROWS_AS(std::rethrow_exception(one), ry::ConfigError);
+      CHECK_THROWS_WITH(std::rethrow_exception(one), Catch::ContainsSubstring("arena_bytes") || Catch::ContainsSubstring("addresses"));
+    }
+  }
+}
+
 TEST_CASE("SharedMemory: a hundred groups leave no descriptor, thread or mapping behind") {
   const auto turn = [] {
     railyard_test::run_ranks(3, [](const ry::World& world, ry::Store& store) {

@@ -164,10 +164,18 @@ struct SegmentLayout {
   return SegmentLayout::page_up(std::max(size, least));
 }
 
-/// Returns private memory that becomes real as it is touched. Throws: Error if there is no address space left.
+[[noreturn]] inline void refuse_addresses(const std::string& what, std::size_t size, int error) {
+  throw ConfigError{fmt::format(
+      "{}: there are no addresses left for {} MiB that become memory only as they are used: {}; see ulimit -v and "
+      "vm.overcommit_memory, ask for less by SharedMemory::Options::arena_bytes, or use Gloo with .transport = "
+      "GlooTransport::tcp",
+      what, size >> 20U, explain_errno(error))};
+}
+
+/// Returns private memory that becomes real as it is touched. Throws: ConfigError if there is no address space left.
 [[nodiscard]] inline std::shared_ptr<Mapping> map_private(std::size_t size, const std::string& what) {
   void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) throw_system(fmt::format("{}: reserving {} MiB of addresses", what, size >> 20U), errno);
+  if (base == MAP_FAILED) refuse_addresses(what, size, errno);
   return std::make_shared<Mapping>(base, size);
 }
 
@@ -187,11 +195,11 @@ struct SegmentLayout {
   return file;
 }
 
-/// Maps a rank's segment. Throws: Error if there is no address space left.
+/// Maps a rank's segment. Throws: ConfigError if there is no address space left.
 [[nodiscard]] inline std::shared_ptr<Mapping> map_shared(const Descriptor& file, std::size_t size,
                                                          const std::string& what) {
   void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
-  if (base == MAP_FAILED) throw_system(fmt::format("{}: mapping {} MiB of shared memory", what, size >> 20U), errno);
+  if (base == MAP_FAILED) refuse_addresses(what, size, errno);
   ::madvise(base, size, MADV_DONTDUMP);  // or a core dump of one rank would hold the memory of all
   return std::make_shared<Mapping>(base, size);
 }
