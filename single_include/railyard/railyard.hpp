@@ -3429,10 +3429,18 @@ struct SegmentLayout {
   return SegmentLayout::page_up(std::max(size, least));
 }
 
-/// Returns private memory that becomes real as it is touched. Throws: Error if there is no address space left.
+[[noreturn]] inline void refuse_addresses(const std::string& what, std::size_t size, int error) {
+  throw ConfigError{fmt::format(
+      "{}: there are no addresses left for {} MiB that become memory only as they are used: {}; see ulimit -v and "
+      "vm.overcommit_memory, ask for less by SharedMemory::Options::arena_bytes, or use Gloo with .transport = "
+      "GlooTransport::tcp",
+      what, size >> 20U, explain_errno(error))};
+}
+
+/// Returns private memory that becomes real as it is touched. Throws: ConfigError if there is no address space left.
 [[nodiscard]] inline std::shared_ptr<Mapping> map_private(std::size_t size, const std::string& what) {
   void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) throw_system(fmt::format("{}: reserving {} MiB of addresses", what, size >> 20U), errno);
+  if (base == MAP_FAILED) refuse_addresses(what, size, errno);
   return std::make_shared<Mapping>(base, size);
 }
 
@@ -3452,11 +3460,11 @@ struct SegmentLayout {
   return file;
 }
 
-/// Maps a rank's segment. Throws: Error if there is no address space left.
+/// Maps a rank's segment. Throws: ConfigError if there is no address space left.
 [[nodiscard]] inline std::shared_ptr<Mapping> map_shared(const Descriptor& file, std::size_t size,
                                                          const std::string& what) {
   void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
-  if (base == MAP_FAILED) throw_system(fmt::format("{}: mapping {} MiB of shared memory", what, size >> 20U), errno);
+  if (base == MAP_FAILED) refuse_addresses(what, size, errno);
   ::madvise(base, size, MADV_DONTDUMP);  // or a core dump of one rank would hold the memory of all
   return std::make_shared<Mapping>(base, size);
 }
@@ -13409,12 +13417,12 @@ inline void seed_apart(Worker& worker) {
 /// The mean is weighted with worker.samples(), which a loader with drives_step sets: a rank with 10 of 30 samples
 /// counts 1/3. A parameter that a rank has not used counts there as a gradient of zero; one that no rank has used keeps
 /// its .grad as it was. Several backward passes add up, as on a single worker. Sparse gradients become dense.
-/// Not averaged: buffers during training, and what torch::autograd::grad() returns. So BatchNorm normalises over each
-/// worker's own part of a batch and keeps running statistics per worker.
-/// Convert, extend and replace parts of a model before the call, or call again with the model right afterwards.
-/// Cost: per backward pass one small exchange and one as large as the gradients.
-/// Throws: ConfigError on every rank if the ranks' models differ in names, shapes, types or frozen parameters, or are
-/// one object. Example: auto net = ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
+/// Not averaged: what torch::autograd::grad() returns, and buffers unless ModelOptions::buffers says so. torch's
+/// BatchNorm normalises over each worker's own part of a batch; see sync_batch_norm() for one over the whole. Convert,
+/// extend and replace parts of a model before the call, or call again with the model right afterwards. Cost: per
+/// backward pass one small exchange and one as large as the gradients. Throws: ConfigError on every rank if the ranks'
+/// models differ in names, shapes, types or frozen parameters, or are one object. Example: auto net =
+/// ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
 template <class Source>
 [[nodiscard]] auto prepare_model(Worker& worker, Source&& source, const ModelOptions& options = {}) {
   using Plain = std::decay_t<Source>;
