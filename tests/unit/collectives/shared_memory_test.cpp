@@ -166,7 +166,8 @@ TEST_CASE("SharedMemory: more addresses than there are are refused on all ranks"
     for (const auto& one : thrown) {
       REQUIRE(one);
       CHECK_THROWS_AS(std::rethrow_exception(one), ry::ConfigError);
-      CHECK_THROWS_WITH(std::rethrow_exception(one), Catch::ContainsSubstring("arena_bytes") || Catch::ContainsSubstring("addresses"));
+      CHECK_THROWS_WITH(std::rethrow_exception(one),
+                        Catch::ContainsSubstring("arena_bytes") || Catch::ContainsSubstring("addresses"));
     }
   }
 }
