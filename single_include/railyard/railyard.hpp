@@ -2705,6 +2705,15 @@ class LocalHub {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// Returns where the part of count elements begins that a rank reduces for all, and its size: slices of whole cache
+/// lines, so that no two ranks write to one line of an aligned buffer.
+[[nodiscard]] inline std::pair<std::size_t, std::size_t> slice_of(std::size_t count, const World& world) noexcept {
+  const auto size = static_cast<std::size_t>(world.size);
+  const std::size_t slice = ((count + size - 1) / size + 63) / 64 * 64;
+  const std::size_t begin = std::min(count, static_cast<std::size_t>(world.rank) * slice);
+  return {begin, std::min(slice, count - begin)};
+}
+
 /// Is the type in which elements of type T are combined: float for the half types, so that a sum is rounded once; a
 /// byte for bool, because memory that a peer has sent may hold other values than 0 and 1.
 template <class T>
@@ -2934,7 +2943,7 @@ class Local {
     const auto signature = arguments().all_reduce(data, op);
     auto* mine = static_cast<std::byte*>(data.data);
     return run(signature, mine, mine, call, [&](const Seats& seats) {
-      const auto [begin, count] = slice_of(data.count);
+      const auto [begin, count] = detail::slice_of(data.count, world_);
       const std::size_t offset = begin * size_of(data.dtype);
       std::vector<const std::byte*> sources;
       for (const auto& seat : seats) sources.push_back(seat.in + offset);
@@ -3129,15 +3138,6 @@ class Local {
     if (count > 0) std::memcpy(to, from, count * size_of(dtype));
   }
 
-  // The part of count elements that this rank reduces for all: slices of whole cache lines, so that no two ranks write
-  // to one line of an aligned buffer.
-  [[nodiscard]] std::pair<std::size_t, std::size_t> slice_of(std::size_t count) const noexcept {
-    const auto size = to_index(world_.size);
-    const std::size_t slice = ((count + size - 1) / size + 63) / 64 * 64;
-    const std::size_t begin = std::min(count, rank_index() * slice);
-    return {begin, std::min(slice, count - begin)};
-  }
-
   World world_;
   detail::LocalHub* hub_;  // owned by all ranks together; the last one to leave deletes it
   std::mutex alone_mutex_;
@@ -3275,6 +3275,12 @@ inline void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal
 #endif
 }
 
+/// Returns the bytes of memory that the host has.
+[[nodiscard]] inline std::size_t physical_memory() noexcept {
+  return static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L)) *
+         static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
 [[nodiscard]] inline std::string host_name() {
   char name[256] = {};
   if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
@@ -3394,8 +3400,7 @@ struct SegmentLayout {
 /// Returns the bytes that this process and what it shares may still take: the memory of the host, or what the control
 /// group of a container has left. Source: /proc/meminfo, cgroup v2 memory.max and memory.current.
 [[nodiscard]] inline std::size_t available_memory() {
-  const auto pages = static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L));
-  std::size_t available = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::size_t available = physical_memory();
   std::string group = "/";
   std::ifstream groups{"/proc/self/cgroup"};
   for (std::string line; std::getline(groups, line);) {
@@ -3416,8 +3421,7 @@ struct SegmentLayout {
 /// Chooses the size of every rank's arena: address space, of which only what is used takes memory.
 [[nodiscard]] inline std::size_t choose_arena_size(std::size_t wanted, int world_size) {
   constexpr std::size_t least = std::size_t{64} << 20U;
-  const auto pages = static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L));
-  std::size_t size = wanted > 0 ? wanted : pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::size_t size = wanted > 0 ? wanted : physical_memory();
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
     // Every rank maps all arenas, and the rest of the program needs room as well.
@@ -4273,7 +4277,7 @@ class SharedMemory final : public HostMemory {
     if (is_staged) stage(data, 0);
     meeting_.enter(running);
     if (are_all_in_place()) {
-      reduce_for_all(places(), slice_of(data.count), data.dtype, op);
+      reduce_for_all(places(), detail::slice_of(data.count, world_), data.dtype, op);
       meeting_.take_step(running);
     } else {
       reduce_in_pieces(running, data, op, is_staged);
@@ -4566,14 +4570,6 @@ class SharedMemory final : public HostMemory {
     return found;
   }
 
-  // The part of count elements that this rank reduces for all: slices of whole cache lines, so that no two ranks write
-  // to one line of an aligned buffer.
-  [[nodiscard]] std::pair<std::size_t, std::size_t> slice_of(std::size_t count) const noexcept {
-    const std::size_t slice = ((count + ranks() - 1) / ranks() + 63) / 64 * 64;
-    const std::size_t begin = std::min(count, rank_index() * slice);
-    return {begin, std::min(slice, count - begin)};
-  }
-
   static void reduce_for_all(std::vector<std::byte*> data, std::pair<std::size_t, std::size_t> slice, Dtype dtype,
                              ReduceOp op) {
     for (std::byte*& one : data) one += slice.first * size_of(dtype);
@@ -4594,7 +4590,7 @@ class SharedMemory final : public HostMemory {
         const std::uint64_t place = shown[to_index(rank)];
         pieces.push_back(place == 0 ? group_.cell(rank).stages[turn % 2].data() : at(rank, place) + begin);
       }
-      reduce_for_all(pieces, slice_of(length / size_of(data.dtype)), data.dtype, op);
+      reduce_for_all(pieces, detail::slice_of(length / size_of(data.dtype), world_), data.dtype, op);
       if (is_staged) stage(data, turn + 1);
       meeting_.take_step(running);
       if (is_staged) std::memcpy(static_cast<std::byte*>(data.data) + begin, pieces[rank_index()], length);
@@ -11833,8 +11829,7 @@ class Pool {
 
  private:
   [[nodiscard]] static std::size_t size_of(const PoolOptions& options) {
-    if (options.reserve_bytes > 0) return options.reserve_bytes;
-    return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    return options.reserve_bytes > 0 ? options.reserve_bytes : detail::physical_memory();
   }
   [[nodiscard]] static const std::shared_ptr<detail::Heap>& checked(const std::shared_ptr<detail::Heap>& heap) {
     if (heap != nullptr) return heap;
@@ -12357,6 +12352,16 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
+// Whether every value is finite; of a sparse tensor those that it holds.
+[[nodiscard]] inline bool is_all_finite(const at::Tensor& tensor) {
+  if (tensor.is_sparse()) return is_all_finite(tensor._values());
+  if (tensor.is_cpu() && tensor.is_non_overlapping_and_dense() && tensor.scalar_type() == at::ScalarType::Float) {
+    const std::array<const float*, 1> source{tensor.data_ptr<float>()};
+    return sum(SumTask<float>{.sources = source, .count = static_cast<std::size_t>(tensor.numel())});
+  }
+  return at::isfinite(tensor).all().item<bool>();
+}
+
 // One small all-reduce says what the ranks have; then all gradients that somebody gives are copied into one flat tensor
 // per dtype and device, summed, and copied back.
 class FlatReduction {
@@ -12452,7 +12457,7 @@ class FlatReduction {
     flat.div_(samples);
     visit_parts(slots, flat,
                 [](const at::Tensor& part, const GradientSlot& slot) { as_real(slot.dense_gradient()).copy_(part); });
-    return at::isfinite(flat).all().item<bool>();
+    return is_all_finite(flat);
   }
 
   // Calls visit with each parameter's part of the flat tensor, in the parameter's shape.
@@ -12839,7 +12844,6 @@ class HostReduction {
 // Averages gradients over the global batch at the end of every backward pass. Torch room.
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/isfinite.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -12847,7 +12851,7 @@ class HostReduction {
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
-#include <unordered_set>
+#include <unordered_map>
 
 namespace railyard::inline v0_1 {
 
@@ -12876,25 +12880,21 @@ class GradientExchange {
 
   // Takes a model's parameter in. One that is known already, such as a tied one, is hooked anew if need be.
   static void add(const std::shared_ptr<GradientExchange>& self, const std::string& name, const at::Tensor& parameter) {
-    if (self->known_.insert(parameter.unsafeGetTensorImpl()).second) {
+    const auto [known, is_new] = self->known_.emplace(parameter.unsafeGetTensorImpl(), self->slots_.size());
+    if (is_new) {
       self->slots_.push_back({.name = name, .parameter = parameter});
       hook(self, self->slots_.size() - 1);
       return;
     }
-    for (std::size_t index = 0; index < self->slots_.size(); ++index) {
-      GradientSlot& slot = self->slots_[index];
-      if (!slot.parameter.is_same(parameter)) continue;
-      slot.has_begun = false;
-      if (has_lost_hook(slot)) hook(self, index);
-    }
+    GradientSlot& slot = self->slots_[known->second];
+    slot.has_begun = false;
+    if (has_lost_hook(slot)) hook(self, known->second);
   }
 
   // The slot of a parameter, nullptr if it is of no prepared model.
   [[nodiscard]] GradientSlot* find(const at::Tensor& parameter) {
-    if (!known_.contains(parameter.unsafeGetTensorImpl())) return nullptr;
-    const auto found = std::find_if(slots_.begin(), slots_.end(),
-                                    [&](const GradientSlot& slot) { return slot.parameter.is_same(parameter); });
-    return &*found;
+    const auto known = known_.find(parameter.unsafeGetTensorImpl());
+    return known == known_.end() ? nullptr : &slots_[known->second];
   }
 
   // Watches a model whose parameters have been added, for as long as it lives.
@@ -12910,9 +12910,6 @@ class GradientExchange {
 
   // Takes over what prepare_model() was told.
   void set_options(const ModelOptions& options) { options_ = options; }
-
-  // Steps that were left out because a gradient was not finite.
-  [[nodiscard]] std::uint64_t num_skipped() const noexcept { return num_skipped_; }
 
   // Forgets the micro-batches of a step that will not be completed.
   void abandon_step() {
@@ -13091,7 +13088,7 @@ class GradientExchange {
     }
     if (!window_.is_last) return;
     if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass();
-    const bool has_host = host_ && !options_.comm_hook && are_all_on_cpu();
+    const bool has_host = can_share_weights() && are_all_on_cpu();
     const PassHeader header{.samples = static_cast<double>(window_.samples),
                             .silent = worker_->step_samples() ? 0U : 1U,
                             .num_slots = static_cast<std::uint32_t>(slots_.size()),
@@ -13132,15 +13129,6 @@ class GradientExchange {
     clock_.count_step(has_host ? host_->take_bytes() : 0);
     clock_.enter(StepClock::Part::compute);
     if (!is_finite && options_.non_finite != NonFinite::allow) refuse_step(open);
-  }
-
-  [[nodiscard]] static bool is_all_finite(const at::Tensor& tensor) {
-    if (tensor.is_sparse()) return is_all_finite(tensor._values());
-    if (tensor.is_cpu() && tensor.is_non_overlapping_and_dense() && tensor.scalar_type() == at::ScalarType::Float) {
-      const std::array<const float*, 1> source{tensor.data_ptr<float>()};
-      return sum(SumTask<float>{.sources = source, .count = static_cast<std::size_t>(tensor.numel())});
-    }
-    return at::isfinite(tensor).all().item<bool>();
   }
 
   // A single worker's gradients are what they are, but for the weights of micro-batches.
@@ -13238,7 +13226,7 @@ class GradientExchange {
   bool has_weights_ = false;  // the accumulators have the hook that weights micro-batches
   std::uint64_t num_skipped_ = 0;
   std::vector<GradientSlot> slots_{};
-  std::unordered_set<const void*> known_{};  // the parameters of slots_, which keeps them alive
+  std::unordered_map<const void*, std::size_t> known_{};  // slots_ by parameter, which they keep alive
   std::vector<std::weak_ptr<const torch::nn::Module>> modules_{};
   std::vector<at::Tensor> buffers_{};
   std::weak_ptr<Pass> pass_{};
@@ -13290,8 +13278,7 @@ inline void bind_pool(Worker& worker) {
   if (HostMemory* memory = worker.host_memory()) {
     heap = memory->heap();
   } else {
-    const auto pages = static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES));
-    heap = make_private_heap(pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)), ~std::size_t{0});
+    heap = make_private_heap(physical_memory(), ~std::size_t{0});
   }
   if (heap != nullptr) pool.binding.emplace(std::move(heap));
 }

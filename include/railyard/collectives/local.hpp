@@ -58,7 +58,7 @@ class Local {
     const auto signature = arguments().all_reduce(data, op);
     auto* mine = static_cast<std::byte*>(data.data);
     return run(signature, mine, mine, call, [&](const Seats& seats) {
-      const auto [begin, count] = slice_of(data.count);
+      const auto [begin, count] = detail::slice_of(data.count, world_);
       const std::size_t offset = begin * size_of(data.dtype);
       std::vector<const std::byte*> sources;
       for (const auto& seat : seats) sources.push_back(seat.in + offset);
@@ -251,15 +251,6 @@ class Local {
 
   static void copy(void* to, const void* from, std::size_t count, Dtype dtype) noexcept {
     if (count > 0) std::memcpy(to, from, count * size_of(dtype));
-  }
-
-  // The part of count elements that this rank reduces for all: slices of whole cache lines, so that no two ranks write
-  // to one line of an aligned buffer.
-  [[nodiscard]] std::pair<std::size_t, std::size_t> slice_of(std::size_t count) const noexcept {
-    const auto size = to_index(world_.size);
-    const std::size_t slice = ((count + size - 1) / size + 63) / 64 * 64;
-    const std::size_t begin = std::min(count, rank_index() * slice);
-    return {begin, std::min(slice, count - begin)};
   }
 
   World world_;

@@ -65,7 +65,7 @@ class SharedMemory final : public HostMemory {
     if (is_staged) stage(data, 0);
     meeting_.enter(running);
     if (are_all_in_place()) {
-      reduce_for_all(places(), slice_of(data.count), data.dtype, op);
+      reduce_for_all(places(), detail::slice_of(data.count, world_), data.dtype, op);
       meeting_.take_step(running);
     } else {
       reduce_in_pieces(running, data, op, is_staged);
@@ -358,14 +358,6 @@ class SharedMemory final : public HostMemory {
     return found;
   }
 
-  // The part of count elements that this rank reduces for all: slices of whole cache lines, so that no two ranks write
-  // to one line of an aligned buffer.
-  [[nodiscard]] std::pair<std::size_t, std::size_t> slice_of(std::size_t count) const noexcept {
-    const std::size_t slice = ((count + ranks() - 1) / ranks() + 63) / 64 * 64;
-    const std::size_t begin = std::min(count, rank_index() * slice);
-    return {begin, std::min(slice, count - begin)};
-  }
-
   static void reduce_for_all(std::vector<std::byte*> data, std::pair<std::size_t, std::size_t> slice, Dtype dtype,
                              ReduceOp op) {
     for (std::byte*& one : data) one += slice.first * size_of(dtype);
@@ -386,7 +378,7 @@ class SharedMemory final : public HostMemory {
         const std::uint64_t place = shown[to_index(rank)];
         pieces.push_back(place == 0 ? group_.cell(rank).stages[turn % 2].data() : at(rank, place) + begin);
       }
-      reduce_for_all(pieces, slice_of(length / size_of(data.dtype)), data.dtype, op);
+      reduce_for_all(pieces, detail::slice_of(length / size_of(data.dtype), world_), data.dtype, op);
       if (is_staged) stage(data, turn + 1);
       meeting_.take_step(running);
       if (is_staged) std::memcpy(static_cast<std::byte*>(data.data) + begin, pieces[rank_index()], length);

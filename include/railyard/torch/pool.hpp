@@ -6,12 +6,11 @@
 #include "railyard/torch/detail/pool_allocator.hpp"
 
 #include "railyard/core/detail/heap.hpp"
+#include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 
 #include <cstddef>
 #include <memory>
-
-#include <unistd.h>
 
 namespace railyard::inline v0_1 {
 
@@ -42,8 +41,7 @@ class Pool {
 
  private:
   [[nodiscard]] static std::size_t size_of(const PoolOptions& options) {
-    if (options.reserve_bytes > 0) return options.reserve_bytes;
-    return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    return options.reserve_bytes > 0 ? options.reserve_bytes : detail::physical_memory();
   }
   [[nodiscard]] static const std::shared_ptr<detail::Heap>& checked(const std::shared_ptr<detail::Heap>& heap) {
     if (heap != nullptr) return heap;

@@ -4,6 +4,7 @@
 
 #include "railyard/core/dtype.hpp"
 #include "railyard/core/reduce_op.hpp"
+#include "railyard/core/world.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -12,9 +13,19 @@
 #include <cstring>
 #include <span>
 #include <type_traits>
+#include <utility>
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+/// Returns where the part of count elements begins that a rank reduces for all, and its size: slices of whole cache
+/// lines, so that no two ranks write to one line of an aligned buffer.
+[[nodiscard]] inline std::pair<std::size_t, std::size_t> slice_of(std::size_t count, const World& world) noexcept {
+  const auto size = static_cast<std::size_t>(world.size);
+  const std::size_t slice = ((count + size - 1) / size + 63) / 64 * 64;
+  const std::size_t begin = std::min(count, static_cast<std::size_t>(world.rank) * slice);
+  return {begin, std::min(slice, count - begin)};
+}
 
 /// Is the type in which elements of type T are combined: float for the half types, so that a sum is rounded once; a
 /// byte for bool, because memory that a peer has sent may hold other values than 0 and 1.

@@ -129,8 +129,7 @@ struct SegmentLayout {
 /// Returns the bytes that this process and what it shares may still take: the memory of the host, or what the control
 /// group of a container has left. Source: /proc/meminfo, cgroup v2 memory.max and memory.current.
 [[nodiscard]] inline std::size_t available_memory() {
-  const auto pages = static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L));
-  std::size_t available = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::size_t available = physical_memory();
   std::string group = "/";
   std::ifstream groups{"/proc/self/cgroup"};
   for (std::string line; std::getline(groups, line);) {
@@ -151,8 +150,7 @@ struct SegmentLayout {
 /// Chooses the size of every rank's arena: address space, of which only what is used takes memory.
 [[nodiscard]] inline std::size_t choose_arena_size(std::size_t wanted, int world_size) {
   constexpr std::size_t least = std::size_t{64} << 20U;
-  const auto pages = static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L));
-  std::size_t size = wanted > 0 ? wanted : pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::size_t size = wanted > 0 ? wanted : physical_memory();
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
     // Every rank maps all arenas, and the rest of the program needs room as well.

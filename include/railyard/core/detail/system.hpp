@@ -142,6 +142,12 @@ inline void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal
 #endif
 }
 
+/// Returns the bytes of memory that the host has.
+[[nodiscard]] inline std::size_t physical_memory() noexcept {
+  return static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L)) *
+         static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
 [[nodiscard]] inline std::string host_name() {
   char name[256] = {};
   if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";

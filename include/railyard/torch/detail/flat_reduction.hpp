@@ -6,12 +6,14 @@
 #include "railyard/torch/detail/gradient_slot.hpp"
 #include "railyard/torch/tensor.hpp"
 
+#include "railyard/collectives/detail/vector_reduce.hpp"
 #include "railyard/train/worker.hpp"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -20,6 +22,16 @@
 namespace railyard::inline v0_1 {
 
 namespace detail {
+
+// Whether every value is finite; of a sparse tensor those that it holds.
+[[nodiscard]] inline bool is_all_finite(const at::Tensor& tensor) {
+  if (tensor.is_sparse()) return is_all_finite(tensor._values());
+  if (tensor.is_cpu() && tensor.is_non_overlapping_and_dense() && tensor.scalar_type() == at::ScalarType::Float) {
+    const std::array<const float*, 1> source{tensor.data_ptr<float>()};
+    return sum(SumTask<float>{.sources = source, .count = static_cast<std::size_t>(tensor.numel())});
+  }
+  return at::isfinite(tensor).all().item<bool>();
+}
 
 // One small all-reduce says what the ranks have; then all gradients that somebody gives are copied into one flat tensor
 // per dtype and device, summed, and copied back.
@@ -116,7 +128,7 @@ class FlatReduction {
     flat.div_(samples);
     visit_parts(slots, flat,
                 [](const at::Tensor& part, const GradientSlot& slot) { as_real(slot.dense_gradient()).copy_(part); });
-    return at::isfinite(flat).all().item<bool>();
+    return is_all_finite(flat);
   }
 
   // Calls visit with each parameter's part of the flat tensor, in the parameter's shape.

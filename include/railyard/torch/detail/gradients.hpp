@@ -13,7 +13,6 @@
 #include "railyard/train/worker.hpp"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/isfinite.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -22,7 +21,6 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -32,7 +30,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -65,25 +63,21 @@ class GradientExchange {
 
   // Takes a model's parameter in. One that is known already, such as a tied one, is hooked anew if need be.
   static void add(const std::shared_ptr<GradientExchange>& self, const std::string& name, const at::Tensor& parameter) {
-    if (self->known_.insert(parameter.unsafeGetTensorImpl()).second) {
+    const auto [known, is_new] = self->known_.emplace(parameter.unsafeGetTensorImpl(), self->slots_.size());
+    if (is_new) {
       self->slots_.push_back({.name = name, .parameter = parameter});
       hook(self, self->slots_.size() - 1);
       return;
     }
-    for (std::size_t index = 0; index < self->slots_.size(); ++index) {
-      GradientSlot& slot = self->slots_[index];
-      if (!slot.parameter.is_same(parameter)) continue;
-      slot.has_begun = false;
-      if (has_lost_hook(slot)) hook(self, index);
-    }
+    GradientSlot& slot = self->slots_[known->second];
+    slot.has_begun = false;
+    if (has_lost_hook(slot)) hook(self, known->second);
   }
 
   // The slot of a parameter, nullptr if it is of no prepared model.
   [[nodiscard]] GradientSlot* find(const at::Tensor& parameter) {
-    if (!known_.contains(parameter.unsafeGetTensorImpl())) return nullptr;
-    const auto found = std::find_if(slots_.begin(), slots_.end(),
-                                    [&](const GradientSlot& slot) { return slot.parameter.is_same(parameter); });
-    return &*found;
+    const auto known = known_.find(parameter.unsafeGetTensorImpl());
+    return known == known_.end() ? nullptr : &slots_[known->second];
   }
 
   // Watches a model whose parameters have been added, for as long as it lives.
@@ -99,9 +93,6 @@ class GradientExchange {
 
   // Takes over what prepare_model() was told.
   void set_options(const ModelOptions& options) { options_ = options; }
-
-  // Steps that were left out because a gradient was not finite.
-  [[nodiscard]] std::uint64_t num_skipped() const noexcept { return num_skipped_; }
 
   // Forgets the micro-batches of a step that will not be completed.
   void abandon_step() {
@@ -280,7 +271,7 @@ class GradientExchange {
     }
     if (!window_.is_last) return;
     if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass();
-    const bool has_host = host_ && !options_.comm_hook && are_all_on_cpu();
+    const bool has_host = can_share_weights() && are_all_on_cpu();
     const PassHeader header{.samples = static_cast<double>(window_.samples),
                             .silent = worker_->step_samples() ? 0U : 1U,
                             .num_slots = static_cast<std::uint32_t>(slots_.size()),
@@ -321,15 +312,6 @@ class GradientExchange {
     clock_.count_step(has_host ? host_->take_bytes() : 0);
     clock_.enter(StepClock::Part::compute);
     if (!is_finite && options_.non_finite != NonFinite::allow) refuse_step(open);
-  }
-
-  [[nodiscard]] static bool is_all_finite(const at::Tensor& tensor) {
-    if (tensor.is_sparse()) return is_all_finite(tensor._values());
-    if (tensor.is_cpu() && tensor.is_non_overlapping_and_dense() && tensor.scalar_type() == at::ScalarType::Float) {
-      const std::array<const float*, 1> source{tensor.data_ptr<float>()};
-      return sum(SumTask<float>{.sources = source, .count = static_cast<std::size_t>(tensor.numel())});
-    }
-    return at::isfinite(tensor).all().item<bool>();
   }
 
   // A single worker's gradients are what they are, but for the weights of micro-batches.
@@ -427,7 +409,7 @@ class GradientExchange {
   bool has_weights_ = false;  // the accumulators have the hook that weights micro-batches
   std::uint64_t num_skipped_ = 0;
   std::vector<GradientSlot> slots_{};
-  std::unordered_set<const void*> known_{};  // the parameters of slots_, which keeps them alive
+  std::unordered_map<const void*, std::size_t> known_{};  // slots_ by parameter, which they keep alive
   std::vector<std::weak_ptr<const torch::nn::Module>> modules_{};
   std::vector<at::Tensor> buffers_{};
   std::weak_ptr<Pass> pass_{};

@@ -4,6 +4,7 @@
 
 #include "railyard/torch/detail/pool_allocator.hpp"
 
+#include "railyard/core/detail/system.hpp"
 #include "railyard/core/host_memory.hpp"
 #include "railyard/train/worker.hpp"
 
@@ -11,8 +12,6 @@
 #include <memory>
 #include <optional>
 #include <string_view>
-
-#include <unistd.h>
 
 namespace railyard::inline v0_1 {
 
@@ -32,8 +31,7 @@ inline void bind_pool(Worker& worker) {
   if (HostMemory* memory = worker.host_memory()) {
     heap = memory->heap();
   } else {
-    const auto pages = static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES));
-    heap = make_private_heap(pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)), ~std::size_t{0});
+    heap = make_private_heap(physical_memory(), ~std::size_t{0});
   }
   if (heap != nullptr) pool.binding.emplace(std::move(heap));
 }
