@@ -12310,6 +12310,32 @@ struct GradientSlot {
 // Slots that an exchange averages, with their numbers.
 using OpenSlots = std::vector<std::pair<std::size_t, GradientSlot*>>;
 
+// Cuts tensors, one after another, each beginning at a whole cache line, into one part per rank.
+class RankPart {
+ public:
+  // counts: elements of each tensor.
+  RankPart(const std::vector<std::int64_t>& counts, std::int64_t rank, std::int64_t size) {
+    std::int64_t num_lines = 0;
+    for (const std::int64_t count : counts) num_lines += lines_of(count);
+    first_ = num_lines * rank / size * line;
+    last_ = num_lines * (rank + 1) / size * line;
+  }
+
+  // Begin and end of this rank's part of the next tensor.
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> next(std::int64_t count) {
+    const std::int64_t at = std::exchange(at_, at_ + lines_of(count) * line);
+    return {std::clamp<std::int64_t>(first_ - at, 0, count), std::clamp<std::int64_t>(last_ - at, 0, count)};
+  }
+
+ private:
+  static constexpr std::int64_t line = 64;
+  [[nodiscard]] static std::int64_t lines_of(std::int64_t count) noexcept { return (count + line - 1) / line; }
+
+  std::int64_t first_ = 0;
+  std::int64_t last_ = 0;
+  std::int64_t at_ = 0;
+};
+
 [[nodiscard]] inline at::Tensor as_real(const at::Tensor& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
 }
@@ -12734,32 +12760,24 @@ class HostReduction {
 
   // All open gradients one after another, each beginning at a whole cache line, are cut into one part per rank.
   [[nodiscard]] bool add_own_part(const OpenSlots& open, const PassSummary& summary, bool is_weighted) {
-    constexpr std::int64_t line = 64;
-    const auto padded = [](std::int64_t count) { return (count + line - 1) / line; };
-    std::int64_t num_lines = 0;
+    std::vector<std::int64_t> counts;
     for (const auto& one : open) {
-      if (one.second->piece.expired()) num_lines += padded(one.second->real_count());
+      if (one.second->piece.expired()) counts.push_back(one.second->real_count());
     }
-    const std::int64_t size = worker_->world_size();
-    const std::int64_t first = num_lines * worker_->rank() / size * line;
-    const std::int64_t last = num_lines * (worker_->rank() + 1) / size * line;
-    std::int64_t at = 0;
+    RankPart part{counts, worker_->rank(), worker_->world_size()};
     bool is_finite = true;
     for (const auto& [index, slot] : open) {
       if (const auto piece = slot->piece.lock()) {
         if (!piece->is_empty()) is_finite &= add_piece(index, *slot, *piece, summary, is_weighted);
         continue;
       }
-      const std::int64_t count = slot->real_count();
-      const std::int64_t begin = std::clamp<std::int64_t>(first - at, 0, count);
-      const std::int64_t end = std::clamp<std::int64_t>(last - at, 0, count);
+      const auto [begin, end] = part.next(slot->real_count());
       if (begin < end) {
         const bool is_double = slot->sum_type() == at::ScalarType::Double;
         const Range range{static_cast<std::size_t>(begin), static_cast<std::size_t>(end)};
         is_finite &= is_double ? add<double>(index, range, summary, is_weighted)
                                : add<float>(index, range, summary, is_weighted);
       }
-      at += padded(count) * line;
     }
     return is_finite;
   }
@@ -13453,6 +13471,8 @@ template <class Source>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <tuple>
+
 namespace railyard::inline v0_1 {
 
 namespace detail {
@@ -13629,27 +13649,19 @@ class SharedWeights {
     return num_users;
   }
 
-  // All parameters one after another, each beginning at a whole cache line, are cut into one part per rank.
   void cut() {
-    constexpr std::int64_t line = 64;
-    const auto padded = [](std::int64_t count) { return (count + line - 1) / line; };
-    std::int64_t num_lines = 0;
-    for (const at::Tensor& parameter : parameters_) num_lines += padded(parameter.numel());
-    const std::int64_t first = num_lines * worker_->rank() / worker_->world_size() * line;
-    const std::int64_t last = num_lines * (worker_->rank() + 1) / worker_->world_size() * line;
-    std::int64_t at = 0;
+    std::vector<std::int64_t> counts;
+    for (const at::Tensor& parameter : parameters_) counts.push_back(parameter.numel());
+    RankPart part{counts, worker_->rank(), worker_->world_size()};
     for (const at::Tensor& parameter : parameters_) {
-      const std::int64_t count = parameter.numel();
       auto piece = std::make_shared<GradientPiece>();
-      piece->begin = std::clamp<std::int64_t>(first - at, 0, count);
-      piece->end = std::clamp<std::int64_t>(last - at, 0, count);
+      std::tie(piece->begin, piece->end) = part.next(parameter.numel());
       if (!piece->is_empty()) {
         piece->weights =
             parameter.detach().as_strided({piece->end - piece->begin}, {1}, parameter.storage_offset() + piece->begin);
       }
       gradient_exchange_of(*worker_)->find(parameter)->piece = piece;
       pieces_.push_back(std::move(piece));
-      at += padded(count) * line;
     }
   }
 
@@ -13657,8 +13669,7 @@ class SharedWeights {
   HostMemory* memory_;
   std::vector<at::Tensor> parameters_;
   std::vector<const void*> addresses_{};
-  std::atomic<std::uint32_t>* num_users_ =
-      nullptr;  // in rank 0's memory; none among threads, which own weights together
+  std::atomic<std::uint32_t>* num_users_ = nullptr;  // in rank 0's memory; among threads, which own weights, none
   std::vector<std::shared_ptr<GradientPiece>> pieces_{};
 };
 

@@ -73,6 +73,32 @@ struct GradientSlot {
 // Slots that an exchange averages, with their numbers.
 using OpenSlots = std::vector<std::pair<std::size_t, GradientSlot*>>;
 
+// Cuts tensors, one after another, each beginning at a whole cache line, into one part per rank.
+class RankPart {
+ public:
+  // counts: elements of each tensor.
+  RankPart(const std::vector<std::int64_t>& counts, std::int64_t rank, std::int64_t size) {
+    std::int64_t num_lines = 0;
+    for (const std::int64_t count : counts) num_lines += lines_of(count);
+    first_ = num_lines * rank / size * line;
+    last_ = num_lines * (rank + 1) / size * line;
+  }
+
+  // Begin and end of this rank's part of the next tensor.
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> next(std::int64_t count) {
+    const std::int64_t at = std::exchange(at_, at_ + lines_of(count) * line);
+    return {std::clamp<std::int64_t>(first_ - at, 0, count), std::clamp<std::int64_t>(last_ - at, 0, count)};
+  }
+
+ private:
+  static constexpr std::int64_t line = 64;
+  [[nodiscard]] static std::int64_t lines_of(std::int64_t count) noexcept { return (count + line - 1) / line; }
+
+  std::int64_t first_ = 0;
+  std::int64_t last_ = 0;
+  std::int64_t at_ = 0;
+};
+
 [[nodiscard]] inline at::Tensor as_real(const at::Tensor& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
 }

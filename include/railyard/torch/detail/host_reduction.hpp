@@ -192,32 +192,24 @@ class HostReduction {
 
   // All open gradients one after another, each beginning at a whole cache line, are cut into one part per rank.
   [[nodiscard]] bool add_own_part(const OpenSlots& open, const PassSummary& summary, bool is_weighted) {
-    constexpr std::int64_t line = 64;
-    const auto padded = [](std::int64_t count) { return (count + line - 1) / line; };
-    std::int64_t num_lines = 0;
+    std::vector<std::int64_t> counts;
     for (const auto& one : open) {
-      if (one.second->piece.expired()) num_lines += padded(one.second->real_count());
+      if (one.second->piece.expired()) counts.push_back(one.second->real_count());
     }
-    const std::int64_t size = worker_->world_size();
-    const std::int64_t first = num_lines * worker_->rank() / size * line;
-    const std::int64_t last = num_lines * (worker_->rank() + 1) / size * line;
-    std::int64_t at = 0;
+    RankPart part{counts, worker_->rank(), worker_->world_size()};
     bool is_finite = true;
     for (const auto& [index, slot] : open) {
       if (const auto piece = slot->piece.lock()) {
         if (!piece->is_empty()) is_finite &= add_piece(index, *slot, *piece, summary, is_weighted);
         continue;
       }
-      const std::int64_t count = slot->real_count();
-      const std::int64_t begin = std::clamp<std::int64_t>(first - at, 0, count);
-      const std::int64_t end = std::clamp<std::int64_t>(last - at, 0, count);
+      const auto [begin, end] = part.next(slot->real_count());
       if (begin < end) {
         const bool is_double = slot->sum_type() == at::ScalarType::Double;
         const Range range{static_cast<std::size_t>(begin), static_cast<std::size_t>(end)};
         is_finite &= is_double ? add<double>(index, range, summary, is_weighted)
                                : add<float>(index, range, summary, is_weighted);
       }
-      at += padded(count) * line;
     }
     return is_finite;
   }

@@ -26,6 +26,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -207,27 +208,19 @@ class SharedWeights {
     return num_users;
   }
 
-  // All parameters one after another, each beginning at a whole cache line, are cut into one part per rank.
   void cut() {
-    constexpr std::int64_t line = 64;
-    const auto padded = [](std::int64_t count) { return (count + line - 1) / line; };
-    std::int64_t num_lines = 0;
-    for (const at::Tensor& parameter : parameters_) num_lines += padded(parameter.numel());
-    const std::int64_t first = num_lines * worker_->rank() / worker_->world_size() * line;
-    const std::int64_t last = num_lines * (worker_->rank() + 1) / worker_->world_size() * line;
-    std::int64_t at = 0;
+    std::vector<std::int64_t> counts;
+    for (const at::Tensor& parameter : parameters_) counts.push_back(parameter.numel());
+    RankPart part{counts, worker_->rank(), worker_->world_size()};
     for (const at::Tensor& parameter : parameters_) {
-      const std::int64_t count = parameter.numel();
       auto piece = std::make_shared<GradientPiece>();
-      piece->begin = std::clamp<std::int64_t>(first - at, 0, count);
-      piece->end = std::clamp<std::int64_t>(last - at, 0, count);
+      std::tie(piece->begin, piece->end) = part.next(parameter.numel());
       if (!piece->is_empty()) {
         piece->weights =
             parameter.detach().as_strided({piece->end - piece->begin}, {1}, parameter.storage_offset() + piece->begin);
       }
       gradient_exchange_of(*worker_)->find(parameter)->piece = piece;
       pieces_.push_back(std::move(piece));
-      at += padded(count) * line;
     }
   }
 
@@ -235,8 +228,7 @@ class SharedWeights {
   HostMemory* memory_;
   std::vector<at::Tensor> parameters_;
   std::vector<const void*> addresses_{};
-  std::atomic<std::uint32_t>* num_users_ =
-      nullptr;  // in rank 0's memory; none among threads, which own weights together
+  std::atomic<std::uint32_t>* num_users_ = nullptr;  // in rank 0's memory; among threads, which own weights, none
   std::vector<std::shared_ptr<GradientPiece>> pieces_{};
 };
 
