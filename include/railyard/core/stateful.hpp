@@ -26,8 +26,8 @@ struct StateTensor {
   Dtype dtype = Dtype::f32;
   /// Of the whole tensor; empty for a single number.
   std::vector<std::int64_t> shape{};
-  /// Copies the elements [begin, end) of the whole, counted row by row, to where `to` points. Called at most once for
-  /// any element, and while whatever the state was taken from is still as it was.
+  /// Copies the elements [begin, end) of the whole, counted row by row, to where `to` points. To be called only while
+  /// what the state was taken from is as it was.
   std::function<void(std::int64_t begin, std::int64_t end, std::byte* to)> read{};
   /// The other ranks hold the rest: this one has the elements [begin, end) alone. Otherwise all ranks have all of it.
   bool is_piece = false;
