@@ -31,6 +31,7 @@ namespace railyard::inline v0_1 {
 /// The times are of the monotonic clock, in nanoseconds.
 struct WorkerPage {
   std::atomic<std::uint64_t> samples{0};          ///< samples this rank has been given, in all
+  std::atomic<std::uint64_t> steps{0};            ///< steps that have ended, those of earlier attempts included
   std::atomic<std::int64_t> epoch{-1};            ///< the epoch it is in, -1 before the first
   std::atomic<std::uint64_t> epoch_size{0};       ///< samples of one epoch, all ranks together; 0 if unknown
   std::atomic<std::uint64_t> epoch_done{0};       ///< samples of this epoch given to all ranks together so far

@@ -98,15 +98,31 @@ class Worker {
   /// completes_step: false where the step goes on with another micro-batch; then gradients accumulate, and are averaged
   /// over the samples of all micro-batches in the backward pass of the last one.
   void samples(std::uint64_t count, bool completes_step = true) {
+    if (completes_step_) end_step();
     if (on_samples_) on_samples_(count, completes_step);
     step_samples_ = count;
+    has_step_ = true;
+    completes_step_ = completes_step;
     link_->page().samples.fetch_add(count, std::memory_order_relaxed);
   }
   /// Says that the micro-batches since the last completed step will not be completed: the next samples() begins a step
   /// of its own. Loaders with drives_step call it at the begin of an epoch.
   void abandon_step() {
+    has_step_ = false;
     if (on_abandoned_step_) on_abandoned_step_();
   }
+  /// Says that nothing more belongs to the step under way, if there is one: its optimizer has stepped, and so have
+  /// schedulers and whatever else the loop does. Each samples() after the last micro-batch of a step says so too;
+  /// loaders with drives_step do before they go on to the next batch, and after the last one.
+  void end_step() {
+    if (!std::exchange(has_step_, false)) return;
+    link_->page().steps.fetch_add(1, std::memory_order_relaxed);
+    if (on_step_end_) on_step_end_();
+  }
+  /// Steps that this rank has ended, in all attempts of the run together.
+  [[nodiscard]] std::uint64_t steps() const noexcept { return link_->page().steps.load(std::memory_order_relaxed); }
+  /// Sets what is called whenever a step has ended.
+  void on_step_end(std::function<void()> function) { on_step_end_ = std::move(function); }
   /// What samples() was last told; nothing if it never was.
   [[nodiscard]] std::optional<std::uint64_t> step_samples() const noexcept { return step_samples_; }
   /// Sets what each samples() calls first, for a room above this one that must see every step begin.
@@ -213,6 +229,9 @@ class Worker {
   std::optional<std::uint64_t> step_samples_{};
   std::function<void(std::uint64_t, bool)> on_samples_{};
   std::function<void()> on_abandoned_step_{};
+  std::function<void()> on_step_end_{};
+  bool has_step_ = false;        // one has begun and not ended
+  bool completes_step_ = false;  // its last micro-batch has begun
   bool stop_requested_ = false;
   bool stop_agreed_ = false;
   std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
