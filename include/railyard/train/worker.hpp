@@ -108,7 +108,7 @@ class Worker {
   /// Says that the micro-batches since the last completed step will not be completed: the next samples() begins a step
   /// of its own. Loaders with drives_step call it at the begin of an epoch.
   void abandon_step() {
-    has_step_ = false;
+    if (!completes_step_) has_step_ = false;
     if (on_abandoned_step_) on_abandoned_step_();
   }
   /// Says that nothing more belongs to the step under way, if there is one: its optimizer has stepped, and so have
