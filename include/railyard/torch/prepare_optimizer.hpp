@@ -10,6 +10,7 @@
 #include "railyard/core/error.hpp"
 #include "railyard/train/worker.hpp"
 
+#include <ATen/OpMathType.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/optim/adagrad.h>
@@ -142,7 +143,8 @@ class PreparedOptimizer {
     const at::NoGradGuard no_grad;
     double square = 0;
     const auto add = [&square](const at::Tensor& gradient) {
-      const double norm = gradient.norm().template item<double>();
+      // In the type of a half tensor the norm itself would overflow.
+      const double norm = gradient.norm(2, at::toOpMathType(gradient.scalar_type())).template item<double>();
       square += norm * norm;
     };
     for_each_piece([&](at::Tensor& piece) { add(piece.grad()); });

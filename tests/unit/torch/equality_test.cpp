@@ -18,6 +18,8 @@
 
 namespace ry = railyard;
 
+namespace equality {  // suites are compiled as one source as well
+
 namespace {
 
 namespace optim = torch::optim;
@@ -252,3 +254,5 @@ TEST_CASE("FAULTS D31: two runs of processes have the same bits, with dropout an
     for (int run = 0; run < 3; ++run) CHECK(trained_bits(is_prepared) == first);
   }
 }
+
+}  // namespace equality
