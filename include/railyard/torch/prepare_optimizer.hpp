@@ -3,67 +3,30 @@
 #pragma once
 
 #include "railyard/torch/detail/gradients.hpp"
+#include "railyard/torch/detail/optimizer_fields.hpp"
+#include "railyard/torch/detail/optimizer_state.hpp"
 #include "railyard/torch/detail/shared_weights.hpp"
 #include "railyard/torch/prepare_model.hpp"
 #include "railyard/torch/tensor.hpp"
 
 #include "railyard/core/error.hpp"
+#include "railyard/core/stateful.hpp"
 #include "railyard/train/worker.hpp"
 
 #include <ATen/OpMathType.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
 
 #include <cmath>
 #include <cstddef>
 #include <memory>
-#include <optional>
-#include <type_traits>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// The options of an optimizer that updates each element by itself, so that pieces of a tensor can be updated apart.
-template <class X>
-struct OptionsOf {};
-template <>
-struct OptionsOf<torch::optim::SGD> {
-  using type = torch::optim::SGDOptions;
-};
-template <>
-struct OptionsOf<torch::optim::Adam> {
-  using type = torch::optim::AdamOptions;
-};
-template <>
-struct OptionsOf<torch::optim::AdamW> {
-  using type = torch::optim::AdamWOptions;
-};
-template <>
-struct OptionsOf<torch::optim::Adagrad> {
-  using type = torch::optim::AdagradOptions;
-};
-template <>
-struct OptionsOf<torch::optim::RMSprop> {
-  using type = torch::optim::RMSpropOptions;
-};
-template <class X>
-concept ElementwiseOptimizer = requires {
-  typename OptionsOf<X>::type;
-};
-
-}  // namespace detail
 
 /// Is an optimizer of LibTorch over the weights of prepared models. Where the ranks share memory the weights exist once
 /// for all of them, and each rank keeps the state of its own piece and updates that alone ("ZeRO-1"): after backward()
@@ -76,21 +39,12 @@ template <detail::ElementwiseOptimizer X>
 class PreparedOptimizer {
  public:
   PreparedOptimizer(Worker& worker, const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                    const typename detail::OptionsOf<X>::type& defaults)
-      : worker_(&worker) {
+                    const typename detail::OptimizerFields<X>::Options& defaults)
+      : worker_(&worker), parameters_(detail::parameters_of(groups)) {
     std::vector<at::Tensor> shared;
-    std::unordered_set<const void*> seen;
-    std::vector<std::vector<at::Tensor>> unique;  // by group
-    for (const auto& group : groups) {
-      unique.emplace_back();
-      for (const at::Tensor& parameter : group.params()) {
-        // C++ modules list a tied parameter twice, and it would be moved twice.
-        if (seen.insert(parameter.unsafeGetTensorImpl()).second) unique.back().push_back(parameter);
-      }
-    }
     const bool can_share = detail::gradient_exchange_of(worker)->can_share_weights();
-    for (const auto& group : unique) {
-      for (const at::Tensor& parameter : group) {
+    for (const auto& group : parameters_) {
+      for (const auto& [parameter, piece] : group) {
         check(parameter);
         const bool is_shared = can_share && parameter.requires_grad() && detail::SharedWeights::shareable(parameter);
         (is_shared ? shared : whole_).push_back(parameter);
@@ -99,7 +53,7 @@ class PreparedOptimizer {
     if (!shared.empty()) shared_ = std::make_unique<detail::SharedWeights>(worker, std::move(shared));
     std::vector<torch::optim::OptimizerParamGroup> own;
     for (std::size_t index = 0; index < groups.size(); ++index) {
-      auto tensors = own_tensors(unique[index]);
+      auto tensors = own_tensors(parameters_[index]);
       own.push_back(groups[index].has_options()
                         ? torch::optim::OptimizerParamGroup(std::move(tensors), groups[index].options().clone())
                         : torch::optim::OptimizerParamGroup(std::move(tensors)));
@@ -144,7 +98,8 @@ class PreparedOptimizer {
     double square = 0;
     const auto add = [&square](const at::Tensor& gradient) {
       // In the type of a half tensor the norm itself would overflow.
-      const double norm = gradient.norm(2, at::toOpMathType(gradient.scalar_type())).template item<double>();
+      const at::Tensor numbers = detail::as_real(gradient);
+      const double norm = numbers.norm(2, at::toOpMathType(numbers.scalar_type())).template item<double>();
       square += norm * norm;
     };
     for_each_piece([&](at::Tensor& piece) { add(piece.grad()); });
@@ -187,6 +142,13 @@ class PreparedOptimizer {
   [[nodiscard]] std::vector<torch::optim::OptimizerParamGroup>& param_groups() noexcept {
     return inner_->param_groups();
   }
+  /// Returns what the ranks remember of the parameters, each of its pieces, and the options of each group as they are
+  /// now. An optimizer on any number of ranks, or one of LibTorch alone, can go on from it.
+  [[nodiscard]] State state() const { return detail::OptimizerState<X>::take(*inner_, parameters_); }
+  /// Takes this rank's pieces out of a saved state. Throws: ConfigError that names what differs if the optimizer has
+  /// other parameters or is another one; nothing is changed then.
+  void load_state(const State& state) { detail::OptimizerState<X>::put(*inner_, parameters_, state); }
+
   /// Whether the ranks share the weights, and each updates its piece.
   [[nodiscard]] bool is_sharded() const noexcept { return shared_ != nullptr; }
 
@@ -206,15 +168,12 @@ class PreparedOptimizer {
                     worker_->rank(), worker_->world_size(), slot->name)};
   }
 
-  [[nodiscard]] std::vector<at::Tensor> own_tensors(const std::vector<at::Tensor>& parameters) const {
+  // Finds the pieces of a group's parameters, and returns what this rank updates of them.
+  [[nodiscard]] std::vector<at::Tensor> own_tensors(std::vector<detail::OptimizedTensor>& parameters) const {
     std::vector<at::Tensor> tensors;
-    for (const at::Tensor& parameter : parameters) {
-      const auto piece = detail::gradient_exchange_of(*worker_)->find(parameter)->piece.lock();
-      if (!piece) {
-        tensors.push_back(parameter);
-      } else if (!piece->is_empty()) {
-        tensors.push_back(piece->weights);
-      }
+    for (detail::OptimizedTensor& parameter : parameters) {
+      parameter.piece = detail::gradient_exchange_of(*worker_)->find(parameter.whole)->piece.lock();
+      if (parameter.own().defined()) tensors.push_back(parameter.own());
     }
     return tensors;
   }
@@ -234,6 +193,7 @@ class PreparedOptimizer {
   }
 
   Worker* worker_;
+  detail::OptimizedGroups parameters_;
   std::vector<at::Tensor> whole_{};  // parameters that every rank updates by itself
   std::unique_ptr<detail::SharedWeights> shared_{};
   std::unique_ptr<X> inner_{};
