@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/collectives/detail/arguments.hpp"
+#include "railyard/collectives/detail/host_lane.hpp"
 #include "railyard/collectives/detail/meeting.hpp"
 #include "railyard/collectives/detail/shared_group.hpp"
 #include "railyard/collectives/detail/vector_reduce.hpp"
@@ -28,7 +29,7 @@ namespace railyard::inline v0_1 {
 /// together, each its own slice, where they lie, if all ranks see them there: any memory among threads, memory of
 /// heap() among processes. What lies elsewhere is shown in pieces, at half the speed. Reductions add in the order of
 /// ranks, so that results depend on nothing but the ranks' values.
-class SharedMemory final : public HostMemory {
+class SharedMemory {
  public:
   static constexpr std::string_view name = "SharedMemory";
   static constexpr Reach reach = Reach::host;
@@ -201,53 +202,18 @@ class SharedMemory final : public HostMemory {
   }
 
   /// Ends the waits of this rank, and tells the others. From any thread.
-  void abort(std::string_view reason) noexcept {
-    try {
-      meeting_.abort(reason);
-    } catch (...) {  // out of memory: nothing can be told to anybody
-    }
-  }
+  void abort(std::string_view reason) noexcept { lane_.abort(reason); }
 
   /// Gives out memory that all ranks see. Its blocks may outlive this object. Of what is free it keeps at most half of
   /// the memory that the host or the container had left, divided by the ranks.
-  [[nodiscard]] const std::shared_ptr<detail::Heap>& heap() const noexcept override { return heap_; }
+  [[nodiscard]] const std::shared_ptr<detail::Heap>& heap() const noexcept { return heap_; }
 
-  [[nodiscard]] HostMemory* host_memory() noexcept { return this; }
-
-  void begin(std::span<const std::byte> record, int num_steps, const Deadline& deadline) override {
-    meeting_.throw_if_lost(exchange_signature);
-    exchange_deadline_ = deadline;
-    exchange_.first_shared = group_.is_one_process ? meeting_.step() + 1 : 0;
-    exchange_.last_shared = group_.is_one_process ? meeting_.step() + static_cast<std::uint64_t>(num_steps) : 0;
-    show_record(record);
-    meeting_.enter(exchange_);
-  }
-  void add_step() noexcept override {
-    if (group_.is_one_process) ++exchange_.last_shared;
-  }
-  void step(std::span<const std::byte> record) override {
-    show_record(record);
-    meeting_.take_step(exchange_);
-  }
-  [[nodiscard]] std::span<const std::byte> record_of(int rank) const override {
-    const detail::Post& post = meeting_.post_of(rank);
-    return {post.payload.data(), static_cast<std::size_t>(post.place)};
-  }
-
-  [[nodiscard]] std::uint64_t place_of(const void* memory) const noexcept override {
-    if (group_.is_one_process) return reinterpret_cast<std::uintptr_t>(memory);
-    if (!heap_->contains(memory)) return 0;
-    return static_cast<std::uint64_t>(static_cast<const std::byte*>(memory) - group_.base(world_.rank));
-  }
-  [[nodiscard]] std::byte* at(int rank, std::uint64_t place) const noexcept override {
-    return group_.is_one_process ? reinterpret_cast<std::byte*>(place) : group_.base(rank) + place;
-  }
+  [[nodiscard]] HostMemory* host_memory() noexcept { return &lane_; }
 
  private:
   using Running = detail::Meeting::Running;
   using Sources = std::vector<const std::byte*>;
   static constexpr std::uint64_t nothing = 1;  // a place that nobody looks at
-  static constexpr detail::Signature exchange_signature{.operation = detail::Operation::exchange};
 
   // What the ranks give in an operation in which all take: num_parts parts of count elements, of each rank that gives.
   struct Source {
@@ -280,10 +246,13 @@ class SharedMemory final : public HostMemory {
   SharedMemory(const World& world, detail::SharedGroup group)
       : world_(world),
         group_(std::move(group)),
-        meeting_(world, cells(), std::move(group_.pidfds), group_.has_cores_for_all),
+        meeting_(world, cells(), group_.pidfds, group_.has_cores_for_all, 0),
+        side_meeting_(world, cells(), group_.pidfds, false, 1),
         heap_(std::make_shared<detail::Heap>(group_.arena(world.rank), group_.layout.arena_size,
                                              group_.mappings[to_index(world.rank)], !group_.is_one_process,
-                                             group_.available / 2 / to_index(world.size))) {}
+                                             group_.available / 2 / to_index(world.size))),
+        side_(group_, side_meeting_, heap_, world.rank, nullptr),
+        lane_(group_, meeting_, heap_, world.rank, &side_) {}
 
   [[nodiscard]] static constexpr std::size_t to_index(int rank) noexcept { return static_cast<std::size_t>(rank); }
   [[nodiscard]] std::size_t rank_index() const noexcept { return to_index(world_.rank); }
@@ -312,12 +281,6 @@ class SharedMemory final : public HostMemory {
     return found;
   }
 
-  void show_record(std::span<const std::byte> record) {
-    detail::Post& post = meeting_.next_post();
-    post.place = record.size();
-    if (!record.empty()) std::memcpy(post.payload.data(), record.data(), record.size());
-  }
-
   // An operation in which threads read, or also write, each other's memory between its first step and its second.
   [[nodiscard]] Running shared(const detail::Signature& signature, const Call& call) const noexcept {
     Running running{.signature = signature, .deadline = call.deadline};
@@ -339,6 +302,9 @@ class SharedMemory final : public HostMemory {
     }
     return true;
   }
+
+  [[nodiscard]] std::uint64_t place_of(const void* memory) const noexcept { return lane_.place_of(memory); }
+  [[nodiscard]] std::byte* at(int rank, std::uint64_t place) const noexcept { return lane_.at(rank, place); }
 
   [[nodiscard]] std::byte* stage_at(std::size_t turn) const noexcept { return meeting_.own().stages[turn % 2].data(); }
 
@@ -441,9 +407,10 @@ class SharedMemory final : public HostMemory {
   World world_;
   detail::SharedGroup group_;
   detail::Meeting meeting_;
+  detail::Meeting side_meeting_;  // beside the operations
   std::shared_ptr<detail::Heap> heap_;
-  Deadline exchange_deadline_ = Deadline::never();  // of the exchange that begin() has begun
-  Running exchange_{.signature = exchange_signature, .deadline = exchange_deadline_};
+  detail::HostLane side_;
+  detail::HostLane lane_;
 };
 static_assert(Backend<SharedMemory>);
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 
 namespace railyard::inline v0_1 {
 
@@ -34,6 +35,9 @@ class HostMemory {
   /// Takes one more step of the exchange: shows another record, which may be empty, and waits for all. What a rank has
   /// written before, all see after.
   virtual void step(std::span<const std::byte> record) = 0;
+  /// Says that this rank leaves the others' memory alone until its next step: whoever gives up meanwhile need not wait
+  /// for it.
+  virtual void rest() noexcept = 0;
   /// What a rank has shown in the last step; valid until the next one.
   [[nodiscard]] virtual std::span<const std::byte> record_of(int rank) const = 0;
 
@@ -44,6 +48,14 @@ class HostMemory {
 
   /// Gives out memory that all ranks see.
   [[nodiscard]] virtual const std::shared_ptr<detail::Heap>& heap() const noexcept = 0;
+
+  /// A second line of exchanges through the same memory, for one other thread of each rank: its steps are counted apart
+  /// from the backend's operations. nullptr if this is it.
+  [[nodiscard]] virtual HostMemory* side() noexcept = 0;
+  /// Gives up, from any thread: ends every wait of this rank in any line, and of those who wait for it.
+  virtual void abort(std::string_view reason) noexcept = 0;
+  /// After abort(): returns once no other rank is at what this one has shown in the exchange under way.
+  virtual void withdraw() noexcept = 0;
 };
 
 }  // namespace railyard::inline v0_1

@@ -130,10 +130,78 @@ TEST_CASE("SharedMemory: ranks read and write each other's memory in an exchange
   run_group<ry::Processes>(3, body);
 }
 
+TEST_CASE("SharedMemory: exchanges beside the operations need not come in the same order among them") {
+  const auto body = [](ry::WorkerLink& link) {
+    const auto backend = join(link);
+    std::exception_ptr error;
+    std::thread beside{[&] {
+      try {
+        ry::HostMemory& side = *backend->host_memory()->side();
+        for (int turn = 0; turn < 300; ++turn) {
+          const int shown = turn * 10 + link.world().rank;
+          side.begin(std::as_bytes(std::span{&shown, 1}), 2, ry::Deadline::after(60s));
+          int other = 0;
+          std::memcpy(&other, side.record_of(1 - link.world().rank).data(), sizeof other);
+          require(other == turn * 10 + 1 - link.world().rank, "the other's record");
+          side.rest();
+          side.step({});
+        }
+      } catch (...) {
+        error = std::current_exception();
+      }
+    }};
+    for (int turn = 0; turn < 300 + 100 * link.world().rank; ++turn) {
+      int one = 1;
+      if (turn < 300) backend->all_reduce(ry::buffer_of_value(one), ry::ReduceOp::sum, {});
+      require(turn >= 300 || one == 2, "the sum");
+    }
+    beside.join();
+    if (error) std::rethrow_exception(error);
+  };
+  run_group<ry::Threads>(2, body);
+  run_group<ry::Processes>(2, body);
+}
+
+TEST_CASE("SharedMemory: a rank that gives up between two steps of an exchange waits for whoever is at its memory") {
+  run_group<ry::Threads>(2, [](ry::WorkerLink& link) {
+    const auto backend = join(link);
+    ry::HostMemory& side = *backend->host_memory()->side();
+    auto values = std::make_unique<std::vector<int>>(1000);
+    const std::uint64_t place = side.place_of(values->data());
+    side.begin(std::as_bytes(std::span{&place, 1}), 2, ry::Deadline::after(60s));
+    if (link.world().rank == 0) {
+      side.rest();
+      side.abort("enough");
+      side.withdraw();  // returns only when the other one rests
+      values.reset();
+      return;
+    }
+    std::uint64_t theirs = 0;
+    std::memcpy(&theirs, side.record_of(0).data(), sizeof theirs);
+    auto* at = reinterpret_cast<int*>(side.at(0, theirs));
+    for (int i = 0; i < 1000; ++i) at[i] = i;
+    side.rest();
+    std::string text;
+    try {
+      side.step({});
+    } catch (const ry::CollectiveError& error) {
+      text = error.what();
+    }
+    require(text.find("rank 0 gave up: enough") != std::string::npos, text);
+    try {
+      backend->barrier({});
+      text.clear();
+    } catch (const ry::CollectiveError& error) {
+      text = error.what();
+    }
+    require(text.find("enough") != std::string::npos, "the operations are lost as well: " + text);
+  });
+}
+
 TEST_CASE("SharedMemory: memory that others cannot see has no place among processes, and one among threads") {
   const auto place_of_a_local = [](ry::WorkerLink& link) {
     int local = 0;
-    return join(link)->place_of(&local);
+    return join(link)->host_memory()->place_of(&local);
   };
   run_group<ry::Processes>(2, [&](ry::WorkerLink& link) { require(place_of_a_local(link) == 0, "no place"); });
   run_group<ry::Threads>(2, [&](ry::WorkerLink& link) { require(place_of_a_local(link) != 0, "a place"); });
@@ -145,7 +213,7 @@ TEST_CASE("SharedMemory: a rank in an exchange and one in a collective both get 
     std::string text;
     try {
       if (link.world().rank == 0) {
-        backend->begin({}, 1, ry::Deadline::after(60s));
+        backend->host_memory()->begin({}, 1, ry::Deadline::after(60s));
       } else {
         backend->barrier({.deadline = ry::Deadline::after(60s)});
       }

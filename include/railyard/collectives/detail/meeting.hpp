@@ -13,9 +13,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,7 +41,7 @@ inline void pause_briefly() noexcept {
 /// then yielding, then sleeping on a futex, so that more ranks than cores still move and a long wait costs nothing.
 ///
 /// A rank that gives up says why in its cell and raises a flag; whoever waits for it takes over what it has said, so
-/// that all tell the same story. All but abort() is for the rank's own thread.
+/// that all tell the same story, in all lanes. All but abort() is for one thread of the rank: the lane's own.
 class Meeting {
  public:
   /// Is the operation under way.
@@ -56,9 +56,11 @@ class Meeting {
     std::uint64_t piece = 0;      ///< of that message, under way
   };
 
-  /// pidfds: by rank, of the processes of other ranks; empty if the ranks are threads of one process.
-  Meeting(const World& world, std::vector<RankCell*> cells, std::vector<Descriptor> pidfds, bool has_cores_for_all)
-      : world_(world), cells_(std::move(cells)), pidfds_(std::move(pidfds)), num_spins_(has_cores_for_all ? 2000 : 0) {}
+  /// pidfds: by rank, of the processes of other ranks; empty if the ranks are threads of one process. They outlive
+  /// this. is_hasty: there is a core for each who waits, so that waits may begin by spinning.
+  Meeting(const World& world, std::vector<RankCell*> cells, std::span<const Descriptor> pidfds, bool is_hasty,
+          std::size_t lane)
+      : world_(world), cells_(std::move(cells)), pidfds_(pidfds), lane_(lane), num_spins_(is_hasty ? 2000 : 0) {}
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
   ~Meeting() {
@@ -68,6 +70,8 @@ class Meeting {
 
   [[nodiscard]] RankCell& cell(int rank) const noexcept { return *cells_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] RankCell& own() const noexcept { return cell(world_.rank); }
+  [[nodiscard]] Lane& lane(int rank) const noexcept { return cell(rank).lanes[lane_]; }
+  [[nodiscard]] Lane& own_lane() const noexcept { return lane(world_.rank); }
 
   /// Throws: CollectiveError if this rank has given up before.
   void throw_if_lost(const Signature& signature) {
@@ -76,9 +80,9 @@ class Meeting {
   }
 
   /// Is what this rank will show in its next step.
-  [[nodiscard]] Post& next_post() const noexcept { return own().posts[(step_ + 1) % 2]; }
+  [[nodiscard]] Post& next_post() const noexcept { return own_lane().posts[(step_ + 1) % 2]; }
   /// Is what a rank shows in the step that has been taken last.
-  [[nodiscard]] const Post& post_of(int rank) const noexcept { return cell(rank).posts[step_ % 2]; }
+  [[nodiscard]] const Post& post_of(int rank) const noexcept { return lane(rank).posts[step_ % 2]; }
   [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
 
   /// Takes the first step of a collective: shows next_post(), waits for all, and compares what they have called.
@@ -88,6 +92,12 @@ class Meeting {
     for (int rank = 0; rank < world_.size; ++rank) {
       if (post_of(rank).signature != running.signature) give_up(running, disagreement_of_all());
     }
+    throw_if_any_gave_up(running);
+  }
+
+  /// Gives up as well if another rank has done so; called before this one looks at their memory in the step it has
+  /// taken.
+  void throw_if_any_gave_up(const Running& running) {
     if (running.first_shared == running.last_shared) return;
     for (int rank = 0; rank < world_.size; ++rank) throw_if_given_up(rank, running);
   }
@@ -101,10 +111,10 @@ class Meeting {
   /// Takes one step: shows next_post() and waits until all ranks have shown theirs.
   void take_step(const Running& running) {
     const std::uint64_t step = ++step_;
-    own().posts[step % 2].step.store(step);
+    own_lane().posts[step % 2].step.store(step);
     ring();
     for (int rank = 0; rank < world_.size; ++rank) {
-      if (rank != world_.rank) await(cell(rank).posts[step % 2].step, step, running);
+      if (rank != world_.rank) await(lane(rank).posts[step % 2].step, step, running);
     }
   }
 
@@ -119,9 +129,9 @@ class Meeting {
 
   /// Wakes those who sleep, after a word has moved.
   void ring() const noexcept {
-    if (cell(0).num_asleep.load() == 0) return;
-    for (RankCell* cell : cells_) {
-      if (cell->is_asleep.load() != 0) nudge(cell->bell);
+    if (lane(0).num_asleep.load() == 0) return;
+    for (int rank = 0; rank < world_.size; ++rank) {
+      if (lane(rank).is_asleep.load() != 0) nudge(lane(rank).bell);
     }
   }
 
@@ -136,12 +146,24 @@ class Meeting {
   };
 
   /// Says why this rank gives up, for all ranks to see, and throws it.
-  [[noreturn]] void give_up(const Running& running, Verdict verdict) {
-    fail(std::move(verdict));
-    own().flags.fetch_or(Flag::withdrawn);
-    ring();
-    await_end_of_sharing(running);
+  [[noreturn]] void give_up(const Running& running, const Verdict& verdict) {
+    fail(verdict);
+    withdraw(running);
     throw_verdict(running.signature, "");
+  }
+
+  /// Says that this rank is at nobody's memory until its next step.
+  void rest() const noexcept { own_lane().rested.store(step_); }
+
+  /// After this rank has failed: returns once nobody is at its memory.
+  void withdraw(const Running& running) const noexcept {
+    own_lane().has_withdrawn.store(1);
+    ring();
+    for (int rank = 0; rank < world_.size; ++rank) {
+      if (rank == world_.rank) continue;
+      // Whoever is there only copies and adds, or gives up as well.
+      while (is_at_memory(rank, running)) ::sched_yield();
+    }
   }
 
  private:
@@ -185,14 +207,16 @@ class Meeting {
                                 std::uint64_t at_least) const noexcept {
     if (rank == world_.rank) return false;
     if (running.peer >= 0) return rank == running.peer && word.load() < at_least;
-    return cell(rank).posts[step_ % 2].step.load() < step_;
+    return is_behind(rank);
   }
 
+  [[nodiscard]] bool is_behind(int rank) const noexcept { return lane(rank).posts[step_ % 2].step.load() < step_; }
+
   void sleep(const std::atomic<std::uint64_t>& word, std::uint64_t at_least, const Running& running) {
-    RankCell& self = own();
+    Lane& self = own_lane();
     const std::uint32_t bell = self.bell.load();
     self.is_asleep.store(1);
-    cell(0).num_asleep.fetch_add(1);
+    lane(0).num_asleep.fetch_add(1);
     const bool is_lost =
         std::any_of(cells_.begin(), cells_.end(), [](const RankCell* one) { return one->flags.load() != 0; });
     if (word.load() < at_least) {
@@ -200,7 +224,7 @@ class Meeting {
       const std::chrono::nanoseconds slice = is_lost ? std::chrono::milliseconds{1} : longest_sleep;
       futex_wait(self.bell, bell, std::min(slice, running.deadline.remaining()));
     }
-    cell(0).num_asleep.fetch_sub(1);
+    lane(0).num_asleep.fetch_sub(1);
     self.is_asleep.store(0);
   }
 
@@ -218,7 +242,7 @@ class Meeting {
   [[nodiscard]] Verdict lateness(const Running& running) const {
     std::vector<int> late;
     for (int rank = 0; rank < world_.size; ++rank) {
-      const bool is_late = running.peer >= 0 ? rank == running.peer : cell(rank).posts[step_ % 2].step.load() < step_;
+      const bool is_late = running.peer >= 0 ? rank == running.peer : is_behind(rank);
       if (is_late && rank != world_.rank) late.push_back(rank);
     }
     return {late, fmt::format("{} did not answer in {}", ranks_text(late), running.deadline.budget_text())};
@@ -236,41 +260,36 @@ class Meeting {
     return verdict;
   }
 
-  // Until all who may be at it have left this rank's memory alone. They only copy and add, or give up as well.
-  void await_end_of_sharing(const Running& running) const noexcept {
-    for (int rank = 0; rank < world_.size; ++rank) {
-      if (rank == world_.rank) continue;
-      while (is_at_memory(cell(rank), rank, running)) ::sched_yield();
-    }
-  }
-
-  [[nodiscard]] static bool is_at_memory(const RankCell& peer, int rank, const Running& running) noexcept {
-    if ((peer.flags.load() & (Flag::withdrawn | Flag::left)) != 0) return false;
+  [[nodiscard]] bool is_at_memory(int rank, const Running& running) const noexcept {
+    const Lane& peer = lane(rank);
+    if (peer.has_withdrawn.load() != 0 || (cell(rank).flags.load() & Flag::left) != 0) return false;
     if (running.box != nullptr) {
       return rank == running.peer && running.box->taking.load() >= running.piece &&
              running.box->taken.load() < running.piece;
     }
     const std::uint64_t at = std::max(peer.posts[0].step.load(), peer.posts[1].step.load());
-    return at >= running.first_shared && at < running.last_shared;
+    return at >= running.first_shared && at < running.last_shared && peer.rested.load() < at;
   }
 
-  // Keeps the first verdict only.
-  void fail(Verdict verdict) {
-    {
-      const std::lock_guard lock{mutex_};
-      if ((own().flags.load() & Flag::failed) != 0) return;
-      SharedVerdict& shown = own().verdict;
-      shown.num_blamed = static_cast<std::uint32_t>(std::min(verdict.blamed.size(), shown.blamed.size()));
-      std::copy_n(verdict.blamed.begin(), shown.num_blamed, shown.blamed.begin());
-      shown.size = static_cast<std::uint32_t>(std::min(verdict.text.size(), shown.text.size()));
-      if (shown.size > 0) std::memcpy(shown.text.data(), verdict.text.data(), shown.size);
-      own().flags.fetch_or(Flag::failed);
+  // Keeps the first verdict only: another lane, or abort() from another thread, may come at the same time.
+  void fail(const Verdict& verdict) {
+    if ((own().flags.fetch_or(Flag::failing) & Flag::failing) != 0) {
+      while ((own().flags.load() & Flag::failed) == 0) ::sched_yield();
+      return;
     }
+    SharedVerdict& shown = own().verdict;
+    shown.num_blamed = static_cast<std::uint32_t>(std::min(verdict.blamed.size(), shown.blamed.size()));
+    std::copy_n(verdict.blamed.begin(), shown.num_blamed, shown.blamed.begin());
+    shown.size = static_cast<std::uint32_t>(std::min(verdict.text.size(), shown.text.size()));
+    if (shown.size > 0) std::memcpy(shown.text.data(), verdict.text.data(), shown.size);
+    own().flags.fetch_or(Flag::failed);
     wake_all();
   }
 
   void wake_all() const noexcept {
-    for (RankCell* cell : cells_) nudge(cell->bell);
+    for (RankCell* cell : cells_) {
+      for (Lane& one : cell->lanes) nudge(one.bell);
+    }
   }
 
   [[nodiscard]] Verdict verdict_of(int rank) const {
@@ -287,10 +306,10 @@ class Meeting {
 
   World world_;
   std::vector<RankCell*> cells_;
-  std::vector<Descriptor> pidfds_;
+  std::span<const Descriptor> pidfds_;
+  std::size_t lane_;
   int num_spins_;
   std::uint64_t step_ = 0;
-  std::mutex mutex_{};  // guards the own verdict against abort() from another thread
 };
 
 }  // namespace detail

@@ -74,19 +74,28 @@ struct SharedVerdict {
 
 /// Bits of RankCell::flags.
 struct Flag {
-  static constexpr std::uint32_t failed = 1;     ///< its verdict stands; whoever waits for it gives up
-  static constexpr std::uint32_t withdrawn = 2;  ///< after that: it reads and writes nobody's memory any more
-  static constexpr std::uint32_t left = 4;       ///< its object is gone
+  static constexpr std::uint32_t failed = 1;   ///< its verdict stands; whoever waits for it gives up
+  static constexpr std::uint32_t failing = 2;  ///< somebody writes its verdict, or has
+  static constexpr std::uint32_t left = 4;     ///< its object is gone
+};
+
+/// Is what a rank shows of one line of steps, which one of its threads takes.
+struct Lane {
+  alignas(128) std::atomic<std::uint32_t> num_asleep{0};  ///< of the whole group; only rank 0's counts
+  alignas(128) std::atomic<std::uint32_t> is_asleep{0};
+  std::atomic<std::uint32_t> bell{0};           ///< a futex: moves when a sleeping rank has to look
+  std::atomic<std::uint32_t> has_withdrawn{0};  ///< it has failed and is at nobody's memory any more
+  std::atomic<std::uint64_t> rested{0};         ///< the step since which it has been at nobody's memory
+  std::array<Post, 2> posts;
 };
 
 /// Is at the beginning of each rank's segment. The outboxes, one for each rank, come after it, then the arena.
 struct RankCell {
+  static constexpr std::size_t num_lanes = 2;  ///< operations of the backend, and exchanges beside them
+
   alignas(128) std::atomic<std::uint32_t> flags{0};
-  alignas(128) std::atomic<std::uint32_t> num_asleep{0};  ///< of the whole group; only rank 0's counts
-  alignas(128) std::atomic<std::uint32_t> is_asleep{0};
-  std::atomic<std::uint32_t> bell{0};  ///< a futex: moves when a sleeping rank has to look
   SharedVerdict verdict{};
-  std::array<Post, 2> posts;
+  std::array<Lane, num_lanes> lanes;
   alignas(4096) std::array<std::array<std::byte, stage_bytes>, 2> stages;
 };
 
