@@ -23,6 +23,7 @@ MAY_INCLUDE = {
 # What is neither ours nor the standard library's: the files or rooms (by prefix) that may include it.
 THIRD_PARTY = {
     "fmt/": [""],
+    "rapidjson/": ["checkpoint/detail/"],
     "gloo/": ["collectives/gloo.hpp", "collectives/detail/gloo"],
     "torch/": ["torch/"],
     "ATen/": ["torch/"],
@@ -39,8 +40,10 @@ COMPILER = {"cxxabi.h"}  # part of every C++ compiler on Linux
 TESTED_ELSEWHERE = {
     "railyard.hpp": "every example and consumer includes it",
     "core/host_memory.hpp": "an interface alone: tests/unit/collectives/shared_memory_test.cpp",
+    "core/side_line.hpp": "an interface alone: tests/unit/torch/overlap_test.cpp",
     "core/stateful.hpp": "a concept alone: tests/unit/core/mean_test.cpp",
     "core/store.hpp": "an interface alone: tests/unit/workers",
+    "checkpoint/manifest.hpp": "plain data: tests/unit/checkpoint/checkpoint_test.cpp",
     "core/version.hpp": "tests/compile_fail and tests/consumers",
     "core/world.hpp": "plain data",
     "train/scaling_config.hpp": "tests/unit/train/run_config_test.cpp",

@@ -2,16 +2,34 @@
 // A checkpoint to read from. Checkpoint room.
 #pragma once
 
+#include "railyard/checkpoint/detail/input_file.hpp"
+#include "railyard/checkpoint/detail/json.hpp"
+#include "railyard/checkpoint/detail/manifest_text.hpp"
+#include "railyard/checkpoint/detail/names.hpp"
+#include "railyard/checkpoint/detail/pieces.hpp"
 #include "railyard/checkpoint/manifest.hpp"
+#include "railyard/checkpoint/safetensors.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/stateful.hpp"
 
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
+
+#include <sys/file.h>
+#include <sys/stat.h>
 
 namespace railyard::inline v0_1 {
 
@@ -19,27 +37,171 @@ namespace railyard::inline v0_1 {
 class Checkpoint {
  public:
   /// Reads the manifest and compares the sizes of all files.
-  /// Throws: DataError that names the file, says what is wrong with it and what to do.
-  [[nodiscard]] static Checkpoint open(const std::filesystem::path& directory);
+  /// Throws: DataError that names the file, says what is wrong with it and what to do; Error if a file may be whole,
+  /// but cannot be opened.
+  [[nodiscard]] static Checkpoint open(const std::filesystem::path& directory) {
+    auto contents = std::make_shared<Contents>();
+    contents->path = std::filesystem::absolute(directory);
+    contents->lock = detail::InputFile::open(contents->path, detail::manifest_name);
+    lock(*contents->lock);
+    const std::string text = contents->lock->text(detail::max_manifest_size);
+    contents->manifest = detail::reading(contents->lock->path(), [&] { return detail::read_manifest(text); });
+    for (const ManifestFile& file : contents->manifest.files) {
+      const auto size = detail::InputFile::open(contents->path, file.name)->size();
+      if (size != file.size) {
+        detail::throw_damaged(contents->path / file.name,
+                              detail::compose("it has {} bytes and should have {}", size, file.size));
+      }
+    }
+    return Checkpoint{std::move(contents)};
+  }
 
   /// Reads all files and compares their checksums. Throws: DataError that names the file that is damaged.
-  void verify() const;
+  void verify() const {
+    for (const ManifestFile& file : manifest().files) {
+      const std::uint32_t checksum = detail::InputFile::open(path(), file.name)->checksum();
+      if (checksum != file.crc32c) {
+        detail::throw_damaged(path() / file.name, detail::compose("its content has changed: its CRC-32C is {:08x} and "
+                                                                  "should be {:08x}",
+                                                                  checksum, file.crc32c));
+      }
+    }
+  }
 
-  [[nodiscard]] const Manifest& manifest() const noexcept;
-  [[nodiscard]] const std::filesystem::path& path() const noexcept;
+  [[nodiscard]] const Manifest& manifest() const noexcept { return contents_->manifest; }
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return contents_->path; }
 
   /// The names of all parts, those that each rank has for itself included.
-  [[nodiscard]] std::vector<std::string> parts() const;
-  [[nodiscard]] bool contains(std::string_view part) const;
+  [[nodiscard]] std::vector<std::string> parts() const {
+    std::vector<std::string> all;
+    for (const ManifestFile& file : manifest().files) {
+      if (file.name != detail::state_name && !rank_of(file)) continue;
+      const auto names = reading_states(file.name, [](const detail::Json& states) { return states.names(); });
+      all.insert(all.end(), names.begin(), names.end());
+    }
+    std::sort(all.begin(), all.end());
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    return all;
+  }
+  [[nodiscard]] bool contains(std::string_view part) const {
+    const auto all = parts();
+    return std::find(all.begin(), all.end(), part) != all.end();
+  }
 
   /// Returns the state of a part, or nothing if there is none. The pieces of all ranks are one tensor again. Of a part
   /// that each rank has for itself, that of this rank, or nothing. Tensors are read from the files when their read
   /// function is called, which may be after the last copy of the checkpoint is gone.
   /// Throws: DataError if a file is damaged, or elements of a tensor are in none of them.
-  [[nodiscard]] std::optional<State> load(std::string_view part, int rank) const;
+  [[nodiscard]] std::optional<State> load(std::string_view part, int rank) const {
+    if (auto values = values_in(std::string{detail::state_name}, part)) {
+      State state;
+      state.values = std::move(*values);
+      add_tensors(state, detail::tensors_name(part));
+      add_pieces(state, part);
+      return state;
+    }
+    if (auto values = values_in(detail::state_name_of(rank), part)) {
+      State state;
+      state.is_own = true;
+      state.values = std::move(*values);
+      add_tensors(state, detail::tensors_name(part, rank));
+      return state;
+    }
+    return std::nullopt;
+  }
 
   /// Where the files are that the user has added.
-  [[nodiscard]] std::vector<std::filesystem::path> files() const;
+  [[nodiscard]] std::vector<std::filesystem::path> files() const {
+    std::vector<std::filesystem::path> paths;
+    for (const ManifestFile& file : manifest().files) {
+      if (file.name.starts_with(detail::user_folder)) paths.push_back(path() / file.name);
+    }
+    return paths;
+  }
+
+ private:
+  struct Contents {
+    std::filesystem::path path{};
+    Manifest manifest{};
+    std::shared_ptr<const detail::InputFile> lock{};
+  };
+
+  explicit Checkpoint(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
+
+  // Whoever wants to remove the checkpoint takes the lock for himself alone. Where there are no locks at all, nobody
+  // can be kept from it.
+  static void lock(const detail::InputFile& manifest) {
+    if (::flock(manifest.descriptor(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      detail::throw_damaged(manifest.path(), "it is being removed");
+    }
+    struct stat opened {};
+    struct stat named {};
+    if (::fstat(manifest.descriptor(), &opened) != 0 || ::stat(manifest.path().c_str(), &named) != 0 ||
+        opened.st_ino != named.st_ino) {
+      detail::throw_damaged(manifest.path(), "it has just been removed");
+    }
+  }
+
+  [[nodiscard]] bool has_file(std::string_view name) const {
+    const auto& files = manifest().files;
+    return std::any_of(files.begin(), files.end(), [name](const ManifestFile& file) { return file.name == name; });
+  }
+
+  static std::optional<int> rank_of(const ManifestFile& file) {
+    return detail::number_between<int>("state.rank-", file.name, ".json");
+  }
+
+  // Calls read with the parts of a file of states, whose checksum is looked at each time: it is small.
+  template <class Read>
+  std::invoke_result_t<const Read&, const detail::Json&> reading_states(const std::string& name,
+                                                                        const Read& read) const {
+    const auto file = detail::InputFile::open(path(), name);
+    return detail::reading(file->path(), [&] {
+      const std::string text = file->text(detail::max_manifest_size);
+      const auto& files = manifest().files;
+      const auto entry = std::find_if(files.begin(), files.end(), [&](auto& listed) { return listed.name == name; });
+      if (detail::crc32c(std::as_bytes(std::span{text})) != entry->crc32c) {
+        throw detail::Damage{"its content has changed"};
+      }
+      return read(detail::parse_json(text).at("parts"));
+    });
+  }
+
+  [[nodiscard]] std::optional<NamedValues> values_in(const std::string& name, std::string_view part) const {
+    if (!has_file(name)) return std::nullopt;
+    return reading_states(name, [part](const detail::Json& states) -> std::optional<NamedValues> {
+      const detail::Json* state = states.find(part);
+      const detail::Json* values = state == nullptr ? nullptr : state->find("values");
+      if (values == nullptr) return std::nullopt;
+      return detail::read_values(*values);
+    });
+  }
+
+  void add_tensors(State& state, const std::string& name) const {
+    if (has_file(name)) state.tensors = detail::tensors_in(detail::InputFile::open(path(), name));
+  }
+
+  void add_pieces(State& state, std::string_view part) const {
+    std::map<std::string, detail::Pieces> tensors;
+    for (const ManifestFile& file : manifest().files) {
+      const auto rank = rank_of(file);
+      if (!rank) continue;
+      const auto places = reading_states(file.name, [part](const detail::Json& states) {
+        const detail::Json* of_part = states.find(part);
+        const detail::Json* pieces = of_part == nullptr ? nullptr : of_part->find("pieces");
+        return pieces == nullptr ? std::vector<detail::PiecePlace>{} : detail::read_piece_places(*pieces);
+      });
+      if (places.empty()) continue;
+      const auto data = detail::InputFile::open(path(), detail::tensors_name(part, *rank));
+      detail::add_pieces(tensors, places, data);
+    }
+    for (auto& [name, pieces] : tensors) {
+      state.tensors.push_back(
+          std::move(pieces).assemble(path() / detail::compose("{}.rank-*.safetensors", part), name));
+    }
+  }
+
+  std::shared_ptr<const Contents> contents_;
 };
 
 }  // namespace railyard::inline v0_1

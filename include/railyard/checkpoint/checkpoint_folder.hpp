@@ -3,73 +3,292 @@
 #pragma once
 
 #include "railyard/checkpoint/checkpoint.hpp"
+#include "railyard/checkpoint/detail/files.hpp"
+#include "railyard/checkpoint/detail/manifest_text.hpp"
+#include "railyard/checkpoint/detail/names.hpp"
+#include "railyard/checkpoint/detail/staging.hpp"
 #include "railyard/checkpoint/manifest.hpp"
+#include "railyard/checkpoint/retention.hpp"
 
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/system.hpp"
+#include "railyard/core/error.hpp"
+
+#include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <random>
+#include <set>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 namespace railyard::inline v0_1 {
-namespace detail {
-class Files;
-}
 
-enum class ScoreOrder { max, min };
-
-/// Says which checkpoints are kept.
-struct Retention {
-  /// How many of the best are kept, and always the newest; 0 for all.
-  int keep = 0;
-  /// The metric that tells how good one is; empty: the later the better.
-  std::string score{};
-  ScoreOrder order = ScoreOrder::max;
-};
-
-/// Is the folder in which the checkpoints of a run lie, checkpoint-000001 and so on.
+/// Is the folder in which the checkpoints of a run lie: checkpoint-000001 and so on. Used by one thread at a time.
 class CheckpointFolder {
  public:
-  /// One file of a checkpoint: its name, relative to the checkpoint's directory, and its bytes.
+  /// Is one file of a checkpoint: its name, relative to the checkpoint's directory, and its bytes.
   struct Part {
     std::string name{};
     std::span<const std::byte> bytes{};
   };
 
-  /// folder: made by the first commit; the directory it lies in must exist.
+  /// folder: made by the first commit; the directory in which it lies must exist and be durable.
   /// generation: grows with each program that takes the run over, so that what an earlier one has left can be told.
-  explicit CheckpointFolder(std::filesystem::path folder, std::uint64_t generation = 0);
-  CheckpointFolder(std::filesystem::path folder, std::uint64_t generation, detail::Files& files);
+  explicit CheckpointFolder(std::filesystem::path folder, std::uint64_t generation = 0,
+                            std::shared_ptr<detail::Files> files = std::make_shared<detail::Files>())
+      : folder_(std::filesystem::absolute(folder)), generation_(generation), files_(std::move(files)) {}
 
-  /// Asked right before a checkpoint becomes visible: does the run still belong to this program?
+  /// Is asked right before a checkpoint becomes visible: does the run still belong to this program?
   std::function<bool()> still_mine{};
 
   /// Makes a checkpoint of the parts and returns its directory once it is durable. Names of parts that begin with
   /// "files/" are the user's own files.
-  /// Throws: Error that names the file, what went wrong and what to do; nothing is left then, and all other checkpoints
-  /// are as they were. ConfigError for names that cannot be.
-  std::filesystem::path commit(Manifest manifest, std::span<const Part> parts);
+  /// Throws: Error that names the file, what went wrong and what to do: all other checkpoints are as they were then,
+  /// and what was written is removed. ConfigError for names that cannot be.
+  std::filesystem::path commit(Manifest manifest, std::span<const Part> parts) {
+    check_names(parts);
+    make_folder();
+    complete(manifest);
+    detail::Staging staging{*files_, folder_ / detail::compose("{}{}-{}", staging_prefix, generation_, manifest.id)};
+    for (const Part& part : parts) manifest.files.push_back(staging.write(part.name, part.bytes));
+    const std::string text = detail::manifest_text(manifest);
+    staging.write(std::string{detail::manifest_name}, std::as_bytes(std::span{text}));
+    staging.seal();
+    if (still_mine && !still_mine()) {
+      throw Error{
+          detail::compose("{}: another program has taken this run over while a checkpoint was written, which is "
+                          "given up: end this program",
+                          folder_.string())};
+    }
+    auto path = publish(staging, manifest.id);
+    detail::sync_directory(*files_, folder_);
+    return path;
+  }
 
-  /// The complete checkpoints, oldest first. Damaged ones are left out: see problems().
-  [[nodiscard]] std::vector<Checkpoint> list() const;
-  [[nodiscard]] std::optional<Checkpoint> newest() const;
-  /// What is wrong with the checkpoints that list() leaves out.
-  [[nodiscard]] std::vector<std::string> problems() const;
+  /// Returns the complete checkpoints, oldest first. Damaged ones are left out: see problems().
+  [[nodiscard]] std::vector<Checkpoint> list() const {
+    std::vector<Checkpoint> all;
+    for (const std::uint64_t number : numbers()) {
+      if (auto checkpoint = open(number)) all.push_back(std::move(*checkpoint));
+    }
+    return all;
+  }
 
-  /// Removes what unfinished commits and removals of this or an earlier generation have left. Not while one of this
-  /// generation is under way.
-  void sweep();
+  /// Returns the newest complete checkpoint.
+  [[nodiscard]] std::optional<Checkpoint> newest() const {
+    const auto all = numbers();
+    for (auto number = all.rbegin(); number != all.rend(); ++number) {
+      if (auto checkpoint = open(*number)) return checkpoint;
+    }
+    return std::nullopt;
+  }
 
-  /// Removes all checkpoints but the best and the newest; those that somebody reads stay.
-  void retain(const Retention& retention);
-  /// The checkpoints that retention would keep for their score, best first.
-  [[nodiscard]] std::vector<Checkpoint> best(const Retention& retention) const;
+  /// Says what is wrong with the checkpoints that list() leaves out.
+  [[nodiscard]] std::vector<std::string> problems() const {
+    std::vector<std::string> all;
+    for (const std::uint64_t number : numbers()) open(number, &all);
+    return all;
+  }
+
+  /// Removes what unfinished commits and removals of this or an earlier generation have left; to be called before the
+  /// first commit. Throws: Error if something cannot be removed.
+  void sweep() {
+    std::vector<std::filesystem::path> rubbish;
+    for (const std::string& name : names()) {
+      const auto generation = generation_of(name);
+      if (generation && *generation <= generation_) rubbish.push_back(folder_ / name);
+    }
+    remove(rubbish);
+  }
+
+  /// Removes all complete checkpoints but the best and the newest; those that somebody reads stay for now.
+  /// Throws: Error if one cannot be removed.
+  void retain(const Retention& retention) {
+    if (retention.keep == 0) return;
+    std::vector<Doomed> doomed = take_away(retention);
+    if (doomed.empty()) return;
+    // Before that is durable no file may go: a power cut could bring the old name back.
+    detail::sync_directory(*files_, folder_);
+    std::vector<std::filesystem::path> trash;
+    for (const Doomed& one : doomed) trash.push_back(one.trash);
+    remove(trash);
+  }
+
+  /// Returns the checkpoints that retention would keep for their score, best first.
+  [[nodiscard]] std::vector<Checkpoint> best(const Retention& retention) const {
+    return detail::best_of(list(), retention);
+  }
+
+ private:
+  static constexpr std::string_view checkpoint_prefix = "checkpoint-";
+  static constexpr std::string_view staging_prefix = ".staging-";
+  static constexpr std::string_view trash_prefix = ".trash-";
+
+  /// Is a checkpoint on its way out, and the lock that keeps readers from it.
+  struct Doomed {
+    std::filesystem::path trash{};
+    detail::Descriptor lock{};
+  };
+
+  static void check_names(std::span<const Part> parts) {
+    std::set<std::string_view> names{detail::manifest_name};
+    for (const Part& part : parts) {
+      std::string_view fault = detail::fault_of_path(part.name);
+      if (fault.empty() && !names.insert(part.name).second) fault = "the name is taken";
+      if (fault.empty()) continue;
+      throw ConfigError{
+          detail::compose("a checkpoint cannot have a file \"{}\": {}", detail::printable(part.name), fault)};
+    }
+  }
+
+  void make_folder() {
+    if (is_made_) return;
+    const int result = detail::uninterrupted([&] { return files_->make_directory(folder_); });
+    if (result != 0 && errno != EEXIST) detail::throw_storage(folder_, {"making the directory", errno});
+    // Also if it was there: perhaps somebody has made it who came no further than that.
+    detail::sync_directory(*files_, folder_.parent_path());
+    is_made_ = true;
+  }
+
+  void complete(Manifest& manifest) const {
+    if (manifest.id.empty()) {
+      std::random_device random;
+      manifest.id = detail::compose("{:08x}{:08x}", random(), random());
+    }
+    if (const auto fault = detail::fault_of_name(manifest.id); !fault.empty()) {
+      throw ConfigError{detail::compose("Manifest::id is \"{}\": {}", detail::printable(manifest.id), fault)};
+    }
+    if (manifest.created_at.empty()) {
+      const std::time_t now = std::time(nullptr);
+      std::tm parts{};
+      ::gmtime_r(&now, &parts);
+      char text[32];
+      manifest.created_at.assign(text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts));
+    }
+    manifest.generation = generation_;
+    manifest.files.clear();
+  }
+
+  [[nodiscard]] std::filesystem::path path_of(std::uint64_t number) const {
+    return folder_ / detail::compose("{}{:06}", checkpoint_prefix, number);
+  }
+
+  std::filesystem::path publish(detail::Staging& staging, const std::string& id) {
+    const auto taken = numbers();
+    for (std::uint64_t number = taken.empty() ? 1 : taken.back() + 1;; ++number) {
+      const auto path = path_of(number);
+      const int error = staging.publish(path);
+      if (error == 0) return path;
+      // Over a network the answer to a rename that has happened can be an error.
+      if (has_id(path, id)) {
+        staging.set_published();
+        return path;
+      }
+      if (error != EEXIST && error != ENOTEMPTY) detail::throw_storage(path, {"rename", error});
+    }
+  }
+
+  static bool has_id(const std::filesystem::path& path, const std::string& id) {
+    try {
+      return Checkpoint::open(path).manifest().id == id;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    if (detail::uninterrupted([&] { return files_->list(folder_, names); }) != 0 && errno != ENOENT) {
+      detail::throw_storage(folder_, {"listing the directory", errno});
+    }
+    return names;
+  }
+
+  [[nodiscard]] std::vector<std::uint64_t> numbers() const {
+    std::vector<std::uint64_t> numbers;
+    for (const std::string& name : names()) {
+      const auto number = detail::number_between<std::uint64_t>(checkpoint_prefix, name, "");
+      if (number && path_of(*number).filename() == name) numbers.push_back(*number);
+    }
+    std::sort(numbers.begin(), numbers.end());
+    return numbers;
+  }
+
+  static std::optional<std::uint64_t> generation_of(std::string_view name) {
+    for (const auto prefix : {staging_prefix, trash_prefix}) {
+      if (!name.starts_with(prefix)) continue;
+      const auto dash = name.find('-', prefix.size());
+      if (dash != std::string_view::npos)
+        return detail::number_between<std::uint64_t>(prefix, name.substr(0, dash), "");
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Checkpoint> open(std::uint64_t number, std::vector<std::string>* problems = nullptr) const {
+    try {
+      return Checkpoint::open(path_of(number));
+    } catch (const DataError& error) {
+      if (problems != nullptr) problems->emplace_back(error.what());
+      return std::nullopt;
+    }
+  }
+
+  // Renames what need not be kept, so that it is complete or absent whatever happens while its files are removed.
+  std::vector<Doomed> take_away(const Retention& retention) {
+    std::vector<std::filesystem::path> candidates;
+    {
+      const auto all = list();
+      std::set<std::filesystem::path> kept;
+      for (const Checkpoint& checkpoint : detail::best_of(all, retention)) kept.insert(checkpoint.path());
+      for (std::size_t i = 0; i + 1 < all.size(); ++i) {  // the last is the newest
+        if (!kept.contains(all[i].path())) candidates.push_back(all[i].path());
+      }
+    }  // from here on this function itself reads none of them
+    std::vector<Doomed> doomed;
+    for (const auto& path : candidates) {
+      detail::Descriptor lock{::open((path / detail::manifest_name).c_str(), O_RDWR | O_CLOEXEC)};
+      if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
+      auto trash = folder_ / detail::compose("{}{}-{}", trash_prefix, generation_, path.filename().string());
+      detail::check_call(files_->rename(path, trash), "rename", path);
+      doomed.push_back({std::move(trash), std::move(lock)});
+    }
+    return doomed;
+  }
+
+  void remove(const std::vector<std::filesystem::path>& paths) {
+    std::optional<Error> first;
+    for (const auto& path : paths) {
+      const int error = detail::remove_all(*files_, path);
+      if (error != 0 && !first) {
+        first.emplace(detail::compose("{} cannot be removed: {}; the next start tries again", path.string(),
+                                      detail::explain_errno(error)));
+      }
+    }
+    if (first) throw *first;
+  }
+
+  std::filesystem::path folder_;
+  std::uint64_t generation_;
+  std::shared_ptr<detail::Files> files_;
+  bool is_made_ = false;
 };
 
 /// Returns the newest complete checkpoint in the directory of a run, or nothing.
-[[nodiscard]] std::optional<Checkpoint> newest_checkpoint(const std::filesystem::path& run);
+[[nodiscard]] inline std::optional<Checkpoint> newest_checkpoint(const std::filesystem::path& run) {
+  return CheckpointFolder{run / "checkpoints"}.newest();
+}
 
 }  // namespace railyard::inline v0_1

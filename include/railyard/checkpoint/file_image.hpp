@@ -2,12 +2,25 @@
 // The files that a rank contributes to a checkpoint, as memory to be filled. Checkpoint room.
 #pragma once
 
+#include "railyard/checkpoint/detail/json.hpp"
+#include "railyard/checkpoint/detail/names.hpp"
+#include "railyard/checkpoint/detail/safetensors.hpp"
+
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
 #include "railyard/core/stateful.hpp"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <functional>
+#include <memory>
+#include <set>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace railyard::inline v0_1 {
@@ -27,9 +40,152 @@ struct NamedState {
   State state{};
 };
 
+namespace detail {
+
+[[noreturn]] inline void refuse_part(std::string_view part, std::string_view why) {
+  throw ConfigError{compose("the part \"{}\" cannot be in a checkpoint: {}", printable(part), why)};
+}
+
+inline void check_tensor(const NamedState& part, const StateTensor& tensor) {
+  const auto refuse = [&](std::string_view why) {
+    refuse_part(part.name, compose("its tensor \"{}\": {}", printable(tensor.name), why));
+  };
+  if (const auto fault = fault_of_tensor(tensor.name); !fault.empty()) refuse(fault);
+  if (!tensor.is_piece) return;
+  if (part.state.is_own) refuse("a piece is of what all ranks have, but the part is this rank's own");
+  if (tensor.begin < 0 || tensor.begin > tensor.end || tensor.end > tensor.count()) {
+    refuse(compose("the piece [{}, {}) is not within its {} elements", tensor.begin, tensor.end, tensor.count()));
+  }
+}
+
+inline void check_parts(std::span<const NamedState> parts) {
+  std::set<std::string_view> part_names;
+  for (const NamedState& part : parts) {
+    if (const auto fault = fault_of_part(part.name); !fault.empty()) refuse_part(part.name, fault);
+    if (!part_names.insert(part.name).second) refuse_part(part.name, "there are two parts of this name");
+    std::set<std::string_view> tensor_names;
+    for (const StateTensor& tensor : part.state.tensors) {
+      check_tensor(part, tensor);
+      if (!tensor_names.insert(tensor.name).second) {
+        refuse_part(part.name, compose("it has two tensors \"{}\"", tensor.name));
+      }
+    }
+  }
+}
+
+[[nodiscard]] inline FileImage text_image(std::string name, std::string text) {
+  const std::size_t size = text.size();
+  return {std::move(name), size,
+          [text = std::move(text)](std::byte* to) { std::memcpy(to, text.data(), text.size()); }};
+}
+
+/// Is what has to be remembered of a file of tensors until it is filled.
+struct TensorsImage {
+  std::vector<StateTensor> tensors{};
+  std::vector<TensorPlace> places{};
+  std::string header{};
+
+  void fill(std::byte* to) const {
+    std::memcpy(to, header.data(), header.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const StateTensor& tensor = tensors[i];
+      if (places[i].begin == places[i].end) continue;
+      std::byte* place = to + header.size() + places[i].begin;
+      tensor.is_piece ? tensor.read(tensor.begin, tensor.end, place) : tensor.read(0, tensor.count(), place);
+    }
+  }
+};
+
+[[nodiscard]] inline FileImage tensors_image(std::string name, std::vector<StateTensor> tensors) {
+  auto image = std::make_shared<TensorsImage>();
+  for (const StateTensor& tensor : tensors) {
+    image->places.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape});
+    if (tensor.is_piece) image->places.back().shape = {tensor.end - tensor.begin};
+  }
+  const std::uint64_t data_size = place_tensors(image->places);
+  image->tensors = std::move(tensors);
+  image->header = tensors_header(image->places);
+  const std::size_t size = image->header.size() + static_cast<std::size_t>(data_size);
+  return {std::move(name), size, [image](std::byte* to) { image->fill(to); }};
+}
+
+/// Adds the file of those tensors of the part that are wanted, if there are any.
+template <class Wanted>
+void add_tensors(std::vector<FileImage>& images, std::string name, const State& state, const Wanted& wanted) {
+  std::vector<StateTensor> tensors;
+  std::copy_if(state.tensors.begin(), state.tensors.end(), std::back_inserter(tensors), wanted);
+  if (!tensors.empty()) images.push_back(tensors_image(std::move(name), std::move(tensors)));
+}
+
+[[nodiscard]] inline bool has_pieces(const State& state) noexcept {
+  return std::any_of(state.tensors.begin(), state.tensors.end(), [](auto& tensor) { return tensor.is_piece; });
+}
+
+// Where the pieces of this rank lie in the whole.
+inline void write_pieces(JsonWriter& writer, const State& state) {
+  write_name(writer, "pieces");
+  writer.StartObject();
+  for (const StateTensor& tensor : state.tensors) {
+    if (!tensor.is_piece) continue;
+    write_name(writer, tensor.name);
+    writer.StartObject();
+    write_name(writer, "shape");
+    writer.StartArray();
+    for (const std::int64_t size : tensor.shape) writer.Int64(size);
+    writer.EndArray();
+    write_name(writer, "begin");
+    writer.Int64(tensor.begin);
+    write_name(writer, "end");
+    writer.Int64(tensor.end);
+    writer.EndObject();
+  }
+  writer.EndObject();
+}
+
+/// Adds the JSON file of those parts that are wanted: {"parts": {"net": {"values": {...}}}}.
+template <class Wanted, class Write>
+void add_states(std::vector<FileImage>& images, std::string name, std::span<const NamedState> parts,
+                const Wanted& wanted, const Write& write) {
+  images.push_back(text_image(std::move(name), json_object([&](JsonWriter& writer) {
+                                write_name(writer, "parts");
+                                writer.StartObject();
+                                for (const NamedState& part : parts) {
+                                  if (!wanted(part.state)) continue;
+                                  write_name(writer, part.name);
+                                  writer.StartObject();
+                                  write(writer, part.state);
+                                  writer.EndObject();
+                                }
+                                writer.EndObject();
+                              })));
+}
+
+}  // namespace detail
+
 /// Returns the files that this rank has to write: rank 0 what all ranks have, each rank its pieces of tensors and the
 /// parts that are its own.
 /// Throws: ConfigError that names the part if a name is taken twice or cannot be the name of a file.
-[[nodiscard]] std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank);
+[[nodiscard]] inline std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank) {
+  detail::check_parts(parts);
+  std::vector<FileImage> images;
+  if (rank == 0) {
+    detail::add_states(
+        images, std::string{detail::state_name}, parts, [](const State& state) { return !state.is_own; },
+        [](auto& writer, const State& state) { detail::write_values(writer, "values", state.values); });
+  }
+  const auto is_of_rank = [](const State& state) { return state.is_own || detail::has_pieces(state); };
+  if (std::any_of(parts.begin(), parts.end(), [&](auto& part) { return is_of_rank(part.state); })) {
+    detail::add_states(images, detail::state_name_of(rank), parts, is_of_rank, [](auto& writer, const State& state) {
+      state.is_own ? detail::write_values(writer, "values", state.values) : detail::write_pieces(writer, state);
+    });
+  }
+  for (const auto& [name, state] : parts) {
+    const bool is_own = state.is_own;
+    const auto is_whole = [is_own](const StateTensor& tensor) { return !is_own && !tensor.is_piece; };
+    if (rank == 0) detail::add_tensors(images, detail::tensors_name(name), state, is_whole);
+    detail::add_tensors(images, detail::tensors_name(name, rank), state, std::not_fn(is_whole));
+  }
+  return images;
+}
 
 }  // namespace railyard::inline v0_1

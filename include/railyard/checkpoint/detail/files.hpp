@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+// The one seam through which a checkpoint's files are changed. Checkpoint room.
+#pragma once
+
+#include "railyard/core/version.hpp"
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Does what the system calls do: each returns -1 and sets errno where it fails. Tests put in others, which remember
+/// what would survive a power cut, or fail.
+class Files {
+ public:
+  using Path = std::filesystem::path;
+
+  Files() = default;
+  Files(const Files&) = delete;
+  Files& operator=(const Files&) = delete;
+  virtual ~Files() = default;
+
+  virtual int make_directory(const Path& path) { return ::mkdir(path.c_str(), 0777); }
+  /// Returns a descriptor of a file that is new.
+  virtual int create(const Path& path) { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); }
+  virtual int open_directory(const Path& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
+  virtual ssize_t write(int fd, const std::byte* from, std::size_t size) { return ::write(fd, from, size); }
+  /// Has the bytes on their way to the disk, and waits until they are there if asked to. Makes nothing durable.
+  virtual int write_back(int fd, std::size_t begin, std::size_t size, bool waits) {
+    const unsigned wait = waits ? SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER : 0U;
+    return ::sync_file_range(fd, static_cast<off64_t>(begin), static_cast<off64_t>(size), SYNC_FILE_RANGE_WRITE | wait);
+  }
+  virtual int sync(int fd) { return ::fsync(fd); }
+  virtual int close(int fd) { return ::close(fd); }
+  virtual int rename(const Path& from, const Path& to) { return ::rename(from.c_str(), to.c_str()); }
+  virtual int unlink(const Path& path) { return ::unlink(path.c_str()); }
+  virtual int remove_directory(const Path& path) { return ::rmdir(path.c_str()); }
+  /// Appends the names of what is in a directory.
+  virtual int list(const Path& path, std::vector<std::string>& names) {
+    const std::unique_ptr<DIR, int (*)(DIR*)> directory{::opendir(path.c_str()), ::closedir};
+    if (!directory) return -1;
+    for (;;) {
+      errno = 0;
+      const dirent* entry = ::readdir(directory.get());
+      if (entry == nullptr) return errno == 0 ? 0 : -1;
+      const std::string name = entry->d_name;
+      if (name != "." && name != "..") names.push_back(name);
+    }
+  }
+};
+
+/// Repeats a call that a signal has interrupted.
+template <class Call>
+auto uninterrupted(const Call& call) {
+  for (;;) {
+    const auto result = call();
+    if (result != -1 || errno != EINTR) return result;
+  }
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+// A file of a checkpoint to read from. Checkpoint room.
+#pragma once
+
+#include "railyard/checkpoint/detail/crc32c.hpp"
+#include "railyard/checkpoint/detail/json.hpp"
+
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/system.hpp"
+#include "railyard/core/error.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a plain file that is open for reading. It is read by calls and not mapped: a file that somebody cuts short would
+/// end the program by a signal.
+class InputFile {
+ public:
+  /// Opens the file `name` in a directory, which may lie in folders below it. Symbolic links below the directory are
+  /// not followed: they could lead out of it. Throws: DataError if it is not there or no plain file; Error if it may be
+  /// whole, but cannot be opened.
+  [[nodiscard]] static std::shared_ptr<const InputFile> open(const std::filesystem::path& directory,
+                                                             std::string_view name) {
+    Descriptor at = open_or_throw(AT_FDCWD, directory.string(), O_PATH | O_DIRECTORY, directory);
+    const std::filesystem::path path = directory / name;
+    for (auto slash = name.find('/'); slash != std::string_view::npos; slash = name.find('/')) {
+      at = open_or_throw(at.get(), std::string{name.substr(0, slash)}, O_PATH | O_DIRECTORY | O_NOFOLLOW, path);
+      name.remove_prefix(slash + 1);
+    }
+    // Without O_NONBLOCK the opening of a pipe would wait for its writer.
+    return std::make_shared<const InputFile>(
+        path, open_or_throw(at.get(), std::string{name}, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, path));
+  }
+
+  /// Takes over an open file.
+  InputFile(std::filesystem::path path, Descriptor file) : path_(std::move(path)), file_(std::move(file)) {
+    struct stat status {};
+    if (::fstat(file_.get(), &status) != 0) throw_system(path_.string(), errno);
+    if (!S_ISREG(status.st_mode)) throw_damaged(path_, "it is no plain file");
+    size_ = static_cast<std::uint64_t>(status.st_size);
+  }
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  [[nodiscard]] int descriptor() const noexcept { return file_.get(); }
+  [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
+
+  /// Reads the bytes from begin on. Throws: DataError if there are fewer.
+  void read(std::uint64_t begin, std::span<std::byte> to) const {
+    for (std::size_t done = 0; done < to.size();) {
+      constexpr std::size_t most = std::size_t{1} << 30U;  // one call moves less than 2 GiB
+      const ssize_t got =
+          ::pread(file_.get(), to.data() + done, std::min(to.size() - done, most), static_cast<off_t>(begin + done));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) throw_damaged(path_, compose("it cannot be read: {}", explain_errno(errno)));
+      if (got == 0)
+        throw_damaged(path_, compose("it ends at byte {}, in the middle of what was asked for", begin + done));
+      done += static_cast<std::size_t>(got);
+    }
+  }
+
+  /// Reads all of it, which must not be more than max_size bytes.
+  [[nodiscard]] std::string text(std::uint64_t max_size) const {
+    if (size_ > max_size) throw_damaged(path_, compose("its {} bytes are more than such a file can have", size_));
+    std::string text(static_cast<std::size_t>(size_), '\0');
+    read(0, std::as_writable_bytes(std::span{text}));
+    return text;
+  }
+
+  [[nodiscard]] std::uint32_t checksum() const {
+    std::vector<std::byte> buffer(static_cast<std::size_t>(std::min<std::uint64_t>(size_, std::uint64_t{1} << 20U)));
+    Crc32c sum;
+    for (std::uint64_t done = 0; done < size_; done += buffer.size()) {
+      const auto part =
+          std::span{buffer}.first(static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), size_ - done)));
+      read(done, part);
+      sum.add(part);
+    }
+    return sum.value();
+  }
+
+ private:
+  static Descriptor open_or_throw(int directory, const std::string& name, int flags,
+                                  const std::filesystem::path& path) {
+    const int fd = ::openat(directory, name.c_str(), flags | O_CLOEXEC);
+    if (fd >= 0) return adopt(fd, path.string());
+    if (errno == ENOENT) throw_damaged(path, "it is missing");
+    if (errno == ELOOP || errno == ENOTDIR || errno == ENXIO)
+      throw_damaged(path, "it is no plain file in plain folders");
+    if (errno == EIO) throw_damaged(path, "the disk cannot read it");
+    throw_system(path.string(), errno);
+  }
+
+  std::filesystem::path path_;
+  Descriptor file_;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT
+// Writes a directory that nobody sees yet, so that it survives a power cut. Checkpoint room.
+#pragma once
+
+#include "railyard/checkpoint/detail/crc32c.hpp"
+#include "railyard/checkpoint/detail/files.hpp"
+#include "railyard/checkpoint/manifest.hpp"
+
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/signals.hpp"
+#include "railyard/core/detail/system.hpp"
+#include "railyard/core/error.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a call of the system that has failed.
+struct FailedCall {
+  std::string_view call{};
+  int error = 0;
+};
+
+/// Says what to do about an error of the storage.
+[[nodiscard]] inline std::string remedy_of(int error, const std::filesystem::path& path) {
+  std::error_code code;
+  switch (error) {
+    case ENOSPC: {
+      const auto space = std::filesystem::space(path.parent_path(), code);
+      return compose("the file system has {} MB left: make room, or keep fewer checkpoints",
+                     code ? 0 : space.available / 1'000'000);
+    }
+    case EDQUOT:
+      return "the quota of disk space is used up: make room, or ask for more";
+    case EFBIG:
+      return "no file may become that large: see ulimit -f";
+    case EROFS:
+      return "the file system is mounted read-only: choose another folder, or have it checked and mounted anew";
+    case EIO:
+      return "the disk or the network storage fails: see the kernel's log (dmesg), and choose another folder";
+    case EACCES:
+    case EPERM:
+      return "choose a folder that this user may write to";
+    default:
+      return "choose another folder if this lasts";
+  }
+}
+
+[[noreturn]] inline void throw_storage(const std::filesystem::path& path, const FailedCall& failed) {
+  throw Error{compose("{}: {} failed: {}; {}", path.string(), failed.call, explain_errno(failed.error),
+                      remedy_of(failed.error, path))};
+}
+
+inline void check_call(int result, std::string_view call, const std::filesystem::path& path) {
+  if (result < 0) throw_storage(path, {call, errno});
+}
+
+/// Makes what has been done to the entries of a directory durable.
+inline void sync_directory(Files& files, const std::filesystem::path& path) {
+  const int fd = uninterrupted([&] { return files.open_directory(path); });
+  check_call(fd, "opening the directory", path);
+  const int result = uninterrupted([&] { return files.sync(fd); });
+  const int error = errno;
+  files.close(fd);
+  // Some network file systems have nothing to be synchronised in a directory, and say so.
+  if (result < 0 && error != EINVAL) throw_storage(path, {"fsync of the directory", error});
+}
+
+/// Removes a file, or a directory with all that is in it. Returns 0, or the error that it has met first; goes on all
+/// the same.
+inline int remove_all(Files& files, const std::filesystem::path& path) {
+  if (files.unlink(path) == 0) return 0;
+  if (errno != EISDIR && errno != EPERM) return errno == ENOENT ? 0 : errno;
+  std::vector<std::string> names;
+  int first = files.list(path, names) == 0 ? 0 : errno;
+  for (const std::string& name : names) {
+    const int error = remove_all(files, path / name);
+    if (first == 0) first = error;
+  }
+  if (files.remove_directory(path) != 0 && first == 0) first = errno;
+  return first;
+}
+
+/// Is a new directory that is filled, made durable, and then renamed. Removed at the end if that did not happen.
+class Staging {
+ public:
+  Staging(Files& files, std::filesystem::path path) : files_(files), path_(std::move(path)) { make_directory(path_); }
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+  ~Staging() {
+    if (!is_published_) remove_all(files_, path_);  // what cannot be removed now is swept at the next start
+  }
+
+  /// Writes a file and returns what the manifest says of it. A file that could not be written is written anew, because
+  /// after a failed fsync nobody knows which of its pages are on the disk; a second fsync would say that all are.
+  /// Throws: Error.
+  ManifestFile write(const std::string& name, std::span<const std::byte> bytes) {
+    make_folders(name);
+    const auto path = path_ / name;
+    const WriteSignalGuard<SIGXFSZ> guard;
+    for (int attempt = 1;; ++attempt) {
+      Crc32c sum;
+      const auto failed = try_write(path, bytes, sum);
+      if (!failed) return {.name = name, .size = bytes.size(), .crc32c = sum.value()};
+      constexpr int max_attempts = 3;
+      if (attempt == max_attempts) throw_storage(path, *failed);
+      files_.unlink(path);
+    }
+  }
+
+  /// Makes durable which files there are.
+  void seal() {
+    for (const auto& folder : folders_) sync_directory(files_, folder);
+  }
+
+  /// Gives the directory its name. Returns 0 or the error, after which the name may have been given all the same.
+  int publish(const std::filesystem::path& name) {
+    is_published_ = files_.rename(path_, name) == 0;
+    return is_published_ ? 0 : errno;
+  }
+  /// Says that it is gone to where somebody has found it.
+  void set_published() noexcept { is_published_ = true; }
+
+ private:
+  static constexpr std::size_t piece_bytes = std::size_t{8} << 20U;
+  static constexpr std::size_t max_dirty_bytes = 4 * piece_bytes;
+
+  void make_directory(const std::filesystem::path& path) {
+    check_call(uninterrupted([&] { return files_.make_directory(path); }), "making the directory", path);
+    folders_.insert(path);
+  }
+
+  void make_folders(const std::string& name) {
+    for (auto slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) {
+      const auto folder = path_ / name.substr(0, slash);
+      if (!folders_.contains(folder)) make_directory(folder);
+    }
+  }
+
+  std::optional<FailedCall> try_write(const std::filesystem::path& path, std::span<const std::byte> bytes,
+                                      Crc32c& sum) {
+    const int fd = uninterrupted([&] { return files_.create(path); });
+    if (fd < 0) return FailedCall{"making the file", errno};
+    auto failed = try_fill(fd, bytes, sum);
+    if (!failed && uninterrupted([&] { return files_.sync(fd); }) != 0) failed = FailedCall{"fsync", errno};
+    // Never closed twice: the number may be another file's by then.
+    if (files_.close(fd) != 0 && errno != EINTR && !failed) failed = FailedCall{"close", errno};
+    return failed;
+  }
+
+  std::optional<FailedCall> try_fill(int fd, std::span<const std::byte> bytes, Crc32c& sum) {
+    for (std::size_t begin = 0; begin < bytes.size(); begin += piece_bytes) {
+      const auto piece = bytes.subspan(begin, std::min(piece_bytes, bytes.size() - begin));
+      for (std::size_t done = 0; done < piece.size();) {
+        const auto left = piece.subspan(done);
+        const ssize_t written = uninterrupted([&] { return files_.write(fd, left.data(), left.size()); });
+        if (written <= 0) return FailedCall{"write", written == 0 ? EIO : errno};
+        done += static_cast<std::size_t>(written);
+      }
+      sum.add(piece);
+      if (const int error = pace(fd, begin, piece.size()); error != 0) return FailedCall{"writing back", error};
+    }
+    return std::nullopt;
+  }
+
+  // Keeps the disk busy from the start and little unwritten: what gathers in memory until fsync would hold up everybody
+  // who writes to this disk, training included.
+  int pace(int fd, std::size_t begin, std::size_t size) {
+    int result = files_.write_back(fd, begin, size, false);
+    if (result == 0 && begin >= max_dirty_bytes) {
+      result = files_.write_back(fd, begin - max_dirty_bytes, piece_bytes, true);
+    }
+    // An error of the disk that is told here is not told again by fsync.
+    return result != 0 && (errno == EIO || errno == ENOSPC || errno == EDQUOT) ? errno : 0;
+  }
+
+  Files& files_;
+  std::filesystem::path path_;
+  std::set<std::filesystem::path> folders_{};
+  bool is_published_ = false;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
