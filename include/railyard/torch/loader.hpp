@@ -6,6 +6,7 @@
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
+#include "railyard/core/stateful.hpp"
 #include "railyard/data/shuffle.hpp"
 #include "railyard/train/worker.hpp"
 
@@ -18,6 +19,8 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -70,20 +73,23 @@ struct LoaderState {
   std::size_t global_batch_size = 0;
   std::int64_t epoch = -1;
   std::int64_t next_epoch = 0;
-  std::uint64_t iteration = 0;  // tells an iterator that another begin() has come after its own
+  std::size_t next_position = 0;  // samples of the next epoch that the run this one goes on from has consumed
+  bool is_set = true;             // these two have been said since the last begin()
+  std::uint64_t iteration = 0;    // tells an iterator that another begin() has come after its own
   std::vector<std::size_t> order{};
   std::size_t position = 0;   // samples of this epoch that all workers together have been given
   Range window{};             // the batch under way
   std::size_t num_parts = 0;  // in which it is given
   std::size_t next_part = 0;
+  std::uint64_t num_ended = 0;  // steps when its last part was given
   std::optional<Batch> batch{};
 
   void start_epoch() {
-    if (options.drives_step && next_part < num_parts) worker->abandon_step();
-    num_parts = next_part = 0;
+    leave_epoch();
     epoch = next_epoch++;
-    ++iteration;
-    position = 0;
+    position = std::exchange(next_position, 0);
+    is_set = false;
+    window = {position, position};
     order = options.shuffle
                 ? shuffled_indices(num_samples, derive_seed(worker->seed(), static_cast<std::uint64_t>(epoch)))
                 : ordered_indices(num_samples);
@@ -92,6 +98,7 @@ struct LoaderState {
 
   // Goes on to this worker's part of the next batch; batch is empty after the last one.
   void advance() {
+    if (next_part == num_parts && options.drives_step) worker->end_step();  // while what it was given still stands
     batch.reset();
     if (next_part == num_parts) {
       if (position >= num_samples) return;
@@ -113,9 +120,63 @@ struct LoaderState {
     batch.emplace(data.to(home), target.defined() ? target.to(home) : target, mine.size(), next_part == num_parts);
     position = whole.end;
     if (options.drives_step) announce(mine.size());
+    num_ended = worker->steps();
+  }
+
+  // Makes the next begin() start there.
+  void set_place(std::int64_t new_epoch, std::size_t new_position) {
+    next_epoch = new_epoch;
+    next_position = new_position;
+    is_set = true;
+  }
+
+  // The epoch, and the samples of it that are consumed: those of batches whose step has ended, or after which the next
+  // one has been asked for. The end of an epoch is the begin of the next.
+  [[nodiscard]] std::pair<std::int64_t, std::size_t> place() const {
+    if (is_set) return {next_epoch, next_position};
+    const bool is_done = position == window.end && (!batch || worker->steps() > num_ended);
+    const std::size_t done = is_done ? window.end : window.begin;
+    return done == num_samples ? std::pair{next_epoch, std::size_t{0}} : std::pair{epoch, done};
+  }
+
+  void load(const State& state) {
+    check_same(state, "num_samples", num_samples, "give the dataset that was saved with");
+    check_same(state, "shuffle", options.shuffle, "set LoaderOptions::shuffle as it was");
+    check_same(state, "seed", std::to_string(worker->seed()), "set RunConfig::seed as it was");
+    const auto saved_epoch = state.at("epoch").as<std::int64_t>();
+    const auto samples = state.at("samples").as<std::int64_t>();
+    if (saved_epoch < 0 || samples < 0 || static_cast<std::size_t>(samples) >= num_samples) {
+      refuse(compose("sample {} of epoch {}, which is none of {}", samples, saved_epoch, num_samples));
+    }
+    leave_epoch();
+    epoch = saved_epoch - 1;
+    set_place(saved_epoch, static_cast<std::size_t>(samples));
   }
 
  private:
+  // Ends all iterators, and the step of a batch that was not given in full.
+  void leave_epoch() {
+    if (options.drives_step && next_part < num_parts) worker->abandon_step();
+    batch.reset();
+    num_parts = next_part = 0;
+    ++iteration;
+  }
+
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw ConfigError{compose("a loader on rank {}/{} cannot go on from the saved state: {}", worker->rank(),
+                              worker->world_size(), what)};
+  }
+
+  void check_same(const State& state, std::string_view name, const Value& here, std::string_view remedy) const {
+    const Value& saved = state.at(name);
+    if (saved == here) return;
+    const auto text = [](const Value& value) {
+      return value.visit([](const auto& inside) { return compose("{}", inside); });
+    };
+    refuse(compose("{} was {} and is {}, so the order of the samples is another: {}", name, text(saved), text(here),
+                   remedy));
+  }
+
   void check_count(const at::Tensor& data, std::size_t asked) const {
     if (data.defined() && data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(asked)) return;
     throw DataError{
@@ -185,11 +246,28 @@ class Loader {
 
   /// The epoch that is being gone over or was last, from 0; -1 before the first.
   [[nodiscard]] std::int64_t epoch() const noexcept { return state_->epoch; }
+  /// The epoch that a loop which goes on from here has to begin with: the one under way, or the next after its end.
+  [[nodiscard]] std::int64_t next_epoch() const { return state_->place().first; }
   /// Makes the next begin() start the given epoch. Never needed to get a new order. Throws: ConfigError below 0.
   void set_epoch(std::int64_t epoch) {
     if (epoch < 0) throw ConfigError{detail::compose("Loader::set_epoch({}): epochs count from 0", epoch)};
-    state_->next_epoch = epoch;
+    if (state_->is_set && epoch == state_->next_epoch) return;  // which may have to be gone on with half way
+    state_->set_place(epoch, 0);
   }
+
+  /// Returns how much of which epoch all workers together have consumed, in samples, so that other numbers of workers
+  /// and batch sizes go on right. A batch counts when its step has ended; after the last one it is the next epoch.
+  [[nodiscard]] State state() const {
+    const auto [epoch, samples] = state_->place();
+    return {{"epoch", epoch},
+            {"samples", samples},
+            {"num_samples", state_->num_samples},
+            {"shuffle", state_->options.shuffle},
+            {"seed", std::to_string(state_->worker->seed())}};  // all 64 bits, which no number of JSON has
+  }
+  /// Makes the next begin() go on where a saved loader was, in the middle of its epoch.
+  /// Throws: ConfigError if the saved one had another number of samples or another order.
+  void load_state(const State& state) { state_->load(state); }
 
   /// Samples of an epoch, all workers together.
   [[nodiscard]] std::size_t num_samples() const noexcept { return state_->num_samples; }
@@ -206,5 +284,7 @@ class Loader {
  private:
   std::unique_ptr<detail::LoaderState> state_;  // iterators point to it, and a Loader may be moved
 };
+
+static_assert(Stateful<Loader>);
 
 }  // namespace railyard::inline v0_1

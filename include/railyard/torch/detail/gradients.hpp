@@ -80,6 +80,19 @@ class GradientExchange {
     return known == known_.end() ? nullptr : &slots_[known->second];
   }
 
+  // This rank's piece of a parameter whose weights ranks share, which the parameter's hook knows; nullptr of any other.
+  [[nodiscard]] static std::shared_ptr<GradientPiece> piece_of(const at::Tensor& parameter) {
+    const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
+    if (!accumulator) return nullptr;
+    for (const auto& any : accumulator->post_hooks()) {
+      const auto* hook = dynamic_cast<const Hook*>(any.get());
+      const auto exchange = hook == nullptr ? nullptr : hook->exchange();
+      if (exchange == nullptr) continue;
+      if (const GradientSlot* slot = exchange->find(parameter)) return slot->piece.lock();
+    }
+    return nullptr;
+  }
+
   // Watches a model whose parameters have been added, for as long as it lives.
   void watch(const torch::nn::Module& module) {
     modules_.push_back(module.weak_from_this());
@@ -146,6 +159,8 @@ class GradientExchange {
   class Hook final : public torch::autograd::FunctionPostHook {
    public:
     Hook(std::weak_ptr<GradientExchange> exchange, std::size_t index) : exchange_(std::move(exchange)), index_(index) {}
+
+    [[nodiscard]] std::shared_ptr<GradientExchange> exchange() const { return exchange_.lock(); }
 
     torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
                                               const torch::autograd::variable_list& inputs) override {

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: MIT
+// Tensors as a saved state holds them, row by row, whole or in the pieces of ranks. Torch room.
+#pragma once
+
+#include "railyard/torch/detail/gradient_slot.hpp"
+#include "railyard/torch/tensor.hpp"
+
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+#include "railyard/core/stateful.hpp"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/view_as_real.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The dimensions of a tensor by falling stride: 0, 1, 2 for one that lies row by row.
+using DimOrder = std::vector<std::int64_t>;
+
+[[nodiscard]] inline DimOrder row_by_row(std::int64_t num_dims) {
+  DimOrder order(static_cast<std::size_t>(num_dims));
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+// tensor: without gaps.
+[[nodiscard]] inline DimOrder order_in_memory(const at::Tensor& tensor) {
+  DimOrder order = row_by_row(tensor.dim());
+  if (tensor.is_contiguous()) return order;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int64_t one, std::int64_t other) { return tensor.stride(one) > tensor.stride(other); });
+  return order;
+}
+
+[[nodiscard]] inline std::string text_of_sizes(const std::vector<std::int64_t>& sizes) {
+  return "[" + joined(sizes, ", ") + "]";
+}
+
+// What a tensor is saved as: a complex one in pairs.
+[[nodiscard]] inline at::Tensor saved_view(const std::string& name, const at::Tensor& tensor) {
+  if (tensor.layout() != c10::kStrided) {
+    throw ConfigError{
+        compose("the state of \"{}\" ({}) cannot be saved, for it is sparse: make it dense, or keep it "
+                "out of the module's parameters and buffers",
+                name, shape_of(tensor))};
+  }
+  try {
+    const at::Tensor real = as_real(tensor.detach());
+    static_cast<void>(dtype_of_tensor(real));
+    return real;
+  } catch (const ConfigError& error) {
+    throw ConfigError{compose("the state of \"{}\" cannot be saved: {}", name, error.what())};
+  }
+}
+
+// Copies elements begin to end, counted row by row, of a tensor on the CPU with any strides.
+inline void copy_rows(const at::Tensor& tensor, std::int64_t begin, std::int64_t end, std::byte* to) {
+  const auto width = static_cast<std::size_t>(tensor.element_size());
+  const auto* from = static_cast<const std::byte*>(tensor.data_ptr());
+  if (tensor.is_contiguous()) {
+    if (begin < end)
+      std::memcpy(to, from + begin * tensor.element_size(), static_cast<std::size_t>(end - begin) * width);
+    return;
+  }
+  const std::int64_t length = std::max<std::int64_t>(tensor.size(-1), 1);
+  const std::int64_t step = tensor.stride(-1) * tensor.element_size();
+  for (std::int64_t at = begin; at < end;) {
+    std::int64_t row = at / length;
+    std::int64_t offset = 0;
+    for (std::int64_t dim = tensor.dim() - 1; dim-- > 0; row /= tensor.size(dim)) {
+      offset += row % tensor.size(dim) * tensor.stride(dim);
+    }
+    const std::byte* element = from + offset * tensor.element_size() + at % length * step;
+    for (const std::int64_t stop = std::min(end, (at / length + 1) * length); at < stop; ++at) {
+      std::memcpy(to, element, width);
+      to += width;
+      element += step;
+    }
+  }
+}
+
+// A tensor that every rank has.
+[[nodiscard]] inline StateTensor whole_state(std::string name, const at::Tensor& tensor) {
+  const at::Tensor saved = saved_view(name, tensor);
+  const Dtype dtype = dtype_of_tensor(saved);
+  return {.name = std::move(name),
+          .dtype = dtype,
+          .shape = saved.sizes().vec(),
+          .read = [saved = saved.cpu()](std::int64_t begin, std::int64_t end, std::byte* to) {
+            copy_rows(saved, begin, end, to);
+          }};
+}
+
+// A flat tensor that holds this rank's piece of something of the shape of `whole`, in the order of its memory, which is
+// what the saved shape speaks of.
+[[nodiscard]] inline StateTensor piece_state(std::string name, const at::Tensor& whole, const GradientPiece& place,
+                                             const at::Tensor& piece) {
+  StateTensor state = whole_state(std::move(name), piece);
+  state.shape.clear();
+  for (const std::int64_t dim : order_in_memory(whole)) state.shape.push_back(whole.size(dim));
+  state.is_piece = true;
+  state.begin = place.begin;
+  state.end = place.end;
+  state.read = [read = std::move(state.read), first = place.begin](
+                   std::int64_t begin, std::int64_t end, std::byte* to) { read(begin - first, end - first, to); };
+  return state;
+}
+
+// What was saved, and how the dimensions of its shape have to be read.
+struct SavedTensor {
+  const StateTensor* state = nullptr;
+  DimOrder order{};
+
+  [[nodiscard]] std::string text() const {
+    return compose("{}{}", name_of(state->dtype), text_of_sizes(logical_shape()));
+  }
+
+  [[nodiscard]] std::vector<std::int64_t> logical_shape() const {
+    if (order.size() != state->shape.size()) return state->shape;
+    std::vector<std::int64_t> shape(order.size());
+    for (std::size_t i = 0; i < order.size(); ++i) shape[static_cast<std::size_t>(order[i])] = state->shape[i];
+    return shape;
+  }
+
+  [[nodiscard]] bool fits(const at::Tensor& real) const {
+    return order.size() == state->shape.size() && state->dtype == dtype_of_tensor(real) &&
+           real.sizes().equals(logical_shape());
+  }
+
+  // Returns all of it, in a tensor like `like`.
+  [[nodiscard]] at::Tensor whole(const at::Tensor& like) const {
+    const at::Tensor flat = at::empty({state->count()}, at::TensorOptions{}.dtype(like.scalar_type()));
+    state->read(0, state->count(), static_cast<std::byte*>(flat.data_ptr()));
+    return flat.view(state->shape).permute(inverse());
+  }
+
+  // Fills a flat tensor on the CPU with elements begin to end of what lies in the order of `like`.
+  void read_piece(const at::Tensor& like, std::int64_t begin, std::int64_t end, const at::Tensor& flat) const {
+    if (order == order_in_memory(like)) {
+      state->read(begin, end, static_cast<std::byte*>(flat.data_ptr()));
+      flat.unsafeGetTensorImpl()->bump_version();
+    } else {
+      flat.copy_(at::empty_like(like).copy_(whole(like)).as_strided({end - begin}, {1}, begin));
+    }
+  }
+
+  // Writes all of it to where a tensor is.
+  void read_into(const at::Tensor& target) const {
+    const at::NoGradGuard no_grad;
+    const at::Tensor real = as_real(target.detach());
+    if (real.is_cpu() && real.is_non_overlapping_and_dense()) {
+      read_piece(real, 0, real.numel(), real.as_strided({real.numel()}, {1}));
+    } else {
+      real.copy_(whole(real));
+    }
+  }
+
+ private:
+  [[nodiscard]] DimOrder inverse() const {
+    DimOrder places(order.size());
+    for (std::size_t i = 0; i < order.size(); ++i)
+      places[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
+    return places;
+  }
+};
+
+[[nodiscard]] inline SavedTensor saved_rows(const StateTensor& state) {
+  return {.state = &state, .order = row_by_row(static_cast<std::int64_t>(state.shape.size()))};
+}
+
+// The tensors of a saved state that nothing has been made of yet.
+class UnreadTensors {
+ public:
+  explicit UnreadTensors(const State& state) {
+    for (const StateTensor& tensor : state.tensors) by_name_.emplace(tensor.name, &tensor);
+  }
+
+  // Returns the tensor of that name, or nullptr.
+  [[nodiscard]] const StateTensor* take(std::string_view name) {
+    const auto found = by_name_.extract(name);
+    return found ? found.mapped() : nullptr;
+  }
+
+  void name_surplus(std::vector<std::string>& problems) const {
+    for (const auto& [name, tensor] : by_name_) {
+      problems.push_back(compose("\"{}\" {} was saved and has no place here", name, saved_rows(*tensor).text()));
+    }
+  }
+
+ private:
+  std::map<std::string_view, const StateTensor*> by_name_{};
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1

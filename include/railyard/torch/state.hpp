@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT
+// How the state of LibTorch's modules, optimizers, schedulers and random numbers is saved and put back. Torch room.
+#pragma once
+
+#include "railyard/torch/detail/agreement.hpp"
+#include "railyard/torch/detail/gradients.hpp"
+#include "railyard/torch/detail/optimizer_state.hpp"
+#include "railyard/torch/detail/tensor_state.hpp"
+#include "railyard/torch/prepare_model.hpp"
+
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+#include "railyard/core/stateful.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+[[nodiscard]] inline State module_state(const torch::nn::Module& module) {
+  State state;
+  for (const NamedTensor& named : tensors_of(module)) {
+    if (!named.tensor.defined()) continue;
+    if (named.tensor.is_complex()) state.values.set("complex." + named.name, true);
+    state.tensors.push_back(whole_state(named.name, named.tensor));
+  }
+  return state;
+}
+
+// Writes a saved tensor to where a module's is: of weights that ranks share, this rank's piece.
+inline void put_tensor(const SavedTensor& saved, const at::Tensor& target) {
+  const auto piece = GradientExchange::piece_of(target);
+  if (!piece) return saved.read_into(target);
+  if (!piece->is_empty()) saved.read_piece(target, piece->begin, piece->end, piece->weights);
+}
+
+inline void put_module_state(torch::nn::Module& module, const State& state) {
+  const at::NoGradGuard no_grad;
+  UnreadTensors unread{state};
+  std::vector<std::pair<SavedTensor, at::Tensor>> fitting;
+  std::vector<std::string> problems;
+  for (const NamedTensor& named : tensors_of(module)) {
+    if (!named.tensor.defined()) continue;
+    const StateTensor* tensor = unread.take(named.name);
+    if (tensor == nullptr) {
+      problems.push_back(compose("\"{}\" {} was not saved", named.name, shape_of(named.tensor)));
+      continue;
+    }
+    const SavedTensor saved = saved_rows(*tensor);
+    const bool was_complex = state.values.find("complex." + named.name) != nullptr;
+    if (saved.fits(as_real(named.tensor.detach())) && was_complex == named.tensor.is_complex()) {
+      fitting.emplace_back(saved, named.tensor);
+    } else {
+      problems.push_back(compose("\"{}\" was saved as {}{} and is {} here", named.name, saved.text(),
+                                 was_complex ? " (of complex numbers)" : "", shape_of(named.tensor)));
+    }
+  }
+  unread.name_surplus(problems);
+  if (!problems.empty()) {
+    throw ConfigError{
+        compose("the saved state of a module does not fit it: {}. Nothing was changed. Build the module "
+                "as it was when it was saved, or begin without its state",
+                joined(problems, "; "))};
+  }
+  for (const auto& [saved, target] : fitting) put_tensor(saved, target);
+}
+
+// The module that a model is, or holds.
+template <class T>
+[[nodiscard]] auto& module_in(T& model) {
+  if constexpr (IsModule<std::remove_const_t<T>>) {
+    return model;
+  } else {
+    const bool is_empty = [&] {
+      if constexpr (IsModuleHolder<std::remove_const_t<T>>) {
+        return model.is_empty();
+      } else {
+        return model == nullptr;
+      }
+    }();
+    if (is_empty)
+      throw ConfigError{"an empty module holder or pointer has no state: give a module that has been built"};
+    return *model;
+  }
+}
+
+// LibTorch keeps this number to its derived classes.
+struct StepCount : torch::optim::LRScheduler {
+  static constexpr auto member() noexcept { return &StepCount::step_count_; }
+};
+
+[[nodiscard]] inline State generator_state(at::Generator generator) {
+  const std::lock_guard lock{generator.mutex()};
+  State state;
+  state.is_own = true;
+  state.tensors.push_back(whole_state("generator", generator.get_state()));
+  return state;
+}
+
+inline void put_generator_state(at::Generator generator, const State& state) {
+  const StateTensor* saved = state.find_tensor("generator");
+  if (saved == nullptr) throw ConfigError{"the saved state is not that of a generator of random numbers"};
+  const std::lock_guard lock{generator.mutex()};
+  const at::Tensor bytes = generator.get_state().clone();
+  if (!saved_rows(*saved).fits(bytes)) {
+    throw ConfigError{
+        compose("the saved state of a generator of random numbers is {} and must be {}: it comes from "
+                "another release of LibTorch or another kind of generator",
+                saved_rows(*saved).text(), shape_of(bytes))};
+  }
+  saved_rows(*saved).read_into(bytes);
+  generator.set_state(bytes);
+}
+
+}  // namespace detail
+
+/// Saves modules, also behind a std::shared_ptr or a holder: parameters and buffers under the names that
+/// named_parameters() and named_buffers() give them, frozen ones too. They are put back into the memory where they are;
+/// of weights that ranks share each rank writes its piece, so that all of them are right once all ranks have done so.
+/// Throws: ConfigError that names every tensor that is missing, too many, or of another shape or type; nothing is
+/// changed then.
+template <detail::IsModel T>
+requires(!Stateful<T>) struct StateAccess<T> {
+  static State take(const T& part) { return detail::module_state(detail::module_in(part)); }
+  static void put(T& part, const State& state) { detail::put_module_state(detail::module_in(part), state); }
+};
+
+/// Saves LibTorch's SGD, Adam, AdamW, Adagrad, RMSprop and LBFGS: what they remember of each parameter, and the options
+/// of each group as they are now, such as the learning rate that a scheduler has set. They win over those that the
+/// optimizer was made with. Throws: ConfigError that names what differs if the optimizer has other parameters or is
+/// another one; nothing is changed then.
+template <detail::KnownOptimizer T>
+struct StateAccess<T> {
+  static State take(const T& part) {
+    return detail::OptimizerState<T>::take(part, detail::parameters_of(part.param_groups()));
+  }
+  static void put(T& part, const State& state) {
+    detail::OptimizerState<T>::put(part, detail::parameters_of(part.param_groups()), state);
+  }
+};
+
+/// Saves how many steps a scheduler of LibTorch, or derived from its LRScheduler, has made; the learning rates that it
+/// has set are the optimizer's. A class of one's own with more to remember has a state() and a load_state().
+template <std::derived_from<torch::optim::LRScheduler> T>
+requires(!Stateful<T>) struct StateAccess<T> {
+  static State take(const T& part) { return {{"step_count", part.*detail::StepCount::member()}}; }
+  static void put(T& part, const State& state) {
+    part.*detail::StepCount::member() = static_cast<unsigned>(state.at("step_count").as<std::int64_t>());
+  }
+};
+
+/// Saves a generator of random numbers; each rank has its own.
+template <>
+struct StateAccess<at::Generator> {
+  static State take(const at::Generator& part) { return detail::generator_state(part); }
+  static void put(at::Generator& part, const State& state) { detail::put_generator_state(part, state); }
+};
+
+/// Is LibTorch's default generator on CPUs, which dropout and torch::rand() draw from: each process has one. Workers
+/// that are threads share it and draw by turns that nobody can foresee, so that only processes go on with equal
+/// numbers. Example: ry::TorchRandom random; and a part {"random", random} of the state.
+class TorchRandom {
+ public:
+  [[nodiscard]] State state() const { return detail::generator_state(at::detail::getDefaultCPUGenerator()); }
+  void load_state(const State& state) { detail::put_generator_state(at::detail::getDefaultCPUGenerator(), state); }
+};
+static_assert(Stateful<TorchRandom>);
+
+}  // namespace railyard::inline v0_1
