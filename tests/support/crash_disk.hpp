@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: MIT
+// A disk that remembers what a power cut would leave of it, and one that fails.
+#pragma once
+
+#include "railyard/checkpoint/detail/files.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace railyard_test {
+
+namespace fs = std::filesystem;
+
+/// Is what lies in a folder, by relative path: the content of a file, or nothing for a directory.
+using Tree = std::map<std::string, std::optional<std::string>>;
+
+[[nodiscard]] inline Tree tree_of(const fs::path& root) {
+  Tree tree;
+  for (const auto& entry : fs::recursive_directory_iterator{root}) {
+    auto& content = tree[entry.path().lexically_relative(root).string()];
+    if (entry.is_directory()) continue;
+    std::ifstream file{entry.path(), std::ios::binary};
+    content.emplace(std::istreambuf_iterator<char>{file}, std::istreambuf_iterator<char>{});
+  }
+  return tree;
+}
+
+inline void write_tree(const Tree& tree, const fs::path& root) {
+  for (const auto& [path, content] : tree) {  // a folder comes before what is in it
+    if (!content) {
+      fs::create_directory(root / path);
+    } else {
+      std::ofstream{root / path, std::ios::binary} << *content;
+    }
+  }
+}
+
+/// Is one change of the disk.
+struct DiskChange {
+  enum class Kind { make_directory, create, write, sync, rename, remove } kind = Kind::sync;
+  std::string path{};
+  std::string second{};  // the new name, or what is written
+};
+
+/// Changes files for real and notes every change.
+class RecordingFiles : public railyard::detail::Files {
+ public:
+  explicit RecordingFiles(fs::path root) : root_(std::move(root)) {}
+
+  /// This sync, counted from 0, does not happen, though the caller is told that it has.
+  int forgotten_sync = -1;
+
+  [[nodiscard]] const std::vector<DiskChange>& changes() const { return changes_; }
+  [[nodiscard]] int num_syncs() const { return num_syncs_; }
+
+  int make_directory(const Path& path) override {
+    return note(Files::make_directory(path), DiskChange::Kind::make_directory, path);
+  }
+  int create(const Path& path) override {
+    const int fd = Files::create(path);
+    if (fd >= 0) open_[fd] = relative(path);
+    return note(fd, DiskChange::Kind::create, path);
+  }
+  int open_directory(const Path& path) override {
+    const int fd = Files::open_directory(path);
+    if (fd >= 0) open_[fd] = relative(path);
+    return fd;
+  }
+  ssize_t write(int fd, const std::byte* from, std::size_t size) override {
+    const ssize_t written = Files::write(fd, from, size);
+    if (written > 0) {
+      const std::string text{reinterpret_cast<const char*>(from), static_cast<std::size_t>(written)};
+      changes_.push_back({DiskChange::Kind::write, open_.at(fd), text});
+    }
+    return written;
+  }
+  int sync(int fd) override {
+    if (num_syncs_++ != forgotten_sync) changes_.push_back({DiskChange::Kind::sync, open_.at(fd), {}});
+    return 0;
+  }
+  int rename(const Path& from, const Path& to) override {
+    const int result = Files::rename(from, to);
+    if (result == 0) changes_.push_back({DiskChange::Kind::rename, relative(from), relative(to)});
+    return result;
+  }
+  int unlink(const Path& path) override { return note(Files::unlink(path), DiskChange::Kind::remove, path); }
+  int remove_directory(const Path& path) override {
+    return note(Files::remove_directory(path), DiskChange::Kind::remove, path);
+  }
+
+ private:
+  [[nodiscard]] std::string relative(const Path& path) const {
+    const auto text = path.lexically_relative(root_).string();
+    return text == "." ? std::string{} : text;
+  }
+  int note(int result, DiskChange::Kind kind, const Path& path) {
+    if (result >= 0) changes_.push_back({kind, relative(path), {}});
+    return result;
+  }
+
+  fs::path root_;
+  std::map<int, std::string> open_{};
+  std::vector<DiskChange> changes_{};
+  int num_syncs_ = 0;
+};
+
+/// Knows, after some changes, in which states a power cut can leave the disk. What was not synchronised may be there or
+/// not: the entries of a directory each by itself, the content of a file in whole, in part, or as zeros.
+class CrashModel {
+ public:
+  explicit CrashModel(const Tree& durable) : nodes_(1) {
+    for (const auto& [path, content] : durable) {
+      const int node = new_node();
+      at(node).content = at(node).durable_content = content.value_or("");
+      at(node).is_directory = !content;
+      Node& folder = at(folder_of(path));
+      folder.entries[name_of(path)] = node;
+      folder.durable_entries[name_of(path)] = node;
+    }
+  }
+
+  void apply(const DiskChange& change) {
+    using Kind = DiskChange::Kind;
+    switch (change.kind) {
+      case Kind::make_directory:
+      case Kind::create: {
+        const int node = new_node();
+        at(node).is_directory = change.kind == Kind::make_directory;
+        change_entries(folder_of(change.path), {{}, name_of(change.path), node});
+        return;
+      }
+      case Kind::write:
+        at(find(change.path)).content += change.second;
+        return;
+      case Kind::sync: {
+        Node& node = at(find(change.path));
+        node.durable_content = node.content;
+        node.durable_entries = node.entries;
+        node.pending.clear();
+        return;
+      }
+      case Kind::rename:  // within one directory
+        change_entries(folder_of(change.path), {name_of(change.path), name_of(change.second), find(change.path)});
+        return;
+      case Kind::remove:
+        change_entries(folder_of(change.path), {name_of(change.path), {}, -1});
+        return;
+    }
+  }
+
+  /// Adds the states that are possible now, at most `most` of them drawn at random where there are more.
+  void add_states(std::set<Tree>& states, std::size_t most, std::mt19937& random) const {
+    std::vector<std::size_t> num_choices;
+    std::size_t product = 1;
+    for (const Node& node : nodes_) {
+      num_choices.push_back(choices_of(node));
+      product = std::min(product * num_choices.back(), most + 1);
+    }
+    std::vector<std::size_t> choice(nodes_.size(), 0);
+    if (product > most) {
+      for (std::size_t i = 0; i < most; ++i) {
+        for (std::size_t n = 0; n < choice.size(); ++n) choice[n] = random() % num_choices[n];
+        states.insert(state(choice));
+      }
+      return;
+    }
+    for (bool is_last = false; !is_last;) {
+      states.insert(state(choice));
+      is_last = true;
+      for (std::size_t n = 0; n < choice.size() && is_last; ++n) {
+        choice[n] = (choice[n] + 1) % num_choices[n];
+        is_last = choice[n] == 0;
+      }
+    }
+  }
+
+ private:
+  struct EntryChange {
+    std::string removed{};
+    std::string added{};
+    int node = -1;
+  };
+  struct Node {
+    bool is_directory = true;
+    std::string content{};
+    std::string durable_content{};
+    std::map<std::string, int> entries{};
+    std::map<std::string, int> durable_entries{};
+    std::vector<EntryChange> pending{};
+  };
+
+  static std::string name_of(const std::string& path) { return fs::path{path}.filename().string(); }
+  [[nodiscard]] int folder_of(const std::string& path) const { return find(fs::path{path}.parent_path().string()); }
+  [[nodiscard]] int find(const std::string& path) const {
+    int node = 0;
+    for (const auto& part : fs::path{path}) node = nodes_[static_cast<std::size_t>(node)].entries.at(part.string());
+    return node;
+  }
+  Node& at(int node) { return nodes_[static_cast<std::size_t>(node)]; }
+  int new_node() {
+    nodes_.emplace_back();
+    return static_cast<int>(nodes_.size()) - 1;
+  }
+
+  static void change(std::map<std::string, int>& entries, const EntryChange& change) {
+    if (!change.removed.empty()) entries.erase(change.removed);
+    if (!change.added.empty()) entries[change.added] = change.node;
+  }
+  void change_entries(int folder, const EntryChange& entry) {
+    change(at(folder).entries, entry);
+    at(folder).pending.push_back(entry);
+  }
+
+  static std::size_t choices_of(const Node& node) {
+    if (node.is_directory) return std::size_t{1} << node.pending.size();
+    return node.content == node.durable_content ? 1 : 5;
+  }
+
+  static std::string content_of(const Node& node, std::size_t choice) {
+    const std::string& all = node.content;
+    switch (choice) {
+      case 1:
+        return all;
+      case 2:
+        return all.substr(0, all.size() / 2);
+      case 3:
+        return all.substr(0, all.size() / 2) + std::string(all.size() - all.size() / 2, '\0');
+      case 4:
+        return std::string(all.size() / 2, '\0') + all.substr(all.size() / 2);
+      default:
+        return node.durable_content;
+    }
+  }
+
+  [[nodiscard]] Tree state(const std::vector<std::size_t>& choice) const {
+    Tree tree;
+    add_to(tree, 0, "", choice);
+    return tree;
+  }
+  void add_to(Tree& tree, int number, const std::string& path, const std::vector<std::size_t>& choice) const {
+    const auto index = static_cast<std::size_t>(number);
+    const Node& node = nodes_[index];
+    if (!node.is_directory) {
+      tree[path] = content_of(node, choice[index]);
+      return;
+    }
+    if (!path.empty()) tree[path] = std::nullopt;
+    auto entries = node.durable_entries;
+    for (std::size_t i = 0; i < node.pending.size(); ++i) {
+      if ((choice[index] >> i & 1U) != 0) change(entries, node.pending[i]);
+    }
+    for (const auto& [name, child] : entries) add_to(tree, child, path.empty() ? name : path + "/" + name, choice);
+  }
+
+  std::vector<Node> nodes_;  // the first is the root
+};
+
+/// Returns all states in which a power cut can leave the disk after some number of changes, of which it had `begin` at
+/// least.
+[[nodiscard]] inline std::set<Tree> crash_states(const Tree& before, const std::vector<DiskChange>& changes,
+                                                 std::size_t begin = 0) {
+  constexpr std::size_t most_at_once = 150;
+  std::mt19937 random{1};
+  std::set<Tree> states;
+  CrashModel model{before};
+  for (std::size_t i = 0; i <= changes.size(); ++i) {
+    if (i >= begin) model.add_states(states, most_at_once, random);
+    if (i < changes.size()) model.apply(changes[i]);
+  }
+  return states;
+}
+
+/// Lets calls fail as the system would let them.
+class FailingFiles : public railyard::detail::Files {
+ public:
+  enum class How { fails, fails_after_all, fails_for_good, writes_less };
+
+  /// The call with this number, counted from 0, is the first that fails.
+  FailingFiles(int number, int error, How how = How::fails) : number_(number), error_(error), how_(how) {}
+
+  [[nodiscard]] int num_calls() const { return num_calls_; }
+  /// What the call was that has failed first; empty if none has.
+  [[nodiscard]] const std::string& failed() const { return failed_; }
+
+  int make_directory(const Path& path) override {
+    return call("mkdir", [&] { return Files::make_directory(path); });
+  }
+  int create(const Path& path) override {
+    if (fails_now("create")) return fail();
+    return Files::create(path);
+  }
+  int open_directory(const Path& path) override {
+    if (fails_now("open")) return fail();
+    return Files::open_directory(path);
+  }
+  ssize_t write(int fd, const std::byte* from, std::size_t size) override {
+    if (!fails_now("write")) return Files::write(fd, from, size);
+    return how_ == How::writes_less ? Files::write(fd, from, (size + 1) / 2) : fail();
+  }
+  int write_back(int fd, std::size_t begin, std::size_t size, bool waits) override {
+    return call("write_back", [&] { return Files::write_back(fd, begin, size, waits); });
+  }
+  int sync(int fd) override {
+    return call("sync", [&] { return Files::sync(fd); });
+  }
+  int close(int fd) override {
+    const int result = Files::close(fd);  // whatever it says, the descriptor is closed
+    return fails_now("close") ? fail() : result;
+  }
+  int rename(const Path& from, const Path& to) override {
+    return call("rename", [&] { return Files::rename(from, to); });
+  }
+  int unlink(const Path& path) override {
+    return call("unlink", [&] { return Files::unlink(path); });
+  }
+  int remove_directory(const Path& path) override {
+    return call("rmdir", [&] { return Files::remove_directory(path); });
+  }
+  int list(const Path& path, std::vector<std::string>& names) override {
+    return call("list", [&] { return Files::list(path, names); });
+  }
+
+ private:
+  bool fails_now(const char* name) {
+    const int number = num_calls_++;
+    if (number != number_ && (how_ != How::fails_for_good || number < number_)) return false;
+    if (failed_.empty()) failed_ = name;
+    return true;
+  }
+  int fail() const {
+    if (how_ == How::writes_less) return 0;
+    errno = error_;
+    return -1;
+  }
+  template <class Call>
+  int call(const char* name, const Call& real) {
+    if (!fails_now(name)) return real();
+    if (how_ == How::writes_less) return real();  // only write knows what that is
+    if (how_ == How::fails_after_all) real();
+    return fail();
+  }
+
+  int number_;
+  int error_;
+  How how_;
+  int num_calls_ = 0;
+  std::string failed_{};
+};
+
+}  // namespace railyard_test

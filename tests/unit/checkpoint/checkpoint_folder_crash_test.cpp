@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT
+#include "railyard/checkpoint/checkpoint_folder.hpp"
+
+#include "unit/checkpoint/support.hpp"
+
+#include "support/catch.hpp"
+#include "support/crash_disk.hpp"
+
+using namespace railyard_test;
+
+namespace {
+
+constexpr std::uint64_t generation = 5;
+
+// Of small machines the memory is the faster disk.
+fs::path fast_folder() { return fs::is_directory("/dev/shm") ? "/dev/shm" : fs::temp_directory_path(); }
+
+void commit_step(ry::CheckpointFolder& folder, std::uint64_t step, double score = 0) {
+  folder.commit({.step = step, .metrics = {{"score", score}}}, small_contribution(static_cast<float>(step)).parts());
+}
+
+// What the checkpoint of a step holds is a function of the step.
+bool is_whole(const ry::Checkpoint& checkpoint) {
+  checkpoint.verify();
+  const auto value = static_cast<float>(checkpoint.manifest().step);
+  const auto net = checkpoint.load("net", 0);
+  const auto optimizer = checkpoint.load("optimizer", 0);
+  return elements_of<float>(net->tensors.at(0)).at(0) == value &&
+         elements_of<double>(optimizer->tensors.at(0)) == std::vector<double>{value, 1, 2, 3, 4};
+}
+
+struct Expected {
+  std::set<std::uint64_t> newest{};  // 0 for none
+  std::set<std::uint64_t> kept{};    // must be there whatever happens
+};
+
+// Says what is wrong with what a power cut has left, or nothing.
+std::string fault_of(const Tree& state, const Expected& expected) {
+  const Scratch scratch{fast_folder()};
+  write_tree(state, scratch.path());
+  const auto path = scratch.path() / "checkpoints";
+  const ry::CheckpointFolder after{path, generation + 1};
+  if (const auto problems = after.problems(); !problems.empty()) return problems.front();
+  const auto newest = ry::newest_checkpoint(scratch.path());
+  const std::uint64_t step = newest ? newest->manifest().step : 0;
+  if (!expected.newest.contains(step)) return "the newest is of step " + std::to_string(step);
+  std::set<std::uint64_t> there;
+  try {
+    for (const auto& checkpoint : after.list()) {
+      there.insert(checkpoint.manifest().step);
+      if (!is_whole(checkpoint)) return checkpoint.path().string() + " has another content";
+    }
+  } catch (const ry::Error& error) {
+    return error.what();
+  }
+  if (!std::includes(there.begin(), there.end(), expected.kept.begin(), expected.kept.end())) return "one is lost";
+
+  // Whatever was left, the next start cleans it up and goes on.
+  ry::CheckpointFolder next{path, generation + 1};
+  next.sweep();
+  commit_step(next, 99);
+  if (next.newest()->manifest().step != 99) return "the next commit is not the newest";
+  for (const auto& entry : fs::directory_iterator{path}) {
+    if (entry.path().filename().string().front() == '.') return entry.path().string() + " is left";
+  }
+  return {};
+}
+
+// Does something in a folder and returns the changes; without one sync if told so.
+template <class Act>
+std::vector<DiskChange> changes_of(const fs::path& root, const Act& act, int forgotten_sync = -1) {
+  const auto files = std::make_shared<RecordingFiles>(root);
+  files->forgotten_sync = forgotten_sync;
+  ry::CheckpointFolder folder{root / "checkpoints", generation, files};
+  act(folder);
+  return files->changes();
+}
+
+int count_syncs(const std::vector<DiskChange>& changes) {
+  return static_cast<int>(std::count_if(
+      changes.begin(), changes.end(), [](const DiskChange& change) { return change.kind == DiskChange::Kind::sync; }));
+}
+
+// Checks all states during `act` against `during`, and those after it against `after`. Returns the first fault.
+template <class Prepare, class Act>
+std::string first_fault(const Prepare& prepare, const Act& act, const Expected& during, const Expected& after,
+                        std::size_t* num_states = nullptr, int forgotten_sync = -1) {
+  const Scratch scratch{fast_folder()};
+  prepare(scratch.path());
+  const Tree before = tree_of(scratch.path());
+  const auto changes = changes_of(scratch.path(), act, forgotten_sync);
+  for (const bool is_after : {true, false}) {
+    const auto states = crash_states(before, changes, is_after ? changes.size() : 0);
+    if (num_states != nullptr) *num_states += states.size();
+    for (const Tree& state : states) {
+      if (auto fault = fault_of(state, is_after ? after : during); !fault.empty()) return fault;
+    }
+  }
+  return {};
+}
+
+// All states are as they should be; and they would not be if any one sync, from the given one on, were forgotten.
+template <class Prepare, class Act>
+void check_all_states(const Prepare& prepare, const Act& act, const Expected& during, const Expected& after,
+                      int first_needed_sync = 0) {
+  std::size_t num_states = 0;
+  CHECK(first_fault(prepare, act, during, after, &num_states) == "");
+  CHECK(num_states >= 100);
+  const Scratch scratch{fast_folder()};
+  prepare(scratch.path());
+  const int num_syncs = count_syncs(changes_of(scratch.path(), act));
+  for (int i = first_needed_sync; i < num_syncs; ++i) {
+    INFO("without sync " << i << " of " << num_syncs);
+    CHECK(first_fault(prepare, act, during, after, nullptr, i) != "");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("FAULTS F1, F3: a power cut during the first commit leaves nothing or all of it") {
+  check_all_states([](const fs::path&) {}, [](ry::CheckpointFolder& folder) { commit_step(folder, 1); },
+                   {.newest = {0, 1}}, {.newest = {1}});
+}
+
+TEST_CASE("FAULTS F1, F3: a power cut during a commit leaves the old checkpoint or the new one") {
+  check_all_states(
+      [](const fs::path& root) {
+        ry::CheckpointFolder folder{root / "checkpoints"};
+        commit_step(folder, 1);
+      },
+      [](ry::CheckpointFolder& folder) { commit_step(folder, 2); }, {.newest = {1, 2}, .kept = {1}},
+      {.newest = {2}, .kept = {1}},
+      1);  // the first makes the folder durable for whoever finds one that is not
+}
+
+TEST_CASE("Retention: a power cut leaves each checkpoint whole or absent, the best and the newest whole") {
+  check_all_states(
+      [](const fs::path& root) {
+        ry::CheckpointFolder folder{root / "checkpoints"};
+        for (const auto step : {1, 2, 3, 4}) commit_step(folder, static_cast<std::uint64_t>(step), step == 2 ? 1 : 0);
+      },
+      [](ry::CheckpointFolder& folder) { folder.retain({.keep = 1, .score = "score"}); },
+      {.newest = {4}, .kept = {2, 4}}, {.newest = {4}, .kept = {2, 4}});
+}
+
+TEST_CASE("Sweeping: a power cut leaves all checkpoints whole") {
+  const auto prepare = [](const fs::path& root) {
+    ry::CheckpointFolder folder{root / "checkpoints"};
+    commit_step(folder, 1);
+    commit_step(folder, 2);
+    fs::copy(root / "checkpoints" / "checkpoint-000001", root / "checkpoints" / ".staging-3-x",
+             fs::copy_options::recursive);
+    fs::copy(root / "checkpoints" / "checkpoint-000001", root / "checkpoints" / ".trash-4-checkpoint-000001",
+             fs::copy_options::recursive);
+  };
+  const Expected expected{.newest = {2}, .kept = {1, 2}};
+  CHECK(first_fault(
+            prepare, [](ry::CheckpointFolder& folder) { folder.sweep(); }, expected, expected) == "");
+}
