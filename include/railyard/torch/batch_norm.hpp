@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/torch/detail/batch_norm_function.hpp"
+#include "railyard/torch/detail/running_statistics.hpp"
 #include "railyard/torch/tensor.hpp"
 
 #include "railyard/core/detail/compose.hpp"
@@ -40,7 +41,8 @@ namespace nn {
 /// Throws: ConfigError for an input of another shape, for fewer than two values per channel on all ranks together, and
 /// for backward(create_graph=true).
 template <std::size_t D>
-class BatchNormImpl : public torch::nn::NormImplBase<D, BatchNormImpl<D>, torch::nn::BatchNormOptions> {
+class BatchNormImpl : public torch::nn::NormImplBase<D, BatchNormImpl<D>, torch::nn::BatchNormOptions>,
+                      public detail::FollowsAllRanks {
   static_assert(D >= 1 && D <= 3, "BatchNorm exists for 1, 2 and 3 dimensions");
   using Base = torch::nn::NormImplBase<D, BatchNormImpl<D>, torch::nn::BatchNormOptions>;
 
@@ -72,7 +74,7 @@ class BatchNormImpl : public torch::nn::NormImplBase<D, BatchNormImpl<D>, torch:
     path_ = std::move(path);
   }
   /// Says whether batches of other ranks count here, which ends with the training function.
-  [[nodiscard]] bool is_joined() const noexcept { return !worker_.expired(); }
+  [[nodiscard]] bool is_joined() const noexcept override { return !worker_.expired(); }
 
   /// Takes the place of a plain module: from then on both have the same parameters, the same values in buffers.
   template <class Plain>

@@ -86,6 +86,7 @@ struct LoaderState {
 
   void start_epoch() {
     leave_epoch();
+    if (options.drives_step) worker->control().begin_loop();
     epoch = next_epoch++;
     position = std::exchange(next_position, 0);
     is_set = false;

@@ -2,6 +2,7 @@
 // What a training function sees. Train room: knows the concepts, no backend and no LibTorch.
 #pragma once
 
+#include "railyard/train/detail/control_lane.hpp"
 #include "railyard/train/detail/wire.hpp"
 
 #include "railyard/core/backend.hpp"
@@ -131,17 +132,25 @@ class Worker {
   /// Sets what abandon_step() calls.
   void on_abandoned_step(std::function<void()> function) { on_abandoned_step_ = std::move(function); }
 
-  /// Asks all workers to stop; they learn of it in their next should_stop().
+  /// Asks all workers to stop; they learn of it in their next should_stop(), or the one after.
   void request_stop() noexcept { stop_requested_ = true; }
   /// Returns true on every rank as soon as request_stop() was called on any, or the run was asked to end (Ctrl-C,
-  /// SIGTERM, a callback). A collective: all ranks call it at the same place.
+  /// SIGTERM, a callback). All ranks call it at the same place.
+  /// Cost: none where it is called once in every step of a prepared model, for then the answer has come with the
+  /// gradients, and a wish that comes after them is heard a step later; elsewhere a small collective.
   [[nodiscard]] bool should_stop() {
     if (stop_agreed_) return true;  // all ranks have agreed in the same call, so none of them talks here any more
-    const bool wanted = stop_requested_ || link_->page().stop_requested.load(std::memory_order_relaxed);
-    std::int32_t anyone = wanted ? 1 : 0;
+    if (const auto heard = control_.take_stop(); heard && world_size() > 1) return stop_agreed_ = *heard;
+    std::int32_t anyone = wants_stop() ? 1 : 0;
     do_all_reduce(buffer_of_value(anyone), ReduceOp::max);
     return stop_agreed_ = anyone != 0;
   }
+  /// Whether this rank knows of a wish to stop.
+  [[nodiscard]] bool wants_stop() const noexcept {
+    return stop_requested_ || link_->page().stop_requested.load(std::memory_order_relaxed);
+  }
+  /// What goes with the exchanges of a room above this one, which tells what it has heard.
+  [[nodiscard]] detail::ControlLane& control() noexcept { return control_; }
 
   void barrier() { do_barrier(); }
   /// Combines data of all ranks in place; equal bits on every rank afterwards.
@@ -234,6 +243,7 @@ class Worker {
   bool completes_step_ = false;  // its last micro-batch has begun
   bool stop_requested_ = false;
   bool stop_agreed_ = false;
+  detail::ControlLane control_{};
   std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
 };
 

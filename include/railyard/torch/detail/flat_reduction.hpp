@@ -40,27 +40,33 @@ class FlatReduction {
   explicit FlatReduction(Worker& worker) : worker_(&worker) {}
 
   [[nodiscard]] PassSummary begin(const std::vector<GradientSlot>& slots, const PassHeader& header, bool has_samples) {
-    const auto step = static_cast<double>(header.step);
-    const auto pass = static_cast<double>(header.pass);
     has_samples_ = has_samples;
     samples_ = header.samples;
-    std::vector<double> numbers{header.samples, static_cast<double>(header.silent), step, step * step, pass,
-                                pass * pass};
-    const std::size_t first = numbers.size();
+    std::vector<double> numbers{header.samples, static_cast<double>(header.silent),
+                                static_cast<double>(header.wants_stop), static_cast<double>(header.has_ended)};
+    const std::size_t first_place = numbers.size();
+    for (const std::uint64_t place : {header.loop, header.step, header.pass}) {
+      const auto number = static_cast<double>(place);
+      numbers.insert(numbers.end(), {number, number * number});
+    }
+    const std::size_t first_slot = numbers.size();
     for (const GradientSlot& slot : slots) {
       numbers.push_back(slot.used ? 1.0 : 0.0);
       numbers.push_back(has_samples && slot.parameter.grad().defined() ? 1.0 : 0.0);
     }
-    const double size = worker_->world_size();
     if (worker_->world_size() > 1) worker_->all_reduce(buffer_of(numbers), ReduceOp::sum);
-    PassSummary summary{.samples = numbers[0], .num_silent = static_cast<std::uint32_t>(numbers[1])};
-    // The sum of squares is least when all are equal.
-    if (numbers[3] * size != numbers[2] * numbers[2] || numbers[5] * size != numbers[4] * numbers[4]) {
+    PassSummary summary{.headers = {header},
+                        .samples = numbers[0],
+                        .num_silent = static_cast<std::uint32_t>(numbers[1]),
+                        .num_stopping = static_cast<std::uint32_t>(numbers[2]),
+                        .num_ended = static_cast<std::uint32_t>(numbers[3])};
+    for (std::size_t at = first_place; at < first_slot; at += 2) {
+      // The sum of squares is least when all are equal.
+      if (numbers[at + 1] * worker_->world_size() == numbers[at] * numbers[at]) continue;
       summary.headers = gather(header);
-    } else {
-      summary.headers = {header};
+      break;
     }
-    for (std::size_t at = first; at < numbers.size(); at += 2) {
+    for (std::size_t at = first_slot; at < numbers.size(); at += 2) {
       summary.num_using.push_back(static_cast<std::uint32_t>(numbers[at]));
       summary.num_giving.push_back(static_cast<std::uint32_t>(numbers[at + 1]));
     }
@@ -85,14 +91,16 @@ class FlatReduction {
 
  private:
   [[nodiscard]] std::vector<PassHeader> gather(const PassHeader& header) const {
-    const std::vector<std::int64_t> own{static_cast<std::int64_t>(header.step), static_cast<std::int64_t>(header.pass)};
+    const std::vector<std::int64_t> own{static_cast<std::int64_t>(header.step), static_cast<std::int64_t>(header.pass),
+                                        static_cast<std::int64_t>(header.loop)};
     std::vector<std::int64_t> all(own.size() * static_cast<std::size_t>(worker_->world_size()));
     worker_->all_gather(buffer_of(own), buffer_of(all));
     std::vector<PassHeader> headers;
     for (std::size_t at = 0; at < all.size(); at += own.size()) {
       headers.push_back({.num_slots = header.num_slots,
                          .step = static_cast<std::uint64_t>(all[at]),
-                         .pass = static_cast<std::uint64_t>(all[at + 1])});
+                         .pass = static_cast<std::uint64_t>(all[at + 1]),
+                         .loop = static_cast<std::uint64_t>(all[at + 2])});
     }
     return headers;
   }

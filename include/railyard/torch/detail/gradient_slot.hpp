@@ -110,10 +110,13 @@ struct PassHeader {
   std::uint32_t num_slots = 0;
   std::uint64_t step = 0;
   std::uint64_t pass = 0;  // of that step
+  std::uint64_t loop = 0;  // over training data, in which it is
   double waited = 0;       // seconds in all, for others
+  std::uint32_t wants_stop = 0;
+  std::uint32_t has_ended = 0;  // its data, with this step
 
   [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
-    return num_slots == other.num_slots && step == other.step && pass == other.pass;
+    return num_slots == other.num_slots && step == other.step && pass == other.pass && loop == other.loop;
   }
 };
 
@@ -122,6 +125,8 @@ struct PassSummary {
   std::vector<PassHeader> headers{};        // by rank; where nobody can be told apart, one for all
   double samples = 0;                       // on all ranks
   std::uint32_t num_silent = 0;             // ranks that have not said how many
+  std::uint32_t num_stopping = 0;           // ranks that want to stop
+  std::uint32_t num_ended = 0;              // ranks whose data ends with this step
   std::vector<std::uint32_t> num_using{};   // by slot: ranks that have used it
   std::vector<std::uint32_t> num_giving{};  // by slot: ranks with samples that have a gradient
 };

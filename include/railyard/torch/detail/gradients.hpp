@@ -5,6 +5,7 @@
 #include "railyard/torch/detail/flat_reduction.hpp"
 #include "railyard/torch/detail/gradient_slot.hpp"
 #include "railyard/torch/detail/host_reduction.hpp"
+#include "railyard/torch/detail/running_statistics.hpp"
 #include "railyard/torch/detail/step_clock.hpp"
 #include "railyard/torch/model_options.hpp"
 #include "railyard/torch/tensor.hpp"
@@ -139,6 +140,8 @@ class GradientExchange {
     window.is_last = completes_step;
     window.micro_batch = samples;
     window.samples += samples;
+    self->statistics_.forget();
+    if (samples == 0) self->statistics_.keep(self->modules_);
   }
 
  private:
@@ -273,9 +276,11 @@ class GradientExchange {
     } catch (const CollectiveError& error) {
       throw CollectiveError{
           error.operation(), error.rank(), error.blamed(),
-          fmt::format("backward() on rank {}/{} exchanges gradients and could not finish: {}. All ranks must call "
-                      "backward() equally often; a loss that uses no prepared parameter counts as not calling it",
-                      worker_->rank(), worker_->world_size(), error.what())};
+          fmt::format(
+              "backward() on rank {}/{} exchanges gradients in step {} and could not finish: {}. All ranks must "
+              "call backward() equally often; a loss that uses no prepared parameter counts as not calling it, "
+              "and so does a break or continue on one rank alone",
+              worker_->rank(), worker_->world_size(), window_.step, error.what())};
     }
   }
 
@@ -284,15 +289,11 @@ class GradientExchange {
     for (const GradientSlot& slot : slots_) {
       if (has_lost_hook(slot)) refuse_converted(slot);
     }
+    statistics_.put_back();
     if (!window_.is_last) return;
     if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass();
     const bool has_host = can_share_weights() && are_all_on_cpu();
-    const PassHeader header{.samples = static_cast<double>(window_.samples),
-                            .silent = worker_->step_samples() ? 0U : 1U,
-                            .num_slots = static_cast<std::uint32_t>(slots_.size()),
-                            .step = window_.step,
-                            .pass = window_.num_passes++,
-                            .waited = clock_.waited()};
+    const PassHeader header = next_header();
     const bool has_samples = window_.samples > 0;
     clock_.enter(StepClock::Part::communication);
     const PassSummary summary =
@@ -302,6 +303,10 @@ class GradientExchange {
     } catch (...) {  // on all ranks alike; nobody may go on while another still reads what it has shown
       if (has_host) host_->end();
       throw;
+    }
+    if (header.pass == 0) {
+      const bool have_all_ended = summary.num_ended == static_cast<std::uint32_t>(worker_->world_size());
+      worker_->control().hear(summary.num_stopping > 0, have_all_ended);
     }
     OpenSlots open;
     for (std::size_t index = 0; index < slots_.size(); ++index) {
@@ -324,9 +329,24 @@ class GradientExchange {
       is_finite = flat_.average(open, summary, window_.is_accumulating, options_.comm_hook);
     }
     sync_buffers(*worker_, buffers_, options_.buffers);
+    if (statistics_.has_any()) statistics_.keep(modules_);  // for another pass of this step
     clock_.count_step(has_host ? host_->take_bytes() : 0);
     clock_.enter(StepClock::Part::compute);
     if (!is_finite && options_.non_finite != NonFinite::allow) refuse_step(open);
+  }
+
+  // Counts the pass.
+  [[nodiscard]] PassHeader next_header() {
+    const ControlLane& control = worker_->control();
+    return {.samples = static_cast<double>(window_.samples),
+            .silent = worker_->step_samples() ? 0U : 1U,
+            .num_slots = static_cast<std::uint32_t>(slots_.size()),
+            .step = window_.step,
+            .pass = window_.num_passes++,
+            .loop = control.loop(),
+            .waited = clock_.waited(),
+            .wants_stop = worker_->wants_stop() ? 1U : 0U,
+            .has_ended = control.has_ended() ? 1U : 0U};
   }
 
   // A single worker's gradients are what they are, but for the weights of micro-batches.
@@ -389,6 +409,13 @@ class GradientExchange {
             "prepare_model() for the same models",
             worker_->rank(), worker_->world_size(), rank, other.num_slots, first.num_slots)};
       }
+      if (first.loop != other.loop) {
+        throw ConfigError{fmt::format(
+            "backward() on rank {}/{}: in its step {} rank {} goes over the training data for the {}. time, rank 0 in "
+            "its step {} for the {}. A rank has left its loop earlier than the others (by break, or an exception that "
+            "was caught); all ranks must leave it at the same step: decide by worker.should_stop()",
+            worker_->rank(), worker_->world_size(), other.step, rank, other.loop, first.step, first.loop)};
+      }
       throw ConfigError{fmt::format(
           "backward() on rank {}/{}: rank {} is in backward pass {} of its step {}, rank 0 in pass {} of its step {}. "
           "A "
@@ -427,6 +454,7 @@ class GradientExchange {
   std::unordered_map<const void*, std::size_t> known_{};  // slots_ by parameter, which they keep alive
   std::vector<std::weak_ptr<const torch::nn::Module>> modules_{};
   std::vector<at::Tensor> buffers_{};
+  RunningStatistics statistics_{};  // where the batch under way counts nothing
   std::weak_ptr<Pass> pass_{};
   std::mutex mutex_{};
 };

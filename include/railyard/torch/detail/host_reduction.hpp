@@ -135,6 +135,8 @@ class HostReduction {
       waits.push_back(record.header.waited);
       summary.samples += record.header.samples;
       summary.num_silent += record.header.silent;
+      summary.num_stopping += record.header.wants_stop;
+      summary.num_ended += record.header.has_ended;
       for (std::size_t index = 0; index < std::min<std::size_t>(num_slots, record.header.num_slots); ++index) {
         summary.num_using[index] += tables_.back()[index].used;
         summary.num_giving[index] += tables_.back()[index].gives;

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+// What the ranks tell each other with the first exchange of a step, at no collective of its own. Train room.
+#pragma once
+
+#include "railyard/core/version.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Keeps what this rank says with the next exchange, and what all have heard with the last one. Only exchanges that all
+/// ranks take part in are heard, so every rank decides alike whether it has to ask by a collective.
+class ControlLane {
+ public:
+  /// A loop over training data begins: ranks in different ones would average what does not belong together.
+  void begin_loop() noexcept { ++loop_; }
+  [[nodiscard]] std::uint64_t loop() const noexcept { return loop_; }
+
+  /// A batch is given out. is_last: this rank's data ends with it.
+  void begin_batch(bool is_last) noexcept {
+    has_ended_ = is_last;
+    have_all_ended_.reset();
+  }
+  [[nodiscard]] bool has_ended() const noexcept { return has_ended_; }
+
+  /// All ranks have exchanged, for the first time in a step.
+  void hear(bool anyone_stops, bool have_all_ended) noexcept {
+    ++num_heard_;
+    anyone_stops_ = anyone_stops;
+    have_all_ended_ = have_all_ended;
+  }
+
+  /// Whether the data of all ranks has ended; nothing if they have not exchanged since the batch was given out.
+  [[nodiscard]] std::optional<bool> have_all_ended() const noexcept { return have_all_ended_; }
+
+  /// Whether any rank wants to stop; nothing unless there has been exactly one exchange since the last call. Of
+  /// several, the last may be long ago: whoever asks once per epoch must not learn of a wish an epoch too late.
+  [[nodiscard]] std::optional<bool> take_stop() noexcept {
+    return std::exchange(num_heard_, 0) == 1 ? std::optional{anyone_stops_} : std::nullopt;
+  }
+
+ private:
+  std::uint64_t loop_ = 0;
+  std::uint64_t num_heard_ = 0;
+  bool has_ended_ = false;
+  bool anyone_stops_ = false;
+  std::optional<bool> have_all_ended_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
