@@ -41,6 +41,15 @@ struct WorkerPage {
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
+/// Is memory that a worker fills for its supervisor.
+struct Snapshot {
+  int slot = -1;
+  std::span<std::byte> bytes{};
+};
+
+/// How many snapshots each worker may have under way at once.
+inline constexpr int num_snapshots = 2;
+
 /// Is the worker's end: all that a training function's surroundings need, however the worker came to be.
 class WorkerLink {
  public:
@@ -52,6 +61,15 @@ class WorkerLink {
   [[nodiscard]] virtual const World& world() const noexcept = 0;
   [[nodiscard]] virtual Store& store() noexcept = 0;
   [[nodiscard]] virtual WorkerPage& page() noexcept = 0;
+  /// What the supervisor has told every worker of this start.
+  [[nodiscard]] virtual std::string_view briefing() const noexcept = 0;
+
+  /// Returns memory which the supervisor sees as well, and keeps if this worker dies. It is the worker's until a
+  /// message has told of it, then the supervisor's. Waits while all num_snapshots are the supervisor's.
+  /// Throws: CollectiveError if the group ends meanwhile, Error if the memory cannot be had.
+  [[nodiscard]] virtual Snapshot take_snapshot(std::size_t size_bytes) = 0;
+  /// Waits until the supervisor has given the slot back. Throws: CollectiveError if the group ends meanwhile.
+  virtual void await_snapshot(int slot) = 0;
 
   /// Hands a message to the supervisor: in order, in about a microsecond, and not lost if this worker dies right after.
   /// Waits only while the supervisor is megabytes behind. Throws: ConfigError if the message is larger than 1 MiB.
@@ -188,7 +206,8 @@ class WorkerGroup {
   /// Leaves nothing behind: whatever still runs is killed and reaped, handlers of signals are put back.
   virtual ~WorkerGroup() = default;
 
-  /// Waits for the next event, or returns nothing at the deadline. After one ExitEvent per rank there are no more.
+  /// Waits for the next event, or returns nothing at the deadline. After one ExitEvent per rank there are only signals,
+  /// which are not waited for.
   [[nodiscard]] virtual std::optional<GroupEvent> next(const Deadline& deadline) = 0;
   /// Sets stop_requested on every worker's page.
   virtual void request_stop() = 0;
@@ -198,13 +217,25 @@ class WorkerGroup {
   /// them.
   virtual void kill() = 0;
   [[nodiscard]] virtual const WorkerPage& page(int rank) const = 0;
+
+  /// What the rank has put into its snapshot. May be called, and read, on any thread.
+  [[nodiscard]] virtual std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) = 0;
+  /// Gives a snapshot back to its worker. May be called on any thread.
+  virtual void release_snapshot(int rank, int slot) noexcept = 0;
+
+  /// Starts all workers anew, each with a new page and none of the messages and keys of before. Only after one
+  /// ExitEvent per rank, and when all snapshots have been read. Throws: as Scaling::start.
+  virtual void restart(std::string_view briefing) = 0;
 };
 
 /// Says what to start.
 struct GroupPlan {
   int num_workers = 1;
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};
+  std::string briefing{};  ///< for every worker, at most max_briefing_bytes
 };
+
+inline constexpr std::size_t max_briefing_bytes = 8192;
 
 /// Is how workers come to be.
 ///
@@ -214,7 +245,8 @@ struct GroupPlan {
 ///  2. Every worker that was started yields exactly one ExitEvent, however it ends.
 ///  3. Messages of one rank arrive in order and before its ExitEvent.
 ///  4. If the supervisor ends, by whatever cause, so do the workers.
-///  5. The destructor of the group leaves no process, thread, descriptor, shared memory or handler of a signal behind.
+///  5. restart() makes workers as start() has, from the program as it was when start() was called.
+///  6. The destructor of the group leaves no process, thread, descriptor, shared memory or handler of a signal behind.
 template <class S>
 concept Scaling = std::default_initializable<S> && requires(S& scaling, const GroupPlan& plan, const WorkerBody& body) {
   { S::name } -> std::convertible_to<std::string_view>;

@@ -30,7 +30,7 @@ inline void prepare_to_fork(int num_workers) {
         "start: this process has already used CUDA, and a forked child cannot use it again: call fit() before "
         "anything touches a GPU (also before counting devices), or start the workers from outside"};
   }
-  const rlim_t needed = num_open + 5 * static_cast<rlim_t>(num_workers) + 16;
+  const rlim_t needed = num_open + (5 + num_snapshots) * static_cast<rlim_t>(num_workers) + 16;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur) return;
   if (needed > limit.rlim_max) {
@@ -47,12 +47,9 @@ inline void prepare_to_fork(int num_workers) {
 class ProcessGroup final : public WorkerGroup {
  public:
   ProcessGroup(const GroupPlan& plan, const WorkerBody& body)
-      : memory_(plan.num_workers),
-        inbox_(memory_),
-        silence_(plan.num_workers, plan.silence_limit, monotonic_ns()),
-        workers_(static_cast<std::size_t>(plan.num_workers)) {
+      : memory_(plan.num_workers, plan.briefing), inbox_(memory_), silence_limit_(plan.silence_limit) {
     setup_.memory = &memory_;
-    setup_.body = &body;
+    setup_.body = &body_;
     setup_.event_fd = inbox_.event_fd();
     setup_.host = host_name();
     setup_.heartbeat = heartbeat_interval(plan.silence_limit);
@@ -60,12 +57,7 @@ class ProcessGroup final : public WorkerGroup {
     setup_.flushes_all = ::ftrylockfile(stdin) == 0;
     if (setup_.flushes_all) ::funlockfile(stdin);
     fork_zygote();
-    try {
-      spawn_all();
-    } catch (...) {
-      end_all();
-      throw;
-    }
+    start_workers();
   }
 
   ~ProcessGroup() override { end_all(); }
@@ -73,7 +65,7 @@ class ProcessGroup final : public WorkerGroup {
   [[nodiscard]] std::optional<GroupEvent> next(const Deadline& deadline) override {
     while (true) {
       if (auto event = inbox_.pop()) return event;
-      if (num_over_ == workers_.size()) return std::nullopt;
+      if (num_over_ == workers_.size()) return inbox_.pop_signal();
       const bool is_last_look = deadline.expired();
       collect(is_last_look ? std::chrono::nanoseconds{0} : deadline.remaining());
       if (is_last_look) return inbox_.pop();
@@ -93,6 +85,20 @@ class ProcessGroup final : public WorkerGroup {
 
   [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
 
+  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {
+    return memory_.snapshot(rank, slot, size_bytes);
+  }
+  void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
+
+  void restart(std::string_view briefing) override {
+    const bool needs_zygote = is_zygote_lost_;
+    if (needs_zygote) end_all();
+    inbox_.reset();
+    memory_.reset(briefing);
+    if (needs_zygote) fork_zygote();
+    start_workers();
+  }
+
  private:
   struct Stream {
     Descriptor reader{};
@@ -107,6 +113,7 @@ class ProcessGroup final : public WorkerGroup {
   };
 
   void fork_zygote() {
+    is_zygote_lost_ = false;
     auto ends = Channel::make_pair();
     flush_streams(setup_.flushes_all);  // what is unwritten now would be written by every child as well
     ::sigaction(SIGCHLD, nullptr, &setup_.child_action);
@@ -128,6 +135,20 @@ class ProcessGroup final : public WorkerGroup {
     }
     channel_ = std::move(ends.first);
     zygote_fd_ = Descriptor{open_pidfd(zygote_)};
+  }
+
+  void start_workers() {
+    silence_ = SilenceWatch{memory_.num_workers(), silence_limit_, monotonic_ns()};
+    workers_.clear();
+    workers_.resize(static_cast<std::size_t>(memory_.num_workers()));
+    num_over_ = 0;
+    was_killed_ = false;
+    try {
+      spawn_all();
+    } catch (...) {
+      end_all();
+      throw;
+    }
   }
 
   void spawn_all() {
@@ -160,7 +181,9 @@ class ProcessGroup final : public WorkerGroup {
     while (::poll(watched.data(), watched.size(), 60'000) < 0 && errno == EINTR) {
     }
     if (watched[0].revents == 0) throw_lost();
-    return take_reply() ? 1 : 0;
+    const bool is_answer = take_reply();
+    if (is_zygote_lost_) throw_lost();
+    return is_answer ? 1 : 0;
   }
 
   [[noreturn]] static void throw_lost() {
@@ -369,10 +392,12 @@ class ProcessGroup final : public WorkerGroup {
 
   GroupMemory memory_;
   Inbox inbox_;
-  SilenceWatch silence_;
+  WorkerBody body_;
+  std::chrono::nanoseconds silence_limit_;
+  SilenceWatch silence_{0, {}, 0};
   OomCounter oom_;
   WorkerSetup setup_{};
-  std::vector<Process> workers_;
+  std::vector<Process> workers_{};
   Channel channel_{Descriptor{}};
   pid_t zygote_ = -1;
   Descriptor zygote_fd_;

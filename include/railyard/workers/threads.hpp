@@ -22,23 +22,8 @@ namespace detail {
 class ThreadGroup final : public WorkerGroup {
  public:
   ThreadGroup(const GroupPlan& plan, const WorkerBody& body)
-      : memory_(plan.num_workers), inbox_(memory_), body_(body), is_over_(static_cast<std::size_t>(plan.num_workers)) {
-    const std::string host = host_name();
-    for (int rank = 0; rank < plan.num_workers; ++rank) {
-      links_.push_back(std::make_unique<SharedLink>(memory_, rank, inbox_.event_fd(), memory_.rank(rank).agent, host));
-    }
-    sigset_t signals;
-    ::sigemptyset(&signals);
-    for (const int signal : caught_signals) ::sigaddset(&signals, signal);
-    const BlockSignals block{signals};  // they are the supervisor's: a worker's system calls are not interrupted
-    try {
-      for (auto& link : links_) threads_.emplace_back([this, &link] { run(*link); });
-    } catch (const std::system_error& error) {
-      const std::size_t made = threads_.size();
-      end_all("not every worker could be started");
-      throw Error{compose("start: making the thread of rank {}/{}: {}", made, plan.num_workers,
-                          explain_errno(error.code().value()))};
-    }
+      : memory_(plan.num_workers, plan.briefing), inbox_(memory_), body_(body) {
+    start_threads();
   }
 
   ~ThreadGroup() override { end_all("the group has been destroyed by its owner"); }
@@ -46,7 +31,7 @@ class ThreadGroup final : public WorkerGroup {
   [[nodiscard]] std::optional<GroupEvent> next(const Deadline& deadline) override {
     while (true) {
       if (auto event = inbox_.pop()) return event;
-      if (num_over_ == threads_.size()) return std::nullopt;
+      if (num_over_ == threads_.size()) return inbox_.pop_signal();
       const bool is_last_look = deadline.expired();
       collect(is_last_look ? std::chrono::nanoseconds{0} : deadline.remaining());
       if (is_last_look) return inbox_.pop();
@@ -77,7 +62,45 @@ class ThreadGroup final : public WorkerGroup {
 
   [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
 
+  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {
+    return memory_.snapshot(rank, slot, size_bytes);
+  }
+  void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
+
+  void restart(std::string_view briefing) override {
+    join_all();
+    links_.clear();
+    threads_.clear();
+    agents_.clear();
+    num_over_ = 0;
+    is_ending_.store(false);
+    inbox_.reset();
+    memory_.reset(briefing);
+    start_threads();
+  }
+
  private:
+  void start_threads() {
+    const int num_workers = memory_.num_workers();
+    const std::string host = host_name();
+    is_over_.assign(static_cast<std::size_t>(num_workers), false);
+    for (int rank = 0; rank < num_workers; ++rank) {
+      links_.push_back(std::make_unique<SharedLink>(memory_, rank, inbox_.event_fd(), memory_.rank(rank).agent, host));
+    }
+    sigset_t signals;
+    ::sigemptyset(&signals);
+    for (const int signal : caught_signals) ::sigaddset(&signals, signal);
+    const BlockSignals block{signals};  // they are the supervisor's: a worker's system calls are not interrupted
+    try {
+      for (auto& link : links_) threads_.emplace_back([this, &link] { run(*link); });
+    } catch (const std::system_error& error) {
+      const std::size_t made = threads_.size();
+      end_all("not every worker could be started");
+      throw Error{compose("start: making the thread of rank {}/{}: {}", made, num_workers,
+                          explain_errno(error.code().value()))};
+    }
+  }
+
   void run(SharedLink& link) noexcept {
     WorkerExit exit{};
     try {
@@ -142,10 +165,18 @@ class ThreadGroup final : public WorkerGroup {
     } catch (...) {
       end_program("unknown");
     }
-    for (auto& thread : threads_) thread.join();
+    join_all();
+  }
+
+  void join_all() noexcept {
+    for (auto& thread : threads_) {
+      if (thread.joinable()) thread.join();
+    }
     is_ending_.store(true);
     for (std::size_t rank = 0; rank < agents_.size(); ++rank) nudge(memory_.rank(static_cast<int>(rank)).agent);
-    for (auto& agent : agents_) agent.join();
+    for (auto& agent : agents_) {
+      if (agent.joinable()) agent.join();
+    }
   }
 
   [[noreturn]] static void end_program(const std::string& deaf) noexcept {

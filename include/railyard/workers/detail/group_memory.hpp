@@ -4,16 +4,20 @@
 
 #include "railyard/workers/detail/message_ring.hpp"
 #include "railyard/workers/detail/shared_store.hpp"
+#include "railyard/workers/detail/snapshot_memory.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/scaling.hpp"
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <new>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include <sys/mman.h>
 
@@ -25,6 +29,8 @@ struct alignas(64) RankBlock {
   WorkerPage page{};
   alignas(64) std::atomic<std::uint32_t> agent{0};  ///< a futex: moves when the worker's agent has to look
   std::atomic<std::uint64_t> heartbeat{0};
+  /// Futexes: 1 from when the worker takes a snapshot until the supervisor gives it back.
+  std::array<std::atomic<std::uint32_t>, num_snapshots> snapshots{};
   RingState ring{};
 };
 
@@ -35,6 +41,8 @@ struct GroupBlock {
   std::atomic<bool> closed{false};  ///< nobody reads messages any more
   std::uint32_t reason_size = 0;
   char reason[4096] = {};
+  std::uint32_t briefing_size = 0;
+  char briefing[max_briefing_bytes] = {};
   StoreBlock store{};
 };
 
@@ -42,20 +50,39 @@ struct GroupBlock {
 /// has it at the same address, and it disappears with the last of them.
 class GroupMemory {
  public:
-  explicit GroupMemory(int num_workers) : num_workers_(num_workers) {
+  explicit GroupMemory(int num_workers, std::string_view briefing = {}) : num_workers_(num_workers) {
+    check(briefing);
+    for (int at = 0; at < num_workers * num_snapshots; ++at) snapshots_.emplace_back();
     base_ = ::mmap(nullptr, size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base_ == MAP_FAILED) {
       throw_system(compose("start: mapping {} bytes that {} workers share", size(), num_workers), errno);
     }
     ::madvise(base_, size(), MADV_DONTDUMP);  // a core dump of a worker would hold everybody's messages
-    ::new (base_) GroupBlock;
-    for (int rank = 0; rank < num_workers; ++rank) ::new (bytes_at(rank_offset(rank))) RankBlock;
+    begin(briefing);
   }
   GroupMemory(const GroupMemory&) = delete;
   GroupMemory& operator=(const GroupMemory&) = delete;
   ~GroupMemory() { ::munmap(base_, size()); }
 
+  /// Forgets everything but what snapshots are in. Nobody else may be using the memory.
+  void reset(std::string_view briefing) {
+    check(briefing);
+    if (::madvise(base_, size(), MADV_REMOVE) != 0) std::memset(base_, 0, size());
+    begin(briefing);
+  }
+
   [[nodiscard]] int num_workers() const noexcept { return num_workers_; }
+  [[nodiscard]] std::string_view briefing() const noexcept { return {group().briefing, group().briefing_size}; }
+  /// The memory of a snapshot, at least so large. Belongs to the worker or to the supervisor, never to both.
+  [[nodiscard]] std::span<std::byte> snapshot(int of_rank, int slot, std::size_t size_bytes) {
+    return snapshots_[static_cast<std::size_t>(of_rank * num_snapshots + slot)].map(size_bytes);
+  }
+  void release_snapshot(int of_rank, int slot) const noexcept {
+    auto& word = rank(of_rank).snapshots[static_cast<std::size_t>(slot)];
+    word.store(0);
+    futex_wake(word);
+  }
+
   [[nodiscard]] GroupBlock& group() const noexcept { return *std::launder(static_cast<GroupBlock*>(base_)); }
   [[nodiscard]] RankBlock& rank(int rank) const noexcept {
     return *std::launder(reinterpret_cast<RankBlock*>(bytes_at(rank_offset(rank))));
@@ -84,11 +111,25 @@ class GroupMemory {
     for (int at = 0; at < num_workers_; ++at) {
       nudge(rank(at).agent);
       futex_wake(rank(at).ring.writer_waits);
+      for (const auto& word : rank(at).snapshots) futex_wake(word);
     }
     store().wake_all();
   }
 
  private:
+  static void check(std::string_view briefing) {
+    if (briefing.size() <= max_briefing_bytes) return;
+    throw ConfigError{compose("start: the briefing of the workers has {} bytes, the most is {}", briefing.size(),
+                              max_briefing_bytes)};
+  }
+
+  void begin(std::string_view briefing) {
+    auto* group = ::new (base_) GroupBlock;
+    for (int at = 0; at < num_workers_; ++at) ::new (bytes_at(rank_offset(at))) RankBlock;
+    briefing.copy(group->briefing, briefing.size());
+    group->briefing_size = static_cast<std::uint32_t>(briefing.size());
+  }
+
   static constexpr std::size_t page_up(std::size_t size) noexcept { return (size + 4095U) / 4096U * 4096U; }
   static constexpr std::size_t rank_offset(int rank) noexcept {
     return page_up(sizeof(GroupBlock)) + static_cast<std::size_t>(rank) * sizeof(RankBlock);
@@ -104,6 +145,7 @@ class GroupMemory {
 
   int num_workers_;
   void* base_ = nullptr;
+  std::vector<SnapshotMemory> snapshots_{};
 };
 
 }  // namespace detail

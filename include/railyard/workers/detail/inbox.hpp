@@ -72,6 +72,20 @@ class Inbox {
   /// In a process that has just been forked: lets go of what only the supervisor needs. Workers keep event_fd().
   void forget_in_child() noexcept { signals_.forget_in_child(); }
 
+  /// Forgets what the workers have posted, for new ones begin. Signals stay.
+  void reset() {
+    std::erase_if(events_, [](const GroupEvent& event) { return !std::holds_alternative<SignalEvent>(event); });
+    exits_.assign(exits_.size(), std::nullopt);
+    had_messages_ = false;
+  }
+
+  /// Looks for signals without waiting, and returns one if one has come.
+  [[nodiscard]] std::optional<GroupEvent> pop_signal() {
+    std::vector<pollfd> nothing;
+    wait(nothing, std::chrono::nanoseconds{0});
+    return pop();
+  }
+
   /// How the rank says that it ended; nothing if it has not said.
   [[nodiscard]] const std::optional<WorkerExit>& exit_of_rank(int rank) const {
     return exits_[static_cast<std::size_t>(rank)];

@@ -128,18 +128,35 @@ class SharedLink final : public WorkerLink {
   [[nodiscard]] Store& store() noexcept override { return store_; }
   [[nodiscard]] WorkerPage& page() noexcept override { return memory_->rank(world_.rank).page; }
 
+  [[nodiscard]] std::string_view briefing() const noexcept override { return memory_->briefing(); }
+
+  [[nodiscard]] Snapshot take_snapshot(std::size_t size_bytes) override {
+    const int slot = std::exchange(next_snapshot_, (next_snapshot_ + 1) % num_snapshots);
+    await_snapshot(slot);
+    memory_->rank(world_.rank).snapshots[static_cast<std::size_t>(slot)].store(1);
+    try {
+      return {.slot = slot, .bytes = memory_->snapshot(world_.rank, slot, size_bytes)};
+    } catch (...) {
+      memory_->release_snapshot(world_.rank, slot);
+      throw;
+    }
+  }
+
+  void await_snapshot(int slot) override {
+    const auto& word = memory_->rank(world_.rank).snapshots[static_cast<std::size_t>(slot)];
+    while (word.load() != 0) {
+      if (memory_->is_aborted()) throw_ended("snapshot");
+      futex_wait(word, 1, std::chrono::milliseconds{200});
+    }
+  }
+
   void post(std::span<const std::byte> message) override {
     if (message.size() > max_message_bytes) {
       throw ConfigError{
           compose("post on rank {}/{}: the message has {} bytes, the most is {}: report less, or write it to a file",
                   world_.rank, world_.size, message.size(), max_message_bytes)};
     }
-    if (write(RecordKind::message, message, true)) return;
-    throw CollectiveError{
-        "post",
-        world_.rank,
-        {},
-        compose("post on rank {}/{}: the group has been ended: {}", world_.rank, world_.size, memory_->reason())};
+    if (!write(RecordKind::message, message, true)) throw_ended("post");
   }
 
   void on_abort(std::function<void(std::string_view)> handler) override {
@@ -165,6 +182,14 @@ class SharedLink final : public WorkerLink {
   }
 
  private:
+  [[noreturn]] void throw_ended(const char* operation) const {
+    throw CollectiveError{operation,
+                          world_.rank,
+                          {},
+                          compose("{} on rank {}/{}: the group has been ended: {}", operation, world_.rank, world_.size,
+                                  memory_->reason())};
+  }
+
   bool write(RecordKind kind, std::span<const std::byte> bytes, bool ends_with_group) {
     const std::lock_guard lock{mutex_};
     MessageRing ring = memory_->ring(world_.rank);
@@ -185,6 +210,7 @@ class SharedLink final : public WorkerLink {
   World world_{};
   AbortHandler handler_;
   std::mutex mutex_;
+  int next_snapshot_ = 0;  // they are used in turn, so that they are read in order
 };
 
 }  // namespace detail

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+// Memory that a worker fills and that outlives it: the supervisor holds it as well. Workers room.
+#pragma once
+
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/system.hpp"
+#include "railyard/core/error.hpp"
+#include "railyard/core/scaling.hpp"
+
+#include <cerrno>
+#include <cstddef>
+#include <span>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Owns an anonymous file and this process's mapping of it. Made before any fork, so that every process has the file;
+/// what a process maps is its own affair.
+class SnapshotMemory {
+ public:
+  SnapshotMemory() : file_(adopt(::memfd_create("railyard-snapshot", MFD_CLOEXEC), "start: memory for snapshots")) {}
+  SnapshotMemory(SnapshotMemory&& other) noexcept
+      : file_(std::move(other.file_)), mapped_(std::exchange(other.mapped_, {})) {}
+  SnapshotMemory& operator=(SnapshotMemory&&) = delete;
+  ~SnapshotMemory() { unmap(); }
+
+  /// Returns the first size_bytes of it, which grows if need be and never shrinks: it is to be warm the next time.
+  /// Throws: Error if the system does not give that much.
+  [[nodiscard]] std::span<std::byte> map(std::size_t size_bytes) {
+    if (size_bytes == 0) return {};
+    if (mapped_.size() < size_bytes) map_anew(size_bytes);
+    return mapped_.first(size_bytes);
+  }
+
+ private:
+  void map_anew(std::size_t size_bytes) {
+    struct stat file {};
+    ::fstat(file_.get(), &file);
+    // Now, rather than by a signal in the middle of the copy: a full /dev/shm does not matter here, but memory may.
+    const bool must_grow = static_cast<std::size_t>(file.st_size) < size_bytes;
+    if (must_grow && ::fallocate(file_.get(), 0, 0, static_cast<off_t>(size_bytes)) != 0) refuse(size_bytes);
+    unmap();
+    void* at = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file_.get(), 0);
+    if (at == MAP_FAILED) refuse(size_bytes);
+    ::madvise(at, size_bytes, MADV_DONTDUMP);
+    mapped_ = {static_cast<std::byte*>(at), size_bytes};
+  }
+
+  [[noreturn]] static void refuse(std::size_t size_bytes) {
+    throw Error{compose(
+        "a snapshot of {} bytes for a checkpoint does not fit into memory: {}; give the job more memory, or save "
+        "less: each worker keeps up to {} snapshots of its part of the state",
+        size_bytes, explain_errno(errno), num_snapshots)};
+  }
+
+  void unmap() noexcept {
+    if (!mapped_.empty()) ::munmap(mapped_.data(), mapped_.size());
+    mapped_ = {};
+  }
+
+  Descriptor file_;
+  std::span<std::byte> mapped_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

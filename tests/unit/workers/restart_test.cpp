@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+// Workers that are started anew, and what they leave in the memory that outlives them.
+#include "railyard/workers/processes.hpp"
+#include "railyard/workers/threads.hpp"
+
+#include "support.hpp"
+#include "support/catch.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <string>
+
+using namespace workers_test;
+
+TEMPLATE_TEST_CASE("WorkerGroup: starts every worker anew with a page, a store and messages of its own", "",
+                   ry::Threads, ry::Processes) {
+  auto group = TestType{}.start({.num_workers = 3, .briefing = "start 0"}, [](ry::WorkerLink& link) {
+    const int rank = link.world().rank;
+    link.store().set(fmt::format("key {}", rank), link.briefing());
+    const auto other = link.store().get(fmt::format("key {}", (rank + 1) % 3), soon());
+    link.page().samples.fetch_add(1);
+    link.post(bytes_of(fmt::format("{} {} {}", link.briefing(), other.value_or("none"), link.page().samples.load())));
+    if (link.briefing() == "start 1") throw std::runtime_error{"again"};
+  });
+  for (int start = 0; start < 4; ++start) {
+    if (start > 0) group->restart(fmt::format("start {}", start));
+    const Story story = follow_to_end(*group);
+    for (int rank = 0; rank < 3; ++rank) {
+      CHECK(story.messages.at(rank) == std::vector{fmt::format("start {0} start {0} 1", start)});
+      CHECK((story.exit_of(rank).kind == ry::WorkerExit::Kind::threw) == (start == 1));
+    }
+    CHECK(story.late.empty());
+  }
+}
+
+TEMPLATE_TEST_CASE("WorkerGroup: starts workers anew after an abort", "", ry::Threads, ry::Processes) {
+  auto group = TestType{}.start({.num_workers = 2, .briefing = "wait"}, [](ry::WorkerLink& link) {
+    if (link.briefing() == "wait") static_cast<void>(link.store().get("never", soon()));
+    link.post(bytes_of("done"));
+  });
+  group->abort("a test");
+  CHECK(follow_to_end(*group).exit_of(0).kind == ry::WorkerExit::Kind::threw);
+  group->restart("go");
+  const Story story = follow_to_end(*group);
+  CHECK(story.messages.at(0) == std::vector<std::string>{"done"});
+  CHECK(story.messages.at(1) == std::vector<std::string>{"done"});
+}
+
+TEST_CASE("Processes: start anew after kill -9 of a worker, and of the process that starts them") {
+  auto group = ry::Processes{}.start({.num_workers = 2, .briefing = "die"}, [](ry::WorkerLink& link) {
+    if (link.briefing() == "die" && link.world().rank == 1) ::raise(SIGKILL);
+    if (link.briefing() == "orphans") {
+      while (!link.page().stop_requested.load()) static_cast<void>(link.store().get("never", ry::Deadline::after(1ms)));
+      if (link.world().rank == 0) ::kill(::getppid(), SIGKILL);
+      static_cast<void>(link.store().get("never", soon()));
+    }
+    link.post(bytes_of("done"));
+  });
+  CHECK(follow_to_end(*group).exit_of(1).code == SIGKILL);
+  group->restart("orphans");
+  group->request_stop();
+  CHECK(follow_to_end(*group).broken.size() == 1);
+  group->restart("go");
+  const Story story = follow_to_end(*group);
+  CHECK(story.broken.empty());
+  CHECK(story.messages.at(0) == std::vector<std::string>{"done"});
+  CHECK(story.messages.at(1) == std::vector<std::string>{"done"});
+}
+
+TEMPLATE_TEST_CASE("WorkerGroup: leaves nothing behind after many starts", "", ry::Threads, ry::Processes) {
+  const auto run = [] {
+    auto group = TestType{}.start({.num_workers = 2}, [](ry::WorkerLink& link) {
+      const ry::Snapshot snapshot = link.take_snapshot(100'000);
+      std::fill(snapshot.bytes.begin(), snapshot.bytes.end(), std::byte{1});
+    });
+    for (int start = 0; start < 5; ++start) {
+      follow_to_end(*group);
+      group->restart("");
+    }
+    follow_to_end(*group);
+  };
+  run();
+  const Holdings before;
+  for (int round = 0; round < 5; ++round) run();
+  CHECK(before == Holdings{});
+}
+
+TEMPLATE_TEST_CASE("WorkerLink: fills snapshots that the supervisor reads when the worker has ended", "", ry::Threads,
+                   ry::Processes) {
+  auto group = TestType{}.start({.num_workers = 2}, [](ry::WorkerLink& link) {
+    for (int round = 0; round < 2; ++round) {
+      const std::size_t size = round == 0 ? 5000 : 3'000'000;
+      const ry::Snapshot snapshot = link.take_snapshot(size);
+      std::fill(snapshot.bytes.begin(), snapshot.bytes.end(), static_cast<std::byte>(16 * link.world().rank + round));
+      link.post(bytes_of(fmt::format("{} {}", snapshot.slot, snapshot.bytes.size())));
+    }
+  });
+  const Story story = follow_to_end(*group);
+  for (int rank = 0; rank < 2; ++rank) {
+    REQUIRE(story.messages.at(rank) == std::vector<std::string>{"0 5000", "1 3000000"});
+    for (int round = 0; round < 2; ++round) {
+      const auto bytes = group->snapshot(rank, round, round == 0 ? 5000 : 3'000'000);
+      const auto wanted = static_cast<std::byte>(16 * rank + round);
+      CHECK(std::all_of(bytes.begin(), bytes.end(), [wanted](std::byte byte) { return byte == wanted; }));
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("WorkerLink: waits for a snapshot until one is given back, or the group ends", "", ry::Threads,
+                   ry::Processes) {
+  auto group = TestType{}.start({.num_workers = 1}, [](ry::WorkerLink& link) {
+    for (int round = 0; round < 4; ++round) {
+      const ry::Snapshot snapshot = link.take_snapshot(10);
+      snapshot.bytes[0] = static_cast<std::byte>(round);
+      link.post(bytes_of(fmt::format("{}", snapshot.slot)));
+    }
+  });
+  Story story;
+  follow(*group, story, [&] { return story.messages[0].size() == 2; });
+  CHECK(group->snapshot(0, 0, 10)[0] == std::byte{0});
+  group->release_snapshot(0, 0);
+  follow(*group, story, [&] { return story.messages[0].size() == 3; });
+  CHECK(group->snapshot(0, 1, 10)[0] == std::byte{1});  // the worker, which waits for it, has left it alone
+  CHECK(group->snapshot(0, 0, 10)[0] == std::byte{2});
+  group->abort("a test");
+  follow(*group, story, [] { return false; });
+  CHECK(story.messages[0] == std::vector<std::string>{"0", "1", "0"});
+  CHECK_THAT(story.exit_of(0).message, ContainsSubstring("snapshot on rank 0/1: the group has been ended: a test"));
+}
+
+TEMPLATE_TEST_CASE("WorkerGroup: refuses a briefing that is too long", "", ry::Threads, ry::Processes) {
+  const std::string text(ry::max_briefing_bytes + 1, 'x');
+  CHECK_THROWS_WITH(TestType{}.start({.num_workers = 1, .briefing = text}, [](ry::WorkerLink&) {}),
+                    ContainsSubstring("the briefing of the workers has 8193 bytes, the most is 8192"));
+}
