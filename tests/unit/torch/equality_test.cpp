@@ -112,59 +112,79 @@ double trained_together(ry::Worker& worker, const Options& options, const Settin
   return std::max(largest_difference(net->parameters(), expected), largest_difference(other->parameters(), expected));
 }
 
-// Compares all numbers of workers, on every way of exchanging gradients, with a plain loop.
+// Returns a training function that fails unless it ends where a plain loop does.
 template <class X, class Options>
-void compare(const Options& options, const Setting& setting, double tolerance) {
+auto equal_to_plain(const Options& options, const Setting& setting, double tolerance) {
   const Weights expected = trained_alone<X>(options, setting);
-  const auto check = [&](auto& worker) {
+  return [=](auto& worker) {
     const double difference = trained_together<X>(worker, options, setting, expected);
     test::expect(difference < tolerance, fmt::format("less than {} on rank {} of {}, not {}", tolerance, worker.rank(),
                                                      worker.world_size(), difference));
   };
-  for (const int workers : {1, 2, 3, 4, 7}) {
-    INFO(workers << " workers, " << setting.micro_batches << " micro-batches, norm " << setting.max_norm);
-    CHECK(test::try_run<ry::Local, ry::Threads>(workers, check).error() == "");
-    CHECK(test::try_run<ry::SharedMemory, ry::Threads>(workers, check).error() == "");
-    CHECK(test::try_run<ry::Gloo, ry::Processes>(workers, check).error() == "");
-  }
 }
 
 // Of a norm that every gradient of these trainings exceeds.
 constexpr double small_norm = 0.02;
 
-template <class X, class Options>
-void compare_all_settings(const Options& options, torch::Dtype dtype, double tolerance) {
+// Calls visit with every setting of a training.
+template <class Visit>
+void for_each_setting(torch::Dtype dtype, const Visit& visit) {
   for (const std::size_t micro_batches : {1U, 3U}) {
     for (const double max_norm : {0.0, small_norm}) {
-      compare<X>(options, {.dtype = dtype, .micro_batches = micro_batches, .max_norm = max_norm}, tolerance);
+      INFO(micro_batches << " micro-batches, norm " << max_norm);
+      visit(Setting{.dtype = dtype, .micro_batches = micro_batches, .max_norm = max_norm});
     }
   }
+}
+
+// Compares on all numbers of workers, and by every way in which the ranks of a host exchange gradients.
+template <class X, class Options>
+void compare_with_plain(const Options& options, torch::Dtype dtype, double tolerance) {
+  for_each_setting(dtype, [&](const Setting& setting) {
+    const auto train_function = equal_to_plain<X>(options, setting, tolerance);
+    for (const int workers : {1, 2, 3, 4, 7}) {
+      INFO(workers << " workers");
+      CHECK(test::try_run<ry::Local, ry::Threads>(workers, train_function).error() == "");
+      CHECK(test::try_run<ry::SharedMemory, ry::Threads>(workers, train_function).error() == "");
+      CHECK(test::try_run<ry::Gloo, ry::Processes>(workers, train_function).error() == "");
+    }
+  });
 }
 
 }  // namespace
 
 TEST_CASE("TRAPS 14: SGD in f32 trains on 1, 2, 3, 4 and 7 workers as it does alone, to 1e-6 (FAULTS D1-D4, D36)") {
-  compare_all_settings<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9), torch::kFloat, 1e-6);
+  compare_with_plain<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9), torch::kFloat, 1e-6);
 }
 
 TEST_CASE("TRAPS 14: SGD in f64 trains on 1, 2, 3, 4 and 7 workers as it does alone, to 1e-10") {
-  compare_all_settings<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9).weight_decay(1e-3), torch::kDouble, 1e-10);
+  compare_with_plain<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9).weight_decay(1e-3), torch::kDouble, 1e-10);
 }
 
 TEST_CASE("TRAPS 14: Adam in f64 trains on 1, 2, 3, 4 and 7 workers as it does alone, to 1e-10") {
-  compare_all_settings<optim::Adam>(optim::AdamOptions(0.02).weight_decay(1e-3), torch::kDouble, 1e-10);
+  compare_with_plain<optim::Adam>(optim::AdamOptions(0.02).weight_decay(1e-3), torch::kDouble, 1e-10);
 }
 
 TEST_CASE("TRAPS 14: AdamW in f64 trains on 1, 2, 3, 4 and 7 workers as it does alone, to 1e-10") {
-  compare_all_settings<optim::AdamW>(optim::AdamWOptions(0.02), torch::kDouble, 1e-10);
+  compare_with_plain<optim::AdamW>(optim::AdamWOptions(0.02), torch::kDouble, 1e-10);
 }
 
 TEST_CASE("TRAPS 14: Adagrad in f64 trains on 1, 2, 3, 4 and 7 workers as it does alone, to 1e-10") {
-  compare_all_settings<optim::Adagrad>(optim::AdagradOptions(0.05), torch::kDouble, 1e-10);
+  compare_with_plain<optim::Adagrad>(optim::AdagradOptions(0.05), torch::kDouble, 1e-10);
 }
 
 TEST_CASE("TRAPS 14: RMSprop in f64 trains on 1, 2, 3, 4 and 7 workers as it does alone, to 1e-10") {
-  compare_all_settings<optim::RMSprop>(optim::RMSpropOptions(0.01).momentum(0.5), torch::kDouble, 1e-10);
+  compare_with_plain<optim::RMSprop>(optim::RMSpropOptions(0.01).momentum(0.5), torch::kDouble, 1e-10);
+}
+
+TEST_CASE("Training equality: over TCP, too, 2 and 3 workers train as one does alone") {
+  for_each_setting(torch::kDouble, [&](const Setting& setting) {
+    const auto train_function = equal_to_plain<optim::AdamW>(optim::AdamWOptions(0.02), setting, 1e-10);
+    for (const int workers : {2, 3}) {
+      const ry::Gloo::Options over_tcp{.transport = ry::GlooTransport::tcp};
+      CHECK(test::try_run<ry::Gloo, ry::Threads>(workers, train_function, 3, over_tcp).error() == "");
+    }
+  });
 }
 
 TEST_CASE("Training equality: what is compared depends on clipping, and moves by more than the tolerance") {

@@ -22,12 +22,12 @@ namespace test {
 namespace ry = railyard;
 
 template <class Backend, class Scaling, class Function>
-ry::Result try_run(int num_workers, Function function, std::uint64_t seed = 3) {
+ry::Result try_run(int num_workers, Function function, std::uint64_t seed = 3, typename Backend::Options options = {}) {
   std::string folder = (std::filesystem::temp_directory_path() / "railyard_torch_XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) throw ry::Error{"cannot make " + folder};
   ry::RunConfig config{.storage_path = folder, .seed = seed, .progress = ry::Progress::quiet};
   config.collective_timeout = std::chrono::seconds{20};
-  ry::Trainer<Backend, Scaling> trainer{std::move(function), {.num_workers = num_workers}, config};
+  ry::Trainer<Backend, Scaling> trainer{std::move(function), {.num_workers = num_workers}, config, std::move(options)};
   ry::Result result = trainer.fit();
   std::filesystem::remove_all(folder);
   return result;
