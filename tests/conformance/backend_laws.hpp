@@ -155,7 +155,7 @@ TEMPLATE_TEST_CASE("Law 3: reduce_scatter gives rank r slice r", "[laws]", RAILY
   }
 }
 
-TEMPLATE_TEST_CASE("Law 3: average divides by the number of ranks and not of elements (D15, D16)", "[laws]",
+TEMPLATE_TEST_CASE("Law 3: average divides by the number of ranks and not of elements (FAULTS D15, D16)", "[laws]",
                    RAILYARD_TEST_PAIRS) {
   on_ranks<TestType>(3, [](auto& backend, const ry::World& world) {
     std::vector<double> values(5, static_cast<double>(world.rank));
@@ -285,7 +285,7 @@ TEMPLATE_TEST_CASE("Law 6: messages between two ranks arrive in order, each way"
   }
 }
 
-TEMPLATE_TEST_CASE("Law 3: a world of one works without a peer (D22)", "[laws]", RAILYARD_TEST_PAIRS) {
+TEMPLATE_TEST_CASE("Law 3: a world of one works without a peer (FAULTS D22)", "[laws]", RAILYARD_TEST_PAIRS) {
   on_ranks<TestType>(1, [](auto& backend, const ry::World&) {
     std::vector<float> values{1, 2, 3};
     std::vector<float> copy(3);
@@ -328,8 +328,8 @@ TEMPLATE_TEST_CASE("Law 1: connect names the rank that never comes", "[laws]", R
   });
 }
 
-TEMPLATE_TEST_CASE("Law 2: ranks that disagree on the size all get an error that names both sides (A10, A11)", "[laws]",
-                   RAILYARD_TEST_PAIRS) {
+TEMPLATE_TEST_CASE("Law 2: ranks that disagree on the size all get an error that names both sides (FAULTS A10, A11)",
+                   "[laws]", RAILYARD_TEST_PAIRS) {
   on_ranks<TestType>(3, [](auto& backend, const ry::World& world) {
     std::vector<float> values(world.rank == 1 ? 2048 : 1024);
     lost([&] { backend.all_reduce(ry::buffer_of(values), ry::ReduceOp::sum, within(60s)); },
@@ -338,7 +338,7 @@ TEMPLATE_TEST_CASE("Law 2: ranks that disagree on the size all get an error that
   });
 }
 
-TEMPLATE_TEST_CASE("Law 2: ranks that call different operations all get an error that names both", "[laws]",
+TEMPLATE_TEST_CASE("Law 2: ranks that call different operations all get an error that names both (FAULTS A9)", "[laws]",
                    RAILYARD_TEST_PAIRS) {
   on_ranks<TestType>(2, [](auto& backend, const ry::World& world) {
     std::vector<std::int32_t> values(8);
@@ -398,8 +398,8 @@ TEMPLATE_TEST_CASE("Law 6: a message of another size than expected ends both sid
   });
 }
 
-TEMPLATE_TEST_CASE("Law 8: past the deadline the rank that never calls is named, on every other rank (A10)", "[laws]",
-                   RAILYARD_TEST_PAIRS) {
+TEMPLATE_TEST_CASE("Law 8: past the deadline the rank that never calls is named, on every other rank (FAULTS A10, A16)",
+                   "[laws]", RAILYARD_TEST_PAIRS) {
   run_group<typename TestType::Scaling>(3, [](ry::WorkerLink& link) {
     const auto backend = join<typename TestType::Backend>(link);
     backend->barrier({});

@@ -128,7 +128,7 @@ TEST_CASE("Gloo: an all_reduce above 4 MiB per rank is done in several segments"
 }
 
 // Needs 9 GB of memory: run it by its tag.
-TEST_CASE("Gloo: counts and sizes beyond 2^31 bytes arrive whole (D29)", "[.large]") {
+TEST_CASE("Gloo: counts and sizes beyond 2^31 bytes arrive whole (FAULTS D29)", "[.large]") {
   railyard_test::run_ranks(2, [](const ry::World& world, ry::Store& store) {
     const auto backend = join(world, store);
     const std::size_t count = (std::size_t{1} << 31U) + 4097;

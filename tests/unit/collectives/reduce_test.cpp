@@ -30,12 +30,12 @@ TEST_CASE("reduce: half types are summed in float and rounded once") {
   CHECK(static_cast<float>(reduced(brains, ry::ReduceOp::sum)[0]) == 258.0F);
 }
 
-TEST_CASE("reduce: an average of f16 does not overflow in between") {
+TEST_CASE("reduce: an average of f16 does not overflow in between (FAULTS D11)") {
   const std::vector<std::vector<ry::Float16>> large{{ry::Float16{60000}}, {ry::Float16{60000}}};
   CHECK(static_cast<float>(reduced(large, ry::ReduceOp::average)[0]) == static_cast<float>(ry::Float16{60000}));
 }
 
-TEST_CASE("reduce: integers wrap like unsigned ones") {
+TEST_CASE("reduce: integers wrap like unsigned ones (FAULTS D17)") {
   CHECK(reduced<std::int8_t>({{127}, {1}}, ry::ReduceOp::sum)[0] == -128);
   constexpr auto max = std::numeric_limits<std::int64_t>::max();
   CHECK(reduced<std::int64_t>({{max}, {1}}, ry::ReduceOp::sum)[0] == std::numeric_limits<std::int64_t>::min());

@@ -207,7 +207,8 @@ TEST_CASE("SharedMemory: memory that others cannot see has no place among proces
   run_group<ry::Threads>(2, [&](ry::WorkerLink& link) { require(place_of_a_local(link) != 0, "a place"); });
 }
 
-TEST_CASE("SharedMemory: a rank in an exchange and one in a collective both get an error that names both (A11)") {
+TEST_CASE(
+    "SharedMemory: a rank in an exchange and one in a collective both get an error that names both (FAULTS A11)") {
   run_group<ry::Processes>(2, [](ry::WorkerLink& link) {
     const auto backend = join(link);
     std::string text;

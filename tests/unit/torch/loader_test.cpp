@@ -67,7 +67,7 @@ TEST_CASE("Loader: another seed gives another order, and without shuffle it is t
   CHECK(orders[0] != orders[1]);
 }
 
-TEST_CASE("Loader: cuts every batch, the last too, into parts that differ by at most one") {
+TEST_CASE("Loader: cuts every batch, the last too, into parts that differ by at most one (FAULTS A1, A2)") {
   for (const int workers : {1, 2, 3, 4, 7}) {
     test::on_threads(workers, [](auto& worker) {
       auto loader = ry::prepare_loader(worker, numbered(21), {.global_batch_size = 8});
@@ -80,7 +80,7 @@ TEST_CASE("Loader: cuts every batch, the last too, into parts that differ by at 
   }
 }
 
-TEST_CASE("Loader: a batch with fewer samples than workers gives the others a sample that does not count") {
+TEST_CASE("Loader: a batch with fewer samples than workers gives the others a sample that does not count (TRAPS 18)") {
   test::on_threads(4, [](auto& worker) {
     auto loader = ry::prepare_loader(worker, numbered(6), {.global_batch_size = 4, .drives_step = true});
     std::vector<std::size_t> sizes;
@@ -96,7 +96,7 @@ TEST_CASE("Loader: a batch with fewer samples than workers gives the others a sa
   });
 }
 
-TEST_CASE("Loader: only one that drives steps states samples") {
+TEST_CASE("Loader: only one that drives steps states samples (TRAPS 17)") {
   test::on_threads(1, [](auto& worker) {
     auto loader = ry::prepare_loader(worker, numbered(6), {.global_batch_size = 4});
     for (const auto& batch : loader) EXPECT(batch.size() > 0);

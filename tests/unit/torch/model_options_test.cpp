@@ -63,7 +63,8 @@ double step_with_nan(ry::Worker& worker, ry::NonFinite policy) {
 
 }  // namespace
 
-TEST_CASE("Micro-batches: a batch given in parts trains as the whole does, on any number of workers (D1, trap 3)") {
+TEST_CASE(
+    "Micro-batches: a batch given in parts trains as the whole does, on any number of workers (FAULTS D5, TRAPS 3)") {
   const auto reference = [](auto& worker) { worker.report({{"sum", train(worker, 1).sum().template item<double>()}}); };
   const double whole = test::on_both_threads(1, reference).at("sum").number();
   for (const int workers : {1, 2, 3}) {
@@ -129,7 +130,7 @@ TEST_CASE("Micro-batches: two passes in one of them are refused, and so is a bat
              ContainsSubstring("micro_batches is 0"));
 }
 
-TEST_CASE("ModelOptions: a NaN on one rank leaves the step out on all ranks, ends it, or stays (D10, trap 9)") {
+TEST_CASE("ModelOptions: a NaN on one rank leaves the step out on all ranks, ends it, or stays (FAULTS D9, TRAPS 9)") {
   test::on_both_threads(2, [](auto& worker) {
     EXPECT(step_with_nan(worker, ry::NonFinite::skip) == -1);
     worker.report({{"done", true}});
@@ -149,7 +150,7 @@ TEST_CASE("ModelOptions: a NaN on one rank leaves the step out on all ranks, end
   });
 }
 
-TEST_CASE("prepare_model: a rank that leaves out a backward pass is named with its step (A10, trap 17)") {
+TEST_CASE("prepare_model: a rank that leaves out a backward pass is named with its step (FAULTS A10, A15, TRAPS 17)") {
   const auto error = test::error_of(2, [](auto& worker) {
     auto net = ry::prepare_model(worker, make_net);
     for (int step = 0; step < 3; ++step) {
@@ -241,7 +242,7 @@ struct TwoWeights : torch::nn::Module {
 
 }  // namespace
 
-TEST_CASE("prepare_model: re-entrant checkpointing averages as a plain backward pass does (trap 4)") {
+TEST_CASE("prepare_model: re-entrant checkpointing averages as a plain backward pass does (TRAPS 4)") {
   test::on_both_threads(2, [](auto& worker) {
     std::vector<torch::Tensor> gradients;
     for (const bool is_checkpointed : {false, true}) {

@@ -40,7 +40,7 @@ TEST_CASE("Pool: gradients, clones and tensors that grow lie in it") {
   CHECK_FALSE(pool.contains(torch::from_blob(own, {4}).data_ptr()));
 }
 
-TEST_CASE("Pool: a tensor outlives the pool and its thread, and is freed by another") {
+TEST_CASE("Pool: a tensor outlives the pool and its thread, and is freed by another (TRAPS 15a)") {
   torch::Tensor tensor;
   std::thread{[&tensor] {
     ry::Pool pool;
@@ -74,7 +74,7 @@ TEST_CASE("Pool: an inner one takes over, and the outer one comes back") {
   CHECK(outer.contains(torch::ones({100}).data_ptr()));
 }
 
-TEST_CASE("Pool: where it is used up LibTorch's own allocator helps out") {
+TEST_CASE("Pool: where it is used up LibTorch's own allocator helps out (TRAPS 15a)") {
   ry::Pool pool{{.reserve_bytes = std::size_t{64} << 20U}};
   const auto small = torch::ones({1000});
   const auto large = torch::ones({64, 1 << 20});
@@ -84,7 +84,7 @@ TEST_CASE("Pool: where it is used up LibTorch's own allocator helps out") {
   CHECK(large[63][77].item<float>() == 1);
 }
 
-TEST_CASE("Pool: tensors from before it was made are freed as they were allocated") {
+TEST_CASE("Pool: tensors from before it was made are freed as they were allocated (TRAPS 15a)") {
   auto before = torch::ones({100'000});
   ry::Pool pool;
   const auto in_use = pool.statistics().in_use;

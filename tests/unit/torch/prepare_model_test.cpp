@@ -134,7 +134,7 @@ TEST_CASE("prepare_model: weighs gradients with the samples behind them (FAULTS 
   });
 }
 
-TEST_CASE("prepare_model: leaves a rank without samples out, NaN and all (FAULTS D10)") {
+TEST_CASE("prepare_model: leaves a rank without samples out, NaN and all (FAULTS D10, TRAPS 16)") {
   test::on_both_threads(2, [](auto& worker) {
     auto net = make_weights(worker);
     worker.samples(worker.rank() == 0 ? 4 : 0);
@@ -160,7 +160,7 @@ TEST_CASE("prepare_model: a parameter that one rank has not used counts as zero 
   });
 }
 
-TEST_CASE("prepare_model: several backward passes add up as on one worker") {
+TEST_CASE("prepare_model: several backward passes add up as on one worker (TRAPS 4)") {
   test::on_both_threads(2, [](auto& worker) {
     auto net = make_weights(worker);
     for (const std::uint64_t step : {1U, 2U}) {
@@ -204,7 +204,7 @@ TEST_CASE("prepare_model: averages parameters that were frozen when it was calle
   });
 }
 
-TEST_CASE("prepare_model: a step after .to() is averaged again") {
+TEST_CASE("prepare_model: a step after .to() is averaged again (TRAPS 5)") {
   test::on_both_threads(2, [](auto& worker) {
     auto net = make_weights(worker);
     net->to(torch::kDouble);
@@ -235,7 +235,7 @@ TEST_CASE("prepare_model: a step after .to() is averaged with samples() alone, t
   });
 }
 
-TEST_CASE("prepare_model: refuses a model that is converted once training has begun") {
+TEST_CASE("prepare_model: refuses a model that is converted once training has begun (TRAPS 5)") {
   CHECK_THAT(test::error_of(2,
                             [](auto& worker) {
                               auto net = make_weights(worker);
@@ -339,7 +339,7 @@ TEST_CASE("prepare_model: averages half, double and complex gradients, half ones
   });
 }
 
-TEST_CASE("prepare_model: makes sparse gradients dense (FAULTS D20)") {
+TEST_CASE("prepare_model: makes sparse gradients dense (FAULTS D20, TRAPS 10)") {
   test::on_both_threads(2, [](auto& worker) {
     auto table =
         ry::prepare_model(worker, [] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 1).sparse(true)); });
@@ -352,7 +352,8 @@ TEST_CASE("prepare_model: makes sparse gradients dense (FAULTS D20)") {
   });
 }
 
-TEST_CASE("prepare_model: refuses to let averaged gradients be differentiated, and takes a penalty by grad()") {
+TEST_CASE(
+    "prepare_model: refuses to let averaged gradients be differentiated, and takes a penalty by grad() (TRAPS 4)") {
   CHECK_THAT(test::error_of(1,
                             [](auto& worker) {
                               auto net = make_weights(worker);
@@ -461,7 +462,7 @@ TEST_CASE(
   CHECK(first_weight(1) != first_weight(2));
 }
 
-TEST_CASE("prepare_model: with one worker a run draws what a plain program draws") {
+TEST_CASE("prepare_model: with one worker a run draws what a plain program draws (TRAPS 15)") {
   test::on_both_threads(1, [](auto& worker) {
     auto net = ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
     const auto next = torch::rand({3});

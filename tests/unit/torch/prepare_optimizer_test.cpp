@@ -98,7 +98,7 @@ TEST_CASE("prepare_optimizer: every optimizer trains as it does alone on the glo
   compare<torch::optim::RMSprop>(torch::optim::RMSpropOptions(0.01).momentum(0.5));
 }
 
-TEST_CASE("prepare_optimizer: one norm is clipped, that of the whole averaged gradient (trap 19)") {
+TEST_CASE("prepare_optimizer: one norm is clipped, that of the whole averaged gradient (TRAPS 19)") {
   compare<torch::optim::SGD>(torch::optim::SGDOptions(0.1), 0.01);
 }
 
@@ -110,7 +110,7 @@ TEST_CASE("prepare_optimizer: processes train to the same weights as threads do"
   CHECK(processes.at("is_sharded").as<bool>());
 }
 
-TEST_CASE("prepare_optimizer: the weights exist once, and .grad is undefined after backward (trap 19)") {
+TEST_CASE("prepare_optimizer: the weights exist once, and .grad is undefined after backward (TRAPS 19)") {
   const auto metrics = test::on_processes(2, [](auto& worker) {
     auto net = ry::prepare_model(worker, [] { return make_net(); });
     auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(worker, net, torch::optim::SGDOptions(0.1));
@@ -131,7 +131,7 @@ TEST_CASE("prepare_optimizer: the weights exist once, and .grad is undefined aft
   CHECK(metrics.at("done").as<bool>());
 }
 
-TEST_CASE("prepare_optimizer: a parameter that nobody uses keeps its value and its state (trap 10)") {
+TEST_CASE("prepare_optimizer: a parameter that nobody uses keeps its value and its state (TRAPS 10)") {
   test::on_both_threads(2, [](auto& worker) {
     auto net = ry::prepare_model(worker, [] { return make_net(); });
     const auto parameters = net->parameters();
@@ -168,7 +168,7 @@ TEST_CASE("prepare_optimizer: several backward passes of a step add up, and micr
   }
 }
 
-TEST_CASE("prepare_optimizer: a gradient that is not finite on one rank leaves the step out on all (D)") {
+TEST_CASE("prepare_optimizer: a gradient that is not finite on one rank leaves the step out on all (FAULTS D9)") {
   test::on_both_threads(2, [](auto& worker) {
     auto net = ry::prepare_model(worker, [] { return make_net(); });
     auto optimizer = ry::prepare_optimizer<torch::optim::Adam>(worker, net, torch::optim::AdamOptions(0.5));
@@ -217,7 +217,7 @@ TEST_CASE("prepare_optimizer: groups keep their options, and a scheduler reaches
   });
 }
 
-TEST_CASE("prepare_optimizer: a backward pass over weights that have been updated since is refused (trap 6)") {
+TEST_CASE("prepare_optimizer: a backward pass over weights that have been updated since is refused (TRAPS 6)") {
   test::on_threads(2, [](auto& worker) {
     auto net = ry::prepare_model(worker, [] { return make_net(); });
     auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(worker, net, torch::optim::SGDOptions(0.1));
@@ -236,7 +236,7 @@ TEST_CASE("prepare_optimizer: a backward pass over weights that have been update
   });
 }
 
-TEST_CASE("prepare_optimizer: what would go wrong without a word is refused") {
+TEST_CASE("prepare_optimizer: what would go wrong without a word is refused (TRAPS 5, 10)") {
   using Catch::ContainsSubstring;
   using SGD = torch::optim::SGD;
   const torch::optim::SGDOptions options(0.1);

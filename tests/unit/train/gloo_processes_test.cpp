@@ -74,7 +74,7 @@ TEST_CASE("Gloo with Threads: runs the function on every worker") {
   CHECK(result.metrics() == ry::Metrics{{"mean", 1.0}});
 }
 
-TEST_CASE("Gloo with Threads: A7 a throw in one rank ends the others") {
+TEST_CASE("Gloo with Threads: a throw in one rank ends the others (FAULTS A7)") {
   const Scratch scratch;
   const auto result = run_in<ry::Gloo, ry::Threads>(scratch, 3, [](auto& worker) {
     if (worker.rank() == 1) throw std::runtime_error("boo");
@@ -97,7 +97,7 @@ TEST_CASE("Processes: move-only captures work, and writes to captures do not com
   CHECK(written == 1);
 }
 
-TEST_CASE("Processes: A7 a throw in rank 1 ends the others and is what the caller sees") {
+TEST_CASE("Processes: a throw in rank 1 ends the others and is what the caller sees (FAULTS A7)") {
   const Scratch scratch;
   const auto result = run_processes(scratch, 3, [](auto& worker) {
     worker.report({{"a", 1}});
@@ -176,7 +176,7 @@ TEST_CASE("Processes: a rank that never answers is named after collective_timeou
                                  ContainsSubstring(" s, rank 2 had waited in collective 2 for "));
 }
 
-TEST_CASE("Processes: a rank that returns early is named with the one that waited for it") {
+TEST_CASE("Processes: a rank that returns early is named with the one that waited for it (FAULTS A1, A9)") {
   const Scratch scratch;
   const auto result = run_processes(scratch, 3, [](auto& worker) {
     worker.barrier();
@@ -188,7 +188,7 @@ TEST_CASE("Processes: a rank that returns early is named with the one that waite
              ContainsSubstring("rank 2 of 3") && ContainsSubstring("returned from the training function while rank"));
 }
 
-TEST_CASE("Processes: A5 request_stop on one rank stops all at the same step") {
+TEST_CASE("Processes: request_stop on one rank stops all at the same step (FAULTS A5)") {
   const Scratch scratch;
   const auto result = run_processes(scratch, 3, [](auto& worker) {
     int steps = 0;
@@ -242,7 +242,7 @@ TEST_CASE("Processes: B7 workers that ignore Ctrl-C are killed after stop_grace,
   }
 }
 
-TEST_CASE("Processes: a worker that does not get to the training function is named after start_timeout") {
+TEST_CASE("Processes: a worker that does not get to the training function is named after start_timeout (FAULTS A16)") {
   const Scratch scratch;
   ry::RunConfig config{.progress = ry::Progress::quiet, .start_timeout = 300ms, .stop_grace = 200ms};
   ry::detail::Supervision supervision{

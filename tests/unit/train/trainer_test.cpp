@@ -97,7 +97,7 @@ TEST_CASE("fit: each worker thread runs a copy of its own, and so does each run"
   CHECK(first.path() != second.path());
 }
 
-TEST_CASE("fit: A7 a throw in one rank ends the others and is what the caller sees") {
+TEST_CASE("fit: a throw in one rank ends the others and is what the caller sees (FAULTS A7)") {
   const Scratch scratch;
   const auto result = run_threads(scratch, 3, [](ry::Worker& worker) {
     worker.report({{"a", 1}});
@@ -126,7 +126,7 @@ TEST_CASE("fit: an exception of any type is a failure") {
   CHECK_THAT(result.error(), ContainsSubstring("threw: 42"));
 }
 
-TEST_CASE("fit: a rank that returns early is named with the one that waited for it") {
+TEST_CASE("fit: a rank that returns early is named with the one that waited for it (FAULTS A1, A9)") {
   const Scratch scratch;
   const auto result = run_threads(scratch, 2, [](ry::Worker& worker) {
     worker.barrier();
@@ -237,7 +237,7 @@ TEST_CASE("callbacks: a failure of the run reaches on_end") {
   CHECK(heard.ends[0].error == result.error());
 }
 
-TEST_CASE("fit: A5 request_stop on one rank stops all at the same step") {
+TEST_CASE("fit: request_stop on one rank stops all at the same step (FAULTS A5)") {
   const Scratch scratch;
   const auto result = run_threads(scratch, 3, [](ry::Worker& worker) {
     int steps = 0;

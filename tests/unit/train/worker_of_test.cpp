@@ -40,7 +40,8 @@ TEST_CASE("WorkerOf: gives the typed backend, whose calls meet those of the work
   CHECK(result.metrics().at("sum").number() == 3);
 }
 
-TEST_CASE("WorkerOf: collectives give up after RunConfig::collective_timeout and say since when they waited") {
+TEST_CASE(
+    "WorkerOf: collectives give up after RunConfig::collective_timeout and say since when they waited (FAULTS A16)") {
   const Scratch scratch;
   std::atomic<bool> has_given_up = false;
   std::atomic<bool> was_seen_waiting = false;
