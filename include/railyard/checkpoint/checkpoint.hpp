@@ -68,7 +68,8 @@ class Checkpoint {
     }
   }
 
-  [[nodiscard]] const Manifest& manifest() const noexcept { return contents_->manifest; }
+  [[nodiscard]] const Manifest& manifest() const& noexcept { return contents_->manifest; }
+  [[nodiscard]] Manifest manifest() && { return contents_->manifest; }  // outlives a checkpoint without a name
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return contents_->path; }
 
   /// The names of all parts, those that each rank has for itself included.

@@ -60,8 +60,8 @@ class CheckpointFolder {
   /// and what was written is removed. ConfigError for names that cannot be.
   std::filesystem::path commit(Manifest manifest, std::span<const Part> parts) {
     check_names(parts);
-    make_folder();
     complete(manifest);
+    make_folder();
     detail::Staging staging{*files_, folder_ / detail::compose("{}{}-{}", staging_prefix, generation_, manifest.id)};
     for (const Part& part : parts) manifest.files.push_back(staging.write(part.name, part.bytes));
     const std::string text = detail::manifest_text(manifest);
@@ -262,7 +262,7 @@ class CheckpointFolder {
       detail::Descriptor lock{::open((path / detail::manifest_name).c_str(), O_RDWR | O_CLOEXEC)};
       if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
       auto trash = folder_ / detail::compose("{}{}-{}", trash_prefix, generation_, path.filename().string());
-      detail::check_call(files_->rename(path, trash), "rename", path);
+      detail::check_call(detail::uninterrupted([&] { return files_->rename(path, trash); }), "rename", path);
       doomed.push_back({std::move(trash), std::move(lock)});
     }
     return doomed;

@@ -12,9 +12,6 @@ namespace {
 
 constexpr std::uint64_t generation = 5;
 
-// Of small machines the memory is the faster disk.
-fs::path fast_folder() { return fs::is_directory("/dev/shm") ? "/dev/shm" : fs::temp_directory_path(); }
-
 void commit_step(ry::CheckpointFolder& folder, std::uint64_t step, double score = 0) {
   folder.commit({.step = step, .metrics = {{"score", score}}}, small_contribution(static_cast<float>(step)).parts());
 }
@@ -36,7 +33,7 @@ struct Expected {
 
 // Says what is wrong with what a power cut has left, or nothing.
 std::string fault_of(const Tree& state, const Expected& expected) {
-  const Scratch scratch{fast_folder()};
+  const Scratch scratch;
   write_tree(state, scratch.path());
   const auto path = scratch.path() / "checkpoints";
   const ry::CheckpointFolder after{path, generation + 1};
@@ -85,7 +82,7 @@ int count_syncs(const std::vector<DiskChange>& changes) {
 template <class Prepare, class Act>
 std::string first_fault(const Prepare& prepare, const Act& act, const Expected& during, const Expected& after,
                         std::size_t* num_states = nullptr, int forgotten_sync = -1) {
-  const Scratch scratch{fast_folder()};
+  const Scratch scratch;
   prepare(scratch.path());
   const Tree before = tree_of(scratch.path());
   const auto changes = changes_of(scratch.path(), act, forgotten_sync);
@@ -106,7 +103,7 @@ void check_all_states(const Prepare& prepare, const Act& act, const Expected& du
   std::size_t num_states = 0;
   CHECK(first_fault(prepare, act, during, after, &num_states) == "");
   CHECK(num_states >= 100);
-  const Scratch scratch{fast_folder()};
+  const Scratch scratch;
   prepare(scratch.path());
   const int num_syncs = count_syncs(changes_of(scratch.path(), act));
   for (int i = first_needed_sync; i < num_syncs; ++i) {

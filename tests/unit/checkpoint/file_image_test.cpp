@@ -11,7 +11,7 @@ using namespace railyard_test;
 
 namespace {
 
-std::map<std::string, std::string> contents_of(std::span<const ry::NamedState> parts, int rank) {
+std::map<std::string, std::string> images_of(std::span<const ry::NamedState> parts, int rank) {
   std::map<std::string, std::string> contents;
   for (const auto& image : ry::file_images(parts, rank)) contents.emplace(image.name, content_of(image));
   return contents;
@@ -28,11 +28,11 @@ ry::State one_tensor(ry::StateTensor tensor) {
 TEST_CASE("file_images: what all ranks have is written by rank 0 alone") {
   const std::vector<ry::NamedState> parts{{"net", one_tensor(tensor_of<float>("w", {2}, {1, 2}))},
                                           {"loss", ry::State{{"sum", 1.5}}}};
-  const auto of_first = contents_of(parts, 0);
+  const auto of_first = images_of(parts, 0);
   CHECK(of_first.size() == 2);
   CHECK(of_first.contains("net.safetensors"));
   CHECK(of_first.contains("state.json"));
-  CHECK(contents_of(parts, 1).empty());
+  CHECK(images_of(parts, 1).empty());
 }
 
 TEST_CASE("FAULTS F10: file_images: ranks never write to the same file") {
@@ -46,7 +46,7 @@ TEST_CASE("FAULTS F10: file_images: ranks never write to the same file") {
   };
   std::map<std::string, int> writers;
   for (int rank = 0; rank < 2; ++rank) {
-    for (const auto& [name, content] : contents_of(parts_of(rank), rank)) ++writers[name];
+    for (const auto& [name, content] : images_of(parts_of(rank), rank)) ++writers[name];
   }
   const std::map<std::string, int> expected{{"state.json", 1},
                                             {"optimizer.safetensors", 1},
@@ -61,7 +61,7 @@ TEST_CASE("FAULTS F10: file_images: ranks never write to the same file") {
 
 TEST_CASE("file_images: the file of a module is what the format asks for, to the byte") {
   const std::vector<ry::NamedState> parts{{"net", one_tensor(tensor_of<float>("w", {2}, {1, 2}))}};
-  const std::string file = contents_of(parts, 0).at("net.safetensors");
+  const std::string file = images_of(parts, 0).at("net.safetensors");
   const std::string json = R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   REQUIRE(file.size() == 64 + 8);
   CHECK(file.substr(0, 8) == std::string{"\x38\0\0\0\0\0\0\0", 8});

@@ -21,10 +21,11 @@ namespace railyard_test {
 namespace ry = railyard;
 namespace fs = std::filesystem;
 
-/// Is a new folder, removed at the end.
+/// Is a new folder, removed at the end. In memory where that can be: nothing here is about a real disk.
 class Scratch {
  public:
-  explicit Scratch(const fs::path& where = fs::temp_directory_path()) {
+  Scratch() {
+    const fs::path where = fs::is_directory("/dev/shm") ? "/dev/shm" : fs::temp_directory_path();
     std::string pattern = (where / "railyard-test-XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error{"mkdtemp failed"};
     path_ = pattern;

@@ -111,14 +111,16 @@ class Staging {
     make_folders(name);
     const auto path = path_ / name;
     const WriteSignalGuard<SIGXFSZ> guard;
-    for (int attempt = 1;; ++attempt) {
+    std::optional<FailedCall> first;
+    constexpr int max_attempts = 3;
+    for (int attempt = 0; attempt < max_attempts; ++attempt) {
       Crc32c sum;
       const auto failed = try_write(path, bytes, sum);
       if (!failed) return {.name = name, .size = bytes.size(), .crc32c = sum.value()};
-      constexpr int max_attempts = 3;
-      if (attempt == max_attempts) throw_storage(path, *failed);
+      if (!first) first = failed;
       files_.unlink(path);
     }
+    throw_storage(path, *first);
   }
 
   /// Makes durable which files there are.
@@ -128,7 +130,7 @@ class Staging {
 
   /// Gives the directory its name. Returns 0 or the error, after which the name may have been given all the same.
   int publish(const std::filesystem::path& name) {
-    is_published_ = files_.rename(path_, name) == 0;
+    is_published_ = uninterrupted([&] { return files_.rename(path_, name); }) == 0;
     return is_published_ ? 0 : errno;
   }
   /// Says that it is gone to where somebody has found it.

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+#include "railyard/checkpoint/retention.hpp"
+
+#include "unit/checkpoint/support.hpp"
+
+#include "support/catch.hpp"
+
+#include <cmath>
+#include <limits>
+
+using namespace railyard_test;
+
+namespace {
+
+// A folder with one checkpoint for each of the given metrics, of steps 1, 2 and so on.
+class Scored {
+ public:
+  explicit Scored(const std::vector<ry::Metrics>& metrics) {
+    for (std::size_t i = 0; i < metrics.size(); ++i) {
+      folder.commit({.step = i + 1, .metrics = metrics[i]}, small_contribution().parts());
+    }
+  }
+
+  [[nodiscard]] std::vector<std::uint64_t> kept() const { return steps_of(folder.list()); }
+  [[nodiscard]] std::vector<std::uint64_t> best(const ry::Retention& retention) const {
+    return steps_of(folder.best(retention));
+  }
+  [[nodiscard]] std::size_t num_entries() const {
+    return static_cast<std::size_t>(std::distance(fs::directory_iterator{path}, fs::directory_iterator{}));
+  }
+
+  Scratch scratch;
+  fs::path path = scratch.path() / "checkpoints";
+  ry::CheckpointFolder folder{path};
+
+ private:
+  static std::vector<std::uint64_t> steps_of(const std::vector<ry::Checkpoint>& checkpoints) {
+    std::vector<std::uint64_t> steps;
+    for (const auto& checkpoint : checkpoints) steps.push_back(checkpoint.manifest().step);
+    return steps;
+  }
+};
+
+using Steps = std::vector<std::uint64_t>;
+
+}  // namespace
+
+TEST_CASE("Retention: without a score the latest are kept") {
+  Scored scored{{{}, {}, {}, {}}};
+  CHECK(scored.best({.keep = 2}) == Steps{4, 3});
+  scored.folder.retain({.keep = 2});
+  CHECK(scored.kept() == Steps{3, 4});
+  CHECK(scored.num_entries() == 2);
+}
+
+TEST_CASE("Retention: all are kept by default") {
+  Scored scored{{{{"s", 1}}, {{"s", 3}}, {{"s", 2}}}};
+  scored.folder.retain({});
+  CHECK(scored.kept() == Steps{1, 2, 3});
+  CHECK(scored.best({.score = "s"}) == Steps{2, 3, 1});
+}
+
+TEST_CASE("Retention: keeps the best, and the newest besides") {
+  Scored scored{{{{"s", 0.9}}, {{"s", 0.5}}, {{"s", 0.8}}, {{"s", 0.1}}}};
+  CHECK(scored.best({.keep = 2, .score = "s"}) == Steps{1, 3});
+  scored.folder.retain({.keep = 2, .score = "s"});
+  CHECK(scored.kept() == Steps{1, 3, 4});
+  scored.folder.retain({.keep = 1, .score = "s"});
+  CHECK(scored.kept() == Steps{1, 4});
+}
+
+TEST_CASE("Retention: the smallest score is the best if asked for") {
+  Scored scored{{{{"loss", 0.9}}, {{"loss", -2}}, {{"loss", 0.8}}, {{"loss", 7}}}};
+  const ry::Retention retention{.keep = 1, .score = "loss", .order = ry::ScoreOrder::min};
+  CHECK(scored.best(retention) == Steps{2});
+  scored.folder.retain(retention);
+  CHECK(scored.kept() == Steps{2, 4});
+}
+
+TEST_CASE("Retention: NaN, text and a missing score are worse than any number, in both orders") {
+  const double nan = std::nan("");
+  const double infinity = std::numeric_limits<double>::infinity();
+  Scored scored{{{{"s", nan}}, {{"s", -infinity}}, {{"s", "good"}}, {}, {{"s", infinity}}, {{"s", -nan}}}};
+  CHECK(scored.best({.score = "s"}) == Steps{5, 2, 6, 4, 3, 1});
+  CHECK(scored.best({.score = "s", .order = ry::ScoreOrder::min}) == Steps{2, 5, 6, 4, 3, 1});
+  scored.folder.retain({.keep = 2, .score = "s"});
+  CHECK(scored.kept() == Steps{2, 5, 6});
+}
+
+TEST_CASE("Retention: of equals the later is better, and truth is better than untruth") {
+  Scored scored{{{{"s", 1}}, {{"s", 1.0}}, {{"s", true}}, {{"s", false}}, {{"s", -0.0}}}};
+  CHECK(scored.best({.score = "s"}) == Steps{3, 2, 1, 5, 4});
+}
+
+TEST_CASE("Retention: a checkpoint that is being read stays until nobody reads it") {
+  Scored scored{{{}, {}, {}}};
+  {
+    const auto reader = scored.folder.list().at(0);
+    const auto copy = std::make_unique<ry::Checkpoint>(reader);
+    scored.folder.retain({.keep = 1});
+    CHECK(scored.kept() == Steps{1, 3});
+    copy->verify();
+  }
+  scored.folder.retain({.keep = 1});
+  CHECK(scored.kept() == Steps{3});
+  CHECK(scored.num_entries() == 1);
+}
+
+TEST_CASE("Retention: damaged checkpoints count for nothing and are left to people") {
+  Scored scored{{{}, {}, {}}};
+  fs::remove(scored.path / "checkpoint-000003" / "state.json");
+  scored.folder.retain({.keep = 1});
+  CHECK(scored.kept() == Steps{2});
+  CHECK(fs::exists(scored.path / "checkpoint-000003" / "manifest.json"));
+}
