@@ -47,7 +47,7 @@ inline void prepare_to_fork(int num_workers) {
 class ProcessGroup final : public WorkerGroup {
  public:
   ProcessGroup(const GroupPlan& plan, const WorkerBody& body)
-      : memory_(plan.num_workers, plan.briefing), inbox_(memory_), silence_limit_(plan.silence_limit) {
+      : memory_(plan.num_workers, plan.briefing), inbox_(memory_), body_(body), silence_limit_(plan.silence_limit) {
     setup_.memory = &memory_;
     setup_.body = &body_;
     setup_.event_fd = inbox_.event_fd();
