@@ -40,6 +40,7 @@
 #include "railyard/train/any_callback.hpp"
 #include "railyard/train/controller.hpp"
 #include "railyard/train/lockstep.hpp"
+#include "railyard/train/random.hpp"
 #include "railyard/train/result.hpp"
 #include "railyard/train/run_config.hpp"
 #include "railyard/train/scaling_config.hpp"
