@@ -328,6 +328,15 @@ TEMPLATE_TEST_CASE("Law 1: connect names the rank that never comes", "[laws]", R
   });
 }
 
+TEMPLATE_TEST_CASE("Law 1: connect waits for a rank that comes later than a collective may take (FAULTS A17)", "[laws]",
+                   RAILYARD_TEST_PAIRS) {
+  run_group<typename TestType::Scaling>(2, [](ry::WorkerLink& link) {
+    if (link.world().rank == 1) static_cast<void>(link.store().get("nothing", ry::Deadline::after(1100ms)));
+    const auto backend = join<typename TestType::Backend>(link);
+    backend->barrier(within(1s));
+  });
+}
+
 TEMPLATE_TEST_CASE("Law 2: ranks that disagree on the size all get an error that names both sides (FAULTS A10, A11)",
                    "[laws]", RAILYARD_TEST_PAIRS) {
   on_ranks<TestType>(3, [](auto& backend, const ry::World& world) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The laws of Backend for Gloo over TCP, among threads and among processes, and inside Checked; over shared memory it
-// is SharedMemory.
+// The laws of Backend for Gloo, among threads and among processes, and inside Checked: over TCP, and as it is by
+// default, which on one host is over shared memory.
 #include "railyard/collectives/gloo.hpp"
 #include "railyard/collectives/checked.hpp"
 #include "railyard/workers/processes.hpp"
@@ -12,7 +12,10 @@ struct Pair;
 using GlooTcpOnThreads = Pair<railyard::detail::GlooTcp, railyard::Threads>;
 using GlooTcpOnProcesses = Pair<railyard::detail::GlooTcp, railyard::Processes>;
 using CheckedGlooTcpOnThreads = Pair<railyard::Checked<railyard::detail::GlooTcp>, railyard::Threads>;
+using GlooOnThreads = Pair<railyard::Gloo, railyard::Threads>;
+using GlooOnProcesses = Pair<railyard::Gloo, railyard::Processes>;
 }  // namespace railyard_test
 
-#define RAILYARD_TEST_PAIRS GlooTcpOnThreads, GlooTcpOnProcesses, CheckedGlooTcpOnThreads
+#define RAILYARD_TEST_PAIRS \
+  GlooTcpOnThreads, GlooTcpOnProcesses, CheckedGlooTcpOnThreads, GlooOnThreads, GlooOnProcesses
 #include "backend_laws.hpp"
