@@ -44,6 +44,7 @@
 #include "railyard/train/result.hpp"
 #include "railyard/train/run_config.hpp"
 #include "railyard/train/scaling_config.hpp"
+#include "railyard/train/step_times.hpp"
 #include "railyard/train/trainer.hpp"
 #include "railyard/train/worker.hpp"
 #include "railyard/train/worker_of.hpp"

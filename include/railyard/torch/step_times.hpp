@@ -5,6 +5,7 @@
 #include "railyard/torch/detail/gradients.hpp"
 #include "railyard/torch/detail/step_clock.hpp"
 
+#include "railyard/train/step_times.hpp"
 #include "railyard/train/worker.hpp"
 
 namespace railyard::inline v0_1 {

@@ -2,6 +2,8 @@
 // What a run leaves to its caller. Train room.
 #pragma once
 
+#include "railyard/train/step_times.hpp"
+
 #include "railyard/core/error.hpp"
 #include "railyard/core/value.hpp"
 
@@ -32,6 +34,7 @@ struct ResultFields {
   Timings timings{};
   bool is_leader = true;
   std::vector<std::string> warnings{};
+  std::vector<StepTimes> step_times_by_rank{};
 };
 
 /// Is what fit() returns: converts to true if the run succeeded.
@@ -58,6 +61,11 @@ class [[nodiscard]] Result {
   /// How long fit() took. Units: seconds.
   [[nodiscard]] double seconds() const noexcept { return fields_.seconds; }
   [[nodiscard]] const Timings& timings() const noexcept { return fields_.timings; }
+  /// Where the time of the average rank's steps has gone, from its first exchange of gradients to its end; the bytes
+  /// are those of all ranks together. All 0 if no rank that has trained a prepared model has returned.
+  [[nodiscard]] StepTimes step_times() const { return detail::average_of(fields_.step_times_by_rank); }
+  /// The same of each rank; all 0 for one that has failed.
+  [[nodiscard]] const std::vector<StepTimes>& step_times_by_rank() const noexcept { return fields_.step_times_by_rank; }
   /// Is this the one process in which code after fit() should speak for the run?
   [[nodiscard]] bool is_leader() const noexcept { return fields_.is_leader; }
   /// What went wrong without ending the run, such as a log that could not be written.

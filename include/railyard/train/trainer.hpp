@@ -182,6 +182,7 @@ class Trainer<B, S> {
     WorkerOf<B> worker{link, context, std::move(backend)};
     link.post(detail::encode_started(worker.host()));
     function.call(worker);
+    worker.post_step_times();
   }
 
   std::unique_ptr<Function> function_;

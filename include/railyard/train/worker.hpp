@@ -126,6 +126,12 @@ class Worker {
   void on_step_end(std::function<void()> function) { on_step_end_ = std::move(function); }
   /// What samples() was last told; nothing if it never was.
   [[nodiscard]] std::optional<std::uint64_t> step_samples() const noexcept { return step_samples_; }
+  /// Sets what tells where the time of the steps has gone, for a room above this one.
+  void on_step_times(std::function<StepTimes()> function) { on_step_times_ = std::move(function); }
+  /// Tells the supervisor where it has gone; called when the training function has returned.
+  void post_step_times() {
+    if (on_step_times_) link_->post(detail::encode_step_times(on_step_times_()));
+  }
   /// Sets what each samples() calls first, for a room above this one that must see every step begin.
   void on_samples(std::function<void(std::uint64_t, bool)> function) { on_samples_ = std::move(function); }
 
@@ -239,6 +245,7 @@ class Worker {
   std::function<void(std::uint64_t, bool)> on_samples_{};
   std::function<void()> on_abandoned_step_{};
   std::function<void()> on_step_end_{};
+  std::function<StepTimes()> on_step_times_{};
   bool has_step_ = false;        // one has begun and not ended
   bool completes_step_ = false;  // its last micro-batch has begun
   bool stop_requested_ = false;

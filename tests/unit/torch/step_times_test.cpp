@@ -48,3 +48,24 @@ TEST_CASE("step_times: a lone worker, and ranks without common memory, have thei
                       }).value_or_throw());
   }
 }
+
+TEST_CASE("step_times: a Result has those of all steps, whether they have been asked for before or not") {
+  const auto body = [](auto& worker) {
+    auto net = ry::prepare_model(worker, [] { return torch::nn::Linear(100, 10); });
+    auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(worker, net, torch::optim::SGDOptions(0.1));
+    for (int step = 0; step < 4; ++step) {
+      worker.samples(1);
+      net->forward(torch::ones({200, 100})).sum().backward();
+      optimizer.step();
+      if (step == 2) EXPECT(ry::step_times(worker).steps == 3);
+    }
+  };
+  for (const ry::Result& result :
+       {test::try_run<ry::SharedMemory, ry::Threads>(2, body), test::try_run<ry::Gloo, ry::Processes>(2, body)}) {
+    const ry::StepTimes times = result.value_or_throw().step_times();
+    CHECK(times.steps == 4);
+    CHECK((times.compute > 0 && times.wait > 0 && times.communication > 0 && times.optimizer > 0));
+    CHECK((times.bytes > 0 && times.slowest_rank >= 0 && times.slowest_rank < 2));
+    CHECK(result.step_times_by_rank()[0].steps == 4);
+  }
+}

@@ -23,6 +23,13 @@ TEST_CASE("Wire: the start of a worker carries its host") {
   CHECK(std::get<ry::detail::StartedMessage>(message).host == "node7");
 }
 
+TEST_CASE("Wire: the times of steps arrive as they were sent") {
+  const auto message = decode_message(ry::detail::encode_step_times({.steps = 3, .wait = 0.5, .slowest_rank = 7}));
+  REQUIRE(std::holds_alternative<ry::detail::StepTimesMessage>(message));
+  const ry::StepTimes times = std::get<ry::detail::StepTimesMessage>(message).times;
+  CHECK((times.steps == 3 && times.wait == 0.5 && times.slowest_rank == 7));
+}
+
 TEST_CASE("Wire: every message cut short or altered is refused or read, never read past its end") {
   const auto whole = ry::detail::encode_report({{"loss", 0.25}, {"name", "abc"}, {"n", 3}, {"b", false}});
   for (std::size_t size = 0; size < whole.size(); ++size) {

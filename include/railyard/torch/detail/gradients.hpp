@@ -472,6 +472,7 @@ struct Gradients {
     worker.on_samples([weak = std::weak_ptr{gradients.exchange}](std::uint64_t samples, bool completes_step) {
       if (const auto exchange = weak.lock()) GradientExchange::begin(exchange, samples, completes_step);
     });
+    worker.on_step_times([&worker, clock = &gradients.exchange->clock()] { return clock->total(worker.world_size()); });
     worker.on_abandoned_step([weak = std::weak_ptr{gradients.exchange}] {
       if (const auto exchange = weak.lock()) exchange->abandon_step();
     });

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/train/step_times.hpp"
 
 #include <algorithm>
 #include <array>
@@ -13,21 +14,6 @@
 #include <vector>
 
 namespace railyard::inline v0_1 {
-
-/// Says where the time of some steps has gone, on one worker. In seconds.
-struct StepTimes {
-  std::uint64_t steps = 0;   ///< exchanges of gradients
-  double compute = 0;        ///< all that is none of the following: loading, forward, backward
-  double wait = 0;           ///< for ranks that came later
-  double communication = 0;  ///< adding gradients, and moving them
-  double optimizer = 0;      ///< in step() of a prepared optimizer
-  std::uint64_t bytes = 0;   ///< of gradients that this rank has read and written for the exchange
-  int slowest_rank = -1;     ///< the one that has waited least, which is whom the others wait for; -1 if unknown
-
-  [[nodiscard]] double total() const noexcept { return compute + wait + communication + optimizer; }
-  [[nodiscard]] double share_of_wait() const noexcept { return total() > 0 ? wait / total() : 0; }
-  [[nodiscard]] double share_of_communication() const noexcept { return total() > 0 ? communication / total() : 0; }
-};
 
 namespace detail {
 
@@ -46,38 +32,50 @@ class StepClock {
     part_ = part;
   }
   void count_step(std::uint64_t bytes) noexcept {
-    ++times_.steps;
-    times_.bytes += bytes;
+    ++counts_.steps;
+    counts_.bytes += bytes;
   }
 
   // What this rank has waited in all: whoever waits least is waited for.
-  [[nodiscard]] double waited() const noexcept { return spent_[static_cast<std::size_t>(Part::wait)]; }
+  [[nodiscard]] double waited() const noexcept { return spent_on(Part::wait); }
   void set_waits_of_all(std::vector<double> waits) { waits_ = std::move(waits); }
 
-  [[nodiscard]] StepTimes take(int world_size) {
+  // Since the first exchange.
+  [[nodiscard]] StepTimes total(int world_size) {
     if (is_running_) enter(part_);
-    StepTimes times = std::exchange(times_, {});
-    const auto since_last = [this](Part part) {
-      const auto index = static_cast<std::size_t>(part);
-      return spent_[index] - std::exchange(taken_[index], spent_[index]);
-    };
-    times.compute = since_last(Part::compute);
-    times.wait = since_last(Part::wait);
-    times.communication = since_last(Part::communication);
-    times.optimizer = since_last(Part::optimizer);
+    StepTimes times = counts_;
+    times.compute = spent_on(Part::compute);
+    times.wait = spent_on(Part::wait);
+    times.communication = spent_on(Part::communication);
+    times.optimizer = spent_on(Part::optimizer);
     if (waits_.size() == static_cast<std::size_t>(world_size) && world_size > 1) {
       times.slowest_rank = static_cast<int>(std::min_element(waits_.begin(), waits_.end()) - waits_.begin());
     }
     return times;
   }
 
+  // Since the last call, or the first exchange.
+  [[nodiscard]] StepTimes take(int world_size) {
+    StepTimes times = total(world_size);
+    const StepTimes before = std::exchange(taken_, times);
+    times.steps -= before.steps;
+    times.bytes -= before.bytes;
+    times.compute -= before.compute;
+    times.wait -= before.wait;
+    times.communication -= before.communication;
+    times.optimizer -= before.optimizer;
+    return times;
+  }
+
  private:
+  [[nodiscard]] double spent_on(Part part) const noexcept { return spent_[static_cast<std::size_t>(part)]; }
+
   bool is_running_ = false;
   Part part_ = Part::compute;
   Clock::time_point since_{};
   std::array<double, 4> spent_{};
-  std::array<double, 4> taken_{};
-  StepTimes times_{};
+  StepTimes counts_{};  // steps and bytes alone
+  StepTimes taken_{};
   std::vector<double> waits_{};
 };
 

@@ -44,6 +44,7 @@ class Supervision {
         directory_(info_.path, info_.world_size),
         book_(info_.world_size),
         hosts_(static_cast<std::size_t>(info_.world_size), host_name()),
+        step_times_(static_cast<std::size_t>(info_.world_size)),
         progress_(console, config.progress == Progress::quiet),
         controller_({.num_workers = info_.world_size,
                      // a backend that cannot connect says more about it than we can: it goes first
@@ -105,6 +106,9 @@ class Supervision {
       WorkerMessage message = decode_message(event.bytes);
       if (auto* started = std::get_if<StartedMessage>(&message)) note_start(event.rank, std::move(started->host));
       if (auto* report = std::get_if<ReportMessage>(&message)) note_report(event.rank, std::move(report->metrics));
+      if (const auto* told = std::get_if<StepTimesMessage>(&message)) {
+        step_times_[static_cast<std::size_t>(event.rank)] = told->times;
+      }
     } catch (const DataError& error) {
       carry_out(controller_.on_failure({.rank = event.rank, .what = compose("sent nonsense: {}", error.what())},
                                        Clock::now()));
@@ -241,6 +245,7 @@ class Supervision {
       fields.exit_status = failure->signal != 0 ? 128 + failure->signal : 1;
     }
     fields.history = std::move(history_);
+    fields.step_times_by_rank = std::move(step_times_);
     fields.warnings = directory_.warnings();
     if (std::string text = progress_.warning(); !text.empty()) fields.warnings.push_back(std::move(text));
     fields.warnings.insert(fields.warnings.end(), warnings_.begin(), warnings_.end());
@@ -257,6 +262,12 @@ class Supervision {
     object.add("exit_status", fields.exit_status).add("seconds", seconds()).add("reports", fields.history.size());
     object.add("start_seconds", timings_.start).add("first_line_seconds", timings_.first_line);
     object.add("training_seconds", timings_.training);
+    if (const StepTimes times = average_of(fields.step_times_by_rank); times.steps > 0) {
+      object.add("steps", times.steps).add("compute_share", times.share_of_compute());
+      object.add("wait_share", times.share_of_wait()).add("communication_share", times.share_of_communication());
+      object.add("optimizer_share", times.share_of_optimizer()).add("slowest_rank", times.slowest_rank);
+      object.add("gradient_bytes", times.bytes);
+    }
     if (std::string loss = directory_.write_object("result.json", object); !loss.empty()) {
       fields.warnings.push_back(std::move(loss));
     }
@@ -268,6 +279,7 @@ class Supervision {
   RunDirectory directory_;
   ReportBook book_;
   std::vector<std::string> hosts_;
+  std::vector<StepTimes> step_times_;  // by rank
   ProgressLine progress_;
   Controller controller_;
   std::unique_ptr<WorkerGroup> group_{};

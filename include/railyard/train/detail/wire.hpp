@@ -2,6 +2,8 @@
 // The messages that a worker posts to its supervisor. Train room.
 #pragma once
 
+#include "railyard/train/step_times.hpp"
+
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/value.hpp"
 
@@ -26,9 +28,28 @@ struct StartedMessage {
 struct ReportMessage {
   Metrics metrics{};
 };
-using WorkerMessage = std::variant<StartedMessage, ReportMessage>;
+/// The training function has returned, and this is where the time of its steps has gone.
+struct StepTimesMessage {
+  StepTimes times{};
+};
+/// Is one file of a rank's part of a checkpoint, and where in its snapshot it stands.
+struct SavedFile {
+  std::string name{};
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+};
+/// A snapshot holds the rank's part of a checkpoint.
+struct SavedMessage {
+  std::int32_t slot = 0;
+  std::uint64_t step = 0;
+  std::uint64_t samples = 0;
+  std::int64_t epoch = 0;
+  std::int64_t report = -1;  ///< the number of the report that it belongs to; -1 if none
+  std::vector<SavedFile> files{};
+};
+using WorkerMessage = std::variant<StartedMessage, ReportMessage, StepTimesMessage, SavedMessage>;
 
-enum class MessageKind : std::uint8_t { started = 1, report = 2 };
+enum class MessageKind : std::uint8_t { started = 1, report = 2, step_times = 3, saved = 4 };
 enum class ValueKind : std::uint8_t { truth = 0, integer = 1, number = 2, text = 3 };
 
 /// Appends plain values to a message. Both ends are one program on one host: no byte order to settle.
@@ -117,6 +138,47 @@ class WireReader {
   return writer.bytes();
 }
 
+[[nodiscard]] inline std::vector<std::byte> encode_step_times(const StepTimes& times) {
+  WireWriter writer;
+  writer.put(MessageKind::step_times);
+  writer.put(times);
+  return writer.bytes();
+}
+
+[[nodiscard]] inline std::vector<std::byte> encode_saved(const SavedMessage& save) {
+  WireWriter writer;
+  writer.put(MessageKind::saved);
+  writer.put(save.slot);
+  writer.put(save.step);
+  writer.put(save.samples);
+  writer.put(save.epoch);
+  writer.put(save.report);
+  writer.put(static_cast<std::uint32_t>(save.files.size()));
+  for (const SavedFile& file : save.files) {
+    writer.put_text(file.name);
+    writer.put(file.offset);
+    writer.put(file.size);
+  }
+  return writer.bytes();
+}
+
+[[nodiscard]] inline SavedMessage decode_saved(WireReader& reader) {
+  SavedMessage save;
+  save.slot = reader.take<std::int32_t>();
+  save.step = reader.take<std::uint64_t>();
+  save.samples = reader.take<std::uint64_t>();
+  save.epoch = reader.take<std::int64_t>();
+  save.report = reader.take<std::int64_t>();
+  const auto count = reader.take<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count; ++i) {
+    SavedFile file{.name = reader.take_text()};
+    file.offset = reader.take<std::uint64_t>();
+    file.size = reader.take<std::uint64_t>();
+    save.files.push_back(std::move(file));
+  }
+  return save;
+}
+
 [[nodiscard]] inline Value decode_value(WireReader& reader) {
   switch (reader.take<ValueKind>()) {
     case ValueKind::truth:
@@ -149,6 +211,12 @@ class WireReader {
       message = std::move(report);
       break;
     }
+    case MessageKind::saved:
+      message = decode_saved(reader);
+      break;
+    case MessageKind::step_times:
+      message = StepTimesMessage{reader.take<StepTimes>()};
+      break;
     default:
       throw DataError{"a worker's message is damaged: it is of an unknown kind"};
   }

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+#include "railyard/train/step_times.hpp"
+
+#include "support/catch.hpp"
+#include "unit/train/quick_trainer.hpp"
+
+#include "railyard/collectives/local.hpp"
+#include "railyard/collectives/shared_memory.hpp"
+#include "railyard/workers/processes.hpp"
+#include "railyard/workers/threads.hpp"
+
+#include <stdexcept>
+
+namespace ry = railyard;
+using Catch::ContainsSubstring;
+
+namespace {
+
+// As a room above does that has trained a model.
+void pretend_steps(ry::Worker& worker) {
+  const double rank = worker.rank();
+  worker.on_step_times([rank] {
+    return ry::StepTimes{.steps = 10,
+                         .compute = 4 + rank,
+                         .wait = 1 - rank,
+                         .communication = 2,
+                         .optimizer = 1,
+                         .bytes = 100,
+                         .slowest_rank = 1};
+  });
+}
+
+}  // namespace
+
+TEST_CASE("StepTimes: shares add up to one, and those of no step are zero") {
+  const ry::StepTimes times{.compute = 5, .wait = 2, .communication = 2, .optimizer = 1};
+  CHECK(times.share_of_compute() == 0.5);
+  CHECK(times.share_of_wait() == 0.2);
+  CHECK(times.share_of_communication() == 0.2);
+  CHECK(times.share_of_optimizer() == 0.1);
+  CHECK(ry::StepTimes{}.share_of_compute() == 0);
+}
+
+TEST_CASE("StepTimes: a run's Result and result.json tell what every rank has told") {
+  const auto check = [](const ry::Result& result) {
+    REQUIRE(result.error() == "");
+    const ry::StepTimes times = result.step_times();
+    CHECK(times.steps == 10);
+    CHECK(times.compute == 4.5);
+    CHECK(times.wait == 0.5);
+    CHECK(times.bytes == 200);
+    CHECK(times.slowest_rank == 1);
+    REQUIRE(result.step_times_by_rank().size() == 2);
+    CHECK(result.step_times_by_rank()[1].compute == 5);
+    CHECK_THAT(read_text(result.path() / "result.json"),
+               ContainsSubstring(R"("steps": 10, "compute_share": 0.5625, "wait_share": 0.0625, )"
+                                 R"("communication_share": 0.25, "optimizer_share": 0.125, "slowest_rank": 1, )"
+                                 R"("gradient_bytes": 200)"));
+  };
+  const Scratch scratch;
+  check(run_in<ry::Local, ry::Threads>(scratch, 2, pretend_steps));
+  check(run_in<ry::SharedMemory, ry::Processes>(scratch, 2, pretend_steps));
+}
+
+TEST_CASE(
+    "StepTimes: of a failed run those are known whose ranks had returned; nothing is told of a run without steps") {
+  const Scratch scratch;
+  const auto failed = run_in<ry::Local, ry::Threads>(scratch, 2, [](ry::Worker& worker) {
+    pretend_steps(worker);
+    if (worker.rank() == 1) throw std::runtime_error("boo");
+  });
+  CHECK_THAT(failed.error(), ContainsSubstring("boo"));
+  CHECK(failed.step_times_by_rank()[1].steps == 0);
+  CHECK((failed.step_times().steps == 0 || failed.step_times().compute == 4));
+
+  const auto without = run_in<ry::Local, ry::Threads>(scratch, 2, [](ry::Worker&) {});
+  CHECK(without.step_times().total() == 0);
+  CHECK_THAT(read_text(without.path() / "result.json"), !ContainsSubstring("share"));
+}
