@@ -31,7 +31,7 @@ function(railyard_append_system_includes variable)
   set(${variable} "${${variable}}" PARENT_SCOPE)
 endfunction()
 
-railyard_install_pkgconfig(railyard "${PROJECT_DESCRIPTION}" "fmt RapidJSON" "-I\${includedir} -pthread" "-pthread")
+railyard_install_pkgconfig(railyard "${PROJECT_DESCRIPTION}" "fmt" "-I\${includedir} -pthread" "-pthread")
 
 set(gloo_file)
 if(TARGET railyard::gloo)

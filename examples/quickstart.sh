@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/packages.sh
-railyard_need g++ libfmt-dev rapidjson-dev libgloo-dev libtorch-dev libopenblas0-pthread
+railyard_need g++ libfmt-dev libgloo-dev libtorch-dev libopenblas0-pthread
 
 cxx=$(railyard_cxx)
 program=build/quickstart/quickstart

@@ -23,7 +23,6 @@ MAY_INCLUDE = {
 # What is neither ours nor the standard library's: the files or rooms (by prefix) that may include it.
 THIRD_PARTY = {
     "fmt/": [""],
-    "rapidjson/": ["checkpoint/detail/"],
     "gloo/": ["collectives/gloo.hpp", "collectives/detail/gloo"],
     "torch/": ["torch/"],
     "ATen/": ["torch/"],

@@ -37,7 +37,6 @@ railyard_has() {
     pkg-config) command -v pkg-config >/dev/null ;;
     cmake | python3 | git | debootstrap | ccache | clang | clang-format | clang-19) command -v "$1" >/dev/null ;;
     libfmt-dev) railyard_has_header fmt/format.h ;;
-    rapidjson-dev) railyard_has_header rapidjson/reader.h ;;
     libgloo-dev) railyard_has_header gloo/rendezvous/context.h ;;
     libtorch-dev) railyard_has_header torch/csrc/api/include/torch/version.h ;;
     libopenblas0-pthread) ldconfig -p 2>/dev/null | grep -q 'libopenblas' ;;

@@ -271,7 +271,7 @@ class CrashModel {
 /// least.
 [[nodiscard]] inline std::set<Tree> crash_states(const Tree& before, const std::vector<DiskChange>& changes,
                                                  std::size_t begin = 0) {
-  constexpr std::size_t most_at_once = 150;
+  constexpr std::size_t most_at_once = 60;
   std::mt19937 random{1};
   std::set<Tree> states;
   CrashModel model{before};

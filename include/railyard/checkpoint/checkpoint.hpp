@@ -4,6 +4,7 @@
 
 #include "railyard/checkpoint/detail/input_file.hpp"
 #include "railyard/checkpoint/detail/json.hpp"
+#include "railyard/checkpoint/detail/json_values.hpp"
 #include "railyard/checkpoint/detail/manifest_text.hpp"
 #include "railyard/checkpoint/detail/names.hpp"
 #include "railyard/checkpoint/detail/pieces.hpp"

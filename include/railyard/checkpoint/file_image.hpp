@@ -2,7 +2,7 @@
 // The files that a rank contributes to a checkpoint, as memory to be filled. Checkpoint room.
 #pragma once
 
-#include "railyard/checkpoint/detail/json.hpp"
+#include "railyard/checkpoint/detail/json_values.hpp"
 #include "railyard/checkpoint/detail/names.hpp"
 #include "railyard/checkpoint/detail/safetensors.hpp"
 
@@ -63,6 +63,9 @@ inline void check_parts(std::span<const NamedState> parts) {
   for (const NamedState& part : parts) {
     if (const auto fault = fault_of_part(part.name); !fault.empty()) refuse_part(part.name, fault);
     if (!part_names.insert(part.name).second) refuse_part(part.name, "there are two parts of this name");
+    for (const auto& [name, value] : part.state.values) {
+      if (!is_utf8(name)) refuse_part(part.name, "the name of one of its values is not UTF-8");
+    }
     std::set<std::string_view> tensor_names;
     for (const StateTensor& tensor : part.state.tensors) {
       check_tensor(part, tensor);
@@ -123,41 +126,37 @@ void add_tensors(std::vector<FileImage>& images, std::string name, const State& 
 
 // Where the pieces of this rank lie in the whole.
 inline void write_pieces(JsonWriter& writer, const State& state) {
-  write_name(writer, "pieces");
-  writer.StartObject();
+  writer.open();
   for (const StateTensor& tensor : state.tensors) {
     if (!tensor.is_piece) continue;
-    write_name(writer, tensor.name);
-    writer.StartObject();
-    write_name(writer, "shape");
-    writer.StartArray();
-    for (const std::int64_t size : tensor.shape) writer.Int64(size);
-    writer.EndArray();
-    write_name(writer, "begin");
-    writer.Int64(tensor.begin);
-    write_name(writer, "end");
-    writer.Int64(tensor.end);
-    writer.EndObject();
+    writer.name(tensor.name).open();
+    writer.name("shape").list(tensor.shape);
+    writer.name("begin").raw(compose("{}", tensor.begin));
+    writer.name("end").raw(compose("{}", tensor.end));
+    writer.close();
   }
-  writer.EndObject();
+  writer.close();
 }
 
-/// Adds the JSON file of those parts that are wanted: {"parts": {"net": {"values": {...}}}}.
-template <class Wanted, class Write>
-void add_states(std::vector<FileImage>& images, std::string name, std::span<const NamedState> parts,
-                const Wanted& wanted, const Write& write) {
-  images.push_back(text_image(std::move(name), json_object([&](JsonWriter& writer) {
-                                write_name(writer, "parts");
-                                writer.StartObject();
-                                for (const NamedState& part : parts) {
-                                  if (!wanted(part.state)) continue;
-                                  write_name(writer, part.name);
-                                  writer.StartObject();
-                                  write(writer, part.state);
-                                  writer.EndObject();
-                                }
-                                writer.EndObject();
-                              })));
+/// Returns the JSON file of those parts that are wanted: {"parts": {"net": {"values": {...}}}}. Of a part that all
+/// ranks have, a rank's file tells the pieces, and the file of all ranks the values.
+template <class Wanted>
+[[nodiscard]] FileImage states_image(std::string name, std::span<const NamedState> parts, bool is_of_rank,
+                                     const Wanted& wanted) {
+  JsonWriter writer{true};
+  writer.name("parts").open();
+  for (const auto& [part, state] : parts) {
+    if (!wanted(state)) continue;
+    writer.name(part).open();
+    if (is_of_rank && !state.is_own) {
+      write_pieces(writer.name("pieces"), state);
+    } else {
+      write_values(writer.name("values"), state.values);
+    }
+    writer.close();
+  }
+  writer.close();
+  return text_image(std::move(name), writer.finish() + "\n");
 }
 
 }  // namespace detail
@@ -169,15 +168,12 @@ void add_states(std::vector<FileImage>& images, std::string name, std::span<cons
   detail::check_parts(parts);
   std::vector<FileImage> images;
   if (rank == 0) {
-    detail::add_states(
-        images, std::string{detail::state_name}, parts, [](const State& state) { return !state.is_own; },
-        [](auto& writer, const State& state) { detail::write_values(writer, "values", state.values); });
+    images.push_back(detail::states_image(std::string{detail::state_name}, parts, false,
+                                          [](const State& state) { return !state.is_own; }));
   }
   const auto is_of_rank = [](const State& state) { return state.is_own || detail::has_pieces(state); };
   if (std::any_of(parts.begin(), parts.end(), [&](auto& part) { return is_of_rank(part.state); })) {
-    detail::add_states(images, detail::state_name_of(rank), parts, is_of_rank, [](auto& writer, const State& state) {
-      state.is_own ? detail::write_values(writer, "values", state.values) : detail::write_pieces(writer, state);
-    });
+    images.push_back(detail::states_image(detail::state_name_of(rank), parts, true, is_of_rank));
   }
   for (const auto& [name, state] : parts) {
     const bool is_own = state.is_own;

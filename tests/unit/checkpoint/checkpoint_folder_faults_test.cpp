@@ -192,7 +192,7 @@ TEST_CASE("Retention and sweeping on a failing disk lose nothing that is kept, a
       const Scratch scratch;
       const auto path = scratch.path() / "checkpoints";
       ry::CheckpointFolder real{path};
-      for (const std::uint64_t step : {1, 2, 3}) {
+      for (std::uint64_t step = 1; step <= 3; ++step) {
         real.commit({.step = step, .metrics = {{"score", step == 1 ? 1 : 0}}},
                     small_contribution(static_cast<float>(step)).parts());
       }

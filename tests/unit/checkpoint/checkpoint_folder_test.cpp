@@ -169,10 +169,10 @@ TEST_CASE("CheckpointFolder: an ended process leaves a staging folder that the n
 
 TEST_CASE("CheckpointFolder: more than two gigabytes in one tensor work") {
   constexpr std::int64_t count = (std::int64_t{1} << 31U) + 7;
-  const std::size_t size = static_cast<std::size_t>(count) + 4096;
+  constexpr std::size_t size = static_cast<std::size_t>(count) + 4096;
   void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   REQUIRE(memory != MAP_FAILED);
-  const std::shared_ptr<void> unmap{memory, [size](void* mapped) { ::munmap(mapped, size); }};
+  const std::shared_ptr<void> unmap{memory, [](void* mapped) { ::munmap(mapped, size); }};
 
   // All zeros but for the last: no memory and no disk is needed for them.
   ry::State state;

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: MIT
-// JSON that may come from anywhere: read with bounds and without loss, written so that values come back bit by bit.
-// Checkpoint room.
+// Reads JSON that may come from anywhere, with bounds and without loss. Checkpoint room.
 #pragma once
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/json_text.hpp"
 #include "railyard/core/error.hpp"
-#include "railyard/core/value.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -19,12 +17,6 @@
 #include <system_error>
 #include <utility>
 #include <vector>
-
-#include <rapidjson/error/en.h>
-#include <rapidjson/memorystream.h>
-#include <rapidjson/prettywriter.h>
-#include <rapidjson/reader.h>
-#include <rapidjson/stringbuffer.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -61,11 +53,10 @@ class Json {
   [[nodiscard]] bool boolean() const { return expect(Kind::boolean, "true or false").text_ == "true"; }
   [[nodiscard]] const std::string& text() const { return expect(Kind::text, "text").text_; }
   [[nodiscard]] const std::string& number() const { return expect(Kind::number, "a number").text_; }
-  /// The elements of an array, or the values of an object.
-  [[nodiscard]] const std::vector<Json>& items() const noexcept { return items_; }
-  /// The names of an object's values.
-  [[nodiscard]] const std::vector<std::string>& names() const { return expect(Kind::object, "an object").names_; }
   [[nodiscard]] const std::vector<Json>& array() const { return expect(Kind::array, "a list").items_; }
+  /// The names of an object's values, and the values in the same order.
+  [[nodiscard]] const std::vector<std::string>& names() const { return expect(Kind::object, "an object").names_; }
+  [[nodiscard]] const std::vector<Json>& items() const { return expect(Kind::object, "an object").items_; }
 
   [[nodiscard]] const Json* find(std::string_view name) const {
     const auto at = std::find(names().begin(), names().end(), name);
@@ -76,7 +67,7 @@ class Json {
     throw Damage{compose("\"{}\" is missing", name)};
   }
 
-  /// The number, which must be one that a T can hold exactly.
+  /// The number, which must be one that a T can hold.
   template <class T>
   [[nodiscard]] T as() const {
     T value{};
@@ -87,7 +78,7 @@ class Json {
   }
 
  private:
-  friend class JsonBuilder;
+  friend class JsonParser;
 
   const Json& expect(Kind kind, std::string_view what) const {
     if (kind_ != kind) throw Damage{compose("something else stands where {} should be", what)};
@@ -100,210 +91,174 @@ class Json {
   std::vector<std::string> names_{};
 };
 
-/// Takes what RapidJSON reads. Returns false, which ends the reading, where the content goes beyond all bounds.
-class JsonBuilder {
+/// Reads the text of one JSON value (RFC 8259).
+class JsonParser {
  public:
-  bool Null() { return add(Json{}); }
-  bool Bool(bool value) { return add(Json{Json::Kind::boolean, value ? "true" : "false"}); }
-  bool RawNumber(const char* text, rapidjson::SizeType length, bool) {
-    return add(Json{Json::Kind::number, {text, length}});
-  }
-  bool String(const char* text, rapidjson::SizeType length, bool) {
-    return add(Json{Json::Kind::text, {text, length}});
-  }
-  bool Key(const char* text, rapidjson::SizeType length, bool) {
-    open_.back().names_.emplace_back(text, length);
-    return true;
-  }
-  bool StartObject() { return open(Json::Kind::object); }
-  bool StartArray() { return open(Json::Kind::array); }
-  bool EndArray(rapidjson::SizeType) { return close(); }
-  bool EndObject(rapidjson::SizeType) {
-    std::vector<std::string_view> names{open_.back().names_.begin(), open_.back().names_.end()};
-    std::sort(names.begin(), names.end());
-    const auto twice = std::adjacent_find(names.begin(), names.end());
-    if (twice != names.end()) return refuse(compose("the name \"{}\" is there twice", *twice));
-    return close();
-  }
-  // Numbers come as text, see the flags of the reader; it wants to know these all the same.
-  bool Int(int) { return false; }
-  bool Uint(unsigned) { return false; }
-  bool Int64(std::int64_t) { return false; }
-  bool Uint64(std::uint64_t) { return false; }
-  bool Double(double) { return false; }
+  explicit JsonParser(std::string_view text) : text_(text) {}
 
-  [[nodiscard]] Json take() { return std::move(root_); }
-  [[nodiscard]] const std::string& complaint() const noexcept { return complaint_; }
+  [[nodiscard]] Json parse() {
+    Json json = value(0);
+    skip_space();
+    if (at_ != text_.size()) refuse("the end is expected");
+    return json;
+  }
 
  private:
-  static constexpr std::size_t max_depth = 16;  // the reader calls itself for each level
-  static constexpr std::size_t max_values = std::size_t{4} << 20U;
+  static constexpr std::size_t max_depth = 16;  // each level is a call within a call
+  static constexpr std::size_t max_values = std::size_t{1} << 20U;
 
-  bool refuse(std::string why) {
-    complaint_ = std::move(why);
-    return false;
+  [[noreturn]] void refuse(std::string_view why) const {
+    throw Damage{compose("it is no JSON at byte {}: {}", at_, why)};
   }
-  bool add(Json value) {
-    if (++num_values_ > max_values) return refuse(compose("it has more than {} values", max_values));
-    if (open_.empty()) {
-      root_ = std::move(value);
-    } else {
-      open_.back().items_.push_back(std::move(value));
+
+  [[nodiscard]] char peek() const noexcept { return at_ < text_.size() ? text_[at_] : '\0'; }
+  bool take(std::string_view what) noexcept {
+    const bool is_there = text_.substr(at_).starts_with(what);
+    if (is_there) at_ += what.size();
+    return is_there;
+  }
+  void skip_space() noexcept { at_ = std::min(text_.find_first_not_of(" \t\n\r", at_), text_.size()); }
+
+  Json value(std::size_t depth) {
+    if (++num_values_ > max_values) refuse(compose("there are more than {} values", max_values));
+    if (depth > max_depth) refuse(compose("it is nested more than {} levels deep", max_depth));
+    skip_space();
+    if (take("{")) return object(depth);
+    if (take("[")) return array(depth);
+    if (take("true")) return Json{Json::Kind::boolean, "true"};
+    if (take("false")) return Json{Json::Kind::boolean, "false"};
+    if (take("null")) return Json{};
+    if (peek() == '"') return Json{Json::Kind::text, quoted()};
+    return Json{Json::Kind::number, number()};
+  }
+
+  Json array(std::size_t depth) {
+    Json json{Json::Kind::array};
+    skip_space();
+    if (take("]")) return json;
+    do {
+      json.items_.push_back(value(depth + 1));
+      skip_space();
+    } while (take(","));
+    if (!take("]")) refuse("',' or ']' is expected");
+    return json;
+  }
+
+  Json object(std::size_t depth) {
+    Json json{Json::Kind::object};
+    skip_space();
+    if (take("}")) return json;
+    do {
+      skip_space();
+      json.names_.push_back(quoted());
+      skip_space();
+      if (!take(":")) refuse("':' is expected");
+      json.items_.push_back(value(depth + 1));
+      skip_space();
+    } while (take(","));
+    if (!take("}")) refuse("',' or '}' is expected");
+    std::vector<std::string_view> names{json.names_.begin(), json.names_.end()};
+    std::sort(names.begin(), names.end());
+    const auto twice = std::adjacent_find(names.begin(), names.end());
+    if (twice != names.end()) throw Damage{compose("the name \"{}\" is there twice", *twice)};
+    return json;
+  }
+
+  std::string quoted() {
+    if (!take("\"")) refuse("a value or a name is expected");
+    std::string text;
+    while (!take("\"")) {
+      if (at_ == text_.size()) refuse("a text does not end");
+      if (take("\\")) {
+        append_escaped(text);
+        continue;
+      }
+      const std::size_t length = utf8_length(text_.substr(at_));
+      if (length == 0 || static_cast<unsigned char>(peek()) < 0x20) refuse("this cannot be in a text");
+      text += text_.substr(at_, length);
+      at_ += length;
     }
-    return true;
-  }
-  bool open(Json::Kind kind) {
-    if (open_.size() == max_depth) return refuse(compose("it is nested more than {} levels deep", max_depth));
-    open_.emplace_back(kind);
-    return true;
-  }
-  bool close() {
-    Json value = std::move(open_.back());
-    open_.pop_back();
-    return add(std::move(value));
+    return text;
   }
 
-  Json root_{};
-  std::vector<Json> open_{};
+  void append_escaped(std::string& text) {
+    constexpr std::string_view letters = "\"\\/bfnrt";
+    constexpr std::string_view meanings = "\"\\/\b\f\n\r\t";
+    const char letter = peek();
+    if (take("u")) return append_code_point(text);
+    const auto which = letters.find(letter);
+    if (letter == '\0' || which == std::string_view::npos) refuse("there is no such escape");
+    text += meanings[which];
+    ++at_;
+  }
+
+  void append_code_point(std::string& text) {
+    std::uint32_t code = code_unit();
+    const bool is_high = code >= 0xD800 && code < 0xDC00;
+    if (is_high && take("\\u")) {
+      const std::uint32_t low = code_unit();
+      if (low < 0xDC00 || low > 0xDFFF) refuse("half of a surrogate pair stands alone");
+      code = 0x10000 + ((code - 0xD800) << 10U) + (low - 0xDC00);
+    } else if (code >= 0xD800 && code <= 0xDFFF) {
+      refuse("half of a surrogate pair stands alone");
+    }
+    const auto add = [&text](std::uint32_t byte) { text += static_cast<char>(byte); };
+    const auto add_six_bits = [&](unsigned shift) { add(0x80U | ((code >> shift) & 0x3FU)); };
+    if (code < 0x80) return add(code);
+    if (code < 0x800) {
+      add(0xC0U | (code >> 6U));
+    } else if (code < 0x10000) {
+      add(0xE0U | (code >> 12U));
+      add_six_bits(6);
+    } else {
+      add(0xF0U | (code >> 18U));
+      add_six_bits(12);
+      add_six_bits(6);
+    }
+    add_six_bits(0);
+  }
+
+  std::uint32_t code_unit() {
+    std::uint32_t code = 0;
+    const auto digits = text_.substr(at_, 4);
+    const auto [stopped, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
+    if (digits.size() != 4 || error != std::errc{} || stopped != digits.data() + 4) refuse("four digits are expected");
+    at_ += 4;
+    return code;
+  }
+
+  std::string number() {
+    const std::size_t begin = at_;
+    take("-");
+    if (!take("0")) skip_digits();
+    if (take(".")) skip_digits();
+    if (take("e") || take("E")) {
+      if (!take("+")) take("-");
+      skip_digits();
+    }
+    return std::string{text_.substr(begin, at_ - begin)};
+  }
+  void skip_digits() {
+    const std::size_t begin = at_;
+    while (peek() >= '0' && peek() <= '9') ++at_;
+    if (at_ == begin) refuse("a value is expected");
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
   std::size_t num_values_ = 0;
-  std::string complaint_{};
 };
 
-/// Reads the text of one JSON value. Throws: Damage.
-[[nodiscard]] inline Json parse_json(std::string_view text) {
-  constexpr unsigned flags = rapidjson::kParseNumbersAsStringsFlag | rapidjson::kParseValidateEncodingFlag;
-  rapidjson::MemoryStream stream{text.data(), text.size()};
-  rapidjson::Reader reader;
-  JsonBuilder builder;
-  const rapidjson::ParseResult result = reader.Parse<flags>(stream, builder);
-  if (!builder.complaint().empty()) throw Damage{builder.complaint()};
-  if (result.IsError()) {
-    throw Damage{
-        compose("it is no JSON from byte {} on ({})", result.Offset(), rapidjson::GetParseError_En(result.Code()))};
-  }
-  if (stream.Tell() != text.size()) throw Damage{compose("something follows the JSON at byte {}", stream.Tell())};
-  return builder.take();
-}
+/// Throws: Damage.
+[[nodiscard]] inline Json parse_json(std::string_view text) { return JsonParser{text}.parse(); }
 
-[[nodiscard]] inline bool is_utf8(std::string_view text) {
-  rapidjson::MemoryStream stream{text.data(), text.size()};
-  unsigned code_point = 0;
-  while (stream.Tell() < text.size()) {
-    if (!rapidjson::UTF8<>::Decode(stream, &code_point)) return false;
+[[nodiscard]] inline bool is_utf8(std::string_view text) noexcept {
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
   }
   return true;
-}
-
-/// Writes JSON, with names and values indented for people.
-using JsonWriter = rapidjson::PrettyWriter<rapidjson::StringBuffer>;
-
-template <class Writer>
-void write_text(Writer& writer, std::string_view text) {
-  writer.String(text.data(), static_cast<rapidjson::SizeType>(text.size()));
-}
-template <class Writer>
-void write_name(Writer& writer, std::string_view name) {
-  writer.Key(name.data(), static_cast<rapidjson::SizeType>(name.size()));
-}
-
-/// Returns the JSON that write(writer) writes between the braces of an object.
-template <class Write>
-[[nodiscard]] std::string json_object(const Write& write) {
-  rapidjson::StringBuffer buffer;
-  JsonWriter writer{buffer};
-  writer.SetIndent(' ', 2);
-  writer.SetFormatOptions(rapidjson::kFormatSingleLineArray);
-  writer.StartObject();
-  write(writer);
-  writer.EndObject();
-  return std::string{buffer.GetString(), buffer.GetSize()} + "\n";
-}
-
-// What JSON has no form for stands in an object of one name: {"f64": bits} and {"bytes": digits}, in hexadecimal.
-inline void write_tagged(JsonWriter& writer, std::string_view tag, std::string_view text) {
-  writer.StartObject();
-  write_name(writer, tag);
-  write_text(writer, text);
-  writer.EndObject();
-}
-
-inline void write_number(JsonWriter& writer, double number) {
-  const auto bits = std::bit_cast<std::uint64_t>(number);
-  constexpr std::uint64_t exponent = 0x7FF0'0000'0000'0000U;
-  if ((bits & exponent) == exponent) return write_tagged(writer, "f64", compose("{:016x}", bits));
-  std::string text = compose("{}", number);                         // the shortest that is read as the same bits
-  if (text.find_first_of(".e") == std::string::npos) text += ".0";  // or it would come back as an integer
-  writer.RawValue(text.data(), text.size(), rapidjson::kNumberType);
-}
-
-inline void write_value(JsonWriter& writer, const Value& value) {
-  if (value.is<bool>()) {
-    writer.Bool(value.as<bool>());
-  } else if (value.is<std::int64_t>()) {
-    writer.Int64(value.as<std::int64_t>());
-  } else if (value.is<double>()) {
-    write_number(writer, value.as<double>());
-  } else if (const std::string& text = value.as<std::string>(); is_utf8(text)) {
-    write_text(writer, text);
-  } else {
-    std::string digits;
-    for (const char c : text) digits += compose("{:02x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
-    write_tagged(writer, "bytes", digits);
-  }
-}
-
-inline void write_values(JsonWriter& writer, std::string_view name, const NamedValues& values) {
-  write_name(writer, name);
-  writer.StartObject();
-  for (const auto& [key, value] : values) {
-    write_name(writer, key);
-    write_value(writer, value);
-  }
-  writer.EndObject();
-}
-
-/// Reads digits, all of them, as one number.
-template <class T>
-[[nodiscard]] T read_hexadecimal(std::string_view digits) {
-  T value{};
-  const auto [stopped, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
-  if (digits.size() != 2 * sizeof(T) || error != std::errc{} || stopped != digits.data() + digits.size()) {
-    throw Damage{compose("\"{}\" is not made of {} hexadecimal digits", digits, 2 * sizeof(T))};
-  }
-  return value;
-}
-
-[[nodiscard]] inline Value read_value(const Json& json) {
-  switch (json.kind()) {
-    case Json::Kind::boolean:
-      return json.boolean();
-    case Json::Kind::text:
-      return json.text();
-    case Json::Kind::number:
-      if (json.number().find_first_of(".eE") == std::string::npos) return json.as<std::int64_t>();
-      return json.as<double>();
-    case Json::Kind::object:
-      if (const Json* bits = json.find("f64"))
-        return std::bit_cast<double>(read_hexadecimal<std::uint64_t>(bits->text()));
-      if (const Json* digits = json.find("bytes")) {
-        std::string text;
-        for (std::string_view left = digits->text(); !left.empty();
-             left.remove_prefix(std::min<std::size_t>(2, left.size()))) {
-          text += static_cast<char>(read_hexadecimal<unsigned char>(left.substr(0, 2)));
-        }
-        return text;
-      }
-      break;
-    default:
-      break;
-  }
-  throw Damage{"something stands where a value should be that is none"};
-}
-
-[[nodiscard]] inline NamedValues read_values(const Json& json) {
-  NamedValues values;
-  for (std::size_t i = 0; i < json.names().size(); ++i) values.set(json.names()[i], read_value(json.items()[i]));
-  return values;
 }
 
 }  // namespace detail

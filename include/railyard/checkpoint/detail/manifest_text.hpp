@@ -4,6 +4,7 @@
 
 #include "railyard/checkpoint/detail/crc32c.hpp"
 #include "railyard/checkpoint/detail/json.hpp"
+#include "railyard/checkpoint/detail/json_values.hpp"
 #include "railyard/checkpoint/detail/names.hpp"
 #include "railyard/checkpoint/manifest.hpp"
 
@@ -31,39 +32,30 @@ inline constexpr std::size_t checksum_digits = 8;
 }
 
 [[nodiscard]] inline std::string manifest_text(const Manifest& manifest) {
-  std::string text = json_object([&manifest](JsonWriter& writer) {
-    const auto put = [&writer](std::string_view name, const Value& value) {
-      write_name(writer, name);
-      write_value(writer, value);
-    };
-    const auto put_count = [&writer](std::string_view name, std::uint64_t count) {
-      write_name(writer, name);
-      writer.Uint64(count);
-    };
-    put("checksum", std::string(checksum_digits, '0'));
-    put("format", manifest.format);
-    put("id", manifest.id);
-    put("created_at", manifest.created_at);
-    put("world_size", manifest.world_size);
-    put_count("step", manifest.step);
-    put_count("samples", manifest.samples);
-    put("epoch", manifest.epoch);
-    put("report", manifest.report);
-    put("attempt", manifest.attempt);
-    put_count("generation", manifest.generation);
-    write_values(writer, "metrics", manifest.metrics);
-    write_values(writer, "environment", manifest.environment);
-    write_name(writer, "files");
-    writer.StartObject();
-    for (const ManifestFile& file : manifest.files) {
-      write_name(writer, file.name);
-      writer.StartObject();
-      put_count("size", file.size);
-      put("crc32c", compose("{:08x}", file.crc32c));
-      writer.EndObject();
-    }
-    writer.EndObject();
-  });
+  JsonWriter writer{true};
+  const auto put = [&writer](std::string_view name, auto number) { writer.name(name).raw(compose("{}", number)); };
+  writer.name("checksum").text(std::string(checksum_digits, '0'));
+  put("format", manifest.format);
+  writer.name("id").text(manifest.id);
+  writer.name("created_at").text(manifest.created_at);
+  put("world_size", manifest.world_size);
+  put("step", manifest.step);
+  put("samples", manifest.samples);
+  put("epoch", manifest.epoch);
+  put("report", manifest.report);
+  put("attempt", manifest.attempt);
+  put("generation", manifest.generation);
+  write_values(writer.name("metrics"), manifest.metrics);
+  write_values(writer.name("environment"), manifest.environment);
+  writer.name("files").open();
+  for (const ManifestFile& file : manifest.files) {
+    writer.name(file.name).open();
+    put("size", file.size);
+    writer.name("crc32c").text(compose("{:08x}", file.crc32c));
+    writer.close();
+  }
+  writer.close();
+  std::string text = writer.finish() + "\n";
   text.replace(manifest_head.size(), checksum_digits, manifest_checksum(text));
   return text;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "railyard/checkpoint/detail/json.hpp"
+#include "railyard/checkpoint/detail/json_values.hpp"
 #include "railyard/checkpoint/detail/names.hpp"
 
 #include "railyard/core/detail/compose.hpp"
@@ -95,32 +96,20 @@ inline std::uint64_t place_tensors(std::span<TensorPlace> tensors) {
 /// Returns what stands before the data: its own length in eight bytes, JSON, and spaces up to a multiple of 64 bytes,
 /// so that whoever maps the file finds the data aligned.
 [[nodiscard]] inline std::string tensors_header(std::span<const TensorPlace> tensors) {
-  rapidjson::StringBuffer buffer;
-  rapidjson::Writer<rapidjson::StringBuffer> writer{buffer};
-  const auto write_list = [&writer](std::string_view name, const auto& numbers) {
-    write_name(writer, name);
-    writer.StartArray();
-    for (const auto number : numbers) writer.Uint64(static_cast<std::uint64_t>(number));
-    writer.EndArray();
-  };
-  writer.StartObject();
+  JsonWriter writer{false};
   for (const TensorPlace& tensor : tensors) {
-    write_name(writer, tensor.name);
-    writer.StartObject();
-    write_name(writer, "dtype");
-    write_text(writer, tag_of(tensor.dtype));
-    write_list("shape", tensor.shape);
-    write_list("data_offsets", std::array{tensor.begin, tensor.end});
-    writer.EndObject();
+    writer.name(tensor.name).open();
+    writer.name("dtype").text(tag_of(tensor.dtype));
+    writer.name("shape").list(tensor.shape);
+    writer.name("data_offsets").list(std::array{tensor.begin, tensor.end});
+    writer.close();
   }
-  writer.EndObject();
-
+  std::string json = writer.finish();
   constexpr std::size_t length_bytes = 8;
-  const std::size_t length = (length_bytes + buffer.GetSize() + 63) / 64 * 64 - length_bytes;
-  std::string header(length_bytes + length, ' ');
-  for (std::size_t i = 0; i < length_bytes; ++i) header[i] = static_cast<char>((length >> (8 * i)) & 0xFFU);
-  std::copy_n(buffer.GetString(), buffer.GetSize(), header.begin() + length_bytes);
-  return header;
+  json.resize((length_bytes + json.size() + 63) / 64 * 64 - length_bytes, ' ');
+  std::string header(length_bytes, '\0');
+  for (std::size_t i = 0; i < length_bytes; ++i) header[i] = static_cast<char>((json.size() >> (8 * i)) & 0xFFU);
+  return header + json;
 }
 
 /// Reads the length of the header from the first eight bytes of a file. Throws: Damage.
