@@ -270,6 +270,8 @@ class Loader {
   /// Throws: ConfigError if the saved one had another number of samples or another order.
   void load_state(const State& state) { state_->load(state); }
 
+  /// Whether its batches are what gradients are weighted with; see LoaderOptions.
+  [[nodiscard]] bool drives_step() const noexcept { return state_->options.drives_step; }
   /// Samples of an epoch, all workers together.
   [[nodiscard]] std::size_t num_samples() const noexcept { return state_->num_samples; }
   /// Batches of an epoch, micro-batches counted one by one; equally many for every worker.

@@ -18,6 +18,9 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
+#if __has_include(<torch/optim/schedulers/reduce_on_plateau_scheduler.h>)
+#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
+#endif
 
 #include <concepts>
 #include <cstdint>
@@ -163,6 +166,49 @@ requires(!Stateful<T>) struct StateAccess<T> {
     part.*detail::StepCount::member() = static_cast<unsigned>(state.at("step_count").as<std::int64_t>());
   }
 };
+
+#if __has_include(<torch/optim/schedulers/reduce_on_plateau_scheduler.h>)  // LibTorch 2
+namespace detail {
+
+// What LibTorch keeps to itself, and offers no way to save. An explicit instantiation is where C++ lets anybody name a
+// private member.
+struct PlateauMembers {
+  float torch::optim::ReduceLROnPlateauScheduler::*best{};
+  int torch::optim::ReduceLROnPlateauScheduler::*num_bad_epochs{};
+  int torch::optim::ReduceLROnPlateauScheduler::*cooldown_counter{};
+  int torch::optim::ReduceLROnPlateauScheduler::*last_epoch{};
+};
+[[nodiscard]] inline PlateauMembers plateau_members();
+template <auto best, auto num_bad_epochs, auto cooldown_counter, auto last_epoch>
+struct OpenPlateau {
+  friend PlateauMembers plateau_members() { return {best, num_bad_epochs, cooldown_counter, last_epoch}; }
+};
+template struct OpenPlateau<
+    &torch::optim::ReduceLROnPlateauScheduler::best, &torch::optim::ReduceLROnPlateauScheduler::num_bad_epochs,
+    &torch::optim::ReduceLROnPlateauScheduler::cooldown_counter, &torch::optim::ReduceLROnPlateauScheduler::last_epoch>;
+
+}  // namespace detail
+
+/// Saves what LibTorch's ReduceLROnPlateauScheduler knows of the metric so far.
+template <>
+struct StateAccess<torch::optim::ReduceLROnPlateauScheduler> {
+  static State take(const torch::optim::ReduceLROnPlateauScheduler& part) {
+    const detail::PlateauMembers members = detail::plateau_members();
+    return {{"best", part.*members.best},
+            {"num_bad_epochs", part.*members.num_bad_epochs},
+            {"cooldown_counter", part.*members.cooldown_counter},
+            {"last_epoch", part.*members.last_epoch}};
+  }
+  static void put(torch::optim::ReduceLROnPlateauScheduler& part, const State& state) {
+    const detail::PlateauMembers members = detail::plateau_members();
+    const auto integer = [&](const char* name) { return static_cast<int>(state.at(name).as<std::int64_t>()); };
+    part.*members.best = static_cast<float>(state.at("best").number());
+    part.*members.num_bad_epochs = integer("num_bad_epochs");
+    part.*members.cooldown_counter = integer("cooldown_counter");
+    part.*members.last_epoch = integer("last_epoch");
+  }
+};
+#endif
 
 /// Saves a generator of random numbers; each rank has its own.
 template <>

@@ -303,6 +303,26 @@ TEST_CASE("state of a scheduler: it goes on counting where the saved one was") {
   check([](auto& optimizer) { return Halving(optimizer); });
 }
 
+#if __has_include(<torch/optim/schedulers/reduce_on_plateau_scheduler.h>)
+TEST_CASE("state of a scheduler: one that waits for a plateau goes on waiting") {
+  const auto parameter = torch::zeros({1}, torch::requires_grad());
+  torch::optim::SGD a_optimizer({parameter}, torch::optim::SGDOptions(1)),
+      b_optimizer({parameter}, torch::optim::SGDOptions(1));
+  using Scheduler = torch::optim::ReduceLROnPlateauScheduler;
+  Scheduler a(a_optimizer, Scheduler::min, 0.5F, 2, 1e-4, Scheduler::rel, 1);
+  Scheduler b(b_optimizer, Scheduler::min, 0.5F, 2, 1e-4, Scheduler::rel, 1);
+  for (const float metric : {3.0F, 2.0F, 2.0F, 2.0F, 2.0F, 2.0F}) a.step(metric);
+  put(b, taken(a));
+  put(b_optimizer, taken(a_optimizer));
+  for (int i = 0; i < 9; ++i) {
+    a.step(2);
+    b.step(2);
+    CHECK(a_optimizer.param_groups()[0].options().get_lr() == b_optimizer.param_groups()[0].options().get_lr());
+  }
+  CHECK(a_optimizer.param_groups()[0].options().get_lr() < 0.25);
+}
+#endif
+
 TEST_CASE("state of random numbers: the default generator and one's own go on alike") {
   ry::TorchRandom random;
   torch::manual_seed(5);
