@@ -7,8 +7,11 @@
 
 #include "railyard/core/backend.hpp"
 #include "railyard/core/host_memory.hpp"
+#include "railyard/core/side_line.hpp"
 
+#include <atomic>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -61,7 +64,11 @@ class Gloo {
         if (world.rank == 0) fmt::print(stderr, "railyard: Gloo uses TCP on one host: {}\n", error.what());
       }
     }
-    return std::unique_ptr<Gloo>{new Gloo{Tcp::connect({.host = options.host}, world, store, deadline)}};
+    auto gloo = std::unique_ptr<Gloo>{new Gloo{Tcp::connect({.host = options.host}, world, store, deadline)}};
+    gloo->connect_again_ = [host = options.host, world, &store](const Deadline& until) {
+      return Tcp::connect({.host = host}, world, store, until);
+    };
+    return gloo;
   }
 
   FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
@@ -95,19 +102,46 @@ class Gloo {
   FinishedWork receive(Buffer data, int peer, const Call& call) {
     return shared_ ? shared_->receive(data, peer, call) : tcp_->receive(data, peer, call);
   }
-  void abort(std::string_view reason) noexcept { shared_ ? shared_->abort(reason) : tcp_->abort(reason); }
+  void abort(std::string_view reason) noexcept {
+    shared_ ? shared_->abort(reason) : tcp_->abort(reason);
+    if (SideLine* side = side_seen_.load()) side->abort(reason);
+  }
 
   /// The memory that the ranks share, nullptr if they do not.
-  [[nodiscard]] HostMemory* host_memory() noexcept { return shared_.get(); }
+  [[nodiscard]] HostMemory* host_memory() noexcept { return shared_ ? shared_->host_memory() : nullptr; }
+
+  /// Returns the second line of sums; nullptr where the ranks share memory, which has one. All ranks call it. The first
+  /// call connects them anew, which costs some milliseconds, and one thread from then on.
+  [[nodiscard]] SideLine* side_line(const Deadline& deadline) {
+    if (shared_) return nullptr;
+    if (!side_) {
+      side_ = std::make_unique<Side>(connect_again_(deadline));
+      side_seen_.store(side_.get());
+    }
+    return side_.get();
+  }
 
  private:
   using Tcp = detail::GlooTcp;
+
+  class Side final : public SideLine {
+   public:
+    explicit Side(std::unique_ptr<Tcp> tcp) : tcp_(std::move(tcp)) {}
+    void all_reduce(Buffer data, ReduceOp op, const Call& call) override { tcp_->all_reduce(data, op, call); }
+    void abort(std::string_view reason) noexcept override { tcp_->abort(reason); }
+
+   private:
+    std::unique_ptr<Tcp> tcp_;
+  };
 
   explicit Gloo(std::unique_ptr<SharedMemory> shared) : shared_(std::move(shared)) {}
   explicit Gloo(std::unique_ptr<Tcp> tcp) : tcp_(std::move(tcp)) {}
 
   std::unique_ptr<SharedMemory> shared_{};  // one of the two
   std::unique_ptr<Tcp> tcp_{};
+  std::function<std::unique_ptr<Tcp>(const Deadline&)> connect_again_{};
+  std::unique_ptr<Side> side_{};
+  std::atomic<Side*> side_seen_{nullptr};  // by abort(), from another thread
 };
 static_assert(Backend<Gloo>);
 

@@ -5,9 +5,11 @@
 #include "railyard/torch/buffer_sync.hpp"
 #include "railyard/torch/comm_hook.hpp"
 
-#include "railyard/core/version.hpp"
+#include "railyard/core/detail/compose.hpp"
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace railyard::inline v0_1 {
 
@@ -16,6 +18,13 @@ enum class NonFinite : std::uint8_t {
   skip,   ///< every gradient becomes undefined on all ranks, so that the optimizer leaves the step out; counted
   stop,   ///< backward() throws on all ranks
   allow,  ///< it stays, as in a loop without Railyard
+};
+
+/// Says whether gradients are exchanged while the backward pass goes on, by a thread of its own for each worker.
+enum class Overlap : std::uint8_t {
+  automatic,  ///< where there is a core for that thread
+  off,        ///< no: all are exchanged when the pass has ended
+  on,         ///< wherever the backend and the model allow it
 };
 
 /// Says how the gradients of a prepared model are exchanged. Equal on all ranks.
@@ -29,6 +38,29 @@ struct ModelOptions {
   /// How gradients are summed, such as Bf16Hook{}; exactly, if empty. With a hook they are copied into flat buckets,
   /// and optimizers are not divided among the ranks.
   AnyCommHook comm_hook{};
+  /// Whether gradients are exchanged, bucket by bucket, as soon as all ranks have them. The same bits either way. Not
+  /// used with a comm_hook, on GPUs, by backends other than Gloo and SharedMemory, and where a parameter gets its
+  /// gradient in several parts in one backward pass (re-entrant checkpointing of a shared parameter): if that begins
+  /// after the first step, backward() throws. A backward pass that ends by an exception ends the group.
+  Overlap overlap = Overlap::automatic;
+  /// The most bytes of gradients in a bucket, and in the first one, which is ready when the pass has barely begun. A
+  /// larger parameter has a bucket to itself.
+  std::size_t bucket_bytes = std::size_t{25} << 20U;
+  std::size_t first_bucket_bytes = std::size_t{1} << 20U;
 };
+
+namespace detail {
+
+// What all ranks must have chosen alike, in words.
+[[nodiscard]] inline std::string describe(const ModelOptions& options) {
+  const auto number = [](auto option) { return static_cast<int>(option); };
+  return compose(
+      "non_finite {}, memory_pool {}, buffers {}, comm_hook {}, overlap {}, bucket_bytes {}, "
+      "first_bucket_bytes {}",
+      number(options.non_finite), number(options.memory_pool), number(options.buffers),
+      options.comm_hook ? "set" : "not set", number(options.overlap), options.bucket_bytes, options.first_bucket_bytes);
+}
+
+}  // namespace detail
 
 }  // namespace railyard::inline v0_1

@@ -10,6 +10,7 @@
 #include "railyard/core/host_memory.hpp"
 #include "railyard/core/mean.hpp"
 #include "railyard/core/scaling.hpp"
+#include "railyard/core/side_line.hpp"
 #include "railyard/core/value.hpp"
 
 #include <cstdint>
@@ -62,6 +63,9 @@ class Worker {
 
   /// The memory that the ranks share, where the backend has such: for rooms above this one. nullptr otherwise.
   [[nodiscard]] virtual HostMemory* host_memory() noexcept = 0;
+  /// A second line of sums for one other thread of each rank, where the backend has such; nullptr otherwise. All ranks
+  /// call it at the same place; the first call joins the ranks anew. Lives as long as the worker.
+  [[nodiscard]] virtual SideLine* side_line() = 0;
   /// When a collective that begins now is to give up.
   [[nodiscard]] Deadline collective_deadline() const { return Deadline::after(context_->collective_timeout); }
 

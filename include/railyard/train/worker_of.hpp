@@ -47,6 +47,16 @@ class WorkerOf final : public Worker {
     }
   }
 
+  [[nodiscard]] SideLine* side_line() override {
+    if constexpr (requires(B & backend, const Deadline& deadline) {
+                    { backend.side_line(deadline) } -> std::same_as<SideLine*>;
+                  }) {
+      return backend_->side_line(this->collective_deadline());
+    } else {
+      return nullptr;
+    }
+  }
+
   [[nodiscard]] B& backend() noexcept { return *backend_; }
 
  private:

@@ -25,7 +25,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -37,14 +36,6 @@
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Every signal that can wait: blocked while Gloo starts its thread, which then never runs the user's handlers.
-[[nodiscard]] inline sigset_t deferrable_signals() noexcept {
-  sigset_t all;
-  ::sigfillset(&all);
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) ::sigdelset(&all, fault);
-  return all;
-}
 
 /// Lets Gloo read and write our store. Gloo's newer stores have more members, all with defaults.
 class GlooStore final : public gloo::rendezvous::Store {

@@ -33,6 +33,14 @@ class BlockSignals {
   sigset_t before_{};
 };
 
+/// Every signal that can wait: blocked while a thread is started that then never runs the user's handlers.
+[[nodiscard]] inline sigset_t deferrable_signals() noexcept {
+  sigset_t all;
+  ::sigfillset(&all);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) ::sigdelset(&all, fault);
+  return all;
+}
+
 /// Keeps the signal that a failing write raises in the writing thread from being delivered while it lives: SIGPIPE for
 /// a closed pipe or socket, SIGXFSZ for a file that is as large as it may become. It is blocked meanwhile and taken
 /// back in the end, so that the process's own disposition is never touched. Cost: four system calls.

@@ -152,6 +152,19 @@ inline void check_structure(Worker& worker, const std::vector<NamedTensor>& tens
   }
 }
 
+// Compares what prepare_model() was told besides the model, in words; throws the same error on every rank.
+inline void check_options_are_equal(Worker& worker, const std::string& mine) {
+  if (worker.world_size() == 1) return;
+  const auto texts = gather_texts(worker, mine);
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts[0]) continue;
+    throw ConfigError{
+        compose("prepare_model on rank {}/{}: the ranks have different ModelOptions: rank {} has {}, rank "
+                "0 has {}. Give the same on every rank",
+                worker.rank(), worker.world_size(), rank, texts[rank], texts[0])};
+  }
+}
+
 // Finds a parameter that two ranks of one process share: each would overwrite the other's gradients.
 inline void check_ownership(Worker& worker, const std::vector<NamedTensor>& tensors) {
   std::vector<std::int64_t> mine{process_token()};

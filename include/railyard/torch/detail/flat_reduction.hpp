@@ -7,6 +7,7 @@
 #include "railyard/torch/tensor.hpp"
 
 #include "railyard/collectives/detail/vector_reduce.hpp"
+#include "railyard/core/side_line.hpp"
 #include "railyard/train/worker.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -16,6 +17,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -33,48 +35,50 @@ namespace detail {
   return at::isfinite(tensor).all().item<bool>();
 }
 
-// One small all-reduce says what the ranks have; then all gradients that somebody gives are copied into one flat tensor
-// per dtype and device, summed, and copied back.
+// For each bucket one small all-reduce says what the ranks have; then all gradients that somebody gives are copied into
+// one flat tensor per dtype and device, summed, and copied back. With the first bucket the ranks also learn of each
+// other's samples.
+//
+// Used by one thread at a time.
 class FlatReduction {
  public:
   explicit FlatReduction(Worker& worker) : worker_(&worker) {}
 
-  [[nodiscard]] PassSummary begin(const std::vector<GradientSlot>& slots, const PassHeader& header, bool has_samples) {
-    has_samples_ = has_samples;
-    samples_ = header.samples;
-    std::vector<double> numbers{header.samples, static_cast<double>(header.silent),
-                                static_cast<double>(header.wants_stop), static_cast<double>(header.has_ended)};
-    const std::size_t first_place = numbers.size();
-    for (const std::uint64_t place : {header.loop, header.step, header.pass}) {
-      const auto number = static_cast<double>(place);
-      numbers.insert(numbers.end(), {number, number * number});
-    }
-    const std::size_t first_slot = numbers.size();
-    for (const GradientSlot& slot : slots) {
-      numbers.push_back(slot.used ? 1.0 : 0.0);
-      numbers.push_back(has_samples && slot.parameter.grad().defined() ? 1.0 : 0.0);
-    }
-    if (worker_->world_size() > 1) worker_->all_reduce(buffer_of(numbers), ReduceOp::sum);
-    PassSummary summary{.headers = {header},
-                        .samples = numbers[0],
-                        .num_silent = static_cast<std::uint32_t>(numbers[1]),
-                        .num_stopping = static_cast<std::uint32_t>(numbers[2]),
-                        .num_ended = static_cast<std::uint32_t>(numbers[3])};
-    for (std::size_t at = first_place; at < first_slot; at += 2) {
-      // The sum of squares is least when all are equal.
-      if (numbers[at + 1] * worker_->world_size() == numbers[at] * numbers[at]) continue;
-      summary.headers = gather(header);
-      break;
-    }
-    for (std::size_t at = first_slot; at < numbers.size(); at += 2) {
-      summary.num_using.push_back(static_cast<std::uint32_t>(numbers[at]));
-      summary.num_giving.push_back(static_cast<std::uint32_t>(numbers[at + 1]));
-    }
-    return summary;
+  // Sums from here on beside the worker's operations.
+  void use_side(SideLine& side) noexcept { side_ = &side; }
+
+  // See HostReduction.
+  void begin(std::vector<GradientSlot>& slots, const PassHeader& header, AnyCommHook& hook) {
+    slots_ = &slots;
+    header_ = header;
+    hook_ = &hook;
+    summary_ = {};
   }
 
-  // See HostReduction::average().
-  [[nodiscard]] bool average(const OpenSlots& slots, const PassSummary& summary, bool is_weighted, AnyCommHook& hook) {
+  // Tells what this rank has of the next bucket, and learns what all have.
+  [[nodiscard]] BucketUse open(const Bucket& bucket) {
+    const bool is_first = summary_.headers.empty();
+    std::vector<double> numbers = is_first ? numbers_of_header() : std::vector<double>{};
+    const std::size_t first_slot = numbers.size();
+    for (const std::size_t index : bucket) {
+      const GradientSlot& slot = (*slots_)[index];
+      numbers.push_back(slot.used ? 1.0 : 0.0);
+      numbers.push_back(has_samples() && slot.parameter.grad().defined() ? 1.0 : 0.0);
+    }
+    if (worker_->world_size() > 1) all_reduce(buffer_of(numbers));
+    if (is_first) summarise(numbers);
+    BucketUse use;
+    for (std::size_t at = first_slot; at < numbers.size(); at += 2) {
+      use.num_using.push_back(static_cast<std::uint32_t>(numbers[at]));
+      use.num_giving.push_back(static_cast<std::uint32_t>(numbers[at + 1]));
+    }
+    return use;
+  }
+
+  [[nodiscard]] const PassSummary& summary() const noexcept { return summary_; }
+
+  // See HostReduction::average(); the result is the same on all ranks.
+  [[nodiscard]] bool average(const OpenSlots& slots, bool is_weighted) {
     bool is_finite = true;
     OpenSlots open = slots;
     while (!open.empty()) {
@@ -83,24 +87,63 @@ class FlatReduction {
       for (const auto& one : open) {
         (are_alike(*one.second, *open.front().second) ? alike : others).push_back(one);
       }
-      is_finite &= average_alike(alike, summary.samples, is_weighted, hook);
+      is_finite &= average_alike(alike, is_weighted);
       open = std::move(others);
     }
     return is_finite;
   }
 
+  // Ends every wait beside the worker's operations, from any thread.
+  void abort(std::string_view reason) noexcept {
+    if (side_ != nullptr) side_->abort(reason);
+  }
+
  private:
-  [[nodiscard]] std::vector<PassHeader> gather(const PassHeader& header) const {
-    const std::vector<std::int64_t> own{static_cast<std::int64_t>(header.step), static_cast<std::int64_t>(header.pass),
-                                        static_cast<std::int64_t>(header.loop)};
-    std::vector<std::int64_t> all(own.size() * static_cast<std::size_t>(worker_->world_size()));
-    worker_->all_gather(buffer_of(own), buffer_of(all));
+  [[nodiscard]] bool has_samples() const noexcept { return header_.samples > 0; }
+
+  void all_reduce(const Buffer& data) {
+    if (side_ == nullptr) return worker_->all_reduce(data, ReduceOp::sum);
+    side_->all_reduce(data, ReduceOp::sum, {.deadline = worker_->collective_deadline()});
+  }
+
+  // The sum of squares over all ranks is least when all are equal.
+  [[nodiscard]] std::vector<double> numbers_of_header() const {
+    std::vector<double> numbers{header_.samples, static_cast<double>(header_.silent),
+                                static_cast<double>(header_.wants_stop), static_cast<double>(header_.has_ended)};
+    for (const std::uint64_t place : {header_.loop, header_.step, header_.pass}) {
+      const auto number = static_cast<double>(place);
+      numbers.insert(numbers.end(), {number, number * number});
+    }
+    return numbers;
+  }
+
+  void summarise(const std::vector<double>& sums) {
+    summary_ = {.headers = {header_},
+                .samples = sums[0],
+                .num_silent = static_cast<std::uint32_t>(sums[1]),
+                .num_stopping = static_cast<std::uint32_t>(sums[2]),
+                .num_ended = static_cast<std::uint32_t>(sums[3])};
+    for (const std::size_t at : {4U, 6U, 8U}) {
+      if (sums[at + 1] * worker_->world_size() == sums[at] * sums[at]) continue;
+      summary_.headers = gather();
+      return;
+    }
+  }
+
+  [[nodiscard]] std::vector<PassHeader> gather() {
+    const auto size = static_cast<std::size_t>(worker_->world_size());
+    std::vector<std::int64_t> places(3 * size);
+    const std::size_t own = 3 * static_cast<std::size_t>(worker_->rank());
+    places[own] = static_cast<std::int64_t>(header_.step);
+    places[own + 1] = static_cast<std::int64_t>(header_.pass);
+    places[own + 2] = static_cast<std::int64_t>(header_.loop);
+    all_reduce(buffer_of(places));
     std::vector<PassHeader> headers;
-    for (std::size_t at = 0; at < all.size(); at += own.size()) {
-      headers.push_back({.num_slots = header.num_slots,
-                         .step = static_cast<std::uint64_t>(all[at]),
-                         .pass = static_cast<std::uint64_t>(all[at + 1]),
-                         .loop = static_cast<std::uint64_t>(all[at + 2])});
+    for (std::size_t at = 0; at < places.size(); at += 3) {
+      headers.push_back({.num_slots = header_.num_slots,
+                         .step = static_cast<std::uint64_t>(places[at]),
+                         .pass = static_cast<std::uint64_t>(places[at + 1]),
+                         .loop = static_cast<std::uint64_t>(places[at + 2])});
     }
     return headers;
   }
@@ -109,7 +152,7 @@ class FlatReduction {
     return one.sum_type() == other.sum_type() && one.parameter.device() == other.parameter.device();
   }
 
-  [[nodiscard]] bool average_alike(const OpenSlots& slots, double samples, bool is_weighted, AnyCommHook& hook) {
+  [[nodiscard]] bool average_alike(const OpenSlots& slots, bool is_weighted) {
     std::int64_t count = 0;
     for (const auto& one : slots) count += one.second->real_count();
     const auto options =
@@ -117,23 +160,23 @@ class FlatReduction {
     const at::Tensor flat = at::empty({count}, options);
     visit_parts(slots, flat, [this](const at::Tensor& part, const GradientSlot& slot) {
       const at::Tensor& gradient = slot.parameter.grad();
-      if (!has_samples_ || !gradient.defined()) {
+      if (!has_samples() || !gradient.defined()) {
         part.zero_();  // left out, not multiplied by zero: it may be NaN
       } else {
         part.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
       }
     });
-    if (has_samples_ && !is_weighted) flat.mul_(samples_);
-    if (hook) {
+    if (has_samples() && !is_weighted) flat.mul_(header_.samples);
+    if (*hook_) {
       std::vector<at::Tensor> parts;
       std::vector<std::size_t> ids;
       visit_parts(slots, flat, [&parts](const at::Tensor& part, const GradientSlot&) { parts.push_back(part); });
       for (const auto& one : slots) ids.push_back(one.first);
-      hook.all_reduce(*worker_, {.flat = flat, .parts = parts, .ids = ids});
+      hook_->all_reduce(*worker_, {.flat = flat, .parts = parts, .ids = ids});
     } else {
-      worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
+      all_reduce(buffer_of(flat));
     }
-    flat.div_(samples);
+    flat.div_(summary_.samples);
     visit_parts(slots, flat,
                 [](const at::Tensor& part, const GradientSlot& slot) { as_real(slot.dense_gradient()).copy_(part); });
     return is_all_finite(flat);
@@ -152,8 +195,11 @@ class FlatReduction {
   }
 
   Worker* worker_;
-  bool has_samples_ = false;  // on this rank, in the pass that has begun
-  double samples_ = 0;
+  SideLine* side_ = nullptr;
+  std::vector<GradientSlot>* slots_ = nullptr;  // of the pass under way, as all that follows
+  AnyCommHook* hook_ = nullptr;
+  PassHeader header_{};
+  PassSummary summary_{};
 };
 
 }  // namespace detail

@@ -36,6 +36,7 @@ struct GradientSlot {
   at::Tensor parameter{};
   NodePointer accumulator{};             // LibTorch itself keeps it only as long as a graph refers to it
   bool used = false;                     // since the last exchange
+  bool has_arrived = false;              // at its gradient, in the backward pass under way
   bool has_begun = false;                // a step, since it was prepared
   std::weak_ptr<GradientPiece> piece{};  // while an optimizer shares the weights
   std::vector<std::int64_t> strides{};   // of the gradient on every rank, once an exchange has asked
@@ -68,6 +69,15 @@ struct GradientSlot {
     if (!gradient.defined() || gradient.is_sparse()) gradient = at::empty_like(parameter.detach());
     return gradient;
   }
+};
+
+// Numbers of slots that are exchanged together.
+using Bucket = std::vector<std::size_t>;
+
+// What the ranks have of the slots of a bucket, one after another.
+struct BucketUse {
+  std::vector<std::uint32_t> num_using{};   // ranks that have used it
+  std::vector<std::uint32_t> num_giving{};  // ranks with samples that have a gradient
 };
 
 // Slots that an exchange averages, with their numbers.
@@ -103,7 +113,7 @@ class RankPart {
   return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
 }
 
-// What one rank says at the begin of an exchange.
+// What one rank says with the first bucket of an exchange.
 struct PassHeader {
   double samples = 0;        // behind what is exchanged
   std::uint32_t silent = 0;  // it has not said how many
@@ -122,13 +132,11 @@ struct PassHeader {
 
 // What all ranks know after it.
 struct PassSummary {
-  std::vector<PassHeader> headers{};        // by rank; where nobody can be told apart, one for all
-  double samples = 0;                       // on all ranks
-  std::uint32_t num_silent = 0;             // ranks that have not said how many
-  std::uint32_t num_stopping = 0;           // ranks that want to stop
-  std::uint32_t num_ended = 0;              // ranks whose data ends with this step
-  std::vector<std::uint32_t> num_using{};   // by slot: ranks that have used it
-  std::vector<std::uint32_t> num_giving{};  // by slot: ranks with samples that have a gradient
+  std::vector<PassHeader> headers{};  // by rank; where nobody can be told apart, one for all
+  double samples = 0;                 // on all ranks
+  std::uint32_t num_silent = 0;       // ranks that have not said how many
+  std::uint32_t num_stopping = 0;     // ranks that want to stop
+  std::uint32_t num_ended = 0;        // ranks whose data ends with this step
 };
 
 }  // namespace detail

@@ -2,14 +2,20 @@
 // Averages gradients over the global batch at the end of every backward pass. Torch room.
 #pragma once
 
-#include "railyard/torch/detail/flat_reduction.hpp"
+#include "railyard/torch/detail/agreement.hpp"
+#include "railyard/torch/detail/backward_depth.hpp"
+#include "railyard/torch/detail/bucket_schedule.hpp"
+#include "railyard/torch/detail/communication_thread.hpp"
+#include "railyard/torch/detail/cores.hpp"
 #include "railyard/torch/detail/gradient_slot.hpp"
-#include "railyard/torch/detail/host_reduction.hpp"
+#include "railyard/torch/detail/pass_exchange.hpp"
 #include "railyard/torch/detail/running_statistics.hpp"
 #include "railyard/torch/detail/step_clock.hpp"
+#include "railyard/torch/detail/worker_pool.hpp"
 #include "railyard/torch/model_options.hpp"
 #include "railyard/torch/tensor.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/train/worker.hpp"
 
@@ -25,6 +31,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -45,7 +52,8 @@ namespace detail {
 //
 // The accumulator of each parameter has a hook. The first hook of a backward pass queues one callback at the pass's
 // end, and that callback exchanges: first the number of samples behind the pass and who has used which parameter, then
-// the gradients that anybody has used.
+// the gradients that anybody has used. With overlap, hooks hand each bucket of gradients that is complete to a thread
+// which exchanges them meanwhile, and the callback does the rest.
 //
 // What is averaged is all of .grad, not what the pass has added. That is the same: what was there before is equal on
 // all ranks, and the weights sum to one. So several passes per step add up as they do on a single worker.
@@ -54,11 +62,7 @@ namespace detail {
 // accumulated, and only the last micro-batch's pass exchanges.
 class GradientExchange {
  public:
-  explicit GradientExchange(Worker& worker) : worker_(&worker), flat_(worker) {
-    if (HostMemory* memory = worker.host_memory(); memory != nullptr && worker.world_size() > 1) {
-      host_.emplace(worker, *memory, clock_);
-    }
-  }
+  explicit GradientExchange(Worker& worker) : worker_(&worker), exchange_(worker) {}
   GradientExchange(const GradientExchange&) = delete;
   GradientExchange& operator=(const GradientExchange&) = delete;
 
@@ -103,10 +107,22 @@ class GradientExchange {
   [[nodiscard]] StepClock& clock() noexcept { return clock_; }
 
   // Whether an optimizer may share the weights: the ranks see each other's memory, and gradients are summed there.
-  [[nodiscard]] bool can_share_weights() const { return host_ && !options_.comm_hook; }
+  [[nodiscard]] bool can_share_weights() const { return exchange_.has_host() && !options_.comm_hook; }
 
-  // Takes over what prepare_model() was told.
-  void set_options(const ModelOptions& options) { options_ = options; }
+  // Takes over what prepare_model() was told about the models so far, which must be the same on all ranks.
+  void set_options(const ModelOptions& options) {
+    check_options_are_equal(*worker_, describe(options));
+    options_ = options;
+    overlap_ =
+        options.overlap == Overlap::off || worker_->world_size() == 1 ? Overlapping::never : Overlapping::undecided;
+    schedule_.reset(slots_.size());
+  }
+
+  // Ends what goes on beside the worker's own thread.
+  void end() noexcept {
+    forget_pass();
+    thread_.reset();
+  }
 
   // Forgets the micro-batches of a step that will not be completed.
   void abandon_step() {
@@ -155,8 +171,41 @@ class GradientExchange {
     std::uint64_t num_passes = 0;   // that have been exchanged
   };
 
-  // Lives as long as the pass's callback is queued: a pass that has thrown leaves an expired one behind.
-  struct Pass {};
+  // Lives as long as a pass's callback is queued. LibTorch queues it for the innermost pass, such as the one in which
+  // checkpointing computes a part of another. When that has gone this one queues its successor, for the pass around it.
+  class Pass {
+   public:
+    explicit Pass(std::shared_ptr<GradientExchange> exchange) : exchange_(std::move(exchange)) {}
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+    ~Pass() {
+      try {
+        if (is_inner_) queue_end(exchange_);
+        is_over_ = is_over_ || is_inner_;
+      } catch (const std::exception&) {  // there is no memory, or no pass around it
+      }
+      if (!is_over_) exchange_->abandon_pass();
+    }
+
+    void end() {
+      is_inner_ = depth_of_pass() > 0;
+      if (is_inner_) return;
+      is_over_ = true;
+      exchange_->end_pass();
+    }
+
+   private:
+    std::shared_ptr<GradientExchange> exchange_;
+    bool is_inner_ = false;
+    bool is_over_ = false;
+  };
+
+  // How far gradients are exchanged while a pass goes on.
+  enum class Overlapping : std::uint8_t {
+    undecided,  // until the first pass has shown in which order they come
+    never,
+    active,
+  };
 
   // Holds the exchange weakly, for a model may outlive its worker; its gradients are then nobody else's business.
   class Hook final : public torch::autograd::FunctionPostHook {
@@ -258,29 +307,90 @@ class GradientExchange {
                       "torch::autograd::grad(..., create_graph=true) and a plain backward() of the penalty",
                       self->slots_[index].name, self->worker_->rank(), self->worker_->world_size())};
     }
-    if (self->pass_.expired()) {
-      auto pass = std::make_shared<Pass>();
-      self->pass_ = pass;
-      torch::autograd::Engine::get_default_engine().queue_callback([self, pass] {
-        self->pass_.reset();
-        self->exchange_or_explain();
-      });
+    if (self->pass_.expired()) queue_end(self);
+    self->note_arrival(self->slots_[index], index, has_gradient);
+  }
+
+  static void queue_end(const std::shared_ptr<GradientExchange>& self) {
+    auto pass = std::make_shared<Pass>(self);
+    self->pass_ = pass;
+    torch::autograd::Engine::get_default_engine().queue_callback([pass] { pass->end(); });
+  }
+
+  void note_arrival(GradientSlot& slot, std::size_t index, bool has_gradient) {
+    if (overlap_ != Overlapping::never && window_.is_last) {
+      const bool is_first = !std::exchange(slot.has_arrived, true);
+      if (schedule_.bucket_of(index) < num_handed_) refuse_repeat(slot);
+      schedule_.arrive(index, is_first);
     }
-    if (has_gradient) self->slots_[index].used = true;
+    if (has_gradient) slot.used = true;
+    if (overlap_ == Overlapping::active && window_.is_last) explained([this] { hand_over(); });
+  }
+
+  // Lets the communication thread exchange what is complete. The last bucket is so when the pass is about to end, and
+  // is left to this thread.
+  void hand_over() {
+    if (num_handed_ > 0 && thread_->has_failed()) settle();
+    const std::size_t num_ready = std::min(schedule_.num_ready(), schedule_.buckets().size() - 1);
+    if (num_ready <= num_handed_) return;
+    if (num_handed_ == 0) begin_exchange();
+    thread_->ask(num_ready - num_handed_);
+    num_handed_ = num_ready;
+  }
+
+  // Waits for what was handed over, and throws what has become of it.
+  void settle() {
+    num_handed_ = 0;
+    thread_->settle();
+  }
+
+  void abandon_pass() noexcept {
+    const std::lock_guard lock{mutex_};
+    forget_pass();
+  }
+
+  // Lets nothing of a pass go on. If its exchange has begun and not ended, other ranks may be at this one's gradients,
+  // which are about to go: the group is given up.
+  void forget_pass() noexcept {
+    constexpr std::string_view reason =
+        "its backward() ended by an exception after it had begun to exchange gradients; with ModelOptions::overlap set "
+        "to off a program can go on after that";
+    if (num_handed_ > 0) {
+      if (!thread_->has_failed()) exchange_.abort(reason);
+      try {
+        settle();
+      } catch (...) {  // what this is about has been thrown already
+      }
+    }
+    if (thread_ && exchange_.is_under_way()) {
+      exchange_.abort(reason);
+      exchange_.withdraw();
+    }
+    for (GradientSlot& slot : slots_) slot.has_arrived = false;
+    schedule_.begin_pass();
+  }
+
+  void end_pass() {
+    struct Forget {
+      GradientExchange& exchange;
+      ~Forget() { exchange.forget_pass(); }
+    } const forget{*this};
+    pass_.reset();
+    explained([this] { exchange(); });
   }
 
   // The collective that has failed is none that the user has called.
-  void exchange_or_explain() {
+  template <class Function>
+  void explained(const Function& function) const {
     try {
-      exchange();
+      function();
     } catch (const CollectiveError& error) {
       throw CollectiveError{
           error.operation(), error.rank(), error.blamed(),
-          fmt::format(
-              "backward() on rank {}/{} exchanges gradients in step {} and could not finish: {}. All ranks must "
-              "call backward() equally often; a loss that uses no prepared parameter counts as not calling it, "
-              "and so does a break or continue on one rank alone",
-              worker_->rank(), worker_->world_size(), window_.step, error.what())};
+          compose("backward() on rank {}/{} exchanges gradients in step {} and could not finish: {}. All ranks must "
+                  "call backward() equally often; a loss that uses no prepared parameter counts as not calling it, "
+                  "and so does a break or continue on one rank alone",
+                  worker_->rank(), worker_->world_size(), window_.step, error.what())};
     }
   }
 
@@ -291,49 +401,59 @@ class GradientExchange {
     }
     statistics_.put_back();
     if (!window_.is_last) return;
-    if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass();
-    const bool has_host = can_share_weights() && are_all_on_cpu();
-    const PassHeader header = next_header();
-    const bool has_samples = window_.samples > 0;
-    clock_.enter(StepClock::Part::communication);
-    const PassSummary summary =
-        has_host ? host_->begin(slots_, header, has_samples) : flat_.begin(slots_, header, has_samples);
-    try {
-      check(summary);
-    } catch (...) {  // on all ranks alike; nobody may go on while another still reads what it has shown
-      if (has_host) host_->end();
-      throw;
+    if (num_handed_ == 0) {
+      begin_exchange();
+    } else {
+      clock_.enter(StepClock::Part::wait);
+      settle();
     }
-    if (header.pass == 0) {
+    const bool is_finite = exchange_.finish(clock_);
+    for (GradientSlot& slot : slots_) slot.used = false;
+    const PassSummary& summary = exchange_.summary();
+    if (summary.headers.front().pass == 0) {
       const bool have_all_ended = summary.num_ended == static_cast<std::uint32_t>(worker_->world_size());
       worker_->control().hear(summary.num_stopping > 0, have_all_ended);
     }
-    OpenSlots open;
-    for (std::size_t index = 0; index < slots_.size(); ++index) {
-      GradientSlot& slot = slots_[index];
-      slot.used = false;
-      if (summary.num_using[index] == 0) continue;  // unused everywhere: stays as it was
-      if (summary.num_giving[index] == 0) {
-        // Used by ranks without samples only, so nothing may remain of it.
-        slot.parameter.mutable_grad().reset();
-      } else {
-        open.emplace_back(index, &slot);
-      }
-    }
-    bool is_finite = true;
-    if (worker_->world_size() == 1) {
-      is_finite = finish_alone(open);
-    } else if (has_host) {
-      is_finite = host_->average(open, summary, window_.is_accumulating);
-    } else {
-      is_finite = flat_.average(open, summary, window_.is_accumulating, options_.comm_hook);
-    }
+    if (overlap_ == Overlapping::undecided) decide_on_overlap();
     sync_buffers(*worker_, buffers_, options_.buffers);
     if (statistics_.has_any()) statistics_.keep(modules_);  // for another pass of this step
-    clock_.count_step(has_host ? host_->take_bytes() : 0);
     clock_.enter(StepClock::Part::compute);
-    if (!is_finite && options_.non_finite != NonFinite::allow) refuse_step(open);
+    if (!is_finite && options_.non_finite != NonFinite::allow) refuse_step(exchange_.open());
   }
+
+  void begin_exchange() {
+    if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass();
+    const PassTerms terms{.header = next_header(),
+                          .is_weighted = window_.is_accumulating,
+                          .checks_finite = options_.non_finite != NonFinite::allow,
+                          .uses_host = uses_host()};
+    exchange_.begin(slots_, schedule_.buckets(), terms, options_.comm_hook);
+  }
+
+  // The first pass has told in which order gradients come. That of rank 0 is everybody's from here on.
+  void decide_on_overlap() {
+    overlap_ = Overlapping::never;
+    std::int64_t allows = allows_overlap() && !schedule_.has_repeats() ? 1 : 0;
+    worker_->all_reduce(buffer_of_value(allows), ReduceOp::min);
+    if (allows == 0) return;
+    auto order = schedule_.observed_order();
+    worker_->broadcast(buffer_of(order), 0);
+    schedule_.cut(order, slots_, options_);
+    if (schedule_.buckets().size() == 1 || !exchange_.move_aside(uses_host())) return schedule_.reset(slots_.size());
+    if (!thread_) {
+      const auto& pool = worker_->extension<WorkerPool>().binding;
+      thread_ = std::make_unique<CommunicationThread>([this] { exchange_.take_bucket(aside_); },
+                                                      pool ? pool->heap() : nullptr);
+    }
+    overlap_ = Overlapping::active;
+  }
+
+  [[nodiscard]] bool allows_overlap() const {
+    if (options_.comm_hook || !are_all_on_cpu()) return false;
+    return options_.overlap == Overlap::on || usable_cores() >= 2 * worker_->local_world_size();
+  }
+
+  [[nodiscard]] bool uses_host() const { return can_share_weights() && are_all_on_cpu(); }
 
   // Counts the pass.
   [[nodiscard]] PassHeader next_header() {
@@ -344,20 +464,9 @@ class GradientExchange {
             .step = window_.step,
             .pass = window_.num_passes++,
             .loop = control.loop(),
-            .waited = clock_.waited(),
+            .waited = clock_.waited() + aside_.waited(),
             .wants_stop = worker_->wants_stop() ? 1U : 0U,
             .has_ended = control.has_ended() ? 1U : 0U};
-  }
-
-  // A single worker's gradients are what they are, but for the weights of micro-batches.
-  [[nodiscard]] bool finish_alone(const OpenSlots& open) const {
-    bool is_finite = true;
-    for (const auto& one : open) {
-      at::Tensor& gradient = one.second->parameter.mutable_grad();
-      if (window_.is_accumulating) gradient.div_(static_cast<double>(window_.samples));
-      if (options_.non_finite != NonFinite::allow) is_finite &= is_all_finite(gradient);
-    }
-    return is_finite;
   }
 
   [[nodiscard]] bool are_all_on_cpu() const {
@@ -390,6 +499,14 @@ class GradientExchange {
     }
   }
 
+  [[noreturn]] void refuse_repeat(const GradientSlot& slot) const {
+    throw ConfigError{compose(
+        "backward() on rank {}/{}: the parameter \"{}\" got more of its gradient in step {} after that was exchanged; "
+        "until now it came in one part. Set ModelOptions::overlap to off where checkpointing computes a parameter's "
+        "gradient in several parts",
+        worker_->rank(), worker_->world_size(), slot.name, window_.step)};
+  }
+
   [[noreturn]] void refuse_second_pass() const {
     throw ConfigError{
         fmt::format("backward() on rank {}/{} was called twice in step {}, which has several micro-batches: add the "
@@ -397,55 +514,9 @@ class GradientExchange {
                     worker_->rank(), worker_->world_size(), window_.step)};
   }
 
-  // Ranks that are at different steps would average what does not belong together.
-  void check_together(const PassSummary& summary) const {
-    const PassHeader& first = summary.headers.front();
-    for (std::size_t rank = 1; rank < summary.headers.size(); ++rank) {
-      const PassHeader& other = summary.headers[rank];
-      if (first.is_together_with(other)) continue;
-      if (first.num_slots != other.num_slots) {
-        throw ConfigError{fmt::format(
-            "backward() on rank {}/{}: rank {} has prepared {} parameters and rank 0 {}: all ranks must call "
-            "prepare_model() for the same models",
-            worker_->rank(), worker_->world_size(), rank, other.num_slots, first.num_slots)};
-      }
-      if (first.loop != other.loop) {
-        throw ConfigError{fmt::format(
-            "backward() on rank {}/{}: in its step {} rank {} goes over the training data for the {}. time, rank 0 in "
-            "its step {} for the {}. A rank has left its loop earlier than the others (by break, or an exception that "
-            "was caught); all ranks must leave it at the same step: decide by worker.should_stop()",
-            worker_->rank(), worker_->world_size(), other.step, rank, other.loop, first.step, first.loop)};
-      }
-      throw ConfigError{fmt::format(
-          "backward() on rank {}/{}: rank {} is in backward pass {} of its step {}, rank 0 in pass {} of its step {}. "
-          "A "
-          "rank has left out a backward() (by continue, or a loss that uses no prepared parameter) or has called one "
-          "more; all ranks must call it equally often in every step",
-          worker_->rank(), worker_->world_size(), rank, other.pass + 1, other.step, first.pass + 1, first.step)};
-    }
-  }
-
-  void check(const PassSummary& summary) const {
-    if (summary.num_silent > 0) {
-      throw ConfigError{
-          fmt::format("backward() on rank {}/{}: {} of the ranks did not say how many samples are behind "
-                      "their gradients, which is what they are weighted with. Set .drives_step = true on "
-                      "the training loader, or call worker.samples(n) before backward()",
-                      worker_->rank(), worker_->world_size(), summary.num_silent)};
-    }
-    check_together(summary);
-    if (summary.samples == 0) {
-      throw ConfigError{
-          fmt::format("backward() on rank {}/{}: worker.samples(0) was called on every rank, so there is "
-                      "nothing to average; leave the step out on all ranks instead",
-                      worker_->rank(), worker_->world_size())};
-    }
-  }
-
   Worker* worker_;
-  FlatReduction flat_;
+  PassExchange exchange_;
   StepClock clock_{};
-  std::optional<HostReduction> host_{};  // where the ranks share memory
   ModelOptions options_{};
   Window window_{};
   bool has_weights_ = false;  // the accumulators have the hook that weights micro-batches
@@ -456,6 +527,11 @@ class GradientExchange {
   std::vector<at::Tensor> buffers_{};
   RunningStatistics statistics_{};  // where the batch under way counts nothing
   std::weak_ptr<Pass> pass_{};
+  Overlapping overlap_ = Overlapping::never;
+  BucketSchedule schedule_{};
+  std::size_t num_handed_ = 0;  // buckets of the pass under way that are the communication thread's
+  StepClock aside_{};           // of that thread
+  std::unique_ptr<CommunicationThread> thread_{};
   std::mutex mutex_{};
 };
 
@@ -463,6 +539,13 @@ class GradientExchange {
 struct Gradients {
   static constexpr std::string_view extension_name = "torch.gradients";
   std::shared_ptr<GradientExchange> exchange{};
+
+  Gradients() = default;
+  Gradients(const Gradients&) = delete;
+  Gradients& operator=(const Gradients&) = delete;
+  ~Gradients() {
+    if (exchange) exchange->end();
+  }
 };
 
 [[nodiscard]] inline const std::shared_ptr<GradientExchange>& gradient_exchange_of(Worker& worker) {

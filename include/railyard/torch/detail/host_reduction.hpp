@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,57 +27,92 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// The exchange of one pass takes two steps: in the first all ranks learn of each other's samples and where the
-// gradients lie; then each rank adds its own part of all of them, in the order of ranks, and writes the mean to every
-// rank; the second tells that all have. Where a rank has no gradient for what others have used, one step more gives it
-// one.
+// The exchange of one pass takes a step for each bucket, in which all ranks learn where its gradients lie; then each
+// rank adds its own part of all of them, in the order of ranks, and writes the mean to every rank. One more step tells
+// that all have. With the first bucket the ranks also learn of each other's samples. Where a rank has no gradient for
+// what others have used, one step more gives it one.
+//
+// Used by one thread at a time.
 class HostReduction {
  public:
-  HostReduction(Worker& worker, HostMemory& memory, StepClock& clock)
-      : worker_(&worker), memory_(&memory), clock_(&clock) {}
+  HostReduction(Worker& worker, HostMemory& memory) : worker_(&worker), memory_(&memory) {}
   HostReduction(const HostReduction&) = delete;
   HostReduction& operator=(const HostReduction&) = delete;
   ~HostReduction() { memory_->heap()->deallocate(table_); }
 
-  // has_samples: this rank's gradients count.
-  [[nodiscard]] PassSummary begin(std::vector<GradientSlot>& slots, const PassHeader& header, bool has_samples) {
+  // Takes its steps from here on beside the backend's operations.
+  void use_side() noexcept {
+    if (HostMemory* side = memory_->side()) memory_ = side;
+  }
+
+  // Begins a pass over slots that outlive it, before anybody is told.
+  void begin(std::vector<GradientSlot>& slots, const PassHeader& header, std::size_t num_buckets) {
     reserve_table(slots.size());
-    for (std::size_t index = 0; index < slots.size(); ++index) {
-      GradientSlot& slot = slots[index];
+    slots_ = &slots;
+    header_ = header;
+    num_buckets_ = num_buckets;
+    summary_ = {};
+  }
+
+  // Shows this rank's gradients of the next bucket and waits for all ranks'.
+  [[nodiscard]] BucketUse open(const Bucket& bucket, StepClock& clock) {
+    for (const std::size_t index : bucket) {
+      GradientSlot& slot = (*slots_)[index];
       const bool has_gradient = slot.parameter.grad().defined();
       Entry& entry = table_[index];
-      entry = {
-          .place = 0, .late_place = 0, .used = slot.used ? 1U : 0U, .gives = has_samples && has_gradient ? 1U : 0U};
+      entry = {.place = 0,
+               .late_place = 0,
+               .used = slot.used ? 1U : 0U,
+               .gives = header_.samples > 0 && has_gradient ? 1U : 0U};
       // What nobody may need is shown only where that costs nothing.
       if (has_gradient && (slot.used || is_in_place(slot))) entry.place = show(slot, entry.gives != 0);
     }
-    const Record record{.header = header, .table = memory_->place_of(table_)};
-    clock_->enter(StepClock::Part::wait);
-    memory_->begin(std::as_bytes(std::span{&record, 1}), 2, worker_->collective_deadline());
-    clock_->enter(StepClock::Part::communication);
-    return summarise(slots.size());
+    const bool is_first = summary_.headers.empty();
+    const Record record{.header = header_, .table = memory_->place_of(table_)};
+    const auto shown = std::as_bytes(std::span{&record, 1});
+    clock.enter(StepClock::Part::wait);
+    if (is_first) {
+      memory_->begin(shown, static_cast<int>(num_buckets_) + 1, worker_->collective_deadline());
+      summarise();
+    } else {
+      memory_->step({});
+    }
+    clock.enter(StepClock::Part::communication);
+    return use_of(bucket);
   }
 
-  // Leaves the mean in the gradients of the given slots, which somebody gives. Where is_weighted the gradients have
-  // been multiplied with the samples behind them before. Returns whether all results are finite.
-  [[nodiscard]] bool average(const OpenSlots& open, const PassSummary& summary, bool is_weighted) {
+  // What the ranks have told with the first bucket.
+  [[nodiscard]] const PassSummary& summary() const noexcept { return summary_; }
+
+  // Leaves the mean in the gradients of the given slots, which somebody gives, or beside them until close(). Where
+  // is_weighted the gradients have been multiplied with the samples behind them before. Returns whether all results of
+  // this rank's part are finite.
+  [[nodiscard]] bool average(const OpenSlots& open, bool is_weighted, StepClock& clock) {
     if (lacks_place(open)) {
       for (const auto& [index, slot] : open) {
         if (table_[index].place == 0) table_[index].late_place = show(*slot, table_[index].gives != 0);
       }
       memory_->add_step();
-      take_step({});
+      take_step({}, clock);
     }
-    std::uint8_t is_bad = add_own_part(open, summary, is_weighted) ? 0 : 1;
-    take_step(std::as_bytes(std::span{&is_bad, 1}));
+    const bool is_finite = add_own_part(open, is_weighted);
+    memory_->rest();
+    return is_finite;
+  }
+
+  // Ends the pass: all that was open has its mean. Returns whether all ranks have found their results finite.
+  [[nodiscard]] bool close(const OpenSlots& open, bool is_finite, StepClock& clock) {
+    std::uint8_t is_bad = is_finite ? 0 : 1;
+    take_step(std::as_bytes(std::span{&is_bad, 1}), clock);
     for (int rank = 0; rank < worker_->world_size(); ++rank) {
       if (memory_->record_of(rank)[0] != std::byte{0}) is_bad = 1;
     }
-    for (const auto& [index, slot] : open) {
-      if (slot->piece.lock()) {
-        slot->parameter.mutable_grad().reset();  // it is not the mean, which nobody has all of
-      } else if (!is_in_place(*slot)) {
-        as_real(slot->dense_gradient()).copy_(slot->stage);
+    for (const auto& one : open) {
+      GradientSlot& slot = *one.second;
+      if (slot.piece.lock()) {
+        slot.parameter.mutable_grad().reset();  // it is not the mean, which nobody has all of
+      } else if (!is_in_place(slot)) {
+        as_real(slot.dense_gradient()).copy_(slot.stage);
       }
     }
     return is_bad == 0;
@@ -85,14 +121,19 @@ class HostReduction {
   // Bytes of gradients that this rank has read and written since the last call.
   [[nodiscard]] std::uint64_t take_bytes() noexcept { return std::exchange(num_bytes_, 0); }
 
-  // Ends an exchange in which nothing is averaged.
-  void end() { memory_->step({}); }
+  // Ends a pass of which all ranks know that nothing more comes.
+  void cancel() { memory_->step({}); }
+
+  // Ends every wait of this rank, from any thread.
+  void abort(std::string_view reason) noexcept { memory_->abort(reason); }
+  // After that: returns once nobody is at this rank's gradients.
+  void withdraw() noexcept { memory_->withdraw(); }
 
  private:
-  void take_step(std::span<const std::byte> record) {
-    clock_->enter(StepClock::Part::wait);
+  void take_step(std::span<const std::byte> record, StepClock& clock) {
+    clock.enter(StepClock::Part::wait);
     memory_->step(record);
-    clock_->enter(StepClock::Part::communication);
+    clock.enter(StepClock::Part::communication);
   }
 
   struct Entry {
@@ -122,28 +163,34 @@ class HostReduction {
                     size_bytes, worker_->rank(), worker_->world_size())};
   }
 
-  [[nodiscard]] PassSummary summarise(std::size_t num_slots) {
-    PassSummary summary{.num_using = std::vector<std::uint32_t>(num_slots),
-                        .num_giving = std::vector<std::uint32_t>(num_slots)};
+  void summarise() {
     tables_.clear();
-    std::vector<double> waits;
     for (int rank = 0; rank < worker_->world_size(); ++rank) {
       Record record;
       std::memcpy(&record, memory_->record_of(rank).data(), sizeof record);
       tables_.push_back(reinterpret_cast<const Entry*>(memory_->at(rank, record.table)));
-      summary.headers.push_back(record.header);
-      waits.push_back(record.header.waited);
-      summary.samples += record.header.samples;
-      summary.num_silent += record.header.silent;
-      summary.num_stopping += record.header.wants_stop;
-      summary.num_ended += record.header.has_ended;
-      for (std::size_t index = 0; index < std::min<std::size_t>(num_slots, record.header.num_slots); ++index) {
-        summary.num_using[index] += tables_.back()[index].used;
-        summary.num_giving[index] += tables_.back()[index].gives;
-      }
+      summary_.headers.push_back(record.header);
+      summary_.samples += record.header.samples;
+      summary_.num_silent += record.header.silent;
+      summary_.num_stopping += record.header.wants_stop;
+      summary_.num_ended += record.header.has_ended;
     }
-    clock_->set_waits_of_all(std::move(waits));
-    return summary;
+  }
+
+  [[nodiscard]] BucketUse use_of(const Bucket& bucket) const {
+    BucketUse use;
+    for (const std::size_t index : bucket) {
+      std::uint32_t num_using = 0;
+      std::uint32_t num_giving = 0;
+      for (std::size_t rank = 0; rank < tables_.size(); ++rank) {
+        if (index >= summary_.headers[rank].num_slots) continue;
+        num_using += tables_[rank][index].used;
+        num_giving += tables_[rank][index].gives;
+      }
+      use.num_using.push_back(num_using);
+      use.num_giving.push_back(num_giving);
+    }
+    return use;
   }
 
   // Whether the other ranks can read and write the gradient itself, as elements of the sum in the parameter's order.
@@ -193,7 +240,7 @@ class HostReduction {
   }
 
   // All open gradients one after another, each beginning at a whole cache line, are cut into one part per rank.
-  [[nodiscard]] bool add_own_part(const OpenSlots& open, const PassSummary& summary, bool is_weighted) {
+  [[nodiscard]] bool add_own_part(const OpenSlots& open, bool is_weighted) {
     std::vector<std::int64_t> counts;
     for (const auto& one : open) {
       if (one.second->piece.expired()) counts.push_back(one.second->real_count());
@@ -202,15 +249,14 @@ class HostReduction {
     bool is_finite = true;
     for (const auto& [index, slot] : open) {
       if (const auto piece = slot->piece.lock()) {
-        if (!piece->is_empty()) is_finite &= add_piece(index, *slot, *piece, summary, is_weighted);
+        if (!piece->is_empty()) is_finite &= add_piece(index, *slot, *piece, is_weighted);
         continue;
       }
       const auto [begin, end] = part.next(slot->real_count());
       if (begin < end) {
         const bool is_double = slot->sum_type() == at::ScalarType::Double;
         const Range range{static_cast<std::size_t>(begin), static_cast<std::size_t>(end)};
-        is_finite &= is_double ? add<double>(index, range, summary, is_weighted)
-                               : add<float>(index, range, summary, is_weighted);
+        is_finite &= is_double ? add<double>(index, range, is_weighted) : add<float>(index, range, is_weighted);
       }
     }
     return is_finite;
@@ -222,10 +268,10 @@ class HostReduction {
   };
 
   template <class T>
-  [[nodiscard]] bool add(std::size_t index, const Range& range, const PassSummary& summary, bool is_weighted) {
+  [[nodiscard]] bool add(std::size_t index, const Range& range, bool is_weighted) {
     std::vector<T*> targets;
     for (int rank = 0; rank < worker_->world_size(); ++rank) targets.push_back(at<T>(rank, index) + range.begin);
-    return add_to<T>(targets, index, range, summary, is_weighted);
+    return add_to<T>(targets, index, range, is_weighted);
   }
 
   template <class T>
@@ -235,17 +281,16 @@ class HostReduction {
   }
 
   template <class T>
-  [[nodiscard]] bool add_to(std::span<T* const> targets, std::size_t index, const Range& range,
-                            const PassSummary& summary, bool is_weighted) {
+  [[nodiscard]] bool add_to(std::span<T* const> targets, std::size_t index, const Range& range, bool is_weighted) {
     std::vector<const T*> sources;
     std::vector<T> weights;
     for (int rank = 0; rank < worker_->world_size(); ++rank) {
       if (tables_[static_cast<std::size_t>(rank)][index].gives == 0) continue;  // left out, not multiplied by zero: NaN
       sources.push_back(at<T>(rank, index) + range.begin);
-      weights.push_back(static_cast<T>(summary.headers[static_cast<std::size_t>(rank)].samples));
+      weights.push_back(static_cast<T>(summary_.headers[static_cast<std::size_t>(rank)].samples));
     }
     SumTask<T> task{.targets = targets, .sources = sources, .count = range.end - range.begin};
-    task.divisor = static_cast<T>(summary.samples);
+    task.divisor = static_cast<T>(summary_.samples);
     const bool is_all_of_it = weights.size() == 1 && weights[0] == task.divisor;
     if (is_all_of_it && !is_weighted) {
       task.divisor = T{1};  // n x gradient / n need not be the gradient
@@ -257,17 +302,16 @@ class HostReduction {
   }
 
   // Adds this rank's piece to the gradient of the piece alone.
-  [[nodiscard]] bool add_piece(std::size_t index, const GradientSlot& slot, GradientPiece& piece,
-                               const PassSummary& summary, bool is_weighted) {
+  [[nodiscard]] bool add_piece(std::size_t index, const GradientSlot& slot, GradientPiece& piece, bool is_weighted) {
     const at::Tensor total = at::empty({piece.end - piece.begin}, at::TensorOptions{}.dtype(slot.sum_type()));
     const Range range{static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.end)};
     bool is_finite = true;
     if (slot.sum_type() == at::ScalarType::Double) {
       const std::array<double*, 1> target{total.data_ptr<double>()};
-      is_finite = add_to<double>(target, index, range, summary, is_weighted);
+      is_finite = add_to<double>(target, index, range, is_weighted);
     } else {
       const std::array<float*, 1> target{total.data_ptr<float>()};
-      is_finite = add_to<float>(target, index, range, summary, is_weighted);
+      is_finite = add_to<float>(target, index, range, is_weighted);
     }
     at::Tensor& gradient = piece.weights.mutable_grad();
     const at::Tensor added = total.to(piece.weights.scalar_type());
@@ -281,10 +325,13 @@ class HostReduction {
 
   Worker* worker_;
   HostMemory* memory_;
-  StepClock* clock_;
   Entry* table_ = nullptr;  // what this rank shows of its gradients, by slot
   std::size_t table_size_ = 0;
   std::uint64_t num_bytes_ = 0;
+  std::vector<GradientSlot>* slots_ = nullptr;  // of the pass under way, as all that follows
+  PassHeader header_{};
+  std::size_t num_buckets_ = 0;
+  PassSummary summary_{};
   std::vector<const Entry*> tables_{};  // what all ranks have shown, by rank
 };
 

@@ -141,6 +141,8 @@ class PoolBinding {
   PoolBinding& operator=(const PoolBinding&) = delete;
   ~PoolBinding() { PoolRegistry::bound() = before_; }
 
+  [[nodiscard]] const std::shared_ptr<Heap>& heap() const noexcept { return heap_; }
+
  private:
   std::shared_ptr<Heap> heap_;
   Heap* before_;

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: MIT
+// Exchanges the gradients of one backward pass, bucket after bucket. Torch room.
+#pragma once
+
+#include "railyard/torch/comm_hook.hpp"
+#include "railyard/torch/detail/flat_reduction.hpp"
+#include "railyard/torch/detail/gradient_slot.hpp"
+#include "railyard/torch/detail/host_reduction.hpp"
+#include "railyard/torch/detail/step_clock.hpp"
+
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+#include "railyard/train/worker.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// What is told of one pass before its first bucket.
+struct PassTerms {
+  PassHeader header{};
+  bool is_weighted = false;   // gradients have been multiplied with the samples behind them
+  bool checks_finite = true;  // somebody wants to know
+  bool uses_host = false;     // gradients are summed where they lie
+};
+
+// Used by one thread at a time: a worker's own, or its communication thread.
+class PassExchange {
+ public:
+  explicit PassExchange(Worker& worker) : worker_(&worker), flat_(worker) {
+    HostMemory* memory = worker.host_memory();
+    if (memory != nullptr && worker.world_size() > 1) host_.emplace(worker, *memory);
+  }
+
+  // Whether the ranks see each other's memory.
+  [[nodiscard]] bool has_host() const noexcept { return host_.has_value(); }
+
+  // Exchanges from here on beside the operations of the worker, so that another thread may do it. All ranks call it.
+  // Returns whether the backend can.
+  [[nodiscard]] bool move_aside(bool uses_host) {
+    if (uses_host) {
+      host_->use_side();
+      return true;
+    }
+    SideLine* side = worker_->side_line();
+    if (side != nullptr) flat_.use_side(*side);
+    return side != nullptr;
+  }
+
+  // Begins a pass; all that is given outlives it.
+  void begin(std::vector<GradientSlot>& slots, const std::vector<Bucket>& buckets, const PassTerms& terms,
+             AnyCommHook& hook) {
+    slots_ = &slots;
+    buckets_ = &buckets;
+    terms_ = terms;
+    num_taken_ = 0;
+    open_.clear();
+    is_finite_ = true;
+    is_under_way_ = true;
+    if (terms_.uses_host) {
+      host_->begin(slots, terms_.header, buckets.size());
+    } else {
+      flat_.begin(slots, terms_.header, hook);
+    }
+  }
+
+  [[nodiscard]] bool is_under_way() const noexcept { return is_under_way_; }
+
+  // Exchanges the next bucket.
+  void take_bucket(StepClock& clock) {
+    const Bucket& bucket = (*buckets_)[num_taken_];
+    clock.enter(StepClock::Part::communication);
+    const BucketUse use = terms_.uses_host ? host_->open(bucket, clock) : flat_.open(bucket);
+    if (num_taken_++ == 0) check();
+    OpenSlots open;
+    for (std::size_t at = 0; at < bucket.size(); ++at) {
+      GradientSlot& slot = (*slots_)[bucket[at]];
+      if (use.num_using[at] == 0) continue;  // unused everywhere: stays as it was
+      if (use.num_giving[at] == 0) {
+        // Used by ranks without samples only, so nothing may remain of it.
+        slot.parameter.mutable_grad().reset();
+      } else {
+        open.emplace_back(bucket[at], &slot);
+      }
+    }
+    if (worker_->world_size() == 1) {
+      is_finite_ &= finish_alone(open);
+    } else if (terms_.uses_host) {
+      is_finite_ &= host_->average(open, terms_.is_weighted, clock);
+    } else {
+      is_finite_ &= flat_.average(open, terms_.is_weighted);
+    }
+    open_.insert(open_.end(), open.begin(), open.end());
+  }
+
+  // Exchanges what is left and ends the pass. Returns whether all averages are finite.
+  [[nodiscard]] bool finish(StepClock& clock) {
+    while (num_taken_ < buckets_->size()) take_bucket(clock);
+    if (terms_.uses_host) {
+      is_finite_ = host_->close(open_, is_finite_, clock);
+      std::vector<double> waits;
+      for (const PassHeader& header : summary().headers) waits.push_back(header.waited);
+      clock.set_waits_of_all(std::move(waits));
+    }
+    clock.count_step(terms_.uses_host ? host_->take_bytes() : 0);
+    is_under_way_ = false;
+    return is_finite_;
+  }
+
+  // What all ranks have told of the pass.
+  [[nodiscard]] const PassSummary& summary() const noexcept {
+    return terms_.uses_host ? host_->summary() : flat_.summary();
+  }
+  // The slots that have been averaged.
+  [[nodiscard]] const OpenSlots& open() const noexcept { return open_; }
+
+  // Ends every wait of this rank in a pass that moved aside, from any thread.
+  void abort(std::string_view reason) noexcept { terms_.uses_host ? host_->abort(reason) : flat_.abort(reason); }
+  // After that, by the thread that exchanges: returns once nobody is at this rank's gradients.
+  void withdraw() noexcept {
+    if (terms_.uses_host) host_->withdraw();
+    is_under_way_ = false;
+  }
+
+ private:
+  // A single worker's gradients are what they are, but for the weights of micro-batches.
+  [[nodiscard]] bool finish_alone(const OpenSlots& open) const {
+    bool is_finite = true;
+    for (const auto& one : open) {
+      at::Tensor& gradient = one.second->parameter.mutable_grad();
+      if (terms_.is_weighted) gradient.div_(terms_.header.samples);
+      if (terms_.checks_finite) is_finite &= is_all_finite(gradient);
+    }
+    return is_finite;
+  }
+
+  void check() {
+    try {
+      check_silence();
+      check_together();
+      check_samples();
+    } catch (...) {  // on all ranks alike; nobody may go on while another still reads what it has shown
+      is_under_way_ = false;
+      if (terms_.uses_host) host_->cancel();
+      throw;
+    }
+  }
+
+  void check_silence() const {
+    if (summary().num_silent == 0) return;
+    throw ConfigError{
+        compose("backward() on rank {}/{}: {} of the ranks did not say how many samples are behind their gradients, "
+                "which is what they are weighted with. Set .drives_step = true on the training loader, or call "
+                "worker.samples(n) before backward()",
+                worker_->rank(), worker_->world_size(), summary().num_silent)};
+  }
+
+  void check_samples() const {
+    if (summary().samples > 0) return;
+    throw ConfigError{
+        compose("backward() on rank {}/{}: worker.samples(0) was called on every rank, so there is nothing to average; "
+                "leave the step out on all ranks instead",
+                worker_->rank(), worker_->world_size())};
+  }
+
+  // Ranks that are at different steps would average what does not belong together.
+  void check_together() const {
+    const std::vector<PassHeader>& headers = summary().headers;
+    const PassHeader& first = headers.front();
+    for (std::size_t rank = 1; rank < headers.size(); ++rank) {
+      const PassHeader& other = headers[rank];
+      if (first.is_together_with(other)) continue;
+      if (first.num_slots != other.num_slots) {
+        throw ConfigError{
+            compose("backward() on rank {}/{}: rank {} has prepared {} parameters and rank 0 {}: all ranks must call "
+                    "prepare_model() for the same models",
+                    worker_->rank(), worker_->world_size(), rank, other.num_slots, first.num_slots)};
+      }
+      if (first.loop != other.loop) {
+        throw ConfigError{compose(
+            "backward() on rank {}/{}: in its step {} rank {} goes over the training data for the {}. time, rank 0 in "
+            "its step {} for the {}. A rank has left its loop earlier than the others (by break, or an exception that "
+            "was caught); all ranks must leave it at the same step: decide by worker.should_stop()",
+            worker_->rank(), worker_->world_size(), other.step, rank, other.loop, first.step, first.loop)};
+      }
+      throw ConfigError{compose(
+          "backward() on rank {}/{}: rank {} is in backward pass {} of its step {}, rank 0 in pass {} of its step {}. "
+          "A rank has left out a backward() (by continue, or a loss that uses no prepared parameter) or has called one "
+          "more; all ranks must call it equally often in every step",
+          worker_->rank(), worker_->world_size(), rank, other.pass + 1, other.step, first.pass + 1, first.step)};
+    }
+  }
+
+  Worker* worker_;
+  FlatReduction flat_;
+  std::optional<HostReduction> host_{};  // where the ranks share memory
+  std::vector<GradientSlot>* slots_ = nullptr;
+  const std::vector<Bucket>* buckets_ = nullptr;
+  PassTerms terms_{};
+  std::size_t num_taken_ = 0;
+  OpenSlots open_{};
+  bool is_finite_ = true;
+  bool is_under_way_ = false;
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
