@@ -231,30 +231,32 @@ struct TwoWeights : torch::nn::Module {
     first = register_parameter("first", torch::randn({4, 4}, torch::kFloat64));
     second = register_parameter("second", torch::randn({4, 4}, torch::kFloat64));
   }
-  [[nodiscard]] torch::Tensor forward(const torch::Tensor& x, bool is_checkpointed) const {
+  [[nodiscard]] torch::Tensor forward(const torch::Tensor& x, bool is_checkpointed, bool is_tied) const {
     const auto layer = [is_checkpointed](const torch::Tensor& in, const torch::Tensor& weight) {
       return is_checkpointed ? Checkpoint::apply(in, weight) : torch::tanh(torch::matmul(in, weight));
     };
-    return layer(layer(x, first), second);
+    return layer(layer(x, first), is_tied ? first : second);
   }
   torch::Tensor first, second;
 };
 
 }  // namespace
 
-TEST_CASE("prepare_model: re-entrant checkpointing averages as a plain backward pass does (TRAPS 4)") {
-  test::on_both_threads(2, [](auto& worker) {
-    std::vector<torch::Tensor> gradients;
-    for (const bool is_checkpointed : {false, true}) {
-      auto net = ry::prepare_model(worker, [] { return std::make_shared<TwoWeights>(); });
-      worker.samples(static_cast<std::uint64_t>(worker.rank() + 1));
-      auto x = (torch::ones({1, 4}, torch::kFloat64) * (worker.rank() + 1)).set_requires_grad(true);
-      net->forward(x, is_checkpointed).sum().backward();
-      gradients.push_back(torch::cat({net->first.grad(), net->second.grad()}));
-    }
-    EXPECT(torch::allclose(gradients[0], gradients[1], 1e-12, 1e-12));
-    worker.report({{"done", true}});
-  });
+TEST_CASE("prepare_model: checkpointing averages as a plain pass does, tied weights too (FAULTS D27, TRAPS 4)") {
+  for (const bool is_tied : {false, true}) {
+    test::on_both_threads(2, [is_tied](auto& worker) {
+      std::vector<torch::Tensor> gradients;
+      for (const bool is_checkpointed : {false, true}) {
+        auto net = ry::prepare_model(worker, [] { return std::make_shared<TwoWeights>(); });
+        worker.samples(static_cast<std::uint64_t>(worker.rank() + 1));
+        auto x = (torch::ones({1, 4}, torch::kFloat64) * (worker.rank() + 1)).set_requires_grad(true);
+        net->forward(x, is_checkpointed, is_tied).sum().backward();
+        gradients.push_back(is_tied ? net->first.grad() : torch::cat({net->first.grad(), net->second.grad()}));
+      }
+      EXPECT(torch::allclose(gradients[0], gradients[1], 1e-12, 1e-12));
+      worker.report({{"done", true}});
+    });
+  }
 }
 
 TEST_CASE("prepare_model: a module without parameters is prepared, and a loss without any is nobody's business") {
