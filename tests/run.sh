@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/packages.sh
 
 every_part=(unit conformance headers single_header layers format examples compile_fail consumers fast_math sanitizers
-  clang no_optional)
+  clang no_optional fuzz python)
 if [ "${1:-}" = help ]; then
   echo "Parts: ${every_part[*]} asan tsan wheel all"
   exit
@@ -23,7 +23,7 @@ done
 packages=(g++ cmake ninja-build libfmt-dev libgloo-dev libtorch-dev libopenblas0-pthread catch2 python3 pkg-config git)
 case " ${parts[*]} " in *" format "*) packages+=(clang-format) ;; esac
 optional=()
-case " ${parts[*]} " in *" clang "* | *" sanitizers "*)
+case " ${parts[*]} " in *" clang "* | *" sanitizers "* | *" fuzz "*)
   packages+=(clang)
   optional=(clang-19 libclang-rt-dev)
   ;;
