@@ -33,10 +33,16 @@ enum class Phase : std::uint8_t { checking, starting, running, stopping, ending,
 
 /// Says what ended a run first. what completes a sentence that begins with "rank 1 of 2", if there is a rank.
 struct Failure {
+  enum class Kind : std::uint8_t {
+    lost,       ///< a worker, or the group, has gone: it may come back
+    exception,  ///< out of the training function
+    final,      ///< nothing that another start could change: a signal, a callback
+  };
   int rank = -1;
   std::string what{};
   int signal = 0;        ///< the signal to the supervisor that interrupted the run, 0 if none did
   bool is_wait = false;  ///< known only by that somebody waits or is silent: what each rank does tells more
+  Kind kind = Kind::lost;
 };
 
 /// Says what the driver of a run has to do to its workers.
@@ -89,7 +95,11 @@ class Controller {
       if (suspects_.empty()) suspect_limit_ = after(now, settings_.cause_wait);
       suspects_.push_back(rank);
     } else if (may_fail() && !has_returned) {
-      orders = fail({.rank = rank, .what = text(*gone.exit)}, now);
+      const bool is_exception = gone.exit->kind == WorkerExit::Kind::threw;
+      orders = fail({.rank = rank,
+                     .what = text(*gone.exit),
+                     .kind = is_exception ? Failure::Kind::exception : Failure::Kind::lost},
+                    now);
     } else if (phase_ == Phase::stopping && !has_returned) {
       orders = end(now);  // the others would wait for it
     }
@@ -112,7 +122,9 @@ class Controller {
     if (phase_ == Phase::finished) return {};
     ++num_signals_;
     if (num_signals_ == 1 && may_fail()) {
-      failure_ = Failure{.what = detail::compose("interrupted by {}", detail::signal_name(signal)), .signal = signal};
+      failure_ = Failure{.what = detail::compose("interrupted by {}", detail::signal_name(signal)),
+                         .signal = signal,
+                         .kind = Failure::Kind::final};
       phase_ = Phase::stopping;
       limit_ = after(now, settings_.stop_grace);
       return {.request_stop = true};

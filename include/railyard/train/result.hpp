@@ -4,10 +4,13 @@
 
 #include "railyard/train/step_times.hpp"
 
+#include "railyard/checkpoint/checkpoint.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/value.hpp"
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +23,16 @@ struct Timings {
   double first_line = 0;  ///< from the call of fit() until every worker was about to call the training function
   double training = 0;    ///< from then until the last worker had ended
   double teardown = 0;    ///< from then until fit() returned
+};
+
+/// Says how one start of a run's workers ended.
+struct Attempt {
+  std::string error{};           ///< what failed first; empty if nothing did
+  int failed_rank = -1;          ///< -1 if none did, or it failed outside of any worker
+  std::uint64_t begin_step = 0;  ///< of the checkpoint from which it went on
+  std::uint64_t end_step = 0;    ///< the last step that any rank had ended
+  std::uint64_t lost_steps = 0;  ///< steps that the next attempt had to do again
+  double seconds = 0;            ///< from the call of fit() until its last worker had ended
 };
 
 /// Holds the fields of a Result while it is put together.
@@ -35,6 +48,10 @@ struct ResultFields {
   bool is_leader = true;
   std::vector<std::string> warnings{};
   std::vector<StepTimes> step_times_by_rank{};
+  std::vector<Attempt> attempts{};
+  std::optional<Checkpoint> checkpoint{};
+  std::vector<Checkpoint> best_checkpoints{};
+  bool is_recorded = false;
 };
 
 /// Is what fit() returns: converts to true if the run succeeded.
@@ -70,6 +87,15 @@ class [[nodiscard]] Result {
   [[nodiscard]] bool is_leader() const noexcept { return fields_.is_leader; }
   /// What went wrong without ending the run, such as a log that could not be written.
   [[nodiscard]] const std::vector<std::string>& warnings() const noexcept { return fields_.warnings; }
+
+  /// The starts of the run's workers in this fit(), the last one included.
+  [[nodiscard]] const std::vector<Attempt>& attempts() const noexcept { return fields_.attempts; }
+  /// The newest checkpoint; none if there is none.
+  [[nodiscard]] const std::optional<Checkpoint>& checkpoint() const noexcept { return fields_.checkpoint; }
+  /// The checkpoints that CheckpointConfig keeps for their score, best first; the metrics are in their manifests.
+  [[nodiscard]] const std::vector<Checkpoint>& best_checkpoints() const noexcept { return fields_.best_checkpoints; }
+  /// Whether the run had succeeded before, so that fit() has only read what it left.
+  [[nodiscard]] bool is_recorded() const noexcept { return fields_.is_recorded; }
 
   /// Returns *this if the run succeeded. Throws: WorkerError with error() if it did not.
   const Result& value_or_throw() const {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include "railyard/train/any_callback.hpp"
+#include "railyard/train/checkpoint_config.hpp"
+#include "railyard/train/failure_config.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -16,14 +18,27 @@ namespace railyard::inline v0_1 {
 /// now and then.
 enum class Progress : std::uint8_t { automatic, quiet };
 
+/// Says what fit() does about a run of the same name that is there already.
+enum class Resume : std::uint8_t {
+  if_unfinished,  ///< goes on with it; of one that has succeeded it returns the recorded Result and starts nothing
+  never,          ///< refuses the name
+  required,       ///< as if_unfinished, and refuses to begin at the beginning
+};
+
 /// Holds the settings of a run; fit() checks all of them before anything is started.
 struct RunConfig {
-  /// Name of the run's directory in storage_path; if empty, date and time and a random suffix. It must not exist yet.
+  /// Name of the run's directory in storage_path; if empty, date and time and a random suffix.
   std::string name{};
   /// Where runs are kept; made if it does not exist.
   std::filesystem::path storage_path = "runs";
   /// What everything random in the run starts from; equal on all ranks.
   std::uint64_t seed = 0;
+  /// What is done if the run exists already.
+  Resume resume = Resume::if_unfinished;
+  /// Settings that may differ from those with which an existing run was started: "seed".
+  std::vector<std::string> accept_changes{};
+  CheckpointConfig checkpoint{};
+  FailureConfig failure{};
   Progress progress = Progress::automatic;
   /// Told about the run in this order, in the process and on the thread that called fit().
   std::vector<AnyCallback> callbacks{};

@@ -2,8 +2,11 @@
 // Runs a training function on many workers: the one place where a Backend and a Scaling meet. Train room.
 #pragma once
 
+#include "railyard/train/detail/briefing.hpp"
 #include "railyard/train/detail/connecting_store.hpp"
 #include "railyard/train/detail/policies.hpp"
+#include "railyard/train/detail/run_checkpoints.hpp"
+#include "railyard/train/detail/run_record.hpp"
 #include "railyard/train/detail/supervision.hpp"
 #include "railyard/train/detail/training_function.hpp"
 #include "railyard/train/result.hpp"
@@ -15,7 +18,10 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/scaling.hpp"
 
+#include <algorithm>
 #include <concepts>
+#include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -51,6 +57,69 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   check_time("stop_grace", run.stop_grace);
   check_time("silence_limit", run.silence_limit);
   check_name(run.name);
+  if (run.checkpoint.keep < 0) {
+    throw ConfigError{
+        compose("RunConfig::checkpoint.keep is {}: it counts checkpoints, and 0 keeps all", run.checkpoint.keep)};
+  }
+  if (run.failure.max_failures < -1) {
+    throw ConfigError{compose("RunConfig::failure.max_failures is {}: it counts failures, and -1 allows any number",
+                              run.failure.max_failures)};
+  }
+  if (run.failure.max_failures_at_same_step < 1) {
+    throw ConfigError{compose("RunConfig::failure.max_failures_at_same_step is {}: it must be 1 or more",
+                              run.failure.max_failures_at_same_step)};
+  }
+  if (run.failure.backoff.count() < 0 || run.failure.max_backoff.count() < 0) {
+    throw ConfigError{"RunConfig::failure.backoff and max_backoff must not be negative"};
+  }
+}
+
+/// Finds out what an earlier program has left of the run, and whether this one may go on with it.
+/// Throws: ConfigError if it may not.
+[[nodiscard]] inline RunRecord read_earlier(const RunPlace& place, const RunConfig& run, const RunInfo& info) {
+  const bool is_new = place.is_new || is_barely_begun(place.path);
+  if (is_new && run.resume == Resume::required) {
+    if (place.is_new) RunDirectory{place.path, 0}.remove();
+    throw ConfigError{
+        compose("RunConfig::resume is Resume::required, but there is no run in {}: check RunConfig::name "
+                "and storage_path",
+                place.path.string())};
+  }
+  if (is_new) return {};
+  if (run.resume == Resume::never) {
+    throw ConfigError{
+        compose("RunConfig::name is \"{}\", but {} exists already and RunConfig::resume is Resume::never: "
+                "choose another name, or leave it empty for a unique one, or remove the directory",
+                place.name, place.path.string())};
+  }
+  RunRecord before = read_run_record(place.path);
+  const auto& accepted = run.accept_changes;
+  if (before.seed != info.seed && std::find(accepted.begin(), accepted.end(), "seed") == accepted.end()) {
+    throw ConfigError{
+        compose("RunConfig::seed is {}, but the run in {} was started with {}, and its order of samples "
+                "would change half way: use that seed, or .accept_changes = {{\"seed\"}}, or choose "
+                "another RunConfig::name",
+                info.seed, place.path.string(), before.seed)};
+  }
+  return before;
+}
+
+/// Returns the Result that a run has left which has succeeded.
+[[nodiscard]] inline Result recorded_result(const RunPlace& place, const RunConfig& run, RunRecord before) {
+  ResultFields fields{.history = std::move(before.history),
+                      .path = place.path,
+                      .world_size = before.world_size,
+                      .seconds = before.seconds,
+                      .is_recorded = true};
+  const CheckpointFolder folder{place.path / "checkpoints"};
+  fields.checkpoint = folder.newest();
+  fields.best_checkpoints = folder.best(retention_of(run.checkpoint));
+  if (run.progress != Progress::quiet) {
+    std::fprintf(stderr,
+                 "railyard: the run in %s has succeeded before, and nothing is done: this is what it has left\n",
+                 place.path.c_str());
+  }
+  return Result{std::move(fields)};
 }
 
 /// Writes run.json. Throws: ConfigError if the storage takes no files.
@@ -129,22 +198,43 @@ class Trainer<B, S> {
                  .scaling = std::string{S::name},
                  .world_size = scaling_.num_workers.count(),
                  .seed = run_.seed};
-    std::tie(info.name, info.path) = detail::make_run_directory(run_.name, run_.storage_path);
-    detail::write_run(info, run_);
+    const detail::RunPlace place = detail::make_run_directory(run_.name, run_.storage_path);
+    info.name = place.name;
+    info.path = place.path;
+    detail::RunRecord before = detail::read_earlier(place, run_, info);
+    if (before.has_succeeded) return detail::recorded_result(place, run_, std::move(before));
+    if (before.world_size == 0) detail::write_run(info, run_);
 
-    const RunContext context{
-        .name = info.name, .path = info.path, .seed = run_.seed, .collective_timeout = run_.collective_timeout};
+    const RunContext context{.name = info.name,
+                             .path = info.path,
+                             .seed = run_.seed,
+                             .collective_timeout = run_.collective_timeout,
+                             .checkpoint_every_steps = run_.checkpoint.every_steps,
+                             .waits_for_checkpoints = run_.checkpoint.synchronous};
     std::vector<std::unique_ptr<Function>> copies;  // made one after another, by the thread that called fit()
-    if constexpr (S::copies_function) {
-      for (int rank = 0; rank < info.world_size; ++rank) copies.push_back(function_->copy());
-    }
+    const auto renew = [&, size = info.world_size] {
+      copies.clear();
+      for (int rank = 0; S::copies_function && rank < size; ++rank) copies.push_back(function_->copy());
+    };
     const WorkerBody body = [&](WorkerLink& link) {
       Function& own = S::copies_function ? *copies[static_cast<std::size_t>(link.world().rank)] : *function_;
       run_worker(link, context, own);
     };
     S scaling{};
-    detail::Supervision supervision{run_, std::move(info), called_at};
-    return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); });
+    detail::Supervision supervision{run_, std::move(info), called_at, std::move(before)};
+    renew();
+    return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); }, renew);
+  }
+
+  /// Returns a Trainer that goes on with the run in that directory. Throws: what fit() throws, when it is called.
+  template <class F>
+  [[nodiscard]] static Trainer restore(const std::filesystem::path& run_directory, F&& function, ScalingConfig scaling,
+                                       RunConfig run = {}, typename B::Options options = {}) {
+    const auto path = std::filesystem::absolute(run_directory).lexically_normal();
+    run.name = path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+    run.storage_path = path.has_filename() ? path.parent_path() : path.parent_path().parent_path();
+    run.resume = Resume::required;
+    return Trainer{std::forward<F>(function), std::move(scaling), std::move(run), std::move(options)};
   }
 
  private:
@@ -169,7 +259,10 @@ class Trainer<B, S> {
     }
   }
 
-  void run_worker(WorkerLink& link, const RunContext& context, Function& function) const {
+  void run_worker(WorkerLink& link, RunContext context, Function& function) const {
+    detail::Briefing briefing = detail::decode_briefing(link.briefing());
+    context.resumes_from = std::move(briefing.checkpoint);
+    context.attempt = briefing.attempt;
     detail::ConnectingStore store{link.store(), link.world().rank};
     link.on_abort([&store](std::string_view reason) { store.abort(reason); });
     std::unique_ptr<B> backend;

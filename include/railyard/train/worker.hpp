@@ -33,7 +33,14 @@ struct RunContext {
   std::filesystem::path path{};  ///< the run's directory
   std::uint64_t seed = 0;
   std::chrono::nanoseconds collective_timeout = std::chrono::minutes{10};
+  std::uint64_t checkpoint_every_steps = 0;
+  bool waits_for_checkpoints = false;
+  /// The checkpoint that this attempt goes on from; empty at the first start.
+  std::string resumes_from{};
+  int attempt = 0;  ///< counts the starts of the run's workers, from 0
 };
+
+class TrainState;
 
 /// Is a worker as its training function sees it: who it is, and how it talks to the others. No template, so that
 /// training functions and their helpers can live in ordinary .cpp files; a collective costs one virtual call more than
@@ -82,7 +89,19 @@ class Worker {
       }
     }
     post_report(metrics);
+    ++num_reports_;
   }
+
+  /// Reports metrics with a checkpoint of the state, as it is when the step under way has ended. Returns when the state
+  /// has been copied: the checkpoint is written meanwhile, by the supervisor. Waits while two are still unwritten.
+  /// Every rank reports with a state, or none. Include railyard/train/train_state.hpp.
+  void report(const Metrics& metrics, TrainState& state);
+
+  /// The directory of the checkpoint that this attempt goes on from; empty if it begins at the beginning. Where there
+  /// is a TrainState, it has put everything back.
+  [[nodiscard]] const std::string& resumes_from() const noexcept { return context_->resumes_from; }
+  /// Counts how often the run's workers have been started before.
+  [[nodiscard]] int attempt() const noexcept { return context_->attempt; }
 
   /// Returns the mean over what all ranks have added: the sum of sums by the sum of weights, equal on every rank.
   [[nodiscard]] double mean(const Mean& local) {
@@ -210,6 +229,8 @@ class Worker {
   [[nodiscard]] const RunContext& context() const noexcept { return *context_; }
 
  private:
+  friend class TrainState;
+
   // The link knows of messages only: the error says what this one was.
   void post_report(const Metrics& metrics) {
     const auto call = [&] {
@@ -250,8 +271,10 @@ class Worker {
   std::function<void()> on_abandoned_step_{};
   std::function<void()> on_step_end_{};
   std::function<StepTimes()> on_step_times_{};
-  bool has_step_ = false;        // one has begun and not ended
-  bool completes_step_ = false;  // its last micro-batch has begun
+  TrainState* state_ = nullptr;
+  std::int64_t num_reports_ = 0;  // those before the checkpoint that the run goes on from included
+  bool has_step_ = false;         // one has begun and not ended
+  bool completes_step_ = false;   // its last micro-batch has begun
   bool stop_requested_ = false;
   bool stop_agreed_ = false;
   detail::ControlLane control_{};

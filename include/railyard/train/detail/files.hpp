@@ -10,6 +10,7 @@
 #include "railyard/core/error.hpp"
 #include "railyard/core/value.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
@@ -48,8 +49,7 @@ class LineFile {
   /// Appends line and a line feed; opens the file on first use. Returns whether it could.
   bool append(std::string_view line) {
     const WriteSignalGuard<SIGXFSZ> guard;
-    if (file_ < 0) file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (file_ < 0) return note_loss(errno);
+    if (!open()) return note_loss(errno);
     text_.assign(line);
     text_ += '\n';
     std::size_t done = 0;
@@ -68,13 +68,22 @@ class LineFile {
     return true;
   }
 
+  /// Takes back all but the first size bytes. Returns whether it could.
+  bool cut(std::uint64_t size) {
+    if (!open() || ::ftruncate(file_, static_cast<off_t>(size)) != 0) return note_loss(errno);
+    size_ = static_cast<off_t>(size);
+    return true;
+  }
+
+  [[nodiscard]] std::uint64_t size() const noexcept { return static_cast<std::uint64_t>(size_); }
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   [[nodiscard]] bool exists() const noexcept { return file_ >= 0; }
   [[nodiscard]] std::uint64_t num_lost() const noexcept { return num_lost_; }
   /// What is to be said when the first line is lost.
   [[nodiscard]] std::string complaint() const {
-    return compose("{} cannot be written: {}; training goes on", path_.string(), error_text(code_));
+    return compose("{} cannot be written: {}; training goes on", path_.string(), reason());
   }
+  [[nodiscard]] std::string reason() const { return error_text(code_); }
   /// How many lines are missing and why; empty if none is.
   [[nodiscard]] std::string warning() const {
     if (num_lost_ == 0) return {};
@@ -83,6 +92,14 @@ class LineFile {
   }
 
  private:
+  bool open() {
+    if (file_ >= 0) return true;
+    file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (file_ < 0) return false;
+    size_ = std::max<off_t>(::lseek(file_, 0, SEEK_END), 0);
+    return true;
+  }
+
   bool note_loss(int code) noexcept {
     code_ = code;
     ++num_lost_;
@@ -125,9 +142,16 @@ inline void check_name(const std::string& name) {
   }
 }
 
-/// Makes the directory of a run, which must be new, and returns its name and path.
-[[nodiscard]] inline std::pair<std::string, std::filesystem::path> make_run_directory(
-    const std::string& wanted_name, const std::filesystem::path& storage) {
+/// Is where a run is kept.
+struct RunPlace {
+  std::string name{};
+  std::filesystem::path path{};
+  bool is_new = true;
+};
+
+/// Makes the directory of a run, or finds it there if there is one of that name.
+/// Throws: ConfigError if it cannot be made.
+[[nodiscard]] inline RunPlace make_run_directory(const std::string& wanted_name, const std::filesystem::path& storage) {
   const auto refuse = [&storage](const std::error_code& code) {
     throw ConfigError{
         compose("RunConfig::storage_path is \"{}\": a run's directory cannot be made there: {}; choose a "
@@ -143,26 +167,25 @@ inline void check_name(const std::string& name) {
   for (;;) {
     const std::string name = wanted_name.empty() ? unique_name() : wanted_name;
     const auto path = folder / name;
-    if (::mkdir(path.c_str(), 0777) == 0) {
-      std::filesystem::create_directory(path / "logs", code);
-      if (!code) return {name, path};
-      ::rmdir(path.c_str());
-      refuse(code);
-    }
-    if (errno != EEXIST) refuse(std::error_code{errno, std::generic_category()});
-    if (!wanted_name.empty()) {
+    const bool is_new = ::mkdir(path.c_str(), 0777) == 0;
+    if (!is_new && errno != EEXIST) refuse(std::error_code{errno, std::generic_category()});
+    if (!is_new && wanted_name.empty()) continue;
+    if (!is_new && !std::filesystem::is_directory(path, code)) {
       throw ConfigError{
-          compose("RunConfig::name is \"{}\", but {} exists already: choose another name, or leave it "
-                  "empty for a unique one, or remove the directory",
-                  name, path.string())};
+          compose("RunConfig::name is \"{}\", but {} is no directory: choose another name", name, path.string())};
     }
+    std::filesystem::create_directory(path / "logs", code);
+    if (!code) return {name, path, is_new};
+    if (is_new) ::rmdir(path.c_str());
+    refuse(code);
   }
 }
 
-/// Is the directory of a run: run.json, metrics.jsonl, logs/rank-0.log and so on, result.json.
+/// Is the directory of a run: run.json, metrics.jsonl, events.jsonl, logs/rank-0.log and so on, result.json.
 class RunDirectory {
  public:
-  RunDirectory(std::filesystem::path path, int world_size) : path_(std::move(path)), metrics_(path_ / "metrics.jsonl") {
+  RunDirectory(std::filesystem::path path, int world_size)
+      : path_(std::move(path)), metrics_(path_ / "metrics.jsonl"), events_(path_ / "events.jsonl") {
     for (int rank = 0; rank < world_size; ++rank) {
       logs_.push_back(std::make_unique<LineFile>(path_ / "logs" / compose("rank-{}.log", rank)));
     }
@@ -170,16 +193,30 @@ class RunDirectory {
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
-  /// Writes a file of one JSON object. Returns what went wrong, or an empty text.
+  /// Writes a file of one JSON object, in place of the one that may be there. Returns what went wrong, or an empty
+  /// text.
   [[nodiscard]] std::string write_object(std::string_view name, const JsonObject& object) const {
-    LineFile file{path_ / name};
-    return file.append(object.text()) ? std::string{} : file.complaint();
+    const auto path = path_ / name;
+    LineFile file{compose("{}.{}", path.string(), ::getpid())};
+    if (!file.append(object.text())) {
+      ::unlink(file.path().c_str());
+      return compose("{} cannot be written: {}; training goes on", path.string(), file.reason());
+    }
+    if (::rename(file.path().c_str(), path.c_str()) == 0) return {};
+    return compose("{} cannot be written: {}; training goes on", path.string(), error_text(errno));
   }
   /// These two return what is to be said about it when a file takes a line no more: once for each file.
   [[nodiscard]] std::string append_metrics(const std::string& line) { return append(metrics_, line); }
+  [[nodiscard]] std::string append_event(const JsonObject& event) { return append(events_, event.text()); }
   [[nodiscard]] std::string append_log(int rank, std::string_view line) {
     return append(*logs_[static_cast<std::size_t>(rank)], line);
   }
+
+  /// Takes back all metrics but the first `size` bytes.
+  [[nodiscard]] std::string keep_metrics(std::uint64_t size) {
+    return metrics_.cut(size) ? std::string{} : metrics_.complaint();
+  }
+  [[nodiscard]] std::uint64_t metrics_size() const noexcept { return metrics_.size(); }
 
   /// The log of a rank, if it has written anything.
   [[nodiscard]] std::optional<std::filesystem::path> log_of(int rank) const {
@@ -189,6 +226,7 @@ class RunDirectory {
 
   [[nodiscard]] std::vector<std::string> warnings() const {
     std::vector<std::string> all;
+    if (std::string text = events_.warning(); !text.empty()) all.push_back(std::move(text));
     if (std::string text = metrics_.warning(); !text.empty()) all.push_back(std::move(text));
     for (const auto& log : logs_) {
       if (std::string text = log->warning(); !text.empty()) all.push_back(std::move(text));
@@ -211,6 +249,7 @@ class RunDirectory {
 
   std::filesystem::path path_;
   LineFile metrics_;
+  LineFile events_;
   std::vector<std::unique_ptr<LineFile>> logs_{};
 };
 

@@ -24,7 +24,9 @@ class ReportBook {
 
   static constexpr double silent_after_seconds = 5;  ///< until a rank that has never reported is not waited for
 
-  explicit ReportBook(int world_size) : counts_(static_cast<std::size_t>(world_size), 0) {}
+  /// first: the number of the first report that is to come.
+  explicit ReportBook(int world_size, std::int64_t first = 0)
+      : counts_(static_cast<std::size_t>(world_size), first), first_(first) {}
 
   /// Takes the next report of a rank, made `seconds` after the start, and returns its index.
   std::int64_t add(int rank, Metrics metrics, double seconds) {

@@ -4,8 +4,13 @@
 
 #include "railyard/train/controller.hpp"
 #include "railyard/train/detail/activity.hpp"
+#include "railyard/train/detail/briefing.hpp"
+#include "railyard/train/detail/failure_budget.hpp"
 #include "railyard/train/detail/files.hpp"
 #include "railyard/train/detail/report_book.hpp"
+#include "railyard/train/detail/run_checkpoints.hpp"
+#include "railyard/train/detail/run_lease.hpp"
+#include "railyard/train/detail/run_record.hpp"
 #include "railyard/train/detail/wire.hpp"
 #include "railyard/train/result.hpp"
 #include "railyard/train/run_config.hpp"
@@ -18,12 +23,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
+#include <cstdint>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -35,37 +44,56 @@ namespace detail {
 class Supervision {
  public:
   using Start = std::function<std::unique_ptr<WorkerGroup>(const GroupPlan&)>;
+  using Renew = std::function<void()>;
   using Clock = Deadline::Clock;
 
-  Supervision(const RunConfig& config, RunInfo info, Clock::time_point called_at, const Console& console = Console{})
+  /// before: what an earlier program has left of the run.
+  Supervision(const RunConfig& config, RunInfo info, Clock::time_point called_at, RunRecord before = {},
+              const Console& console = Console{})
       : config_(config),
         info_(std::move(info)),
         called_at_(called_at),
+        lease_(info_.path),
         directory_(info_.path, info_.world_size),
         book_(info_.world_size),
         hosts_(static_cast<std::size_t>(info_.world_size), host_name()),
         step_times_(static_cast<std::size_t>(info_.world_size)),
         progress_(console, config.progress == Progress::quiet),
-        controller_({.num_workers = info_.world_size,
-                     // a backend that cannot connect says more about it than we can: it goes first
-                     .start_timeout = later(config.start_timeout),
-                     .stop_grace = config.stop_grace}) {}
+        controller_(controller_settings()),
+        budget_(config.failure),
+        history_(std::move(before.history)),
+        line_ends_(std::move(before.line_ends)) {}
 
-  /// Runs to the end. Throws: ConfigError if the group cannot be started because of its settings.
-  [[nodiscard]] Result run(const Start& start) {
+  /// Runs to the end. renew: called before the workers are started again.
+  /// Throws: ConfigError if the run cannot go on as it was asked to, or if the group cannot be started because of its
+  /// settings.
+  [[nodiscard]] Result run(const Start& start, const Renew& renew) {
+    go_on_from(find_checkpoint());
     tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     if (!failure_before_start_) start_group(start);
     if (group_) {
-      while (controller_.phase() != Phase::finished) handle_next();
+      checkpoints_.emplace(info_, config_.checkpoint, lease_, *group_);
+      do {
+        while (controller_.phase() != Phase::finished) handle_next();
+        end_attempt();
+      } while (restarts(renew));
       timings_.training = seconds() - timings_.first_line;
       tell_reports(true);
       progress_.finish(state());
+      list_checkpoints();
+      checkpoints_.reset();
       group_.reset();
     }
     return finish();
   }
 
  private:
+  [[nodiscard]] Controller::Settings controller_settings() const {
+    return {.num_workers = info_.world_size,
+            // a backend that cannot connect says more about it than we can: it goes first
+            .start_timeout = later(config_.start_timeout),
+            .stop_grace = config_.stop_grace};
+  }
   static std::chrono::nanoseconds later(std::chrono::nanoseconds time) {
     constexpr std::chrono::nanoseconds most = std::chrono::nanoseconds::max() - std::chrono::seconds{1};
     return std::min(time, most) + std::chrono::seconds{1};
@@ -75,14 +103,193 @@ class Supervision {
   void start_group(const Start& start) {
     controller_.begin(Clock::now());
     try {
-      group_ = start({.num_workers = info_.world_size, .silence_limit = config_.silence_limit});
+      group_ = start({.num_workers = info_.world_size,
+                      .silence_limit = config_.silence_limit,
+                      .briefing = encode_briefing(briefing_)});
       timings_.start = seconds();
     } catch (const ConfigError&) {
-      directory_.remove();
+      if (history_.empty() && briefing_.checkpoint.empty()) directory_.remove();
       throw;
     } catch (const std::exception& error) {
       failure_before_start_ = Failure{.what = compose("the workers could not be started: {}", error.what())};
     }
+  }
+
+  // The newest checkpoint that is whole, of an earlier program.
+  [[nodiscard]] std::optional<Checkpoint> find_checkpoint() {
+    CheckpointFolder folder{info_.path / "checkpoints", lease_.generation()};
+    folder.sweep();
+    for (const std::string& problem : folder.problems()) warn(problem);
+    std::vector<Checkpoint> all = folder.list();
+    for (; !all.empty(); all.pop_back()) {
+      try {
+        all.back().verify();
+        return all.back();
+      } catch (const Error& error) {
+        warn(compose("{}; an older checkpoint is taken", error.what()));
+      }
+    }
+    if (config_.resume == Resume::required) {
+      throw ConfigError{
+          compose("RunConfig::resume is Resume::required, but the run in {} has no checkpoint that is whole",
+                  info_.path.string())};
+    }
+    return std::nullopt;
+  }
+
+  // From here on, what was reported after the checkpoint will be reported anew.
+  void go_on_from(const std::optional<Checkpoint>& checkpoint) {
+    briefing_.checkpoint = checkpoint ? checkpoint->path().string() : std::string{};
+    begin_step_ = checkpoint ? checkpoint->manifest().step : 0;
+    const std::int64_t num_reports = checkpoint ? checkpoint->manifest().report + 1 : 0;
+    const auto kept = std::min(history_.size(), static_cast<std::size_t>(std::max<std::int64_t>(num_reports, 0)));
+    if (kept < history_.size()) {
+      complain(directory_.keep_metrics(kept == 0 ? 0 : line_ends_[kept - 1]));
+      history_.resize(kept);
+      line_ends_.resize(kept);
+    }
+    book_ = ReportBook{info_.world_size, num_reports};
+  }
+
+  void end_attempt() {
+    Attempt attempt{.begin_step = begin_step_, .end_step = begin_step_, .seconds = seconds()};
+    for (int rank = 0; rank < info_.world_size; ++rank) {
+      attempt.end_step = std::max(attempt.end_step, group_->page(rank).steps.load(std::memory_order_relaxed));
+    }
+    if (const auto& failure = controller_.failure()) {
+      attempt.error = error_text(*failure);
+      attempt.failed_rank = failure->rank;
+      const bool is_of_rank = failure->rank >= 0;  // others may have gone further before they learnt of it
+      failed_step_ = is_of_rank ? group_->page(failure->rank).steps.load(std::memory_order_relaxed) : attempt.end_step;
+    }
+    attempts_.push_back(std::move(attempt));
+    settle();
+    checkpoints_->end_attempt();
+  }
+
+  void list_checkpoints() {
+    try {
+      best_ = checkpoints_->best();
+      newest_ = checkpoints_->newest();
+    } catch (const Error& error) {
+      warn(error.what());
+    }
+  }
+
+  // Waits until all that was saved has been written.
+  void settle() {
+    bool was_asked = false;
+    while (!checkpoints_->drain(Deadline::after(std::chrono::milliseconds{20}))) {
+      const auto event = group_->next(Deadline::after(std::chrono::nanoseconds{0}));
+      const auto* signal = event ? std::get_if<SignalEvent>(&*event) : nullptr;
+      if (signal == nullptr) continue;
+      if (was_asked) leave_by(signal->signal);
+      was_asked = true;
+      progress_.print(true, compose("railyard: {}: a checkpoint is still being written; once more leaves it unfinished",
+                                    signal_name(signal->signal)));
+    }
+    note_outcomes();
+  }
+
+  // A write to a slow disk cannot be interrupted, but the program can: what is committed stays.
+  [[noreturn]] static void leave_by(int signal) {
+    ::signal(signal, SIG_DFL);
+    sigset_t one;
+    ::sigemptyset(&one);
+    ::sigaddset(&one, signal);
+    ::pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
+    ::raise(signal);
+    ::_exit(128 + signal);
+  }
+
+  // Decides about another attempt, and starts it.
+  [[nodiscard]] bool restarts(const Renew& renew) {
+    while (controller_.failure() && config_.failure.max_failures != 0) {
+      const auto verdict = budget_.judge(*controller_.failure(), failed_step_, num_committed_ > 0);
+      if (!verdict.restarts) {
+        last_word_ = verdict.reason;
+        return false;
+      }
+      const auto newest = checkpoints_->newest();
+      go_on_from(newest);
+      attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
+      announce_restart();
+      if (!pause(verdict.delay)) return false;
+      renew();
+      begin_attempt();
+      if (start_again()) return true;
+    }
+    return false;
+  }
+
+  void announce_restart() {
+    const std::string from = briefing_.checkpoint.empty() ? "the beginning" : briefing_.checkpoint;
+    JsonObject event;
+    event.add("event", "restart").add("seconds", seconds()).add("attempt", briefing_.attempt + 1);
+    event.add("error", attempts_.back().error).add("from", from).add("lost_steps", attempts_.back().lost_steps);
+    complain(directory_.append_event(event));
+    progress_.print(true, compose("railyard: {}; all workers are started again, from {} (step {}; {} steps are lost)",
+                                  attempts_.back().error, from, begin_step_, attempts_.back().lost_steps));
+  }
+
+  // Returns false if the run was interrupted meanwhile.
+  [[nodiscard]] bool pause(std::chrono::nanoseconds delay) {
+    const Deadline deadline = Deadline::after(delay);
+    do {
+      if (const auto event = group_->next(deadline)) {
+        const auto* signal = std::get_if<SignalEvent>(&*event);
+        if (signal == nullptr) continue;
+        controller_ = Controller{controller_settings()};
+        controller_.begin(Clock::now());
+        static_cast<void>(controller_.on_signal(signal->signal, Clock::now()));
+        return false;
+      }
+      std::this_thread::sleep_for(
+          std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{20}));
+    } while (!deadline.expired());
+    return true;
+  }
+
+  void begin_attempt() {
+    ++briefing_.attempt;
+    num_committed_ = 0;
+    num_started_ = 0;
+    activity_.clear();
+    step_times_.assign(step_times_.size(), {});
+    controller_ = Controller{controller_settings()};
+    controller_.begin(Clock::now());
+  }
+
+  [[nodiscard]] bool start_again() {
+    try {
+      group_->restart(encode_briefing(briefing_));
+      return true;
+    } catch (const std::exception& error) {
+      static_cast<void>(controller_.on_failure(
+          {.what = compose("the workers could not be started again: {}", error.what())}, Clock::now()));
+      attempts_.push_back({.error = controller_.failure()->what, .begin_step = begin_step_, .end_step = begin_step_});
+      return false;
+    }
+  }
+
+  void note_outcomes() {
+    for (const SaveOutcome& outcome : checkpoints_->take_outcomes()) {
+      JsonObject event;
+      event.add("event", outcome.path.empty() ? "checkpoint_failed" : "checkpoint").add("seconds", seconds());
+      event.add("step", outcome.manifest.step).add("path", outcome.path.string());
+      if (!outcome.error.empty()) event.add("error", outcome.error);
+      complain(directory_.append_event(event));
+      if (!outcome.path.empty()) ++num_committed_;
+      if (outcome.error.empty()) continue;
+      warn(outcome.path.empty() ? compose("the checkpoint of step {} could not be written: {}; training goes on",
+                                          outcome.manifest.step, outcome.error)
+                                : outcome.error);
+    }
+  }
+
+  void warn(const std::string& text) {
+    warnings_.push_back(text);
+    complain(text);
   }
 
   void handle_next() {
@@ -92,6 +299,7 @@ class Supervision {
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
     if (event) std::visit([this](auto& one) { handle(one); }, *event);
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
+    note_outcomes();
     progress_.update(state());
   }
 
@@ -106,6 +314,10 @@ class Supervision {
       WorkerMessage message = decode_message(event.bytes);
       if (auto* started = std::get_if<StartedMessage>(&message)) note_start(event.rank, std::move(started->host));
       if (auto* report = std::get_if<ReportMessage>(&message)) note_report(event.rank, std::move(report->metrics));
+      if (auto* save = std::get_if<SavedMessage>(&message)) {
+        checkpoints_->add(event.rank, std::move(*save), history_.empty() ? Metrics{} : history_.back(),
+                          briefing_.attempt);
+      }
       if (const auto* told = std::get_if<StepTimesMessage>(&message)) {
         step_times_[static_cast<std::size_t>(event.rank)] = told->times;
       }
@@ -120,6 +332,8 @@ class Supervision {
   }
   void handle(ExitEvent& event) {
     if (event.exit.is_consequence) note_activity();
+    const bool has_returned = event.exit.kind == WorkerExit::Kind::returned;
+    if (has_returned) refuse_part_checkpoint(event.rank, std::numeric_limits<std::int64_t>::max());
     carry_out(controller_.on_exit(event.rank, std::move(event.exit), Clock::now()));
   }
   void handle(const SilenceEvent& event) {
@@ -148,16 +362,18 @@ class Supervision {
   void note_start(int rank, std::string host) {
     hosts_[static_cast<std::size_t>(rank)] = std::move(host);
     controller_.on_started(rank);
-    if (++num_started_ == info_.world_size) timings_.first_line = seconds();
+    if (++num_started_ == info_.world_size && briefing_.attempt == 0) timings_.first_line = seconds();
   }
 
   void note_report(int rank, Metrics metrics) {
     const double now = seconds();
+    refuse_part_checkpoint(rank, book_.count(rank));
     if (rank == 0) {
       const std::int64_t index = book_.count(0);
       const JsonObject line = JsonObject{}.add("report", index).add("seconds", now).add(metrics);
       complain(directory_.append_metrics(line.text()));
       history_.push_back(metrics);
+      line_ends_.push_back(directory_.metrics_size());
       progress_.on_report(index, metrics);
     }
     if (config_.callbacks.empty()) {
@@ -166,6 +382,18 @@ class Supervision {
     }
     book_.add(rank, std::move(metrics), now);
     tell_reports(false);
+  }
+
+  // A rank that saves nothing where others do would keep them waiting.
+  void refuse_part_checkpoint(int rank, std::int64_t report) {
+    const int other = checkpoints_->waits_in_vain(rank, report);
+    if (other < 0) return;
+    carry_out(controller_.on_failure(
+        {.rank = rank,
+         .what = compose("has not saved where rank {} has: every rank passes its TrainState to report(), or none does",
+                         other),
+         .kind = Failure::Kind::final},
+        Clock::now()));
   }
 
   void tell_reports(bool is_end) {
@@ -184,7 +412,7 @@ class Supervision {
         call(callback);
       } catch (...) {
         const std::string what = exit_of(std::current_exception()).message;
-        note_hook_failure({.what = compose("a callback's {} threw: {}", hook, what)});
+        note_hook_failure({.what = compose("a callback's {} threw: {}", hook, what), .kind = Failure::Kind::final});
       }
     }
   }
@@ -227,6 +455,7 @@ class Supervision {
       if (const auto log = directory_.log_of(failure.rank)) text += "; its output is in " + log->string();
     }
     if (failure.is_wait && !activity_.empty()) text += "; then " + activity_;
+    if (!last_word_.empty()) text += "; " + last_word_;
     return text + compose("; the run's files are in {}", info_.path.string());
   }
 
@@ -246,6 +475,9 @@ class Supervision {
     }
     fields.history = std::move(history_);
     fields.step_times_by_rank = std::move(step_times_);
+    fields.attempts = std::move(attempts_);
+    fields.checkpoint = std::move(newest_);
+    fields.best_checkpoints = std::move(best_);
     fields.warnings = directory_.warnings();
     if (std::string text = progress_.warning(); !text.empty()) fields.warnings.push_back(std::move(text));
     fields.warnings.insert(fields.warnings.end(), warnings_.begin(), warnings_.end());
@@ -276,14 +508,26 @@ class Supervision {
   const RunConfig& config_;
   RunInfo info_;
   Clock::time_point called_at_;
+  RunLease lease_;
   RunDirectory directory_;
   ReportBook book_;
   std::vector<std::string> hosts_;
   std::vector<StepTimes> step_times_;  // by rank
   ProgressLine progress_;
   Controller controller_;
+  FailureBudget budget_;
+  std::vector<Metrics> history_;
+  std::vector<std::uint64_t> line_ends_;  // of metrics.jsonl, by report
+  Briefing briefing_{};
+  std::uint64_t begin_step_ = 0;   // of this attempt
+  std::uint64_t failed_step_ = 0;  // at which the last attempt failed
+  int num_committed_ = 0;          // in this attempt
+  std::vector<Attempt> attempts_{};
+  std::string last_word_{};  // why a run with failures left is not started again
   std::unique_ptr<WorkerGroup> group_{};
-  std::vector<Metrics> history_{};
+  std::optional<RunCheckpoints> checkpoints_{};  // while there is a group
+  std::optional<Checkpoint> newest_{};
+  std::vector<Checkpoint> best_{};
   std::vector<std::string> warnings_{};
   std::optional<Failure> failure_before_start_{};  // or after the end: outside of the group's life
   std::string activity_{};                         // what each rank did when the first one was found waiting or silent

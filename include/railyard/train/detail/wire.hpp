@@ -44,7 +44,8 @@ struct SavedMessage {
   std::uint64_t step = 0;
   std::uint64_t samples = 0;
   std::int64_t epoch = 0;
-  std::int64_t report = -1;  ///< the number of the report that it belongs to; -1 if none
+  std::int64_t report = -1;  ///< the number of the last report before it; -1 if there was none
+  bool is_report = false;    ///< it belongs to that report, and has its metrics
   std::vector<SavedFile> files{};
 };
 using WorkerMessage = std::variant<StartedMessage, ReportMessage, StepTimesMessage, SavedMessage>;
@@ -153,6 +154,7 @@ class WireReader {
   writer.put(save.samples);
   writer.put(save.epoch);
   writer.put(save.report);
+  writer.put(static_cast<std::uint8_t>(save.is_report));
   writer.put(static_cast<std::uint32_t>(save.files.size()));
   for (const SavedFile& file : save.files) {
     writer.put_text(file.name);
@@ -169,6 +171,7 @@ class WireReader {
   save.samples = reader.take<std::uint64_t>();
   save.epoch = reader.take<std::int64_t>();
   save.report = reader.take<std::int64_t>();
+  save.is_report = reader.take<std::uint8_t>() != 0;
   const auto count = reader.take<std::uint32_t>();
   for (std::uint32_t i = 0; i < count; ++i) {
     SavedFile file{.name = reader.take_text()};

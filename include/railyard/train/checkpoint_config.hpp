@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+// When checkpoints are made, and which are kept. Train room.
+#pragma once
+
+#include "railyard/checkpoint/retention.hpp"
+
+#include <cstdint>
+#include <string>
+
+namespace railyard::inline v0_1 {
+
+/// Says when checkpoints are made, beside those of worker.report(metrics, state), and which are kept.
+struct CheckpointConfig {
+  /// How many of the best are kept, and always the newest one; 0 for all.
+  int keep = 0;
+  /// The metric that tells how good a checkpoint is; if empty, the later the better. One without it, or with NaN, is
+  /// worst.
+  std::string score{};
+  ScoreOrder order = ScoreOrder::max;
+  /// Makes a checkpoint of the TrainState after every so many steps, without metrics; 0 for none of these.
+  std::uint64_t every_steps = 0;
+  /// report(metrics, state) returns when the checkpoint is durable; otherwise as soon as the state has been copied.
+  bool synchronous = false;
+};
+
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT
+// Writes checkpoints on a thread of the supervisor, while the workers go on. Train room.
+#pragma once
+
+#include "railyard/checkpoint/checkpoint_folder.hpp"
+#include "railyard/core/scaling.hpp"
+
+#include <condition_variable>
+#include <csignal>
+#include <cstddef>
+#include <deque>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a checkpoint that all ranks have saved, and that is to be written.
+struct SaveJob {
+  struct Slot {
+    int rank = 0;
+    int slot = 0;
+  };
+  Manifest manifest{};
+  std::vector<CheckpointFolder::Part> parts{};
+  std::vector<Slot> slots{};  // where the parts are, to be given back afterwards
+};
+
+/// Says what has become of a SaveJob.
+struct SaveOutcome {
+  Manifest manifest{};
+  std::filesystem::path path{};  ///< empty if it could not be written
+  std::string error{};           ///< also of checkpoints that could not be removed
+};
+
+/// Owns the thread. One after another, in order: so the newest checkpoint is always the latest that was saved.
+class CheckpointWriter {
+ public:
+  CheckpointWriter(CheckpointFolder folder, Retention retention, WorkerGroup& group)
+      : folder_(std::move(folder)), retention_(std::move(retention)), group_(&group) {}
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+  /// Writes what has been submitted.
+  ~CheckpointWriter() {
+    {
+      const std::lock_guard lock{mutex_};
+      is_ending_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void submit(SaveJob job) {
+    const std::lock_guard lock{mutex_};
+    jobs_.push_back(std::move(job));
+    if (!thread_.joinable()) start();
+    changed_.notify_all();
+  }
+
+  /// Waits until all has been written, or the time is over. Returns whether it has.
+  [[nodiscard]] bool drain(const Deadline& deadline) {
+    std::unique_lock lock{mutex_};
+    return changed_.wait_for(lock, deadline.remaining(), [this] { return jobs_.empty() && !is_writing_; });
+  }
+
+  [[nodiscard]] std::vector<SaveOutcome> take_outcomes() {
+    const std::lock_guard lock{mutex_};
+    return std::exchange(outcomes_, {});
+  }
+
+  /// Only while nothing is being written.
+  [[nodiscard]] CheckpointFolder& folder() noexcept { return folder_; }
+  [[nodiscard]] const Retention& retention() const noexcept { return retention_; }
+
+ private:
+  void start() {
+    sigset_t all;
+    sigset_t before;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the thread that called fit()
+    try {
+      thread_ = std::thread{[this] { run(); }};
+    } catch (...) {
+      ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      throw;
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  void run() {
+    std::unique_lock lock{mutex_};
+    while (true) {
+      changed_.wait(lock, [this] { return is_ending_ || !jobs_.empty(); });
+      if (jobs_.empty()) return;
+      SaveJob job = std::move(jobs_.front());
+      jobs_.pop_front();
+      is_writing_ = true;
+      lock.unlock();
+      SaveOutcome outcome = write(job);
+      lock.lock();
+      outcomes_.push_back(std::move(outcome));
+      is_writing_ = false;
+      changed_.notify_all();
+    }
+  }
+
+  [[nodiscard]] SaveOutcome write(const SaveJob& job) {
+    SaveOutcome outcome{.manifest = job.manifest};
+    try {
+      outcome.path = folder_.commit(job.manifest, job.parts);
+    } catch (const std::exception& error) {
+      outcome.error = error.what();
+    }
+    for (const auto& [rank, slot] : job.slots) group_->release_snapshot(rank, slot);
+    if (outcome.path.empty()) return outcome;
+    try {
+      folder_.retain(retention_);
+    } catch (const std::exception& error) {
+      outcome.error = error.what();
+    }
+    return outcome;
+  }
+
+  CheckpointFolder folder_;
+  Retention retention_;
+  WorkerGroup* group_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<SaveJob> jobs_{};
+  std::vector<SaveOutcome> outcomes_{};
+  bool is_writing_ = false;
+  bool is_ending_ = false;
+  std::thread thread_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

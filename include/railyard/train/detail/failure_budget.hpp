@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+// Decides whether a run that has failed starts again. Train room.
+#pragma once
+
+#include "railyard/train/controller.hpp"
+#include "railyard/train/failure_config.hpp"
+
+#include "railyard/core/detail/compose.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Counts failures. Knows no clock and no workers.
+class FailureBudget {
+ public:
+  struct Verdict {
+    bool restarts = false;
+    std::chrono::nanoseconds delay{0};
+    std::string reason{};  ///< why it does not restart although failures are allowed; else empty
+  };
+
+  explicit FailureBudget(const FailureConfig& config) : config_(config) {}
+
+  /// step: how far the attempt had come. has_progressed: a checkpoint was made in it.
+  [[nodiscard]] Verdict judge(const Failure& failure, std::uint64_t step, bool has_progressed) {
+    if (has_progressed && config_.renew_after_progress) num_failures_ = 0;
+    num_at_step_ = num_failures_in_all_++ > 0 && step == last_step_ ? num_at_step_ + 1 : 1;
+    last_step_ = step;
+    num_in_a_row_ = has_progressed ? 1 : num_in_a_row_ + 1;
+    if (config_.max_failures == 0 || failure.kind == Failure::Kind::final) return {};
+    if (failure.kind == Failure::Kind::exception && !config_.retry_exceptions) {
+      return {.reason = "exceptions are not retried (FailureConfig::retry_exceptions)"};
+    }
+    if (num_at_step_ >= config_.max_failures_at_same_step) {
+      return {.reason = compose("it has failed {} times in a row at step {}, so the program itself seems to be the "
+                                "cause (FailureConfig::max_failures_at_same_step)",
+                                num_at_step_, step)};
+    }
+    if (config_.max_failures > 0 && num_failures_ >= config_.max_failures) {
+      return {.reason =
+                  compose("the budget of {} failures is spent (FailureConfig::max_failures)", config_.max_failures)};
+    }
+    ++num_failures_;
+    return {.restarts = true, .delay = delay()};
+  }
+
+ private:
+  [[nodiscard]] std::chrono::nanoseconds delay() const {
+    std::chrono::nanoseconds delay = config_.backoff;
+    for (int at = 1; at < num_in_a_row_ && delay < config_.max_backoff; ++at) delay *= 2;
+    return std::min(delay, config_.max_backoff);
+  }
+
+  FailureConfig config_;
+  int num_failures_ = 0;  // since the budget was whole
+  int num_failures_in_all_ = 0;
+  int num_in_a_row_ = 0;  // without progress between them
+  int num_at_step_ = 0;
+  std::uint64_t last_step_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+// The checkpoints of a run as its supervisor sees them: put together, written, counted. Train room.
+#pragma once
+
+#include "railyard/train/detail/checkpoint_writer.hpp"
+#include "railyard/train/detail/run_lease.hpp"
+#include "railyard/train/detail/save_book.hpp"
+#include "railyard/train/run_config.hpp"
+
+#include "railyard/checkpoint/checkpoint_folder.hpp"
+#include "railyard/core/callback.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/scaling.hpp"
+
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says which checkpoints are kept, in the words of the checkpoint room.
+[[nodiscard]] inline Retention retention_of(const CheckpointConfig& config) {
+  return {.keep = config.keep, .score = config.score, .order = config.order};
+}
+
+/// Owns the writer. The lease must outlive it.
+class RunCheckpoints {
+ public:
+  RunCheckpoints(const RunInfo& info, const CheckpointConfig& config, const RunLease& lease, WorkerGroup& group)
+      : environment_{{"backend", info.backend}, {"scaling", info.scaling}, {"railyard", std::string{version}}},
+        generation_(lease.generation()),
+        group_(&group),
+        book_(info.world_size),
+        writer_(folder_of(info, lease), retention_of(config), group) {}
+
+  /// Takes what a rank has saved; a checkpoint that is whole with it is on its way to the disk.
+  void add(int rank, SavedMessage save, const Metrics& metrics, int attempt) {
+    book_.add(rank, std::move(save));
+    while (const auto saves = book_.take()) submit(*saves, metrics, attempt);
+  }
+
+  [[nodiscard]] int waits_in_vain(int rank, std::int64_t report) const { return book_.waits_in_vain(rank, report); }
+
+  [[nodiscard]] bool drain(const Deadline& deadline) { return writer_.drain(deadline); }
+  [[nodiscard]] std::vector<SaveOutcome> take_outcomes() { return writer_.take_outcomes(); }
+
+  /// Forgets what only some ranks have saved; when all have ended, and all that was whole has been written.
+  void end_attempt() { book_.clear(); }
+
+  /// The newest one; only while nothing is being written, as those below.
+  [[nodiscard]] std::optional<Checkpoint> newest() { return writer_.folder().newest(); }
+  [[nodiscard]] std::vector<Checkpoint> best() { return writer_.folder().best(writer_.retention()); }
+
+ private:
+  [[nodiscard]] static CheckpointFolder folder_of(const RunInfo& info, const RunLease& lease) {
+    CheckpointFolder folder{info.path / "checkpoints", lease.generation()};
+    folder.still_mine = [&lease] { return lease.is_held(); };
+    return folder;
+  }
+
+  void submit(const std::vector<SavedMessage>& saves, const Metrics& metrics, int attempt) {
+    const SavedMessage& first = saves.front();
+    SaveJob job;
+    job.manifest = {.world_size = static_cast<int>(saves.size()),
+                    .step = first.step,
+                    .epoch = first.epoch,
+                    .report = first.report,
+                    .attempt = attempt,
+                    .generation = generation_,
+                    .environment = environment_};
+    if (first.is_report) job.manifest.metrics = metrics;
+    for (std::size_t at = 0; at < saves.size(); ++at) {
+      const int rank = static_cast<int>(at);
+      const SavedMessage& save = saves[at];
+      job.manifest.samples += save.samples;
+      job.slots.push_back({.rank = rank, .slot = save.slot});
+      if (save.files.empty()) continue;
+      const auto bytes = group_->snapshot(rank, save.slot, save.files.back().offset + save.files.back().size);
+      for (const SavedFile& file : save.files) {
+        job.parts.push_back({.name = file.name, .bytes = bytes.subspan(file.offset, file.size)});
+      }
+    }
+    writer_.submit(std::move(job));
+  }
+
+  NamedValues environment_;
+  std::uint64_t generation_;
+  WorkerGroup* group_;
+  SaveBook book_;
+  CheckpointWriter writer_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT
+// What an earlier program has written about a run. Train room.
+#pragma once
+
+#include "railyard/checkpoint/detail/json.hpp"
+#include "railyard/checkpoint/detail/json_values.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+#include "railyard/core/value.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is what run.json, result.json and metrics.jsonl say.
+struct RunRecord {
+  std::string backend{};
+  std::string scaling{};
+  int world_size = 0;
+  std::uint64_t seed = 0;
+  bool has_succeeded = false;
+  double seconds = 0;
+  std::vector<Metrics> history{};
+  std::vector<std::uint64_t> line_ends{};  ///< where each line of metrics.jsonl ends
+};
+
+[[nodiscard]] inline std::string text_of_file(const std::filesystem::path& path) {
+  std::ifstream file{path, std::ios::binary};
+  return {std::istreambuf_iterator<char>{file}, {}};
+}
+
+/// Returns one line of metrics.jsonl without the columns that are not the user's.
+[[nodiscard]] inline Metrics metrics_of_line(std::string_view line) {
+  const Json json = parse_json(line);
+  Metrics metrics;
+  for (const std::string& name : json.names()) {
+    if (name == "report" || name == "seconds") continue;
+    const Json& value = json.at(name);
+    // What has no place in JSON was written as null.
+    metrics.set(name,
+                value.kind() == Json::Kind::null ? Value{std::numeric_limits<double>::quiet_NaN()} : read_value(value));
+  }
+  return metrics;
+}
+
+/// Reads the lines of metrics.jsonl; what follows the first one that is damaged was being written when its program
+/// died.
+inline void read_history(const std::filesystem::path& path, RunRecord& record) {
+  const std::string text = text_of_file(path);
+  std::size_t begin = 0;
+  for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
+    try {
+      record.history.push_back(metrics_of_line(std::string_view{text}.substr(begin, end - begin)));
+    } catch (const std::exception&) {
+      return;
+    }
+    begin = end + 1;
+    record.line_ends.push_back(begin);
+  }
+}
+
+/// Whether a program has died in that directory before it could write what the run is.
+[[nodiscard]] inline bool is_barely_begun(const std::filesystem::path& run) {
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
+    const std::string name = entry.path().filename().string();
+    if (name != "logs" && name != "lease.json" && !name.starts_with("run.json.")) return false;
+  }
+  return !code;
+}
+
+/// Reads the record of the run in that directory. Throws: ConfigError if it is none, or damaged.
+[[nodiscard]] inline RunRecord read_run_record(const std::filesystem::path& run) {
+  RunRecord record;
+  try {
+    const Json json = parse_json(text_of_file(run / "run.json"));
+    record.backend = json.at("backend").text();
+    record.scaling = json.at("scaling").text();
+    record.world_size = json.at("world_size").as<int>();
+    record.seed = json.at("seed").as<std::uint64_t>();
+  } catch (const std::exception& error) {
+    throw ConfigError{
+        compose("{} exists, but its run.json is no record of a run ({}): choose another RunConfig::name, or remove the "
+                "directory",
+                run.string(), error.what())};
+  }
+  try {
+    const Json json = parse_json(text_of_file(run / "result.json"));
+    record.has_succeeded = json.at("succeeded").boolean();
+    record.seconds = json.at("seconds").as<double>();
+  } catch (const std::exception&) {  // it has not come to its end
+    record.has_succeeded = false;
+  }
+  read_history(run / "metrics.jsonl", record);
+  return record;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+// What happens when a worker fails. Train room.
+#pragma once
+
+#include "railyard/core/version.hpp"
+
+#include <chrono>
+
+namespace railyard::inline v0_1 {
+
+/// Says how often a run may be started again after a failure: all workers anew, from the newest checkpoint.
+struct FailureConfig {
+  /// How many failures the run survives; -1 for any number. A failure of the group counts once, however many ranks
+  /// have failed. Ctrl-C, SIGTERM and exceptions of callbacks end the run in any case.
+  int max_failures = 0;
+  /// Whether an exception out of the training function counts as such a failure; otherwise it ends the run.
+  bool retry_exceptions = true;
+  /// Whether a checkpoint that was made since the last failure makes the budget whole again.
+  bool renew_after_progress = false;
+  /// Ends the run when it has failed so often in a row at the same step, whatever the budget: the program does it.
+  int max_failures_at_same_step = 3;
+  /// How long to wait before the first restart; twice as long before each further one without progress between them.
+  std::chrono::nanoseconds backoff{0};
+  std::chrono::nanoseconds max_backoff = std::chrono::minutes{1};
+};
+
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: MIT
+// All that a run must not lose: named parts that checkpoints hold, and the epochs that are left. Train room.
+#pragma once
+
+#include "railyard/train/detail/wire.hpp"
+#include "railyard/train/worker.hpp"
+
+#include "railyard/checkpoint/checkpoint.hpp"
+#include "railyard/checkpoint/file_image.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+#include "railyard/core/stateful.hpp"
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <initializer_list>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Says itself in which epoch a resumed run has to go on: the loader of the training data.
+template <class T>
+concept DrivesEpochs = requires(const T& part) {
+  { part.next_epoch() } -> std::convertible_to<std::int64_t>;
+  { part.drives_step() } -> std::convertible_to<bool>;
+};
+
+}  // namespace detail
+
+/// Is one part of a TrainState: a name and something that has a state, which must outlive it.
+class StatePart {
+ public:
+  template <HasState T>
+  StatePart(std::string name, T& part)
+      : name_(std::move(name)),
+        take_([&part] { return State{StateAccess<T>::take(part)}; }),
+        put_([&part](const State& state) { StateAccess<T>::put(part, state); }) {
+    if constexpr (detail::DrivesEpochs<T>) {
+      if (part.drives_step()) next_epoch_ = [&part] { return static_cast<std::int64_t>(part.next_epoch()); };
+    }
+  }
+  template <class T>
+  requires(!HasState<T>) StatePart(std::string, T&) {
+    static_assert(HasState<T>,
+                  "a part of a TrainState needs a state: const member state() that returns a railyard::State, and "
+                  "load_state(const State&); or include the header of Railyard that knows its type");
+  }
+
+ private:
+  friend class TrainState;
+
+  std::string name_;
+  std::function<State()> take_{};
+  std::function<void(const State&)> put_{};
+  std::function<std::int64_t()> next_epoch_{};
+};
+
+/// Is what a run goes on with after a failure or in another program: report(metrics, state) makes a checkpoint of it.
+///
+/// Making one puts all parts back, if the run goes on from a checkpoint; until then parts are as the program has made
+/// them. Every rank makes one, with the same names, when all its parts exist; one at a time.
+/// Example: ry::TrainState state{worker, {{"net", net}, {"optimizer", optimizer}, {"training", loader}}};
+class TrainState {
+ public:
+  /// Is what a loop over the epochs that are left goes over.
+  class Epochs {
+   public:
+    class Iterator {
+     public:
+      using iterator_category = std::input_iterator_tag;
+      using value_type = int;
+      using difference_type = std::ptrdiff_t;
+      using pointer = const int*;
+      using reference = int;
+
+      [[nodiscard]] int operator*() const noexcept { return static_cast<int>(state_->epoch_); }
+      Iterator& operator++() {
+        ++state_->epoch_;
+        return *this;
+      }
+      [[nodiscard]] bool operator==(std::default_sentinel_t) const noexcept { return state_->epoch_ >= count_; }
+
+     private:
+      friend class Epochs;
+      Iterator(TrainState& state, int count) noexcept : state_(&state), count_(count) {}
+      TrainState* state_;
+      int count_;
+    };
+    [[nodiscard]] Iterator begin() const {
+      state_->epoch_ = state_->resumed_epoch_;
+      return {*state_, count_};
+    }
+    [[nodiscard]] static std::default_sentinel_t end() noexcept { return {}; }
+
+   private:
+    friend class TrainState;
+    Epochs(TrainState& state, int count) noexcept : state_(&state), count_(count) {}
+    TrainState* state_;
+    int count_;
+  };
+
+  /// Throws: ConfigError for two parts of one name, or a part that does not fit what was saved; DataError for a damaged
+  /// checkpoint.
+  TrainState(Worker& worker, std::initializer_list<StatePart> parts) : worker_(&worker), parts_(parts) {
+    if (worker.state_ != nullptr) {
+      throw ConfigError{detail::compose(
+          "TrainState on rank {}/{}: there is one already: give all parts to it, so that checkpoints hold all of them",
+          worker.rank(), worker.world_size())};
+    }
+    resume();
+    worker.state_ = this;
+    const std::uint64_t interval = worker.context().checkpoint_every_steps;
+    if (interval == 0) return;
+    worker.on_step_end([this, interval] {
+      if (worker_->steps() % interval == 0) save(false);
+    });
+  }
+  TrainState(const TrainState&) = delete;
+  TrainState& operator=(const TrainState&) = delete;
+  ~TrainState() {
+    worker_->state_ = nullptr;
+    worker_->on_step_end({});
+  }
+
+  /// Whether parts were put back from a checkpoint.
+  [[nodiscard]] bool is_resumed() const noexcept { return is_resumed_; }
+
+  /// Returns the epochs from the first that is not complete to count - 1: for (int epoch : state.epochs(10)). An epoch
+  /// that was left half way is gone on with if the loader that drives steps is a part; without one, a checkpoint counts
+  /// the epoch in which it was made as complete.
+  [[nodiscard]] Epochs epochs(int count) noexcept { return {*this, count}; }
+
+  /// Adds a file to every checkpoint from now on, as it is then, under files/name. Another name on each rank.
+  void add_file(std::string name, std::filesystem::path source) {
+    files_.emplace_back(std::move(name), std::move(source));
+  }
+
+ private:
+  friend class Worker;
+
+  void resume() {
+    const std::string& path = worker_->resumes_from();
+    if (path.empty()) return;
+    const Checkpoint checkpoint = Checkpoint::open(path);
+    std::string missing;
+    worker_->barrier();  // weights may be shared: nobody looks at them while they are put back
+    for (const StatePart& part : parts_) {
+      const auto state = checkpoint.load(part.name_, worker_->rank());
+      if (!state) {
+        missing += (missing.empty() ? "" : ", ") + part.name_;
+        continue;
+      }
+      put(part, *state);
+    }
+    worker_->barrier();
+    const Manifest& manifest = checkpoint.manifest();
+    WorkerPage& page = worker_->page();
+    page.steps.store(manifest.step, std::memory_order_relaxed);
+    if (worker_->rank() == 0) page.samples.store(manifest.samples, std::memory_order_relaxed);
+    worker_->num_reports_ = manifest.report + 1;
+    resumed_epoch_ = manifest.epoch;
+    epoch_ = manifest.epoch - 1;
+    is_resumed_ = true;
+    if (missing.empty() || worker_->rank() != 0) return;
+    std::fprintf(stderr, "railyard: the checkpoint %s has nothing for: %s; they stay as the program has made them\n",
+                 path.c_str(), missing.c_str());
+  }
+
+  void put(const StatePart& part, const State& state) const {
+    try {
+      part.put_(state);
+    } catch (const ConfigError& error) {
+      throw ConfigError{detail::compose("the part \"{}\" of the TrainState does not fit the checkpoint {}: {}",
+                                        part.name_, worker_->resumes_from(), error.what())};
+    }
+  }
+
+  [[nodiscard]] std::int64_t next_epoch() const {
+    for (const StatePart& part : parts_) {
+      if (part.next_epoch_) return part.next_epoch_();
+    }
+    return epoch_ + 1;
+  }
+
+  // Copies this rank's part of the state to memory that outlives the worker, and hands it over.
+  void save(bool is_report) {
+    std::vector<NamedState> states;
+    for (const StatePart& part : parts_) states.push_back({.name = part.name_, .state = part.take_()});
+    std::vector<FileImage> images = file_images(states, worker_->rank());
+    for (const auto& [name, source] : files_) images.push_back(image_of(name, source));
+    detail::SavedMessage save{
+        .step = worker_->steps(), .epoch = next_epoch(), .report = worker_->num_reports_ - 1, .is_report = is_report};
+    save.samples = worker_->page().samples.load(std::memory_order_relaxed);
+    std::uint64_t size = 0;
+    for (const FileImage& image : images) {
+      save.files.push_back({.name = image.name, .offset = size, .size = image.size});
+      constexpr std::uint64_t alignment = 64;
+      size = (size + image.size + alignment - 1) / alignment * alignment;
+    }
+    const Snapshot snapshot = worker_->link().take_snapshot(size);
+    for (std::size_t at = 0; at < images.size(); ++at) images[at].fill(snapshot.bytes.data() + save.files[at].offset);
+    save.slot = snapshot.slot;
+    worker_->link().post(detail::encode_saved(save));
+    if (worker_->context().waits_for_checkpoints) worker_->link().await_snapshot(snapshot.slot);
+  }
+
+  [[nodiscard]] static FileImage image_of(const std::string& name, const std::filesystem::path& source) {
+    std::error_code code;
+    const auto size = std::filesystem::file_size(source, code);
+    if (code) {
+      throw ConfigError{
+          detail::compose("the file {} for checkpoints cannot be read: {}", source.string(), code.message())};
+    }
+    return {.name = "files/" + name, .size = size, .fill = [source, size](std::byte* to) {
+              std::ifstream file{source, std::ios::binary};
+              if (file.read(reinterpret_cast<char*>(to), static_cast<std::streamsize>(size))) return;
+              throw DataError{
+                  detail::compose("the file {} for checkpoints has become shorter while it was read", source.string())};
+            }};
+  }
+
+  Worker* worker_;
+  std::vector<StatePart> parts_;
+  std::vector<std::pair<std::string, std::filesystem::path>> files_{};
+  std::int64_t epoch_ = -1;  // that is under way
+  std::int64_t resumed_epoch_ = 0;
+  bool is_resumed_ = false;
+};
+
+inline void Worker::report(const Metrics& metrics, TrainState& state) {
+  end_step();
+  report(metrics);
+  state.save(true);
+}
+
+}  // namespace railyard::inline v0_1
