@@ -36,6 +36,9 @@ class Deadline {
     return std::max(std::chrono::nanoseconds{0}, std::chrono::nanoseconds{time_ - Clock::now()});
   }
 
+  /// The same budget, counted from now.
+  [[nodiscard]] Deadline renewed() const { return after(budget_); }
+
   /// When it expires; Clock::time_point::max() if never.
   [[nodiscard]] Clock::time_point time() const noexcept { return time_; }
 

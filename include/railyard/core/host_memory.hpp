@@ -27,7 +27,8 @@ class HostMemory {
   static constexpr std::size_t max_record_bytes = std::size_t{16} << 10U;
 
   /// Begins an exchange of num_steps steps: shows a record and waits until all ranks have shown theirs. From here to
-  /// the last step all ranks may read and write what the others have shown the places of.
+  /// the last step all ranks may read and write what the others have shown the places of. Each step has the deadline's
+  /// whole budget.
   /// Throws: CollectiveError as every collective does.
   virtual void begin(std::span<const std::byte> record, int num_steps, const Deadline& deadline) = 0;
   /// Says that the exchange has one more step than begin() was told. All ranks say so between the same two steps.

@@ -28,3 +28,11 @@ TEST_CASE("Deadline: prints its budget in the unit a reader expects") {
   CHECK(ry::Deadline::after(12500ms).budget_text() == "12.5 s");
   CHECK(ry::Deadline::never().budget_text() == "unlimited time");
 }
+
+TEST_CASE("Deadline: renewed, it has its whole budget again") {
+  const auto expired = ry::Deadline::after(0s);
+  CHECK(expired.renewed().time() >= expired.time());
+  CHECK(ry::Deadline::after(1h).renewed().remaining() > 59min);
+  CHECK(ry::Deadline::after(1h).renewed().budget_text() == "3600 s");
+  CHECK(ry::Deadline::never().renewed().is_never());
+}

@@ -159,6 +159,14 @@ torch::Tensor interrupted(const torch::Tensor& x, Interrupt::Call& call) {
   return Interrupt::apply(x, static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(&call)));
 }
 
+// Waits until a gradient that has arrived is the mean over both ranks.
+void await_mean(const torch::Tensor& gradient, float mean) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds{30};
+  const volatile float* value = gradient.data_ptr<float>();
+  while (*value != mean && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  EXPECT(*value == mean);
+}
+
 // Three parameters, one bucket each, whose gradients arrive from the third to the first.
 struct Chain : torch::nn::Module {
   Chain() {
@@ -205,15 +213,60 @@ TEST_CASE("Overlap: a bucket is exchanged while the backward pass still goes on"
       overlap::Interrupt::Call call = [&] {
         // In the pass's first call the third weight's bucket has been begun; here nobody goes on before it is there.
         if (step == 0 || ++num_calls != 2) return;
-        const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds{30};
-        volatile const float* value = net->weights[2].grad().data_ptr<float>();
-        while (*value != 1.5F && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-        EXPECT(*value == 1.5F);
+        overlap::await_mean(net->weights[2].grad(), 1.5F);
       };
       net->forward(torch::full({40}, worker.rank() + 1.0), call).backward();
       for (const auto& weight : net->weights) EXPECT(torch::equal(weight.grad(), torch::full({40}, 1.5)));
     }
   });
+}
+
+TEST_CASE("Overlap: a gradient that another one shares its memory with is averaged elsewhere while that is needed") {
+  overlap::on_all([](railyard::Worker& worker) {
+    struct Sum : torch::nn::Module {
+      torch::Tensor late = register_parameter("late", torch::ones({40}));
+      torch::Tensor early = register_parameter("early", torch::ones({8, 5}));
+    };
+    auto net = railyard::prepare_model(
+        worker, [] { return std::make_shared<Sum>(); }, overlap::one_each());
+    const double factor = worker.rank() + 1;
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      net->early.mutable_grad().reset();  // so that LibTorch leaves the gradient where it was computed
+      worker.samples(1);
+      overlap::Interrupt::Call call = [&] {
+        if (step > 0) overlap::await_mean(net->early.grad(), 1.5F);
+      };
+      const auto hidden = overlap::interrupted(net->late * factor, call);
+      // The sum's gradient belongs to hidden as well as to the view of early.
+      ((hidden + net->early.view({40})) * torch::full({40}, factor)).sum().backward();
+      EXPECT(torch::equal(net->early.grad(), torch::full({8, 5}, 1.5)));
+      EXPECT(torch::equal(net->late.grad(), torch::full({40}, 2.5)));
+    }
+  });
+}
+
+TEST_CASE("prepare_model: two parameters whose gradients LibTorch leaves in one place are averaged apart") {
+  for (const auto overlapping : {railyard::Overlap::off, railyard::Overlap::on}) {
+    overlap::on_all([overlapping](railyard::Worker& worker) {
+      struct Sum : torch::nn::Module {
+        torch::Tensor one = register_parameter("one", torch::ones({8, 5}));
+        torch::Tensor other = register_parameter("other", torch::ones({5, 8}));
+      };
+      auto options = overlap::one_each();
+      options.overlap = overlapping;
+      auto net = railyard::prepare_model(
+          worker, [] { return std::make_shared<Sum>(); }, options);
+      for (int step = 0; step < 3; ++step) {
+        for (auto& parameter : net->parameters()) parameter.mutable_grad().reset();
+        worker.samples(1);
+        ((net->one.view({40}) + net->other.view({40})) * torch::full({40}, worker.rank() + 1.0)).sum().backward();
+        EXPECT(!net->one.grad().storage().is_alias_of(net->other.grad().storage()));
+        EXPECT(torch::equal(net->one.grad(), torch::full({8, 5}, 1.5)));
+        EXPECT(torch::equal(net->other.grad(), torch::full({5, 8}, 1.5)));
+      }
+    });
+  }
 }
 
 TEST_CASE("Overlap: collectives inside a backward pass come in whatever order among the buckets") {

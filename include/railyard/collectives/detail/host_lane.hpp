@@ -38,6 +38,7 @@ class HostLane final : public HostMemory {
   }
   void step(std::span<const std::byte> record) override {
     show(record);
+    deadline_ = deadline_.renewed();  // there may be a part of a backward pass between two steps
     meeting_->take_step(running_);
     if (meeting_->step() < running_.last_shared) meeting_->throw_if_any_gave_up(running_);
   }

@@ -63,6 +63,15 @@ struct GradientSlot {
     return strides;
   }
 
+  // Gives the gradient memory of its own, after `added` has come to it. LibTorch may leave it in memory that another
+  // gradient of the pass has as well, if one of the two is a view, and that must not be averaged while it is needed.
+  void own_memory(const at::Tensor& added) const {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined() || !gradient.has_storage()) return;
+    const bool is_added = added.defined() && added.has_storage() && added.storage().is_alias_of(gradient.storage());
+    if (gradient.storage().use_count() > (is_added ? 2 : 1)) gradient = gradient.clone();
+  }
+
   // The gradient, made if there is none. A sparse one becomes dense: the rows that other ranks have used are others.
   [[nodiscard]] at::Tensor& dense_gradient() const {
     at::Tensor& gradient = parameter.mutable_grad();

@@ -109,6 +109,8 @@ class GradientExchange {
   // Whether an optimizer may share the weights: the ranks see each other's memory, and gradients are summed there.
   [[nodiscard]] bool can_share_weights() const { return exchange_.has_host() && !options_.comm_hook; }
 
+  [[nodiscard]] AnyCommHook& comm_hook() noexcept { return options_.comm_hook; }
+
   // Takes over what prepare_model() was told about the models so far, which must be the same on all ranks.
   void set_options(const ModelOptions& options) {
     check_options_are_equal(*worker_, describe(options));
@@ -217,7 +219,7 @@ class GradientExchange {
     torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
                                               const torch::autograd::variable_list& inputs) override {
       if (const auto exchange = exchange_.lock()) {
-        arrived(exchange, index_, !inputs.empty() && inputs.front().defined());
+        arrived(exchange, index_, inputs.empty() ? at::Tensor{} : inputs.front());
       }
       return outputs;
     }
@@ -298,7 +300,7 @@ class GradientExchange {
   }
 
   // Runs on the thread of the parameter's device.
-  static void arrived(const std::shared_ptr<GradientExchange>& self, std::size_t index, bool has_gradient) {
+  static void arrived(const std::shared_ptr<GradientExchange>& self, std::size_t index, const at::Tensor& added) {
     const std::lock_guard lock{self->mutex_};
     if (c10::GradMode::is_enabled()) {
       throw ConfigError{
@@ -308,7 +310,9 @@ class GradientExchange {
                       self->slots_[index].name, self->worker_->rank(), self->worker_->world_size())};
     }
     if (self->pass_.expired()) queue_end(self);
-    self->note_arrival(self->slots_[index], index, has_gradient);
+    GradientSlot& slot = self->slots_[index];
+    if (self->worker_->world_size() > 1) slot.own_memory(added);
+    self->note_arrival(slot, index, added.defined());
   }
 
   static void queue_end(const std::shared_ptr<GradientExchange>& self) {
@@ -450,7 +454,7 @@ class GradientExchange {
 
   [[nodiscard]] bool allows_overlap() const {
     if (options_.comm_hook || !are_all_on_cpu()) return false;
-    return options_.overlap == Overlap::on || usable_cores() >= 2 * worker_->local_world_size();
+    return options_.overlap == Overlap::on || usable_cores() > worker_->local_world_size();
   }
 
   [[nodiscard]] bool uses_host() const { return can_share_weights() && are_all_on_cpu(); }
