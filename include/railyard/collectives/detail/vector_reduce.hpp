@@ -42,6 +42,20 @@ struct Vector {
   static constexpr Bits lowest = sizeof(T) == 8 ? static_cast<Bits>(0x0010000000000000) : static_cast<Bits>(0x00800000);
 };
 
+// Keeps a product from being fused with the addition that follows, which rounds once instead of twice: the same values
+// would have other bits with another instruction set or compiler option. clang++ fuses within one statement only.
+template <class V>
+[[gnu::always_inline]] inline void round_here([[maybe_unused]] V& product) noexcept {
+#if defined(__clang__)
+#elif defined(__x86_64__)
+  asm("" : "+v"(product));
+#elif defined(__aarch64__)
+  asm("" : "+w"(product));
+#else
+  asm("" : "+m"(product));
+#endif
+}
+
 // Is put into each of the functions below, and compiled there for that function's instruction set. The same sums in
 // the same order with every one of them: vectors change which elements go together, never how one is made.
 // Returns whether all results are finite. Num: of sources and targets, where it is known; 0 elsewhere. All that is read
@@ -81,7 +95,10 @@ template <class T, std::size_t Width, std::size_t NumSources, std::size_t NumTar
       for (std::size_t i = 0; i < unroll; ++i) {
         V next;
         std::memcpy(&next, from + i * lanes, Width);
-        if constexpr (is_scaled) next *= weights[source];
+        if constexpr (is_scaled) {
+          next *= weights[source];
+          round_here(next);
+        }
         sum[i] = source == 0 ? next : sum[i] + next;
       }
     }
@@ -149,7 +166,10 @@ bool sum_few(const SumTask<T>& task) {
     T sum{};
     for (std::size_t source = 0; source < task.sources.size(); ++source) {
       T next = task.sources[source][at];
-      if (task.weights != nullptr) next *= task.weights[source];
+      if (task.weights != nullptr) {
+        next *= task.weights[source];
+        round_here(next);
+      }
       sum = source == 0 ? next : sum + next;
     }
     if (task.divisor != T{1}) sum /= task.divisor;
