@@ -34,7 +34,8 @@
 
 namespace railyard::inline v0_1 {
 
-/// Is a complete checkpoint. Copies are cheap; while one of them lives, retention leaves the checkpoint's files alone.
+/// Is a complete checkpoint. Copies are cheap; while one of them lives, here or in a process that was forked meanwhile,
+/// retention leaves the checkpoint's files alone.
 class Checkpoint {
  public:
   /// Reads the manifest and compares the sizes of all files.

@@ -7,6 +7,7 @@
 #include "railyard/checkpoint/detail/manifest_text.hpp"
 #include "railyard/checkpoint/detail/names.hpp"
 #include "railyard/checkpoint/detail/staging.hpp"
+#include "railyard/checkpoint/detail/storage.hpp"
 #include "railyard/checkpoint/manifest.hpp"
 #include "railyard/checkpoint/retention.hpp"
 
@@ -102,6 +103,9 @@ class CheckpointFolder {
     for (const std::uint64_t number : numbers()) open(number, &all);
     return all;
   }
+
+  /// Says why checkpoints here would not last, such as "it is kept in memory, ..."; nothing if no reason is known.
+  [[nodiscard]] std::string_view doubt() const { return detail::doubt_about(folder_.parent_path()); }
 
   /// Removes what unfinished commits and removals of this or an earlier generation have left; to be called before the
   /// first commit. Throws: Error if something cannot be removed.

@@ -56,6 +56,12 @@ TEST_CASE("FAULTS F12: CheckpointFolder: a folder that is there already is used"
   CHECK(folder.list().size() == 1);
 }
 
+TEST_CASE("CheckpointFolder: says that what is kept in memory does not last") {
+  if (!fs::is_directory("/dev/shm")) return;
+  CHECK_THAT(std::string{ry::CheckpointFolder{"/dev/shm/checkpoints"}.doubt()}, ContainsSubstring("kept in memory"));
+  CHECK(ry::CheckpointFolder{"/nowhere/at/all"}.doubt().empty());
+}
+
 TEST_CASE("CheckpointFolder: numbers go on behind the highest, whatever it is") {
   const Scratch scratch;
   const auto path = scratch.path() / "checkpoints";

@@ -5,6 +5,7 @@
 #include "railyard/core/version.hpp"
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -36,29 +37,43 @@ inline constexpr std::uint32_t crc32c_polynomial = 0x82F63B78U;  // Castagnoli's
   return result;
 }
 
-[[nodiscard]] constexpr std::array<std::uint32_t, 256> make_crc32c_table() noexcept {
-  std::array<std::uint32_t, 256> table{};
+// What one byte does to the checksum if n more bytes follow it is in table n.
+using Crc32cTables = std::array<std::array<std::uint32_t, 256>, 8>;
+
+[[nodiscard]] constexpr Crc32cTables make_crc32c_tables() noexcept {
+  Crc32cTables tables{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
     std::uint32_t value = byte;
-    for (int bit = 0; bit < 8; ++bit) value = (value >> 1U) ^ ((value & 1U) != 0 ? crc32c_polynomial : 0);
-    table[byte] = value;
+    for (auto& table : tables) {
+      for (int bit = 0; bit < 8; ++bit) value = (value >> 1U) ^ ((value & 1U) != 0 ? crc32c_polynomial : 0);
+      table[byte] = value;
+    }
   }
-  return table;
+  return tables;
 }
 
-// These three take and return the inverted value, so that parts can be added up.
-[[nodiscard]] inline std::uint32_t crc32c_by_table(std::uint32_t state, std::span<const std::byte> bytes) noexcept {
-  static constexpr auto table = make_crc32c_table();
-  for (const std::byte byte : bytes) state = (state >> 8U) ^ table[(state ^ static_cast<std::uint32_t>(byte)) & 0xFFU];
-  return state;
-}
-
-#if defined(__x86_64__)
 [[nodiscard]] inline std::uint64_t crc32c_word(const std::byte* from) noexcept {
+  static_assert(std::endian::native == std::endian::little);
   std::uint64_t word = 0;
   std::memcpy(&word, from, sizeof word);
   return word;
 }
+
+// These three take and return the inverted value, so that parts can be added up.
+[[nodiscard]] inline std::uint32_t crc32c_by_table(std::uint32_t state, std::span<const std::byte> bytes) noexcept {
+  static constexpr Crc32cTables tables = make_crc32c_tables();
+  for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
+    const std::uint64_t word = crc32c_word(bytes.data()) ^ state;
+    state = 0;
+    for (unsigned i = 0; i < 8; ++i) state ^= tables[7 - i][(word >> (8 * i)) & 0xFFU];
+  }
+  for (const std::byte byte : bytes) {
+    state = (state >> 8U) ^ tables[0][(state ^ static_cast<std::uint32_t>(byte)) & 0xFFU];
+  }
+  return state;
+}
+
+#if defined(__x86_64__)
 
 [[nodiscard]] __attribute__((target("sse4.2"))) inline std::uint32_t crc32c_by_instruction(
     std::uint32_t state, std::span<const std::byte> bytes) noexcept {

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+// What can be said and done about the storage of a checkpoint. Checkpoint room.
+#pragma once
+
+#include "railyard/checkpoint/detail/files.hpp"
+
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/system.hpp"
+#include "railyard/core/error.hpp"
+
+#include <cerrno>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a call of the system that has failed.
+struct FailedCall {
+  std::string_view call{};
+  int error = 0;
+};
+
+/// Says what to do about an error of the storage.
+[[nodiscard]] inline std::string remedy_of(int error, const std::filesystem::path& path) {
+  std::error_code code;
+  switch (error) {
+    case ENOSPC: {
+      const auto space = std::filesystem::space(path.parent_path(), code);
+      return compose("the file system has {} MB left: make room, or keep fewer checkpoints",
+                     code ? 0 : space.available / 1'000'000);
+    }
+    case EDQUOT:
+      return "the quota of disk space is used up: make room, or ask for more";
+    case EFBIG:
+      return "no file may become that large: see ulimit -f";
+    case EROFS:
+      return "the file system is mounted read-only: choose another folder, or have it checked and mounted anew";
+    case EIO:
+      return "the disk or the network storage fails: see the kernel's log (dmesg), and choose another folder";
+    case EACCES:
+    case EPERM:
+      return "choose a folder that this user may write to";
+    default:
+      return "choose another folder if this lasts";
+  }
+}
+
+/// Says why what is written below this directory would not last, or nothing if no reason is known.
+[[nodiscard]] inline std::string_view doubt_about(const std::filesystem::path& directory) {
+  constexpr long overlay = 0x794C7630;  // OVERLAYFS_SUPER_MAGIC, which not all releases of the kernel's headers have
+  struct statfs status {};
+  if (::statfs(directory.c_str(), &status) != 0) return {};
+  const auto type = static_cast<long>(status.f_type);
+  if (type == TMPFS_MAGIC || type == RAMFS_MAGIC) return "it is kept in memory, and gone when the machine stops";
+  if (type == overlay) return "it belongs to a container, and is gone with it";
+  return {};
+}
+
+[[noreturn]] inline void throw_storage(const std::filesystem::path& path, const FailedCall& failed) {
+  throw Error{compose("{}: {} failed: {}; {}", path.string(), failed.call, explain_errno(failed.error),
+                      remedy_of(failed.error, path))};
+}
+
+inline void check_call(int result, std::string_view call, const std::filesystem::path& path) {
+  if (result < 0) throw_storage(path, {call, errno});
+}
+
+/// Makes what has been done to the entries of a directory durable.
+inline void sync_directory(Files& files, const std::filesystem::path& path) {
+  const int fd = uninterrupted([&] { return files.open_directory(path); });
+  check_call(fd, "opening the directory", path);
+  const int result = uninterrupted([&] { return files.sync(fd); });
+  const int error = errno;
+  files.close(fd);
+  // Some network file systems have nothing to be synchronised in a directory, and say so.
+  if (result < 0 && error != EINVAL) throw_storage(path, {"fsync of the directory", error});
+}
+
+/// Removes a file, or a directory with all that is in it. Returns 0, or the error that it has met first; goes on all
+/// the same.
+inline int remove_all(Files& files, const std::filesystem::path& path) {
+  if (files.unlink(path) == 0) return 0;
+  if (errno != EISDIR && errno != EPERM) return errno == ENOENT ? 0 : errno;
+  std::vector<std::string> names;
+  int first = files.list(path, names) == 0 ? 0 : errno;
+  for (const std::string& name : names) {
+    const int error = remove_all(files, path / name);
+    if (first == 0) first = error;
+  }
+  if (files.remove_directory(path) != 0 && first == 0) first = errno;
+  return first;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
