@@ -19,19 +19,52 @@ for name in "${names[@]}"; do
   if [ "$name" = collectives ]; then (railyard_need libopenmpi-dev openmpi-bin) >&2 || true; fi
 done
 
-cxx=$(railyard_cxx)
-build=build/benchmarks
-{
-  CXX=$cxx cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DRAILYARD_TESTS=OFF -DRAILYARD_EXAMPLES=OFF \
-    -DRAILYARD_LIBTORCH="${RAILYARD_LIBTORCH:-}"
-  cmake --build "$build" --target "${names[@]/#/benchmark_}"
+# Sets packages to a folder with PyTorch, which has a contestant of `training`, and libtorch to the LibTorch in it, which
+# all contestants then use. Without PyTorch its figures are left out.
+find_pytorch() {
+  packages=${RAILYARD_LIBTORCH:+$(dirname "$RAILYARD_LIBTORCH")}
+  packages=${packages:-$root/build/pytorch}
+  if [ "$packages" = "$root/build/pytorch" ] && [ ! -e "$packages/complete" ]; then
+    echo "Installing PyTorch into $packages (5 GB)"
+    python3 -m pip install --quiet --target "$packages" torch && touch "$packages/complete"
+  fi
+  if PYTHONPATH=$packages python3 -W ignore -c 'import torch.distributed as d; assert d.is_gloo_available()'; then
+    libtorch=$packages/torch
+  else
+    echo "PyTorch with Gloo cannot be had in $packages: figures ddp_over_ours are left out"
+    packages=
+  fi
 } >&2
+
+# Another LibTorch is another build.
+build_benchmarks() {
+  local build=$1 libtorch=$2
+  CXX=$cxx cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DRAILYARD_TESTS=OFF -DRAILYARD_EXAMPLES=OFF \
+    -DRAILYARD_LIBTORCH="$libtorch"
+  cmake --build "$build" --target "${@:3}"
+} >&2
+
+cxx=$(railyard_cxx)
+for name in "${names[@]}"; do
+  if [ "$name" = training ]; then
+    libtorch=${RAILYARD_LIBTORCH:-}
+    find_pytorch
+    build_benchmarks build/benchmarks_training "$libtorch" benchmark_training
+  else
+    build_benchmarks build/benchmarks "${RAILYARD_LIBTORCH:-}" "benchmark_$name"
+  fi
+done
 
 scratch=$(mktemp -d)  # runs leave files behind
 trap 'rm -rf "$scratch"' EXIT
 cd "$scratch"
 for name in "${names[@]}"; do
-  "$root/$build/benchmarks/benchmark_$name"
+  if [ "$name" = training ]; then
+    "$root/build/benchmarks_training/benchmarks/benchmark_training" \
+      ${packages:+"$root/benchmarks/training/ddp.py" "$packages"}
+  else
+    "$root/build/benchmarks/benchmarks/benchmark_$name"
+  fi
   if [ -e "$root/benchmarks/$name.sh" ]; then
     bash "$root/benchmarks/$name.sh" "$cxx" -std=c++20 -O1 -DRAILYARD_WITH_GLOO=1 -DRAILYARD_WITH_TORCH=1 \
       "-I$root/include" -isystem /usr/include/torch/csrc/api/include

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
-// What a distributed training step costs beside two lone workers that train at the same time. All contestants take
-// turns in short runs, each with two workers pinned to one core each. Prints `name value unit`, medians of the rounds;
-// the microseconds themselves go to standard error.
+// What a distributed training step costs beside two lone workers that train at the same time, and beside PyTorch's
+// DistributedDataParallel where run.sh has found it: the arguments are its script and the folder of its packages. All
+// contestants take turns in short runs, each with two workers pinned to one core each. Prints `name value unit`,
+// medians of the rounds; the microseconds themselves go to standard error.
+#include "training/ddp.hpp"
+
 #include <railyard/railyard.hpp>
 
 #include <ATen/core/ivalue.h>
@@ -225,10 +228,22 @@ void take_turn(ry::Worker& worker, const Case& what, Kind kind) {
                  {"loss", last_loss},
                  {"wait", times.share_of_wait()},
                  {"communication", times.share_of_communication()},
-                 {"optimizer", times.total() > 0 ? times.optimizer / times.total() : 0.0}});
+                 {"optimizer", times.share_of_optimizer()}});
 }
 
-// The loss at which rank 0 must end: of one worker that trains on the batches of both ranks.
+// What rank 0's loss must come to, and how far training has moved it.
+struct Expected {
+  double loss = 0;
+  double progress = 0;
+
+  // A hundredth of what training has changed: without the other rank's gradients it would end elsewhere.
+  void check(const std::string& what, double own) const {
+    if (std::abs(own - loss) <= 0.01 * progress + 1e-5) return;
+    throw std::runtime_error{fmt::format("{} ends at a loss of {}, one worker on both batches at {}", what, own, loss)};
+  }
+};
+
+// One worker that trains on the batches of both ranks.
 void train_on_both(ry::Worker& worker, const Case& what) {
   const auto net = with_weights(what);
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(learning_rate));
@@ -262,41 +277,51 @@ ry::Metrics run(int num_workers, const std::function<void(ry::Worker&)>& body) {
   return trainer.fit().value_or_throw().metrics();
 }
 
+using Times = std::map<std::string, std::vector<double>>;
+
+void print_shares(const std::string& step, const ry::Metrics& ours) {
+  fmt::print(stderr, "{} ours: waiting {:.3f}, communication {:.3f}, optimizer {:.3f} of it\n", step,
+             ours.at("wait").number(), ours.at("communication").number(), ours.at("optimizer").number());
+}
+
+void print_ratios(const std::string& step, const Times& us) {
+  std::map<std::string, double> medians;
+  for (const auto& [name, times] : us) {
+    medians[name] = median(times);
+    fmt::print(stderr, "{} {}: {:.4g} us\n", step, name, medians[name]);
+  }
+  const double lone = medians[TORCH_VERSION_MAJOR < 2 ? "zeroed" : "undefined"];  // what zero_grad() does
+  const double best = std::min({medians["zeroed"], medians["undefined"], medians["pooled"]});
+  fmt::print("{}.ours_over_lone {:.3f} ratio\n", step, medians["ours"] / lone);
+  fmt::print("{}.ours_over_best_lone {:.3f} ratio\n", step, medians["ours"] / best);
+  if (us.count("ddp") > 0) fmt::print("{}.ddp_over_ours {:.3f} ratio\n", step, medians["ddp"] / medians["ours"]);
+  std::fflush(stdout);
+}
+
 template <class Scaling>
-void measure(const Case& what, const std::string& scaling) {
+void measure(const Case& what, const std::string& scaling, Ddp* ddp) {
   const std::vector<std::pair<std::string, Kind>> kinds{
       {"zeroed", Kind::zeroed}, {"undefined", Kind::undefined}, {"pooled", Kind::pooled}, {"ours", Kind::ours}};
-  std::map<std::string, std::vector<double>> us;
-  std::map<std::string, double> shares;
+  const std::string step = "step." + what.name + "." + scaling;
   const auto reference = run<Scaling>(1, [&what](ry::Worker& worker) { train_on_both(worker, what); });
-  const double expected = reference.at("loss").number();
-  const double progress = std::abs(reference.at("first_loss").number() - expected);
+  Expected expected{.loss = reference.at("loss").number()};
+  expected.progress = std::abs(reference.at("first_loss").number() - expected.loss);
+  Times us;
+  ry::Metrics metrics;
   for (int round = 0; round < num_rounds; ++round) {
+    if (ddp != nullptr) {
+      const DdpTurn turn = ddp->take_turn(what.name, warm_up_steps(what), what.steps);
+      expected.check(what.name + ": ddp", turn.loss);
+      us["ddp"].push_back(turn.us);
+    }
     for (const auto& [name, kind] : kinds) {
-      const auto metrics = run<Scaling>(2, [&what, kind = kind](ry::Worker& worker) { take_turn(worker, what, kind); });
+      metrics = run<Scaling>(2, [&what, kind = kind](ry::Worker& worker) { take_turn(worker, what, kind); });
       us[name].push_back(metrics.at("us").number());
-      if (kind != Kind::ours) continue;
-      // A hundredth of what training has changed: without the other rank's gradients it would end elsewhere.
-      const double own = metrics.at("loss").number();
-      if (!(std::abs(own - expected) <= 0.01 * progress + 1e-5)) {
-        throw std::runtime_error{
-            fmt::format("{}: ours ends at a loss of {}, one worker on both batches at {}", what.name, own, expected)};
-      }
-      for (const char* part : {"wait", "communication", "optimizer"}) shares[part] = metrics.at(part).number();
+      if (kind == Kind::ours) expected.check(what.name + ": ours", metrics.at("loss").number());
     }
   }
-  // What zero_grad() of the plain loop does.
-  const double lone = median(us[TORCH_VERSION_MAJOR < 2 ? "zeroed" : "undefined"]);
-  const double best = std::min({median(us["zeroed"]), median(us["undefined"]), median(us["pooled"])});
-  const double ours = median(us["ours"]);
-  for (const auto& [name, kind] : kinds) {
-    fmt::print(stderr, "step.{}.{} {}: {:.4g} us\n", what.name, scaling, name, median(us[name]));
-  }
-  fmt::print(stderr, "step.{}.{} ours: waiting {:.3f}, communication {:.3f}, optimizer {:.3f} of it\n", what.name,
-             scaling, shares["wait"], shares["communication"], shares["optimizer"]);
-  fmt::print("step.{}.{}.ours_over_lone {:.3f} ratio\n", what.name, scaling, ours / lone);
-  fmt::print("step.{}.{}.ours_over_best_lone {:.3f} ratio\n", what.name, scaling, ours / best);
-  std::fflush(stdout);
+  print_shares(step, metrics);  // ours come last
+  print_ratios(step, us);
 }
 
 // What this process has of its memory to itself, and its share of what it has in common with others. In MiB.
@@ -331,7 +356,9 @@ double weights_and_state(int num_workers) {
 
 }  // namespace
 
-int main() try {
+int main(int argc, char** argv) try {
+  std::optional<Ddp> ddp;
+  if (argc == 3) ddp.emplace(argv[1], argv[2]);
   const auto mlp = [](std::vector<std::int64_t> widths, std::int64_t batch) {
     return [widths, batch] { return std::make_shared<Mlp>(widths, batch); };
   };
@@ -341,8 +368,8 @@ int main() try {
                                 {"cnn", [] { return std::make_shared<Cnn>(); }, 20, 8},
                                 {"gpt", [] { return std::make_shared<Gpt>(); }, 8, 4}};
   for (const Case& what : cases) {
-    measure<ry::Threads>(what, "threads");
-    measure<ry::Processes>(what, "processes");
+    measure<ry::Threads>(what, "threads", ddp ? &*ddp : nullptr);
+    measure<ry::Processes>(what, "processes", ddp ? &*ddp : nullptr);
   }
   const double one = weights_and_state(1);
   const double four = weights_and_state(4);
