@@ -15,7 +15,6 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <random>
 
 namespace ry = railyard;
 using namespace std::chrono_literals;
@@ -281,35 +280,6 @@ TEST_CASE("SharedMemory: a rank that waits for long sleeps, and costs no time of
     backend->barrier({});
     require(cpu_ms() - before < 300, fmt::format("less than a third of the wait, not {} ms", cpu_ms() - before));
   });
-}
-
-TEST_CASE("SharedMemory: random sizes, delays and kills leave nobody waiting", "[stress]") {
-  std::mt19937 random{GENERATE(1U, 2U, 3U, 4U)};
-  const int size = 2 + static_cast<int>(random() % 4);
-  const int victim = static_cast<int>(random() % static_cast<unsigned>(size));
-  const int last_turn = 20 + static_cast<int>(random() % 100);
-  const auto exits = railyard_test::run_group_to_end<ry::Processes>(size, [&](ry::WorkerLink& link) {
-    const auto backend = join(link);
-    std::mt19937 sizes{static_cast<unsigned>(last_turn)};  // equal on all ranks
-    std::mt19937 delays{static_cast<unsigned>(link.world().rank)};
-    for (int turn = 0;; ++turn) {
-      std::vector<double> values(sizes() % 2 == 0 ? sizes() % 100 : sizes() % 200'000, 1.0);
-      if (delays() % 16 == 0) static_cast<void>(link.store().get("nothing", ry::Deadline::after(2ms)));
-      if (turn == last_turn && link.world().rank == victim) std::raise(SIGKILL);
-      try {
-        backend->all_reduce(ry::buffer_of(values), ry::ReduceOp::sum, {.deadline = ry::Deadline::after(60s)});
-      } catch (const ry::CollectiveError& error) {
-        require(turn >= last_turn && error.blamed() == std::vector<int>{victim}, error.what());
-        return;
-      }
-      for (const double value : values) require(value == size, "the sum of ones");
-    }
-  });
-  for (int rank = 0; rank < size; ++rank) {
-    const auto& exit = exits[static_cast<std::size_t>(rank)];
-    INFO(rank << " of " << size << ": " << exit.message);
-    CHECK(exit.kind == (rank == victim ? ry::WorkerExit::Kind::signalled : ry::WorkerExit::Kind::returned));
-  }
 }
 
 TEST_CASE("SharedMemory: a thread that gives up waits for those who still read its buffer", "[stress]") {
