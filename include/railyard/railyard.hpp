@@ -42,6 +42,7 @@
 #include "railyard/train/controller.hpp"
 #include "railyard/train/failure_config.hpp"
 #include "railyard/train/lockstep.hpp"
+#include "railyard/train/preemption_config.hpp"
 #include "railyard/train/random.hpp"
 #include "railyard/train/result.hpp"
 #include "railyard/train/run_config.hpp"

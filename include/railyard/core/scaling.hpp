@@ -38,6 +38,7 @@ struct WorkerPage {
   std::atomic<std::uint64_t> collectives{0};      ///< collectives begun
   std::atomic<std::int64_t> waiting_since_ns{0};  ///< when the one it is in was begun, 0 while in none
   std::atomic<bool> stop_requested{false};        ///< written by the supervisor
+  std::atomic<bool> leave_requested{false};       ///< likewise: save what must not be lost, and return
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
@@ -211,6 +212,8 @@ class WorkerGroup {
   [[nodiscard]] virtual std::optional<GroupEvent> next(const Deadline& deadline) = 0;
   /// Sets stop_requested on every worker's page.
   virtual void request_stop() = 0;
+  /// Sets leave_requested as well.
+  virtual void request_leave() = 0;
   /// Runs the on_abort handler of every worker that is still there.
   virtual void abort(std::string_view reason) = 0;
   /// Ends every worker that is still there by force. Threads cannot be: the program ends with a message that names

@@ -47,7 +47,7 @@ struct Failure {
 
 /// Says what the driver of a run has to do to its workers.
 struct Orders {
-  bool request_stop = false;
+  bool request_leave = false;
   std::optional<std::string> abort{};
   bool kill = false;
 };
@@ -127,7 +127,7 @@ class Controller {
                          .kind = Failure::Kind::final};
       phase_ = Phase::stopping;
       limit_ = after(now, settings_.stop_grace);
-      return {.request_stop = true};
+      return {.request_leave = true};
     }
     Orders orders = phase_ == Phase::ending ? Orders{} : end(now);
     orders.kill = true;  // who asks twice does not want to wait

@@ -5,6 +5,7 @@
 #include "railyard/train/any_callback.hpp"
 #include "railyard/train/checkpoint_config.hpp"
 #include "railyard/train/failure_config.hpp"
+#include "railyard/train/preemption_config.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -38,6 +39,7 @@ struct RunConfig {
   /// Settings that may differ from those with which an existing run was started: "seed".
   std::vector<std::string> accept_changes{};
   CheckpointConfig checkpoint{};
+  PreemptionConfig preemption{};
   FailureConfig failure{};
   Progress progress = Progress::automatic;
   /// Told about the run in this order, in the process and on the thread that called fit().

@@ -29,6 +29,10 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
+// Ends a training function whose state has been saved, because the run is to end. No std::exception: it is nobody's
+// error, and handlers of errors shall let it pass.
+struct Leave {};
+
 // Says itself in which epoch a resumed run has to go on: the loader of the training data.
 template <class T>
 concept DrivesEpochs = requires(const T& part) {
@@ -120,11 +124,7 @@ class TrainState {
     }
     resume();
     worker.state_ = this;
-    const std::uint64_t interval = worker.context().checkpoint_every_steps;
-    if (interval == 0) return;
-    worker.on_step_end([this, interval] {
-      if (worker_->steps() % interval == 0) save(false);
-    });
+    worker.on_step_end([this] { end_step(); });
   }
   TrainState(const TrainState&) = delete;
   TrainState& operator=(const TrainState&) = delete;
@@ -193,6 +193,29 @@ class TrainState {
     return epoch_ + 1;
   }
 
+  void end_step() {
+    const bool must_leave = !has_asked_ && agrees_to_stop();
+    const std::uint64_t interval = worker_->context().checkpoint_every_steps;
+    if (must_leave || (interval != 0 && worker_->steps() % interval == 0)) save(false);
+    if (must_leave) throw detail::Leave{};
+  }
+
+  // Whether all ranks are to leave. The wish to stop comes with the gradients, if there are any; what it means is asked
+  // once.
+  [[nodiscard]] bool agrees_to_stop() {
+    std::int32_t wish = worker_->wants_stop() ? 1 : 0;
+    if (const auto heard = worker_->control().end_step()) {
+      wish = *heard ? 1 : 0;
+    } else {
+      worker_->all_reduce(buffer_of_value(wish), ReduceOp::max);
+    }
+    if (wish == 0) return false;
+    has_asked_ = true;
+    std::int32_t leaves = worker_->page().leave_requested.load(std::memory_order_relaxed) ? 1 : 0;
+    worker_->all_reduce(buffer_of_value(leaves), ReduceOp::max);
+    return leaves != 0;
+  }
+
   // Copies this rank's part of the state to memory that outlives the worker, and hands it over.
   void save(bool is_report) {
     std::vector<NamedState> states;
@@ -236,6 +259,7 @@ class TrainState {
   std::int64_t epoch_ = -1;  // that is under way
   std::int64_t resumed_epoch_ = 0;
   bool is_resumed_ = false;
+  bool has_asked_ = false;  // what a wish to stop means: it may be the program's own, which then ends by itself
 };
 
 inline void Worker::report(const Metrics& metrics, TrainState& state) {

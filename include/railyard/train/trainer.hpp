@@ -12,6 +12,7 @@
 #include "railyard/train/result.hpp"
 #include "railyard/train/run_config.hpp"
 #include "railyard/train/scaling_config.hpp"
+#include "railyard/train/train_state.hpp"
 #include "railyard/train/worker_of.hpp"
 
 #include "railyard/core/backend.hpp"
@@ -274,7 +275,10 @@ class Trainer<B, S> {
     }
     WorkerOf<B> worker{link, context, std::move(backend)};
     link.post(detail::encode_started(worker.host()));
-    function.call(worker);
+    try {
+      function.call(worker);
+    } catch (const detail::Leave&) {  // after a checkpoint: the supervisor knows why
+    }
     worker.post_step_times();
   }
 

@@ -73,6 +73,7 @@ class ProcessGroup final : public WorkerGroup {
   }
 
   void request_stop() override { memory_.request_stop(); }
+  void request_leave() override { memory_.request_leave(); }
   void abort(std::string_view reason) override { memory_.abort(reason); }
 
   void kill() override {

@@ -36,7 +36,7 @@ WorkerExit lost(std::vector<int> blamed) {
           .is_consequence = true};
 }
 
-bool is_idle(const ry::Orders& orders) { return !orders.abort && !orders.kill && !orders.request_stop; }
+bool is_idle(const ry::Orders& orders) { return !orders.abort && !orders.kill && !orders.request_leave; }
 
 }  // namespace
 
@@ -163,7 +163,7 @@ TEST_CASE("Controller: silence, a broken group and a callback that throws end th
 
 TEST_CASE("Controller: the first signal asks to stop, the grace ends the wait") {
   Controller controller = running(2);
-  CHECK(controller.on_signal(SIGTERM, at(1s)).request_stop);
+  CHECK(controller.on_signal(SIGTERM, at(1s)).request_leave);
   CHECK(controller.phase() == Phase::stopping);
   CHECK(is_idle(controller.on_exit(0, {}, at(2s))));
   CHECK(is_idle(controller.on_time(at(5s))));
@@ -176,7 +176,7 @@ TEST_CASE("Controller: the first signal asks to stop, the grace ends the wait") 
 
 TEST_CASE("Controller: B1 a second signal kills at once") {
   Controller controller = running(2);
-  CHECK(controller.on_signal(SIGINT, at(1s)).request_stop);
+  CHECK(controller.on_signal(SIGINT, at(1s)).request_leave);
   const auto orders = controller.on_signal(SIGINT, at(2s));
   CHECK(orders.abort);
   CHECK(orders.kill);
@@ -197,7 +197,7 @@ TEST_CASE("Controller: a signal after a failure kills and leaves the failure") {
 TEST_CASE(
     "Controller: a rank that fails while all are stopping ends the others, and the interruption stays the cause") {
   Controller controller = running(2);
-  CHECK(controller.on_signal(SIGINT, at(1s)).request_stop);
+  CHECK(controller.on_signal(SIGINT, at(1s)).request_leave);
   CHECK(controller.on_exit(0, thrown("boo"), at(2s)).abort);
   CHECK(controller.phase() == Phase::ending);
   CHECK(controller.failure()->what == "interrupted by SIGINT");

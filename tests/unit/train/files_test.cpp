@@ -40,19 +40,33 @@ TEST_CASE("LineFile: half a line is taken back when the disk is full") {
 
 TEST_CASE("make_run_directory: makes folders as needed and unique names") {
   const Scratch scratch;
-  const auto [first, first_path] = ry::detail::make_run_directory("", scratch.path() / "x" / "y");
-  const auto [second, second_path] = ry::detail::make_run_directory("", scratch.path() / "x" / "y");
-  CHECK(first != second);
-  CHECK(std::filesystem::is_directory(first_path));
-  CHECK(second_path == scratch.path() / "x" / "y" / second);
+  const auto first = ry::detail::make_run_directory("", scratch.path() / "x" / "y");
+  const auto second = ry::detail::make_run_directory("", scratch.path() / "x" / "y");
+  CHECK(first.name != second.name);
+  CHECK(first.is_new);
+  CHECK(std::filesystem::is_directory(first.path));
+  CHECK(second.path == scratch.path() / "x" / "y" / second.name);
 }
 
-TEST_CASE("make_run_directory: refuses a name that exists, by name") {
+TEST_CASE("make_run_directory: finds a directory that exists, and refuses a file of that name") {
   const Scratch scratch;
-  static_cast<void>(ry::detail::make_run_directory("digits", scratch.path()));
-  CHECK_THROWS_WITH(ry::detail::make_run_directory("digits", scratch.path()),
-                    Catch::ContainsSubstring("RunConfig::name is \"digits\"") &&
-                        Catch::ContainsSubstring("exists already") && Catch::ContainsSubstring("another name"));
+  CHECK(ry::detail::make_run_directory("digits", scratch.path()).is_new);
+  CHECK_FALSE(ry::detail::make_run_directory("digits", scratch.path()).is_new);
+  LineFile{scratch.path() / "file"}.append("x");
+  CHECK_THROWS_WITH(ry::detail::make_run_directory("file", scratch.path()),
+                    Catch::ContainsSubstring("RunConfig::name is \"file\"") &&
+                        Catch::ContainsSubstring("is no directory") && Catch::ContainsSubstring("another name"));
+}
+
+TEST_CASE("LineFile: takes lines back, also those of an earlier program") {
+  const Scratch scratch;
+  LineFile{scratch.path() / "lines"}.append("first");
+  LineFile file{scratch.path() / "lines"};
+  file.append("second");
+  CHECK(file.size() == 13);
+  CHECK(file.cut(6));
+  file.append("other");
+  CHECK(read_text(file.path()) == "first\nother\n");
 }
 
 TEST_CASE("make_run_directory: refuses storage where nothing can be made, with the system's reason") {
@@ -87,6 +101,6 @@ TEST_CASE("make_run_directory: gives an absolute path, with logs/, for storage r
   std::filesystem::current_path(scratch.path());
   const auto made = ry::detail::make_run_directory("a", "runs");
   std::filesystem::current_path(former);
-  CHECK(made.second.is_absolute());
-  CHECK(std::filesystem::is_directory(made.second / "logs"));
+  CHECK(made.path.is_absolute());
+  CHECK(std::filesystem::is_directory(made.path / "logs"));
 }

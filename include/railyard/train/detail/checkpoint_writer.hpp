@@ -41,8 +41,9 @@ struct SaveOutcome {
 /// Owns the thread. One after another, in order: so the newest checkpoint is always the latest that was saved.
 class CheckpointWriter {
  public:
-  CheckpointWriter(CheckpointFolder folder, Retention retention, WorkerGroup& group)
-      : folder_(std::move(folder)), retention_(std::move(retention)), group_(&group) {}
+  /// run: the run's directory, in which the folder lies.
+  CheckpointWriter(std::filesystem::path run, CheckpointFolder folder, Retention retention, WorkerGroup& group)
+      : run_(std::move(run)), folder_(std::move(folder)), retention_(std::move(retention)), group_(&group) {}
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
   /// Writes what has been submitted.
@@ -112,6 +113,7 @@ class CheckpointWriter {
   [[nodiscard]] SaveOutcome write(const SaveJob& job) {
     SaveOutcome outcome{.manifest = job.manifest};
     try {
+      make_run_durable();
       outcome.path = folder_.commit(job.manifest, job.parts);
     } catch (const std::exception& error) {
       outcome.error = error.what();
@@ -126,6 +128,16 @@ class CheckpointWriter {
     return outcome;
   }
 
+  // A checkpoint is worth nothing if the directories above it are lost. Once, for it takes milliseconds.
+  void make_run_durable() {
+    if (std::exchange(is_run_durable_, true)) return;
+    Files files;
+    sync_directory(files, run_);
+    sync_directory(files, run_.parent_path());
+  }
+
+  std::filesystem::path run_;
+  bool is_run_durable_ = false;  // as far as the writing thread has seen to it
   CheckpointFolder folder_;
   Retention retention_;
   WorkerGroup* group_;

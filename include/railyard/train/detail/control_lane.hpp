@@ -30,6 +30,7 @@ class ControlLane {
   void hear(bool anyone_stops, bool have_all_ended) noexcept {
     ++num_heard_;
     anyone_stops_ = anyone_stops;
+    has_heard_in_step_ = true;
     have_all_ended_ = have_all_ended;
   }
 
@@ -42,11 +43,17 @@ class ControlLane {
     return std::exchange(num_heard_, 0) == 1 ? std::optional{anyone_stops_} : std::nullopt;
   }
 
+  /// Whether any rank wanted to stop in the step that ends; nothing if all ranks have exchanged nothing in it.
+  [[nodiscard]] std::optional<bool> end_step() noexcept {
+    return std::exchange(has_heard_in_step_, false) ? std::optional{anyone_stops_} : std::nullopt;
+  }
+
  private:
   std::uint64_t loop_ = 0;
   std::uint64_t num_heard_ = 0;
   bool has_ended_ = false;
   bool anyone_stops_ = false;
+  bool has_heard_in_step_ = false;
   std::optional<bool> have_all_ended_{};
 };
 

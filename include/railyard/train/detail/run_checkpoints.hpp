@@ -13,7 +13,7 @@
 #include "railyard/core/scaling.hpp"
 
 #include <cstdint>
-#include <exception>
+#include <deque>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -37,12 +37,17 @@ class RunCheckpoints {
         generation_(lease.generation()),
         group_(&group),
         book_(info.world_size),
-        writer_(folder_of(info, lease), retention_of(config), group) {}
+        writer_(info.path, folder_of(info, lease), retention_of(config), group) {}
 
-  /// Takes what a rank has saved; a checkpoint that is whole with it is on its way to the disk.
+  /// Takes what a rank has saved; a checkpoint that is whole with it is on its way to the disk. metrics: what rank 0
+  /// has reported last, if it is the rank.
   void add(int rank, SavedMessage save, const Metrics& metrics, int attempt) {
+    if (rank == 0) metrics_.push_back(save.is_report ? metrics : Metrics{});
     book_.add(rank, std::move(save));
-    while (const auto saves = book_.take()) submit(*saves, metrics, attempt);
+    while (const auto saves = book_.take()) {
+      submit(*saves, std::move(metrics_.front()), attempt);
+      metrics_.pop_front();
+    }
   }
 
   [[nodiscard]] int waits_in_vain(int rank, std::int64_t report) const { return book_.waits_in_vain(rank, report); }
@@ -51,7 +56,10 @@ class RunCheckpoints {
   [[nodiscard]] std::vector<SaveOutcome> take_outcomes() { return writer_.take_outcomes(); }
 
   /// Forgets what only some ranks have saved; when all have ended, and all that was whole has been written.
-  void end_attempt() { book_.clear(); }
+  void end_attempt() {
+    book_.clear();
+    metrics_.clear();
+  }
 
   /// The newest one; only while nothing is being written, as those below.
   [[nodiscard]] std::optional<Checkpoint> newest() { return writer_.folder().newest(); }
@@ -64,7 +72,7 @@ class RunCheckpoints {
     return folder;
   }
 
-  void submit(const std::vector<SavedMessage>& saves, const Metrics& metrics, int attempt) {
+  void submit(const std::vector<SavedMessage>& saves, Metrics metrics, int attempt) {
     const SavedMessage& first = saves.front();
     SaveJob job;
     job.manifest = {.world_size = static_cast<int>(saves.size()),
@@ -73,8 +81,8 @@ class RunCheckpoints {
                     .report = first.report,
                     .attempt = attempt,
                     .generation = generation_,
+                    .metrics = std::move(metrics),
                     .environment = environment_};
-    if (first.is_report) job.manifest.metrics = metrics;
     for (std::size_t at = 0; at < saves.size(); ++at) {
       const int rank = static_cast<int>(at);
       const SavedMessage& save = saves[at];
@@ -93,6 +101,7 @@ class RunCheckpoints {
   std::uint64_t generation_;
   WorkerGroup* group_;
   SaveBook book_;
+  std::deque<Metrics> metrics_{};  // of rank 0, by checkpoint that is not whole yet
   CheckpointWriter writer_;
 };
 

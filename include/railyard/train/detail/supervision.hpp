@@ -165,6 +165,7 @@ class Supervision {
     attempts_.push_back(std::move(attempt));
     settle();
     checkpoints_->end_attempt();
+    if (has_left_in_order()) last_word_ = "its state was saved first, and a run of the same name goes on from there";
   }
 
   void list_checkpoints() {
@@ -279,7 +280,10 @@ class Supervision {
       event.add("step", outcome.manifest.step).add("path", outcome.path.string());
       if (!outcome.error.empty()) event.add("error", outcome.error);
       complain(directory_.append_event(event));
-      if (!outcome.path.empty()) ++num_committed_;
+      if (!outcome.path.empty()) {
+        ++num_committed_;
+        ++num_saved_;
+      }
       if (outcome.error.empty()) continue;
       warn(outcome.path.empty() ? compose("the checkpoint of step {} could not be written: {}; training goes on",
                                           outcome.manifest.step, outcome.error)
@@ -300,11 +304,12 @@ class Supervision {
     if (event) std::visit([this](auto& one) { handle(one); }, *event);
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
     note_outcomes();
+    look_for_preemption_file();
     progress_.update(state());
   }
 
   void carry_out(const Orders& orders) {
-    if (orders.request_stop) group_->request_stop();
+    if (orders.request_leave) group_->request_leave();
     if (orders.abort) group_->abort(*orders.abort);
     if (orders.kill) group_->kill();
   }
@@ -342,9 +347,14 @@ class Supervision {
   }
   void handle(const BrokenEvent& event) { carry_out(controller_.on_failure({.what = event.message}, Clock::now())); }
   void handle(const SignalEvent& event) {
+    const auto& signals = config_.preemption.signals;
+    const bool is_announced = std::find(signals.begin(), signals.end(), event.signal) != signals.end();
+    if (event.signal == SIGUSR1 && !is_announced) return;
     const Orders orders = controller_.on_signal(event.signal, Clock::now());
     const std::string name = signal_name(event.signal);
-    if (orders.request_stop) {
+    if (orders.request_leave) {
+      was_preempted_ = is_announced;
+      num_saved_before_ = num_saved_;
       progress_.print(true, compose("railyard: {}: the workers are asked to stop and have {} for it; once more ends "
                                     "them at once",
                                     name, Deadline::after(config_.stop_grace).budget_text()));
@@ -353,6 +363,15 @@ class Supervision {
     }
     carry_out(orders);
   }
+
+  void look_for_preemption_file() {
+    std::error_code ignored;
+    if (config_.preemption.file.empty() || was_preempted_) return;
+    if (std::filesystem::exists(config_.preemption.file, ignored)) handle(SignalEvent{.signal = SIGTERM});
+  }
+
+  // Whether the run was told of its end, and its state has been saved since.
+  [[nodiscard]] bool has_left_in_order() const { return was_preempted_ && num_saved_ > num_saved_before_; }
 
   // Before the group is ended: the end is what all ranks do then.
   void note_activity() {
@@ -472,6 +491,7 @@ class Supervision {
       fields.error = error_text(*failure);
       fields.failed_rank = failure->rank;
       fields.exit_status = failure->signal != 0 ? 128 + failure->signal : 1;
+      if (has_left_in_order()) fields.exit_status = config_.preemption.exit_status;
     }
     fields.history = std::move(history_);
     fields.step_times_by_rank = std::move(step_times_);
@@ -522,6 +542,9 @@ class Supervision {
   std::uint64_t begin_step_ = 0;   // of this attempt
   std::uint64_t failed_step_ = 0;  // at which the last attempt failed
   int num_committed_ = 0;          // in this attempt
+  int num_saved_ = 0;              // checkpoints, in all attempts
+  int num_saved_before_ = 0;       // when the end was announced
+  bool was_preempted_ = false;
   std::vector<Attempt> attempts_{};
   std::string last_word_{};  // why a run with failures left is not started again
   std::unique_ptr<WorkerGroup> group_{};

@@ -99,6 +99,11 @@ class GroupMemory {
     for (int at = 0; at < num_workers_; ++at) rank(at).page.stop_requested.store(true);
   }
 
+  void request_leave() noexcept {
+    for (int at = 0; at < num_workers_; ++at) rank(at).page.leave_requested.store(true);
+    request_stop();
+  }
+
   /// Makes every wait of every worker that goes through this memory end. Only the first reason counts.
   void abort(std::string_view reason) noexcept {
     GroupBlock& block = group();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Catches SIGINT, SIGTERM and SIGHUP for as long as it lives, and passes them on to whoever had them before. Workers
-// room.
+// Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1 for as long as it lives, and passes them on to whoever had them before.
+// Workers room.
 #pragma once
 
 #include "railyard/core/detail/compose.hpp"
@@ -19,7 +19,7 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-inline constexpr std::array caught_signals{SIGINT, SIGTERM, SIGHUP};
+inline constexpr std::array caught_signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
 /// Is the one list of listeners per shared library: a signal handler has no argument that could lead to them. A second
 /// library with hidden visibility has its own list and chains to this one like to any other handler.

@@ -78,14 +78,15 @@ class WorkerProcess {
     ::sigaction(SIGCHLD, &setup.child_action, nullptr);
     struct sigaction fallback {};
     fallback.sa_handler = SIG_DFL;
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    for (const int signal : caught_signals) {
       struct sigaction current {};
       ::sigaction(signal, nullptr, &current);
       if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_IGN) continue;
       ::sigaction(signal, &fallback, nullptr);
     }
     ::sigset_t mask = setup.signal_mask;
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) ::sigdelset(&mask, signal);
+    for (const int signal : caught_signals) ::sigdelset(&mask, signal);
+    ::sigdelset(&mask, SIGCHLD);
     ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
   }
 

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+// How a run leaves when its machine is taken away. Train room.
+#pragma once
+
+#include "railyard/core/version.hpp"
+
+#include <csignal>
+#include <filesystem>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+/// Says what announces that the machine will be taken away. Where the training function has a TrainState, all ranks
+/// then save it at the end of the same step and leave, within RunConfig::stop_grace; so they do after Ctrl-C.
+struct PreemptionConfig {
+  /// Of SIGTERM and SIGUSR1, those that do.
+  std::vector<int> signals{SIGTERM, SIGUSR1};
+  /// A file that does as soon as it exists; none if empty.
+  std::filesystem::path file{};
+  /// Result::exit_status() when a checkpoint was saved so: a scheduler is to start the job again. 75 is EX_TEMPFAIL.
+  int exit_status = 75;
+};
+
+}  // namespace railyard::inline v0_1
