@@ -62,6 +62,7 @@
 #include "railyard/torch/buffer_sync.hpp"
 #include "railyard/torch/collectives.hpp"
 #include "railyard/torch/comm_hook.hpp"
+#include "railyard/torch/comm_hook_state.hpp"
 #include "railyard/torch/loader.hpp"
 #include "railyard/torch/lockstep.hpp"
 #include "railyard/torch/model_options.hpp"

@@ -8,6 +8,7 @@
 #include "railyard/callbacks/detail/number.hpp"
 #include "railyard/core/buffer.hpp"
 #include "railyard/core/reduce_op.hpp"
+#include "railyard/core/stateful.hpp"
 #include "railyard/train/worker.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -48,6 +49,16 @@ struct GradientBucket {
 template <class H>
 concept CommHook = std::copy_constructible<H> && requires(H& hook, Worker& worker, const GradientBucket& bucket) {
   { hook.all_reduce(worker, bucket) } -> std::same_as<void>;
+};
+
+/// Is a CommHook that remembers something from step to step, which a run that is resumed goes on with.
+///
+/// Law: after load_state(worker, state) of what state(worker) has returned on each rank, with pieces put together, it
+/// goes on as the saved one. On another number of ranks laws 1 to 4 hold all the same.
+template <class H>
+concept StatefulCommHook = CommHook<H> && requires(H& hook, const H& saved, Worker& worker, const State& state) {
+  { saved.state(worker) } -> std::convertible_to<State>;
+  hook.load_state(worker, state);
 };
 
 /// Sums exactly: what happens without a hook, and what others are compared with.
@@ -117,10 +128,18 @@ class AnyCommHook {
     held_ ? held_->all_reduce(worker, bucket) : ExactHook{}.all_reduce(worker, bucket);
   }
 
+  /// What the hook remembers; nothing of one that is no StatefulCommHook.
+  [[nodiscard]] State state(Worker& worker) const { return held_ ? held_->state(worker) : State{}; }
+  void load_state(Worker& worker, const State& state) {
+    if (held_) held_->load_state(worker, state);
+  }
+
  private:
   struct Base {
     virtual ~Base() = default;
     virtual void all_reduce(Worker& worker, const GradientBucket& bucket) = 0;
+    [[nodiscard]] virtual State state(Worker& worker) const = 0;
+    virtual void load_state(Worker& worker, const State& state) = 0;
     [[nodiscard]] virtual std::unique_ptr<Base> copy() const = 0;
   };
 
@@ -129,12 +148,22 @@ class AnyCommHook {
     template <class From>
     explicit Holder(From&& from) : hook(std::forward<From>(from)) {}
     void all_reduce(Worker& worker, const GradientBucket& bucket) override { hook.all_reduce(worker, bucket); }
+    [[nodiscard]] State state([[maybe_unused]] Worker& worker) const override {
+      if constexpr (StatefulCommHook<H>) {
+        return hook.state(worker);
+      } else {
+        return {};
+      }
+    }
+    void load_state([[maybe_unused]] Worker& worker, [[maybe_unused]] const State& state) override {
+      if constexpr (StatefulCommHook<H>) hook.load_state(worker, state);
+    }
     [[nodiscard]] std::unique_ptr<Base> copy() const override { return std::make_unique<Holder>(hook); }
     H hook;
   };
 
   std::unique_ptr<Base> held_{};
 };
-static_assert(CommHook<AnyCommHook>);
+static_assert(StatefulCommHook<AnyCommHook>);
 
 }  // namespace railyard::inline v0_1

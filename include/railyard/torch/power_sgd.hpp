@@ -3,11 +3,13 @@
 #pragma once
 
 #include "railyard/torch/comm_hook.hpp"
+#include "railyard/torch/detail/tensor_state.hpp"
 #include "railyard/torch/tensor.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/reduce_op.hpp"
+#include "railyard/core/stateful.hpp"
 #include "railyard/data/shuffle.hpp"
 #include "railyard/train/worker.hpp"
 
@@ -26,7 +28,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <unordered_map>
+#include <map>
+#include <string>
 #include <vector>
 
 namespace railyard::inline v0_1 {
@@ -106,8 +109,38 @@ class PowerSgdMemory {
 
   [[nodiscard]] Entry& operator[](std::size_t id) { return entries_[id]; }
 
+  // What is equal on all ranks, and the errors of all of them as one tensor (world size, n, m).
+  [[nodiscard]] State state(int rank, int size) const {
+    State state;
+    for (const auto& [id, entry] : entries_) {
+      state.values.set(compose("steps.{}", id), entry.steps);
+      if (!entry.error.defined()) continue;
+      state.tensors.push_back(whole_state(compose("right.{}", id), entry.right));
+      const std::int64_t count = entry.error.numel();
+      state.tensors.push_back(piece_state(compose("error.{}", id), {size, entry.error.size(0), entry.error.size(1)},
+                                          rank * count, (rank + 1) * count, entry.error.reshape({-1})));
+    }
+    return state;
+  }
+
+  // Other ranks share what all the saved ones have not sent yet.
+  void load_state(int rank, int size, const State& state) {
+    entries_.clear();
+    for (const auto& [name, value] : state.values) {
+      const std::string id = name.substr(name.find('.') + 1);
+      Entry& entry = entries_[std::stoull(id)];
+      entry.steps = static_cast<std::uint64_t>(value.as<std::int64_t>());
+      const StateTensor* right = state.find_tensor("right." + id);
+      const StateTensor* errors = state.find_tensor("error." + id);
+      if (right == nullptr || errors == nullptr) continue;
+      entry.right = saved_rows(*right).whole();
+      const at::Tensor all = saved_rows(*errors).whole();
+      entry.error = all.size(0) == size ? all[rank].clone() : all.sum(0).div_(size);
+    }
+  }
+
  private:
-  std::unordered_map<std::size_t, Entry> entries_{};
+  std::map<std::size_t, Entry> entries_{};
 };
 
 // One sum of a bucket's matrices as low-rank products, beside parts that are summed exactly.
@@ -205,11 +238,11 @@ class LowRankSum {
 /// nothing is lost, only late. Vectors, and matrices too small to gain by it, are summed exactly; a parameter of more
 /// dimensions is a matrix of its first dimension by all others.
 ///
-/// It needs memory: one more copy of the gradients. The memory is not part of a checkpoint: after a restart what was
-/// left out is gone and compression begins anew. Gradients with heavy noise or of early steps compress badly; use
-/// start_step. All ranks give the same options.
-/// Source: Vogels, Karimireddy, Jaggi, PowerSGD: Practical Low-Rank Gradient Compression, NeurIPS 2019.
-/// Example: ry::AnyCommHook hook = ry::PowerSgdHook{.rank = 4, .start_step = 100};
+/// It needs memory: one more copy of the gradients. To keep it over a restart, make CommHookState a part of the state;
+/// otherwise what was left out is gone and compression begins anew. Gradients with heavy noise or of early steps
+/// compress badly; use start_step. All ranks give the same options. Source: Vogels, Karimireddy, Jaggi, PowerSGD:
+/// Practical Low-Rank Gradient Compression, NeurIPS 2019. Example: ry::AnyCommHook hook = ry::PowerSgdHook{.rank = 4,
+/// .start_step = 100};
 struct PowerSgdHook {
   int rank = 2;                     ///< columns of the two thin matrices
   std::uint64_t start_step = 1000;  ///< steps of each parameter that are summed exactly before
@@ -238,7 +271,10 @@ struct PowerSgdHook {
     if (sum.is_empty()) return ExactHook{}.all_reduce(worker, bucket);
     sum.run(exact);
   }
+
+  [[nodiscard]] State state(Worker& worker) const { return memory.state(worker.rank(), worker.world_size()); }
+  void load_state(Worker& worker, const State& state) { memory.load_state(worker.rank(), worker.world_size(), state); }
 };
-static_assert(CommHook<PowerSgdHook>);
+static_assert(StatefulCommHook<PowerSgdHook>);
 
 }  // namespace railyard::inline v0_1

@@ -105,7 +105,8 @@ struct SaveField {
   void operator()(std::string_view name, const at::Tensor& field) const {
     if (!field.defined()) return;
     std::string full = prefix + std::string{name};
-    tensors.push_back(parameter.piece ? piece_state(std::move(full), parameter.whole, *parameter.piece, field)
+    tensors.push_back(parameter.piece ? piece_state(std::move(full), shape_in_memory(parameter.whole),
+                                                    parameter.piece->begin, parameter.piece->end, field)
                                       : whole_state(std::move(full), field));
   }
   void operator()(std::string_view name, const std::deque<at::Tensor>& fields) const {
@@ -164,19 +165,14 @@ struct LoadField {
     if (state == nullptr) return;
     found = true;
     const SavedTensor tensor = in_order(*state);
-    const at::Tensor real = as_real(parameter.whole.detach());
-    if (is_elementwise ? !tensor.fits(real) : state->dtype != dtype_of_tensor(real)) {
+    if (!is_elementwise) {
+      field = tensor.whole().to(parameter.whole.device());
+    } else if (!tensor.fits(as_real(parameter.whole.detach()))) {
       problems.push_back(
           compose("\"{}\" is {} and belongs to a parameter {}", state->name, tensor.text(), shape_of(parameter.whole)));
-      return;
-    }
-    if (!parameter.own().defined()) return;
-    const auto like = parameter.own().options().requires_grad(false);
-    field = is_elementwise ? at::empty_like(parameter.own().detach()) : at::empty(state->shape, like);
-    if (parameter.piece) {
-      tensor.read_piece(parameter.whole, parameter.piece->begin, parameter.piece->end, field);
-    } else {
-      tensor.read_into(field);
+    } else if (parameter.own().defined()) {
+      field = at::empty_like(parameter.own().detach());
+      read(tensor, field);
     }
   }
   void operator()(std::string_view name, std::deque<at::Tensor>& fields) const {
@@ -202,6 +198,14 @@ struct LoadField {
   }
 
  private:
+  void read(const SavedTensor& tensor, const at::Tensor& field) const {
+    if (parameter.piece) {
+      tensor.read_piece(parameter.whole, parameter.piece->begin, parameter.piece->end, field);
+    } else {
+      tensor.read_into(field);
+    }
+  }
+
   [[nodiscard]] SavedTensor in_order(const StateTensor& state) const {
     const SavedTensor rows = saved_rows(state);
     const Value* text = values.find(prefix + "order");

@@ -48,6 +48,37 @@ using DimOrder = std::vector<std::int64_t>;
   return order;
 }
 
+// The shape of what lies in memory as a tensor without gaps does.
+[[nodiscard]] inline std::vector<std::int64_t> shape_in_memory(const at::Tensor& tensor) {
+  std::vector<std::int64_t> shape;
+  for (const std::int64_t dim : order_in_memory(tensor)) shape.push_back(tensor.size(dim));
+  return shape;
+}
+
+[[nodiscard]] inline at::ScalarType scalar_type_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f16:
+      return at::ScalarType::Half;
+    case Dtype::bf16:
+      return at::ScalarType::BFloat16;
+    case Dtype::f32:
+      return at::ScalarType::Float;
+    case Dtype::f64:
+      return at::ScalarType::Double;
+    case Dtype::i8:
+      return at::ScalarType::Char;
+    case Dtype::u8:
+      return at::ScalarType::Byte;
+    case Dtype::i32:
+      return at::ScalarType::Int;
+    case Dtype::i64:
+      return at::ScalarType::Long;
+    case Dtype::boolean:
+      break;
+  }
+  return at::ScalarType::Bool;
+}
+
 [[nodiscard]] inline std::string text_of_sizes(const std::vector<std::int64_t>& sizes) {
   return "[" + joined(sizes, ", ") + "]";
 }
@@ -107,18 +138,17 @@ inline void copy_rows(const at::Tensor& tensor, std::int64_t begin, std::int64_t
           }};
 }
 
-// A flat tensor that holds this rank's piece of something of the shape of `whole`, in the order of its memory, which is
-// what the saved shape speaks of.
-[[nodiscard]] inline StateTensor piece_state(std::string name, const at::Tensor& whole, const GradientPiece& place,
-                                             const at::Tensor& piece) {
+// A flat tensor that holds elements begin to end of something of the given shape, of which other ranks hold the rest.
+[[nodiscard]] inline StateTensor piece_state(std::string name, std::vector<std::int64_t> shape, std::int64_t begin,
+                                             std::int64_t end, const at::Tensor& piece) {
   StateTensor state = whole_state(std::move(name), piece);
-  state.shape.clear();
-  for (const std::int64_t dim : order_in_memory(whole)) state.shape.push_back(whole.size(dim));
+  state.shape = std::move(shape);
   state.is_piece = true;
-  state.begin = place.begin;
-  state.end = place.end;
-  state.read = [read = std::move(state.read), first = place.begin](
-                   std::int64_t begin, std::int64_t end, std::byte* to) { read(begin - first, end - first, to); };
+  state.begin = begin;
+  state.end = end;
+  state.read = [read = std::move(state.read), begin](std::int64_t from, std::int64_t until, std::byte* to) {
+    read(from - begin, until - begin, to);
+  };
   return state;
 }
 
@@ -143,9 +173,9 @@ struct SavedTensor {
            real.sizes().equals(logical_shape());
   }
 
-  // Returns all of it, in a tensor like `like`.
-  [[nodiscard]] at::Tensor whole(const at::Tensor& like) const {
-    const at::Tensor flat = at::empty({state->count()}, at::TensorOptions{}.dtype(like.scalar_type()));
+  // Returns all of it, on the CPU.
+  [[nodiscard]] at::Tensor whole() const {
+    const at::Tensor flat = at::empty({state->count()}, at::TensorOptions{}.dtype(scalar_type_of(state->dtype)));
     state->read(0, state->count(), static_cast<std::byte*>(flat.data_ptr()));
     return flat.view(state->shape).permute(inverse());
   }
@@ -156,7 +186,7 @@ struct SavedTensor {
       state->read(begin, end, static_cast<std::byte*>(flat.data_ptr()));
       flat.unsafeGetTensorImpl()->bump_version();
     } else {
-      flat.copy_(at::empty_like(like).copy_(whole(like)).as_strided({end - begin}, {1}, begin));
+      flat.copy_(at::empty_like(like).copy_(whole()).as_strided({end - begin}, {1}, begin));
     }
   }
 
@@ -167,7 +197,7 @@ struct SavedTensor {
     if (real.is_cpu() && real.is_non_overlapping_and_dense()) {
       read_piece(real, 0, real.numel(), real.as_strided({real.numel()}, {1}));
     } else {
-      real.copy_(whole(real));
+      real.copy_(whole());
     }
   }
 
