@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Trains a small network on real handwritten digits with two worker processes.
 // Look at train(): it is an ordinary LibTorch loop. prepare_model() and prepare_loader() are all that makes it
-// distributed.
+// distributed, and a TrainState all that makes it go on where it was when a worker, or all of it, is killed.
 #include <railyard/railyard.hpp>
 
 #include <torch/torch.h>
@@ -37,8 +37,9 @@ void train(ry::Worker& worker, const ry::Table& training_set, const ry::Table& t
       ry::prepare_loader(worker, training_set, {.global_batch_size = 64, .shuffle = true, .drives_step = true});
   auto test = ry::prepare_loader(worker, test_set, {.global_batch_size = 256});
   torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(2e-3));
+  ry::TrainState state{worker, {{"net", net}, {"optimizer", optimizer}, {"training", training}}};
 
-  for (int epoch = 0; epoch < 20; ++epoch) {
+  for (const int epoch : state.epochs(20)) {
     ry::Mean loss;
     for (const auto& batch : training) {
       optimizer.zero_grad();
@@ -47,7 +48,8 @@ void train(ry::Worker& worker, const ry::Table& training_set, const ry::Table& t
       optimizer.step();
       loss.add(value.item<double>(), static_cast<double>(batch.size()));
     }
-    worker.report({{"epoch", epoch}, {"loss", worker.mean(loss)}, {"accuracy", accuracy(worker, *net, test)}});
+    worker.report({{"epoch", epoch}, {"loss", worker.mean(loss)}, {"accuracy", accuracy(worker, *net, test)}},
+                  state);  // a checkpoint, written while training goes on
   }
 }
 
@@ -56,7 +58,9 @@ int main(int argc, char** argv) try {
   const auto parts = ry::split(ry::read_csv(path, {.label = "digit"}), {0.8, 0.2}, /*seed=*/1);
 
   ry::Trainer<ry::Gloo, ry::Processes> trainer{
-      [&](ry::Worker& worker) { train(worker, parts[0], parts[1]); }, {.num_workers = 2}, {.seed = 1}};
+      [&](ry::Worker& worker) { train(worker, parts[0], parts[1]); },
+      {.num_workers = 2},
+      {.seed = 1, .checkpoint = {.keep = 1, .score = "accuracy"}, .failure = {.max_failures = 3}}};
   const ry::Result result = trainer.fit();
   if (!result) {
     fmt::print(stderr, "{}\n", result.error());

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+// When checkpoints are made and which are kept.
+#include "railyard/train/checkpoint_config.hpp"
+
+#include "support/catch.hpp"
+#include "unit/train/toy_training.hpp"
+
+namespace ry = railyard;
+using namespace toy;  // its names stand in nearly every line
+
+TEMPLATE_TEST_CASE("Checkpoints: are made every so many steps, and lose no more than those", "", SharedThreads,
+                   SharedProcesses) {
+  const Scratch scratch;
+  const auto fail = [](auto& worker, std::uint64_t step) {
+    if (worker.attempt() == 0 && step == 9) throw std::runtime_error{"a test"};
+  };
+  const ry::Result result = run_in<typename TestType::B, typename TestType::S>(
+      scratch, 2,
+      [fail](auto& worker) {
+        Weights weights;
+        ry::TrainState state{worker, {{"weights", weights}}};
+        while (worker.steps() < 20) {
+          worker.samples(3);
+          fail(worker, worker.steps());
+          weights.step(worker.steps());
+          worker.end_step();
+        }
+        worker.report({{"sum", weights.sum()}});
+      },
+      {.checkpoint = {.keep = 2, .every_steps = 2}, .failure = {.max_failures = 1}});
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.attempts()[0].lost_steps == 1);
+  CHECK(names_in(result.path() / "checkpoints").size() == 2);
+  CHECK(result.checkpoint()->manifest().step == 20);
+  CHECK(result.checkpoint()->manifest().samples == 120);
+  Weights straight;
+  for (std::uint64_t step = 0; step < 20; ++step) straight.step(step);
+  CHECK(result.metrics().at("sum").as<double>() == straight.sum());
+}
+
+TEST_CASE("Checkpoints: the best by a metric are kept, and the newest") {
+  const Scratch scratch;
+  const ry::Result result = run_in<ry::Local, ry::Threads>(scratch, 2,
+                                                           [](auto& worker) {
+                                                             Weights weights;
+                                                             ry::TrainState state{worker, {{"weights", weights}}};
+                                                             for (const double score : {0.1, 0.9, 0.5, 0.7, 0.2}) {
+                                                               worker.samples(1);
+                                                               worker.report({{"score", score}}, state);
+                                                             }
+                                                           },
+                                                           {.checkpoint = {.keep = 2, .score = "score"}});
+  REQUIRE(result);
+  CHECK(names_in(result.path() / "checkpoints").size() == 3);
+  REQUIRE(result.best_checkpoints().size() == 2);
+  CHECK(result.best_checkpoints()[0].manifest().metrics.at("score").as<double>() == 0.9);
+  CHECK(result.best_checkpoints()[1].manifest().metrics.at("score").as<double>() == 0.7);
+  CHECK(result.checkpoint()->manifest().metrics.at("score").as<double>() == 0.2);
+}
+
+TEST_CASE("Checkpoints: training goes on when one cannot be written, and says so (FAULTS F6)") {
+  const Scratch scratch;
+  const ry::Result result =
+      run_in<ry::SharedMemory, ry::Processes>(scratch, 2,
+                                              [](auto& worker) {
+                                                Weights weights;
+                                                ry::TrainState state{worker, {{"weights", weights}}};
+                                                if (worker.rank() == 0)
+                                                  std::ofstream{worker.run_path() / "checkpoints"} << "in the way";
+                                                worker.barrier();
+                                                worker.samples(1);
+                                                worker.report({{"sum", weights.sum()}}, state);
+                                              },
+                                              {.checkpoint = {.synchronous = true}});
+  INFO(result.error());
+  CHECK(result);
+  CHECK_FALSE(result.checkpoint());
+  REQUIRE_FALSE(result.warnings().empty());
+  CHECK_THAT(result.warnings().front(), ContainsSubstring("could not be written") && ContainsSubstring("checkpoints"));
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+// Runs that start again after failures, and the budget for that.
+#include "railyard/train/failure_config.hpp"
+#include "railyard/train/detail/failure_budget.hpp"
+
+#include "support/catch.hpp"
+#include "unit/train/toy_training.hpp"
+
+namespace ry = railyard;
+using namespace toy;  // its names stand in nearly every line
+
+TEMPLATE_TEST_CASE("Run: starts again after failures and ends as if nothing had happened", "", LocalThreads,
+                   SharedThreads, SharedProcesses) {
+  const Scratch scratch;
+  const ry::Result whole = run<TestType>(scratch, never);
+  REQUIRE(whole);
+  REQUIRE(whole.history().size() == num_epochs);
+  const auto fail = [](auto& worker, std::uint64_t step) {
+    const bool is_due = (worker.attempt() == 0 && step == 7) || (worker.attempt() == 1 && step == 23);
+    if (is_due && worker.rank() == worker.attempt()) throw std::runtime_error{"a test"};
+  };
+  const ry::Result result = run<TestType>(scratch, fail, {.failure = {.max_failures = 2}});
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.history() == whole.history());
+  REQUIRE(result.attempts().size() == 3);
+  CHECK(result.attempts()[0].failed_rank == 0);
+  CHECK(result.attempts()[0].end_step == 7);
+  CHECK(result.attempts()[0].lost_steps == 2);
+  CHECK_THAT(result.attempts()[0].error, ContainsSubstring("rank 0 of 2") && ContainsSubstring("a test"));
+  CHECK(result.attempts()[1].failed_rank == 1);
+  CHECK(result.attempts()[1].begin_step == 5);
+  CHECK(result.attempts()[1].lost_steps == 3);
+  CHECK(result.attempts()[2].error.empty());
+  CHECK(read_lines(result.path() / "metrics.jsonl").size() == num_epochs);
+  CHECK(names_in(result.path() / "checkpoints").size() == num_epochs);
+  REQUIRE(result.checkpoint());
+  CHECK(result.checkpoint()->manifest().step == num_epochs * steps_per_epoch);
+}
+
+TEST_CASE("Run: starts again after kill -9 of a worker, of the process that starts them, and after exit()") {
+  const Scratch scratch;
+  const ry::Result whole = run<SharedProcesses>(scratch, never);
+  const auto fail = [](auto& worker, std::uint64_t step) {
+    if (worker.rank() != 1) return;
+    if (worker.attempt() == 0 && step == 8) ::kill(::getpid(), SIGKILL);
+    if (worker.attempt() == 1 && step == 13) ::kill(::getppid(), SIGKILL);
+    if (worker.attempt() == 2 && step == 21) ::exit(3);
+  };
+  const ry::Result result = run<SharedProcesses>(scratch, fail, {.failure = {.max_failures = -1}});
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.history() == whole.history());
+  CHECK(result.attempts().size() == 4);
+}
+
+TEST_CASE("Run: ends when the failure repeats at one step, when the budget is spent, and at once without one") {
+  const Scratch scratch;
+  const auto fail = [](auto& worker, std::uint64_t step) {
+    if (step == 7 && worker.rank() == 0) throw std::runtime_error{"a test"};
+  };
+  const ry::Result stuck = run<SharedProcesses>(scratch, fail, {.failure = {.max_failures = -1}});
+  CHECK(stuck.attempts().size() == 3);
+  CHECK_THAT(stuck.error(), ContainsSubstring("a test") && ContainsSubstring("3 times in a row at step 7"));
+  const auto later = [](auto& worker, std::uint64_t step) {
+    if (step == 7 + static_cast<std::uint64_t>(worker.attempt())) throw std::runtime_error{"a test"};
+  };
+  const ry::Result spent = run<SharedProcesses>(scratch, later, {.failure = {.max_failures = 2}});
+  CHECK(spent.attempts().size() == 3);
+  CHECK_THAT(spent.error(), ContainsSubstring("the budget of 2 failures is spent"));
+  CHECK(run<SharedProcesses>(scratch, fail).attempts().size() == 1);
+  const ry::Result thrown =
+      run<SharedProcesses>(scratch, fail, {.failure = {.max_failures = 5, .retry_exceptions = false}});
+  CHECK(thrown.attempts().size() == 1);
+  CHECK_THAT(thrown.error(), ContainsSubstring("exceptions are not retried"));
+}
+
+namespace {
+
+using Kind = ry::Failure::Kind;
+
+bool restarts(ry::detail::FailureBudget& budget, std::uint64_t step, bool has_progressed = false,
+              Kind kind = Kind::lost) {
+  return budget.judge({.rank = 0, .what = "a test", .kind = kind}, step, has_progressed).restarts;
+}
+
+}  // namespace
+
+TEST_CASE("FailureBudget: allows as many failures as it is told, and none by default") {
+  ry::detail::FailureBudget none{{}};
+  CHECK_FALSE(restarts(none, 1));
+  ry::detail::FailureBudget two{{.max_failures = 2}};
+  CHECK(restarts(two, 1));
+  CHECK(restarts(two, 2));
+  CHECK_FALSE(restarts(two, 3));
+  ry::detail::FailureBudget any{{.max_failures = -1}};
+  for (std::uint64_t step = 0; step < 100; ++step) CHECK(restarts(any, step));
+}
+
+TEST_CASE("FailureBudget: retries no signal and no callback, and exceptions only if told so") {
+  ry::detail::FailureBudget any{{.max_failures = -1}};
+  CHECK_FALSE(restarts(any, 1, false, Kind::final));
+  CHECK(restarts(any, 2, false, Kind::exception));
+  ry::detail::FailureBudget lost{{.max_failures = -1, .retry_exceptions = false}};
+  CHECK_FALSE(restarts(lost, 1, false, Kind::exception));
+  CHECK(restarts(lost, 2));
+}
+
+TEST_CASE("FailureBudget: is whole again after progress if told so") {
+  ry::detail::FailureBudget renewed{{.max_failures = 1, .renew_after_progress = true}};
+  CHECK(restarts(renewed, 1));
+  CHECK(restarts(renewed, 2, true));
+  CHECK_FALSE(restarts(renewed, 3));
+  ry::detail::FailureBudget kept{{.max_failures = 1}};
+  CHECK(restarts(kept, 1));
+  CHECK_FALSE(restarts(kept, 2, true));
+}
+
+TEST_CASE("FailureBudget: waits twice as long each time, up to a bound, and less again after progress") {
+  using std::chrono::seconds;
+  ry::detail::FailureBudget budget{{.max_failures = -1, .backoff = seconds{2}, .max_backoff = seconds{7}}};
+  const auto delay = [&](std::uint64_t step, bool has_progressed) {
+    return budget.judge({.rank = 0, .what = "a test"}, step, has_progressed).delay;
+  };
+  CHECK(delay(1, false) == seconds{2});
+  CHECK(delay(2, false) == seconds{4});
+  CHECK(delay(3, false) == seconds{7});
+  CHECK(delay(4, false) == seconds{7});
+  CHECK(delay(5, true) == seconds{2});
+}

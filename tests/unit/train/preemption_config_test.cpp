@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+// Runs that are told that their machine will go.
+#include "railyard/train/preemption_config.hpp"
+
+#include "support/catch.hpp"
+#include "unit/train/toy_training.hpp"
+
+namespace ry = railyard;
+using namespace toy;  // its names stand in nearly every line
+
+namespace {
+
+/// Runs a program that gets a signal in its sixth step, and returns its exit status.
+template <class P>
+int status_after(const Scratch& scratch, int signal, const ry::RunConfig& config) {
+  const pid_t program = ::fork();
+  if (program == 0) {
+    for (const int one : {SIGINT, SIGTERM, SIGUSR1}) ::signal(one, SIG_DFL);  // Catch2 has handlers
+    const auto fail = [signal, program_id = ::getpid()](auto& worker, std::uint64_t step) {
+      if (worker.rank() == 1 && step == 5 && signal != 0) ::kill(program_id, signal);
+      if (step < 6) return;
+      // The signal is on its way: no step beyond the one that it reaches must be needed to hear of it.
+      const auto deadline = ry::Deadline::after(std::chrono::seconds{30});
+      while (!worker.page().stop_requested.load() && !deadline.expired()) std::this_thread::yield();
+    };
+    ::_exit(run<P>(scratch, fail, config).exit_status());
+  }
+  int status = 0;
+  ::waitpid(program, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE(
+    "Preemption: all ranks save at the end of one step and leave, and the run goes on (FAULTS B7 to B12)", "",
+    SharedThreads, SharedProcesses) {
+  const Scratch scratch;
+  const ry::Result whole = run<SharedProcesses>(scratch, never);
+  CHECK(status_after<TestType>(scratch, SIGTERM, {.name = "term"}) == 75);
+  CHECK(status_after<TestType>(scratch, SIGUSR1, {.name = "usr", .preemption = {.exit_status = 99}}) == 99);
+  CHECK(status_after<TestType>(scratch, SIGINT, {.name = "int"}) == 128 + SIGINT);
+  std::ofstream{scratch.path() / "drain"};
+  CHECK(status_after<TestType>(scratch, 0, {.name = "file", .preemption = {.file = scratch.path() / "drain"}}) == 75);
+  for (const std::string name : {"term", "usr", "int", "file"}) {
+    INFO(name);
+    const auto checkpoint = ry::newest_checkpoint(scratch.path() / name);
+    REQUIRE(checkpoint);
+    if (name != "file") CHECK((checkpoint->manifest().step == 6 || checkpoint->manifest().step == 7));
+    const ry::Result result = run<TestType>(scratch, never, {.name = name});
+    REQUIRE(result);
+    CHECK(result.history() == whole.history());
+  }
+}

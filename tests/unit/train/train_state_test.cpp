@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+// What is saved, and runs that go on from it.
+#include "railyard/train/train_state.hpp"
+
+#include "support/catch.hpp"
+#include "unit/train/toy_training.hpp"
+
+namespace ry = railyard;
+using namespace toy;  // its names stand in nearly every line
+
+TEMPLATE_TEST_CASE("Run: goes on in another program where it failed, and gives back what it left when it has ended", "",
+                   SharedThreads, SharedProcesses) {
+  const Scratch scratch;
+  const ry::Result whole = run<TestType>(scratch, never);
+  const auto fail = [](auto&, std::uint64_t step) {
+    if (step == 17) throw std::runtime_error{"a test"};
+  };
+  const ry::Result failed = run<TestType>(scratch, fail, {.name = "digits"});
+  CHECK_FALSE(failed);
+  CHECK(failed.history().size() == 3);
+  const ry::Result result = run<TestType>(scratch, never, {.name = "digits", .resume = ry::Resume::required});
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.attempts().front().begin_step == 15);
+  CHECK(result.history() == whole.history());
+  CHECK_FALSE(result.is_recorded());
+  const auto touch = [](auto&, std::uint64_t) { throw std::runtime_error{"nothing is to be run"}; };
+  const ry::Result again = run<TestType>(scratch, touch, {.name = "digits"});
+  REQUIRE(again);
+  CHECK(again.is_recorded());
+  CHECK(again.history() == whole.history());
+  CHECK(again.checkpoint()->manifest().step == num_epochs * steps_per_epoch);
+}
+
+TEST_CASE("Run: goes on with another number of workers") {
+  const Scratch scratch;
+  const ry::Result whole = run<SharedProcesses>(scratch, never);
+  const auto fail = [](auto&, std::uint64_t step) {
+    if (step == 11) throw std::runtime_error{"a test"};
+  };
+  CHECK_FALSE(run<SharedProcesses>(scratch, fail, {.name = "grows"}, 1));
+  const ry::Result result = run<SharedProcesses>(scratch, never, {.name = "grows"}, 3);
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.history() == whole.history());
+}
+
+TEST_CASE("Run: refuses another seed half way unless it is accepted, and an existing name where it must be new") {
+  const Scratch scratch;
+  const auto fail = [](auto&, std::uint64_t step) {
+    if (step == 11) throw std::runtime_error{"a test"};
+  };
+  CHECK_FALSE(run<SharedThreads>(scratch, fail, {.name = "run"}));
+  CHECK_THROWS_WITH(run<SharedThreads>(scratch, never, {.name = "run", .seed = 5}),
+                    ContainsSubstring("RunConfig::seed is 5") && ContainsSubstring("was started with 0"));
+  CHECK_THROWS_WITH(run<SharedThreads>(scratch, never, {.name = "run", .resume = ry::Resume::never}),
+                    ContainsSubstring("exists already"));
+  CHECK_THROWS_WITH(run<SharedThreads>(scratch, never, {.name = "none", .resume = ry::Resume::required}),
+                    ContainsSubstring("there is no run in"));
+  CHECK_FALSE(std::filesystem::exists(scratch.path() / "none"));
+  CHECK(run<SharedThreads>(scratch, never, {.name = "run", .seed = 5, .accept_changes = {"seed"}}));
+}
+
+TEST_CASE("Run: is refused to a second program while the first one has it") {
+  const Scratch scratch;
+  const ry::Result result =
+      run<SharedThreads>(scratch,
+                         [&scratch](auto& worker, std::uint64_t step) {
+                           if (step != 3 || worker.rank() != 0) return;
+                           CHECK_THROWS_WITH(run<SharedThreads>(scratch, never, {.name = "held"}),
+                                             ContainsSubstring("is in use: process " + std::to_string(::getpid())));
+                         },
+                         {.name = "held"});
+  INFO(result.error());
+  CHECK(result);
+}
+
+TEST_CASE("Checkpoints: an error names the rank that reports without a state where another has one") {
+  const Scratch scratch;
+  const ry::Result result = run_in<ry::SharedMemory, ry::Processes>(scratch, 2, [](auto& worker) {
+    Weights weights;
+    ry::TrainState state{worker, {{"weights", weights}}};
+    for (int at = 0; at < 10; ++at) {
+      if (worker.rank() == 0) worker.report({{"at", at}}, state);
+      if (worker.rank() == 1) worker.report({{"at", at}});
+    }
+  });
+  CHECK_FALSE(result);
+  CHECK_THAT(result.error(), ContainsSubstring("rank 1 of 2") && ContainsSubstring("has not saved where rank 0 has"));
+}
+
+TEST_CASE("Checkpoints: hold files of the user's, and what a run began with is found by a Trainer that restores it") {
+  const Scratch scratch;
+  std::ofstream{scratch.path() / "vocabulary.txt"} << "a b c";
+  const auto training = [&](auto& worker) {
+    Weights weights;
+    ry::TrainState state{worker, {{"weights", weights}}};
+    if (worker.rank() == 0) state.add_file("vocabulary.txt", scratch.path() / "vocabulary.txt");
+    for ([[maybe_unused]] const int epoch : state.epochs(3)) {
+      worker.samples(1);
+      weights.step(worker.steps());
+      worker.report({{"resumed", state.is_resumed()}}, state);
+      if (!state.is_resumed()) throw std::runtime_error{"a test"};
+    }
+  };
+  const ry::Result failed = run_in<ry::SharedMemory, ry::Processes>(scratch, 2, training);
+  REQUIRE(failed.checkpoint());
+  REQUIRE(failed.checkpoint()->files().size() == 1);
+  CHECK(read_text(failed.checkpoint()->files().front()) == "a b c");
+  const ry::Result result = ry::Trainer<ry::SharedMemory, ry::Processes>::restore(
+                                failed.path(), training, {.num_workers = 2}, {.progress = ry::Progress::quiet})
+                                .fit();
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.history().size() == 3);
+  CHECK(result.metrics().at("resumed").as<bool>());
+}
+
+TEST_CASE("Run: goes on after kill -9 of the whole program (FAULTS F1)") {
+  const Scratch scratch;
+  const ry::Result whole = run<SharedProcesses>(scratch, never);
+  for (const int at : {3, 8, 18, 26}) {
+    const pid_t program = ::fork();
+    if (program == 0) {
+      const ry::Result ignored =
+          run<SharedProcesses>(scratch,
+                               [at, program_id = ::getpid()](auto& worker, std::uint64_t step) {
+                                 if (worker.rank() == 1 && step == static_cast<std::uint64_t>(at))
+                                   ::kill(program_id, SIGKILL);
+                               },
+                               {.name = "killed"});
+      ::_exit(0);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(program, &status, 0) == program);
+    CHECK(WIFSIGNALED(status));
+  }
+  const ry::Result result = run<SharedProcesses>(scratch, never, {.name = "killed"});
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.history() == whole.history());
+  for (const std::string& name : names_in(result.path() / "checkpoints")) CHECK(name.rfind("checkpoint-", 0) == 0);
+}
