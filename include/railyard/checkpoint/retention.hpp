@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -32,6 +33,7 @@ namespace detail {
 
 /// Returns the score, larger is better; nothing if there is none, or it is NaN or no number.
 [[nodiscard]] inline std::optional<double> score_of(const Manifest& manifest, const Retention& retention) {
+  if (retention.score.empty()) return std::nullopt;
   const Value* value = manifest.metrics.find(retention.score);
   if (value == nullptr || value->is<std::string>()) return std::nullopt;
   const double score = value->number();
@@ -42,17 +44,19 @@ namespace detail {
 }
 
 /// Returns the best of the checkpoints, which are given oldest first: the best first, of equals the later first.
-[[nodiscard]] inline std::vector<Checkpoint> best_of(std::vector<Checkpoint> checkpoints, const Retention& retention) {
-  std::reverse(checkpoints.begin(), checkpoints.end());
-  if (!retention.score.empty()) {
-    std::stable_sort(checkpoints.begin(), checkpoints.end(), [&retention](const Checkpoint& a, const Checkpoint& b) {
-      return score_of(a.manifest(), retention) > score_of(b.manifest(), retention);  // nothing is less than any number
-    });
+[[nodiscard]] inline std::vector<Checkpoint> best_of(const std::vector<Checkpoint>& checkpoints,
+                                                     const Retention& retention) {
+  std::vector<std::pair<std::optional<double>, std::size_t>> ranking;  // no score is less than any
+  for (std::size_t i = 0; i < checkpoints.size(); ++i) {
+    ranking.emplace_back(score_of(checkpoints[i].manifest(), retention), i);
   }
-  const auto keep = static_cast<std::size_t>(std::max(retention.keep, 0));
-  if (keep != 0 && keep < checkpoints.size())
-    checkpoints.erase(checkpoints.begin() + retention.keep, checkpoints.end());
-  return checkpoints;
+  std::sort(ranking.begin(), ranking.end(), std::greater<>{});
+  std::vector<Checkpoint> best;
+  for (const auto& [score, i] : ranking) {
+    if (retention.keep > 0 && best.size() == static_cast<std::size_t>(retention.keep)) break;
+    best.push_back(checkpoints[i]);
+  }
+  return best;
 }
 
 }  // namespace detail

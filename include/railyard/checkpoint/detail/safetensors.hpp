@@ -82,8 +82,11 @@ inline constexpr std::array<std::pair<Dtype, std::string_view>, all_dtypes.size(
 inline std::uint64_t place_tensors(std::span<TensorPlace> tensors) {
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return size_of(tensors[a].dtype) > size_of(tensors[b].dtype); });
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    const std::size_t size_a = size_of(tensors[a].dtype);
+    const std::size_t size_b = size_of(tensors[b].dtype);
+    return size_a == size_b ? a < b : size_a > size_b;
+  });
   std::uint64_t at = 0;
   for (const std::size_t i : order) {
     tensors[i].begin = at;
