@@ -38,10 +38,11 @@ struct ModelOptions {
   /// How gradients are summed, such as Bf16Hook{}; exactly, if empty. With a hook they are copied into flat buckets,
   /// and optimizers are not divided among the ranks.
   AnyCommHook comm_hook{};
-  /// Whether gradients are exchanged, bucket by bucket, as soon as all ranks have them. The same bits either way. Not
-  /// used with a comm_hook, on GPUs, by backends other than Gloo and SharedMemory, and where a parameter gets its
-  /// gradient in several parts in one backward pass (re-entrant checkpointing of a shared parameter): if that begins
-  /// after the first step, backward() throws. A backward pass that ends by an exception ends the group.
+  /// Whether gradients are exchanged, bucket by bucket, as soon as all ranks have them. The same bits either way. It
+  /// begins when one whole step has shown the order in which they come. Not used with a comm_hook, on GPUs, by backends
+  /// other than Gloo and SharedMemory, and where that step has shown a gradient that comes in several parts in one
+  /// backward pass (re-entrant checkpointing of a shared parameter); where one does so later, backward() throws. A
+  /// backward pass that ends by an exception ends the group.
   Overlap overlap = Overlap::automatic;
   /// The most bytes of gradients in a bucket, and in the first one, which is ready when the pass has barely begun. A
   /// larger parameter has a bucket to itself.

@@ -63,17 +63,17 @@ Seen train(ry::Worker& worker, const ry::ModelOptions& options) {
       worker, [] { return std::make_shared<Net>(); }, options);
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
   const int rank = worker.rank();
-  for (int step = 0; step < 6; ++step) {
+  for (int step = 0; step < 8; ++step) {
     optimizer.zero_grad();
-    const int num_parts = step == 4 ? 3 : 1;
+    const int num_parts = step == 6 ? 3 : 1;
     for (int part = 0; part < num_parts; ++part) {
-      const std::int64_t samples = step == 5 && rank == 0 ? 0 : 3 + rank + part;
+      const std::int64_t samples = step == 7 && rank == 0 ? 0 : 3 + rank + part;
       worker.samples(static_cast<std::uint64_t>(samples), part + 1 == num_parts);
       const auto x = torch::sin(torch::arange(samples * 13 + 13).to(torch::kFloat) * (0.1 * (rank + 1) + step))
                          .narrow(0, 0, std::max<std::int64_t>(samples, 1) * 13)
                          .view({-1, 13});
-      auto loss = net->forward(x, step == 2 || (step == 3 && rank == 1)).square().mean();
-      if (step == 1 && rank == 1) loss = loss * std::numeric_limits<float>::quiet_NaN();  // left out on all
+      auto loss = net->forward(x, step == 4 || (step == 5 && rank == 1)).square().mean();
+      if (step == 3 && rank == 1) loss = loss * std::numeric_limits<float>::quiet_NaN();  // left out on all
       loss.backward();
     }
     optimizer.step();
@@ -206,13 +206,13 @@ TEST_CASE("Overlap: a bucket is exchanged while the backward pass still goes on"
   overlap::on_all([](railyard::Worker& worker) {
     auto net = railyard::prepare_model(
         worker, [] { return std::make_shared<overlap::Chain>(); }, overlap::one_each());
-    for (int step = 0; step < 3; ++step) {
+    for (int step = 0; step < 4; ++step) {
       net->zero_grad();
       worker.samples(1);
       int num_calls = 0;
       overlap::Interrupt::Call call = [&] {
         // In the pass's first call the third weight's bucket has been begun; here nobody goes on before it is there.
-        if (step == 0 || ++num_calls != 2) return;
+        if (step < 2 || ++num_calls != 2) return;
         overlap::await_mean(net->weights[2].grad(), 1.5F);
       };
       net->forward(torch::full({40}, worker.rank() + 1.0), call).backward();
@@ -230,12 +230,12 @@ TEST_CASE("Overlap: a gradient that another one shares its memory with is averag
     auto net = railyard::prepare_model(
         worker, [] { return std::make_shared<Sum>(); }, overlap::one_each());
     const double factor = worker.rank() + 1;
-    for (int step = 0; step < 3; ++step) {
+    for (int step = 0; step < 4; ++step) {
       net->zero_grad();
       net->early.mutable_grad().reset();  // so that LibTorch leaves the gradient where it was computed
       worker.samples(1);
       overlap::Interrupt::Call call = [&] {
-        if (step > 0) overlap::await_mean(net->early.grad(), 1.5F);
+        if (step > 1) overlap::await_mean(net->early.grad(), 1.5F);
       };
       const auto hidden = overlap::interrupted(net->late * factor, call);
       // The sum's gradient belongs to hidden as well as to the view of early.
@@ -257,7 +257,7 @@ TEST_CASE("prepare_model: two parameters whose gradients LibTorch leaves in one 
       options.overlap = overlapping;
       auto net = railyard::prepare_model(
           worker, [] { return std::make_shared<Sum>(); }, options);
-      for (int step = 0; step < 3; ++step) {
+      for (int step = 0; step < 4; ++step) {
         for (auto& parameter : net->parameters()) parameter.mutable_grad().reset();
         worker.samples(1);
         ((net->one.view({40}) + net->other.view({40})) * torch::full({40}, worker.rank() + 1.0)).sum().backward();
@@ -298,8 +298,8 @@ TEST_CASE("Overlap: two models, trained in turn and together, and one that is pr
     std::shared_ptr<overlap::Chain> late;
     const auto x = torch::full({40}, worker.rank() + 1.0);
     const auto is_mean = [](const auto& net) { return torch::equal(net->weights[1].grad(), torch::full({40}, 1.5)); };
-    for (int step = 0; step < 6; ++step) {
-      if (step == 3) late = railyard::prepare_model(worker, make, overlap::one_each());
+    for (int step = 0; step < 9; ++step) {
+      if (step == 4) late = railyard::prepare_model(worker, make, overlap::one_each());
       for (const auto& net : {one, other, late}) {
         if (net) net->zero_grad();
       }
@@ -403,7 +403,7 @@ TEST_CASE("Overlap: a gradient that comes in a second part after its exchange ha
   for (const auto& error : overlap::errors_of([](railyard::Worker& worker) {
          auto net = railyard::prepare_model(
              worker, [] { return std::make_shared<overlap::Chain>(); }, overlap::one_each());
-         for (int step = 0; step < 3; ++step) {
+         for (int step = 0; step < 4; ++step) {
            int num_calls = 0;
            overlap::Interrupt::Call call = [&] {
              if (step < 2 || ++num_calls != 2) return;
@@ -423,7 +423,7 @@ TEST_CASE("Overlap: it is not used where gradients have come in several parts fr
   overlap::on_all([](railyard::Worker& worker) {
     auto net = railyard::prepare_model(
         worker, [] { return std::make_shared<overlap::Chain>(); }, overlap::one_each());
-    for (int step = 0; step < 3; ++step) {
+    for (int step = 0; step < 4; ++step) {
       int num_calls = 0;
       overlap::Interrupt::Call call = [&] {
         if (++num_calls != 2) return;
@@ -446,7 +446,7 @@ TEST_CASE("Overlap: passes inside a backward pass belong to it, with micro-batch
       options.overlap = overlapping;
       auto net = railyard::prepare_model(
           worker, [] { return std::make_shared<overlap::Chain>(); }, options);
-      for (int step = 0; step < 3; ++step) {
+      for (int step = 0; step < 4; ++step) {
         net->zero_grad();
         for (const bool is_last : {false, true}) {
           worker.samples(1, is_last);

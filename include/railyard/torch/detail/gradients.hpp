@@ -117,6 +117,7 @@ class GradientExchange {
     options_ = options;
     overlap_ =
         options.overlap == Overlap::off || worker_->world_size() == 1 ? Overlapping::never : Overlapping::undecided;
+    observed_step_ = 0;
     schedule_.reset(slots_.size());
   }
 
@@ -181,12 +182,15 @@ class GradientExchange {
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
     ~Pass() {
+      if (is_over_) return;
       try {
-        if (is_inner_) queue_end(exchange_);
-        is_over_ = is_over_ || is_inner_;
+        if (is_inner_) {
+          queue_end(exchange_);
+          return;
+        }
       } catch (const std::exception&) {  // there is no memory, or no pass around it
       }
-      if (!is_over_) exchange_->abandon_pass();
+      exchange_->abandon_pass();
     }
 
     void end() {
@@ -204,7 +208,7 @@ class GradientExchange {
 
   // How far gradients are exchanged while a pass goes on.
   enum class Overlapping : std::uint8_t {
-    undecided,  // until the first pass has shown in which order they come
+    undecided,  // until a step has shown in which order they come
     never,
     active,
   };
@@ -310,9 +314,7 @@ class GradientExchange {
                       self->slots_[index].name, self->worker_->rank(), self->worker_->world_size())};
     }
     if (self->pass_.expired()) queue_end(self);
-    GradientSlot& slot = self->slots_[index];
-    if (self->worker_->world_size() > 1) slot.own_memory(added);
-    self->note_arrival(slot, index, added.defined());
+    self->note_arrival(self->slots_[index], index, added);
   }
 
   static void queue_end(const std::shared_ptr<GradientExchange>& self) {
@@ -321,13 +323,14 @@ class GradientExchange {
     torch::autograd::Engine::get_default_engine().queue_callback([pass] { pass->end(); });
   }
 
-  void note_arrival(GradientSlot& slot, std::size_t index, bool has_gradient) {
+  void note_arrival(GradientSlot& slot, std::size_t index, const at::Tensor& added) {
     if (overlap_ != Overlapping::never && window_.is_last) {
       const bool is_first = !std::exchange(slot.has_arrived, true);
       if (schedule_.bucket_of(index) < num_handed_) refuse_repeat(slot);
       schedule_.arrive(index, is_first);
     }
-    if (has_gradient) slot.used = true;
+    if (worker_->world_size() > 1) slot.own_memory(added);
+    if (added.defined()) slot.used = true;
     if (overlap_ == Overlapping::active && window_.is_last) explained([this] { hand_over(); });
   }
 
@@ -418,7 +421,7 @@ class GradientExchange {
       const bool have_all_ended = summary.num_ended == static_cast<std::uint32_t>(worker_->world_size());
       worker_->control().hear(summary.num_stopping > 0, have_all_ended);
     }
-    if (overlap_ == Overlapping::undecided) decide_on_overlap();
+    decide_on_overlap();
     sync_buffers(*worker_, buffers_, options_.buffers);
     if (statistics_.has_any()) statistics_.keep(modules_);  // for another pass of this step
     clock_.enter(StepClock::Part::compute);
@@ -434,13 +437,19 @@ class GradientExchange {
     exchange_.begin(slots_, schedule_.buckets(), terms, options_.comm_hook);
   }
 
-  // The first pass has told in which order gradients come. That of rank 0 is everybody's from here on.
+  // One whole step tells in which order gradients come. That of rank 0 is everybody's from the next pass on.
   void decide_on_overlap() {
+    if (overlap_ != Overlapping::undecided) return;
+    if (observed_step_ == 0) observed_step_ = window_.step;
+    if (observed_step_ == window_.step) return;
     overlap_ = Overlapping::never;
     std::int64_t allows = allows_overlap() && !schedule_.has_repeats() ? 1 : 0;
     worker_->all_reduce(buffer_of_value(allows), ReduceOp::min);
     if (allows == 0) return;
-    auto order = schedule_.observed_order();
+    auto num_observed = static_cast<std::int64_t>(schedule_.observed().size());
+    worker_->broadcast(buffer_of_value(num_observed), 0);
+    std::vector<std::int64_t> order = schedule_.observed();
+    order.resize(static_cast<std::size_t>(num_observed));
     worker_->broadcast(buffer_of(order), 0);
     schedule_.cut(order, slots_, options_);
     if (schedule_.buckets().size() == 1 || !exchange_.move_aside(uses_host())) return schedule_.reset(slots_.size());
@@ -532,6 +541,7 @@ class GradientExchange {
   RunningStatistics statistics_{};  // where the batch under way counts nothing
   std::weak_ptr<Pass> pass_{};
   Overlapping overlap_ = Overlapping::never;
+  std::uint64_t observed_step_ = 0;  // the first one that shows the order
   BucketSchedule schedule_{};
   std::size_t num_handed_ = 0;  // buckets of the pass under way that are the communication thread's
   StepClock aside_{};           // of that thread
