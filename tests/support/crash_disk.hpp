@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
@@ -282,12 +283,19 @@ class CrashModel {
   return states;
 }
 
-/// Lets calls fail as the system would let them.
+/// Lets one call fail as the system would let it, or kills the process there.
 class FailingFiles : public railyard::detail::Files {
  public:
-  enum class How { fails, fails_after_all, fails_for_good, writes_less };
+  enum class How {
+    fails,
+    fails_for_good,  // and so do all later calls
+    writes_less,
+    renames_all_the_same,
+    dies_before,
+    dies_after
+  };
 
-  /// The call with this number, counted from 0, is the first that fails.
+  /// The call with this number, counted from 0, is the one.
   FailingFiles(int number, int error, How how = How::fails) : number_(number), error_(error), how_(how) {}
 
   [[nodiscard]] int num_calls() const { return num_calls_; }
@@ -298,16 +306,14 @@ class FailingFiles : public railyard::detail::Files {
     return call("mkdir", [&] { return Files::make_directory(path); });
   }
   int create(const Path& path) override {
-    if (fails_now("create")) return fail();
-    return Files::create(path);
+    return call("create", [&] { return Files::create(path); });
   }
   int open_directory(const Path& path) override {
-    if (fails_now("open")) return fail();
-    return Files::open_directory(path);
+    return call("open", [&] { return Files::open_directory(path); });
   }
   ssize_t write(int fd, const std::byte* from, std::size_t size) override {
-    if (!fails_now("write")) return Files::write(fd, from, size);
-    return how_ == How::writes_less ? Files::write(fd, from, (size + 1) / 2) : fail();
+    if (how_ == How::writes_less && num_calls_ == number_) size = (size + 1) / 2;
+    return call("write", [&] { return Files::write(fd, from, size); });
   }
   int write_back(int fd, std::size_t begin, std::size_t size, bool waits) override {
     return call("write_back", [&] { return Files::write_back(fd, begin, size, waits); });
@@ -316,8 +322,7 @@ class FailingFiles : public railyard::detail::Files {
     return call("sync", [&] { return Files::sync(fd); });
   }
   int close(int fd) override {
-    const int result = Files::close(fd);  // whatever it says, the descriptor is closed
-    return fails_now("close") ? fail() : result;
+    return call("close", [&] { return Files::close(fd); });
   }
   int rename(const Path& from, const Path& to) override {
     return call("rename", [&] { return Files::rename(from, to); });
@@ -333,22 +338,20 @@ class FailingFiles : public railyard::detail::Files {
   }
 
  private:
-  bool fails_now(const std::string& name) {
+  template <class Real>
+  auto call(const std::string& name, const Real& real) -> decltype(real()) {
     const int number = num_calls_++;
-    if (how_ == How::writes_less && name != "write") return false;
-    if (number != number_ && (how_ != How::fails_for_good || number < number_)) return false;
+    const bool is_chosen = number == number_ || (how_ == How::fails_for_good && number > number_);
+    if (!is_chosen || how_ == How::writes_less) return real();
+    if (how_ == How::dies_before) ::raise(SIGKILL);
+    // Whatever close says, the descriptor is closed.
+    const bool is_done =
+        how_ == How::dies_after || name == "close" || (how_ == How::renames_all_the_same && name == "rename");
+    if (is_done) real();
+    if (how_ == How::dies_after) ::raise(SIGKILL);
     if (failed_.empty()) failed_ = name;
-    return true;
-  }
-  int fail() const {
     errno = error_;
     return -1;
-  }
-  template <class Call>
-  int call(const char* name, const Call& real) {
-    if (!fails_now(name)) return real();
-    if (how_ == How::fails_after_all) real();
-    return fail();
   }
 
   int number_;

@@ -1,5 +1,13 @@
 // SPDX-License-Identifier: MIT
 // A checkpoint to read from. Checkpoint room.
+//
+// It is a directory of
+//   manifest.json                 what it is, and which files make it whole, with their sizes and checksums
+//   state.json                    the values of the parts that all ranks have
+//   net.safetensors               the tensors of such a part, "net", but for those in pieces
+//   state.rank-0.json             where the pieces of rank 0 lie in the whole, the values of parts that are its own
+//   optimizer.rank-0.safetensors  its pieces, or the tensors of a part that is its own
+//   files/                        what the user has added
 #pragma once
 
 #include "railyard/checkpoint/detail/input_file.hpp"

@@ -52,7 +52,7 @@ class CheckpointFolder {
                             std::shared_ptr<detail::Files> files = std::make_shared<detail::Files>())
       : folder_(std::filesystem::absolute(folder)), generation_(generation), files_(std::move(files)) {}
 
-  /// Is asked right before a checkpoint becomes visible: does the run still belong to this program?
+  /// Does the run still belong to this program? Is asked right before a checkpoint becomes visible.
   std::function<bool()> still_mine{};
 
   /// Makes a checkpoint of the parts and returns its directory once it is durable. Names of parts that begin with
@@ -64,16 +64,13 @@ class CheckpointFolder {
     complete(manifest);
     make_folder();
     detail::Staging staging{*files_, folder_ / detail::compose("{}{}-{}", staging_prefix, generation_, manifest.id)};
-    for (const Part& part : parts) manifest.files.push_back(staging.write(part.name, part.bytes));
-    const std::string text = detail::manifest_text(manifest);
-    staging.write(std::string{detail::manifest_name}, std::as_bytes(std::span{text}));
-    staging.seal();
-    if (still_mine && !still_mine()) {
-      throw Error{
-          detail::compose("{}: another program has taken this run over while a checkpoint was written, which is "
-                          "given up: end this program",
-                          folder_.string())};
+    try {
+      fill(staging, manifest, parts);
+    } catch (const Error&) {
+      check_still_mine();  // whoever has taken the run over removes what is written here
+      throw;
     }
+    check_still_mine();
     auto path = publish(staging, manifest.id);
     detail::sync_directory(*files_, folder_);
     return path;
@@ -107,8 +104,9 @@ class CheckpointFolder {
   /// Says why checkpoints here would not last, such as "it is kept in memory, ..."; nothing if no reason is known.
   [[nodiscard]] std::string_view doubt() const { return detail::doubt_about(folder_.parent_path()); }
 
-  /// Removes what unfinished commits and removals of this or an earlier generation have left; to be called before the
-  /// first commit. Throws: Error if something cannot be removed.
+  /// Removes what unfinished commits and removals of this or an earlier generation have left. To be called when the run
+  /// has been taken over, before looking for the newest checkpoint: from then on nobody of an earlier generation can
+  /// finish a commit that he has begun. Throws: Error if something cannot be removed.
   void sweep() {
     std::vector<std::filesystem::path> rubbish;
     for (const std::string& name : names()) {
@@ -184,6 +182,21 @@ class CheckpointFolder {
     }
     manifest.generation = generation_;
     manifest.files.clear();
+  }
+
+  static void fill(detail::Staging& staging, Manifest& manifest, std::span<const Part> parts) {
+    for (const Part& part : parts) manifest.files.push_back(staging.write(part.name, part.bytes));
+    const std::string text = detail::manifest_text(manifest);
+    staging.write(std::string{detail::manifest_name}, std::as_bytes(std::span{text}));
+    staging.seal();
+  }
+
+  void check_still_mine() const {
+    if (!still_mine || still_mine()) return;
+    throw Error{
+        detail::compose("{}: another program has taken this run over while a checkpoint was written, which is given "
+                        "up: end this program",
+                        folder_.string())};
   }
 
   [[nodiscard]] std::filesystem::path path_of(std::uint64_t number) const {

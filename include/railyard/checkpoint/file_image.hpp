@@ -51,6 +51,12 @@ inline void check_tensor(const NamedState& part, const StateTensor& tensor) {
     refuse_part(part.name, compose("its tensor \"{}\": {}", printable(tensor.name), why));
   };
   if (const auto fault = fault_of_tensor(tensor.name); !fault.empty()) refuse(fault);
+  if (!tensor.read) refuse("it has no read function");
+  try {
+    (void)checked_count(tensor.shape);
+  } catch (const Damage& damage) {
+    refuse(damage.what());
+  }
   if (!tensor.is_piece) return;
   if (part.state.is_own) refuse("a piece is of what all ranks have, but the part is this rank's own");
   if (tensor.begin < 0 || tensor.begin > tensor.end || tensor.end > tensor.count()) {

@@ -131,7 +131,7 @@ TEST_CASE("A commit goes on after signals, short writes, and renames that report
     const Outcome shortened = commit_on(number, 0, How::writes_less);
     CHECK(shortened.message.empty());
     CHECK(shortened.newest == 2);
-    const Outcome unclear = commit_on(number, EIO, How::fails_after_all);
+    const Outcome unclear = commit_on(number, EIO, How::renames_all_the_same);
     if (unclear.failed != "rename") continue;
     CHECK(unclear.message.empty());
     CHECK(unclear.newest == 2);
@@ -237,6 +237,46 @@ TEST_CASE("A file that may not become so large is an error and no signal") {
   ::setrlimit(RLIMIT_FSIZE, &former);
   CHECK_THAT(message, ContainsSubstring("large: write failed: File too large") && ContainsSubstring("ulimit -f"));
   CHECK(check_whole(scratch.path() / "checkpoints") == 1);
+}
+
+TEST_CASE(
+    "FAULTS F1: kill -9 before and after every call of a commit, a sweep and a removal leaves whole checkpoints only") {
+  int num_killed = 0;
+  for (const How how : {How::dies_before, How::dies_after}) {
+    bool is_killed = true;
+    for (int number = 0; is_killed; ++number) {
+      const Scratch scratch;
+      const auto path = scratch.path() / "checkpoints";
+      ry::CheckpointFolder old{path};
+      old.commit({.step = 1, .metrics = {{"score", 1}}}, small_contribution(1).parts());
+      commit_to(old, 2);
+      fs::copy(path / "checkpoint-000002", path / ".staging-1-x", fs::copy_options::recursive);
+      const pid_t child = ::fork();
+      REQUIRE(child >= 0);
+      if (child == 0) {
+        try {
+          ry::CheckpointFolder folder{path, 1, std::make_shared<FailingFiles>(number, 0, how)};
+          folder.sweep();
+          commit_to(folder, 3);
+          folder.retain({.keep = 1, .score = "score"});
+          ::_exit(0);
+        } catch (...) {
+          ::_exit(1);
+        }
+      }
+      int status = 0;
+      REQUIRE(::waitpid(child, &status, 0) == child);
+      is_killed = WIFSIGNALED(status);
+      INFO("call " << number << ", status " << status);
+      CHECK((is_killed || status == 0));
+      CHECK(check_whole(path) >= 2);
+      ry::CheckpointFolder next{path, 2};
+      next.sweep();
+      CHECK(!has_rubbish(path));
+      num_killed += is_killed ? 1 : 0;
+    }
+  }
+  CHECK(num_killed > 150);
 }
 
 TEST_CASE("FAULTS F1: kill -9 at random moments of commits, retention and sweeps leaves whole checkpoints only") {

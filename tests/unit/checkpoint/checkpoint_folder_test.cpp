@@ -4,6 +4,7 @@
 #include "unit/checkpoint/support.hpp"
 
 #include "support/catch.hpp"
+#include "support/crash_disk.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -36,7 +37,7 @@ class SparseFiles final : public ry::detail::Files {
 
 }  // namespace
 
-TEST_CASE("CheckpointFolder: is empty until the first commit makes it") {
+TEST_CASE("FAULTS F11: CheckpointFolder: is empty until the first commit makes it") {
   const Scratch scratch;
   ry::CheckpointFolder folder{scratch.path() / "checkpoints"};
   CHECK(folder.list().empty());
@@ -54,6 +55,22 @@ TEST_CASE("FAULTS F12: CheckpointFolder: a folder that is there already is used"
   ry::CheckpointFolder folder{scratch.path() / "checkpoints"};
   commit_small(folder, 1);
   CHECK(folder.list().size() == 1);
+}
+
+TEST_CASE("FAULTS F2: CheckpointFolder: all is written where it will be, so that one rename is enough") {
+  const Scratch scratch;
+  const auto files = std::make_shared<RecordingFiles>(scratch.path());
+  ry::CheckpointFolder folder{scratch.path() / "checkpoints", 0, files};
+  commit_small(folder, 1);
+  int num_renames = 0;
+  for (const auto& change : files->changes()) {
+    CHECK((change.path.empty() || change.path.starts_with("checkpoints")));
+    if (change.kind != DiskChange::Kind::rename) continue;
+    ++num_renames;
+    CHECK(fs::path{change.path}.parent_path() == "checkpoints");
+    CHECK(change.second == "checkpoints/checkpoint-000001");
+  }
+  CHECK(num_renames == 1);
 }
 
 TEST_CASE("CheckpointFolder: says that what is kept in memory does not last") {
@@ -126,6 +143,36 @@ TEST_CASE("CheckpointFolder: what is not this program's any more is not committe
   is_mine = false;
   CHECK_THROWS_WITH(commit_small(folder, 3), ContainsSubstring("another program has taken this run over"));
   CHECK(names_in(scratch.path() / "checkpoints") == std::vector<std::string>{"checkpoint-000001", "checkpoint-000002"});
+}
+
+TEST_CASE("CheckpointFolder: who has lost the run cannot finish a commit after the next one's sweep") {
+  const Scratch scratch;
+  const auto path = scratch.path() / "checkpoints";
+  ry::CheckpointFolder former{path, 1};
+  ry::CheckpointFolder present{path, 2};
+  commit_small(former, 1);
+  former.still_mine = [&] {  // it was until now
+    present.sweep();
+    return true;
+  };
+  CHECK_THROWS_WITH(commit_small(former, 2), ContainsSubstring("rename failed: No such file"));
+  CHECK(present.list().size() == 1);
+
+  class SweptMeanwhile final : public ry::detail::Files {
+   public:
+    explicit SweptMeanwhile(ry::CheckpointFolder& folder) : folder_(folder) {}
+    int sync(int fd) override {
+      folder_.sweep();
+      return Files::sync(fd);
+    }
+
+   private:
+    ry::CheckpointFolder& folder_;
+  };
+  ry::CheckpointFolder swept{path, 1, std::make_shared<SweptMeanwhile>(present)};
+  swept.still_mine = [] { return false; };
+  CHECK_THROWS_WITH(commit_small(swept, 3), ContainsSubstring("another program has taken this run over"));
+  CHECK(names_in(path) == std::vector<std::string>{"checkpoint-000001"});
 }
 
 TEST_CASE("FAULTS F14: CheckpointFolder: two programs in one folder disturb each other in no way") {

@@ -89,6 +89,10 @@ TEST_CASE("file_images: refuses names that are taken or could leave the director
   refused({{"net", one_tensor(named)}}, "control characters");
   named.name = "__metadata__";
   refused({{"net", one_tensor(named)}}, "reserved");
+  named = tensor;
+  named.shape = {2, -1};
+  refused({{"net", one_tensor(named)}}, "\"w\": a shape has an impossible size");
+  refused({{"net", one_tensor({.name = "w"})}}, "no read function");
   refused({{"net", one_tensor(piece_of(tensor, 1, 3))}}, "[1, 3) is not within its 2 elements");
   ry::State own = one_tensor(piece_of(tensor, 0, 1));
   own.is_own = true;

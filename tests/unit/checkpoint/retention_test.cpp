@@ -6,7 +6,11 @@
 #include "support/catch.hpp"
 
 #include <cmath>
+#include <csignal>
 #include <limits>
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 using namespace railyard_test;
 
@@ -104,6 +108,32 @@ TEST_CASE("Retention: a checkpoint that is being read stays until nobody reads i
   scored.folder.retain({.keep = 1});
   CHECK(scored.kept() == Steps{3});
   CHECK(scored.num_entries() == 1);
+}
+
+TEST_CASE("Retention: a checkpoint that another process reads stays until that has ended, however it ends") {
+  Scored scored{{{}, {}}};
+  int is_open[2] = {-1, -1};
+  int is_over[2] = {-1, -1};
+  REQUIRE(::pipe(is_open) == 0);
+  REQUIRE(::pipe(is_over) == 0);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  char byte = 0;
+  if (child == 0) {
+    const auto checkpoint = scored.folder.list().front();
+    if (::write(is_open[1], &byte, 1) == 1 && ::read(is_over[0], &byte, 1) == 1) ::raise(SIGKILL);
+    ::_exit(1);
+  }
+  REQUIRE(::read(is_open[0], &byte, 1) == 1);
+  scored.folder.retain({.keep = 1});
+  CHECK(scored.kept() == Steps{1, 2});
+  REQUIRE(::write(is_over[1], &byte, 1) == 1);
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFSIGNALED(status));
+  scored.folder.retain({.keep = 1});
+  CHECK(scored.kept() == Steps{2});
+  for (const int fd : {is_open[0], is_open[1], is_over[0], is_over[1]}) ::close(fd);
 }
 
 TEST_CASE("Retention: damaged checkpoints count for nothing and are left to people") {
