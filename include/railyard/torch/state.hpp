@@ -135,6 +135,7 @@ inline void put_generator_state(at::Generator generator, const State& state) {
 /// Saves modules, also behind a std::shared_ptr or a holder: parameters and buffers under the names that
 /// named_parameters() and named_buffers() give them, frozen ones too. They are put back into the memory where they are;
 /// of weights that ranks share each rank writes its piece, so that all of them are right once all ranks have done so.
+/// Of buffers that ranks have each for themselves, rank 0's are saved: see ModelOptions::buffers and sync_batch_norm().
 /// Throws: ConfigError that names every tensor that is missing, too many, or of another shape or type; nothing is
 /// changed then.
 template <detail::IsModel T>

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT
+// Runs that fail half way and go on from what was saved of everything that trains.
+#include "railyard/torch/prepare_loader.hpp"
+#include "railyard/torch/prepare_optimizer.hpp"
+#include "railyard/torch/state.hpp"
+#include "railyard/train/random.hpp"
+#include "railyard/train/train_state.hpp"
+
+#include "run.hpp"
+#include "support/catch.hpp"
+
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace ry = railyard;
+
+namespace {
+
+constexpr int num_epochs = 3;
+
+// With dropout and noise, which only the states of the generators bring back.
+template <class W>
+void train_and_fail(W& worker, std::uint64_t failing_step, bool is_random) {
+  auto net = ry::prepare_model(worker, [=] {
+    torch::nn::Sequential layers(torch::nn::Linear(8, 40), torch::nn::BatchNorm1d(40),
+                                 torch::nn::Dropout(is_random ? 0.3 : 0.0), torch::nn::Linear(40, 3));
+    if (!is_random)
+      layers = torch::nn::Sequential(torch::nn::Linear(8, 40), torch::nn::Tanh(), torch::nn::Linear(40, 3));
+    layers->to(torch::kFloat64);
+    return layers;
+  });
+  const auto data = (torch::arange(44 * 8, torch::kFloat64).view({44, 8}) * 0.37).sin();
+  auto loader = ry::prepare_loader(worker, std::pair{data, data.sum(1)},
+                                   {.global_batch_size = 8, .shuffle = true, .drives_step = true});
+  auto optimizer = ry::prepare_optimizer<torch::optim::Adam>(worker, net, torch::optim::AdamOptions(0.01));
+  torch::optim::StepLR scheduler(optimizer, 4, 0.7);
+  ry::TorchRandom random;
+  std::mt19937_64 engine(worker.seed());
+  ry::TrainState state{worker,
+                       {{"net", net},
+                        {"optimizer", optimizer},
+                        {"scheduler", scheduler},
+                        {"loader", loader},
+                        {"random", random},
+                        {"engine", engine}}};
+  for ([[maybe_unused]] const int epoch : state.epochs(num_epochs)) {
+    for (const auto& batch : loader) {
+      if (worker.attempt() == 0 && worker.steps() == failing_step) throw std::runtime_error{"as planned"};
+      optimizer.zero_grad();
+      const double noise = is_random ? static_cast<double>(engine() >> 11U) * 0x1p-53 : 0.5;
+      (net->forward(batch.data) - batch.target.unsqueeze(1) - noise).pow(2).mean().backward();
+      optimizer.step();
+      scheduler.step();
+    }
+  }
+  double sum = 0;
+  for (const auto& parameter : net->parameters()) {
+    const auto flat = parameter.detach().reshape({-1});
+    sum += (flat * torch::arange(1, flat.numel() + 1, torch::kFloat64)).sum().template item<double>();
+  }
+  worker.report({{"sum", sum}});
+}
+
+constexpr std::uint64_t never = 1000;
+
+// Each attempt of the run has so many workers.
+template <class Backend, class Scaling>
+double sum_of(std::uint64_t failing_step, bool is_random, int num_workers, int num_workers_later) {
+  std::string folder = (std::filesystem::temp_directory_path() / "railyard_torch_XXXXXX").string();
+  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  ry::RunConfig config{.name = "run", .storage_path = folder, .seed = 3, .progress = ry::Progress::quiet};
+  config.checkpoint.every_steps = 3;
+  config.collective_timeout = std::chrono::seconds{20};
+  const auto fit = [&](int workers) {
+    ry::Trainer<Backend, Scaling> trainer{
+        [=](auto& worker) { train_and_fail(worker, failing_step, is_random); }, {.num_workers = workers}, config};
+    return trainer.fit();
+  };
+  config.failure.max_failures = num_workers == num_workers_later ? 1 : 0;
+  ry::Result result = fit(num_workers);
+  if (!result && num_workers != num_workers_later) {
+    config.failure.max_failures = 1;  // the first attempt of this program fails as well
+    result = fit(num_workers_later);
+  }
+  std::filesystem::remove_all(folder);
+  return result.value_or_throw().metrics().at("sum").number();
+}
+
+}  // namespace
+
+TEST_CASE(
+    "Resume: processes end with equal bits, dropout, BatchNorm and a user's random numbers included (FAULTS F15)") {
+  const double whole = sum_of<ry::Gloo, ry::Processes>(never, true, 2, 2);
+  for (const std::uint64_t step : {1U, 5U, 8U, 13U}) {
+    INFO("failed in step " << step);
+    CHECK(sum_of<ry::Gloo, ry::Processes>(step, true, 2, 2) == whole);
+  }
+}
+
+TEST_CASE("Resume: threads do so without random numbers, and other numbers of workers up to rounding") {
+  const double whole = sum_of<ry::SharedMemory, ry::Threads>(never, false, 2, 2);
+  CHECK(sum_of<ry::SharedMemory, ry::Threads>(10, false, 2, 2) == whole);
+  CHECK(sum_of<ry::SharedMemory, ry::Threads>(10, false, 2, 3) == Approx(whole).epsilon(1e-9));
+  CHECK(sum_of<ry::SharedMemory, ry::Threads>(10, false, 3, 1) == Approx(whole).epsilon(1e-9));
+}
