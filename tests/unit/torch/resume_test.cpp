@@ -21,19 +21,31 @@ namespace ry = railyard;
 
 namespace {
 
-constexpr int num_epochs = 3;
+// One that draws random numbers has dropout as well, which only the states of the generators bring back.
+torch::nn::Sequential make_layers(bool is_random) {
+  torch::nn::Sequential layers(torch::nn::Linear(8, 40));
+  if (is_random) {
+    layers->push_back(torch::nn::BatchNorm1d(40));
+    layers->push_back(torch::nn::Dropout(0.3));
+  }
+  layers->push_back(torch::nn::Tanh());
+  layers->push_back(torch::nn::Linear(40, 3));
+  layers->to(torch::kFloat64);
+  return layers;
+}
 
-// With dropout and noise, which only the states of the generators bring back.
+double sum_of_weights(const torch::nn::Module& net) {
+  double sum = 0;
+  for (const auto& parameter : net.parameters()) {
+    const auto flat = parameter.detach().reshape({-1});
+    sum += (flat * torch::arange(1, flat.numel() + 1, torch::kFloat64)).sum().item<double>();
+  }
+  return sum;
+}
+
 template <class W>
 void train_and_fail(W& worker, std::uint64_t failing_step, bool is_random) {
-  auto net = ry::prepare_model(worker, [=] {
-    torch::nn::Sequential layers(torch::nn::Linear(8, 40), torch::nn::BatchNorm1d(40),
-                                 torch::nn::Dropout(is_random ? 0.3 : 0.0), torch::nn::Linear(40, 3));
-    if (!is_random)
-      layers = torch::nn::Sequential(torch::nn::Linear(8, 40), torch::nn::Tanh(), torch::nn::Linear(40, 3));
-    layers->to(torch::kFloat64);
-    return layers;
-  });
+  auto net = ry::prepare_model(worker, [=] { return make_layers(is_random); });
   const auto data = (torch::arange(44 * 8, torch::kFloat64).view({44, 8}) * 0.37).sin();
   auto loader = ry::prepare_loader(worker, std::pair{data, data.sum(1)},
                                    {.global_batch_size = 8, .shuffle = true, .drives_step = true});
@@ -48,7 +60,7 @@ void train_and_fail(W& worker, std::uint64_t failing_step, bool is_random) {
                         {"loader", loader},
                         {"random", random},
                         {"engine", engine}}};
-  for ([[maybe_unused]] const int epoch : state.epochs(num_epochs)) {
+  for ([[maybe_unused]] const int epoch : state.epochs(3)) {
     for (const auto& batch : loader) {
       if (worker.attempt() == 0 && worker.steps() == failing_step) throw std::runtime_error{"as planned"};
       optimizer.zero_grad();
@@ -58,12 +70,7 @@ void train_and_fail(W& worker, std::uint64_t failing_step, bool is_random) {
       scheduler.step();
     }
   }
-  double sum = 0;
-  for (const auto& parameter : net->parameters()) {
-    const auto flat = parameter.detach().reshape({-1});
-    sum += (flat * torch::arange(1, flat.numel() + 1, torch::kFloat64)).sum().template item<double>();
-  }
-  worker.report({{"sum", sum}});
+  worker.report({{"sum", sum_of_weights(*net)}});
 }
 
 constexpr std::uint64_t never = 1000;

@@ -28,8 +28,8 @@ using railyard_test::taken;
 
 // Weights that lie row by row and others that do not, a small one of which most ranks have no piece, a complex one,
 // which is never divided, one that nobody uses and one that is used late.
-struct Mixed : torch::nn::Module {
-  Mixed() {
+struct Divided : torch::nn::Module {
+  Divided() {
     conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3).bias(false)));
     conv->weight.set_data(conv->weight.contiguous(torch::MemoryFormat::ChannelsLast));
     linear = register_module("linear", torch::nn::Linear(8 * 4, 5));
@@ -98,7 +98,7 @@ Saved train_and_save(int workers, const Options& options) {
   Shelf optimizers(workers);
   std::vector<double> weights;
   test::on_threads(workers, [&](auto& worker) {
-    auto net = ry::prepare_model(worker, [] { return std::make_shared<Mixed>(); });
+    auto net = ry::prepare_model(worker, [] { return std::make_shared<Divided>(); });
     auto optimizer = ry::prepare_optimizer<X>(worker, net, options);
     train(worker, net, optimizer, 0, 6);
     nets.put(worker.rank(), taken(net));
@@ -115,7 +115,7 @@ template <class X, class Options, class Run>
 std::vector<double> go_on(const Saved& saved, const Options& options, const Run& run) {
   std::vector<double> weights;
   run([&](auto& worker) {
-    auto net = ry::prepare_model(worker, [] { return std::make_shared<Mixed>(); });
+    auto net = ry::prepare_model(worker, [] { return std::make_shared<Divided>(); });
     auto optimizer = ry::prepare_optimizer<X>(worker, net, options);
     train(worker, net, optimizer, 20, 24);
     worker.barrier();
@@ -178,7 +178,7 @@ TEST_CASE("state of ranks: pieces become a plain optimizer's state, and the othe
   const Saved saved = train_and_save<torch::optim::Adam>(3, options);
   Saved plain;
   test::on_threads(1, [&](auto& worker) {
-    auto net = ry::prepare_model(worker, [] { return std::make_shared<Mixed>(); });
+    auto net = ry::prepare_model(worker, [] { return std::make_shared<Divided>(); });
     torch::optim::Adam optimizer(net->parameters(), options);
     put(net, saved.net);
     put(optimizer, saved.optimizer);
@@ -196,7 +196,7 @@ TEST_CASE("state of ranks: processes write the weights that they share, each its
   const torch::optim::AdamOptions options(0.01);
   const Saved saved = train_and_save<torch::optim::Adam>(2, options);
   const auto metrics = test::on_processes(2, [&](auto& worker) {
-    auto net = ry::prepare_model(worker, [] { return std::make_shared<Mixed>(); });
+    auto net = ry::prepare_model(worker, [] { return std::make_shared<Divided>(); });
     auto optimizer = ry::prepare_optimizer<torch::optim::Adam>(worker, net, options);
     train(worker, net, optimizer, 20, 23);
     const auto before = weights_of(*net);
