@@ -58,7 +58,8 @@ class CheckpointFolder {
   /// Makes a checkpoint of the parts and returns its directory once it is durable. Names of parts that begin with
   /// "files/" are the user's own files.
   /// Throws: Error that names the file, what went wrong and what to do: all other checkpoints are as they were then,
-  /// and what was written is removed. ConfigError for names that cannot be.
+  /// and what was written is removed. Only if the very last call fails, the fsync of the folder, the checkpoint is
+  /// there, but may not survive a power cut. ConfigError for names that cannot be.
   std::filesystem::path commit(Manifest manifest, std::span<const Part> parts) {
     check_names(parts);
     complete(manifest);
@@ -111,7 +112,12 @@ class CheckpointFolder {
     std::vector<std::filesystem::path> rubbish;
     for (const std::string& name : names()) {
       const auto generation = generation_of(name);
-      if (generation && *generation <= generation_) rubbish.push_back(folder_ / name);
+      if (!generation || *generation > generation_) continue;
+      rubbish.push_back(folder_ / name);
+      if (name.starts_with(trash_prefix)) continue;
+      // In one step: were it gone file by file, its owner could still give it the name of a checkpoint meanwhile.
+      auto trash = trash_of(name);
+      if (files_->rename(rubbish.back(), trash) == 0) rubbish.back() = std::move(trash);
     }
     remove(rubbish);
   }
@@ -203,6 +209,10 @@ class CheckpointFolder {
     return folder_ / detail::compose("{}{:06}", checkpoint_prefix, number);
   }
 
+  [[nodiscard]] std::filesystem::path trash_of(std::string_view name) const {
+    return folder_ / detail::compose("{}{}-{}", trash_prefix, generation_, name);
+  }
+
   std::filesystem::path publish(detail::Staging& staging, const std::string& id) {
     const auto taken = numbers();
     for (std::uint64_t number = taken.empty() ? 1 : taken.back() + 1;; ++number) {
@@ -248,8 +258,8 @@ class CheckpointFolder {
     for (const auto prefix : {staging_prefix, trash_prefix}) {
       if (!name.starts_with(prefix)) continue;
       const auto dash = name.find('-', prefix.size());
-      if (dash != std::string_view::npos)
-        return detail::number_between<std::uint64_t>(prefix, name.substr(0, dash), "");
+      if (dash == std::string_view::npos) return std::nullopt;
+      return detail::number_between<std::uint64_t>(prefix, name.substr(0, dash), "");
     }
     return std::nullopt;
   }
@@ -278,7 +288,7 @@ class CheckpointFolder {
     for (const auto& path : candidates) {
       detail::Descriptor lock{::open((path / detail::manifest_name).c_str(), O_RDWR | O_CLOEXEC)};
       if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
-      auto trash = folder_ / detail::compose("{}{}-{}", trash_prefix, generation_, path.filename().string());
+      auto trash = trash_of(path.filename().string());
       detail::check_call(detail::uninterrupted([&] { return files_->rename(path, trash); }), "rename", path);
       doomed.push_back({std::move(trash), std::move(lock)});
     }
