@@ -62,13 +62,16 @@ TEST_CASE("lockstep: costs no collective beside the exchange of gradients") {
   static_cast<void>(test::try_run<ry::Local, ry::Threads>(2, [](auto& worker) {
                       auto net = one_weight(worker);
                       const auto batches = batches_of_rank(worker, 3 + worker.rank());
-                      const std::uint64_t before = worker.page().collectives;
-                      worker.samples(2);
-                      net->forward(batches[0]).mean().backward();
+                      std::uint64_t before = 0;
+                      for (int step = 0; step < 4; ++step) {  // the order of gradients is learnt in the first ones
+                        before = worker.page().collectives;
+                        worker.samples(2);
+                        net->forward(batches[0]).mean().backward();
+                      }
                       const std::uint64_t of_step = worker.page().collectives - before;
                       EXPECT(of_step > 0);
                       for (auto& [batch, size] : ry::lockstep(worker, batches)) net->forward(batch).mean().backward();
-                      EXPECT(worker.page().collectives - before == (1 + 4) * of_step);
+                      EXPECT(worker.page().collectives - before == (1 + 4) * of_step);  // 4 of the loop
                     }).value_or_throw());
 }
 
