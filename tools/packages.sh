@@ -39,7 +39,7 @@ railyard_has() {
     libfmt-dev) railyard_has_header fmt/format.h ;;
     libgloo-dev) railyard_has_header gloo/rendezvous/context.h ;;
     libtorch-dev) railyard_has_header torch/csrc/api/include/torch/version.h ;;
-    libopenblas0-pthread) ldconfig -p 2>/dev/null | grep -q 'libopenblas' ;;
+    libopenblas0-pthread) ldconfig -p 2>/dev/null | grep 'libopenblas' >/dev/null ;;
     libclang-rt-dev) railyard_has_sanitizers clang++ ;;
     catch2) railyard_has_header catch2/catch.hpp || railyard_has_header catch2/catch_all.hpp ;;
     *) dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed' ;;
