@@ -50,6 +50,9 @@ struct RunConfig {
   std::chrono::nanoseconds start_timeout = std::chrono::minutes{1};
   /// How long workers that were asked to stop, or that are left over after a failure, may go on before they are killed.
   std::chrono::nanoseconds stop_grace = std::chrono::seconds{30};
+  /// How long a rank may take for a step, from its first one on, until the group counts as failed and every rank's
+  /// position is told; evaluation between steps included. 0: as long as it likes.
+  std::chrono::nanoseconds step_timeout{0};
   /// How long a worker process may show no sign of life (stopped, frozen) before it counts as failed.
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};
 };

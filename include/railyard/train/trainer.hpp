@@ -58,6 +58,7 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   check_time("stop_grace", run.stop_grace);
   check_time("silence_limit", run.silence_limit);
   check_name(run.name);
+  if (run.step_timeout.count() < 0) throw ConfigError{"RunConfig::step_timeout is negative: 0 watches no steps"};
   if (run.checkpoint.keep < 0) {
     throw ConfigError{
         compose("RunConfig::checkpoint.keep is {}: it counts checkpoints, and 0 keeps all", run.checkpoint.keep)};

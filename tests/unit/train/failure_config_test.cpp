@@ -2,6 +2,7 @@
 // Runs that start again after failures, and the budget for that.
 #include "railyard/train/failure_config.hpp"
 #include "railyard/train/detail/failure_budget.hpp"
+#include "railyard/train/detail/step_watch.hpp"
 
 #include "support/catch.hpp"
 #include "unit/train/toy_training.hpp"
@@ -127,4 +128,42 @@ TEST_CASE("FailureBudget: waits twice as long each time, up to a bound, and less
   CHECK(delay(3, false) == seconds{7});
   CHECK(delay(4, false) == seconds{7});
   CHECK(delay(5, true) == seconds{2});
+}
+
+TEST_CASE("Run: starts again when a rank ends no step any more, and tells what each rank was doing (FAULTS A)") {
+  const Scratch scratch;
+  const auto fail = [](auto& worker, std::uint64_t step) {
+    if (worker.attempt() == 0 && step == 8 && worker.rank() == 1) ::raise(SIGSTOP);
+    if (worker.attempt() != 1 || step != 13 || worker.rank() != 0) return;
+    while (!worker.wants_stop()) std::this_thread::yield();  // deaf to the end of the group: it is killed
+  };
+  ry::RunConfig config{.failure = {.max_failures = 2}};
+  config.step_timeout = std::chrono::milliseconds{400};
+  config.stop_grace = std::chrono::milliseconds{300};
+  const ry::Result result = run<SharedProcesses>(scratch, fail, config);
+  INFO(result.error());
+  REQUIRE(result);
+  REQUIRE(result.attempts().size() == 3);
+  CHECK_THAT(result.attempts()[0].error,
+             ContainsSubstring("rank 1 of 2") && ContainsSubstring("has ended no step for"));
+  CHECK_THAT(result.attempts()[1].error, ContainsSubstring("rank 0 of 2") &&
+                                             ContainsSubstring("has ended no step for") &&
+                                             ContainsSubstring("rank 1 had waited in collective"));
+}
+
+TEST_CASE("StepWatch: does not count time in which nobody looked, nor ranks that have ended no step yet") {
+  using std::chrono::seconds;
+  ry::detail::StepWatch watch{2, seconds{8}};
+  std::vector<std::uint64_t> steps{1, 0};
+  const auto look = [&](int at) {
+    return watch.look(
+        ry::detail::StepWatch::Time{seconds{at}}, [&](int rank) { return steps[static_cast<std::size_t>(rank)]; },
+        [](int) { return false; });
+  };
+  CHECK_FALSE(look(10));
+  CHECK_FALSE(look(1000));  // suspended
+  for (int at = 1001; at < 1005; ++at) CHECK_FALSE(look(at));
+  CHECK(look(1010)->rank == 0);
+  steps[0] = 2;
+  CHECK_FALSE(look(1013));
 }

@@ -247,12 +247,13 @@ TEST_CASE("Processes: a worker that does not get to the training function is nam
   ry::RunConfig config{.progress = ry::Progress::quiet, .start_timeout = 300ms, .stop_grace = 200ms};
   ry::detail::Supervision supervision{
       config, {.name = "x", .path = scratch.path(), .world_size = 2}, ry::Deadline::Clock::now()};
-  const auto result = supervision.run([](const ry::GroupPlan& wanted) {
+  const auto start = [](const ry::GroupPlan& wanted) {
     return ry::Processes{}.start(wanted, [](ry::WorkerLink& link) {
       if (link.world().rank == 1) deaf_for_ever();
       link.post(ry::detail::encode_started("here"));
     });
-  });
+  };
+  const auto result = supervision.run(start, [] {});
   CHECK(result.failed_rank() == 1);
   CHECK_THAT(result.error(), ContainsSubstring("had not joined the group") && ContainsSubstring("start_timeout"));
 }

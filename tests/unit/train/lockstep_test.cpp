@@ -47,7 +47,7 @@ std::string error_of(int num_workers, F function) {
   return run_in<ry::Local, ry::Threads>(scratch, num_workers, std::move(function)).error();
 }
 
-void expect(bool holds, const std::string& what) {
+void expect_that(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error("not so: " + what);
 }
 
@@ -62,13 +62,13 @@ TEST_CASE("lockstep: without any exchange of gradients all loops end together, i
               Numbers seen;
               for (auto& [batch, size] : ry::lockstep(worker, batches, one_sample)) {
                 const bool is_repeat = seen.size() >= batches.size();
-                expect(size == (is_repeat ? 0U : 1U) && worker.step_samples() == size, "weight");
-                expect(batch == (is_repeat ? batches.back() : batches[seen.size()]), "batch");
+                expect_that(size == (is_repeat ? 0U : 1U) && worker.step_samples() == size, "weight");
+                expect_that(batch == (is_repeat ? batches.back() : batches[seen.size()]), "batch");
                 seen.push_back(batch);
               }
-              expect(seen.size() == static_cast<std::size_t>(worker.world_size()), "steps");
+              expect_that(seen.size() == static_cast<std::size_t>(worker.world_size()), "steps");
             }
-            expect(worker.steps() == 2 * static_cast<std::uint64_t>(worker.world_size()), "steps that have ended");
+            expect_that(worker.steps() == 2 * static_cast<std::uint64_t>(worker.world_size()), "steps that have ended");
           }) == "");
   }
 }
@@ -80,9 +80,9 @@ TEST_CASE("lockstep: reads a stream of batches that can only be moved, each once
           const auto size_of = [](const std::unique_ptr<int>& batch) { return static_cast<std::uint64_t>(*batch + 1); };
           for (auto& [batch, size] : ry::lockstep(worker, stream, size_of)) {
             seen.push_back(*batch);
-            expect(stream.next == std::min(static_cast<int>(seen.size()) + 1, stream.end_at), "one ahead");
+            expect_that(stream.next == std::min(static_cast<int>(seen.size()) + 1, stream.end_at), "one ahead");
           }
-          expect(seen == (worker.rank() == 0 ? Numbers{0, 0, 0} : Numbers{0, 1, 2}), "batches");
+          expect_that(seen == (worker.rank() == 0 ? Numbers{0, 0, 0} : Numbers{0, 1, 2}), "batches");
         }) == "");
 }
 
@@ -91,11 +91,11 @@ TEST_CASE("lockstep: a loop that all ranks leave early can be followed by anothe
           for (int epoch = 0; epoch < 2; ++epoch) {
             int steps = 0;
             for (auto& [batch, size] : ry::lockstep(worker, Numbers{1, 2, 3, 4}, one_sample)) {
-              expect(batch == ++steps && size == 1, "batch");
+              expect_that(batch == ++steps && size == 1, "batch");
               if (steps == 2) worker.request_stop();
               if (worker.should_stop()) break;
             }
-            expect(steps == (epoch == 0 ? 2 : 1), "steps");
+            expect_that(steps == (epoch == 0 ? 2 : 1), "steps");
           }
         }) == "");
 }

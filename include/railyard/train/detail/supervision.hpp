@@ -11,6 +11,7 @@
 #include "railyard/train/detail/run_checkpoints.hpp"
 #include "railyard/train/detail/run_lease.hpp"
 #include "railyard/train/detail/run_record.hpp"
+#include "railyard/train/detail/step_watch.hpp"
 #include "railyard/train/detail/wire.hpp"
 #include "railyard/train/result.hpp"
 #include "railyard/train/run_config.hpp"
@@ -61,6 +62,7 @@ class Supervision {
         progress_(console, config.progress == Progress::quiet),
         controller_(controller_settings()),
         budget_(config.failure),
+        steps_(info_.world_size, config.step_timeout),
         history_(std::move(before.history)),
         line_ends_(std::move(before.line_ends)) {}
 
@@ -257,6 +259,7 @@ class Supervision {
     num_started_ = 0;
     activity_.clear();
     step_times_.assign(step_times_.size(), {});
+    steps_ = StepWatch{info_.world_size, config_.step_timeout};
     controller_ = Controller{controller_settings()};
     controller_.begin(Clock::now());
   }
@@ -299,12 +302,14 @@ class Supervision {
   void handle_next() {
     const auto interval =
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(progress_.interval()));
-    const auto wake = std::min(controller_.wakes_at(), Clock::now() + interval);
+    const auto wake = std::min(controller_.wakes_at(),
+                               Clock::now() + std::min<std::chrono::nanoseconds>(interval, steps_.interval()));
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
     if (event) std::visit([this](auto& one) { handle(one); }, *event);
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
     note_outcomes();
     look_for_preemption_file();
+    look_for_standstill();
     progress_.update(state());
   }
 
@@ -368,6 +373,21 @@ class Supervision {
     std::error_code ignored;
     if (config_.preemption.file.empty() || was_preempted_) return;
     if (std::filesystem::exists(config_.preemption.file, ignored)) handle(SignalEvent{.signal = SIGTERM});
+  }
+
+  void look_for_standstill() {
+    const auto found = steps_.look(
+        Clock::now(), [this](int rank) { return group_->page(rank).steps.load(std::memory_order_relaxed); },
+        [this](int rank) { return group_->page(rank).waiting_since_ns.load(std::memory_order_relaxed) != 0; });
+    if (!found || controller_.phase() != Phase::running || controller_.has_exited(found->rank)) return;
+    note_activity();
+    const double limit = std::chrono::duration<double>(config_.step_timeout).count();
+    carry_out(
+        controller_.on_failure({.rank = found->rank,
+                                .what = compose("has ended no step for {:.1f} s (RunConfig::step_timeout is {} s)",
+                                                std::chrono::duration<double>(found->time).count(), limit),
+                                .is_wait = true},
+                               Clock::now()));
   }
 
   // Whether the run was told of its end, and its state has been saved since.
@@ -536,6 +556,7 @@ class Supervision {
   ProgressLine progress_;
   Controller controller_;
   FailureBudget budget_;
+  StepWatch steps_;
   std::vector<Metrics> history_;
   std::vector<std::uint64_t> line_ends_;  // of metrics.jsonl, by report
   Briefing briefing_{};

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Kills processes of a real training run: tests/chaos.sh N SEED. Its last line is
+# `chaos N kills, 0 lost, 0 left, weights equal`; a failure can be repeated from its seed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source tools/packages.sh
+
+kills=${1:-200}
+seed=${2:-$RANDOM}
+railyard_need g++ cmake ninja-build libfmt-dev libgloo-dev libtorch-dev libopenblas0-pthread catch2 python3
+build=build/tests
+log=$(mktemp)
+folder=$(mktemp -d)
+trap 'rm -rf "$log" "$folder"' EXIT
+if ! { CXX=$(railyard_cxx) cmake -S . -B "$build" -G Ninja -DRAILYARD_UNITY=ON && cmake --build "$build" --target chaos_run; } >"$log" 2>&1; then
+  cat "$log"
+  exit 1
+fi
+echo "chaos: $kills kills, seed $seed"
+python3 tests/chaos/chaos.py "$build/tests/chaos_run" "$folder" "$kills" "$seed"
