@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include "railyard/torch/detail/bucket_schedule.hpp"
 #include "railyard/torch/detail/communication_thread.hpp"
 #include "railyard/torch/prepare_loader.hpp"
 #include "railyard/torch/prepare_model.hpp"
@@ -505,6 +506,36 @@ TEST_CASE("Overlap: different options are named before training begins") {
        })) {
     CHECK_THAT(error, ContainsSubstring("different ModelOptions: rank 1 has") && ContainsSubstring("bucket_bytes 77"));
   }
+}
+
+TEST_CASE("BucketSchedule: cuts in the order observed, and a bucket is ready when all before it are") {
+  std::vector<railyard::detail::GradientSlot> slots;
+  for (const std::int64_t count : {10, 30, 10, 10, 10, 10}) slots.push_back({.parameter = torch::zeros({count})});
+  railyard::detail::BucketSchedule schedule;
+  schedule.reset(slots.size());
+  CHECK(schedule.buckets().size() == 1);
+  const std::vector<std::int64_t> order{5, 2, 1, 4, 3};
+  for (const std::int64_t index : order) schedule.arrive(static_cast<std::size_t>(index), true);
+  CHECK(schedule.num_ready() == 0);  // the first slot is missing
+  CHECK_FALSE(schedule.has_repeats());
+  CHECK(schedule.observed() == order);
+
+  railyard::ModelOptions options;
+  options.first_bucket_bytes = 50;  // one slot of 40 bytes
+  options.bucket_bytes = 80;        // two of them; the one of 120 bytes has a bucket to itself
+  schedule.cut(order, slots, options);
+  using Buckets = std::vector<railyard::detail::Bucket>;
+  CHECK(schedule.buckets() == Buckets{{5}, {2}, {1}, {4, 3, 0}});
+  schedule.arrive(2, true);
+  CHECK(schedule.num_ready() == 0);
+  schedule.arrive(5, true);
+  CHECK(schedule.num_ready() == 2);
+  schedule.arrive(5, false);
+  CHECK(schedule.has_repeats());
+  for (const std::size_t index : {0U, 1U, 3U, 4U}) schedule.arrive(index, true);
+  CHECK(schedule.num_ready() == 4);
+  schedule.begin_pass();
+  CHECK(schedule.num_ready() == 0);
 }
 
 TEST_CASE("CommunicationThread: makes calls until one throws, and hands that over") {
