@@ -12,7 +12,7 @@
 
 namespace ry = railyard;
 
-TEST_CASE("step_times: a rank that comes late is the slowest, and the others wait for it") {
+TEST_CASE("step_times: a rank that comes late is the slowest, and the others wait for it (FAULTS D37)") {
   test::on_threads(3, [](auto& worker) {
     auto net = ry::prepare_model(worker, [] { return torch::nn::Linear(100, 10); });
     auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(worker, net, torch::optim::SGDOptions(0.1));
@@ -45,6 +45,7 @@ TEST_CASE("step_times: a lone worker, and ranks without common memory, have thei
                         net->weight.sum().backward();
                         const auto times = ry::step_times(worker);
                         EXPECT(times.steps == 1 && times.slowest_rank == -1 && times.share_of_wait() == 0);
+                        EXPECT(times.bytes == (worker.world_size() == 1 ? 0U : 2 * 9 * sizeof(float)));
                       }).value_or_throw());
   }
 }

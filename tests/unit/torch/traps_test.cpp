@@ -283,6 +283,23 @@ TEST_CASE("TRAPS 9: a step that is left out for a NaN on one rank moves no weigh
   });
 }
 
+TEST_CASE("TRAPS 9: where one of the backward passes of a step is not finite, the step is left out as a whole") {
+  for (const int bad_pass : {0, 1}) {
+    test::on_both_threads(2, [bad_pass](auto& worker) {
+      auto net = prepared_pair(worker);
+      worker.samples(1);
+      for (const int pass : {0, 1}) {
+        const double factor = pass == bad_pass && worker.rank() == 1 ? nan : 1.0;
+        ((pass == 0 ? net->w : net->v).sum() * factor).backward();
+      }
+      EXPECT(!net->w.grad().defined() && !net->v.grad().defined());
+      worker.samples(1);
+      (net->w.sum() + net->v.sum()).backward();
+      EXPECT(is_all(net->w.grad(), 1) && is_all(net->v.grad(), 1));
+    });
+  }
+}
+
 TEST_CASE("TRAPS 10: a parameter that goes unused in some steps trains as it does alone") {
   const auto train = [](Pair& net, auto& optimizer, double factor, auto&& begin_step) {
     for (int step = 0; step < 9; ++step) {

@@ -172,6 +172,7 @@ class GradientExchange {
     bool is_accumulating = false;   // it has several: gradients are weighted before they are accumulated
     bool is_last = true;            // the step's last one has begun
     std::uint64_t num_passes = 0;   // that have been exchanged
+    bool is_refused = false;        // one of them was not finite
   };
 
   // Lives as long as a pass's callback is queued. LibTorch queues it for the innermost pass, such as the one in which
@@ -425,7 +426,12 @@ class GradientExchange {
     sync_buffers(*worker_, buffers_, options_.buffers);
     if (statistics_.has_any()) statistics_.keep(modules_);  // for another pass of this step
     clock_.enter(StepClock::Part::compute);
-    if (!is_finite && options_.non_finite != NonFinite::allow) refuse_step(exchange_.open());
+    if (options_.non_finite == NonFinite::allow) return;
+    if (!is_finite) {
+      refuse_step(exchange_.open());
+    } else if (window_.is_refused) {
+      drop_gradients();
+    }
   }
 
   void begin_exchange() {
@@ -486,17 +492,23 @@ class GradientExchange {
     return std::all_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot.parameter.is_cpu(); });
   }
 
+  // What the other passes of a step have left would be half a step.
+  void drop_gradients() {
+    for (const GradientSlot& slot : slots_) {
+      slot.parameter.mutable_grad().reset();
+      if (const auto piece = slot.piece.lock(); piece && !piece->is_empty()) piece->weights.mutable_grad().reset();
+    }
+  }
+
   // Leaves the step out on all ranks, or ends it, as all have found the same.
   void refuse_step(const OpenSlots& open) {
     std::string name;
     for (const auto& one : open) {
       const at::Tensor& gradient = one.second->parameter.grad();
       if (name.empty() && gradient.defined() && !is_all_finite(gradient)) name = one.second->name;
-      one.second->parameter.mutable_grad().reset();
-      if (const auto piece = one.second->piece.lock(); piece && !piece->is_empty()) {
-        piece->weights.mutable_grad().reset();
-      }
     }
+    window_.is_refused = true;
+    drop_gradients();
     ++num_skipped_;
     const std::string what = fmt::format("step {}: the gradient{}, averaged over all ranks, is not finite",
                                          window_.step, name.empty() ? "" : fmt::format(" of \"{}\"", name));
