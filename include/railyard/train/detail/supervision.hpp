@@ -213,8 +213,7 @@ class Supervision {
         last_word_ = verdict.reason;
         return false;
       }
-      const auto newest = checkpoints_->newest();
-      go_on_from(newest);
+      if (!go_on_from_newest()) return false;
       attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
       announce_restart();
       if (!pause(verdict.delay)) return false;
@@ -223,6 +222,16 @@ class Supervision {
       if (start_again()) return true;
     }
     return false;
+  }
+
+  [[nodiscard]] bool go_on_from_newest() {
+    try {
+      go_on_from(checkpoints_->newest());
+      return true;
+    } catch (const Error& error) {
+      last_word_ = compose("it cannot go on, because its checkpoints cannot be read: {}", error.what());
+      return false;
+    }
   }
 
   void announce_restart() {
