@@ -93,6 +93,9 @@ class FlatReduction {
     return is_finite;
   }
 
+  // See HostReduction.
+  [[nodiscard]] std::uint64_t take_bytes() noexcept { return std::exchange(num_bytes_, 0); }
+
   // Ends every wait beside the worker's operations, from any thread.
   void abort(std::string_view reason) noexcept {
     if (side_ != nullptr) side_->abort(reason);
@@ -158,6 +161,7 @@ class FlatReduction {
     const auto options =
         at::TensorOptions{}.dtype(slots.front().second->sum_type()).device(slots.front().second->parameter.device());
     const at::Tensor flat = at::empty({count}, options);
+    num_bytes_ += 2 * flat.nbytes();
     visit_parts(slots, flat, [this](const at::Tensor& part, const GradientSlot& slot) {
       const at::Tensor& gradient = slot.parameter.grad();
       if (!has_samples() || !gradient.defined()) {
@@ -195,6 +199,7 @@ class FlatReduction {
   }
 
   Worker* worker_;
+  std::uint64_t num_bytes_ = 0;
   SideLine* side_ = nullptr;
   std::vector<GradientSlot>* slots_ = nullptr;  // of the pass under way, as all that follows
   AnyCommHook* hook_ = nullptr;

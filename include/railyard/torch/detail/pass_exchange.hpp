@@ -109,7 +109,7 @@ class PassExchange {
       for (const PassHeader& header : summary().headers) waits.push_back(header.waited);
       clock.set_waits_of_all(std::move(waits));
     }
-    clock.count_step(terms_.uses_host ? host_->take_bytes() : 0);
+    clock.count_step(terms_.uses_host ? host_->take_bytes() : flat_.take_bytes());
     is_under_way_ = false;
     return is_finite_;
   }
