@@ -86,11 +86,14 @@ struct LoaderState {
 
   void start_epoch() {
     leave_epoch();
-    if (options.drives_step) worker->control().begin_loop();
     epoch = next_epoch++;
     position = std::exchange(next_position, 0);
     is_set = false;
     window = {position, position};
+    if (options.drives_step) {
+      worker->end_step();  // what came after the last epoch belonged to its last step
+      worker->control().begin_loop();
+    }
     order = options.shuffle
                 ? shuffled_indices(num_samples, derive_seed(worker->seed(), static_cast<std::uint64_t>(epoch)))
                 : ordered_indices(num_samples);
@@ -99,14 +102,16 @@ struct LoaderState {
 
   // Goes on to this worker's part of the next batch; batch is empty after the last one.
   void advance() {
-    if (next_part == num_parts && options.drives_step) worker->end_step();  // while what it was given still stands
-    batch.reset();
     if (next_part == num_parts) {
-      if (position >= num_samples) return;
+      // The last step ends with the next begin(), or with a report of the state: whoever goes on from its end has
+      // done what the loop does after an epoch.
+      if (position >= num_samples) return batch.reset();
+      if (options.drives_step) worker->end_step();  // while the batch that it was given still stands
       window = {position, position + std::min(global_batch_size, num_samples - position)};
       num_parts = std::min(options.micro_batches, window.size());
       next_part = 0;
     }
+    batch.reset();
     const Range whole = part_of(window, next_part++, num_parts);
     const Range mine =
         part_of(whole, static_cast<std::size_t>(worker->rank()), static_cast<std::size_t>(worker->world_size()));

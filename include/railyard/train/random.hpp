@@ -15,10 +15,13 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-// The standard asks of every engine that it can be written to a stream as text and read back.
+// The standard asks of every engine that it can be written to a stream as text and read back. Its result_type comes
+// first: of some holders of LibTorch's modules one may not even ask whether they can be called.
 template <class E>
-concept RandomEngine = std::uniform_random_bit_generator<E> &&
-    requires(E& engine, const E& saved, std::istream& in, std::ostream& out) {
+concept RandomEngine = requires {
+  typename E::result_type;
+}
+&&std::uniform_random_bit_generator<E>&& requires(E& engine, const E& saved, std::istream& in, std::ostream& out) {
   out << saved;
   in >> engine;
 };

@@ -75,11 +75,16 @@ void train_and_fail(W& worker, std::uint64_t failing_step, bool is_random) {
 
 constexpr std::uint64_t never = 1000;
 
+std::string new_folder() {
+  std::string folder = (std::filesystem::temp_directory_path() / "railyard_torch_XXXXXX").string();
+  if (mkdtemp(folder.data()) == nullptr) throw ry::Error{"cannot make " + folder};
+  return folder;
+}
+
 // Each attempt of the run has so many workers.
 template <class Backend, class Scaling>
 double sum_of(std::uint64_t failing_step, bool is_random, int num_workers, int num_workers_later) {
-  std::string folder = (std::filesystem::temp_directory_path() / "railyard_torch_XXXXXX").string();
-  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  const std::string folder = new_folder();
   ry::RunConfig config{.name = "run", .storage_path = folder, .seed = 3, .progress = ry::Progress::quiet};
   config.checkpoint.every_steps = 3;
   config.collective_timeout = std::chrono::seconds{20};
@@ -107,6 +112,34 @@ TEST_CASE(
     INFO("failed in step " << step);
     CHECK(sum_of<ry::Gloo, ry::Processes>(step, true, 2, 2) == whole);
   }
+}
+
+TEST_CASE("Resume: what a loop does after an epoch is not left out where the run fails between the two") {
+  const std::string folder = new_folder();
+  const auto train = [](auto& worker) {
+    auto net = ry::prepare_model(worker, [] { return torch::nn::Linear(1, 1); });
+    auto loader = ry::prepare_loader(worker, std::pair{torch::ones({6, 1}), torch::ones({6})},
+                                     {.global_batch_size = 2, .drives_step = true});
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(1));
+    torch::optim::StepLR scheduler(optimizer, 1, 0.5);
+    ry::TrainState state{worker,
+                         {{"net", net}, {"loader", loader}, {"optimizer", optimizer}, {"scheduler", scheduler}}};
+    for (const int epoch : state.epochs(3)) {
+      for (const auto& batch : loader) net->forward(batch.data).sum().backward();
+      if (epoch == 1 && worker.attempt() == 0) throw std::runtime_error{"as planned"};
+      scheduler.step();
+      worker.report({{"epoch", epoch}, {"rate", optimizer.param_groups()[0].options().get_lr()}}, state);
+    }
+  };
+  ry::RunConfig config{.name = "run", .storage_path = folder, .progress = ry::Progress::quiet};
+  config.checkpoint.every_steps = 1;
+  config.failure.max_failures = 1;
+  ry::Trainer<ry::SharedMemory, ry::Threads> trainer{train, {.num_workers = 2}, config};
+  const ry::Result result = trainer.fit();
+  std::filesystem::remove_all(folder);
+  REQUIRE(result);
+  REQUIRE(result.history().size() == 3);
+  CHECK(result.metrics().at("rate").number() == 0.125);
 }
 
 TEST_CASE("Resume: threads do so without random numbers, and other numbers of workers up to rounding") {

@@ -89,12 +89,12 @@ TEST_CASE(
       inside.push_back(place_of(loader));
     }
     EXPECT(inside == std::vector<Place>{{0, 0}, {0, 8}, {0, 16}});
-    EXPECT(at_step_end == std::vector<Place>{{0, 8}, {0, 16}, {1, 0}});
+    EXPECT(at_step_end == std::vector<Place>{{0, 8}, {0, 16}});  // the last one is not over before the epoch is
     EXPECT(place_of(loader) == Place(1, 0));
     EXPECT(loader.epoch() == 0);
     EXPECT(loader.next_epoch() == 1);
-    worker.end_step();
-    EXPECT(at_step_end.size() == 3);
+    static_cast<void>(loader.begin());
+    EXPECT(at_step_end == std::vector<Place>{{0, 8}, {0, 16}, {1, 0}});
   });
 }
 
@@ -134,6 +134,7 @@ TEST_CASE("state of a loader: positions are those of whole steps, not of micro-b
     EXPECT(at_step_end == std::vector<Place>{{0, 8}});
     loader.load_state(saved);
     EXPECT(flat(batches_of(worker, loader)).size() == 12);
+    worker.end_step();
     EXPECT(at_step_end == std::vector<Place>{{0, 8}, {0, 16}, {1, 0}});
   });
 }

@@ -62,14 +62,17 @@ TEST_CASE("fit: leaves no directory behind when run.json cannot be written") {
   CHECK_FALSE(std::filesystem::exists(scratch.path() / "a"));
 }
 
-TEST_CASE("fit: refuses a second run of the same name and leaves the first alone") {
+TEST_CASE("fit: refuses a second run of the same name if told so, and leaves the first alone") {
   const Scratch scratch;
   ry::Trainer<ry::Local, ry::Threads> trainer{
       [](ry::Worker& worker) {
         worker.report({{"a", 1}});
       },
       {},
-      {.name = "again", .storage_path = scratch.path(), .progress = ry::Progress::quiet}};
+      {.name = "again",
+       .storage_path = scratch.path(),
+       .resume = ry::Resume::never,
+       .progress = ry::Progress::quiet}};
   REQUIRE(trainer.fit());
   const std::string before = read_text(scratch.path() / "again" / "metrics.jsonl");
   CHECK_THROWS_WITH(trainer.fit(),
