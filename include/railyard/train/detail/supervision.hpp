@@ -336,6 +336,10 @@ class Supervision {
       if (auto* save = std::get_if<SavedMessage>(&message)) {
         checkpoints_->add(event.rank, std::move(*save), history_.empty() ? Metrics{} : history_.back(),
                           briefing_.attempt);
+        for (int rank = 0; rank < info_.world_size; ++rank) {
+          const bool has_ended = controller_.has_exited(rank);
+          refuse_part_checkpoint(rank, has_ended ? std::numeric_limits<std::int64_t>::max() : book_.count(rank) - 1);
+        }
       }
       if (const auto* told = std::get_if<StepTimesMessage>(&message)) {
         step_times_[static_cast<std::size_t>(event.rank)] = told->times;
