@@ -449,6 +449,9 @@ class Deadline {
     return std::max(std::chrono::nanoseconds{0}, std::chrono::nanoseconds{time_ - Clock::now()});
   }
 
+  /// The same budget, counted from now.
+  [[nodiscard]] Deadline renewed() const { return after(budget_); }
+
   /// When it expires; Clock::time_point::max() if never.
   [[nodiscard]] Clock::time_point time() const noexcept { return time_; }
 
@@ -1277,7 +1280,8 @@ class HostMemory {
   static constexpr std::size_t max_record_bytes = std::size_t{16} << 10U;
 
   /// Begins an exchange of num_steps steps: shows a record and waits until all ranks have shown theirs. From here to
-  /// the last step all ranks may read and write what the others have shown the places of.
+  /// the last step all ranks may read and write what the others have shown the places of. Each step has the deadline's
+  /// whole budget.
   /// Throws: CollectiveError as every collective does.
   virtual void begin(std::span<const std::byte> record, int num_steps, const Deadline& deadline) = 0;
   /// Says that the exchange has one more step than begin() was told. All ranks say so between the same two steps.
@@ -1285,6 +1289,9 @@ class HostMemory {
   /// Takes one more step of the exchange: shows another record, which may be empty, and waits for all. What a rank has
   /// written before, all see after.
   virtual void step(std::span<const std::byte> record) = 0;
+  /// Says that this rank leaves the others' memory alone until its next step: whoever gives up meanwhile need not wait
+  /// for it.
+  virtual void rest() noexcept = 0;
   /// What a rank has shown in the last step; valid until the next one.
   [[nodiscard]] virtual std::span<const std::byte> record_of(int rank) const = 0;
 
@@ -1295,6 +1302,14 @@ class HostMemory {
 
   /// Gives out memory that all ranks see.
   [[nodiscard]] virtual const std::shared_ptr<detail::Heap>& heap() const noexcept = 0;
+
+  /// A second line of exchanges through the same memory, for one other thread of each rank: its steps are counted apart
+  /// from the backend's operations. nullptr if this is it.
+  [[nodiscard]] virtual HostMemory* side() noexcept = 0;
+  /// Gives up, from any thread: ends every wait of this rank in any line, and of those who wait for it.
+  virtual void abort(std::string_view reason) noexcept = 0;
+  /// After abort(): returns once no other rank is at what this one has shown in the exchange under way.
+  virtual void withdraw() noexcept = 0;
 };
 
 }  // namespace railyard::inline v0_1
@@ -1302,16 +1317,78 @@ class HostMemory {
 // ---- railyard/core/stateful.hpp
 // What has a state that can be saved and put back. Core room.
 
+#include <functional>
+
 namespace railyard::inline v0_1 {
 
-/// Is a saved state: values by name.
-using State = NamedValues;
+/// Is one tensor of a state: what it looks like, and a function that copies elements out of wherever they are.
+struct StateTensor {
+  std::string name{};
+  Dtype dtype = Dtype::f32;
+  /// Of the whole tensor; empty for a single number.
+  std::vector<std::int64_t> shape{};
+  /// Copies the elements [begin, end) of the whole, counted row by row, to where `to` points. To be called only while
+  /// what the state was taken from is as it was.
+  std::function<void(std::int64_t begin, std::int64_t end, std::byte* to)> read{};
+  /// The other ranks hold the rest: this one has the elements [begin, end) alone. Otherwise all ranks have all of it.
+  bool is_piece = false;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  /// The number of elements of the whole.
+  [[nodiscard]] std::int64_t count() const noexcept {
+    std::int64_t product = 1;
+    for (const std::int64_t size : shape) product *= size;
+    return product;
+  }
+};
+
+/// Is a saved state: values and tensors by name.
+class State {
+ public:
+  State() = default;
+  State(std::initializer_list<NamedValues::Entry> entries) : values(entries) {}
+
+  NamedValues values{};
+  std::vector<StateTensor> tensors{};
+  /// Each rank has a state of its own, such as that of its random numbers, and gets its own back. Otherwise all ranks
+  /// have the same, but for pieces of tensors.
+  bool is_own = false;
+
+  /// Returns the value of that name. Throws: Error that lists the names that exist.
+  [[nodiscard]] const Value& at(std::string_view name) const { return values.at(name); }
+
+  /// Returns the tensor of that name, or nullptr.
+  [[nodiscard]] const StateTensor* find_tensor(std::string_view name) const noexcept {
+    for (const StateTensor& tensor : tensors) {
+      if (tensor.name == name) return &tensor;
+    }
+    return nullptr;
+  }
+};
 
 /// Has a state. Law: after b.load_state(a.state()), a and b behave alike.
 template <class T>
 concept Stateful = requires(T& part, const T& saved, const State& state) {
   { saved.state() } -> std::convertible_to<State>;
   part.load_state(state);
+};
+
+/// Says how the state of a T is taken and put back: by its own members, if it has them. Rooms above specialise it for
+/// types that are not ours.
+template <class T>
+struct StateAccess {};
+template <Stateful T>
+struct StateAccess<T> {
+  static State take(const T& part) { return part.state(); }
+  static void put(T& part, const State& state) { part.load_state(state); }
+};
+
+/// Can be a part of what a checkpoint holds.
+template <class T>
+concept HasState = requires(T& part, const State& state) {
+  { StateAccess<T>::take(part) } -> std::convertible_to<State>;
+  StateAccess<T>::put(part, state);
 };
 
 }  // namespace railyard::inline v0_1
@@ -1347,7 +1424,12 @@ class Mean {
   /// The mean; NaN while nothing has been added.
   [[nodiscard]] double value() const noexcept { return sum_ / weight_; }
 
-  [[nodiscard]] State state() const { return {{"sum", sum_}, {"weight", weight_}}; }
+  /// Each rank's own, for the mean over all of them is put together when it is asked for.
+  [[nodiscard]] State state() const {
+    State state{{"sum", sum_}, {"weight", weight_}};
+    state.is_own = true;
+    return state;
+  }
   void load_state(const State& state) {
     sum_ = state.at("sum").number();
     weight_ = state.at("weight").number();
@@ -1366,7 +1448,6 @@ static_assert(Stateful<Mean>);
 
 #include <cstdlib>
 #include <exception>
-#include <functional>
 #include <typeinfo>
 
 #include <cxxabi.h>
@@ -1377,14 +1458,25 @@ namespace railyard::inline v0_1 {
 /// The times are of the monotonic clock, in nanoseconds.
 struct WorkerPage {
   std::atomic<std::uint64_t> samples{0};          ///< samples this rank has been given, in all
+  std::atomic<std::uint64_t> steps{0};            ///< steps that have ended, those of earlier attempts included
   std::atomic<std::int64_t> epoch{-1};            ///< the epoch it is in, -1 before the first
   std::atomic<std::uint64_t> epoch_size{0};       ///< samples of one epoch, all ranks together; 0 if unknown
   std::atomic<std::uint64_t> epoch_done{0};       ///< samples of this epoch given to all ranks together so far
   std::atomic<std::uint64_t> collectives{0};      ///< collectives begun
   std::atomic<std::int64_t> waiting_since_ns{0};  ///< when the one it is in was begun, 0 while in none
   std::atomic<bool> stop_requested{false};        ///< written by the supervisor
+  std::atomic<bool> leave_requested{false};       ///< likewise: save what must not be lost, and return
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+
+/// Is memory that a worker fills for its supervisor.
+struct Snapshot {
+  int slot = -1;
+  std::span<std::byte> bytes{};
+};
+
+/// How many snapshots each worker may have under way at once.
+inline constexpr int num_snapshots = 2;
 
 /// Is the worker's end: all that a training function's surroundings need, however the worker came to be.
 class WorkerLink {
@@ -1397,6 +1489,15 @@ class WorkerLink {
   [[nodiscard]] virtual const World& world() const noexcept = 0;
   [[nodiscard]] virtual Store& store() noexcept = 0;
   [[nodiscard]] virtual WorkerPage& page() noexcept = 0;
+  /// What the supervisor has told every worker of this start.
+  [[nodiscard]] virtual std::string_view briefing() const noexcept = 0;
+
+  /// Returns memory which the supervisor sees as well, and keeps if this worker dies. It is the worker's until a
+  /// message has told of it, then the supervisor's. Waits while all num_snapshots are the supervisor's.
+  /// Throws: CollectiveError if the group ends meanwhile, Error if the memory cannot be had.
+  [[nodiscard]] virtual Snapshot take_snapshot(std::size_t size_bytes) = 0;
+  /// Waits until the supervisor has given the slot back. Throws: CollectiveError if the group ends meanwhile.
+  virtual void await_snapshot(int slot) = 0;
 
   /// Hands a message to the supervisor: in order, in about a microsecond, and not lost if this worker dies right after.
   /// Waits only while the supervisor is megabytes behind. Throws: ConfigError if the message is larger than 1 MiB.
@@ -1533,23 +1634,38 @@ class WorkerGroup {
   /// Leaves nothing behind: whatever still runs is killed and reaped, handlers of signals are put back.
   virtual ~WorkerGroup() = default;
 
-  /// Waits for the next event, or returns nothing at the deadline. After one ExitEvent per rank there are no more.
+  /// Waits for the next event, or returns nothing at the deadline. After one ExitEvent per rank there are only signals,
+  /// which are not waited for.
   [[nodiscard]] virtual std::optional<GroupEvent> next(const Deadline& deadline) = 0;
   /// Sets stop_requested on every worker's page.
   virtual void request_stop() = 0;
+  /// Sets leave_requested as well.
+  virtual void request_leave() = 0;
   /// Runs the on_abort handler of every worker that is still there.
   virtual void abort(std::string_view reason) = 0;
   /// Ends every worker that is still there by force. Threads cannot be: the program ends with a message that names
   /// them.
   virtual void kill() = 0;
   [[nodiscard]] virtual const WorkerPage& page(int rank) const = 0;
+
+  /// What the rank has put into its snapshot. May be called, and read, on any thread.
+  [[nodiscard]] virtual std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) = 0;
+  /// Gives a snapshot back to its worker. May be called on any thread.
+  virtual void release_snapshot(int rank, int slot) noexcept = 0;
+
+  /// Starts all workers anew, each with a new page and none of the messages and keys of before. Only after one
+  /// ExitEvent per rank, and when all snapshots have been read. Throws: as Scaling::start.
+  virtual void restart(std::string_view briefing) = 0;
 };
 
 /// Says what to start.
 struct GroupPlan {
   int num_workers = 1;
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};
+  std::string briefing{};  ///< for every worker, at most max_briefing_bytes
 };
+
+inline constexpr std::size_t max_briefing_bytes = 8192;
 
 /// Is how workers come to be.
 ///
@@ -1559,13 +1675,36 @@ struct GroupPlan {
 ///  2. Every worker that was started yields exactly one ExitEvent, however it ends.
 ///  3. Messages of one rank arrive in order and before its ExitEvent.
 ///  4. If the supervisor ends, by whatever cause, so do the workers.
-///  5. The destructor of the group leaves no process, thread, descriptor, shared memory or handler of a signal behind.
+///  5. restart() makes workers as start() has, from the program as it was when start() was called.
+///  6. The destructor of the group leaves no process, thread, descriptor, shared memory or handler of a signal behind.
 template <class S>
 concept Scaling = std::default_initializable<S> && requires(S& scaling, const GroupPlan& plan, const WorkerBody& body) {
   { S::name } -> std::convertible_to<std::string_view>;
   { S::reach } -> std::convertible_to<Reach>;
   { S::copies_function } -> std::convertible_to<bool>;  // does each worker need a copy made by its copy constructor?
   { scaling.start(plan, body) } -> std::same_as<std::unique_ptr<WorkerGroup>>;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/side_line.hpp
+// What a backend offers that can sum values beside its operations. Core room.
+
+namespace railyard::inline v0_1 {
+
+/// Is a second line of operations of a group, for one other thread of each rank: they are matched among themselves, in
+/// whatever order they come among the backend's own.
+class SideLine {
+ public:
+  SideLine() = default;
+  SideLine(const SideLine&) = delete;
+  SideLine& operator=(const SideLine&) = delete;
+  virtual ~SideLine() = default;
+
+  /// See Backend. Throws: CollectiveError as every collective does.
+  virtual void all_reduce(Buffer data, ReduceOp op, const Call& call) = 0;
+  /// Ends the waits of this rank, and tells the others. From any thread.
+  virtual void abort(std::string_view reason) noexcept = 0;
 };
 
 }  // namespace railyard::inline v0_1
@@ -1599,6 +1738,14 @@ class BlockSignals {
  private:
   sigset_t before_{};
 };
+
+/// Every signal that can wait: blocked while a thread is started that then never runs the user's handlers.
+[[nodiscard]] inline sigset_t deferrable_signals() noexcept {
+  sigset_t all;
+  ::sigfillset(&all);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) ::sigdelset(&all, fault);
+  return all;
+}
 
 /// Keeps the signal that a failing write raises in the writing thread from being delivered while it lives: SIGPIPE for
 /// a closed pipe or socket, SIGXFSZ for a file that is as large as it may become. It is blocked meanwhile and taken
@@ -1951,6 +2098,2314 @@ class ProgressLine {
   std::uint64_t num_dropped_ = 0;  // lines that could not be printed
   std::deque<std::pair<double, std::uint64_t>> marks_{};
 };
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/checkpoint/detail/crc32c.hpp
+// The checksum of a checkpoint's files. Checkpoint room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+inline constexpr std::uint32_t crc32c_polynomial = 0x82F63B78U;  // Castagnoli's, lowest power in the highest bit
+
+// Multiplies two polynomials modulo the one of the checksum.
+[[nodiscard]] constexpr std::uint32_t crc32c_multiply(std::uint32_t a, std::uint32_t b) noexcept {
+  std::uint32_t product = 0;
+  for (std::uint32_t bit = 0x80000000U; bit != 0; bit >>= 1U) {
+    if ((a & bit) != 0) product ^= b;
+    b = (b >> 1U) ^ ((b & 1U) != 0 ? crc32c_polynomial : 0);
+  }
+  return product;
+}
+
+// What a checksum is multiplied by when num_bytes zeros follow: x to the power of their bits.
+[[nodiscard]] constexpr std::uint32_t crc32c_shift(std::size_t num_bytes) noexcept {
+  std::uint32_t result = 0x80000000U;  // 1
+  std::uint32_t power = 0x00800000U;   // x^8
+  for (; num_bytes != 0; num_bytes >>= 1U) {
+    if ((num_bytes & 1U) != 0) result = crc32c_multiply(result, power);
+    power = crc32c_multiply(power, power);
+  }
+  return result;
+}
+
+// What one byte does to the checksum if n more bytes follow it is in table n.
+using Crc32cTables = std::array<std::array<std::uint32_t, 256>, 8>;
+
+[[nodiscard]] constexpr Crc32cTables make_crc32c_tables() noexcept {
+  Crc32cTables tables{};
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    std::uint32_t value = byte;
+    for (auto& table : tables) {
+      for (int bit = 0; bit < 8; ++bit) value = (value >> 1U) ^ ((value & 1U) != 0 ? crc32c_polynomial : 0);
+      table[byte] = value;
+    }
+  }
+  return tables;
+}
+
+[[nodiscard]] inline std::uint64_t crc32c_word(const std::byte* from) noexcept {
+  static_assert(std::endian::native == std::endian::little);
+  std::uint64_t word = 0;
+  std::memcpy(&word, from, sizeof word);
+  return word;
+}
+
+// These three take and return the inverted value, so that parts can be added up.
+[[nodiscard]] inline std::uint32_t crc32c_by_table(std::uint32_t state, std::span<const std::byte> bytes) noexcept {
+  static constexpr Crc32cTables tables = make_crc32c_tables();
+  for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
+    const std::uint64_t word = crc32c_word(bytes.data()) ^ state;
+    state = 0;
+    for (unsigned i = 0; i < 8; ++i) state ^= tables[7 - i][(word >> (8 * i)) & 0xFFU];
+  }
+  for (const std::byte byte : bytes) {
+    state = (state >> 8U) ^ tables[0][(state ^ static_cast<std::uint32_t>(byte)) & 0xFFU];
+  }
+  return state;
+}
+
+#if defined(__x86_64__)
+
+[[nodiscard]] __attribute__((target("sse4.2"))) inline std::uint32_t crc32c_by_instruction(
+    std::uint32_t state, std::span<const std::byte> bytes) noexcept {
+  // The instruction takes three cycles and can begin anew in each: three stretches at a time.
+  constexpr std::size_t stretch = std::size_t{32} << 10U;
+  constexpr std::uint32_t shift = crc32c_shift(stretch);
+  const std::byte* at = bytes.data();
+  std::size_t left = bytes.size();
+  for (; left >= 3 * stretch; at += 3 * stretch, left -= 3 * stretch) {
+    std::uint64_t first = state;
+    std::uint64_t second = 0;
+    std::uint64_t third = 0;
+    for (std::size_t i = 0; i < stretch; i += 8) {
+      first = __builtin_ia32_crc32di(first, crc32c_word(at + i));
+      second = __builtin_ia32_crc32di(second, crc32c_word(at + stretch + i));
+      third = __builtin_ia32_crc32di(third, crc32c_word(at + 2 * stretch + i));
+    }
+    state = crc32c_multiply(static_cast<std::uint32_t>(first), shift) ^ static_cast<std::uint32_t>(second);
+    state = crc32c_multiply(state, shift) ^ static_cast<std::uint32_t>(third);
+  }
+  std::uint64_t word = state;
+  for (; left >= 8; at += 8, left -= 8) word = __builtin_ia32_crc32di(word, crc32c_word(at));
+  state = static_cast<std::uint32_t>(word);
+  for (; left > 0; ++at, --left) state = __builtin_ia32_crc32qi(state, static_cast<unsigned char>(*at));
+  return state;
+}
+#endif
+
+[[nodiscard]] inline std::uint32_t crc32c_update(std::uint32_t state, std::span<const std::byte> bytes) noexcept {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("sse4.2") != 0) return crc32c_by_instruction(state, bytes);
+#endif
+  return crc32c_by_table(state, bytes);
+}
+
+/// Is the CRC-32C (RFC 3720, appendix B.4) of bytes that are added one stretch after the other.
+class Crc32c {
+ public:
+  void add(std::span<const std::byte> bytes) noexcept { state_ = crc32c_update(state_, bytes); }
+  [[nodiscard]] std::uint32_t value() const noexcept { return ~state_; }
+
+ private:
+  std::uint32_t state_ = 0xFFFFFFFFU;
+};
+
+[[nodiscard]] inline std::uint32_t crc32c(std::span<const std::byte> bytes) noexcept {
+  Crc32c sum;
+  sum.add(bytes);
+  return sum.value();
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/detail/json_text.hpp
+// Text as JSON has it. Core room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns the length of the UTF-8 sequence at the start of text, or 0 if there is none that is valid.
+[[nodiscard]] inline std::size_t utf8_length(std::string_view text) noexcept {
+  const auto byte = [&text](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned first = byte(0);
+  std::size_t length = 0;
+  unsigned low = 0x80;  // bounds of the second byte: they exclude overlong forms, surrogates and what Unicode lacks
+  unsigned high = 0xBF;
+  if (first < 0x80) return 1;
+  if (first >= 0xC2 && first <= 0xDF) length = 2;
+  if (first >= 0xE0 && first <= 0xEF) length = 3;
+  if (first >= 0xF0 && first <= 0xF4) length = 4;
+  if (first == 0xE0) low = 0xA0;
+  if (first == 0xED) high = 0x9F;
+  if (first == 0xF0) low = 0x90;
+  if (first == 0xF4) high = 0x8F;
+  if (length == 0 || text.size() < length || byte(1) < low || byte(1) > high) return 0;
+  for (std::size_t i = 2; i < length; ++i) {
+    if (byte(i) < 0x80 || byte(i) > 0xBF) return 0;
+  }
+  return length;
+}
+
+/// Appends text as a JSON string; bytes that are not UTF-8 become U+FFFD, so that every reader accepts the file.
+inline void append_json_text(std::string& json, std::string_view text) {
+  json += '"';
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    const char first = text.front();
+    if (first == '"' || first == '\\') {
+      json += '\\';
+      json += first;
+    } else if (first == '\n') {
+      json += "\\n";
+    } else if (static_cast<unsigned char>(first) < 0x20 || first == '\x7F') {
+      json += compose("\\u{:04x}", static_cast<unsigned>(static_cast<unsigned char>(first)));
+    } else if (length == 0) {
+      json += "\xEF\xBF\xBD";
+    } else {
+      json += text.substr(0, length);
+    }
+    text.remove_prefix(length == 0 ? 1 : length);
+  }
+  json += '"';
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/checkpoint/detail/json.hpp
+// Reads JSON that may come from anywhere, with bounds and without loss. Checkpoint room.
+
+#include <charconv>
+#include <system_error>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says what is wrong with the content of a file whose name is known further up.
+class Damage : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+[[noreturn]] inline void throw_damaged(const std::filesystem::path& file, std::string_view what) {
+  throw DataError{
+      compose("{}: {}; take another checkpoint, or copy this one anew from where it is whole", file.string(), what)};
+}
+
+/// Calls read and names the file if its content is damaged.
+template <class Read>
+auto reading(const std::filesystem::path& file, const Read& read) {
+  try {
+    return read();
+  } catch (const Damage& damage) {
+    throw_damaged(file, damage.what());
+  }
+}
+
+/// Is a value of JSON. Numbers stay text until somebody says what they are.
+class Json {
+ public:
+  enum class Kind { null, boolean, number, text, array, object };
+
+  explicit Json(Kind kind = Kind::null, std::string text = {}) : kind_(kind), text_(std::move(text)) {}
+
+  [[nodiscard]] Kind kind() const noexcept { return kind_; }
+  [[nodiscard]] bool boolean() const { return expect(Kind::boolean, "true or false").text_ == "true"; }
+  [[nodiscard]] const std::string& text() const { return expect(Kind::text, "text").text_; }
+  [[nodiscard]] const std::string& number() const { return expect(Kind::number, "a number").text_; }
+  [[nodiscard]] const std::vector<Json>& array() const { return expect(Kind::array, "a list").items_; }
+  /// The names of an object's values, and the values in the same order.
+  [[nodiscard]] const std::vector<std::string>& names() const { return expect(Kind::object, "an object").names_; }
+  [[nodiscard]] const std::vector<Json>& items() const { return expect(Kind::object, "an object").items_; }
+
+  [[nodiscard]] const Json* find(std::string_view name) const {
+    const auto at = std::find(names().begin(), names().end(), name);
+    return at == names_.end() ? nullptr : &items_[static_cast<std::size_t>(at - names_.begin())];
+  }
+  [[nodiscard]] const Json& at(std::string_view name) const {
+    if (const Json* value = find(name)) return *value;
+    throw Damage{compose("\"{}\" is missing", name)};
+  }
+
+  /// The number, which must be one that a T can hold.
+  template <class T>
+  [[nodiscard]] T as() const {
+    T value{};
+    const char* end = number().data() + text_.size();
+    const auto [stopped, error] = std::from_chars(text_.data(), end, value);
+    if (error != std::errc{} || stopped != end) throw Damage{compose("{} is no number that fits here", text_)};
+    return value;
+  }
+
+ private:
+  friend class JsonParser;
+
+  const Json& expect(Kind kind, std::string_view what) const {
+    if (kind_ != kind) throw Damage{compose("something else stands where {} should be", what)};
+    return *this;
+  }
+
+  Kind kind_;
+  std::string text_;
+  std::vector<Json> items_{};
+  std::vector<std::string> names_{};
+};
+
+/// Reads the text of one JSON value (RFC 8259).
+class JsonParser {
+ public:
+  explicit JsonParser(std::string_view text) : text_(text) {}
+
+  [[nodiscard]] Json parse() {
+    Json json = value(0);
+    skip_space();
+    if (at_ != text_.size()) refuse("the end is expected");
+    return json;
+  }
+
+ private:
+  static constexpr std::size_t max_depth = 16;  // each level is a call within a call
+  static constexpr std::size_t max_values = std::size_t{1} << 20U;
+
+  [[noreturn]] void refuse(std::string_view why) const {
+    throw Damage{compose("it is no JSON at byte {}: {}", at_, why)};
+  }
+
+  [[nodiscard]] char peek() const noexcept { return at_ < text_.size() ? text_[at_] : '\0'; }
+  bool take(std::string_view what) noexcept {
+    const bool is_there = text_.substr(at_).starts_with(what);
+    if (is_there) at_ += what.size();
+    return is_there;
+  }
+  void skip_space() noexcept { at_ = std::min(text_.find_first_not_of(" \t\n\r", at_), text_.size()); }
+
+  Json value(std::size_t depth) {
+    if (++num_values_ > max_values) refuse(compose("there are more than {} values", max_values));
+    if (depth > max_depth) refuse(compose("it is nested more than {} levels deep", max_depth));
+    skip_space();
+    if (take("{")) return object(depth);
+    if (take("[")) return array(depth);
+    if (take("true")) return Json{Json::Kind::boolean, "true"};
+    if (take("false")) return Json{Json::Kind::boolean, "false"};
+    if (take("null")) return Json{};
+    if (peek() == '"') return Json{Json::Kind::text, quoted()};
+    return Json{Json::Kind::number, number()};
+  }
+
+  Json array(std::size_t depth) {
+    Json json{Json::Kind::array};
+    skip_space();
+    if (take("]")) return json;
+    do {
+      json.items_.push_back(value(depth + 1));
+      skip_space();
+    } while (take(","));
+    if (!take("]")) refuse("',' or ']' is expected");
+    return json;
+  }
+
+  Json object(std::size_t depth) {
+    Json json{Json::Kind::object};
+    skip_space();
+    if (take("}")) return json;
+    do {
+      skip_space();
+      json.names_.push_back(quoted());
+      skip_space();
+      if (!take(":")) refuse("':' is expected");
+      json.items_.push_back(value(depth + 1));
+      skip_space();
+    } while (take(","));
+    if (!take("}")) refuse("',' or '}' is expected");
+    std::vector<std::string_view> names{json.names_.begin(), json.names_.end()};
+    std::sort(names.begin(), names.end());
+    const auto twice = std::adjacent_find(names.begin(), names.end());
+    if (twice != names.end()) throw Damage{compose("the name \"{}\" is there twice", *twice)};
+    return json;
+  }
+
+  std::string quoted() {
+    if (!take("\"")) refuse("a value or a name is expected");
+    std::string text;
+    while (!take("\"")) {
+      if (at_ == text_.size()) refuse("a text does not end");
+      if (take("\\")) {
+        append_escaped(text);
+        continue;
+      }
+      const std::size_t length = utf8_length(text_.substr(at_));
+      if (length == 0 || static_cast<unsigned char>(peek()) < 0x20) refuse("this cannot be in a text");
+      text += text_.substr(at_, length);
+      at_ += length;
+    }
+    return text;
+  }
+
+  void append_escaped(std::string& text) {
+    constexpr std::string_view letters = "\"\\/bfnrt";
+    constexpr std::string_view meanings = "\"\\/\b\f\n\r\t";
+    const char letter = peek();
+    if (take("u")) return append_code_point(text);
+    const auto which = letters.find(letter);
+    if (letter == '\0' || which == std::string_view::npos) refuse("there is no such escape");
+    text += meanings[which];
+    ++at_;
+  }
+
+  void append_code_point(std::string& text) {
+    std::uint32_t code = code_unit();
+    const bool is_high = code >= 0xD800 && code < 0xDC00;
+    if (is_high && take("\\u")) {
+      const std::uint32_t low = code_unit();
+      if (low < 0xDC00 || low > 0xDFFF) refuse("half of a surrogate pair stands alone");
+      code = 0x10000 + ((code - 0xD800) << 10U) + (low - 0xDC00);
+    } else if (code >= 0xD800 && code <= 0xDFFF) {
+      refuse("half of a surrogate pair stands alone");
+    }
+    const auto add = [&text](std::uint32_t byte) { text += static_cast<char>(byte); };
+    const auto add_six_bits = [&](unsigned shift) { add(0x80U | ((code >> shift) & 0x3FU)); };
+    if (code < 0x80) return add(code);
+    if (code < 0x800) {
+      add(0xC0U | (code >> 6U));
+    } else if (code < 0x10000) {
+      add(0xE0U | (code >> 12U));
+      add_six_bits(6);
+    } else {
+      add(0xF0U | (code >> 18U));
+      add_six_bits(12);
+      add_six_bits(6);
+    }
+    add_six_bits(0);
+  }
+
+  std::uint32_t code_unit() {
+    std::uint32_t code = 0;
+    const auto digits = text_.substr(at_, 4);
+    const auto [stopped, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
+    if (digits.size() != 4 || error != std::errc{} || stopped != digits.data() + 4) refuse("four digits are expected");
+    at_ += 4;
+    return code;
+  }
+
+  std::string number() {
+    const std::size_t begin = at_;
+    take("-");
+    if (!take("0")) skip_digits();
+    if (take(".")) skip_digits();
+    if (take("e") || take("E")) {
+      if (!take("+")) take("-");
+      skip_digits();
+    }
+    return std::string{text_.substr(begin, at_ - begin)};
+  }
+  void skip_digits() {
+    const std::size_t begin = at_;
+    while (peek() >= '0' && peek() <= '9') ++at_;
+    if (at_ == begin) refuse("a value is expected");
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  std::size_t num_values_ = 0;
+};
+
+/// Throws: Damage.
+[[nodiscard]] inline Json parse_json(std::string_view text) { return JsonParser{text}.parse(); }
+
+[[nodiscard]] inline bool is_utf8(std::string_view text) noexcept {
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/detail/system.hpp
+// What the kernel offers, made safe to use: descriptors, futexes, times and messages of failed calls. Core room.
+
+#include <linux/futex.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Owns one file descriptor.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) noexcept : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  ~Descriptor() { reset(); }
+
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  [[nodiscard]] bool is_open() const noexcept { return fd_ >= 0; }
+  void reset() noexcept {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+/// Says what a failed call of the system means, and what to do where that is known.
+[[nodiscard]] inline std::string explain_errno(int error) {
+  const std::string text = std::generic_category().message(error);
+  if (error == EMFILE) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    return compose("{} (this process may have {} descriptors: raise the limit with ulimit -n, or close some)", text,
+                   limit.rlim_cur);
+  }
+  if (error == EAGAIN) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NPROC, &limit);
+    const auto count = limit.rlim_cur == RLIM_INFINITY ? std::string{"unlimited"} : compose("{}", limit.rlim_cur);
+    return compose("{} (the limit of processes is reached: see ulimit -u, here {}, and pids.max of the cgroup)", text,
+                   count);
+  }
+  return text;
+}
+
+[[noreturn]] inline void throw_system(std::string_view what, int error) {
+  throw Error{compose("{}: {}", what, explain_errno(error))};
+}
+
+/// Takes over a new descriptor and moves it above 2, where it would end up if the program has closed its standard
+/// streams: later it would be overwritten or be taken for one.
+[[nodiscard]] inline Descriptor adopt(int fd, std::string_view what) {
+  if (fd < 0) throw_system(what, errno);
+  if (fd > 2) return Descriptor{fd};
+  const Descriptor low{fd};
+  const int moved = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
+  if (moved < 0) throw_system(what, errno);
+  return Descriptor{moved};
+}
+
+/// Makes a pipe, both ends closed on exec. Returns the end to read from, then the end to write to.
+[[nodiscard]] inline std::pair<Descriptor, Descriptor> make_pipe(int flags, std::string_view what) {
+  int ends[2] = {-1, -1};
+  if (::pipe2(ends, O_CLOEXEC | flags) != 0) throw_system(what, errno);
+  Descriptor second{ends[1]};  // is not lost if the first cannot be moved
+  Descriptor reader = adopt(ends[0], what);
+  if (second.get() > 2) return {std::move(reader), std::move(second)};
+  const int moved = ::fcntl(second.get(), F_DUPFD_CLOEXEC, 3);
+  if (moved < 0) throw_system(what, errno);
+  return {std::move(reader), Descriptor{moved}};
+}
+
+[[nodiscard]] inline std::int64_t monotonic_ns() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Deadline::Clock::now().time_since_epoch()).count();
+}
+
+[[nodiscard]] inline timespec to_timespec(std::chrono::nanoseconds time) noexcept {
+  const auto bounded = std::clamp(time, std::chrono::nanoseconds{0}, std::chrono::nanoseconds{std::chrono::hours{24}});
+  return {static_cast<std::time_t>(bounded.count() / 1'000'000'000),
+          static_cast<long>(bounded.count() % 1'000'000'000)};
+}
+
+/// Sleeps while word holds expected, for at most the given time; may return early. Works across processes.
+inline void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
+                       std::chrono::nanoseconds at_most) noexcept {
+  static_assert(sizeof(word) == sizeof(std::uint32_t) && std::atomic<std::uint32_t>::is_always_lock_free);
+  const timespec time = to_timespec(at_most);
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &time, nullptr, 0);
+}
+
+/// Wakes everybody who sleeps on word.
+inline void futex_wake(const std::atomic<std::uint32_t>& word) noexcept {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, 0x7FFFFFFF, nullptr, nullptr, 0);
+}
+
+/// Changes the word and wakes everybody who sleeps on it.
+inline void nudge(std::atomic<std::uint32_t>& word) noexcept {
+  word.fetch_add(1);
+  futex_wake(word);
+}
+
+[[nodiscard]] inline int open_pidfd(pid_t pid) noexcept {
+#ifdef SYS_pidfd_open
+  return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+#else
+  errno = ENOSYS;
+  return -1;
+#endif
+}
+
+inline void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal) noexcept {
+#ifdef SYS_pidfd_send_signal
+  ::syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0);
+#endif
+}
+
+/// Returns the bytes of memory that the host has.
+[[nodiscard]] inline std::size_t physical_memory() noexcept {
+  return static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L)) *
+         static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+[[nodiscard]] inline std::string host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
+  return name;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/checkpoint/detail/input_file.hpp
+// A file of a checkpoint to read from. Checkpoint room.
+
+#include <sys/file.h>
+#include <sys/stat.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a plain file that is open for reading. It is read by calls and not mapped: a file that somebody cuts short would
+/// end the program by a signal.
+class InputFile {
+ public:
+  /// Opens the file `name` in a directory, which may lie in folders below it. Symbolic links below the directory are
+  /// not followed: they could lead out of it. Throws: DataError if it is not there or no plain file; Error if it may be
+  /// whole, but cannot be opened.
+  [[nodiscard]] static std::shared_ptr<const InputFile> open(const std::filesystem::path& directory,
+                                                             std::string_view name) {
+    Descriptor at = open_or_throw(AT_FDCWD, directory.string(), O_PATH | O_DIRECTORY, directory);
+    const std::filesystem::path path = directory / name;
+    for (auto slash = name.find('/'); slash != std::string_view::npos; slash = name.find('/')) {
+      at = open_or_throw(at.get(), std::string{name.substr(0, slash)}, O_PATH | O_DIRECTORY | O_NOFOLLOW, path);
+      name.remove_prefix(slash + 1);
+    }
+    // Without O_NONBLOCK the opening of a pipe would wait for its writer.
+    return std::make_shared<const InputFile>(
+        path, open_or_throw(at.get(), std::string{name}, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, path));
+  }
+
+  /// Takes over an open file.
+  InputFile(std::filesystem::path path, Descriptor file) : path_(std::move(path)), file_(std::move(file)) {
+    struct stat status {};
+    if (::fstat(file_.get(), &status) != 0) throw_system(path_.string(), errno);
+    if (!S_ISREG(status.st_mode)) throw_damaged(path_, "it is no plain file");
+    size_ = static_cast<std::uint64_t>(status.st_size);
+  }
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  [[nodiscard]] int descriptor() const noexcept { return file_.get(); }
+  [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
+
+  /// Reads the bytes from begin on. Throws: DataError if there are fewer.
+  void read(std::uint64_t begin, std::span<std::byte> to) const {
+    for (std::size_t done = 0; done < to.size();) {
+      constexpr std::size_t most = std::size_t{1} << 30U;  // one call moves less than 2 GiB
+      const ssize_t got =
+          ::pread(file_.get(), to.data() + done, std::min(to.size() - done, most), static_cast<off_t>(begin + done));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) throw_damaged(path_, compose("it cannot be read: {}", explain_errno(errno)));
+      if (got == 0)
+        throw_damaged(path_, compose("it ends at byte {}, in the middle of what was asked for", begin + done));
+      done += static_cast<std::size_t>(got);
+    }
+  }
+
+  /// Reads all of it, which must not be more than max_size bytes.
+  [[nodiscard]] std::string text(std::uint64_t max_size) const {
+    if (size_ > max_size) throw_damaged(path_, compose("its {} bytes are more than such a file can have", size_));
+    std::string text(static_cast<std::size_t>(size_), '\0');
+    read(0, std::as_writable_bytes(std::span{text}));
+    return text;
+  }
+
+  [[nodiscard]] std::uint32_t checksum() const {
+    std::vector<std::byte> buffer(static_cast<std::size_t>(std::min<std::uint64_t>(size_, std::uint64_t{1} << 20U)));
+    Crc32c sum;
+    for (std::uint64_t done = 0; done < size_; done += buffer.size()) {
+      const auto part =
+          std::span{buffer}.first(static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), size_ - done)));
+      read(done, part);
+      sum.add(part);
+    }
+    return sum.value();
+  }
+
+ private:
+  static Descriptor open_or_throw(int directory, const std::string& name, int flags,
+                                  const std::filesystem::path& path) {
+    const int fd = ::openat(directory, name.c_str(), flags | O_CLOEXEC);
+    if (fd >= 0) return adopt(fd, path.string());
+    if (errno == ENOENT) throw_damaged(path, "it is missing");
+    if (errno == ELOOP || errno == ENOTDIR || errno == ENXIO)
+      throw_damaged(path, "it is no plain file in plain folders");
+    if (errno == EIO) throw_damaged(path, "the disk cannot read it");
+    throw_system(path.string(), errno);
+  }
+
+  std::filesystem::path path_;
+  Descriptor file_;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/checkpoint/detail/json_values.hpp
+// Writes JSON, and values in it so that they come back bit by bit. Checkpoint room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Builds the text of one JSON object, lists in one line.
+class JsonWriter {
+ public:
+  /// is_indented: for people; otherwise there is no white space at all.
+  explicit JsonWriter(bool is_indented) : is_indented_(is_indented) { text_ += '{'; }
+
+  /// Begins a member of the innermost object; its value follows.
+  JsonWriter& name(std::string_view name) {
+    separate();
+    append_json_text(text_, name);
+    text_ += is_indented_ ? ": " : ":";
+    return *this;
+  }
+  void text(std::string_view text) { append_json_text(text_, text); }
+  void raw(std::string_view value) { text_ += value; }
+
+  void open() {
+    text_ += '{';
+    ++depth_;
+    is_first_ = true;
+  }
+  void close() {
+    --depth_;
+    if (!is_first_) break_line();
+    text_ += '}';
+    is_first_ = false;
+  }
+  template <class Numbers>
+  void list(const Numbers& numbers) {
+    text_ += '[';
+    std::string_view separator;
+    for (const auto number : numbers) {
+      text_ += compose("{}{}", separator, number);
+      separator = is_indented_ ? ", " : ",";
+    }
+    text_ += ']';
+  }
+
+  /// Ends the object.
+  [[nodiscard]] std::string finish() {
+    close();
+    return std::move(text_);
+  }
+
+ private:
+  void separate() {
+    if (!is_first_) text_ += ',';
+    is_first_ = false;
+    break_line();
+  }
+  void break_line() {
+    if (is_indented_) text_.append(1, '\n').append(2 * depth_, ' ');
+  }
+
+  bool is_indented_;
+  std::string text_{};
+  std::size_t depth_ = 1;
+  bool is_first_ = true;
+};
+
+// What JSON has no form for stands in an object of one name: {"f64": bits} and {"bytes": digits}, in hexadecimal.
+inline void write_tagged(JsonWriter& writer, std::string_view tag, std::string_view text) {
+  writer.open();
+  writer.name(tag).text(text);
+  writer.close();
+}
+
+inline void write_value(JsonWriter& writer, bool value) { writer.raw(value ? "true" : "false"); }
+inline void write_value(JsonWriter& writer, std::int64_t value) { writer.raw(compose("{}", value)); }
+inline void write_value(JsonWriter& writer, double value) {
+  const auto bits = std::bit_cast<std::uint64_t>(value);
+  constexpr std::uint64_t exponent = 0x7FF0'0000'0000'0000U;
+  if ((bits & exponent) == exponent) return write_tagged(writer, "f64", compose("{:016x}", bits));
+  std::string text = compose("{}", value);                          // the shortest that is read as the same bits
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";  // or it would come back as an integer
+  writer.raw(text);
+}
+inline void write_value(JsonWriter& writer, const std::string& text) {
+  if (is_utf8(text)) return writer.text(text);
+  std::string digits;
+  for (const char c : text) digits += compose("{:02x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
+  write_tagged(writer, "bytes", digits);
+}
+
+inline void write_values(JsonWriter& writer, const NamedValues& values) {
+  writer.open();
+  for (const auto& [name, value] : values) {
+    writer.name(name);
+    value.visit([&writer](const auto& held) { write_value(writer, held); });
+  }
+  writer.close();
+}
+
+/// Reads digits, all of them, as one number. Throws: Damage.
+template <class T>
+[[nodiscard]] T read_hexadecimal(std::string_view digits) {
+  T value{};
+  const auto [stopped, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
+  if (digits.size() != 2 * sizeof(T) || error != std::errc{} || stopped != digits.data() + digits.size()) {
+    throw Damage{compose("\"{}\" is not made of {} hexadecimal digits", digits, 2 * sizeof(T))};
+  }
+  return value;
+}
+
+[[nodiscard]] inline std::string read_bytes(std::string_view digits) {
+  std::string text;
+  for (; !digits.empty(); digits.remove_prefix(std::min<std::size_t>(2, digits.size()))) {
+    text += static_cast<char>(read_hexadecimal<unsigned char>(digits.substr(0, 2)));
+  }
+  return text;
+}
+
+/// Throws: Damage.
+[[nodiscard]] inline Value read_value(const Json& json) {
+  switch (json.kind()) {
+    case Json::Kind::boolean:
+      return json.boolean();
+    case Json::Kind::text:
+      return json.text();
+    case Json::Kind::number:
+      if (json.number().find_first_of(".eE") == std::string::npos) return json.as<std::int64_t>();
+      return json.as<double>();
+    case Json::Kind::object:
+      if (const Json* bits = json.find("f64"))
+        return std::bit_cast<double>(read_hexadecimal<std::uint64_t>(bits->text()));
+      if (const Json* digits = json.find("bytes")) return read_bytes(digits->text());
+      break;
+    case Json::Kind::null:
+    case Json::Kind::array:
+      break;
+  }
+  throw Damage{"something stands where a value should be that is none"};
+}
+
+[[nodiscard]] inline NamedValues read_values(const Json& json) {
+  NamedValues values;
+  for (std::size_t i = 0; i < json.names().size(); ++i) values.set(json.names()[i], read_value(json.items()[i]));
+  return values;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/checkpoint/detail/names.hpp
+// Which names the files of a checkpoint may have, and what they mean. Checkpoint room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+inline constexpr std::string_view manifest_name = "manifest.json";
+inline constexpr std::string_view user_folder = "files/";
+
+[[nodiscard]] inline bool has_control_characters(std::string_view text) noexcept {
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == '\x7F') return true;
+  }
+  return false;
+}
+
+/// Returns text as a message may show it.
+[[nodiscard]] inline std::string printable(std::string_view text) {
+  std::string shown{text};
+  std::replace_if(
+      shown.begin(), shown.end(),
+      [](char c) {
+        return has_control_characters({&c, 1});
+      },
+      '?');
+  return shown;
+}
+
+/// Says why name cannot be that of a file or directory, or nothing if it can.
+[[nodiscard]] inline std::string_view fault_of_name(std::string_view name) {
+  if (name.empty()) return "it is empty";
+  if (name.size() > 200) return "it is longer than 200 bytes";  // file systems end at 255, and something is appended
+  if (name.find('/') != std::string_view::npos) return "it contains '/'";
+  if (name == "." || name == "..") return "it does not name a file of its own";
+  if (has_control_characters(name)) return "it contains control characters";
+  if (!is_utf8(name)) return "it is not UTF-8";
+  return {};
+}
+
+/// Says why a file of a checkpoint cannot have this name, or nothing if it can: one name, or more below "files/".
+[[nodiscard]] inline std::string_view fault_of_path(std::string_view path) {
+  if (!path.starts_with(user_folder)) return fault_of_name(path);
+  if (path.size() > 2000) return "it is longer than 2000 bytes";
+  for (;;) {
+    const auto slash = path.find('/');
+    if (const auto fault = fault_of_name(path.substr(0, slash)); !fault.empty()) return fault;
+    if (slash == std::string_view::npos) return {};
+    path.remove_prefix(slash + 1);
+  }
+}
+
+/// Says why a part of the training cannot have this name, or nothing if it can.
+[[nodiscard]] inline std::string_view fault_of_part(std::string_view name) {
+  if (name.find(".rank-") != std::string_view::npos) return "it contains \".rank-\", by which files of ranks are told";
+  return fault_of_name(name);
+}
+
+[[nodiscard]] inline std::string tensors_name(std::string_view part) { return compose("{}.safetensors", part); }
+[[nodiscard]] inline std::string tensors_name(std::string_view part, int rank) {
+  return compose("{}.rank-{}.safetensors", part, rank);
+}
+inline constexpr std::string_view state_name = "state.json";
+[[nodiscard]] inline std::string state_name_of(int rank) { return compose("state.rank-{}.json", rank); }
+
+/// Returns the number that stands between prefix and suffix, or nothing if name is not made like that.
+template <class T>
+[[nodiscard]] std::optional<T> number_between(std::string_view prefix, std::string_view name, std::string_view suffix) {
+  if (name.size() < prefix.size() + suffix.size() || !name.starts_with(prefix) || !name.ends_with(suffix)) return {};
+  name = name.substr(prefix.size(), name.size() - prefix.size() - suffix.size());
+  T number{};
+  const auto [stopped, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  if (name.empty() || name.front() == '-' || error != std::errc{} || stopped != name.data() + name.size()) return {};
+  return number;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/checkpoint/manifest.hpp
+// What a checkpoint says about itself. Checkpoint room.
+
+namespace railyard::inline v0_1 {
+
+/// Is one file of a checkpoint, named relative to its directory.
+struct ManifestFile {
+  std::string name{};
+  std::uint64_t size = 0;
+  std::uint32_t crc32c = 0;
+
+  friend bool operator==(const ManifestFile&, const ManifestFile&) = default;
+};
+
+/// Is what stands in manifest.json: where in the run the checkpoint was taken, and which files make it whole.
+struct Manifest {
+  int format = 1;
+  /// Names this checkpoint among all others; made up by CheckpointFolder::commit if empty.
+  std::string id{};
+  int world_size = 1;
+  std::uint64_t step = 0;
+  std::uint64_t samples = 0;
+  std::int64_t epoch = 0;
+  /// The number of the report that it belongs to.
+  std::int64_t report = 0;
+  int attempt = 0;
+  /// Of the one who has written it; see CheckpointFolder.
+  std::uint64_t generation = 0;
+  Metrics metrics{};
+  /// What equal bits depend on, such as releases and the kind of CPU.
+  NamedValues environment{};
+  /// By UTC, such as 2024-01-31T12:34:56Z; filled in by CheckpointFolder::commit if empty.
+  std::string created_at{};
+  /// Filled in by CheckpointFolder::commit.
+  std::vector<ManifestFile> files{};
+
+  friend bool operator==(const Manifest&, const Manifest&) = default;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/checkpoint/detail/manifest_text.hpp
+// The text of manifest.json. Checkpoint room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+inline constexpr std::uint64_t max_manifest_size = 100'000'000;
+
+// The text begins with its own checksum, that of everything behind its eight digits: of the file that says whether the
+// others are whole, somebody has to say that.
+inline constexpr std::string_view manifest_head = "{\n  \"checksum\": \"";
+inline constexpr std::size_t checksum_digits = 8;
+
+[[nodiscard]] inline std::string manifest_checksum(std::string_view text) {
+  const auto covered = text.substr(manifest_head.size() + checksum_digits);
+  return compose("{:08x}", crc32c(std::as_bytes(std::span{covered})));
+}
+
+[[nodiscard]] inline std::string manifest_text(const Manifest& manifest) {
+  JsonWriter writer{true};
+  const auto put = [&writer](std::string_view name, auto number) { writer.name(name).raw(compose("{}", number)); };
+  writer.name("checksum").text(std::string(checksum_digits, '0'));
+  put("format", manifest.format);
+  writer.name("id").text(manifest.id);
+  writer.name("created_at").text(manifest.created_at);
+  put("world_size", manifest.world_size);
+  put("step", manifest.step);
+  put("samples", manifest.samples);
+  put("epoch", manifest.epoch);
+  put("report", manifest.report);
+  put("attempt", manifest.attempt);
+  put("generation", manifest.generation);
+  write_values(writer.name("metrics"), manifest.metrics);
+  write_values(writer.name("environment"), manifest.environment);
+  writer.name("files").open();
+  for (const ManifestFile& file : manifest.files) {
+    writer.name(file.name).open();
+    put("size", file.size);
+    writer.name("crc32c").text(compose("{:08x}", file.crc32c));
+    writer.close();
+  }
+  writer.close();
+  std::string text = writer.finish() + "\n";
+  text.replace(manifest_head.size(), checksum_digits, manifest_checksum(text));
+  return text;
+}
+
+/// Throws: Damage.
+[[nodiscard]] inline Manifest read_manifest(std::string_view text) {
+  if (!text.starts_with(manifest_head) || text.size() < manifest_head.size() + checksum_digits ||
+      text.substr(manifest_head.size(), checksum_digits) != manifest_checksum(text)) {
+    throw Damage{"its content does not fit the checksum that it begins with"};
+  }
+  const Json json = parse_json(text);
+  Manifest manifest;
+  const int format = json.at("format").as<int>();
+  if (format != manifest.format) {
+    throw Damage{
+        compose("it is of format {}, and this release ({}) reads format {}: use the release that has written "
+                "it, or a newer one",
+                format, version, manifest.format)};
+  }
+  manifest.id = json.at("id").text();
+  manifest.created_at = json.at("created_at").text();
+  manifest.world_size = json.at("world_size").as<int>();
+  manifest.step = json.at("step").as<std::uint64_t>();
+  manifest.samples = json.at("samples").as<std::uint64_t>();
+  manifest.epoch = json.at("epoch").as<std::int64_t>();
+  manifest.report = json.at("report").as<std::int64_t>();
+  manifest.attempt = json.at("attempt").as<int>();
+  manifest.generation = json.at("generation").as<std::uint64_t>();
+  manifest.metrics = read_values(json.at("metrics"));
+  manifest.environment = read_values(json.at("environment"));
+  const Json& files = json.at("files");
+  for (std::size_t i = 0; i < files.names().size(); ++i) {
+    const std::string& name = files.names()[i];
+    if (const auto fault = fault_of_path(name); !fault.empty()) {
+      throw Damage{compose("it names a file \"{}\", which cannot be: {}", printable(name), fault)};
+    }
+    manifest.files.push_back({.name = name,
+                              .size = files.items()[i].at("size").as<std::uint64_t>(),
+                              .crc32c = read_hexadecimal<std::uint32_t>(files.items()[i].at("crc32c").text())});
+  }
+  return manifest;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/checkpoint/detail/safetensors.hpp
+// The format of files of tensors that everybody can read. Checkpoint room.
+// Source: https://github.com/huggingface/safetensors, section "Format".
+
+#include <numeric>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is one tensor of a file. Places are counted in bytes from the start of the data, which follows the header.
+struct TensorPlace {
+  std::string name{};
+  Dtype dtype = Dtype::f32;
+  std::vector<std::int64_t> shape{};
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+inline constexpr std::uint64_t max_tensors_header = 100'000'000;  // the limit of the format
+inline constexpr std::string_view reserved_tensor_name = "__metadata__";
+
+inline constexpr std::array<std::pair<Dtype, std::string_view>, all_dtypes.size()> dtype_tags{
+    {{Dtype::f16, "F16"},
+     {Dtype::bf16, "BF16"},
+     {Dtype::f32, "F32"},
+     {Dtype::f64, "F64"},
+     {Dtype::i8, "I8"},
+     {Dtype::u8, "U8"},
+     {Dtype::i32, "I32"},
+     {Dtype::i64, "I64"},
+     {Dtype::boolean, "BOOL"}}};
+
+[[nodiscard]] inline std::string_view tag_of(Dtype dtype) {
+  return std::find_if(dtype_tags.begin(), dtype_tags.end(), [dtype](auto& tag) { return tag.first == dtype; })->second;
+}
+
+[[nodiscard]] inline Dtype dtype_of_tag(std::string_view tag) {
+  for (const auto& [dtype, text] : dtype_tags) {
+    if (text == tag) return dtype;
+  }
+  throw Damage{compose("elements of type {} are not supported", tag)};
+}
+
+/// Returns the product of the sizes of a shape, which may be anything. Throws: Damage if there is no such tensor.
+[[nodiscard]] inline std::int64_t checked_count(const std::vector<std::int64_t>& shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(count, size, &count)) throw Damage{"a shape has an impossible size"};
+  }
+  return count;
+}
+
+/// Says why a tensor cannot have this name, or nothing if it can.
+[[nodiscard]] inline std::string_view fault_of_tensor(std::string_view name) {
+  if (name.empty()) return "it is empty";
+  if (name == reserved_tensor_name) return "it is reserved by the format of the file";
+  if (has_control_characters(name)) return "it contains control characters";
+  if (!is_utf8(name)) return "it is not UTF-8";
+  return {};
+}
+
+/// Gives each tensor its place: without gaps, as the format wants it, and the larger elements first, so that each is
+/// aligned to its own size. Returns the size of the data.
+inline std::uint64_t place_tensors(std::span<TensorPlace> tensors) {
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    const std::size_t size_a = size_of(tensors[a].dtype);
+    const std::size_t size_b = size_of(tensors[b].dtype);
+    return size_a == size_b ? a < b : size_a > size_b;
+  });
+  std::uint64_t at = 0;
+  for (const std::size_t i : order) {
+    tensors[i].begin = at;
+    at += static_cast<std::uint64_t>(checked_count(tensors[i].shape)) * size_of(tensors[i].dtype);
+    tensors[i].end = at;
+  }
+  return at;
+}
+
+/// Returns what stands before the data: its own length in eight bytes, JSON, and spaces up to a multiple of 64 bytes,
+/// so that whoever maps the file finds the data aligned.
+[[nodiscard]] inline std::string tensors_header(std::span<const TensorPlace> tensors) {
+  JsonWriter writer{false};
+  for (const TensorPlace& tensor : tensors) {
+    writer.name(tensor.name).open();
+    writer.name("dtype").text(tag_of(tensor.dtype));
+    writer.name("shape").list(tensor.shape);
+    writer.name("data_offsets").list(std::array{tensor.begin, tensor.end});
+    writer.close();
+  }
+  std::string json = writer.finish();
+  constexpr std::size_t length_bytes = 8;
+  json.resize((length_bytes + json.size() + 63) / 64 * 64 - length_bytes, ' ');
+  std::string header(length_bytes, '\0');
+  for (std::size_t i = 0; i < length_bytes; ++i) header[i] = static_cast<char>((json.size() >> (8 * i)) & 0xFFU);
+  return header + json;
+}
+
+/// Reads the length of the header from the first eight bytes of a file. Throws: Damage.
+[[nodiscard]] inline std::uint64_t read_tensors_header_length(std::span<const std::byte, 8> bytes,
+                                                              std::uint64_t file_size) {
+  std::uint64_t length = 0;
+  for (std::size_t i = 0; i < bytes.size(); ++i) length |= static_cast<std::uint64_t>(bytes[i]) << (8 * i);
+  if (length > max_tensors_header)
+    throw Damage{compose("its header of {} bytes is longer than the format allows", length)};
+  if (length > file_size - bytes.size())
+    throw Damage{compose("its header of {} bytes is longer than the file", length)};
+  return length;
+}
+
+[[nodiscard]] inline TensorPlace read_tensor_place(const std::string& name, const Json& json) {
+  TensorPlace tensor{.name = name, .dtype = dtype_of_tag(json.at("dtype").text())};
+  for (const Json& size : json.at("shape").array()) tensor.shape.push_back(size.as<std::int64_t>());
+  const auto& offsets = json.at("data_offsets").array();
+  if (offsets.size() != 2) throw Damage{"data_offsets are not two numbers"};
+  tensor.begin = offsets[0].as<std::uint64_t>();
+  tensor.end = offsets[1].as<std::uint64_t>();
+  std::uint64_t size = 0;
+  if (__builtin_mul_overflow(checked_count(tensor.shape), size_of(tensor.dtype), &size)) {
+    throw Damage{"the shape is larger than any file"};
+  }
+  if (tensor.end < tensor.begin || tensor.end - tensor.begin != size) {
+    throw Damage{compose("its place is from byte {} to {}, but {} bytes are what its shape takes", tensor.begin,
+                         tensor.end, size)};
+  }
+  return tensor;
+}
+
+/// Every byte of the data must belong to exactly one tensor.
+inline void check_tensor_places(const std::vector<TensorPlace>& tensors, std::uint64_t data_size) {
+  std::vector<const TensorPlace*> sorted;
+  for (const TensorPlace& tensor : tensors) sorted.push_back(&tensor);
+  std::sort(sorted.begin(), sorted.end(), [](const TensorPlace* a, const TensorPlace* b) {
+    return std::pair{a->begin, a->end} < std::pair{b->begin, b->end};
+  });
+  std::uint64_t at = 0;
+  for (const TensorPlace* tensor : sorted) {
+    if (tensor->begin != at) {
+      throw Damage{compose("the data of tensor \"{}\" begins at byte {}, but that of the one before ends at {}",
+                           tensor->name, tensor->begin, at)};
+    }
+    at = tensor->end;
+  }
+  if (at != data_size) throw Damage{compose("its tensors take {} bytes, but the file has {} for them", at, data_size)};
+}
+
+/// Reads a header, without the eight bytes before it, in front of data_size bytes of data. Throws: Damage.
+[[nodiscard]] inline std::vector<TensorPlace> read_tensors_header(std::string_view header, std::uint64_t data_size) {
+  const Json json = parse_json(header);
+  std::vector<TensorPlace> tensors;
+  for (std::size_t i = 0; i < json.names().size(); ++i) {
+    const std::string& name = json.names()[i];
+    if (name == reserved_tensor_name) continue;
+    if (const auto fault = fault_of_tensor(name); !fault.empty()) {
+      throw Damage{compose("it has a tensor whose name cannot be: {}", fault)};
+    }
+    try {
+      tensors.push_back(read_tensor_place(name, json.items()[i]));
+    } catch (const Damage& damage) {
+      throw Damage{compose("tensor \"{}\": {}", name, damage.what())};
+    }
+  }
+  check_tensor_places(tensors, data_size);
+  return tensors;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/checkpoint/safetensors.hpp
+// Tensors from a file that any program has written. Checkpoint room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+inline void check_range(std::int64_t begin, std::int64_t end, std::int64_t count) {
+  if (begin < 0 || begin > end || end > count) {
+    throw Error{compose("elements [{}, {}) of a tensor of {} were asked for", begin, end, count)};
+  }
+}
+
+/// Returns the tensors of a file, which stays open for as long as one of their read functions lives.
+[[nodiscard]] inline std::vector<StateTensor> tensors_in(const std::shared_ptr<const InputFile>& file) {
+  constexpr std::size_t length_bytes = 8;
+  if (file->size() < length_bytes) throw_damaged(file->path(), "it is too short for a header");
+  std::array<std::byte, length_bytes> length{};
+  file->read(0, length);
+  return reading(file->path(), [&] {
+    std::string header(read_tensors_header_length(length, file->size()), '\0');
+    file->read(length_bytes, std::as_writable_bytes(std::span{header}));
+    const std::uint64_t data = length_bytes + header.size();
+    std::vector<StateTensor> tensors;
+    for (TensorPlace& place : read_tensors_header(header, file->size() - data)) {
+      StateTensor tensor{.name = std::move(place.name), .dtype = place.dtype, .shape = std::move(place.shape)};
+      tensor.read = [file, from = data + place.begin, size = size_of(place.dtype), count = tensor.count()](
+                        std::int64_t begin, std::int64_t end, std::byte* to) {
+        check_range(begin, end, count);
+        file->read(from + static_cast<std::uint64_t>(begin) * size,
+                   std::span{to, static_cast<std::size_t>(end - begin) * size});
+      };
+      tensors.push_back(std::move(tensor));
+    }
+    return tensors;
+  });
+}
+
+}  // namespace detail
+
+/// Returns the tensors of a file in the safetensors format, by their names. They are read from the file when their read
+/// function is called.
+/// Throws: DataError that says what is wrong with the file; Error if it cannot be opened.
+[[nodiscard]] inline State read_safetensors(const std::filesystem::path& file) {
+  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  State state;
+  state.tensors = detail::tensors_in(std::make_shared<const detail::InputFile>(file, detail::adopt(fd, file.string())));
+  return state;
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/checkpoint/detail/pieces.hpp
+// Makes one tensor of the pieces that ranks have written. Checkpoint room.
+
+#include <map>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says which elements of which whole the tensor of a rank's file is.
+struct PiecePlace {
+  std::string name{};
+  std::vector<std::int64_t> shape{};
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+/// Throws: Damage.
+[[nodiscard]] inline std::vector<PiecePlace> read_piece_places(const Json& json) {
+  std::vector<PiecePlace> places;
+  for (std::size_t i = 0; i < json.names().size(); ++i) {
+    const Json& piece = json.items()[i];
+    PiecePlace place{.name = json.names()[i]};
+    for (const Json& size : piece.at("shape").array()) place.shape.push_back(size.as<std::int64_t>());
+    place.begin = piece.at("begin").as<std::int64_t>();
+    place.end = piece.at("end").as<std::int64_t>();
+    if (place.begin < 0 || place.begin > place.end || place.end > checked_count(place.shape)) {
+      throw Damage{compose("the piece [{}, {}) of tensor \"{}\" is not within it", place.begin, place.end, place.name)};
+    }
+    places.push_back(std::move(place));
+  }
+  return places;
+}
+
+/// Collects the pieces of one tensor.
+class Pieces {
+ public:
+  /// Throws: Damage if the piece is none of the same tensor.
+  void add(const PiecePlace& place, const StateTensor& data) {
+    if (data.count() != place.end - place.begin) {
+      throw Damage{compose("tensor \"{}\" has {} elements and should have {}", place.name, data.count(),
+                           place.end - place.begin)};
+    }
+    if (pieces_.empty()) {
+      shape_ = place.shape;
+      dtype_ = data.dtype;
+    } else if (shape_ != place.shape || dtype_ != data.dtype) {
+      throw Damage{compose("tensor \"{}\" is of another shape or type than in the files of other ranks", place.name)};
+    }
+    pieces_.push_back({place.begin, place.end, place.begin, data.read});
+  }
+
+  /// Returns the whole. Throws: DataError, in the name of all files, if elements are missing.
+  [[nodiscard]] StateTensor assemble(const std::filesystem::path& files, const std::string& name) && {
+    StateTensor whole{.name = name, .dtype = dtype_, .shape = shape_};
+    std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
+    std::int64_t reached = 0;
+    for (Piece& piece : pieces_) {
+      if (piece.begin > reached) break;
+      piece.begin = std::min(reached, piece.end);  // what two ranks have written is taken from the first
+      reached = std::max(reached, piece.end);
+    }
+    if (reached != whole.count()) {
+      throw_damaged(files, compose("the elements of tensor \"{}\" from {} on are in none of them", name, reached));
+    }
+    whole.read = [pieces = std::move(pieces_), count = whole.count(),
+                  size = static_cast<std::int64_t>(size_of(dtype_))](std::int64_t begin, std::int64_t end,
+                                                                     std::byte* to) {
+      check_range(begin, end, count);
+      for (const Piece& piece : pieces) {
+        const std::int64_t from = std::max(begin, piece.begin);
+        const std::int64_t until = std::min(end, piece.end);
+        if (from < until) piece.read(from - piece.origin, until - piece.origin, to + (from - begin) * size);
+      }
+    };
+    return whole;
+  }
+
+ private:
+  struct Piece {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    std::int64_t origin = 0;  // which element of the whole the first of its file is
+    decltype(StateTensor::read) read{};
+  };
+
+  std::vector<std::int64_t> shape_{};
+  Dtype dtype_ = Dtype::f32;
+  std::vector<Piece> pieces_{};
+};
+
+/// Adds what one rank has written to the tensors it belongs to. Throws: DataError.
+inline void add_pieces(std::map<std::string, Pieces>& tensors, const std::vector<PiecePlace>& places,
+                       const std::shared_ptr<const InputFile>& file) {
+  const auto data = tensors_in(file);
+  reading(file->path(), [&] {
+    for (const PiecePlace& place : places) {
+      const auto found =
+          std::find_if(data.begin(), data.end(), [&place](auto& tensor) { return tensor.name == place.name; });
+      if (found == data.end()) throw Damage{compose("tensor \"{}\" is missing", place.name)};
+      tensors[place.name].add(place, *found);
+    }
+  });
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/checkpoint/checkpoint.hpp
+// A checkpoint to read from. Checkpoint room.
+//
+// It is a directory of
+//   manifest.json                 what it is, and which files make it whole, with their sizes and checksums
+//   state.json                    the values of the parts that all ranks have
+//   net.safetensors               the tensors of such a part, "net", but for those in pieces
+//   state.rank-0.json             where the pieces of rank 0 lie in the whole, the values of parts that are its own
+//   optimizer.rank-0.safetensors  its pieces, or the tensors of a part that is its own
+//   files/                        what the user has added
+
+namespace railyard::inline v0_1 {
+
+/// Is a complete checkpoint. Copies are cheap; while one of them lives, here or in a process that was forked meanwhile,
+/// retention leaves the checkpoint's files alone.
+class Checkpoint {
+ public:
+  /// Reads the manifest and compares the sizes of all files.
+  /// Throws: DataError that names the file, says what is wrong with it and what to do; Error if a file may be whole,
+  /// but cannot be opened.
+  [[nodiscard]] static Checkpoint open(const std::filesystem::path& directory) {
+    auto contents = std::make_shared<Contents>();
+    contents->path = std::filesystem::absolute(directory);
+    contents->lock = detail::InputFile::open(contents->path, detail::manifest_name);
+    lock(*contents->lock);
+    const std::string text = contents->lock->text(detail::max_manifest_size);
+    contents->manifest = detail::reading(contents->lock->path(), [&] { return detail::read_manifest(text); });
+    for (const ManifestFile& file : contents->manifest.files) {
+      const auto size = detail::InputFile::open(contents->path, file.name)->size();
+      if (size != file.size) {
+        detail::throw_damaged(contents->path / file.name,
+                              detail::compose("it has {} bytes and should have {}", size, file.size));
+      }
+    }
+    return Checkpoint{std::move(contents)};
+  }
+
+  /// Reads all files and compares their checksums. Throws: DataError that names the file that is damaged.
+  void verify() const {
+    for (const ManifestFile& file : manifest().files) {
+      const std::uint32_t checksum = detail::InputFile::open(path(), file.name)->checksum();
+      if (checksum != file.crc32c) {
+        detail::throw_damaged(path() / file.name, detail::compose("its content has changed: its CRC-32C is {:08x} and "
+                                                                  "should be {:08x}",
+                                                                  checksum, file.crc32c));
+      }
+    }
+  }
+
+  [[nodiscard]] const Manifest& manifest() const& noexcept { return contents_->manifest; }
+  [[nodiscard]] Manifest manifest() && { return contents_->manifest; }  // outlives a checkpoint without a name
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return contents_->path; }
+
+  /// The names of all parts, those that each rank has for itself included.
+  [[nodiscard]] std::vector<std::string> parts() const {
+    std::vector<std::string> all;
+    for (const ManifestFile& file : manifest().files) {
+      if (file.name != detail::state_name && !rank_of(file)) continue;
+      const auto names = reading_states(file.name, [](const detail::Json& states) { return states.names(); });
+      all.insert(all.end(), names.begin(), names.end());
+    }
+    std::sort(all.begin(), all.end());
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    return all;
+  }
+  [[nodiscard]] bool contains(std::string_view part) const {
+    const auto all = parts();
+    return std::find(all.begin(), all.end(), part) != all.end();
+  }
+
+  /// Returns the state of a part, or nothing if there is none. The pieces of all ranks are one tensor again. Of a part
+  /// that each rank has for itself, that of this rank, or nothing. Tensors are read from the files when their read
+  /// function is called, which may be after the last copy of the checkpoint is gone.
+  /// Throws: DataError if a file is damaged, or elements of a tensor are in none of them.
+  [[nodiscard]] std::optional<State> load(std::string_view part, int rank) const {
+    if (auto values = values_in(std::string{detail::state_name}, part)) {
+      State state;
+      state.values = std::move(*values);
+      add_tensors(state, detail::tensors_name(part));
+      add_pieces(state, part);
+      return state;
+    }
+    if (auto values = values_in(detail::state_name_of(rank), part)) {
+      State state;
+      state.is_own = true;
+      state.values = std::move(*values);
+      add_tensors(state, detail::tensors_name(part, rank));
+      return state;
+    }
+    return std::nullopt;
+  }
+
+  /// Where the files are that the user has added.
+  [[nodiscard]] std::vector<std::filesystem::path> files() const {
+    std::vector<std::filesystem::path> paths;
+    for (const ManifestFile& file : manifest().files) {
+      if (file.name.starts_with(detail::user_folder)) paths.push_back(path() / file.name);
+    }
+    return paths;
+  }
+
+ private:
+  struct Contents {
+    std::filesystem::path path{};
+    Manifest manifest{};
+    std::shared_ptr<const detail::InputFile> lock{};
+  };
+
+  explicit Checkpoint(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
+
+  // Whoever wants to remove the checkpoint takes the lock for himself alone. Where there are no locks at all, nobody
+  // can be kept from it.
+  static void lock(const detail::InputFile& manifest) {
+    if (::flock(manifest.descriptor(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      detail::throw_damaged(manifest.path(), "it is being removed");
+    }
+    struct stat opened {};
+    struct stat named {};
+    if (::fstat(manifest.descriptor(), &opened) != 0 || ::stat(manifest.path().c_str(), &named) != 0 ||
+        opened.st_ino != named.st_ino) {
+      detail::throw_damaged(manifest.path(), "it has just been removed");
+    }
+  }
+
+  [[nodiscard]] bool has_file(std::string_view name) const {
+    const auto& files = manifest().files;
+    return std::any_of(files.begin(), files.end(), [name](const ManifestFile& file) { return file.name == name; });
+  }
+
+  static std::optional<int> rank_of(const ManifestFile& file) {
+    return detail::number_between<int>("state.rank-", file.name, ".json");
+  }
+
+  // Calls read with the parts of a file of states, whose checksum is looked at each time: it is small.
+  template <class Read>
+  std::invoke_result_t<const Read&, const detail::Json&> reading_states(const std::string& name,
+                                                                        const Read& read) const {
+    const auto file = detail::InputFile::open(path(), name);
+    return detail::reading(file->path(), [&] {
+      const std::string text = file->text(detail::max_manifest_size);
+      const auto& files = manifest().files;
+      const auto entry = std::find_if(files.begin(), files.end(), [&](auto& listed) { return listed.name == name; });
+      if (detail::crc32c(std::as_bytes(std::span{text})) != entry->crc32c) {
+        throw detail::Damage{"its content has changed"};
+      }
+      return read(detail::parse_json(text).at("parts"));
+    });
+  }
+
+  [[nodiscard]] std::optional<NamedValues> values_in(const std::string& name, std::string_view part) const {
+    if (!has_file(name)) return std::nullopt;
+    return reading_states(name, [part](const detail::Json& states) -> std::optional<NamedValues> {
+      const detail::Json* state = states.find(part);
+      const detail::Json* values = state == nullptr ? nullptr : state->find("values");
+      if (values == nullptr) return std::nullopt;
+      return detail::read_values(*values);
+    });
+  }
+
+  void add_tensors(State& state, const std::string& name) const {
+    if (has_file(name)) state.tensors = detail::tensors_in(detail::InputFile::open(path(), name));
+  }
+
+  void add_pieces(State& state, std::string_view part) const {
+    std::map<std::string, detail::Pieces> tensors;
+    for (const ManifestFile& file : manifest().files) {
+      const auto rank = rank_of(file);
+      if (!rank) continue;
+      const auto places = reading_states(file.name, [part](const detail::Json& states) {
+        const detail::Json* of_part = states.find(part);
+        const detail::Json* pieces = of_part == nullptr ? nullptr : of_part->find("pieces");
+        return pieces == nullptr ? std::vector<detail::PiecePlace>{} : detail::read_piece_places(*pieces);
+      });
+      if (places.empty()) continue;
+      const auto data = detail::InputFile::open(path(), detail::tensors_name(part, *rank));
+      detail::add_pieces(tensors, places, data);
+    }
+    for (auto& [name, pieces] : tensors) {
+      state.tensors.push_back(
+          std::move(pieces).assemble(path() / detail::compose("{}.rank-*.safetensors", part), name));
+    }
+  }
+
+  std::shared_ptr<const Contents> contents_;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/checkpoint/detail/files.hpp
+// The one seam through which a checkpoint's files are changed. Checkpoint room.
+
+#include <dirent.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Does what the system calls do: each returns -1 and sets errno where it fails. Tests put in others, which remember
+/// what would survive a power cut, or fail.
+class Files {
+ public:
+  using Path = std::filesystem::path;
+
+  Files() = default;
+  Files(const Files&) = delete;
+  Files& operator=(const Files&) = delete;
+  virtual ~Files() = default;
+
+  virtual int make_directory(const Path& path) { return ::mkdir(path.c_str(), 0777); }
+  /// Returns a descriptor of a file that is new.
+  virtual int create(const Path& path) { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); }
+  virtual int open_directory(const Path& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
+  virtual ssize_t write(int fd, const std::byte* from, std::size_t size) { return ::write(fd, from, size); }
+  /// Has the bytes on their way to the disk, and waits until they are there if asked to. Makes nothing durable.
+  virtual int write_back(int fd, std::size_t begin, std::size_t size, bool waits) {
+    const unsigned wait = waits ? SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER : 0U;
+    return ::sync_file_range(fd, static_cast<off64_t>(begin), static_cast<off64_t>(size), SYNC_FILE_RANGE_WRITE | wait);
+  }
+  virtual int sync(int fd) { return ::fsync(fd); }
+  virtual int close(int fd) { return ::close(fd); }
+  virtual int rename(const Path& from, const Path& to) { return ::rename(from.c_str(), to.c_str()); }
+  virtual int unlink(const Path& path) { return ::unlink(path.c_str()); }
+  virtual int remove_directory(const Path& path) { return ::rmdir(path.c_str()); }
+  /// Appends the names of what is in a directory.
+  virtual int list(const Path& path, std::vector<std::string>& names) {
+    const std::unique_ptr<DIR, int (*)(DIR*)> directory{::opendir(path.c_str()), ::closedir};
+    if (!directory) return -1;
+    for (;;) {
+      errno = 0;
+      const dirent* entry = ::readdir(directory.get());
+      if (entry == nullptr) return errno == 0 ? 0 : -1;
+      const std::string name = entry->d_name;
+      if (name != "." && name != "..") names.push_back(name);
+    }
+  }
+};
+
+/// Repeats a call that a signal has interrupted.
+template <class Call>
+auto uninterrupted(const Call& call) {
+  for (;;) {
+    const auto result = call();
+    if (result != -1 || errno != EINTR) return result;
+  }
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/checkpoint/detail/storage.hpp
+// What can be said and done about the storage of a checkpoint. Checkpoint room.
+
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a call of the system that has failed.
+struct FailedCall {
+  std::string_view call{};
+  int error = 0;
+};
+
+/// Says what to do about an error of the storage.
+[[nodiscard]] inline std::string remedy_of(int error, const std::filesystem::path& path) {
+  std::error_code code;
+  switch (error) {
+    case ENOSPC: {
+      const auto space = std::filesystem::space(path.parent_path(), code);
+      return compose("the file system has {} MB left: make room, or keep fewer checkpoints",
+                     code ? 0 : space.available / 1'000'000);
+    }
+    case EDQUOT:
+      return "the quota of disk space is used up: make room, or ask for more";
+    case EFBIG:
+      return "no file may become that large: see ulimit -f";
+    case EROFS:
+      return "the file system is mounted read-only: choose another folder, or have it checked and mounted anew";
+    case EIO:
+      return "the disk or the network storage fails: see the kernel's log (dmesg), and choose another folder";
+    case EACCES:
+    case EPERM:
+      return "choose a folder that this user may write to";
+    default:
+      return "choose another folder if this lasts";
+  }
+}
+
+/// Says why what is written below this directory would not last, or nothing if no reason is known.
+[[nodiscard]] inline std::string_view doubt_about(const std::filesystem::path& directory) {
+  constexpr long overlay = 0x794C7630;  // OVERLAYFS_SUPER_MAGIC, which not all releases of the kernel's headers have
+  struct statfs status {};
+  if (::statfs(directory.c_str(), &status) != 0) return {};
+  const auto type = static_cast<long>(status.f_type);
+  if (type == TMPFS_MAGIC || type == RAMFS_MAGIC) return "it is kept in memory, and gone when the machine stops";
+  if (type == overlay) return "it belongs to a container, and is gone with it";
+  return {};
+}
+
+[[noreturn]] inline void throw_storage(const std::filesystem::path& path, const FailedCall& failed) {
+  throw Error{compose("{}: {} failed: {}; {}", path.string(), failed.call, explain_errno(failed.error),
+                      remedy_of(failed.error, path))};
+}
+
+inline void check_call(int result, std::string_view call, const std::filesystem::path& path) {
+  if (result < 0) throw_storage(path, {call, errno});
+}
+
+/// Makes what has been done to the entries of a directory durable.
+inline void sync_directory(Files& files, const std::filesystem::path& path) {
+  const int fd = uninterrupted([&] { return files.open_directory(path); });
+  check_call(fd, "opening the directory", path);
+  const int result = uninterrupted([&] { return files.sync(fd); });
+  const int error = errno;
+  files.close(fd);
+  // Some network file systems have nothing to be synchronised in a directory, and say so.
+  if (result < 0 && error != EINVAL) throw_storage(path, {"fsync of the directory", error});
+}
+
+/// Removes a file, or a directory with all that is in it. Returns 0, or the error that it has met first; goes on all
+/// the same.
+inline int remove_all(Files& files, const std::filesystem::path& path) {
+  if (files.unlink(path) == 0) return 0;
+  if (errno != EISDIR && errno != EPERM) return errno == ENOENT ? 0 : errno;
+  std::vector<std::string> names;
+  int first = files.list(path, names) == 0 ? 0 : errno;
+  for (const std::string& name : names) {
+    const int error = remove_all(files, path / name);
+    if (first == 0) first = error;
+  }
+  if (files.remove_directory(path) != 0 && first == 0) first = errno;
+  return first;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/checkpoint/detail/staging.hpp
+// Writes a directory that nobody sees yet, so that it survives a power cut. Checkpoint room.
+
+#include <set>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a new directory that is filled, made durable, and then renamed. Removed at the end if that did not happen.
+class Staging {
+ public:
+  Staging(Files& files, std::filesystem::path path) : files_(files), path_(std::move(path)) { make_directory(path_); }
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+  ~Staging() {
+    if (!is_published_) remove_all(files_, path_);  // what cannot be removed now is swept at the next start
+  }
+
+  /// Writes a file and returns what the manifest says of it. A file that could not be written is written anew, because
+  /// after a failed fsync nobody knows which of its pages are on the disk; a second fsync would say that all are.
+  /// Throws: Error.
+  ManifestFile write(const std::string& name, std::span<const std::byte> bytes) {
+    make_folders(name);
+    const auto path = path_ / name;
+    const WriteSignalGuard<SIGXFSZ> guard;
+    std::optional<FailedCall> first;
+    constexpr int max_attempts = 3;
+    for (int attempt = 0; attempt < max_attempts; ++attempt) {
+      Crc32c sum;
+      const auto failed = try_write(path, bytes, sum);
+      if (!failed) return {.name = name, .size = bytes.size(), .crc32c = sum.value()};
+      if (!first) first = failed;
+      files_.unlink(path);
+    }
+    throw_storage(path, *first);
+  }
+
+  /// Makes durable which files there are.
+  void seal() {
+    for (const auto& folder : folders_) sync_directory(files_, folder);
+  }
+
+  /// Gives the directory its name. Returns 0 or the error, after which the name may have been given all the same.
+  int publish(const std::filesystem::path& name) {
+    is_published_ = uninterrupted([&] { return files_.rename(path_, name); }) == 0;
+    return is_published_ ? 0 : errno;
+  }
+  /// Says that it is gone to where somebody has found it.
+  void set_published() noexcept { is_published_ = true; }
+
+ private:
+  static constexpr std::size_t piece_bytes = std::size_t{8} << 20U;
+  static constexpr std::size_t max_dirty_bytes = 4 * piece_bytes;
+
+  void make_directory(const std::filesystem::path& path) {
+    check_call(uninterrupted([&] { return files_.make_directory(path); }), "making the directory", path);
+    folders_.insert(path);
+  }
+
+  void make_folders(const std::string& name) {
+    for (auto slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) {
+      const auto folder = path_ / name.substr(0, slash);
+      if (!folders_.contains(folder)) make_directory(folder);
+    }
+  }
+
+  std::optional<FailedCall> try_write(const std::filesystem::path& path, std::span<const std::byte> bytes,
+                                      Crc32c& sum) {
+    const int fd = uninterrupted([&] { return files_.create(path); });
+    if (fd < 0) return FailedCall{"making the file", errno};
+    auto failed = try_fill(fd, bytes, sum);
+    if (!failed && uninterrupted([&] { return files_.sync(fd); }) != 0) failed = FailedCall{"fsync", errno};
+    // Never closed twice: the number may be another file's by then.
+    if (files_.close(fd) != 0 && errno != EINTR && !failed) failed = FailedCall{"close", errno};
+    return failed;
+  }
+
+  std::optional<FailedCall> try_fill(int fd, std::span<const std::byte> bytes, Crc32c& sum) {
+    for (std::size_t begin = 0; begin < bytes.size(); begin += piece_bytes) {
+      const auto piece = bytes.subspan(begin, std::min(piece_bytes, bytes.size() - begin));
+      for (std::size_t done = 0; done < piece.size();) {
+        const auto left = piece.subspan(done);
+        const ssize_t written = uninterrupted([&] { return files_.write(fd, left.data(), left.size()); });
+        if (written <= 0) return FailedCall{"write", written == 0 ? EIO : errno};
+        done += static_cast<std::size_t>(written);
+      }
+      sum.add(piece);
+      if (const int error = pace(fd, begin, piece.size()); error != 0) return FailedCall{"writing back", error};
+    }
+    return std::nullopt;
+  }
+
+  // Keeps the disk busy from the start and little unwritten: what gathers in memory until fsync would hold up everybody
+  // who writes to this disk, training included.
+  int pace(int fd, std::size_t begin, std::size_t size) {
+    int result = files_.write_back(fd, begin, size, false);
+    if (result == 0 && begin >= max_dirty_bytes) {
+      result = files_.write_back(fd, begin - max_dirty_bytes, piece_bytes, true);
+    }
+    // An error of the disk that is told here is not told again by fsync.
+    return result != 0 && (errno == EIO || errno == ENOSPC || errno == EDQUOT) ? errno : 0;
+  }
+
+  Files& files_;
+  std::filesystem::path path_;
+  std::set<std::filesystem::path> folders_{};
+  bool is_published_ = false;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/checkpoint/retention.hpp
+// Which checkpoints are worth keeping. Checkpoint room.
+
+namespace railyard::inline v0_1 {
+
+/// Says whether a large or a small score is good.
+enum class ScoreOrder { max, min };
+
+/// Says which checkpoints are kept.
+struct Retention {
+  /// How many of the best are kept, and always the newest; 0 for all.
+  int keep = 0;
+  /// The metric that tells how good one is; empty: the later, the better.
+  std::string score{};
+  ScoreOrder order = ScoreOrder::max;
+};
+
+namespace detail {
+
+/// Returns the score, larger is better; nothing if there is none, or it is NaN or no number.
+[[nodiscard]] inline std::optional<double> score_of(const Manifest& manifest, const Retention& retention) {
+  if (retention.score.empty()) return std::nullopt;
+  const Value* value = manifest.metrics.find(retention.score);
+  if (value == nullptr || value->is<std::string>()) return std::nullopt;
+  const double score = value->number();
+  // By its bits, so that -ffast-math cannot make a number of it.
+  constexpr std::uint64_t infinity = 0x7FF0'0000'0000'0000U;
+  if ((std::bit_cast<std::uint64_t>(score) & ~(std::uint64_t{1} << 63U)) > infinity) return std::nullopt;
+  return retention.order == ScoreOrder::max ? score : -score;
+}
+
+/// Returns the best of the checkpoints, which are given oldest first: the best first, of equals the later first.
+[[nodiscard]] inline std::vector<Checkpoint> best_of(const std::vector<Checkpoint>& checkpoints,
+                                                     const Retention& retention) {
+  std::vector<std::pair<std::optional<double>, std::size_t>> ranking;  // no score is less than any
+  for (std::size_t i = 0; i < checkpoints.size(); ++i) {
+    ranking.emplace_back(score_of(checkpoints[i].manifest(), retention), i);
+  }
+  std::sort(ranking.begin(), ranking.end(), std::greater<>{});
+  std::vector<Checkpoint> best;
+  for (const auto& [score, i] : ranking) {
+    if (retention.keep > 0 && best.size() == static_cast<std::size_t>(retention.keep)) break;
+    best.push_back(checkpoints[i]);
+  }
+  return best;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/checkpoint/checkpoint_folder.hpp
+// The checkpoints of a run: committed whole or not at all, listed, and thinned out. Checkpoint room.
+
+#include <random>
+
+namespace railyard::inline v0_1 {
+
+/// Is the folder in which the checkpoints of a run lie: checkpoint-000001 and so on. Used by one thread at a time.
+class CheckpointFolder {
+ public:
+  /// Is one file of a checkpoint: its name, relative to the checkpoint's directory, and its bytes.
+  struct Part {
+    std::string name{};
+    std::span<const std::byte> bytes{};
+  };
+
+  /// folder: made by the first commit; the directory in which it lies must exist and be durable.
+  /// generation: grows with each program that takes the run over, so that what an earlier one has left can be told.
+  explicit CheckpointFolder(std::filesystem::path folder, std::uint64_t generation = 0,
+                            std::shared_ptr<detail::Files> files = std::make_shared<detail::Files>())
+      : folder_(std::filesystem::absolute(folder)), generation_(generation), files_(std::move(files)) {}
+
+  /// Does the run still belong to this program? Is asked right before a checkpoint becomes visible.
+  std::function<bool()> still_mine{};
+
+  /// Makes a checkpoint of the parts and returns its directory once it is durable. Names of parts that begin with
+  /// "files/" are the user's own files.
+  /// Throws: Error that names the file, what went wrong and what to do: all other checkpoints are as they were then,
+  /// and what was written is removed. Only if the very last call fails, the fsync of the folder, the checkpoint is
+  /// there, but may not survive a power cut. ConfigError for names that cannot be.
+  std::filesystem::path commit(Manifest manifest, std::span<const Part> parts) {
+    check_names(parts);
+    complete(manifest);
+    make_folder();
+    detail::Staging staging{*files_, folder_ / detail::compose("{}{}-{}", staging_prefix, generation_, manifest.id)};
+    try {
+      fill(staging, manifest, parts);
+    } catch (const Error&) {
+      check_still_mine();  // whoever has taken the run over removes what is written here
+      throw;
+    }
+    check_still_mine();
+    auto path = publish(staging, manifest.id);
+    detail::sync_directory(*files_, folder_);
+    return path;
+  }
+
+  /// Returns the complete checkpoints, oldest first. Damaged ones are left out: see problems().
+  [[nodiscard]] std::vector<Checkpoint> list() const {
+    std::vector<Checkpoint> all;
+    for (const std::uint64_t number : numbers()) {
+      if (auto checkpoint = open(number)) all.push_back(std::move(*checkpoint));
+    }
+    return all;
+  }
+
+  /// Returns the newest complete checkpoint.
+  [[nodiscard]] std::optional<Checkpoint> newest() const {
+    const auto all = numbers();
+    for (auto number = all.rbegin(); number != all.rend(); ++number) {
+      if (auto checkpoint = open(*number)) return checkpoint;
+    }
+    return std::nullopt;
+  }
+
+  /// Says what is wrong with the checkpoints that list() leaves out.
+  [[nodiscard]] std::vector<std::string> problems() const {
+    std::vector<std::string> all;
+    for (const std::uint64_t number : numbers()) open(number, &all);
+    return all;
+  }
+
+  /// Says why checkpoints here would not last, such as "it is kept in memory, ..."; nothing if no reason is known.
+  [[nodiscard]] std::string_view doubt() const { return detail::doubt_about(folder_.parent_path()); }
+
+  /// Removes what unfinished commits and removals of this or an earlier generation have left. To be called when the run
+  /// has been taken over, before looking for the newest checkpoint: from then on nobody of an earlier generation can
+  /// finish a commit that he has begun. Throws: Error if something cannot be removed.
+  void sweep() {
+    std::vector<std::filesystem::path> rubbish;
+    for (const std::string& name : names()) {
+      const auto generation = generation_of(name);
+      if (!generation || *generation > generation_) continue;
+      rubbish.push_back(folder_ / name);
+      if (name.starts_with(trash_prefix)) continue;
+      // In one step: were it gone file by file, its owner could still give it the name of a checkpoint meanwhile.
+      auto trash = trash_of(name);
+      if (files_->rename(rubbish.back(), trash) == 0) rubbish.back() = std::move(trash);
+    }
+    remove(rubbish);
+  }
+
+  /// Removes all complete checkpoints but the best and the newest; those that somebody reads stay for now.
+  /// Throws: Error if one cannot be removed.
+  void retain(const Retention& retention) {
+    if (retention.keep == 0) return;
+    std::vector<Doomed> doomed = take_away(retention);
+    if (doomed.empty()) return;
+    // Before that is durable no file may go: a power cut could bring the old name back.
+    detail::sync_directory(*files_, folder_);
+    std::vector<std::filesystem::path> trash;
+    for (const Doomed& one : doomed) trash.push_back(one.trash);
+    remove(trash);
+  }
+
+  /// Returns the checkpoints that retention would keep for their score, best first.
+  [[nodiscard]] std::vector<Checkpoint> best(const Retention& retention) const {
+    return detail::best_of(list(), retention);
+  }
+
+ private:
+  static constexpr std::string_view checkpoint_prefix = "checkpoint-";
+  static constexpr std::string_view staging_prefix = ".staging-";
+  static constexpr std::string_view trash_prefix = ".trash-";
+
+  /// Is a checkpoint on its way out, and the lock that keeps readers from it.
+  struct Doomed {
+    std::filesystem::path trash{};
+    detail::Descriptor lock{};
+  };
+
+  static void check_names(std::span<const Part> parts) {
+    std::set<std::string_view> names{detail::manifest_name};
+    for (const Part& part : parts) {
+      std::string_view fault = detail::fault_of_path(part.name);
+      if (fault.empty() && !names.insert(part.name).second) fault = "the name is taken";
+      if (fault.empty()) continue;
+      throw ConfigError{
+          detail::compose("a checkpoint cannot have a file \"{}\": {}", detail::printable(part.name), fault)};
+    }
+  }
+
+  void make_folder() {
+    if (is_made_) return;
+    const int result = detail::uninterrupted([&] { return files_->make_directory(folder_); });
+    if (result != 0 && errno != EEXIST) detail::throw_storage(folder_, {"making the directory", errno});
+    // Also if it was there: perhaps somebody has made it who came no further than that.
+    detail::sync_directory(*files_, folder_.parent_path());
+    is_made_ = true;
+  }
+
+  void complete(Manifest& manifest) const {
+    if (manifest.id.empty()) {
+      std::random_device random;
+      manifest.id = detail::compose("{:08x}{:08x}", random(), random());
+    }
+    if (const auto fault = detail::fault_of_name(manifest.id); !fault.empty()) {
+      throw ConfigError{detail::compose("Manifest::id is \"{}\": {}", detail::printable(manifest.id), fault)};
+    }
+    if (manifest.created_at.empty()) {
+      const std::time_t now = std::time(nullptr);
+      std::tm parts{};
+      ::gmtime_r(&now, &parts);
+      char text[32];
+      manifest.created_at.assign(text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts));
+    }
+    manifest.generation = generation_;
+    manifest.files.clear();
+  }
+
+  static void fill(detail::Staging& staging, Manifest& manifest, std::span<const Part> parts) {
+    for (const Part& part : parts) manifest.files.push_back(staging.write(part.name, part.bytes));
+    const std::string text = detail::manifest_text(manifest);
+    staging.write(std::string{detail::manifest_name}, std::as_bytes(std::span{text}));
+    staging.seal();
+  }
+
+  void check_still_mine() const {
+    if (!still_mine || still_mine()) return;
+    throw Error{
+        detail::compose("{}: another program has taken this run over while a checkpoint was written, which is given "
+                        "up: end this program",
+                        folder_.string())};
+  }
+
+  [[nodiscard]] std::filesystem::path path_of(std::uint64_t number) const {
+    return folder_ / detail::compose("{}{:06}", checkpoint_prefix, number);
+  }
+
+  [[nodiscard]] std::filesystem::path trash_of(std::string_view name) const {
+    return folder_ / detail::compose("{}{}-{}", trash_prefix, generation_, name);
+  }
+
+  std::filesystem::path publish(detail::Staging& staging, const std::string& id) {
+    const auto taken = numbers();
+    for (std::uint64_t number = taken.empty() ? 1 : taken.back() + 1;; ++number) {
+      const auto path = path_of(number);
+      const int error = staging.publish(path);
+      if (error == 0) return path;
+      // Over a network the answer to a rename that has happened can be an error.
+      if (has_id(path, id)) {
+        staging.set_published();
+        return path;
+      }
+      if (error != EEXIST && error != ENOTEMPTY) detail::throw_storage(path, {"rename", error});
+    }
+  }
+
+  static bool has_id(const std::filesystem::path& path, const std::string& id) {
+    try {
+      return Checkpoint::open(path).manifest().id == id;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    if (detail::uninterrupted([&] { return files_->list(folder_, names); }) != 0 && errno != ENOENT) {
+      detail::throw_storage(folder_, {"listing the directory", errno});
+    }
+    return names;
+  }
+
+  [[nodiscard]] std::vector<std::uint64_t> numbers() const {
+    std::vector<std::uint64_t> numbers;
+    for (const std::string& name : names()) {
+      const auto number = detail::number_between<std::uint64_t>(checkpoint_prefix, name, "");
+      if (number && path_of(*number).filename() == name) numbers.push_back(*number);
+    }
+    std::sort(numbers.begin(), numbers.end());
+    return numbers;
+  }
+
+  static std::optional<std::uint64_t> generation_of(std::string_view name) {
+    for (const auto prefix : {staging_prefix, trash_prefix}) {
+      if (!name.starts_with(prefix)) continue;
+      const auto dash = name.find('-', prefix.size());
+      if (dash == std::string_view::npos) return std::nullopt;
+      return detail::number_between<std::uint64_t>(prefix, name.substr(0, dash), "");
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Checkpoint> open(std::uint64_t number, std::vector<std::string>* problems = nullptr) const {
+    try {
+      return Checkpoint::open(path_of(number));
+    } catch (const DataError& error) {
+      if (problems != nullptr) problems->emplace_back(error.what());
+      return std::nullopt;
+    }
+  }
+
+  // Renames what need not be kept, so that it is complete or absent whatever happens while its files are removed.
+  std::vector<Doomed> take_away(const Retention& retention) {
+    std::vector<std::filesystem::path> candidates;
+    {
+      const auto all = list();
+      std::set<std::filesystem::path> kept;
+      for (const Checkpoint& checkpoint : detail::best_of(all, retention)) kept.insert(checkpoint.path());
+      for (std::size_t i = 0; i + 1 < all.size(); ++i) {  // the last is the newest
+        if (!kept.contains(all[i].path())) candidates.push_back(all[i].path());
+      }
+    }  // from here on this function itself reads none of them
+    std::vector<Doomed> doomed;
+    for (const auto& path : candidates) {
+      detail::Descriptor lock{::open((path / detail::manifest_name).c_str(), O_RDWR | O_CLOEXEC)};
+      if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
+      auto trash = trash_of(path.filename().string());
+      detail::check_call(detail::uninterrupted([&] { return files_->rename(path, trash); }), "rename", path);
+      doomed.push_back({std::move(trash), std::move(lock)});
+    }
+    return doomed;
+  }
+
+  void remove(const std::vector<std::filesystem::path>& paths) {
+    std::optional<Error> first;
+    for (const auto& path : paths) {
+      const int error = detail::remove_all(*files_, path);
+      if (error != 0 && !first) {
+        first.emplace(detail::compose("{} cannot be removed: {}; the next start tries again", path.string(),
+                                      detail::explain_errno(error)));
+      }
+    }
+    if (first) throw *first;
+  }
+
+  std::filesystem::path folder_;
+  std::uint64_t generation_;
+  std::shared_ptr<detail::Files> files_;
+  bool is_made_ = false;
+};
+
+/// Returns the newest complete checkpoint in the directory of a run, or nothing.
+[[nodiscard]] inline std::optional<Checkpoint> newest_checkpoint(const std::filesystem::path& run) {
+  return CheckpointFolder{run / "checkpoints"}.newest();
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/checkpoint/file_image.hpp
+// The files that a rank contributes to a checkpoint, as memory to be filled. Checkpoint room.
+
+namespace railyard::inline v0_1 {
+
+/// Is one file that a rank contributes to a checkpoint.
+struct FileImage {
+  std::string name{};
+  std::size_t size = 0;
+  /// Writes the file's bytes to memory of `size` bytes. To be called only while what the states were taken from is as
+  /// it was.
+  std::function<void(std::byte* to)> fill{};
+};
+
+/// Is the state of a part of the training, by the name of the part.
+struct NamedState {
+  std::string name{};
+  State state{};
+};
+
+namespace detail {
+
+[[noreturn]] inline void refuse_part(std::string_view part, std::string_view why) {
+  throw ConfigError{compose("the part \"{}\" cannot be in a checkpoint: {}", printable(part), why)};
+}
+
+inline void check_tensor(const NamedState& part, const StateTensor& tensor) {
+  const auto refuse = [&](std::string_view why) {
+    refuse_part(part.name, compose("its tensor \"{}\": {}", printable(tensor.name), why));
+  };
+  if (const auto fault = fault_of_tensor(tensor.name); !fault.empty()) refuse(fault);
+  if (!tensor.read) refuse("it has no read function");
+  try {
+    (void)checked_count(tensor.shape);
+  } catch (const Damage& damage) {
+    refuse(damage.what());
+  }
+  if (!tensor.is_piece) return;
+  if (part.state.is_own) refuse("a piece is of what all ranks have, but the part is this rank's own");
+  if (tensor.begin < 0 || tensor.begin > tensor.end || tensor.end > tensor.count()) {
+    refuse(compose("the piece [{}, {}) is not within its {} elements", tensor.begin, tensor.end, tensor.count()));
+  }
+}
+
+inline void check_parts(std::span<const NamedState> parts) {
+  std::set<std::string_view> part_names;
+  for (const NamedState& part : parts) {
+    if (const auto fault = fault_of_part(part.name); !fault.empty()) refuse_part(part.name, fault);
+    if (!part_names.insert(part.name).second) refuse_part(part.name, "there are two parts of this name");
+    for (const auto& [name, value] : part.state.values) {
+      if (!is_utf8(name)) refuse_part(part.name, "the name of one of its values is not UTF-8");
+    }
+    std::set<std::string_view> tensor_names;
+    for (const StateTensor& tensor : part.state.tensors) {
+      check_tensor(part, tensor);
+      if (!tensor_names.insert(tensor.name).second) {
+        refuse_part(part.name, compose("it has two tensors \"{}\"", tensor.name));
+      }
+    }
+  }
+}
+
+[[nodiscard]] inline FileImage text_image(std::string name, std::string text) {
+  const std::size_t size = text.size();
+  return {std::move(name), size,
+          [text = std::move(text)](std::byte* to) { std::memcpy(to, text.data(), text.size()); }};
+}
+
+/// Is what has to be remembered of a file of tensors until it is filled.
+struct TensorsImage {
+  std::vector<StateTensor> tensors{};
+  std::vector<TensorPlace> places{};
+  std::string header{};
+
+  void fill(std::byte* to) const {
+    std::memcpy(to, header.data(), header.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const StateTensor& tensor = tensors[i];
+      if (places[i].begin == places[i].end) continue;
+      std::byte* place = to + header.size() + places[i].begin;
+      tensor.is_piece ? tensor.read(tensor.begin, tensor.end, place) : tensor.read(0, tensor.count(), place);
+    }
+  }
+};
+
+[[nodiscard]] inline FileImage tensors_image(std::string name, std::vector<StateTensor> tensors) {
+  auto image = std::make_shared<TensorsImage>();
+  for (const StateTensor& tensor : tensors) {
+    image->places.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape});
+    if (tensor.is_piece) image->places.back().shape = {tensor.end - tensor.begin};
+  }
+  const std::uint64_t data_size = place_tensors(image->places);
+  image->tensors = std::move(tensors);
+  image->header = tensors_header(image->places);
+  const std::size_t size = image->header.size() + static_cast<std::size_t>(data_size);
+  return {std::move(name), size, [image](std::byte* to) { image->fill(to); }};
+}
+
+/// Adds the file of those tensors of the part that are wanted, if there are any.
+template <class Wanted>
+void add_tensors(std::vector<FileImage>& images, std::string name, const State& state, const Wanted& wanted) {
+  std::vector<StateTensor> tensors;
+  std::copy_if(state.tensors.begin(), state.tensors.end(), std::back_inserter(tensors), wanted);
+  if (!tensors.empty()) images.push_back(tensors_image(std::move(name), std::move(tensors)));
+}
+
+[[nodiscard]] inline bool has_pieces(const State& state) noexcept {
+  return std::any_of(state.tensors.begin(), state.tensors.end(), [](auto& tensor) { return tensor.is_piece; });
+}
+
+// Where the pieces of this rank lie in the whole.
+inline void write_pieces(JsonWriter& writer, const State& state) {
+  writer.open();
+  for (const StateTensor& tensor : state.tensors) {
+    if (!tensor.is_piece) continue;
+    writer.name(tensor.name).open();
+    writer.name("shape").list(tensor.shape);
+    writer.name("begin").raw(compose("{}", tensor.begin));
+    writer.name("end").raw(compose("{}", tensor.end));
+    writer.close();
+  }
+  writer.close();
+}
+
+/// Returns the JSON file of those parts that are wanted: {"parts": {"net": {"values": {...}}}}. Of a part that all
+/// ranks have, a rank's file tells the pieces, and the file of all ranks the values.
+template <class Wanted>
+[[nodiscard]] FileImage states_image(std::string name, std::span<const NamedState> parts, bool is_of_rank,
+                                     const Wanted& wanted) {
+  JsonWriter writer{true};
+  writer.name("parts").open();
+  for (const auto& [part, state] : parts) {
+    if (!wanted(state)) continue;
+    writer.name(part).open();
+    if (is_of_rank && !state.is_own) {
+      write_pieces(writer.name("pieces"), state);
+    } else {
+      write_values(writer.name("values"), state.values);
+    }
+    writer.close();
+  }
+  writer.close();
+  return text_image(std::move(name), writer.finish() + "\n");
+}
+
+}  // namespace detail
+
+/// Returns the files that this rank has to write: rank 0 what all ranks have, each rank its pieces of tensors and the
+/// parts that are its own.
+/// Throws: ConfigError that names the part if a name is taken twice or cannot be the name of a file.
+[[nodiscard]] inline std::vector<FileImage> file_images(std::span<const NamedState> parts, int rank) {
+  detail::check_parts(parts);
+  std::vector<FileImage> images;
+  if (rank == 0) {
+    images.push_back(detail::states_image(std::string{detail::state_name}, parts, false,
+                                          [](const State& state) { return !state.is_own; }));
+  }
+  const auto is_of_rank = [](const State& state) { return state.is_own || detail::has_pieces(state); };
+  if (std::any_of(parts.begin(), parts.end(), [&](auto& part) { return is_of_rank(part.state); })) {
+    images.push_back(detail::states_image(detail::state_name_of(rank), parts, true, is_of_rank));
+  }
+  for (const auto& [name, state] : parts) {
+    const bool is_own = state.is_own;
+    const auto is_whole = [is_own](const StateTensor& tensor) { return !is_own && !tensor.is_piece; };
+    if (rank == 0) detail::add_tensors(images, detail::tensors_name(name), state, is_whole);
+    detail::add_tensors(images, detail::tensors_name(name, rank), state, std::not_fn(is_whole));
+  }
+  return images;
+}
 
 }  // namespace railyard::inline v0_1
 
@@ -3147,155 +5602,10 @@ static_assert(Backend<Local>);
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/core/detail/system.hpp
-// What the kernel offers, made safe to use: descriptors, futexes, times and messages of failed calls. Core room.
-
-#include <system_error>
-
-#include <linux/futex.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Owns one file descriptor.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) noexcept : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    if (this != &other) {
-      reset();
-      fd_ = std::exchange(other.fd_, -1);
-    }
-    return *this;
-  }
-  ~Descriptor() { reset(); }
-
-  [[nodiscard]] int get() const noexcept { return fd_; }
-  [[nodiscard]] bool is_open() const noexcept { return fd_ >= 0; }
-  void reset() noexcept {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = -1;
-  }
-
- private:
-  int fd_ = -1;
-};
-
-/// Says what a failed call of the system means, and what to do where that is known.
-[[nodiscard]] inline std::string explain_errno(int error) {
-  const std::string text = std::generic_category().message(error);
-  if (error == EMFILE) {
-    rlimit limit{};
-    ::getrlimit(RLIMIT_NOFILE, &limit);
-    return compose("{} (this process may have {} descriptors: raise the limit with ulimit -n, or close some)", text,
-                   limit.rlim_cur);
-  }
-  if (error == EAGAIN) {
-    rlimit limit{};
-    ::getrlimit(RLIMIT_NPROC, &limit);
-    const auto count = limit.rlim_cur == RLIM_INFINITY ? std::string{"unlimited"} : compose("{}", limit.rlim_cur);
-    return compose("{} (the limit of processes is reached: see ulimit -u, here {}, and pids.max of the cgroup)", text,
-                   count);
-  }
-  return text;
-}
-
-[[noreturn]] inline void throw_system(std::string_view what, int error) {
-  throw Error{compose("{}: {}", what, explain_errno(error))};
-}
-
-/// Takes over a new descriptor and moves it above 2, where it would end up if the program has closed its standard
-/// streams: later it would be overwritten or be taken for one.
-[[nodiscard]] inline Descriptor adopt(int fd, std::string_view what) {
-  if (fd < 0) throw_system(what, errno);
-  if (fd > 2) return Descriptor{fd};
-  const Descriptor low{fd};
-  const int moved = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
-  if (moved < 0) throw_system(what, errno);
-  return Descriptor{moved};
-}
-
-/// Makes a pipe, both ends closed on exec. Returns the end to read from, then the end to write to.
-[[nodiscard]] inline std::pair<Descriptor, Descriptor> make_pipe(int flags, std::string_view what) {
-  int ends[2] = {-1, -1};
-  if (::pipe2(ends, O_CLOEXEC | flags) != 0) throw_system(what, errno);
-  Descriptor second{ends[1]};  // is not lost if the first cannot be moved
-  Descriptor reader = adopt(ends[0], what);
-  if (second.get() > 2) return {std::move(reader), std::move(second)};
-  const int moved = ::fcntl(second.get(), F_DUPFD_CLOEXEC, 3);
-  if (moved < 0) throw_system(what, errno);
-  return {std::move(reader), Descriptor{moved}};
-}
-
-[[nodiscard]] inline std::int64_t monotonic_ns() noexcept {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Deadline::Clock::now().time_since_epoch()).count();
-}
-
-[[nodiscard]] inline timespec to_timespec(std::chrono::nanoseconds time) noexcept {
-  const auto bounded = std::clamp(time, std::chrono::nanoseconds{0}, std::chrono::nanoseconds{std::chrono::hours{24}});
-  return {static_cast<std::time_t>(bounded.count() / 1'000'000'000),
-          static_cast<long>(bounded.count() % 1'000'000'000)};
-}
-
-/// Sleeps while word holds expected, for at most the given time; may return early. Works across processes.
-inline void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
-                       std::chrono::nanoseconds at_most) noexcept {
-  static_assert(sizeof(word) == sizeof(std::uint32_t) && std::atomic<std::uint32_t>::is_always_lock_free);
-  const timespec time = to_timespec(at_most);
-  ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &time, nullptr, 0);
-}
-
-/// Wakes everybody who sleeps on word.
-inline void futex_wake(const std::atomic<std::uint32_t>& word) noexcept {
-  ::syscall(SYS_futex, &word, FUTEX_WAKE, 0x7FFFFFFF, nullptr, nullptr, 0);
-}
-
-/// Changes the word and wakes everybody who sleeps on it.
-inline void nudge(std::atomic<std::uint32_t>& word) noexcept {
-  word.fetch_add(1);
-  futex_wake(word);
-}
-
-[[nodiscard]] inline int open_pidfd(pid_t pid) noexcept {
-#ifdef SYS_pidfd_open
-  return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
-#else
-  errno = ENOSYS;
-  return -1;
-#endif
-}
-
-inline void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal) noexcept {
-#ifdef SYS_pidfd_send_signal
-  ::syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0);
-#endif
-}
-
-/// Returns the bytes of memory that the host has.
-[[nodiscard]] inline std::size_t physical_memory() noexcept {
-  return static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L)) *
-         static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
-
-[[nodiscard]] inline std::string host_name() {
-  char name[256] = {};
-  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
-  return name;
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/collectives/detail/segment.hpp
 // The memory by which one rank of a host shows itself to the others, and how it is mapped. Collectives room.
 
 #include <fstream>
-
-#include <sys/stat.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -3345,19 +5655,28 @@ struct SharedVerdict {
 
 /// Bits of RankCell::flags.
 struct Flag {
-  static constexpr std::uint32_t failed = 1;     ///< its verdict stands; whoever waits for it gives up
-  static constexpr std::uint32_t withdrawn = 2;  ///< after that: it reads and writes nobody's memory any more
-  static constexpr std::uint32_t left = 4;       ///< its object is gone
+  static constexpr std::uint32_t failed = 1;   ///< its verdict stands; whoever waits for it gives up
+  static constexpr std::uint32_t failing = 2;  ///< somebody writes its verdict, or has
+  static constexpr std::uint32_t left = 4;     ///< its object is gone
+};
+
+/// Is what a rank shows of one line of steps, which one of its threads takes.
+struct Lane {
+  alignas(128) std::atomic<std::uint32_t> num_asleep{0};  ///< of the whole group; only rank 0's counts
+  alignas(128) std::atomic<std::uint32_t> is_asleep{0};
+  std::atomic<std::uint32_t> bell{0};           ///< a futex: moves when a sleeping rank has to look
+  std::atomic<std::uint32_t> has_withdrawn{0};  ///< it has failed and is at nobody's memory any more
+  std::atomic<std::uint64_t> rested{0};         ///< the step since which it has been at nobody's memory
+  std::array<Post, 2> posts;
 };
 
 /// Is at the beginning of each rank's segment. The outboxes, one for each rank, come after it, then the arena.
 struct RankCell {
+  static constexpr std::size_t num_lanes = 2;  ///< operations of the backend, and exchanges beside them
+
   alignas(128) std::atomic<std::uint32_t> flags{0};
-  alignas(128) std::atomic<std::uint32_t> num_asleep{0};  ///< of the whole group; only rank 0's counts
-  alignas(128) std::atomic<std::uint32_t> is_asleep{0};
-  std::atomic<std::uint32_t> bell{0};  ///< a futex: moves when a sleeping rank has to look
   SharedVerdict verdict{};
-  std::array<Post, 2> posts;
+  std::array<Lane, num_lanes> lanes;
   alignas(4096) std::array<std::array<std::byte, stage_bytes>, 2> stages;
 };
 
@@ -3495,7 +5814,7 @@ inline void pause_briefly() noexcept {
 /// then yielding, then sleeping on a futex, so that more ranks than cores still move and a long wait costs nothing.
 ///
 /// A rank that gives up says why in its cell and raises a flag; whoever waits for it takes over what it has said, so
-/// that all tell the same story. All but abort() is for the rank's own thread.
+/// that all tell the same story, in all lanes. All but abort() is for one thread of the rank: the lane's own.
 class Meeting {
  public:
   /// Is the operation under way.
@@ -3510,9 +5829,11 @@ class Meeting {
     std::uint64_t piece = 0;      ///< of that message, under way
   };
 
-  /// pidfds: by rank, of the processes of other ranks; empty if the ranks are threads of one process.
-  Meeting(const World& world, std::vector<RankCell*> cells, std::vector<Descriptor> pidfds, bool has_cores_for_all)
-      : world_(world), cells_(std::move(cells)), pidfds_(std::move(pidfds)), num_spins_(has_cores_for_all ? 2000 : 0) {}
+  /// pidfds: by rank, of the processes of other ranks; empty if the ranks are threads of one process. They outlive
+  /// this. is_hasty: there is a core for each who waits, so that waits may begin by spinning.
+  Meeting(const World& world, std::vector<RankCell*> cells, std::span<const Descriptor> pidfds, bool is_hasty,
+          std::size_t lane)
+      : world_(world), cells_(std::move(cells)), pidfds_(pidfds), lane_(lane), num_spins_(is_hasty ? 2000 : 0) {}
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
   ~Meeting() {
@@ -3522,6 +5843,8 @@ class Meeting {
 
   [[nodiscard]] RankCell& cell(int rank) const noexcept { return *cells_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] RankCell& own() const noexcept { return cell(world_.rank); }
+  [[nodiscard]] Lane& lane(int rank) const noexcept { return cell(rank).lanes[lane_]; }
+  [[nodiscard]] Lane& own_lane() const noexcept { return lane(world_.rank); }
 
   /// Throws: CollectiveError if this rank has given up before.
   void throw_if_lost(const Signature& signature) {
@@ -3530,9 +5853,9 @@ class Meeting {
   }
 
   /// Is what this rank will show in its next step.
-  [[nodiscard]] Post& next_post() const noexcept { return own().posts[(step_ + 1) % 2]; }
+  [[nodiscard]] Post& next_post() const noexcept { return own_lane().posts[(step_ + 1) % 2]; }
   /// Is what a rank shows in the step that has been taken last.
-  [[nodiscard]] const Post& post_of(int rank) const noexcept { return cell(rank).posts[step_ % 2]; }
+  [[nodiscard]] const Post& post_of(int rank) const noexcept { return lane(rank).posts[step_ % 2]; }
   [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
 
   /// Takes the first step of a collective: shows next_post(), waits for all, and compares what they have called.
@@ -3542,6 +5865,12 @@ class Meeting {
     for (int rank = 0; rank < world_.size; ++rank) {
       if (post_of(rank).signature != running.signature) give_up(running, disagreement_of_all());
     }
+    throw_if_any_gave_up(running);
+  }
+
+  /// Gives up as well if another rank has done so; called before this one looks at their memory in the step it has
+  /// taken.
+  void throw_if_any_gave_up(const Running& running) {
     if (running.first_shared == running.last_shared) return;
     for (int rank = 0; rank < world_.size; ++rank) throw_if_given_up(rank, running);
   }
@@ -3555,10 +5884,10 @@ class Meeting {
   /// Takes one step: shows next_post() and waits until all ranks have shown theirs.
   void take_step(const Running& running) {
     const std::uint64_t step = ++step_;
-    own().posts[step % 2].step.store(step);
+    own_lane().posts[step % 2].step.store(step);
     ring();
     for (int rank = 0; rank < world_.size; ++rank) {
-      if (rank != world_.rank) await(cell(rank).posts[step % 2].step, step, running);
+      if (rank != world_.rank) await(lane(rank).posts[step % 2].step, step, running);
     }
   }
 
@@ -3573,9 +5902,9 @@ class Meeting {
 
   /// Wakes those who sleep, after a word has moved.
   void ring() const noexcept {
-    if (cell(0).num_asleep.load() == 0) return;
-    for (RankCell* cell : cells_) {
-      if (cell->is_asleep.load() != 0) nudge(cell->bell);
+    if (lane(0).num_asleep.load() == 0) return;
+    for (int rank = 0; rank < world_.size; ++rank) {
+      if (lane(rank).is_asleep.load() != 0) nudge(lane(rank).bell);
     }
   }
 
@@ -3590,12 +5919,24 @@ class Meeting {
   };
 
   /// Says why this rank gives up, for all ranks to see, and throws it.
-  [[noreturn]] void give_up(const Running& running, Verdict verdict) {
-    fail(std::move(verdict));
-    own().flags.fetch_or(Flag::withdrawn);
-    ring();
-    await_end_of_sharing(running);
+  [[noreturn]] void give_up(const Running& running, const Verdict& verdict) {
+    fail(verdict);
+    withdraw(running);
     throw_verdict(running.signature, "");
+  }
+
+  /// Says that this rank is at nobody's memory until its next step.
+  void rest() const noexcept { own_lane().rested.store(step_); }
+
+  /// After this rank has failed: returns once nobody is at its memory.
+  void withdraw(const Running& running) const noexcept {
+    own_lane().has_withdrawn.store(1);
+    ring();
+    for (int rank = 0; rank < world_.size; ++rank) {
+      if (rank == world_.rank) continue;
+      // Whoever is there only copies and adds, or gives up as well.
+      while (is_at_memory(rank, running)) ::sched_yield();
+    }
   }
 
  private:
@@ -3639,14 +5980,16 @@ class Meeting {
                                 std::uint64_t at_least) const noexcept {
     if (rank == world_.rank) return false;
     if (running.peer >= 0) return rank == running.peer && word.load() < at_least;
-    return cell(rank).posts[step_ % 2].step.load() < step_;
+    return is_behind(rank);
   }
 
+  [[nodiscard]] bool is_behind(int rank) const noexcept { return lane(rank).posts[step_ % 2].step.load() < step_; }
+
   void sleep(const std::atomic<std::uint64_t>& word, std::uint64_t at_least, const Running& running) {
-    RankCell& self = own();
+    Lane& self = own_lane();
     const std::uint32_t bell = self.bell.load();
     self.is_asleep.store(1);
-    cell(0).num_asleep.fetch_add(1);
+    lane(0).num_asleep.fetch_add(1);
     const bool is_lost =
         std::any_of(cells_.begin(), cells_.end(), [](const RankCell* one) { return one->flags.load() != 0; });
     if (word.load() < at_least) {
@@ -3654,7 +5997,7 @@ class Meeting {
       const std::chrono::nanoseconds slice = is_lost ? std::chrono::milliseconds{1} : longest_sleep;
       futex_wait(self.bell, bell, std::min(slice, running.deadline.remaining()));
     }
-    cell(0).num_asleep.fetch_sub(1);
+    lane(0).num_asleep.fetch_sub(1);
     self.is_asleep.store(0);
   }
 
@@ -3672,7 +6015,7 @@ class Meeting {
   [[nodiscard]] Verdict lateness(const Running& running) const {
     std::vector<int> late;
     for (int rank = 0; rank < world_.size; ++rank) {
-      const bool is_late = running.peer >= 0 ? rank == running.peer : cell(rank).posts[step_ % 2].step.load() < step_;
+      const bool is_late = running.peer >= 0 ? rank == running.peer : is_behind(rank);
       if (is_late && rank != world_.rank) late.push_back(rank);
     }
     return {late, fmt::format("{} did not answer in {}", ranks_text(late), running.deadline.budget_text())};
@@ -3690,41 +6033,36 @@ class Meeting {
     return verdict;
   }
 
-  // Until all who may be at it have left this rank's memory alone. They only copy and add, or give up as well.
-  void await_end_of_sharing(const Running& running) const noexcept {
-    for (int rank = 0; rank < world_.size; ++rank) {
-      if (rank == world_.rank) continue;
-      while (is_at_memory(cell(rank), rank, running)) ::sched_yield();
-    }
-  }
-
-  [[nodiscard]] static bool is_at_memory(const RankCell& peer, int rank, const Running& running) noexcept {
-    if ((peer.flags.load() & (Flag::withdrawn | Flag::left)) != 0) return false;
+  [[nodiscard]] bool is_at_memory(int rank, const Running& running) const noexcept {
+    const Lane& peer = lane(rank);
+    if (peer.has_withdrawn.load() != 0 || (cell(rank).flags.load() & Flag::left) != 0) return false;
     if (running.box != nullptr) {
       return rank == running.peer && running.box->taking.load() >= running.piece &&
              running.box->taken.load() < running.piece;
     }
     const std::uint64_t at = std::max(peer.posts[0].step.load(), peer.posts[1].step.load());
-    return at >= running.first_shared && at < running.last_shared;
+    return at >= running.first_shared && at < running.last_shared && peer.rested.load() < at;
   }
 
-  // Keeps the first verdict only.
-  void fail(Verdict verdict) {
-    {
-      const std::lock_guard lock{mutex_};
-      if ((own().flags.load() & Flag::failed) != 0) return;
-      SharedVerdict& shown = own().verdict;
-      shown.num_blamed = static_cast<std::uint32_t>(std::min(verdict.blamed.size(), shown.blamed.size()));
-      std::copy_n(verdict.blamed.begin(), shown.num_blamed, shown.blamed.begin());
-      shown.size = static_cast<std::uint32_t>(std::min(verdict.text.size(), shown.text.size()));
-      if (shown.size > 0) std::memcpy(shown.text.data(), verdict.text.data(), shown.size);
-      own().flags.fetch_or(Flag::failed);
+  // Keeps the first verdict only: another lane, or abort() from another thread, may come at the same time.
+  void fail(const Verdict& verdict) {
+    if ((own().flags.fetch_or(Flag::failing) & Flag::failing) != 0) {
+      while ((own().flags.load() & Flag::failed) == 0) ::sched_yield();
+      return;
     }
+    SharedVerdict& shown = own().verdict;
+    shown.num_blamed = static_cast<std::uint32_t>(std::min(verdict.blamed.size(), shown.blamed.size()));
+    std::copy_n(verdict.blamed.begin(), shown.num_blamed, shown.blamed.begin());
+    shown.size = static_cast<std::uint32_t>(std::min(verdict.text.size(), shown.text.size()));
+    if (shown.size > 0) std::memcpy(shown.text.data(), verdict.text.data(), shown.size);
+    own().flags.fetch_or(Flag::failed);
     wake_all();
   }
 
   void wake_all() const noexcept {
-    for (RankCell* cell : cells_) nudge(cell->bell);
+    for (RankCell* cell : cells_) {
+      for (Lane& one : cell->lanes) nudge(one.bell);
+    }
   }
 
   [[nodiscard]] Verdict verdict_of(int rank) const {
@@ -3741,10 +6079,10 @@ class Meeting {
 
   World world_;
   std::vector<RankCell*> cells_;
-  std::vector<Descriptor> pidfds_;
+  std::span<const Descriptor> pidfds_;
+  std::size_t lane_;
   int num_spins_;
   std::uint64_t step_ = 0;
-  std::mutex mutex_{};  // guards the own verdict against abort() from another thread
 };
 
 }  // namespace detail
@@ -4020,6 +6358,81 @@ class GroupBuilder {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/collectives/detail/host_lane.hpp
+// One line of exchanges through the memory that the ranks of a host share. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is the memory of a group, with one meeting's steps. What it is made of outlives it.
+class HostLane final : public HostMemory {
+ public:
+  HostLane(const SharedGroup& group, Meeting& meeting, const std::shared_ptr<Heap>& heap, int rank, HostMemory* side)
+      : group_(&group), meeting_(&meeting), heap_(heap), rank_(rank), side_(side) {}
+
+  void begin(std::span<const std::byte> record, int num_steps, const Deadline& deadline) override {
+    meeting_->throw_if_lost(signature);
+    deadline_ = deadline;
+    running_.first_shared = group_->is_one_process ? meeting_->step() + 1 : 0;
+    running_.last_shared = group_->is_one_process ? meeting_->step() + static_cast<std::uint64_t>(num_steps) : 0;
+    show(record);
+    meeting_->enter(running_);
+  }
+  void add_step() noexcept override {
+    if (group_->is_one_process) ++running_.last_shared;
+  }
+  void step(std::span<const std::byte> record) override {
+    show(record);
+    deadline_ = deadline_.renewed();  // there may be a part of a backward pass between two steps
+    meeting_->take_step(running_);
+    if (meeting_->step() < running_.last_shared) meeting_->throw_if_any_gave_up(running_);
+  }
+  void rest() noexcept override { meeting_->rest(); }
+  [[nodiscard]] std::span<const std::byte> record_of(int rank) const override {
+    const Post& post = meeting_->post_of(rank);
+    return {post.payload.data(), static_cast<std::size_t>(post.place)};
+  }
+
+  [[nodiscard]] std::uint64_t place_of(const void* memory) const noexcept override {
+    if (group_->is_one_process) return reinterpret_cast<std::uintptr_t>(memory);
+    if (!heap_->contains(memory)) return 0;
+    return static_cast<std::uint64_t>(static_cast<const std::byte*>(memory) - group_->base(rank_));
+  }
+  [[nodiscard]] std::byte* at(int rank, std::uint64_t place) const noexcept override {
+    return group_->is_one_process ? reinterpret_cast<std::byte*>(place) : group_->base(rank) + place;
+  }
+  [[nodiscard]] const std::shared_ptr<Heap>& heap() const noexcept override { return heap_; }
+
+  [[nodiscard]] HostMemory* side() noexcept override { return side_; }
+  void abort(std::string_view reason) noexcept override {
+    try {
+      meeting_->abort(reason);
+    } catch (...) {  // out of memory: nothing can be told to anybody
+    }
+  }
+  void withdraw() noexcept override { meeting_->withdraw(running_); }
+
+ private:
+  static constexpr Signature signature{.operation = Operation::exchange};
+
+  void show(std::span<const std::byte> record) {
+    Post& post = meeting_->next_post();
+    post.place = record.size();
+    if (!record.empty()) std::memcpy(post.payload.data(), record.data(), record.size());
+  }
+
+  const SharedGroup* group_;
+  Meeting* meeting_;
+  std::shared_ptr<Heap> heap_;
+  int rank_;
+  HostMemory* side_;
+  Deadline deadline_ = Deadline::never();  // of the exchange that begin() has begun
+  Meeting::Running running_{.signature = signature, .deadline = deadline_};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/collectives/detail/vector_reduce.hpp
 // Reductions that read and write several arrays at once, with the widest vectors of this processor. Collectives room.
 
@@ -4050,6 +6463,20 @@ struct Vector {
       sizeof(T) == 8 ? static_cast<Bits>(0x7FF0000000000000) : static_cast<Bits>(0x7F800000);
   static constexpr Bits lowest = sizeof(T) == 8 ? static_cast<Bits>(0x0010000000000000) : static_cast<Bits>(0x00800000);
 };
+
+// Keeps a product from being fused with the addition that follows, which rounds once instead of twice: the same values
+// would have other bits with another instruction set or compiler option. clang++ fuses within one statement only.
+template <class V>
+[[gnu::always_inline]] inline void round_here([[maybe_unused]] V& product) noexcept {
+#if defined(__clang__)
+#elif defined(__x86_64__)
+  asm("" : "+v"(product));
+#elif defined(__aarch64__)
+  asm("" : "+w"(product));
+#else
+  asm("" : "+m"(product));
+#endif
+}
 
 // Is put into each of the functions below, and compiled there for that function's instruction set. The same sums in
 // the same order with every one of them: vectors change which elements go together, never how one is made.
@@ -4090,7 +6517,10 @@ template <class T, std::size_t Width, std::size_t NumSources, std::size_t NumTar
       for (std::size_t i = 0; i < unroll; ++i) {
         V next;
         std::memcpy(&next, from + i * lanes, Width);
-        if constexpr (is_scaled) next *= weights[source];
+        if constexpr (is_scaled) {
+          next *= weights[source];
+          round_here(next);
+        }
         sum[i] = source == 0 ? next : sum[i] + next;
       }
     }
@@ -4158,7 +6588,10 @@ bool sum_few(const SumTask<T>& task) {
     T sum{};
     for (std::size_t source = 0; source < task.sources.size(); ++source) {
       T next = task.sources[source][at];
-      if (task.weights != nullptr) next *= task.weights[source];
+      if (task.weights != nullptr) {
+        next *= task.weights[source];
+        round_here(next);
+      }
       sum = source == 0 ? next : sum + next;
     }
     if (task.divisor != T{1}) sum /= task.divisor;
@@ -4240,7 +6673,7 @@ namespace railyard::inline v0_1 {
 /// together, each its own slice, where they lie, if all ranks see them there: any memory among threads, memory of
 /// heap() among processes. What lies elsewhere is shown in pieces, at half the speed. Reductions add in the order of
 /// ranks, so that results depend on nothing but the ranks' values.
-class SharedMemory final : public HostMemory {
+class SharedMemory {
  public:
   static constexpr std::string_view name = "SharedMemory";
   static constexpr Reach reach = Reach::host;
@@ -4413,53 +6846,18 @@ class SharedMemory final : public HostMemory {
   }
 
   /// Ends the waits of this rank, and tells the others. From any thread.
-  void abort(std::string_view reason) noexcept {
-    try {
-      meeting_.abort(reason);
-    } catch (...) {  // out of memory: nothing can be told to anybody
-    }
-  }
+  void abort(std::string_view reason) noexcept { lane_.abort(reason); }
 
   /// Gives out memory that all ranks see. Its blocks may outlive this object. Of what is free it keeps at most half of
   /// the memory that the host or the container had left, divided by the ranks.
-  [[nodiscard]] const std::shared_ptr<detail::Heap>& heap() const noexcept override { return heap_; }
+  [[nodiscard]] const std::shared_ptr<detail::Heap>& heap() const noexcept { return heap_; }
 
-  [[nodiscard]] HostMemory* host_memory() noexcept { return this; }
-
-  void begin(std::span<const std::byte> record, int num_steps, const Deadline& deadline) override {
-    meeting_.throw_if_lost(exchange_signature);
-    exchange_deadline_ = deadline;
-    exchange_.first_shared = group_.is_one_process ? meeting_.step() + 1 : 0;
-    exchange_.last_shared = group_.is_one_process ? meeting_.step() + static_cast<std::uint64_t>(num_steps) : 0;
-    show_record(record);
-    meeting_.enter(exchange_);
-  }
-  void add_step() noexcept override {
-    if (group_.is_one_process) ++exchange_.last_shared;
-  }
-  void step(std::span<const std::byte> record) override {
-    show_record(record);
-    meeting_.take_step(exchange_);
-  }
-  [[nodiscard]] std::span<const std::byte> record_of(int rank) const override {
-    const detail::Post& post = meeting_.post_of(rank);
-    return {post.payload.data(), static_cast<std::size_t>(post.place)};
-  }
-
-  [[nodiscard]] std::uint64_t place_of(const void* memory) const noexcept override {
-    if (group_.is_one_process) return reinterpret_cast<std::uintptr_t>(memory);
-    if (!heap_->contains(memory)) return 0;
-    return static_cast<std::uint64_t>(static_cast<const std::byte*>(memory) - group_.base(world_.rank));
-  }
-  [[nodiscard]] std::byte* at(int rank, std::uint64_t place) const noexcept override {
-    return group_.is_one_process ? reinterpret_cast<std::byte*>(place) : group_.base(rank) + place;
-  }
+  [[nodiscard]] HostMemory* host_memory() noexcept { return &lane_; }
 
  private:
   using Running = detail::Meeting::Running;
   using Sources = std::vector<const std::byte*>;
   static constexpr std::uint64_t nothing = 1;  // a place that nobody looks at
-  static constexpr detail::Signature exchange_signature{.operation = detail::Operation::exchange};
 
   // What the ranks give in an operation in which all take: num_parts parts of count elements, of each rank that gives.
   struct Source {
@@ -4492,10 +6890,13 @@ class SharedMemory final : public HostMemory {
   SharedMemory(const World& world, detail::SharedGroup group)
       : world_(world),
         group_(std::move(group)),
-        meeting_(world, cells(), std::move(group_.pidfds), group_.has_cores_for_all),
+        meeting_(world, cells(), group_.pidfds, group_.has_cores_for_all, 0),
+        side_meeting_(world, cells(), group_.pidfds, false, 1),
         heap_(std::make_shared<detail::Heap>(group_.arena(world.rank), group_.layout.arena_size,
                                              group_.mappings[to_index(world.rank)], !group_.is_one_process,
-                                             group_.available / 2 / to_index(world.size))) {}
+                                             group_.available / 2 / to_index(world.size))),
+        side_(group_, side_meeting_, heap_, world.rank, nullptr),
+        lane_(group_, meeting_, heap_, world.rank, &side_) {}
 
   [[nodiscard]] static constexpr std::size_t to_index(int rank) noexcept { return static_cast<std::size_t>(rank); }
   [[nodiscard]] std::size_t rank_index() const noexcept { return to_index(world_.rank); }
@@ -4524,12 +6925,6 @@ class SharedMemory final : public HostMemory {
     return found;
   }
 
-  void show_record(std::span<const std::byte> record) {
-    detail::Post& post = meeting_.next_post();
-    post.place = record.size();
-    if (!record.empty()) std::memcpy(post.payload.data(), record.data(), record.size());
-  }
-
   // An operation in which threads read, or also write, each other's memory between its first step and its second.
   [[nodiscard]] Running shared(const detail::Signature& signature, const Call& call) const noexcept {
     Running running{.signature = signature, .deadline = call.deadline};
@@ -4551,6 +6946,9 @@ class SharedMemory final : public HostMemory {
     }
     return true;
   }
+
+  [[nodiscard]] std::uint64_t place_of(const void* memory) const noexcept { return lane_.place_of(memory); }
+  [[nodiscard]] std::byte* at(int rank, std::uint64_t place) const noexcept { return lane_.at(rank, place); }
 
   [[nodiscard]] std::byte* stage_at(std::size_t turn) const noexcept { return meeting_.own().stages[turn % 2].data(); }
 
@@ -4653,9 +7051,10 @@ class SharedMemory final : public HostMemory {
   World world_;
   detail::SharedGroup group_;
   detail::Meeting meeting_;
+  detail::Meeting side_meeting_;  // beside the operations
   std::shared_ptr<detail::Heap> heap_;
-  Deadline exchange_deadline_ = Deadline::never();  // of the exchange that begin() has begun
-  Running exchange_{.signature = exchange_signature, .deadline = exchange_deadline_};
+  detail::HostLane side_;
+  detail::HostLane lane_;
 };
 static_assert(Backend<SharedMemory>);
 
@@ -4663,8 +7062,6 @@ static_assert(Backend<SharedMemory>);
 
 // ---- railyard/data/shuffle.hpp
 // The order of an epoch and who gets which part of a batch: pure arithmetic, equal on every machine. Data room.
-
-#include <numeric>
 
 namespace railyard::inline v0_1 {
 
@@ -4860,7 +7257,6 @@ template <std::size_t N>
 // ---- railyard/data/read_csv.hpp
 // Reads a table from a file of comma-separated values (RFC 4180). Data room: core and the standard library only.
 
-#include <charconv>
 #include <ios>
 #include <iterator>
 
@@ -5484,6 +7880,63 @@ class SharedTable {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/workers/detail/snapshot_memory.hpp
+// Memory that a worker fills and that outlives it: the supervisor holds it as well. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Owns an anonymous file and this process's mapping of it. Made before any fork, so that every process has the file;
+/// what a process maps is its own affair.
+class SnapshotMemory {
+ public:
+  SnapshotMemory() : file_(adopt(::memfd_create("railyard-snapshot", MFD_CLOEXEC), "start: memory for snapshots")) {}
+  SnapshotMemory(SnapshotMemory&& other) noexcept
+      : file_(std::move(other.file_)), mapped_(std::exchange(other.mapped_, {})) {}
+  SnapshotMemory& operator=(SnapshotMemory&&) = delete;
+  ~SnapshotMemory() { unmap(); }
+
+  /// Returns the first size_bytes of it, which grows if need be and never shrinks: it is to be warm the next time.
+  /// Throws: Error if the system does not give that much.
+  [[nodiscard]] std::span<std::byte> map(std::size_t size_bytes) {
+    if (size_bytes == 0) return {};
+    if (mapped_.size() < size_bytes) map_anew(size_bytes);
+    return mapped_.first(size_bytes);
+  }
+
+ private:
+  void map_anew(std::size_t size_bytes) {
+    struct stat file {};
+    ::fstat(file_.get(), &file);
+    // Now, rather than by a signal in the middle of the copy: a full /dev/shm does not matter here, but memory may.
+    const bool must_grow = static_cast<std::size_t>(file.st_size) < size_bytes;
+    if (must_grow && ::fallocate(file_.get(), 0, 0, static_cast<off_t>(size_bytes)) != 0) refuse(size_bytes);
+    unmap();
+    void* at = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file_.get(), 0);
+    if (at == MAP_FAILED) refuse(size_bytes);
+    ::madvise(at, size_bytes, MADV_DONTDUMP);
+    mapped_ = {static_cast<std::byte*>(at), size_bytes};
+  }
+
+  [[noreturn]] static void refuse(std::size_t size_bytes) {
+    throw Error{compose(
+        "a snapshot of {} bytes for a checkpoint does not fit into memory: {}; give the job more memory, or save "
+        "less: each worker keeps up to {} snapshots of its part of the state",
+        size_bytes, explain_errno(errno), num_snapshots)};
+  }
+
+  void unmap() noexcept {
+    if (!mapped_.empty()) ::munmap(mapped_.data(), mapped_.size());
+    mapped_ = {};
+  }
+
+  Descriptor file_;
+  std::span<std::byte> mapped_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/workers/detail/group_memory.hpp
 // The memory that the workers of one group and their supervisor share. Workers room.
 
@@ -5495,6 +7948,8 @@ struct alignas(64) RankBlock {
   WorkerPage page{};
   alignas(64) std::atomic<std::uint32_t> agent{0};  ///< a futex: moves when the worker's agent has to look
   std::atomic<std::uint64_t> heartbeat{0};
+  /// Futexes: 1 from when the worker takes a snapshot until the supervisor gives it back.
+  std::array<std::atomic<std::uint32_t>, num_snapshots> snapshots{};
   RingState ring{};
 };
 
@@ -5505,6 +7960,8 @@ struct GroupBlock {
   std::atomic<bool> closed{false};  ///< nobody reads messages any more
   std::uint32_t reason_size = 0;
   char reason[4096] = {};
+  std::uint32_t briefing_size = 0;
+  char briefing[max_briefing_bytes] = {};
   StoreBlock store{};
 };
 
@@ -5512,20 +7969,39 @@ struct GroupBlock {
 /// has it at the same address, and it disappears with the last of them.
 class GroupMemory {
  public:
-  explicit GroupMemory(int num_workers) : num_workers_(num_workers) {
+  explicit GroupMemory(int num_workers, std::string_view briefing = {}) : num_workers_(num_workers) {
+    check(briefing);
+    for (int at = 0; at < num_workers * num_snapshots; ++at) snapshots_.emplace_back();
     base_ = ::mmap(nullptr, size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base_ == MAP_FAILED) {
       throw_system(compose("start: mapping {} bytes that {} workers share", size(), num_workers), errno);
     }
     ::madvise(base_, size(), MADV_DONTDUMP);  // a core dump of a worker would hold everybody's messages
-    ::new (base_) GroupBlock;
-    for (int rank = 0; rank < num_workers; ++rank) ::new (bytes_at(rank_offset(rank))) RankBlock;
+    begin(briefing);
   }
   GroupMemory(const GroupMemory&) = delete;
   GroupMemory& operator=(const GroupMemory&) = delete;
   ~GroupMemory() { ::munmap(base_, size()); }
 
+  /// Forgets everything but what snapshots are in. Nobody else may be using the memory.
+  void reset(std::string_view briefing) {
+    check(briefing);
+    if (::madvise(base_, size(), MADV_REMOVE) != 0) std::memset(base_, 0, size());
+    begin(briefing);
+  }
+
   [[nodiscard]] int num_workers() const noexcept { return num_workers_; }
+  [[nodiscard]] std::string_view briefing() const noexcept { return {group().briefing, group().briefing_size}; }
+  /// The memory of a snapshot, at least so large. Belongs to the worker or to the supervisor, never to both.
+  [[nodiscard]] std::span<std::byte> snapshot(int of_rank, int slot, std::size_t size_bytes) {
+    return snapshots_[static_cast<std::size_t>(of_rank * num_snapshots + slot)].map(size_bytes);
+  }
+  void release_snapshot(int of_rank, int slot) const noexcept {
+    auto& word = rank(of_rank).snapshots[static_cast<std::size_t>(slot)];
+    word.store(0);
+    futex_wake(word);
+  }
+
   [[nodiscard]] GroupBlock& group() const noexcept { return *std::launder(static_cast<GroupBlock*>(base_)); }
   [[nodiscard]] RankBlock& rank(int rank) const noexcept {
     return *std::launder(reinterpret_cast<RankBlock*>(bytes_at(rank_offset(rank))));
@@ -5542,6 +8018,11 @@ class GroupMemory {
     for (int at = 0; at < num_workers_; ++at) rank(at).page.stop_requested.store(true);
   }
 
+  void request_leave() noexcept {
+    for (int at = 0; at < num_workers_; ++at) rank(at).page.leave_requested.store(true);
+    request_stop();
+  }
+
   /// Makes every wait of every worker that goes through this memory end. Only the first reason counts.
   void abort(std::string_view reason) noexcept {
     GroupBlock& block = group();
@@ -5554,11 +8035,25 @@ class GroupMemory {
     for (int at = 0; at < num_workers_; ++at) {
       nudge(rank(at).agent);
       futex_wake(rank(at).ring.writer_waits);
+      for (const auto& word : rank(at).snapshots) futex_wake(word);
     }
     store().wake_all();
   }
 
  private:
+  static void check(std::string_view briefing) {
+    if (briefing.size() <= max_briefing_bytes) return;
+    throw ConfigError{compose("start: the briefing of the workers has {} bytes, the most is {}", briefing.size(),
+                              max_briefing_bytes)};
+  }
+
+  void begin(std::string_view briefing) {
+    auto* group = ::new (base_) GroupBlock;
+    for (int at = 0; at < num_workers_; ++at) ::new (bytes_at(rank_offset(at))) RankBlock;
+    briefing.copy(group->briefing, briefing.size());
+    group->briefing_size = static_cast<std::uint32_t>(briefing.size());
+  }
+
   static constexpr std::size_t page_up(std::size_t size) noexcept { return (size + 4095U) / 4096U * 4096U; }
   static constexpr std::size_t rank_offset(int rank) noexcept {
     return page_up(sizeof(GroupBlock)) + static_cast<std::size_t>(rank) * sizeof(RankBlock);
@@ -5574,21 +8069,22 @@ class GroupMemory {
 
   int num_workers_;
   void* base_ = nullptr;
+  std::vector<SnapshotMemory> snapshots_{};
 };
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/workers/detail/signal_watch.hpp
-// Catches SIGINT, SIGTERM and SIGHUP for as long as it lives, and passes them on to whoever had them before. Workers
-// room.
+// Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1 for as long as it lives, and passes them on to whoever had them before.
+// Workers room.
 
 #include <thread>
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-inline constexpr std::array caught_signals{SIGINT, SIGTERM, SIGHUP};
+inline constexpr std::array caught_signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
 /// Is the one list of listeners per shared library: a signal handler has no argument that could lead to them. A second
 /// library with hidden visibility has its own list and chains to this one like to any other handler.
@@ -5874,18 +8370,35 @@ class SharedLink final : public WorkerLink {
   [[nodiscard]] Store& store() noexcept override { return store_; }
   [[nodiscard]] WorkerPage& page() noexcept override { return memory_->rank(world_.rank).page; }
 
+  [[nodiscard]] std::string_view briefing() const noexcept override { return memory_->briefing(); }
+
+  [[nodiscard]] Snapshot take_snapshot(std::size_t size_bytes) override {
+    const int slot = std::exchange(next_snapshot_, (next_snapshot_ + 1) % num_snapshots);
+    await_snapshot(slot);
+    memory_->rank(world_.rank).snapshots[static_cast<std::size_t>(slot)].store(1);
+    try {
+      return {.slot = slot, .bytes = memory_->snapshot(world_.rank, slot, size_bytes)};
+    } catch (...) {
+      memory_->release_snapshot(world_.rank, slot);
+      throw;
+    }
+  }
+
+  void await_snapshot(int slot) override {
+    const auto& word = memory_->rank(world_.rank).snapshots[static_cast<std::size_t>(slot)];
+    while (word.load() != 0) {
+      if (memory_->is_aborted()) throw_ended("snapshot");
+      futex_wait(word, 1, std::chrono::milliseconds{200});
+    }
+  }
+
   void post(std::span<const std::byte> message) override {
     if (message.size() > max_message_bytes) {
       throw ConfigError{
           compose("post on rank {}/{}: the message has {} bytes, the most is {}: report less, or write it to a file",
                   world_.rank, world_.size, message.size(), max_message_bytes)};
     }
-    if (write(RecordKind::message, message, true)) return;
-    throw CollectiveError{
-        "post",
-        world_.rank,
-        {},
-        compose("post on rank {}/{}: the group has been ended: {}", world_.rank, world_.size, memory_->reason())};
+    if (!write(RecordKind::message, message, true)) throw_ended("post");
   }
 
   void on_abort(std::function<void(std::string_view)> handler) override {
@@ -5911,6 +8424,14 @@ class SharedLink final : public WorkerLink {
   }
 
  private:
+  [[noreturn]] void throw_ended(const char* operation) const {
+    throw CollectiveError{operation,
+                          world_.rank,
+                          {},
+                          compose("{} on rank {}/{}: the group has been ended: {}", operation, world_.rank, world_.size,
+                                  memory_->reason())};
+  }
+
   bool write(RecordKind kind, std::span<const std::byte> bytes, bool ends_with_group) {
     const std::lock_guard lock{mutex_};
     MessageRing ring = memory_->ring(world_.rank);
@@ -5931,6 +8452,7 @@ class SharedLink final : public WorkerLink {
   World world_{};
   AbortHandler handler_;
   std::mutex mutex_;
+  int next_snapshot_ = 0;  // they are used in turn, so that they are read in order
 };
 
 }  // namespace detail
@@ -5994,6 +8516,20 @@ class Inbox {
 
   /// In a process that has just been forked: lets go of what only the supervisor needs. Workers keep event_fd().
   void forget_in_child() noexcept { signals_.forget_in_child(); }
+
+  /// Forgets what the workers have posted, for new ones begin. Signals stay.
+  void reset() {
+    std::erase_if(events_, [](const GroupEvent& event) { return !std::holds_alternative<SignalEvent>(event); });
+    exits_.assign(exits_.size(), std::nullopt);
+    had_messages_ = false;
+  }
+
+  /// Looks for signals without waiting, and returns one if one has come.
+  [[nodiscard]] std::optional<GroupEvent> pop_signal() {
+    std::vector<pollfd> nothing;
+    wait(nothing, std::chrono::nanoseconds{0});
+    return pop();
+  }
 
   /// How the rank says that it ended; nothing if it has not said.
   [[nodiscard]] const std::optional<WorkerExit>& exit_of_rank(int rank) const {
@@ -6324,14 +8860,15 @@ class WorkerProcess {
     ::sigaction(SIGCHLD, &setup.child_action, nullptr);
     struct sigaction fallback {};
     fallback.sa_handler = SIG_DFL;
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    for (const int signal : caught_signals) {
       struct sigaction current {};
       ::sigaction(signal, nullptr, &current);
       if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_IGN) continue;
       ::sigaction(signal, &fallback, nullptr);
     }
     ::sigset_t mask = setup.signal_mask;
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) ::sigdelset(&mask, signal);
+    for (const int signal : caught_signals) ::sigdelset(&mask, signal);
+    ::sigdelset(&mask, SIGCHLD);
     ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
   }
 
@@ -6402,8 +8939,6 @@ class WorkerProcess {
 
 // ---- railyard/workers/detail/zygote.hpp
 // The single-threaded process that forks, watches and ends the workers on behalf of the supervisor. Workers room.
-
-#include <map>
 
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -6588,7 +9123,7 @@ inline void prepare_to_fork(int num_workers) {
         "start: this process has already used CUDA, and a forked child cannot use it again: call fit() before "
         "anything touches a GPU (also before counting devices), or start the workers from outside"};
   }
-  const rlim_t needed = num_open + 5 * static_cast<rlim_t>(num_workers) + 16;
+  const rlim_t needed = num_open + (5 + num_snapshots) * static_cast<rlim_t>(num_workers) + 16;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur) return;
   if (needed > limit.rlim_max) {
@@ -6605,12 +9140,9 @@ inline void prepare_to_fork(int num_workers) {
 class ProcessGroup final : public WorkerGroup {
  public:
   ProcessGroup(const GroupPlan& plan, const WorkerBody& body)
-      : memory_(plan.num_workers),
-        inbox_(memory_),
-        silence_(plan.num_workers, plan.silence_limit, monotonic_ns()),
-        workers_(static_cast<std::size_t>(plan.num_workers)) {
+      : memory_(plan.num_workers, plan.briefing), inbox_(memory_), body_(body), silence_limit_(plan.silence_limit) {
     setup_.memory = &memory_;
-    setup_.body = &body;
+    setup_.body = &body_;
     setup_.event_fd = inbox_.event_fd();
     setup_.host = host_name();
     setup_.heartbeat = heartbeat_interval(plan.silence_limit);
@@ -6618,12 +9150,7 @@ class ProcessGroup final : public WorkerGroup {
     setup_.flushes_all = ::ftrylockfile(stdin) == 0;
     if (setup_.flushes_all) ::funlockfile(stdin);
     fork_zygote();
-    try {
-      spawn_all();
-    } catch (...) {
-      end_all();
-      throw;
-    }
+    start_workers();
   }
 
   ~ProcessGroup() override { end_all(); }
@@ -6631,7 +9158,7 @@ class ProcessGroup final : public WorkerGroup {
   [[nodiscard]] std::optional<GroupEvent> next(const Deadline& deadline) override {
     while (true) {
       if (auto event = inbox_.pop()) return event;
-      if (num_over_ == workers_.size()) return std::nullopt;
+      if (num_over_ == workers_.size()) return inbox_.pop_signal();
       const bool is_last_look = deadline.expired();
       collect(is_last_look ? std::chrono::nanoseconds{0} : deadline.remaining());
       if (is_last_look) return inbox_.pop();
@@ -6639,6 +9166,7 @@ class ProcessGroup final : public WorkerGroup {
   }
 
   void request_stop() override { memory_.request_stop(); }
+  void request_leave() override { memory_.request_leave(); }
   void abort(std::string_view reason) override { memory_.abort(reason); }
 
   void kill() override {
@@ -6650,6 +9178,20 @@ class ProcessGroup final : public WorkerGroup {
   }
 
   [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
+
+  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {
+    return memory_.snapshot(rank, slot, size_bytes);
+  }
+  void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
+
+  void restart(std::string_view briefing) override {
+    const bool needs_zygote = is_zygote_lost_;
+    if (needs_zygote) end_all();
+    inbox_.reset();
+    memory_.reset(briefing);
+    if (needs_zygote) fork_zygote();
+    start_workers();
+  }
 
  private:
   struct Stream {
@@ -6665,6 +9207,7 @@ class ProcessGroup final : public WorkerGroup {
   };
 
   void fork_zygote() {
+    is_zygote_lost_ = false;
     auto ends = Channel::make_pair();
     flush_streams(setup_.flushes_all);  // what is unwritten now would be written by every child as well
     ::sigaction(SIGCHLD, nullptr, &setup_.child_action);
@@ -6686,6 +9229,20 @@ class ProcessGroup final : public WorkerGroup {
     }
     channel_ = std::move(ends.first);
     zygote_fd_ = Descriptor{open_pidfd(zygote_)};
+  }
+
+  void start_workers() {
+    silence_ = SilenceWatch{memory_.num_workers(), silence_limit_, monotonic_ns()};
+    workers_.clear();
+    workers_.resize(static_cast<std::size_t>(memory_.num_workers()));
+    num_over_ = 0;
+    was_killed_ = false;
+    try {
+      spawn_all();
+    } catch (...) {
+      end_all();
+      throw;
+    }
   }
 
   void spawn_all() {
@@ -6718,7 +9275,9 @@ class ProcessGroup final : public WorkerGroup {
     while (::poll(watched.data(), watched.size(), 60'000) < 0 && errno == EINTR) {
     }
     if (watched[0].revents == 0) throw_lost();
-    return take_reply() ? 1 : 0;
+    const bool is_answer = take_reply();
+    if (is_zygote_lost_) throw_lost();
+    return is_answer ? 1 : 0;
   }
 
   [[noreturn]] static void throw_lost() {
@@ -6927,10 +9486,12 @@ class ProcessGroup final : public WorkerGroup {
 
   GroupMemory memory_;
   Inbox inbox_;
-  SilenceWatch silence_;
+  WorkerBody body_;
+  std::chrono::nanoseconds silence_limit_;
+  SilenceWatch silence_{0, {}, 0};
   OomCounter oom_;
   WorkerSetup setup_{};
-  std::vector<Process> workers_;
+  std::vector<Process> workers_{};
   Channel channel_{Descriptor{}};
   pid_t zygote_ = -1;
   Descriptor zygote_fd_;
@@ -6972,23 +9533,8 @@ namespace detail {
 class ThreadGroup final : public WorkerGroup {
  public:
   ThreadGroup(const GroupPlan& plan, const WorkerBody& body)
-      : memory_(plan.num_workers), inbox_(memory_), body_(body), is_over_(static_cast<std::size_t>(plan.num_workers)) {
-    const std::string host = host_name();
-    for (int rank = 0; rank < plan.num_workers; ++rank) {
-      links_.push_back(std::make_unique<SharedLink>(memory_, rank, inbox_.event_fd(), memory_.rank(rank).agent, host));
-    }
-    sigset_t signals;
-    ::sigemptyset(&signals);
-    for (const int signal : caught_signals) ::sigaddset(&signals, signal);
-    const BlockSignals block{signals};  // they are the supervisor's: a worker's system calls are not interrupted
-    try {
-      for (auto& link : links_) threads_.emplace_back([this, &link] { run(*link); });
-    } catch (const std::system_error& error) {
-      const std::size_t made = threads_.size();
-      end_all("not every worker could be started");
-      throw Error{compose("start: making the thread of rank {}/{}: {}", made, plan.num_workers,
-                          explain_errno(error.code().value()))};
-    }
+      : memory_(plan.num_workers, plan.briefing), inbox_(memory_), body_(body) {
+    start_threads();
   }
 
   ~ThreadGroup() override { end_all("the group has been destroyed by its owner"); }
@@ -6996,7 +9542,7 @@ class ThreadGroup final : public WorkerGroup {
   [[nodiscard]] std::optional<GroupEvent> next(const Deadline& deadline) override {
     while (true) {
       if (auto event = inbox_.pop()) return event;
-      if (num_over_ == threads_.size()) return std::nullopt;
+      if (num_over_ == threads_.size()) return inbox_.pop_signal();
       const bool is_last_look = deadline.expired();
       collect(is_last_look ? std::chrono::nanoseconds{0} : deadline.remaining());
       if (is_last_look) return inbox_.pop();
@@ -7004,6 +9550,7 @@ class ThreadGroup final : public WorkerGroup {
   }
 
   void request_stop() override { memory_.request_stop(); }
+  void request_leave() override { memory_.request_leave(); }
 
   void abort(std::string_view reason) override {
     memory_.abort(reason);
@@ -7027,7 +9574,45 @@ class ThreadGroup final : public WorkerGroup {
 
   [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
 
+  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {
+    return memory_.snapshot(rank, slot, size_bytes);
+  }
+  void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
+
+  void restart(std::string_view briefing) override {
+    join_all();
+    links_.clear();
+    threads_.clear();
+    agents_.clear();
+    num_over_ = 0;
+    is_ending_.store(false);
+    inbox_.reset();
+    memory_.reset(briefing);
+    start_threads();
+  }
+
  private:
+  void start_threads() {
+    const int num_workers = memory_.num_workers();
+    const std::string host = host_name();
+    is_over_.assign(static_cast<std::size_t>(num_workers), false);
+    for (int rank = 0; rank < num_workers; ++rank) {
+      links_.push_back(std::make_unique<SharedLink>(memory_, rank, inbox_.event_fd(), memory_.rank(rank).agent, host));
+    }
+    sigset_t signals;
+    ::sigemptyset(&signals);
+    for (const int signal : caught_signals) ::sigaddset(&signals, signal);
+    const BlockSignals block{signals};  // they are the supervisor's: a worker's system calls are not interrupted
+    try {
+      for (auto& link : links_) threads_.emplace_back([this, &link] { run(*link); });
+    } catch (const std::system_error& error) {
+      const std::size_t made = threads_.size();
+      end_all("not every worker could be started");
+      throw Error{compose("start: making the thread of rank {}/{}: {}", made, num_workers,
+                          explain_errno(error.code().value()))};
+    }
+  }
+
   void run(SharedLink& link) noexcept {
     WorkerExit exit{};
     try {
@@ -7092,10 +9677,18 @@ class ThreadGroup final : public WorkerGroup {
     } catch (...) {
       end_program("unknown");
     }
-    for (auto& thread : threads_) thread.join();
+    join_all();
+  }
+
+  void join_all() noexcept {
+    for (auto& thread : threads_) {
+      if (thread.joinable()) thread.join();
+    }
     is_ending_.store(true);
     for (std::size_t rank = 0; rank < agents_.size(); ++rank) nudge(memory_.rank(static_cast<int>(rank)).agent);
-    for (auto& agent : agents_) agent.join();
+    for (auto& agent : agents_) {
+      if (agent.joinable()) agent.join();
+    }
   }
 
   [[noreturn]] static void end_program(const std::string& deaf) noexcept {
@@ -7215,6 +9808,27 @@ class AnyCallback {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/checkpoint_config.hpp
+// When checkpoints are made, and which are kept. Train room.
+
+namespace railyard::inline v0_1 {
+
+/// Says when checkpoints are made, beside those of worker.report(metrics, state), and which are kept.
+struct CheckpointConfig {
+  /// How many of the best are kept, and always the newest one; 0 for all.
+  int keep = 0;
+  /// The metric that tells how good a checkpoint is; if empty, the later the better. One without it, or with NaN, is
+  /// worst.
+  std::string score{};
+  ScoreOrder order = ScoreOrder::max;
+  /// Makes a checkpoint of the TrainState after every so many steps, without metrics; 0 for none of these.
+  std::uint64_t every_steps = 0;
+  /// report(metrics, state) returns when the checkpoint is durable; otherwise as soon as the state has been copied.
+  bool synchronous = false;
+};
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/controller.hpp
 // Decides what a run does next: a state machine without clock, workers or files of its own. Train room.
 //
@@ -7236,15 +9850,21 @@ enum class Phase : std::uint8_t { checking, starting, running, stopping, ending,
 
 /// Says what ended a run first. what completes a sentence that begins with "rank 1 of 2", if there is a rank.
 struct Failure {
+  enum class Kind : std::uint8_t {
+    lost,       ///< a worker, or the group, has gone: it may come back
+    exception,  ///< out of the training function
+    final,      ///< nothing that another start could change: a signal, a callback
+  };
   int rank = -1;
   std::string what{};
   int signal = 0;        ///< the signal to the supervisor that interrupted the run, 0 if none did
   bool is_wait = false;  ///< known only by that somebody waits or is silent: what each rank does tells more
+  Kind kind = Kind::lost;
 };
 
 /// Says what the driver of a run has to do to its workers.
 struct Orders {
-  bool request_stop = false;
+  bool request_leave = false;
   std::optional<std::string> abort{};
   bool kill = false;
 };
@@ -7292,7 +9912,11 @@ class Controller {
       if (suspects_.empty()) suspect_limit_ = after(now, settings_.cause_wait);
       suspects_.push_back(rank);
     } else if (may_fail() && !has_returned) {
-      orders = fail({.rank = rank, .what = text(*gone.exit)}, now);
+      const bool is_exception = gone.exit->kind == WorkerExit::Kind::threw;
+      orders = fail({.rank = rank,
+                     .what = text(*gone.exit),
+                     .kind = is_exception ? Failure::Kind::exception : Failure::Kind::lost},
+                    now);
     } else if (phase_ == Phase::stopping && !has_returned) {
       orders = end(now);  // the others would wait for it
     }
@@ -7315,10 +9939,12 @@ class Controller {
     if (phase_ == Phase::finished) return {};
     ++num_signals_;
     if (num_signals_ == 1 && may_fail()) {
-      failure_ = Failure{.what = detail::compose("interrupted by {}", detail::signal_name(signal)), .signal = signal};
+      failure_ = Failure{.what = detail::compose("interrupted by {}", detail::signal_name(signal)),
+                         .signal = signal,
+                         .kind = Failure::Kind::final};
       phase_ = Phase::stopping;
       limit_ = after(now, settings_.stop_grace);
-      return {.request_stop = true};
+      return {.request_leave = true};
     }
     Orders orders = phase_ == Phase::ending ? Orders{} : end(now);
     orders.kill = true;  // who asks twice does not want to wait
@@ -7478,6 +10104,840 @@ class Controller {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/failure_config.hpp
+// What happens when a worker fails. Train room.
+
+namespace railyard::inline v0_1 {
+
+/// Says how often a run may be started again after a failure: all workers anew, from the newest checkpoint.
+struct FailureConfig {
+  /// How many failures the run survives; -1 for any number. A failure of the group counts once, however many ranks
+  /// have failed. Ctrl-C, SIGTERM and exceptions of callbacks end the run in any case.
+  int max_failures = 0;
+  /// Whether an exception out of the training function counts as such a failure; otherwise it ends the run.
+  bool retry_exceptions = true;
+  /// Whether a checkpoint that was made since the last failure makes the budget whole again.
+  bool renew_after_progress = false;
+  /// Ends the run when it has failed so often in a row at the same step, whatever the budget: the program does it.
+  int max_failures_at_same_step = 3;
+  /// How long to wait before the first restart; twice as long before each further one without progress between them.
+  std::chrono::nanoseconds backoff{0};
+  std::chrono::nanoseconds max_backoff = std::chrono::minutes{1};
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/control_lane.hpp
+// What the ranks tell each other with the first exchange of a step, at no collective of its own. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Keeps what this rank says with the next exchange, and what all have heard with the last one. Only exchanges that all
+/// ranks take part in are heard, so every rank decides alike whether it has to ask by a collective.
+class ControlLane {
+ public:
+  /// A loop over training data begins: ranks in different ones would average what does not belong together.
+  void begin_loop() noexcept { ++loop_; }
+  [[nodiscard]] std::uint64_t loop() const noexcept { return loop_; }
+
+  /// A batch is given out. is_last: this rank's data ends with it.
+  void begin_batch(bool is_last) noexcept {
+    has_ended_ = is_last;
+    have_all_ended_.reset();
+  }
+  [[nodiscard]] bool has_ended() const noexcept { return has_ended_; }
+
+  /// All ranks have exchanged, for the first time in a step.
+  void hear(bool anyone_stops, bool have_all_ended) noexcept {
+    ++num_heard_;
+    anyone_stops_ = anyone_stops;
+    has_heard_in_step_ = true;
+    have_all_ended_ = have_all_ended;
+  }
+
+  /// Whether the data of all ranks has ended; nothing if they have not exchanged since the batch was given out.
+  [[nodiscard]] std::optional<bool> have_all_ended() const noexcept { return have_all_ended_; }
+
+  /// Whether any rank wants to stop; nothing unless there has been exactly one exchange since the last call. Of
+  /// several, the last may be long ago: whoever asks once per epoch must not learn of a wish an epoch too late.
+  [[nodiscard]] std::optional<bool> take_stop() noexcept {
+    return std::exchange(num_heard_, 0) == 1 ? std::optional{anyone_stops_} : std::nullopt;
+  }
+
+  /// Whether any rank wanted to stop in the step that ends; nothing if all ranks have exchanged nothing in it.
+  [[nodiscard]] std::optional<bool> end_step() noexcept {
+    return std::exchange(has_heard_in_step_, false) ? std::optional{anyone_stops_} : std::nullopt;
+  }
+
+ private:
+  std::uint64_t loop_ = 0;
+  std::uint64_t num_heard_ = 0;
+  bool has_ended_ = false;
+  bool anyone_stops_ = false;
+  bool has_heard_in_step_ = false;
+  std::optional<bool> have_all_ended_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/step_times.hpp
+// Where the time of training steps has gone. Train room.
+
+namespace railyard::inline v0_1 {
+
+/// Says where the time of some steps has gone. Units: seconds.
+struct StepTimes {
+  std::uint64_t steps = 0;   ///< exchanges of gradients
+  double compute = 0;        ///< all that is none of the following: loading, forward, backward
+  double wait = 0;           ///< for ranks that came later
+  double communication = 0;  ///< adding gradients, and moving them
+  double optimizer = 0;      ///< in step() of a prepared optimizer
+  std::uint64_t bytes = 0;   ///< of gradients that were read and written for the exchange
+  int slowest_rank = -1;     ///< the one that has waited least, which is whom the others wait for; -1 if unknown
+
+  [[nodiscard]] double total() const noexcept { return compute + wait + communication + optimizer; }
+  [[nodiscard]] double share_of_compute() const noexcept { return share_of(compute); }
+  [[nodiscard]] double share_of_wait() const noexcept { return share_of(wait); }
+  [[nodiscard]] double share_of_communication() const noexcept { return share_of(communication); }
+  [[nodiscard]] double share_of_optimizer() const noexcept { return share_of(optimizer); }
+
+ private:
+  [[nodiscard]] double share_of(double part) const noexcept { return total() > 0 ? part / total() : 0; }
+};
+
+namespace detail {
+
+/// Returns the times of the average rank of those that have told theirs, and the bytes of all together.
+[[nodiscard]] inline StepTimes average_of(const std::vector<StepTimes>& by_rank) {
+  StepTimes all;
+  double num_known = 0;
+  for (const StepTimes& one : by_rank) {
+    if (one.steps == 0) continue;
+    ++num_known;
+    all.steps = std::max(all.steps, one.steps);
+    all.compute += one.compute;
+    all.wait += one.wait;
+    all.communication += one.communication;
+    all.optimizer += one.optimizer;
+    all.bytes += one.bytes;
+    if (one.slowest_rank >= 0) all.slowest_rank = one.slowest_rank;
+  }
+  for (double* part : {&all.compute, &all.wait, &all.communication, &all.optimizer}) *part /= std::max(num_known, 1.0);
+  return all;
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/wire.hpp
+// The messages that a worker posts to its supervisor. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// The worker is about to call the training function.
+struct StartedMessage {
+  std::string host{};
+};
+/// The training function has reported.
+struct ReportMessage {
+  Metrics metrics{};
+};
+/// The training function has returned, and this is where the time of its steps has gone.
+struct StepTimesMessage {
+  StepTimes times{};
+};
+/// Is one file of a rank's part of a checkpoint, and where in its snapshot it stands.
+struct SavedFile {
+  std::string name{};
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+};
+/// A snapshot holds the rank's part of a checkpoint.
+struct SavedMessage {
+  std::int32_t slot = 0;
+  std::uint64_t step = 0;
+  std::uint64_t samples = 0;
+  std::int64_t epoch = 0;
+  std::int64_t report = -1;  ///< the number of the last report before it; -1 if there was none
+  bool is_report = false;    ///< it belongs to that report, and has its metrics
+  std::vector<SavedFile> files{};
+};
+using WorkerMessage = std::variant<StartedMessage, ReportMessage, StepTimesMessage, SavedMessage>;
+
+enum class MessageKind : std::uint8_t { started = 1, report = 2, step_times = 3, saved = 4 };
+enum class ValueKind : std::uint8_t { truth = 0, integer = 1, number = 2, text = 3 };
+
+/// Appends plain values to a message. Both ends are one program on one host: no byte order to settle.
+class WireWriter {
+ public:
+  template <class T>
+  void put(T value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+    bytes_.insert(bytes_.end(), bytes, bytes + sizeof(T));
+  }
+  void put_text(std::string_view text) {
+    put(static_cast<std::uint32_t>(text.size()));
+    const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+    bytes_.insert(bytes_.end(), bytes, bytes + text.size());
+  }
+  [[nodiscard]] const std::vector<std::byte>& bytes() const noexcept { return bytes_; }
+  void reserve(std::size_t size) { bytes_.reserve(size); }
+
+ private:
+  std::vector<std::byte> bytes_{};
+};
+
+/// Takes a message apart; every length is checked before it is believed.
+class WireReader {
+ public:
+  explicit WireReader(std::span<const std::byte> bytes) noexcept : rest_(bytes) {}
+
+  template <class T>
+  [[nodiscard]] T take() {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T value{};
+    std::memcpy(&value, take_bytes(sizeof(T)).data(), sizeof(T));
+    return value;
+  }
+  [[nodiscard]] std::string take_text() {
+    const auto bytes = take_bytes(take<std::uint32_t>());
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  [[nodiscard]] bool is_empty() const noexcept { return rest_.empty(); }
+
+ private:
+  std::span<const std::byte> take_bytes(std::size_t count) {
+    if (count > rest_.size()) {
+      throw DataError{
+          compose("a worker's message is damaged: {} bytes were expected where {} are left; memory of "
+                  "that worker may have been overwritten",
+                  count, rest_.size())};
+    }
+    const auto taken = rest_.first(count);
+    rest_ = rest_.subspan(count);
+    return taken;
+  }
+
+  std::span<const std::byte> rest_;
+};
+
+[[nodiscard]] inline std::vector<std::byte> encode_started(std::string_view host) {
+  WireWriter writer;
+  writer.put(MessageKind::started);
+  writer.put_text(host);
+  return writer.bytes();
+}
+
+[[nodiscard]] inline std::vector<std::byte> encode_report(const Metrics& metrics) {
+  WireWriter writer;
+  writer.reserve(32 * metrics.size() + 16);
+  writer.put(MessageKind::report);
+  writer.put(static_cast<std::uint32_t>(metrics.size()));
+  for (const auto& [name, value] : metrics) {
+    writer.put_text(name);
+    value.visit([&writer](const auto& held) {
+      using Held = std::remove_cvref_t<decltype(held)>;
+      if constexpr (std::is_same_v<Held, bool>) {
+        writer.put(ValueKind::truth);
+        writer.put(static_cast<std::uint8_t>(held));
+      } else if constexpr (std::is_same_v<Held, std::string>) {
+        writer.put(ValueKind::text);
+        writer.put_text(held);
+      } else {
+        writer.put(std::is_same_v<Held, double> ? ValueKind::number : ValueKind::integer);
+        writer.put(held);
+      }
+    });
+  }
+  return writer.bytes();
+}
+
+[[nodiscard]] inline std::vector<std::byte> encode_step_times(const StepTimes& times) {
+  WireWriter writer;
+  writer.put(MessageKind::step_times);
+  writer.put(times);
+  return writer.bytes();
+}
+
+[[nodiscard]] inline std::vector<std::byte> encode_saved(const SavedMessage& save) {
+  WireWriter writer;
+  writer.put(MessageKind::saved);
+  writer.put(save.slot);
+  writer.put(save.step);
+  writer.put(save.samples);
+  writer.put(save.epoch);
+  writer.put(save.report);
+  writer.put(static_cast<std::uint8_t>(save.is_report));
+  writer.put(static_cast<std::uint32_t>(save.files.size()));
+  for (const SavedFile& file : save.files) {
+    writer.put_text(file.name);
+    writer.put(file.offset);
+    writer.put(file.size);
+  }
+  return writer.bytes();
+}
+
+[[nodiscard]] inline SavedMessage decode_saved(WireReader& reader) {
+  SavedMessage save;
+  save.slot = reader.take<std::int32_t>();
+  save.step = reader.take<std::uint64_t>();
+  save.samples = reader.take<std::uint64_t>();
+  save.epoch = reader.take<std::int64_t>();
+  save.report = reader.take<std::int64_t>();
+  save.is_report = reader.take<std::uint8_t>() != 0;
+  const auto count = reader.take<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count; ++i) {
+    SavedFile file{.name = reader.take_text()};
+    file.offset = reader.take<std::uint64_t>();
+    file.size = reader.take<std::uint64_t>();
+    save.files.push_back(std::move(file));
+  }
+  return save;
+}
+
+[[nodiscard]] inline Value decode_value(WireReader& reader) {
+  switch (reader.take<ValueKind>()) {
+    case ValueKind::truth:
+      return reader.take<std::uint8_t>() != 0;
+    case ValueKind::integer:
+      return reader.take<std::int64_t>();
+    case ValueKind::number:
+      return reader.take<double>();
+    case ValueKind::text:
+      return reader.take_text();
+  }
+  throw DataError{"a worker's message is damaged: it holds a value of an unknown type"};
+}
+
+/// Returns what a worker has posted. Throws: DataError if the bytes are none of the messages above.
+[[nodiscard]] inline WorkerMessage decode_message(std::span<const std::byte> bytes) {
+  WireReader reader{bytes};
+  WorkerMessage message;
+  switch (reader.take<MessageKind>()) {
+    case MessageKind::started:
+      message = StartedMessage{reader.take_text()};
+      break;
+    case MessageKind::report: {
+      ReportMessage report;
+      const auto count = reader.take<std::uint32_t>();
+      for (std::uint32_t i = 0; i < count; ++i) {
+        std::string name = reader.take_text();
+        report.metrics.set(std::move(name), decode_value(reader));
+      }
+      message = std::move(report);
+      break;
+    }
+    case MessageKind::saved:
+      message = decode_saved(reader);
+      break;
+    case MessageKind::step_times:
+      message = StepTimesMessage{reader.take<StepTimes>()};
+      break;
+    default:
+      throw DataError{"a worker's message is damaged: it is of an unknown kind"};
+  }
+  if (!reader.is_empty()) throw DataError{"a worker's message is damaged: bytes are left at its end"};
+  return message;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/worker.hpp
+// What a training function sees. Train room: knows the concepts, no backend and no LibTorch.
+
+namespace railyard::inline v0_1 {
+
+/// Says what every worker of a run has in common.
+struct RunContext {
+  std::string name{};
+  std::filesystem::path path{};  ///< the run's directory
+  std::uint64_t seed = 0;
+  std::chrono::nanoseconds collective_timeout = std::chrono::minutes{10};
+  std::uint64_t checkpoint_every_steps = 0;
+  bool waits_for_checkpoints = false;
+  /// The checkpoint that this attempt goes on from; empty at the first start.
+  std::string resumes_from{};
+  int attempt = 0;  ///< counts the starts of the run's workers, from 0
+};
+
+class TrainState;
+
+/// Is a worker as its training function sees it: who it is, and how it talks to the others. No template, so that
+/// training functions and their helpers can live in ordinary .cpp files; a collective costs one virtual call more than
+/// the backend's.
+///
+/// Collectives return when the buffers may be used again. All ranks call the same ones in the same order; whoever does
+/// not, dies, or is later than RunConfig::collective_timeout makes them throw CollectiveError on every rank.
+class Worker {
+ public:
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  [[nodiscard]] const World& world() const noexcept { return link_->world(); }
+  [[nodiscard]] int rank() const noexcept { return world().rank; }
+  [[nodiscard]] int world_size() const noexcept { return world().size; }
+  [[nodiscard]] int local_rank() const noexcept { return world().local_rank; }
+  [[nodiscard]] int local_world_size() const noexcept { return world().local_size; }
+  [[nodiscard]] const std::string& host() const noexcept { return world().host; }
+  /// The seed of the run, equal on all ranks.
+  [[nodiscard]] std::uint64_t seed() const noexcept { return context_->seed; }
+  [[nodiscard]] const std::string& run_name() const noexcept { return context_->name; }
+  /// The run's directory, equal on all ranks.
+  [[nodiscard]] const std::filesystem::path& run_path() const noexcept { return context_->path; }
+
+  /// Where the backend expects buffers: the CPU, or the GPU whose index is the local rank.
+  [[nodiscard]] virtual Device device() const noexcept = 0;
+
+  /// The memory that the ranks share, where the backend has such: for rooms above this one. nullptr otherwise.
+  [[nodiscard]] virtual HostMemory* host_memory() noexcept = 0;
+  /// A second line of sums for one other thread of each rank, where the backend has such; nullptr otherwise. All ranks
+  /// call it at the same place; the first call joins the ranks anew. Lives as long as the worker.
+  [[nodiscard]] virtual SideLine* side_line() = 0;
+  /// When a collective that begins now is to give up.
+  [[nodiscard]] Deadline collective_deadline() const { return Deadline::after(context_->collective_timeout); }
+
+  /// Reports metrics. Call number i of all ranks forms report i; rank 0's metrics are the run's. Never waits for
+  /// another rank. Cost: about a microsecond. Throws: ConfigError for a report of more than 1 MiB, or a metric named
+  /// "report" or "seconds", which are columns of metrics.jsonl already.
+  void report(const Metrics& metrics) {
+    for (const auto& [name, value] : metrics) {
+      if (name == "report" || name == "seconds") {
+        throw ConfigError{fmt::format(
+            "report() on rank {}/{}: a metric is named \"{}\", but metrics.jsonl has a column of that name: "
+            "give the metric another name",
+            rank(), world_size(), name)};
+      }
+    }
+    post_report(metrics);
+    ++num_reports_;
+  }
+
+  /// Reports metrics with a checkpoint of the state, as it is when the step under way has ended. Returns when the state
+  /// has been copied: the checkpoint is written meanwhile, by the supervisor. Waits while two are still unwritten.
+  /// Every rank reports with a state, or none. Include railyard/train/train_state.hpp.
+  void report(const Metrics& metrics, TrainState& state);
+
+  /// The directory of the checkpoint that this attempt goes on from; empty if it begins at the beginning. Where there
+  /// is a TrainState, it has put everything back.
+  [[nodiscard]] const std::string& resumes_from() const noexcept { return context_->resumes_from; }
+  /// Counts how often the run's workers have been started before.
+  [[nodiscard]] int attempt() const noexcept { return context_->attempt; }
+
+  /// Returns the mean over what all ranks have added: the sum of sums by the sum of weights, equal on every rank.
+  [[nodiscard]] double mean(const Mean& local) {
+    double both[2] = {local.sum(), local.weight()};
+    do_all_reduce(buffer_of(both), ReduceOp::sum);
+    return both[0] / both[1];
+  }
+  /// Returns the mean of one number per rank, equal on every rank.
+  [[nodiscard]] double mean(double value) {
+    do_all_reduce(buffer_of_value(value), ReduceOp::sum);
+    return value / world_size();
+  }
+
+  /// States how many samples are behind the gradients of the next backward passes of this rank; gradients are averaged
+  /// with these weights. Loaders with drives_step call it; with a loader of one's own it is the user's to call, before
+  /// the forward pass of every step. Throws: ConfigError if a prepared model has changed so that it would not be
+  /// averaged.
+  /// completes_step: false where the step goes on with another micro-batch; then gradients accumulate, and are averaged
+  /// over the samples of all micro-batches in the backward pass of the last one.
+  void samples(std::uint64_t count, bool completes_step = true) {
+    if (completes_step_) end_step();
+    if (on_samples_) on_samples_(count, completes_step);
+    step_samples_ = count;
+    has_step_ = true;
+    completes_step_ = completes_step;
+    link_->page().samples.fetch_add(count, std::memory_order_relaxed);
+  }
+  /// Says that the micro-batches since the last completed step will not be completed: the next samples() begins a step
+  /// of its own. Loaders with drives_step call it at the begin of an epoch.
+  void abandon_step() {
+    if (!completes_step_) has_step_ = false;
+    if (on_abandoned_step_) on_abandoned_step_();
+  }
+  /// Says that nothing more belongs to the step under way, if there is one: its optimizer has stepped, and so have
+  /// schedulers and whatever else the loop does. Each samples() after the last micro-batch of a step says so too;
+  /// loaders with drives_step do before they go on to the next batch or epoch, and so does report() with a state.
+  void end_step() {
+    if (!std::exchange(has_step_, false)) return;
+    link_->page().steps.fetch_add(1, std::memory_order_relaxed);
+    if (on_step_end_) on_step_end_();
+  }
+  /// Steps that this rank has ended, in all attempts of the run together.
+  [[nodiscard]] std::uint64_t steps() const noexcept { return link_->page().steps.load(std::memory_order_relaxed); }
+  /// Sets what is called whenever a step has ended.
+  void on_step_end(std::function<void()> function) { on_step_end_ = std::move(function); }
+  /// What samples() was last told; nothing if it never was.
+  [[nodiscard]] std::optional<std::uint64_t> step_samples() const noexcept { return step_samples_; }
+  /// Sets what tells where the time of the steps has gone, for a room above this one.
+  void on_step_times(std::function<StepTimes()> function) { on_step_times_ = std::move(function); }
+  /// Tells the supervisor where it has gone; called when the training function has returned.
+  void post_step_times() {
+    if (on_step_times_) link_->post(detail::encode_step_times(on_step_times_()));
+  }
+  /// Sets what each samples() calls first, for a room above this one that must see every step begin.
+  void on_samples(std::function<void(std::uint64_t, bool)> function) { on_samples_ = std::move(function); }
+
+  /// Sets what abandon_step() calls.
+  void on_abandoned_step(std::function<void()> function) { on_abandoned_step_ = std::move(function); }
+
+  /// Asks all workers to stop; they learn of it in their next should_stop(), or the one after.
+  void request_stop() noexcept { stop_requested_ = true; }
+  /// Returns true on every rank as soon as request_stop() was called on any, or the run was asked to end (Ctrl-C,
+  /// SIGTERM, a callback). All ranks call it at the same place.
+  /// Cost: none where it is called once in every step of a prepared model, for then the answer has come with the
+  /// gradients, and a wish that comes after them is heard a step later; elsewhere a small collective.
+  [[nodiscard]] bool should_stop() {
+    if (stop_agreed_) return true;  // all ranks have agreed in the same call, so none of them talks here any more
+    if (const auto heard = control_.take_stop(); heard && world_size() > 1) return stop_agreed_ = *heard;
+    std::int32_t anyone = wants_stop() ? 1 : 0;
+    do_all_reduce(buffer_of_value(anyone), ReduceOp::max);
+    return stop_agreed_ = anyone != 0;
+  }
+  /// Whether this rank knows of a wish to stop.
+  [[nodiscard]] bool wants_stop() const noexcept {
+    return stop_requested_ || link_->page().stop_requested.load(std::memory_order_relaxed);
+  }
+  /// What goes with the exchanges of a room above this one, which tells what it has heard.
+  [[nodiscard]] detail::ControlLane& control() noexcept { return control_; }
+
+  void barrier() { do_barrier(); }
+  /// Combines data of all ranks in place; equal bits on every rank afterwards.
+  void all_reduce(Buffer data, ReduceOp op) { do_all_reduce(data, op); }
+  void broadcast(Buffer data, int root) { do_broadcast(data, root); }
+  /// Shapes: out has world_size times the elements of in; part r is rank r's.
+  void all_gather(ConstBuffer in, Buffer out) { do_all_gather(in, out); }
+  /// Shapes: rank r gives counts[r] elements; out has their sum. counts are equal on all ranks.
+  void all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts) {
+    do_all_gather_uneven(in, out, counts);
+  }
+  /// Shapes: in has world_size times the elements of out; rank r gets the combined slice r.
+  void reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) { do_reduce_scatter(in, out, op); }
+  /// Shapes: at root, out has world_size times the elements of in; elsewhere out is not looked at.
+  void gather(ConstBuffer in, Buffer out, int root) { do_gather(in, out, root); }
+  /// Shapes: at root, in has world_size times the elements of out; elsewhere in is not looked at.
+  void scatter(ConstBuffer in, Buffer out, int root) { do_scatter(in, out, root); }
+  /// Shapes: in and out are equally long, a multiple of world_size; slice r of in goes to rank r.
+  void all_to_all(ConstBuffer in, Buffer out) { do_all_to_all(in, out); }
+  void send(ConstBuffer data, int to) { do_send(data, to); }
+  void receive(Buffer data, int from) { do_receive(data, from); }
+
+  /// What this worker shows its supervisor while it runs: loaders write their progress there.
+  [[nodiscard]] WorkerPage& page() noexcept { return link_->page(); }
+
+  /// Returns the one T of this worker, made by T{} on first use and destroyed when the training function has ended, the
+  /// last one made first. For rooms above this one, which keep their state per worker. T has a static extension_name.
+  template <class T>
+  [[nodiscard]] T& extension() {
+    for (const auto& [name, object] : extensions_) {
+      if (name == T::extension_name) return *static_cast<T*>(object.get());
+    }
+    auto made = std::make_shared<T>();
+    extensions_.emplace_back(T::extension_name, made);
+    return *made;
+  }
+
+ protected:
+  Worker(WorkerLink& link, const RunContext& context) noexcept : link_(&link), context_(&context) {}
+  ~Worker() { drop_extensions(); }
+
+  void drop_extensions() noexcept {
+    while (!extensions_.empty()) extensions_.pop_back();
+  }
+
+  [[nodiscard]] WorkerLink& link() noexcept { return *link_; }
+  [[nodiscard]] const RunContext& context() const noexcept { return *context_; }
+
+ private:
+  friend class TrainState;
+
+  // The link knows of messages only: the error says what this one was.
+  void post_report(const Metrics& metrics) {
+    const auto call = [&] {
+      return detail::compose("report() of {} metrics on rank {}/{}", metrics.size(), rank(), world_size());
+    };
+    const auto reason = [](const std::exception& error) {
+      const std::string_view text = error.what();
+      const std::size_t colon = text.find(": ");
+      return std::string{colon == std::string_view::npos ? text : text.substr(colon + 2)};
+    };
+    try {
+      link_->post(detail::encode_report(metrics));
+    } catch (const ConfigError& error) {
+      throw ConfigError{detail::compose("{}: {}", call(), reason(error))};
+    } catch (const CollectiveError& error) {
+      throw CollectiveError{"report()", rank(), error.blamed(),
+                            detail::compose("{}: {}; let this error pass: the run's Result tells the first cause",
+                                            call(), reason(error))};
+    }
+  }
+
+  virtual void do_barrier() = 0;
+  virtual void do_all_reduce(Buffer data, ReduceOp op) = 0;
+  virtual void do_broadcast(Buffer data, int root) = 0;
+  virtual void do_all_gather(ConstBuffer in, Buffer out) = 0;
+  virtual void do_all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts) = 0;
+  virtual void do_reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) = 0;
+  virtual void do_gather(ConstBuffer in, Buffer out, int root) = 0;
+  virtual void do_scatter(ConstBuffer in, Buffer out, int root) = 0;
+  virtual void do_all_to_all(ConstBuffer in, Buffer out) = 0;
+  virtual void do_send(ConstBuffer data, int to) = 0;
+  virtual void do_receive(Buffer data, int from) = 0;
+
+  WorkerLink* link_;
+  const RunContext* context_;
+  std::optional<std::uint64_t> step_samples_{};
+  std::function<void(std::uint64_t, bool)> on_samples_{};
+  std::function<void()> on_abandoned_step_{};
+  std::function<void()> on_step_end_{};
+  std::function<StepTimes()> on_step_times_{};
+  TrainState* state_ = nullptr;
+  std::int64_t num_reports_ = 0;  // those before the checkpoint that the run goes on from included
+  bool has_step_ = false;         // one has begun and not ended
+  bool completes_step_ = false;   // its last micro-batch has begun
+  bool stop_requested_ = false;
+  bool stop_agreed_ = false;
+  detail::ControlLane control_{};
+  std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/lockstep.hpp
+// Keeps ranks in step whose own data ends at different times. Train room.
+
+namespace railyard::inline v0_1 {
+
+/// Is a batch of a user's own data, and how much it counts.
+template <class T>
+struct LockstepBatch {
+  T batch;
+  std::uint64_t size = 0;  ///< samples that count: 0 where this rank's data has ended and its last batch is repeated
+};
+
+namespace detail {
+
+// All that a range-for loop asks of a range: LibTorch's data loaders offer no more.
+template <class R>
+concept LoopRange = requires(R& range) {
+  { range.begin() != range.end() } -> std::convertible_to<bool>;
+  ++std::declval<decltype(range.begin())&>();
+  *range.begin();
+};
+template <LoopRange R>
+using ValueOf = std::remove_cvref_t<decltype(*std::declval<R&>().begin())>;
+
+template <class F, class T>
+concept CountsSamples = requires(F& size_of, const T& batch) {
+  { size_of(batch) } -> std::convertible_to<std::uint64_t>;
+};
+
+}  // namespace detail
+
+/// Is what lockstep() returns; see there. Each begin() goes over the batches anew.
+template <detail::LoopRange Batches, detail::CountsSamples<detail::ValueOf<Batches>> SizeOf>
+class Lockstep {
+  using Value = detail::ValueOf<Batches>;
+  using Source = decltype(std::declval<Batches&>().begin());
+  using Item = LockstepBatch<Value>;
+
+ public:
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using difference_type = std::ptrdiff_t;
+    using value_type = Item;
+    using pointer = Item*;
+    using reference = Item&;
+
+    Iterator() = default;
+    explicit Iterator(Lockstep& lockstep) noexcept : lockstep_(&lockstep), loop_(lockstep.worker_->control().loop()) {}
+
+    [[nodiscard]] Item& operator*() const noexcept { return *lockstep_->current_; }
+    [[nodiscard]] Item* operator->() const noexcept { return &*lockstep_->current_; }
+    Iterator& operator++() {
+      if (!is_over()) lockstep_->advance();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(const Iterator& iterator, std::default_sentinel_t /*end*/) noexcept {
+      return iterator.is_over();
+    }
+
+   private:
+    [[nodiscard]] bool is_over() const noexcept {
+      return lockstep_ == nullptr || lockstep_->worker_->control().loop() != loop_ || !lockstep_->current_;
+    }
+
+    Lockstep* lockstep_ = nullptr;
+    std::uint64_t loop_ = 0;
+  };
+
+  Lockstep(Worker& worker, Batches batches, SizeOf size_of)
+      : worker_(&worker), batches_(std::forward<Batches>(batches)), size_of_(std::move(size_of)) {}
+
+  /// Throws: DataError if this rank has no batch at all, for then it has nothing to repeat.
+  [[nodiscard]] Iterator begin() {
+    source_.emplace(batches_.begin());
+    next_.reset();
+    worker_->control().begin_loop();
+    read_next();
+    if (!next_) {
+      throw DataError{detail::compose(
+          "lockstep() on rank {}/{}: this rank's data has no batch at all, so it has nothing to repeat while others "
+          "train: give every rank at least one batch, be it of another rank's samples with a size of 0",
+          worker_->rank(), worker_->world_size())};
+    }
+    take_next();
+    return Iterator{*this};
+  }
+  [[nodiscard]] static std::default_sentinel_t end() noexcept { return {}; }
+
+ private:
+  void read_next() {
+    next_.reset();
+    if (!(*source_ != batches_.end())) return;
+    next_.emplace(**source_);
+    ++*source_;
+  }
+
+  // One batch is read ahead, so that the ranks learn with the last one that it is the last.
+  void take_next() {
+    const std::uint64_t size = size_of_(std::as_const(*next_));
+    current_.emplace(Item{std::move(*next_), size});
+    read_next();
+    give_out();
+  }
+
+  void advance() {
+    worker_->end_step();
+    if (have_all_ended()) {
+      current_.reset();
+    } else if (next_) {
+      take_next();
+    } else {
+      current_->size = 0;
+      give_out();
+    }
+  }
+
+  void give_out() {
+    worker_->control().begin_batch(!next_);
+    worker_->samples(current_->size);
+  }
+
+  // It has come with the exchange of gradients, unless the training function has left that out, on all ranks.
+  [[nodiscard]] bool have_all_ended() {
+    if (const auto heard = worker_->control().have_all_ended()) return *heard;
+    std::int32_t anyone_goes_on = next_ ? 1 : 0;
+    worker_->all_reduce(buffer_of_value(anyone_goes_on), ReduceOp::max);
+    return anyone_goes_on == 0;
+  }
+
+  Worker* worker_;
+  Batches batches_;  // a reference to what outlives this, or a value
+  SizeOf size_of_;
+  std::optional<Source> source_{};
+  std::optional<Value> next_{};
+  std::optional<Item> current_{};
+};
+
+/// Goes over a user's own batches so that all ranks take equally many steps, however many batches each has: a rank
+/// whose data has ended repeats its last batch with weight zero, until all have ended. Then all loops end after the
+/// same step. Each batch is a step of its own: worker.samples() is called with its size. Means are to be weighted with
+/// `size`.
+///
+/// batches is whatever a range-for loop takes, as often as it can be gone over; an lvalue must outlive the loop.
+/// size_of returns the number of samples of a batch; a header of the torch room knows it for tensors. Batches are
+/// copied from their range, one ahead of the loop; tensors share their memory. The running statistics of a prepared
+/// model's BatchNorm are left alone by repeats. All ranks run the loop; whoever leaves it early does so on all ranks,
+/// such as by worker.should_stop(), or the next backward() throws an error that names the rank and its step. Cost: none
+/// beside the exchange of gradients; one small collective after a step without one. Throws: DataError on a rank that
+/// has no batch at all. Example: for (auto& [batch, size] : ry::lockstep(worker, batches, [](const Batch& batch) {
+/// return batch.count(); }))
+template <detail::LoopRange Batches, detail::CountsSamples<detail::ValueOf<Batches>> SizeOf>
+[[nodiscard]] Lockstep<Batches, SizeOf> lockstep(Worker& worker, Batches&& batches, SizeOf size_of) {
+  return {worker, std::forward<Batches>(batches), std::move(size_of)};
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/preemption_config.hpp
+// How a run leaves when its machine is taken away. Train room.
+
+namespace railyard::inline v0_1 {
+
+/// Says what announces that the machine will be taken away. Where the training function has a TrainState, all ranks
+/// then save it at the end of the same step and leave, within RunConfig::stop_grace; so they do after Ctrl-C.
+struct PreemptionConfig {
+  /// Of SIGTERM and SIGUSR1, those that do.
+  std::vector<int> signals{SIGTERM, SIGUSR1};
+  /// A file that does as soon as it exists; none if empty.
+  std::filesystem::path file{};
+  /// Result::exit_status() when a checkpoint was saved so: a scheduler is to start the job again. 75 is EX_TEMPFAIL.
+  int exit_status = 75;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/random.hpp
+// The state of the standard library's random numbers. Train room.
+
+#include <istream>
+#include <locale>
+#include <ostream>
+#include <sstream>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// The standard asks of every engine that it can be written to a stream as text and read back. Its result_type comes
+// first: of some holders of LibTorch's modules one may not even ask whether they can be called.
+template <class E>
+concept RandomEngine = requires {
+  typename E::result_type;
+}
+&&std::uniform_random_bit_generator<E>&& requires(E& engine, const E& saved, std::istream& in, std::ostream& out) {
+  out << saved;
+  in >> engine;
+};
+
+}  // namespace detail
+
+/// Saves the engines of <random>, such as std::mt19937_64; each rank has its own. Distributions that remember numbers,
+/// such as std::normal_distribution, are to be reset() at the begin of a step, for their memory is not saved.
+/// Throws: ConfigError if what was saved is no state of such an engine.
+template <detail::RandomEngine E>
+requires(!Stateful<E>) struct StateAccess<E> {
+  static State take(const E& engine) {
+    std::ostringstream text;
+    text.imbue(std::locale::classic());
+    text << engine;
+    State state{{"engine", text.str()}};
+    state.is_own = true;
+    return state;
+  }
+  static void put(E& engine, const State& state) {
+    std::istringstream text{state.at("engine").template as<std::string>()};
+    text.imbue(std::locale::classic());
+    E read;
+    if (!(text >> read) || !(text >> std::ws).eof()) {
+      throw ConfigError{
+          "the saved state of a random engine is not one of this type: use the engine that was saved, such as "
+          "std::mt19937_64, or begin without its state"};
+    }
+    engine = read;
+  }
+};
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/result.hpp
 // What a run leaves to its caller. Train room.
 
@@ -7489,6 +10949,16 @@ struct Timings {
   double first_line = 0;  ///< from the call of fit() until every worker was about to call the training function
   double training = 0;    ///< from then until the last worker had ended
   double teardown = 0;    ///< from then until fit() returned
+};
+
+/// Says how one start of a run's workers ended.
+struct Attempt {
+  std::string error{};           ///< what failed first; empty if nothing did
+  int failed_rank = -1;          ///< -1 if none did, or it failed outside of any worker
+  std::uint64_t begin_step = 0;  ///< of the checkpoint from which it went on
+  std::uint64_t end_step = 0;    ///< the last step that any rank had ended
+  std::uint64_t lost_steps = 0;  ///< steps that the next attempt had to do again
+  double seconds = 0;            ///< from the call of fit() until its last worker had ended
 };
 
 /// Holds the fields of a Result while it is put together.
@@ -7503,6 +10973,11 @@ struct ResultFields {
   Timings timings{};
   bool is_leader = true;
   std::vector<std::string> warnings{};
+  std::vector<StepTimes> step_times_by_rank{};
+  std::vector<Attempt> attempts{};
+  std::optional<Checkpoint> checkpoint{};
+  std::vector<Checkpoint> best_checkpoints{};
+  bool is_recorded = false;
 };
 
 /// Is what fit() returns: converts to true if the run succeeded.
@@ -7529,10 +11004,24 @@ class [[nodiscard]] Result {
   /// How long fit() took. Units: seconds.
   [[nodiscard]] double seconds() const noexcept { return fields_.seconds; }
   [[nodiscard]] const Timings& timings() const noexcept { return fields_.timings; }
+  /// Where the time of the average rank's steps has gone, from its first exchange of gradients to its end; the bytes
+  /// are those of all ranks together. All 0 if no rank that has trained a prepared model has returned.
+  [[nodiscard]] StepTimes step_times() const { return detail::average_of(fields_.step_times_by_rank); }
+  /// The same of each rank; all 0 for one that has failed.
+  [[nodiscard]] const std::vector<StepTimes>& step_times_by_rank() const noexcept { return fields_.step_times_by_rank; }
   /// Is this the one process in which code after fit() should speak for the run?
   [[nodiscard]] bool is_leader() const noexcept { return fields_.is_leader; }
   /// What went wrong without ending the run, such as a log that could not be written.
   [[nodiscard]] const std::vector<std::string>& warnings() const noexcept { return fields_.warnings; }
+
+  /// The starts of the run's workers in this fit(), the last one included.
+  [[nodiscard]] const std::vector<Attempt>& attempts() const noexcept { return fields_.attempts; }
+  /// The newest checkpoint; none if there is none.
+  [[nodiscard]] const std::optional<Checkpoint>& checkpoint() const noexcept { return fields_.checkpoint; }
+  /// The checkpoints that CheckpointConfig keeps for their score, best first; the metrics are in their manifests.
+  [[nodiscard]] const std::vector<Checkpoint>& best_checkpoints() const noexcept { return fields_.best_checkpoints; }
+  /// Whether the run had succeeded before, so that fit() has only read what it left.
+  [[nodiscard]] bool is_recorded() const noexcept { return fields_.is_recorded; }
 
   /// Returns *this if the run succeeded. Throws: WorkerError with error() if it did not.
   const Result& value_or_throw() const {
@@ -7556,14 +11045,28 @@ namespace railyard::inline v0_1 {
 /// now and then.
 enum class Progress : std::uint8_t { automatic, quiet };
 
+/// Says what fit() does about a run of the same name that is there already.
+enum class Resume : std::uint8_t {
+  if_unfinished,  ///< goes on with it; of one that has succeeded it returns the recorded Result and starts nothing
+  never,          ///< refuses the name
+  required,       ///< as if_unfinished, and refuses to begin at the beginning
+};
+
 /// Holds the settings of a run; fit() checks all of them before anything is started.
 struct RunConfig {
-  /// Name of the run's directory in storage_path; if empty, date and time and a random suffix. It must not exist yet.
+  /// Name of the run's directory in storage_path; if empty, date and time and a random suffix.
   std::string name{};
   /// Where runs are kept; made if it does not exist.
   std::filesystem::path storage_path = "runs";
   /// What everything random in the run starts from; equal on all ranks.
   std::uint64_t seed = 0;
+  /// What is done if the run exists already.
+  Resume resume = Resume::if_unfinished;
+  /// Settings that may differ from those with which an existing run was started: "seed".
+  std::vector<std::string> accept_changes{};
+  CheckpointConfig checkpoint{};
+  PreemptionConfig preemption{};
+  FailureConfig failure{};
   Progress progress = Progress::automatic;
   /// Told about the run in this order, in the process and on the thread that called fit().
   std::vector<AnyCallback> callbacks{};
@@ -7573,6 +11076,9 @@ struct RunConfig {
   std::chrono::nanoseconds start_timeout = std::chrono::minutes{1};
   /// How long workers that were asked to stop, or that are left over after a failure, may go on before they are killed.
   std::chrono::nanoseconds stop_grace = std::chrono::seconds{30};
+  /// How long a rank may take for a step, from its first one on, until the group counts as failed and every rank's
+  /// position is told; evaluation between steps included. 0: as long as it likes.
+  std::chrono::nanoseconds step_timeout{0};
   /// How long a worker process may show no sign of life (stopped, frozen) before it counts as failed.
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};
 };
@@ -7603,6 +11109,284 @@ struct ScalingConfig {
   WorkerCount num_workers = 1;
 };
 
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/train_state.hpp
+// All that a run must not lose: named parts that checkpoints hold, and the epochs that are left. Train room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Ends a training function whose state has been saved, because the run is to end. No std::exception: it is nobody's
+// error, and handlers of errors shall let it pass.
+struct Leave {};
+
+// Says itself in which epoch a resumed run has to go on: the loader of the training data.
+template <class T>
+concept DrivesEpochs = requires(const T& part) {
+  { part.next_epoch() } -> std::convertible_to<std::int64_t>;
+  { part.drives_step() } -> std::convertible_to<bool>;
+};
+
+}  // namespace detail
+
+/// Is one part of a TrainState: a name and something that has a state, which must outlive it.
+class StatePart {
+ public:
+  template <HasState T>
+  StatePart(std::string name, T& part)
+      : name_(std::move(name)),
+        take_([&part] { return State{StateAccess<T>::take(part)}; }),
+        put_([&part](const State& state) { StateAccess<T>::put(part, state); }) {
+    if constexpr (detail::DrivesEpochs<T>) {
+      if (part.drives_step()) next_epoch_ = [&part] { return static_cast<std::int64_t>(part.next_epoch()); };
+    }
+  }
+  template <class T>
+  requires(!HasState<T>) StatePart(std::string, T&) {
+    static_assert(HasState<T>,
+                  "a part of a TrainState needs a state: const member state() that returns a railyard::State, and "
+                  "load_state(const State&); or include the header of Railyard that knows its type");
+  }
+
+ private:
+  friend class TrainState;
+
+  std::string name_;
+  std::function<State()> take_{};
+  std::function<void(const State&)> put_{};
+  std::function<std::int64_t()> next_epoch_{};
+};
+
+/// Is what a run goes on with after a failure or in another program: report(metrics, state) makes a checkpoint of it.
+///
+/// Making one puts all parts back, if the run goes on from a checkpoint; until then parts are as the program has made
+/// them. Every rank makes one, with the same names, when all its parts exist; one at a time.
+/// Example: ry::TrainState state{worker, {{"net", net}, {"optimizer", optimizer}, {"training", loader}}};
+class TrainState {
+ public:
+  /// Is what a loop over the epochs that are left goes over.
+  class Epochs {
+   public:
+    class Iterator {
+     public:
+      using iterator_category = std::input_iterator_tag;
+      using value_type = int;
+      using difference_type = std::ptrdiff_t;
+      using pointer = const int*;
+      using reference = int;
+
+      [[nodiscard]] int operator*() const noexcept { return static_cast<int>(state_->epoch_); }
+      Iterator& operator++() {
+        ++state_->epoch_;
+        return *this;
+      }
+      [[nodiscard]] bool operator==(std::default_sentinel_t) const noexcept { return state_->epoch_ >= count_; }
+
+     private:
+      friend class Epochs;
+      Iterator(TrainState& state, int count) noexcept : state_(&state), count_(count) {}
+      TrainState* state_;
+      int count_;
+    };
+    [[nodiscard]] Iterator begin() const {
+      state_->epoch_ = state_->resumed_epoch_;
+      return {*state_, count_};
+    }
+    [[nodiscard]] static std::default_sentinel_t end() noexcept { return {}; }
+
+   private:
+    friend class TrainState;
+    Epochs(TrainState& state, int count) noexcept : state_(&state), count_(count) {}
+    TrainState* state_;
+    int count_;
+  };
+
+  /// Throws: ConfigError for two parts of one name, or a part that does not fit what was saved; DataError for a damaged
+  /// checkpoint.
+  TrainState(Worker& worker, std::initializer_list<StatePart> parts) : worker_(&worker), parts_(parts) {
+    if (worker.state_ != nullptr) {
+      throw ConfigError{detail::compose(
+          "TrainState on rank {}/{}: there is one already: give all parts to it, so that checkpoints hold all of them",
+          worker.rank(), worker.world_size())};
+    }
+    resume();
+    worker.state_ = this;
+    worker.on_step_end([this] { end_step(); });
+  }
+  TrainState(const TrainState&) = delete;
+  TrainState& operator=(const TrainState&) = delete;
+  ~TrainState() {
+    worker_->state_ = nullptr;
+    worker_->on_step_end({});
+  }
+
+  /// Whether parts were put back from a checkpoint.
+  [[nodiscard]] bool is_resumed() const noexcept { return is_resumed_; }
+
+  /// Returns the epochs from the first that is not complete to count - 1: for (int epoch : state.epochs(10)). An epoch
+  /// that was left half way is gone on with if the loader that drives steps is a part; without one, a checkpoint counts
+  /// the epoch in which it was made as complete.
+  [[nodiscard]] Epochs epochs(int count) noexcept { return {*this, count}; }
+
+  /// Adds a file to every checkpoint from now on, as it is then, under files/name. Another name on each rank.
+  void add_file(std::string name, std::filesystem::path source) {
+    files_.emplace_back(std::move(name), std::move(source));
+  }
+
+ private:
+  friend class Worker;
+
+  void resume() {
+    const std::string& path = worker_->resumes_from();
+    if (path.empty()) return;
+    const Checkpoint checkpoint = Checkpoint::open(path);
+    std::string missing;
+    worker_->barrier();  // weights may be shared: nobody looks at them while they are put back
+    for (const StatePart& part : parts_) {
+      const auto state = checkpoint.load(part.name_, worker_->rank());
+      if (!state) {
+        missing += (missing.empty() ? "" : ", ") + part.name_;
+        continue;
+      }
+      put(part, *state);
+    }
+    worker_->barrier();
+    const Manifest& manifest = checkpoint.manifest();
+    WorkerPage& page = worker_->page();
+    page.steps.store(manifest.step, std::memory_order_relaxed);
+    if (worker_->rank() == 0) page.samples.store(manifest.samples, std::memory_order_relaxed);
+    worker_->num_reports_ = manifest.report + 1;
+    resumed_epoch_ = manifest.epoch;
+    epoch_ = manifest.epoch - 1;
+    is_resumed_ = true;
+    if (missing.empty() || worker_->rank() != 0) return;
+    std::fprintf(stderr, "railyard: the checkpoint %s has nothing for: %s; they stay as the program has made them\n",
+                 path.c_str(), missing.c_str());
+  }
+
+  void put(const StatePart& part, const State& state) const {
+    try {
+      part.put_(state);
+    } catch (const ConfigError& error) {
+      throw ConfigError{detail::compose("the part \"{}\" of the TrainState does not fit the checkpoint {}: {}",
+                                        part.name_, worker_->resumes_from(), error.what())};
+    }
+  }
+
+  [[nodiscard]] std::int64_t next_epoch() const {
+    for (const StatePart& part : parts_) {
+      if (part.next_epoch_) return part.next_epoch_();
+    }
+    return epoch_ + 1;
+  }
+
+  void end_step() {
+    const bool must_leave = !has_asked_ && agrees_to_stop();
+    const std::uint64_t interval = worker_->context().checkpoint_every_steps;
+    if (must_leave || (interval != 0 && worker_->steps() % interval == 0)) save(false);
+    if (must_leave) throw detail::Leave{};
+  }
+
+  // Whether all ranks are to leave. The wish to stop comes with the gradients, if there are any; what it means is asked
+  // once.
+  [[nodiscard]] bool agrees_to_stop() {
+    std::int32_t wish = worker_->wants_stop() ? 1 : 0;
+    if (const auto heard = worker_->control().end_step()) {
+      wish = *heard ? 1 : 0;
+    } else {
+      worker_->all_reduce(buffer_of_value(wish), ReduceOp::max);
+    }
+    if (wish == 0) return false;
+    has_asked_ = true;
+    std::int32_t leaves = worker_->page().leave_requested.load(std::memory_order_relaxed) ? 1 : 0;
+    worker_->all_reduce(buffer_of_value(leaves), ReduceOp::max);
+    return leaves != 0;
+  }
+
+  // Copies this rank's part of the state to memory that outlives the worker, and hands it over.
+  void save(bool is_report) {
+    std::vector<NamedState> states;
+    for (const StatePart& part : parts_) states.push_back({.name = part.name_, .state = part.take_()});
+    std::vector<FileImage> images = file_images(states, worker_->rank());
+    for (const auto& [name, source] : files_) images.push_back(image_of(name, source));
+    detail::SavedMessage save{
+        .step = worker_->steps(), .epoch = next_epoch(), .report = worker_->num_reports_ - 1, .is_report = is_report};
+    save.samples = worker_->page().samples.load(std::memory_order_relaxed);
+    std::uint64_t size = 0;
+    for (const FileImage& image : images) {
+      save.files.push_back({.name = image.name, .offset = size, .size = image.size});
+      constexpr std::uint64_t alignment = 64;
+      size = (size + image.size + alignment - 1) / alignment * alignment;
+    }
+    const Snapshot snapshot = worker_->link().take_snapshot(size);
+    for (std::size_t at = 0; at < images.size(); ++at) images[at].fill(snapshot.bytes.data() + save.files[at].offset);
+    save.slot = snapshot.slot;
+    worker_->link().post(detail::encode_saved(save));
+    if (worker_->context().waits_for_checkpoints) worker_->link().await_snapshot(snapshot.slot);
+  }
+
+  [[nodiscard]] static FileImage image_of(const std::string& name, const std::filesystem::path& source) {
+    std::error_code code;
+    const auto size = std::filesystem::file_size(source, code);
+    if (code) {
+      throw ConfigError{
+          detail::compose("the file {} for checkpoints cannot be read: {}", source.string(), code.message())};
+    }
+    return {.name = "files/" + name, .size = size, .fill = [source, size](std::byte* to) {
+              std::ifstream file{source, std::ios::binary};
+              if (file.read(reinterpret_cast<char*>(to), static_cast<std::streamsize>(size))) return;
+              throw DataError{
+                  detail::compose("the file {} for checkpoints has become shorter while it was read", source.string())};
+            }};
+  }
+
+  Worker* worker_;
+  std::vector<StatePart> parts_;
+  std::vector<std::pair<std::string, std::filesystem::path>> files_{};
+  std::int64_t epoch_ = -1;  // that is under way
+  std::int64_t resumed_epoch_ = 0;
+  bool is_resumed_ = false;
+  bool has_asked_ = false;  // what a wish to stop means: it may be the program's own, which then ends by itself
+};
+
+inline void Worker::report(const Metrics& metrics, TrainState& state) {
+  end_step();
+  report(metrics);
+  state.save(true);
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/briefing.hpp
+// What a supervisor tells the workers of a start. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says which attempt of the run begins, and where it goes on.
+struct Briefing {
+  std::int32_t attempt = 0;
+  std::string checkpoint{};  ///< its directory; empty to begin at the beginning
+};
+
+[[nodiscard]] inline std::string encode_briefing(const Briefing& briefing) {
+  WireWriter writer;
+  writer.put(briefing.attempt);
+  writer.put_text(briefing.checkpoint);
+  return {reinterpret_cast<const char*>(writer.bytes().data()), writer.bytes().size()};
+}
+
+[[nodiscard]] inline Briefing decode_briefing(std::string_view text) {
+  WireReader reader{std::as_bytes(std::span{text})};
+  Briefing briefing;
+  briefing.attempt = reader.take<std::int32_t>();
+  briefing.checkpoint = reader.take_text();
+  return briefing;
+}
+
+}  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/train/detail/connecting_store.hpp
@@ -7729,37 +11513,141 @@ struct AnyOptions {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/train/detail/activity.hpp
-// Says what the ranks of a group are doing, as far as their pages tell. Train room.
+// ---- railyard/train/detail/checkpoint_writer.hpp
+// Writes checkpoints on a thread of the supervisor, while the workers go on. Train room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Returns "rank 1 was outside of collectives after 3 of them, rank 0 had waited in collective 4 for 2.5 s": those that
-/// do not wait first, because the others wait for them, and no more than eight ranks in all.
-[[nodiscard]] inline std::string activity_text(const WorkerGroup& group, int num_workers,
-                                               Deadline::Clock::time_point now) {
-  std::vector<std::string> outside;
-  std::vector<std::string> waiting;
-  const std::int64_t now_ns = std::chrono::nanoseconds{now.time_since_epoch()}.count();
-  for (int rank = 0; rank < num_workers; ++rank) {
-    const WorkerPage& page = group.page(rank);
-    const auto collectives = page.collectives.load(std::memory_order_relaxed);
-    const std::int64_t since_ns = page.waiting_since_ns.load(std::memory_order_relaxed);
-    if (since_ns == 0) {
-      outside.push_back(compose("rank {} was outside of collectives after {} of them", rank, collectives));
-    } else {
-      waiting.push_back(compose("rank {} had waited in collective {} for {:.1f} s", rank, collectives,
-                                static_cast<double>(now_ns - since_ns) / 1e9));
+/// Is a checkpoint that all ranks have saved, and that is to be written.
+struct SaveJob {
+  struct Slot {
+    int rank = 0;
+    int slot = 0;
+  };
+  Manifest manifest{};
+  std::vector<CheckpointFolder::Part> parts{};
+  std::vector<Slot> slots{};  // where the parts are, to be given back afterwards
+};
+
+/// Says what has become of a SaveJob.
+struct SaveOutcome {
+  Manifest manifest{};
+  std::filesystem::path path{};  ///< empty if it could not be written
+  std::string error{};           ///< also of checkpoints that could not be removed
+};
+
+/// Owns the thread. One after another, in order: so the newest checkpoint is always the latest that was saved.
+class CheckpointWriter {
+ public:
+  /// run: the run's directory, in which the folder lies.
+  CheckpointWriter(std::filesystem::path run, CheckpointFolder folder, Retention retention, WorkerGroup& group)
+      : run_(std::move(run)), folder_(std::move(folder)), retention_(std::move(retention)), group_(&group) {}
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+  /// Writes what has been submitted.
+  ~CheckpointWriter() {
+    {
+      const std::lock_guard lock{mutex_};
+      is_ending_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void submit(SaveJob job) {
+    const std::lock_guard lock{mutex_};
+    jobs_.push_back(std::move(job));
+    if (!thread_.joinable()) start();
+    changed_.notify_all();
+  }
+
+  /// Waits until all has been written, or the time is over. Returns whether it has.
+  [[nodiscard]] bool drain(const Deadline& deadline) {
+    std::unique_lock lock{mutex_};
+    return changed_.wait_for(lock, deadline.remaining(), [this] { return jobs_.empty() && !is_writing_; });
+  }
+
+  [[nodiscard]] std::vector<SaveOutcome> take_outcomes() {
+    const std::lock_guard lock{mutex_};
+    return std::exchange(outcomes_, {});
+  }
+
+  /// Only while nothing is being written.
+  [[nodiscard]] CheckpointFolder& folder() noexcept { return folder_; }
+  [[nodiscard]] const Retention& retention() const noexcept { return retention_; }
+
+ private:
+  void start() {
+    sigset_t all;
+    sigset_t before;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the thread that called fit()
+    try {
+      thread_ = std::thread{[this] { run(); }};
+    } catch (...) {
+      ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      throw;
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  void run() {
+    std::unique_lock lock{mutex_};
+    while (true) {
+      changed_.wait(lock, [this] { return is_ending_ || !jobs_.empty(); });
+      if (jobs_.empty()) return;
+      SaveJob job = std::move(jobs_.front());
+      jobs_.pop_front();
+      is_writing_ = true;
+      lock.unlock();
+      SaveOutcome outcome = write(job);
+      lock.lock();
+      outcomes_.push_back(std::move(outcome));
+      is_writing_ = false;
+      changed_.notify_all();
     }
   }
-  outside.insert(outside.end(), waiting.begin(), waiting.end());
-  constexpr std::size_t most = 8;
-  std::string text;
-  for (std::size_t at = 0; at < outside.size() && at < most; ++at) text += (at == 0 ? "" : ", ") + outside[at];
-  if (outside.size() > most) text += compose(", and {} more ranks", outside.size() - most);
-  return text;
-}
+
+  [[nodiscard]] SaveOutcome write(const SaveJob& job) {
+    SaveOutcome outcome{.manifest = job.manifest};
+    try {
+      make_run_durable();
+      outcome.path = folder_.commit(job.manifest, job.parts);
+    } catch (const std::exception& error) {
+      outcome.error = error.what();
+    }
+    for (const auto& [rank, slot] : job.slots) group_->release_snapshot(rank, slot);
+    if (outcome.path.empty()) return outcome;
+    try {
+      folder_.retain(retention_);
+    } catch (const std::exception& error) {
+      outcome.error = error.what();
+    }
+    return outcome;
+  }
+
+  // A checkpoint is worth nothing if the directories above it are lost. Once, for it takes milliseconds.
+  void make_run_durable() {
+    if (std::exchange(is_run_durable_, true)) return;
+    Files files;
+    sync_directory(files, run_);
+    sync_directory(files, run_.parent_path());
+  }
+
+  std::filesystem::path run_;
+  bool is_run_durable_ = false;  // as far as the writing thread has seen to it
+  CheckpointFolder folder_;
+  Retention retention_;
+  WorkerGroup* group_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<SaveJob> jobs_{};
+  std::vector<SaveOutcome> outcomes_{};
+  bool is_writing_ = false;
+  bool is_ending_ = false;
+  std::thread thread_{};
+};
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -7769,51 +11657,6 @@ namespace detail {
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Returns the length of the UTF-8 sequence at the start of text, or 0 if there is none that is valid.
-[[nodiscard]] inline std::size_t utf8_length(std::string_view text) noexcept {
-  const auto byte = [&text](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned first = byte(0);
-  std::size_t length = 0;
-  unsigned low = 0x80;  // bounds of the second byte: they exclude overlong forms, surrogates and what Unicode lacks
-  unsigned high = 0xBF;
-  if (first < 0x80) return 1;
-  if (first >= 0xC2 && first <= 0xDF) length = 2;
-  if (first >= 0xE0 && first <= 0xEF) length = 3;
-  if (first >= 0xF0 && first <= 0xF4) length = 4;
-  if (first == 0xE0) low = 0xA0;
-  if (first == 0xED) high = 0x9F;
-  if (first == 0xF0) low = 0x90;
-  if (first == 0xF4) high = 0x8F;
-  if (length == 0 || text.size() < length || byte(1) < low || byte(1) > high) return 0;
-  for (std::size_t i = 2; i < length; ++i) {
-    if (byte(i) < 0x80 || byte(i) > 0xBF) return 0;
-  }
-  return length;
-}
-
-/// Appends text as a JSON string; bytes that are not UTF-8 become U+FFFD, so that every reader accepts the file.
-inline void append_json_text(std::string& json, std::string_view text) {
-  json += '"';
-  while (!text.empty()) {
-    const std::size_t length = utf8_length(text);
-    const char first = text.front();
-    if (first == '"' || first == '\\') {
-      json += '\\';
-      json += first;
-    } else if (first == '\n') {
-      json += "\\n";
-    } else if (static_cast<unsigned char>(first) < 0x20 || first == '\x7F') {
-      json += compose("\\u{:04x}", static_cast<unsigned>(static_cast<unsigned char>(first)));
-    } else if (length == 0) {
-      json += "\xEF\xBF\xBD";
-    } else {
-      json += text.substr(0, length);
-    }
-    text.remove_prefix(length == 0 ? 1 : length);
-  }
-  json += '"';
-}
 
 /// Builds one flat JSON object.
 class JsonObject {
@@ -7852,8 +11695,6 @@ class JsonObject {
 // ---- railyard/train/detail/files.hpp
 // The files of a run's directory. Train room.
 
-#include <random>
-
 namespace railyard::inline v0_1 {
 namespace detail {
 
@@ -7874,8 +11715,7 @@ class LineFile {
   /// Appends line and a line feed; opens the file on first use. Returns whether it could.
   bool append(std::string_view line) {
     const WriteSignalGuard<SIGXFSZ> guard;
-    if (file_ < 0) file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (file_ < 0) return note_loss(errno);
+    if (!open()) return note_loss(errno);
     text_.assign(line);
     text_ += '\n';
     std::size_t done = 0;
@@ -7894,13 +11734,22 @@ class LineFile {
     return true;
   }
 
+  /// Takes back all but the first size bytes. Returns whether it could.
+  bool cut(std::uint64_t size) {
+    if (!open() || ::ftruncate(file_, static_cast<off_t>(size)) != 0) return note_loss(errno);
+    size_ = static_cast<off_t>(size);
+    return true;
+  }
+
+  [[nodiscard]] std::uint64_t size() const noexcept { return static_cast<std::uint64_t>(size_); }
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   [[nodiscard]] bool exists() const noexcept { return file_ >= 0; }
   [[nodiscard]] std::uint64_t num_lost() const noexcept { return num_lost_; }
   /// What is to be said when the first line is lost.
   [[nodiscard]] std::string complaint() const {
-    return compose("{} cannot be written: {}; training goes on", path_.string(), error_text(code_));
+    return compose("{} cannot be written: {}; training goes on", path_.string(), reason());
   }
+  [[nodiscard]] std::string reason() const { return error_text(code_); }
   /// How many lines are missing and why; empty if none is.
   [[nodiscard]] std::string warning() const {
     if (num_lost_ == 0) return {};
@@ -7909,6 +11758,14 @@ class LineFile {
   }
 
  private:
+  bool open() {
+    if (file_ >= 0) return true;
+    file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (file_ < 0) return false;
+    size_ = std::max<off_t>(::lseek(file_, 0, SEEK_END), 0);
+    return true;
+  }
+
   bool note_loss(int code) noexcept {
     code_ = code;
     ++num_lost_;
@@ -7951,9 +11808,16 @@ inline void check_name(const std::string& name) {
   }
 }
 
-/// Makes the directory of a run, which must be new, and returns its name and path.
-[[nodiscard]] inline std::pair<std::string, std::filesystem::path> make_run_directory(
-    const std::string& wanted_name, const std::filesystem::path& storage) {
+/// Is where a run is kept.
+struct RunPlace {
+  std::string name{};
+  std::filesystem::path path{};
+  bool is_new = true;
+};
+
+/// Makes the directory of a run, or finds it there if there is one of that name.
+/// Throws: ConfigError if it cannot be made.
+[[nodiscard]] inline RunPlace make_run_directory(const std::string& wanted_name, const std::filesystem::path& storage) {
   const auto refuse = [&storage](const std::error_code& code) {
     throw ConfigError{
         compose("RunConfig::storage_path is \"{}\": a run's directory cannot be made there: {}; choose a "
@@ -7969,26 +11833,25 @@ inline void check_name(const std::string& name) {
   for (;;) {
     const std::string name = wanted_name.empty() ? unique_name() : wanted_name;
     const auto path = folder / name;
-    if (::mkdir(path.c_str(), 0777) == 0) {
-      std::filesystem::create_directory(path / "logs", code);
-      if (!code) return {name, path};
-      ::rmdir(path.c_str());
-      refuse(code);
-    }
-    if (errno != EEXIST) refuse(std::error_code{errno, std::generic_category()});
-    if (!wanted_name.empty()) {
+    const bool is_new = ::mkdir(path.c_str(), 0777) == 0;
+    if (!is_new && errno != EEXIST) refuse(std::error_code{errno, std::generic_category()});
+    if (!is_new && wanted_name.empty()) continue;
+    if (!is_new && !std::filesystem::is_directory(path, code)) {
       throw ConfigError{
-          compose("RunConfig::name is \"{}\", but {} exists already: choose another name, or leave it "
-                  "empty for a unique one, or remove the directory",
-                  name, path.string())};
+          compose("RunConfig::name is \"{}\", but {} is no directory: choose another name", name, path.string())};
     }
+    std::filesystem::create_directory(path / "logs", code);
+    if (!code) return {name, path, is_new};
+    if (is_new) ::rmdir(path.c_str());
+    refuse(code);
   }
 }
 
-/// Is the directory of a run: run.json, metrics.jsonl, logs/rank-0.log and so on, result.json.
+/// Is the directory of a run: run.json, metrics.jsonl, events.jsonl, logs/rank-0.log and so on, result.json.
 class RunDirectory {
  public:
-  RunDirectory(std::filesystem::path path, int world_size) : path_(std::move(path)), metrics_(path_ / "metrics.jsonl") {
+  RunDirectory(std::filesystem::path path, int world_size)
+      : path_(std::move(path)), metrics_(path_ / "metrics.jsonl"), events_(path_ / "events.jsonl") {
     for (int rank = 0; rank < world_size; ++rank) {
       logs_.push_back(std::make_unique<LineFile>(path_ / "logs" / compose("rank-{}.log", rank)));
     }
@@ -7996,16 +11859,30 @@ class RunDirectory {
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
-  /// Writes a file of one JSON object. Returns what went wrong, or an empty text.
+  /// Writes a file of one JSON object, in place of the one that may be there. Returns what went wrong, or an empty
+  /// text.
   [[nodiscard]] std::string write_object(std::string_view name, const JsonObject& object) const {
-    LineFile file{path_ / name};
-    return file.append(object.text()) ? std::string{} : file.complaint();
+    const auto path = path_ / name;
+    LineFile file{compose("{}.{}", path.string(), ::getpid())};
+    if (!file.append(object.text())) {
+      ::unlink(file.path().c_str());
+      return compose("{} cannot be written: {}; training goes on", path.string(), file.reason());
+    }
+    if (::rename(file.path().c_str(), path.c_str()) == 0) return {};
+    return compose("{} cannot be written: {}; training goes on", path.string(), error_text(errno));
   }
   /// These two return what is to be said about it when a file takes a line no more: once for each file.
   [[nodiscard]] std::string append_metrics(const std::string& line) { return append(metrics_, line); }
+  [[nodiscard]] std::string append_event(const JsonObject& event) { return append(events_, event.text()); }
   [[nodiscard]] std::string append_log(int rank, std::string_view line) {
     return append(*logs_[static_cast<std::size_t>(rank)], line);
   }
+
+  /// Takes back all metrics but the first `size` bytes.
+  [[nodiscard]] std::string keep_metrics(std::uint64_t size) {
+    return metrics_.cut(size) ? std::string{} : metrics_.complaint();
+  }
+  [[nodiscard]] std::uint64_t metrics_size() const noexcept { return metrics_.size(); }
 
   /// The log of a rank, if it has written anything.
   [[nodiscard]] std::optional<std::filesystem::path> log_of(int rank) const {
@@ -8015,6 +11892,7 @@ class RunDirectory {
 
   [[nodiscard]] std::vector<std::string> warnings() const {
     std::vector<std::string> all;
+    if (std::string text = events_.warning(); !text.empty()) all.push_back(std::move(text));
     if (std::string text = metrics_.warning(); !text.empty()) all.push_back(std::move(text));
     for (const auto& log : logs_) {
       if (std::string text = log->warning(); !text.empty()) all.push_back(std::move(text));
@@ -8037,7 +11915,434 @@ class RunDirectory {
 
   std::filesystem::path path_;
   LineFile metrics_;
+  LineFile events_;
   std::vector<std::unique_ptr<LineFile>> logs_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/run_lease.hpp
+// Sees to it that one program at a time writes to a run's directory. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Holds lease.json of a run. Its lock belongs to the open file, which the workers inherit: it is free when the last of
+/// them has gone, however they end. Its generation grows with each holder, for file systems on which locks do not reach
+/// other hosts: there a holder that was replaced finds another generation than its own, and commits nothing any more.
+class RunLease {
+ public:
+  /// Throws: ConfigError that names the holder if there is one, or if the file cannot be written.
+  explicit RunLease(const std::filesystem::path& run) : path_(run / "lease.json") {
+    file_ = Descriptor{::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
+    if (!file_.is_open()) refuse(compose("cannot be opened: {}", error_text(errno)));
+    take_lock(run);
+    const Content before = read();
+    own_.generation = before.generation + 1;
+    own_.id = unique_name();
+    own_.host = host_name();
+    own_.since = time_text(std::time(nullptr));
+    own_.pid = ::getpid();
+    write();
+  }
+
+  [[nodiscard]] std::uint64_t generation() const noexcept { return own_.generation; }
+
+  /// Whether nobody has taken the run over.
+  [[nodiscard]] bool is_held() const {
+    const Content now = read();
+    return now.generation == own_.generation && now.id == own_.id;
+  }
+
+ private:
+  struct Content {
+    std::uint64_t generation = 0;
+    std::string id{};
+    std::string host = "an unknown host";
+    std::string since = "an unknown time";
+    std::int64_t pid = 0;
+  };
+
+  // Where the holder has died, its workers still have the file for a moment.
+  void take_lock(const std::filesystem::path& run) const {
+    struct flock whole {};
+    whole.l_type = F_WRLCK;
+    whole.l_whence = SEEK_SET;
+    const Deadline deadline = Deadline::after(std::chrono::seconds{10});
+    while (::fcntl(file_.get(), F_OFD_SETLK, &whole) != 0 && (errno == EAGAIN || errno == EACCES)) {
+      const Content holder = read();
+      const bool is_here = holder.host == host_name() && holder.pid > 0;
+      const bool has_died = is_here && ::kill(static_cast<pid_t>(holder.pid), 0) != 0 && errno == ESRCH;
+      if (!has_died || deadline.expired()) {
+        throw ConfigError{
+            compose("the run in {} is in use: process {} on {} has had it since {}; wait for its end, or end "
+                    "it, or choose another RunConfig::name",
+                    run.string(), holder.pid, holder.host, holder.since)};
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds{5});
+    }
+  }
+
+  // Opened anew, so that a network file system asks its server.
+  [[nodiscard]] Content read() const {
+    const Descriptor file{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
+    char text[4096];
+    const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
+    Content content;
+    if (got <= 0) return content;
+    try {
+      const Json json = parse_json({text, static_cast<std::size_t>(got)});
+      content.generation = json.at("generation").as<std::uint64_t>();
+      content.id = json.at("id").text();
+      content.host = json.at("host").text();
+      content.since = json.at("since").text();
+      content.pid = json.at("pid").as<std::int64_t>();
+    } catch (const std::exception&) {  // half written by one that has died: as good as none
+    }
+    return content;
+  }
+
+  void write() const {
+    JsonObject object;
+    object.add("generation", own_.generation).add("id", own_.id).add("host", own_.host);
+    object.add("since", own_.since).add("pid", own_.pid);
+    const std::string text = object.text() + "\n";
+    const bool is_written = ::pwrite(file_.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
+                            ::ftruncate(file_.get(), static_cast<off_t>(text.size())) == 0 && ::fsync(file_.get()) == 0;
+    if (!is_written) refuse(compose("cannot be written: {}", error_text(errno)));
+  }
+
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw ConfigError{compose("{} {}; a run needs a directory that can be written to", path_.string(), why)};
+  }
+
+  std::filesystem::path path_;
+  Descriptor file_{};
+  Content own_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/save_book.hpp
+// Puts the ranks' parts of a checkpoint together. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Collects what ranks have saved: save number i of all ranks is one checkpoint.
+class SaveBook {
+ public:
+  explicit SaveBook(int world_size) : saves_(static_cast<std::size_t>(world_size)) {}
+
+  void add(int rank, SavedMessage save) { saves_[static_cast<std::size_t>(rank)].push_back(std::move(save)); }
+
+  /// Takes the next checkpoint that all ranks have saved, by rank.
+  [[nodiscard]] std::optional<std::vector<SavedMessage>> take() {
+    for (const auto& queue : saves_) {
+      if (queue.empty()) return std::nullopt;
+    }
+    std::vector<SavedMessage> all;
+    for (auto& queue : saves_) {
+      all.push_back(std::move(queue.front()));
+      queue.pop_front();
+    }
+    return all;
+  }
+
+  /// Returns a rank that waits for a checkpoint of which this rank, which has come to its report number `report`, or to
+  /// its end, will have no part; -1 if there is none.
+  [[nodiscard]] int waits_in_vain(int rank, std::int64_t report) const {
+    if (!saves_[static_cast<std::size_t>(rank)].empty()) return -1;
+    for (std::size_t other = 0; other < saves_.size(); ++other) {
+      if (!saves_[other].empty() && saves_[other].front().report < report) return static_cast<int>(other);
+    }
+    return -1;
+  }
+
+  /// Forgets what only some ranks have saved: they have ended.
+  void clear() {
+    for (auto& queue : saves_) queue.clear();
+  }
+
+ private:
+  std::vector<std::deque<SavedMessage>> saves_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/run_checkpoints.hpp
+// The checkpoints of a run as its supervisor sees them: put together, written, counted. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says which checkpoints are kept, in the words of the checkpoint room.
+[[nodiscard]] inline Retention retention_of(const CheckpointConfig& config) {
+  return {.keep = config.keep, .score = config.score, .order = config.order};
+}
+
+/// Owns the writer. The lease must outlive it.
+class RunCheckpoints {
+ public:
+  RunCheckpoints(const RunInfo& info, const CheckpointConfig& config, const RunLease& lease, WorkerGroup& group)
+      : environment_{{"backend", info.backend}, {"scaling", info.scaling}, {"railyard", std::string{version}}},
+        generation_(lease.generation()),
+        group_(&group),
+        book_(info.world_size),
+        writer_(info.path, folder_of(info, lease), retention_of(config), group) {}
+
+  /// Takes what a rank has saved; a checkpoint that is whole with it is on its way to the disk. metrics: what rank 0
+  /// has reported last, if it is the rank.
+  void add(int rank, SavedMessage save, const Metrics& metrics, int attempt) {
+    if (rank == 0) metrics_.push_back(save.is_report ? metrics : Metrics{});
+    book_.add(rank, std::move(save));
+    while (const auto saves = book_.take()) {
+      submit(*saves, std::move(metrics_.front()), attempt);
+      metrics_.pop_front();
+    }
+  }
+
+  [[nodiscard]] int waits_in_vain(int rank, std::int64_t report) const { return book_.waits_in_vain(rank, report); }
+
+  [[nodiscard]] bool drain(const Deadline& deadline) { return writer_.drain(deadline); }
+  [[nodiscard]] std::vector<SaveOutcome> take_outcomes() { return writer_.take_outcomes(); }
+
+  /// Forgets what only some ranks have saved; when all have ended, and all that was whole has been written.
+  void end_attempt() {
+    book_.clear();
+    metrics_.clear();
+  }
+
+  /// The newest one; only while nothing is being written, as those below.
+  [[nodiscard]] std::optional<Checkpoint> newest() { return writer_.folder().newest(); }
+  [[nodiscard]] std::vector<Checkpoint> best() { return writer_.folder().best(writer_.retention()); }
+
+ private:
+  [[nodiscard]] static CheckpointFolder folder_of(const RunInfo& info, const RunLease& lease) {
+    CheckpointFolder folder{info.path / "checkpoints", lease.generation()};
+    folder.still_mine = [&lease] { return lease.is_held(); };
+    return folder;
+  }
+
+  void submit(const std::vector<SavedMessage>& saves, Metrics metrics, int attempt) {
+    const SavedMessage& first = saves.front();
+    SaveJob job;
+    job.manifest = {.world_size = static_cast<int>(saves.size()),
+                    .step = first.step,
+                    .epoch = first.epoch,
+                    .report = first.report,
+                    .attempt = attempt,
+                    .generation = generation_,
+                    .metrics = std::move(metrics),
+                    .environment = environment_};
+    for (std::size_t at = 0; at < saves.size(); ++at) {
+      const int rank = static_cast<int>(at);
+      const SavedMessage& save = saves[at];
+      job.manifest.samples += save.samples;
+      job.slots.push_back({.rank = rank, .slot = save.slot});
+      if (save.files.empty()) continue;
+      const auto bytes = group_->snapshot(rank, save.slot, save.files.back().offset + save.files.back().size);
+      for (const SavedFile& file : save.files) {
+        job.parts.push_back({.name = file.name, .bytes = bytes.subspan(file.offset, file.size)});
+      }
+    }
+    writer_.submit(std::move(job));
+  }
+
+  NamedValues environment_;
+  std::uint64_t generation_;
+  WorkerGroup* group_;
+  SaveBook book_;
+  std::deque<Metrics> metrics_{};  // of rank 0, by checkpoint that is not whole yet
+  CheckpointWriter writer_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/run_record.hpp
+// What an earlier program has written about a run. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is what run.json, result.json and metrics.jsonl say.
+struct RunRecord {
+  std::string backend{};
+  std::string scaling{};
+  int world_size = 0;
+  std::uint64_t seed = 0;
+  bool has_succeeded = false;
+  double seconds = 0;
+  std::vector<Metrics> history{};
+  std::vector<std::uint64_t> line_ends{};  ///< where each line of metrics.jsonl ends
+};
+
+[[nodiscard]] inline std::string text_of_file(const std::filesystem::path& path) {
+  std::ifstream file{path, std::ios::binary};
+  return {std::istreambuf_iterator<char>{file}, {}};
+}
+
+/// Returns one line of metrics.jsonl without the columns that are not the user's.
+[[nodiscard]] inline Metrics metrics_of_line(std::string_view line) {
+  const Json json = parse_json(line);
+  Metrics metrics;
+  for (const std::string& name : json.names()) {
+    if (name == "report" || name == "seconds") continue;
+    const Json& value = json.at(name);
+    // What has no place in JSON was written as null.
+    metrics.set(name,
+                value.kind() == Json::Kind::null ? Value{std::numeric_limits<double>::quiet_NaN()} : read_value(value));
+  }
+  return metrics;
+}
+
+/// Reads the lines of metrics.jsonl; what follows the first one that is damaged was being written when its program
+/// died.
+inline void read_history(const std::filesystem::path& path, RunRecord& record) {
+  const std::string text = text_of_file(path);
+  std::size_t begin = 0;
+  for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
+    try {
+      record.history.push_back(metrics_of_line(std::string_view{text}.substr(begin, end - begin)));
+    } catch (const std::exception&) {
+      return;
+    }
+    begin = end + 1;
+    record.line_ends.push_back(begin);
+  }
+}
+
+/// Whether a program has died in that directory before it could write what the run is.
+[[nodiscard]] inline bool is_barely_begun(const std::filesystem::path& run) {
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
+    const std::string name = entry.path().filename().string();
+    if (name != "logs" && name != "lease.json" && !name.starts_with("run.json.")) return false;
+  }
+  return !code;
+}
+
+/// Reads the record of the run in that directory. Throws: ConfigError if it is none, or damaged.
+[[nodiscard]] inline RunRecord read_run_record(const std::filesystem::path& run) {
+  RunRecord record;
+  try {
+    const Json json = parse_json(text_of_file(run / "run.json"));
+    record.backend = json.at("backend").text();
+    record.scaling = json.at("scaling").text();
+    record.world_size = json.at("world_size").as<int>();
+    record.seed = json.at("seed").as<std::uint64_t>();
+  } catch (const std::exception& error) {
+    throw ConfigError{
+        compose("{} exists, but its run.json is no record of a run ({}): choose another RunConfig::name, or remove the "
+                "directory",
+                run.string(), error.what())};
+  }
+  try {
+    const Json json = parse_json(text_of_file(run / "result.json"));
+    record.has_succeeded = json.at("succeeded").boolean();
+    record.seconds = json.at("seconds").as<double>();
+  } catch (const std::exception&) {  // it has not come to its end
+    record.has_succeeded = false;
+  }
+  read_history(run / "metrics.jsonl", record);
+  return record;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/activity.hpp
+// Says what the ranks of a group are doing, as far as their pages tell. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns "rank 1 was outside of collectives after 3 of them, rank 0 had waited in collective 4 for 2.5 s": those that
+/// do not wait first, because the others wait for them, and no more than eight ranks in all.
+[[nodiscard]] inline std::string activity_text(const WorkerGroup& group, int num_workers,
+                                               Deadline::Clock::time_point now) {
+  std::vector<std::string> outside;
+  std::vector<std::string> waiting;
+  const std::int64_t now_ns = std::chrono::nanoseconds{now.time_since_epoch()}.count();
+  for (int rank = 0; rank < num_workers; ++rank) {
+    const WorkerPage& page = group.page(rank);
+    const auto collectives = page.collectives.load(std::memory_order_relaxed);
+    const std::int64_t since_ns = page.waiting_since_ns.load(std::memory_order_relaxed);
+    if (since_ns == 0) {
+      outside.push_back(compose("rank {} was outside of collectives after {} of them", rank, collectives));
+    } else {
+      waiting.push_back(compose("rank {} had waited in collective {} for {:.1f} s", rank, collectives,
+                                static_cast<double>(now_ns - since_ns) / 1e9));
+    }
+  }
+  outside.insert(outside.end(), waiting.begin(), waiting.end());
+  constexpr std::size_t most = 8;
+  std::string text;
+  for (std::size_t at = 0; at < outside.size() && at < most; ++at) text += (at == 0 ? "" : ", ") + outside[at];
+  if (outside.size() > most) text += compose(", and {} more ranks", outside.size() - most);
+  return text;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/failure_budget.hpp
+// Decides whether a run that has failed starts again. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Counts failures. Knows no clock and no workers.
+class FailureBudget {
+ public:
+  struct Verdict {
+    bool restarts = false;
+    std::chrono::nanoseconds delay{0};
+    std::string reason{};  ///< why it does not restart although failures are allowed; else empty
+  };
+
+  explicit FailureBudget(const FailureConfig& config) : config_(config) {}
+
+  /// step: how far the attempt had come. has_progressed: a checkpoint was made in it.
+  [[nodiscard]] Verdict judge(const Failure& failure, std::uint64_t step, bool has_progressed) {
+    if (has_progressed && config_.renew_after_progress) num_failures_ = 0;
+    num_at_step_ = num_failures_in_all_++ > 0 && step == last_step_ ? num_at_step_ + 1 : 1;
+    last_step_ = step;
+    num_in_a_row_ = has_progressed ? 1 : num_in_a_row_ + 1;
+    if (config_.max_failures == 0 || failure.kind == Failure::Kind::final) return {};
+    if (failure.kind == Failure::Kind::exception && !config_.retry_exceptions) {
+      return {.reason = "exceptions are not retried (FailureConfig::retry_exceptions)"};
+    }
+    if (num_at_step_ >= config_.max_failures_at_same_step) {
+      return {.reason = compose("it has failed {} times in a row at step {}, so the program itself seems to be the "
+                                "cause (FailureConfig::max_failures_at_same_step)",
+                                num_at_step_, step)};
+    }
+    if (config_.max_failures > 0 && num_failures_ >= config_.max_failures) {
+      return {.reason =
+                  compose("the budget of {} failures is spent (FailureConfig::max_failures)", config_.max_failures)};
+    }
+    ++num_failures_;
+    return {.restarts = true, .delay = delay()};
+  }
+
+ private:
+  [[nodiscard]] std::chrono::nanoseconds delay() const {
+    std::chrono::nanoseconds delay = config_.backoff;
+    for (int at = 1; at < num_in_a_row_ && delay < config_.max_backoff; ++at) delay *= 2;
+    return std::min(delay, config_.max_backoff);
+  }
+
+  FailureConfig config_;
+  int num_failures_ = 0;  // since the budget was whole
+  int num_failures_in_all_ = 0;
+  int num_in_a_row_ = 0;  // without progress between them
+  int num_at_step_ = 0;
+  std::uint64_t last_step_ = 0;
 };
 
 }  // namespace detail
@@ -8058,7 +12363,9 @@ class ReportBook {
 
   static constexpr double silent_after_seconds = 5;  ///< until a rank that has never reported is not waited for
 
-  explicit ReportBook(int world_size) : counts_(static_cast<std::size_t>(world_size), 0) {}
+  /// first: the number of the first report that is to come.
+  explicit ReportBook(int world_size, std::int64_t first = 0)
+      : counts_(static_cast<std::size_t>(world_size), first), first_(first) {}
 
   /// Takes the next report of a rank, made `seconds` after the start, and returns its index.
   std::int64_t add(int rank, Metrics metrics, double seconds) {
@@ -8112,149 +12419,66 @@ class ReportBook {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/train/detail/wire.hpp
-// The messages that a worker posts to its supervisor. Train room.
+// ---- railyard/train/detail/step_watch.hpp
+// Notices that a rank ends no step any more. Train room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// The worker is about to call the training function.
-struct StartedMessage {
-  std::string host{};
-};
-/// The training function has reported.
-struct ReportMessage {
-  Metrics metrics{};
-};
-using WorkerMessage = std::variant<StartedMessage, ReportMessage>;
-
-enum class MessageKind : std::uint8_t { started = 1, report = 2 };
-enum class ValueKind : std::uint8_t { truth = 0, integer = 1, number = 2, text = 3 };
-
-/// Appends plain values to a message. Both ends are one program on one host: no byte order to settle.
-class WireWriter {
+/// Counts for how long each rank has stood still. Time in which nobody looked does not count: the whole group may have
+/// been suspended.
+class StepWatch {
  public:
-  template <class T>
-  void put(T value) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-    bytes_.insert(bytes_.end(), bytes, bytes + sizeof(T));
+  using Time = std::chrono::steady_clock::time_point;
+  struct Standstill {
+    int rank = -1;
+    std::chrono::nanoseconds time{0};
+  };
+
+  /// limit: 0 to watch nothing.
+  StepWatch(int world_size, std::chrono::nanoseconds limit)
+      : ranks_(static_cast<std::size_t>(world_size)), limit_(limit) {}
+
+  /// How often to look.
+  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept {
+    return limit_.count() == 0 ? std::chrono::nanoseconds{std::chrono::hours{1}} : limit_ / 4;
   }
-  void put_text(std::string_view text) {
-    put(static_cast<std::uint32_t>(text.size()));
-    const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
-    bytes_.insert(bytes_.end(), bytes, bytes + text.size());
+
+  /// steps(rank) returns how many the rank has ended; it is watched from its first one on. Returns a rank that has
+  /// stood still for longer than the limit: if there is one, one that does not wait for others.
+  template <class Steps, class Waits>
+  [[nodiscard]] std::optional<Standstill> look(Time now, const Steps& steps, const Waits& waits) {
+    if (limit_.count() == 0) return std::nullopt;
+    const std::chrono::nanoseconds most = 2 * interval();
+    const auto passed =
+        looked_ == Time{} ? std::chrono::nanoseconds{0} : std::min<std::chrono::nanoseconds>(now - looked_, most);
+    looked_ = now;
+    std::optional<Standstill> found;
+    bool is_waiting = false;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      Seen& seen = ranks_[rank];
+      const std::uint64_t count = steps(static_cast<int>(rank));
+      seen.still = count == seen.steps && count > 0 ? seen.still + passed : std::chrono::nanoseconds{0};
+      seen.steps = count;
+      if (seen.still <= limit_) continue;
+      const bool waits_too = waits(static_cast<int>(rank));
+      if (!found || (is_waiting && !waits_too)) {
+        found = {.rank = static_cast<int>(rank), .time = seen.still};
+        is_waiting = waits_too;
+      }
+    }
+    return found;
   }
-  [[nodiscard]] const std::vector<std::byte>& bytes() const noexcept { return bytes_; }
-  void reserve(std::size_t size) { bytes_.reserve(size); }
 
  private:
-  std::vector<std::byte> bytes_{};
+  struct Seen {
+    std::uint64_t steps = 0;
+    std::chrono::nanoseconds still{0};
+  };
+  std::vector<Seen> ranks_;
+  std::chrono::nanoseconds limit_;
+  Time looked_{};
 };
-
-/// Takes a message apart; every length is checked before it is believed.
-class WireReader {
- public:
-  explicit WireReader(std::span<const std::byte> bytes) noexcept : rest_(bytes) {}
-
-  template <class T>
-  [[nodiscard]] T take() {
-    static_assert(std::is_trivially_copyable_v<T>);
-    T value{};
-    std::memcpy(&value, take_bytes(sizeof(T)).data(), sizeof(T));
-    return value;
-  }
-  [[nodiscard]] std::string take_text() {
-    const auto bytes = take_bytes(take<std::uint32_t>());
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  }
-  [[nodiscard]] bool is_empty() const noexcept { return rest_.empty(); }
-
- private:
-  std::span<const std::byte> take_bytes(std::size_t count) {
-    if (count > rest_.size()) {
-      throw DataError{
-          compose("a worker's message is damaged: {} bytes were expected where {} are left; memory of "
-                  "that worker may have been overwritten",
-                  count, rest_.size())};
-    }
-    const auto taken = rest_.first(count);
-    rest_ = rest_.subspan(count);
-    return taken;
-  }
-
-  std::span<const std::byte> rest_;
-};
-
-[[nodiscard]] inline std::vector<std::byte> encode_started(std::string_view host) {
-  WireWriter writer;
-  writer.put(MessageKind::started);
-  writer.put_text(host);
-  return writer.bytes();
-}
-
-[[nodiscard]] inline std::vector<std::byte> encode_report(const Metrics& metrics) {
-  WireWriter writer;
-  writer.reserve(32 * metrics.size() + 16);
-  writer.put(MessageKind::report);
-  writer.put(static_cast<std::uint32_t>(metrics.size()));
-  for (const auto& [name, value] : metrics) {
-    writer.put_text(name);
-    value.visit([&writer](const auto& held) {
-      using Held = std::remove_cvref_t<decltype(held)>;
-      if constexpr (std::is_same_v<Held, bool>) {
-        writer.put(ValueKind::truth);
-        writer.put(static_cast<std::uint8_t>(held));
-      } else if constexpr (std::is_same_v<Held, std::string>) {
-        writer.put(ValueKind::text);
-        writer.put_text(held);
-      } else {
-        writer.put(std::is_same_v<Held, double> ? ValueKind::number : ValueKind::integer);
-        writer.put(held);
-      }
-    });
-  }
-  return writer.bytes();
-}
-
-[[nodiscard]] inline Value decode_value(WireReader& reader) {
-  switch (reader.take<ValueKind>()) {
-    case ValueKind::truth:
-      return reader.take<std::uint8_t>() != 0;
-    case ValueKind::integer:
-      return reader.take<std::int64_t>();
-    case ValueKind::number:
-      return reader.take<double>();
-    case ValueKind::text:
-      return reader.take_text();
-  }
-  throw DataError{"a worker's message is damaged: it holds a value of an unknown type"};
-}
-
-/// Returns what a worker has posted. Throws: DataError if the bytes are none of the messages above.
-[[nodiscard]] inline WorkerMessage decode_message(std::span<const std::byte> bytes) {
-  WireReader reader{bytes};
-  WorkerMessage message;
-  switch (reader.take<MessageKind>()) {
-    case MessageKind::started:
-      message = StartedMessage{reader.take_text()};
-      break;
-    case MessageKind::report: {
-      ReportMessage report;
-      const auto count = reader.take<std::uint32_t>();
-      for (std::uint32_t i = 0; i < count; ++i) {
-        std::string name = reader.take_text();
-        report.metrics.set(std::move(name), decode_value(reader));
-      }
-      message = std::move(report);
-      break;
-    }
-    default:
-      throw DataError{"a worker's message is damaged: it is of an unknown kind"};
-  }
-  if (!reader.is_empty()) throw DataError{"a worker's message is damaged: bytes are left at its end"};
-  return message;
-}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -8269,36 +12493,57 @@ namespace detail {
 class Supervision {
  public:
   using Start = std::function<std::unique_ptr<WorkerGroup>(const GroupPlan&)>;
+  using Renew = std::function<void()>;
   using Clock = Deadline::Clock;
 
-  Supervision(const RunConfig& config, RunInfo info, Clock::time_point called_at, const Console& console = Console{})
+  /// before: what an earlier program has left of the run.
+  Supervision(const RunConfig& config, RunInfo info, Clock::time_point called_at, RunRecord before = {},
+              const Console& console = Console{})
       : config_(config),
         info_(std::move(info)),
         called_at_(called_at),
+        lease_(info_.path),
         directory_(info_.path, info_.world_size),
         book_(info_.world_size),
         hosts_(static_cast<std::size_t>(info_.world_size), host_name()),
+        step_times_(static_cast<std::size_t>(info_.world_size)),
         progress_(console, config.progress == Progress::quiet),
-        controller_({.num_workers = info_.world_size,
-                     // a backend that cannot connect says more about it than we can: it goes first
-                     .start_timeout = later(config.start_timeout),
-                     .stop_grace = config.stop_grace}) {}
+        controller_(controller_settings()),
+        budget_(config.failure),
+        steps_(info_.world_size, config.step_timeout),
+        history_(std::move(before.history)),
+        line_ends_(std::move(before.line_ends)) {}
 
-  /// Runs to the end. Throws: ConfigError if the group cannot be started because of its settings.
-  [[nodiscard]] Result run(const Start& start) {
+  /// Runs to the end. renew: called before the workers are started again.
+  /// Throws: ConfigError if the run cannot go on as it was asked to, or if the group cannot be started because of its
+  /// settings.
+  [[nodiscard]] Result run(const Start& start, const Renew& renew) {
+    go_on_from(find_checkpoint());
     tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     if (!failure_before_start_) start_group(start);
     if (group_) {
-      while (controller_.phase() != Phase::finished) handle_next();
+      checkpoints_.emplace(info_, config_.checkpoint, lease_, *group_);
+      do {
+        while (controller_.phase() != Phase::finished) handle_next();
+        end_attempt();
+      } while (restarts(renew));
       timings_.training = seconds() - timings_.first_line;
       tell_reports(true);
       progress_.finish(state());
+      list_checkpoints();
+      checkpoints_.reset();
       group_.reset();
     }
     return finish();
   }
 
  private:
+  [[nodiscard]] Controller::Settings controller_settings() const {
+    return {.num_workers = info_.world_size,
+            // a backend that cannot connect says more about it than we can: it goes first
+            .start_timeout = later(config_.start_timeout),
+            .stop_grace = config_.stop_grace};
+  }
   static std::chrono::nanoseconds later(std::chrono::nanoseconds time) {
     constexpr std::chrono::nanoseconds most = std::chrono::nanoseconds::max() - std::chrono::seconds{1};
     return std::min(time, most) + std::chrono::seconds{1};
@@ -8308,28 +12553,225 @@ class Supervision {
   void start_group(const Start& start) {
     controller_.begin(Clock::now());
     try {
-      group_ = start({.num_workers = info_.world_size, .silence_limit = config_.silence_limit});
+      group_ = start({.num_workers = info_.world_size,
+                      .silence_limit = config_.silence_limit,
+                      .briefing = encode_briefing(briefing_)});
       timings_.start = seconds();
     } catch (const ConfigError&) {
-      directory_.remove();
+      if (history_.empty() && briefing_.checkpoint.empty()) directory_.remove();
       throw;
     } catch (const std::exception& error) {
       failure_before_start_ = Failure{.what = compose("the workers could not be started: {}", error.what())};
     }
   }
 
+  // The newest checkpoint that is whole, of an earlier program.
+  [[nodiscard]] std::optional<Checkpoint> find_checkpoint() {
+    CheckpointFolder folder{info_.path / "checkpoints", lease_.generation()};
+    folder.sweep();
+    for (const std::string& problem : folder.problems()) warn(problem);
+    std::vector<Checkpoint> all = folder.list();
+    for (; !all.empty(); all.pop_back()) {
+      try {
+        all.back().verify();
+        return all.back();
+      } catch (const Error& error) {
+        warn(compose("{}; an older checkpoint is taken", error.what()));
+      }
+    }
+    if (config_.resume == Resume::required) {
+      throw ConfigError{
+          compose("RunConfig::resume is Resume::required, but the run in {} has no checkpoint that is whole",
+                  info_.path.string())};
+    }
+    return std::nullopt;
+  }
+
+  // From here on, what was reported after the checkpoint will be reported anew.
+  void go_on_from(const std::optional<Checkpoint>& checkpoint) {
+    briefing_.checkpoint = checkpoint ? checkpoint->path().string() : std::string{};
+    begin_step_ = checkpoint ? checkpoint->manifest().step : 0;
+    const std::int64_t num_reports = checkpoint ? checkpoint->manifest().report + 1 : 0;
+    const auto kept = std::min(history_.size(), static_cast<std::size_t>(std::max<std::int64_t>(num_reports, 0)));
+    if (kept < history_.size()) {
+      complain(directory_.keep_metrics(kept == 0 ? 0 : line_ends_[kept - 1]));
+      history_.resize(kept);
+      line_ends_.resize(kept);
+    }
+    book_ = ReportBook{info_.world_size, num_reports};
+  }
+
+  void end_attempt() {
+    Attempt attempt{.begin_step = begin_step_, .end_step = begin_step_, .seconds = seconds()};
+    for (int rank = 0; rank < info_.world_size; ++rank) {
+      attempt.end_step = std::max(attempt.end_step, group_->page(rank).steps.load(std::memory_order_relaxed));
+    }
+    if (const auto& failure = controller_.failure()) {
+      attempt.error = error_text(*failure);
+      attempt.failed_rank = failure->rank;
+      const bool is_of_rank = failure->rank >= 0;  // others may have gone further before they learnt of it
+      failed_step_ = is_of_rank ? group_->page(failure->rank).steps.load(std::memory_order_relaxed) : attempt.end_step;
+    }
+    attempts_.push_back(std::move(attempt));
+    settle();
+    checkpoints_->end_attempt();
+    if (has_left_in_order()) last_word_ = "its state was saved first, and a run of the same name goes on from there";
+  }
+
+  void list_checkpoints() {
+    try {
+      best_ = checkpoints_->best();
+      newest_ = checkpoints_->newest();
+    } catch (const Error& error) {
+      warn(error.what());
+    }
+  }
+
+  // Waits until all that was saved has been written.
+  void settle() {
+    bool was_asked = false;
+    while (!checkpoints_->drain(Deadline::after(std::chrono::milliseconds{20}))) {
+      const auto event = group_->next(Deadline::after(std::chrono::nanoseconds{0}));
+      const auto* signal = event ? std::get_if<SignalEvent>(&*event) : nullptr;
+      if (signal == nullptr) continue;
+      if (was_asked) leave_by(signal->signal);
+      was_asked = true;
+      progress_.print(true, compose("railyard: {}: a checkpoint is still being written; once more leaves it unfinished",
+                                    signal_name(signal->signal)));
+    }
+    note_outcomes();
+  }
+
+  // A write to a slow disk cannot be interrupted, but the program can: what is committed stays.
+  [[noreturn]] static void leave_by(int signal) {
+    ::signal(signal, SIG_DFL);
+    sigset_t one;
+    ::sigemptyset(&one);
+    ::sigaddset(&one, signal);
+    ::pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
+    ::raise(signal);
+    ::_exit(128 + signal);
+  }
+
+  // Decides about another attempt, and starts it.
+  [[nodiscard]] bool restarts(const Renew& renew) {
+    while (controller_.failure() && config_.failure.max_failures != 0) {
+      const auto verdict = budget_.judge(*controller_.failure(), failed_step_, num_committed_ > 0);
+      if (!verdict.restarts) {
+        last_word_ = verdict.reason;
+        return false;
+      }
+      if (!go_on_from_newest()) return false;
+      attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
+      announce_restart();
+      if (!pause(verdict.delay)) return false;
+      renew();
+      begin_attempt();
+      if (start_again()) return true;
+    }
+    return false;
+  }
+
+  [[nodiscard]] bool go_on_from_newest() {
+    try {
+      go_on_from(checkpoints_->newest());
+      return true;
+    } catch (const Error& error) {
+      last_word_ = compose("it cannot go on, because its checkpoints cannot be read: {}", error.what());
+      return false;
+    }
+  }
+
+  void announce_restart() {
+    const std::string from = briefing_.checkpoint.empty() ? "the beginning" : briefing_.checkpoint;
+    JsonObject event;
+    event.add("event", "restart").add("seconds", seconds()).add("attempt", briefing_.attempt + 1);
+    event.add("error", attempts_.back().error).add("from", from).add("lost_steps", attempts_.back().lost_steps);
+    complain(directory_.append_event(event));
+    progress_.print(true, compose("railyard: {}; all workers are started again, from {} (step {}; {} steps are lost)",
+                                  attempts_.back().error, from, begin_step_, attempts_.back().lost_steps));
+  }
+
+  // Returns false if the run was interrupted meanwhile.
+  [[nodiscard]] bool pause(std::chrono::nanoseconds delay) {
+    const Deadline deadline = Deadline::after(delay);
+    do {
+      if (const auto event = group_->next(deadline)) {
+        const auto* signal = std::get_if<SignalEvent>(&*event);
+        if (signal == nullptr) continue;
+        controller_ = Controller{controller_settings()};
+        controller_.begin(Clock::now());
+        static_cast<void>(controller_.on_signal(signal->signal, Clock::now()));
+        return false;
+      }
+      std::this_thread::sleep_for(
+          std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{20}));
+    } while (!deadline.expired());
+    return true;
+  }
+
+  void begin_attempt() {
+    ++briefing_.attempt;
+    num_committed_ = 0;
+    num_started_ = 0;
+    activity_.clear();
+    step_times_.assign(step_times_.size(), {});
+    steps_ = StepWatch{info_.world_size, config_.step_timeout};
+    controller_ = Controller{controller_settings()};
+    controller_.begin(Clock::now());
+  }
+
+  [[nodiscard]] bool start_again() {
+    try {
+      group_->restart(encode_briefing(briefing_));
+      return true;
+    } catch (const std::exception& error) {
+      static_cast<void>(controller_.on_failure(
+          {.what = compose("the workers could not be started again: {}", error.what())}, Clock::now()));
+      attempts_.push_back({.error = controller_.failure()->what, .begin_step = begin_step_, .end_step = begin_step_});
+      return false;
+    }
+  }
+
+  void note_outcomes() {
+    for (const SaveOutcome& outcome : checkpoints_->take_outcomes()) {
+      JsonObject event;
+      event.add("event", outcome.path.empty() ? "checkpoint_failed" : "checkpoint").add("seconds", seconds());
+      event.add("step", outcome.manifest.step).add("path", outcome.path.string());
+      if (!outcome.error.empty()) event.add("error", outcome.error);
+      complain(directory_.append_event(event));
+      if (!outcome.path.empty()) {
+        ++num_committed_;
+        ++num_saved_;
+      }
+      if (outcome.error.empty()) continue;
+      warn(outcome.path.empty() ? compose("the checkpoint of step {} could not be written: {}; training goes on",
+                                          outcome.manifest.step, outcome.error)
+                                : outcome.error);
+    }
+  }
+
+  void warn(const std::string& text) {
+    warnings_.push_back(text);
+    complain(text);
+  }
+
   void handle_next() {
     const auto interval =
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(progress_.interval()));
-    const auto wake = std::min(controller_.wakes_at(), Clock::now() + interval);
+    const auto wake = std::min(controller_.wakes_at(),
+                               Clock::now() + std::min<std::chrono::nanoseconds>(interval, steps_.interval()));
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
     if (event) std::visit([this](auto& one) { handle(one); }, *event);
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
+    note_outcomes();
+    look_for_preemption_file();
+    look_for_standstill();
     progress_.update(state());
   }
 
   void carry_out(const Orders& orders) {
-    if (orders.request_stop) group_->request_stop();
+    if (orders.request_leave) group_->request_leave();
     if (orders.abort) group_->abort(*orders.abort);
     if (orders.kill) group_->kill();
   }
@@ -8339,6 +12781,17 @@ class Supervision {
       WorkerMessage message = decode_message(event.bytes);
       if (auto* started = std::get_if<StartedMessage>(&message)) note_start(event.rank, std::move(started->host));
       if (auto* report = std::get_if<ReportMessage>(&message)) note_report(event.rank, std::move(report->metrics));
+      if (auto* save = std::get_if<SavedMessage>(&message)) {
+        checkpoints_->add(event.rank, std::move(*save), history_.empty() ? Metrics{} : history_.back(),
+                          briefing_.attempt);
+        for (int rank = 0; rank < info_.world_size; ++rank) {
+          const bool has_ended = controller_.has_exited(rank);
+          refuse_part_checkpoint(rank, has_ended ? std::numeric_limits<std::int64_t>::max() : book_.count(rank) - 1);
+        }
+      }
+      if (const auto* told = std::get_if<StepTimesMessage>(&message)) {
+        step_times_[static_cast<std::size_t>(event.rank)] = told->times;
+      }
     } catch (const DataError& error) {
       carry_out(controller_.on_failure({.rank = event.rank, .what = compose("sent nonsense: {}", error.what())},
                                        Clock::now()));
@@ -8350,6 +12803,8 @@ class Supervision {
   }
   void handle(ExitEvent& event) {
     if (event.exit.is_consequence) note_activity();
+    const bool has_returned = event.exit.kind == WorkerExit::Kind::returned;
+    if (has_returned) refuse_part_checkpoint(event.rank, std::numeric_limits<std::int64_t>::max());
     carry_out(controller_.on_exit(event.rank, std::move(event.exit), Clock::now()));
   }
   void handle(const SilenceEvent& event) {
@@ -8358,9 +12813,14 @@ class Supervision {
   }
   void handle(const BrokenEvent& event) { carry_out(controller_.on_failure({.what = event.message}, Clock::now())); }
   void handle(const SignalEvent& event) {
+    const auto& signals = config_.preemption.signals;
+    const bool is_announced = std::find(signals.begin(), signals.end(), event.signal) != signals.end();
+    if (event.signal == SIGUSR1 && !is_announced) return;
     const Orders orders = controller_.on_signal(event.signal, Clock::now());
     const std::string name = signal_name(event.signal);
-    if (orders.request_stop) {
+    if (orders.request_leave) {
+      was_preempted_ = is_announced;
+      num_saved_before_ = num_saved_;
       progress_.print(true, compose("railyard: {}: the workers are asked to stop and have {} for it; once more ends "
                                     "them at once",
                                     name, Deadline::after(config_.stop_grace).budget_text()));
@@ -8370,6 +12830,30 @@ class Supervision {
     carry_out(orders);
   }
 
+  void look_for_preemption_file() {
+    std::error_code ignored;
+    if (config_.preemption.file.empty() || was_preempted_) return;
+    if (std::filesystem::exists(config_.preemption.file, ignored)) handle(SignalEvent{.signal = SIGTERM});
+  }
+
+  void look_for_standstill() {
+    const auto found = steps_.look(
+        Clock::now(), [this](int rank) { return group_->page(rank).steps.load(std::memory_order_relaxed); },
+        [this](int rank) { return group_->page(rank).waiting_since_ns.load(std::memory_order_relaxed) != 0; });
+    if (!found || controller_.phase() != Phase::running || controller_.has_exited(found->rank)) return;
+    note_activity();
+    const double limit = std::chrono::duration<double>(config_.step_timeout).count();
+    carry_out(
+        controller_.on_failure({.rank = found->rank,
+                                .what = compose("has ended no step for {:.1f} s (RunConfig::step_timeout is {} s)",
+                                                std::chrono::duration<double>(found->time).count(), limit),
+                                .is_wait = true},
+                               Clock::now()));
+  }
+
+  // Whether the run was told of its end, and its state has been saved since.
+  [[nodiscard]] bool has_left_in_order() const { return was_preempted_ && num_saved_ > num_saved_before_; }
+
   // Before the group is ended: the end is what all ranks do then.
   void note_activity() {
     if (activity_.empty()) activity_ = activity_text(*group_, info_.world_size, Clock::now());
@@ -8378,16 +12862,18 @@ class Supervision {
   void note_start(int rank, std::string host) {
     hosts_[static_cast<std::size_t>(rank)] = std::move(host);
     controller_.on_started(rank);
-    if (++num_started_ == info_.world_size) timings_.first_line = seconds();
+    if (++num_started_ == info_.world_size && briefing_.attempt == 0) timings_.first_line = seconds();
   }
 
   void note_report(int rank, Metrics metrics) {
     const double now = seconds();
+    refuse_part_checkpoint(rank, book_.count(rank));
     if (rank == 0) {
       const std::int64_t index = book_.count(0);
       const JsonObject line = JsonObject{}.add("report", index).add("seconds", now).add(metrics);
       complain(directory_.append_metrics(line.text()));
       history_.push_back(metrics);
+      line_ends_.push_back(directory_.metrics_size());
       progress_.on_report(index, metrics);
     }
     if (config_.callbacks.empty()) {
@@ -8396,6 +12882,18 @@ class Supervision {
     }
     book_.add(rank, std::move(metrics), now);
     tell_reports(false);
+  }
+
+  // A rank that saves nothing where others do would keep them waiting.
+  void refuse_part_checkpoint(int rank, std::int64_t report) {
+    const int other = checkpoints_->waits_in_vain(rank, report);
+    if (other < 0) return;
+    carry_out(controller_.on_failure(
+        {.rank = rank,
+         .what = compose("has not saved where rank {} has: every rank passes its TrainState to report(), or none does",
+                         other),
+         .kind = Failure::Kind::final},
+        Clock::now()));
   }
 
   void tell_reports(bool is_end) {
@@ -8414,7 +12912,7 @@ class Supervision {
         call(callback);
       } catch (...) {
         const std::string what = exit_of(std::current_exception()).message;
-        note_hook_failure({.what = compose("a callback's {} threw: {}", hook, what)});
+        note_hook_failure({.what = compose("a callback's {} threw: {}", hook, what), .kind = Failure::Kind::final});
       }
     }
   }
@@ -8457,6 +12955,7 @@ class Supervision {
       if (const auto log = directory_.log_of(failure.rank)) text += "; its output is in " + log->string();
     }
     if (failure.is_wait && !activity_.empty()) text += "; then " + activity_;
+    if (!last_word_.empty()) text += "; " + last_word_;
     return text + compose("; the run's files are in {}", info_.path.string());
   }
 
@@ -8473,8 +12972,13 @@ class Supervision {
       fields.error = error_text(*failure);
       fields.failed_rank = failure->rank;
       fields.exit_status = failure->signal != 0 ? 128 + failure->signal : 1;
+      if (has_left_in_order()) fields.exit_status = config_.preemption.exit_status;
     }
     fields.history = std::move(history_);
+    fields.step_times_by_rank = std::move(step_times_);
+    fields.attempts = std::move(attempts_);
+    fields.checkpoint = std::move(newest_);
+    fields.best_checkpoints = std::move(best_);
     fields.warnings = directory_.warnings();
     if (std::string text = progress_.warning(); !text.empty()) fields.warnings.push_back(std::move(text));
     fields.warnings.insert(fields.warnings.end(), warnings_.begin(), warnings_.end());
@@ -8491,6 +12995,12 @@ class Supervision {
     object.add("exit_status", fields.exit_status).add("seconds", seconds()).add("reports", fields.history.size());
     object.add("start_seconds", timings_.start).add("first_line_seconds", timings_.first_line);
     object.add("training_seconds", timings_.training);
+    if (const StepTimes times = average_of(fields.step_times_by_rank); times.steps > 0) {
+      object.add("steps", times.steps).add("compute_share", times.share_of_compute());
+      object.add("wait_share", times.share_of_wait()).add("communication_share", times.share_of_communication());
+      object.add("optimizer_share", times.share_of_optimizer()).add("slowest_rank", times.slowest_rank);
+      object.add("gradient_bytes", times.bytes);
+    }
     if (std::string loss = directory_.write_object("result.json", object); !loss.empty()) {
       fields.warnings.push_back(std::move(loss));
     }
@@ -8499,13 +13009,30 @@ class Supervision {
   const RunConfig& config_;
   RunInfo info_;
   Clock::time_point called_at_;
+  RunLease lease_;
   RunDirectory directory_;
   ReportBook book_;
   std::vector<std::string> hosts_;
+  std::vector<StepTimes> step_times_;  // by rank
   ProgressLine progress_;
   Controller controller_;
+  FailureBudget budget_;
+  StepWatch steps_;
+  std::vector<Metrics> history_;
+  std::vector<std::uint64_t> line_ends_;  // of metrics.jsonl, by report
+  Briefing briefing_{};
+  std::uint64_t begin_step_ = 0;   // of this attempt
+  std::uint64_t failed_step_ = 0;  // at which the last attempt failed
+  int num_committed_ = 0;          // in this attempt
+  int num_saved_ = 0;              // checkpoints, in all attempts
+  int num_saved_before_ = 0;       // when the end was announced
+  bool was_preempted_ = false;
+  std::vector<Attempt> attempts_{};
+  std::string last_word_{};  // why a run with failures left is not started again
   std::unique_ptr<WorkerGroup> group_{};
-  std::vector<Metrics> history_{};
+  std::optional<RunCheckpoints> checkpoints_{};  // while there is a group
+  std::optional<Checkpoint> newest_{};
+  std::vector<Checkpoint> best_{};
   std::vector<std::string> warnings_{};
   std::optional<Failure> failure_before_start_{};  // or after the end: outside of the group's life
   std::string activity_{};                         // what each rank did when the first one was found waiting or silent
@@ -8514,206 +13041,6 @@ class Supervision {
 };
 
 }  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/worker.hpp
-// What a training function sees. Train room: knows the concepts, no backend and no LibTorch.
-
-namespace railyard::inline v0_1 {
-
-/// Says what every worker of a run has in common.
-struct RunContext {
-  std::string name{};
-  std::filesystem::path path{};  ///< the run's directory
-  std::uint64_t seed = 0;
-  std::chrono::nanoseconds collective_timeout = std::chrono::minutes{10};
-};
-
-/// Is a worker as its training function sees it: who it is, and how it talks to the others. No template, so that
-/// training functions and their helpers can live in ordinary .cpp files; a collective costs one virtual call more than
-/// the backend's.
-///
-/// Collectives return when the buffers may be used again. All ranks call the same ones in the same order; whoever does
-/// not, dies, or is later than RunConfig::collective_timeout makes them throw CollectiveError on every rank.
-class Worker {
- public:
-  Worker(const Worker&) = delete;
-  Worker& operator=(const Worker&) = delete;
-
-  [[nodiscard]] const World& world() const noexcept { return link_->world(); }
-  [[nodiscard]] int rank() const noexcept { return world().rank; }
-  [[nodiscard]] int world_size() const noexcept { return world().size; }
-  [[nodiscard]] int local_rank() const noexcept { return world().local_rank; }
-  [[nodiscard]] int local_world_size() const noexcept { return world().local_size; }
-  [[nodiscard]] const std::string& host() const noexcept { return world().host; }
-  /// The seed of the run, equal on all ranks.
-  [[nodiscard]] std::uint64_t seed() const noexcept { return context_->seed; }
-  [[nodiscard]] const std::string& run_name() const noexcept { return context_->name; }
-  /// The run's directory, equal on all ranks.
-  [[nodiscard]] const std::filesystem::path& run_path() const noexcept { return context_->path; }
-
-  /// Where the backend expects buffers: the CPU, or the GPU whose index is the local rank.
-  [[nodiscard]] virtual Device device() const noexcept = 0;
-
-  /// The memory that the ranks share, where the backend has such: for rooms above this one. nullptr otherwise.
-  [[nodiscard]] virtual HostMemory* host_memory() noexcept = 0;
-  /// When a collective that begins now is to give up.
-  [[nodiscard]] Deadline collective_deadline() const { return Deadline::after(context_->collective_timeout); }
-
-  /// Reports metrics. Call number i of all ranks forms report i; rank 0's metrics are the run's. Never waits for
-  /// another rank. Cost: about a microsecond. Throws: ConfigError for a report of more than 1 MiB, or a metric named
-  /// "report" or "seconds", which are columns of metrics.jsonl already.
-  void report(const Metrics& metrics) {
-    for (const auto& [name, value] : metrics) {
-      if (name == "report" || name == "seconds") {
-        throw ConfigError{fmt::format(
-            "report() on rank {}/{}: a metric is named \"{}\", but metrics.jsonl has a column of that name: "
-            "give the metric another name",
-            rank(), world_size(), name)};
-      }
-    }
-    post_report(metrics);
-  }
-
-  /// Returns the mean over what all ranks have added: the sum of sums by the sum of weights, equal on every rank.
-  [[nodiscard]] double mean(const Mean& local) {
-    double both[2] = {local.sum(), local.weight()};
-    do_all_reduce(buffer_of(both), ReduceOp::sum);
-    return both[0] / both[1];
-  }
-  /// Returns the mean of one number per rank, equal on every rank.
-  [[nodiscard]] double mean(double value) {
-    do_all_reduce(buffer_of_value(value), ReduceOp::sum);
-    return value / world_size();
-  }
-
-  /// States how many samples are behind the gradients of the next backward passes of this rank; gradients are averaged
-  /// with these weights. Loaders with drives_step call it; with a loader of one's own it is the user's to call, before
-  /// the forward pass of every step. Throws: ConfigError if a prepared model has changed so that it would not be
-  /// averaged.
-  /// completes_step: false where the step goes on with another micro-batch; then gradients accumulate, and are averaged
-  /// over the samples of all micro-batches in the backward pass of the last one.
-  void samples(std::uint64_t count, bool completes_step = true) {
-    if (on_samples_) on_samples_(count, completes_step);
-    step_samples_ = count;
-    link_->page().samples.fetch_add(count, std::memory_order_relaxed);
-  }
-  /// Says that the micro-batches since the last completed step will not be completed: the next samples() begins a step
-  /// of its own. Loaders with drives_step call it at the begin of an epoch.
-  void abandon_step() {
-    if (on_abandoned_step_) on_abandoned_step_();
-  }
-  /// What samples() was last told; nothing if it never was.
-  [[nodiscard]] std::optional<std::uint64_t> step_samples() const noexcept { return step_samples_; }
-  /// Sets what each samples() calls first, for a room above this one that must see every step begin.
-  void on_samples(std::function<void(std::uint64_t, bool)> function) { on_samples_ = std::move(function); }
-
-  /// Sets what abandon_step() calls.
-  void on_abandoned_step(std::function<void()> function) { on_abandoned_step_ = std::move(function); }
-
-  /// Asks all workers to stop; they learn of it in their next should_stop().
-  void request_stop() noexcept { stop_requested_ = true; }
-  /// Returns true on every rank as soon as request_stop() was called on any, or the run was asked to end (Ctrl-C,
-  /// SIGTERM, a callback). A collective: all ranks call it at the same place.
-  [[nodiscard]] bool should_stop() {
-    if (stop_agreed_) return true;  // all ranks have agreed in the same call, so none of them talks here any more
-    const bool wanted = stop_requested_ || link_->page().stop_requested.load(std::memory_order_relaxed);
-    std::int32_t anyone = wanted ? 1 : 0;
-    do_all_reduce(buffer_of_value(anyone), ReduceOp::max);
-    return stop_agreed_ = anyone != 0;
-  }
-
-  void barrier() { do_barrier(); }
-  /// Combines data of all ranks in place; equal bits on every rank afterwards.
-  void all_reduce(Buffer data, ReduceOp op) { do_all_reduce(data, op); }
-  void broadcast(Buffer data, int root) { do_broadcast(data, root); }
-  /// Shapes: out has world_size times the elements of in; part r is rank r's.
-  void all_gather(ConstBuffer in, Buffer out) { do_all_gather(in, out); }
-  /// Shapes: rank r gives counts[r] elements; out has their sum. counts are equal on all ranks.
-  void all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts) {
-    do_all_gather_uneven(in, out, counts);
-  }
-  /// Shapes: in has world_size times the elements of out; rank r gets the combined slice r.
-  void reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) { do_reduce_scatter(in, out, op); }
-  /// Shapes: at root, out has world_size times the elements of in; elsewhere out is not looked at.
-  void gather(ConstBuffer in, Buffer out, int root) { do_gather(in, out, root); }
-  /// Shapes: at root, in has world_size times the elements of out; elsewhere in is not looked at.
-  void scatter(ConstBuffer in, Buffer out, int root) { do_scatter(in, out, root); }
-  /// Shapes: in and out are equally long, a multiple of world_size; slice r of in goes to rank r.
-  void all_to_all(ConstBuffer in, Buffer out) { do_all_to_all(in, out); }
-  void send(ConstBuffer data, int to) { do_send(data, to); }
-  void receive(Buffer data, int from) { do_receive(data, from); }
-
-  /// What this worker shows its supervisor while it runs: loaders write their progress there.
-  [[nodiscard]] WorkerPage& page() noexcept { return link_->page(); }
-
-  /// Returns the one T of this worker, made by T{} on first use and destroyed when the training function has ended, the
-  /// last one made first. For rooms above this one, which keep their state per worker. T has a static extension_name.
-  template <class T>
-  [[nodiscard]] T& extension() {
-    for (const auto& [name, object] : extensions_) {
-      if (name == T::extension_name) return *static_cast<T*>(object.get());
-    }
-    auto made = std::make_shared<T>();
-    extensions_.emplace_back(T::extension_name, made);
-    return *made;
-  }
-
- protected:
-  Worker(WorkerLink& link, const RunContext& context) noexcept : link_(&link), context_(&context) {}
-  ~Worker() { drop_extensions(); }
-
-  void drop_extensions() noexcept {
-    while (!extensions_.empty()) extensions_.pop_back();
-  }
-
-  [[nodiscard]] WorkerLink& link() noexcept { return *link_; }
-  [[nodiscard]] const RunContext& context() const noexcept { return *context_; }
-
- private:
-  // The link knows of messages only: the error says what this one was.
-  void post_report(const Metrics& metrics) {
-    const auto call = [&] {
-      return detail::compose("report() of {} metrics on rank {}/{}", metrics.size(), rank(), world_size());
-    };
-    const auto reason = [](const std::exception& error) {
-      const std::string_view text = error.what();
-      const std::size_t colon = text.find(": ");
-      return std::string{colon == std::string_view::npos ? text : text.substr(colon + 2)};
-    };
-    try {
-      link_->post(detail::encode_report(metrics));
-    } catch (const ConfigError& error) {
-      throw ConfigError{detail::compose("{}: {}", call(), reason(error))};
-    } catch (const CollectiveError& error) {
-      throw CollectiveError{"report()", rank(), error.blamed(),
-                            detail::compose("{}: {}; let this error pass: the run's Result tells the first cause",
-                                            call(), reason(error))};
-    }
-  }
-
-  virtual void do_barrier() = 0;
-  virtual void do_all_reduce(Buffer data, ReduceOp op) = 0;
-  virtual void do_broadcast(Buffer data, int root) = 0;
-  virtual void do_all_gather(ConstBuffer in, Buffer out) = 0;
-  virtual void do_all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts) = 0;
-  virtual void do_reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) = 0;
-  virtual void do_gather(ConstBuffer in, Buffer out, int root) = 0;
-  virtual void do_scatter(ConstBuffer in, Buffer out, int root) = 0;
-  virtual void do_all_to_all(ConstBuffer in, Buffer out) = 0;
-  virtual void do_send(ConstBuffer data, int to) = 0;
-  virtual void do_receive(Buffer data, int from) = 0;
-
-  WorkerLink* link_;
-  const RunContext* context_;
-  std::optional<std::uint64_t> step_samples_{};
-  std::function<void(std::uint64_t, bool)> on_samples_{};
-  std::function<void()> on_abandoned_step_{};
-  bool stop_requested_ = false;
-  bool stop_agreed_ = false;
-  std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
-};
-
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/train/worker_of.hpp
@@ -8745,6 +13072,16 @@ class WorkerOf final : public Worker {
                     { backend.host_memory() } -> std::same_as<HostMemory*>;
                   }) {
       return backend_->host_memory();
+    } else {
+      return nullptr;
+    }
+  }
+
+  [[nodiscard]] SideLine* side_line() override {
+    if constexpr (requires(B & backend, const Deadline& deadline) {
+                    { backend.side_line(deadline) } -> std::same_as<SideLine*>;
+                  }) {
+      return backend_->side_line(this->collective_deadline());
     } else {
       return nullptr;
     }
@@ -8909,6 +13246,70 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   check_time("stop_grace", run.stop_grace);
   check_time("silence_limit", run.silence_limit);
   check_name(run.name);
+  if (run.step_timeout.count() < 0) throw ConfigError{"RunConfig::step_timeout is negative: 0 watches no steps"};
+  if (run.checkpoint.keep < 0) {
+    throw ConfigError{
+        compose("RunConfig::checkpoint.keep is {}: it counts checkpoints, and 0 keeps all", run.checkpoint.keep)};
+  }
+  if (run.failure.max_failures < -1) {
+    throw ConfigError{compose("RunConfig::failure.max_failures is {}: it counts failures, and -1 allows any number",
+                              run.failure.max_failures)};
+  }
+  if (run.failure.max_failures_at_same_step < 1) {
+    throw ConfigError{compose("RunConfig::failure.max_failures_at_same_step is {}: it must be 1 or more",
+                              run.failure.max_failures_at_same_step)};
+  }
+  if (run.failure.backoff.count() < 0 || run.failure.max_backoff.count() < 0) {
+    throw ConfigError{"RunConfig::failure.backoff and max_backoff must not be negative"};
+  }
+}
+
+/// Finds out what an earlier program has left of the run, and whether this one may go on with it.
+/// Throws: ConfigError if it may not.
+[[nodiscard]] inline RunRecord read_earlier(const RunPlace& place, const RunConfig& run, const RunInfo& info) {
+  const bool is_new = place.is_new || is_barely_begun(place.path);
+  if (is_new && run.resume == Resume::required) {
+    if (place.is_new) RunDirectory{place.path, 0}.remove();
+    throw ConfigError{
+        compose("RunConfig::resume is Resume::required, but there is no run in {}: check RunConfig::name "
+                "and storage_path",
+                place.path.string())};
+  }
+  if (is_new) return {};
+  if (run.resume == Resume::never) {
+    throw ConfigError{
+        compose("RunConfig::name is \"{}\", but {} exists already and RunConfig::resume is Resume::never: "
+                "choose another name, or leave it empty for a unique one, or remove the directory",
+                place.name, place.path.string())};
+  }
+  RunRecord before = read_run_record(place.path);
+  const auto& accepted = run.accept_changes;
+  if (before.seed != info.seed && std::find(accepted.begin(), accepted.end(), "seed") == accepted.end()) {
+    throw ConfigError{
+        compose("RunConfig::seed is {}, but the run in {} was started with {}, and its order of samples "
+                "would change half way: use that seed, or .accept_changes = {{\"seed\"}}, or choose "
+                "another RunConfig::name",
+                info.seed, place.path.string(), before.seed)};
+  }
+  return before;
+}
+
+/// Returns the Result that a run has left which has succeeded.
+[[nodiscard]] inline Result recorded_result(const RunPlace& place, const RunConfig& run, RunRecord before) {
+  ResultFields fields{.history = std::move(before.history),
+                      .path = place.path,
+                      .world_size = before.world_size,
+                      .seconds = before.seconds,
+                      .is_recorded = true};
+  const CheckpointFolder folder{place.path / "checkpoints"};
+  fields.checkpoint = folder.newest();
+  fields.best_checkpoints = folder.best(retention_of(run.checkpoint));
+  if (run.progress != Progress::quiet) {
+    std::fprintf(stderr,
+                 "railyard: the run in %s has succeeded before, and nothing is done: this is what it has left\n",
+                 place.path.c_str());
+  }
+  return Result{std::move(fields)};
 }
 
 /// Writes run.json. Throws: ConfigError if the storage takes no files.
@@ -8987,22 +13388,43 @@ class Trainer<B, S> {
                  .scaling = std::string{S::name},
                  .world_size = scaling_.num_workers.count(),
                  .seed = run_.seed};
-    std::tie(info.name, info.path) = detail::make_run_directory(run_.name, run_.storage_path);
-    detail::write_run(info, run_);
+    const detail::RunPlace place = detail::make_run_directory(run_.name, run_.storage_path);
+    info.name = place.name;
+    info.path = place.path;
+    detail::RunRecord before = detail::read_earlier(place, run_, info);
+    if (before.has_succeeded) return detail::recorded_result(place, run_, std::move(before));
+    if (before.world_size == 0) detail::write_run(info, run_);
 
-    const RunContext context{
-        .name = info.name, .path = info.path, .seed = run_.seed, .collective_timeout = run_.collective_timeout};
+    const RunContext context{.name = info.name,
+                             .path = info.path,
+                             .seed = run_.seed,
+                             .collective_timeout = run_.collective_timeout,
+                             .checkpoint_every_steps = run_.checkpoint.every_steps,
+                             .waits_for_checkpoints = run_.checkpoint.synchronous};
     std::vector<std::unique_ptr<Function>> copies;  // made one after another, by the thread that called fit()
-    if constexpr (S::copies_function) {
-      for (int rank = 0; rank < info.world_size; ++rank) copies.push_back(function_->copy());
-    }
+    const auto renew = [&, size = info.world_size] {
+      copies.clear();
+      for (int rank = 0; S::copies_function && rank < size; ++rank) copies.push_back(function_->copy());
+    };
     const WorkerBody body = [&](WorkerLink& link) {
       Function& own = S::copies_function ? *copies[static_cast<std::size_t>(link.world().rank)] : *function_;
       run_worker(link, context, own);
     };
     S scaling{};
-    detail::Supervision supervision{run_, std::move(info), called_at};
-    return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); });
+    detail::Supervision supervision{run_, std::move(info), called_at, std::move(before)};
+    renew();
+    return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); }, renew);
+  }
+
+  /// Returns a Trainer that goes on with the run in that directory. Throws: what fit() throws, when it is called.
+  template <class F>
+  [[nodiscard]] static Trainer restore(const std::filesystem::path& run_directory, F&& function, ScalingConfig scaling,
+                                       RunConfig run = {}, typename B::Options options = {}) {
+    const auto path = std::filesystem::absolute(run_directory).lexically_normal();
+    run.name = path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+    run.storage_path = path.has_filename() ? path.parent_path() : path.parent_path().parent_path();
+    run.resume = Resume::required;
+    return Trainer{std::forward<F>(function), std::move(scaling), std::move(run), std::move(options)};
   }
 
  private:
@@ -9027,7 +13449,10 @@ class Trainer<B, S> {
     }
   }
 
-  void run_worker(WorkerLink& link, const RunContext& context, Function& function) const {
+  void run_worker(WorkerLink& link, RunContext context, Function& function) const {
+    detail::Briefing briefing = detail::decode_briefing(link.briefing());
+    context.resumes_from = std::move(briefing.checkpoint);
+    context.attempt = briefing.attempt;
     detail::ConnectingStore store{link.store(), link.world().rank};
     link.on_abort([&store](std::string_view reason) { store.abort(reason); });
     std::unique_ptr<B> backend;
@@ -9039,7 +13464,11 @@ class Trainer<B, S> {
     }
     WorkerOf<B> worker{link, context, std::move(backend)};
     link.post(detail::encode_started(worker.host()));
-    function.call(worker);
+    try {
+      function.call(worker);
+    } catch (const detail::Leave&) {  // after a checkpoint: the supervisor knows why
+    }
+    worker.post_step_times();
   }
 
   std::unique_ptr<Function> function_;
@@ -9070,14 +13499,6 @@ Trainer(F&&, ScalingConfig, RunConfig, typename B::Options) -> Trainer<B, Proces
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Every signal that can wait: blocked while Gloo starts its thread, which then never runs the user's handlers.
-[[nodiscard]] inline sigset_t deferrable_signals() noexcept {
-  sigset_t all;
-  ::sigfillset(&all);
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) ::sigdelset(&all, fault);
-  return all;
-}
 
 /// Lets Gloo read and write our store. Gloo's newer stores have more members, all with defaults.
 class GlooStore final : public gloo::rendezvous::Store {
@@ -10256,7 +14677,11 @@ class Gloo {
         if (world.rank == 0) fmt::print(stderr, "railyard: Gloo uses TCP on one host: {}\n", error.what());
       }
     }
-    return std::unique_ptr<Gloo>{new Gloo{Tcp::connect({.host = options.host}, world, store, deadline)}};
+    auto gloo = std::unique_ptr<Gloo>{new Gloo{Tcp::connect({.host = options.host}, world, store, deadline)}};
+    gloo->connect_again_ = [host = options.host, world, &store](const Deadline& until) {
+      return Tcp::connect({.host = host}, world, store, until);
+    };
+    return gloo;
   }
 
   FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
@@ -10290,19 +14715,46 @@ class Gloo {
   FinishedWork receive(Buffer data, int peer, const Call& call) {
     return shared_ ? shared_->receive(data, peer, call) : tcp_->receive(data, peer, call);
   }
-  void abort(std::string_view reason) noexcept { shared_ ? shared_->abort(reason) : tcp_->abort(reason); }
+  void abort(std::string_view reason) noexcept {
+    shared_ ? shared_->abort(reason) : tcp_->abort(reason);
+    if (SideLine* side = side_seen_.load()) side->abort(reason);
+  }
 
   /// The memory that the ranks share, nullptr if they do not.
-  [[nodiscard]] HostMemory* host_memory() noexcept { return shared_.get(); }
+  [[nodiscard]] HostMemory* host_memory() noexcept { return shared_ ? shared_->host_memory() : nullptr; }
+
+  /// Returns the second line of sums; nullptr where the ranks share memory, which has one. All ranks call it. The first
+  /// call connects them anew, which costs some milliseconds, and one thread from then on.
+  [[nodiscard]] SideLine* side_line(const Deadline& deadline) {
+    if (shared_) return nullptr;
+    if (!side_) {
+      side_ = std::make_unique<Side>(connect_again_(deadline));
+      side_seen_.store(side_.get());
+    }
+    return side_.get();
+  }
 
  private:
   using Tcp = detail::GlooTcp;
+
+  class Side final : public SideLine {
+   public:
+    explicit Side(std::unique_ptr<Tcp> tcp) : tcp_(std::move(tcp)) {}
+    void all_reduce(Buffer data, ReduceOp op, const Call& call) override { tcp_->all_reduce(data, op, call); }
+    void abort(std::string_view reason) noexcept override { tcp_->abort(reason); }
+
+   private:
+    std::unique_ptr<Tcp> tcp_;
+  };
 
   explicit Gloo(std::unique_ptr<SharedMemory> shared) : shared_(std::move(shared)) {}
   explicit Gloo(std::unique_ptr<Tcp> tcp) : tcp_(std::move(tcp)) {}
 
   std::unique_ptr<SharedMemory> shared_{};  // one of the two
   std::unique_ptr<Tcp> tcp_{};
+  std::function<std::unique_ptr<Tcp>(const Deadline&)> connect_again_{};
+  std::unique_ptr<Side> side_{};
+  std::atomic<Side*> side_seen_{nullptr};  // by abort(), from another thread
 };
 static_assert(Backend<Gloo>);
 
@@ -10516,6 +14968,66 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
         "backward(create_graph=true) through a synchronised BatchNorm: its derivative cannot be differentiated again; "
         "leave create_graph out, or use a BatchNorm that is not synchronised (or another normalisation) in this model"};
   }
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/running_statistics.hpp
+// Keeps batches of weight zero out of the running statistics of a model. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Is a module that may follow the batches of all ranks; then its statistics are to move also where this rank's own
+// batch counts nothing.
+class FollowsAllRanks {
+ public:
+  FollowsAllRanks() = default;
+  FollowsAllRanks(const FollowsAllRanks&) = default;
+  FollowsAllRanks& operator=(const FollowsAllRanks&) = default;
+  virtual ~FollowsAllRanks() = default;
+  [[nodiscard]] virtual bool is_joined() const noexcept = 0;
+};
+
+// The statistics of all normalising modules under a few others, as they were before a batch.
+class RunningStatistics {
+ public:
+  void keep(const std::vector<std::weak_ptr<const torch::nn::Module>>& roots) {
+    kept_.clear();
+    for (const auto& root : roots) {
+      if (const auto module = root.lock()) visit(*module);
+    }
+  }
+  void forget() noexcept { kept_.clear(); }
+  [[nodiscard]] bool has_any() const noexcept { return !kept_.empty(); }
+
+  void put_back() const {
+    const at::NoGradGuard no_grad;
+    for (const auto& [buffer, values] : kept_) buffer.copy_(values);
+  }
+
+ private:
+  void visit(const torch::nn::Module& module) {
+    const auto* follower = dynamic_cast<const FollowsAllRanks*>(&module);
+    if (follower == nullptr || !follower->is_joined()) {
+      // The names that all of LibTorch's normalising modules share.
+      for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+        const std::string& name = item.key();
+        if (name != "running_mean" && name != "running_var" && name != "num_batches_tracked") continue;
+        if (item.value().defined()) kept_.emplace_back(item.value(), item.value().detach().clone());
+      }
+    }
+    for (const auto& child : module.children()) visit(*child);
+  }
+
+  std::vector<std::pair<at::Tensor, at::Tensor>> kept_{};
 };
 
 }  // namespace detail
@@ -10748,8 +15260,6 @@ namespace detail {
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/pimpl.h>
 
-#include <ostream>
-
 namespace railyard::inline v0_1 {
 
 namespace nn {
@@ -10767,7 +15277,8 @@ namespace nn {
 /// Throws: ConfigError for an input of another shape, for fewer than two values per channel on all ranks together, and
 /// for backward(create_graph=true).
 template <std::size_t D>
-class BatchNormImpl : public torch::nn::NormImplBase<D, BatchNormImpl<D>, torch::nn::BatchNormOptions> {
+class BatchNormImpl : public torch::nn::NormImplBase<D, BatchNormImpl<D>, torch::nn::BatchNormOptions>,
+                      public detail::FollowsAllRanks {
   static_assert(D >= 1 && D <= 3, "BatchNorm exists for 1, 2 and 3 dimensions");
   using Base = torch::nn::NormImplBase<D, BatchNormImpl<D>, torch::nn::BatchNormOptions>;
 
@@ -10799,7 +15310,7 @@ class BatchNormImpl : public torch::nn::NormImplBase<D, BatchNormImpl<D>, torch:
     path_ = std::move(path);
   }
   /// Says whether batches of other ranks count here, which ends with the training function.
-  [[nodiscard]] bool is_joined() const noexcept { return !worker_.expired(); }
+  [[nodiscard]] bool is_joined() const noexcept override { return !worker_.expired(); }
 
   /// Takes the place of a plain module: from then on both have the same parameters, the same values in buffers.
   template <class Plain>
@@ -11032,6 +15543,19 @@ inline void check_structure(Worker& worker, const std::vector<NamedTensor>& tens
         compose("prepare_model on rank {}/{}: the ranks have different models: {}. Build the same model "
                 "on every rank",
                 worker.rank(), worker.world_size(), difference(texts[0], static_cast<int>(rank), texts[rank]))};
+  }
+}
+
+// Compares what prepare_model() was told besides the model, in words; throws the same error on every rank.
+inline void check_options_are_equal(Worker& worker, const std::string& mine) {
+  if (worker.world_size() == 1) return;
+  const auto texts = gather_texts(worker, mine);
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts[0]) continue;
+    throw ConfigError{
+        compose("prepare_model on rank {}/{}: the ranks have different ModelOptions: rank {} has {}, rank "
+                "0 has {}. Give the same on every rank",
+                worker.rank(), worker.world_size(), rank, texts[rank], texts[0])};
   }
 }
 
@@ -11347,6 +15871,16 @@ concept CommHook = std::copy_constructible<H> && requires(H& hook, Worker& worke
   { hook.all_reduce(worker, bucket) } -> std::same_as<void>;
 };
 
+/// Is a CommHook that remembers something from step to step, which a run that is resumed goes on with.
+///
+/// Law: after load_state(worker, state) of what state(worker) has returned on each rank, with pieces put together, it
+/// goes on as the saved one. On another number of ranks laws 1 to 4 hold all the same.
+template <class H>
+concept StatefulCommHook = CommHook<H> && requires(H& hook, const H& saved, Worker& worker, const State& state) {
+  { saved.state(worker) } -> std::convertible_to<State>;
+  hook.load_state(worker, state);
+};
+
 /// Sums exactly: what happens without a hook, and what others are compared with.
 struct ExactHook {
   /// Cost: one all-reduce of flat.
@@ -11414,10 +15948,18 @@ class AnyCommHook {
     held_ ? held_->all_reduce(worker, bucket) : ExactHook{}.all_reduce(worker, bucket);
   }
 
+  /// What the hook remembers; nothing of one that is no StatefulCommHook.
+  [[nodiscard]] State state(Worker& worker) const { return held_ ? held_->state(worker) : State{}; }
+  void load_state(Worker& worker, const State& state) {
+    if (held_) held_->load_state(worker, state);
+  }
+
  private:
   struct Base {
     virtual ~Base() = default;
     virtual void all_reduce(Worker& worker, const GradientBucket& bucket) = 0;
+    [[nodiscard]] virtual State state(Worker& worker) const = 0;
+    virtual void load_state(Worker& worker, const State& state) = 0;
     [[nodiscard]] virtual std::unique_ptr<Base> copy() const = 0;
   };
 
@@ -11426,206 +15968,194 @@ class AnyCommHook {
     template <class From>
     explicit Holder(From&& from) : hook(std::forward<From>(from)) {}
     void all_reduce(Worker& worker, const GradientBucket& bucket) override { hook.all_reduce(worker, bucket); }
+    [[nodiscard]] State state([[maybe_unused]] Worker& worker) const override {
+      if constexpr (StatefulCommHook<H>) {
+        return hook.state(worker);
+      } else {
+        return {};
+      }
+    }
+    void load_state([[maybe_unused]] Worker& worker, [[maybe_unused]] const State& state) override {
+      if constexpr (StatefulCommHook<H>) hook.load_state(worker, state);
+    }
     [[nodiscard]] std::unique_ptr<Base> copy() const override { return std::make_unique<Holder>(hook); }
     H hook;
   };
 
   std::unique_ptr<Base> held_{};
 };
-static_assert(CommHook<AnyCommHook>);
+static_assert(StatefulCommHook<AnyCommHook>);
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/torch/loader.hpp
-// A worker's share of every batch of a dataset. Torch room.
+// ---- railyard/torch/detail/backward_depth.hpp
+// How deep one backward pass lies in others. Torch room.
 
-#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 namespace railyard::inline v0_1 {
 
-/// Says how prepare_loader() divides a dataset. Exactly one of the two sizes must be given: the learning rate depends
-/// on what it is.
-struct LoaderOptions {
-  std::size_t global_batch_size = 0;      ///< samples of a batch, all workers together
-  std::size_t batch_size_per_worker = 0;  ///< samples of a batch for each worker
-  bool shuffle = false;                   ///< a new order every epoch; otherwise the dataset's own
-  bool drives_step = false;               ///< the training loader: its batches are what gradients are weighted with
-  /// A batch is given in so many parts, one after another, whose gradients accumulate: for batches that memory does not
-  /// hold at once. The sizes above are still those of the whole, which one optimizer step is for.
-  std::size_t micro_batches = 1;
-};
-
-/// Is one worker's part of a batch.
-class Batch {
- public:
-  at::Tensor data{};
-  at::Tensor target{};  ///< undefined where the dataset has none
-
-  Batch() = default;
-  Batch(at::Tensor data_, at::Tensor target_, std::size_t size, bool completes_step = true)
-      : data(std::move(data_)), target(std::move(target_)), size_(size), completes_step_(completes_step) {}
-
-  /// The number of samples that count: those of data, or 0 where the batch had fewer samples than there are workers and
-  /// this one has been given a sample of another worker's, to keep step. Weight sums with it.
-  [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  /// Whether this is the last micro-batch of a step: then backward() averages, and it is time for optimizer.step().
-  [[nodiscard]] bool completes_step() const noexcept { return completes_step_; }
-
- private:
-  std::size_t size_ = 0;
-  bool completes_step_ = true;
-};
-
 namespace detail {
 
-// Reads the samples of the given indices as one batch.
-using Fetch = std::function<std::pair<at::Tensor, at::Tensor>(const std::vector<std::size_t>& indices)>;
-
-// Where a loader stands.
-struct LoaderState {
-  Worker* worker = nullptr;
-  LoaderOptions options{};
-  Fetch fetch{};
-  std::size_t num_samples = 0;
-  std::size_t global_batch_size = 0;
-  std::int64_t epoch = -1;
-  std::int64_t next_epoch = 0;
-  std::uint64_t iteration = 0;  // tells an iterator that another begin() has come after its own
-  std::vector<std::size_t> order{};
-  std::size_t position = 0;   // samples of this epoch that all workers together have been given
-  Range window{};             // the batch under way
-  std::size_t num_parts = 0;  // in which it is given
-  std::size_t next_part = 0;
-  std::optional<Batch> batch{};
-
-  void start_epoch() {
-    if (options.drives_step && next_part < num_parts) worker->abandon_step();
-    num_parts = next_part = 0;
-    epoch = next_epoch++;
-    ++iteration;
-    position = 0;
-    order = options.shuffle
-                ? shuffled_indices(num_samples, derive_seed(worker->seed(), static_cast<std::uint64_t>(epoch)))
-                : ordered_indices(num_samples);
-    advance();
-  }
-
-  // Goes on to this worker's part of the next batch; batch is empty after the last one.
-  void advance() {
-    batch.reset();
-    if (next_part == num_parts) {
-      if (position >= num_samples) return;
-      window = {position, position + std::min(global_batch_size, num_samples - position)};
-      num_parts = std::min(options.micro_batches, window.size());
-      next_part = 0;
-    }
-    const Range whole = part_of(window, next_part++, num_parts);
-    const Range mine =
-        part_of(whole, static_cast<std::size_t>(worker->rank()), static_cast<std::size_t>(worker->world_size()));
-    const bool has_part = mine.size() > 0;
-    const Range read = has_part ? mine : Range{whole.begin, whole.begin + 1};
-    const auto first = order.begin();
-    const std::vector<std::size_t> indices(first + static_cast<std::ptrdiff_t>(read.begin),
-                                           first + static_cast<std::ptrdiff_t>(read.end));
-    auto [data, target] = fetch(indices);
-    check_count(data, indices.size());
-    const at::Device home = device(*worker);
-    batch.emplace(data.to(home), target.defined() ? target.to(home) : target, mine.size(), next_part == num_parts);
-    position = whole.end;
-    if (options.drives_step) announce(mine.size());
-  }
-
- private:
-  void check_count(const at::Tensor& data, std::size_t asked) const {
-    if (data.defined() && data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(asked)) return;
-    throw DataError{
-        compose("the dataset was asked for {} samples on rank {}/{} and gave data of shape {}: the first "
-                "dimension must count the samples",
-                asked, worker->rank(), worker->world_size(), shape_of(data))};
-  }
-
-  void announce(std::size_t samples) const {
-    worker->samples(samples, next_part == num_parts);
-    WorkerPage& page = worker->page();
-    page.epoch.store(epoch, std::memory_order_relaxed);
-    page.epoch_size.store(num_samples, std::memory_order_relaxed);
-    page.epoch_done.store(position, std::memory_order_relaxed);
-  }
-};
+// How many backward passes are around the one under way on this thread, such as those in which checkpointing computes
+// a part. LibTorch tells nobody, but it keeps the number beside a set that it does show.
+[[nodiscard]] inline int depth_of_pass() {
+  using torch::autograd::GraphTask;
+  const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
+  if (nodes == nullptr) return 0;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // conditionally supported, and so by g++ and clang++
+  constexpr std::size_t offset = offsetof(GraphTask, nodes_in_graph_);
+#pragma GCC diagnostic pop
+  return reinterpret_cast<const GraphTask*>(reinterpret_cast<const std::byte*>(nodes) - offset)->reentrant_depth_;
+}
 
 }  // namespace detail
 
-/// Gives a worker its part of every batch. Each begin() starts the next epoch. The order of an epoch is a function of
-/// the run's seed and the epoch only, never of the number of workers; each batch of it is cut among the workers, in
-/// parts whose sizes differ by at most one; the last batch may be smaller; nothing is dropped, and nothing counts
-/// twice. All workers are given equally many batches. Made by prepare_loader(); must not outlive the training function.
-/// Example: for (const auto& batch : loader) loss(net->forward(batch.data), batch.target).backward();
-class Loader {
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/gradient_slot.hpp
+// What is known of one parameter whose gradients are averaged, and of one backward pass. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/view_as_real.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The part of a parameter that this rank updates for all ranks of the host, which share its weights; see
+// ShardedOptimizer. Elements begin to end in the order of memory.
+struct GradientPiece {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  at::Tensor weights{};  // a view of one dimension; undefined where this rank has no part
+
+  [[nodiscard]] bool is_empty() const noexcept { return begin == end; }
+};
+
+struct GradientSlot {
+  using NodePointer = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+  std::string name{};
+  at::Tensor parameter{};
+  NodePointer accumulator{};             // LibTorch itself keeps it only as long as a graph refers to it
+  bool used = false;                     // since the last exchange
+  bool has_arrived = false;              // at its gradient, in the backward pass under way
+  bool has_begun = false;                // a step, since it was prepared
+  std::weak_ptr<GradientPiece> piece{};  // while an optimizer shares the weights
+  std::vector<std::int64_t> strides{};   // of the gradient on every rank, once an exchange has asked
+  at::Tensor stage{};                    // memory that the other ranks see, where the gradient itself is not there
+
+  // Sums are made in f32 at least: n x gradient would overflow a half type.
+  [[nodiscard]] at::ScalarType sum_type() const {
+    const at::ScalarType type = parameter.scalar_type();
+    return type == at::ScalarType::Double || type == at::ScalarType::ComplexDouble ? at::ScalarType::Double
+                                                                                   : at::ScalarType::Float;
+  }
+
+  // Elements of the sum: two for a complex number.
+  [[nodiscard]] std::int64_t real_count() const { return parameter.numel() * (parameter.is_complex() ? 2 : 1); }
+
+  // The parameter's strides if it has no gaps, those of a contiguous tensor otherwise.
+  [[nodiscard]] const std::vector<std::int64_t>& gradient_strides() {
+    if (!strides.empty() || parameter.dim() == 0) return strides;
+    if (parameter.is_non_overlapping_and_dense()) return strides = parameter.strides().vec();
+    strides.assign(static_cast<std::size_t>(parameter.dim()), 1);
+    for (std::size_t dim = strides.size(); dim-- > 1;) {
+      strides[dim - 1] = strides[dim] * std::max<std::int64_t>(parameter.size(static_cast<std::int64_t>(dim)), 1);
+    }
+    return strides;
+  }
+
+  // Gives the gradient memory of its own, after `added` has come to it. LibTorch may leave it in memory that another
+  // gradient of the pass has as well, if one of the two is a view, and that must not be averaged while it is needed.
+  void own_memory(const at::Tensor& added) const {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined() || !gradient.has_storage()) return;
+    const bool is_added = added.defined() && added.has_storage() && added.storage().is_alias_of(gradient.storage());
+    if (gradient.storage().use_count() > (is_added ? 2 : 1)) gradient = gradient.clone();
+  }
+
+  // The gradient, made if there is none. A sparse one becomes dense: the rows that other ranks have used are others.
+  [[nodiscard]] at::Tensor& dense_gradient() const {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined() || gradient.is_sparse()) gradient = at::empty_like(parameter.detach());
+    return gradient;
+  }
+};
+
+// Numbers of slots that are exchanged together.
+using Bucket = std::vector<std::size_t>;
+
+// What the ranks have of the slots of a bucket, one after another.
+struct BucketUse {
+  std::vector<std::uint32_t> num_using{};   // ranks that have used it
+  std::vector<std::uint32_t> num_giving{};  // ranks with samples that have a gradient
+};
+
+// Slots that an exchange averages, with their numbers.
+using OpenSlots = std::vector<std::pair<std::size_t, GradientSlot*>>;
+
+// Cuts tensors, one after another, each beginning at a whole cache line, into one part per rank.
+class RankPart {
  public:
-  /// Goes over the batches of one epoch. The end is reached at once if begin() is called again.
-  class Iterator {
-   public:
-    using iterator_category = std::input_iterator_tag;
-    using difference_type = std::ptrdiff_t;
-    using value_type = Batch;
-    using pointer = Batch*;
-    using reference = Batch&;
-
-    Iterator() = default;
-    explicit Iterator(detail::LoaderState& state) noexcept : state_(&state), iteration_(state.iteration) {}
-
-    [[nodiscard]] Batch& operator*() const noexcept { return *state_->batch; }
-    [[nodiscard]] Batch* operator->() const noexcept { return &*state_->batch; }
-    Iterator& operator++() {
-      if (!is_over()) state_->advance();
-      return *this;
-    }
-    void operator++(int) { ++*this; }
-    friend bool operator==(const Iterator& iterator, std::default_sentinel_t /*end*/) noexcept {
-      return iterator.is_over();
-    }
-
-   private:
-    [[nodiscard]] bool is_over() const noexcept {
-      return state_ == nullptr || state_->iteration != iteration_ || !state_->batch;
-    }
-
-    detail::LoaderState* state_ = nullptr;
-    std::uint64_t iteration_ = 0;
-  };
-
-  explicit Loader(detail::LoaderState state) : state_(std::make_unique<detail::LoaderState>(std::move(state))) {}
-
-  /// Starts the next epoch, also where the last one was left half way.
-  [[nodiscard]] Iterator begin() {
-    state_->start_epoch();
-    return Iterator{*state_};
-  }
-  [[nodiscard]] static std::default_sentinel_t end() noexcept { return {}; }
-
-  /// The epoch that is being gone over or was last, from 0; -1 before the first.
-  [[nodiscard]] std::int64_t epoch() const noexcept { return state_->epoch; }
-  /// Makes the next begin() start the given epoch. Never needed to get a new order. Throws: ConfigError below 0.
-  void set_epoch(std::int64_t epoch) {
-    if (epoch < 0) throw ConfigError{detail::compose("Loader::set_epoch({}): epochs count from 0", epoch)};
-    state_->next_epoch = epoch;
+  // counts: elements of each tensor.
+  RankPart(const std::vector<std::int64_t>& counts, std::int64_t rank, std::int64_t size) {
+    std::int64_t num_lines = 0;
+    for (const std::int64_t count : counts) num_lines += lines_of(count);
+    first_ = num_lines * rank / size * line;
+    last_ = num_lines * (rank + 1) / size * line;
   }
 
-  /// Samples of an epoch, all workers together.
-  [[nodiscard]] std::size_t num_samples() const noexcept { return state_->num_samples; }
-  /// Batches of an epoch, micro-batches counted one by one; equally many for every worker.
-  [[nodiscard]] std::size_t num_batches() const noexcept {
-    const std::size_t parts = state_->options.micro_batches;
-    const std::size_t full = state_->num_samples / state_->global_batch_size;
-    return full * std::min(parts, state_->global_batch_size) +
-           std::min(parts, state_->num_samples % state_->global_batch_size);
+  // Begin and end of this rank's part of the next tensor.
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> next(std::int64_t count) {
+    const std::int64_t at = std::exchange(at_, at_ + lines_of(count) * line);
+    return {std::clamp<std::int64_t>(first_ - at, 0, count), std::clamp<std::int64_t>(last_ - at, 0, count)};
   }
-  /// Samples of a full batch, all workers together.
-  [[nodiscard]] std::size_t global_batch_size() const noexcept { return state_->global_batch_size; }
 
  private:
-  std::unique_ptr<detail::LoaderState> state_;  // iterators point to it, and a Loader may be moved
+  static constexpr std::int64_t line = 64;
+  [[nodiscard]] static std::int64_t lines_of(std::int64_t count) noexcept { return (count + line - 1) / line; }
+
+  std::int64_t first_ = 0;
+  std::int64_t last_ = 0;
+  std::int64_t at_ = 0;
 };
+
+[[nodiscard]] inline at::Tensor as_real(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+}
+
+// What one rank says with the first bucket of an exchange.
+struct PassHeader {
+  double samples = 0;        // behind what is exchanged
+  std::uint32_t silent = 0;  // it has not said how many
+  std::uint32_t num_slots = 0;
+  std::uint64_t step = 0;
+  std::uint64_t pass = 0;  // of that step
+  std::uint64_t loop = 0;  // over training data, in which it is
+  double waited = 0;       // seconds in all, for others
+  std::uint32_t wants_stop = 0;
+  std::uint32_t has_ended = 0;  // its data, with this step
+
+  [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
+    return num_slots == other.num_slots && step == other.step && pass == other.pass && loop == other.loop;
+  }
+};
+
+// What all ranks know after it.
+struct PassSummary {
+  std::vector<PassHeader> headers{};  // by rank; where nobody can be told apart, one for all
+  double samples = 0;                 // on all ranks
+  std::uint32_t num_silent = 0;       // ranks that have not said how many
+  std::uint32_t num_stopping = 0;     // ranks that want to stop
+  std::uint32_t num_ended = 0;        // ranks whose data ends with this step
+};
+
+}  // namespace detail
 
 }  // namespace railyard::inline v0_1
 
@@ -11641,6 +16171,13 @@ enum class NonFinite : std::uint8_t {
   allow,  ///< it stays, as in a loop without Railyard
 };
 
+/// Says whether gradients are exchanged while the backward pass goes on, by a thread of its own for each worker.
+enum class Overlap : std::uint8_t {
+  automatic,  ///< where there is a core for that thread
+  off,        ///< no: all are exchanged when the pass has ended
+  on,         ///< wherever the backend and the model allow it
+};
+
 /// Says how the gradients of a prepared model are exchanged. Equal on all ranks.
 struct ModelOptions {
   NonFinite non_finite = NonFinite::skip;
@@ -11652,7 +16189,123 @@ struct ModelOptions {
   /// How gradients are summed, such as Bf16Hook{}; exactly, if empty. With a hook they are copied into flat buckets,
   /// and optimizers are not divided among the ranks.
   AnyCommHook comm_hook{};
+  /// Whether gradients are exchanged, bucket by bucket, as soon as all ranks have them. The same bits either way. It
+  /// begins when one whole step has shown the order in which they come. Not used with a comm_hook, on GPUs, by backends
+  /// other than Gloo and SharedMemory, and where that step has shown a gradient that comes in several parts in one
+  /// backward pass (re-entrant checkpointing of a shared parameter); where one does so later, backward() throws. A
+  /// backward pass that ends by an exception ends the group.
+  Overlap overlap = Overlap::automatic;
+  /// The most bytes of gradients in a bucket, and in the first one, which is ready when the pass has barely begun. A
+  /// larger parameter has a bucket to itself.
+  std::size_t bucket_bytes = std::size_t{25} << 20U;
+  std::size_t first_bucket_bytes = std::size_t{1} << 20U;
 };
+
+namespace detail {
+
+// What all ranks must have chosen alike, in words.
+[[nodiscard]] inline std::string describe(const ModelOptions& options) {
+  const auto number = [](auto option) { return static_cast<int>(option); };
+  return compose(
+      "non_finite {}, memory_pool {}, buffers {}, comm_hook {}, overlap {}, bucket_bytes {}, "
+      "first_bucket_bytes {}",
+      number(options.non_finite), number(options.memory_pool), number(options.buffers),
+      options.comm_hook ? "set" : "not set", number(options.overlap), options.bucket_bytes, options.first_bucket_bytes);
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/bucket_schedule.hpp
+// Divides the gradients of a pass into buckets, and follows which of them are complete. Torch room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Buckets are exchanged in one order on all ranks, so one is ready when it and all before it are complete. Until an
+// order of slots is known there is one bucket, and passes tell the order.
+class BucketSchedule {
+ public:
+  // One bucket of so many slots.
+  void reset(std::size_t num_slots) {
+    buckets_.assign(1, {});
+    for (std::size_t index = 0; index < num_slots; ++index) buckets_.front().push_back(index);
+    bucket_of_.assign(num_slots, 0);
+    observed_.clear();
+    is_observed_.assign(num_slots, false);
+    has_repeats_ = false;
+    begin_pass();
+  }
+
+  // Cuts all slots into buckets, in an order that was observed. Those that it lacks, such as frozen parameters, go with
+  // the last bucket: one of their own would cost an exchange.
+  void cut(const std::vector<std::int64_t>& observed, const std::vector<GradientSlot>& slots,
+           const ModelOptions& options) {
+    buckets_.assign(1, {});
+    is_observed_.assign(slots.size(), false);
+    std::size_t size_bytes = 0;
+    for (const std::int64_t number : observed) {
+      const auto index = static_cast<std::size_t>(number);
+      const GradientSlot& slot = slots[index];
+      const std::size_t more = static_cast<std::size_t>(slot.real_count()) * c10::elementSize(slot.sum_type());
+      const std::size_t limit = buckets_.size() == 1 ? options.first_bucket_bytes : options.bucket_bytes;
+      if (!buckets_.back().empty() && size_bytes + more > limit) {
+        buckets_.emplace_back();
+        size_bytes = 0;
+      }
+      put(index);
+      is_observed_[index] = true;
+      size_bytes += more;
+    }
+    for (std::size_t index = 0; index < slots.size(); ++index) {
+      if (!is_observed_[index]) put(index);
+    }
+    begin_pass();
+  }
+
+  [[nodiscard]] const std::vector<Bucket>& buckets() const noexcept { return buckets_; }
+  [[nodiscard]] std::size_t bucket_of(std::size_t index) const { return bucket_of_[index]; }
+
+  void begin_pass() {
+    num_ready_ = 0;
+    num_missing_.clear();
+    for (const Bucket& bucket : buckets_) num_missing_.push_back(bucket.size());
+  }
+
+  // A gradient has arrived: it is the first of its slot in this pass, or one more.
+  void arrive(std::size_t index, bool is_first) {
+    has_repeats_ = has_repeats_ || !is_first;
+    if (!is_first) return;
+    if (!is_observed_[index]) observed_.push_back(static_cast<std::int64_t>(index));
+    is_observed_[index] = true;
+    --num_missing_[bucket_of_[index]];
+    while (num_ready_ < buckets_.size() && num_missing_[num_ready_] == 0) ++num_ready_;
+  }
+
+  // How many buckets, from the first on, are complete in this pass.
+  [[nodiscard]] std::size_t num_ready() const noexcept { return num_ready_; }
+  // Since the last reset: whether a slot's gradient has come in several parts in one pass, and the order of the slots.
+  [[nodiscard]] bool has_repeats() const noexcept { return has_repeats_; }
+  [[nodiscard]] const std::vector<std::int64_t>& observed() const noexcept { return observed_; }
+
+ private:
+  void put(std::size_t index) {
+    bucket_of_[index] = buckets_.size() - 1;
+    buckets_.back().push_back(index);
+  }
+
+  std::vector<Bucket> buckets_{};
+  std::vector<std::size_t> bucket_of_{};  // by slot
+  std::vector<std::int64_t> observed_{};
+  std::vector<bool> is_observed_{};         // by slot
+  std::vector<std::size_t> num_missing_{};  // slots that have not arrived in this pass, by bucket
+  std::size_t num_ready_ = 0;
+  bool has_repeats_ = false;
+};
+
+}  // namespace detail
 
 }  // namespace railyard::inline v0_1
 
@@ -11787,12 +16440,1830 @@ class PoolBinding {
   PoolBinding& operator=(const PoolBinding&) = delete;
   ~PoolBinding() { PoolRegistry::bound() = before_; }
 
+  [[nodiscard]] const std::shared_ptr<Heap>& heap() const noexcept { return heap_; }
+
  private:
   std::shared_ptr<Heap> heap_;
   Heap* before_;
 };
 
 }  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/communication_thread.hpp
+// The thread of a worker that exchanges gradients while its backward pass goes on. Torch room.
+
+#include <c10/core/GradMode.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Calls one function as often as it is told, until a call throws. Its owner makes sure that calls end.
+class CommunicationThread {
+ public:
+  // heap: where tensors come from that the function makes; may be null.
+  CommunicationThread(std::function<void()> function, std::shared_ptr<Heap> heap)
+      : function_(std::move(function)), heap_(std::move(heap)) {
+    const BlockSignals no_signals{deferrable_signals()};  // in the new thread, which then runs no handler of the user's
+    thread_ = std::thread{[this] { run(); }};
+  }
+  CommunicationThread(const CommunicationThread&) = delete;
+  CommunicationThread& operator=(const CommunicationThread&) = delete;
+  ~CommunicationThread() {
+    {
+      const std::lock_guard lock{mutex_};
+      is_ending_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  // Asks for more calls.
+  void ask(std::size_t num_calls) {
+    {
+      const std::lock_guard lock{mutex_};
+      num_asked_ += num_calls;
+    }
+    changed_.notify_all();
+  }
+
+  [[nodiscard]] bool has_failed() const {
+    const std::lock_guard lock{mutex_};
+    return error_ != nullptr;
+  }
+
+  // Waits until all calls that were asked for have been made, and throws what one of them has thrown.
+  void settle() {
+    std::unique_lock lock{mutex_};
+    changed_.wait(lock, [this] { return num_asked_ == 0; });
+    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+
+ private:
+  void run() {
+    const at::NoGradGuard no_grad;
+    static_cast<void>(at::get_num_threads());  // or LibTorch would undo the next line later
+    if (auto* set = function_beside_torch<void(int)>("omp_set_num_threads")) set(1);  // the others compute
+    std::optional<PoolBinding> pool;
+    if (heap_) pool.emplace(heap_);
+    std::unique_lock lock{mutex_};
+    for (;;) {
+      changed_.wait(lock, [this] { return is_ending_ || num_asked_ > 0; });
+      if (is_ending_) return;
+      lock.unlock();
+      std::exception_ptr error;
+      try {
+        function_();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      lock.lock();
+      num_asked_ = error ? 0 : num_asked_ - 1;
+      error_ = std::move(error);
+      if (num_asked_ == 0) changed_.notify_all();
+    }
+  }
+
+  std::function<void()> function_;
+  std::shared_ptr<Heap> heap_;
+  mutable std::mutex mutex_{};
+  std::condition_variable changed_{};
+  std::size_t num_asked_ = 0;  // calls that have not been made
+  std::exception_ptr error_{};
+  bool is_ending_ = false;
+  std::thread thread_{};
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/flat_reduction.hpp
+// Averages gradients by the collectives of any backend, in flat buffers. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Whether every value is finite; of a sparse tensor those that it holds.
+[[nodiscard]] inline bool is_all_finite(const at::Tensor& tensor) {
+  if (tensor.is_sparse()) return is_all_finite(tensor._values());
+  if (tensor.is_cpu() && tensor.is_non_overlapping_and_dense() && tensor.scalar_type() == at::ScalarType::Float) {
+    const std::array<const float*, 1> source{tensor.data_ptr<float>()};
+    return sum(SumTask<float>{.sources = source, .count = static_cast<std::size_t>(tensor.numel())});
+  }
+  return at::isfinite(tensor).all().item<bool>();
+}
+
+// For each bucket one small all-reduce says what the ranks have; then all gradients that somebody gives are copied into
+// one flat tensor per dtype and device, summed, and copied back. With the first bucket the ranks also learn of each
+// other's samples.
+//
+// Used by one thread at a time.
+class FlatReduction {
+ public:
+  explicit FlatReduction(Worker& worker) : worker_(&worker) {}
+
+  // Sums from here on beside the worker's operations.
+  void use_side(SideLine& side) noexcept { side_ = &side; }
+
+  // See HostReduction.
+  void begin(std::vector<GradientSlot>& slots, const PassHeader& header, AnyCommHook& hook) {
+    slots_ = &slots;
+    header_ = header;
+    hook_ = &hook;
+    summary_ = {};
+  }
+
+  // Tells what this rank has of the next bucket, and learns what all have.
+  [[nodiscard]] BucketUse open(const Bucket& bucket) {
+    const bool is_first = summary_.headers.empty();
+    std::vector<double> numbers = is_first ? numbers_of_header() : std::vector<double>{};
+    const std::size_t first_slot = numbers.size();
+    for (const std::size_t index : bucket) {
+      const GradientSlot& slot = (*slots_)[index];
+      numbers.push_back(slot.used ? 1.0 : 0.0);
+      numbers.push_back(has_samples() && slot.parameter.grad().defined() ? 1.0 : 0.0);
+    }
+    if (worker_->world_size() > 1) all_reduce(buffer_of(numbers));
+    if (is_first) summarise(numbers);
+    BucketUse use;
+    for (std::size_t at = first_slot; at < numbers.size(); at += 2) {
+      use.num_using.push_back(static_cast<std::uint32_t>(numbers[at]));
+      use.num_giving.push_back(static_cast<std::uint32_t>(numbers[at + 1]));
+    }
+    return use;
+  }
+
+  [[nodiscard]] const PassSummary& summary() const noexcept { return summary_; }
+
+  // See HostReduction::average(); the result is the same on all ranks.
+  [[nodiscard]] bool average(const OpenSlots& slots, bool is_weighted) {
+    bool is_finite = true;
+    OpenSlots open = slots;
+    while (!open.empty()) {
+      OpenSlots alike;
+      OpenSlots others;
+      for (const auto& one : open) {
+        (are_alike(*one.second, *open.front().second) ? alike : others).push_back(one);
+      }
+      is_finite &= average_alike(alike, is_weighted);
+      open = std::move(others);
+    }
+    return is_finite;
+  }
+
+  // See HostReduction.
+  [[nodiscard]] std::uint64_t take_bytes() noexcept { return std::exchange(num_bytes_, 0); }
+
+  // Ends every wait beside the worker's operations, from any thread.
+  void abort(std::string_view reason) noexcept {
+    if (side_ != nullptr) side_->abort(reason);
+  }
+
+ private:
+  [[nodiscard]] bool has_samples() const noexcept { return header_.samples > 0; }
+
+  void all_reduce(const Buffer& data) {
+    if (side_ == nullptr) return worker_->all_reduce(data, ReduceOp::sum);
+    side_->all_reduce(data, ReduceOp::sum, {.deadline = worker_->collective_deadline()});
+  }
+
+  // The sum of squares over all ranks is least when all are equal.
+  [[nodiscard]] std::vector<double> numbers_of_header() const {
+    std::vector<double> numbers{header_.samples, static_cast<double>(header_.silent),
+                                static_cast<double>(header_.wants_stop), static_cast<double>(header_.has_ended)};
+    for (const std::uint64_t place : {header_.loop, header_.step, header_.pass}) {
+      const auto number = static_cast<double>(place);
+      numbers.insert(numbers.end(), {number, number * number});
+    }
+    return numbers;
+  }
+
+  void summarise(const std::vector<double>& sums) {
+    summary_ = {.headers = {header_},
+                .samples = sums[0],
+                .num_silent = static_cast<std::uint32_t>(sums[1]),
+                .num_stopping = static_cast<std::uint32_t>(sums[2]),
+                .num_ended = static_cast<std::uint32_t>(sums[3])};
+    for (const std::size_t at : {4U, 6U, 8U}) {
+      if (sums[at + 1] * worker_->world_size() == sums[at] * sums[at]) continue;
+      summary_.headers = gather();
+      return;
+    }
+  }
+
+  [[nodiscard]] std::vector<PassHeader> gather() {
+    const auto size = static_cast<std::size_t>(worker_->world_size());
+    std::vector<std::int64_t> places(3 * size);
+    const std::size_t own = 3 * static_cast<std::size_t>(worker_->rank());
+    places[own] = static_cast<std::int64_t>(header_.step);
+    places[own + 1] = static_cast<std::int64_t>(header_.pass);
+    places[own + 2] = static_cast<std::int64_t>(header_.loop);
+    all_reduce(buffer_of(places));
+    std::vector<PassHeader> headers;
+    for (std::size_t at = 0; at < places.size(); at += 3) {
+      headers.push_back({.num_slots = header_.num_slots,
+                         .step = static_cast<std::uint64_t>(places[at]),
+                         .pass = static_cast<std::uint64_t>(places[at + 1]),
+                         .loop = static_cast<std::uint64_t>(places[at + 2])});
+    }
+    return headers;
+  }
+
+  [[nodiscard]] static bool are_alike(const GradientSlot& one, const GradientSlot& other) {
+    return one.sum_type() == other.sum_type() && one.parameter.device() == other.parameter.device();
+  }
+
+  [[nodiscard]] bool average_alike(const OpenSlots& slots, bool is_weighted) {
+    std::int64_t count = 0;
+    for (const auto& one : slots) count += one.second->real_count();
+    const auto options =
+        at::TensorOptions{}.dtype(slots.front().second->sum_type()).device(slots.front().second->parameter.device());
+    const at::Tensor flat = at::empty({count}, options);
+    num_bytes_ += 2 * flat.nbytes();
+    visit_parts(slots, flat, [this](const at::Tensor& part, const GradientSlot& slot) {
+      const at::Tensor& gradient = slot.parameter.grad();
+      if (!has_samples() || !gradient.defined()) {
+        part.zero_();  // left out, not multiplied by zero: it may be NaN
+      } else {
+        part.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
+      }
+    });
+    if (has_samples() && !is_weighted) flat.mul_(header_.samples);
+    if (*hook_) {
+      std::vector<at::Tensor> parts;
+      std::vector<std::size_t> ids;
+      visit_parts(slots, flat, [&parts](const at::Tensor& part, const GradientSlot&) { parts.push_back(part); });
+      for (const auto& one : slots) ids.push_back(one.first);
+      hook_->all_reduce(*worker_, {.flat = flat, .parts = parts, .ids = ids});
+    } else {
+      all_reduce(buffer_of(flat));
+    }
+    flat.div_(summary_.samples);
+    visit_parts(slots, flat,
+                [](const at::Tensor& part, const GradientSlot& slot) { as_real(slot.dense_gradient()).copy_(part); });
+    return is_all_finite(flat);
+  }
+
+  // Calls visit with each parameter's part of the flat tensor, in the parameter's shape.
+  template <class Visit>
+  static void visit_parts(const OpenSlots& slots, const at::Tensor& flat, Visit visit) {
+    std::int64_t begin = 0;
+    for (const auto& one : slots) {
+      const std::int64_t count = one.second->real_count();
+      const auto shape = as_real(one.second->parameter.detach()).sizes().vec();
+      visit(flat.narrow(0, begin, count).view(shape), *one.second);
+      begin += count;
+    }
+  }
+
+  Worker* worker_;
+  std::uint64_t num_bytes_ = 0;
+  SideLine* side_ = nullptr;
+  std::vector<GradientSlot>* slots_ = nullptr;  // of the pass under way, as all that follows
+  AnyCommHook* hook_ = nullptr;
+  PassHeader header_{};
+  PassSummary summary_{};
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/step_clock.hpp
+// Divides the time of a training loop into what it is spent on. Torch room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Is told when the loop goes from one thing to the next. Used by the worker's own thread.
+class StepClock {
+ public:
+  using Clock = Deadline::Clock;
+  enum class Part : std::uint8_t { compute, wait, communication, optimizer };
+
+  // Ends what was going on, whose time it adds, and begins a part.
+  void enter(Part part) noexcept {
+    const auto now = Clock::now();
+    if (is_running_) spent_[static_cast<std::size_t>(part_)] += std::chrono::duration<double>(now - since_).count();
+    is_running_ = true;
+    since_ = now;
+    part_ = part;
+  }
+  void count_step(std::uint64_t bytes) noexcept {
+    ++counts_.steps;
+    counts_.bytes += bytes;
+  }
+
+  // What this rank has waited in all: whoever waits least is waited for.
+  [[nodiscard]] double waited() const noexcept { return spent_on(Part::wait); }
+  void set_waits_of_all(std::vector<double> waits) { waits_ = std::move(waits); }
+
+  // Since the first exchange.
+  [[nodiscard]] StepTimes total(int world_size) {
+    if (is_running_) enter(part_);
+    StepTimes times = counts_;
+    times.compute = spent_on(Part::compute);
+    times.wait = spent_on(Part::wait);
+    times.communication = spent_on(Part::communication);
+    times.optimizer = spent_on(Part::optimizer);
+    if (waits_.size() == static_cast<std::size_t>(world_size) && world_size > 1) {
+      times.slowest_rank = static_cast<int>(std::min_element(waits_.begin(), waits_.end()) - waits_.begin());
+    }
+    return times;
+  }
+
+  // Since the last call, or the first exchange.
+  [[nodiscard]] StepTimes take(int world_size) {
+    StepTimes times = total(world_size);
+    const StepTimes before = std::exchange(taken_, times);
+    times.steps -= before.steps;
+    times.bytes -= before.bytes;
+    times.compute -= before.compute;
+    times.wait -= before.wait;
+    times.communication -= before.communication;
+    times.optimizer -= before.optimizer;
+    return times;
+  }
+
+ private:
+  [[nodiscard]] double spent_on(Part part) const noexcept { return spent_[static_cast<std::size_t>(part)]; }
+
+  bool is_running_ = false;
+  Part part_ = Part::compute;
+  Clock::time_point since_{};
+  std::array<double, 4> spent_{};
+  StepTimes counts_{};  // steps and bytes alone
+  StepTimes taken_{};
+  std::vector<double> waits_{};
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/host_reduction.hpp
+// Averages gradients where they lie, in memory that all ranks of the host see. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The exchange of one pass takes a step for each bucket, in which all ranks learn where its gradients lie; then each
+// rank adds its own part of all of them, in the order of ranks, and writes the mean to every rank. One more step tells
+// that all have. With the first bucket the ranks also learn of each other's samples. Where a rank has no gradient for
+// what others have used, one step more gives it one.
+//
+// Used by one thread at a time.
+class HostReduction {
+ public:
+  HostReduction(Worker& worker, HostMemory& memory) : worker_(&worker), memory_(&memory) {}
+  HostReduction(const HostReduction&) = delete;
+  HostReduction& operator=(const HostReduction&) = delete;
+  ~HostReduction() { memory_->heap()->deallocate(table_); }
+
+  // Takes its steps from here on beside the backend's operations.
+  void use_side() noexcept {
+    if (HostMemory* side = memory_->side()) memory_ = side;
+  }
+
+  // Begins a pass over slots that outlive it, before anybody is told.
+  void begin(std::vector<GradientSlot>& slots, const PassHeader& header, std::size_t num_buckets) {
+    reserve_table(slots.size());
+    slots_ = &slots;
+    header_ = header;
+    num_buckets_ = num_buckets;
+    summary_ = {};
+  }
+
+  // Shows this rank's gradients of the next bucket and waits for all ranks'.
+  [[nodiscard]] BucketUse open(const Bucket& bucket, StepClock& clock) {
+    for (const std::size_t index : bucket) {
+      GradientSlot& slot = (*slots_)[index];
+      const bool has_gradient = slot.parameter.grad().defined();
+      Entry& entry = table_[index];
+      entry = {.place = 0,
+               .late_place = 0,
+               .used = slot.used ? 1U : 0U,
+               .gives = header_.samples > 0 && has_gradient ? 1U : 0U};
+      // What nobody may need is shown only where that costs nothing.
+      if (has_gradient && (slot.used || is_in_place(slot))) entry.place = show(slot, entry.gives != 0);
+    }
+    const bool is_first = summary_.headers.empty();
+    const Record record{.header = header_, .table = memory_->place_of(table_)};
+    const auto shown = std::as_bytes(std::span{&record, 1});
+    clock.enter(StepClock::Part::wait);
+    if (is_first) {
+      memory_->begin(shown, static_cast<int>(num_buckets_) + 1, worker_->collective_deadline());
+      summarise();
+    } else {
+      memory_->step({});
+    }
+    clock.enter(StepClock::Part::communication);
+    return use_of(bucket);
+  }
+
+  // What the ranks have told with the first bucket.
+  [[nodiscard]] const PassSummary& summary() const noexcept { return summary_; }
+
+  // Leaves the mean in the gradients of the given slots, which somebody gives, or beside them until close(). Where
+  // is_weighted the gradients have been multiplied with the samples behind them before. Returns whether all results of
+  // this rank's part are finite.
+  [[nodiscard]] bool average(const OpenSlots& open, bool is_weighted, StepClock& clock) {
+    if (lacks_place(open)) {
+      for (const auto& [index, slot] : open) {
+        if (table_[index].place == 0) table_[index].late_place = show(*slot, table_[index].gives != 0);
+      }
+      memory_->add_step();
+      take_step({}, clock);
+    }
+    const bool is_finite = add_own_part(open, is_weighted);
+    memory_->rest();
+    return is_finite;
+  }
+
+  // Ends the pass: all that was open has its mean. Returns whether all ranks have found their results finite.
+  [[nodiscard]] bool close(const OpenSlots& open, bool is_finite, StepClock& clock) {
+    std::uint8_t is_bad = is_finite ? 0 : 1;
+    take_step(std::as_bytes(std::span{&is_bad, 1}), clock);
+    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+      if (memory_->record_of(rank)[0] != std::byte{0}) is_bad = 1;
+    }
+    for (const auto& one : open) {
+      GradientSlot& slot = *one.second;
+      if (slot.piece.lock()) {
+        slot.parameter.mutable_grad().reset();  // it is not the mean, which nobody has all of
+      } else if (!is_in_place(slot)) {
+        as_real(slot.dense_gradient()).copy_(slot.stage);
+      }
+    }
+    return is_bad == 0;
+  }
+
+  // Bytes of gradients that this rank has read and written since the last call.
+  [[nodiscard]] std::uint64_t take_bytes() noexcept { return std::exchange(num_bytes_, 0); }
+
+  // Ends a pass of which all ranks know that nothing more comes.
+  void cancel() { memory_->step({}); }
+
+  // Ends every wait of this rank, from any thread.
+  void abort(std::string_view reason) noexcept { memory_->abort(reason); }
+  // After that: returns once nobody is at this rank's gradients.
+  void withdraw() noexcept { memory_->withdraw(); }
+
+ private:
+  void take_step(std::span<const std::byte> record, StepClock& clock) {
+    clock.enter(StepClock::Part::wait);
+    memory_->step(record);
+    clock.enter(StepClock::Part::communication);
+  }
+
+  struct Entry {
+    std::uint64_t place = 0;
+    std::uint64_t late_place = 0;  // where there was none in the first step, which others may still be looking at
+    std::uint32_t used = 0;
+    std::uint32_t gives = 0;
+  };
+  struct Record {
+    PassHeader header{};
+    std::uint64_t table = 0;
+  };
+
+  void reserve_table(std::size_t size) {
+    if (size <= table_size_) return;
+    memory_->heap()->deallocate(std::exchange(table_, nullptr));
+    table_size_ = 0;
+    table_ = static_cast<Entry*>(allocate(size * sizeof(Entry)));
+    table_size_ = size;
+  }
+
+  [[nodiscard]] void* allocate(std::size_t size_bytes) const {
+    if (void* memory = memory_->heap()->allocate(size_bytes)) return memory;
+    throw Error{
+        fmt::format("there is no room for {} more bytes of gradients in the memory that rank {}/{} shares with the "
+                    "others: see the limits of address space (ulimit -v) and of the container's memory",
+                    size_bytes, worker_->rank(), worker_->world_size())};
+  }
+
+  void summarise() {
+    tables_.clear();
+    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+      Record record;
+      std::memcpy(&record, memory_->record_of(rank).data(), sizeof record);
+      tables_.push_back(reinterpret_cast<const Entry*>(memory_->at(rank, record.table)));
+      summary_.headers.push_back(record.header);
+      summary_.samples += record.header.samples;
+      summary_.num_silent += record.header.silent;
+      summary_.num_stopping += record.header.wants_stop;
+      summary_.num_ended += record.header.has_ended;
+    }
+  }
+
+  [[nodiscard]] BucketUse use_of(const Bucket& bucket) const {
+    BucketUse use;
+    for (const std::size_t index : bucket) {
+      std::uint32_t num_using = 0;
+      std::uint32_t num_giving = 0;
+      for (std::size_t rank = 0; rank < tables_.size(); ++rank) {
+        if (index >= summary_.headers[rank].num_slots) continue;
+        num_using += tables_[rank][index].used;
+        num_giving += tables_[rank][index].gives;
+      }
+      use.num_using.push_back(num_using);
+      use.num_giving.push_back(num_giving);
+    }
+    return use;
+  }
+
+  // Whether the other ranks can read and write the gradient itself, as elements of the sum in the parameter's order.
+  [[nodiscard]] bool is_in_place(GradientSlot& slot) const {
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (!gradient.defined() || gradient.layout() != c10::kStrided || !gradient.is_cpu()) return false;
+    const at::ScalarType type = gradient.scalar_type();
+    if (type != slot.parameter.scalar_type() || type == at::ScalarType::Half || type == at::ScalarType::BFloat16) {
+      return false;
+    }
+    if (gradient.is_conj() || gradient.is_neg()) return false;
+    if (gradient.strides() != at::IntArrayRef{slot.gradient_strides()}) return false;
+    return memory_->place_of(gradient.data_ptr()) != 0;
+  }
+
+  // Makes sure that the others see memory of this slot, with the gradient in it if it counts. Returns the place.
+  [[nodiscard]] std::uint64_t show(GradientSlot& slot, bool gives) {
+    if (!slot.parameter.grad().defined()) static_cast<void>(slot.dense_gradient());
+    if (is_in_place(slot)) return memory_->place_of(slot.parameter.grad().data_ptr());
+    if (!slot.stage.defined()) slot.stage = make_stage(slot);
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (gives) slot.stage.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
+    return memory_->place_of(slot.stage.data_ptr());
+  }
+
+  [[nodiscard]] at::Tensor make_stage(GradientSlot& slot) const {
+    std::vector<std::int64_t> sizes = slot.parameter.sizes().vec();
+    std::vector<std::int64_t> strides = slot.gradient_strides();
+    if (slot.parameter.is_complex()) {
+      for (std::int64_t& stride : strides) stride *= 2;
+      sizes.push_back(2);
+      strides.push_back(1);
+    }
+    const auto type = slot.sum_type();
+    const auto size_bytes = static_cast<std::size_t>(slot.real_count()) * c10::elementSize(type);
+    void* memory = allocate(std::max<std::size_t>(size_bytes, 1));
+    return at::from_blob(memory, sizes, strides, Heap::give_back, at::TensorOptions{}.dtype(type));
+  }
+
+  [[nodiscard]] bool lacks_place(const OpenSlots& open) const {
+    for (const auto& one : open) {
+      for (const Entry* table : tables_) {
+        if (table[one.first].place == 0) return true;
+      }
+    }
+    return false;
+  }
+
+  // All open gradients one after another, each beginning at a whole cache line, are cut into one part per rank.
+  [[nodiscard]] bool add_own_part(const OpenSlots& open, bool is_weighted) {
+    std::vector<std::int64_t> counts;
+    for (const auto& one : open) {
+      if (one.second->piece.expired()) counts.push_back(one.second->real_count());
+    }
+    RankPart part{counts, worker_->rank(), worker_->world_size()};
+    bool is_finite = true;
+    for (const auto& [index, slot] : open) {
+      if (const auto piece = slot->piece.lock()) {
+        if (!piece->is_empty()) is_finite &= add_piece(index, *slot, *piece, is_weighted);
+        continue;
+      }
+      const auto [begin, end] = part.next(slot->real_count());
+      if (begin < end) {
+        const bool is_double = slot->sum_type() == at::ScalarType::Double;
+        const Range range{static_cast<std::size_t>(begin), static_cast<std::size_t>(end)};
+        is_finite &= is_double ? add<double>(index, range, is_weighted) : add<float>(index, range, is_weighted);
+      }
+    }
+    return is_finite;
+  }
+
+  struct Range {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+  };
+
+  template <class T>
+  [[nodiscard]] bool add(std::size_t index, const Range& range, bool is_weighted) {
+    std::vector<T*> targets;
+    for (int rank = 0; rank < worker_->world_size(); ++rank) targets.push_back(at<T>(rank, index) + range.begin);
+    return add_to<T>(targets, index, range, is_weighted);
+  }
+
+  template <class T>
+  [[nodiscard]] T* at(int rank, std::size_t index) const noexcept {
+    const Entry& entry = tables_[static_cast<std::size_t>(rank)][index];
+    return reinterpret_cast<T*>(memory_->at(rank, entry.place != 0 ? entry.place : entry.late_place));
+  }
+
+  template <class T>
+  [[nodiscard]] bool add_to(std::span<T* const> targets, std::size_t index, const Range& range, bool is_weighted) {
+    std::vector<const T*> sources;
+    std::vector<T> weights;
+    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+      if (tables_[static_cast<std::size_t>(rank)][index].gives == 0) continue;  // left out, not multiplied by zero: NaN
+      sources.push_back(at<T>(rank, index) + range.begin);
+      weights.push_back(static_cast<T>(summary_.headers[static_cast<std::size_t>(rank)].samples));
+    }
+    SumTask<T> task{.targets = targets, .sources = sources, .count = range.end - range.begin};
+    task.divisor = static_cast<T>(summary_.samples);
+    const bool is_all_of_it = weights.size() == 1 && weights[0] == task.divisor;
+    if (is_all_of_it && !is_weighted) {
+      task.divisor = T{1};  // n x gradient / n need not be the gradient
+    } else if (!is_weighted) {
+      task.weights = weights.data();
+    }
+    num_bytes_ += (sources.size() + targets.size()) * task.count * sizeof(T);
+    return sum(task);
+  }
+
+  // Adds this rank's piece to the gradient of the piece alone.
+  [[nodiscard]] bool add_piece(std::size_t index, const GradientSlot& slot, GradientPiece& piece, bool is_weighted) {
+    const at::Tensor total = at::empty({piece.end - piece.begin}, at::TensorOptions{}.dtype(slot.sum_type()));
+    const Range range{static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.end)};
+    bool is_finite = true;
+    if (slot.sum_type() == at::ScalarType::Double) {
+      const std::array<double*, 1> target{total.data_ptr<double>()};
+      is_finite = add_to<double>(target, index, range, is_weighted);
+    } else {
+      const std::array<float*, 1> target{total.data_ptr<float>()};
+      is_finite = add_to<float>(target, index, range, is_weighted);
+    }
+    at::Tensor& gradient = piece.weights.mutable_grad();
+    const at::Tensor added = total.to(piece.weights.scalar_type());
+    if (gradient.defined()) {
+      gradient.add_(added);  // another backward pass of the same step
+    } else {
+      gradient = added;
+    }
+    return is_finite;
+  }
+
+  Worker* worker_;
+  HostMemory* memory_;
+  Entry* table_ = nullptr;  // what this rank shows of its gradients, by slot
+  std::size_t table_size_ = 0;
+  std::uint64_t num_bytes_ = 0;
+  std::vector<GradientSlot>* slots_ = nullptr;  // of the pass under way, as all that follows
+  PassHeader header_{};
+  std::size_t num_buckets_ = 0;
+  PassSummary summary_{};
+  std::vector<const Entry*> tables_{};  // what all ranks have shown, by rank
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/pass_exchange.hpp
+// Exchanges the gradients of one backward pass, bucket after bucket. Torch room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// What is told of one pass before its first bucket.
+struct PassTerms {
+  PassHeader header{};
+  bool is_weighted = false;   // gradients have been multiplied with the samples behind them
+  bool checks_finite = true;  // somebody wants to know
+  bool uses_host = false;     // gradients are summed where they lie
+};
+
+// Used by one thread at a time: a worker's own, or its communication thread.
+class PassExchange {
+ public:
+  explicit PassExchange(Worker& worker) : worker_(&worker), flat_(worker) {
+    HostMemory* memory = worker.host_memory();
+    if (memory != nullptr && worker.world_size() > 1) host_.emplace(worker, *memory);
+  }
+
+  // Whether the ranks see each other's memory.
+  [[nodiscard]] bool has_host() const noexcept { return host_.has_value(); }
+
+  // Exchanges from here on beside the operations of the worker, so that another thread may do it. All ranks call it.
+  // Returns whether the backend can.
+  [[nodiscard]] bool move_aside(bool uses_host) {
+    if (uses_host) {
+      host_->use_side();
+      return true;
+    }
+    SideLine* side = worker_->side_line();
+    if (side != nullptr) flat_.use_side(*side);
+    return side != nullptr;
+  }
+
+  // Begins a pass; all that is given outlives it.
+  void begin(std::vector<GradientSlot>& slots, const std::vector<Bucket>& buckets, const PassTerms& terms,
+             AnyCommHook& hook) {
+    slots_ = &slots;
+    buckets_ = &buckets;
+    terms_ = terms;
+    num_taken_ = 0;
+    open_.clear();
+    is_finite_ = true;
+    is_under_way_ = true;
+    if (terms_.uses_host) {
+      host_->begin(slots, terms_.header, buckets.size());
+    } else {
+      flat_.begin(slots, terms_.header, hook);
+    }
+  }
+
+  [[nodiscard]] bool is_under_way() const noexcept { return is_under_way_; }
+
+  // Exchanges the next bucket.
+  void take_bucket(StepClock& clock) {
+    const Bucket& bucket = (*buckets_)[num_taken_];
+    clock.enter(StepClock::Part::communication);
+    const BucketUse use = terms_.uses_host ? host_->open(bucket, clock) : flat_.open(bucket);
+    if (num_taken_++ == 0) check();
+    OpenSlots open;
+    for (std::size_t at = 0; at < bucket.size(); ++at) {
+      GradientSlot& slot = (*slots_)[bucket[at]];
+      if (use.num_using[at] == 0) continue;  // unused everywhere: stays as it was
+      if (use.num_giving[at] == 0) {
+        // Used by ranks without samples only, so nothing may remain of it.
+        slot.parameter.mutable_grad().reset();
+      } else {
+        open.emplace_back(bucket[at], &slot);
+      }
+    }
+    if (worker_->world_size() == 1) {
+      is_finite_ &= finish_alone(open);
+    } else if (terms_.uses_host) {
+      is_finite_ &= host_->average(open, terms_.is_weighted, clock);
+    } else {
+      is_finite_ &= flat_.average(open, terms_.is_weighted);
+    }
+    open_.insert(open_.end(), open.begin(), open.end());
+  }
+
+  // Exchanges what is left and ends the pass. Returns whether all averages are finite.
+  [[nodiscard]] bool finish(StepClock& clock) {
+    while (num_taken_ < buckets_->size()) take_bucket(clock);
+    if (terms_.uses_host) {
+      is_finite_ = host_->close(open_, is_finite_, clock);
+      std::vector<double> waits;
+      for (const PassHeader& header : summary().headers) waits.push_back(header.waited);
+      clock.set_waits_of_all(std::move(waits));
+    }
+    clock.count_step(terms_.uses_host ? host_->take_bytes() : flat_.take_bytes());
+    is_under_way_ = false;
+    return is_finite_;
+  }
+
+  // What all ranks have told of the pass.
+  [[nodiscard]] const PassSummary& summary() const noexcept {
+    return terms_.uses_host ? host_->summary() : flat_.summary();
+  }
+  // The slots that have been averaged.
+  [[nodiscard]] const OpenSlots& open() const noexcept { return open_; }
+
+  // Ends every wait of this rank in a pass that moved aside, from any thread.
+  void abort(std::string_view reason) noexcept { terms_.uses_host ? host_->abort(reason) : flat_.abort(reason); }
+  // After that, by the thread that exchanges: returns once nobody is at this rank's gradients.
+  void withdraw() noexcept {
+    if (terms_.uses_host) host_->withdraw();
+    is_under_way_ = false;
+  }
+
+ private:
+  // A single worker's gradients are what they are, but for the weights of micro-batches.
+  [[nodiscard]] bool finish_alone(const OpenSlots& open) const {
+    bool is_finite = true;
+    for (const auto& one : open) {
+      at::Tensor& gradient = one.second->parameter.mutable_grad();
+      if (terms_.is_weighted) gradient.div_(terms_.header.samples);
+      if (terms_.checks_finite) is_finite &= is_all_finite(gradient);
+    }
+    return is_finite;
+  }
+
+  void check() {
+    try {
+      check_silence();
+      check_together();
+      check_samples();
+    } catch (...) {  // on all ranks alike; nobody may go on while another still reads what it has shown
+      is_under_way_ = false;
+      if (terms_.uses_host) host_->cancel();
+      throw;
+    }
+  }
+
+  void check_silence() const {
+    if (summary().num_silent == 0) return;
+    throw ConfigError{
+        compose("backward() on rank {}/{}: {} of the ranks did not say how many samples are behind their gradients, "
+                "which is what they are weighted with. Set .drives_step = true on the training loader, or call "
+                "worker.samples(n) before backward()",
+                worker_->rank(), worker_->world_size(), summary().num_silent)};
+  }
+
+  void check_samples() const {
+    if (summary().samples > 0) return;
+    throw ConfigError{
+        compose("backward() on rank {}/{}: worker.samples(0) was called on every rank, so there is nothing to average; "
+                "leave the step out on all ranks instead",
+                worker_->rank(), worker_->world_size())};
+  }
+
+  // Ranks that are at different steps would average what does not belong together.
+  void check_together() const {
+    const std::vector<PassHeader>& headers = summary().headers;
+    const PassHeader& first = headers.front();
+    for (std::size_t rank = 1; rank < headers.size(); ++rank) {
+      const PassHeader& other = headers[rank];
+      if (first.is_together_with(other)) continue;
+      if (first.num_slots != other.num_slots) {
+        throw ConfigError{
+            compose("backward() on rank {}/{}: rank {} has prepared {} parameters and rank 0 {}: all ranks must call "
+                    "prepare_model() for the same models",
+                    worker_->rank(), worker_->world_size(), rank, other.num_slots, first.num_slots)};
+      }
+      if (first.loop != other.loop) {
+        throw ConfigError{compose(
+            "backward() on rank {}/{}: in its step {} rank {} goes over the training data for the {}. time, rank 0 in "
+            "its step {} for the {}. A rank has left its loop earlier than the others (by break, or an exception that "
+            "was caught); all ranks must leave it at the same step: decide by worker.should_stop()",
+            worker_->rank(), worker_->world_size(), other.step, rank, other.loop, first.step, first.loop)};
+      }
+      throw ConfigError{compose(
+          "backward() on rank {}/{}: rank {} is in backward pass {} of its step {}, rank 0 in pass {} of its step {}. "
+          "A rank has left out a backward() (by continue, or a loss that uses no prepared parameter) or has called one "
+          "more; all ranks must call it equally often in every step",
+          worker_->rank(), worker_->world_size(), rank, other.pass + 1, other.step, first.pass + 1, first.step)};
+    }
+  }
+
+  Worker* worker_;
+  FlatReduction flat_;
+  std::optional<HostReduction> host_{};  // where the ranks share memory
+  std::vector<GradientSlot>* slots_ = nullptr;
+  const std::vector<Bucket>* buckets_ = nullptr;
+  PassTerms terms_{};
+  std::size_t num_taken_ = 0;
+  OpenSlots open_{};
+  bool is_finite_ = true;
+  bool is_under_way_ = false;
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/worker_pool.hpp
+// Gives a worker its pool of memory for tensors. Torch room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Ends with the worker, on its thread. Tensors may live on.
+struct WorkerPool {
+  static constexpr std::string_view extension_name = "torch.pool";
+  std::optional<PoolBinding> binding{};
+};
+
+// Lets the worker's thread take its tensors from memory that the other ranks see, if the backend has such.
+inline void bind_pool(Worker& worker) {
+  auto& pool = worker.extension<WorkerPool>();
+  if (pool.binding) return;
+  std::shared_ptr<Heap> heap;
+  if (HostMemory* memory = worker.host_memory()) {
+    heap = memory->heap();
+  } else {
+    heap = make_private_heap(physical_memory(), ~std::size_t{0});
+  }
+  if (heap != nullptr) pool.binding.emplace(std::move(heap));
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/gradients.hpp
+// Averages gradients over the global batch at the end of every backward pass. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
+
+#include <unordered_map>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The gradients of all prepared models of one worker.
+//
+// The accumulator of each parameter has a hook. The first hook of a backward pass queues one callback at the pass's
+// end, and that callback exchanges: first the number of samples behind the pass and who has used which parameter, then
+// the gradients that anybody has used. With overlap, hooks hand each bucket of gradients that is complete to a thread
+// which exchanges them meanwhile, and the callback does the rest.
+//
+// What is averaged is all of .grad, not what the pass has added. That is the same: what was there before is equal on
+// all ranks, and the weights sum to one. So several passes per step add up as they do on a single worker.
+//
+// Where a step has several micro-batches, each gradient is multiplied with its micro-batch's samples before it is
+// accumulated, and only the last micro-batch's pass exchanges.
+class GradientExchange {
+ public:
+  explicit GradientExchange(Worker& worker) : worker_(&worker), exchange_(worker) {}
+  GradientExchange(const GradientExchange&) = delete;
+  GradientExchange& operator=(const GradientExchange&) = delete;
+
+  // Takes a model's parameter in. One that is known already, such as a tied one, is hooked anew if need be.
+  static void add(const std::shared_ptr<GradientExchange>& self, const std::string& name, const at::Tensor& parameter) {
+    const auto [known, is_new] = self->known_.emplace(parameter.unsafeGetTensorImpl(), self->slots_.size());
+    if (is_new) {
+      self->slots_.push_back({.name = name, .parameter = parameter});
+      hook(self, self->slots_.size() - 1);
+      return;
+    }
+    GradientSlot& slot = self->slots_[known->second];
+    slot.has_begun = false;
+    if (has_lost_hook(slot)) hook(self, known->second);
+  }
+
+  // The slot of a parameter, nullptr if it is of no prepared model.
+  [[nodiscard]] GradientSlot* find(const at::Tensor& parameter) {
+    const auto known = known_.find(parameter.unsafeGetTensorImpl());
+    return known == known_.end() ? nullptr : &slots_[known->second];
+  }
+
+  // This rank's piece of a parameter whose weights ranks share, which the parameter's hook knows; nullptr of any other.
+  [[nodiscard]] static std::shared_ptr<GradientPiece> piece_of(const at::Tensor& parameter) {
+    const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
+    if (!accumulator) return nullptr;
+    for (const auto& any : accumulator->post_hooks()) {
+      const auto* hook = dynamic_cast<const Hook*>(any.get());
+      const auto exchange = hook == nullptr ? nullptr : hook->exchange();
+      if (exchange == nullptr) continue;
+      if (const GradientSlot* slot = exchange->find(parameter)) return slot->piece.lock();
+    }
+    return nullptr;
+  }
+
+  // Watches a model whose parameters have been added, for as long as it lives.
+  void watch(const torch::nn::Module& module) {
+    modules_.push_back(module.weak_from_this());
+    for (const at::Tensor& buffer : module.buffers()) buffers_.push_back(buffer);
+  }
+
+  [[nodiscard]] StepClock& clock() noexcept { return clock_; }
+
+  // Whether an optimizer may share the weights: the ranks see each other's memory, and gradients are summed there.
+  [[nodiscard]] bool can_share_weights() const { return exchange_.has_host() && !options_.comm_hook; }
+
+  [[nodiscard]] AnyCommHook& comm_hook() noexcept { return options_.comm_hook; }
+
+  // Takes over what prepare_model() was told about the models so far, which must be the same on all ranks.
+  void set_options(const ModelOptions& options) {
+    check_options_are_equal(*worker_, describe(options));
+    options_ = options;
+    overlap_ =
+        options.overlap == Overlap::off || worker_->world_size() == 1 ? Overlapping::never : Overlapping::undecided;
+    observed_step_ = 0;
+    schedule_.reset(slots_.size());
+  }
+
+  // Ends what goes on beside the worker's own thread.
+  void end() noexcept {
+    forget_pass();
+    thread_.reset();
+  }
+
+  // Forgets the micro-batches of a step that will not be completed.
+  void abandon_step() {
+    if (!window_.is_last) window_ = {.step = window_.step};
+  }
+
+  // Begins a micro-batch, and a step if the one before was its step's last. Makes sure that the backward pass will
+  // reach every parameter of every model. .to(dtype or device) takes a parameter's hook away. Before the first step it
+  // is hooked anew; later nobody can tell what has gone by.
+  static void begin(const std::shared_ptr<GradientExchange>& self, std::uint64_t samples, bool completes_step) {
+    for (std::size_t index = 0; index < self->slots_.size(); ++index) {
+      GradientSlot& slot = self->slots_[index];
+      if (has_lost_hook(slot)) {
+        if (slot.has_begun) self->refuse_converted(slot);
+        hook(self, index);
+      }
+      slot.has_begun = true;
+    }
+    for (const auto& weak : self->modules_) {
+      const auto module = weak.lock();
+      if (module && !self->knows_all_of(*module)) self->refuse_unknown(*module);
+    }
+    if (self->window_.is_last) self->window_ = {.step = self->window_.step + 1};
+    Window& window = self->window_;
+    window.is_accumulating = window.is_accumulating || !completes_step;
+    if (window.is_accumulating && !std::exchange(self->has_weights_, true)) {
+      for (const GradientSlot& slot : self->slots_) {
+        if (slot.accumulator) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self));
+      }
+    }
+    window.is_last = completes_step;
+    window.micro_batch = samples;
+    window.samples += samples;
+    self->statistics_.forget();
+    if (samples == 0) self->statistics_.keep(self->modules_);
+  }
+
+ private:
+  // The micro-batches of one step.
+  struct Window {
+    std::uint64_t step = 0;         // counts from 1; 0 before the first
+    std::uint64_t samples = 0;      // of this rank so far
+    std::uint64_t micro_batch = 0;  // samples of the one under way
+    bool is_accumulating = false;   // it has several: gradients are weighted before they are accumulated
+    bool is_last = true;            // the step's last one has begun
+    std::uint64_t num_passes = 0;   // that have been exchanged
+    bool is_refused = false;        // one of them was not finite
+  };
+
+  // Lives as long as a pass's callback is queued. LibTorch queues it for the innermost pass, such as the one in which
+  // checkpointing computes a part of another. When that has gone this one queues its successor, for the pass around it.
+  class Pass {
+   public:
+    explicit Pass(std::shared_ptr<GradientExchange> exchange) : exchange_(std::move(exchange)) {}
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+    ~Pass() {
+      if (is_over_) return;
+      try {
+        if (is_inner_) {
+          queue_end(exchange_);
+          return;
+        }
+      } catch (const std::exception&) {  // there is no memory, or no pass around it
+      }
+      exchange_->abandon_pass();
+    }
+
+    void end() {
+      is_inner_ = depth_of_pass() > 0;
+      if (is_inner_) return;
+      is_over_ = true;
+      exchange_->end_pass();
+    }
+
+   private:
+    std::shared_ptr<GradientExchange> exchange_;
+    bool is_inner_ = false;
+    bool is_over_ = false;
+  };
+
+  // How far gradients are exchanged while a pass goes on.
+  enum class Overlapping : std::uint8_t {
+    undecided,  // until a step has shown in which order they come
+    never,
+    active,
+  };
+
+  // Holds the exchange weakly, for a model may outlive its worker; its gradients are then nobody else's business.
+  class Hook final : public torch::autograd::FunctionPostHook {
+   public:
+    Hook(std::weak_ptr<GradientExchange> exchange, std::size_t index) : exchange_(std::move(exchange)), index_(index) {}
+
+    [[nodiscard]] std::shared_ptr<GradientExchange> exchange() const { return exchange_.lock(); }
+
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                              const torch::autograd::variable_list& inputs) override {
+      if (const auto exchange = exchange_.lock()) {
+        arrived(exchange, index_, inputs.empty() ? at::Tensor{} : inputs.front());
+      }
+      return outputs;
+    }
+
+   private:
+    std::weak_ptr<GradientExchange> exchange_;
+    std::size_t index_;
+  };
+
+  // Weights what a micro-batch adds to the gradient.
+  class Weight final : public torch::autograd::FunctionPreHook {
+   public:
+    explicit Weight(std::weak_ptr<GradientExchange> exchange) : exchange_(std::move(exchange)) {}
+
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
+      const auto exchange = exchange_.lock();
+      if (!exchange || !exchange->window_.is_accumulating) return gradients;
+      const std::uint64_t samples = exchange->window_.micro_batch;
+      torch::autograd::variable_list weighted;
+      for (const at::Tensor& gradient : gradients) {
+        // Left out, not multiplied by zero: it may be NaN.
+        const bool counts = gradient.defined() && samples > 0;
+        weighted.push_back(counts ? gradient * static_cast<double>(samples) : at::Tensor{});
+      }
+      return weighted;
+    }
+
+   private:
+    std::weak_ptr<GradientExchange> exchange_;
+  };
+
+  [[nodiscard]] static bool has_lost_hook(const GradientSlot& slot) {
+    return torch::autograd::impl::try_get_grad_accumulator(slot.parameter) != slot.accumulator;
+  }
+
+  [[noreturn]] void refuse_converted(const GradientSlot& slot) const {
+    throw ConfigError{
+        fmt::format("the parameter \"{}\" of a prepared model was converted, now to {}, after training had begun on "
+                    "rank {}/{}: its gradients may have gone unaveraged. Convert the model before prepare_model(), or "
+                    "call prepare_model(worker, model) again right after converting it",
+                    slot.name, shape_of(slot.parameter), worker_->rank(), worker_->world_size())};
+  }
+
+  // Walks by itself, for named_parameters() of the whole would put all names together in every step.
+  [[nodiscard]] bool knows_all_of(const torch::nn::Module& module) const {
+    const auto own = module.named_parameters(/*recurse=*/false);
+    for (const auto& item : own) {
+      if (!known_.contains(item.value().unsafeGetTensorImpl())) return false;
+    }
+    const auto children = module.children();
+    return std::all_of(children.begin(), children.end(), [this](const auto& child) { return knows_all_of(*child); });
+  }
+
+  void refuse_unknown(const torch::nn::Module& module) const {
+    for (const auto& item : module.named_parameters()) {
+      if (known_.contains(item.value().unsafeGetTensorImpl())) continue;
+      throw ConfigError{
+          fmt::format("the parameter \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so its "
+                      "gradients would not be averaged: build the model before prepare_model(), or call "
+                      "prepare_model(worker, model) again after changing it",
+                      item.key(), worker_->rank(), worker_->world_size())};
+    }
+  }
+
+  static void hook(const std::shared_ptr<GradientExchange>& self, std::size_t index) {
+    GradientSlot& slot = self->slots_[index];
+    const bool is_frozen = !slot.parameter.requires_grad();
+    // A frozen parameter has no accumulator to hook, and it may be thawed later, so it is thawed for a moment.
+    if (is_frozen && !at::isFloatingType(slot.parameter.scalar_type()) &&
+        !at::isComplexType(slot.parameter.scalar_type())) {
+      return;
+    }
+    if (is_frozen) slot.parameter.set_requires_grad(true);
+    slot.accumulator = torch::autograd::impl::grad_accumulator(slot.parameter);
+    if (is_frozen) slot.parameter.set_requires_grad(false);
+    if (self->has_weights_) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self));
+    slot.accumulator->add_post_hook(std::make_unique<Hook>(self, index));
+  }
+
+  // Runs on the thread of the parameter's device.
+  static void arrived(const std::shared_ptr<GradientExchange>& self, std::size_t index, const at::Tensor& added) {
+    const std::lock_guard lock{self->mutex_};
+    if (c10::GradMode::is_enabled()) {
+      throw ConfigError{
+          fmt::format("backward(create_graph=true) reached the parameter \"{}\" of a prepared model on rank "
+                      "{}/{}: an averaged gradient cannot be differentiated. For a gradient penalty use "
+                      "torch::autograd::grad(..., create_graph=true) and a plain backward() of the penalty",
+                      self->slots_[index].name, self->worker_->rank(), self->worker_->world_size())};
+    }
+    if (self->pass_.expired()) queue_end(self);
+    self->note_arrival(self->slots_[index], index, added);
+  }
+
+  static void queue_end(const std::shared_ptr<GradientExchange>& self) {
+    auto pass = std::make_shared<Pass>(self);
+    self->pass_ = pass;
+    torch::autograd::Engine::get_default_engine().queue_callback([pass] { pass->end(); });
+  }
+
+  void note_arrival(GradientSlot& slot, std::size_t index, const at::Tensor& added) {
+    if (overlap_ != Overlapping::never && window_.is_last) {
+      const bool is_first = !std::exchange(slot.has_arrived, true);
+      if (schedule_.bucket_of(index) < num_handed_) refuse_repeat(slot);
+      schedule_.arrive(index, is_first);
+    }
+    if (worker_->world_size() > 1) slot.own_memory(added);
+    if (added.defined()) slot.used = true;
+    if (overlap_ == Overlapping::active && window_.is_last) explained([this] { hand_over(); });
+  }
+
+  // Lets the communication thread exchange what is complete. The last bucket is so when the pass is about to end, and
+  // is left to this thread.
+  void hand_over() {
+    if (num_handed_ > 0 && thread_->has_failed()) settle();
+    const std::size_t num_ready = std::min(schedule_.num_ready(), schedule_.buckets().size() - 1);
+    if (num_ready <= num_handed_) return;
+    if (num_handed_ == 0) begin_exchange();
+    thread_->ask(num_ready - num_handed_);
+    num_handed_ = num_ready;
+  }
+
+  // Waits for what was handed over, and throws what has become of it.
+  void settle() {
+    num_handed_ = 0;
+    thread_->settle();
+  }
+
+  void abandon_pass() noexcept {
+    const std::lock_guard lock{mutex_};
+    forget_pass();
+  }
+
+  // Lets nothing of a pass go on. If its exchange has begun and not ended, other ranks may be at this one's gradients,
+  // which are about to go: the group is given up.
+  void forget_pass() noexcept {
+    constexpr std::string_view reason =
+        "its backward() ended by an exception after it had begun to exchange gradients; with ModelOptions::overlap set "
+        "to off a program can go on after that";
+    if (num_handed_ > 0) {
+      if (!thread_->has_failed()) exchange_.abort(reason);
+      try {
+        settle();
+      } catch (...) {  // what this is about has been thrown already
+      }
+    }
+    if (thread_ && exchange_.is_under_way()) {
+      exchange_.abort(reason);
+      exchange_.withdraw();
+    }
+    for (GradientSlot& slot : slots_) slot.has_arrived = false;
+    schedule_.begin_pass();
+  }
+
+  void end_pass() {
+    struct Forget {
+      GradientExchange& exchange;
+      ~Forget() { exchange.forget_pass(); }
+    } const forget{*this};
+    pass_.reset();
+    explained([this] { exchange(); });
+  }
+
+  // The collective that has failed is none that the user has called.
+  template <class Function>
+  void explained(const Function& function) const {
+    try {
+      function();
+    } catch (const CollectiveError& error) {
+      throw CollectiveError{
+          error.operation(), error.rank(), error.blamed(),
+          compose("backward() on rank {}/{} exchanges gradients in step {} and could not finish: {}. All ranks must "
+                  "call backward() equally often; a loss that uses no prepared parameter counts as not calling it, "
+                  "and so does a break or continue on one rank alone",
+                  worker_->rank(), worker_->world_size(), window_.step, error.what())};
+    }
+  }
+
+  void exchange() {
+    const at::NoGradGuard no_grad;
+    for (const GradientSlot& slot : slots_) {
+      if (has_lost_hook(slot)) refuse_converted(slot);
+    }
+    statistics_.put_back();
+    if (!window_.is_last) return;
+    if (num_handed_ == 0) {
+      begin_exchange();
+    } else {
+      clock_.enter(StepClock::Part::wait);
+      settle();
+    }
+    const bool is_finite = exchange_.finish(clock_);
+    for (GradientSlot& slot : slots_) slot.used = false;
+    const PassSummary& summary = exchange_.summary();
+    if (summary.headers.front().pass == 0) {
+      const bool have_all_ended = summary.num_ended == static_cast<std::uint32_t>(worker_->world_size());
+      worker_->control().hear(summary.num_stopping > 0, have_all_ended);
+    }
+    decide_on_overlap();
+    sync_buffers(*worker_, buffers_, options_.buffers);
+    if (statistics_.has_any()) statistics_.keep(modules_);  // for another pass of this step
+    clock_.enter(StepClock::Part::compute);
+    if (options_.non_finite == NonFinite::allow) return;
+    if (!is_finite) {
+      refuse_step(exchange_.open());
+    } else if (window_.is_refused) {
+      drop_gradients();
+    }
+  }
+
+  void begin_exchange() {
+    if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass();
+    const PassTerms terms{.header = next_header(),
+                          .is_weighted = window_.is_accumulating,
+                          .checks_finite = options_.non_finite != NonFinite::allow,
+                          .uses_host = uses_host()};
+    exchange_.begin(slots_, schedule_.buckets(), terms, options_.comm_hook);
+  }
+
+  // One whole step tells in which order gradients come. That of rank 0 is everybody's from the next pass on.
+  void decide_on_overlap() {
+    if (overlap_ != Overlapping::undecided) return;
+    if (observed_step_ == 0) observed_step_ = window_.step;
+    if (observed_step_ == window_.step) return;
+    overlap_ = Overlapping::never;
+    std::int64_t allows = allows_overlap() && !schedule_.has_repeats() ? 1 : 0;
+    worker_->all_reduce(buffer_of_value(allows), ReduceOp::min);
+    if (allows == 0) return;
+    auto num_observed = static_cast<std::int64_t>(schedule_.observed().size());
+    worker_->broadcast(buffer_of_value(num_observed), 0);
+    std::vector<std::int64_t> order = schedule_.observed();
+    order.resize(static_cast<std::size_t>(num_observed));
+    worker_->broadcast(buffer_of(order), 0);
+    schedule_.cut(order, slots_, options_);
+    if (schedule_.buckets().size() == 1 || !exchange_.move_aside(uses_host())) return schedule_.reset(slots_.size());
+    if (!thread_) {
+      const auto& pool = worker_->extension<WorkerPool>().binding;
+      thread_ = std::make_unique<CommunicationThread>([this] { exchange_.take_bucket(aside_); },
+                                                      pool ? pool->heap() : nullptr);
+    }
+    overlap_ = Overlapping::active;
+  }
+
+  [[nodiscard]] bool allows_overlap() const {
+    if (options_.comm_hook || !are_all_on_cpu()) return false;
+    return options_.overlap == Overlap::on || usable_cores() > worker_->local_world_size();
+  }
+
+  [[nodiscard]] bool uses_host() const { return can_share_weights() && are_all_on_cpu(); }
+
+  // Counts the pass.
+  [[nodiscard]] PassHeader next_header() {
+    const ControlLane& control = worker_->control();
+    return {.samples = static_cast<double>(window_.samples),
+            .silent = worker_->step_samples() ? 0U : 1U,
+            .num_slots = static_cast<std::uint32_t>(slots_.size()),
+            .step = window_.step,
+            .pass = window_.num_passes++,
+            .loop = control.loop(),
+            .waited = clock_.waited() + aside_.waited(),
+            .wants_stop = worker_->wants_stop() ? 1U : 0U,
+            .has_ended = control.has_ended() ? 1U : 0U};
+  }
+
+  [[nodiscard]] bool are_all_on_cpu() const {
+    return std::all_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot.parameter.is_cpu(); });
+  }
+
+  // What the other passes of a step have left would be half a step.
+  void drop_gradients() {
+    for (const GradientSlot& slot : slots_) {
+      slot.parameter.mutable_grad().reset();
+      if (const auto piece = slot.piece.lock(); piece && !piece->is_empty()) piece->weights.mutable_grad().reset();
+    }
+  }
+
+  // Leaves the step out on all ranks, or ends it, as all have found the same.
+  void refuse_step(const OpenSlots& open) {
+    std::string name;
+    for (const auto& one : open) {
+      const at::Tensor& gradient = one.second->parameter.grad();
+      if (name.empty() && gradient.defined() && !is_all_finite(gradient)) name = one.second->name;
+    }
+    window_.is_refused = true;
+    drop_gradients();
+    ++num_skipped_;
+    const std::string what = fmt::format("step {}: the gradient{}, averaged over all ranks, is not finite",
+                                         window_.step, name.empty() ? "" : fmt::format(" of \"{}\"", name));
+    if (options_.non_finite == NonFinite::stop) {
+      throw DataError{fmt::format(
+          "{} (backward() on rank {}/{}): look for NaNs in the data, lower the learning rate or clip; or set "
+          "ModelOptions::non_finite to skip or allow",
+          what, worker_->rank(), worker_->world_size())};
+    }
+    if (worker_->rank() == 0 && num_skipped_ == 1) {
+      fmt::print(stderr, "railyard: {}; the step is left out on all ranks, as later ones will be without a word\n",
+                 what);
+    }
+  }
+
+  [[noreturn]] void refuse_repeat(const GradientSlot& slot) const {
+    throw ConfigError{compose(
+        "backward() on rank {}/{}: the parameter \"{}\" got more of its gradient in step {} after that was exchanged; "
+        "until now it came in one part. Set ModelOptions::overlap to off where checkpointing computes a parameter's "
+        "gradient in several parts",
+        worker_->rank(), worker_->world_size(), slot.name, window_.step)};
+  }
+
+  [[noreturn]] void refuse_second_pass() const {
+    throw ConfigError{
+        fmt::format("backward() on rank {}/{} was called twice in step {}, which has several micro-batches: add the "
+                    "losses and call backward() once for each micro-batch",
+                    worker_->rank(), worker_->world_size(), window_.step)};
+  }
+
+  Worker* worker_;
+  PassExchange exchange_;
+  StepClock clock_{};
+  ModelOptions options_{};
+  Window window_{};
+  bool has_weights_ = false;  // the accumulators have the hook that weights micro-batches
+  std::uint64_t num_skipped_ = 0;
+  std::vector<GradientSlot> slots_{};
+  std::unordered_map<const void*, std::size_t> known_{};  // slots_ by parameter, which they keep alive
+  std::vector<std::weak_ptr<const torch::nn::Module>> modules_{};
+  std::vector<at::Tensor> buffers_{};
+  RunningStatistics statistics_{};  // where the batch under way counts nothing
+  std::weak_ptr<Pass> pass_{};
+  Overlapping overlap_ = Overlapping::never;
+  std::uint64_t observed_step_ = 0;  // the first one that shows the order
+  BucketSchedule schedule_{};
+  std::size_t num_handed_ = 0;  // buckets of the pass under way that are the communication thread's
+  StepClock aside_{};           // of that thread
+  std::unique_ptr<CommunicationThread> thread_{};
+  std::mutex mutex_{};
+};
+
+// The worker's one exchange. Destroyed with the worker, and with it the hooks' effect.
+struct Gradients {
+  static constexpr std::string_view extension_name = "torch.gradients";
+  std::shared_ptr<GradientExchange> exchange{};
+
+  Gradients() = default;
+  Gradients(const Gradients&) = delete;
+  Gradients& operator=(const Gradients&) = delete;
+  ~Gradients() {
+    if (exchange) exchange->end();
+  }
+};
+
+[[nodiscard]] inline const std::shared_ptr<GradientExchange>& gradient_exchange_of(Worker& worker) {
+  auto& gradients = worker.extension<Gradients>();
+  if (!gradients.exchange) {
+    gradients.exchange = std::make_shared<GradientExchange>(worker);
+    worker.on_samples([weak = std::weak_ptr{gradients.exchange}](std::uint64_t samples, bool completes_step) {
+      if (const auto exchange = weak.lock()) GradientExchange::begin(exchange, samples, completes_step);
+    });
+    worker.on_step_times([&worker, clock = &gradients.exchange->clock()] { return clock->total(worker.world_size()); });
+    worker.on_abandoned_step([weak = std::weak_ptr{gradients.exchange}] {
+      if (const auto exchange = weak.lock()) exchange->abandon_step();
+    });
+  }
+  return gradients.exchange;
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/comm_hook_state.hpp
+// What a communication hook remembers, as a part of what checkpoints hold. Torch room.
+
+namespace railyard::inline v0_1 {
+
+/// Is the memory of the CommHook that the prepared models of a worker use, such as what PowerSgdHook has not sent yet;
+/// empty where there is no hook, or one without a memory. Made after prepare_model(); must not outlive the training
+/// function. Example: ry::CommHookState comm_hook{worker}; and a part {"comm_hook", comm_hook} of the state.
+class CommHookState {
+ public:
+  explicit CommHookState(Worker& worker) : worker_(&worker) {}
+
+  [[nodiscard]] State state() const { return hook().state(*worker_); }
+  void load_state(const State& state) { hook().load_state(*worker_, state); }
+
+ private:
+  [[nodiscard]] AnyCommHook& hook() const { return detail::gradient_exchange_of(*worker_)->comm_hook(); }
+
+  Worker* worker_;
+};
+static_assert(Stateful<CommHookState>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/loader.hpp
+// A worker's share of every batch of a dataset. Torch room.
+
+#include <ATen/core/Tensor.h>
+
+namespace railyard::inline v0_1 {
+
+/// Says how prepare_loader() divides a dataset. Exactly one of the two sizes must be given: the learning rate depends
+/// on what it is.
+struct LoaderOptions {
+  std::size_t global_batch_size = 0;      ///< samples of a batch, all workers together
+  std::size_t batch_size_per_worker = 0;  ///< samples of a batch for each worker
+  bool shuffle = false;                   ///< a new order every epoch; otherwise the dataset's own
+  bool drives_step = false;               ///< the training loader: its batches are what gradients are weighted with
+  /// A batch is given in so many parts, one after another, whose gradients accumulate: for batches that memory does not
+  /// hold at once. The sizes above are still those of the whole, which one optimizer step is for.
+  std::size_t micro_batches = 1;
+};
+
+/// Is one worker's part of a batch.
+class Batch {
+ public:
+  at::Tensor data{};
+  at::Tensor target{};  ///< undefined where the dataset has none
+
+  Batch() = default;
+  Batch(at::Tensor data_, at::Tensor target_, std::size_t size, bool completes_step = true)
+      : data(std::move(data_)), target(std::move(target_)), size_(size), completes_step_(completes_step) {}
+
+  /// The number of samples that count: those of data, or 0 where the batch had fewer samples than there are workers and
+  /// this one has been given a sample of another worker's, to keep step. Weight sums with it.
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  /// Whether this is the last micro-batch of a step: then backward() averages, and it is time for optimizer.step().
+  [[nodiscard]] bool completes_step() const noexcept { return completes_step_; }
+
+ private:
+  std::size_t size_ = 0;
+  bool completes_step_ = true;
+};
+
+namespace detail {
+
+// Reads the samples of the given indices as one batch.
+using Fetch = std::function<std::pair<at::Tensor, at::Tensor>(const std::vector<std::size_t>& indices)>;
+
+// Where a loader stands.
+struct LoaderState {
+  Worker* worker = nullptr;
+  LoaderOptions options{};
+  Fetch fetch{};
+  std::size_t num_samples = 0;
+  std::size_t global_batch_size = 0;
+  std::int64_t epoch = -1;
+  std::int64_t next_epoch = 0;
+  std::size_t next_position = 0;  // samples of the next epoch that the run this one goes on from has consumed
+  bool is_set = true;             // these two have been said since the last begin()
+  std::uint64_t iteration = 0;    // tells an iterator that another begin() has come after its own
+  std::vector<std::size_t> order{};
+  std::size_t position = 0;   // samples of this epoch that all workers together have been given
+  Range window{};             // the batch under way
+  std::size_t num_parts = 0;  // in which it is given
+  std::size_t next_part = 0;
+  std::uint64_t num_ended = 0;  // steps when its last part was given
+  std::optional<Batch> batch{};
+
+  void start_epoch() {
+    leave_epoch();
+    epoch = next_epoch++;
+    position = std::exchange(next_position, 0);
+    is_set = false;
+    window = {position, position};
+    if (options.drives_step) {
+      worker->end_step();  // what came after the last epoch belonged to its last step
+      worker->control().begin_loop();
+    }
+    order = options.shuffle
+                ? shuffled_indices(num_samples, derive_seed(worker->seed(), static_cast<std::uint64_t>(epoch)))
+                : ordered_indices(num_samples);
+    advance();
+  }
+
+  // Goes on to this worker's part of the next batch; batch is empty after the last one.
+  void advance() {
+    if (next_part == num_parts) {
+      // The last step ends with the next begin(), or with a report of the state: whoever goes on from its end has
+      // done what the loop does after an epoch.
+      if (position >= num_samples) return batch.reset();
+      if (options.drives_step) worker->end_step();  // while the batch that it was given still stands
+      window = {position, position + std::min(global_batch_size, num_samples - position)};
+      num_parts = std::min(options.micro_batches, window.size());
+      next_part = 0;
+    }
+    batch.reset();
+    const Range whole = part_of(window, next_part++, num_parts);
+    const Range mine =
+        part_of(whole, static_cast<std::size_t>(worker->rank()), static_cast<std::size_t>(worker->world_size()));
+    const bool has_part = mine.size() > 0;
+    const Range read = has_part ? mine : Range{whole.begin, whole.begin + 1};
+    const auto first = order.begin();
+    const std::vector<std::size_t> indices(first + static_cast<std::ptrdiff_t>(read.begin),
+                                           first + static_cast<std::ptrdiff_t>(read.end));
+    auto [data, target] = fetch(indices);
+    check_count(data, indices.size());
+    const at::Device home = device(*worker);
+    batch.emplace(data.to(home), target.defined() ? target.to(home) : target, mine.size(), next_part == num_parts);
+    position = whole.end;
+    if (options.drives_step) announce(mine.size());
+    num_ended = worker->steps();
+  }
+
+  // Makes the next begin() start there.
+  void set_place(std::int64_t new_epoch, std::size_t new_position) {
+    next_epoch = new_epoch;
+    next_position = new_position;
+    is_set = true;
+  }
+
+  // The epoch, and the samples of it that are consumed: those of batches whose step has ended, or after which the next
+  // one has been asked for. The end of an epoch is the begin of the next.
+  [[nodiscard]] std::pair<std::int64_t, std::size_t> place() const {
+    if (is_set) return {next_epoch, next_position};
+    const bool is_done = position == window.end && (!batch || worker->steps() > num_ended);
+    const std::size_t done = is_done ? window.end : window.begin;
+    return done == num_samples ? std::pair{next_epoch, std::size_t{0}} : std::pair{epoch, done};
+  }
+
+  void load(const State& state) {
+    check_same(state, "num_samples", num_samples, "give the dataset that was saved with");
+    check_same(state, "shuffle", options.shuffle, "set LoaderOptions::shuffle as it was");
+    check_same(state, "seed", std::to_string(worker->seed()), "set RunConfig::seed as it was");
+    const auto saved_epoch = state.at("epoch").as<std::int64_t>();
+    const auto samples = state.at("samples").as<std::int64_t>();
+    if (saved_epoch < 0 || samples < 0 || static_cast<std::size_t>(samples) >= num_samples) {
+      refuse(compose("sample {} of epoch {}, which is none of {}", samples, saved_epoch, num_samples));
+    }
+    leave_epoch();
+    epoch = saved_epoch - 1;
+    set_place(saved_epoch, static_cast<std::size_t>(samples));
+  }
+
+ private:
+  // Ends all iterators, and the step of a batch that was not given in full.
+  void leave_epoch() {
+    if (options.drives_step && next_part < num_parts) worker->abandon_step();
+    batch.reset();
+    num_parts = next_part = 0;
+    ++iteration;
+  }
+
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw ConfigError{compose("a loader on rank {}/{} cannot go on from the saved state: {}", worker->rank(),
+                              worker->world_size(), what)};
+  }
+
+  void check_same(const State& state, std::string_view name, const Value& here, std::string_view remedy) const {
+    const Value& saved = state.at(name);
+    if (saved == here) return;
+    const auto text = [](const Value& value) {
+      return value.visit([](const auto& inside) { return compose("{}", inside); });
+    };
+    refuse(compose("{} was {} and is {}, so the order of the samples is another: {}", name, text(saved), text(here),
+                   remedy));
+  }
+
+  void check_count(const at::Tensor& data, std::size_t asked) const {
+    if (data.defined() && data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(asked)) return;
+    throw DataError{
+        compose("the dataset was asked for {} samples on rank {}/{} and gave data of shape {}: the first "
+                "dimension must count the samples",
+                asked, worker->rank(), worker->world_size(), shape_of(data))};
+  }
+
+  void announce(std::size_t samples) const {
+    worker->samples(samples, next_part == num_parts);
+    WorkerPage& page = worker->page();
+    page.epoch.store(epoch, std::memory_order_relaxed);
+    page.epoch_size.store(num_samples, std::memory_order_relaxed);
+    page.epoch_done.store(position, std::memory_order_relaxed);
+  }
+};
+
+}  // namespace detail
+
+/// Gives a worker its part of every batch. Each begin() starts the next epoch. The order of an epoch is a function of
+/// the run's seed and the epoch only, never of the number of workers; each batch of it is cut among the workers, in
+/// parts whose sizes differ by at most one; the last batch may be smaller; nothing is dropped, and nothing counts
+/// twice. All workers are given equally many batches. Made by prepare_loader(); must not outlive the training function.
+/// Example: for (const auto& batch : loader) loss(net->forward(batch.data), batch.target).backward();
+class Loader {
+ public:
+  /// Goes over the batches of one epoch. The end is reached at once if begin() is called again.
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using difference_type = std::ptrdiff_t;
+    using value_type = Batch;
+    using pointer = Batch*;
+    using reference = Batch&;
+
+    Iterator() = default;
+    explicit Iterator(detail::LoaderState& state) noexcept : state_(&state), iteration_(state.iteration) {}
+
+    [[nodiscard]] Batch& operator*() const noexcept { return *state_->batch; }
+    [[nodiscard]] Batch* operator->() const noexcept { return &*state_->batch; }
+    Iterator& operator++() {
+      if (!is_over()) state_->advance();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(const Iterator& iterator, std::default_sentinel_t /*end*/) noexcept {
+      return iterator.is_over();
+    }
+
+   private:
+    [[nodiscard]] bool is_over() const noexcept {
+      return state_ == nullptr || state_->iteration != iteration_ || !state_->batch;
+    }
+
+    detail::LoaderState* state_ = nullptr;
+    std::uint64_t iteration_ = 0;
+  };
+
+  explicit Loader(detail::LoaderState state) : state_(std::make_unique<detail::LoaderState>(std::move(state))) {}
+
+  /// Starts the next epoch, also where the last one was left half way.
+  [[nodiscard]] Iterator begin() {
+    state_->start_epoch();
+    return Iterator{*state_};
+  }
+  [[nodiscard]] static std::default_sentinel_t end() noexcept { return {}; }
+
+  /// The epoch that is being gone over or was last, from 0; -1 before the first.
+  [[nodiscard]] std::int64_t epoch() const noexcept { return state_->epoch; }
+  /// The epoch that a loop which goes on from here has to begin with: the one under way, or the next after its end.
+  [[nodiscard]] std::int64_t next_epoch() const { return state_->place().first; }
+  /// Makes the next begin() start the given epoch. Never needed to get a new order. Throws: ConfigError below 0.
+  void set_epoch(std::int64_t epoch) {
+    if (epoch < 0) throw ConfigError{detail::compose("Loader::set_epoch({}): epochs count from 0", epoch)};
+    if (state_->is_set && epoch == state_->next_epoch) return;  // which may have to be gone on with half way
+    state_->set_place(epoch, 0);
+  }
+
+  /// Returns how much of which epoch all workers together have consumed, in samples, so that other numbers of workers
+  /// and batch sizes go on right. A batch counts when its step has ended; after the last one it is the next epoch.
+  [[nodiscard]] State state() const {
+    const auto [epoch, samples] = state_->place();
+    return {{"epoch", epoch},
+            {"samples", samples},
+            {"num_samples", state_->num_samples},
+            {"shuffle", state_->options.shuffle},
+            {"seed", std::to_string(state_->worker->seed())}};  // all 64 bits, which no number of JSON has
+  }
+  /// Makes the next begin() go on where a saved loader was, in the middle of its epoch.
+  /// Throws: ConfigError if the saved one had another number of samples or another order.
+  void load_state(const State& state) { state_->load(state); }
+
+  /// Whether its batches are what gradients are weighted with; see LoaderOptions.
+  [[nodiscard]] bool drives_step() const noexcept { return state_->options.drives_step; }
+  /// Samples of an epoch, all workers together.
+  [[nodiscard]] std::size_t num_samples() const noexcept { return state_->num_samples; }
+  /// Batches of an epoch, micro-batches counted one by one; equally many for every worker.
+  [[nodiscard]] std::size_t num_batches() const noexcept {
+    const std::size_t parts = state_->options.micro_batches;
+    const std::size_t full = state_->num_samples / state_->global_batch_size;
+    return full * std::min(parts, state_->global_batch_size) +
+           std::min(parts, state_->num_samples % state_->global_batch_size);
+  }
+  /// Samples of a full batch, all workers together.
+  [[nodiscard]] std::size_t global_batch_size() const noexcept { return state_->global_batch_size; }
+
+ private:
+  std::unique_ptr<detail::LoaderState> state_;  // iterators point to it, and a Loader may be moved
+};
+
+static_assert(Stateful<Loader>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/lockstep.hpp
+// Knows the size of LibTorch's batches for lockstep(). Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <torch/data/example.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The first dimension counts the samples; a vector holds examples that have not been stacked.
+struct SizeOfBatch {
+  [[nodiscard]] std::uint64_t operator()(const at::Tensor& batch) const {
+    return static_cast<std::uint64_t>(batch.size(0));
+  }
+  template <class Data, class Target>
+  [[nodiscard]] std::uint64_t operator()(const torch::data::Example<Data, Target>& batch) const {
+    return static_cast<std::uint64_t>(batch.data.size(0));
+  }
+  [[nodiscard]] std::uint64_t operator()(const std::pair<at::Tensor, at::Tensor>& batch) const {
+    return static_cast<std::uint64_t>(batch.first.size(0));
+  }
+  template <class Example>
+  [[nodiscard]] std::uint64_t operator()(const std::vector<Example>& batch) const {
+    return batch.size();
+  }
+};
+
+}  // namespace detail
+
+/// Goes over batches of tensors, torch::data::Example<>, pairs of tensors or vectors of examples; see lockstep() in
+/// railyard/train/lockstep.hpp. Shapes: the first dimension of data counts the samples.
+/// Example: for (auto& [batch, size] : ry::lockstep(worker, *data_loader)) loss(net->forward(batch.data),
+/// batch.target);
+template <detail::LoopRange Batches>
+requires detail::CountsSamples<const detail::SizeOfBatch, detail::ValueOf<Batches>>
+[[nodiscard]] auto lockstep(Worker& worker, Batches&& batches) {
+  return lockstep(worker, std::forward<Batches>(batches), detail::SizeOfBatch{});
+}
 
 }  // namespace railyard::inline v0_1
 
@@ -11842,6 +18313,230 @@ class Pool {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/torch/detail/tensor_state.hpp
+// Tensors as a saved state holds them, row by row, whole or in the pieces of ranks. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/view_as_real.h>
+#include <c10/core/GradMode.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The dimensions of a tensor by falling stride: 0, 1, 2 for one that lies row by row.
+using DimOrder = std::vector<std::int64_t>;
+
+[[nodiscard]] inline DimOrder row_by_row(std::int64_t num_dims) {
+  DimOrder order(static_cast<std::size_t>(num_dims));
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+// tensor: without gaps.
+[[nodiscard]] inline DimOrder order_in_memory(const at::Tensor& tensor) {
+  DimOrder order = row_by_row(tensor.dim());
+  if (tensor.is_contiguous()) return order;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int64_t one, std::int64_t other) { return tensor.stride(one) > tensor.stride(other); });
+  return order;
+}
+
+// The shape of what lies in memory as a tensor without gaps does.
+[[nodiscard]] inline std::vector<std::int64_t> shape_in_memory(const at::Tensor& tensor) {
+  std::vector<std::int64_t> shape;
+  for (const std::int64_t dim : order_in_memory(tensor)) shape.push_back(tensor.size(dim));
+  return shape;
+}
+
+[[nodiscard]] inline at::ScalarType scalar_type_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f16:
+      return at::ScalarType::Half;
+    case Dtype::bf16:
+      return at::ScalarType::BFloat16;
+    case Dtype::f32:
+      return at::ScalarType::Float;
+    case Dtype::f64:
+      return at::ScalarType::Double;
+    case Dtype::i8:
+      return at::ScalarType::Char;
+    case Dtype::u8:
+      return at::ScalarType::Byte;
+    case Dtype::i32:
+      return at::ScalarType::Int;
+    case Dtype::i64:
+      return at::ScalarType::Long;
+    case Dtype::boolean:
+      break;
+  }
+  return at::ScalarType::Bool;
+}
+
+[[nodiscard]] inline std::string text_of_sizes(const std::vector<std::int64_t>& sizes) {
+  return "[" + joined(sizes, ", ") + "]";
+}
+
+// What a tensor is saved as: a complex one in pairs.
+[[nodiscard]] inline at::Tensor saved_view(const std::string& name, const at::Tensor& tensor) {
+  if (tensor.layout() != c10::kStrided) {
+    throw ConfigError{
+        compose("the state of \"{}\" ({}) cannot be saved, for it is sparse: make it dense, or keep it "
+                "out of the module's parameters and buffers",
+                name, shape_of(tensor))};
+  }
+  try {
+    const at::Tensor real = as_real(tensor.detach());
+    static_cast<void>(dtype_of_tensor(real));
+    return real;
+  } catch (const ConfigError& error) {
+    throw ConfigError{compose("the state of \"{}\" cannot be saved: {}", name, error.what())};
+  }
+}
+
+// Copies elements begin to end, counted row by row, of a tensor on the CPU with any strides.
+inline void copy_rows(const at::Tensor& tensor, std::int64_t begin, std::int64_t end, std::byte* to) {
+  const auto width = static_cast<std::size_t>(tensor.element_size());
+  const auto* from = static_cast<const std::byte*>(tensor.data_ptr());
+  if (tensor.is_contiguous()) {
+    if (begin < end)
+      std::memcpy(to, from + begin * tensor.element_size(), static_cast<std::size_t>(end - begin) * width);
+    return;
+  }
+  const std::int64_t length = std::max<std::int64_t>(tensor.size(-1), 1);
+  const std::int64_t step = tensor.stride(-1) * tensor.element_size();
+  for (std::int64_t at = begin; at < end;) {
+    std::int64_t row = at / length;
+    std::int64_t offset = 0;
+    for (std::int64_t dim = tensor.dim() - 1; dim-- > 0; row /= tensor.size(dim)) {
+      offset += row % tensor.size(dim) * tensor.stride(dim);
+    }
+    const std::byte* element = from + offset * tensor.element_size() + at % length * step;
+    for (const std::int64_t stop = std::min(end, (at / length + 1) * length); at < stop; ++at) {
+      std::memcpy(to, element, width);
+      to += width;
+      element += step;
+    }
+  }
+}
+
+// A tensor that every rank has.
+[[nodiscard]] inline StateTensor whole_state(std::string name, const at::Tensor& tensor) {
+  const at::Tensor saved = saved_view(name, tensor);
+  const Dtype dtype = dtype_of_tensor(saved);
+  return {.name = std::move(name),
+          .dtype = dtype,
+          .shape = saved.sizes().vec(),
+          .read = [saved = saved.cpu()](std::int64_t begin, std::int64_t end, std::byte* to) {
+            copy_rows(saved, begin, end, to);
+          }};
+}
+
+// A flat tensor that holds elements begin to end of something of the given shape, of which other ranks hold the rest.
+[[nodiscard]] inline StateTensor piece_state(std::string name, std::vector<std::int64_t> shape, std::int64_t begin,
+                                             std::int64_t end, const at::Tensor& piece) {
+  StateTensor state = whole_state(std::move(name), piece);
+  state.shape = std::move(shape);
+  state.is_piece = true;
+  state.begin = begin;
+  state.end = end;
+  state.read = [read = std::move(state.read), begin](std::int64_t from, std::int64_t until, std::byte* to) {
+    read(from - begin, until - begin, to);
+  };
+  return state;
+}
+
+// What was saved, and how the dimensions of its shape have to be read.
+struct SavedTensor {
+  const StateTensor* state = nullptr;
+  DimOrder order{};
+
+  [[nodiscard]] std::string text() const {
+    return compose("{}{}", name_of(state->dtype), text_of_sizes(logical_shape()));
+  }
+
+  [[nodiscard]] std::vector<std::int64_t> logical_shape() const {
+    if (order.size() != state->shape.size()) return state->shape;
+    std::vector<std::int64_t> shape(order.size());
+    for (std::size_t i = 0; i < order.size(); ++i) shape[static_cast<std::size_t>(order[i])] = state->shape[i];
+    return shape;
+  }
+
+  [[nodiscard]] bool fits(const at::Tensor& real) const {
+    return order.size() == state->shape.size() && state->dtype == dtype_of_tensor(real) &&
+           real.sizes().equals(logical_shape());
+  }
+
+  // Returns all of it, on the CPU.
+  [[nodiscard]] at::Tensor whole() const {
+    const at::Tensor flat = at::empty({state->count()}, at::TensorOptions{}.dtype(scalar_type_of(state->dtype)));
+    state->read(0, state->count(), static_cast<std::byte*>(flat.data_ptr()));
+    return flat.view(state->shape).permute(inverse());
+  }
+
+  // Fills a flat tensor on the CPU with elements begin to end of what lies in the order of `like`.
+  void read_piece(const at::Tensor& like, std::int64_t begin, std::int64_t end, const at::Tensor& flat) const {
+    if (order == order_in_memory(like)) {
+      state->read(begin, end, static_cast<std::byte*>(flat.data_ptr()));
+      flat.unsafeGetTensorImpl()->bump_version();
+    } else {
+      flat.copy_(at::empty_like(like).copy_(whole()).as_strided({end - begin}, {1}, begin));
+    }
+  }
+
+  // Writes all of it to where a tensor is.
+  void read_into(const at::Tensor& target) const {
+    const at::NoGradGuard no_grad;
+    const at::Tensor real = as_real(target.detach());
+    if (real.is_cpu() && real.is_non_overlapping_and_dense()) {
+      read_piece(real, 0, real.numel(), real.as_strided({real.numel()}, {1}));
+    } else {
+      real.copy_(whole());
+    }
+  }
+
+ private:
+  [[nodiscard]] DimOrder inverse() const {
+    DimOrder places(order.size());
+    for (std::size_t i = 0; i < order.size(); ++i)
+      places[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
+    return places;
+  }
+};
+
+[[nodiscard]] inline SavedTensor saved_rows(const StateTensor& state) {
+  return {.state = &state, .order = row_by_row(static_cast<std::int64_t>(state.shape.size()))};
+}
+
+// The tensors of a saved state that nothing has been made of yet.
+class UnreadTensors {
+ public:
+  explicit UnreadTensors(const State& state) {
+    for (const StateTensor& tensor : state.tensors) by_name_.emplace(tensor.name, &tensor);
+  }
+
+  // Returns the tensor of that name, or nullptr.
+  [[nodiscard]] const StateTensor* take(std::string_view name) {
+    const auto found = by_name_.extract(name);
+    return found ? found.mapped() : nullptr;
+  }
+
+  void name_surplus(std::vector<std::string>& problems) const {
+    for (const auto& [name, tensor] : by_name_) {
+      problems.push_back(compose("\"{}\" {} was saved and has no place here", name, saved_rows(*tensor).text()));
+    }
+  }
+
+ private:
+  std::map<std::string_view, const StateTensor*> by_name_{};
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/torch/power_sgd.hpp
 // Sums matrices of gradients as products of two thin ones, and remembers what that leaves out. Torch room.
 
@@ -11854,8 +18549,6 @@ class Pool {
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
-
-#include <unordered_map>
 
 namespace railyard::inline v0_1 {
 
@@ -11934,8 +18627,38 @@ class PowerSgdMemory {
 
   [[nodiscard]] Entry& operator[](std::size_t id) { return entries_[id]; }
 
+  // What is equal on all ranks, and the errors of all of them as one tensor (world size, n, m).
+  [[nodiscard]] State state(int rank, int size) const {
+    State state;
+    for (const auto& [id, entry] : entries_) {
+      state.values.set(compose("steps.{}", id), entry.steps);
+      if (!entry.error.defined()) continue;
+      state.tensors.push_back(whole_state(compose("right.{}", id), entry.right));
+      const std::int64_t count = entry.error.numel();
+      state.tensors.push_back(piece_state(compose("error.{}", id), {size, entry.error.size(0), entry.error.size(1)},
+                                          rank * count, (rank + 1) * count, entry.error.reshape({-1})));
+    }
+    return state;
+  }
+
+  // Other ranks share what all the saved ones have not sent yet.
+  void load_state(int rank, int size, const State& state) {
+    entries_.clear();
+    for (const auto& [name, value] : state.values) {
+      const std::string id = name.substr(name.find('.') + 1);
+      Entry& entry = entries_[std::stoull(id)];
+      entry.steps = static_cast<std::uint64_t>(value.as<std::int64_t>());
+      const StateTensor* right = state.find_tensor("right." + id);
+      const StateTensor* errors = state.find_tensor("error." + id);
+      if (right == nullptr || errors == nullptr) continue;
+      entry.right = saved_rows(*right).whole();
+      const at::Tensor all = saved_rows(*errors).whole();
+      entry.error = all.size(0) == size ? all[rank].clone() : all.sum(0).div_(size);
+    }
+  }
+
  private:
-  std::unordered_map<std::size_t, Entry> entries_{};
+  std::map<std::size_t, Entry> entries_{};
 };
 
 // One sum of a bucket's matrices as low-rank products, beside parts that are summed exactly.
@@ -12033,11 +18756,11 @@ class LowRankSum {
 /// nothing is lost, only late. Vectors, and matrices too small to gain by it, are summed exactly; a parameter of more
 /// dimensions is a matrix of its first dimension by all others.
 ///
-/// It needs memory: one more copy of the gradients. The memory is not part of a checkpoint: after a restart what was
-/// left out is gone and compression begins anew. Gradients with heavy noise or of early steps compress badly; use
-/// start_step. All ranks give the same options.
-/// Source: Vogels, Karimireddy, Jaggi, PowerSGD: Practical Low-Rank Gradient Compression, NeurIPS 2019.
-/// Example: ry::AnyCommHook hook = ry::PowerSgdHook{.rank = 4, .start_step = 100};
+/// It needs memory: one more copy of the gradients. To keep it over a restart, make CommHookState a part of the state;
+/// otherwise what was left out is gone and compression begins anew. Gradients with heavy noise or of early steps
+/// compress badly; use start_step. All ranks give the same options. Source: Vogels, Karimireddy, Jaggi, PowerSGD:
+/// Practical Low-Rank Gradient Compression, NeurIPS 2019. Example: ry::AnyCommHook hook = ry::PowerSgdHook{.rank = 4,
+/// .start_step = 100};
 struct PowerSgdHook {
   int rank = 2;                     ///< columns of the two thin matrices
   std::uint64_t start_step = 1000;  ///< steps of each parameter that are summed exactly before
@@ -12066,8 +18789,11 @@ struct PowerSgdHook {
     if (sum.is_empty()) return ExactHook{}.all_reduce(worker, bucket);
     sum.run(exact);
   }
+
+  [[nodiscard]] State state(Worker& worker) const { return memory.state(worker.rank(), worker.world_size()); }
+  void load_state(Worker& worker, const State& state) { memory.load_state(worker.rank(), worker.world_size(), state); }
 };
-static_assert(CommHook<PowerSgdHook>);
+static_assert(StatefulCommHook<PowerSgdHook>);
 
 }  // namespace railyard::inline v0_1
 
@@ -12244,1067 +18970,6 @@ template <class Dataset>
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/torch/detail/gradient_slot.hpp
-// What is known of one parameter whose gradients are averaged, and of one backward pass. Torch room.
-
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/view_as_real.h>
-#include <torch/csrc/autograd/variable.h>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// The part of a parameter that this rank updates for all ranks of the host, which share its weights; see
-// ShardedOptimizer. Elements begin to end in the order of memory.
-struct GradientPiece {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  at::Tensor weights{};  // a view of one dimension; undefined where this rank has no part
-
-  [[nodiscard]] bool is_empty() const noexcept { return begin == end; }
-};
-
-struct GradientSlot {
-  using NodePointer = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
-
-  std::string name{};
-  at::Tensor parameter{};
-  NodePointer accumulator{};             // LibTorch itself keeps it only as long as a graph refers to it
-  bool used = false;                     // since the last exchange
-  bool has_begun = false;                // a step, since it was prepared
-  std::weak_ptr<GradientPiece> piece{};  // while an optimizer shares the weights
-  std::vector<std::int64_t> strides{};   // of the gradient on every rank, once an exchange has asked
-  at::Tensor stage{};                    // memory that the other ranks see, where the gradient itself is not there
-
-  // Sums are made in f32 at least: n x gradient would overflow a half type.
-  [[nodiscard]] at::ScalarType sum_type() const {
-    const at::ScalarType type = parameter.scalar_type();
-    return type == at::ScalarType::Double || type == at::ScalarType::ComplexDouble ? at::ScalarType::Double
-                                                                                   : at::ScalarType::Float;
-  }
-
-  // Elements of the sum: two for a complex number.
-  [[nodiscard]] std::int64_t real_count() const { return parameter.numel() * (parameter.is_complex() ? 2 : 1); }
-
-  // The parameter's strides if it has no gaps, those of a contiguous tensor otherwise.
-  [[nodiscard]] const std::vector<std::int64_t>& gradient_strides() {
-    if (!strides.empty() || parameter.dim() == 0) return strides;
-    if (parameter.is_non_overlapping_and_dense()) return strides = parameter.strides().vec();
-    strides.assign(static_cast<std::size_t>(parameter.dim()), 1);
-    for (std::size_t dim = strides.size(); dim-- > 1;) {
-      strides[dim - 1] = strides[dim] * std::max<std::int64_t>(parameter.size(static_cast<std::int64_t>(dim)), 1);
-    }
-    return strides;
-  }
-
-  // The gradient, made if there is none. A sparse one becomes dense: the rows that other ranks have used are others.
-  [[nodiscard]] at::Tensor& dense_gradient() const {
-    at::Tensor& gradient = parameter.mutable_grad();
-    if (!gradient.defined() || gradient.is_sparse()) gradient = at::empty_like(parameter.detach());
-    return gradient;
-  }
-};
-
-// Slots that an exchange averages, with their numbers.
-using OpenSlots = std::vector<std::pair<std::size_t, GradientSlot*>>;
-
-// Cuts tensors, one after another, each beginning at a whole cache line, into one part per rank.
-class RankPart {
- public:
-  // counts: elements of each tensor.
-  RankPart(const std::vector<std::int64_t>& counts, std::int64_t rank, std::int64_t size) {
-    std::int64_t num_lines = 0;
-    for (const std::int64_t count : counts) num_lines += lines_of(count);
-    first_ = num_lines * rank / size * line;
-    last_ = num_lines * (rank + 1) / size * line;
-  }
-
-  // Begin and end of this rank's part of the next tensor.
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> next(std::int64_t count) {
-    const std::int64_t at = std::exchange(at_, at_ + lines_of(count) * line);
-    return {std::clamp<std::int64_t>(first_ - at, 0, count), std::clamp<std::int64_t>(last_ - at, 0, count)};
-  }
-
- private:
-  static constexpr std::int64_t line = 64;
-  [[nodiscard]] static std::int64_t lines_of(std::int64_t count) noexcept { return (count + line - 1) / line; }
-
-  std::int64_t first_ = 0;
-  std::int64_t last_ = 0;
-  std::int64_t at_ = 0;
-};
-
-[[nodiscard]] inline at::Tensor as_real(const at::Tensor& tensor) {
-  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
-}
-
-// What one rank says at the begin of an exchange.
-struct PassHeader {
-  double samples = 0;        // behind what is exchanged
-  std::uint32_t silent = 0;  // it has not said how many
-  std::uint32_t num_slots = 0;
-  std::uint64_t step = 0;
-  std::uint64_t pass = 0;  // of that step
-  double waited = 0;       // seconds in all, for others
-
-  [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
-    return num_slots == other.num_slots && step == other.step && pass == other.pass;
-  }
-};
-
-// What all ranks know after it.
-struct PassSummary {
-  std::vector<PassHeader> headers{};        // by rank; where nobody can be told apart, one for all
-  double samples = 0;                       // on all ranks
-  std::uint32_t num_silent = 0;             // ranks that have not said how many
-  std::vector<std::uint32_t> num_using{};   // by slot: ranks that have used it
-  std::vector<std::uint32_t> num_giving{};  // by slot: ranks with samples that have a gradient
-};
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/detail/flat_reduction.hpp
-// Averages gradients by the collectives of any backend, in flat buffers. Torch room.
-
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/isfinite.h>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// Whether every value is finite; of a sparse tensor those that it holds.
-[[nodiscard]] inline bool is_all_finite(const at::Tensor& tensor) {
-  if (tensor.is_sparse()) return is_all_finite(tensor._values());
-  if (tensor.is_cpu() && tensor.is_non_overlapping_and_dense() && tensor.scalar_type() == at::ScalarType::Float) {
-    const std::array<const float*, 1> source{tensor.data_ptr<float>()};
-    return sum(SumTask<float>{.sources = source, .count = static_cast<std::size_t>(tensor.numel())});
-  }
-  return at::isfinite(tensor).all().item<bool>();
-}
-
-// One small all-reduce says what the ranks have; then all gradients that somebody gives are copied into one flat tensor
-// per dtype and device, summed, and copied back.
-class FlatReduction {
- public:
-  explicit FlatReduction(Worker& worker) : worker_(&worker) {}
-
-  [[nodiscard]] PassSummary begin(const std::vector<GradientSlot>& slots, const PassHeader& header, bool has_samples) {
-    const auto step = static_cast<double>(header.step);
-    const auto pass = static_cast<double>(header.pass);
-    has_samples_ = has_samples;
-    samples_ = header.samples;
-    std::vector<double> numbers{header.samples, static_cast<double>(header.silent), step, step * step, pass,
-                                pass * pass};
-    const std::size_t first = numbers.size();
-    for (const GradientSlot& slot : slots) {
-      numbers.push_back(slot.used ? 1.0 : 0.0);
-      numbers.push_back(has_samples && slot.parameter.grad().defined() ? 1.0 : 0.0);
-    }
-    const double size = worker_->world_size();
-    if (worker_->world_size() > 1) worker_->all_reduce(buffer_of(numbers), ReduceOp::sum);
-    PassSummary summary{.samples = numbers[0], .num_silent = static_cast<std::uint32_t>(numbers[1])};
-    // The sum of squares is least when all are equal.
-    if (numbers[3] * size != numbers[2] * numbers[2] || numbers[5] * size != numbers[4] * numbers[4]) {
-      summary.headers = gather(header);
-    } else {
-      summary.headers = {header};
-    }
-    for (std::size_t at = first; at < numbers.size(); at += 2) {
-      summary.num_using.push_back(static_cast<std::uint32_t>(numbers[at]));
-      summary.num_giving.push_back(static_cast<std::uint32_t>(numbers[at + 1]));
-    }
-    return summary;
-  }
-
-  // See HostReduction::average().
-  [[nodiscard]] bool average(const OpenSlots& slots, const PassSummary& summary, bool is_weighted, AnyCommHook& hook) {
-    bool is_finite = true;
-    OpenSlots open = slots;
-    while (!open.empty()) {
-      OpenSlots alike;
-      OpenSlots others;
-      for (const auto& one : open) {
-        (are_alike(*one.second, *open.front().second) ? alike : others).push_back(one);
-      }
-      is_finite &= average_alike(alike, summary.samples, is_weighted, hook);
-      open = std::move(others);
-    }
-    return is_finite;
-  }
-
- private:
-  [[nodiscard]] std::vector<PassHeader> gather(const PassHeader& header) const {
-    const std::vector<std::int64_t> own{static_cast<std::int64_t>(header.step), static_cast<std::int64_t>(header.pass)};
-    std::vector<std::int64_t> all(own.size() * static_cast<std::size_t>(worker_->world_size()));
-    worker_->all_gather(buffer_of(own), buffer_of(all));
-    std::vector<PassHeader> headers;
-    for (std::size_t at = 0; at < all.size(); at += own.size()) {
-      headers.push_back({.num_slots = header.num_slots,
-                         .step = static_cast<std::uint64_t>(all[at]),
-                         .pass = static_cast<std::uint64_t>(all[at + 1])});
-    }
-    return headers;
-  }
-
-  [[nodiscard]] static bool are_alike(const GradientSlot& one, const GradientSlot& other) {
-    return one.sum_type() == other.sum_type() && one.parameter.device() == other.parameter.device();
-  }
-
-  [[nodiscard]] bool average_alike(const OpenSlots& slots, double samples, bool is_weighted, AnyCommHook& hook) {
-    std::int64_t count = 0;
-    for (const auto& one : slots) count += one.second->real_count();
-    const auto options =
-        at::TensorOptions{}.dtype(slots.front().second->sum_type()).device(slots.front().second->parameter.device());
-    const at::Tensor flat = at::empty({count}, options);
-    visit_parts(slots, flat, [this](const at::Tensor& part, const GradientSlot& slot) {
-      const at::Tensor& gradient = slot.parameter.grad();
-      if (!has_samples_ || !gradient.defined()) {
-        part.zero_();  // left out, not multiplied by zero: it may be NaN
-      } else {
-        part.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
-      }
-    });
-    if (has_samples_ && !is_weighted) flat.mul_(samples_);
-    if (hook) {
-      std::vector<at::Tensor> parts;
-      std::vector<std::size_t> ids;
-      visit_parts(slots, flat, [&parts](const at::Tensor& part, const GradientSlot&) { parts.push_back(part); });
-      for (const auto& one : slots) ids.push_back(one.first);
-      hook.all_reduce(*worker_, {.flat = flat, .parts = parts, .ids = ids});
-    } else {
-      worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
-    }
-    flat.div_(samples);
-    visit_parts(slots, flat,
-                [](const at::Tensor& part, const GradientSlot& slot) { as_real(slot.dense_gradient()).copy_(part); });
-    return is_all_finite(flat);
-  }
-
-  // Calls visit with each parameter's part of the flat tensor, in the parameter's shape.
-  template <class Visit>
-  static void visit_parts(const OpenSlots& slots, const at::Tensor& flat, Visit visit) {
-    std::int64_t begin = 0;
-    for (const auto& one : slots) {
-      const std::int64_t count = one.second->real_count();
-      const auto shape = as_real(one.second->parameter.detach()).sizes().vec();
-      visit(flat.narrow(0, begin, count).view(shape), *one.second);
-      begin += count;
-    }
-  }
-
-  Worker* worker_;
-  bool has_samples_ = false;  // on this rank, in the pass that has begun
-  double samples_ = 0;
-};
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/detail/step_clock.hpp
-// Divides the time of a training loop into what it is spent on. Torch room.
-
-namespace railyard::inline v0_1 {
-
-/// Says where the time of some steps has gone, on one worker. In seconds.
-struct StepTimes {
-  std::uint64_t steps = 0;   ///< exchanges of gradients
-  double compute = 0;        ///< all that is none of the following: loading, forward, backward
-  double wait = 0;           ///< for ranks that came later
-  double communication = 0;  ///< adding gradients, and moving them
-  double optimizer = 0;      ///< in step() of a prepared optimizer
-  std::uint64_t bytes = 0;   ///< of gradients that this rank has read and written for the exchange
-  int slowest_rank = -1;     ///< the one that has waited least, which is whom the others wait for; -1 if unknown
-
-  [[nodiscard]] double total() const noexcept { return compute + wait + communication + optimizer; }
-  [[nodiscard]] double share_of_wait() const noexcept { return total() > 0 ? wait / total() : 0; }
-  [[nodiscard]] double share_of_communication() const noexcept { return total() > 0 ? communication / total() : 0; }
-};
-
-namespace detail {
-
-// Is told when the loop goes from one thing to the next. Used by the worker's own thread.
-class StepClock {
- public:
-  using Clock = Deadline::Clock;
-  enum class Part : std::uint8_t { compute, wait, communication, optimizer };
-
-  // Ends what was going on, whose time it adds, and begins a part.
-  void enter(Part part) noexcept {
-    const auto now = Clock::now();
-    if (is_running_) spent_[static_cast<std::size_t>(part_)] += std::chrono::duration<double>(now - since_).count();
-    is_running_ = true;
-    since_ = now;
-    part_ = part;
-  }
-  void count_step(std::uint64_t bytes) noexcept {
-    ++times_.steps;
-    times_.bytes += bytes;
-  }
-
-  // What this rank has waited in all: whoever waits least is waited for.
-  [[nodiscard]] double waited() const noexcept { return spent_[static_cast<std::size_t>(Part::wait)]; }
-  void set_waits_of_all(std::vector<double> waits) { waits_ = std::move(waits); }
-
-  [[nodiscard]] StepTimes take(int world_size) {
-    if (is_running_) enter(part_);
-    StepTimes times = std::exchange(times_, {});
-    const auto since_last = [this](Part part) {
-      const auto index = static_cast<std::size_t>(part);
-      return spent_[index] - std::exchange(taken_[index], spent_[index]);
-    };
-    times.compute = since_last(Part::compute);
-    times.wait = since_last(Part::wait);
-    times.communication = since_last(Part::communication);
-    times.optimizer = since_last(Part::optimizer);
-    if (waits_.size() == static_cast<std::size_t>(world_size) && world_size > 1) {
-      times.slowest_rank = static_cast<int>(std::min_element(waits_.begin(), waits_.end()) - waits_.begin());
-    }
-    return times;
-  }
-
- private:
-  bool is_running_ = false;
-  Part part_ = Part::compute;
-  Clock::time_point since_{};
-  std::array<double, 4> spent_{};
-  std::array<double, 4> taken_{};
-  StepTimes times_{};
-  std::vector<double> waits_{};
-};
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/detail/host_reduction.hpp
-// Averages gradients where they lie, in memory that all ranks of the host see. Torch room.
-
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// The exchange of one pass takes two steps: in the first all ranks learn of each other's samples and where the
-// gradients lie; then each rank adds its own part of all of them, in the order of ranks, and writes the mean to every
-// rank; the second tells that all have. Where a rank has no gradient for what others have used, one step more gives it
-// one.
-class HostReduction {
- public:
-  HostReduction(Worker& worker, HostMemory& memory, StepClock& clock)
-      : worker_(&worker), memory_(&memory), clock_(&clock) {}
-  HostReduction(const HostReduction&) = delete;
-  HostReduction& operator=(const HostReduction&) = delete;
-  ~HostReduction() { memory_->heap()->deallocate(table_); }
-
-  // has_samples: this rank's gradients count.
-  [[nodiscard]] PassSummary begin(std::vector<GradientSlot>& slots, const PassHeader& header, bool has_samples) {
-    reserve_table(slots.size());
-    for (std::size_t index = 0; index < slots.size(); ++index) {
-      GradientSlot& slot = slots[index];
-      const bool has_gradient = slot.parameter.grad().defined();
-      Entry& entry = table_[index];
-      entry = {
-          .place = 0, .late_place = 0, .used = slot.used ? 1U : 0U, .gives = has_samples && has_gradient ? 1U : 0U};
-      // What nobody may need is shown only where that costs nothing.
-      if (has_gradient && (slot.used || is_in_place(slot))) entry.place = show(slot, entry.gives != 0);
-    }
-    const Record record{.header = header, .table = memory_->place_of(table_)};
-    clock_->enter(StepClock::Part::wait);
-    memory_->begin(std::as_bytes(std::span{&record, 1}), 2, worker_->collective_deadline());
-    clock_->enter(StepClock::Part::communication);
-    return summarise(slots.size());
-  }
-
-  // Leaves the mean in the gradients of the given slots, which somebody gives. Where is_weighted the gradients have
-  // been multiplied with the samples behind them before. Returns whether all results are finite.
-  [[nodiscard]] bool average(const OpenSlots& open, const PassSummary& summary, bool is_weighted) {
-    if (lacks_place(open)) {
-      for (const auto& [index, slot] : open) {
-        if (table_[index].place == 0) table_[index].late_place = show(*slot, table_[index].gives != 0);
-      }
-      memory_->add_step();
-      take_step({});
-    }
-    std::uint8_t is_bad = add_own_part(open, summary, is_weighted) ? 0 : 1;
-    take_step(std::as_bytes(std::span{&is_bad, 1}));
-    for (int rank = 0; rank < worker_->world_size(); ++rank) {
-      if (memory_->record_of(rank)[0] != std::byte{0}) is_bad = 1;
-    }
-    for (const auto& [index, slot] : open) {
-      if (slot->piece.lock()) {
-        slot->parameter.mutable_grad().reset();  // it is not the mean, which nobody has all of
-      } else if (!is_in_place(*slot)) {
-        as_real(slot->dense_gradient()).copy_(slot->stage);
-      }
-    }
-    return is_bad == 0;
-  }
-
-  // Bytes of gradients that this rank has read and written since the last call.
-  [[nodiscard]] std::uint64_t take_bytes() noexcept { return std::exchange(num_bytes_, 0); }
-
-  // Ends an exchange in which nothing is averaged.
-  void end() { memory_->step({}); }
-
- private:
-  void take_step(std::span<const std::byte> record) {
-    clock_->enter(StepClock::Part::wait);
-    memory_->step(record);
-    clock_->enter(StepClock::Part::communication);
-  }
-
-  struct Entry {
-    std::uint64_t place = 0;
-    std::uint64_t late_place = 0;  // where there was none in the first step, which others may still be looking at
-    std::uint32_t used = 0;
-    std::uint32_t gives = 0;
-  };
-  struct Record {
-    PassHeader header{};
-    std::uint64_t table = 0;
-  };
-
-  void reserve_table(std::size_t size) {
-    if (size <= table_size_) return;
-    memory_->heap()->deallocate(std::exchange(table_, nullptr));
-    table_size_ = 0;
-    table_ = static_cast<Entry*>(allocate(size * sizeof(Entry)));
-    table_size_ = size;
-  }
-
-  [[nodiscard]] void* allocate(std::size_t size_bytes) const {
-    if (void* memory = memory_->heap()->allocate(size_bytes)) return memory;
-    throw Error{
-        fmt::format("there is no room for {} more bytes of gradients in the memory that rank {}/{} shares with the "
-                    "others: see the limits of address space (ulimit -v) and of the container's memory",
-                    size_bytes, worker_->rank(), worker_->world_size())};
-  }
-
-  [[nodiscard]] PassSummary summarise(std::size_t num_slots) {
-    PassSummary summary{.num_using = std::vector<std::uint32_t>(num_slots),
-                        .num_giving = std::vector<std::uint32_t>(num_slots)};
-    tables_.clear();
-    std::vector<double> waits;
-    for (int rank = 0; rank < worker_->world_size(); ++rank) {
-      Record record;
-      std::memcpy(&record, memory_->record_of(rank).data(), sizeof record);
-      tables_.push_back(reinterpret_cast<const Entry*>(memory_->at(rank, record.table)));
-      summary.headers.push_back(record.header);
-      waits.push_back(record.header.waited);
-      summary.samples += record.header.samples;
-      summary.num_silent += record.header.silent;
-      for (std::size_t index = 0; index < std::min<std::size_t>(num_slots, record.header.num_slots); ++index) {
-        summary.num_using[index] += tables_.back()[index].used;
-        summary.num_giving[index] += tables_.back()[index].gives;
-      }
-    }
-    clock_->set_waits_of_all(std::move(waits));
-    return summary;
-  }
-
-  // Whether the other ranks can read and write the gradient itself, as elements of the sum in the parameter's order.
-  [[nodiscard]] bool is_in_place(GradientSlot& slot) const {
-    const at::Tensor& gradient = slot.parameter.grad();
-    if (!gradient.defined() || gradient.layout() != c10::kStrided || !gradient.is_cpu()) return false;
-    const at::ScalarType type = gradient.scalar_type();
-    if (type != slot.parameter.scalar_type() || type == at::ScalarType::Half || type == at::ScalarType::BFloat16) {
-      return false;
-    }
-    if (gradient.is_conj() || gradient.is_neg()) return false;
-    if (gradient.strides() != at::IntArrayRef{slot.gradient_strides()}) return false;
-    return memory_->place_of(gradient.data_ptr()) != 0;
-  }
-
-  // Makes sure that the others see memory of this slot, with the gradient in it if it counts. Returns the place.
-  [[nodiscard]] std::uint64_t show(GradientSlot& slot, bool gives) {
-    if (!slot.parameter.grad().defined()) static_cast<void>(slot.dense_gradient());
-    if (is_in_place(slot)) return memory_->place_of(slot.parameter.grad().data_ptr());
-    if (!slot.stage.defined()) slot.stage = make_stage(slot);
-    const at::Tensor& gradient = slot.parameter.grad();
-    if (gives) slot.stage.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
-    return memory_->place_of(slot.stage.data_ptr());
-  }
-
-  [[nodiscard]] at::Tensor make_stage(GradientSlot& slot) const {
-    std::vector<std::int64_t> sizes = slot.parameter.sizes().vec();
-    std::vector<std::int64_t> strides = slot.gradient_strides();
-    if (slot.parameter.is_complex()) {
-      for (std::int64_t& stride : strides) stride *= 2;
-      sizes.push_back(2);
-      strides.push_back(1);
-    }
-    const auto type = slot.sum_type();
-    const auto size_bytes = static_cast<std::size_t>(slot.real_count()) * c10::elementSize(type);
-    void* memory = allocate(std::max<std::size_t>(size_bytes, 1));
-    return at::from_blob(memory, sizes, strides, Heap::give_back, at::TensorOptions{}.dtype(type));
-  }
-
-  [[nodiscard]] bool lacks_place(const OpenSlots& open) const {
-    for (const auto& one : open) {
-      for (const Entry* table : tables_) {
-        if (table[one.first].place == 0) return true;
-      }
-    }
-    return false;
-  }
-
-  // All open gradients one after another, each beginning at a whole cache line, are cut into one part per rank.
-  [[nodiscard]] bool add_own_part(const OpenSlots& open, const PassSummary& summary, bool is_weighted) {
-    std::vector<std::int64_t> counts;
-    for (const auto& one : open) {
-      if (one.second->piece.expired()) counts.push_back(one.second->real_count());
-    }
-    RankPart part{counts, worker_->rank(), worker_->world_size()};
-    bool is_finite = true;
-    for (const auto& [index, slot] : open) {
-      if (const auto piece = slot->piece.lock()) {
-        if (!piece->is_empty()) is_finite &= add_piece(index, *slot, *piece, summary, is_weighted);
-        continue;
-      }
-      const auto [begin, end] = part.next(slot->real_count());
-      if (begin < end) {
-        const bool is_double = slot->sum_type() == at::ScalarType::Double;
-        const Range range{static_cast<std::size_t>(begin), static_cast<std::size_t>(end)};
-        is_finite &= is_double ? add<double>(index, range, summary, is_weighted)
-                               : add<float>(index, range, summary, is_weighted);
-      }
-    }
-    return is_finite;
-  }
-
-  struct Range {
-    std::size_t begin = 0;
-    std::size_t end = 0;
-  };
-
-  template <class T>
-  [[nodiscard]] bool add(std::size_t index, const Range& range, const PassSummary& summary, bool is_weighted) {
-    std::vector<T*> targets;
-    for (int rank = 0; rank < worker_->world_size(); ++rank) targets.push_back(at<T>(rank, index) + range.begin);
-    return add_to<T>(targets, index, range, summary, is_weighted);
-  }
-
-  template <class T>
-  [[nodiscard]] T* at(int rank, std::size_t index) const noexcept {
-    const Entry& entry = tables_[static_cast<std::size_t>(rank)][index];
-    return reinterpret_cast<T*>(memory_->at(rank, entry.place != 0 ? entry.place : entry.late_place));
-  }
-
-  template <class T>
-  [[nodiscard]] bool add_to(std::span<T* const> targets, std::size_t index, const Range& range,
-                            const PassSummary& summary, bool is_weighted) {
-    std::vector<const T*> sources;
-    std::vector<T> weights;
-    for (int rank = 0; rank < worker_->world_size(); ++rank) {
-      if (tables_[static_cast<std::size_t>(rank)][index].gives == 0) continue;  // left out, not multiplied by zero: NaN
-      sources.push_back(at<T>(rank, index) + range.begin);
-      weights.push_back(static_cast<T>(summary.headers[static_cast<std::size_t>(rank)].samples));
-    }
-    SumTask<T> task{.targets = targets, .sources = sources, .count = range.end - range.begin};
-    task.divisor = static_cast<T>(summary.samples);
-    const bool is_all_of_it = weights.size() == 1 && weights[0] == task.divisor;
-    if (is_all_of_it && !is_weighted) {
-      task.divisor = T{1};  // n x gradient / n need not be the gradient
-    } else if (!is_weighted) {
-      task.weights = weights.data();
-    }
-    num_bytes_ += (sources.size() + targets.size()) * task.count * sizeof(T);
-    return sum(task);
-  }
-
-  // Adds this rank's piece to the gradient of the piece alone.
-  [[nodiscard]] bool add_piece(std::size_t index, const GradientSlot& slot, GradientPiece& piece,
-                               const PassSummary& summary, bool is_weighted) {
-    const at::Tensor total = at::empty({piece.end - piece.begin}, at::TensorOptions{}.dtype(slot.sum_type()));
-    const Range range{static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.end)};
-    bool is_finite = true;
-    if (slot.sum_type() == at::ScalarType::Double) {
-      const std::array<double*, 1> target{total.data_ptr<double>()};
-      is_finite = add_to<double>(target, index, range, summary, is_weighted);
-    } else {
-      const std::array<float*, 1> target{total.data_ptr<float>()};
-      is_finite = add_to<float>(target, index, range, summary, is_weighted);
-    }
-    at::Tensor& gradient = piece.weights.mutable_grad();
-    const at::Tensor added = total.to(piece.weights.scalar_type());
-    if (gradient.defined()) {
-      gradient.add_(added);  // another backward pass of the same step
-    } else {
-      gradient = added;
-    }
-    return is_finite;
-  }
-
-  Worker* worker_;
-  HostMemory* memory_;
-  StepClock* clock_;
-  Entry* table_ = nullptr;  // what this rank shows of its gradients, by slot
-  std::size_t table_size_ = 0;
-  std::uint64_t num_bytes_ = 0;
-  std::vector<const Entry*> tables_{};  // what all ranks have shown, by rank
-};
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/detail/gradients.hpp
-// Averages gradients over the global batch at the end of every backward pass. Torch room.
-
-#include <ATen/core/Tensor.h>
-#include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
-#include <torch/nn/module.h>
-
-#include <unordered_map>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// The gradients of all prepared models of one worker.
-//
-// The accumulator of each parameter has a hook. The first hook of a backward pass queues one callback at the pass's
-// end, and that callback exchanges: first the number of samples behind the pass and who has used which parameter, then
-// the gradients that anybody has used.
-//
-// What is averaged is all of .grad, not what the pass has added. That is the same: what was there before is equal on
-// all ranks, and the weights sum to one. So several passes per step add up as they do on a single worker.
-//
-// Where a step has several micro-batches, each gradient is multiplied with its micro-batch's samples before it is
-// accumulated, and only the last micro-batch's pass exchanges.
-class GradientExchange {
- public:
-  explicit GradientExchange(Worker& worker) : worker_(&worker), flat_(worker) {
-    if (HostMemory* memory = worker.host_memory(); memory != nullptr && worker.world_size() > 1) {
-      host_.emplace(worker, *memory, clock_);
-    }
-  }
-  GradientExchange(const GradientExchange&) = delete;
-  GradientExchange& operator=(const GradientExchange&) = delete;
-
-  // Takes a model's parameter in. One that is known already, such as a tied one, is hooked anew if need be.
-  static void add(const std::shared_ptr<GradientExchange>& self, const std::string& name, const at::Tensor& parameter) {
-    const auto [known, is_new] = self->known_.emplace(parameter.unsafeGetTensorImpl(), self->slots_.size());
-    if (is_new) {
-      self->slots_.push_back({.name = name, .parameter = parameter});
-      hook(self, self->slots_.size() - 1);
-      return;
-    }
-    GradientSlot& slot = self->slots_[known->second];
-    slot.has_begun = false;
-    if (has_lost_hook(slot)) hook(self, known->second);
-  }
-
-  // The slot of a parameter, nullptr if it is of no prepared model.
-  [[nodiscard]] GradientSlot* find(const at::Tensor& parameter) {
-    const auto known = known_.find(parameter.unsafeGetTensorImpl());
-    return known == known_.end() ? nullptr : &slots_[known->second];
-  }
-
-  // Watches a model whose parameters have been added, for as long as it lives.
-  void watch(const torch::nn::Module& module) {
-    modules_.push_back(module.weak_from_this());
-    for (const at::Tensor& buffer : module.buffers()) buffers_.push_back(buffer);
-  }
-
-  [[nodiscard]] StepClock& clock() noexcept { return clock_; }
-
-  // Whether an optimizer may share the weights: the ranks see each other's memory, and gradients are summed there.
-  [[nodiscard]] bool can_share_weights() const { return host_ && !options_.comm_hook; }
-
-  // Takes over what prepare_model() was told.
-  void set_options(const ModelOptions& options) { options_ = options; }
-
-  // Forgets the micro-batches of a step that will not be completed.
-  void abandon_step() {
-    if (!window_.is_last) window_ = {.step = window_.step};
-  }
-
-  // Begins a micro-batch, and a step if the one before was its step's last. Makes sure that the backward pass will
-  // reach every parameter of every model. .to(dtype or device) takes a parameter's hook away. Before the first step it
-  // is hooked anew; later nobody can tell what has gone by.
-  static void begin(const std::shared_ptr<GradientExchange>& self, std::uint64_t samples, bool completes_step) {
-    for (std::size_t index = 0; index < self->slots_.size(); ++index) {
-      GradientSlot& slot = self->slots_[index];
-      if (has_lost_hook(slot)) {
-        if (slot.has_begun) self->refuse_converted(slot);
-        hook(self, index);
-      }
-      slot.has_begun = true;
-    }
-    for (const auto& weak : self->modules_) {
-      const auto module = weak.lock();
-      if (module && !self->knows_all_of(*module)) self->refuse_unknown(*module);
-    }
-    if (self->window_.is_last) self->window_ = {.step = self->window_.step + 1};
-    Window& window = self->window_;
-    window.is_accumulating = window.is_accumulating || !completes_step;
-    if (window.is_accumulating && !std::exchange(self->has_weights_, true)) {
-      for (const GradientSlot& slot : self->slots_) {
-        if (slot.accumulator) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self));
-      }
-    }
-    window.is_last = completes_step;
-    window.micro_batch = samples;
-    window.samples += samples;
-  }
-
- private:
-  // The micro-batches of one step.
-  struct Window {
-    std::uint64_t step = 0;         // counts from 1; 0 before the first
-    std::uint64_t samples = 0;      // of this rank so far
-    std::uint64_t micro_batch = 0;  // samples of the one under way
-    bool is_accumulating = false;   // it has several: gradients are weighted before they are accumulated
-    bool is_last = true;            // the step's last one has begun
-    std::uint64_t num_passes = 0;   // that have been exchanged
-  };
-
-  // Lives as long as the pass's callback is queued: a pass that has thrown leaves an expired one behind.
-  struct Pass {};
-
-  // Holds the exchange weakly, for a model may outlive its worker; its gradients are then nobody else's business.
-  class Hook final : public torch::autograd::FunctionPostHook {
-   public:
-    Hook(std::weak_ptr<GradientExchange> exchange, std::size_t index) : exchange_(std::move(exchange)), index_(index) {}
-
-    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                              const torch::autograd::variable_list& inputs) override {
-      if (const auto exchange = exchange_.lock()) {
-        arrived(exchange, index_, !inputs.empty() && inputs.front().defined());
-      }
-      return outputs;
-    }
-
-   private:
-    std::weak_ptr<GradientExchange> exchange_;
-    std::size_t index_;
-  };
-
-  // Weights what a micro-batch adds to the gradient.
-  class Weight final : public torch::autograd::FunctionPreHook {
-   public:
-    explicit Weight(std::weak_ptr<GradientExchange> exchange) : exchange_(std::move(exchange)) {}
-
-    torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
-      const auto exchange = exchange_.lock();
-      if (!exchange || !exchange->window_.is_accumulating) return gradients;
-      const std::uint64_t samples = exchange->window_.micro_batch;
-      torch::autograd::variable_list weighted;
-      for (const at::Tensor& gradient : gradients) {
-        // Left out, not multiplied by zero: it may be NaN.
-        const bool counts = gradient.defined() && samples > 0;
-        weighted.push_back(counts ? gradient * static_cast<double>(samples) : at::Tensor{});
-      }
-      return weighted;
-    }
-
-   private:
-    std::weak_ptr<GradientExchange> exchange_;
-  };
-
-  [[nodiscard]] static bool has_lost_hook(const GradientSlot& slot) {
-    return torch::autograd::impl::try_get_grad_accumulator(slot.parameter) != slot.accumulator;
-  }
-
-  [[noreturn]] void refuse_converted(const GradientSlot& slot) const {
-    throw ConfigError{
-        fmt::format("the parameter \"{}\" of a prepared model was converted, now to {}, after training had begun on "
-                    "rank {}/{}: its gradients may have gone unaveraged. Convert the model before prepare_model(), or "
-                    "call prepare_model(worker, model) again right after converting it",
-                    slot.name, shape_of(slot.parameter), worker_->rank(), worker_->world_size())};
-  }
-
-  // Walks by itself, for named_parameters() of the whole would put all names together in every step.
-  [[nodiscard]] bool knows_all_of(const torch::nn::Module& module) const {
-    const auto own = module.named_parameters(/*recurse=*/false);
-    for (const auto& item : own) {
-      if (!known_.contains(item.value().unsafeGetTensorImpl())) return false;
-    }
-    const auto children = module.children();
-    return std::all_of(children.begin(), children.end(), [this](const auto& child) { return knows_all_of(*child); });
-  }
-
-  void refuse_unknown(const torch::nn::Module& module) const {
-    for (const auto& item : module.named_parameters()) {
-      if (known_.contains(item.value().unsafeGetTensorImpl())) continue;
-      throw ConfigError{
-          fmt::format("the parameter \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so its "
-                      "gradients would not be averaged: build the model before prepare_model(), or call "
-                      "prepare_model(worker, model) again after changing it",
-                      item.key(), worker_->rank(), worker_->world_size())};
-    }
-  }
-
-  static void hook(const std::shared_ptr<GradientExchange>& self, std::size_t index) {
-    GradientSlot& slot = self->slots_[index];
-    const bool is_frozen = !slot.parameter.requires_grad();
-    // A frozen parameter has no accumulator to hook, and it may be thawed later, so it is thawed for a moment.
-    if (is_frozen && !at::isFloatingType(slot.parameter.scalar_type()) &&
-        !at::isComplexType(slot.parameter.scalar_type())) {
-      return;
-    }
-    if (is_frozen) slot.parameter.set_requires_grad(true);
-    slot.accumulator = torch::autograd::impl::grad_accumulator(slot.parameter);
-    if (is_frozen) slot.parameter.set_requires_grad(false);
-    if (self->has_weights_) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self));
-    slot.accumulator->add_post_hook(std::make_unique<Hook>(self, index));
-  }
-
-  // Runs on the thread of the parameter's device.
-  static void arrived(const std::shared_ptr<GradientExchange>& self, std::size_t index, bool has_gradient) {
-    const std::lock_guard lock{self->mutex_};
-    if (c10::GradMode::is_enabled()) {
-      throw ConfigError{
-          fmt::format("backward(create_graph=true) reached the parameter \"{}\" of a prepared model on rank "
-                      "{}/{}: an averaged gradient cannot be differentiated. For a gradient penalty use "
-                      "torch::autograd::grad(..., create_graph=true) and a plain backward() of the penalty",
-                      self->slots_[index].name, self->worker_->rank(), self->worker_->world_size())};
-    }
-    if (self->pass_.expired()) {
-      auto pass = std::make_shared<Pass>();
-      self->pass_ = pass;
-      torch::autograd::Engine::get_default_engine().queue_callback([self, pass] {
-        self->pass_.reset();
-        self->exchange_or_explain();
-      });
-    }
-    if (has_gradient) self->slots_[index].used = true;
-  }
-
-  // The collective that has failed is none that the user has called.
-  void exchange_or_explain() {
-    try {
-      exchange();
-    } catch (const CollectiveError& error) {
-      throw CollectiveError{
-          error.operation(), error.rank(), error.blamed(),
-          fmt::format("backward() on rank {}/{} exchanges gradients and could not finish: {}. All ranks must call "
-                      "backward() equally often; a loss that uses no prepared parameter counts as not calling it",
-                      worker_->rank(), worker_->world_size(), error.what())};
-    }
-  }
-
-  void exchange() {
-    const at::NoGradGuard no_grad;
-    for (const GradientSlot& slot : slots_) {
-      if (has_lost_hook(slot)) refuse_converted(slot);
-    }
-    if (!window_.is_last) return;
-    if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass();
-    const bool has_host = can_share_weights() && are_all_on_cpu();
-    const PassHeader header{.samples = static_cast<double>(window_.samples),
-                            .silent = worker_->step_samples() ? 0U : 1U,
-                            .num_slots = static_cast<std::uint32_t>(slots_.size()),
-                            .step = window_.step,
-                            .pass = window_.num_passes++,
-                            .waited = clock_.waited()};
-    const bool has_samples = window_.samples > 0;
-    clock_.enter(StepClock::Part::communication);
-    const PassSummary summary =
-        has_host ? host_->begin(slots_, header, has_samples) : flat_.begin(slots_, header, has_samples);
-    try {
-      check(summary);
-    } catch (...) {  // on all ranks alike; nobody may go on while another still reads what it has shown
-      if (has_host) host_->end();
-      throw;
-    }
-    OpenSlots open;
-    for (std::size_t index = 0; index < slots_.size(); ++index) {
-      GradientSlot& slot = slots_[index];
-      slot.used = false;
-      if (summary.num_using[index] == 0) continue;  // unused everywhere: stays as it was
-      if (summary.num_giving[index] == 0) {
-        // Used by ranks without samples only, so nothing may remain of it.
-        slot.parameter.mutable_grad().reset();
-      } else {
-        open.emplace_back(index, &slot);
-      }
-    }
-    bool is_finite = true;
-    if (worker_->world_size() == 1) {
-      is_finite = finish_alone(open);
-    } else if (has_host) {
-      is_finite = host_->average(open, summary, window_.is_accumulating);
-    } else {
-      is_finite = flat_.average(open, summary, window_.is_accumulating, options_.comm_hook);
-    }
-    sync_buffers(*worker_, buffers_, options_.buffers);
-    clock_.count_step(has_host ? host_->take_bytes() : 0);
-    clock_.enter(StepClock::Part::compute);
-    if (!is_finite && options_.non_finite != NonFinite::allow) refuse_step(open);
-  }
-
-  // A single worker's gradients are what they are, but for the weights of micro-batches.
-  [[nodiscard]] bool finish_alone(const OpenSlots& open) const {
-    bool is_finite = true;
-    for (const auto& one : open) {
-      at::Tensor& gradient = one.second->parameter.mutable_grad();
-      if (window_.is_accumulating) gradient.div_(static_cast<double>(window_.samples));
-      if (options_.non_finite != NonFinite::allow) is_finite &= is_all_finite(gradient);
-    }
-    return is_finite;
-  }
-
-  [[nodiscard]] bool are_all_on_cpu() const {
-    return std::all_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot.parameter.is_cpu(); });
-  }
-
-  // Leaves the step out on all ranks, or ends it, as all have found the same.
-  void refuse_step(const OpenSlots& open) {
-    std::string name;
-    for (const auto& one : open) {
-      const at::Tensor& gradient = one.second->parameter.grad();
-      if (name.empty() && gradient.defined() && !is_all_finite(gradient)) name = one.second->name;
-      one.second->parameter.mutable_grad().reset();
-      if (const auto piece = one.second->piece.lock(); piece && !piece->is_empty()) {
-        piece->weights.mutable_grad().reset();
-      }
-    }
-    ++num_skipped_;
-    const std::string what = fmt::format("step {}: the gradient{}, averaged over all ranks, is not finite",
-                                         window_.step, name.empty() ? "" : fmt::format(" of \"{}\"", name));
-    if (options_.non_finite == NonFinite::stop) {
-      throw DataError{fmt::format(
-          "{} (backward() on rank {}/{}): look for NaNs in the data, lower the learning rate or clip; or set "
-          "ModelOptions::non_finite to skip or allow",
-          what, worker_->rank(), worker_->world_size())};
-    }
-    if (worker_->rank() == 0 && num_skipped_ == 1) {
-      fmt::print(stderr, "railyard: {}; the step is left out on all ranks, as later ones will be without a word\n",
-                 what);
-    }
-  }
-
-  [[noreturn]] void refuse_second_pass() const {
-    throw ConfigError{
-        fmt::format("backward() on rank {}/{} was called twice in step {}, which has several micro-batches: add the "
-                    "losses and call backward() once for each micro-batch",
-                    worker_->rank(), worker_->world_size(), window_.step)};
-  }
-
-  // Ranks that are at different steps would average what does not belong together.
-  void check_together(const PassSummary& summary) const {
-    const PassHeader& first = summary.headers.front();
-    for (std::size_t rank = 1; rank < summary.headers.size(); ++rank) {
-      const PassHeader& other = summary.headers[rank];
-      if (first.is_together_with(other)) continue;
-      if (first.num_slots != other.num_slots) {
-        throw ConfigError{fmt::format(
-            "backward() on rank {}/{}: rank {} has prepared {} parameters and rank 0 {}: all ranks must call "
-            "prepare_model() for the same models",
-            worker_->rank(), worker_->world_size(), rank, other.num_slots, first.num_slots)};
-      }
-      throw ConfigError{fmt::format(
-          "backward() on rank {}/{}: rank {} is in backward pass {} of its step {}, rank 0 in pass {} of its step {}. "
-          "A "
-          "rank has left out a backward() (by continue, or a loss that uses no prepared parameter) or has called one "
-          "more; all ranks must call it equally often in every step",
-          worker_->rank(), worker_->world_size(), rank, other.pass + 1, other.step, first.pass + 1, first.step)};
-    }
-  }
-
-  void check(const PassSummary& summary) const {
-    if (summary.num_silent > 0) {
-      throw ConfigError{
-          fmt::format("backward() on rank {}/{}: {} of the ranks did not say how many samples are behind "
-                      "their gradients, which is what they are weighted with. Set .drives_step = true on "
-                      "the training loader, or call worker.samples(n) before backward()",
-                      worker_->rank(), worker_->world_size(), summary.num_silent)};
-    }
-    check_together(summary);
-    if (summary.samples == 0) {
-      throw ConfigError{
-          fmt::format("backward() on rank {}/{}: worker.samples(0) was called on every rank, so there is "
-                      "nothing to average; leave the step out on all ranks instead",
-                      worker_->rank(), worker_->world_size())};
-    }
-  }
-
-  Worker* worker_;
-  FlatReduction flat_;
-  StepClock clock_{};
-  std::optional<HostReduction> host_{};  // where the ranks share memory
-  ModelOptions options_{};
-  Window window_{};
-  bool has_weights_ = false;  // the accumulators have the hook that weights micro-batches
-  std::uint64_t num_skipped_ = 0;
-  std::vector<GradientSlot> slots_{};
-  std::unordered_map<const void*, std::size_t> known_{};  // slots_ by parameter, which they keep alive
-  std::vector<std::weak_ptr<const torch::nn::Module>> modules_{};
-  std::vector<at::Tensor> buffers_{};
-  std::weak_ptr<Pass> pass_{};
-  std::mutex mutex_{};
-};
-
-// The worker's one exchange. Destroyed with the worker, and with it the hooks' effect.
-struct Gradients {
-  static constexpr std::string_view extension_name = "torch.gradients";
-  std::shared_ptr<GradientExchange> exchange{};
-};
-
-[[nodiscard]] inline const std::shared_ptr<GradientExchange>& gradient_exchange_of(Worker& worker) {
-  auto& gradients = worker.extension<Gradients>();
-  if (!gradients.exchange) {
-    gradients.exchange = std::make_shared<GradientExchange>(worker);
-    worker.on_samples([weak = std::weak_ptr{gradients.exchange}](std::uint64_t samples, bool completes_step) {
-      if (const auto exchange = weak.lock()) GradientExchange::begin(exchange, samples, completes_step);
-    });
-    worker.on_abandoned_step([weak = std::weak_ptr{gradients.exchange}] {
-      if (const auto exchange = weak.lock()) exchange->abandon_step();
-    });
-  }
-  return gradients.exchange;
-}
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/detail/worker_pool.hpp
-// Gives a worker its pool of memory for tensors. Torch room.
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// Ends with the worker, on its thread. Tensors may live on.
-struct WorkerPool {
-  static constexpr std::string_view extension_name = "torch.pool";
-  std::optional<PoolBinding> binding{};
-};
-
-// Lets the worker's thread take its tensors from memory that the other ranks see, if the backend has such.
-inline void bind_pool(Worker& worker) {
-  auto& pool = worker.extension<WorkerPool>();
-  if (pool.binding) return;
-  std::shared_ptr<Heap> heap;
-  if (HostMemory* memory = worker.host_memory()) {
-    heap = memory->heap();
-  } else {
-    heap = make_private_heap(physical_memory(), ~std::size_t{0});
-  }
-  if (heap != nullptr) pool.binding.emplace(std::move(heap));
-}
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/torch/prepare_model.hpp
 // Makes a model that all workers train together. Torch room.
 
@@ -13459,6 +19124,467 @@ template <class Source>
     return model;
   }
 }
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/optimizer_fields.hpp
+// The options and the state of LibTorch's optimizers by name, to be read and written alike. Torch room.
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <tuple>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// For each optimizer: its types, and what visits each field of them, const or not, as visit(name, field).
+template <class X>
+struct OptimizerFields {};
+
+template <>
+struct OptimizerFields<torch::optim::SGD> {
+  using Options = torch::optim::SGDOptions;
+  using ParamState = torch::optim::SGDParamState;
+  static constexpr std::string_view name = "SGD";
+  static constexpr bool is_elementwise = true;
+
+  template <class O, class Visit>
+  static void options(O& options, const Visit& visit) {
+    visit("lr", options.lr());
+    visit("momentum", options.momentum());
+    visit("dampening", options.dampening());
+    visit("weight_decay", options.weight_decay());
+    visit("nesterov", options.nesterov());
+  }
+  template <class S, class Visit>
+  static void state(S& state, const Visit& visit) {
+    visit("momentum_buffer", state.momentum_buffer());
+  }
+};
+
+// Adam and AdamW differ in nothing but their names here.
+template <class O, class S>
+struct AdamFields {
+  using Options = O;
+  using ParamState = S;
+  static constexpr bool is_elementwise = true;
+
+  template <class Any, class Visit>
+  static void options(Any& options, const Visit& visit) {
+    visit("lr", options.lr());
+    visit("beta1", std::get<0>(options.betas()));
+    visit("beta2", std::get<1>(options.betas()));
+    visit("eps", options.eps());
+    visit("weight_decay", options.weight_decay());
+    visit("amsgrad", options.amsgrad());
+  }
+  template <class Any, class Visit>
+  static void state(Any& state, const Visit& visit) {
+    visit("step", state.step());
+    visit("exp_avg", state.exp_avg());
+    visit("exp_avg_sq", state.exp_avg_sq());
+    visit("max_exp_avg_sq", state.max_exp_avg_sq());
+  }
+};
+template <>
+struct OptimizerFields<torch::optim::Adam> : AdamFields<torch::optim::AdamOptions, torch::optim::AdamParamState> {
+  static constexpr std::string_view name = "Adam";
+};
+template <>
+struct OptimizerFields<torch::optim::AdamW> : AdamFields<torch::optim::AdamWOptions, torch::optim::AdamWParamState> {
+  static constexpr std::string_view name = "AdamW";
+};
+
+template <>
+struct OptimizerFields<torch::optim::Adagrad> {
+  using Options = torch::optim::AdagradOptions;
+  using ParamState = torch::optim::AdagradParamState;
+  static constexpr std::string_view name = "Adagrad";
+  static constexpr bool is_elementwise = true;
+
+  template <class O, class Visit>
+  static void options(O& options, const Visit& visit) {
+    visit("lr", options.lr());
+    visit("lr_decay", options.lr_decay());
+    visit("weight_decay", options.weight_decay());
+    visit("initial_accumulator_value", options.initial_accumulator_value());
+    visit("eps", options.eps());
+  }
+  template <class S, class Visit>
+  static void state(S& state, const Visit& visit) {
+    visit("step", state.step());
+    visit("sum", state.sum());
+  }
+};
+
+template <>
+struct OptimizerFields<torch::optim::RMSprop> {
+  using Options = torch::optim::RMSpropOptions;
+  using ParamState = torch::optim::RMSpropParamState;
+  static constexpr std::string_view name = "RMSprop";
+  static constexpr bool is_elementwise = true;
+
+  template <class O, class Visit>
+  static void options(O& options, const Visit& visit) {
+    visit("lr", options.lr());
+    visit("alpha", options.alpha());
+    visit("eps", options.eps());
+    visit("weight_decay", options.weight_decay());
+    visit("momentum", options.momentum());
+    visit("centered", options.centered());
+  }
+  template <class S, class Visit>
+  static void state(S& state, const Visit& visit) {
+    visit("step", state.step());
+    visit("square_avg", state.square_avg());
+    visit("momentum_buffer", state.momentum_buffer());
+    visit("grad_avg", state.grad_avg());
+  }
+};
+
+// Its one state stands with the first parameter and is about all of them. Not saved: `al`, which each step fills anew.
+template <>
+struct OptimizerFields<torch::optim::LBFGS> {
+  using Options = torch::optim::LBFGSOptions;
+  using ParamState = torch::optim::LBFGSParamState;
+  static constexpr std::string_view name = "LBFGS";
+  static constexpr bool is_elementwise = false;
+
+  template <class O, class Visit>
+  static void options(O& options, const Visit& visit) {
+    visit("lr", options.lr());
+    visit("max_iter", options.max_iter());
+    visit("max_eval", options.max_eval());
+    visit("tolerance_grad", options.tolerance_grad());
+    visit("tolerance_change", options.tolerance_change());
+    visit("history_size", options.history_size());
+    visit("line_search_fn", options.line_search_fn());
+  }
+  template <class S, class Visit>
+  static void state(S& state, const Visit& visit) {
+    visit("func_evals", state.func_evals());
+    visit("n_iter", state.n_iter());
+    visit("t", state.t());
+    visit("prev_loss", state.prev_loss());
+    visit("d", state.d());
+    visit("H_diag", state.H_diag());
+    visit("prev_flat_grad", state.prev_flat_grad());
+    visit("old_dirs", state.old_dirs());
+    visit("old_stps", state.old_stps());
+    visit("ro", state.ro());
+  }
+};
+
+template <class X>
+concept KnownOptimizer = requires {
+  typename OptimizerFields<X>::Options;
+};
+// Updates each element by itself, so that pieces of a tensor can be updated apart.
+template <class X>
+concept ElementwiseOptimizer = KnownOptimizer<X> && OptimizerFields<X>::is_elementwise;
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/optimizer_state.hpp
+// Saves the state of LibTorch's optimizers and puts it back, whole or in the pieces of ranks. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Optional.h>
+#include <torch/optim/optimizer.h>
+
+#include <unordered_set>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// A parameter of an optimizer.
+struct OptimizedTensor {
+  at::Tensor whole{};
+  std::shared_ptr<GradientPiece> piece{};  // where ranks share the work; otherwise each of them does all of it
+
+  // What this rank's optimizer updates; undefined if it is nothing.
+  [[nodiscard]] const at::Tensor& own() const noexcept { return piece ? piece->weights : whole; }
+};
+using OptimizedGroups = std::vector<std::vector<OptimizedTensor>>;
+
+// The parameters of an optimizer, each once: C++ modules list tied ones twice.
+[[nodiscard]] inline OptimizedGroups parameters_of(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  OptimizedGroups parameters;
+  std::unordered_set<const void*> seen;
+  for (const auto& group : groups) {
+    parameters.emplace_back();
+    for (const at::Tensor& parameter : group.params()) {
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.back().push_back({.whole = parameter});
+    }
+  }
+  return parameters;
+}
+
+// How LibTorch finds the state of a tensor: by its address, which releases before 2.1 write out.
+template <class Map>
+[[nodiscard]] typename Map::key_type state_key(const at::Tensor& tensor) {
+  if constexpr (std::is_same_v<typename Map::key_type, std::string>) {
+    std::ostringstream text;
+    text << tensor.unsafeGetTensorImpl();
+    return text.str();
+  } else {
+    return tensor.unsafeGetTensorImpl();
+  }
+}
+
+[[nodiscard]] inline std::string group_prefix(std::size_t group) { return compose("groups.{}.", group); }
+[[nodiscard]] inline std::string state_prefix(std::size_t group, std::size_t index) {
+  return compose("state.{}.{}.", group, index);
+}
+[[nodiscard]] inline std::string shapes_of(const std::vector<OptimizedTensor>& parameters) {
+  std::vector<std::string> shapes;
+  for (const OptimizedTensor& parameter : parameters) shapes.push_back(shape_of(parameter.whole));
+  return joined(shapes, ", ");
+}
+
+// Saves the fields of a group's options.
+struct SaveOption {
+  NamedValues& values;
+  const std::string& prefix;
+
+  template <class T>
+  void operator()(std::string_view name, const T& field) const {
+    values.set(prefix + std::string{name}, field);
+  }
+  template <class T>
+  void operator()(std::string_view name, const c10::optional<T>& field) const {
+    if (field) (*this)(name, *field);
+  }
+};
+
+// Saves the fields of a parameter's state. Numbers are tensors too: of a piece only its ranks know them.
+struct SaveField {
+  std::vector<StateTensor>& tensors;
+  const OptimizedTensor& parameter;
+  std::string prefix;
+
+  void operator()(std::string_view name, const at::Tensor& field) const {
+    if (!field.defined()) return;
+    std::string full = prefix + std::string{name};
+    tensors.push_back(parameter.piece ? piece_state(std::move(full), shape_in_memory(parameter.whole),
+                                                    parameter.piece->begin, parameter.piece->end, field)
+                                      : whole_state(std::move(full), field));
+  }
+  void operator()(std::string_view name, const std::deque<at::Tensor>& fields) const {
+    for (std::size_t i = 0; i < fields.size(); ++i) (*this)(compose("{}.{}", name, i), fields[i]);
+  }
+  template <class T>
+  requires std::is_arithmetic_v<T>
+  void operator()(std::string_view name, const T& field) const {
+    if (parameter.piece && parameter.piece->begin > 0) return;  // the rank with the first element says it for all
+    tensors.push_back({.name = prefix + std::string{name},
+                       .dtype = dtype_of<T>,
+                       .read = [field](std::int64_t begin, std::int64_t end,
+                                       std::byte* to) { std::memcpy(to, &field, begin < end ? sizeof field : 0); },
+                       .is_piece = parameter.piece != nullptr,
+                       .begin = 0,
+                       .end = 1});
+  }
+};
+
+// Reads the fields of a group's options.
+struct LoadOption {
+  const NamedValues& values;
+  const std::string& prefix;
+
+  template <class T>
+  void operator()(std::string_view name, T& field) const {
+    const Value& value = values.at(prefix + std::string{name});
+    if constexpr (std::is_same_v<T, double>) {
+      field = value.number();
+    } else {
+      field = value.as<T>();
+    }
+  }
+  template <class T>
+  void operator()(std::string_view name, c10::optional<T>& field) const {
+    field.reset();
+    if (values.find(prefix + std::string{name}) == nullptr) return;
+    T value{};
+    (*this)(name, value);
+    field = std::move(value);
+  }
+};
+
+// Reads the fields of a parameter's state.
+struct LoadField {
+  UnreadTensors& saved;
+  std::vector<std::string>& problems;
+  const NamedValues& values;
+  const OptimizedTensor& parameter;
+  std::string prefix;
+  bool is_elementwise;
+  bool& found;
+
+  void operator()(std::string_view name, at::Tensor& field) const {
+    const StateTensor* state = saved.take(prefix + std::string{name});
+    if (state == nullptr) return;
+    found = true;
+    const SavedTensor tensor = in_order(*state);
+    if (!is_elementwise) {
+      field = tensor.whole().to(parameter.whole.device());
+    } else if (!tensor.fits(as_real(parameter.whole.detach()))) {
+      problems.push_back(
+          compose("\"{}\" is {} and belongs to a parameter {}", state->name, tensor.text(), shape_of(parameter.whole)));
+    } else if (parameter.own().defined()) {
+      field = at::empty_like(parameter.own().detach());
+      read(tensor, field);
+    }
+  }
+  void operator()(std::string_view name, std::deque<at::Tensor>& fields) const {
+    for (std::size_t i = 0;; ++i) {
+      at::Tensor field;
+      (*this)(compose("{}.{}", name, i), field);
+      if (!field.defined()) return;
+      fields.push_back(std::move(field));
+    }
+  }
+  template <class T>
+  requires std::is_arithmetic_v<T>
+  void operator()(std::string_view name, T& field) const {
+    const StateTensor* state = saved.take(prefix + std::string{name});
+    if (state == nullptr) return;
+    found = true;
+    if (state->dtype == dtype_of<T> && state->shape.empty()) {
+      state->read(0, 1, reinterpret_cast<std::byte*>(&field));
+    } else {
+      problems.push_back(compose("\"{}\" is {} and must be one number, {}", state->name, saved_rows(*state).text(),
+                                 name_of(dtype_of<T>)));
+    }
+  }
+
+ private:
+  void read(const SavedTensor& tensor, const at::Tensor& field) const {
+    if (parameter.piece) {
+      tensor.read_piece(parameter.whole, parameter.piece->begin, parameter.piece->end, field);
+    } else {
+      tensor.read_into(field);
+    }
+  }
+
+  [[nodiscard]] SavedTensor in_order(const StateTensor& state) const {
+    const SavedTensor rows = saved_rows(state);
+    const Value* text = values.find(prefix + "order");
+    if (text == nullptr) return rows;
+    std::istringstream numbers{text->as<std::string>()};
+    SavedTensor tensor = rows;
+    for (std::int64_t& dim : tensor.order) numbers >> dim;
+    const auto& dims = rows.order;
+    return std::is_permutation(dims.begin(), dims.end(), tensor.order.begin()) ? tensor : rows;
+  }
+};
+
+template <KnownOptimizer X>
+class OptimizerState {
+  using Fields = OptimizerFields<X>;
+  using Options = typename Fields::Options;
+  using ParamState = typename Fields::ParamState;
+
+ public:
+  [[nodiscard]] static State take(const X& optimizer, const OptimizedGroups& groups) {
+    State state{{"optimizer", Fields::name}};
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      const std::string prefix = group_prefix(group);
+      state.values.set(prefix + "parameters", shapes_of(groups[group]));
+      Fields::options(static_cast<const Options&>(optimizer.param_groups()[group].options()),
+                      SaveOption{state.values, prefix});
+      for (std::size_t index = 0; index < groups[group].size(); ++index) {
+        take(optimizer, groups[group][index], state_prefix(group, index), state);
+      }
+    }
+    return state;
+  }
+
+  // Reads everything before it changes anything.
+  static void put(X& optimizer, const OptimizedGroups& groups, const State& state) {
+    const at::NoGradGuard no_grad;
+    check(groups, state.values);
+    UnreadTensors saved{state};
+    std::vector<std::string> problems;
+    std::vector<Options> options;
+    std::vector<std::pair<at::Tensor, std::unique_ptr<ParamState>>> states;
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      options.push_back(static_cast<const Options&>(optimizer.param_groups()[group].options()));
+      Fields::options(options.back(), LoadOption{state.values, group_prefix(group)});
+      for (std::size_t index = 0; index < groups[group].size(); ++index) {
+        const OptimizedTensor& parameter = groups[group][index];
+        bool found = false;
+        auto fields = std::make_unique<ParamState>();
+        Fields::state(*fields, LoadField{saved, problems, state.values, parameter, state_prefix(group, index),
+                                         Fields::is_elementwise, found});
+        if (parameter.own().defined()) states.emplace_back(parameter.own(), found ? std::move(fields) : nullptr);
+      }
+    }
+    saved.name_surplus(problems);
+    refuse(problems);
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      static_cast<Options&>(optimizer.param_groups()[group].options()) = options[group];
+    }
+    auto& map = optimizer.state();
+    for (auto& [tensor, fields] : states) {
+      const auto key = state_key<std::decay_t<decltype(map)>>(tensor);
+      map.erase(key);
+      if (fields) map[key] = std::move(fields);
+    }
+  }
+
+ private:
+  static void take(const X& optimizer, const OptimizedTensor& parameter, const std::string& prefix, State& state) {
+    if (parameter.piece && !parameter.whole.is_contiguous()) {
+      state.values.set(prefix + "order", joined(order_in_memory(parameter.whole), " "));
+    }
+    if (!parameter.own().defined()) return;
+    const auto& map = optimizer.state();
+    const auto found = map.find(state_key<std::decay_t<decltype(map)>>(parameter.own()));
+    if (found == map.end()) return;
+    Fields::state(static_cast<const ParamState&>(*found->second), SaveField{state.tensors, parameter, prefix});
+  }
+
+  static void check(const OptimizedGroups& groups, const NamedValues& values) {
+    std::vector<std::string> problems;
+    const auto compare = [&](const std::string& name, const std::string& here) {
+      const Value* saved = values.find(name);
+      if (saved != nullptr && *saved == Value{here}) return;
+      problems.push_back(
+          compose("{} is {} here, and was {}", name, here, saved == nullptr ? "nothing" : saved->as<std::string>()));
+    };
+    compare("optimizer", std::string{Fields::name});
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      compare(group_prefix(group) + "parameters", shapes_of(groups[group]));
+    }
+    if (values.find(group_prefix(groups.size()) + "parameters") != nullptr) {
+      problems.push_back(compose("there are {} groups of parameters here, and were more", groups.size()));
+    }
+    refuse(problems);
+  }
+
+  static void refuse(const std::vector<std::string>& problems) {
+    if (problems.empty()) return;
+    throw ConfigError{
+        compose("the saved state of an optimizer does not fit it: {}. Nothing was changed. Make it with "
+                "the same parameters in the same groups as the one that was saved, or begin without it",
+                joined(problems, "; "))};
+  }
+};
+
+}  // namespace detail
 
 }  // namespace railyard::inline v0_1
 
@@ -13680,50 +19806,12 @@ class SharedWeights {
 // ---- railyard/torch/prepare_optimizer.hpp
 // Optimizers whose work and state are divided among the ranks of a host. Torch room.
 
+#include <ATen/OpMathType.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
-
-#include <unordered_set>
 
 namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// The options of an optimizer that updates each element by itself, so that pieces of a tensor can be updated apart.
-template <class X>
-struct OptionsOf {};
-template <>
-struct OptionsOf<torch::optim::SGD> {
-  using type = torch::optim::SGDOptions;
-};
-template <>
-struct OptionsOf<torch::optim::Adam> {
-  using type = torch::optim::AdamOptions;
-};
-template <>
-struct OptionsOf<torch::optim::AdamW> {
-  using type = torch::optim::AdamWOptions;
-};
-template <>
-struct OptionsOf<torch::optim::Adagrad> {
-  using type = torch::optim::AdagradOptions;
-};
-template <>
-struct OptionsOf<torch::optim::RMSprop> {
-  using type = torch::optim::RMSpropOptions;
-};
-template <class X>
-concept ElementwiseOptimizer = requires {
-  typename OptionsOf<X>::type;
-};
-
-}  // namespace detail
 
 /// Is an optimizer of LibTorch over the weights of prepared models. Where the ranks share memory the weights exist once
 /// for all of them, and each rank keeps the state of its own piece and updates that alone ("ZeRO-1"): after backward()
@@ -13736,21 +19824,12 @@ template <detail::ElementwiseOptimizer X>
 class PreparedOptimizer {
  public:
   PreparedOptimizer(Worker& worker, const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                    const typename detail::OptionsOf<X>::type& defaults)
-      : worker_(&worker) {
+                    const typename detail::OptimizerFields<X>::Options& defaults)
+      : worker_(&worker), parameters_(detail::parameters_of(groups)) {
     std::vector<at::Tensor> shared;
-    std::unordered_set<const void*> seen;
-    std::vector<std::vector<at::Tensor>> unique;  // by group
-    for (const auto& group : groups) {
-      unique.emplace_back();
-      for (const at::Tensor& parameter : group.params()) {
-        // C++ modules list a tied parameter twice, and it would be moved twice.
-        if (seen.insert(parameter.unsafeGetTensorImpl()).second) unique.back().push_back(parameter);
-      }
-    }
     const bool can_share = detail::gradient_exchange_of(worker)->can_share_weights();
-    for (const auto& group : unique) {
-      for (const at::Tensor& parameter : group) {
+    for (const auto& group : parameters_) {
+      for (const auto& [parameter, piece] : group) {
         check(parameter);
         const bool is_shared = can_share && parameter.requires_grad() && detail::SharedWeights::shareable(parameter);
         (is_shared ? shared : whole_).push_back(parameter);
@@ -13759,7 +19838,7 @@ class PreparedOptimizer {
     if (!shared.empty()) shared_ = std::make_unique<detail::SharedWeights>(worker, std::move(shared));
     std::vector<torch::optim::OptimizerParamGroup> own;
     for (std::size_t index = 0; index < groups.size(); ++index) {
-      auto tensors = own_tensors(unique[index]);
+      auto tensors = own_tensors(parameters_[index]);
       own.push_back(groups[index].has_options()
                         ? torch::optim::OptimizerParamGroup(std::move(tensors), groups[index].options().clone())
                         : torch::optim::OptimizerParamGroup(std::move(tensors)));
@@ -13803,7 +19882,9 @@ class PreparedOptimizer {
     const at::NoGradGuard no_grad;
     double square = 0;
     const auto add = [&square](const at::Tensor& gradient) {
-      const double norm = gradient.norm().template item<double>();
+      // In the type of a half tensor the norm itself would overflow.
+      const at::Tensor numbers = detail::as_real(gradient);
+      const double norm = numbers.norm(2, at::toOpMathType(numbers.scalar_type())).template item<double>();
       square += norm * norm;
     };
     for_each_piece([&](at::Tensor& piece) { add(piece.grad()); });
@@ -13846,6 +19927,13 @@ class PreparedOptimizer {
   [[nodiscard]] std::vector<torch::optim::OptimizerParamGroup>& param_groups() noexcept {
     return inner_->param_groups();
   }
+  /// Returns what the ranks remember of the parameters, each of its pieces, and the options of each group as they are
+  /// now. An optimizer on any number of ranks, or one of LibTorch alone, can go on from it.
+  [[nodiscard]] State state() const { return detail::OptimizerState<X>::take(*inner_, parameters_); }
+  /// Takes this rank's pieces out of a saved state. Throws: ConfigError that names what differs if the optimizer has
+  /// other parameters or is another one; nothing is changed then.
+  void load_state(const State& state) { detail::OptimizerState<X>::put(*inner_, parameters_, state); }
+
   /// Whether the ranks share the weights, and each updates its piece.
   [[nodiscard]] bool is_sharded() const noexcept { return shared_ != nullptr; }
 
@@ -13865,15 +19953,12 @@ class PreparedOptimizer {
                     worker_->rank(), worker_->world_size(), slot->name)};
   }
 
-  [[nodiscard]] std::vector<at::Tensor> own_tensors(const std::vector<at::Tensor>& parameters) const {
+  // Finds the pieces of a group's parameters, and returns what this rank updates of them.
+  [[nodiscard]] std::vector<at::Tensor> own_tensors(std::vector<detail::OptimizedTensor>& parameters) const {
     std::vector<at::Tensor> tensors;
-    for (const at::Tensor& parameter : parameters) {
-      const auto piece = detail::gradient_exchange_of(*worker_)->find(parameter)->piece.lock();
-      if (!piece) {
-        tensors.push_back(parameter);
-      } else if (!piece->is_empty()) {
-        tensors.push_back(piece->weights);
-      }
+    for (detail::OptimizedTensor& parameter : parameters) {
+      parameter.piece = detail::gradient_exchange_of(*worker_)->find(parameter.whole)->piece.lock();
+      if (parameter.own().defined()) tensors.push_back(parameter.own());
     }
     return tensors;
   }
@@ -13893,6 +19978,7 @@ class PreparedOptimizer {
   }
 
   Worker* worker_;
+  detail::OptimizedGroups parameters_;
   std::vector<at::Tensor> whole_{};  // parameters that every rank updates by itself
   std::unique_ptr<detail::SharedWeights> shared_{};
   std::unique_ptr<X> inner_{};
@@ -13927,6 +20013,218 @@ template <detail::ElementwiseOptimizer X>
 double clip_grad_norm_(PreparedOptimizer<X>& optimizer, double max_norm) {
   return optimizer.clip_grad_norm_(max_norm);
 }
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/state.hpp
+// How the state of LibTorch's modules, optimizers, schedulers and random numbers is saved and put back. Torch room.
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+#if __has_include(<torch/optim/schedulers/reduce_on_plateau_scheduler.h>)
+#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
+#endif
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+[[nodiscard]] inline State module_state(const torch::nn::Module& module) {
+  State state;
+  for (const NamedTensor& named : tensors_of(module)) {
+    if (!named.tensor.defined()) continue;
+    if (named.tensor.is_complex()) state.values.set("complex." + named.name, true);
+    state.tensors.push_back(whole_state(named.name, named.tensor));
+  }
+  return state;
+}
+
+// Writes a saved tensor to where a module's is: of weights that ranks share, this rank's piece.
+inline void put_tensor(const SavedTensor& saved, const at::Tensor& target) {
+  const auto piece = GradientExchange::piece_of(target);
+  if (!piece) return saved.read_into(target);
+  if (!piece->is_empty()) saved.read_piece(target, piece->begin, piece->end, piece->weights);
+}
+
+inline void put_module_state(torch::nn::Module& module, const State& state) {
+  const at::NoGradGuard no_grad;
+  UnreadTensors unread{state};
+  std::vector<std::pair<SavedTensor, at::Tensor>> fitting;
+  std::vector<std::string> problems;
+  for (const NamedTensor& named : tensors_of(module)) {
+    if (!named.tensor.defined()) continue;
+    const StateTensor* tensor = unread.take(named.name);
+    if (tensor == nullptr) {
+      problems.push_back(compose("\"{}\" {} was not saved", named.name, shape_of(named.tensor)));
+      continue;
+    }
+    const SavedTensor saved = saved_rows(*tensor);
+    const bool was_complex = state.values.find("complex." + named.name) != nullptr;
+    if (saved.fits(as_real(named.tensor.detach())) && was_complex == named.tensor.is_complex()) {
+      fitting.emplace_back(saved, named.tensor);
+    } else {
+      problems.push_back(compose("\"{}\" was saved as {}{} and is {} here", named.name, saved.text(),
+                                 was_complex ? " (of complex numbers)" : "", shape_of(named.tensor)));
+    }
+  }
+  unread.name_surplus(problems);
+  if (!problems.empty()) {
+    throw ConfigError{
+        compose("the saved state of a module does not fit it: {}. Nothing was changed. Build the module "
+                "as it was when it was saved, or begin without its state",
+                joined(problems, "; "))};
+  }
+  for (const auto& [saved, target] : fitting) put_tensor(saved, target);
+}
+
+// The module that a model is, or holds.
+template <class T>
+[[nodiscard]] auto& module_in(T& model) {
+  if constexpr (IsModule<std::remove_const_t<T>>) {
+    return model;
+  } else {
+    const bool is_empty = [&] {
+      if constexpr (IsModuleHolder<std::remove_const_t<T>>) {
+        return model.is_empty();
+      } else {
+        return model == nullptr;
+      }
+    }();
+    if (is_empty)
+      throw ConfigError{"an empty module holder or pointer has no state: give a module that has been built"};
+    return *model;
+  }
+}
+
+// LibTorch keeps this number to its derived classes.
+struct StepCount : torch::optim::LRScheduler {
+  static constexpr auto member() noexcept { return &StepCount::step_count_; }
+};
+
+[[nodiscard]] inline State generator_state(at::Generator generator) {
+  const std::lock_guard lock{generator.mutex()};
+  State state;
+  state.is_own = true;
+  state.tensors.push_back(whole_state("generator", generator.get_state()));
+  return state;
+}
+
+inline void put_generator_state(at::Generator generator, const State& state) {
+  const StateTensor* saved = state.find_tensor("generator");
+  if (saved == nullptr) throw ConfigError{"the saved state is not that of a generator of random numbers"};
+  const std::lock_guard lock{generator.mutex()};
+  const at::Tensor bytes = generator.get_state().clone();
+  if (!saved_rows(*saved).fits(bytes)) {
+    throw ConfigError{
+        compose("the saved state of a generator of random numbers is {} and must be {}: it comes from "
+                "another release of LibTorch or another kind of generator",
+                saved_rows(*saved).text(), shape_of(bytes))};
+  }
+  saved_rows(*saved).read_into(bytes);
+  generator.set_state(bytes);
+}
+
+}  // namespace detail
+
+/// Saves modules, also behind a std::shared_ptr or a holder: parameters and buffers under the names that
+/// named_parameters() and named_buffers() give them, frozen ones too. They are put back into the memory where they are;
+/// of weights that ranks share each rank writes its piece, so that all of them are right once all ranks have done so.
+/// Of buffers that ranks have each for themselves, rank 0's are saved: see ModelOptions::buffers and sync_batch_norm().
+/// Throws: ConfigError that names every tensor that is missing, too many, or of another shape or type; nothing is
+/// changed then.
+template <detail::IsModel T>
+requires(!Stateful<T>) struct StateAccess<T> {
+  static State take(const T& part) { return detail::module_state(detail::module_in(part)); }
+  static void put(T& part, const State& state) { detail::put_module_state(detail::module_in(part), state); }
+};
+
+/// Saves LibTorch's SGD, Adam, AdamW, Adagrad, RMSprop and LBFGS: what they remember of each parameter, and the options
+/// of each group as they are now, such as the learning rate that a scheduler has set. They win over those that the
+/// optimizer was made with. Throws: ConfigError that names what differs if the optimizer has other parameters or is
+/// another one; nothing is changed then.
+template <detail::KnownOptimizer T>
+struct StateAccess<T> {
+  static State take(const T& part) {
+    return detail::OptimizerState<T>::take(part, detail::parameters_of(part.param_groups()));
+  }
+  static void put(T& part, const State& state) {
+    detail::OptimizerState<T>::put(part, detail::parameters_of(part.param_groups()), state);
+  }
+};
+
+/// Saves how many steps a scheduler of LibTorch, or derived from its LRScheduler, has made; the learning rates that it
+/// has set are the optimizer's. A class of one's own with more to remember has a state() and a load_state().
+template <std::derived_from<torch::optim::LRScheduler> T>
+requires(!Stateful<T>) struct StateAccess<T> {
+  static State take(const T& part) { return {{"step_count", part.*detail::StepCount::member()}}; }
+  static void put(T& part, const State& state) {
+    part.*detail::StepCount::member() = static_cast<unsigned>(state.at("step_count").as<std::int64_t>());
+  }
+};
+
+#if __has_include(<torch/optim/schedulers/reduce_on_plateau_scheduler.h>)  // LibTorch 2
+namespace detail {
+
+// What LibTorch keeps to itself, and offers no way to save. An explicit instantiation is where C++ lets anybody name a
+// private member.
+struct PlateauMembers {
+  float torch::optim::ReduceLROnPlateauScheduler::*best{};
+  int torch::optim::ReduceLROnPlateauScheduler::*num_bad_epochs{};
+  int torch::optim::ReduceLROnPlateauScheduler::*cooldown_counter{};
+  int torch::optim::ReduceLROnPlateauScheduler::*last_epoch{};
+};
+[[nodiscard]] inline PlateauMembers plateau_members();
+template <auto best, auto num_bad_epochs, auto cooldown_counter, auto last_epoch>
+struct OpenPlateau {
+  friend PlateauMembers plateau_members() { return {best, num_bad_epochs, cooldown_counter, last_epoch}; }
+};
+template struct OpenPlateau<
+    &torch::optim::ReduceLROnPlateauScheduler::best, &torch::optim::ReduceLROnPlateauScheduler::num_bad_epochs,
+    &torch::optim::ReduceLROnPlateauScheduler::cooldown_counter, &torch::optim::ReduceLROnPlateauScheduler::last_epoch>;
+
+}  // namespace detail
+
+/// Saves what LibTorch's ReduceLROnPlateauScheduler knows of the metric so far.
+template <>
+struct StateAccess<torch::optim::ReduceLROnPlateauScheduler> {
+  static State take(const torch::optim::ReduceLROnPlateauScheduler& part) {
+    const detail::PlateauMembers members = detail::plateau_members();
+    return {{"best", part.*members.best},
+            {"num_bad_epochs", part.*members.num_bad_epochs},
+            {"cooldown_counter", part.*members.cooldown_counter},
+            {"last_epoch", part.*members.last_epoch}};
+  }
+  static void put(torch::optim::ReduceLROnPlateauScheduler& part, const State& state) {
+    const detail::PlateauMembers members = detail::plateau_members();
+    const auto integer = [&](const char* name) { return static_cast<int>(state.at(name).as<std::int64_t>()); };
+    part.*members.best = static_cast<float>(state.at("best").number());
+    part.*members.num_bad_epochs = integer("num_bad_epochs");
+    part.*members.cooldown_counter = integer("cooldown_counter");
+    part.*members.last_epoch = integer("last_epoch");
+  }
+};
+#endif
+
+/// Saves a generator of random numbers; each rank has its own.
+template <>
+struct StateAccess<at::Generator> {
+  static State take(const at::Generator& part) { return detail::generator_state(part); }
+  static void put(at::Generator& part, const State& state) { detail::put_generator_state(part, state); }
+};
+
+/// Is LibTorch's default generator on CPUs, which dropout and torch::rand() draw from: each process has one. Workers
+/// that are threads share it and draw by turns that nobody can foresee, so that only processes go on with equal
+/// numbers. Example: ry::TorchRandom random; and a part {"random", random} of the state.
+class TorchRandom {
+ public:
+  [[nodiscard]] State state() const { return detail::generator_state(at::detail::getDefaultCPUGenerator()); }
+  void load_state(const State& state) { detail::put_generator_state(at::detail::getDefaultCPUGenerator(), state); }
+};
+static_assert(Stateful<TorchRandom>);
 
 }  // namespace railyard::inline v0_1
 

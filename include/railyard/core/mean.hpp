@@ -32,7 +32,12 @@ class Mean {
   /// The mean; NaN while nothing has been added.
   [[nodiscard]] double value() const noexcept { return sum_ / weight_; }
 
-  [[nodiscard]] State state() const { return {{"sum", sum_}, {"weight", weight_}}; }
+  /// Each rank's own, for the mean over all of them is put together when it is asked for.
+  [[nodiscard]] State state() const {
+    State state{{"sum", sum_}, {"weight", weight_}};
+    state.is_own = true;
+    return state;
+  }
   void load_state(const State& state) {
     sum_ = state.at("sum").number();
     weight_ = state.at("weight").number();

@@ -137,7 +137,7 @@ class Worker {
   }
   /// Says that nothing more belongs to the step under way, if there is one: its optimizer has stepped, and so have
   /// schedulers and whatever else the loop does. Each samples() after the last micro-batch of a step says so too;
-  /// loaders with drives_step do before they go on to the next batch, and after the last one.
+  /// loaders with drives_step do before they go on to the next batch or epoch, and so does report() with a state.
   void end_step() {
     if (!std::exchange(has_step_, false)) return;
     link_->page().steps.fetch_add(1, std::memory_order_relaxed);

@@ -69,10 +69,7 @@ TEST_CASE("fit: refuses a second run of the same name if told so, and leaves the
         worker.report({{"a", 1}});
       },
       {},
-      {.name = "again",
-       .storage_path = scratch.path(),
-       .resume = ry::Resume::never,
-       .progress = ry::Progress::quiet}};
+      {.name = "again", .storage_path = scratch.path(), .resume = ry::Resume::never, .progress = ry::Progress::quiet}};
   REQUIRE(trainer.fit());
   const std::string before = read_text(scratch.path() / "again" / "metrics.jsonl");
   CHECK_THROWS_WITH(trainer.fit(),
