@@ -219,6 +219,8 @@ class WorkerGroup {
   /// Ends every worker that is still there by force. Threads cannot be: the program ends with a message that names
   /// them.
   virtual void kill() = 0;
+  /// Whether workers can be ended by force, and the program lives on.
+  [[nodiscard]] virtual bool can_kill() const noexcept = 0;
   [[nodiscard]] virtual const WorkerPage& page(int rank) const = 0;
 
   /// What the rank has put into its snapshot. May be called, and read, on any thread.

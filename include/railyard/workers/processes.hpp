@@ -84,6 +84,8 @@ class ProcessGroup final : public WorkerGroup {
     [[maybe_unused]] const bool sent = channel_.send(ZygoteRequest{.kind = ZygoteRequest::Kind::kill});
   }
 
+  [[nodiscard]] bool can_kill() const noexcept override { return true; }
+
   [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
 
   [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {

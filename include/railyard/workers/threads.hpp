@@ -61,6 +61,8 @@ class ThreadGroup final : public WorkerGroup {
     if (!deaf.empty()) end_program(deaf);
   }
 
+  [[nodiscard]] bool can_kill() const noexcept override { return false; }
+
   [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
 
   [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {

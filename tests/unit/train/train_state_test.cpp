@@ -18,11 +18,14 @@ TEMPLATE_TEST_CASE("Run: goes on in another program where it failed, and gives b
   const ry::Result failed = run<TestType>(scratch, fail, {.name = "digits"});
   CHECK_FALSE(failed);
   CHECK(failed.history().size() == 3);
+  std::ofstream{failed.path() / "metrics.jsonl", std::ios::app}
+      << "{\"report\": 3, \"sec";  // a power cut can leave that
   const ry::Result result = run<TestType>(scratch, never, {.name = "digits", .resume = ry::Resume::required});
   INFO(result.error());
   REQUIRE(result);
   CHECK(result.attempts().front().begin_step == 15);
   CHECK(result.history() == whole.history());
+  CHECK(read_lines(result.path() / "metrics.jsonl").size() == num_epochs);
   CHECK_FALSE(result.is_recorded());
   const auto touch = [](auto&, std::uint64_t) { throw std::runtime_error{"nothing is to be run"}; };
   const ry::Result again = run<TestType>(scratch, touch, {.name = "digits"});

@@ -26,6 +26,9 @@ class FailureBudget {
 
   explicit FailureBudget(const FailureConfig& config) : config_(config) {}
 
+  /// Whether a failure can be followed by another start at all.
+  [[nodiscard]] bool allows_any() const noexcept { return config_.max_failures != 0; }
+
   /// step: how far the attempt had come. has_progressed: a checkpoint was made in it.
   [[nodiscard]] Verdict judge(const Failure& failure, std::uint64_t step, bool has_progressed) {
     if (has_progressed && config_.renew_after_progress) num_failures_ = 0;

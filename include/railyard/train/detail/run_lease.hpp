@@ -109,7 +109,7 @@ class RunLease {
     object.add("since", own_.since).add("pid", own_.pid);
     const std::string text = object.text() + "\n";
     const bool is_written = ::pwrite(file_.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
-                            ::ftruncate(file_.get(), static_cast<off_t>(text.size())) == 0 && ::fsync(file_.get()) == 0;
+                            ::ftruncate(file_.get(), static_cast<off_t>(text.size())) == 0;
     if (!is_written) refuse(compose("cannot be written: {}", error_text(errno)));
   }
 

@@ -63,6 +63,7 @@ class Supervision {
         controller_(controller_settings()),
         budget_(config.failure),
         steps_(info_.world_size, config.step_timeout),
+        has_record_(before.world_size != 0),
         history_(std::move(before.history)),
         line_ends_(std::move(before.line_ends)) {}
 
@@ -145,7 +146,7 @@ class Supervision {
     begin_step_ = checkpoint ? checkpoint->manifest().step : 0;
     const std::int64_t num_reports = checkpoint ? checkpoint->manifest().report + 1 : 0;
     const auto kept = std::min(history_.size(), static_cast<std::size_t>(std::max<std::int64_t>(num_reports, 0)));
-    if (kept < history_.size()) {
+    if (kept < history_.size() || has_record_) {  // whose last line may be torn
       complain(directory_.keep_metrics(kept == 0 ? 0 : line_ends_[kept - 1]));
       history_.resize(kept);
       line_ends_.resize(kept);
@@ -210,7 +211,7 @@ class Supervision {
     while (controller_.failure() && config_.failure.max_failures != 0) {
       const auto verdict = budget_.judge(*controller_.failure(), failed_step_, num_committed_ > 0);
       if (!verdict.restarts) {
-        last_word_ = verdict.reason;
+        if (!verdict.reason.empty()) last_word_ = verdict.reason;
         return false;
       }
       if (!go_on_from_newest()) return false;
@@ -325,7 +326,10 @@ class Supervision {
   void carry_out(const Orders& orders) {
     if (orders.request_leave) group_->request_leave();
     if (orders.abort) group_->abort(*orders.abort);
-    if (orders.kill) group_->kill();
+    // Workers that are about to be started again have nothing left to do.
+    const bool will_restart =
+        orders.abort && controller_.failure()->kind != Failure::Kind::final && budget_.allows_any();
+    if (orders.kill || (will_restart && group_->can_kill())) group_->kill();
   }
 
   void handle(const MessageEvent& event) {
@@ -570,6 +574,7 @@ class Supervision {
   Controller controller_;
   FailureBudget budget_;
   StepWatch steps_;
+  bool has_record_;  // an earlier program has begun the run
   std::vector<Metrics> history_;
   std::vector<std::uint64_t> line_ends_;  // of metrics.jsonl, by report
   Briefing briefing_{};
