@@ -1646,6 +1646,8 @@ class WorkerGroup {
   /// Ends every worker that is still there by force. Threads cannot be: the program ends with a message that names
   /// them.
   virtual void kill() = 0;
+  /// Whether workers can be ended by force, and the program lives on.
+  [[nodiscard]] virtual bool can_kill() const noexcept = 0;
   [[nodiscard]] virtual const WorkerPage& page(int rank) const = 0;
 
   /// What the rank has put into its snapshot. May be called, and read, on any thread.
@@ -9177,6 +9179,8 @@ class ProcessGroup final : public WorkerGroup {
     [[maybe_unused]] const bool sent = channel_.send(ZygoteRequest{.kind = ZygoteRequest::Kind::kill});
   }
 
+  [[nodiscard]] bool can_kill() const noexcept override { return true; }
+
   [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
 
   [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {
@@ -9571,6 +9575,8 @@ class ThreadGroup final : public WorkerGroup {
     }
     if (!deaf.empty()) end_program(deaf);
   }
+
+  [[nodiscard]] bool can_kill() const noexcept override { return false; }
 
   [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
 
@@ -12009,7 +12015,7 @@ class RunLease {
     object.add("since", own_.since).add("pid", own_.pid);
     const std::string text = object.text() + "\n";
     const bool is_written = ::pwrite(file_.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
-                            ::ftruncate(file_.get(), static_cast<off_t>(text.size())) == 0 && ::fsync(file_.get()) == 0;
+                            ::ftruncate(file_.get(), static_cast<off_t>(text.size())) == 0;
     if (!is_written) refuse(compose("cannot be written: {}", error_text(errno)));
   }
 
@@ -12307,6 +12313,9 @@ class FailureBudget {
 
   explicit FailureBudget(const FailureConfig& config) : config_(config) {}
 
+  /// Whether a failure can be followed by another start at all.
+  [[nodiscard]] bool allows_any() const noexcept { return config_.max_failures != 0; }
+
   /// step: how far the attempt had come. has_progressed: a checkpoint was made in it.
   [[nodiscard]] Verdict judge(const Failure& failure, std::uint64_t step, bool has_progressed) {
     if (has_progressed && config_.renew_after_progress) num_failures_ = 0;
@@ -12511,6 +12520,7 @@ class Supervision {
         controller_(controller_settings()),
         budget_(config.failure),
         steps_(info_.world_size, config.step_timeout),
+        has_record_(before.world_size != 0),
         history_(std::move(before.history)),
         line_ends_(std::move(before.line_ends)) {}
 
@@ -12593,7 +12603,7 @@ class Supervision {
     begin_step_ = checkpoint ? checkpoint->manifest().step : 0;
     const std::int64_t num_reports = checkpoint ? checkpoint->manifest().report + 1 : 0;
     const auto kept = std::min(history_.size(), static_cast<std::size_t>(std::max<std::int64_t>(num_reports, 0)));
-    if (kept < history_.size()) {
+    if (kept < history_.size() || has_record_) {  // whose last line may be torn
       complain(directory_.keep_metrics(kept == 0 ? 0 : line_ends_[kept - 1]));
       history_.resize(kept);
       line_ends_.resize(kept);
@@ -12658,7 +12668,7 @@ class Supervision {
     while (controller_.failure() && config_.failure.max_failures != 0) {
       const auto verdict = budget_.judge(*controller_.failure(), failed_step_, num_committed_ > 0);
       if (!verdict.restarts) {
-        last_word_ = verdict.reason;
+        if (!verdict.reason.empty()) last_word_ = verdict.reason;
         return false;
       }
       if (!go_on_from_newest()) return false;
@@ -12773,7 +12783,10 @@ class Supervision {
   void carry_out(const Orders& orders) {
     if (orders.request_leave) group_->request_leave();
     if (orders.abort) group_->abort(*orders.abort);
-    if (orders.kill) group_->kill();
+    // Workers that are about to be started again have nothing left to do.
+    const bool will_restart =
+        orders.abort && controller_.failure()->kind != Failure::Kind::final && budget_.allows_any();
+    if (orders.kill || (will_restart && group_->can_kill())) group_->kill();
   }
 
   void handle(const MessageEvent& event) {
@@ -13018,6 +13031,7 @@ class Supervision {
   Controller controller_;
   FailureBudget budget_;
   StepWatch steps_;
+  bool has_record_;  // an earlier program has begun the run
   std::vector<Metrics> history_;
   std::vector<std::uint64_t> line_ends_;  // of metrics.jsonl, by report
   Briefing briefing_{};

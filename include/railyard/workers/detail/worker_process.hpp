@@ -2,6 +2,7 @@
 // What a forked worker does from its first to its last instruction. Workers room.
 #pragma once
 
+#include "railyard/workers/detail/signal_watch.hpp"
 #include "railyard/workers/detail/silence_watch.hpp"
 #include "railyard/workers/detail/worker_link.hpp"
 
