@@ -91,6 +91,7 @@ void train(ry::Worker& worker, const std::vector<std::int64_t>& widths, bool has
   ry::TrainState state{worker, {{"net", net}, {"adam", adam}, {"sgd", sgd}}};
   if (worker.rank() == 0) {
     notes().resumed = worker.steps();
+    notes().steps = worker.steps();
     notes().attempt = worker.attempt();
   }
   const auto data = torch::randn({64, widths.front()});

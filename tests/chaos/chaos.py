@@ -104,7 +104,7 @@ def strike(run):
         pids = [RANDOM.choice(pids)]
     for pid in pids:
         send(pid, signal.SIGKILL)
-    return what
+    return what if pids else None
 
 
 def send(pid, number):
@@ -130,14 +130,18 @@ def torment(program, storage, kills):
                 compare(run, storage)
                 run = None
                 continue
+            check_end(run)
             run.start()
             began = time.monotonic()
             is_restart = newest > 0
         wanted = RANDOM.choices(list(PHASES), list(PHASES.values()))[0]
         phase = wait_for_phase(run, wanted, began)
-        coverage["restart" if phase == "start" and is_restart else phase] += 1
-        targets[strike(run)] += 1
+        what = strike(run)
         began = time.monotonic()
+        if what is None:
+            continue
+        coverage["restart" if phase == "start" and is_restart else phase] += 1
+        targets[what] += 1
         if RANDOM.random() < 0.3:
             step = run.verify()
             if step < newest:
@@ -150,11 +154,19 @@ def torment(program, storage, kills):
     return coverage, targets
 
 
+def check_end(run):
+    """A program that has ended was killed: it finds nothing that it could not go on from."""
+    if run.process is not None and run.process.returncode not in (None, 0, -signal.SIGKILL):
+        fail(f"the program has ended with status {run.process.returncode}: see {run.log.name}")
+
+
 def finish(run):
     """Lets the run go on; returns whether it has to be started again."""
     if not run.is_running():
         run.start()
-    return run.process.wait() != 0
+    run.process.wait()
+    check_end(run)
+    return run.process.returncode != 0
 
 
 def compare(run, storage):

@@ -95,6 +95,23 @@ class CheckpointFolder {
     return std::nullopt;
   }
 
+  /// Returns the newest checkpoint whose checksums are right, those of this generation unseen: this program has written
+  /// them. problems gets what is wrong with newer ones.
+  [[nodiscard]] std::optional<Checkpoint> newest_whole(std::vector<std::string>& problems) const {
+    const auto all = numbers();
+    for (auto number = all.rbegin(); number != all.rend(); ++number) {
+      auto checkpoint = open(*number, &problems);
+      if (!checkpoint) continue;
+      try {
+        if (checkpoint->manifest().generation != generation_) checkpoint->verify();
+        return checkpoint;
+      } catch (const DataError& error) {
+        problems.emplace_back(error.what());
+      }
+    }
+    return std::nullopt;
+  }
+
   /// Says what is wrong with the checkpoints that list() leaves out.
   [[nodiscard]] std::vector<std::string> problems() const {
     std::vector<std::string> all;

@@ -69,6 +69,8 @@ class WorkerLink {
   /// message has told of it, then the supervisor's. Waits while all num_snapshots are the supervisor's.
   /// Throws: CollectiveError if the group ends meanwhile, Error if the memory cannot be had.
   [[nodiscard]] virtual Snapshot take_snapshot(std::size_t size_bytes) = 0;
+  /// Gives back a snapshot that no message has told of.
+  virtual void drop_snapshot(int slot) noexcept = 0;
   /// Waits until the supervisor has given the slot back. Throws: CollectiveError if the group ends meanwhile.
   virtual void await_snapshot(int slot) = 0;
 

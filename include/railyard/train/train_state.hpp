@@ -193,16 +193,28 @@ class TrainState {
     return epoch_ + 1;
   }
 
-  void end_step() {
-    const bool must_leave = !has_asked_ && agrees_to_stop();
-    const std::uint64_t interval = worker_->context().checkpoint_every_steps;
-    if (must_leave || (interval != 0 && worker_->steps() % interval == 0)) save(false);
-    if (must_leave) throw detail::Leave{};
+  // One checkpoint of the step that ends with it, and of the report: with the step alone, the report would be lost to
+  // whoever goes on from there.
+  void report(const Metrics& metrics) {
+    is_reporting_ = true;
+    worker_->end_step();
+    is_reporting_ = false;
+    worker_->report(metrics);
+    save(true);
+    if (must_leave_) throw detail::Leave{};
   }
 
-  // Whether all ranks are to leave. The wish to stop comes with the gradients, if there are any; what it means is asked
-  // once.
-  [[nodiscard]] bool agrees_to_stop() {
+  void end_step() {
+    must_leave_ = agrees_to_leave();
+    if (is_reporting_) return;
+    const std::uint64_t interval = worker_->context().checkpoint_every_steps;
+    if (must_leave_ || (interval != 0 && worker_->steps() % interval == 0)) save(false);
+    if (must_leave_) throw detail::Leave{};
+  }
+
+  // Whether all ranks are to leave. The wish to stop comes with the gradients, if there are any; whether it is one to
+  // leave, or the program's own, is asked then.
+  [[nodiscard]] bool agrees_to_leave() {
     std::int32_t wish = worker_->wants_stop() ? 1 : 0;
     if (const auto heard = worker_->control().end_step()) {
       wish = *heard ? 1 : 0;
@@ -210,7 +222,6 @@ class TrainState {
       worker_->all_reduce(buffer_of_value(wish), ReduceOp::max);
     }
     if (wish == 0) return false;
-    has_asked_ = true;
     std::int32_t leaves = worker_->page().leave_requested.load(std::memory_order_relaxed) ? 1 : 0;
     worker_->all_reduce(buffer_of_value(leaves), ReduceOp::max);
     return leaves != 0;
@@ -232,9 +243,14 @@ class TrainState {
       size = (size + image.size + alignment - 1) / alignment * alignment;
     }
     const Snapshot snapshot = worker_->link().take_snapshot(size);
-    for (std::size_t at = 0; at < images.size(); ++at) images[at].fill(snapshot.bytes.data() + save.files[at].offset);
     save.slot = snapshot.slot;
-    worker_->link().post(detail::encode_saved(save));
+    try {
+      for (std::size_t at = 0; at < images.size(); ++at) images[at].fill(snapshot.bytes.data() + save.files[at].offset);
+      worker_->link().post(detail::encode_saved(save));
+    } catch (...) {
+      worker_->link().drop_snapshot(snapshot.slot);
+      throw;
+    }
     if (worker_->context().waits_for_checkpoints) worker_->link().await_snapshot(snapshot.slot);
   }
 
@@ -259,13 +275,10 @@ class TrainState {
   std::int64_t epoch_ = -1;  // that is under way
   std::int64_t resumed_epoch_ = 0;
   bool is_resumed_ = false;
-  bool has_asked_ = false;  // what a wish to stop means: it may be the program's own, which then ends by itself
+  bool is_reporting_ = false;
+  bool must_leave_ = false;
 };
 
-inline void Worker::report(const Metrics& metrics, TrainState& state) {
-  end_step();
-  report(metrics);
-  state.save(true);
-}
+inline void Worker::report(const Metrics& metrics, TrainState& state) { state.report(metrics); }
 
 }  // namespace railyard::inline v0_1

@@ -6,6 +6,7 @@
 #include "railyard/train/detail/connecting_store.hpp"
 #include "railyard/train/detail/policies.hpp"
 #include "railyard/train/detail/run_checkpoints.hpp"
+#include "railyard/train/detail/run_lease.hpp"
 #include "railyard/train/detail/run_record.hpp"
 #include "railyard/train/detail/supervision.hpp"
 #include "railyard/train/detail/training_function.hpp"
@@ -95,6 +96,14 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
                 place.name, place.path.string())};
   }
   RunRecord before = read_run_record(place.path);
+  const auto tell = [&run](const char* what, const std::string& now, const std::string& then) {
+    if (now == then || run.progress == Progress::quiet) return;
+    std::fprintf(stderr, "railyard: the run was started with %s %s and goes on with %s: bits may differ\n", what,
+                 then.c_str(), now.c_str());
+  };
+  tell("the backend", info.backend, before.backend);
+  tell("the scaling", info.scaling, before.scaling);
+  tell("a world size of", compose("{}", info.world_size), compose("{}", before.world_size));
   const auto& accepted = run.accept_changes;
   if (before.seed != info.seed && std::find(accepted.begin(), accepted.end(), "seed") == accepted.end()) {
     throw ConfigError{
@@ -203,6 +212,7 @@ class Trainer<B, S> {
     const detail::RunPlace place = detail::make_run_directory(run_.name, run_.storage_path);
     info.name = place.name;
     info.path = place.path;
+    detail::RunLease lease{place.path};
     detail::RunRecord before = detail::read_earlier(place, run_, info);
     if (before.has_succeeded) return detail::recorded_result(place, run_, std::move(before));
     if (before.world_size == 0) detail::write_run(info, run_);
@@ -223,7 +233,7 @@ class Trainer<B, S> {
       run_worker(link, context, own);
     };
     S scaling{};
-    detail::Supervision supervision{run_, std::move(info), called_at, std::move(before)};
+    detail::Supervision supervision{run_, std::move(info), called_at, std::move(lease), std::move(before)};
     renew();
     return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); }, renew);
   }

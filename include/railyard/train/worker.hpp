@@ -139,7 +139,7 @@ class Worker {
   /// schedulers and whatever else the loop does. Each samples() after the last micro-batch of a step says so too;
   /// loaders with drives_step do before they go on to the next batch or epoch, and so does report() with a state.
   void end_step() {
-    if (!std::exchange(has_step_, false)) return;
+    if (!completes_step_ || !std::exchange(has_step_, false)) return;
     link_->page().steps.fetch_add(1, std::memory_order_relaxed);
     if (on_step_end_) on_step_end_();
   }

@@ -94,7 +94,7 @@ class ProcessGroup final : public WorkerGroup {
   void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
 
   void restart(std::string_view briefing) override {
-    const bool needs_zygote = is_zygote_lost_;
+    const bool needs_zygote = is_zygote_lost_ || zygote_ <= 0 || is_readable(zygote_fd_.get());
     if (needs_zygote) end_all();
     inbox_.reset();
     memory_.reset(briefing);
@@ -203,6 +203,7 @@ class ProcessGroup final : public WorkerGroup {
     if (outcome == Channel::Outcome::closed) lose_zygote();
     if (outcome != Channel::Outcome::packet) return false;
     if (reply.kind == ZygoteReply::Kind::exited) {
+      if (at(reply.rank).pid != reply.pid) return false;  // of an earlier start
       finish(reply.rank, exit_of_status(reply.status));
       return false;
     }

@@ -162,19 +162,23 @@ TEST_CASE("SharedMemory: exchanges beside the operations need not come in the sa
 }
 
 TEST_CASE("SharedMemory: a rank that gives up between two steps of an exchange waits for whoever is at its memory") {
-  run_group<ry::Threads>(2, [](ry::WorkerLink& link) {
+  std::atomic<bool> is_inside{false};  // rank 1 has seen the step's end: only then may rank 0 give up
+  run_group<ry::Threads>(2, [&is_inside](ry::WorkerLink& link) {
     const auto backend = join(link);
     ry::HostMemory& side = *backend->host_memory()->side();
     auto values = std::make_unique<std::vector<int>>(1000);
     const std::uint64_t place = side.place_of(values->data());
     side.begin(std::as_bytes(std::span{&place, 1}), 2, ry::Deadline::after(60s));
     if (link.world().rank == 0) {
+      const auto deadline = ry::Deadline::after(60s);
+      while (!is_inside.load() && !deadline.expired()) std::this_thread::yield();
       side.rest();
       side.abort("enough");
       side.withdraw();  // returns only when the other one rests
       values.reset();
       return;
     }
+    is_inside.store(true);
     std::uint64_t theirs = 0;
     std::memcpy(&theirs, side.record_of(0).data(), sizeof theirs);
     auto* at = reinterpret_cast<int*>(side.at(0, theirs));

@@ -79,3 +79,37 @@ TEST_CASE("Checkpoints: training goes on when one cannot be written, and says so
   REQUIRE_FALSE(result.warnings().empty());
   CHECK_THAT(result.warnings().front(), ContainsSubstring("could not be written") && ContainsSubstring("checkpoints"));
 }
+
+TEMPLATE_TEST_CASE("Checkpoints: are made although only rank 0 reports", "", SharedThreads, SharedProcesses) {
+  const Scratch scratch;
+  const ry::Result result =
+      run_in<typename TestType::B, typename TestType::S>(scratch, 2,
+                                                         [](auto& worker) {
+                                                           Weights weights;
+                                                           ry::TrainState state{worker, {{"weights", weights}}};
+                                                           for (int at = 0; at < 60; ++at) {
+                                                             worker.samples(1);
+                                                             worker.barrier();
+                                                             worker.end_step();
+                                                             if (worker.rank() == 0) worker.report({{"at", at}});
+                                                           }
+                                                         },
+                                                         {.checkpoint = {.keep = 1, .every_steps = 2}});
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.checkpoint()->manifest().step == 60);
+}
+
+TEST_CASE("Checkpoints: micro-batches are one step, also where a report comes between them") {
+  const Scratch scratch;
+  const ry::Result result = run_in<ry::Local, ry::Threads>(scratch, 1, [](auto& worker) {
+    Weights weights;
+    ry::TrainState state{worker, {{"weights", weights}}};
+    worker.samples(1, false);
+    worker.report({{"at", 0}}, state);
+    worker.samples(1, true);
+    worker.report({{"at", 1}}, state);
+  });
+  REQUIRE(result);
+  CHECK(result.checkpoint()->manifest().step == 1);
+}

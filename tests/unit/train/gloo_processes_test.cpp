@@ -245,8 +245,10 @@ TEST_CASE("Processes: B7 workers that ignore Ctrl-C are killed after stop_grace,
 TEST_CASE("Processes: a worker that does not get to the training function is named after start_timeout (FAULTS A16)") {
   const Scratch scratch;
   ry::RunConfig config{.progress = ry::Progress::quiet, .start_timeout = 300ms, .stop_grace = 200ms};
-  ry::detail::Supervision supervision{
-      config, {.name = "x", .path = scratch.path(), .world_size = 2}, ry::Deadline::Clock::now()};
+  ry::detail::Supervision supervision{config,
+                                      {.name = "x", .path = scratch.path(), .world_size = 2},
+                                      ry::Deadline::Clock::now(),
+                                      ry::detail::RunLease{scratch.path()}};
   const auto start = [](const ry::GroupPlan& wanted) {
     return ry::Processes{}.start(wanted, [](ry::WorkerLink& link) {
       if (link.world().rank == 1) deaf_for_ever();

@@ -12,14 +12,14 @@ namespace {
 
 /// Runs a program that gets a signal in its sixth step, and returns its exit status.
 template <class P>
-int status_after(const Scratch& scratch, int signal, const ry::RunConfig& config) {
+int status_after(const Scratch& scratch, int signal, const ry::RunConfig& config, std::uint64_t at_step = 5) {
   const pid_t program = ::fork();
   if (program == 0) {
     for (const int one : {SIGINT, SIGTERM, SIGUSR1}) ::signal(one, SIG_DFL);  // Catch2 has handlers
-    const auto fail = [signal, program_id = ::getpid()](auto& worker, std::uint64_t step) {
-      if (worker.rank() == 1 && step == 5 && signal != 0) ::kill(program_id, signal);
-      if (step < 6) return;
-      // The signal is on its way: no step beyond the one that it reaches must be needed to hear of it.
+    const auto fail = [signal, at_step, program_id = ::getpid()](auto& worker, std::uint64_t step) {
+      if (worker.rank() == 1 && step == at_step && signal != 0) ::kill(program_id, signal);
+      if (step < at_step) return;
+      // The signal is on its way: it is heard in this step.
       const auto deadline = ry::Deadline::after(std::chrono::seconds{30});
       while (!worker.page().stop_requested.load() && !deadline.expired()) std::this_thread::yield();
     };
@@ -51,4 +51,42 @@ TEMPLATE_TEST_CASE(
     REQUIRE(result);
     CHECK(result.history() == whole.history());
   }
+}
+
+TEST_CASE("Preemption: the report of the step in which it comes is not lost") {
+  const Scratch scratch;
+  const ry::Result whole = run<SharedProcesses>(scratch, never);
+  // The signal reaches the last step of an epoch, which the report ends.
+  CHECK(status_after<SharedProcesses>(scratch, SIGTERM, {.name = "end"}, 9) == 75);
+  CHECK(ry::newest_checkpoint(scratch.path() / "end")->manifest().report == 1);
+  const ry::Result result = run<SharedProcesses>(scratch, never, {.name = "end"});
+  REQUIRE(result);
+  CHECK(result.history() == whole.history());
+}
+
+TEST_CASE("Preemption: a file announces it whatever the signals are, and a signal before a restart ends the run") {
+  const Scratch scratch;
+  std::ofstream{scratch.path() / "drain"};
+  ry::RunConfig config{.name = "file", .preemption = {.signals = {}, .file = scratch.path() / "drain"}};
+  CHECK(status_after<SharedProcesses>(scratch, 0, config) == 75);
+  config = {.name = "between", .failure = {.max_failures = -1, .backoff = std::chrono::minutes{1}}};
+  const pid_t program = ::fork();
+  if (program == 0) {
+    for (const int one : {SIGINT, SIGTERM, SIGUSR1}) ::signal(one, SIG_DFL);
+    const auto fail = [program_id = ::getpid()](auto& worker, std::uint64_t step) {
+      if (step != 8 || worker.rank() != 0) return;
+      if (::fork() == 0) {  // a signal that comes when the workers have ended
+        ::setsid();
+        ::usleep(300'000);
+        ::kill(program_id, SIGTERM);
+        ::_exit(0);
+      }
+      throw std::runtime_error{"a test"};
+    };
+    ::_exit(run<SharedThreads>(scratch, fail, config).exit_status());
+  }
+  int status = 0;
+  ::waitpid(program, &status, 0);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 75);
 }

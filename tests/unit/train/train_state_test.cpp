@@ -144,3 +144,56 @@ TEST_CASE("Run: goes on after kill -9 of the whole program (FAULTS F1)") {
   CHECK(result.history() == whole.history());
   for (const std::string& name : names_in(result.path() / "checkpoints")) CHECK(name.rfind("checkpoint-", 0) == 0);
 }
+
+TEST_CASE("Run: takes an older checkpoint where the newest is damaged, and never begins anew where all are") {
+  const Scratch scratch;
+  const ry::Result whole = run<SharedProcesses>(scratch, never);
+  const auto fail = [](auto&, std::uint64_t step) {
+    if (step == 17) throw std::runtime_error{"a test"};
+  };
+  const auto flip = [](const std::filesystem::path& checkpoint) {
+    std::fstream file{checkpoint / "weights.safetensors", std::ios::in | std::ios::out | std::ios::binary};
+    file.seekp(-1, std::ios::end);
+    file.put('x');
+  };
+  const ry::Result failed = run<SharedProcesses>(scratch, fail, {.name = "run"});
+  REQUIRE(failed.checkpoint());
+  flip(failed.checkpoint()->path());
+  // Fails before it has made a checkpoint of its own: the damaged one must not be taken then either.
+  const auto once = [](auto& worker, std::uint64_t step) {
+    if (worker.attempt() == 0 && step == 11) throw std::runtime_error{"a test"};
+  };
+  const ry::Result result = run<SharedProcesses>(scratch, once, {.name = "run", .failure = {.max_failures = 1}});
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.attempts()[0].begin_step == 10);
+  CHECK(result.attempts()[1].begin_step == 10);
+  CHECK(result.history() == whole.history());
+  REQUIRE_FALSE(result.warnings().empty());
+  CHECK_THAT(result.warnings().front(), ContainsSubstring("an older checkpoint is taken"));
+  const ry::Result second = run<SharedProcesses>(scratch, fail, {.name = "lost"});
+  for (const std::string& name : names_in(second.path() / "checkpoints")) flip(second.path() / "checkpoints" / name);
+  CHECK_THROWS_WITH(run<SharedProcesses>(scratch, never, {.name = "lost"}),
+                    ContainsSubstring("no checkpoint of the run in") && ContainsSubstring("is whole"));
+  CHECK(names_in(second.path() / "checkpoints").size() == 3);
+}
+
+TEST_CASE("Run: keeps the lines of metrics that belong to a checkpoint by their number, not by their place") {
+  const Scratch scratch;
+  const ry::Result whole = run<SharedThreads>(scratch, never);
+  const auto fail = [](auto&, std::uint64_t step) {
+    if (step == 22) throw std::runtime_error{"a test"};
+  };
+  const ry::Result failed = run<SharedThreads>(scratch, fail, {.name = "run"});
+  auto lines = read_lines(failed.path() / "metrics.jsonl");
+  REQUIRE(lines.size() == 4);
+  lines.erase(lines.begin() + 1);  // could not be written
+  std::ofstream file{failed.path() / "metrics.jsonl"};
+  for (const std::string& line : lines) file << line << '\n';
+  file << R"({"report": 4, "seconds": 1, "epoch": 4})" << '\n';  // of after the checkpoint
+  file.close();
+  const ry::Result result = run<SharedThreads>(scratch, never, {.name = "run"});
+  REQUIRE(result);
+  CHECK(read_lines(result.path() / "metrics.jsonl").size() == num_epochs - 1);
+  CHECK(result.metrics() == whole.metrics());
+}

@@ -3,8 +3,11 @@
 #pragma once
 
 #include "railyard/checkpoint/checkpoint_folder.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/system.hpp"
 #include "railyard/core/scaling.hpp"
 
+#include <cerrno>
 #include <condition_variable>
 #include <csignal>
 #include <cstddef>
@@ -130,10 +133,19 @@ class CheckpointWriter {
 
   // A checkpoint is worth nothing if the directories above it are lost. Once, for it takes milliseconds.
   void make_run_durable() {
-    if (std::exchange(is_run_durable_, true)) return;
+    if (is_run_durable_) return;
     Files files;
+    sync_file(run_ / "run.json");
     sync_directory(files, run_);
     sync_directory(files, run_.parent_path());
+    sync_directory(files, run_.parent_path().parent_path());
+    is_run_durable_ = true;
+  }
+
+  static void sync_file(const std::filesystem::path& path) {
+    const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+    if (file.is_open() && ::fsync(file.get()) == 0) return;
+    throw Error{compose("{} cannot be made durable: {}", path.string(), explain_errno(errno))};
   }
 
   std::filesystem::path run_;

@@ -238,6 +238,7 @@ class RunDirectory {
   void remove() const {
     std::error_code ignored;
     std::filesystem::remove(path_ / "run.json", ignored);
+    std::filesystem::remove(path_ / "lease.json", ignored);
     std::filesystem::remove(path_ / "logs", ignored);
     std::filesystem::remove(path_, ignored);
   }

@@ -29,11 +29,33 @@ namespace detail {
   return {.keep = config.keep, .score = config.score, .order = config.order};
 }
 
+/// Returns the newest checkpoint that is whole, of an earlier program; problems gets what is wrong with newer ones.
+/// There may be none yet, but if there are any, a run does not begin anew because they cannot be read. Throws:
+/// ConfigError if it may not begin at the beginning, but would have to.
+[[nodiscard]] inline std::optional<Checkpoint> find_checkpoint(const std::filesystem::path& run, const RunLease& lease,
+                                                               Resume resume, std::vector<std::string>& problems) {
+  CheckpointFolder folder{run / "checkpoints", lease.generation()};
+  folder.sweep();
+  auto newest = folder.newest_whole(problems);
+  if (!newest && !problems.empty()) {
+    throw ConfigError{
+        compose("no checkpoint of the run in {} is whole, the newest because: {}; put one back that is, or "
+                "begin anew with another RunConfig::name",
+                run.string(), problems.front())};
+  }
+  if (!newest && resume == Resume::required) {
+    throw ConfigError{
+        compose("RunConfig::resume is Resume::required, but the run in {} has no checkpoint", run.string())};
+  }
+  return newest;
+}
+
 /// Owns the writer. The lease must outlive it.
 class RunCheckpoints {
  public:
   RunCheckpoints(const RunInfo& info, const CheckpointConfig& config, const RunLease& lease, WorkerGroup& group)
       : environment_{{"backend", info.backend}, {"scaling", info.scaling}, {"railyard", std::string{version}}},
+        run_(info.path),
         generation_(lease.generation()),
         group_(&group),
         book_(info.world_size),
@@ -50,10 +72,18 @@ class RunCheckpoints {
     }
   }
 
-  [[nodiscard]] int waits_in_vain(int rank, std::int64_t report) const { return book_.waits_in_vain(rank, report); }
+  /// See SaveBook.
+  [[nodiscard]] int waits_for(int rank, std::uint64_t steps) const { return book_.waits_for(rank, steps); }
 
   [[nodiscard]] bool drain(const Deadline& deadline) { return writer_.drain(deadline); }
   [[nodiscard]] std::vector<SaveOutcome> take_outcomes() { return writer_.take_outcomes(); }
+
+  /// Says why checkpoints may not last where they are; empty if no reason is known.
+  [[nodiscard]] std::string doubt() const {
+    const CheckpointFolder folder{run_ / "checkpoints"};
+    const auto doubt = folder.doubt();
+    return doubt.empty() ? std::string{} : compose("checkpoints in {} may not last: {}", run_.string(), doubt);
+  }
 
   /// Forgets what only some ranks have saved; when all have ended, and all that was whole has been written.
   void end_attempt() {
@@ -61,7 +91,8 @@ class RunCheckpoints {
     metrics_.clear();
   }
 
-  /// The newest one; only while nothing is being written, as those below.
+  /// The folder; only while nothing is being written, as what is below.
+  [[nodiscard]] const CheckpointFolder& folder() { return writer_.folder(); }
   [[nodiscard]] std::optional<Checkpoint> newest() { return writer_.folder().newest(); }
   [[nodiscard]] std::vector<Checkpoint> best() { return writer_.folder().best(writer_.retention()); }
 
@@ -98,6 +129,7 @@ class RunCheckpoints {
   }
 
   NamedValues environment_;
+  std::filesystem::path run_;
   std::uint64_t generation_;
   WorkerGroup* group_;
   SaveBook book_;

@@ -23,6 +23,12 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// Says where a report stands in metrics.jsonl. Lines can be missing: training goes on when one cannot be written.
+struct HistoryLine {
+  std::int64_t report = 0;
+  std::uint64_t end = 0;
+};
+
 /// Is what run.json, result.json and metrics.jsonl say.
 struct RunRecord {
   std::string backend{};
@@ -32,7 +38,7 @@ struct RunRecord {
   bool has_succeeded = false;
   double seconds = 0;
   std::vector<Metrics> history{};
-  std::vector<std::uint64_t> line_ends{};  ///< where each line of metrics.jsonl ends
+  std::vector<HistoryLine> lines{};  ///< of history, in metrics.jsonl
 };
 
 [[nodiscard]] inline std::string text_of_file(const std::filesystem::path& path) {
@@ -41,8 +47,7 @@ struct RunRecord {
 }
 
 /// Returns one line of metrics.jsonl without the columns that are not the user's.
-[[nodiscard]] inline Metrics metrics_of_line(std::string_view line) {
-  const Json json = parse_json(line);
+[[nodiscard]] inline Metrics metrics_of_line(const Json& json) {
   Metrics metrics;
   for (const std::string& name : json.names()) {
     if (name == "report" || name == "seconds") continue;
@@ -61,12 +66,14 @@ inline void read_history(const std::filesystem::path& path, RunRecord& record) {
   std::size_t begin = 0;
   for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
     try {
-      record.history.push_back(metrics_of_line(std::string_view{text}.substr(begin, end - begin)));
+      const Json json = parse_json(std::string_view{text}.substr(begin, end - begin));
+      const auto report = json.at("report").as<std::int64_t>();
+      record.history.push_back(metrics_of_line(json));
+      begin = end + 1;
+      record.lines.push_back({.report = report, .end = begin});
     } catch (const std::exception&) {
       return;
     }
-    begin = end + 1;
-    record.line_ends.push_back(begin);
   }
 }
 

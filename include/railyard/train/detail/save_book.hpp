@@ -34,12 +34,12 @@ class SaveBook {
     return all;
   }
 
-  /// Returns a rank that waits for a checkpoint of which this rank, which has come to its report number `report`, or to
-  /// its end, will have no part; -1 if there is none.
-  [[nodiscard]] int waits_in_vain(int rank, std::int64_t report) const {
+  /// Returns a rank that has saved a step which this one, which has ended so many, has passed without saving it; -1 if
+  /// there is none. Only what has been added counts: what the rank has posted may still be on its way.
+  [[nodiscard]] int waits_for(int rank, std::uint64_t steps) const {
     if (!saves_[static_cast<std::size_t>(rank)].empty()) return -1;
     for (std::size_t other = 0; other < saves_.size(); ++other) {
-      if (!saves_[other].empty() && saves_[other].front().report < report) return static_cast<int>(other);
+      if (!saves_[other].empty() && saves_[other].front().step < steps) return static_cast<int>(other);
     }
     return -1;
   }

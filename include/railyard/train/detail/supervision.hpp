@@ -7,7 +7,10 @@
 #include "railyard/train/detail/briefing.hpp"
 #include "railyard/train/detail/failure_budget.hpp"
 #include "railyard/train/detail/files.hpp"
+#include "railyard/train/detail/patience.hpp"
+#include "railyard/train/detail/preemption_notice.hpp"
 #include "railyard/train/detail/report_book.hpp"
+#include "railyard/train/detail/result_file.hpp"
 #include "railyard/train/detail/run_checkpoints.hpp"
 #include "railyard/train/detail/run_lease.hpp"
 #include "railyard/train/detail/run_record.hpp"
@@ -28,6 +31,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -49,12 +53,12 @@ class Supervision {
   using Clock = Deadline::Clock;
 
   /// before: what an earlier program has left of the run.
-  Supervision(const RunConfig& config, RunInfo info, Clock::time_point called_at, RunRecord before = {},
+  Supervision(const RunConfig& config, RunInfo info, Clock::time_point called_at, RunLease lease, RunRecord before = {},
               const Console& console = Console{})
       : config_(config),
         info_(std::move(info)),
         called_at_(called_at),
-        lease_(info_.path),
+        lease_(std::move(lease)),
         directory_(info_.path, info_.world_size),
         book_(info_.world_size),
         hosts_(static_cast<std::size_t>(info_.world_size), host_name()),
@@ -63,15 +67,18 @@ class Supervision {
         controller_(controller_settings()),
         budget_(config.failure),
         steps_(info_.world_size, config.step_timeout),
+        notice_(config.preemption),
         has_record_(before.world_size != 0),
         history_(std::move(before.history)),
-        line_ends_(std::move(before.line_ends)) {}
+        lines_(std::move(before.lines)) {}
 
   /// Runs to the end. renew: called before the workers are started again.
   /// Throws: ConfigError if the run cannot go on as it was asked to, or if the group cannot be started because of its
   /// settings.
   [[nodiscard]] Result run(const Start& start, const Renew& renew) {
-    go_on_from(find_checkpoint());
+    std::vector<std::string> problems;
+    go_on_from(find_checkpoint(info_.path, lease_, config_.resume, problems));
+    for (const std::string& problem : problems) warn(problem + "; an older checkpoint is taken");
     tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     if (!failure_before_start_) start_group(start);
     if (group_) {
@@ -94,12 +101,9 @@ class Supervision {
   [[nodiscard]] Controller::Settings controller_settings() const {
     return {.num_workers = info_.world_size,
             // a backend that cannot connect says more about it than we can: it goes first
-            .start_timeout = later(config_.start_timeout),
+            .start_timeout = std::min<std::chrono::nanoseconds>(config_.start_timeout, std::chrono::hours{24 * 365}) +
+                             std::chrono::seconds{1},
             .stop_grace = config_.stop_grace};
-  }
-  static std::chrono::nanoseconds later(std::chrono::nanoseconds time) {
-    constexpr std::chrono::nanoseconds most = std::chrono::nanoseconds::max() - std::chrono::seconds{1};
-    return std::min(time, most) + std::chrono::seconds{1};
   }
   [[nodiscard]] double seconds() const { return std::chrono::duration<double>(Clock::now() - called_at_).count(); }
 
@@ -111,33 +115,11 @@ class Supervision {
                       .briefing = encode_briefing(briefing_)});
       timings_.start = seconds();
     } catch (const ConfigError&) {
-      if (history_.empty() && briefing_.checkpoint.empty()) directory_.remove();
+      if (!has_record_) directory_.remove();
       throw;
     } catch (const std::exception& error) {
       failure_before_start_ = Failure{.what = compose("the workers could not be started: {}", error.what())};
     }
-  }
-
-  // The newest checkpoint that is whole, of an earlier program.
-  [[nodiscard]] std::optional<Checkpoint> find_checkpoint() {
-    CheckpointFolder folder{info_.path / "checkpoints", lease_.generation()};
-    folder.sweep();
-    for (const std::string& problem : folder.problems()) warn(problem);
-    std::vector<Checkpoint> all = folder.list();
-    for (; !all.empty(); all.pop_back()) {
-      try {
-        all.back().verify();
-        return all.back();
-      } catch (const Error& error) {
-        warn(compose("{}; an older checkpoint is taken", error.what()));
-      }
-    }
-    if (config_.resume == Resume::required) {
-      throw ConfigError{
-          compose("RunConfig::resume is Resume::required, but the run in {} has no checkpoint that is whole",
-                  info_.path.string())};
-    }
-    return std::nullopt;
   }
 
   // From here on, what was reported after the checkpoint will be reported anew.
@@ -145,25 +127,30 @@ class Supervision {
     briefing_.checkpoint = checkpoint ? checkpoint->path().string() : std::string{};
     begin_step_ = checkpoint ? checkpoint->manifest().step : 0;
     const std::int64_t num_reports = checkpoint ? checkpoint->manifest().report + 1 : 0;
-    const auto kept = std::min(history_.size(), static_cast<std::size_t>(std::max<std::int64_t>(num_reports, 0)));
-    if (kept < history_.size() || has_record_) {  // whose last line may be torn
-      complain(directory_.keep_metrics(kept == 0 ? 0 : line_ends_[kept - 1]));
-      history_.resize(kept);
-      line_ends_.resize(kept);
+    const auto is_kept = [num_reports](const HistoryLine& line) { return line.report < num_reports; };
+    const auto end = std::find_if_not(lines_.begin(), lines_.end(), is_kept);
+    if (end != lines_.end() || has_record_) {  // whose last line may be torn
+      complain(directory_.keep_metrics(end == lines_.begin() ? 0 : std::prev(end)->end));
+      history_.resize(static_cast<std::size_t>(end - lines_.begin()));
+      lines_.erase(end, lines_.end());
     }
     book_ = ReportBook{info_.world_size, num_reports};
+  }
+
+  [[nodiscard]] std::uint64_t steps_of(int rank) const {
+    return group_->page(rank).steps.load(std::memory_order_relaxed);
   }
 
   void end_attempt() {
     Attempt attempt{.begin_step = begin_step_, .end_step = begin_step_, .seconds = seconds()};
     for (int rank = 0; rank < info_.world_size; ++rank) {
-      attempt.end_step = std::max(attempt.end_step, group_->page(rank).steps.load(std::memory_order_relaxed));
+      attempt.end_step = std::max(attempt.end_step, steps_of(rank));
     }
     if (const auto& failure = controller_.failure()) {
       attempt.error = error_text(*failure);
       attempt.failed_rank = failure->rank;
       const bool is_of_rank = failure->rank >= 0;  // others may have gone further before they learnt of it
-      failed_step_ = is_of_rank ? group_->page(failure->rank).steps.load(std::memory_order_relaxed) : attempt.end_step;
+      failed_step_ = is_of_rank ? steps_of(failure->rank) : attempt.end_step;
     }
     attempts_.push_back(std::move(attempt));
     settle();
@@ -173,8 +160,8 @@ class Supervision {
 
   void list_checkpoints() {
     try {
-      best_ = checkpoints_->best();
       newest_ = checkpoints_->newest();
+      best_ = checkpoints_->best();
     } catch (const Error& error) {
       warn(error.what());
     }
@@ -186,29 +173,27 @@ class Supervision {
     while (!checkpoints_->drain(Deadline::after(std::chrono::milliseconds{20}))) {
       const auto event = group_->next(Deadline::after(std::chrono::nanoseconds{0}));
       const auto* signal = event ? std::get_if<SignalEvent>(&*event) : nullptr;
-      if (signal == nullptr) continue;
-      if (was_asked) leave_by(signal->signal);
+      if (signal == nullptr || !notice_.concerns_run(signal->signal)) continue;
+      if (was_asked) end_by_signal(signal->signal);  // a write cannot be interrupted, and what is committed stays
       was_asked = true;
+      stop_signal_ = signal->signal;
       progress_.print(true, compose("railyard: {}: a checkpoint is still being written; once more leaves it unfinished",
                                     signal_name(signal->signal)));
     }
     note_outcomes();
   }
 
-  // A write to a slow disk cannot be interrupted, but the program can: what is committed stays.
-  [[noreturn]] static void leave_by(int signal) {
-    ::signal(signal, SIG_DFL);
-    sigset_t one;
-    ::sigemptyset(&one);
-    ::sigaddset(&one, signal);
-    ::pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
-    ::raise(signal);
-    ::_exit(128 + signal);
-  }
-
   // Decides about another attempt, and starts it.
   [[nodiscard]] bool restarts(const Renew& renew) {
     while (controller_.failure() && config_.failure.max_failures != 0) {
+      if (controller_.failure()->kind != Failure::Kind::final && stop_signal_ != 0) {
+        interrupt_between_attempts();
+        return false;
+      }
+      if (controller_.num_alive() > 0) {
+        last_word_ = "a worker of it cannot be ended, so none is started again";
+        return false;
+      }
       const auto verdict = budget_.judge(*controller_.failure(), failed_step_, num_committed_ > 0);
       if (!verdict.restarts) {
         if (!verdict.reason.empty()) last_word_ = verdict.reason;
@@ -227,7 +212,10 @@ class Supervision {
 
   [[nodiscard]] bool go_on_from_newest() {
     try {
-      go_on_from(checkpoints_->newest());
+      std::vector<std::string> problems;
+      const auto newest = checkpoints_->folder().newest_whole(problems);
+      if (!newest && !problems.empty()) throw Error{problems.front()};
+      go_on_from(newest);
       return true;
     } catch (const Error& error) {
       last_word_ = compose("it cannot go on, because its checkpoints cannot be read: {}", error.what());
@@ -249,18 +237,26 @@ class Supervision {
   [[nodiscard]] bool pause(std::chrono::nanoseconds delay) {
     const Deadline deadline = Deadline::after(delay);
     do {
-      if (const auto event = group_->next(deadline)) {
-        const auto* signal = std::get_if<SignalEvent>(&*event);
-        if (signal == nullptr) continue;
-        controller_ = Controller{controller_settings()};
-        controller_.begin(Clock::now());
-        static_cast<void>(controller_.on_signal(signal->signal, Clock::now()));
+      const auto event = group_->next(deadline);
+      const auto* signal = event ? std::get_if<SignalEvent>(&*event) : nullptr;
+      if (signal != nullptr && notice_.concerns_run(signal->signal)) {
+        stop_signal_ = signal->signal;
+        interrupt_between_attempts();
         return false;
       }
       std::this_thread::sleep_for(
           std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{20}));
     } while (!deadline.expired());
     return true;
+  }
+
+  // A signal that came when no worker was there to be asked: the newest checkpoint is all that there is to save.
+  void interrupt_between_attempts() {
+    was_preempted_ = notice_.is_announced_by(stop_signal_);
+    is_all_saved_ = !briefing_.checkpoint.empty();
+    controller_ = Controller{controller_settings()};
+    controller_.begin(Clock::now());
+    static_cast<void>(controller_.on_signal(stop_signal_, Clock::now()));
   }
 
   void begin_attempt() {
@@ -295,7 +291,8 @@ class Supervision {
       complain(directory_.append_event(event));
       if (!outcome.path.empty()) {
         ++num_committed_;
-        ++num_saved_;
+        const bool is_first = ++num_saved_ == 1;
+        if (std::string doubt = checkpoints_->doubt(); is_first && !doubt.empty()) warn(doubt);
       }
       if (outcome.error.empty()) continue;
       warn(outcome.path.empty() ? compose("the checkpoint of step {} could not be written: {}; training goes on",
@@ -318,8 +315,9 @@ class Supervision {
     if (event) std::visit([this](auto& one) { handle(one); }, *event);
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
     note_outcomes();
-    look_for_preemption_file();
+    if (notice_.take_file()) handle_signal(SIGTERM, true);
     look_for_standstill();
+    look_for_part_checkpoint();
     progress_.update(state());
   }
 
@@ -341,8 +339,7 @@ class Supervision {
         checkpoints_->add(event.rank, std::move(*save), history_.empty() ? Metrics{} : history_.back(),
                           briefing_.attempt);
         for (int rank = 0; rank < info_.world_size; ++rank) {
-          const bool has_ended = controller_.has_exited(rank);
-          refuse_part_checkpoint(rank, has_ended ? std::numeric_limits<std::int64_t>::max() : book_.count(rank) - 1);
+          if (controller_.has_exited(rank)) refuse_part_checkpoint(rank, all_steps);
         }
       }
       if (const auto* told = std::get_if<StepTimesMessage>(&message)) {
@@ -351,6 +348,9 @@ class Supervision {
     } catch (const DataError& error) {
       carry_out(controller_.on_failure({.rank = event.rank, .what = compose("sent nonsense: {}", error.what())},
                                        Clock::now()));
+    } catch (const std::exception& error) {  // no memory, no thread
+      carry_out(
+          controller_.on_failure({.what = compose("the supervisor cannot go on: {}", error.what())}, Clock::now()));
     }
   }
   void handle(const OutputEvent& event) {
@@ -360,7 +360,7 @@ class Supervision {
   void handle(ExitEvent& event) {
     if (event.exit.is_consequence) note_activity();
     const bool has_returned = event.exit.kind == WorkerExit::Kind::returned;
-    if (has_returned) refuse_part_checkpoint(event.rank, std::numeric_limits<std::int64_t>::max());
+    if (has_returned) refuse_part_checkpoint(event.rank, all_steps);
     carry_out(controller_.on_exit(event.rank, std::move(event.exit), Clock::now()));
   }
   void handle(const SilenceEvent& event) {
@@ -369,11 +369,12 @@ class Supervision {
   }
   void handle(const BrokenEvent& event) { carry_out(controller_.on_failure({.what = event.message}, Clock::now())); }
   void handle(const SignalEvent& event) {
-    const auto& signals = config_.preemption.signals;
-    const bool is_announced = std::find(signals.begin(), signals.end(), event.signal) != signals.end();
-    if (event.signal == SIGUSR1 && !is_announced) return;
-    const Orders orders = controller_.on_signal(event.signal, Clock::now());
-    const std::string name = signal_name(event.signal);
+    if (notice_.concerns_run(event.signal)) handle_signal(event.signal, notice_.is_announced_by(event.signal));
+  }
+  void handle_signal(int signal, bool is_announced) {
+    stop_signal_ = signal;
+    const Orders orders = controller_.on_signal(signal, Clock::now());
+    const std::string name = signal_name(signal);
     if (orders.request_leave) {
       was_preempted_ = is_announced;
       num_saved_before_ = num_saved_;
@@ -386,17 +387,12 @@ class Supervision {
     carry_out(orders);
   }
 
-  void look_for_preemption_file() {
-    std::error_code ignored;
-    if (config_.preemption.file.empty() || was_preempted_) return;
-    if (std::filesystem::exists(config_.preemption.file, ignored)) handle(SignalEvent{.signal = SIGTERM});
-  }
-
   void look_for_standstill() {
     const auto found = steps_.look(
-        Clock::now(), [this](int rank) { return group_->page(rank).steps.load(std::memory_order_relaxed); },
+        Clock::now(),
+        [this](int rank) { return controller_.has_exited(rank) || steps_of(rank) <= begin_step_ ? 0 : steps_of(rank); },
         [this](int rank) { return group_->page(rank).waiting_since_ns.load(std::memory_order_relaxed) != 0; });
-    if (!found || controller_.phase() != Phase::running || controller_.has_exited(found->rank)) return;
+    if (!found || controller_.phase() != Phase::running) return;
     note_activity();
     const double limit = std::chrono::duration<double>(config_.step_timeout).count();
     carry_out(
@@ -408,7 +404,9 @@ class Supervision {
   }
 
   // Whether the run was told of its end, and its state has been saved since.
-  [[nodiscard]] bool has_left_in_order() const { return was_preempted_ && num_saved_ > num_saved_before_; }
+  [[nodiscard]] bool has_left_in_order() const {
+    return was_preempted_ && (is_all_saved_ || num_saved_ > num_saved_before_);
+  }
 
   // Before the group is ended: the end is what all ranks do then.
   void note_activity() {
@@ -423,13 +421,12 @@ class Supervision {
 
   void note_report(int rank, Metrics metrics) {
     const double now = seconds();
-    refuse_part_checkpoint(rank, book_.count(rank));
     if (rank == 0) {
       const std::int64_t index = book_.count(0);
       const JsonObject line = JsonObject{}.add("report", index).add("seconds", now).add(metrics);
       complain(directory_.append_metrics(line.text()));
       history_.push_back(metrics);
-      line_ends_.push_back(directory_.metrics_size());
+      lines_.push_back({.report = index, .end = directory_.metrics_size()});
       progress_.on_report(index, metrics);
     }
     if (config_.callbacks.empty()) {
@@ -440,9 +437,22 @@ class Supervision {
     tell_reports(false);
   }
 
-  // A rank that saves nothing where others do would keep them waiting.
-  void refuse_part_checkpoint(int rank, std::int64_t report) {
-    const int other = checkpoints_->waits_in_vain(rank, report);
+  static constexpr std::uint64_t all_steps = std::numeric_limits<std::uint64_t>::max();
+
+  // A rank that has gone by a step which others have saved would keep them waiting for ever. What it has posted may
+  // still be on its way, so this is looked at for a while.
+  void look_for_part_checkpoint() {
+    int found = -1;
+    for (int rank = 0; found < 0 && rank < info_.world_size; ++rank) {
+      if (checkpoints_->waits_for(rank, steps_of(rank)) >= 0) found = rank;
+    }
+    if (patience_.is_over(found, Clock::now())) {
+      refuse_part_checkpoint(found, steps_of(found));
+    }
+  }
+
+  void refuse_part_checkpoint(int rank, std::uint64_t steps) {
+    const int other = checkpoints_->waits_for(rank, steps);
     if (other < 0) return;
     carry_out(controller_.on_failure(
         {.rank = rank,
@@ -538,28 +548,13 @@ class Supervision {
     fields.warnings = directory_.warnings();
     if (std::string text = progress_.warning(); !text.empty()) fields.warnings.push_back(std::move(text));
     fields.warnings.insert(fields.warnings.end(), warnings_.begin(), warnings_.end());
-    write_result(fields);
     fields.seconds = seconds();
     fields.timings = timings_;
     fields.timings.teardown = std::max(0.0, fields.seconds - timings_.first_line - timings_.training);
-    return Result{std::move(fields)};
-  }
-
-  void write_result(ResultFields& fields) const {
-    JsonObject object;
-    object.add("succeeded", fields.error.empty()).add("error", fields.error).add("failed_rank", fields.failed_rank);
-    object.add("exit_status", fields.exit_status).add("seconds", seconds()).add("reports", fields.history.size());
-    object.add("start_seconds", timings_.start).add("first_line_seconds", timings_.first_line);
-    object.add("training_seconds", timings_.training);
-    if (const StepTimes times = average_of(fields.step_times_by_rank); times.steps > 0) {
-      object.add("steps", times.steps).add("compute_share", times.share_of_compute());
-      object.add("wait_share", times.share_of_wait()).add("communication_share", times.share_of_communication());
-      object.add("optimizer_share", times.share_of_optimizer()).add("slowest_rank", times.slowest_rank);
-      object.add("gradient_bytes", times.bytes);
-    }
-    if (std::string loss = directory_.write_object("result.json", object); !loss.empty()) {
+    if (std::string loss = directory_.write_object("result.json", result_object(fields)); !loss.empty()) {
       fields.warnings.push_back(std::move(loss));
     }
+    return Result{std::move(fields)};
   }
 
   const RunConfig& config_;
@@ -574,9 +569,10 @@ class Supervision {
   Controller controller_;
   FailureBudget budget_;
   StepWatch steps_;
+  PreemptionNotice notice_;
   bool has_record_;  // an earlier program has begun the run
   std::vector<Metrics> history_;
-  std::vector<std::uint64_t> line_ends_;  // of metrics.jsonl, by report
+  std::vector<HistoryLine> lines_;  // of history_
   Briefing briefing_{};
   std::uint64_t begin_step_ = 0;   // of this attempt
   std::uint64_t failed_step_ = 0;  // at which the last attempt failed
@@ -584,6 +580,9 @@ class Supervision {
   int num_saved_ = 0;              // checkpoints, in all attempts
   int num_saved_before_ = 0;       // when the end was announced
   bool was_preempted_ = false;
+  bool is_all_saved_ = false;  // the run was interrupted when no worker was there
+  Patience patience_{};        // with a rank that seems to have no part in a checkpoint
+  int stop_signal_ = 0;        // the last one that asked the run to end
   std::vector<Attempt> attempts_{};
   std::string last_word_{};  // why a run with failures left is not started again
   std::unique_ptr<WorkerGroup> group_{};

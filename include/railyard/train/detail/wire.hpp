@@ -5,6 +5,8 @@
 #include "railyard/train/step_times.hpp"
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+#include "railyard/core/scaling.hpp"
 #include "railyard/core/value.hpp"
 
 #include <cstddef>
@@ -167,6 +169,8 @@ class WireReader {
 [[nodiscard]] inline SavedMessage decode_saved(WireReader& reader) {
   SavedMessage save;
   save.slot = reader.take<std::int32_t>();
+  if (save.slot < 0 || save.slot >= num_snapshots)
+    throw DataError{"a worker's message is damaged: it names no snapshot"};
   save.step = reader.take<std::uint64_t>();
   save.samples = reader.take<std::uint64_t>();
   save.epoch = reader.take<std::int64_t>();

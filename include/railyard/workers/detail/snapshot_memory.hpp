@@ -7,6 +7,7 @@
 #include "railyard/core/error.hpp"
 #include "railyard/core/scaling.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <span>
@@ -42,13 +43,25 @@ class SnapshotMemory {
     struct stat file {};
     ::fstat(file_.get(), &file);
     // Now, rather than by a signal in the middle of the copy: a full /dev/shm does not matter here, but memory may.
-    const bool must_grow = static_cast<std::size_t>(file.st_size) < size_bytes;
-    if (must_grow && ::fallocate(file_.get(), 0, 0, static_cast<off_t>(size_bytes)) != 0) refuse(size_bytes);
+    grow(static_cast<std::size_t>(file.st_size), size_bytes);
     unmap();
     void* at = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file_.get(), 0);
     if (at == MAP_FAILED) refuse(size_bytes);
     ::madvise(at, size_bytes, MADV_DONTDUMP);
     mapped_ = {static_cast<std::byte*>(at), size_bytes};
+  }
+
+  // In pieces, so that it comes to an end although signals interrupt it.
+  void grow(std::size_t from, std::size_t size_bytes) const {
+    constexpr std::size_t most = std::size_t{16} << 20U;
+    while (from < size_bytes) {
+      const std::size_t piece = std::min(most, size_bytes - from);
+      if (::fallocate(file_.get(), 0, static_cast<off_t>(from), static_cast<off_t>(piece)) == 0) {
+        from += piece;
+      } else if (errno != EINTR) {
+        refuse(size_bytes);
+      }
+    }
   }
 
   [[noreturn]] static void refuse(std::size_t size_bytes) {

@@ -142,6 +142,8 @@ class SharedLink final : public WorkerLink {
     }
   }
 
+  void drop_snapshot(int slot) noexcept override { memory_->release_snapshot(world_.rank, slot); }
+
   void await_snapshot(int slot) override {
     const auto& word = memory_->rank(world_.rank).snapshots[static_cast<std::size_t>(slot)];
     while (word.load() != 0) {
