@@ -212,7 +212,7 @@ class Trainer<B, S> {
     const detail::RunPlace place = detail::make_run_directory(run_.name, run_.storage_path);
     info.name = place.name;
     info.path = place.path;
-    detail::RunLease lease{place.path};
+    detail::RunLease lease = detail::take_lease(place);
     detail::RunRecord before = detail::read_earlier(place, run_, info);
     if (before.has_succeeded) return detail::recorded_result(place, run_, std::move(before));
     if (before.world_size == 0) detail::write_run(info, run_);

@@ -52,12 +52,12 @@ TEST_CASE("fit: refuses a name that is no name, and storage that takes nothing")
   refused({}, {.storage_path = "/proc/nothing"}, "RunConfig::storage_path is \"/proc/nothing\"", "choose a folder");
 }
 
-TEST_CASE("fit: leaves no directory behind when run.json cannot be written") {
+TEST_CASE("fit: leaves no directory behind when nothing can be written there") {
   const Scratch scratch;
   ry::Trainer<ry::Local, ry::Threads> trainer{[](ry::Worker&) {}, {}, {.name = "a", .storage_path = scratch.path()}};
   {
     const FileSizeLimit limit{10};
-    CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("RunConfig::storage_path") && ContainsSubstring("run.json"));
+    CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("RunConfig::storage_path") && ContainsSubstring("lease.json"));
   }
   CHECK_FALSE(std::filesystem::exists(scratch.path() / "a"));
 }

@@ -8,6 +8,7 @@
 #include "railyard/checkpoint/detail/json.hpp"
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/signals.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 
@@ -108,19 +109,35 @@ class RunLease {
     object.add("generation", own_.generation).add("id", own_.id).add("host", own_.host);
     object.add("since", own_.since).add("pid", own_.pid);
     const std::string text = object.text() + "\n";
-    const bool is_written = ::pwrite(file_.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
-                            ::ftruncate(file_.get(), static_cast<off_t>(text.size())) == 0;
-    if (!is_written) refuse(compose("cannot be written: {}", error_text(errno)));
+    const WriteSignalGuard<SIGXFSZ> guard;
+    const ssize_t written = ::pwrite(file_.get(), text.data(), text.size(), 0);
+    if (written < 0) refuse(compose("cannot be written: {}", error_text(errno)));
+    if (written != static_cast<ssize_t>(text.size())) refuse("cannot be written: there is no room");
+    if (::ftruncate(file_.get(), static_cast<off_t>(text.size())) != 0) {
+      refuse(compose("cannot be cut to its size: {}", error_text(errno)));
+    }
   }
 
   [[noreturn]] void refuse(const std::string& why) const {
-    throw ConfigError{compose("{} {}; a run needs a directory that can be written to", path_.string(), why)};
+    throw ConfigError{
+        compose("RunConfig::storage_path is \"{}\": {} {}; choose a folder that you can write to and that has room",
+                path_.parent_path().parent_path().string(), path_.string(), why)};
   }
 
   std::filesystem::path path_;
   Descriptor file_{};
   Content own_{};
 };
+
+/// Takes the lease of a run; leaves nothing of a new one behind if it cannot be had.
+[[nodiscard]] inline RunLease take_lease(const RunPlace& place) {
+  try {
+    return RunLease{place.path};
+  } catch (const ConfigError&) {
+    if (place.is_new) RunDirectory{place.path, 0}.remove();
+    throw;
+  }
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
