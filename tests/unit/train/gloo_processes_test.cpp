@@ -249,13 +249,13 @@ TEST_CASE("Processes: a worker that does not get to the training function is nam
                                       {.name = "x", .path = scratch.path(), .world_size = 2},
                                       ry::Deadline::Clock::now(),
                                       ry::detail::RunLease{scratch.path()}};
-  const auto start = [](const ry::GroupPlan& wanted) {
+  const auto start_group = [](const ry::GroupPlan& wanted) {
     return ry::Processes{}.start(wanted, [](ry::WorkerLink& link) {
       if (link.world().rank == 1) deaf_for_ever();
       link.post(ry::detail::encode_started("here"));
     });
   };
-  const auto result = supervision.run(start, [] {});
+  const auto result = supervision.run(start_group, [] {});
   CHECK(result.failed_rank() == 1);
   CHECK_THAT(result.error(), ContainsSubstring("had not joined the group") && ContainsSubstring("start_timeout"));
 }

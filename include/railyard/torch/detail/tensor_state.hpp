@@ -43,8 +43,9 @@ using DimOrder = std::vector<std::int64_t>;
 [[nodiscard]] inline DimOrder order_in_memory(const at::Tensor& tensor) {
   DimOrder order = row_by_row(tensor.dim());
   if (tensor.is_contiguous()) return order;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::int64_t one, std::int64_t other) { return tensor.stride(one) > tensor.stride(other); });
+  std::sort(order.begin(), order.end(), [&](std::int64_t one, std::int64_t other) {
+    return std::pair{-tensor.stride(one), one} < std::pair{-tensor.stride(other), other};
+  });
   return order;
 }
 
