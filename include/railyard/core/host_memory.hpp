@@ -13,6 +13,13 @@
 
 namespace railyard::inline v0_1 {
 
+/// Says what an exchange is for, which all ranks must say alike before one reads what another has shown.
+enum class Purpose : std::uint8_t {
+  gradients,  ///< of a backward pass
+  weights,    ///< are shared by an optimizer
+  update,     ///< of shared weights
+};
+
 /// Is the memory that the ranks of one host share, for whoever can do more with it than a backend's operations: read
 /// the others' values where they lie, and write to them. Used by one thread at a time, and counted among the operations
 /// of the backend: all ranks do the same in the same order.
@@ -29,8 +36,8 @@ class HostMemory {
   /// Begins an exchange of num_steps steps: shows a record and waits until all ranks have shown theirs. From here to
   /// the last step all ranks may read and write what the others have shown the places of. Each step has the deadline's
   /// whole budget.
-  /// Throws: CollectiveError as every collective does.
-  virtual void begin(std::span<const std::byte> record, int num_steps, const Deadline& deadline) = 0;
+  /// Throws: CollectiveError as every collective does, also where ranks differ in the purpose.
+  virtual void begin(Purpose purpose, std::span<const std::byte> record, int num_steps, const Deadline& deadline) = 0;
   /// Says that the exchange has one more step than begin() was told. All ranks say so between the same two steps.
   virtual void add_step() noexcept = 0;
   /// Takes one more step of the exchange: shows another record, which may be empty, and waits for all. What a rank has

@@ -137,12 +137,13 @@ struct LoaderState {
   }
 
   // The epoch, and the samples of it that are consumed: those of batches whose step has ended, or after which the next
-  // one has been asked for. The end of an epoch is the begin of the next.
+  // one has been asked for. When the loop has gone past its last batch, the end of an epoch is the begin of the next;
+  // before that, what the loop does after the epoch is still to come.
   [[nodiscard]] std::pair<std::int64_t, std::size_t> place() const {
     if (is_set) return {next_epoch, next_position};
     const bool is_done = position == window.end && (!batch || worker->steps() > num_ended);
     const std::size_t done = is_done ? window.end : window.begin;
-    return done == num_samples ? std::pair{next_epoch, std::size_t{0}} : std::pair{epoch, done};
+    return done == num_samples && !batch ? std::pair{next_epoch, std::size_t{0}} : std::pair{epoch, done};
   }
 
   void load(const State& state) {
@@ -151,7 +152,7 @@ struct LoaderState {
     check_same(state, "seed", std::to_string(worker->seed()), "set RunConfig::seed as it was");
     const auto saved_epoch = state.at("epoch").as<std::int64_t>();
     const auto samples = state.at("samples").as<std::int64_t>();
-    if (saved_epoch < 0 || samples < 0 || static_cast<std::size_t>(samples) >= num_samples) {
+    if (saved_epoch < 0 || samples < 0 || static_cast<std::size_t>(samples) > num_samples) {
       refuse(compose("sample {} of epoch {}, which is none of {}", samples, saved_epoch, num_samples));
     }
     leave_epoch();
@@ -262,7 +263,8 @@ class Loader {
   }
 
   /// Returns how much of which epoch all workers together have consumed, in samples, so that other numbers of workers
-  /// and batch sizes go on right. A batch counts when its step has ended; after the last one it is the next epoch.
+  /// and batch sizes go on right. A batch counts when its step has ended. After
+  /// the loop it is the next epoch; inside it, after the last batch, an empty rest of this one.
   [[nodiscard]] State state() const {
     const auto [epoch, samples] = state_->place();
     return {{"epoch", epoch},

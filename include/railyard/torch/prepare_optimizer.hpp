@@ -119,19 +119,11 @@ class PreparedOptimizer {
   [[nodiscard]] std::vector<at::Tensor> full_gradients() const {
     const at::NoGradGuard no_grad;
     std::vector<at::Tensor> gradients;
-    for (std::size_t index = 0; shared_ != nullptr && index < shared_->parameters().size(); ++index) {
-      const at::Tensor& parameter = shared_->parameters()[index];
-      const auto& piece = *shared_->pieces()[index];
-      const bool is_here = !piece.is_empty() && piece.weights.grad().defined();
-      at::Tensor full = at::zeros_like(parameter.detach());
-      if (is_here) full.as_strided({piece.end - piece.begin}, {1}, piece.begin).copy_(piece.weights.grad());
-      std::int32_t num_here = is_here ? 1 : 0;
-      worker_->all_reduce(buffer_of_value(num_here), ReduceOp::sum);
-      const at::Tensor flat = full.as_strided({full.numel()}, {1});
-      if (num_here > 0) worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
-      gradients.push_back(num_here > 0 ? full : at::Tensor{});
+    for (const auto& group : parameters_) {
+      for (const auto& [parameter, piece] : group) {
+        gradients.push_back(piece ? full_gradient(parameter, *piece) : parameter.grad());
+      }
     }
-    for (const at::Tensor& parameter : whole_) gradients.push_back(parameter.grad());
     return gradients;
   }
 
@@ -166,6 +158,18 @@ class PreparedOptimizer {
         fmt::format("prepare_optimizer on rank {}/{}: the parameter \"{}\" has a prepared optimizer already: let that "
                     "one end first",
                     worker_->rank(), worker_->world_size(), slot->name)};
+  }
+
+  [[nodiscard]] at::Tensor full_gradient(const at::Tensor& parameter, const detail::GradientPiece& piece) const {
+    const bool is_here = !piece.is_empty() && piece.weights.grad().defined();
+    at::Tensor full = at::zeros_like(parameter.detach());
+    if (is_here) full.as_strided({piece.end - piece.begin}, {1}, piece.begin).copy_(piece.weights.grad());
+    std::int32_t num_here = is_here ? 1 : 0;
+    worker_->all_reduce(buffer_of_value(num_here), ReduceOp::sum);
+    if (num_here == 0) return {};
+    const at::Tensor flat = full.as_strided({full.numel()}, {1});
+    worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
+    return full;
   }
 
   // Finds the pieces of a group's parameters, and returns what this rank updates of them.

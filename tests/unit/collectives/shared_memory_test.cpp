@@ -108,7 +108,7 @@ TEST_CASE("SharedMemory: ranks read and write each other's memory in an exchange
       values[0] = turn + rank;
       const std::uint64_t place = memory.place_of(values);
       require(place != 0, "the others see the arena");
-      memory.begin(std::as_bytes(std::span{&place, 1}), 2, ry::Deadline::after(60s));
+      memory.begin(ry::Purpose::gradients, std::as_bytes(std::span{&place, 1}), 2, ry::Deadline::after(60s));
       std::int64_t sum = 0;
       for (int other = 0; other < 3; ++other) {
         std::uint64_t theirs = 0;
@@ -138,7 +138,7 @@ TEST_CASE("SharedMemory: exchanges beside the operations need not come in the sa
         ry::HostMemory& side = *backend->host_memory()->side();
         for (int turn = 0; turn < 300; ++turn) {
           const int shown = turn * 10 + link.world().rank;
-          side.begin(std::as_bytes(std::span{&shown, 1}), 2, ry::Deadline::after(60s));
+          side.begin(ry::Purpose::gradients, std::as_bytes(std::span{&shown, 1}), 2, ry::Deadline::after(60s));
           int other = 0;
           std::memcpy(&other, side.record_of(1 - link.world().rank).data(), sizeof other);
           require(other == turn * 10 + 1 - link.world().rank, "the other's record");
@@ -168,7 +168,7 @@ TEST_CASE("SharedMemory: a rank that gives up between two steps of an exchange w
     ry::HostMemory& side = *backend->host_memory()->side();
     auto values = std::make_unique<std::vector<int>>(1000);
     const std::uint64_t place = side.place_of(values->data());
-    side.begin(std::as_bytes(std::span{&place, 1}), 2, ry::Deadline::after(60s));
+    side.begin(ry::Purpose::gradients, std::as_bytes(std::span{&place, 1}), 2, ry::Deadline::after(60s));
     if (link.world().rank == 0) {
       const auto deadline = ry::Deadline::after(60s);
       while (!is_inside.load() && !deadline.expired()) std::this_thread::yield();
@@ -217,7 +217,7 @@ TEST_CASE(
     std::string text;
     try {
       if (link.world().rank == 0) {
-        backend->host_memory()->begin({}, 1, ry::Deadline::after(60s));
+        backend->host_memory()->begin(ry::Purpose::gradients, {}, 1, ry::Deadline::after(60s));
       } else {
         backend->barrier({.deadline = ry::Deadline::after(60s)});
       }

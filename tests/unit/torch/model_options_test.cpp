@@ -96,7 +96,6 @@ TEST_CASE("Micro-batches: those of an epoch that was left early are forgotten") 
       net->forward(batch.data).sum().backward();
       break;
     }
-    net->zero_grad();
     std::vector<torch::Tensor> gradients;
     for (const auto& batch : loader) {
       net->forward(batch.data).mean().backward();
@@ -109,6 +108,40 @@ TEST_CASE("Micro-batches: those of an epoch that was left early are forgotten") 
     EXPECT(torch::allclose(gradients.at(0), plain->weight.grad()));
     worker.report({{"done", true}});
   });
+}
+
+TEST_CASE("Micro-batches: f16 is refused, in which a weighted gradient may overflow") {
+  CHECK_THAT(test::error_of(2,
+                            [](auto& worker) {
+                              auto net = ry::prepare_model(worker, make_net);
+                              net->to(torch::kHalf);
+                              worker.samples(1, false);
+                            }),
+             ContainsSubstring("is of type f16"));
+}
+
+TEST_CASE("ModelOptions: a second model with others is refused, and the same is not") {
+  CHECK_THAT(test::error_of(2,
+                            [](auto& worker) {
+                              const auto net = ry::prepare_model(worker, make_net);
+                              const auto same = ry::prepare_model(worker, make_net);
+                              static_cast<void>(ry::prepare_model(worker, make_net, {.comm_hook = ry::Bf16Hook{}}));
+                            }),
+             ContainsSubstring("comm_hook not set") && ContainsSubstring("comm_hook set"));
+}
+
+TEST_CASE("prepare_model: ranks whose parameters lie in another order are refused by name") {
+  CHECK_THAT(test::error_of(2,
+                            [](auto& worker) {
+                              static_cast<void>(ry::prepare_model(worker, [&worker] {
+                                torch::nn::Conv2d net(torch::nn::Conv2dOptions(3, 4, 2));
+                                if (worker.rank() == 0) {
+                                  net->weight.set_data(net->weight.detach().contiguous(at::MemoryFormat::ChannelsLast));
+                                }
+                                return net;
+                              }));
+                            }),
+             ContainsSubstring("parameter weight") && ContainsSubstring("strides"));
 }
 
 TEST_CASE("Micro-batches: two passes in one of them are refused, and so is a batch in no part") {

@@ -281,6 +281,50 @@ TEST_CASE("prepare_optimizer: what would go wrong without a word is refused (TRA
              ContainsSubstring("have been replaced since prepare_optimizer()"));
 }
 
+TEST_CASE("prepare_optimizer: a rank that leaves out backward() and calls step() is told apart (TRAPS 17)") {
+  const auto result = test::try_run<ry::SharedMemory, ry::Threads>(2, [](auto& worker) {
+    auto net = ry::prepare_model(worker, [] { return make_net(); });
+    auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(worker, net, torch::optim::SGDOptions(0.1));
+    worker.samples(1);
+    if (worker.rank() == 0) net->parameters()[0].sum().backward();
+    optimizer.step();
+  });
+  CHECK_THAT(result.error(), Catch::ContainsSubstring("rank 1 called the update of shared weights") &&
+                                 Catch::ContainsSubstring("rank 0 the exchange of gradients"));
+}
+
+TEST_CASE("prepare_optimizer: there may be more groups than one record of an exchange has room for") {
+  test::on_threads(2, [](auto& worker) {
+    auto net = ry::prepare_model(worker, [] {
+      torch::nn::ParameterList list;
+      for (int i = 0; i < 2100; ++i) list->append(torch::ones({1}));
+      return list;
+    });
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    for (const auto& parameter : net->parameters()) groups.emplace_back(std::vector<torch::Tensor>{parameter});
+    auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(worker, groups, torch::optim::SGDOptions(0.1));
+    optimizer.step();
+    worker.report({{"done", true}});
+  });
+}
+
+TEST_CASE("prepare_optimizer: full gradients are in the order of the parameters, with a frozen one first") {
+  test::on_both_threads(2, [](auto& worker) {
+    auto net = ry::prepare_model(worker, [] {
+      auto made = make_net();
+      made->parameters()[0].set_requires_grad(false);
+      return made;
+    });
+    auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(worker, net, torch::optim::SGDOptions(0.1));
+    worker.samples(1);
+    net->forward(batch_of(worker.rank(), 2)).pow(2).mean().backward();
+    const auto full = optimizer.full_gradients();
+    EXPECT(!full[0].defined());
+    for (std::size_t i = 1; i < full.size(); ++i) EXPECT(full[i].sizes() == net->parameters()[i].sizes());
+    worker.report({{"done", true}});
+  });
+}
+
 TEST_CASE("prepare_optimizer: after the optimizer each rank has the weights to itself") {
   test::on_threads(2, [](auto& worker) {
     auto net = ry::prepare_model(worker, [] { return make_net(); });

@@ -109,10 +109,28 @@ TEST_CASE("state of a loader: the end of a step counts wherever it is said") {
       static_cast<void>(batch);
       EXPECT(place_of(other).second == 3 * loader.state().at("samples").template as<std::int64_t>() / 8);
       worker.end_step();  // as a report with the state does
-      EXPECT(place_of(loader).second == (places.size() < 3 ? 8 * std::ssize(places) : 0));
+      EXPECT(place_of(loader).second == std::min<std::int64_t>(8 * std::ssize(places), 20));
       ++iterator;
     }
     EXPECT(places == std::vector<Place>{{0, 3}, {0, 6}, {0, 9}});
+    EXPECT(place_of(loader) == Place(1, 0));
+  });
+}
+
+TEST_CASE("state of a loader: saved after the last batch of its loop, what follows the epoch is still to be done") {
+  test::on_threads(1, [](auto& worker) {
+    auto loader = ry::prepare_loader(worker, numbered(20), driving);
+    ry::State saved;
+    for (auto& batch : loader) {
+      static_cast<void>(batch);
+      worker.end_step();  // as a report with the state does
+      saved = loader.state();
+    }
+    loader.load_state(saved);
+    EXPECT(loader.next_epoch() == 0);
+    EXPECT(batches_of(worker, loader).empty());
+    EXPECT(place_of(loader) == Place(1, 0));
+    EXPECT(flat(batches_of(worker, loader)).size() == 20);
   });
 }
 
@@ -201,6 +219,6 @@ TEST_CASE("state of a loader: another order is refused, with both values named")
   const std::uint64_t large = 0xFFFFFFFFFFFFFFFEU;
   CHECK_THAT(error_with(20, true, large, saved), ContainsSubstring("seed was 5 and is 18446744073709551614"));
   ry::State damaged = saved;
-  damaged.values.set("samples", 20);
-  CHECK_THAT(error_with(20, true, 5, damaged), ContainsSubstring("sample 20 of epoch 0"));
+  damaged.values.set("samples", 21);
+  CHECK_THAT(error_with(20, true, 5, damaged), ContainsSubstring("sample 21 of epoch 0"));
 }

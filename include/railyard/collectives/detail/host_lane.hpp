@@ -6,7 +6,9 @@
 #include "railyard/collectives/detail/shared_group.hpp"
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/heap.hpp"
+#include "railyard/core/error.hpp"
 #include "railyard/core/host_memory.hpp"
 
 #include <cstddef>
@@ -25,8 +27,9 @@ class HostLane final : public HostMemory {
   HostLane(const SharedGroup& group, Meeting& meeting, const std::shared_ptr<Heap>& heap, int rank, HostMemory* side)
       : group_(&group), meeting_(&meeting), heap_(heap), rank_(rank), side_(side) {}
 
-  void begin(std::span<const std::byte> record, int num_steps, const Deadline& deadline) override {
-    meeting_->throw_if_lost(signature);
+  void begin(Purpose purpose, std::span<const std::byte> record, int num_steps, const Deadline& deadline) override {
+    signature_.root = static_cast<std::int32_t>(purpose);
+    meeting_->throw_if_lost(signature_);
     deadline_ = deadline;
     running_.first_shared = group_->is_one_process ? meeting_->step() + 1 : 0;
     running_.last_shared = group_->is_one_process ? meeting_->step() + static_cast<std::uint64_t>(num_steps) : 0;
@@ -68,9 +71,11 @@ class HostLane final : public HostMemory {
   void withdraw() noexcept override { meeting_->withdraw(running_); }
 
  private:
-  static constexpr Signature signature{.operation = Operation::exchange};
-
   void show(std::span<const std::byte> record) {
+    if (record.size() > max_record_bytes) {
+      throw ConfigError{
+          compose("an exchange on rank {} shows {} bytes, of at most {}", rank_, record.size(), max_record_bytes)};
+    }
     Post& post = meeting_->next_post();
     post.place = record.size();
     if (!record.empty()) std::memcpy(post.payload.data(), record.data(), record.size());
@@ -81,8 +86,9 @@ class HostLane final : public HostMemory {
   std::shared_ptr<Heap> heap_;
   int rank_;
   HostMemory* side_;
+  Signature signature_{.operation = Operation::exchange};
   Deadline deadline_ = Deadline::never();  // of the exchange that begin() has begun
-  Meeting::Running running_{.signature = signature, .deadline = deadline_};
+  Meeting::Running running_{.signature = signature_, .deadline = deadline_};
 };
 
 }  // namespace detail

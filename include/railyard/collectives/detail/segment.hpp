@@ -135,8 +135,19 @@ struct SegmentLayout {
   [[nodiscard]] std::size_t touched() const noexcept { return arena(0); }
 };
 
+/// Returns the bytes of files in a control group's cache, which the kernel gives up before it runs out of memory.
+[[nodiscard]] inline std::size_t reclaimable_memory(const std::string& folder) {
+  std::ifstream file{folder + "memory.stat"};
+  std::size_t total = 0;
+  std::string name;
+  for (std::size_t value = 0; file >> name >> value;) {
+    if (name == "inactive_file" || name == "active_file") total += value;
+  }
+  return total;
+}
+
 /// Returns the bytes that this process and what it shares may still take: the memory of the host, or what the control
-/// group of a container has left. Source: /proc/meminfo, cgroup v2 memory.max and memory.current.
+/// group of a container has left. Source: /proc/meminfo, cgroup v2 memory.max, memory.current and memory.stat.
 [[nodiscard]] inline std::size_t available_memory() {
   std::size_t available = physical_memory();
   std::string group = "/";
@@ -150,6 +161,7 @@ struct SegmentLayout {
     std::size_t limit = 0;
     std::size_t used = 0;
     if (std::ifstream{folder + "memory.max"} >> limit && std::ifstream{folder + "memory.current"} >> used) {
+      used -= std::min(used, reclaimable_memory(folder));
       available = std::min(available, limit > used ? limit - used : 0);
     }
     if (group.size() <= 1) return available;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/core/dtype.hpp"
+#include "railyard/core/host_memory.hpp"
 #include "railyard/core/reduce_op.hpp"
 
 #include <array>
@@ -31,7 +32,7 @@ enum class Operation : std::uint8_t {
   barrier,
   send,
   receive,
-  exchange,  // of gradients: see HostMemory
+  exchange,  // through HostMemory; its root is the purpose
 };
 
 [[nodiscard]] constexpr std::string_view name_of(Operation operation) noexcept {
@@ -76,6 +77,18 @@ struct Signature {
   }
 };
 
+[[nodiscard]] constexpr const char* exchange_text(Purpose purpose) noexcept {
+  switch (purpose) {
+    case Purpose::weights:
+      return "the sharing of weights (prepare_optimizer())";
+    case Purpose::update:
+      return "the update of shared weights (step() of a prepared optimizer)";
+    case Purpose::gradients:
+      break;
+  }
+  return "the exchange of gradients";
+}
+
 /// Returns the text that messages print, such as "all_reduce(sum, 1024 x f32)".
 [[nodiscard]] inline std::string describe(const Signature& signature) {
   const auto name = name_of(signature.operation);
@@ -98,7 +111,7 @@ struct Signature {
     case Operation::all_to_all:
       return fmt::format("{}({})", name, elements);
     case Operation::exchange:
-      return "the exchange of gradients";
+      return exchange_text(static_cast<Purpose>(signature.root));
     case Operation::barrier:
       break;
   }

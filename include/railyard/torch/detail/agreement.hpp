@@ -108,9 +108,18 @@ template <class T>
   return static_cast<std::int64_t>(mix_bits(hash ^ static_cast<std::uint64_t>(getpid())));
 }
 
+// Gradients are summed in the order of memory, which is another one where this text is.
+[[nodiscard]] inline std::string order_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.layout() != c10::kStrided || tensor.is_contiguous()) return "";
+  std::string text = " strides";
+  for (const std::int64_t stride : tensor.strides()) text += compose(" {}", stride);
+  return text;
+}
+
 [[nodiscard]] inline std::string describe(const NamedTensor& named) {
-  return compose("{} {} {}{}", named.is_parameter ? "parameter" : "buffer", named.name, shape_of(named.tensor),
-                 named.is_parameter && !named.tensor.requires_grad() ? " frozen" : "");
+  return compose("{} {} {}{}{}", named.is_parameter ? "parameter" : "buffer", named.name, shape_of(named.tensor),
+                 named.is_parameter && !named.tensor.requires_grad() ? " frozen" : "",
+                 named.is_parameter ? order_of(named.tensor) : "");
 }
 
 [[nodiscard]] inline std::vector<std::string> lines_of(const std::string& text) {

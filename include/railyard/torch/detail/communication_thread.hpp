@@ -44,10 +44,11 @@ class CommunicationThread {
     thread_.join();
   }
 
-  // Asks for more calls.
+  // Asks for more calls. After one has failed there are none: settle() says so.
   void ask(std::size_t num_calls) {
     {
       const std::lock_guard lock{mutex_};
+      if (error_) return;
       num_asked_ += num_calls;
     }
     changed_.notify_all();

@@ -7,6 +7,7 @@
 #include "railyard/torch/detail/bucket_schedule.hpp"
 #include "railyard/torch/detail/communication_thread.hpp"
 #include "railyard/torch/detail/cores.hpp"
+#include "railyard/torch/detail/gradient_refusals.hpp"
 #include "railyard/torch/detail/gradient_slot.hpp"
 #include "railyard/torch/detail/pass_exchange.hpp"
 #include "railyard/torch/detail/running_statistics.hpp"
@@ -100,8 +101,17 @@ class GradientExchange {
 
   // Watches a model whose parameters have been added, for as long as it lives.
   void watch(const torch::nn::Module& module) {
+    std::erase_if(modules_, [&module](const auto& weak) {
+      const auto known = weak.lock();
+      return !known || known.get() == &module;
+    });
     modules_.push_back(module.weak_from_this());
-    for (const at::Tensor& buffer : module.buffers()) buffers_.push_back(buffer);
+    buffers_.clear();
+    for (const auto& weak : modules_) {
+      if (const auto known = weak.lock()) {
+        for (const at::Tensor& buffer : known->buffers()) buffers_.push_back(buffer);
+      }
+    }
   }
 
   [[nodiscard]] StepClock& clock() noexcept { return clock_; }
@@ -111,9 +121,13 @@ class GradientExchange {
 
   [[nodiscard]] AnyCommHook& comm_hook() noexcept { return options_.comm_hook; }
 
-  // Takes over what prepare_model() was told about the models so far, which must be the same on all ranks.
+  // Takes over what prepare_model() was told, after watch(): the same on all ranks, and for all models. A model that is
+  // the only one may get others when it is prepared again.
   void set_options(const ModelOptions& options) {
     check_options_are_equal(*worker_, describe(options));
+    const bool has_optimizer =
+        std::any_of(slots_.begin(), slots_.end(), [](const auto& slot) { return !slot.piece.expired(); });
+    if (modules_.size() > 1 || has_optimizer) refuse_other_options(*worker_, options_, options);
     options_ = options;
     overlap_ =
         options.overlap == Overlap::off || worker_->world_size() == 1 ? Overlapping::never : Overlapping::undecided;
@@ -129,7 +143,10 @@ class GradientExchange {
 
   // Forgets the micro-batches of a step that will not be completed.
   void abandon_step() {
-    if (!window_.is_last) window_ = {.step = window_.step};
+    if (window_.is_last) return;
+    window_ = {.step = window_.step};
+    drop_gradients();  // which are weighted, so that nobody can go on with them
+    for (GradientSlot& slot : slots_) slot.used = false;
   }
 
   // Begins a micro-batch, and a step if the one before was its step's last. Makes sure that the backward pass will
@@ -139,7 +156,7 @@ class GradientExchange {
     for (std::size_t index = 0; index < self->slots_.size(); ++index) {
       GradientSlot& slot = self->slots_[index];
       if (has_lost_hook(slot)) {
-        if (slot.has_begun) self->refuse_converted(slot);
+        if (slot.has_begun) refuse_converted(*self->worker_, slot);
         hook(self, index);
       }
       slot.has_begun = true;
@@ -151,6 +168,7 @@ class GradientExchange {
     if (self->window_.is_last) self->window_ = {.step = self->window_.step + 1};
     Window& window = self->window_;
     window.is_accumulating = window.is_accumulating || !completes_step;
+    if (window.is_accumulating) refuse_half(*self->worker_, self->slots_);
     if (window.is_accumulating && !std::exchange(self->has_weights_, true)) {
       for (const GradientSlot& slot : self->slots_) {
         if (slot.accumulator) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self));
@@ -260,14 +278,6 @@ class GradientExchange {
     return torch::autograd::impl::try_get_grad_accumulator(slot.parameter) != slot.accumulator;
   }
 
-  [[noreturn]] void refuse_converted(const GradientSlot& slot) const {
-    throw ConfigError{
-        fmt::format("the parameter \"{}\" of a prepared model was converted, now to {}, after training had begun on "
-                    "rank {}/{}: its gradients may have gone unaveraged. Convert the model before prepare_model(), or "
-                    "call prepare_model(worker, model) again right after converting it",
-                    slot.name, shape_of(slot.parameter), worker_->rank(), worker_->world_size())};
-  }
-
   // Walks by itself, for named_parameters() of the whole would put all names together in every step.
   [[nodiscard]] bool knows_all_of(const torch::nn::Module& module) const {
     const auto own = module.named_parameters(/*recurse=*/false);
@@ -327,7 +337,7 @@ class GradientExchange {
   void note_arrival(GradientSlot& slot, std::size_t index, const at::Tensor& added) {
     if (overlap_ != Overlapping::never && window_.is_last) {
       const bool is_first = !std::exchange(slot.has_arrived, true);
-      if (schedule_.bucket_of(index) < num_handed_) refuse_repeat(slot);
+      if (schedule_.bucket_of(index) < num_handed_) refuse_repeat(*worker_, slot, window_.step);
       schedule_.arrive(index, is_first);
     }
     if (worker_->world_size() > 1) slot.own_memory(added);
@@ -405,7 +415,7 @@ class GradientExchange {
   void exchange() {
     const at::NoGradGuard no_grad;
     for (const GradientSlot& slot : slots_) {
-      if (has_lost_hook(slot)) refuse_converted(slot);
+      if (has_lost_hook(slot)) refuse_converted(*worker_, slot);
     }
     statistics_.put_back();
     if (!window_.is_last) return;
@@ -435,7 +445,7 @@ class GradientExchange {
   }
 
   void begin_exchange() {
-    if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass();
+    if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass(*worker_, window_.step);
     const PassTerms terms{.header = next_header(),
                           .is_weighted = window_.is_accumulating,
                           .checks_finite = options_.non_finite != NonFinite::allow,
@@ -522,21 +532,6 @@ class GradientExchange {
       fmt::print(stderr, "railyard: {}; the step is left out on all ranks, as later ones will be without a word\n",
                  what);
     }
-  }
-
-  [[noreturn]] void refuse_repeat(const GradientSlot& slot) const {
-    throw ConfigError{compose(
-        "backward() on rank {}/{}: the parameter \"{}\" got more of its gradient in step {} after that was exchanged; "
-        "until now it came in one part. Set ModelOptions::overlap to off where checkpointing computes a parameter's "
-        "gradient in several parts",
-        worker_->rank(), worker_->world_size(), slot.name, window_.step)};
-  }
-
-  [[noreturn]] void refuse_second_pass() const {
-    throw ConfigError{
-        fmt::format("backward() on rank {}/{} was called twice in step {}, which has several micro-batches: add the "
-                    "losses and call backward() once for each micro-batch",
-                    worker_->rank(), worker_->world_size(), window_.step)};
   }
 
   Worker* worker_;

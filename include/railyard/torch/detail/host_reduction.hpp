@@ -6,6 +6,8 @@
 #include "railyard/torch/detail/step_clock.hpp"
 
 #include "railyard/collectives/detail/vector_reduce.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
 #include "railyard/core/host_memory.hpp"
 #include "railyard/train/worker.hpp"
 
@@ -72,7 +74,7 @@ class HostReduction {
     const auto shown = std::as_bytes(std::span{&record, 1});
     clock.enter(StepClock::Part::wait);
     if (is_first) {
-      memory_->begin(shown, static_cast<int>(num_buckets_) + 1, worker_->collective_deadline());
+      memory_->begin(Purpose::gradients, shown, static_cast<int>(num_buckets_) + 1, worker_->collective_deadline());
       summarise();
     } else {
       memory_->step({});
@@ -167,7 +169,12 @@ class HostReduction {
     tables_.clear();
     for (int rank = 0; rank < worker_->world_size(); ++rank) {
       Record record;
-      std::memcpy(&record, memory_->record_of(rank).data(), sizeof record);
+      const auto shown = memory_->record_of(rank);
+      if (shown.size() != sizeof record) {
+        throw Error{compose("rank {} shows {} bytes of its gradients to rank {}, not {}: do all ranks run one program?",
+                            rank, shown.size(), worker_->rank(), sizeof record)};
+      }
+      std::memcpy(&record, shown.data(), sizeof record);
       tables_.push_back(reinterpret_cast<const Entry*>(memory_->at(rank, record.table)));
       summary_.headers.push_back(record.header);
       summary_.samples += record.header.samples;

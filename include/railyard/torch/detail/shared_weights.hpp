@@ -2,6 +2,7 @@
 // Keeps the weights of a model once for all ranks of the host, and cuts them into one piece per rank. Torch room.
 #pragma once
 
+#include "railyard/torch/detail/agreement.hpp"
 #include "railyard/torch/detail/gradient_slot.hpp"
 #include "railyard/torch/detail/gradients.hpp"
 
@@ -50,13 +51,19 @@ struct SharedWeightsOfWorker {
   SharedWeightsOfWorker(const SharedWeightsOfWorker&) = delete;
   SharedWeightsOfWorker& operator=(const SharedWeightsOfWorker&) = delete;
   ~SharedWeightsOfWorker() {
+    drop_unused();
     for (Kept& one : kept) {
-      if (one.num_users->load(std::memory_order_acquire) == 0) {
-        Heap::give_back(one.num_users);
-      } else {
-        for (at::Tensor& tensor : one.tensors) static_cast<void>(tensor.unsafeReleaseTensorImpl());
-      }
+      for (at::Tensor& tensor : one.tensors) static_cast<void>(tensor.unsafeReleaseTensorImpl());
     }
+  }
+
+  // Frees the weights that nobody looks at any more.
+  void drop_unused() {
+    std::erase_if(kept, [](const Kept& one) {
+      const bool is_unused = one.num_users->load(std::memory_order_acquire) == 0;
+      if (is_unused) Heap::give_back(one.num_users);
+      return is_unused;
+    });
   }
 };
 
@@ -102,12 +109,12 @@ class SharedWeights {
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
       if (parameters_[index].data_ptr() != addresses_[index]) refuse_replaced(parameters_[index]);
     }
-    memory_->begin(std::as_bytes(settings), 2, worker_->collective_deadline());
+    // A digest, for a record is small and groups may be many.
+    const std::uint64_t own = hash_bytes(0, settings.data(), settings.size_bytes());
+    memory_->begin(Purpose::update, std::as_bytes(std::span{&own, 1}), 2, worker_->collective_deadline());
     for (int rank = 0; rank < worker_->world_size(); ++rank) {
       const auto record = memory_->record_of(rank);
-      if (record.size() == settings.size_bytes() && std::memcmp(record.data(), settings.data(), record.size()) == 0) {
-        continue;
-      }
+      if (record.size() == sizeof own && std::memcmp(record.data(), &own, sizeof own) == 0) continue;
       memory_->step({});
       throw ConfigError{
           fmt::format("optimizer.step() on rank {}/{}: the learning rates of rank {} are others than this rank's; one "
@@ -161,7 +168,7 @@ class SharedWeights {
     if (!sees_all && worker_->rank() == 0) num_users_ = keep_for_others();
     std::array<std::uint64_t, 2> places{memory_->place_of(table),
                                         num_users_ == nullptr ? 0 : memory_->place_of(num_users_)};
-    memory_->begin(std::as_bytes(std::span{places}), 2, worker_->collective_deadline());
+    memory_->begin(Purpose::weights, std::as_bytes(std::span{places}), 2, worker_->collective_deadline());
     if (worker_->rank() != 0) {
       std::memcpy(places.data(), memory_->record_of(0).data(), sizeof places);
       const auto* theirs = reinterpret_cast<const std::uint64_t*>(memory_->at(0, places[0]));
@@ -204,7 +211,9 @@ class SharedWeights {
     auto* num_users = ::new (memory) std::atomic<std::uint32_t>{static_cast<std::uint32_t>(worker_->world_size())};
     SharedWeightsOfWorker::Kept kept{.num_users = num_users};
     for (const at::Tensor& parameter : parameters_) kept.tensors.push_back(parameter.detach());
-    worker_->extension<SharedWeightsOfWorker>().kept.push_back(std::move(kept));
+    auto& all = worker_->extension<SharedWeightsOfWorker>();
+    all.drop_unused();
+    all.kept.push_back(std::move(kept));
     return num_users;
   }
 

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+// What is refused because gradients would go wrong without a word. Torch room.
+#pragma once
+
+#include "railyard/torch/detail/gradient_slot.hpp"
+#include "railyard/torch/model_options.hpp"
+#include "railyard/torch/tensor.hpp"
+
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+#include "railyard/train/worker.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+[[noreturn]] inline void refuse_converted(const Worker& worker, const GradientSlot& slot) {
+  throw ConfigError{
+      compose("the parameter \"{}\" of a prepared model was converted, now to {}, after training had begun on "
+              "rank {}/{}: its gradients may have gone unaveraged. Convert the model before prepare_model(), or "
+              "call prepare_model(worker, model) again right after converting it",
+              slot.name, shape_of(slot.parameter), worker.rank(), worker.world_size())};
+}
+
+[[noreturn]] inline void refuse_repeat(const Worker& worker, const GradientSlot& slot, std::uint64_t step) {
+  throw ConfigError{compose(
+      "backward() on rank {}/{}: the parameter \"{}\" got more of its gradient in step {} after that was exchanged; "
+      "until now it came in one part. Set ModelOptions::overlap to off where checkpointing computes a parameter's "
+      "gradient in several parts",
+      worker.rank(), worker.world_size(), slot.name, step)};
+}
+
+[[noreturn]] inline void refuse_second_pass(const Worker& worker, std::uint64_t step) {
+  throw ConfigError{
+      compose("backward() on rank {}/{} was called twice in step {}, which has several micro-batches: add the "
+              "losses and call backward() once for each micro-batch",
+              worker.rank(), worker.world_size(), step)};
+}
+
+// A half type ends at 65,504, and micro-batches are weighted before they are accumulated.
+inline void refuse_half(const Worker& worker, const std::vector<GradientSlot>& slots) {
+  for (const GradientSlot& slot : slots) {
+    if (slot.parameter.scalar_type() != at::ScalarType::Half) continue;
+    throw ConfigError{
+        compose("worker.samples() on rank {}/{} began a step of several micro-batches, and the parameter \"{}\" is of "
+                "type f16, in which a gradient times its samples may overflow: train with bf16 or f32, or without "
+                "micro-batches",
+                worker.rank(), worker.world_size(), slot.name)};
+  }
+}
+
+// All models of a worker are exchanged together, so the options of one are those of all.
+inline void refuse_other_options(const Worker& worker, const ModelOptions& before, const ModelOptions& now) {
+  const std::string first = describe(before);
+  const std::string second = describe(now);
+  if (first == second) return;
+  throw ConfigError{
+      compose("prepare_model on rank {}/{}: another prepared model, or a prepared optimizer, goes by the ModelOptions "
+              "{}; this call gives {}. All models of a worker are exchanged together: give the same to each",
+              worker.rank(), worker.world_size(), first, second)};
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
