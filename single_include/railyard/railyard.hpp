@@ -1266,6 +1266,13 @@ class Heap : public std::enable_shared_from_this<Heap> {
 
 namespace railyard::inline v0_1 {
 
+/// Says what an exchange is for, which all ranks must say alike before one reads what another has shown.
+enum class Purpose : std::uint8_t {
+  gradients,  ///< of a backward pass
+  weights,    ///< are shared by an optimizer
+  update,     ///< of shared weights
+};
+
 /// Is the memory that the ranks of one host share, for whoever can do more with it than a backend's operations: read
 /// the others' values where they lie, and write to them. Used by one thread at a time, and counted among the operations
 /// of the backend: all ranks do the same in the same order.
@@ -1282,8 +1289,8 @@ class HostMemory {
   /// Begins an exchange of num_steps steps: shows a record and waits until all ranks have shown theirs. From here to
   /// the last step all ranks may read and write what the others have shown the places of. Each step has the deadline's
   /// whole budget.
-  /// Throws: CollectiveError as every collective does.
-  virtual void begin(std::span<const std::byte> record, int num_steps, const Deadline& deadline) = 0;
+  /// Throws: CollectiveError as every collective does, also where ranks differ in the purpose.
+  virtual void begin(Purpose purpose, std::span<const std::byte> record, int num_steps, const Deadline& deadline) = 0;
   /// Says that the exchange has one more step than begin() was told. All ranks say so between the same two steps.
   virtual void add_step() noexcept = 0;
   /// Takes one more step of the exchange: shows another record, which may be empty, and waits for all. What a rank has
@@ -1496,6 +1503,8 @@ class WorkerLink {
   /// message has told of it, then the supervisor's. Waits while all num_snapshots are the supervisor's.
   /// Throws: CollectiveError if the group ends meanwhile, Error if the memory cannot be had.
   [[nodiscard]] virtual Snapshot take_snapshot(std::size_t size_bytes) = 0;
+  /// Gives back a snapshot that no message has told of.
+  virtual void drop_snapshot(int slot) noexcept = 0;
   /// Waits until the supervisor has given the slot back. Throws: CollectiveError if the group ends meanwhile.
   virtual void await_snapshot(int slot) = 0;
 
@@ -2665,6 +2674,17 @@ inline void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal
   char name[256] = {};
   if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
   return name;
+}
+
+/// Ends the program as the signal would have, had nobody caught it.
+[[noreturn]] inline void end_by_signal(int signal) {
+  ::signal(signal, SIG_DFL);
+  sigset_t one;
+  ::sigemptyset(&one);
+  ::sigaddset(&one, signal);
+  ::pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
+  ::raise(signal);
+  ::_exit(128 + signal);
 }
 
 }  // namespace detail
@@ -4014,6 +4034,23 @@ class CheckpointFolder {
     return std::nullopt;
   }
 
+  /// Returns the newest checkpoint whose checksums are right, those of this generation unseen: this program has written
+  /// them. problems gets what is wrong with newer ones.
+  [[nodiscard]] std::optional<Checkpoint> newest_whole(std::vector<std::string>& problems) const {
+    const auto all = numbers();
+    for (auto number = all.rbegin(); number != all.rend(); ++number) {
+      auto checkpoint = open(*number, &problems);
+      if (!checkpoint) continue;
+      try {
+        if (checkpoint->manifest().generation != generation_) checkpoint->verify();
+        return checkpoint;
+      } catch (const DataError& error) {
+        problems.emplace_back(error.what());
+      }
+    }
+    return std::nullopt;
+  }
+
   /// Says what is wrong with the checkpoints that list() leaves out.
   [[nodiscard]] std::vector<std::string> problems() const {
     std::vector<std::string> all;
@@ -4430,7 +4467,7 @@ enum class Operation : std::uint8_t {
   barrier,
   send,
   receive,
-  exchange,  // of gradients: see HostMemory
+  exchange,  // through HostMemory; its root is the purpose
 };
 
 [[nodiscard]] constexpr std::string_view name_of(Operation operation) noexcept {
@@ -4475,6 +4512,18 @@ struct Signature {
   }
 };
 
+[[nodiscard]] constexpr const char* exchange_text(Purpose purpose) noexcept {
+  switch (purpose) {
+    case Purpose::weights:
+      return "the sharing of weights (prepare_optimizer())";
+    case Purpose::update:
+      return "the update of shared weights (step() of a prepared optimizer)";
+    case Purpose::gradients:
+      break;
+  }
+  return "the exchange of gradients";
+}
+
 /// Returns the text that messages print, such as "all_reduce(sum, 1024 x f32)".
 [[nodiscard]] inline std::string describe(const Signature& signature) {
   const auto name = name_of(signature.operation);
@@ -4497,7 +4546,7 @@ struct Signature {
     case Operation::all_to_all:
       return fmt::format("{}({})", name, elements);
     case Operation::exchange:
-      return "the exchange of gradients";
+      return exchange_text(static_cast<Purpose>(signature.root));
     case Operation::barrier:
       break;
   }
@@ -5718,8 +5767,19 @@ struct SegmentLayout {
   [[nodiscard]] std::size_t touched() const noexcept { return arena(0); }
 };
 
+/// Returns the bytes of files in a control group's cache, which the kernel gives up before it runs out of memory.
+[[nodiscard]] inline std::size_t reclaimable_memory(const std::string& folder) {
+  std::ifstream file{folder + "memory.stat"};
+  std::size_t total = 0;
+  std::string name;
+  for (std::size_t value = 0; file >> name >> value;) {
+    if (name == "inactive_file" || name == "active_file") total += value;
+  }
+  return total;
+}
+
 /// Returns the bytes that this process and what it shares may still take: the memory of the host, or what the control
-/// group of a container has left. Source: /proc/meminfo, cgroup v2 memory.max and memory.current.
+/// group of a container has left. Source: /proc/meminfo, cgroup v2 memory.max, memory.current and memory.stat.
 [[nodiscard]] inline std::size_t available_memory() {
   std::size_t available = physical_memory();
   std::string group = "/";
@@ -5733,6 +5793,7 @@ struct SegmentLayout {
     std::size_t limit = 0;
     std::size_t used = 0;
     if (std::ifstream{folder + "memory.max"} >> limit && std::ifstream{folder + "memory.current"} >> used) {
+      used -= std::min(used, reclaimable_memory(folder));
       available = std::min(available, limit > used ? limit - used : 0);
     }
     if (group.size() <= 1) return available;
@@ -6372,8 +6433,9 @@ class HostLane final : public HostMemory {
   HostLane(const SharedGroup& group, Meeting& meeting, const std::shared_ptr<Heap>& heap, int rank, HostMemory* side)
       : group_(&group), meeting_(&meeting), heap_(heap), rank_(rank), side_(side) {}
 
-  void begin(std::span<const std::byte> record, int num_steps, const Deadline& deadline) override {
-    meeting_->throw_if_lost(signature);
+  void begin(Purpose purpose, std::span<const std::byte> record, int num_steps, const Deadline& deadline) override {
+    signature_.root = static_cast<std::int32_t>(purpose);
+    meeting_->throw_if_lost(signature_);
     deadline_ = deadline;
     running_.first_shared = group_->is_one_process ? meeting_->step() + 1 : 0;
     running_.last_shared = group_->is_one_process ? meeting_->step() + static_cast<std::uint64_t>(num_steps) : 0;
@@ -6415,9 +6477,11 @@ class HostLane final : public HostMemory {
   void withdraw() noexcept override { meeting_->withdraw(running_); }
 
  private:
-  static constexpr Signature signature{.operation = Operation::exchange};
-
   void show(std::span<const std::byte> record) {
+    if (record.size() > max_record_bytes) {
+      throw ConfigError{
+          compose("an exchange on rank {} shows {} bytes, of at most {}", rank_, record.size(), max_record_bytes)};
+    }
     Post& post = meeting_->next_post();
     post.place = record.size();
     if (!record.empty()) std::memcpy(post.payload.data(), record.data(), record.size());
@@ -6428,8 +6492,9 @@ class HostLane final : public HostMemory {
   std::shared_ptr<Heap> heap_;
   int rank_;
   HostMemory* side_;
+  Signature signature_{.operation = Operation::exchange};
   Deadline deadline_ = Deadline::never();  // of the exchange that begin() has begun
-  Meeting::Running running_{.signature = signature, .deadline = deadline_};
+  Meeting::Running running_{.signature = signature_, .deadline = deadline_};
 };
 
 }  // namespace detail
@@ -7911,13 +7976,25 @@ class SnapshotMemory {
     struct stat file {};
     ::fstat(file_.get(), &file);
     // Now, rather than by a signal in the middle of the copy: a full /dev/shm does not matter here, but memory may.
-    const bool must_grow = static_cast<std::size_t>(file.st_size) < size_bytes;
-    if (must_grow && ::fallocate(file_.get(), 0, 0, static_cast<off_t>(size_bytes)) != 0) refuse(size_bytes);
+    grow(static_cast<std::size_t>(file.st_size), size_bytes);
     unmap();
     void* at = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file_.get(), 0);
     if (at == MAP_FAILED) refuse(size_bytes);
     ::madvise(at, size_bytes, MADV_DONTDUMP);
     mapped_ = {static_cast<std::byte*>(at), size_bytes};
+  }
+
+  // In pieces, so that it comes to an end although signals interrupt it.
+  void grow(std::size_t from, std::size_t size_bytes) const {
+    constexpr std::size_t most = std::size_t{16} << 20U;
+    while (from < size_bytes) {
+      const std::size_t piece = std::min(most, size_bytes - from);
+      if (::fallocate(file_.get(), 0, static_cast<off_t>(from), static_cast<off_t>(piece)) == 0) {
+        from += piece;
+      } else if (errno != EINTR) {
+        refuse(size_bytes);
+      }
+    }
   }
 
   [[noreturn]] static void refuse(std::size_t size_bytes) {
@@ -8385,6 +8462,8 @@ class SharedLink final : public WorkerLink {
       throw;
     }
   }
+
+  void drop_snapshot(int slot) noexcept override { memory_->release_snapshot(world_.rank, slot); }
 
   void await_snapshot(int slot) override {
     const auto& word = memory_->rank(world_.rank).snapshots[static_cast<std::size_t>(slot)];
@@ -9189,7 +9268,7 @@ class ProcessGroup final : public WorkerGroup {
   void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
 
   void restart(std::string_view briefing) override {
-    const bool needs_zygote = is_zygote_lost_;
+    const bool needs_zygote = is_zygote_lost_ || zygote_ <= 0 || is_readable(zygote_fd_.get());
     if (needs_zygote) end_all();
     inbox_.reset();
     memory_.reset(briefing);
@@ -9298,6 +9377,7 @@ class ProcessGroup final : public WorkerGroup {
     if (outcome == Channel::Outcome::closed) lose_zygote();
     if (outcome != Channel::Outcome::packet) return false;
     if (reply.kind == ZygoteReply::Kind::exited) {
+      if (at(reply.rank).pid != reply.pid) return false;  // of an earlier start
       finish(reply.rank, exit_of_status(reply.status));
       return false;
     }
@@ -10391,6 +10471,8 @@ class WireReader {
 [[nodiscard]] inline SavedMessage decode_saved(WireReader& reader) {
   SavedMessage save;
   save.slot = reader.take<std::int32_t>();
+  if (save.slot < 0 || save.slot >= num_snapshots)
+    throw DataError{"a worker's message is damaged: it names no snapshot"};
   save.step = reader.take<std::uint64_t>();
   save.samples = reader.take<std::uint64_t>();
   save.epoch = reader.take<std::int64_t>();
@@ -10571,7 +10653,7 @@ class Worker {
   /// schedulers and whatever else the loop does. Each samples() after the last micro-batch of a step says so too;
   /// loaders with drives_step do before they go on to the next batch or epoch, and so does report() with a state.
   void end_step() {
-    if (!std::exchange(has_step_, false)) return;
+    if (!completes_step_ || !std::exchange(has_step_, false)) return;
     link_->page().steps.fetch_add(1, std::memory_order_relaxed);
     if (on_step_end_) on_step_end_();
   }
@@ -11288,16 +11370,28 @@ class TrainState {
     return epoch_ + 1;
   }
 
-  void end_step() {
-    const bool must_leave = !has_asked_ && agrees_to_stop();
-    const std::uint64_t interval = worker_->context().checkpoint_every_steps;
-    if (must_leave || (interval != 0 && worker_->steps() % interval == 0)) save(false);
-    if (must_leave) throw detail::Leave{};
+  // One checkpoint of the step that ends with it, and of the report: with the step alone, the report would be lost to
+  // whoever goes on from there.
+  void report(const Metrics& metrics) {
+    is_reporting_ = true;
+    worker_->end_step();
+    is_reporting_ = false;
+    worker_->report(metrics);
+    save(true);
+    if (must_leave_) throw detail::Leave{};
   }
 
-  // Whether all ranks are to leave. The wish to stop comes with the gradients, if there are any; what it means is asked
-  // once.
-  [[nodiscard]] bool agrees_to_stop() {
+  void end_step() {
+    must_leave_ = agrees_to_leave();
+    if (is_reporting_) return;
+    const std::uint64_t interval = worker_->context().checkpoint_every_steps;
+    if (must_leave_ || (interval != 0 && worker_->steps() % interval == 0)) save(false);
+    if (must_leave_) throw detail::Leave{};
+  }
+
+  // Whether all ranks are to leave. The wish to stop comes with the gradients, if there are any; whether it is one to
+  // leave, or the program's own, is asked then.
+  [[nodiscard]] bool agrees_to_leave() {
     std::int32_t wish = worker_->wants_stop() ? 1 : 0;
     if (const auto heard = worker_->control().end_step()) {
       wish = *heard ? 1 : 0;
@@ -11305,7 +11399,6 @@ class TrainState {
       worker_->all_reduce(buffer_of_value(wish), ReduceOp::max);
     }
     if (wish == 0) return false;
-    has_asked_ = true;
     std::int32_t leaves = worker_->page().leave_requested.load(std::memory_order_relaxed) ? 1 : 0;
     worker_->all_reduce(buffer_of_value(leaves), ReduceOp::max);
     return leaves != 0;
@@ -11327,9 +11420,14 @@ class TrainState {
       size = (size + image.size + alignment - 1) / alignment * alignment;
     }
     const Snapshot snapshot = worker_->link().take_snapshot(size);
-    for (std::size_t at = 0; at < images.size(); ++at) images[at].fill(snapshot.bytes.data() + save.files[at].offset);
     save.slot = snapshot.slot;
-    worker_->link().post(detail::encode_saved(save));
+    try {
+      for (std::size_t at = 0; at < images.size(); ++at) images[at].fill(snapshot.bytes.data() + save.files[at].offset);
+      worker_->link().post(detail::encode_saved(save));
+    } catch (...) {
+      worker_->link().drop_snapshot(snapshot.slot);
+      throw;
+    }
     if (worker_->context().waits_for_checkpoints) worker_->link().await_snapshot(snapshot.slot);
   }
 
@@ -11354,14 +11452,11 @@ class TrainState {
   std::int64_t epoch_ = -1;  // that is under way
   std::int64_t resumed_epoch_ = 0;
   bool is_resumed_ = false;
-  bool has_asked_ = false;  // what a wish to stop means: it may be the program's own, which then ends by itself
+  bool is_reporting_ = false;
+  bool must_leave_ = false;
 };
 
-inline void Worker::report(const Metrics& metrics, TrainState& state) {
-  end_step();
-  report(metrics);
-  state.save(true);
-}
+inline void Worker::report(const Metrics& metrics, TrainState& state) { state.report(metrics); }
 
 }  // namespace railyard::inline v0_1
 
@@ -11635,10 +11730,19 @@ class CheckpointWriter {
 
   // A checkpoint is worth nothing if the directories above it are lost. Once, for it takes milliseconds.
   void make_run_durable() {
-    if (std::exchange(is_run_durable_, true)) return;
+    if (is_run_durable_) return;
     Files files;
+    sync_file(run_ / "run.json");
     sync_directory(files, run_);
     sync_directory(files, run_.parent_path());
+    sync_directory(files, run_.parent_path().parent_path());
+    is_run_durable_ = true;
+  }
+
+  static void sync_file(const std::filesystem::path& path) {
+    const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+    if (file.is_open() && ::fsync(file.get()) == 0) return;
+    throw Error{compose("{} cannot be made durable: {}", path.string(), explain_errno(errno))};
   }
 
   std::filesystem::path run_;
@@ -11910,6 +12014,7 @@ class RunDirectory {
   void remove() const {
     std::error_code ignored;
     std::filesystem::remove(path_ / "run.json", ignored);
+    std::filesystem::remove(path_ / "lease.json", ignored);
     std::filesystem::remove(path_ / "logs", ignored);
     std::filesystem::remove(path_, ignored);
   }
@@ -12014,19 +12119,35 @@ class RunLease {
     object.add("generation", own_.generation).add("id", own_.id).add("host", own_.host);
     object.add("since", own_.since).add("pid", own_.pid);
     const std::string text = object.text() + "\n";
-    const bool is_written = ::pwrite(file_.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
-                            ::ftruncate(file_.get(), static_cast<off_t>(text.size())) == 0;
-    if (!is_written) refuse(compose("cannot be written: {}", error_text(errno)));
+    const WriteSignalGuard<SIGXFSZ> guard;
+    const ssize_t written = ::pwrite(file_.get(), text.data(), text.size(), 0);
+    if (written < 0) refuse(compose("cannot be written: {}", error_text(errno)));
+    if (written != static_cast<ssize_t>(text.size())) refuse("cannot be written: there is no room");
+    if (::ftruncate(file_.get(), static_cast<off_t>(text.size())) != 0) {
+      refuse(compose("cannot be cut to its size: {}", error_text(errno)));
+    }
   }
 
   [[noreturn]] void refuse(const std::string& why) const {
-    throw ConfigError{compose("{} {}; a run needs a directory that can be written to", path_.string(), why)};
+    throw ConfigError{
+        compose("RunConfig::storage_path is \"{}\": {} {}; choose a folder that you can write to and that has room",
+                path_.parent_path().parent_path().string(), path_.string(), why)};
   }
 
   std::filesystem::path path_;
   Descriptor file_{};
   Content own_{};
 };
+
+/// Takes the lease of a run; leaves nothing of a new one behind if it cannot be had.
+[[nodiscard]] inline RunLease take_lease(const RunPlace& place) {
+  try {
+    return RunLease{place.path};
+  } catch (const ConfigError&) {
+    if (place.is_new) RunDirectory{place.path, 0}.remove();
+    throw;
+  }
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -12057,12 +12178,12 @@ class SaveBook {
     return all;
   }
 
-  /// Returns a rank that waits for a checkpoint of which this rank, which has come to its report number `report`, or to
-  /// its end, will have no part; -1 if there is none.
-  [[nodiscard]] int waits_in_vain(int rank, std::int64_t report) const {
+  /// Returns a rank that has saved a step which this one, which has ended so many, has passed without saving it; -1 if
+  /// there is none. Only what has been added counts: what the rank has posted may still be on its way.
+  [[nodiscard]] int waits_for(int rank, std::uint64_t steps) const {
     if (!saves_[static_cast<std::size_t>(rank)].empty()) return -1;
     for (std::size_t other = 0; other < saves_.size(); ++other) {
-      if (!saves_[other].empty() && saves_[other].front().report < report) return static_cast<int>(other);
+      if (!saves_[other].empty() && saves_[other].front().step < steps) return static_cast<int>(other);
     }
     return -1;
   }
@@ -12090,11 +12211,33 @@ namespace detail {
   return {.keep = config.keep, .score = config.score, .order = config.order};
 }
 
+/// Returns the newest checkpoint that is whole, of an earlier program; problems gets what is wrong with newer ones.
+/// There may be none yet, but if there are any, a run does not begin anew because they cannot be read. Throws:
+/// ConfigError if it may not begin at the beginning, but would have to.
+[[nodiscard]] inline std::optional<Checkpoint> find_checkpoint(const std::filesystem::path& run, const RunLease& lease,
+                                                               Resume resume, std::vector<std::string>& problems) {
+  CheckpointFolder folder{run / "checkpoints", lease.generation()};
+  folder.sweep();
+  auto newest = folder.newest_whole(problems);
+  if (!newest && !problems.empty()) {
+    throw ConfigError{
+        compose("no checkpoint of the run in {} is whole, the newest because: {}; put one back that is, or "
+                "begin anew with another RunConfig::name",
+                run.string(), problems.front())};
+  }
+  if (!newest && resume == Resume::required) {
+    throw ConfigError{
+        compose("RunConfig::resume is Resume::required, but the run in {} has no checkpoint", run.string())};
+  }
+  return newest;
+}
+
 /// Owns the writer. The lease must outlive it.
 class RunCheckpoints {
  public:
   RunCheckpoints(const RunInfo& info, const CheckpointConfig& config, const RunLease& lease, WorkerGroup& group)
       : environment_{{"backend", info.backend}, {"scaling", info.scaling}, {"railyard", std::string{version}}},
+        run_(info.path),
         generation_(lease.generation()),
         group_(&group),
         book_(info.world_size),
@@ -12111,10 +12254,18 @@ class RunCheckpoints {
     }
   }
 
-  [[nodiscard]] int waits_in_vain(int rank, std::int64_t report) const { return book_.waits_in_vain(rank, report); }
+  /// See SaveBook.
+  [[nodiscard]] int waits_for(int rank, std::uint64_t steps) const { return book_.waits_for(rank, steps); }
 
   [[nodiscard]] bool drain(const Deadline& deadline) { return writer_.drain(deadline); }
   [[nodiscard]] std::vector<SaveOutcome> take_outcomes() { return writer_.take_outcomes(); }
+
+  /// Says why checkpoints may not last where they are; empty if no reason is known.
+  [[nodiscard]] std::string doubt() const {
+    const CheckpointFolder folder{run_ / "checkpoints"};
+    const auto doubt = folder.doubt();
+    return doubt.empty() ? std::string{} : compose("checkpoints in {} may not last: {}", run_.string(), doubt);
+  }
 
   /// Forgets what only some ranks have saved; when all have ended, and all that was whole has been written.
   void end_attempt() {
@@ -12122,7 +12273,8 @@ class RunCheckpoints {
     metrics_.clear();
   }
 
-  /// The newest one; only while nothing is being written, as those below.
+  /// The folder; only while nothing is being written, as what is below.
+  [[nodiscard]] const CheckpointFolder& folder() { return writer_.folder(); }
   [[nodiscard]] std::optional<Checkpoint> newest() { return writer_.folder().newest(); }
   [[nodiscard]] std::vector<Checkpoint> best() { return writer_.folder().best(writer_.retention()); }
 
@@ -12159,6 +12311,7 @@ class RunCheckpoints {
   }
 
   NamedValues environment_;
+  std::filesystem::path run_;
   std::uint64_t generation_;
   WorkerGroup* group_;
   SaveBook book_;
@@ -12175,6 +12328,12 @@ class RunCheckpoints {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// Says where a report stands in metrics.jsonl. Lines can be missing: training goes on when one cannot be written.
+struct HistoryLine {
+  std::int64_t report = 0;
+  std::uint64_t end = 0;
+};
+
 /// Is what run.json, result.json and metrics.jsonl say.
 struct RunRecord {
   std::string backend{};
@@ -12184,7 +12343,7 @@ struct RunRecord {
   bool has_succeeded = false;
   double seconds = 0;
   std::vector<Metrics> history{};
-  std::vector<std::uint64_t> line_ends{};  ///< where each line of metrics.jsonl ends
+  std::vector<HistoryLine> lines{};  ///< of history, in metrics.jsonl
 };
 
 [[nodiscard]] inline std::string text_of_file(const std::filesystem::path& path) {
@@ -12193,8 +12352,7 @@ struct RunRecord {
 }
 
 /// Returns one line of metrics.jsonl without the columns that are not the user's.
-[[nodiscard]] inline Metrics metrics_of_line(std::string_view line) {
-  const Json json = parse_json(line);
+[[nodiscard]] inline Metrics metrics_of_line(const Json& json) {
   Metrics metrics;
   for (const std::string& name : json.names()) {
     if (name == "report" || name == "seconds") continue;
@@ -12213,12 +12371,14 @@ inline void read_history(const std::filesystem::path& path, RunRecord& record) {
   std::size_t begin = 0;
   for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
     try {
-      record.history.push_back(metrics_of_line(std::string_view{text}.substr(begin, end - begin)));
+      const Json json = parse_json(std::string_view{text}.substr(begin, end - begin));
+      const auto report = json.at("report").as<std::int64_t>();
+      record.history.push_back(metrics_of_line(json));
+      begin = end + 1;
+      record.lines.push_back({.report = report, .end = begin});
     } catch (const std::exception&) {
       return;
     }
-    begin = end + 1;
-    record.line_ends.push_back(begin);
   }
 }
 
@@ -12357,6 +12517,66 @@ class FailureBudget {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/patience.hpp
+// Tells a state that lasts from one that passes. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says when the same rank has been found for longer than a while.
+class Patience {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  /// rank: -1 if none is found. Returns whether it has been found again and again for so long.
+  [[nodiscard]] bool is_over(int rank, Time now) {
+    if (rank != rank_) since_ = now;
+    rank_ = rank;
+    constexpr std::chrono::seconds most{5};
+    return rank >= 0 && now - since_ > most;
+  }
+
+ private:
+  int rank_ = -1;
+  Time since_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/preemption_notice.hpp
+// Tells what announces that the machine of a run will be taken away. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Knows the settings, and whether the file has been seen.
+class PreemptionNotice {
+ public:
+  explicit PreemptionNotice(PreemptionConfig config) : config_(std::move(config)) {}
+
+  [[nodiscard]] bool is_announced_by(int signal) const {
+    return std::find(config_.signals.begin(), config_.signals.end(), signal) != config_.signals.end();
+  }
+  /// Whether a signal is about the run: SIGUSR1 is the program's own where it announces nothing.
+  [[nodiscard]] bool concerns_run(int signal) const { return signal != SIGUSR1 || is_announced_by(SIGUSR1); }
+
+  /// Whether the file has come to be since the last call.
+  [[nodiscard]] bool take_file() {
+    std::error_code ignored;
+    if (config_.file.empty() || is_file_seen_) return false;
+    is_file_seen_ = std::filesystem::exists(config_.file, ignored);
+    return is_file_seen_;
+  }
+
+ private:
+  PreemptionConfig config_;
+  bool is_file_seen_ = false;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/report_book.hpp
 // Puts the ranks' reports together: call number i of every rank is report i. Train room.
 
@@ -12424,6 +12644,30 @@ class ReportBook {
   std::deque<Report> open_{};
   std::int64_t first_ = 0;
 };
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/result_file.hpp
+// What result.json says. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+[[nodiscard]] inline JsonObject result_object(const ResultFields& fields) {
+  JsonObject object;
+  object.add("succeeded", fields.error.empty()).add("error", fields.error).add("failed_rank", fields.failed_rank);
+  object.add("exit_status", fields.exit_status).add("seconds", fields.seconds).add("reports", fields.history.size());
+  object.add("start_seconds", fields.timings.start).add("first_line_seconds", fields.timings.first_line);
+  object.add("training_seconds", fields.timings.training).add("attempts", fields.attempts.size());
+  if (const StepTimes times = average_of(fields.step_times_by_rank); times.steps > 0) {
+    object.add("steps", times.steps).add("compute_share", times.share_of_compute());
+    object.add("wait_share", times.share_of_wait()).add("communication_share", times.share_of_communication());
+    object.add("optimizer_share", times.share_of_optimizer()).add("slowest_rank", times.slowest_rank);
+    object.add("gradient_bytes", times.bytes);
+  }
+  return object;
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -12506,12 +12750,12 @@ class Supervision {
   using Clock = Deadline::Clock;
 
   /// before: what an earlier program has left of the run.
-  Supervision(const RunConfig& config, RunInfo info, Clock::time_point called_at, RunRecord before = {},
+  Supervision(const RunConfig& config, RunInfo info, Clock::time_point called_at, RunLease lease, RunRecord before = {},
               const Console& console = Console{})
       : config_(config),
         info_(std::move(info)),
         called_at_(called_at),
-        lease_(info_.path),
+        lease_(std::move(lease)),
         directory_(info_.path, info_.world_size),
         book_(info_.world_size),
         hosts_(static_cast<std::size_t>(info_.world_size), host_name()),
@@ -12520,15 +12764,18 @@ class Supervision {
         controller_(controller_settings()),
         budget_(config.failure),
         steps_(info_.world_size, config.step_timeout),
+        notice_(config.preemption),
         has_record_(before.world_size != 0),
         history_(std::move(before.history)),
-        line_ends_(std::move(before.line_ends)) {}
+        lines_(std::move(before.lines)) {}
 
   /// Runs to the end. renew: called before the workers are started again.
   /// Throws: ConfigError if the run cannot go on as it was asked to, or if the group cannot be started because of its
   /// settings.
   [[nodiscard]] Result run(const Start& start, const Renew& renew) {
-    go_on_from(find_checkpoint());
+    std::vector<std::string> problems;
+    go_on_from(find_checkpoint(info_.path, lease_, config_.resume, problems));
+    for (const std::string& problem : problems) warn(problem + "; an older checkpoint is taken");
     tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     if (!failure_before_start_) start_group(start);
     if (group_) {
@@ -12551,12 +12798,9 @@ class Supervision {
   [[nodiscard]] Controller::Settings controller_settings() const {
     return {.num_workers = info_.world_size,
             // a backend that cannot connect says more about it than we can: it goes first
-            .start_timeout = later(config_.start_timeout),
+            .start_timeout = std::min<std::chrono::nanoseconds>(config_.start_timeout, std::chrono::hours{24 * 365}) +
+                             std::chrono::seconds{1},
             .stop_grace = config_.stop_grace};
-  }
-  static std::chrono::nanoseconds later(std::chrono::nanoseconds time) {
-    constexpr std::chrono::nanoseconds most = std::chrono::nanoseconds::max() - std::chrono::seconds{1};
-    return std::min(time, most) + std::chrono::seconds{1};
   }
   [[nodiscard]] double seconds() const { return std::chrono::duration<double>(Clock::now() - called_at_).count(); }
 
@@ -12568,33 +12812,11 @@ class Supervision {
                       .briefing = encode_briefing(briefing_)});
       timings_.start = seconds();
     } catch (const ConfigError&) {
-      if (history_.empty() && briefing_.checkpoint.empty()) directory_.remove();
+      if (!has_record_) directory_.remove();
       throw;
     } catch (const std::exception& error) {
       failure_before_start_ = Failure{.what = compose("the workers could not be started: {}", error.what())};
     }
-  }
-
-  // The newest checkpoint that is whole, of an earlier program.
-  [[nodiscard]] std::optional<Checkpoint> find_checkpoint() {
-    CheckpointFolder folder{info_.path / "checkpoints", lease_.generation()};
-    folder.sweep();
-    for (const std::string& problem : folder.problems()) warn(problem);
-    std::vector<Checkpoint> all = folder.list();
-    for (; !all.empty(); all.pop_back()) {
-      try {
-        all.back().verify();
-        return all.back();
-      } catch (const Error& error) {
-        warn(compose("{}; an older checkpoint is taken", error.what()));
-      }
-    }
-    if (config_.resume == Resume::required) {
-      throw ConfigError{
-          compose("RunConfig::resume is Resume::required, but the run in {} has no checkpoint that is whole",
-                  info_.path.string())};
-    }
-    return std::nullopt;
   }
 
   // From here on, what was reported after the checkpoint will be reported anew.
@@ -12602,25 +12824,30 @@ class Supervision {
     briefing_.checkpoint = checkpoint ? checkpoint->path().string() : std::string{};
     begin_step_ = checkpoint ? checkpoint->manifest().step : 0;
     const std::int64_t num_reports = checkpoint ? checkpoint->manifest().report + 1 : 0;
-    const auto kept = std::min(history_.size(), static_cast<std::size_t>(std::max<std::int64_t>(num_reports, 0)));
-    if (kept < history_.size() || has_record_) {  // whose last line may be torn
-      complain(directory_.keep_metrics(kept == 0 ? 0 : line_ends_[kept - 1]));
-      history_.resize(kept);
-      line_ends_.resize(kept);
+    const auto is_kept = [num_reports](const HistoryLine& line) { return line.report < num_reports; };
+    const auto end = std::find_if_not(lines_.begin(), lines_.end(), is_kept);
+    if (end != lines_.end() || has_record_) {  // whose last line may be torn
+      complain(directory_.keep_metrics(end == lines_.begin() ? 0 : std::prev(end)->end));
+      history_.resize(static_cast<std::size_t>(end - lines_.begin()));
+      lines_.erase(end, lines_.end());
     }
     book_ = ReportBook{info_.world_size, num_reports};
+  }
+
+  [[nodiscard]] std::uint64_t steps_of(int rank) const {
+    return group_->page(rank).steps.load(std::memory_order_relaxed);
   }
 
   void end_attempt() {
     Attempt attempt{.begin_step = begin_step_, .end_step = begin_step_, .seconds = seconds()};
     for (int rank = 0; rank < info_.world_size; ++rank) {
-      attempt.end_step = std::max(attempt.end_step, group_->page(rank).steps.load(std::memory_order_relaxed));
+      attempt.end_step = std::max(attempt.end_step, steps_of(rank));
     }
     if (const auto& failure = controller_.failure()) {
       attempt.error = error_text(*failure);
       attempt.failed_rank = failure->rank;
       const bool is_of_rank = failure->rank >= 0;  // others may have gone further before they learnt of it
-      failed_step_ = is_of_rank ? group_->page(failure->rank).steps.load(std::memory_order_relaxed) : attempt.end_step;
+      failed_step_ = is_of_rank ? steps_of(failure->rank) : attempt.end_step;
     }
     attempts_.push_back(std::move(attempt));
     settle();
@@ -12630,8 +12857,8 @@ class Supervision {
 
   void list_checkpoints() {
     try {
-      best_ = checkpoints_->best();
       newest_ = checkpoints_->newest();
+      best_ = checkpoints_->best();
     } catch (const Error& error) {
       warn(error.what());
     }
@@ -12643,29 +12870,27 @@ class Supervision {
     while (!checkpoints_->drain(Deadline::after(std::chrono::milliseconds{20}))) {
       const auto event = group_->next(Deadline::after(std::chrono::nanoseconds{0}));
       const auto* signal = event ? std::get_if<SignalEvent>(&*event) : nullptr;
-      if (signal == nullptr) continue;
-      if (was_asked) leave_by(signal->signal);
+      if (signal == nullptr || !notice_.concerns_run(signal->signal)) continue;
+      if (was_asked) end_by_signal(signal->signal);  // a write cannot be interrupted, and what is committed stays
       was_asked = true;
+      stop_signal_ = signal->signal;
       progress_.print(true, compose("railyard: {}: a checkpoint is still being written; once more leaves it unfinished",
                                     signal_name(signal->signal)));
     }
     note_outcomes();
   }
 
-  // A write to a slow disk cannot be interrupted, but the program can: what is committed stays.
-  [[noreturn]] static void leave_by(int signal) {
-    ::signal(signal, SIG_DFL);
-    sigset_t one;
-    ::sigemptyset(&one);
-    ::sigaddset(&one, signal);
-    ::pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
-    ::raise(signal);
-    ::_exit(128 + signal);
-  }
-
   // Decides about another attempt, and starts it.
   [[nodiscard]] bool restarts(const Renew& renew) {
     while (controller_.failure() && config_.failure.max_failures != 0) {
+      if (controller_.failure()->kind != Failure::Kind::final && stop_signal_ != 0) {
+        interrupt_between_attempts();
+        return false;
+      }
+      if (controller_.num_alive() > 0) {
+        last_word_ = "a worker of it cannot be ended, so none is started again";
+        return false;
+      }
       const auto verdict = budget_.judge(*controller_.failure(), failed_step_, num_committed_ > 0);
       if (!verdict.restarts) {
         if (!verdict.reason.empty()) last_word_ = verdict.reason;
@@ -12684,7 +12909,10 @@ class Supervision {
 
   [[nodiscard]] bool go_on_from_newest() {
     try {
-      go_on_from(checkpoints_->newest());
+      std::vector<std::string> problems;
+      const auto newest = checkpoints_->folder().newest_whole(problems);
+      if (!newest && !problems.empty()) throw Error{problems.front()};
+      go_on_from(newest);
       return true;
     } catch (const Error& error) {
       last_word_ = compose("it cannot go on, because its checkpoints cannot be read: {}", error.what());
@@ -12706,18 +12934,26 @@ class Supervision {
   [[nodiscard]] bool pause(std::chrono::nanoseconds delay) {
     const Deadline deadline = Deadline::after(delay);
     do {
-      if (const auto event = group_->next(deadline)) {
-        const auto* signal = std::get_if<SignalEvent>(&*event);
-        if (signal == nullptr) continue;
-        controller_ = Controller{controller_settings()};
-        controller_.begin(Clock::now());
-        static_cast<void>(controller_.on_signal(signal->signal, Clock::now()));
+      const auto event = group_->next(deadline);
+      const auto* signal = event ? std::get_if<SignalEvent>(&*event) : nullptr;
+      if (signal != nullptr && notice_.concerns_run(signal->signal)) {
+        stop_signal_ = signal->signal;
+        interrupt_between_attempts();
         return false;
       }
       std::this_thread::sleep_for(
           std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{20}));
     } while (!deadline.expired());
     return true;
+  }
+
+  // A signal that came when no worker was there to be asked: the newest checkpoint is all that there is to save.
+  void interrupt_between_attempts() {
+    was_preempted_ = notice_.is_announced_by(stop_signal_);
+    is_all_saved_ = !briefing_.checkpoint.empty();
+    controller_ = Controller{controller_settings()};
+    controller_.begin(Clock::now());
+    static_cast<void>(controller_.on_signal(stop_signal_, Clock::now()));
   }
 
   void begin_attempt() {
@@ -12752,7 +12988,8 @@ class Supervision {
       complain(directory_.append_event(event));
       if (!outcome.path.empty()) {
         ++num_committed_;
-        ++num_saved_;
+        const bool is_first = ++num_saved_ == 1;
+        if (std::string doubt = checkpoints_->doubt(); is_first && !doubt.empty()) warn(doubt);
       }
       if (outcome.error.empty()) continue;
       warn(outcome.path.empty() ? compose("the checkpoint of step {} could not be written: {}; training goes on",
@@ -12775,8 +13012,9 @@ class Supervision {
     if (event) std::visit([this](auto& one) { handle(one); }, *event);
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
     note_outcomes();
-    look_for_preemption_file();
+    if (notice_.take_file()) handle_signal(SIGTERM, true);
     look_for_standstill();
+    look_for_part_checkpoint();
     progress_.update(state());
   }
 
@@ -12798,8 +13036,7 @@ class Supervision {
         checkpoints_->add(event.rank, std::move(*save), history_.empty() ? Metrics{} : history_.back(),
                           briefing_.attempt);
         for (int rank = 0; rank < info_.world_size; ++rank) {
-          const bool has_ended = controller_.has_exited(rank);
-          refuse_part_checkpoint(rank, has_ended ? std::numeric_limits<std::int64_t>::max() : book_.count(rank) - 1);
+          if (controller_.has_exited(rank)) refuse_part_checkpoint(rank, all_steps);
         }
       }
       if (const auto* told = std::get_if<StepTimesMessage>(&message)) {
@@ -12808,6 +13045,9 @@ class Supervision {
     } catch (const DataError& error) {
       carry_out(controller_.on_failure({.rank = event.rank, .what = compose("sent nonsense: {}", error.what())},
                                        Clock::now()));
+    } catch (const std::exception& error) {  // no memory, no thread
+      carry_out(
+          controller_.on_failure({.what = compose("the supervisor cannot go on: {}", error.what())}, Clock::now()));
     }
   }
   void handle(const OutputEvent& event) {
@@ -12817,7 +13057,7 @@ class Supervision {
   void handle(ExitEvent& event) {
     if (event.exit.is_consequence) note_activity();
     const bool has_returned = event.exit.kind == WorkerExit::Kind::returned;
-    if (has_returned) refuse_part_checkpoint(event.rank, std::numeric_limits<std::int64_t>::max());
+    if (has_returned) refuse_part_checkpoint(event.rank, all_steps);
     carry_out(controller_.on_exit(event.rank, std::move(event.exit), Clock::now()));
   }
   void handle(const SilenceEvent& event) {
@@ -12826,11 +13066,12 @@ class Supervision {
   }
   void handle(const BrokenEvent& event) { carry_out(controller_.on_failure({.what = event.message}, Clock::now())); }
   void handle(const SignalEvent& event) {
-    const auto& signals = config_.preemption.signals;
-    const bool is_announced = std::find(signals.begin(), signals.end(), event.signal) != signals.end();
-    if (event.signal == SIGUSR1 && !is_announced) return;
-    const Orders orders = controller_.on_signal(event.signal, Clock::now());
-    const std::string name = signal_name(event.signal);
+    if (notice_.concerns_run(event.signal)) handle_signal(event.signal, notice_.is_announced_by(event.signal));
+  }
+  void handle_signal(int signal, bool is_announced) {
+    stop_signal_ = signal;
+    const Orders orders = controller_.on_signal(signal, Clock::now());
+    const std::string name = signal_name(signal);
     if (orders.request_leave) {
       was_preempted_ = is_announced;
       num_saved_before_ = num_saved_;
@@ -12843,17 +13084,12 @@ class Supervision {
     carry_out(orders);
   }
 
-  void look_for_preemption_file() {
-    std::error_code ignored;
-    if (config_.preemption.file.empty() || was_preempted_) return;
-    if (std::filesystem::exists(config_.preemption.file, ignored)) handle(SignalEvent{.signal = SIGTERM});
-  }
-
   void look_for_standstill() {
     const auto found = steps_.look(
-        Clock::now(), [this](int rank) { return group_->page(rank).steps.load(std::memory_order_relaxed); },
+        Clock::now(),
+        [this](int rank) { return controller_.has_exited(rank) || steps_of(rank) <= begin_step_ ? 0 : steps_of(rank); },
         [this](int rank) { return group_->page(rank).waiting_since_ns.load(std::memory_order_relaxed) != 0; });
-    if (!found || controller_.phase() != Phase::running || controller_.has_exited(found->rank)) return;
+    if (!found || controller_.phase() != Phase::running) return;
     note_activity();
     const double limit = std::chrono::duration<double>(config_.step_timeout).count();
     carry_out(
@@ -12865,7 +13101,9 @@ class Supervision {
   }
 
   // Whether the run was told of its end, and its state has been saved since.
-  [[nodiscard]] bool has_left_in_order() const { return was_preempted_ && num_saved_ > num_saved_before_; }
+  [[nodiscard]] bool has_left_in_order() const {
+    return was_preempted_ && (is_all_saved_ || num_saved_ > num_saved_before_);
+  }
 
   // Before the group is ended: the end is what all ranks do then.
   void note_activity() {
@@ -12880,13 +13118,12 @@ class Supervision {
 
   void note_report(int rank, Metrics metrics) {
     const double now = seconds();
-    refuse_part_checkpoint(rank, book_.count(rank));
     if (rank == 0) {
       const std::int64_t index = book_.count(0);
       const JsonObject line = JsonObject{}.add("report", index).add("seconds", now).add(metrics);
       complain(directory_.append_metrics(line.text()));
       history_.push_back(metrics);
-      line_ends_.push_back(directory_.metrics_size());
+      lines_.push_back({.report = index, .end = directory_.metrics_size()});
       progress_.on_report(index, metrics);
     }
     if (config_.callbacks.empty()) {
@@ -12897,9 +13134,22 @@ class Supervision {
     tell_reports(false);
   }
 
-  // A rank that saves nothing where others do would keep them waiting.
-  void refuse_part_checkpoint(int rank, std::int64_t report) {
-    const int other = checkpoints_->waits_in_vain(rank, report);
+  static constexpr std::uint64_t all_steps = std::numeric_limits<std::uint64_t>::max();
+
+  // A rank that has gone by a step which others have saved would keep them waiting for ever. What it has posted may
+  // still be on its way, so this is looked at for a while.
+  void look_for_part_checkpoint() {
+    int found = -1;
+    for (int rank = 0; found < 0 && rank < info_.world_size; ++rank) {
+      if (checkpoints_->waits_for(rank, steps_of(rank)) >= 0) found = rank;
+    }
+    if (patience_.is_over(found, Clock::now())) {
+      refuse_part_checkpoint(found, steps_of(found));
+    }
+  }
+
+  void refuse_part_checkpoint(int rank, std::uint64_t steps) {
+    const int other = checkpoints_->waits_for(rank, steps);
     if (other < 0) return;
     carry_out(controller_.on_failure(
         {.rank = rank,
@@ -12995,28 +13245,13 @@ class Supervision {
     fields.warnings = directory_.warnings();
     if (std::string text = progress_.warning(); !text.empty()) fields.warnings.push_back(std::move(text));
     fields.warnings.insert(fields.warnings.end(), warnings_.begin(), warnings_.end());
-    write_result(fields);
     fields.seconds = seconds();
     fields.timings = timings_;
     fields.timings.teardown = std::max(0.0, fields.seconds - timings_.first_line - timings_.training);
-    return Result{std::move(fields)};
-  }
-
-  void write_result(ResultFields& fields) const {
-    JsonObject object;
-    object.add("succeeded", fields.error.empty()).add("error", fields.error).add("failed_rank", fields.failed_rank);
-    object.add("exit_status", fields.exit_status).add("seconds", seconds()).add("reports", fields.history.size());
-    object.add("start_seconds", timings_.start).add("first_line_seconds", timings_.first_line);
-    object.add("training_seconds", timings_.training);
-    if (const StepTimes times = average_of(fields.step_times_by_rank); times.steps > 0) {
-      object.add("steps", times.steps).add("compute_share", times.share_of_compute());
-      object.add("wait_share", times.share_of_wait()).add("communication_share", times.share_of_communication());
-      object.add("optimizer_share", times.share_of_optimizer()).add("slowest_rank", times.slowest_rank);
-      object.add("gradient_bytes", times.bytes);
-    }
-    if (std::string loss = directory_.write_object("result.json", object); !loss.empty()) {
+    if (std::string loss = directory_.write_object("result.json", result_object(fields)); !loss.empty()) {
       fields.warnings.push_back(std::move(loss));
     }
+    return Result{std::move(fields)};
   }
 
   const RunConfig& config_;
@@ -13031,9 +13266,10 @@ class Supervision {
   Controller controller_;
   FailureBudget budget_;
   StepWatch steps_;
+  PreemptionNotice notice_;
   bool has_record_;  // an earlier program has begun the run
   std::vector<Metrics> history_;
-  std::vector<std::uint64_t> line_ends_;  // of metrics.jsonl, by report
+  std::vector<HistoryLine> lines_;  // of history_
   Briefing briefing_{};
   std::uint64_t begin_step_ = 0;   // of this attempt
   std::uint64_t failed_step_ = 0;  // at which the last attempt failed
@@ -13041,6 +13277,9 @@ class Supervision {
   int num_saved_ = 0;              // checkpoints, in all attempts
   int num_saved_before_ = 0;       // when the end was announced
   bool was_preempted_ = false;
+  bool is_all_saved_ = false;  // the run was interrupted when no worker was there
+  Patience patience_{};        // with a rank that seems to have no part in a checkpoint
+  int stop_signal_ = 0;        // the last one that asked the run to end
   std::vector<Attempt> attempts_{};
   std::string last_word_{};  // why a run with failures left is not started again
   std::unique_ptr<WorkerGroup> group_{};
@@ -13297,6 +13536,14 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
                 place.name, place.path.string())};
   }
   RunRecord before = read_run_record(place.path);
+  const auto tell = [&run](const char* what, const std::string& now, const std::string& then) {
+    if (now == then || run.progress == Progress::quiet) return;
+    std::fprintf(stderr, "railyard: the run was started with %s %s and goes on with %s: bits may differ\n", what,
+                 then.c_str(), now.c_str());
+  };
+  tell("the backend", info.backend, before.backend);
+  tell("the scaling", info.scaling, before.scaling);
+  tell("a world size of", compose("{}", info.world_size), compose("{}", before.world_size));
   const auto& accepted = run.accept_changes;
   if (before.seed != info.seed && std::find(accepted.begin(), accepted.end(), "seed") == accepted.end()) {
     throw ConfigError{
@@ -13405,6 +13652,7 @@ class Trainer<B, S> {
     const detail::RunPlace place = detail::make_run_directory(run_.name, run_.storage_path);
     info.name = place.name;
     info.path = place.path;
+    detail::RunLease lease = detail::take_lease(place);
     detail::RunRecord before = detail::read_earlier(place, run_, info);
     if (before.has_succeeded) return detail::recorded_result(place, run_, std::move(before));
     if (before.world_size == 0) detail::write_run(info, run_);
@@ -13425,7 +13673,7 @@ class Trainer<B, S> {
       run_worker(link, context, own);
     };
     S scaling{};
-    detail::Supervision supervision{run_, std::move(info), called_at, std::move(before)};
+    detail::Supervision supervision{run_, std::move(info), called_at, std::move(lease), std::move(before)};
     renew();
     return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); }, renew);
   }
@@ -15516,9 +15764,18 @@ template <class T>
   return static_cast<std::int64_t>(mix_bits(hash ^ static_cast<std::uint64_t>(getpid())));
 }
 
+// Gradients are summed in the order of memory, which is another one where this text is.
+[[nodiscard]] inline std::string order_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.layout() != c10::kStrided || tensor.is_contiguous()) return "";
+  std::string text = " strides";
+  for (const std::int64_t stride : tensor.strides()) text += compose(" {}", stride);
+  return text;
+}
+
 [[nodiscard]] inline std::string describe(const NamedTensor& named) {
-  return compose("{} {} {}{}", named.is_parameter ? "parameter" : "buffer", named.name, shape_of(named.tensor),
-                 named.is_parameter && !named.tensor.requires_grad() ? " frozen" : "");
+  return compose("{} {} {}{}{}", named.is_parameter ? "parameter" : "buffer", named.name, shape_of(named.tensor),
+                 named.is_parameter && !named.tensor.requires_grad() ? " frozen" : "",
+                 named.is_parameter ? order_of(named.tensor) : "");
 }
 
 [[nodiscard]] inline std::vector<std::string> lines_of(const std::string& text) {
@@ -16494,10 +16751,11 @@ class CommunicationThread {
     thread_.join();
   }
 
-  // Asks for more calls.
+  // Asks for more calls. After one has failed there are none: settle() says so.
   void ask(std::size_t num_calls) {
     {
       const std::lock_guard lock{mutex_};
+      if (error_) return;
       num_asked_ += num_calls;
     }
     changed_.notify_all();
@@ -16549,6 +16807,63 @@ class CommunicationThread {
   bool is_ending_ = false;
   std::thread thread_{};
 };
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/gradient_refusals.hpp
+// What is refused because gradients would go wrong without a word. Torch room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+[[noreturn]] inline void refuse_converted(const Worker& worker, const GradientSlot& slot) {
+  throw ConfigError{
+      compose("the parameter \"{}\" of a prepared model was converted, now to {}, after training had begun on "
+              "rank {}/{}: its gradients may have gone unaveraged. Convert the model before prepare_model(), or "
+              "call prepare_model(worker, model) again right after converting it",
+              slot.name, shape_of(slot.parameter), worker.rank(), worker.world_size())};
+}
+
+[[noreturn]] inline void refuse_repeat(const Worker& worker, const GradientSlot& slot, std::uint64_t step) {
+  throw ConfigError{compose(
+      "backward() on rank {}/{}: the parameter \"{}\" got more of its gradient in step {} after that was exchanged; "
+      "until now it came in one part. Set ModelOptions::overlap to off where checkpointing computes a parameter's "
+      "gradient in several parts",
+      worker.rank(), worker.world_size(), slot.name, step)};
+}
+
+[[noreturn]] inline void refuse_second_pass(const Worker& worker, std::uint64_t step) {
+  throw ConfigError{
+      compose("backward() on rank {}/{} was called twice in step {}, which has several micro-batches: add the "
+              "losses and call backward() once for each micro-batch",
+              worker.rank(), worker.world_size(), step)};
+}
+
+// A half type ends at 65,504, and micro-batches are weighted before they are accumulated.
+inline void refuse_half(const Worker& worker, const std::vector<GradientSlot>& slots) {
+  for (const GradientSlot& slot : slots) {
+    if (slot.parameter.scalar_type() != at::ScalarType::Half) continue;
+    throw ConfigError{
+        compose("worker.samples() on rank {}/{} began a step of several micro-batches, and the parameter \"{}\" is of "
+                "type f16, in which a gradient times its samples may overflow: train with bf16 or f32, or without "
+                "micro-batches",
+                worker.rank(), worker.world_size(), slot.name)};
+  }
+}
+
+// All models of a worker are exchanged together, so the options of one are those of all.
+inline void refuse_other_options(const Worker& worker, const ModelOptions& before, const ModelOptions& now) {
+  const std::string first = describe(before);
+  const std::string second = describe(now);
+  if (first == second) return;
+  throw ConfigError{
+      compose("prepare_model on rank {}/{}: another prepared model, or a prepared optimizer, goes by the ModelOptions "
+              "{}; this call gives {}. All models of a worker are exchanged together: give the same to each",
+              worker.rank(), worker.world_size(), first, second)};
+}
 
 }  // namespace detail
 
@@ -16880,7 +17195,7 @@ class HostReduction {
     const auto shown = std::as_bytes(std::span{&record, 1});
     clock.enter(StepClock::Part::wait);
     if (is_first) {
-      memory_->begin(shown, static_cast<int>(num_buckets_) + 1, worker_->collective_deadline());
+      memory_->begin(Purpose::gradients, shown, static_cast<int>(num_buckets_) + 1, worker_->collective_deadline());
       summarise();
     } else {
       memory_->step({});
@@ -16975,7 +17290,12 @@ class HostReduction {
     tables_.clear();
     for (int rank = 0; rank < worker_->world_size(); ++rank) {
       Record record;
-      std::memcpy(&record, memory_->record_of(rank).data(), sizeof record);
+      const auto shown = memory_->record_of(rank);
+      if (shown.size() != sizeof record) {
+        throw Error{compose("rank {} shows {} bytes of its gradients to rank {}, not {}: do all ranks run one program?",
+                            rank, shown.size(), worker_->rank(), sizeof record)};
+      }
+      std::memcpy(&record, shown.data(), sizeof record);
       tables_.push_back(reinterpret_cast<const Entry*>(memory_->at(rank, record.table)));
       summary_.headers.push_back(record.header);
       summary_.samples += record.header.samples;
@@ -17444,8 +17764,17 @@ class GradientExchange {
 
   // Watches a model whose parameters have been added, for as long as it lives.
   void watch(const torch::nn::Module& module) {
+    std::erase_if(modules_, [&module](const auto& weak) {
+      const auto known = weak.lock();
+      return !known || known.get() == &module;
+    });
     modules_.push_back(module.weak_from_this());
-    for (const at::Tensor& buffer : module.buffers()) buffers_.push_back(buffer);
+    buffers_.clear();
+    for (const auto& weak : modules_) {
+      if (const auto known = weak.lock()) {
+        for (const at::Tensor& buffer : known->buffers()) buffers_.push_back(buffer);
+      }
+    }
   }
 
   [[nodiscard]] StepClock& clock() noexcept { return clock_; }
@@ -17455,9 +17784,13 @@ class GradientExchange {
 
   [[nodiscard]] AnyCommHook& comm_hook() noexcept { return options_.comm_hook; }
 
-  // Takes over what prepare_model() was told about the models so far, which must be the same on all ranks.
+  // Takes over what prepare_model() was told, after watch(): the same on all ranks, and for all models. A model that is
+  // the only one may get others when it is prepared again.
   void set_options(const ModelOptions& options) {
     check_options_are_equal(*worker_, describe(options));
+    const bool has_optimizer =
+        std::any_of(slots_.begin(), slots_.end(), [](const auto& slot) { return !slot.piece.expired(); });
+    if (modules_.size() > 1 || has_optimizer) refuse_other_options(*worker_, options_, options);
     options_ = options;
     overlap_ =
         options.overlap == Overlap::off || worker_->world_size() == 1 ? Overlapping::never : Overlapping::undecided;
@@ -17473,7 +17806,10 @@ class GradientExchange {
 
   // Forgets the micro-batches of a step that will not be completed.
   void abandon_step() {
-    if (!window_.is_last) window_ = {.step = window_.step};
+    if (window_.is_last) return;
+    window_ = {.step = window_.step};
+    drop_gradients();  // which are weighted, so that nobody can go on with them
+    for (GradientSlot& slot : slots_) slot.used = false;
   }
 
   // Begins a micro-batch, and a step if the one before was its step's last. Makes sure that the backward pass will
@@ -17483,7 +17819,7 @@ class GradientExchange {
     for (std::size_t index = 0; index < self->slots_.size(); ++index) {
       GradientSlot& slot = self->slots_[index];
       if (has_lost_hook(slot)) {
-        if (slot.has_begun) self->refuse_converted(slot);
+        if (slot.has_begun) refuse_converted(*self->worker_, slot);
         hook(self, index);
       }
       slot.has_begun = true;
@@ -17495,6 +17831,7 @@ class GradientExchange {
     if (self->window_.is_last) self->window_ = {.step = self->window_.step + 1};
     Window& window = self->window_;
     window.is_accumulating = window.is_accumulating || !completes_step;
+    if (window.is_accumulating) refuse_half(*self->worker_, self->slots_);
     if (window.is_accumulating && !std::exchange(self->has_weights_, true)) {
       for (const GradientSlot& slot : self->slots_) {
         if (slot.accumulator) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self));
@@ -17604,14 +17941,6 @@ class GradientExchange {
     return torch::autograd::impl::try_get_grad_accumulator(slot.parameter) != slot.accumulator;
   }
 
-  [[noreturn]] void refuse_converted(const GradientSlot& slot) const {
-    throw ConfigError{
-        fmt::format("the parameter \"{}\" of a prepared model was converted, now to {}, after training had begun on "
-                    "rank {}/{}: its gradients may have gone unaveraged. Convert the model before prepare_model(), or "
-                    "call prepare_model(worker, model) again right after converting it",
-                    slot.name, shape_of(slot.parameter), worker_->rank(), worker_->world_size())};
-  }
-
   // Walks by itself, for named_parameters() of the whole would put all names together in every step.
   [[nodiscard]] bool knows_all_of(const torch::nn::Module& module) const {
     const auto own = module.named_parameters(/*recurse=*/false);
@@ -17671,7 +18000,7 @@ class GradientExchange {
   void note_arrival(GradientSlot& slot, std::size_t index, const at::Tensor& added) {
     if (overlap_ != Overlapping::never && window_.is_last) {
       const bool is_first = !std::exchange(slot.has_arrived, true);
-      if (schedule_.bucket_of(index) < num_handed_) refuse_repeat(slot);
+      if (schedule_.bucket_of(index) < num_handed_) refuse_repeat(*worker_, slot, window_.step);
       schedule_.arrive(index, is_first);
     }
     if (worker_->world_size() > 1) slot.own_memory(added);
@@ -17749,7 +18078,7 @@ class GradientExchange {
   void exchange() {
     const at::NoGradGuard no_grad;
     for (const GradientSlot& slot : slots_) {
-      if (has_lost_hook(slot)) refuse_converted(slot);
+      if (has_lost_hook(slot)) refuse_converted(*worker_, slot);
     }
     statistics_.put_back();
     if (!window_.is_last) return;
@@ -17779,7 +18108,7 @@ class GradientExchange {
   }
 
   void begin_exchange() {
-    if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass();
+    if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass(*worker_, window_.step);
     const PassTerms terms{.header = next_header(),
                           .is_weighted = window_.is_accumulating,
                           .checks_finite = options_.non_finite != NonFinite::allow,
@@ -17866,21 +18195,6 @@ class GradientExchange {
       fmt::print(stderr, "railyard: {}; the step is left out on all ranks, as later ones will be without a word\n",
                  what);
     }
-  }
-
-  [[noreturn]] void refuse_repeat(const GradientSlot& slot) const {
-    throw ConfigError{compose(
-        "backward() on rank {}/{}: the parameter \"{}\" got more of its gradient in step {} after that was exchanged; "
-        "until now it came in one part. Set ModelOptions::overlap to off where checkpointing computes a parameter's "
-        "gradient in several parts",
-        worker_->rank(), worker_->world_size(), slot.name, window_.step)};
-  }
-
-  [[noreturn]] void refuse_second_pass() const {
-    throw ConfigError{
-        fmt::format("backward() on rank {}/{} was called twice in step {}, which has several micro-batches: add the "
-                    "losses and call backward() once for each micro-batch",
-                    worker_->rank(), worker_->world_size(), window_.step)};
   }
 
   Worker* worker_;
@@ -18079,12 +18393,13 @@ struct LoaderState {
   }
 
   // The epoch, and the samples of it that are consumed: those of batches whose step has ended, or after which the next
-  // one has been asked for. The end of an epoch is the begin of the next.
+  // one has been asked for. When the loop has gone past its last batch, the end of an epoch is the begin of the next;
+  // before that, what the loop does after the epoch is still to come.
   [[nodiscard]] std::pair<std::int64_t, std::size_t> place() const {
     if (is_set) return {next_epoch, next_position};
     const bool is_done = position == window.end && (!batch || worker->steps() > num_ended);
     const std::size_t done = is_done ? window.end : window.begin;
-    return done == num_samples ? std::pair{next_epoch, std::size_t{0}} : std::pair{epoch, done};
+    return done == num_samples && !batch ? std::pair{next_epoch, std::size_t{0}} : std::pair{epoch, done};
   }
 
   void load(const State& state) {
@@ -18093,7 +18408,7 @@ struct LoaderState {
     check_same(state, "seed", std::to_string(worker->seed()), "set RunConfig::seed as it was");
     const auto saved_epoch = state.at("epoch").as<std::int64_t>();
     const auto samples = state.at("samples").as<std::int64_t>();
-    if (saved_epoch < 0 || samples < 0 || static_cast<std::size_t>(samples) >= num_samples) {
+    if (saved_epoch < 0 || samples < 0 || static_cast<std::size_t>(samples) > num_samples) {
       refuse(compose("sample {} of epoch {}, which is none of {}", samples, saved_epoch, num_samples));
     }
     leave_epoch();
@@ -18204,7 +18519,8 @@ class Loader {
   }
 
   /// Returns how much of which epoch all workers together have consumed, in samples, so that other numbers of workers
-  /// and batch sizes go on right. A batch counts when its step has ended; after the last one it is the next epoch.
+  /// and batch sizes go on right. A batch counts when its step has ended. After
+  /// the loop it is the next epoch; inside it, after the last batch, an empty rest of this one.
   [[nodiscard]] State state() const {
     const auto [epoch, samples] = state_->place();
     return {{"epoch", epoch},
@@ -18353,8 +18669,9 @@ using DimOrder = std::vector<std::int64_t>;
 [[nodiscard]] inline DimOrder order_in_memory(const at::Tensor& tensor) {
   DimOrder order = row_by_row(tensor.dim());
   if (tensor.is_contiguous()) return order;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::int64_t one, std::int64_t other) { return tensor.stride(one) > tensor.stride(other); });
+  std::sort(order.begin(), order.end(), [&](std::int64_t one, std::int64_t other) {
+    return std::pair{-tensor.stride(one), one} < std::pair{-tensor.stride(other), other};
+  });
   return order;
 }
 
@@ -19631,13 +19948,19 @@ struct SharedWeightsOfWorker {
   SharedWeightsOfWorker(const SharedWeightsOfWorker&) = delete;
   SharedWeightsOfWorker& operator=(const SharedWeightsOfWorker&) = delete;
   ~SharedWeightsOfWorker() {
+    drop_unused();
     for (Kept& one : kept) {
-      if (one.num_users->load(std::memory_order_acquire) == 0) {
-        Heap::give_back(one.num_users);
-      } else {
-        for (at::Tensor& tensor : one.tensors) static_cast<void>(tensor.unsafeReleaseTensorImpl());
-      }
+      for (at::Tensor& tensor : one.tensors) static_cast<void>(tensor.unsafeReleaseTensorImpl());
     }
+  }
+
+  // Frees the weights that nobody looks at any more.
+  void drop_unused() {
+    std::erase_if(kept, [](const Kept& one) {
+      const bool is_unused = one.num_users->load(std::memory_order_acquire) == 0;
+      if (is_unused) Heap::give_back(one.num_users);
+      return is_unused;
+    });
   }
 };
 
@@ -19683,12 +20006,12 @@ class SharedWeights {
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
       if (parameters_[index].data_ptr() != addresses_[index]) refuse_replaced(parameters_[index]);
     }
-    memory_->begin(std::as_bytes(settings), 2, worker_->collective_deadline());
+    // A digest, for a record is small and groups may be many.
+    const std::uint64_t own = hash_bytes(0, settings.data(), settings.size_bytes());
+    memory_->begin(Purpose::update, std::as_bytes(std::span{&own, 1}), 2, worker_->collective_deadline());
     for (int rank = 0; rank < worker_->world_size(); ++rank) {
       const auto record = memory_->record_of(rank);
-      if (record.size() == settings.size_bytes() && std::memcmp(record.data(), settings.data(), record.size()) == 0) {
-        continue;
-      }
+      if (record.size() == sizeof own && std::memcmp(record.data(), &own, sizeof own) == 0) continue;
       memory_->step({});
       throw ConfigError{
           fmt::format("optimizer.step() on rank {}/{}: the learning rates of rank {} are others than this rank's; one "
@@ -19742,7 +20065,7 @@ class SharedWeights {
     if (!sees_all && worker_->rank() == 0) num_users_ = keep_for_others();
     std::array<std::uint64_t, 2> places{memory_->place_of(table),
                                         num_users_ == nullptr ? 0 : memory_->place_of(num_users_)};
-    memory_->begin(std::as_bytes(std::span{places}), 2, worker_->collective_deadline());
+    memory_->begin(Purpose::weights, std::as_bytes(std::span{places}), 2, worker_->collective_deadline());
     if (worker_->rank() != 0) {
       std::memcpy(places.data(), memory_->record_of(0).data(), sizeof places);
       const auto* theirs = reinterpret_cast<const std::uint64_t*>(memory_->at(0, places[0]));
@@ -19785,7 +20108,9 @@ class SharedWeights {
     auto* num_users = ::new (memory) std::atomic<std::uint32_t>{static_cast<std::uint32_t>(worker_->world_size())};
     SharedWeightsOfWorker::Kept kept{.num_users = num_users};
     for (const at::Tensor& parameter : parameters_) kept.tensors.push_back(parameter.detach());
-    worker_->extension<SharedWeightsOfWorker>().kept.push_back(std::move(kept));
+    auto& all = worker_->extension<SharedWeightsOfWorker>();
+    all.drop_unused();
+    all.kept.push_back(std::move(kept));
     return num_users;
   }
 
@@ -19918,19 +20243,11 @@ class PreparedOptimizer {
   [[nodiscard]] std::vector<at::Tensor> full_gradients() const {
     const at::NoGradGuard no_grad;
     std::vector<at::Tensor> gradients;
-    for (std::size_t index = 0; shared_ != nullptr && index < shared_->parameters().size(); ++index) {
-      const at::Tensor& parameter = shared_->parameters()[index];
-      const auto& piece = *shared_->pieces()[index];
-      const bool is_here = !piece.is_empty() && piece.weights.grad().defined();
-      at::Tensor full = at::zeros_like(parameter.detach());
-      if (is_here) full.as_strided({piece.end - piece.begin}, {1}, piece.begin).copy_(piece.weights.grad());
-      std::int32_t num_here = is_here ? 1 : 0;
-      worker_->all_reduce(buffer_of_value(num_here), ReduceOp::sum);
-      const at::Tensor flat = full.as_strided({full.numel()}, {1});
-      if (num_here > 0) worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
-      gradients.push_back(num_here > 0 ? full : at::Tensor{});
+    for (const auto& group : parameters_) {
+      for (const auto& [parameter, piece] : group) {
+        gradients.push_back(piece ? full_gradient(parameter, *piece) : parameter.grad());
+      }
     }
-    for (const at::Tensor& parameter : whole_) gradients.push_back(parameter.grad());
     return gradients;
   }
 
@@ -19965,6 +20282,18 @@ class PreparedOptimizer {
         fmt::format("prepare_optimizer on rank {}/{}: the parameter \"{}\" has a prepared optimizer already: let that "
                     "one end first",
                     worker_->rank(), worker_->world_size(), slot->name)};
+  }
+
+  [[nodiscard]] at::Tensor full_gradient(const at::Tensor& parameter, const detail::GradientPiece& piece) const {
+    const bool is_here = !piece.is_empty() && piece.weights.grad().defined();
+    at::Tensor full = at::zeros_like(parameter.detach());
+    if (is_here) full.as_strided({piece.end - piece.begin}, {1}, piece.begin).copy_(piece.weights.grad());
+    std::int32_t num_here = is_here ? 1 : 0;
+    worker_->all_reduce(buffer_of_value(num_here), ReduceOp::sum);
+    if (num_here == 0) return {};
+    const at::Tensor flat = full.as_strided({full.numel()}, {1});
+    worker_->all_reduce(buffer_of(flat), ReduceOp::sum);
+    return full;
   }
 
   // Finds the pieces of a group's parameters, and returns what this rank updates of them.
