@@ -39,21 +39,36 @@ TEMPLATE_TEST_CASE("Run: starts again after failures and ends as if nothing had 
   CHECK(result.checkpoint()->manifest().step == num_epochs * steps_per_epoch);
 }
 
-TEST_CASE("Run: starts again after kill -9 of a worker, of the process that starts them, and after exit()") {
+TEST_CASE("Run: starts again after kill -9 of a worker and after exit()") {
   const Scratch scratch;
   const ry::Result whole = run<SharedProcesses>(scratch, never);
   const auto fail = [](auto& worker, std::uint64_t step) {
     if (worker.rank() != 1) return;
     if (worker.attempt() == 0 && step == 8) ::kill(::getpid(), SIGKILL);
-    if (worker.attempt() == 1 && step == 13) ::kill(::getppid(), SIGKILL);
-    if (worker.attempt() == 2 && step == 21) ::exit(3);
+    if (worker.attempt() == 1 && step == 21) ::exit(3);
   };
   const ry::Result result = run<SharedProcesses>(scratch, fail, {.failure = {.max_failures = -1}});
   INFO(result.error());
   REQUIRE(result);
   CHECK(result.history() == whole.history());
-  CHECK(result.attempts().size() == 4);
+  CHECK(result.attempts().size() == 3);
 }
+
+#if !defined( \
+    __SANITIZE_THREAD__)  // it does not follow a fork where another thread exists, the one that writes checkpoints
+TEST_CASE("Run: starts again after kill -9 of the process that starts workers") {
+  const Scratch scratch;
+  const ry::Result whole = run<SharedProcesses>(scratch, never);
+  const auto fail = [](auto& worker, std::uint64_t step) {
+    if (worker.rank() == 1 && worker.attempt() == 0 && step == 13) ::kill(::getppid(), SIGKILL);
+  };
+  const ry::Result result = run<SharedProcesses>(scratch, fail, {.failure = {.max_failures = 1}});
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.history() == whole.history());
+  CHECK(result.attempts().size() == 2);
+}
+#endif
 
 TEST_CASE("Run: ends when the failure repeats at one step, when the budget is spent, and at once without one") {
   const Scratch scratch;
