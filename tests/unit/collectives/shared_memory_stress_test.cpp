@@ -195,7 +195,7 @@ class Run {
   void exchange(ry::HostMemory& memory, const std::shared_ptr<std::int64_t>& cell, int turn) const {
     *cell = turn + rank_;
     const std::uint64_t place = memory.place_of(cell.get());
-    memory.begin(std::as_bytes(std::span{&place, 1}), 2, ry::Deadline::after(60s));
+    memory.begin(ry::Purpose::gradients, std::as_bytes(std::span{&place, 1}), 2, ry::Deadline::after(60s));
     std::int64_t sum = 0;
     for (int rank = 0; rank < program_.size; ++rank) {
       std::uint64_t theirs = 0;

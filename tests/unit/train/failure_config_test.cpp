@@ -54,8 +54,7 @@ TEST_CASE("Run: starts again after kill -9 of a worker and after exit()") {
   CHECK(result.attempts().size() == 3);
 }
 
-#if !defined( \
-    __SANITIZE_THREAD__)  // it does not follow a fork where another thread exists, the one that writes checkpoints
+#if !defined(__SANITIZE_THREAD__)  // it does not follow a fork where the thread that writes checkpoints exists
 TEST_CASE("Run: starts again after kill -9 of the process that starts workers") {
   const Scratch scratch;
   const ry::Result whole = run<SharedProcesses>(scratch, never);
