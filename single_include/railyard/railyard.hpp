@@ -12882,13 +12882,13 @@ class Supervision {
 
   // Decides about another attempt, and starts it.
   [[nodiscard]] bool restarts(const Renew& renew) {
+    if (controller_.num_alive() > 0) {
+      last_word_ = "a worker of it cannot be ended, so none is started again";
+      return false;
+    }
     while (controller_.failure() && config_.failure.max_failures != 0) {
       if (controller_.failure()->kind != Failure::Kind::final && stop_signal_ != 0) {
         interrupt_between_attempts();
-        return false;
-      }
-      if (controller_.num_alive() > 0) {
-        last_word_ = "a worker of it cannot be ended, so none is started again";
         return false;
       }
       const auto verdict = budget_.judge(*controller_.failure(), failed_step_, num_committed_ > 0);
