@@ -11680,17 +11680,8 @@ class CheckpointWriter {
 
  private:
   void start() {
-    sigset_t all;
-    sigset_t before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the thread that called fit()
-    try {
-      thread_ = std::thread{[this] { run(); }};
-    } catch (...) {
-      ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-      throw;
-    }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    const BlockSignals block{deferrable_signals()};  // they are for the thread that called fit()
+    thread_ = std::thread{[this] { run(); }};
   }
 
   void run() {
@@ -12181,9 +12172,17 @@ class SaveBook {
   /// Returns a rank that has saved a step which this one, which has ended so many, has passed without saving it; -1 if
   /// there is none. Only what has been added counts: what the rank has posted may still be on its way.
   [[nodiscard]] int waits_for(int rank, std::uint64_t steps) const {
-    if (!saves_[static_cast<std::size_t>(rank)].empty()) return -1;
-    for (std::size_t other = 0; other < saves_.size(); ++other) {
-      if (!saves_[other].empty() && saves_[other].front().step < steps) return static_cast<int>(other);
+    const int first = first_waiting();
+    const bool is_late = first >= 0 && queue(rank).empty() && queue(first).front().step < steps;
+    return is_late ? first : -1;
+  }
+
+  /// Returns a rank that another one waits for so; -1 if there is none. steps(rank): how many it has ended.
+  template <class Steps>
+  [[nodiscard]] int late_rank(const Steps& steps) const {
+    const int first = first_waiting();
+    for (int rank = 0; first >= 0 && rank < static_cast<int>(saves_.size()); ++rank) {
+      if (queue(rank).empty() && queue(first).front().step < steps(rank)) return rank;
     }
     return -1;
   }
@@ -12194,6 +12193,18 @@ class SaveBook {
   }
 
  private:
+  [[nodiscard]] const std::deque<SavedMessage>& queue(int rank) const { return saves_[static_cast<std::size_t>(rank)]; }
+
+  // The rank that has saved the earliest step that is not whole; -1 if there is none.
+  [[nodiscard]] int first_waiting() const {
+    int first = -1;
+    for (int rank = 0; rank < static_cast<int>(saves_.size()); ++rank) {
+      if (queue(rank).empty()) continue;
+      if (first < 0 || queue(rank).front().step < queue(first).front().step) first = rank;
+    }
+    return first;
+  }
+
   std::vector<std::deque<SavedMessage>> saves_;
 };
 
@@ -12256,14 +12267,17 @@ class RunCheckpoints {
 
   /// See SaveBook.
   [[nodiscard]] int waits_for(int rank, std::uint64_t steps) const { return book_.waits_for(rank, steps); }
+  template <class Steps>
+  [[nodiscard]] int late_rank(const Steps& steps) const {
+    return book_.late_rank(steps);
+  }
 
   [[nodiscard]] bool drain(const Deadline& deadline) { return writer_.drain(deadline); }
   [[nodiscard]] std::vector<SaveOutcome> take_outcomes() { return writer_.take_outcomes(); }
 
   /// Says why checkpoints may not last where they are; empty if no reason is known.
   [[nodiscard]] std::string doubt() const {
-    const CheckpointFolder folder{run_ / "checkpoints"};
-    const auto doubt = folder.doubt();
+    const auto doubt = CheckpointFolder{run_ / "checkpoints"}.doubt();
     return doubt.empty() ? std::string{} : compose("checkpoints in {} may not last: {}", run_.string(), doubt);
   }
 
@@ -12773,9 +12787,11 @@ class Supervision {
   /// Throws: ConfigError if the run cannot go on as it was asked to, or if the group cannot be started because of its
   /// settings.
   [[nodiscard]] Result run(const Start& start, const Renew& renew) {
-    std::vector<std::string> problems;
-    go_on_from(find_checkpoint(info_.path, lease_, config_.resume, problems));
-    for (const std::string& problem : problems) warn(problem + "; an older checkpoint is taken");
+    if (has_record_) {  // a new run has no checkpoints to look for
+      std::vector<std::string> problems;
+      go_on_from(find_checkpoint(info_.path, lease_, config_.resume, problems));
+      for (const std::string& problem : problems) warn(problem + "; an older checkpoint is taken");
+    }
     tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     if (!failure_before_start_) start_group(start);
     if (group_) {
@@ -12864,18 +12880,24 @@ class Supervision {
     }
   }
 
+  // While no worker is left: whether a signal has come that asks the run to end.
+  [[nodiscard]] bool take_signal() {
+    const auto event = group_->next(Deadline::after(std::chrono::nanoseconds{0}));
+    const auto* signal = event ? std::get_if<SignalEvent>(&*event) : nullptr;
+    if (signal == nullptr || !notice_.concerns_run(signal->signal)) return false;
+    stop_signal_ = signal->signal;
+    return true;
+  }
+
   // Waits until all that was saved has been written.
   void settle() {
     bool was_asked = false;
     while (!checkpoints_->drain(Deadline::after(std::chrono::milliseconds{20}))) {
-      const auto event = group_->next(Deadline::after(std::chrono::nanoseconds{0}));
-      const auto* signal = event ? std::get_if<SignalEvent>(&*event) : nullptr;
-      if (signal == nullptr || !notice_.concerns_run(signal->signal)) continue;
-      if (was_asked) end_by_signal(signal->signal);  // a write cannot be interrupted, and what is committed stays
+      if (!take_signal()) continue;
+      if (was_asked) end_by_signal(stop_signal_);  // a write cannot be interrupted, and what is committed stays
       was_asked = true;
-      stop_signal_ = signal->signal;
       progress_.print(true, compose("railyard: {}: a checkpoint is still being written; once more leaves it unfinished",
-                                    signal_name(signal->signal)));
+                                    signal_name(stop_signal_)));
     }
     note_outcomes();
   }
@@ -12934,10 +12956,7 @@ class Supervision {
   [[nodiscard]] bool pause(std::chrono::nanoseconds delay) {
     const Deadline deadline = Deadline::after(delay);
     do {
-      const auto event = group_->next(deadline);
-      const auto* signal = event ? std::get_if<SignalEvent>(&*event) : nullptr;
-      if (signal != nullptr && notice_.concerns_run(signal->signal)) {
-        stop_signal_ = signal->signal;
+      if (take_signal()) {
         interrupt_between_attempts();
         return false;
       }
@@ -12988,8 +13007,7 @@ class Supervision {
       complain(directory_.append_event(event));
       if (!outcome.path.empty()) {
         ++num_committed_;
-        const bool is_first = ++num_saved_ == 1;
-        if (std::string doubt = checkpoints_->doubt(); is_first && !doubt.empty()) warn(doubt);
+        if (++num_saved_ == 1 && !checkpoints_->doubt().empty()) warn(checkpoints_->doubt());
       }
       if (outcome.error.empty()) continue;
       warn(outcome.path.empty() ? compose("the checkpoint of step {} could not be written: {}; training goes on",
@@ -13139,13 +13157,8 @@ class Supervision {
   // A rank that has gone by a step which others have saved would keep them waiting for ever. What it has posted may
   // still be on its way, so this is looked at for a while.
   void look_for_part_checkpoint() {
-    int found = -1;
-    for (int rank = 0; found < 0 && rank < info_.world_size; ++rank) {
-      if (checkpoints_->waits_for(rank, steps_of(rank)) >= 0) found = rank;
-    }
-    if (patience_.is_over(found, Clock::now())) {
-      refuse_part_checkpoint(found, steps_of(found));
-    }
+    const int found = checkpoints_->late_rank([this](int rank) { return steps_of(rank); });
+    if (patience_.is_over(found, Clock::now())) refuse_part_checkpoint(found, steps_of(found));
   }
 
   void refuse_part_checkpoint(int rank, std::uint64_t steps) {

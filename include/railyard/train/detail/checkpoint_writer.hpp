@@ -4,12 +4,12 @@
 
 #include "railyard/checkpoint/checkpoint_folder.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/signals.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/scaling.hpp"
 
 #include <cerrno>
 #include <condition_variable>
-#include <csignal>
 #include <cstddef>
 #include <deque>
 #include <exception>
@@ -83,17 +83,8 @@ class CheckpointWriter {
 
  private:
   void start() {
-    sigset_t all;
-    sigset_t before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the thread that called fit()
-    try {
-      thread_ = std::thread{[this] { run(); }};
-    } catch (...) {
-      ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-      throw;
-    }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    const BlockSignals block{deferrable_signals()};  // they are for the thread that called fit()
+    thread_ = std::thread{[this] { run(); }};
   }
 
   void run() {

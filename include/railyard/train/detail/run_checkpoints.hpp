@@ -74,14 +74,17 @@ class RunCheckpoints {
 
   /// See SaveBook.
   [[nodiscard]] int waits_for(int rank, std::uint64_t steps) const { return book_.waits_for(rank, steps); }
+  template <class Steps>
+  [[nodiscard]] int late_rank(const Steps& steps) const {
+    return book_.late_rank(steps);
+  }
 
   [[nodiscard]] bool drain(const Deadline& deadline) { return writer_.drain(deadline); }
   [[nodiscard]] std::vector<SaveOutcome> take_outcomes() { return writer_.take_outcomes(); }
 
   /// Says why checkpoints may not last where they are; empty if no reason is known.
   [[nodiscard]] std::string doubt() const {
-    const CheckpointFolder folder{run_ / "checkpoints"};
-    const auto doubt = folder.doubt();
+    const auto doubt = CheckpointFolder{run_ / "checkpoints"}.doubt();
     return doubt.empty() ? std::string{} : compose("checkpoints in {} may not last: {}", run_.string(), doubt);
   }
 

@@ -37,9 +37,17 @@ class SaveBook {
   /// Returns a rank that has saved a step which this one, which has ended so many, has passed without saving it; -1 if
   /// there is none. Only what has been added counts: what the rank has posted may still be on its way.
   [[nodiscard]] int waits_for(int rank, std::uint64_t steps) const {
-    if (!saves_[static_cast<std::size_t>(rank)].empty()) return -1;
-    for (std::size_t other = 0; other < saves_.size(); ++other) {
-      if (!saves_[other].empty() && saves_[other].front().step < steps) return static_cast<int>(other);
+    const int first = first_waiting();
+    const bool is_late = first >= 0 && queue(rank).empty() && queue(first).front().step < steps;
+    return is_late ? first : -1;
+  }
+
+  /// Returns a rank that another one waits for so; -1 if there is none. steps(rank): how many it has ended.
+  template <class Steps>
+  [[nodiscard]] int late_rank(const Steps& steps) const {
+    const int first = first_waiting();
+    for (int rank = 0; first >= 0 && rank < static_cast<int>(saves_.size()); ++rank) {
+      if (queue(rank).empty() && queue(first).front().step < steps(rank)) return rank;
     }
     return -1;
   }
@@ -50,6 +58,18 @@ class SaveBook {
   }
 
  private:
+  [[nodiscard]] const std::deque<SavedMessage>& queue(int rank) const { return saves_[static_cast<std::size_t>(rank)]; }
+
+  // The rank that has saved the earliest step that is not whole; -1 if there is none.
+  [[nodiscard]] int first_waiting() const {
+    int first = -1;
+    for (int rank = 0; rank < static_cast<int>(saves_.size()); ++rank) {
+      if (queue(rank).empty()) continue;
+      if (first < 0 || queue(rank).front().step < queue(first).front().step) first = rank;
+    }
+    return first;
+  }
+
   std::vector<std::deque<SavedMessage>> saves_;
 };
 

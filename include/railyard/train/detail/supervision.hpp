@@ -76,9 +76,11 @@ class Supervision {
   /// Throws: ConfigError if the run cannot go on as it was asked to, or if the group cannot be started because of its
   /// settings.
   [[nodiscard]] Result run(const Start& start, const Renew& renew) {
-    std::vector<std::string> problems;
-    go_on_from(find_checkpoint(info_.path, lease_, config_.resume, problems));
-    for (const std::string& problem : problems) warn(problem + "; an older checkpoint is taken");
+    if (has_record_) {  // a new run has no checkpoints to look for
+      std::vector<std::string> problems;
+      go_on_from(find_checkpoint(info_.path, lease_, config_.resume, problems));
+      for (const std::string& problem : problems) warn(problem + "; an older checkpoint is taken");
+    }
     tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     if (!failure_before_start_) start_group(start);
     if (group_) {
@@ -167,18 +169,24 @@ class Supervision {
     }
   }
 
+  // While no worker is left: whether a signal has come that asks the run to end.
+  [[nodiscard]] bool take_signal() {
+    const auto event = group_->next(Deadline::after(std::chrono::nanoseconds{0}));
+    const auto* signal = event ? std::get_if<SignalEvent>(&*event) : nullptr;
+    if (signal == nullptr || !notice_.concerns_run(signal->signal)) return false;
+    stop_signal_ = signal->signal;
+    return true;
+  }
+
   // Waits until all that was saved has been written.
   void settle() {
     bool was_asked = false;
     while (!checkpoints_->drain(Deadline::after(std::chrono::milliseconds{20}))) {
-      const auto event = group_->next(Deadline::after(std::chrono::nanoseconds{0}));
-      const auto* signal = event ? std::get_if<SignalEvent>(&*event) : nullptr;
-      if (signal == nullptr || !notice_.concerns_run(signal->signal)) continue;
-      if (was_asked) end_by_signal(signal->signal);  // a write cannot be interrupted, and what is committed stays
+      if (!take_signal()) continue;
+      if (was_asked) end_by_signal(stop_signal_);  // a write cannot be interrupted, and what is committed stays
       was_asked = true;
-      stop_signal_ = signal->signal;
       progress_.print(true, compose("railyard: {}: a checkpoint is still being written; once more leaves it unfinished",
-                                    signal_name(signal->signal)));
+                                    signal_name(stop_signal_)));
     }
     note_outcomes();
   }
@@ -237,10 +245,7 @@ class Supervision {
   [[nodiscard]] bool pause(std::chrono::nanoseconds delay) {
     const Deadline deadline = Deadline::after(delay);
     do {
-      const auto event = group_->next(deadline);
-      const auto* signal = event ? std::get_if<SignalEvent>(&*event) : nullptr;
-      if (signal != nullptr && notice_.concerns_run(signal->signal)) {
-        stop_signal_ = signal->signal;
+      if (take_signal()) {
         interrupt_between_attempts();
         return false;
       }
@@ -291,8 +296,7 @@ class Supervision {
       complain(directory_.append_event(event));
       if (!outcome.path.empty()) {
         ++num_committed_;
-        const bool is_first = ++num_saved_ == 1;
-        if (std::string doubt = checkpoints_->doubt(); is_first && !doubt.empty()) warn(doubt);
+        if (++num_saved_ == 1 && !checkpoints_->doubt().empty()) warn(checkpoints_->doubt());
       }
       if (outcome.error.empty()) continue;
       warn(outcome.path.empty() ? compose("the checkpoint of step {} could not be written: {}; training goes on",
@@ -442,13 +446,8 @@ class Supervision {
   // A rank that has gone by a step which others have saved would keep them waiting for ever. What it has posted may
   // still be on its way, so this is looked at for a while.
   void look_for_part_checkpoint() {
-    int found = -1;
-    for (int rank = 0; found < 0 && rank < info_.world_size; ++rank) {
-      if (checkpoints_->waits_for(rank, steps_of(rank)) >= 0) found = rank;
-    }
-    if (patience_.is_over(found, Clock::now())) {
-      refuse_part_checkpoint(found, steps_of(found));
-    }
+    const int found = checkpoints_->late_rank([this](int rank) { return steps_of(rank); });
+    if (patience_.is_over(found, Clock::now())) refuse_part_checkpoint(found, steps_of(found));
   }
 
   void refuse_part_checkpoint(int rank, std::uint64_t steps) {
