@@ -5,8 +5,10 @@
 #pragma once
 
 #include "railyard/core/backend.hpp"
+#include "railyard/core/block.hpp"
 #include "railyard/core/buffer.hpp"
 #include "railyard/core/callback.hpp"
+#include "railyard/core/dataset_source.hpp"
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/dtype.hpp"
 #include "railyard/core/error.hpp"
