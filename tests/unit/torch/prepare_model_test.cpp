@@ -314,6 +314,31 @@ TEST_CASE("prepare_model: averages gradients of any layout (FAULTS D25)") {
   });
 }
 
+TEST_CASE("prepare_model: gradients of an ordinary network stay in the memory they were made in") {
+  test::on_threads(2, [](auto& worker) {
+    auto net = ry::prepare_model(worker, [] {
+      return torch::nn::Sequential(torch::nn::Linear(8, 4), torch::nn::ReLU(), torch::nn::Linear(4, 2));
+    });
+    for (int step = 0; step < 3; ++step) {
+      std::vector<const void*> made;
+      std::vector<unsigned> hooks;
+      for (const torch::Tensor& parameter : net->parameters()) {
+        parameter.mutable_grad().reset();
+        made.push_back(nullptr);
+        hooks.push_back(parameter.register_hook(
+            [&made, at = made.size() - 1](const torch::Tensor& gradient) { made[at] = gradient.data_ptr(); }));
+      }
+      worker.samples(2);
+      net->forward(torch::ones({2, 8})).pow(2).sum().backward();
+      for (std::size_t at = 0; at < made.size(); ++at) {
+        EXPECT(made[at] != nullptr);
+        EXPECT(net->parameters()[at].grad().data_ptr() == made[at]);
+        net->parameters()[at].remove_hook(hooks[at]);
+      }
+    }
+  });
+}
+
 TEST_CASE("prepare_model: averages half, double and complex gradients, half ones without overflow (FAULTS D11)") {
   test::on_both_threads(2, [](auto& worker) {
     auto net = ry::prepare_model(worker, [] {

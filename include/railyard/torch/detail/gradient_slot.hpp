@@ -68,8 +68,12 @@ struct GradientSlot {
   void own_memory(const at::Tensor& added) const {
     at::Tensor& gradient = parameter.mutable_grad();
     if (!gradient.defined() || !gradient.has_storage()) return;
-    const bool is_added = added.defined() && added.has_storage() && added.storage().is_alias_of(gradient.storage());
-    if (gradient.storage().use_count() > (is_added ? 2 : 1)) gradient = gradient.clone();
+    std::size_t num_known = 1;
+    if (added.defined() && added.has_storage() && added.storage().is_alias_of(gradient.storage())) {
+      ++num_known;
+      if (added.is_view() && added._base().use_count() == 1) ++num_known;  // of a view that nothing else is known of
+    }
+    if (gradient.storage().use_count() > num_known) gradient = gradient.clone();
   }
 
   // The gradient, made if there is none. A sparse one becomes dense: the rows that other ranks have used are others.
