@@ -66,10 +66,26 @@ class Checkpoint {
     return Checkpoint{std::move(contents)};
   }
 
-  /// Reads all files and compares their checksums. Throws: DataError that names the file that is damaged.
+  /// Is a checkpoint that was never written: the files are in memory which must outlive it. path: what messages call
+  /// it.
+  [[nodiscard]] static Checkpoint in_memory(const std::filesystem::path& path, Manifest manifest,
+                                            const std::map<std::string, std::span<const std::byte>>& files) {
+    auto contents = std::make_shared<Contents>();
+    contents->path = path;
+    for (const auto& [name, bytes] : files) {
+      manifest.files.push_back({.name = name, .size = bytes.size()});
+      contents->in_memory[name] = std::make_shared<const detail::InputFile>(path / name, bytes);
+    }
+    contents->manifest = std::move(manifest);
+    return Checkpoint{std::move(contents)};
+  }
+
+  /// Reads all files and compares their checksums; those in memory have none.
+  /// Throws: DataError that names the file that is damaged.
   void verify() const {
+    if (is_in_memory()) return;
     for (const ManifestFile& file : manifest().files) {
-      const std::uint32_t checksum = detail::InputFile::open(path(), file.name)->checksum();
+      const std::uint32_t checksum = input(file.name)->checksum();
       if (checksum != file.crc32c) {
         detail::throw_damaged(path() / file.name, detail::compose("its content has changed: its CRC-32C is {:08x} and "
                                                                   "should be {:08x}",
@@ -135,6 +151,7 @@ class Checkpoint {
     std::filesystem::path path{};
     Manifest manifest{};
     std::shared_ptr<const detail::InputFile> lock{};
+    std::map<std::string, std::shared_ptr<const detail::InputFile>> in_memory{};
   };
 
   explicit Checkpoint(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
@@ -153,10 +170,17 @@ class Checkpoint {
     }
   }
 
+  [[nodiscard]] std::shared_ptr<const detail::InputFile> input(const std::string& name) const {
+    const auto found = contents_->in_memory.find(name);
+    return found == contents_->in_memory.end() ? detail::InputFile::open(path(), name) : found->second;
+  }
+
   [[nodiscard]] bool has_file(std::string_view name) const {
     const auto& files = manifest().files;
     return std::any_of(files.begin(), files.end(), [name](const ManifestFile& file) { return file.name == name; });
   }
+
+  [[nodiscard]] bool is_in_memory() const noexcept { return contents_->lock == nullptr; }
 
   static std::optional<int> rank_of(const ManifestFile& file) {
     return detail::number_between<int>("state.rank-", file.name, ".json");
@@ -166,12 +190,12 @@ class Checkpoint {
   template <class Read>
   std::invoke_result_t<const Read&, const detail::Json&> reading_states(const std::string& name,
                                                                         const Read& read) const {
-    const auto file = detail::InputFile::open(path(), name);
+    const auto file = input(name);
     return detail::reading(file->path(), [&] {
       const std::string text = file->text(detail::max_manifest_size);
       const auto& files = manifest().files;
       const auto entry = std::find_if(files.begin(), files.end(), [&](auto& listed) { return listed.name == name; });
-      if (detail::crc32c(std::as_bytes(std::span{text})) != entry->crc32c) {
+      if (!is_in_memory() && detail::crc32c(std::as_bytes(std::span{text})) != entry->crc32c) {
         throw detail::Damage{"its content has changed"};
       }
       return read(detail::parse_json(text).at("parts"));
@@ -189,7 +213,7 @@ class Checkpoint {
   }
 
   void add_tensors(State& state, const std::string& name) const {
-    if (has_file(name)) state.tensors = detail::tensors_in(detail::InputFile::open(path(), name));
+    if (has_file(name)) state.tensors = detail::tensors_in(input(name));
   }
 
   void add_pieces(State& state, std::string_view part) const {
@@ -203,7 +227,7 @@ class Checkpoint {
         return pieces == nullptr ? std::vector<detail::PiecePlace>{} : detail::read_piece_places(*pieces);
       });
       if (places.empty()) continue;
-      const auto data = detail::InputFile::open(path(), detail::tensors_name(part, *rank));
+      const auto data = input(detail::tensors_name(part, *rank));
       detail::add_pieces(tensors, places, data);
     }
     for (auto& [name, pieces] : tensors) {

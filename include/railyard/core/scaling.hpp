@@ -48,8 +48,16 @@ struct Snapshot {
   std::span<std::byte> bytes{};
 };
 
-/// How many snapshots each worker may have under way at once.
+/// Says what a snapshot is for: those of one kind never wait for those of the other.
+enum class SnapshotKind : std::uint8_t {
+  checkpoint,  ///< to be written
+  memory,      ///< to go on from if a worker is lost, and replaced by the next one
+};
+
+/// How many snapshots of each kind each worker may have at once.
 inline constexpr int num_snapshots = 2;
+/// Of both kinds together: slots count from 0 to this.
+inline constexpr int num_snapshot_slots = 2 * num_snapshots;
 
 /// Is the worker's end: all that a training function's surroundings need, however the worker came to be.
 class WorkerLink {
@@ -66,13 +74,16 @@ class WorkerLink {
   [[nodiscard]] virtual std::string_view briefing() const noexcept = 0;
 
   /// Returns memory which the supervisor sees as well, and keeps if this worker dies. It is the worker's until a
-  /// message has told of it, then the supervisor's. Waits while all num_snapshots are the supervisor's.
+  /// message has told of it, then the supervisor's. Waits while all of the kind are the supervisor's.
   /// Throws: CollectiveError if the group ends meanwhile, Error if the memory cannot be had.
-  [[nodiscard]] virtual Snapshot take_snapshot(std::size_t size_bytes) = 0;
+  [[nodiscard]] virtual Snapshot take_snapshot(std::size_t size_bytes, SnapshotKind kind) = 0;
   /// Gives back a snapshot that no message has told of.
   virtual void drop_snapshot(int slot) noexcept = 0;
   /// Waits until the supervisor has given the slot back. Throws: CollectiveError if the group ends meanwhile.
   virtual void await_snapshot(int slot) = 0;
+  /// Returns what a rank of an earlier start has put into a snapshot that the supervisor holds, at least so much of it.
+  /// Valid until the next call for the same snapshot.
+  [[nodiscard]] virtual std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) = 0;
 
   /// Hands a message to the supervisor: in order, in about a microsecond, and not lost if this worker dies right after.
   /// Waits only while the supervisor is megabytes behind. Throws: ConfigError if the message is larger than 1 MiB.
@@ -227,12 +238,16 @@ class WorkerGroup {
 
   /// What the rank has put into its snapshot. May be called, and read, on any thread.
   [[nodiscard]] virtual std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) = 0;
+  /// Takes a snapshot over that a message has told of: it stays as it is, restarts included, until it is given back.
+  virtual void hold_snapshot(int rank, int slot) noexcept = 0;
   /// Gives a snapshot back to its worker. May be called on any thread.
   virtual void release_snapshot(int rank, int slot) noexcept = 0;
 
-  /// Starts all workers anew, each with a new page and none of the messages and keys of before. Only after one
-  /// ExitEvent per rank, and when all snapshots have been read. Throws: as Scaling::start.
-  virtual void restart(std::string_view briefing) = 0;
+  /// Starts workers anew, at most as many as at first, each with a new page and none of the messages and keys of
+  /// before. Only after one ExitEvent per rank. Throws: as Scaling::start.
+  virtual void restart(int num_workers, std::string_view briefing) = 0;
+  /// Whether restart() would have to fork this process once more: not while other threads of it are at work.
+  [[nodiscard]] virtual bool forks_to_restart() const = 0;
 };
 
 /// Says what to start.
@@ -240,6 +255,7 @@ struct GroupPlan {
   int num_workers = 1;
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};
   std::string briefing{};  ///< for every worker, at most max_briefing_bytes
+  int most_workers = 0;    ///< how many a restart may ask for, if more than num_workers
 };
 
 inline constexpr std::size_t max_briefing_bytes = 8192;

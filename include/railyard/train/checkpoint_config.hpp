@@ -4,6 +4,7 @@
 
 #include "railyard/checkpoint/retention.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -19,6 +20,9 @@ struct CheckpointConfig {
   ScoreOrder order = ScoreOrder::max;
   /// Makes a checkpoint of the TrainState after every so many steps, without metrics; 0 for none of these.
   std::uint64_t every_steps = 0;
+  /// Makes one at the end of the first step after so much time since the last one of this kind, by rank 0's clock; 0
+  /// for none of these.
+  std::chrono::nanoseconds interval{0};
   /// report(metrics, state) returns when the checkpoint is durable; otherwise as soon as the state has been copied.
   bool synchronous = false;
 };

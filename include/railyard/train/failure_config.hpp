@@ -8,7 +8,8 @@
 
 namespace railyard::inline v0_1 {
 
-/// Says how often a run may be started again after a failure: all workers anew, from the newest checkpoint.
+/// Says how often a run may be started again after a failure: all workers anew, from the newest state that there is, in
+/// memory or on disk.
 struct FailureConfig {
   /// How many failures the run survives; -1 for any number. A failure of the group counts once, however many ranks
   /// have failed. Ctrl-C, SIGTERM and exceptions of callbacks end the run in any case.
@@ -22,6 +23,10 @@ struct FailureConfig {
   /// How long to wait before the first restart; twice as long before each further one without progress between them.
   std::chrono::nanoseconds backoff{0};
   std::chrono::nanoseconds max_backoff = std::chrono::minutes{1};
+  /// How much of the time of training goes into copies of the TrainState to memory that outlives the workers, in
+  /// percent: a restart on this host goes on from the last one, which loses a few steps only. Each worker keeps two
+  /// copies of its part. 0: none; nor are there any where no failure is survived, or where a TrainState has files.
+  double memory_percent = 1;
 };
 
 }  // namespace railyard::inline v0_1

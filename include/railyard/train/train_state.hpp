@@ -2,6 +2,8 @@
 // All that a run must not lose: named parts that checkpoints hold, and the epochs that are left. Train room.
 #pragma once
 
+#include "railyard/train/detail/held_state.hpp"
+#include "railyard/train/detail/snapshot_pace.hpp"
 #include "railyard/train/detail/wire.hpp"
 #include "railyard/train/worker.hpp"
 
@@ -116,7 +118,10 @@ class TrainState {
 
   /// Throws: ConfigError for two parts of one name, or a part that does not fit what was saved; DataError for a damaged
   /// checkpoint.
-  TrainState(Worker& worker, std::initializer_list<StatePart> parts) : worker_(&worker), parts_(parts) {
+  TrainState(Worker& worker, std::initializer_list<StatePart> parts)
+      : worker_(&worker),
+        parts_(parts),
+        pace_(worker.context().memory_percent, worker.context().checkpoint_interval, Clock::now()) {
     if (worker.state_ != nullptr) {
       throw ConfigError{detail::compose(
           "TrainState on rank {}/{}: there is one already: give all parts to it, so that checkpoints hold all of them",
@@ -131,6 +136,7 @@ class TrainState {
   ~TrainState() {
     worker_->state_ = nullptr;
     worker_->on_step_end({});
+    worker_->control().wish(false, false);
   }
 
   /// Whether parts were put back from a checkpoint.
@@ -141,18 +147,22 @@ class TrainState {
   /// the epoch in which it was made as complete.
   [[nodiscard]] Epochs epochs(int count) noexcept { return {*this, count}; }
 
-  /// Adds a file to every checkpoint from now on, as it is then, under files/name. Another name on each rank.
+  /// Adds a file to every checkpoint from now on, as it is then, under files/name. Another name on each rank; either
+  /// every rank adds files or none does.
   void add_file(std::string name, std::filesystem::path source) {
     files_.emplace_back(std::move(name), std::move(source));
   }
 
  private:
   friend class Worker;
+  using Clock = detail::SnapshotPace::Clock;
 
   void resume() {
     const std::string& path = worker_->resumes_from();
     if (path.empty()) return;
-    const Checkpoint checkpoint = Checkpoint::open(path);
+    const auto& held = worker_->context().held_slots;
+    const Checkpoint checkpoint =
+        held.empty() ? Checkpoint::open(path) : detail::open_held_state(worker_->link(), held);
     std::string missing;
     worker_->barrier();  // weights may be shared: nobody looks at them while they are put back
     for (const StatePart& part : parts_) {
@@ -194,7 +204,7 @@ class TrainState {
   }
 
   // One checkpoint of the step that ends with it, and of the report: with the step alone, the report would be lost to
-  // whoever goes on from there.
+  // whoever goes on from there. So it would with a copy to memory.
   void report(const Metrics& metrics) {
     is_reporting_ = true;
     worker_->end_step();
@@ -202,56 +212,90 @@ class TrainState {
     worker_->report(metrics);
     save(true);
     if (must_leave_) throw detail::Leave{};
+    copy_if_due();
   }
 
   void end_step() {
-    must_leave_ = agrees_to_leave();
+    const detail::Wishes wishes = agreed_wishes();
+    must_leave_ = wishes.stop && agrees_to_leave();
+    must_copy_ = wishes.snapshot && !must_leave_;
+    if (wishes.checkpoint) pace_.note_checkpoint(Clock::now());
     if (is_reporting_) return;
     const std::uint64_t interval = worker_->context().checkpoint_every_steps;
-    if (must_leave_ || (interval != 0 && worker_->steps() % interval == 0)) save(false);
+    const bool is_due = interval != 0 && worker_->steps() % interval == 0;
+    if (must_leave_ || is_due || wishes.checkpoint) save(false);
     if (must_leave_) throw detail::Leave{};
+    copy_if_due();
   }
 
-  // Whether all ranks are to leave. The wish to stop comes with the gradients, if there are any; whether it is one to
-  // leave, or the program's own, is asked then.
+  // What any rank wants at the end of this step. It comes with the gradients, if there are any.
+  [[nodiscard]] detail::Wishes agreed_wishes() {
+    if (const auto heard = worker_->control().end_step()) return *heard;
+    const detail::Wishes& own = worker_->control().own();
+    std::int32_t wishes[3] = {worker_->wants_stop() ? 1 : 0, own.snapshot ? 1 : 0, own.checkpoint ? 1 : 0};
+    worker_->all_reduce(buffer_of(wishes), ReduceOp::max);
+    return {.stop = wishes[0] != 0, .snapshot = wishes[1] != 0, .checkpoint = wishes[2] != 0};
+  }
+
+  // Whether a wish to stop is one to leave, or the program's own.
   [[nodiscard]] bool agrees_to_leave() {
-    std::int32_t wish = worker_->wants_stop() ? 1 : 0;
-    if (const auto heard = worker_->control().end_step()) {
-      wish = *heard ? 1 : 0;
-    } else {
-      worker_->all_reduce(buffer_of_value(wish), ReduceOp::max);
-    }
-    if (wish == 0) return false;
     std::int32_t leaves = worker_->page().leave_requested.load(std::memory_order_relaxed) ? 1 : 0;
     worker_->all_reduce(buffer_of_value(leaves), ReduceOp::max);
     return leaves != 0;
   }
 
-  // Copies this rank's part of the state to memory that outlives the worker, and hands it over.
+  // Rank 0 decides for all when the state is copied or saved next: one step later, because all have to know.
+  void wish() {
+    if (worker_->rank() != 0) return;
+    const auto now = Clock::now();
+    worker_->control().wish(files_.empty() && pace_.wants_copy(now), pace_.wants_checkpoint(now));
+  }
+
+  void copy_if_due() {
+    if (std::exchange(must_copy_, false)) {
+      const Handed handed = hand_over(SnapshotKind::memory, false);
+      pace_.note_copy(handed.cost, Clock::now());
+    }
+    wish();
+  }
+
   void save(bool is_report) {
+    const Handed handed = hand_over(SnapshotKind::checkpoint, is_report);
+    if (worker_->context().waits_for_checkpoints) worker_->link().await_snapshot(handed.slot);
+  }
+
+  struct Handed {
+    int slot = 0;
+    Clock::duration cost{};  // without the wait for memory
+  };
+
+  // Copies this rank's part of the state to memory that outlives the worker, and hands it over.
+  Handed hand_over(SnapshotKind kind, bool is_report) {
+    const auto begin = Clock::now();
     std::vector<NamedState> states;
     for (const StatePart& part : parts_) states.push_back({.name = part.name_, .state = part.take_()});
     std::vector<FileImage> images = file_images(states, worker_->rank());
     for (const auto& [name, source] : files_) images.push_back(image_of(name, source));
-    detail::SavedMessage save{
-        .step = worker_->steps(), .epoch = next_epoch(), .report = worker_->num_reports_ - 1, .is_report = is_report};
-    save.samples = worker_->page().samples.load(std::memory_order_relaxed);
-    std::uint64_t size = 0;
-    for (const FileImage& image : images) {
-      save.files.push_back({.name = image.name, .offset = size, .size = image.size});
-      constexpr std::uint64_t alignment = 64;
-      size = (size + image.size + alignment - 1) / alignment * alignment;
-    }
-    const Snapshot snapshot = worker_->link().take_snapshot(size);
+    detail::SavedMessage save{.step = worker_->steps(),
+                              .samples = worker_->page().samples.load(std::memory_order_relaxed),
+                              .epoch = next_epoch(),
+                              .report = worker_->num_reports_ - 1,
+                              .is_report = is_report,
+                              .is_memory = kind == SnapshotKind::memory};
+    const std::uint64_t size = detail::place_files(save, images);
+    const auto wait_begin = Clock::now();
+    const Snapshot snapshot = worker_->link().take_snapshot(size, kind);
+    const auto wait_end = Clock::now();
     save.slot = snapshot.slot;
     try {
       for (std::size_t at = 0; at < images.size(); ++at) images[at].fill(snapshot.bytes.data() + save.files[at].offset);
+      detail::write_head(snapshot.bytes, save);
       worker_->link().post(detail::encode_saved(save));
     } catch (...) {
       worker_->link().drop_snapshot(snapshot.slot);
       throw;
     }
-    if (worker_->context().waits_for_checkpoints) worker_->link().await_snapshot(snapshot.slot);
+    return {.slot = snapshot.slot, .cost = Clock::now() - begin - (wait_end - wait_begin)};
   }
 
   [[nodiscard]] static FileImage image_of(const std::string& name, const std::filesystem::path& source) {
@@ -277,6 +321,8 @@ class TrainState {
   bool is_resumed_ = false;
   bool is_reporting_ = false;
   bool must_leave_ = false;
+  bool must_copy_ = false;  // to memory, as soon as what belongs to the step is done
+  detail::SnapshotPace pace_;
 };
 
 inline void Worker::report(const Metrics& metrics, TrainState& state) { state.report(metrics); }

@@ -72,6 +72,13 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
     throw ConfigError{compose("RunConfig::failure.max_failures_at_same_step is {}: it must be 1 or more",
                               run.failure.max_failures_at_same_step)};
   }
+  if (!(run.failure.memory_percent >= 0)) {
+    throw ConfigError{compose("RunConfig::failure.memory_percent is {}: it is a share of the time, and 0 is none",
+                              run.failure.memory_percent)};
+  }
+  if (run.checkpoint.interval.count() < 0) {
+    throw ConfigError{"RunConfig::checkpoint.interval is negative: 0 makes no checkpoints by the clock"};
+  }
   if (run.failure.backoff.count() < 0 || run.failure.max_backoff.count() < 0) {
     throw ConfigError{"RunConfig::failure.backoff and max_backoff must not be negative"};
   }
@@ -222,6 +229,8 @@ class Trainer<B, S> {
                              .seed = run_.seed,
                              .collective_timeout = run_.collective_timeout,
                              .checkpoint_every_steps = run_.checkpoint.every_steps,
+                             .checkpoint_interval = run_.checkpoint.interval,
+                             .memory_percent = run_.failure.max_failures == 0 ? 0 : run_.failure.memory_percent,
                              .waits_for_checkpoints = run_.checkpoint.synchronous};
     std::vector<std::unique_ptr<Function>> copies;  // made one after another, by the thread that called fit()
     const auto renew = [&, size = info.world_size] {
@@ -274,6 +283,7 @@ class Trainer<B, S> {
   void run_worker(WorkerLink& link, RunContext context, Function& function) const {
     detail::Briefing briefing = detail::decode_briefing(link.briefing());
     context.resumes_from = std::move(briefing.checkpoint);
+    context.held_slots = std::move(briefing.slots);
     context.attempt = briefing.attempt;
     detail::ConnectingStore store{link.store(), link.world().rank};
     link.on_abort([&store](std::string_view reason) { store.abort(reason); });

@@ -34,9 +34,13 @@ struct RunContext {
   std::uint64_t seed = 0;
   std::chrono::nanoseconds collective_timeout = std::chrono::minutes{10};
   std::uint64_t checkpoint_every_steps = 0;
+  std::chrono::nanoseconds checkpoint_interval{0};
+  double memory_percent = 0;  ///< of the time of training, for snapshots that a restart goes on from; 0: none
   bool waits_for_checkpoints = false;
   /// The checkpoint that this attempt goes on from; empty at the first start.
   std::string resumes_from{};
+  /// The snapshots, by rank, that it goes on from instead.
+  std::vector<std::uint8_t> held_slots{};
   int attempt = 0;  ///< counts the starts of the run's workers, from 0
 };
 
@@ -97,8 +101,8 @@ class Worker {
   /// Every rank reports with a state, or none. Include railyard/train/train_state.hpp.
   void report(const Metrics& metrics, TrainState& state);
 
-  /// The directory of the checkpoint that this attempt goes on from; empty if it begins at the beginning. Where there
-  /// is a TrainState, it has put everything back.
+  /// The directory of the checkpoint that this attempt goes on from, "memory" if it is the memory of the host, empty if
+  /// it begins at the beginning. Where there is a TrainState, it has put everything back.
   [[nodiscard]] const std::string& resumes_from() const noexcept { return context_->resumes_from; }
   /// Counts how often the run's workers have been started before.
   [[nodiscard]] int attempt() const noexcept { return context_->attempt; }

@@ -30,7 +30,7 @@ inline void prepare_to_fork(int num_workers) {
         "start: this process has already used CUDA, and a forked child cannot use it again: call fit() before "
         "anything touches a GPU (also before counting devices), or start the workers from outside"};
   }
-  const rlim_t needed = num_open + (5 + num_snapshots) * static_cast<rlim_t>(num_workers) + 16;
+  const rlim_t needed = num_open + (5 + num_snapshot_slots) * static_cast<rlim_t>(num_workers) + 16;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur) return;
   if (needed > limit.rlim_max) {
@@ -47,7 +47,10 @@ inline void prepare_to_fork(int num_workers) {
 class ProcessGroup final : public WorkerGroup {
  public:
   ProcessGroup(const GroupPlan& plan, const WorkerBody& body)
-      : memory_(plan.num_workers, plan.briefing), inbox_(memory_), body_(body), silence_limit_(plan.silence_limit) {
+      : memory_(plan.num_workers, plan.briefing, plan.most_workers),
+        inbox_(memory_),
+        body_(body),
+        silence_limit_(plan.silence_limit) {
     setup_.memory = &memory_;
     setup_.body = &body_;
     setup_.event_fd = inbox_.event_fd();
@@ -91,15 +94,20 @@ class ProcessGroup final : public WorkerGroup {
   [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {
     return memory_.snapshot(rank, slot, size_bytes);
   }
+  void hold_snapshot(int rank, int slot) noexcept override { memory_.hold_snapshot(rank, slot); }
   void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
 
-  void restart(std::string_view briefing) override {
-    const bool needs_zygote = is_zygote_lost_ || zygote_ <= 0 || is_readable(zygote_fd_.get());
+  void restart(int num_workers, std::string_view briefing) override {
+    const bool needs_zygote = forks_to_restart();
     if (needs_zygote) end_all();
     inbox_.reset();
-    memory_.reset(briefing);
+    memory_.reset(num_workers, briefing);
     if (needs_zygote) fork_zygote();
     start_workers();
+  }
+
+  [[nodiscard]] bool forks_to_restart() const override {
+    return is_zygote_lost_ || zygote_ <= 0 || is_readable(zygote_fd_.get());
   }
 
  private:
@@ -424,7 +432,7 @@ class Processes {
   /// Cost: two to three milliseconds per process if LibTorch is loaded.
   [[nodiscard]] std::unique_ptr<WorkerGroup> start(const GroupPlan& plan, const WorkerBody& body) {
     detail::check_plan(plan, body);
-    detail::prepare_to_fork(plan.num_workers);
+    detail::prepare_to_fork(std::max(plan.num_workers, plan.most_workers));
     return std::make_unique<detail::ProcessGroup>(plan, body);
   }
 };

@@ -22,7 +22,7 @@ namespace detail {
 class ThreadGroup final : public WorkerGroup {
  public:
   ThreadGroup(const GroupPlan& plan, const WorkerBody& body)
-      : memory_(plan.num_workers, plan.briefing), inbox_(memory_), body_(body) {
+      : memory_(plan.num_workers, plan.briefing, plan.most_workers), inbox_(memory_), body_(body) {
     start_threads();
   }
 
@@ -68,9 +68,10 @@ class ThreadGroup final : public WorkerGroup {
   [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {
     return memory_.snapshot(rank, slot, size_bytes);
   }
+  void hold_snapshot(int rank, int slot) noexcept override { memory_.hold_snapshot(rank, slot); }
   void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
 
-  void restart(std::string_view briefing) override {
+  void restart(int num_workers, std::string_view briefing) override {
     join_all();
     links_.clear();
     threads_.clear();
@@ -78,9 +79,11 @@ class ThreadGroup final : public WorkerGroup {
     num_over_ = 0;
     is_ending_.store(false);
     inbox_.reset();
-    memory_.reset(briefing);
+    memory_.reset(num_workers, briefing);
     start_threads();
   }
+
+  [[nodiscard]] bool forks_to_restart() const override { return false; }
 
  private:
   void start_threads() {

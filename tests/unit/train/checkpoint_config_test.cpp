@@ -27,7 +27,7 @@ TEMPLATE_TEST_CASE("Checkpoints: are made every so many steps, and lose no more 
         }
         worker.report({{"sum", weights.sum()}});
       },
-      {.checkpoint = {.keep = 2, .every_steps = 2}, .failure = {.max_failures = 1}});
+      {.checkpoint = {.keep = 2, .every_steps = 2}, .failure = {.max_failures = 1, .memory_percent = 0}});
   INFO(result.error());
   REQUIRE(result);
   CHECK(result.attempts()[0].lost_steps == 1);
@@ -112,4 +112,27 @@ TEST_CASE("Checkpoints: micro-batches are one step, also where a report comes be
   });
   REQUIRE(result);
   CHECK(result.checkpoint()->manifest().step == 1);
+}
+
+TEMPLATE_TEST_CASE("Checkpoints: are made by rank 0's clock, on all ranks at the end of the same step", "",
+                   SharedThreads, SharedProcesses) {
+  const Scratch scratch;
+  ry::RunConfig config{.failure = {.max_failures = 1, .memory_percent = 0}};
+  config.checkpoint.interval = std::chrono::nanoseconds{1};  // over at the end of every step
+  const ry::Result result = run_in<typename TestType::B, typename TestType::S>(
+      scratch, 2,
+      [](auto& worker) {
+        Weights weights;
+        ry::TrainState state{worker, {{"weights", weights}}};
+        while (worker.steps() < 10) {
+          worker.samples(1);
+          if (worker.attempt() == 0 && worker.steps() == 7) throw std::runtime_error{"a test"};
+          worker.end_step();
+        }
+      },
+      config);
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.attempts()[0].lost_steps == 0);
+  CHECK(names_in(result.path() / "checkpoints").size() == 6 + 2);  // known one step later, at first and again
 }

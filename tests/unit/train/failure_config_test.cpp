@@ -20,7 +20,7 @@ TEMPLATE_TEST_CASE("Run: starts again after failures and ends as if nothing had 
     const bool is_due = (worker.attempt() == 0 && step == 7) || (worker.attempt() == 1 && step == 23);
     if (is_due && worker.rank() == worker.attempt()) throw std::runtime_error{"a test"};
   };
-  const ry::Result result = run<TestType>(scratch, fail, {.failure = {.max_failures = 2}});
+  const ry::Result result = run<TestType>(scratch, fail, {.failure = {.max_failures = 2, .memory_percent = 0}});
   INFO(result.error());
   REQUIRE(result);
   CHECK(result.history() == whole.history());

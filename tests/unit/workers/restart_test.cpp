@@ -23,7 +23,7 @@ TEMPLATE_TEST_CASE("WorkerGroup: starts every worker anew with a page, a store a
     if (link.briefing() == "start 1") throw std::runtime_error{"again"};
   });
   for (int start = 0; start < 4; ++start) {
-    if (start > 0) group->restart(fmt::format("start {}", start));
+    if (start > 0) group->restart(3, fmt::format("start {}", start));
     const Story story = follow_to_end(*group);
     for (int rank = 0; rank < 3; ++rank) {
       CHECK(story.messages.at(rank) == std::vector{fmt::format("start {0} start {0} 1", start)});
@@ -40,7 +40,7 @@ TEMPLATE_TEST_CASE("WorkerGroup: starts workers anew after an abort", "", ry::Th
   });
   group->abort("a test");
   CHECK(follow_to_end(*group).exit_of(0).kind == ry::WorkerExit::Kind::threw);
-  group->restart("go");
+  group->restart(2, "go");
   const Story story = follow_to_end(*group);
   CHECK(story.messages.at(0) == std::vector<std::string>{"done"});
   CHECK(story.messages.at(1) == std::vector<std::string>{"done"});
@@ -57,10 +57,10 @@ TEST_CASE("Processes: start anew after kill -9 of a worker, and of the process t
     link.post(bytes_of("done"));
   });
   CHECK(follow_to_end(*group).exit_of(1).code == SIGKILL);
-  group->restart("orphans");
+  group->restart(2, "orphans");
   group->request_stop();
   CHECK(follow_to_end(*group).broken.size() == 1);
-  group->restart("go");
+  group->restart(2, "go");
   const Story story = follow_to_end(*group);
   CHECK(story.broken.empty());
   CHECK(story.messages.at(0) == std::vector<std::string>{"done"});
@@ -70,12 +70,12 @@ TEST_CASE("Processes: start anew after kill -9 of a worker, and of the process t
 TEMPLATE_TEST_CASE("WorkerGroup: leaves nothing behind after many starts", "", ry::Threads, ry::Processes) {
   const auto run = [] {
     auto group = TestType{}.start({.num_workers = 2}, [](ry::WorkerLink& link) {
-      const ry::Snapshot snapshot = link.take_snapshot(100'000);
+      const ry::Snapshot snapshot = link.take_snapshot(100'000, ry::SnapshotKind::checkpoint);
       std::fill(snapshot.bytes.begin(), snapshot.bytes.end(), std::byte{1});
     });
     for (int start = 0; start < 5; ++start) {
       follow_to_end(*group);
-      group->restart("");
+      group->restart(2, "");
     }
     follow_to_end(*group);
   };
@@ -90,7 +90,7 @@ TEMPLATE_TEST_CASE("WorkerLink: fills snapshots that the supervisor reads when t
   auto group = TestType{}.start({.num_workers = 2}, [](ry::WorkerLink& link) {
     for (int round = 0; round < 2; ++round) {
       const std::size_t size = round == 0 ? 5000 : 3'000'000;
-      const ry::Snapshot snapshot = link.take_snapshot(size);
+      const ry::Snapshot snapshot = link.take_snapshot(size, ry::SnapshotKind::checkpoint);
       std::fill(snapshot.bytes.begin(), snapshot.bytes.end(), static_cast<std::byte>(16 * link.world().rank + round));
       link.post(bytes_of(fmt::format("{} {}", snapshot.slot, snapshot.bytes.size())));
     }
@@ -110,7 +110,7 @@ TEMPLATE_TEST_CASE("WorkerLink: waits for a snapshot until one is given back, or
                    ry::Processes) {
   auto group = TestType{}.start({.num_workers = 1}, [](ry::WorkerLink& link) {
     for (int round = 0; round < 4; ++round) {
-      const ry::Snapshot snapshot = link.take_snapshot(10);
+      const ry::Snapshot snapshot = link.take_snapshot(10, ry::SnapshotKind::checkpoint);
       snapshot.bytes[0] = static_cast<std::byte>(round);
       link.post(bytes_of(fmt::format("{}", snapshot.slot)));
     }

@@ -29,8 +29,8 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Is a plain file that is open for reading. It is read by calls and not mapped: a file that somebody cuts short would
-/// end the program by a signal.
+/// Is a plain file that is open for reading, or what would be one in memory. A file is read by calls and not mapped:
+/// one that somebody cuts short would end the program by a signal.
 class InputFile {
  public:
   /// Opens the file `name` in a directory, which may lie in folders below it. Symbolic links below the directory are
@@ -57,12 +57,17 @@ class InputFile {
     size_ = static_cast<std::uint64_t>(status.st_size);
   }
 
+  /// Takes bytes for a file's, which must outlive it. path: what messages call it.
+  InputFile(std::filesystem::path path, std::span<const std::byte> bytes)
+      : path_(std::move(path)), bytes_(bytes), size_(bytes.size()) {}
+
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   [[nodiscard]] int descriptor() const noexcept { return file_.get(); }
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
 
   /// Reads the bytes from begin on. Throws: DataError if there are fewer.
   void read(std::uint64_t begin, std::span<std::byte> to) const {
+    if (!file_.is_open()) return copy(begin, to);
     for (std::size_t done = 0; done < to.size();) {
       constexpr std::size_t most = std::size_t{1} << 30U;  // one call moves less than 2 GiB
       const ssize_t got =
@@ -96,6 +101,13 @@ class InputFile {
   }
 
  private:
+  void copy(std::uint64_t begin, std::span<std::byte> to) const {
+    if (begin > size_ || to.size() > size_ - begin) {
+      throw_damaged(path_, compose("it ends at byte {}, in the middle of what was asked for", size_));
+    }
+    std::copy_n(bytes_.data() + begin, to.size(), to.data());
+  }
+
   static Descriptor open_or_throw(int directory, const std::string& name, int flags,
                                   const std::filesystem::path& path) {
     const int fd = ::openat(directory, name.c_str(), flags | O_CLOEXEC);
@@ -108,7 +120,8 @@ class InputFile {
   }
 
   std::filesystem::path path_;
-  Descriptor file_;
+  Descriptor file_{};
+  std::span<const std::byte> bytes_{};  // without a file
   std::uint64_t size_ = 0;
 };
 

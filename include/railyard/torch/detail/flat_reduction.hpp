@@ -111,8 +111,12 @@ class FlatReduction {
 
   // The sum of squares over all ranks is least when all are equal.
   [[nodiscard]] std::vector<double> numbers_of_header() const {
-    std::vector<double> numbers{header_.samples, static_cast<double>(header_.silent),
-                                static_cast<double>(header_.wants_stop), static_cast<double>(header_.has_ended)};
+    std::vector<double> numbers{header_.samples,
+                                static_cast<double>(header_.silent),
+                                static_cast<double>(header_.has_ended),
+                                static_cast<double>(header_.wants_stop),
+                                static_cast<double>(header_.wants_snapshot),
+                                static_cast<double>(header_.wants_checkpoint)};
     for (const std::uint64_t place : {header_.loop, header_.step, header_.pass}) {
       const auto number = static_cast<double>(place);
       numbers.insert(numbers.end(), {number, number * number});
@@ -124,9 +128,9 @@ class FlatReduction {
     summary_ = {.headers = {header_},
                 .samples = sums[0],
                 .num_silent = static_cast<std::uint32_t>(sums[1]),
-                .num_stopping = static_cast<std::uint32_t>(sums[2]),
-                .num_ended = static_cast<std::uint32_t>(sums[3])};
-    for (const std::size_t at : {4U, 6U, 8U}) {
+                .num_ended = static_cast<std::uint32_t>(sums[2]),
+                .wishes = {.stop = sums[3] > 0, .snapshot = sums[4] > 0, .checkpoint = sums[5] > 0}};
+    for (const std::size_t at : {6U, 8U, 10U}) {
       if (sums[at + 1] * worker_->world_size() == sums[at] * sums[at]) continue;
       summary_.headers = gather();
       return;

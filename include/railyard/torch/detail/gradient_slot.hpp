@@ -2,6 +2,8 @@
 // What is known of one parameter whose gradients are averaged, and of one backward pass. Torch room.
 #pragma once
 
+#include "railyard/train/detail/control_lane.hpp"
+
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/view_as_real.h>
@@ -136,6 +138,8 @@ struct PassHeader {
   std::uint64_t loop = 0;  // over training data, in which it is
   double waited = 0;       // seconds in all, for others
   std::uint32_t wants_stop = 0;
+  std::uint32_t wants_snapshot = 0;
+  std::uint32_t wants_checkpoint = 0;
   std::uint32_t has_ended = 0;  // its data, with this step
 
   [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
@@ -148,8 +152,8 @@ struct PassSummary {
   std::vector<PassHeader> headers{};  // by rank; where nobody can be told apart, one for all
   double samples = 0;                 // on all ranks
   std::uint32_t num_silent = 0;       // ranks that have not said how many
-  std::uint32_t num_stopping = 0;     // ranks that want to stop
   std::uint32_t num_ended = 0;        // ranks whose data ends with this step
+  Wishes wishes{};                    // of any rank
 };
 
 }  // namespace detail

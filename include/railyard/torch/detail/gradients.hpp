@@ -430,7 +430,7 @@ class GradientExchange {
     const PassSummary& summary = exchange_.summary();
     if (summary.headers.front().pass == 0) {
       const bool have_all_ended = summary.num_ended == static_cast<std::uint32_t>(worker_->world_size());
-      worker_->control().hear(summary.num_stopping > 0, have_all_ended);
+      worker_->control().hear(summary.wishes, have_all_ended);
     }
     decide_on_overlap();
     sync_buffers(*worker_, buffers_, options_.buffers);
@@ -495,6 +495,8 @@ class GradientExchange {
             .loop = control.loop(),
             .waited = clock_.waited() + aside_.waited(),
             .wants_stop = worker_->wants_stop() ? 1U : 0U,
+            .wants_snapshot = control.own().snapshot ? 1U : 0U,
+            .wants_checkpoint = control.own().checkpoint ? 1U : 0U,
             .has_ended = control.has_ended() ? 1U : 0U};
   }
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -15,13 +16,17 @@ namespace detail {
 /// Says which attempt of the run begins, and where it goes on.
 struct Briefing {
   std::int32_t attempt = 0;
-  std::string checkpoint{};  ///< its directory; empty to begin at the beginning
+  std::string checkpoint{};  ///< its directory; empty to begin at the beginning, or with a snapshot
+  /// The snapshot of each rank of the start before, if workers go on from memory.
+  std::vector<std::uint8_t> slots{};
 };
 
 [[nodiscard]] inline std::string encode_briefing(const Briefing& briefing) {
   WireWriter writer;
   writer.put(briefing.attempt);
   writer.put_text(briefing.checkpoint);
+  writer.put(static_cast<std::uint32_t>(briefing.slots.size()));
+  for (const std::uint8_t slot : briefing.slots) writer.put(slot);
   return {reinterpret_cast<const char*>(writer.bytes().data()), writer.bytes().size()};
 }
 
@@ -30,6 +35,8 @@ struct Briefing {
   Briefing briefing;
   briefing.attempt = reader.take<std::int32_t>();
   briefing.checkpoint = reader.take_text();
+  const auto num_slots = reader.take<std::uint32_t>();
+  for (std::uint32_t i = 0; i < num_slots; ++i) briefing.slots.push_back(reader.take<std::uint8_t>());
   return briefing;
 }
 

@@ -11,6 +11,13 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// Is what a rank may want all ranks to do at the end of a step.
+struct Wishes {
+  bool stop = false;
+  bool snapshot = false;    ///< copy the state into memory that outlives the workers
+  bool checkpoint = false;  ///< save it
+};
+
 /// Keeps what this rank says with the next exchange, and what all have heard with the last one. Only exchanges that all
 /// ranks take part in are heard, so every rank decides alike whether it has to ask by a collective.
 class ControlLane {
@@ -26,10 +33,14 @@ class ControlLane {
   }
   [[nodiscard]] bool has_ended() const noexcept { return has_ended_; }
 
+  /// Sets what this rank says with the next exchanges, besides that it wants to stop.
+  void wish(bool snapshot, bool checkpoint) noexcept { own_ = {.snapshot = snapshot, .checkpoint = checkpoint}; }
+  [[nodiscard]] const Wishes& own() const noexcept { return own_; }
+
   /// All ranks have exchanged, for the first time in a step.
-  void hear(bool anyone_stops, bool have_all_ended) noexcept {
+  void hear(const Wishes& anyone, bool have_all_ended) noexcept {
     ++num_heard_;
-    anyone_stops_ = anyone_stops;
+    anyone_ = anyone;
     has_heard_in_step_ = true;
     have_all_ended_ = have_all_ended;
   }
@@ -40,19 +51,20 @@ class ControlLane {
   /// Whether any rank wants to stop; nothing unless there has been exactly one exchange since the last call. Of
   /// several, the last may be long ago: whoever asks once per epoch must not learn of a wish an epoch too late.
   [[nodiscard]] std::optional<bool> take_stop() noexcept {
-    return std::exchange(num_heard_, 0) == 1 ? std::optional{anyone_stops_} : std::nullopt;
+    return std::exchange(num_heard_, 0) == 1 ? std::optional{anyone_.stop} : std::nullopt;
   }
 
-  /// Whether any rank wanted to stop in the step that ends; nothing if all ranks have exchanged nothing in it.
-  [[nodiscard]] std::optional<bool> end_step() noexcept {
-    return std::exchange(has_heard_in_step_, false) ? std::optional{anyone_stops_} : std::nullopt;
+  /// What any rank wanted in the step that ends; nothing if all ranks have exchanged nothing in it.
+  [[nodiscard]] std::optional<Wishes> end_step() noexcept {
+    return std::exchange(has_heard_in_step_, false) ? std::optional{anyone_} : std::nullopt;
   }
 
  private:
   std::uint64_t loop_ = 0;
   std::uint64_t num_heard_ = 0;
   bool has_ended_ = false;
-  bool anyone_stops_ = false;
+  Wishes own_{};
+  Wishes anyone_{};
   bool has_heard_in_step_ = false;
   std::optional<bool> have_all_ended_{};
 };

@@ -12,6 +12,8 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/scaling.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <filesystem>
@@ -50,7 +52,7 @@ namespace detail {
   return newest;
 }
 
-/// Owns the writer. The lease must outlive it.
+/// Owns the writer, and holds the newest copy of the state in memory. The lease must outlive it.
 class RunCheckpoints {
  public:
   RunCheckpoints(const RunInfo& info, const CheckpointConfig& config, const RunLease& lease, WorkerGroup& group)
@@ -59,11 +61,14 @@ class RunCheckpoints {
         generation_(lease.generation()),
         group_(&group),
         book_(info.world_size),
+        copies_(info.world_size),
         writer_(info.path, folder_of(info, lease), retention_of(config), group) {}
 
-  /// Takes what a rank has saved; a checkpoint that is whole with it is on its way to the disk. metrics: what rank 0
-  /// has reported last, if it is the rank.
+  /// Takes what a rank has saved; a checkpoint that is whole with it is on its way to the disk, and a copy that is
+  /// whole is held until the next one is. metrics: what rank 0 has reported last, if it is the rank.
   void add(int rank, SavedMessage save, const Metrics& metrics, int attempt) {
+    group_->hold_snapshot(rank, save.slot);
+    if (save.is_memory) return add_copy(rank, std::move(save));
     if (rank == 0) metrics_.push_back(save.is_report ? metrics : Metrics{});
     book_.add(rank, std::move(save));
     while (const auto saves = book_.take()) {
@@ -80,7 +85,15 @@ class RunCheckpoints {
   }
 
   [[nodiscard]] bool drain(const Deadline& deadline) { return writer_.drain(deadline); }
-  [[nodiscard]] std::vector<SaveOutcome> take_outcomes() { return writer_.take_outcomes(); }
+  [[nodiscard]] std::vector<SaveOutcome> take_outcomes() {
+    auto outcomes = writer_.take_outcomes();
+    for (const SaveOutcome& outcome : outcomes) {
+      const Place place{outcome.manifest.step, outcome.manifest.report};
+      if (!outcome.path.empty()) written_ = std::max(written_, place);
+      if (outcome.path.empty() && saved_ == place) saved_ = written_;
+    }
+    return outcomes;
+  }
 
   /// Says why checkpoints may not last where they are; empty if no reason is known.
   [[nodiscard]] std::string doubt() const {
@@ -88,10 +101,32 @@ class RunCheckpoints {
     return doubt.empty() ? std::string{} : compose("checkpoints in {} may not last: {}", run_.string(), doubt);
   }
 
-  /// Forgets what only some ranks have saved; when all have ended, and all that was whole has been written.
+  /// Forgets what only some ranks have saved; when all have ended.
   void end_attempt() {
-    book_.clear();
+    for (SaveBook* book : {&book_, &copies_}) {
+      for (const auto& [rank, save] : book->take_rest()) group_->release_snapshot(rank, save.slot);
+    }
     metrics_.clear();
+  }
+
+  /// The newest copy of the state in memory, by rank; empty if there is none, or a checkpoint has been saved since. It
+  /// may still have to be written, then.
+  [[nodiscard]] std::vector<SavedMessage> newest_copy() const {
+    return held_.empty() || place_of(held_.front()) < saved_ ? std::vector<SavedMessage>{} : held_;
+  }
+
+  /// Makes a checkpoint of that copy, if there is one, which can no more be gone on from without reading.
+  void write_newest_copy(int attempt) {
+    if (const auto copy = newest_copy(); !copy.empty()) {
+      submit(copy, {}, attempt);
+      held_.clear();
+    }
+  }
+
+  /// The workers go on from that checkpoint, or from the beginning.
+  void go_back_to(const std::optional<Checkpoint>& checkpoint) {
+    written_ = checkpoint ? Place{checkpoint->manifest().step, checkpoint->manifest().report} : Place{0, -1};
+    saved_ = written_;
   }
 
   /// The folder; only while nothing is being written, as what is below.
@@ -106,8 +141,23 @@ class RunCheckpoints {
     return folder;
   }
 
+  // Of two states of a run, the one with more steps, or more reports after the same, is newer.
+  using Place = std::pair<std::uint64_t, std::int64_t>;
+  [[nodiscard]] static Place place_of(const SavedMessage& save) noexcept { return {save.step, save.report}; }
+
+  void add_copy(int rank, SavedMessage save) {
+    copies_.add(rank, std::move(save));
+    while (auto copy = copies_.take()) {
+      for (std::size_t of = 0; of < held_.size(); ++of) {
+        group_->release_snapshot(static_cast<int>(of), held_[of].slot);
+      }
+      held_ = std::move(*copy);
+    }
+  }
+
   void submit(const std::vector<SavedMessage>& saves, Metrics metrics, int attempt) {
     const SavedMessage& first = saves.front();
+    saved_ = std::max(saved_, place_of(first));
     SaveJob job;
     job.manifest = {.world_size = static_cast<int>(saves.size()),
                     .step = first.step,
@@ -136,6 +186,10 @@ class RunCheckpoints {
   std::uint64_t generation_;
   WorkerGroup* group_;
   SaveBook book_;
+  SaveBook copies_;
+  std::vector<SavedMessage> held_{};  // the newest copy that is whole, by rank
+  Place saved_{0, -1};                // of the newest checkpoint, unless it could not be written
+  Place written_{0, -1};
   std::deque<Metrics> metrics_{};  // of rank 0, by checkpoint that is not whole yet
   CheckpointWriter writer_;
 };

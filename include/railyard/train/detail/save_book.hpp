@@ -52,9 +52,14 @@ class SaveBook {
     return -1;
   }
 
-  /// Forgets what only some ranks have saved: they have ended.
-  void clear() {
-    for (auto& queue : saves_) queue.clear();
+  /// Takes what only some ranks have saved, with the rank: they have ended.
+  [[nodiscard]] std::vector<std::pair<int, SavedMessage>> take_rest() {
+    std::vector<std::pair<int, SavedMessage>> rest;
+    for (std::size_t rank = 0; rank < saves_.size(); ++rank) {
+      for (SavedMessage& save : saves_[rank]) rest.emplace_back(static_cast<int>(rank), std::move(save));
+      saves_[rank].clear();
+    }
+    return rest;
   }
 
  private:

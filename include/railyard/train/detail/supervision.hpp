@@ -9,10 +9,11 @@
 #include "railyard/train/detail/files.hpp"
 #include "railyard/train/detail/patience.hpp"
 #include "railyard/train/detail/preemption_notice.hpp"
-#include "railyard/train/detail/report_book.hpp"
 #include "railyard/train/detail/result_file.hpp"
 #include "railyard/train/detail/run_checkpoints.hpp"
+#include "railyard/train/detail/run_history.hpp"
 #include "railyard/train/detail/run_lease.hpp"
+#include "railyard/train/detail/run_log.hpp"
 #include "railyard/train/detail/run_record.hpp"
 #include "railyard/train/detail/step_watch.hpp"
 #include "railyard/train/detail/wire.hpp"
@@ -57,29 +58,26 @@ class Supervision {
               const Console& console = Console{})
       : config_(config),
         info_(std::move(info)),
-        called_at_(called_at),
         lease_(std::move(lease)),
         directory_(info_.path, info_.world_size),
-        book_(info_.world_size),
+        history_(directory_, info_.world_size, std::move(before)),
         hosts_(static_cast<std::size_t>(info_.world_size), host_name()),
         step_times_(static_cast<std::size_t>(info_.world_size)),
         progress_(console, config.progress == Progress::quiet),
+        log_(directory_, progress_, called_at),
         controller_(controller_settings()),
         budget_(config.failure),
         steps_(info_.world_size, config.step_timeout),
-        notice_(config.preemption),
-        has_record_(before.world_size != 0),
-        history_(std::move(before.history)),
-        lines_(std::move(before.lines)) {}
+        notice_(config.preemption) {}
 
   /// Runs to the end. renew: called before the workers are started again.
   /// Throws: ConfigError if the run cannot go on as it was asked to, or if the group cannot be started because of its
   /// settings.
   [[nodiscard]] Result run(const Start& start, const Renew& renew) {
-    if (has_record_) {  // a new run has no checkpoints to look for
+    if (history_.has_record()) {  // a new run has no checkpoints to look for
       std::vector<std::string> problems;
       go_on_from(find_checkpoint(info_.path, lease_, config_.resume, problems));
-      for (const std::string& problem : problems) warn(problem + "; an older checkpoint is taken");
+      for (const std::string& problem : problems) log_.warn(problem + "; an older checkpoint is taken");
     }
     tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     if (!failure_before_start_) start_group(start);
@@ -89,7 +87,8 @@ class Supervision {
         while (controller_.phase() != Phase::finished) handle_next();
         end_attempt();
       } while (restarts(renew));
-      timings_.training = seconds() - timings_.first_line;
+      save_what_is_left();
+      timings_.training = log_.seconds() - timings_.first_line;
       tell_reports(true);
       progress_.finish(state());
       list_checkpoints();
@@ -107,7 +106,6 @@ class Supervision {
                              std::chrono::seconds{1},
             .stop_grace = config_.stop_grace};
   }
-  [[nodiscard]] double seconds() const { return std::chrono::duration<double>(Clock::now() - called_at_).count(); }
 
   void start_group(const Start& start) {
     controller_.begin(Clock::now());
@@ -115,9 +113,9 @@ class Supervision {
       group_ = start({.num_workers = info_.world_size,
                       .silence_limit = config_.silence_limit,
                       .briefing = encode_briefing(briefing_)});
-      timings_.start = seconds();
+      timings_.start = log_.seconds();
     } catch (const ConfigError&) {
-      if (!has_record_) directory_.remove();
+      if (!history_.has_record()) directory_.remove();
       throw;
     } catch (const std::exception& error) {
       failure_before_start_ = Failure{.what = compose("the workers could not be started: {}", error.what())};
@@ -127,16 +125,17 @@ class Supervision {
   // From here on, what was reported after the checkpoint will be reported anew.
   void go_on_from(const std::optional<Checkpoint>& checkpoint) {
     briefing_.checkpoint = checkpoint ? checkpoint->path().string() : std::string{};
+    briefing_.slots.clear();
     begin_step_ = checkpoint ? checkpoint->manifest().step : 0;
-    const std::int64_t num_reports = checkpoint ? checkpoint->manifest().report + 1 : 0;
-    const auto is_kept = [num_reports](const HistoryLine& line) { return line.report < num_reports; };
-    const auto end = std::find_if_not(lines_.begin(), lines_.end(), is_kept);
-    if (end != lines_.end() || has_record_) {  // whose last line may be torn
-      complain(directory_.keep_metrics(end == lines_.begin() ? 0 : std::prev(end)->end));
-      history_.resize(static_cast<std::size_t>(end - lines_.begin()));
-      lines_.erase(end, lines_.end());
-    }
-    book_ = ReportBook{info_.world_size, num_reports};
+    log_.complain(history_.go_back(info_.world_size, checkpoint ? checkpoint->manifest().report + 1 : 0));
+  }
+
+  void go_on_from(const std::vector<SavedMessage>& copy) {
+    briefing_.checkpoint = "memory";
+    briefing_.slots.clear();
+    for (const SavedMessage& save : copy) briefing_.slots.push_back(static_cast<std::uint8_t>(save.slot));
+    begin_step_ = copy.front().step;
+    log_.complain(history_.go_back(info_.world_size, copy.front().report + 1));
   }
 
   [[nodiscard]] std::uint64_t steps_of(int rank) const {
@@ -144,7 +143,7 @@ class Supervision {
   }
 
   void end_attempt() {
-    Attempt attempt{.begin_step = begin_step_, .end_step = begin_step_, .seconds = seconds()};
+    Attempt attempt{.begin_step = begin_step_, .end_step = begin_step_, .seconds = log_.seconds()};
     for (int rank = 0; rank < info_.world_size; ++rank) {
       attempt.end_step = std::max(attempt.end_step, steps_of(rank));
     }
@@ -155,8 +154,13 @@ class Supervision {
       failed_step_ = is_of_rank ? steps_of(failure->rank) : attempt.end_step;
     }
     attempts_.push_back(std::move(attempt));
-    settle();
     checkpoints_->end_attempt();
+  }
+
+  // What is only in memory is lost with this process.
+  void save_what_is_left() {
+    if (controller_.failure()) checkpoints_->write_newest_copy(briefing_.attempt);
+    settle();
     if (has_left_in_order()) last_word_ = "its state was saved first, and a run of the same name goes on from there";
   }
 
@@ -165,7 +169,7 @@ class Supervision {
       newest_ = checkpoints_->newest();
       best_ = checkpoints_->best();
     } catch (const Error& error) {
-      warn(error.what());
+      log_.warn(error.what());
     }
   }
 
@@ -185,8 +189,8 @@ class Supervision {
       if (!take_signal()) continue;
       if (was_asked) end_by_signal(stop_signal_);  // a write cannot be interrupted, and what is committed stays
       was_asked = true;
-      progress_.print(true, compose("railyard: {}: a checkpoint is still being written; once more leaves it unfinished",
-                                    signal_name(stop_signal_)));
+      log_.print(compose("{}: a checkpoint is still being written; once more leaves it unfinished",
+                         signal_name(stop_signal_)));
     }
     note_outcomes();
   }
@@ -202,14 +206,19 @@ class Supervision {
         interrupt_between_attempts();
         return false;
       }
-      const auto verdict = budget_.judge(*controller_.failure(), failed_step_, num_committed_ > 0);
+      const auto copy = checkpoints_->newest_copy();
+      if (copy.empty() || group_->forks_to_restart()) settle();
+      note_outcomes();
+      const bool has_progress = num_committed_ > 0 || (!copy.empty() && copy.front().step > begin_step_);
+      const auto verdict = budget_.judge(*controller_.failure(), failed_step_, has_progress);
       if (!verdict.restarts) {
         if (!verdict.reason.empty()) last_word_ = verdict.reason;
         return false;
       }
       if (!go_on_from_newest()) return false;
       attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
-      announce_restart();
+      log_.tell_of_restart(briefing_.attempt + 1, attempts_.back(),
+                           briefing_.checkpoint.empty() ? "the beginning" : briefing_.checkpoint, begin_step_);
       if (!pause(verdict.delay)) return false;
       renew();
       begin_attempt();
@@ -219,26 +228,21 @@ class Supervision {
   }
 
   [[nodiscard]] bool go_on_from_newest() {
+    if (const auto copy = checkpoints_->newest_copy(); !copy.empty()) {
+      go_on_from(copy);
+      return true;
+    }
     try {
       std::vector<std::string> problems;
       const auto newest = checkpoints_->folder().newest_whole(problems);
       if (!newest && !problems.empty()) throw Error{problems.front()};
       go_on_from(newest);
+      checkpoints_->go_back_to(newest);
       return true;
     } catch (const Error& error) {
       last_word_ = compose("it cannot go on, because its checkpoints cannot be read: {}", error.what());
       return false;
     }
-  }
-
-  void announce_restart() {
-    const std::string from = briefing_.checkpoint.empty() ? "the beginning" : briefing_.checkpoint;
-    JsonObject event;
-    event.add("event", "restart").add("seconds", seconds()).add("attempt", briefing_.attempt + 1);
-    event.add("error", attempts_.back().error).add("from", from).add("lost_steps", attempts_.back().lost_steps);
-    complain(directory_.append_event(event));
-    progress_.print(true, compose("railyard: {}; all workers are started again, from {} (step {}; {} steps are lost)",
-                                  attempts_.back().error, from, begin_step_, attempts_.back().lost_steps));
   }
 
   // Returns false if the run was interrupted meanwhile.
@@ -255,10 +259,11 @@ class Supervision {
     return true;
   }
 
-  // A signal that came when no worker was there to be asked: the newest checkpoint is all that there is to save.
+  // A signal that came when no worker was there to be asked: what there is already is all that there is to save.
   void interrupt_between_attempts() {
     was_preempted_ = notice_.is_announced_by(stop_signal_);
-    is_all_saved_ = !briefing_.checkpoint.empty();
+    num_saved_before_ = num_saved_;
+    is_all_saved_ = checkpoints_->newest_copy().empty() && !briefing_.checkpoint.empty();
     controller_ = Controller{controller_settings()};
     controller_.begin(Clock::now());
     static_cast<void>(controller_.on_signal(stop_signal_, Clock::now()));
@@ -277,7 +282,7 @@ class Supervision {
 
   [[nodiscard]] bool start_again() {
     try {
-      group_->restart(encode_briefing(briefing_));
+      group_->restart(info_.world_size, encode_briefing(briefing_));
       return true;
     } catch (const std::exception& error) {
       static_cast<void>(controller_.on_failure(
@@ -289,25 +294,11 @@ class Supervision {
 
   void note_outcomes() {
     for (const SaveOutcome& outcome : checkpoints_->take_outcomes()) {
-      JsonObject event;
-      event.add("event", outcome.path.empty() ? "checkpoint_failed" : "checkpoint").add("seconds", seconds());
-      event.add("step", outcome.manifest.step).add("path", outcome.path.string());
-      if (!outcome.error.empty()) event.add("error", outcome.error);
-      complain(directory_.append_event(event));
-      if (!outcome.path.empty()) {
-        ++num_committed_;
-        if (++num_saved_ == 1 && !checkpoints_->doubt().empty()) warn(checkpoints_->doubt());
-      }
-      if (outcome.error.empty()) continue;
-      warn(outcome.path.empty() ? compose("the checkpoint of step {} could not be written: {}; training goes on",
-                                          outcome.manifest.step, outcome.error)
-                                : outcome.error);
+      log_.tell_of(outcome);
+      if (outcome.path.empty()) continue;
+      ++num_committed_;
+      if (++num_saved_ == 1 && !checkpoints_->doubt().empty()) log_.warn(checkpoints_->doubt());
     }
-  }
-
-  void warn(const std::string& text) {
-    warnings_.push_back(text);
-    complain(text);
   }
 
   void handle_next() {
@@ -322,6 +313,7 @@ class Supervision {
     if (notice_.take_file()) handle_signal(SIGTERM, true);
     look_for_standstill();
     look_for_part_checkpoint();
+    save_before_it_is_too_late();
     progress_.update(state());
   }
 
@@ -340,8 +332,7 @@ class Supervision {
       if (auto* started = std::get_if<StartedMessage>(&message)) note_start(event.rank, std::move(started->host));
       if (auto* report = std::get_if<ReportMessage>(&message)) note_report(event.rank, std::move(report->metrics));
       if (auto* save = std::get_if<SavedMessage>(&message)) {
-        checkpoints_->add(event.rank, std::move(*save), history_.empty() ? Metrics{} : history_.back(),
-                          briefing_.attempt);
+        checkpoints_->add(event.rank, std::move(*save), history_.newest(), briefing_.attempt);
         for (int rank = 0; rank < info_.world_size; ++rank) {
           if (controller_.has_exited(rank)) refuse_part_checkpoint(rank, all_steps);
         }
@@ -358,7 +349,7 @@ class Supervision {
     }
   }
   void handle(const OutputEvent& event) {
-    complain(directory_.append_log(event.rank, event.line));
+    log_.complain(directory_.append_log(event.rank, event.line));
     progress_.print(event.is_error, compose("[rank {}] {}", event.rank, event.line));
   }
   void handle(ExitEvent& event) {
@@ -382,11 +373,13 @@ class Supervision {
     if (orders.request_leave) {
       was_preempted_ = is_announced;
       num_saved_before_ = num_saved_;
-      progress_.print(true, compose("railyard: {}: the workers are asked to stop and have {} for it; once more ends "
-                                    "them at once",
-                                    name, Deadline::after(config_.stop_grace).budget_text()));
+      stop_began_ = Clock::now();
+      log_.print(
+          compose("{}: the workers are asked to stop and have {} for it; once more ends "
+                  "them at once",
+                  name, Deadline::after(config_.stop_grace).budget_text()));
     } else if (orders.kill) {
-      progress_.print(true, compose("railyard: {}: the workers are killed", name));
+      log_.print(compose("{}: the workers are killed", name));
     }
     carry_out(orders);
   }
@@ -407,6 +400,13 @@ class Supervision {
                                Clock::now()));
   }
 
+  // Workers that were asked to leave, and end no step, may not do so in time.
+  void save_before_it_is_too_late() {
+    if (controller_.phase() != Phase::stopping || num_saved_ > num_saved_before_) return;
+    if (Clock::now() < stop_began_ + config_.stop_grace / 2) return;
+    checkpoints_->write_newest_copy(briefing_.attempt);
+  }
+
   // Whether the run was told of its end, and its state has been saved since.
   [[nodiscard]] bool has_left_in_order() const {
     return was_preempted_ && (is_all_saved_ || num_saved_ > num_saved_before_);
@@ -420,24 +420,12 @@ class Supervision {
   void note_start(int rank, std::string host) {
     hosts_[static_cast<std::size_t>(rank)] = std::move(host);
     controller_.on_started(rank);
-    if (++num_started_ == info_.world_size && briefing_.attempt == 0) timings_.first_line = seconds();
+    if (++num_started_ == info_.world_size && briefing_.attempt == 0) timings_.first_line = log_.seconds();
   }
 
   void note_report(int rank, Metrics metrics) {
-    const double now = seconds();
-    if (rank == 0) {
-      const std::int64_t index = book_.count(0);
-      const JsonObject line = JsonObject{}.add("report", index).add("seconds", now).add(metrics);
-      complain(directory_.append_metrics(line.text()));
-      history_.push_back(metrics);
-      lines_.push_back({.report = index, .end = directory_.metrics_size()});
-      progress_.on_report(index, metrics);
-    }
-    if (config_.callbacks.empty()) {
-      book_.count_only(rank);
-      return;
-    }
-    book_.add(rank, std::move(metrics), now);
+    if (rank == 0) progress_.on_report(history_.count(0), metrics);
+    log_.complain(history_.add(rank, std::move(metrics), log_.seconds(), !config_.callbacks.empty()));
     tell_reports(false);
   }
 
@@ -462,7 +450,7 @@ class Supervision {
   }
 
   void tell_reports(bool is_end) {
-    while (const auto report = book_.take(is_end)) {
+    while (const auto report = history_.take(is_end)) {
       tell("on_report", [&](const AnyCallback& callback) {
         if (callback.on_report(*report) == Next::stop && !is_end) group_->request_stop();
       });
@@ -488,18 +476,14 @@ class Supervision {
     }
     if (controller_.failure() && controller_.failure()->what == failure.what) return;
     if (controller_.failure() || failure_before_start_) {
-      warnings_.push_back(failure.what);
+      log_.warn_in_result(failure.what);
     } else {
       failure_before_start_ = std::move(failure);
     }
   }
 
-  void complain(const std::string& text) {
-    if (!text.empty()) progress_.print(true, "railyard: " + text);
-  }
-
   [[nodiscard]] ProgressState state() const {
-    ProgressState state{.seconds = seconds(), .alive = controller_.num_alive(), .world_size = info_.world_size};
+    ProgressState state{.seconds = log_.seconds(), .alive = controller_.num_alive(), .world_size = info_.world_size};
     for (int rank = 0; rank < info_.world_size; ++rank) {
       state.samples += group_->page(rank).samples.load(std::memory_order_relaxed);
     }
@@ -513,7 +497,7 @@ class Supervision {
   [[nodiscard]] std::string error_text(const Failure& failure) const {
     std::string text = failure.what;
     if (failure.rank >= 0) {
-      const std::int64_t reports = book_.count(failure.rank);
+      const std::int64_t reports = history_.count(failure.rank);
       text = compose("rank {} of {} on {} {}", failure.rank, info_.world_size,
                      hosts_[static_cast<std::size_t>(failure.rank)], failure.what);
       text += reports > 0 ? compose("; its last report was number {}", reports - 1) : "; it had not reported yet";
@@ -528,9 +512,9 @@ class Supervision {
     const Failure* failure = controller_.failure() ? &*controller_.failure() : nullptr;
     if (failure == nullptr && failure_before_start_) failure = &*failure_before_start_;
     ResultFields fields{.path = info_.path, .world_size = info_.world_size};
-    RunEnd end{.seconds = seconds()};
+    RunEnd end{.seconds = log_.seconds()};
     if (failure != nullptr) end.error = error_text(*failure);
-    if (!history_.empty()) end.metrics = history_.back();
+    end.metrics = history_.newest();
     tell("on_end", [&end](const AnyCallback& callback) { callback.on_end(end); });
     if (failure == nullptr && failure_before_start_) failure = &*failure_before_start_;  // on_end has thrown
     if (failure != nullptr) {
@@ -539,15 +523,15 @@ class Supervision {
       fields.exit_status = failure->signal != 0 ? 128 + failure->signal : 1;
       if (has_left_in_order()) fields.exit_status = config_.preemption.exit_status;
     }
-    fields.history = std::move(history_);
+    fields.history = history_.take_metrics();
     fields.step_times_by_rank = std::move(step_times_);
     fields.attempts = std::move(attempts_);
     fields.checkpoint = std::move(newest_);
     fields.best_checkpoints = std::move(best_);
     fields.warnings = directory_.warnings();
     if (std::string text = progress_.warning(); !text.empty()) fields.warnings.push_back(std::move(text));
-    fields.warnings.insert(fields.warnings.end(), warnings_.begin(), warnings_.end());
-    fields.seconds = seconds();
+    fields.warnings.insert(fields.warnings.end(), log_.warnings().begin(), log_.warnings().end());
+    fields.seconds = log_.seconds();
     fields.timings = timings_;
     fields.timings.teardown = std::max(0.0, fields.seconds - timings_.first_line - timings_.training);
     if (std::string loss = directory_.write_object("result.json", result_object(fields)); !loss.empty()) {
@@ -558,26 +542,24 @@ class Supervision {
 
   const RunConfig& config_;
   RunInfo info_;
-  Clock::time_point called_at_;
   RunLease lease_;
   RunDirectory directory_;
-  ReportBook book_;
+  RunHistory history_;
   std::vector<std::string> hosts_;
   std::vector<StepTimes> step_times_;  // by rank
   ProgressLine progress_;
+  RunLog log_;
   Controller controller_;
   FailureBudget budget_;
   StepWatch steps_;
   PreemptionNotice notice_;
-  bool has_record_;  // an earlier program has begun the run
-  std::vector<Metrics> history_;
-  std::vector<HistoryLine> lines_;  // of history_
   Briefing briefing_{};
-  std::uint64_t begin_step_ = 0;   // of this attempt
-  std::uint64_t failed_step_ = 0;  // at which the last attempt failed
-  int num_committed_ = 0;          // in this attempt
-  int num_saved_ = 0;              // checkpoints, in all attempts
-  int num_saved_before_ = 0;       // when the end was announced
+  std::uint64_t begin_step_ = 0;    // of this attempt
+  std::uint64_t failed_step_ = 0;   // at which the last attempt failed
+  int num_committed_ = 0;           // in this attempt
+  int num_saved_ = 0;               // checkpoints, in all attempts
+  int num_saved_before_ = 0;        // when the end was announced
+  Clock::time_point stop_began_{};  // when it was announced
   bool was_preempted_ = false;
   bool is_all_saved_ = false;  // the run was interrupted when no worker was there
   Patience patience_{};        // with a rank that seems to have no part in a checkpoint
@@ -588,7 +570,6 @@ class Supervision {
   std::optional<RunCheckpoints> checkpoints_{};  // while there is a group
   std::optional<Checkpoint> newest_{};
   std::vector<Checkpoint> best_{};
-  std::vector<std::string> warnings_{};
   std::optional<Failure> failure_before_start_{};  // or after the end: outside of the group's life
   std::string activity_{};                         // what each rank did when the first one was found waiting or silent
   Timings timings_{};

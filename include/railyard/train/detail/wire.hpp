@@ -48,6 +48,7 @@ struct SavedMessage {
   std::int64_t epoch = 0;
   std::int64_t report = -1;  ///< the number of the last report before it; -1 if there was none
   bool is_report = false;    ///< it belongs to that report, and has its metrics
+  bool is_memory = false;    ///< it is not to be written, but to go on from
   std::vector<SavedFile> files{};
 };
 using WorkerMessage = std::variant<StartedMessage, ReportMessage, StepTimesMessage, SavedMessage>;
@@ -157,6 +158,7 @@ class WireReader {
   writer.put(save.epoch);
   writer.put(save.report);
   writer.put(static_cast<std::uint8_t>(save.is_report));
+  writer.put(static_cast<std::uint8_t>(save.is_memory));
   writer.put(static_cast<std::uint32_t>(save.files.size()));
   for (const SavedFile& file : save.files) {
     writer.put_text(file.name);
@@ -169,13 +171,14 @@ class WireReader {
 [[nodiscard]] inline SavedMessage decode_saved(WireReader& reader) {
   SavedMessage save;
   save.slot = reader.take<std::int32_t>();
-  if (save.slot < 0 || save.slot >= num_snapshots)
+  if (save.slot < 0 || save.slot >= num_snapshot_slots)
     throw DataError{"a worker's message is damaged: it names no snapshot"};
   save.step = reader.take<std::uint64_t>();
   save.samples = reader.take<std::uint64_t>();
   save.epoch = reader.take<std::int64_t>();
   save.report = reader.take<std::int64_t>();
   save.is_report = reader.take<std::uint8_t>() != 0;
+  save.is_memory = reader.take<std::uint8_t>() != 0;
   const auto count = reader.take<std::uint32_t>();
   for (std::uint32_t i = 0; i < count; ++i) {
     SavedFile file{.name = reader.take_text()};

@@ -29,9 +29,15 @@ struct alignas(64) RankBlock {
   WorkerPage page{};
   alignas(64) std::atomic<std::uint32_t> agent{0};  ///< a futex: moves when the worker's agent has to look
   std::atomic<std::uint64_t> heartbeat{0};
-  /// Futexes: 1 from when the worker takes a snapshot until the supervisor gives it back.
-  std::array<std::atomic<std::uint32_t>, num_snapshots> snapshots{};
   RingState ring{};
+};
+
+/// Says whose a rank's snapshots are. Futexes; beside what a restart forgets.
+struct alignas(64) SnapshotOwners {
+  static constexpr std::uint32_t nobody = 0;
+  static constexpr std::uint32_t worker = 1;
+  static constexpr std::uint32_t supervisor = 2;
+  std::array<std::atomic<std::uint32_t>, num_snapshot_slots> slots{};
 };
 
 /// Is shared by all workers and the supervisor. The reason is written before `aborted` and never changes after.
@@ -39,6 +45,7 @@ struct GroupBlock {
   alignas(64) Bell bell{};
   alignas(64) std::atomic<bool> aborted{false};
   std::atomic<bool> closed{false};  ///< nobody reads messages any more
+  int num_workers = 0;
   std::uint32_t reason_size = 0;
   char reason[4096] = {};
   std::uint32_t briefing_size = 0;
@@ -50,36 +57,52 @@ struct GroupBlock {
 /// has it at the same address, and it disappears with the last of them.
 class GroupMemory {
  public:
-  explicit GroupMemory(int num_workers, std::string_view briefing = {}) : num_workers_(num_workers) {
+  /// most_workers: how many there may be after a restart, if those are more.
+  explicit GroupMemory(int num_workers, std::string_view briefing = {}, int most_workers = 0)
+      : capacity_(std::max(num_workers, most_workers)) {
     check(briefing);
-    for (int at = 0; at < num_workers * num_snapshots; ++at) snapshots_.emplace_back();
+    for (int at = 0; at < capacity_ * num_snapshot_slots; ++at) snapshots_.emplace_back();
     base_ = ::mmap(nullptr, size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base_ == MAP_FAILED) {
-      throw_system(compose("start: mapping {} bytes that {} workers share", size(), num_workers), errno);
+      throw_system(compose("start: mapping {} bytes that {} workers share", size(), capacity_), errno);
     }
     ::madvise(base_, size(), MADV_DONTDUMP);  // a core dump of a worker would hold everybody's messages
-    begin(briefing);
+    for (int at = 0; at < capacity_; ++at) ::new (bytes_at(owners_offset(at))) SnapshotOwners;
+    begin(num_workers, briefing);
   }
   GroupMemory(const GroupMemory&) = delete;
   GroupMemory& operator=(const GroupMemory&) = delete;
   ~GroupMemory() { ::munmap(base_, size()); }
 
-  /// Forgets everything but what snapshots are in. Nobody else may be using the memory.
-  void reset(std::string_view briefing) {
+  /// Forgets everything but the snapshots that the supervisor holds, for so many workers, at most as many as it was
+  /// made for. Nobody else may be using the memory, but for those who give snapshots back.
+  void reset(int num_workers, std::string_view briefing) {
     check(briefing);
-    if (::madvise(base_, size(), MADV_REMOVE) != 0) std::memset(base_, 0, size());
-    begin(briefing);
+    if (::madvise(base_, owners_offset(0), MADV_REMOVE) != 0) std::memset(base_, 0, owners_offset(0));
+    for (int at = 0; at < capacity_; ++at) {
+      for (auto& owner : owners(at).slots) {
+        std::uint32_t of_dead = SnapshotOwners::worker;
+        owner.compare_exchange_strong(of_dead, SnapshotOwners::nobody);
+      }
+    }
+    begin(num_workers, briefing);
   }
 
-  [[nodiscard]] int num_workers() const noexcept { return num_workers_; }
+  [[nodiscard]] int num_workers() const noexcept { return group().num_workers; }
+  /// The most that there can be.
+  [[nodiscard]] int capacity() const noexcept { return capacity_; }
   [[nodiscard]] std::string_view briefing() const noexcept { return {group().briefing, group().briefing_size}; }
   /// The memory of a snapshot, at least so large. Belongs to the worker or to the supervisor, never to both.
   [[nodiscard]] std::span<std::byte> snapshot(int of_rank, int slot, std::size_t size_bytes) {
-    return snapshots_[static_cast<std::size_t>(of_rank * num_snapshots + slot)].map(size_bytes);
+    return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].map(size_bytes);
   }
+  [[nodiscard]] std::atomic<std::uint32_t>& owner(int of_rank, int slot) const noexcept {
+    return owners(of_rank).slots[static_cast<std::size_t>(slot)];
+  }
+  void hold_snapshot(int of_rank, int slot) const noexcept { owner(of_rank, slot).store(SnapshotOwners::supervisor); }
   void release_snapshot(int of_rank, int slot) const noexcept {
-    auto& word = rank(of_rank).snapshots[static_cast<std::size_t>(slot)];
-    word.store(0);
+    auto& word = owner(of_rank, slot);
+    word.store(SnapshotOwners::nobody);
     futex_wake(word);
   }
 
@@ -96,11 +119,11 @@ class GroupMemory {
   [[nodiscard]] std::string_view reason() const noexcept { return {group().reason, group().reason_size}; }
 
   void request_stop() noexcept {
-    for (int at = 0; at < num_workers_; ++at) rank(at).page.stop_requested.store(true);
+    for (int at = 0; at < num_workers(); ++at) rank(at).page.stop_requested.store(true);
   }
 
   void request_leave() noexcept {
-    for (int at = 0; at < num_workers_; ++at) rank(at).page.leave_requested.store(true);
+    for (int at = 0; at < num_workers(); ++at) rank(at).page.leave_requested.store(true);
     request_stop();
   }
 
@@ -113,10 +136,10 @@ class GroupMemory {
       block.reason_size = static_cast<std::uint32_t>(size);
       block.aborted.store(true);
     }
-    for (int at = 0; at < num_workers_; ++at) {
+    for (int at = 0; at < num_workers(); ++at) {
       nudge(rank(at).agent);
       futex_wake(rank(at).ring.writer_waits);
-      for (const auto& word : rank(at).snapshots) futex_wake(word);
+      for (const auto& word : owners(at).slots) futex_wake(word);
     }
     store().wake_all();
   }
@@ -128,9 +151,10 @@ class GroupMemory {
                               max_briefing_bytes)};
   }
 
-  void begin(std::string_view briefing) {
+  void begin(int num_workers, std::string_view briefing) {
     auto* group = ::new (base_) GroupBlock;
-    for (int at = 0; at < num_workers_; ++at) ::new (bytes_at(rank_offset(at))) RankBlock;
+    group->num_workers = num_workers;
+    for (int at = 0; at < capacity_; ++at) ::new (bytes_at(rank_offset(at))) RankBlock;
     briefing.copy(group->briefing, briefing.size());
     group->briefing_size = static_cast<std::uint32_t>(briefing.size());
   }
@@ -139,16 +163,22 @@ class GroupMemory {
   static constexpr std::size_t rank_offset(int rank) noexcept {
     return page_up(sizeof(GroupBlock)) + static_cast<std::size_t>(rank) * sizeof(RankBlock);
   }
-  [[nodiscard]] std::size_t rings_offset() const noexcept { return page_up(rank_offset(num_workers_)); }
+  [[nodiscard]] std::size_t rings_offset() const noexcept { return page_up(rank_offset(capacity_)); }
   [[nodiscard]] std::size_t store_offset() const noexcept {
-    return rings_offset() + static_cast<std::size_t>(num_workers_) * ring_bytes;
+    return rings_offset() + static_cast<std::size_t>(capacity_) * ring_bytes;
   }
-  [[nodiscard]] std::size_t size() const noexcept { return store_offset() + StoreBlock::num_bytes; }
+  [[nodiscard]] std::size_t owners_offset(int rank) const noexcept {
+    return page_up(store_offset() + StoreBlock::num_bytes) + static_cast<std::size_t>(rank) * sizeof(SnapshotOwners);
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return page_up(owners_offset(capacity_)); }
+  [[nodiscard]] SnapshotOwners& owners(int rank) const noexcept {
+    return *std::launder(reinterpret_cast<SnapshotOwners*>(bytes_at(owners_offset(rank))));
+  }
   [[nodiscard]] std::byte* bytes_at(std::size_t offset) const noexcept {
     return static_cast<std::byte*>(base_) + offset;
   }
 
-  int num_workers_;
+  int capacity_;
   void* base_ = nullptr;
   std::vector<SnapshotMemory> snapshots_{};
 };

@@ -35,7 +35,7 @@ class Inbox {
   explicit Inbox(GroupMemory& memory)
       : memory_(&memory),
         event_(adopt(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "start: a descriptor for wake-ups")),
-        exits_(static_cast<std::size_t>(memory.num_workers())) {}
+        exits_(static_cast<std::size_t>(memory.capacity())) {}
 
   [[nodiscard]] int event_fd() const noexcept { return event_.get(); }
   [[nodiscard]] bool has_events() const noexcept { return !events_.empty(); }
@@ -75,7 +75,7 @@ class Inbox {
   /// Forgets what the workers have posted, for new ones begin. Signals stay.
   void reset() {
     std::erase_if(events_, [](const GroupEvent& event) { return !std::holds_alternative<SignalEvent>(event); });
-    exits_.assign(exits_.size(), std::nullopt);
+    exits_.assign(static_cast<std::size_t>(memory_->capacity()), std::nullopt);
     had_messages_ = false;
   }
 

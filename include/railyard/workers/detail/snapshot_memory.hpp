@@ -44,6 +44,7 @@ class SnapshotMemory {
     ::fstat(file_.get(), &file);
     // Now, rather than by a signal in the middle of the copy: a full /dev/shm does not matter here, but memory may.
     grow(static_cast<std::size_t>(file.st_size), size_bytes);
+    size_bytes = std::max(size_bytes, static_cast<std::size_t>(file.st_size));  // so that it is mapped once
     unmap();
     void* at = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file_.get(), 0);
     if (at == MAP_FAILED) refuse(size_bytes);
@@ -66,9 +67,11 @@ class SnapshotMemory {
 
   [[noreturn]] static void refuse(std::size_t size_bytes) {
     throw Error{compose(
-        "a snapshot of {} bytes for a checkpoint does not fit into memory: {}; give the job more memory, or save "
-        "less: each worker keeps up to {} snapshots of its part of the state",
-        size_bytes, explain_errno(errno), num_snapshots)};
+        "a snapshot of {} bytes of the state does not fit into memory: {}; give the job more memory, or save less: "
+        "each "
+        "worker keeps up to {} snapshots of its part for checkpoints, and {} more where failures are allowed, unless "
+        "FailureConfig::memory_percent is 0",
+        size_bytes, explain_errno(errno), num_snapshots, num_snapshots)};
   }
 
   void unmap() noexcept {

@@ -130,10 +130,16 @@ class SharedLink final : public WorkerLink {
 
   [[nodiscard]] std::string_view briefing() const noexcept override { return memory_->briefing(); }
 
-  [[nodiscard]] Snapshot take_snapshot(std::size_t size_bytes) override {
-    const int slot = std::exchange(next_snapshot_, (next_snapshot_ + 1) % num_snapshots);
+  [[nodiscard]] Snapshot take_snapshot(std::size_t size_bytes, SnapshotKind kind) override {
+    int& turn = turns_[static_cast<std::size_t>(kind)];
+    const int first = static_cast<int>(kind) * num_snapshots;
+    // The supervisor may hold one of an earlier start, and for long.
+    for (int i = 0; i < num_snapshots && memory_->owner(world_.rank, first + turn).load() != SnapshotOwners::nobody;
+         ++i)
+      turn = (turn + 1) % num_snapshots;
+    const int slot = first + std::exchange(turn, (turn + 1) % num_snapshots);
     await_snapshot(slot);
-    memory_->rank(world_.rank).snapshots[static_cast<std::size_t>(slot)].store(1);
+    memory_->owner(world_.rank, slot).store(SnapshotOwners::worker);
     try {
       return {.slot = slot, .bytes = memory_->snapshot(world_.rank, slot, size_bytes)};
     } catch (...) {
@@ -145,11 +151,15 @@ class SharedLink final : public WorkerLink {
   void drop_snapshot(int slot) noexcept override { memory_->release_snapshot(world_.rank, slot); }
 
   void await_snapshot(int slot) override {
-    const auto& word = memory_->rank(world_.rank).snapshots[static_cast<std::size_t>(slot)];
-    while (word.load() != 0) {
+    const auto& word = memory_->owner(world_.rank, slot);
+    while (const std::uint32_t owner = word.load()) {
       if (memory_->is_aborted()) throw_ended("snapshot");
-      futex_wait(word, 1, std::chrono::milliseconds{200});
+      futex_wait(word, owner, std::chrono::milliseconds{200});
     }
+  }
+
+  [[nodiscard]] std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) override {
+    return memory_->snapshot(rank, slot, size_bytes);
   }
 
   void post(std::span<const std::byte> message) override {
@@ -212,7 +222,7 @@ class SharedLink final : public WorkerLink {
   World world_{};
   AbortHandler handler_;
   std::mutex mutex_;
-  int next_snapshot_ = 0;  // they are used in turn, so that they are read in order
+  std::array<int, 2> turns_{};  // by kind: snapshots are used in turn, so that they are read in order
 };
 
 }  // namespace detail

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT
+// Makes blocks sample by sample: what the functions write to that users give to a dataset. Data room.
+#pragma once
+
+#include "railyard/data/sample.hpp"
+
+#include "railyard/core/block.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/dtype.hpp"
+#include "railyard/core/error.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+class BlockBuilder;
+
+/// Sets the columns of the sample that a BlockBuilder is at.
+class SampleWriter {
+ public:
+  /// Sets a column of single numbers; the number is converted to the column's dtype.
+  /// Throws: ConfigError if the column is of another shape.
+  template <class T>
+  requires std::is_arithmetic_v<T>
+  void set(ColumnKey key, T value) { fill(key, &value, 1); }
+  /// Sets a column of numbers, as many as its shape says, or as there are in a column that differs in length.
+  template <Element T>
+  void set(ColumnKey key, std::span<const T> values) {
+    fill(key, values.data(), values.size());
+  }
+  template <Element T>
+  void set(ColumnKey key, const std::vector<T>& values) {
+    set(key, std::span<const T>{values});
+  }
+  /// Sets a column of texts.
+  void set(ColumnKey key, std::string_view text);
+  void set(ColumnKey key, const char* text) { set(key, std::string_view{text}); }
+  void set(ColumnKey key, const std::string& text) { set(key, std::string_view{text}); }
+
+ private:
+  friend class BlockBuilder;
+  explicit SampleWriter(BlockBuilder& builder) noexcept : builder_(&builder) {}
+
+  template <class T>
+  void fill(ColumnKey key, const T* values, std::size_t count);
+
+  BlockBuilder* builder_;
+};
+
+/// Collects samples of one schema and makes a Block of them.
+class BlockBuilder {
+ public:
+  explicit BlockBuilder(std::shared_ptr<const Schema> schema)
+      : schema_(std::move(schema)), columns_(schema_->size()), writer_(*this) {}
+  BlockBuilder(const BlockBuilder&) = delete;  // the writer points here
+  BlockBuilder& operator=(const BlockBuilder&) = delete;
+
+  /// Begins a sample and returns what its columns are set with. Throws: ConfigError if the one before lacks a column.
+  SampleWriter& add(std::uint64_t id) {
+    check_complete();
+    ids_.push_back(id);
+    return writer_;
+  }
+  /// Gives the sample the columns that have not been set and that are the same fields of another one.
+  void complete_from(const Block& block, std::size_t row) {
+    for (std::size_t column = 0; column < columns_.size(); ++column) {
+      if (columns_[column].ends.size() == ids_.size()) continue;
+      const auto same = block.schema().find((*schema_)[column].name);
+      if (same && block.schema()[*same] == (*schema_)[column]) put(column, block[*same].sample(row));
+    }
+  }
+  /// Throws: ConfigError if a column of the sample has not been set.
+  void check_complete() const {
+    for (std::size_t column = 0; column < columns_.size(); ++column) {
+      if (columns_[column].ends.size() == ids_.size()) continue;
+      throw ConfigError{detail::compose("column \"{}\" was not set", (*schema_)[column].name)};
+    }
+  }
+  /// Takes back the sample that was begun last.
+  void drop_last() {
+    ids_.pop_back();
+    for (Part& part : columns_) {
+      if (part.ends.size() > ids_.size()) part.ends.pop_back();
+      part.bytes.resize(part.ends.empty() ? 0 : part.ends.back());
+    }
+  }
+
+  [[nodiscard]] std::size_t rows() const noexcept { return ids_.size(); }
+  [[nodiscard]] const Schema& schema() const noexcept { return *schema_; }
+
+  /// Makes the Block and begins anew. Throws: ConfigError if the last sample lacks a column.
+  [[nodiscard]] Block build() {
+    check_complete();
+    std::vector<Column> columns;
+    for (std::size_t column = 0; column < columns_.size(); ++column) {
+      Part part = std::exchange(columns_[column], {});
+      const auto owner = std::make_shared<const std::vector<std::byte>>(std::move(part.bytes));
+      std::shared_ptr<const std::byte> bytes{owner, owner->data()};
+      const Field& field = (*schema_)[column];
+      if (field.is_ragged()) {
+        columns.emplace_back(std::move(bytes),
+                             std::make_shared<const std::vector<std::uint64_t>>(std::move(part.ends)));
+      } else {
+        columns.emplace_back(std::move(bytes), ids_.size(), field.width() * size_of(field.dtype));
+      }
+    }
+    return Block{schema_, std::move(columns), std::exchange(ids_, {})};
+  }
+
+ private:
+  friend class SampleWriter;
+  struct Part {
+    std::vector<std::byte> bytes{};
+    std::vector<std::uint64_t> ends{};  // of the samples that have been set
+  };
+
+  void put(std::size_t column, std::span<const std::byte> bytes) {
+    std::memcpy(room_for(column, bytes.size()), bytes.data(), bytes.size());
+  }
+
+  // Makes room for the value of a column of the sample; a value that was set before gives way.
+  std::byte* room_for(std::size_t column, std::size_t size) {
+    const Field& field = (*schema_)[column];
+    const std::size_t step = field.width() * size_of(field.dtype);
+    if (field.is_ragged() ? size % step != 0 : size != step) {
+      throw ConfigError{detail::compose("column \"{}\" was set to {} x {}, and a sample has {}{}", field.name,
+                                        size / size_of(field.dtype), name_of(field.dtype),
+                                        field.is_ragged() ? "a multiple of " : "", field.width())};
+    }
+    Part& part = columns_[column];
+    if (part.ends.size() == ids_.size()) part.ends.pop_back();
+    const std::size_t begin = part.ends.empty() ? 0 : part.ends.back();
+    part.bytes.resize(begin + size);
+    part.ends.push_back(begin + size);
+    return part.bytes.data() + begin;
+  }
+
+  std::shared_ptr<const Schema> schema_;
+  std::vector<Part> columns_;
+  std::vector<std::uint64_t> ids_{};
+  SampleWriter writer_;
+};
+
+namespace detail {
+
+template <class To, class From>
+[[nodiscard]] To convert_element(From value) noexcept {
+  if constexpr (std::is_arithmetic_v<From> && std::is_arithmetic_v<To>) {
+    return static_cast<To>(value);
+  } else if constexpr (std::is_arithmetic_v<From>) {
+    return To{static_cast<float>(value)};
+  } else {
+    return convert_element<To>(static_cast<float>(value));
+  }
+}
+
+}  // namespace detail
+
+template <class T>
+void SampleWriter::fill(ColumnKey key, const T* values, std::size_t count) {
+  const std::size_t column = key.in(builder_->schema());
+  const Field& field = builder_->schema()[column];
+  if (field.is_text) throw ConfigError{detail::compose("column \"{}\" is text and was set to numbers", field.name)};
+  visit_dtype(field.dtype, [&](auto zero) {
+    using To = decltype(zero);
+    std::byte* to = builder_->room_for(column, count * sizeof(To));
+    for (std::size_t at = 0; at < count; ++at) {
+      const To element = detail::convert_element<To>(values[at]);
+      std::memcpy(to, &element, sizeof element);
+      to += sizeof element;
+    }
+  });
+}
+
+inline void SampleWriter::set(ColumnKey key, std::string_view text) {
+  const std::size_t column = key.in(builder_->schema());
+  const Field& field = builder_->schema()[column];
+  if (!field.is_text) throw ConfigError{detail::compose("column \"{}\" is numbers and was set to text", field.name)};
+  builder_->put(column, std::as_bytes(std::span{text}));
+}
+
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: MIT
+// A dataset: where samples come from and what is done with them, read when they are needed. Data room.
+#pragma once
+
+#include "railyard/data/detail/block_op_node.hpp"
+#include "railyard/data/detail/cache_node.hpp"
+#include "railyard/data/detail/data_node.hpp"
+#include "railyard/data/detail/joining_nodes.hpp"
+#include "railyard/data/detail/mix_node.hpp"
+#include "railyard/data/detail/order_nodes.hpp"
+#include "railyard/data/detail/source_node.hpp"
+#include "railyard/data/detail/user_operations.hpp"
+#include "railyard/data/detail/window_node.hpp"
+#include "railyard/data/function_source.hpp"
+#include "railyard/data/memory_source.hpp"
+
+#include "railyard/core/block.hpp"
+#include "railyard/core/dataset_source.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+/// Describes samples: their source, and operations on them. Costs nothing to copy and reads nothing until an
+/// EpochReader or a loader goes over it. Operations return another Dataset and leave this one as it is.
+///
+/// What users' functions make of a sample must depend on nothing but the sample (and its SampleRandom): they are called
+/// on several threads at once, in any order, and again where a run goes on. What they throw reaches the reader as a
+/// DataError that names the operation and the sample.
+///
+/// A dataset is indexed when any of its samples can be computed alone: its source is, and what is done with it is
+/// neither filter(), flat_map(), mix(), shuffle_window() nor a repeat() without end. Workers then compute only their
+/// own samples, and a run goes on at once anywhere. Of others each worker goes through the stream, and only the
+/// operations at its end that make one sample of one are done for its own samples alone.
+class Dataset {
+ public:
+  template <DatasetSource S>
+  explicit Dataset(S source) : Dataset(std::make_shared<const detail::SourceNode<S>>(source), label_of(source)) {}
+
+  /// Makes a dataset of columns in memory. Throws: ConfigError if they are not all as long.
+  /// Example: ry::Dataset::from_columns({{"x", std::vector<float>{1, 2}}, {"y", std::vector<std::int64_t>{0, 1}}});
+  [[nodiscard]] static Dataset from_columns(std::vector<NamedColumn> columns) {
+    return Dataset{MemorySource{std::move(columns)}};
+  }
+  /// Makes a dataset of a function that makes any of its samples: function(std::uint64_t id, SampleWriter& out).
+  [[nodiscard]] static Dataset from_function(Schema schema, std::uint64_t count,
+                                             SampleFunctionSource::Function function) {
+    return Dataset{SampleFunctionSource{std::move(schema), count, std::move(function)}};
+  }
+  /// Makes a dataset of a function that makes generators: each gives all samples in turn by bool(SampleWriter& out),
+  /// and false at the end.
+  [[nodiscard]] static Dataset from_generator(Schema schema, std::function<GeneratorSource::Generator()> begin) {
+    return Dataset{GeneratorSource{std::move(schema), std::move(begin)}};
+  }
+
+  [[nodiscard]] const Schema& schema() const noexcept { return *node_->schema(); }
+  /// The number of samples of an epoch, or nothing where that is known only at the end.
+  [[nodiscard]] std::optional<std::uint64_t> count() const { return node_->count(); }
+  /// Whether any sample can be computed alone; see above.
+  [[nodiscard]] bool is_indexed() const { return node_->is_indexed() && node_->count(); }
+  /// The source and the operations, as messages show them.
+  [[nodiscard]] std::string describe() const { return node_->describe(); }
+  /// The name of the column that a model is to predict; empty if there is none.
+  [[nodiscard]] const std::string& label() const noexcept { return label_; }
+  /// Throws: ConfigError if there is no such column.
+  [[nodiscard]] Dataset with_label(std::string name) const {
+    checked("with_label", [&] { return schema().index_of(name); });
+    return {node_, std::move(name)};
+  }
+
+  /// Makes one sample of each: function(const Sample& in, SampleWriter& out[, SampleRandom&]). Columns that it does not
+  /// set stay as they are.
+  /// Example: dataset.map([](const ry::Sample& in, ry::SampleWriter& out) { out.set("x", in.number("x") / 255); });
+  template <detail::MapFunction F>
+  [[nodiscard]] Dataset map(F function) const {
+    return map(schema(), std::move(function));
+  }
+  /// Makes one sample of each, with other columns. Those that are in both schemas may be left unset.
+  template <detail::MapFunction F>
+  [[nodiscard]] Dataset map(Schema to, F function) const {
+    auto site = site_of("map", std::move(to));
+    return operation("map", site.schema, detail::map_samples(site, std::move(function)), true);
+  }
+  /// Makes blocks of blocks: Block(const Block&), with as many samples in the same order. How many samples come
+  /// together differs from run to run, so what becomes of one must not depend on the others.
+  template <detail::BlockMapFunction F>
+  [[nodiscard]] Dataset map_batches(F function) const {
+    return map_batches(schema(), std::move(function));
+  }
+  template <detail::BlockMapFunction F>
+  [[nodiscard]] Dataset map_batches(Schema to, F function) const {
+    auto site = site_of("map_batches", std::move(to));
+    return operation("map_batches", site.schema, detail::map_blocks(site, std::move(function)), true);
+  }
+  /// Keeps the samples for which the function is true: bool(const Sample&[, SampleRandom&]).
+  template <detail::FilterFunction F>
+  [[nodiscard]] Dataset filter(F function) const {
+    auto site = site_of("filter", schema());
+    return operation("filter", site.schema, detail::filter_samples(site, std::move(function)), false);
+  }
+  /// Makes any number of samples of each: function(const Sample& in, SampleList& out[, SampleRandom&]).
+  template <detail::FlatMapFunction F>
+  [[nodiscard]] Dataset flat_map(F function) const {
+    return flat_map(schema(), std::move(function));
+  }
+  template <detail::FlatMapFunction F>
+  [[nodiscard]] Dataset flat_map(Schema to, F function) const {
+    auto site = site_of("flat_map", std::move(to));
+    return operation("flat_map", site.schema, detail::flat_map_samples(site, std::move(function)), false);
+  }
+
+  /// Keeps columns, in the order given. Throws: ConfigError if one does not exist.
+  [[nodiscard]] Dataset select(const std::vector<std::string>& names) const {
+    std::vector<std::size_t> chosen;
+    checked("select", [&] {
+      for (const std::string& name : names) chosen.push_back(schema().index_of(name));
+    });
+    return choose("select", std::move(chosen));
+  }
+  /// Leaves columns out. Throws: ConfigError if one does not exist.
+  [[nodiscard]] Dataset drop(const std::vector<std::string>& names) const {
+    checked("drop", [&] {
+      for (const std::string& name : names) static_cast<void>(schema().index_of(name));
+    });
+    std::vector<std::size_t> chosen;
+    for (std::size_t column = 0; column < schema().size(); ++column) {
+      if (std::find(names.begin(), names.end(), schema()[column].name) == names.end()) chosen.push_back(column);
+    }
+    return choose("drop", std::move(chosen));
+  }
+  /// Gives columns other names: pairs of the old and the new one. Throws: ConfigError if one does not exist, or two
+  /// would be equal.
+  [[nodiscard]] Dataset rename(const std::vector<std::pair<std::string, std::string>>& names) const {
+    std::vector<Field> fields = schema().fields();
+    std::string label = label_;
+    auto renamed = checked("rename", [&] {
+      for (const auto& [from, to] : names) {
+        fields[schema().index_of(from)].name = to;
+        if (from == label_) label = to;
+      }
+      return std::make_shared<const Schema>(std::move(fields));
+    });
+    Dataset result = operation("rename", renamed, detail::choose_columns(renamed, every_column()), true);
+    result.label_ = std::move(label);
+    return result;
+  }
+
+  /// Keeps the first samples.
+  [[nodiscard]] Dataset take(std::uint64_t samples) const {
+    return over<detail::RangeNode>(detail::compose("take({})", samples), std::uint64_t{0}, samples);
+  }
+  /// Leaves the first samples out.
+  [[nodiscard]] Dataset skip(std::uint64_t samples) const {
+    return over<detail::RangeNode>(detail::compose("skip({})", samples), samples, detail::RangeNode::to_the_end);
+  }
+  /// Keeps the samples at the given places, in that order. Throws: ConfigError if the dataset is not indexed, or there
+  /// is no such place.
+  [[nodiscard]] Dataset at(std::vector<std::uint64_t> places) const {
+    require_index("at");
+    for (const std::uint64_t place : places) {
+      if (place >= *count()) refuse("at", detail::compose("there is no sample {}: there are {}", place, *count()));
+    }
+    return over<detail::SelectionNode>(detail::compose("at({} places)", places.size()), std::move(places));
+  }
+
+  /// Gives all samples in another order each epoch: a function of the reader's seed, the epoch and the seed given here.
+  /// Every order is about as likely as any other. Throws: ConfigError if the dataset is not indexed.
+  [[nodiscard]] Dataset shuffle(std::uint64_t seed = 0) const {
+    require_index("shuffle");
+    return over<detail::ShuffleNode>(seed);
+  }
+  /// Gives the samples of a stream in another order each epoch, but each near where it was: the stream is cut into
+  /// windows, whose borders move from epoch to epoch. Cost: a window is held in memory, and is read again where a run
+  /// goes on in the middle of it. Throws: ConfigError for a window of none.
+  [[nodiscard]] Dataset shuffle_window(std::size_t samples, std::uint64_t seed = 0) const {
+    if (samples == 0) refuse("shuffle_window", "a window of 0 samples holds none: give the largest that memory allows");
+    return over<detail::WindowNode>(samples, seed);
+  }
+
+  /// Gives the samples so many times over. Each time is an epoch of its own for what is random before it.
+  [[nodiscard]] Dataset repeat(std::uint64_t times) const {
+    return over<detail::RepeatNode>(std::optional<std::uint64_t>{times});
+  }
+  /// Gives the samples over and over, without end.
+  [[nodiscard]] Dataset repeat() const { return over<detail::RepeatNode>(std::optional<std::uint64_t>{}); }
+  /// Keeps the samples in memory once they have been read, in each process that reads them. What is random before it is
+  /// drawn once for all epochs. Makes any dataset indexed. Cost: memory for all samples, for a moment twice.
+  [[nodiscard]] Dataset cache() const { return over<detail::CacheNode>(); }
+
+  /// What operations and readers work on; not for users.
+  [[nodiscard]] const detail::NodePtr& node() const noexcept { return node_; }
+  [[nodiscard]] static Dataset from_node(detail::NodePtr node, std::string label) {
+    return {std::move(node), std::move(label)};
+  }
+
+ private:
+  Dataset(detail::NodePtr node, std::string label) : node_(std::move(node)), label_(std::move(label)) {}
+
+  template <class S>
+  [[nodiscard]] static std::string label_of(const S& source) {
+    if constexpr (requires {
+                    { source.label() } -> std::convertible_to<std::string>;
+                  }) {
+      return source.label();
+    } else {
+      return {};
+    }
+  }
+
+  [[noreturn]] void refuse(std::string_view operation, std::string_view what) const {
+    throw ConfigError{detail::compose("{} -> {}: {}", describe(), operation, what)};
+  }
+  template <class Call>
+  std::invoke_result_t<Call> checked(std::string_view operation, Call&& call) const {
+    try {
+      return call();
+    } catch (const ConfigError& error) {
+      refuse(operation, error.what());
+    }
+  }
+  void require_index(std::string_view operation) const {
+    if (is_indexed()) return;
+    refuse(operation,
+           "the samples of this dataset can only be read one after another: use shuffle_window(), which "
+           "shuffles streams, or cache() before, where memory holds all samples");
+  }
+
+  [[nodiscard]] detail::OperationSite site_of(std::string_view operation, Schema to) const {
+    return {to == schema() ? node_->schema() : std::make_shared<const Schema>(std::move(to)),
+            detail::compose("{} -> {}", describe(), operation), node_->depth()};
+  }
+  [[nodiscard]] Dataset operation(std::string name, std::shared_ptr<const Schema> to, detail::BlockFunction apply,
+                                  bool keeps_count) const {
+    const bool has_label = !label_.empty() && to->find(label_);
+    return {std::make_shared<const detail::BlockOpNode>(
+                node_, std::move(to), detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count}),
+            has_label ? label_ : std::string{}};
+  }
+  [[nodiscard]] Dataset choose(std::string_view name, std::vector<std::size_t> chosen) const {
+    std::vector<Field> fields;
+    for (const std::size_t column : chosen) fields.push_back(schema()[column]);
+    auto to = checked(name, [&] { return std::make_shared<const Schema>(std::move(fields)); });
+    return operation(std::string{name}, to, detail::choose_columns(to, std::move(chosen)), true);
+  }
+  [[nodiscard]] std::vector<std::size_t> every_column() const { return detail::ordered_indices(schema().size()); }
+
+  template <class Node, class... Arguments>
+  [[nodiscard]] Dataset over(Arguments&&... arguments) const {
+    return {std::make_shared<const Node>(node_, std::forward<Arguments>(arguments)...), label_};
+  }
+
+  detail::NodePtr node_;
+  std::string label_;
+};
+
+namespace detail {
+
+// The nodes of datasets that are to be put together, all with the columns of the first.
+[[nodiscard]] inline std::vector<NodePtr> nodes_of(const std::vector<Dataset>& datasets, std::string_view operation) {
+  if (datasets.empty()) throw ConfigError{compose("{}() was given no dataset", operation)};
+  std::vector<NodePtr> nodes;
+  for (const Dataset& dataset : datasets) {
+    if (dataset.schema() != datasets.front().schema()) {
+      throw ConfigError{
+          compose("{}({}, {}): the first has the columns {} and the second {}, or their dtypes or shapes "
+                  "differ: make them equal by select(), rename() or map()",
+                  operation, datasets.front().describe(), dataset.describe(), datasets.front().schema().names(),
+                  dataset.schema().names())};
+    }
+    nodes.push_back(dataset.node());
+  }
+  return nodes;
+}
+
+}  // namespace detail
+
+/// Gives the samples of one dataset after those of another. Throws: ConfigError if their columns differ.
+[[nodiscard]] inline Dataset concat(const std::vector<Dataset>& datasets) {
+  auto nodes = detail::nodes_of(datasets, "concat");
+  return Dataset::from_node(std::make_shared<const detail::ConcatNode>(std::move(nodes)), datasets.front().label());
+}
+
+/// Gives samples with the columns of all datasets, which stand side by side. They must have equally many samples.
+/// Throws: ConfigError if they have not, or two columns have one name; DataError at the end, if that was not known.
+[[nodiscard]] inline Dataset zip(const std::vector<Dataset>& datasets) {
+  if (datasets.empty()) throw ConfigError{"zip() was given no dataset"};
+  std::vector<Field> fields;
+  std::vector<detail::NodePtr> nodes;
+  std::string label;
+  std::optional<std::uint64_t> first;
+  for (const Dataset& dataset : datasets) {
+    fields.insert(fields.end(), dataset.schema().begin(), dataset.schema().end());
+    nodes.push_back(dataset.node());
+    if (label.empty()) label = dataset.label();
+    const auto count = dataset.count();
+    if (!first) first = count;
+    if (count && *count != *first) {
+      throw ConfigError{detail::compose("zip() was given {} of {} samples beside others of {}: cut them with take()",
+                                        dataset.describe(), *count, *first)};
+    }
+  }
+  auto schema = std::make_shared<const Schema>(std::move(fields));
+  return Dataset::from_node(std::make_shared<const detail::ZipNode>(std::move(schema), std::move(nodes)), label);
+}
+
+/// Mixes datasets at random, each with a share of the samples that is its weight. Where one ends, the others go on, so
+/// that each sample of all of them comes once; to hold the shares to the end, repeat() the datasets and take() as many
+/// samples as an epoch is to have. Throws: ConfigError if their columns differ or a weight is not above 0.
+[[nodiscard]] inline Dataset mix(const std::vector<Dataset>& datasets, const std::vector<double>& weights,
+                                 std::uint64_t seed = 0) {
+  auto nodes = detail::nodes_of(datasets, "mix");
+  const bool is_right = std::all_of(weights.begin(), weights.end(), [](double weight) { return weight > 0; });
+  if (weights.size() != datasets.size() || !is_right) {
+    throw ConfigError{detail::compose("mix() of {} datasets was given the weights {{{}}}: give one above 0 for each",
+                                      datasets.size(), detail::joined(weights, ", "))};
+  }
+  return Dataset::from_node(std::make_shared<const detail::MixNode>(std::move(nodes), weights, seed),
+                            datasets.front().label());
+}
+
+}  // namespace railyard::inline v0_1

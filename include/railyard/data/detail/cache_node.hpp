@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+// Keeps the samples of a dataset in memory. Data room.
+#pragma once
+
+#include "railyard/data/detail/order_nodes.hpp"
+#include "railyard/data/detail/row_reader.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Goes over all samples of an epoch on the calling thread. visit: given blocks in order; says whether to go on.
+template <class Visit>
+void for_each_block(const NodePtr& node, const EpochKey& key, Visit&& visit) {
+  TaskPool pool{0};
+  MemoryBudget budget{std::size_t{64} << 20U};
+  PlaceCursor begin;
+  const auto stream = node->open({key, &pool, &budget}, begin);
+  for (Chunk chunk = stream->next(); !chunk.block.empty(); chunk = stream->next()) {
+    if (!visit(chunk.block)) return;
+  }
+}
+
+// Reads all when the first sample is asked for, or the count where that is not known. Whatever is random below is drawn
+// once, as in epoch 0 of seed 0: else the samples would depend on when the cache was filled, and a run that goes on
+// would see others.
+class CacheNode final : public OrderNode {
+ public:
+  explicit CacheNode(NodePtr upstream) : OrderNode(std::move(upstream), "cache") {}
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override {
+    const auto known = upstream()->count();
+    return known ? known : samples().rows();
+  }
+  [[nodiscard]] bool is_indexed() const override { return true; }
+  [[nodiscard]] bool is_reordered() const override { return false; }
+  [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span(); }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {
+    return take(samples(), std::vector<std::size_t>(places.begin(), places.end()));
+  }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    return open_indexed(shared_from_this(), scope, from);
+  }
+
+ private:
+  [[nodiscard]] const Block& samples() const {
+    const std::lock_guard lock{mutex_};
+    if (!samples_) {
+      std::vector<Block> parts{no_samples(schema())};
+      for_each_block(upstream(), {}, [&](const Block& block) {
+        parts.push_back(block);
+        return true;
+      });
+      samples_ = join(parts);
+    }
+    return *samples_;
+  }
+
+  mutable std::mutex mutex_{};
+  mutable std::optional<Block> samples_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

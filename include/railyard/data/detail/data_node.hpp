@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT
+// What every dataset consists of: nodes that give samples at places, or one after another. Data room.
+#pragma once
+
+#include "railyard/data/detail/memory_budget.hpp"
+#include "railyard/data/detail/task_pool.hpp"
+#include "railyard/data/sample_random.hpp"
+
+#include "railyard/core/block.hpp"
+#include "railyard/core/error.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Says where a stream of samples stands, in numbers that only the nodes which wrote them understand. At the begin all
+// of them are 0.
+using Place = std::vector<std::uint64_t>;
+
+// Gives the numbers of a place to the nodes, one after the other.
+class PlaceCursor {
+ public:
+  // The begin, whatever the nodes are.
+  PlaceCursor() = default;
+  explicit PlaceCursor(Place place) : place_(std::move(place)), is_begin_(place_.empty()) {}
+
+  [[nodiscard]] std::uint64_t next() {
+    if (is_begin_) place_.push_back(0);
+    if (at_ == place_.size()) refuse();
+    return place_[at_++];
+  }
+  // The numbers that have been given since another one was the next.
+  [[nodiscard]] std::size_t at() const noexcept { return at_; }
+  [[nodiscard]] Place since(std::size_t at) const {
+    return {place_.begin() + static_cast<std::ptrdiff_t>(at), place_.begin() + static_cast<std::ptrdiff_t>(at_)};
+  }
+  void check_all_taken() const {
+    if (at_ != place_.size()) refuse();
+  }
+
+ private:
+  [[noreturn]] static void refuse() {
+    throw ConfigError{
+        "the saved position does not belong to this dataset, which has other operations than the one that was saved: "
+        "give the dataset that was saved with, or begin without its position"};
+  }
+
+  Place place_{};
+  std::size_t at_ = 0;
+  bool is_begin_ = true;
+};
+
+// Some samples of a stream, and where a stream begins that gives them first.
+struct Chunk {
+  Block block{};
+  Place place{};
+  MemoryShare share{};
+};
+
+// Gives samples one after another; used by one thread at a time.
+class ChunkStream {
+ public:
+  ChunkStream() = default;
+  ChunkStream(const ChunkStream&) = delete;
+  ChunkStream& operator=(const ChunkStream&) = delete;
+  virtual ~ChunkStream() = default;
+
+  // The next samples, at least one; an empty block at the end.
+  [[nodiscard]] virtual Chunk next() = 0;
+};
+
+// What a reader lends to the streams that it opens.
+struct Scope {
+  EpochKey key{};
+  TaskPool* pool = nullptr;
+  MemoryBudget* budget = nullptr;
+
+  // How large blocks should be: small beside the bound, for each operation and thread has some.
+  [[nodiscard]] std::size_t block_bytes() const noexcept { return std::max<std::size_t>(budget->bound() / 32, 1); }
+};
+
+// Is a dataset as its operations see it. Never changes; used by many threads at once.
+class DataNode : public std::enable_shared_from_this<DataNode> {
+ public:
+  explicit DataNode(std::shared_ptr<const Schema> schema) : schema_(std::move(schema)) {}
+  DataNode(const DataNode&) = delete;
+  DataNode& operator=(const DataNode&) = delete;
+  virtual ~DataNode() = default;
+
+  [[nodiscard]] const std::shared_ptr<const Schema>& schema() const noexcept { return schema_; }
+  // How many samples an epoch has, where that is known without reading them.
+  [[nodiscard]] virtual std::optional<std::uint64_t> count() const = 0;
+  [[nodiscard]] virtual std::string describe() const = 0;
+  // Can each sample be computed alone? Then the count is known.
+  [[nodiscard]] virtual bool is_indexed() const = 0;
+  // Is it another order or selection in each epoch?
+  [[nodiscard]] virtual bool is_reordered() const { return false; }
+  // Ids are below that, where this is known.
+  [[nodiscard]] virtual std::uint64_t id_span() const { return count().value_or(unknown_span); }
+  // How many operations it consists of: tells the random numbers of one from those of another.
+  [[nodiscard]] virtual std::uint64_t depth() const { return 0; }
+
+  // The samples at the places of an epoch, each below count(), in that order. Only if is_indexed().
+  [[nodiscard]] virtual Block read(std::span<const std::uint64_t> places, const EpochKey& key) const = 0;
+  // All samples of an epoch from a place on.
+  [[nodiscard]] virtual std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const = 0;
+
+  // Where the count is not known, ids of different parts are kept apart by that much.
+  static constexpr std::uint64_t unknown_span = std::uint64_t{1} << 40U;
+
+ private:
+  std::shared_ptr<const Schema> schema_;
+};
+
+using NodePtr = std::shared_ptr<const DataNode>;
+
+// Says how many samples a block may have that is to take so many bytes, from the blocks seen so far. Begins with one
+// sample, for nobody knows how large they are.
+class RowGauge {
+ public:
+  explicit RowGauge(std::size_t block_bytes) noexcept : block_bytes_(block_bytes) {}
+
+  [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
+  void saw(std::size_t rows, std::size_t bytes) noexcept {
+    if (rows == 0) return;
+    bytes_per_row_ = std::max({bytes_per_row_, bytes / rows, std::size_t{1}});
+    rows_ = std::clamp<std::size_t>(block_bytes_ / bytes_per_row_, 1, std::min<std::size_t>(4 * rows_, most_rows));
+  }
+
+ private:
+  static constexpr std::size_t most_rows = 4096;
+
+  std::size_t block_bytes_;
+  std::size_t bytes_per_row_ = 0;
+  std::size_t rows_ = 1;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MIT
+// Operations that put datasets together: concat, zip, repeat. Data room.
+#pragma once
+
+#include "railyard/data/detail/blocks.hpp"
+#include "railyard/data/detail/data_node.hpp"
+#include "railyard/data/detail/order_nodes.hpp"
+#include "railyard/data/detail/row_reader.hpp"
+#include "railyard/data/detail/source_node.hpp"
+
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Is a node with several others under it.
+class JoiningNode : public DataNode {
+ public:
+  JoiningNode(std::shared_ptr<const Schema> schema, std::string operation, std::vector<NodePtr> parts)
+      : DataNode(std::move(schema)), operation_(std::move(operation)), parts_(std::move(parts)) {}
+
+  [[nodiscard]] std::string describe() const override {
+    std::string all;
+    for (const NodePtr& part : parts_) all += (all.empty() ? "" : ", ") + part->describe();
+    return operation_ + "(" + all + ")";
+  }
+  [[nodiscard]] bool is_indexed() const override {
+    return std::all_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->is_indexed(); });
+  }
+  [[nodiscard]] bool is_reordered() const override {
+    return std::any_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->is_reordered(); });
+  }
+  [[nodiscard]] std::uint64_t id_span() const override { return first_id(parts_.size()); }
+  [[nodiscard]] std::uint64_t depth() const override {
+    std::uint64_t deepest = 0;
+    for (const NodePtr& part : parts_) deepest = std::max(deepest, part->depth());
+    return deepest + 1;
+  }
+
+ protected:
+  [[nodiscard]] const std::vector<NodePtr>& parts() const noexcept { return parts_; }
+  // Samples of a part get ids that no other part has.
+  [[nodiscard]] std::uint64_t first_id(std::size_t part) const {
+    std::uint64_t first = 0;
+    for (std::size_t before = 0; before < part; ++before) first += parts_[before]->id_span();
+    return first;
+  }
+  [[nodiscard]] std::optional<std::uint64_t> sum_of_counts() const {
+    std::uint64_t sum = 0;
+    for (const NodePtr& part : parts_) {
+      const auto count = part->count();
+      if (!count) return std::nullopt;
+      sum += *count;
+    }
+    return sum;
+  }
+
+ private:
+  std::string operation_;
+  std::vector<NodePtr> parts_;
+};
+
+// One dataset after the other.
+class ConcatNode final : public JoiningNode {
+ public:
+  explicit ConcatNode(std::vector<NodePtr> parts) : JoiningNode(parts.front()->schema(), "concat", std::move(parts)) {}
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override { return sum_of_counts(); }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
+    std::vector<std::uint64_t> ends;
+    for (const NodePtr& part : parts()) ends.push_back((ends.empty() ? 0 : ends.back()) + *part->count());
+    std::vector<std::vector<std::uint64_t>> inner(parts().size());
+    std::vector<RowOfPart> rows;
+    for (const std::uint64_t place : places) {
+      const auto part = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), place) - ends.begin());
+      rows.push_back({part, inner[part].size()});
+      inner[part].push_back(part == 0 ? place : place - ends[part - 1]);
+    }
+    std::vector<Block> blocks;
+    for (std::size_t part = 0; part < parts().size(); ++part) {
+      blocks.push_back(inner[part].empty() ? no_samples(schema())
+                                           : with_ids_from(parts()[part]->read(inner[part], key), first_id(part)));
+    }
+    return gather(blocks, rows);
+  }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    if (is_indexed()) return open_indexed(shared_from_this(), scope, from);
+    return std::make_unique<Stream>(*this, scope, from);
+  }
+
+ private:
+  // Its place: the number of the part, and where that stands.
+  class Stream final : public ChunkStream {
+   public:
+    Stream(const ConcatNode& node, const Scope& scope, PlaceCursor& from)
+        : node_(std::static_pointer_cast<const ConcatNode>(node.shared_from_this())),
+          scope_(scope),
+          part_(from.next()) {
+      if (part_ >= node.parts().size()) return;
+      stream_ = node.parts()[part_]->open(scope, from);
+    }
+    [[nodiscard]] Chunk next() override {
+      while (part_ < node_->parts().size()) {
+        Chunk chunk = stream_->next();
+        if (!chunk.block.empty()) {
+          chunk.place.insert(chunk.place.begin(), part_);
+          chunk.block = with_ids_from(chunk.block, node_->first_id(part_));
+          return chunk;
+        }
+        if (++part_ == node_->parts().size()) break;
+        PlaceCursor begin;
+        stream_ = node_->parts()[part_]->open(scope_, begin);
+      }
+      return {};
+    }
+
+   private:
+    std::shared_ptr<const ConcatNode> node_;
+    Scope scope_;
+    std::size_t part_;
+    std::unique_ptr<ChunkStream> stream_{};
+  };
+};
+
+// Datasets side by side: the columns of each, for the samples at equal places. The ids are those of the first.
+class ZipNode final : public JoiningNode {
+ public:
+  ZipNode(std::shared_ptr<const Schema> schema, std::vector<NodePtr> parts)
+      : JoiningNode(std::move(schema), "zip", std::move(parts)) {}
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override {
+    for (const NodePtr& part : parts()) {
+      if (const auto count = part->count()) return count;
+    }
+    return std::nullopt;
+  }
+  [[nodiscard]] std::uint64_t id_span() const override { return parts().front()->id_span(); }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
+    std::vector<Block> blocks;
+    for (const NodePtr& part : parts()) blocks.push_back(part->read(places, key));
+    return side_by_side(blocks);
+  }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    if (is_indexed()) return open_indexed(shared_from_this(), scope, from);
+    return std::make_unique<Stream>(*this, scope, from);
+  }
+
+ private:
+  [[nodiscard]] Block side_by_side(std::span<const Block> blocks) const {
+    std::vector<Column> columns;
+    for (const Block& block : blocks) columns.insert(columns.end(), block.columns().begin(), block.columns().end());
+    const auto ids = blocks.front().ids();
+    return {schema(), std::move(columns), {ids.begin(), ids.end()}};
+  }
+
+  class Stream final : public ChunkStream {
+   public:
+    Stream(const ZipNode& node, const Scope& scope, PlaceCursor& from)
+        : node_(std::static_pointer_cast<const ZipNode>(node.shared_from_this())), scope_(scope) {
+      for (const NodePtr& part : node.parts()) readers_.push_back(std::make_unique<RowReader>(part, scope, from));
+    }
+    [[nodiscard]] Chunk next() override {
+      Chunk chunk;
+      for (const auto& reader : readers_) reader->append_place(chunk.place);
+      std::vector<Block> blocks;
+      for (const auto& reader : readers_) {
+        const std::size_t rows = blocks.empty() ? most_rows : std::max<std::size_t>(blocks.front().rows(), 1);
+        blocks.push_back(blocks.empty() ? reader->some(rows) : reader->take(rows));
+        if (blocks.back().rows() == blocks.front().rows()) continue;
+        throw DataError{
+            compose("{}: dataset {} of the zip ends before or after the first: all must have equally many "
+                    "samples, so cut them with take()",
+                    node_->describe(), blocks.size())};
+      }
+      chunk.block = node_->side_by_side(blocks);
+      chunk.share = MemoryShare{*scope_.budget, bytes_of(chunk.block)};
+      return chunk;
+    }
+
+   private:
+    static constexpr std::size_t most_rows = 4096;
+
+    std::shared_ptr<const ZipNode> node_;
+    Scope scope_;
+    std::vector<std::unique_ptr<RowReader>> readers_{};
+  };
+};
+
+// A dataset several times over, each time as another epoch of it; without end if no number of times is given.
+class RepeatNode final : public OrderNode {
+ public:
+  RepeatNode(NodePtr upstream, std::optional<std::uint64_t> times)
+      : OrderNode(std::move(upstream), times ? compose("repeat({})", *times) : "repeat"), times_(times) {}
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override {
+    const auto once = upstream()->count();
+    return once && times_ ? std::optional{*once * *times_} : std::nullopt;
+  }
+  [[nodiscard]] bool is_indexed() const override { return times_ && upstream()->is_indexed(); }
+  [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span() * times_.value_or(1); }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
+    const std::uint64_t once = *upstream()->count();
+    std::vector<Block> blocks;
+    std::vector<RowOfPart> rows;
+    std::vector<std::uint64_t> passes;  // of the blocks
+    std::vector<std::vector<std::uint64_t>> inner;
+    for (const std::uint64_t place : places) {
+      const auto known = std::find(passes.begin(), passes.end(), place / once);
+      const auto part = static_cast<std::size_t>(known - passes.begin());
+      if (known == passes.end()) {
+        passes.push_back(place / once);
+        inner.emplace_back();
+      }
+      rows.push_back({part, inner[part].size()});
+      inner[part].push_back(place % once);
+    }
+    for (std::size_t part = 0; part < passes.size(); ++part) {
+      blocks.push_back(mark(upstream()->read(inner[part], key_of(key, passes[part])), passes[part]));
+    }
+    return blocks.empty() ? no_samples(schema()) : gather(blocks, rows);
+  }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    if (is_indexed()) return open_indexed(shared_from_this(), scope, from);
+    return std::make_unique<Stream>(*this, scope, from);
+  }
+
+ private:
+  [[nodiscard]] static EpochKey key_of(const EpochKey& key, std::uint64_t pass) noexcept {
+    return {key.seed, derive_seed(key.epoch, pass)};
+  }
+  // The samples of each pass get ids of their own, so that what is random above differs from pass to pass.
+  [[nodiscard]] Block mark(const Block& block, std::uint64_t pass) const {
+    return with_ids_from(block, pass * upstream()->id_span());
+  }
+
+  // Its place: the number of the pass, and where that stands.
+  class Stream final : public ChunkStream {
+   public:
+    Stream(const RepeatNode& node, const Scope& scope, PlaceCursor& from)
+        : node_(std::static_pointer_cast<const RepeatNode>(node.shared_from_this())),
+          scope_(scope),
+          pass_(from.next()) {
+      open(from);
+    }
+    [[nodiscard]] Chunk next() override {
+      while (!node_->times_ || pass_ < *node_->times_) {
+        Chunk chunk = stream_->next();
+        if (!chunk.block.empty()) {
+          has_samples_ = true;
+          chunk.place.insert(chunk.place.begin(), pass_);
+          chunk.block = node_->mark(chunk.block, pass_);
+          return chunk;
+        }
+        if (!has_samples_) return {};  // or an endless repeat of nothing would not end
+        ++pass_;
+        has_samples_ = false;
+        PlaceCursor begin;
+        open(begin);
+      }
+      return {};
+    }
+
+   private:
+    void open(PlaceCursor& from) {
+      Scope scope = scope_;
+      scope.key = key_of(scope.key, pass_);
+      stream_ = node_->upstream()->open(scope, from);
+    }
+
+    std::shared_ptr<const RepeatNode> node_;
+    Scope scope_;
+    std::uint64_t pass_;
+    std::unique_ptr<ChunkStream> stream_{};
+    bool has_samples_ = false;
+  };
+
+  std::optional<std::uint64_t> times_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

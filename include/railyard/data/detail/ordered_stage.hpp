@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+// Computes blocks on several threads and gives them in order. Data room.
+#pragma once
+
+#include "railyard/data/detail/blocks.hpp"
+#include "railyard/data/detail/data_node.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// One block to be computed.
+struct Work {
+  std::function<Block()> compute{};
+  Place place{};
+  MemoryShare input{};  // of what it is computed from
+};
+
+// Asks for work ahead of what is taken from it, while there is memory for what comes out. One block is always under
+// way: with less nothing would move.
+class OrderedStage final : public ChunkStream {
+ public:
+  // plan() gives the next piece of work, or nothing at the end; called by the thread that calls next().
+  // keeps_empty: blocks of no samples are given too, one for each piece of work.
+  OrderedStage(const Scope& scope, std::function<std::optional<Work>()> plan, bool keeps_empty = false)
+      : scope_(scope), plan_(std::move(plan)), keeps_empty_(keeps_empty) {}
+  ~OrderedStage() override {
+    for (const Pending& pending : pending_) scope_.pool->cancel(pending.task);
+  }
+
+  [[nodiscard]] Chunk next() override {
+    while (true) {
+      fill();
+      if (pending_.empty()) return {};
+      Pending first = std::move(pending_.front());
+      pending_.pop_front();
+      Block block = scope_.pool->wait(*first.task);
+      const std::size_t bytes = bytes_of(block);
+      largest_ = std::max({largest_, bytes, std::size_t{1}});
+      first.share.resize(bytes);
+      if (!block.empty() || keeps_empty_) return {std::move(block), std::move(first.place), std::move(first.share)};
+    }
+  }
+
+ private:
+  struct Pending {
+    std::shared_ptr<Task> task{};
+    Place place{};
+    MemoryShare share{};  // of the input, and room for the block
+  };
+
+  void fill() {
+    while (!is_planned_ && (pending_.empty() || may_read_ahead())) {
+      std::optional<Work> work = plan_();
+      if (!work) {
+        is_planned_ = true;
+        return;
+      }
+      const std::size_t input = work->input.bytes();
+      work->input = {};
+      MemoryShare share{*scope_.budget, input + std::max(input, largest_)};
+      pending_.push_back({scope_.pool->submit(std::move(work->compute)), std::move(work->place), std::move(share)});
+    }
+  }
+
+  // Not before it is known how large blocks are.
+  [[nodiscard]] bool may_read_ahead() const noexcept {
+    return largest_ > 0 && pending_.size() <= 2 * scope_.pool->num_helpers() && scope_.budget->has_room(2 * largest_);
+  }
+
+  Scope scope_;
+  std::function<std::optional<Work>()> plan_;
+  bool keeps_empty_;
+  bool is_planned_ = false;
+  std::size_t largest_ = 0;  // block that came out
+  std::deque<Pending> pending_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

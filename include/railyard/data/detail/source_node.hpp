@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+// A source as the begin of a dataset, and streams over whatever is indexed. Data room.
+#pragma once
+
+#include "railyard/data/detail/data_node.hpp"
+#include "railyard/data/detail/ordered_stage.hpp"
+
+#include "railyard/core/dataset_source.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+[[nodiscard]] inline std::vector<std::uint64_t> places_between(std::uint64_t begin, std::uint64_t end) {
+  std::vector<std::uint64_t> places(static_cast<std::size_t>(end - begin));
+  std::iota(places.begin(), places.end(), begin);
+  return places;
+}
+
+// Reads an indexed node from a place to its end, on all threads. Its place is one number.
+[[nodiscard]] inline std::unique_ptr<ChunkStream> open_indexed(const NodePtr& node, const Scope& scope,
+                                                               PlaceCursor& from) {
+  struct Progress {
+    std::uint64_t at = 0;
+    std::uint64_t end = 0;
+    std::size_t rows = 1;
+    std::atomic<std::size_t> bytes_per_row = 0;  // 0 until the first block has been read
+  };
+  const auto progress = std::make_shared<Progress>();
+  progress->at = from.next();
+  progress->end = *node->count();
+  return std::make_unique<OrderedStage>(scope, [node, scope, progress]() -> std::optional<Work> {
+    if (progress->at >= progress->end) return std::nullopt;
+    if (const std::size_t size = progress->bytes_per_row.load(std::memory_order_relaxed); size > 0) {
+      progress->rows =
+          std::clamp<std::size_t>(scope.block_bytes() / size, 1, std::min<std::size_t>(4096, 4 * progress->rows));
+    }
+    const std::uint64_t begin = progress->at;
+    progress->at = std::min<std::uint64_t>(progress->end, begin + progress->rows);
+    return Work{[node, progress, key = scope.key, begin, end = progress->at] {
+                  Block block = node->read(places_between(begin, end), key);
+                  const std::size_t size = std::max<std::size_t>(bytes_of(block) / (end - begin), 1);
+                  progress->bytes_per_row.store(size, std::memory_order_relaxed);
+                  return block;
+                },
+                {begin}};
+  });
+}
+
+// Reads a source as it gives its samples. Its place is one number.
+class SourceStream final : public ChunkStream {
+ public:
+  SourceStream(std::unique_ptr<BlockReader> reader, const Scope& scope, std::uint64_t from)
+      : reader_(std::move(reader)), scope_(scope), gauge_(scope.block_bytes()), at_(from) {}
+
+  [[nodiscard]] Chunk next() override {
+    Block block = reader_->next(gauge_.rows());
+    const std::size_t bytes = bytes_of(block);
+    gauge_.saw(block.rows(), bytes);
+    const std::uint64_t begin = std::exchange(at_, at_ + block.rows());
+    return {std::move(block), {begin}, MemoryShare{*scope_.budget, bytes}};
+  }
+
+ private:
+  std::unique_ptr<BlockReader> reader_;
+  Scope scope_;
+  RowGauge gauge_;
+  std::uint64_t at_;
+};
+
+template <DatasetSource S>
+class SourceNode final : public DataNode {
+ public:
+  explicit SourceNode(S source)
+      : DataNode(std::make_shared<const Schema>(source.schema())), source_(std::move(source)) {}
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override { return source_.count(); }
+  [[nodiscard]] std::string describe() const override { return source_.describe(); }
+  [[nodiscard]] bool is_indexed() const override { return IndexedSource<S>; }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {
+    if constexpr (IndexedSource<S>) {
+      Block block = source_.read(places);
+      if (block.rows() == places.size()) return block;
+      throw DataError{compose("{} was asked for {} samples and gave {}", describe(), places.size(), block.rows())};
+    } else {
+      throw Error{compose("{} was read out of order", describe())};  // whoever calls has asked is_indexed()
+    }
+  }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    if (is_indexed() && scope.pool->num_helpers() > 0) return open_indexed(shared_from_this(), scope, from);
+    const std::uint64_t begin = from.next();
+    return std::make_unique<SourceStream>(source_.open(begin), scope, begin);
+  }
+
+ private:
+  S source_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT
+// Threads that compute blocks, helped by whoever waits for one. Data room.
+#pragma once
+
+#include "railyard/core/block.hpp"
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Is the computation of one block. It depends on no other, so whoever waits for one may do any of them meanwhile.
+class Task {
+ public:
+  explicit Task(std::function<Block()> compute) : compute_(std::move(compute)) {}
+
+ private:
+  friend class TaskPool;
+
+  std::function<Block()> compute_;
+  Block block_{};
+  std::exception_ptr failure_{};
+  bool is_done_ = false;
+};
+
+// Runs tasks in the order in which they are given. Without helpers they run when they are waited for.
+class TaskPool {
+ public:
+  explicit TaskPool(std::size_t num_helpers) {
+    helpers_.reserve(num_helpers);
+    try {
+      for (std::size_t helper = 0; helper < num_helpers; ++helper) helpers_.emplace_back([this] { help(); });
+    } catch (...) {
+      stop();
+      throw;
+    }
+  }
+  TaskPool(const TaskPool&) = delete;
+  TaskPool& operator=(const TaskPool&) = delete;
+  ~TaskPool() { stop(); }
+
+  [[nodiscard]] std::size_t num_helpers() const noexcept { return helpers_.size(); }
+
+  [[nodiscard]] std::shared_ptr<Task> submit(std::function<Block()> compute) {
+    auto task = std::make_shared<Task>(std::move(compute));
+    {
+      const std::lock_guard lock{mutex_};
+      queue_.push_back(task);
+    }
+    changed_.notify_one();
+    return task;
+  }
+
+  // Returns the task's block, or throws what it threw.
+  [[nodiscard]] Block wait(Task& task) {
+    std::unique_lock lock{mutex_};
+    while (!task.is_done_) {
+      if (!queue_.empty()) {
+        run_first(lock);
+      } else {
+        done_.wait(lock);
+      }
+    }
+    if (task.failure_) std::rethrow_exception(task.failure_);
+    return std::move(task.block_);
+  }
+
+  // Forgets a task that nobody waits for any more, if it has not begun.
+  void cancel(const std::shared_ptr<Task>& task) noexcept {
+    const std::lock_guard lock{mutex_};
+    std::erase(queue_, task);
+  }
+
+ private:
+  void help() {
+    std::unique_lock lock{mutex_};
+    while (true) {
+      changed_.wait(lock, [this] { return is_stopping_ || !queue_.empty(); });
+      if (is_stopping_) return;
+      run_first(lock);
+    }
+  }
+
+  // Runs the first task of the queue, with the lock given back meanwhile.
+  void run_first(std::unique_lock<std::mutex>& lock) {
+    const std::shared_ptr<Task> task = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    Block block;
+    std::exception_ptr failure;
+    try {
+      block = task->compute_();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    task->compute_ = nullptr;  // what it read from is not needed any more
+    lock.lock();
+    task->block_ = std::move(block);
+    task->failure_ = std::move(failure);
+    task->is_done_ = true;
+    done_.notify_all();
+  }
+
+  void stop() noexcept {
+    {
+      const std::lock_guard lock{mutex_};
+      is_stopping_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& helper : helpers_) helper.join();
+    helpers_.clear();
+  }
+
+  std::mutex mutex_{};
+  std::condition_variable changed_{};
+  std::condition_variable done_{};
+  std::deque<std::shared_ptr<Task>> queue_{};
+  bool is_stopping_ = false;
+  std::vector<std::thread> helpers_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

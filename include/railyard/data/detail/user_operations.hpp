@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT
+// Makes operations on blocks of the functions that users write for samples. Data room.
+#pragma once
+
+#include "railyard/data/block_builder.hpp"
+#include "railyard/data/detail/block_op_node.hpp"
+#include "railyard/data/detail/blocks.hpp"
+#include "railyard/data/function_source.hpp"
+#include "railyard/data/sample.hpp"
+#include "railyard/data/sample_random.hpp"
+
+#include "railyard/core/block.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+/// Takes the samples that a function of flat_map() makes of one, which share its id.
+class SampleList {
+ public:
+  SampleList(BlockBuilder& builder, const Block& block, std::size_t row) noexcept
+      : builder_(&builder), block_(&block), row_(row) {}
+
+  /// Begins another sample.
+  SampleWriter& add() {
+    finish();
+    has_one_ = true;
+    return builder_->add(block_->ids()[row_]);
+  }
+  /// Gives the last sample the columns that it lacks. Throws: ConfigError if the one it was made of has none of them.
+  void finish() {
+    if (!has_one_) return;
+    builder_->complete_from(*block_, row_);
+    builder_->check_complete();
+  }
+
+ private:
+  BlockBuilder* builder_;
+  const Block* block_;
+  std::size_t row_;
+  bool has_one_ = false;
+};
+
+namespace detail {
+
+template <class F>
+concept MapFunction = std::invocable<const F&, const Sample&, SampleWriter&> ||
+    std::invocable<const F&, const Sample&, SampleWriter&, SampleRandom&>;
+template <class F>
+concept FilterFunction =
+    std::predicate<const F&, const Sample&> || std::predicate<const F&, const Sample&, SampleRandom&>;
+template <class F>
+concept FlatMapFunction = std::invocable<const F&, const Sample&, SampleList&> ||
+    std::invocable<const F&, const Sample&, SampleList&, SampleRandom&>;
+template <class F>
+concept BlockMapFunction = requires(const F& function, const Block& block) {
+  { function(block) } -> std::convertible_to<Block>;
+};
+
+// Calls a function with the random numbers if it wants them.
+template <class F, class... Arguments>
+decltype(auto) call_with(const F& function, SampleRandom& random, Arguments&&... arguments) {
+  if constexpr (std::is_invocable_v<const F&, Arguments..., SampleRandom&>) {
+    return function(std::forward<Arguments>(arguments)..., random);
+  } else {
+    return function(std::forward<Arguments>(arguments)...);
+  }
+}
+
+// Calls visit(sample, row, random) for each sample of a block, and says where an exception came from.
+template <class Visit>
+void for_each_sample(const Block& block, std::uint64_t seed, const std::string& where, Visit&& visit) {
+  for (std::size_t row = 0; row < block.rows(); ++row) {
+    const Sample sample{block, row};
+    SampleRandom random{derive_seed(seed, sample.id())};
+    call_user([&] { visit(sample, row, random); }, where, sample.id());
+  }
+}
+
+// Is what an operation needs to know of where it stands.
+struct OperationSite {
+  std::shared_ptr<const Schema> schema{};  // of what comes out
+  std::string where{};                     // for messages
+  std::uint64_t salt = 0;                  // tells its random numbers from others'
+};
+
+template <MapFunction F>
+[[nodiscard]] BlockFunction map_samples(OperationSite site, F function) {
+  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& key) {
+    BlockBuilder builder{site.schema};
+    for_each_sample(block, key.derive(site.salt), site.where, [&](const Sample& sample, std::size_t row, auto& random) {
+      call_with(function, random, sample, builder.add(sample.id()));
+      builder.complete_from(block, row);
+      builder.check_complete();
+    });
+    return builder.build();
+  };
+}
+
+template <FlatMapFunction F>
+[[nodiscard]] BlockFunction flat_map_samples(OperationSite site, F function) {
+  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& key) {
+    BlockBuilder builder{site.schema};
+    for_each_sample(block, key.derive(site.salt), site.where, [&](const Sample& sample, std::size_t row, auto& random) {
+      SampleList out{builder, block, row};
+      call_with(function, random, sample, out);
+      out.finish();
+    });
+    return builder.build();
+  };
+}
+
+template <FilterFunction F>
+[[nodiscard]] BlockFunction filter_samples(OperationSite site, F function) {
+  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& key) {
+    std::vector<std::size_t> kept;
+    for_each_sample(block, key.derive(site.salt), site.where, [&](const Sample& sample, std::size_t row, auto& random) {
+      if (call_with(function, random, sample)) kept.push_back(row);
+    });
+    return take(block, kept);
+  };
+}
+
+template <BlockMapFunction F>
+[[nodiscard]] BlockFunction map_blocks(OperationSite site, F function) {
+  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& /*key*/) {
+    if (block.empty()) return no_samples(site.schema);
+    return call_user(
+        [&] {
+          const Block made = function(block);
+          if (made.rows() != block.rows() || made.schema() != *site.schema) {
+            throw DataError{
+                compose("a block of {} samples (the last is {}) became one of {} with the columns {}: there "
+                        "must be as many, with the columns {}, and their dtypes and shapes as was said",
+                        block.rows(), block.ids().back(), made.rows(), made.schema().names(), site.schema->names())};
+          }
+          return Block{site.schema, made.columns(), {block.ids().begin(), block.ids().end()}};
+        },
+        site.where, block.ids().front());
+  };
+}
+
+// Takes columns by their numbers.
+[[nodiscard]] inline BlockFunction choose_columns(std::shared_ptr<const Schema> schema,
+                                                  std::vector<std::size_t> chosen) {
+  return [schema = std::move(schema), chosen = std::move(chosen)](const Block& block, const EpochKey& /*key*/) {
+    std::vector<Column> columns;
+    for (const std::size_t column : chosen) columns.push_back(block[column]);
+    return Block{schema, std::move(columns), {block.ids().begin(), block.ids().end()}};
+  };
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

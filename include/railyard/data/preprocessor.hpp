@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+// The concepts of what changes samples by what it has learned from others, and fit(), which lets it learn. Data room.
+#pragma once
+
+#include "railyard/core/block.hpp"
+#include "railyard/core/dataset_source.hpp"
+#include "railyard/core/stateful.hpp"
+
+#include <concepts>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+/// Changes blocks of samples. A value; transform() may be called on several threads at once.
+///
+/// Laws: transform(block) has the columns schema(block.schema()), and the samples and ids of block in their order, each
+/// as if it were alone.
+template <class P>
+concept Preprocessor = std::copy_constructible<P> && requires(const P& fitted, const Schema& before, const Block& block) {
+  { fitted.schema(before) } -> std::convertible_to<Schema>;  // throws ConfigError if it cannot change such samples
+  { fitted.transform(block) } -> std::convertible_to<Block>;
+};
+
+/// Is a Preprocessor that first learns from samples. What it has learned is its state.
+///
+/// Laws: begin() forgets all. After begin(), merge(bytes) has the effect of all add() behind the statistics() that gave
+/// the bytes, but for rounding and the error that a sketch states; merging the same bytes in the same order gives the
+/// same bits.
+template <class P>
+concept LearningPreprocessor = Preprocessor<P> && std::copyable<P> && Stateful<P> &&
+    requires(P& part, const P& begun, const Schema& schema, const Block& block, std::span<const std::byte> bytes) {
+  part.begin(schema);  // throws ConfigError if it cannot learn from such samples
+  part.add(block);
+  { begun.statistics() } -> std::convertible_to<std::vector<std::byte>>;
+  part.merge(bytes);
+  part.finish();  // throws DataError if it cannot learn from what was added
+};
+
+/// Gathers what every worker gives, in the order of ranks: how workers fit together.
+using GatherBytes = std::function<std::vector<std::vector<std::byte>>(std::vector<std::byte>)>;
+
+/// Says where fit() reads, and with whom.
+struct FitOptions {
+  std::size_t rows_per_block = 4096;
+  /// Of the workers of which each reads a part; empty where one reads all. Then all learn the same bits.
+  GatherBytes gather{};
+};
+
+namespace detail {
+
+/// How often a preprocessor must see the samples to learn.
+template <Preprocessor P>
+[[nodiscard]] std::size_t passes_of(const P& preprocessor) {
+  if constexpr (requires { preprocessor.passes(); }) {
+    return preprocessor.passes();
+  } else {
+    return LearningPreprocessor<P> ? 1 : 0;
+  }
+}
+
+template <class P>
+void fit_pass(P& preprocessor, BlockReader& reader, const FitOptions& options) {
+  const P before = preprocessor;
+  for (Block block = reader.next(options.rows_per_block); !block.empty(); block = reader.next(options.rows_per_block)) {
+    preprocessor.add(block);
+  }
+  if (options.gather) {
+    const auto all = options.gather(preprocessor.statistics());
+    preprocessor = before;  // so that every rank merges the same bytes in the same order
+    for (const std::vector<std::byte>& statistics : all) preprocessor.merge(statistics);
+  }
+  preprocessor.finish();
+}
+
+}  // namespace detail
+
+/// Lets a preprocessor learn from the samples that readers give.
+/// open: begins to read at the first sample; called once, and by a Chain once for each of its steps that learns.
+/// Throws: what reading throws; ConfigError, DataError if the preprocessor cannot learn from these samples.
+template <LearningPreprocessor P, std::invocable Open>
+requires std::convertible_to<std::invoke_result_t<Open>, std::unique_ptr<BlockReader>>
+void fit(P& preprocessor, const Schema& schema, Open&& open, const FitOptions& options = {}) {
+  preprocessor.begin(schema);
+  for (std::size_t pass = detail::passes_of(preprocessor); pass > 0; --pass) {
+    const std::unique_ptr<BlockReader> reader = open();
+    detail::fit_pass(preprocessor, *reader, options);
+  }
+}
+
+/// Lets a preprocessor learn from all samples of a source.
+template <LearningPreprocessor P, DatasetSource S>
+void fit(P& preprocessor, const S& source, const FitOptions& options = {}) {
+  fit(preprocessor, Schema{source.schema()}, [&]() -> std::unique_ptr<BlockReader> { return source.open(0); }, options);
+}
+
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+// What the ranks have reported: rank 0's in metrics.jsonl, everybody's for the callbacks. Train room.
+#pragma once
+
+#include "railyard/train/detail/files.hpp"
+#include "railyard/train/detail/report_book.hpp"
+#include "railyard/train/detail/run_record.hpp"
+
+#include "railyard/core/callback.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Begins with what an earlier program has left. The directory must outlive it. Functions that write return what could
+/// not be written, as a sentence, or nothing.
+class RunHistory {
+ public:
+  RunHistory(RunDirectory& directory, int world_size, RunRecord before)
+      : directory_(&directory),
+        book_(world_size),
+        has_record_(before.world_size != 0),
+        metrics_(std::move(before.history)),
+        lines_(std::move(before.lines)) {}
+
+  /// Whether an earlier program has begun the run.
+  [[nodiscard]] bool has_record() const noexcept { return has_record_; }
+
+  /// Forgets what was reported from number num_reports on: it will be reported anew, by so many ranks.
+  [[nodiscard]] std::string go_back(int world_size, std::int64_t num_reports) {
+    const auto is_kept = [num_reports](const HistoryLine& line) { return line.report < num_reports; };
+    const auto end = std::find_if_not(lines_.begin(), lines_.end(), is_kept);
+    std::string loss;
+    if (end != lines_.end() || has_record_) {  // whose last line may be torn
+      loss = directory_->keep_metrics(end == lines_.begin() ? 0 : std::prev(end)->end);
+      metrics_.resize(static_cast<std::size_t>(end - lines_.begin()));
+      lines_.erase(end, lines_.end());
+    }
+    book_ = ReportBook{world_size, num_reports};
+    return loss;
+  }
+
+  /// Takes the next report of a rank. is_heard: callbacks want to hear of it.
+  [[nodiscard]] std::string add(int rank, Metrics metrics, double seconds, bool is_heard) {
+    std::string loss;
+    if (rank == 0) {
+      const std::int64_t index = book_.count(0);
+      const JsonObject line = JsonObject{}.add("report", index).add("seconds", seconds).add(metrics);
+      loss = directory_->append_metrics(line.text());
+      metrics_.push_back(metrics);
+      lines_.push_back({.report = index, .end = directory_->metrics_size()});
+    }
+    if (is_heard) {
+      book_.add(rank, std::move(metrics), seconds);
+    } else {
+      book_.count_only(rank);
+    }
+    return loss;
+  }
+
+  /// See ReportBook.
+  [[nodiscard]] std::optional<Report> take(bool is_end) { return book_.take(is_end); }
+  [[nodiscard]] std::int64_t count(int rank) const { return book_.count(rank); }
+
+  /// What rank 0 has reported.
+  [[nodiscard]] const std::vector<Metrics>& metrics() const noexcept { return metrics_; }
+  [[nodiscard]] Metrics newest() const { return metrics_.empty() ? Metrics{} : metrics_.back(); }
+  [[nodiscard]] std::vector<Metrics> take_metrics() noexcept { return std::move(metrics_); }
+
+ private:
+  RunDirectory* directory_;
+  ReportBook book_;
+  bool has_record_;
+  std::vector<Metrics> metrics_;
+  std::vector<HistoryLine> lines_;  // of metrics_
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

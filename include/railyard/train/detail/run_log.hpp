@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+// What a supervisor has to say while a run goes on: on the console, in events.jsonl, in the Result. Train room.
+#pragma once
+
+#include "railyard/train/detail/checkpoint_writer.hpp"
+#include "railyard/train/detail/files.hpp"
+#include "railyard/train/result.hpp"
+
+#include "railyard/callbacks/progress.hpp"
+#include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Both the directory and the line must outlive it.
+class RunLog {
+ public:
+  using Clock = Deadline::Clock;
+
+  RunLog(RunDirectory& directory, ProgressLine& progress, Clock::time_point called_at) noexcept
+      : directory_(&directory), progress_(&progress), called_at_(called_at) {}
+
+  /// Since fit() was called.
+  [[nodiscard]] double seconds() const { return std::chrono::duration<double>(Clock::now() - called_at_).count(); }
+
+  void print(const std::string& text) { progress_->print(true, "railyard: " + text); }
+  /// Tells of what could not be written, unless there is nothing to tell.
+  void complain(const std::string& text) {
+    if (!text.empty()) print(text);
+  }
+  /// Tells of it now and in the Result.
+  void warn(const std::string& text) {
+    warnings_.push_back(text);
+    print(text);
+  }
+  void warn_in_result(std::string text) { warnings_.push_back(std::move(text)); }
+  [[nodiscard]] const std::vector<std::string>& warnings() const noexcept { return warnings_; }
+
+  void tell_of(const SaveOutcome& outcome) {
+    JsonObject event;
+    event.add("event", outcome.path.empty() ? "checkpoint_failed" : "checkpoint").add("seconds", seconds());
+    event.add("step", outcome.manifest.step).add("path", outcome.path.string());
+    if (!outcome.error.empty()) event.add("error", outcome.error);
+    complain(directory_->append_event(event));
+    if (outcome.error.empty()) return;
+    warn(outcome.path.empty() ? compose("the checkpoint of step {} could not be written: {}; training goes on",
+                                        outcome.manifest.step, outcome.error)
+                              : outcome.error);
+  }
+
+  /// attempt: the number of the one that begins; failed: the one before. from: where it goes on, at begin_step.
+  void tell_of_restart(int attempt, const Attempt& failed, const std::string& from, std::uint64_t begin_step) {
+    JsonObject event;
+    event.add("event", "restart").add("seconds", seconds()).add("attempt", attempt);
+    event.add("error", failed.error).add("from", from).add("lost_steps", failed.lost_steps);
+    complain(directory_->append_event(event));
+    print(compose("{}; all workers are started again, from {} (step {}; {} steps are lost)", failed.error, from,
+                  begin_step, failed.lost_steps));
+  }
+
+ private:
+  RunDirectory* directory_;
+  ProgressLine* progress_;
+  Clock::time_point called_at_;
+  std::vector<std::string> warnings_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT
+// Restarts that go on from the copy of the state in memory, without a checkpoint or from behind the last one.
+#include "railyard/train/detail/snapshot_pace.hpp"
+
+#include "support/catch.hpp"
+#include "unit/train/toy_training.hpp"
+
+namespace ry = railyard;
+using namespace toy;  // its names stand in nearly every line
+
+namespace {
+
+constexpr std::uint64_t last_step = 40;
+constexpr double every_step = 1e12;  // percent: the time of no step is too short for a copy
+
+// Trains without a report of its state; fail is called in every step, before it changes anything.
+template <class W, class Part, class Fail>
+void train_quietly(W& worker, Part& part, Weights& weights, const Fail& fail) {
+  ry::TrainState state{worker, {{"weights", part}}};
+  if (state.is_resumed()) worker.report({{"resumed_at", worker.steps()}, {"from", worker.resumes_from()}});
+  while (worker.steps() < last_step) {
+    worker.samples(1);
+    fail(worker, worker.steps());
+    weights.step(worker.steps());
+    worker.end_step();
+  }
+  worker.report({{"sum", weights.sum()}, {"steps", worker.steps()}});
+}
+
+double straight_sum() {
+  Weights weights;
+  for (std::uint64_t step = 0; step < last_step; ++step) weights.step(step);
+  return weights.sum();
+}
+
+// Weights of which each rank holds half.
+struct HalfWeights {
+  Weights* all = nullptr;
+  int rank = 0;
+  std::function<void()> on_read{};
+
+  [[nodiscard]] ry::State state() const {
+    ry::State state = all->state();
+    ry::StateTensor& tensor = state.tensors.front();
+    tensor.is_piece = true;
+    tensor.begin = 500 * rank;
+    tensor.end = 500 * (rank + 1);
+    tensor.read = [this, read = tensor.read](std::int64_t begin, std::int64_t end, std::byte* to) {
+      read(begin, (begin + end) / 2, to);
+      if (on_read) on_read();  // in the middle of a copy
+      read((begin + end) / 2, end, to + ((begin + end) / 2 - begin) * 8);
+    };
+    return state;
+  }
+  void load_state(const ry::State& state) { all->load_state(state); }
+};
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("Memory first: a restart without any checkpoint goes on a step before the failure", "",
+                   SharedThreads, SharedProcesses) {
+  const Scratch scratch;
+  const auto fail = [](auto& worker, std::uint64_t step) {
+    if (worker.attempt() == 0 && step == 9 && worker.rank() == 1) throw std::runtime_error{"a test"};
+    if (worker.attempt() == 1 && step == 21 && worker.rank() == 0) throw std::runtime_error{"a test"};
+  };
+  const ry::Result result = run_in<typename TestType::B, typename TestType::S>(
+      scratch, 2,
+      [fail](auto& worker) {
+        Weights weights;
+        HalfWeights half{.all = &weights, .rank = worker.rank()};
+        train_quietly(worker, half, weights, fail);
+      },
+      {.failure = {.max_failures = 2, .memory_percent = every_step}});
+  INFO(result.error());
+  REQUIRE(result);
+  REQUIRE(result.attempts().size() == 3);
+  CHECK(result.attempts()[0].lost_steps <= 1);
+  CHECK(result.attempts()[1].begin_step >= 8);
+  CHECK(result.attempts()[1].lost_steps <= 1);
+  CHECK_FALSE(result.checkpoint());
+  CHECK(result.history()[0].at("from").as<std::string>() == "memory");
+  CHECK(result.metrics().at("sum").as<double>() == straight_sum());
+}
+
+TEST_CASE("Memory first: a worker killed in the middle of a copy leaves the one before (TRAPS 38)") {
+  const Scratch scratch;
+  for (const int victim : {0, 1}) {
+    const ry::Result result = run_in<ry::SharedMemory, ry::Processes>(
+        scratch, 2,
+        [victim](auto& worker) {
+          Weights weights;
+          HalfWeights half{.all = &weights, .rank = worker.rank()};
+          half.on_read = [&worker, victim] {
+            const bool is_due = worker.attempt() < 3 && worker.steps() == 7U * (1 + worker.attempt());
+            if (is_due && worker.rank() == victim) ::kill(::getpid(), SIGKILL);
+          };
+          train_quietly(worker, half, weights, never);
+        },
+        {.failure = {.max_failures = 3, .memory_percent = every_step}});
+    INFO(result.error());
+    REQUIRE(result);
+    REQUIRE(result.attempts().size() == 4);
+    for (const std::size_t attempt : {1U, 2U, 3U}) CHECK(result.attempts()[attempt].begin_step == 7 * attempt - 1);
+    CHECK(result.metrics().at("sum").as<double>() == straight_sum());
+  }
+}
+
+TEST_CASE("Memory first: a checkpoint that is newer than the copy is what a run goes on from") {
+  const Scratch scratch;
+  const ry::Result whole = run<SharedProcesses>(scratch, never);
+  const auto fail = [](auto& worker, std::uint64_t step) {
+    if (worker.attempt() == 0 && step == 12 && worker.rank() == 1) ::kill(::getpid(), SIGKILL);
+  };
+  // So little that there is one copy, after the second step, and no other.
+  const ry::Result result =
+      run<SharedProcesses>(scratch, fail, {.failure = {.max_failures = 1, .memory_percent = 1e-6}});
+  REQUIRE(result);
+  CHECK(result.attempts().at(1).begin_step == 10);
+  CHECK(result.history() == whole.history());
+}
+
+TEST_CASE("Memory first: what is only in memory is written when no failure is left, and another program goes on") {
+  const Scratch scratch;
+  const auto fail = [](auto& worker, std::uint64_t step) {
+    const bool is_due = step == 9U + static_cast<std::uint64_t>(worker.attempt());
+    if (is_due && worker.rank() == 1) ::kill(::getpid(), SIGKILL);
+  };
+  const auto train_it = [fail](auto& worker) {
+    Weights weights;
+    train_quietly(worker, weights, weights, fail);
+  };
+  ry::RunConfig config{.name = "run", .failure = {.max_failures = 1, .memory_percent = every_step}};
+  const ry::Result failed = run_in<ry::SharedMemory, ry::Processes>(scratch, 2, train_it, config);
+  CHECK_FALSE(failed);
+  REQUIRE(failed.checkpoint());
+  CHECK(failed.checkpoint()->manifest().step >= 9);
+  config.failure.max_failures = 0;
+  const ry::Result result = run_in<ry::SharedMemory, ry::Processes>(
+      scratch, 2,
+      [](auto& worker) {
+        Weights weights;
+        train_quietly(worker, weights, weights, never);
+      },
+      config);
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.history()[0].at("resumed_at").as<std::int64_t>() >= 9);
+  CHECK(result.metrics().at("sum").as<double>() == straight_sum());
+}
+
+TEST_CASE("Memory first: a run that is told to leave in the middle of an evaluation saves its copy in time") {
+  const Scratch scratch;
+  ry::RunConfig config{.name = "run", .failure = {.max_failures = 1, .memory_percent = every_step}};
+  config.stop_grace = std::chrono::milliseconds{600};
+  const pid_t program = ::fork();
+  if (program == 0) {
+    for (const int one : {SIGINT, SIGTERM, SIGUSR1}) ::signal(one, SIG_DFL);  // Catch2 has handlers
+    const auto train_it = [program_id = ::getpid()](auto& worker) {
+      Weights weights;
+      const auto evaluate = [program_id](auto& of, std::uint64_t step) {
+        if (step != 9) return;
+        of.barrier();
+        if (of.rank() == 0) ::kill(program_id, SIGTERM);
+        while (true) ::pause();
+      };
+      train_quietly(worker, weights, weights, evaluate);
+    };
+    ::_exit(run_in<ry::SharedMemory, ry::Processes>(scratch, 2, train_it, config).exit_status());
+  }
+  int status = 0;
+  ::waitpid(program, &status, 0);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 75);
+  const auto checkpoint = ry::newest_checkpoint(scratch.path() / "run");
+  REQUIRE(checkpoint);
+  CHECK(checkpoint->manifest().step >= 8);
+}
+
+TEST_CASE("Memory first: no copies are made where a state has files") {
+  const Scratch scratch;
+  const auto notes = scratch.path() / "notes.txt";
+  std::ofstream{notes} << "a note";
+  const ry::Result result =
+      run_in<ry::SharedMemory, ry::Processes>(scratch, 2,
+                                              [notes](auto& worker) {
+                                                Weights weights;
+                                                ry::TrainState state{worker, {{"weights", weights}}};
+                                                state.add_file(worker.rank() == 0 ? "notes.txt" : "other.txt", notes);
+                                                while (worker.steps() < 6) {
+                                                  worker.samples(1);
+                                                  if (worker.attempt() == 0 && worker.steps() == 4)
+                                                    throw std::runtime_error{"a test"};
+                                                  worker.end_step();
+                                                }
+                                                worker.report({{"from", worker.resumes_from()}}, state);
+                                              },
+                                              {.failure = {.max_failures = 1, .memory_percent = every_step}});
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.metrics().at("from").as<std::string>().empty());
+}
+
+TEST_CASE("SnapshotPace: spreads copies so that they take their share of the time") {
+  using ry::detail::SnapshotPace;
+  using std::chrono::milliseconds;
+  const SnapshotPace::Clock::time_point begin{};
+  SnapshotPace pace{2, std::chrono::seconds{3}, begin};
+  CHECK(pace.wants_copy(begin));
+  pace.note_copy(milliseconds{10}, begin + milliseconds{100});
+  CHECK_FALSE(pace.wants_copy(begin + milliseconds{599}));
+  CHECK(pace.wants_copy(begin + milliseconds{600}));
+  CHECK_FALSE(pace.wants_checkpoint(begin + milliseconds{2999}));
+  CHECK(pace.wants_checkpoint(begin + milliseconds{3000}));
+  pace.note_checkpoint(begin + milliseconds{3000});
+  CHECK_FALSE(pace.wants_checkpoint(begin + milliseconds{3001}));
+  CHECK_FALSE(SnapshotPace{0, std::chrono::nanoseconds{0}, begin}.wants_copy(begin + std::chrono::hours{1}));
+  CHECK_FALSE(SnapshotPace{0, std::chrono::nanoseconds{0}, begin}.wants_checkpoint(begin + std::chrono::hours{1}));
+}
