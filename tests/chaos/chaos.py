@@ -49,18 +49,14 @@ class Run:
             return "retention"
         if any(name.startswith(".staging") for name in names):
             return "commit"
-        letters = self.phases.read_bytes()[:2] if self.phases.exists() else b".."
-        return LETTERS.get(random_of(letters.decode("latin1")), "start")
+        letters = self.phases.read_bytes()[:2] if self.phases.exists() else b""
+        return LETTERS.get(RANDOM.choice(letters.decode("latin1") or "."), "start")
 
     def verify(self):
         result = subprocess.run([self.program, "verify", str(self.path)], capture_output=True, text=True)
         if result.returncode != 0:
             fail(f"a checkpoint is damaged: {result.stdout}{result.stderr}")
         return int(result.stdout.split()[1]) if result.stdout else 0
-
-
-def random_of(letters):
-    return RANDOM.choice(letters)
 
 
 def children(pid):

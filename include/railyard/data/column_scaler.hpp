@@ -28,9 +28,9 @@ namespace railyard::inline v0_1 {
 /// fields columns and except, statistics that are collected and merged, what is learned of them, and how a value
 /// changes by it. All but the rule itself have fields() as detail::ByteWriter wants it.
 template <class R>
-concept ScalingRule = std::semiregular<R> && requires(const R& rule, typename R::Options options, double value,
-                                                      typename R::Statistics statistics,
-                                                      const typename R::Learned& learned) {
+concept ScalingRule = std::semiregular<R> &&
+    requires(const R& rule, typename R::Options options, double value, typename R::Statistics statistics,
+             const typename R::Learned& learned) {
   { R::name } -> std::convertible_to<std::string_view>;
   R{options};
   { rule.options() } -> std::convertible_to<typename R::Options>;
@@ -59,8 +59,8 @@ class ColumnScaler {
   void begin(const Schema& schema) {
     const Options options = rule_.options();
     learned_ = {};
-    learned_.columns = {schema, detail::choose_columns(Rule::name, schema, options.columns, options.except,
-                                                       "numbers", detail::has_numbers)};
+    learned_.columns = {schema, detail::choose_columns(Rule::name, schema, options.columns, options.except, "numbers",
+                                                       detail::has_numbers)};
     statistics_.assign(learned_.columns.size(), rule_.statistics());
   }
   void add(const Block& block) {

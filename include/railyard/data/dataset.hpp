@@ -289,8 +289,8 @@ namespace detail {
 
 /// Gives the samples of one dataset after those of another. Throws: ConfigError if their columns differ.
 [[nodiscard]] inline Dataset concat(const std::vector<Dataset>& datasets) {
-  auto nodes = detail::nodes_of(datasets, "concat");
-  return Dataset::from_node(std::make_shared<const detail::ConcatNode>(std::move(nodes)), datasets.front().label());
+  const auto nodes = detail::nodes_of(datasets, "concat");
+  return Dataset::from_node(std::make_shared<const detail::ConcatNode>(nodes), datasets.front().label());
 }
 
 /// Gives samples with the columns of all datasets, which stand side by side. They must have equally many samples.
@@ -321,13 +321,13 @@ namespace detail {
 /// samples as an epoch is to have. Throws: ConfigError if their columns differ or a weight is not above 0.
 [[nodiscard]] inline Dataset mix(const std::vector<Dataset>& datasets, const std::vector<double>& weights,
                                  std::uint64_t seed = 0) {
-  auto nodes = detail::nodes_of(datasets, "mix");
+  const auto nodes = detail::nodes_of(datasets, "mix");
   const bool is_right = std::all_of(weights.begin(), weights.end(), [](double weight) { return weight > 0; });
   if (weights.size() != datasets.size() || !is_right) {
     throw ConfigError{detail::compose("mix() of {} datasets was given the weights {{{}}}: give one above 0 for each",
                                       datasets.size(), detail::joined(weights, ", "))};
   }
-  return Dataset::from_node(std::make_shared<const detail::MixNode>(std::move(nodes), weights, seed),
+  return Dataset::from_node(std::make_shared<const detail::MixNode>(nodes, weights, seed),
                             datasets.front().label());
 }
 

@@ -29,21 +29,20 @@ namespace railyard::inline v0_1 {
 enum class Unseen : std::uint8_t { error, ignore };
 
 /// Makes of each column a column of the same name that has one f32 per category: 1 for the sample's, 0 for the others.
-/// Columns hold a number or a text per sample. Categories are in order, and a missing value is one of them, the last.
-/// Shapes: (categories).
+/// Columns hold a number or a text per sample. Categories are in order, a missing value is one of them, the last, and
+/// so are infinities. Shapes: (categories).
 class OneHotEncoder {
  public:
   struct Options {
     std::vector<std::string> columns{};
     std::vector<std::string> except{};
-    Unseen unseen = Unseen::error;       ///< ignore: all are 0
+    Unseen unseen = Unseen::error;          ///< ignore: all are 0
     std::uint64_t category_limit = 10'000;  ///< per column; more are a DataError
   };
 
   OneHotEncoder() = default;
   explicit OneHotEncoder(Options options)
-      : options_(std::move(options)),
-        learner_(name, options_.columns, options_.except, options_.category_limit) {}
+      : options_(std::move(options)), learner_(name, options_.columns, options_.except, options_.category_limit) {}
 
   void begin(const Schema& schema) { learner_.begin(schema); }
   void add(const Block& block) { learner_.add(block); }
@@ -76,7 +75,7 @@ class OneHotEncoder {
   }
 
   [[nodiscard]] State state() const { return detail::state_of_bytes(*this); }
-  void load_state(const State& state) { *this = detail::from_state<OneHotEncoder>(state); }
+  void load_state(const State& state) { *this = detail::from_state(state, *this); }
   static void fields(auto& archive, auto& self) { archive(self.options_.unseen, self.learner_); }
 
  private:
@@ -98,7 +97,7 @@ class OrdinalEncoder {
   struct Options {
     std::vector<std::string> columns{};
     std::vector<std::string> except{};
-    Unseen unseen = Unseen::error;    ///< ignore: the number is unseen_value
+    Unseen unseen = Unseen::error;  ///< ignore: the number is unseen_value
     std::int64_t unseen_value = -1;
     std::uint64_t category_limit = 1'000'000;  ///< per column; more are a DataError
   };
@@ -127,9 +126,8 @@ class OrdinalEncoder {
     std::vector<Column> encoded;
     for (const auto& column : learner_.columns(block.schema())) {
       std::vector<std::int64_t> numbers(block.rows(), options_.unseen_value);
-      learner_.visit_codes(block, column, options_.unseen == Unseen::error, [&](std::size_t row, std::size_t code) {
-        numbers[row] = static_cast<std::int64_t>(code);
-      });
+      learner_.visit_codes(block, column, options_.unseen == Unseen::error,
+                           [&](std::size_t row, std::size_t code) { numbers[row] = static_cast<std::int64_t>(code); });
       fields.push_back({.name = column.name, .dtype = Dtype::i64});
       encoded.emplace_back(fields.back(), std::move(numbers));
     }
@@ -137,7 +135,7 @@ class OrdinalEncoder {
   }
 
   [[nodiscard]] State state() const { return detail::state_of_bytes(*this); }
-  void load_state(const State& state) { *this = detail::from_state<OrdinalEncoder>(state); }
+  void load_state(const State& state) { *this = detail::from_state(state, *this); }
   static void fields(auto& archive, auto& self) {
     archive(self.options_.unseen, self.options_.unseen_value, self.learner_);
   }
@@ -145,8 +143,7 @@ class OrdinalEncoder {
  private:
   friend class LabelEncoder;
   OrdinalEncoder(std::string_view name, Options options)
-      : options_(std::move(options)),
-        learner_(name, options_.columns, options_.except, options_.category_limit) {}
+      : options_(std::move(options)), learner_(name, options_.columns, options_.except, options_.category_limit) {}
 
   Options options_{};
   detail::CategoryLearner learner_{"OrdinalEncoder"};
@@ -159,7 +156,8 @@ class LabelEncoder {
  public:
   LabelEncoder() = default;
   /// Example: LabelEncoder encoder{"species"};
-  explicit LabelEncoder(std::string column) : column_(std::move(column)), encoder_("LabelEncoder", {.columns = {column_}}) {}
+  explicit LabelEncoder(std::string column)
+      : column_(std::move(column)), encoder_("LabelEncoder", {.columns = {column_}}) {}
 
   void begin(const Schema& schema) { encoder_.begin(schema); }
   void add(const Block& block) { encoder_.add(block); }
@@ -174,14 +172,15 @@ class LabelEncoder {
   [[nodiscard]] const Category& label_of(std::int64_t number) const {
     const auto& all = classes();
     if (number >= 0 && static_cast<std::size_t>(number) < all.size()) return all[static_cast<std::size_t>(number)];
-    throw DataError{detail::compose("there is no class {} of column \"{}\": there are {}", number, column_, all.size())};
+    throw DataError{
+        detail::compose("there is no class {} of column \"{}\": there are {}", number, column_, all.size())};
   }
 
   [[nodiscard]] Schema schema(const Schema& before) const { return encoder_.schema(before); }
   [[nodiscard]] Block transform(const Block& block) const { return encoder_.transform(block); }
 
   [[nodiscard]] State state() const { return detail::state_of_bytes(*this); }
-  void load_state(const State& state) { *this = detail::from_state<LabelEncoder>(state); }
+  void load_state(const State& state) { *this = detail::from_state(state, *this); }
   static void fields(auto& archive, auto& self) { archive(self.column_, self.encoder_); }
 
  private:

@@ -20,7 +20,8 @@ namespace railyard::inline v0_1 {
 /// Laws: transform(block) has the columns schema(block.schema()), and the samples and ids of block in their order, each
 /// as if it were alone.
 template <class P>
-concept Preprocessor = std::copy_constructible<P> && requires(const P& fitted, const Schema& before, const Block& block) {
+concept Preprocessor = std::copy_constructible<P> &&
+    requires(const P& fitted, const Schema& before, const Block& block) {
   { fitted.schema(before) } -> std::convertible_to<Schema>;  // throws ConfigError if it cannot change such samples
   { fitted.transform(block) } -> std::convertible_to<Block>;
 };
@@ -94,7 +95,8 @@ void fit(P& preprocessor, const Schema& schema, Open&& open, const FitOptions& o
 /// Lets a preprocessor learn from all samples of a source.
 template <LearningPreprocessor P, DatasetSource S>
 void fit(P& preprocessor, const S& source, const FitOptions& options = {}) {
-  fit(preprocessor, Schema{source.schema()}, [&]() -> std::unique_ptr<BlockReader> { return source.open(0); }, options);
+  fit(
+      preprocessor, Schema{source.schema()}, [&]() -> std::unique_ptr<BlockReader> { return source.open(0); }, options);
 }
 
 }  // namespace railyard::inline v0_1

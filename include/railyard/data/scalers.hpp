@@ -148,9 +148,7 @@ class MinMaxRule {
     const double scaled = value * learned.scale + (options_.low - learned.smallest * learned.scale);
     return options_.clips ? std::clamp(scaled, options_.low, options_.high) : scaled;
   }
-  static void fields(auto& archive, auto& self) {
-    archive(self.options_.low, self.options_.high, self.options_.clips);
-  }
+  static void fields(auto& archive, auto& self) { archive(self.options_.low, self.options_.high, self.options_.clips); }
 
  private:
   Options options_{};

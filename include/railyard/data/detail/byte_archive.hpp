@@ -88,9 +88,10 @@ class ByteReader {
 
  private:
   [[noreturn]] void damaged() const {
-    throw DataError{compose("the saved state of a preprocessor is damaged, or another one's: {} bytes are left where "
-                            "something else should be; load what the same preprocessor has saved",
-                            bytes_.size())};
+    throw DataError{
+        compose("the saved state of a preprocessor is damaged, or another one's: {} bytes are left where "
+                "something else should be; load what the same preprocessor has saved",
+                bytes_.size())};
   }
   std::span<const std::byte> next(std::size_t size) {
     if (size > bytes_.size()) damaged();
@@ -156,10 +157,9 @@ template <class T>
   writer(value);
   return writer.take();
 }
-/// Throws: DataError if the bytes are not those of a T.
+/// Returns the value with what the bytes hold put into it. Throws: DataError if they are not those of a T.
 template <class T>
-[[nodiscard]] T from_bytes(std::span<const std::byte> bytes) {
-  T value{};
+[[nodiscard]] T from_bytes(std::span<const std::byte> bytes, T value = T{}) {
   ByteReader reader{bytes};
   reader(value);
   reader.finish();
@@ -179,15 +179,16 @@ template <class T>
                            }});
   return state;
 }
+/// Returns the value with what the state holds put into it. Throws: DataError if it is not that of a T.
 template <class T>
-[[nodiscard]] T from_state(const State& state) {
+[[nodiscard]] T from_state(const State& state, T value = T{}) {
   const StateTensor* tensor = state.find_tensor("learned");
   if (tensor == nullptr || tensor->dtype != Dtype::u8) {
     throw DataError{"a state has no bytes named \"learned\": load what a preprocessor has saved"};
   }
   std::vector<std::byte> bytes(static_cast<std::size_t>(tensor->count()));
   tensor->read(0, tensor->count(), bytes.data());
-  return from_bytes<T>(bytes);
+  return from_bytes(bytes, std::move(value));
 }
 
 }  // namespace detail

@@ -133,9 +133,10 @@ class CategoryCounts {
       return;
     }
     if (counts_.size() >= limit_) {
-      throw DataError{compose("a column has more than {} categories, {} among them: leave it out if its values are not "
-                              "categories, or raise .category_limit",
-                              limit_, shown(category))};
+      throw DataError{
+          compose("a column has more than {} categories, {} among them: leave it out if its values are not "
+                  "categories, or raise .category_limit",
+                  limit_, shown(category))};
     }
     counts_.emplace(category_of(category), times);
   }
@@ -152,9 +153,9 @@ class CategoryCounts {
   }
   /// The first in order of those that were seen most often. Needs at least one.
   [[nodiscard]] const Category& most_frequent() const {
-    return std::max_element(counts_.begin(), counts_.end(), [](const auto& left, const auto& right) {
-             return left.second < right.second;
-           })->first;
+    return std::max_element(counts_.begin(), counts_.end(),
+                            [](const auto& left, const auto& right) { return left.second < right.second; })
+        ->first;
   }
 
   static void fields(auto& archive, auto& self) { archive(self.limit_, self.count_, self.counts_); }

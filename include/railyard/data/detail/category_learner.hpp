@@ -31,7 +31,8 @@ class CategoryLearner {
 
   void begin(const Schema& schema) {
     columns_.clear();
-    for (const std::string& name : choose_columns(who_, schema, chosen_, except_, "a number or a text per sample", has_cells)) {
+    for (const std::string& name :
+         choose_columns(who_, schema, chosen_, except_, "a number or a text per sample", has_cells)) {
       columns_.push_back({.name = name, .kind = kind_of(schema[schema.index_of(name)])});
     }
     counts_.assign(columns_.size(), CategoryCounts{limit_});
@@ -47,8 +48,8 @@ class CategoryLearner {
   void merge(std::span<const std::byte> bytes) {
     const auto others = from_bytes<std::vector<CategoryCounts>>(bytes);
     if (others.size() != counts_.size()) {
-      throw DataError{compose("{} of {} columns cannot merge what was learned of {}", who_, counts_.size(),
-                              others.size())};
+      throw DataError{
+          compose("{} of {} columns cannot merge what was learned of {}", who_, counts_.size(), others.size())};
     }
     for (std::size_t at = 0; at < others.size(); ++at) counts_[at].merge(others[at]);
   }
@@ -102,9 +103,10 @@ class CategoryLearner {
     return field;
   }
   [[noreturn]] void refuse_unseen(std::uint64_t id, const CategoryColumn& column, const CategoryView& category) const {
-    throw DataError{compose("{} has not seen {} in column \"{}\", where sample {} has it: learn from all categories, or "
-                            "set .unseen to Unseen::ignore",
-                            who_, shown(category), column.name, id)};
+    throw DataError{
+        compose("{} has not seen {} in column \"{}\", where sample {} has it: learn from all categories, or "
+                "set .unseen to Unseen::ignore",
+                who_, shown(category), column.name, id)};
   }
 
   std::string who_{};

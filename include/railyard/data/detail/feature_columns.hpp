@@ -84,9 +84,10 @@ class FeatureColumns {
 
  private:
   [[noreturn]] static void refuse_infinity(std::uint64_t id, const FeatureColumn& column, std::string_view who) {
-    throw DataError{compose("{} cannot learn from sample {}, which is infinite in column \"{}\": filter such samples, "
-                            "or make the value NaN, which counts as missing",
-                            who, id, column.name)};
+    throw DataError{
+        compose("{} cannot learn from sample {}, which is infinite in column \"{}\": filter such samples, "
+                "or make the value NaN, which counts as missing",
+                who, id, column.name)};
   }
 
   std::vector<FeatureColumn> columns_{};

@@ -74,7 +74,7 @@ class JoiningNode : public DataNode {
 // One dataset after the other.
 class ConcatNode final : public JoiningNode {
  public:
-  explicit ConcatNode(std::vector<NodePtr> parts) : JoiningNode(parts.front()->schema(), "concat", std::move(parts)) {}
+  explicit ConcatNode(const std::vector<NodePtr>& parts) : JoiningNode(parts.front()->schema(), "concat", parts) {}
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return sum_of_counts(); }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {

@@ -22,8 +22,8 @@ namespace detail {
 // Draws for each sample which dataset it comes from. A dataset that has ended is drawn no more; the others go on.
 class MixNode final : public JoiningNode {
  public:
-  MixNode(std::vector<NodePtr> parts, const std::vector<double>& weights, std::uint64_t seed)
-      : JoiningNode(parts.front()->schema(), "mix", std::move(parts)), seed_(seed) {
+  MixNode(const std::vector<NodePtr>& parts, const std::vector<double>& weights, std::uint64_t seed)
+      : JoiningNode(parts.front()->schema(), "mix", parts), seed_(seed) {
     double sum = 0;
     for (const double weight : weights) up_to_.push_back(sum += weight);
     for (double& share : up_to_) share /= sum;

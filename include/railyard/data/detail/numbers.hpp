@@ -41,9 +41,9 @@ inline constexpr std::uint64_t infinity_bits = 0x7FF0'0000'0000'0000U;
 [[noreturn]] inline void refuse_column(std::string_view who, const Field& field, std::string_view wanted) {
   throw ConfigError{compose("{} needs {}, and column \"{}\" has {}{}: leave it out, or change it first", who, wanted,
                             field.name, field.is_ragged() && !field.is_text ? "lists of " : "",
-                            field.is_text           ? std::string_view{"text"}
-                            : field.shape.empty()   ? name_of(field.dtype)
-                                                    : compose("{} x {}", field.width(), name_of(field.dtype)))};
+                            field.is_text         ? std::string_view{"text"}
+                            : field.shape.empty() ? name_of(field.dtype)
+                                                  : compose("{} x {}", field.width(), name_of(field.dtype)))};
 }
 
 /// Returns the columns that are meant: those named, or all that are suitable but for some.
@@ -64,9 +64,10 @@ template <class Suits>
     if (!except.empty() && !is_left_out && suits(field)) chosen.push_back(field.name);
   }
   if (chosen.empty()) {
-    throw ConfigError{compose("{} was given no column: name some with .columns, or with .except those to leave alone; "
-                              "there are {}",
-                              who, schema.names())};
+    throw ConfigError{
+        compose("{} was given no column: name some with .columns, or with .except those to leave alone; "
+                "there are {}",
+                who, schema.names())};
   }
   return chosen;
 }
