@@ -54,7 +54,7 @@ class MemorySource {
     for (NamedColumn& column : columns) {
       if (column.column.rows() != rows) {
         throw ConfigError{detail::compose("{}: column \"{}\" has {} samples and column \"{}\" has {}", name_,
-                                          column.field.name, column.column.rows(), columns.front().field.name, rows)};
+                                          column.field.name, column.column.rows(), fields.front().name, rows)};
       }
       fields.push_back(std::move(column.field));
       data.push_back(std::move(column.column));

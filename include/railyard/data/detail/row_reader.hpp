@@ -77,15 +77,17 @@ class RowReader {
   [[nodiscard]] bool advance() {
     while (!is_over_ && used_ >= chunk_.block.rows()) {
       Chunk next = stream_->next();
-      if (next.block.empty()) {
-        is_over_ = true;
-        break;
+      if (!next.block.empty()) {
+        used_ -= chunk_.block.rows();
+        chunk_ = std::move(next);
+        continue;
       }
-      used_ -= chunk_.block.rows();
-      chunk_ = std::move(next);
-    }
-    if (is_over_ && used_ > chunk_.block.rows()) {
-      throw DataError{compose("{} ends before the position that was saved: it has changed since", node_->describe())};
+      if (used_ > chunk_.block.rows()) {
+        throw DataError{compose("{} ends before the position that was saved: it has changed since", node_->describe())};
+      }
+      is_over_ = true;
+      chunk_.block = {};
+      chunk_.share = {};
     }
     return !is_over_;
   }
