@@ -40,6 +40,13 @@ enum class Next : std::uint8_t {
   stop,  ///< ask the workers to stop, as Ctrl-C does, but the run counts as a success: see Worker::should_stop()
 };
 
+/// Says that a run goes on with another number of workers.
+struct Resize {
+  int from = 0;
+  int to = 0;
+  std::uint64_t step = 0;  ///< the last one that is done
+};
+
 /// Describes how a run ended.
 struct RunEnd {
   std::string error{};  ///< empty if it succeeded
@@ -58,6 +65,10 @@ concept HearsReport = requires(C& callback, const Report& report) {
   callback.on_report(report);
 };
 template <class C>
+concept HearsResize = requires(C& callback, const Resize& resize) {
+  callback.on_resize(resize);
+};
+template <class C>
 concept HearsEnd = requires(C& callback, const RunEnd& end) {
   callback.on_end(end);
 };
@@ -65,7 +76,8 @@ concept HearsEnd = requires(C& callback, const RunEnd& end) {
 }  // namespace detail
 
 /// Is told about a run, in the process that called fit() and on that thread: any subset of on_start(RunInfo),
-/// on_report(Report) and on_end(RunEnd), at least one of them. on_report may return a Next to end the run early.
+/// on_report(Report), on_resize(Resize) and on_end(RunEnd), at least one of them. on_report may return a Next to end
+/// the run early.
 ///
 /// A report is told when all ranks have made it, and never without rank 0's metrics before the run ends. It is told
 /// without the missing ranks, by_rank has nothing there, if others have gone on for five seconds and they have never
@@ -76,6 +88,6 @@ concept HearsEnd = requires(C& callback, const RunEnd& end) {
 /// exception out of a callback ends the run, and Result::error names the callback's hook.
 template <class C>
 concept Callback = std::move_constructible<C> &&
-    (detail::HearsStart<C> || detail::HearsReport<C> || detail::HearsEnd<C>);
+    (detail::HearsStart<C> || detail::HearsReport<C> || detail::HearsResize<C> || detail::HearsEnd<C>);
 
 }  // namespace railyard::inline v0_1

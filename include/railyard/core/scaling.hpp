@@ -39,6 +39,7 @@ struct WorkerPage {
   std::atomic<std::int64_t> waiting_since_ns{0};  ///< when the one it is in was begun, 0 while in none
   std::atomic<bool> stop_requested{false};        ///< written by the supervisor
   std::atomic<bool> leave_requested{false};       ///< likewise: save what must not be lost, and return
+  std::atomic<bool> resize_requested{false};      ///< likewise: copy it, and return; another number of workers goes on
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
@@ -227,6 +228,8 @@ class WorkerGroup {
   virtual void request_stop() = 0;
   /// Sets leave_requested as well.
   virtual void request_leave() = 0;
+  /// Sets resize_requested on every worker's page.
+  virtual void request_resize() = 0;
   /// Runs the on_abort handler of every worker that is still there.
   virtual void abort(std::string_view reason) = 0;
   /// Ends every worker that is still there by force. Threads cannot be: the program ends with a message that names

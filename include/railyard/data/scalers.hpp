@@ -10,6 +10,7 @@
 #include "railyard/data/detail/quantile_sketch.hpp"
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/float_bits.hpp"
 #include "railyard/core/error.hpp"
 
 #include <algorithm>
@@ -145,7 +146,7 @@ class MinMaxRule {
     return {.smallest = seen.smallest(), .largest = seen.largest(), .scale = (options_.high - options_.low) / range};
   }
   [[nodiscard]] double apply(double value, const Learned& learned) const noexcept {
-    const double scaled = value * learned.scale + (options_.low - learned.smallest * learned.scale);
+    const double scaled = (value - learned.smallest) * learned.scale + options_.low;
     return options_.clips ? std::clamp(scaled, options_.low, options_.high) : scaled;
   }
   static void fields(auto& archive, auto& self) { archive(self.options_.low, self.options_.high, self.options_.clips); }

@@ -28,6 +28,7 @@ class AnyCallback {
 
   void on_start(const RunInfo& info) const { held_->on_start(info); }
   [[nodiscard]] Next on_report(const Report& report) const { return held_->on_report(report); }
+  void on_resize(const Resize& resize) const { held_->on_resize(resize); }
   void on_end(const RunEnd& end) const { held_->on_end(end); }
 
  private:
@@ -35,6 +36,7 @@ class AnyCallback {
     virtual ~Base() = default;
     virtual void on_start(const RunInfo& info) = 0;
     virtual Next on_report(const Report& report) = 0;
+    virtual void on_resize(const Resize& resize) = 0;
     virtual void on_end(const RunEnd& end) = 0;
   };
 
@@ -54,6 +56,9 @@ class AnyCallback {
       } else {
         return Next::go_on;
       }
+    }
+    void on_resize([[maybe_unused]] const Resize& resize) override {
+      if constexpr (detail::HearsResize<C>) callback.on_resize(resize);
     }
     void on_end([[maybe_unused]] const RunEnd& end) override {
       if constexpr (detail::HearsEnd<C>) callback.on_end(end);

@@ -33,6 +33,7 @@ struct Attempt {
   std::uint64_t end_step = 0;    ///< the last step that any rank had ended
   std::uint64_t lost_steps = 0;  ///< steps that the next attempt had to do again
   double seconds = 0;            ///< from the call of fit() until its last worker had ended
+  int world_size = 0;
 };
 
 /// Holds the fields of a Result while it is put together.

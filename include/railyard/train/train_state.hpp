@@ -31,8 +31,8 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// Ends a training function whose state has been saved, because the run is to end. No std::exception: it is nobody's
-// error, and handlers of errors shall let it pass.
+// Ends a training function whose state has been saved, because the run, or this number of workers, is to end. No
+// std::exception: it is nobody's error, and handlers of errors shall let it pass.
 struct Leave {};
 
 // Says itself in which epoch a resumed run has to go on: the loader of the training data.
@@ -136,7 +136,7 @@ class TrainState {
   ~TrainState() {
     worker_->state_ = nullptr;
     worker_->on_step_end({});
-    worker_->control().wish(false, false);
+    worker_->control().wish({});
   }
 
   /// Whether parts were put back from a checkpoint.
@@ -219,6 +219,7 @@ class TrainState {
     const detail::Wishes wishes = agreed_wishes();
     must_leave_ = wishes.stop && agrees_to_leave();
     must_copy_ = wishes.snapshot && !must_leave_;
+    must_resize_ = wishes.resize && !must_leave_;
     if (wishes.checkpoint) pace_.note_checkpoint(Clock::now());
     if (is_reporting_) return;
     const std::uint64_t interval = worker_->context().checkpoint_every_steps;
@@ -232,9 +233,10 @@ class TrainState {
   [[nodiscard]] detail::Wishes agreed_wishes() {
     if (const auto heard = worker_->control().end_step()) return *heard;
     const detail::Wishes& own = worker_->control().own();
-    std::int32_t wishes[3] = {worker_->wants_stop() ? 1 : 0, own.snapshot ? 1 : 0, own.checkpoint ? 1 : 0};
+    std::int32_t wishes[4] = {worker_->wants_stop() ? 1 : 0, own.snapshot ? 1 : 0, own.checkpoint ? 1 : 0,
+                              own.resize ? 1 : 0};
     worker_->all_reduce(buffer_of(wishes), ReduceOp::max);
-    return {.stop = wishes[0] != 0, .snapshot = wishes[1] != 0, .checkpoint = wishes[2] != 0};
+    return {.stop = wishes[0] != 0, .snapshot = wishes[1] != 0, .checkpoint = wishes[2] != 0, .resize = wishes[3] != 0};
   }
 
   // Whether a wish to stop is one to leave, or the program's own.
@@ -248,14 +250,19 @@ class TrainState {
   void wish() {
     if (worker_->rank() != 0) return;
     const auto now = Clock::now();
-    worker_->control().wish(files_.empty() && pace_.wants_copy(now), pace_.wants_checkpoint(now));
+    worker_->control().wish({.snapshot = files_.empty() && pace_.wants_copy(now),
+                             .checkpoint = pace_.wants_checkpoint(now),
+                             .resize = worker_->page().resize_requested.load(std::memory_order_relaxed)});
   }
 
   void copy_if_due() {
-    if (std::exchange(must_copy_, false)) {
+    const bool is_left = std::exchange(must_resize_, false);
+    if (is_left && !files_.empty()) save(false);  // they are not in copies
+    if (std::exchange(must_copy_, false) || (is_left && files_.empty())) {
       const Handed handed = hand_over(SnapshotKind::memory, false);
       pace_.note_copy(handed.cost, Clock::now());
     }
+    if (is_left) throw detail::Leave{};
     wish();
   }
 
@@ -321,6 +328,7 @@ class TrainState {
   bool is_resumed_ = false;
   bool is_reporting_ = false;
   bool must_leave_ = false;
+  bool must_resize_ = false;
   bool must_copy_ = false;  // to memory, as soon as what belongs to the step is done
   detail::SnapshotPace pace_;
 };

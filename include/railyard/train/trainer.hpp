@@ -4,6 +4,7 @@
 
 #include "railyard/train/detail/briefing.hpp"
 #include "railyard/train/detail/connecting_store.hpp"
+#include "railyard/train/detail/elastic_size.hpp"
 #include "railyard/train/detail/policies.hpp"
 #include "railyard/train/detail/run_checkpoints.hpp"
 #include "railyard/train/detail/run_lease.hpp"
@@ -26,6 +27,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -39,14 +41,21 @@ namespace detail {
 
 /// Throws: ConfigError that names the first setting that cannot work.
 inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
-  const int num_workers = scaling.num_workers.count();
-  if (num_workers <= 0) {
-    throw ConfigError{compose("ScalingConfig::num_workers is {}: a run needs at least one worker", num_workers)};
+  const WorkerCount& count = scaling.num_workers;
+  if (count.min() <= 0) {
+    throw ConfigError{compose("ScalingConfig::num_workers is {}: a run needs at least one worker", count.min())};
+  }
+  if (count.max() < count.min()) {
+    throw ConfigError{compose("ScalingConfig::num_workers is {{{}, {}}}: it is the least and then the most",
+                              count.min(), count.max())};
   }
   constexpr int most_workers = 16384;
-  if (num_workers > most_workers) {
+  if (count.max() > most_workers) {
     throw ConfigError{compose("ScalingConfig::num_workers is {}: the most that one machine can be asked for is {}",
-                              num_workers, most_workers)};
+                              count.max(), most_workers)};
+  }
+  if (scaling.capacity_interval.count() <= 0) {
+    throw ConfigError{"ScalingConfig::capacity_interval must be longer than nothing, such as std::chrono::seconds{10}"};
   }
   const auto check_time = [](const char* field, std::chrono::nanoseconds time) {
     if (time > std::chrono::nanoseconds{0}) return;
@@ -82,6 +91,20 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   if (run.failure.backoff.count() < 0 || run.failure.max_backoff.count() < 0) {
     throw ConfigError{"RunConfig::failure.backoff and max_backoff must not be negative"};
   }
+}
+
+/// Returns how many workers a run begins with. Throws: ConfigError if there is not even room for the least number.
+[[nodiscard]] inline int first_size(ElasticSize& size, std::chrono::nanoseconds start_timeout) {
+  const Deadline deadline = Deadline::after(start_timeout);
+  while (true) {
+    if (const auto now = size.ask()) return *now;
+    if (deadline.expired()) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+  }
+  throw ConfigError{
+      compose("ScalingConfig::num_workers asks for {} workers at least, but after {} there is no room for so "
+              "many: ask for fewer, or look at ScalingConfig::capacity, by default the cores of this process",
+              size.count().min(), deadline.budget_text())};
 }
 
 /// Finds out what an earlier program has left of the run, and whether this one may go on with it.
@@ -212,9 +235,10 @@ class Trainer<B, S> {
     detail::check_settings(scaling_, run_);
     B::check(options_);
     detail::open_standard_streams();
+    detail::ElasticSize size{scaling_};
     RunInfo info{.backend = std::string{B::name},
                  .scaling = std::string{S::name},
-                 .world_size = scaling_.num_workers.count(),
+                 .world_size = detail::first_size(size, run_.start_timeout),
                  .seed = run_.seed};
     const detail::RunPlace place = detail::make_run_directory(run_.name, run_.storage_path);
     info.name = place.name;
@@ -233,17 +257,18 @@ class Trainer<B, S> {
                              .memory_percent = run_.failure.max_failures == 0 ? 0 : run_.failure.memory_percent,
                              .waits_for_checkpoints = run_.checkpoint.synchronous};
     std::vector<std::unique_ptr<Function>> copies;  // made one after another, by the thread that called fit()
-    const auto renew = [&, size = info.world_size] {
+    const auto renew = [&](int num_workers) {
       copies.clear();
-      for (int rank = 0; S::copies_function && rank < size; ++rank) copies.push_back(function_->copy());
+      for (int rank = 0; S::copies_function && rank < num_workers; ++rank) copies.push_back(function_->copy());
     };
     const WorkerBody body = [&](WorkerLink& link) {
       Function& own = S::copies_function ? *copies[static_cast<std::size_t>(link.world().rank)] : *function_;
       run_worker(link, context, own);
     };
     S scaling{};
-    detail::Supervision supervision{run_, std::move(info), called_at, std::move(lease), std::move(before)};
-    renew();
+    renew(info.world_size);
+    detail::Supervision supervision{run_,      std::move(size),  std::move(info),
+                                    called_at, std::move(lease), std::move(before)};
     return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); }, renew);
   }
 
@@ -298,7 +323,8 @@ class Trainer<B, S> {
     link.post(detail::encode_started(worker.host()));
     try {
       function.call(worker);
-    } catch (const detail::Leave&) {  // after a checkpoint: the supervisor knows why
+    } catch (const detail::Leave&) {
+      link.post(detail::encode_left());
     }
     worker.post_step_times();
   }

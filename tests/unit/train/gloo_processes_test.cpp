@@ -246,6 +246,7 @@ TEST_CASE("Processes: a worker that does not get to the training function is nam
   const Scratch scratch;
   ry::RunConfig config{.progress = ry::Progress::quiet, .start_timeout = 300ms, .stop_grace = 200ms};
   ry::detail::Supervision supervision{config,
+                                      ry::detail::ElasticSize{{.num_workers = 2}},
                                       {.name = "x", .path = scratch.path(), .world_size = 2},
                                       ry::Deadline::Clock::now(),
                                       ry::detail::RunLease{scratch.path()}};
@@ -255,7 +256,7 @@ TEST_CASE("Processes: a worker that does not get to the training function is nam
       link.post(ry::detail::encode_started("here"));
     });
   };
-  const auto result = supervision.run(start_group, [] {});
+  const auto result = supervision.run(start_group, [](int) {});
   CHECK(result.failed_rank() == 1);
   CHECK_THAT(result.error(), ContainsSubstring("had not joined the group") && ContainsSubstring("start_timeout"));
 }

@@ -63,7 +63,7 @@ class ByteWriter {
   template <class... T>
   void write(const std::variant<T...>& value) {
     write(static_cast<std::uint8_t>(value.index()));
-    std::visit([this](const auto& alternative) { write(alternative); }, value);
+    std::visit([this](const auto& alternative) { this->write(alternative); }, value);
   }
   template <class T>
   requires std::is_class_v<T>

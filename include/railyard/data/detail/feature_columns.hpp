@@ -6,6 +6,7 @@
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/float_bits.hpp"
 #include "railyard/core/error.hpp"
 
 #include <cstddef>
@@ -62,7 +63,7 @@ class FeatureColumns {
       for (std::size_t element = 0; element < column.width; ++element) {
         present.clear();
         for (std::size_t at = element; at < numbers.size(); at += column.width) {
-          if (is_infinite(numbers[at])) refuse_infinity(block.ids()[at / column.width], column, who);
+          if (has_infinity_bits(numbers[at])) refuse_infinity(block.ids()[at / column.width], column, who);
           if (!is_missing(numbers[at])) present.push_back(numbers[at]);
         }
         visit(column.first + element, std::span<const double>{present});

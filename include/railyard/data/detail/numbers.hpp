@@ -4,11 +4,11 @@
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/float_bits.hpp"
 #include "railyard/core/dtype.hpp"
 #include "railyard/core/error.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,14 +21,8 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-// By bits, because -ffast-math makes comparisons with NaN and infinity mean nothing.
-[[nodiscard]] constexpr std::uint64_t magnitude_bits(double value) noexcept {
-  return std::bit_cast<std::uint64_t>(value) & ~(std::uint64_t{1} << 63U);
-}
-inline constexpr std::uint64_t infinity_bits = 0x7FF0'0000'0000'0000U;
 /// Whether a cell of numbers is empty.
-[[nodiscard]] constexpr bool is_missing(double value) noexcept { return magnitude_bits(value) > infinity_bits; }
-[[nodiscard]] constexpr bool is_infinite(double value) noexcept { return magnitude_bits(value) == infinity_bits; }
+[[nodiscard]] constexpr bool is_missing(double value) noexcept { return has_nan_bits(value); }
 
 [[nodiscard]] constexpr bool is_real(Dtype dtype) noexcept {
   return dtype == Dtype::f16 || dtype == Dtype::bf16 || dtype == Dtype::f32 || dtype == Dtype::f64;

@@ -116,7 +116,8 @@ class FlatReduction {
                                 static_cast<double>(header_.has_ended),
                                 static_cast<double>(header_.wants_stop),
                                 static_cast<double>(header_.wants_snapshot),
-                                static_cast<double>(header_.wants_checkpoint)};
+                                static_cast<double>(header_.wants_checkpoint),
+                                static_cast<double>(header_.wants_resize)};
     for (const std::uint64_t place : {header_.loop, header_.step, header_.pass}) {
       const auto number = static_cast<double>(place);
       numbers.insert(numbers.end(), {number, number * number});
@@ -125,12 +126,13 @@ class FlatReduction {
   }
 
   void summarise(const std::vector<double>& sums) {
-    summary_ = {.headers = {header_},
-                .samples = sums[0],
-                .num_silent = static_cast<std::uint32_t>(sums[1]),
-                .num_ended = static_cast<std::uint32_t>(sums[2]),
-                .wishes = {.stop = sums[3] > 0, .snapshot = sums[4] > 0, .checkpoint = sums[5] > 0}};
-    for (const std::size_t at : {6U, 8U, 10U}) {
+    summary_ = {
+        .headers = {header_},
+        .samples = sums[0],
+        .num_silent = static_cast<std::uint32_t>(sums[1]),
+        .num_ended = static_cast<std::uint32_t>(sums[2]),
+        .wishes = {.stop = sums[3] > 0, .snapshot = sums[4] > 0, .checkpoint = sums[5] > 0, .resize = sums[6] > 0}};
+    for (const std::size_t at : {7U, 9U, 11U}) {
       if (sums[at + 1] * worker_->world_size() == sums[at] * sums[at]) continue;
       summary_.headers = gather();
       return;

@@ -140,6 +140,7 @@ struct PassHeader {
   std::uint32_t wants_stop = 0;
   std::uint32_t wants_snapshot = 0;
   std::uint32_t wants_checkpoint = 0;
+  std::uint32_t wants_resize = 0;
   std::uint32_t has_ended = 0;  // its data, with this step
 
   [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {

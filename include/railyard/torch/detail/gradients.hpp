@@ -2,11 +2,11 @@
 // Averages gradients over the global batch at the end of every backward pass. Torch room.
 #pragma once
 
+#include "railyard/core/detail/cores.hpp"
 #include "railyard/torch/detail/agreement.hpp"
 #include "railyard/torch/detail/backward_depth.hpp"
 #include "railyard/torch/detail/bucket_schedule.hpp"
 #include "railyard/torch/detail/communication_thread.hpp"
-#include "railyard/torch/detail/cores.hpp"
 #include "railyard/torch/detail/gradient_refusals.hpp"
 #include "railyard/torch/detail/gradient_slot.hpp"
 #include "railyard/torch/detail/pass_exchange.hpp"
@@ -497,6 +497,7 @@ class GradientExchange {
             .wants_stop = worker_->wants_stop() ? 1U : 0U,
             .wants_snapshot = control.own().snapshot ? 1U : 0U,
             .wants_checkpoint = control.own().checkpoint ? 1U : 0U,
+            .wants_resize = control.own().resize ? 1U : 0U,
             .has_ended = control.has_ended() ? 1U : 0U};
   }
 

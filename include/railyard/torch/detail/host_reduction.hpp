@@ -182,6 +182,7 @@ class HostReduction {
       summary_.wishes.stop |= record.header.wants_stop != 0;
       summary_.wishes.snapshot |= record.header.wants_snapshot != 0;
       summary_.wishes.checkpoint |= record.header.wants_checkpoint != 0;
+      summary_.wishes.resize |= record.header.wants_resize != 0;
       summary_.num_ended += record.header.has_ended;
     }
   }

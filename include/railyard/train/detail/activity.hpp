@@ -2,6 +2,7 @@
 // Says what the ranks of a group are doing, as far as their pages tell. Train room.
 #pragma once
 
+#include "railyard/callbacks/progress.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/scaling.hpp"
 
@@ -38,6 +39,20 @@ namespace detail {
   for (std::size_t at = 0; at < outside.size() && at < most; ++at) text += (at == 0 ? "" : ", ") + outside[at];
   if (outside.size() > most) text += compose(", and {} more ranks", outside.size() - most);
   return text;
+}
+
+/// Returns how far the run is, as the page of rank 0 tells, and what all ranks have been given.
+[[nodiscard]] inline ProgressState progress_of(const WorkerGroup& group, int num_workers, int num_alive,
+                                               double seconds) {
+  ProgressState state{.seconds = seconds, .alive = num_alive, .world_size = num_workers};
+  for (int rank = 0; rank < num_workers; ++rank) {
+    state.samples += group.page(rank).samples.load(std::memory_order_relaxed);
+  }
+  const WorkerPage& page = group.page(0);
+  state.epoch = page.epoch.load(std::memory_order_relaxed);
+  state.epoch_size = page.epoch_size.load(std::memory_order_relaxed);
+  state.epoch_done = page.epoch_done.load(std::memory_order_relaxed);
+  return state;
 }
 
 }  // namespace detail

@@ -16,6 +16,7 @@ struct Wishes {
   bool stop = false;
   bool snapshot = false;    ///< copy the state into memory that outlives the workers
   bool checkpoint = false;  ///< save it
+  bool resize = false;      ///< copy it and leave: another number of workers goes on
 };
 
 /// Keeps what this rank says with the next exchange, and what all have heard with the last one. Only exchanges that all
@@ -34,7 +35,7 @@ class ControlLane {
   [[nodiscard]] bool has_ended() const noexcept { return has_ended_; }
 
   /// Sets what this rank says with the next exchanges, besides that it wants to stop.
-  void wish(bool snapshot, bool checkpoint) noexcept { own_ = {.snapshot = snapshot, .checkpoint = checkpoint}; }
+  void wish(const Wishes& wishes) noexcept { own_ = wishes; }
   [[nodiscard]] const Wishes& own() const noexcept { return own_; }
 
   /// All ranks have exchanged, for the first time in a step.

@@ -28,6 +28,8 @@ class ReportBook {
   explicit ReportBook(int world_size, std::int64_t first = 0)
       : counts_(static_cast<std::size_t>(world_size), first), first_(first) {}
 
+  [[nodiscard]] int world_size() const noexcept { return static_cast<int>(counts_.size()); }
+
   /// Takes the next report of a rank, made `seconds` after the start, and returns its index.
   std::int64_t add(int rank, Metrics metrics, double seconds) {
     const std::int64_t report = counts_[static_cast<std::size_t>(rank)]++;

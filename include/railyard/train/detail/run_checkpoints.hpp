@@ -4,6 +4,7 @@
 
 #include "railyard/train/detail/checkpoint_writer.hpp"
 #include "railyard/train/detail/run_lease.hpp"
+#include "railyard/train/detail/run_log.hpp"
 #include "railyard/train/detail/save_book.hpp"
 #include "railyard/train/run_config.hpp"
 
@@ -85,15 +86,23 @@ class RunCheckpoints {
   }
 
   [[nodiscard]] bool drain(const Deadline& deadline) { return writer_.drain(deadline); }
-  [[nodiscard]] std::vector<SaveOutcome> take_outcomes() {
-    auto outcomes = writer_.take_outcomes();
-    for (const SaveOutcome& outcome : outcomes) {
+  /// Takes note of what has been written since, and tells of it.
+  void note_outcomes(RunLog& log) {
+    for (const SaveOutcome& outcome : writer_.take_outcomes()) {
+      log.tell_of(outcome);
       const Place place{outcome.manifest.step, outcome.manifest.report};
-      if (!outcome.path.empty()) written_ = std::max(written_, place);
-      if (outcome.path.empty() && saved_ == place) saved_ = written_;
+      if (outcome.path.empty()) {
+        if (saved_ == place) saved_ = written_;
+        continue;
+      }
+      written_ = std::max(written_, place);
+      ++num_of_attempt_;
+      if (++num_written_ == 1 && !doubt().empty()) log.warn(doubt());
     }
-    return outcomes;
   }
+  /// How many have been written by this program; in the attempt under way.
+  [[nodiscard]] int num_written() const noexcept { return num_written_; }
+  [[nodiscard]] int num_of_attempt() const noexcept { return num_of_attempt_; }
 
   /// Says why checkpoints may not last where they are; empty if no reason is known.
   [[nodiscard]] std::string doubt() const {
@@ -121,6 +130,13 @@ class RunCheckpoints {
       submit(copy, {}, attempt);
       held_.clear();
     }
+  }
+
+  /// So many workers begin, after the end of those before.
+  void begin_attempt(int world_size) {
+    book_ = SaveBook{world_size};
+    copies_ = SaveBook{world_size};
+    num_of_attempt_ = 0;
   }
 
   /// The workers go on from that checkpoint, or from the beginning.
@@ -190,6 +206,8 @@ class RunCheckpoints {
   std::vector<SavedMessage> held_{};  // the newest copy that is whole, by rank
   Place saved_{0, -1};                // of the newest checkpoint, unless it could not be written
   Place written_{0, -1};
+  int num_written_ = 0;
+  int num_of_attempt_ = 0;
   std::deque<Metrics> metrics_{};  // of rank 0, by checkpoint that is not whole yet
   CheckpointWriter writer_;
 };

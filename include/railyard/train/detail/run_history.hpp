@@ -34,8 +34,8 @@ class RunHistory {
   /// Whether an earlier program has begun the run.
   [[nodiscard]] bool has_record() const noexcept { return has_record_; }
 
-  /// Forgets what was reported from number num_reports on: it will be reported anew, by so many ranks.
-  [[nodiscard]] std::string go_back(int world_size, std::int64_t num_reports) {
+  /// Forgets what was reported from number num_reports on: it will be reported anew.
+  [[nodiscard]] std::string go_back(std::int64_t num_reports) {
     const auto is_kept = [num_reports](const HistoryLine& line) { return line.report < num_reports; };
     const auto end = std::find_if_not(lines_.begin(), lines_.end(), is_kept);
     std::string loss;
@@ -44,9 +44,11 @@ class RunHistory {
       metrics_.resize(static_cast<std::size_t>(end - lines_.begin()));
       lines_.erase(end, lines_.end());
     }
-    book_ = ReportBook{world_size, num_reports};
+    book_ = ReportBook{book_.world_size(), num_reports};
     return loss;
   }
+  /// So many ranks report from here on.
+  void begin_attempt(int world_size) { book_ = ReportBook{world_size, book_.count(0)}; }
 
   /// Takes the next report of a rank. is_heard: callbacks want to hear of it.
   [[nodiscard]] std::string add(int rank, Metrics metrics, double seconds, bool is_heard) {

@@ -7,6 +7,7 @@
 #include "railyard/train/result.hpp"
 
 #include "railyard/callbacks/progress.hpp"
+#include "railyard/core/callback.hpp"
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
 
@@ -62,6 +63,14 @@ class RunLog {
     complain(directory_->append_event(event));
     print(compose("{}; all workers are started again, from {} (step {}; {} steps are lost)", failed.error, from,
                   begin_step, failed.lost_steps));
+  }
+
+  void tell_of_resize(const Resize& resize) {
+    JsonObject event;
+    event.add("event", "resize").add("seconds", seconds());
+    event.add("from", resize.from).add("to", resize.to).add("step", resize.step);
+    complain(directory_->append_event(event));
+    print(compose("the run goes on with {} workers instead of {}, from step {}", resize.to, resize.from, resize.step));
   }
 
  private:

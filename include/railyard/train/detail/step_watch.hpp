@@ -2,6 +2,8 @@
 // Notices that a rank ends no step any more. Train room.
 #pragma once
 
+#include "railyard/core/detail/compose.hpp"
+
 #include "railyard/core/version.hpp"
 
 #include <algorithm>
@@ -9,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace railyard::inline v0_1 {
@@ -21,7 +24,7 @@ class StepWatch {
   using Time = std::chrono::steady_clock::time_point;
   struct Standstill {
     int rank = -1;
-    std::chrono::nanoseconds time{0};
+    std::string what{};
   };
 
   /// limit: 0 to watch nothing.
@@ -52,7 +55,7 @@ class StepWatch {
       if (seen.still <= limit_) continue;
       const bool waits_too = waits(static_cast<int>(rank));
       if (!found || (is_waiting && !waits_too)) {
-        found = {.rank = static_cast<int>(rank), .time = seen.still};
+        found = {.rank = static_cast<int>(rank), .what = text(seen.still)};
         is_waiting = waits_too;
       }
     }
@@ -60,6 +63,12 @@ class StepWatch {
   }
 
  private:
+  [[nodiscard]] std::string text(std::chrono::nanoseconds still) const {
+    using Seconds = std::chrono::duration<double>;
+    return compose("has ended no step for {:.1f} s (RunConfig::step_timeout is {} s)", Seconds(still).count(),
+                   Seconds(limit_).count());
+  }
+
   struct Seen {
     std::uint64_t steps = 0;
     std::chrono::nanoseconds still{0};

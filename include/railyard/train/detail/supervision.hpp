@@ -5,7 +5,9 @@
 #include "railyard/train/controller.hpp"
 #include "railyard/train/detail/activity.hpp"
 #include "railyard/train/detail/briefing.hpp"
+#include "railyard/train/detail/elastic_size.hpp"
 #include "railyard/train/detail/failure_budget.hpp"
+#include "railyard/train/detail/farewell.hpp"
 #include "railyard/train/detail/files.hpp"
 #include "railyard/train/detail/patience.hpp"
 #include "railyard/train/detail/preemption_notice.hpp"
@@ -32,7 +34,6 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -50,16 +51,17 @@ namespace detail {
 class Supervision {
  public:
   using Start = std::function<std::unique_ptr<WorkerGroup>(const GroupPlan&)>;
-  using Renew = std::function<void()>;
+  using Renew = std::function<void(int num_workers)>;
   using Clock = Deadline::Clock;
 
-  /// before: what an earlier program has left of the run.
-  Supervision(const RunConfig& config, RunInfo info, Clock::time_point called_at, RunLease lease, RunRecord before = {},
-              const Console& console = Console{})
+  /// size: which says as well how many workers there are at first. before: what an earlier program has left of the run.
+  Supervision(const RunConfig& config, ElasticSize size, RunInfo info, Clock::time_point called_at, RunLease lease,
+              RunRecord before = {}, const Console& console = Console{})
       : config_(config),
+        size_(std::move(size)),
         info_(std::move(info)),
         lease_(std::move(lease)),
-        directory_(info_.path, info_.world_size),
+        directory_(info_.path, size_.count().max()),
         history_(directory_, info_.world_size, std::move(before)),
         hosts_(static_cast<std::size_t>(info_.world_size), host_name()),
         step_times_(static_cast<std::size_t>(info_.world_size)),
@@ -91,7 +93,6 @@ class Supervision {
       timings_.training = log_.seconds() - timings_.first_line;
       tell_reports(true);
       progress_.finish(state());
-      list_checkpoints();
       checkpoints_.reset();
       group_.reset();
     }
@@ -112,7 +113,8 @@ class Supervision {
     try {
       group_ = start({.num_workers = info_.world_size,
                       .silence_limit = config_.silence_limit,
-                      .briefing = encode_briefing(briefing_)});
+                      .briefing = encode_briefing(briefing_),
+                      .most_workers = size_.count().max()});
       timings_.start = log_.seconds();
     } catch (const ConfigError&) {
       if (!history_.has_record()) directory_.remove();
@@ -127,7 +129,7 @@ class Supervision {
     briefing_.checkpoint = checkpoint ? checkpoint->path().string() : std::string{};
     briefing_.slots.clear();
     begin_step_ = checkpoint ? checkpoint->manifest().step : 0;
-    log_.complain(history_.go_back(info_.world_size, checkpoint ? checkpoint->manifest().report + 1 : 0));
+    log_.complain(history_.go_back(checkpoint ? checkpoint->manifest().report + 1 : 0));
   }
 
   void go_on_from(const std::vector<SavedMessage>& copy) {
@@ -135,7 +137,7 @@ class Supervision {
     briefing_.slots.clear();
     for (const SavedMessage& save : copy) briefing_.slots.push_back(static_cast<std::uint8_t>(save.slot));
     begin_step_ = copy.front().step;
-    log_.complain(history_.go_back(info_.world_size, copy.front().report + 1));
+    log_.complain(history_.go_back(copy.front().report + 1));
   }
 
   [[nodiscard]] std::uint64_t steps_of(int rank) const {
@@ -143,7 +145,8 @@ class Supervision {
   }
 
   void end_attempt() {
-    Attempt attempt{.begin_step = begin_step_, .end_step = begin_step_, .seconds = log_.seconds()};
+    Attempt attempt{
+        .begin_step = begin_step_, .end_step = begin_step_, .seconds = log_.seconds(), .world_size = info_.world_size};
     for (int rank = 0; rank < info_.world_size; ++rank) {
       attempt.end_step = std::max(attempt.end_step, steps_of(rank));
     }
@@ -161,10 +164,8 @@ class Supervision {
   void save_what_is_left() {
     if (controller_.failure()) checkpoints_->write_newest_copy(briefing_.attempt);
     settle();
-    if (has_left_in_order()) last_word_ = "its state was saved first, and a run of the same name goes on from there";
-  }
-
-  void list_checkpoints() {
+    has_left_in_order_ = farewell_.is_in_order(checkpoints_->num_written());
+    if (has_left_in_order_) last_word_ = "its state was saved first, and a run of the same name goes on from there";
     try {
       newest_ = checkpoints_->newest();
       best_ = checkpoints_->best();
@@ -192,7 +193,7 @@ class Supervision {
       log_.print(compose("{}: a checkpoint is still being written; once more leaves it unfinished",
                          signal_name(stop_signal_)));
     }
-    note_outcomes();
+    checkpoints_->note_outcomes(log_);
   }
 
   // Decides about another attempt, and starts it.
@@ -201,34 +202,68 @@ class Supervision {
       last_word_ = "a worker of it cannot be ended, so none is started again";
       return false;
     }
-    while (controller_.failure() && config_.failure.max_failures != 0) {
-      if (controller_.failure()->kind != Failure::Kind::final && stop_signal_ != 0) {
-        interrupt_between_attempts();
-        return false;
+    // All have left although nothing has failed: for another number of them.
+    bool is_resize = !controller_.failure() && num_left_ == info_.world_size;
+    while (is_resize || (controller_.failure() && config_.failure.max_failures != 0)) {
+      const auto delay = is_resize ? std::optional{std::chrono::nanoseconds{0}} : delay_of_restart();
+      if (!delay || !go_on_from_newest()) return false;
+      if (!is_resize) {
+        attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
+        log_.tell_of_restart(briefing_.attempt + 1, attempts_.back(),
+                             briefing_.checkpoint.empty() ? "the beginning" : briefing_.checkpoint, begin_step_);
       }
-      const auto copy = checkpoints_->newest_copy();
-      if (copy.empty() || group_->forks_to_restart()) settle();
-      note_outcomes();
-      const bool has_progress = num_committed_ > 0 || (!copy.empty() && copy.front().step > begin_step_);
-      const auto verdict = budget_.judge(*controller_.failure(), failed_step_, has_progress);
-      if (!verdict.restarts) {
-        if (!verdict.reason.empty()) last_word_ = verdict.reason;
-        return false;
-      }
-      if (!go_on_from_newest()) return false;
-      attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
-      log_.tell_of_restart(briefing_.attempt + 1, attempts_.back(),
-                           briefing_.checkpoint.empty() ? "the beginning" : briefing_.checkpoint, begin_step_);
-      if (!pause(verdict.delay)) return false;
-      renew();
-      begin_attempt();
-      if (start_again()) return true;
+      if (!pause(*delay) || !find_room()) return false;
+      if (start_again(renew)) return true;
+      is_resize = false;
     }
     return false;
   }
 
+  // Decides whether a run that has failed is started again, and after what time.
+  [[nodiscard]] std::optional<std::chrono::nanoseconds> delay_of_restart() {
+    if (controller_.failure()->kind != Failure::Kind::final && stop_signal_ != 0) {
+      interrupt_between_attempts();
+      return std::nullopt;
+    }
+    const auto copy = checkpoints_->newest_copy();
+    checkpoints_->note_outcomes(log_);
+    const bool has_progress = checkpoints_->num_of_attempt() > 0 || (!copy.empty() && copy.front().step > begin_step_);
+    const auto verdict = budget_.judge(*controller_.failure(), failed_step_, has_progress);
+    if (verdict.restarts) return verdict.delay;
+    if (!verdict.reason.empty()) last_word_ = verdict.reason;
+    return std::nullopt;
+  }
+
+  // Waits until there is room for enough workers. Returns false if there is none, or the run was interrupted meanwhile.
+  [[nodiscard]] bool find_room() {
+    const Deadline deadline = Deadline::after(config_.start_timeout);
+    auto size = size_.ask();
+    while (!size && !deadline.expired()) {
+      if (!pause(std::chrono::milliseconds{20})) return false;
+      size = size_.ask();
+    }
+    if (!size) {
+      last_word_ = compose("there is no room for the {} workers that ScalingConfig::num_workers asks for at least",
+                           size_.count().min());
+      return false;
+    }
+    resize_to(*size);
+    return !failure_before_start_;  // of a callback
+  }
+
+  void resize_to(int num_workers) {
+    if (num_workers == info_.world_size) return;
+    const Resize resize{.from = info_.world_size, .to = num_workers, .step = begin_step_};
+    info_.world_size = num_workers;
+    hosts_.resize(static_cast<std::size_t>(num_workers), host_name());
+    log_.tell_of_resize(resize);
+    tell("on_resize", [&resize](const AnyCallback& callback) { callback.on_resize(resize); });
+  }
+
   [[nodiscard]] bool go_on_from_newest() {
-    if (const auto copy = checkpoints_->newest_copy(); !copy.empty()) {
+    const auto copy = checkpoints_->newest_copy();
+    if (copy.empty() || group_->forks_to_restart()) settle();
+    if (!copy.empty()) {
       go_on_from(copy);
       return true;
     }
@@ -261,9 +296,9 @@ class Supervision {
 
   // A signal that came when no worker was there to be asked: what there is already is all that there is to save.
   void interrupt_between_attempts() {
-    was_preempted_ = notice_.is_announced_by(stop_signal_);
-    num_saved_before_ = num_saved_;
-    is_all_saved_ = checkpoints_->newest_copy().empty() && !briefing_.checkpoint.empty();
+    farewell_.begin(notice_.is_announced_by(stop_signal_),
+                    checkpoints_->newest_copy().empty() && !briefing_.checkpoint.empty(), checkpoints_->num_written(),
+                    Clock::now());
     controller_ = Controller{controller_settings()};
     controller_.begin(Clock::now());
     static_cast<void>(controller_.on_signal(stop_signal_, Clock::now()));
@@ -271,33 +306,36 @@ class Supervision {
 
   void begin_attempt() {
     ++briefing_.attempt;
-    num_committed_ = 0;
     num_started_ = 0;
+    num_left_ = 0;
+    is_resizing_ = false;
     activity_.clear();
-    step_times_.assign(step_times_.size(), {});
+    step_times_.assign(static_cast<std::size_t>(info_.world_size), {});
     steps_ = StepWatch{info_.world_size, config_.step_timeout};
+    history_.begin_attempt(info_.world_size);
+    checkpoints_->begin_attempt(info_.world_size);
     controller_ = Controller{controller_settings()};
     controller_.begin(Clock::now());
   }
 
-  [[nodiscard]] bool start_again() {
-    try {
-      group_->restart(info_.world_size, encode_briefing(briefing_));
-      return true;
-    } catch (const std::exception& error) {
-      static_cast<void>(controller_.on_failure(
-          {.what = compose("the workers could not be started again: {}", error.what())}, Clock::now()));
-      attempts_.push_back({.error = controller_.failure()->what, .begin_step = begin_step_, .end_step = begin_step_});
-      return false;
-    }
-  }
-
-  void note_outcomes() {
-    for (const SaveOutcome& outcome : checkpoints_->take_outcomes()) {
-      log_.tell_of(outcome);
-      if (outcome.path.empty()) continue;
-      ++num_committed_;
-      if (++num_saved_ == 1 && !checkpoints_->doubt().empty()) log_.warn(checkpoints_->doubt());
+  [[nodiscard]] bool start_again(const Renew& renew) {
+    while (true) {
+      renew(info_.world_size);
+      begin_attempt();
+      try {
+        group_->restart(info_.world_size, encode_briefing(briefing_));
+        return true;
+      } catch (const std::exception& error) {
+        const std::string what = compose("the workers could not be started again: {}", error.what());
+        if (size_.shrink(info_.world_size)) {
+          log_.print(what);
+          resize_to(info_.world_size - 1);
+          continue;
+        }
+        static_cast<void>(controller_.on_failure({.what = what}, Clock::now()));
+        attempts_.push_back({.error = what, .begin_step = begin_step_, .end_step = begin_step_});
+        return false;
+      }
     }
   }
 
@@ -309,11 +347,12 @@ class Supervision {
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
     if (event) std::visit([this](auto& one) { handle(one); }, *event);
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
-    note_outcomes();
+    checkpoints_->note_outcomes(log_);
     if (notice_.take_file()) handle_signal(SIGTERM, true);
     look_for_standstill();
     look_for_part_checkpoint();
     save_before_it_is_too_late();
+    look_for_room();
     progress_.update(state());
   }
 
@@ -337,6 +376,7 @@ class Supervision {
           if (controller_.has_exited(rank)) refuse_part_checkpoint(rank, all_steps);
         }
       }
+      if (std::holds_alternative<LeftMessage>(message)) ++num_left_;
       if (const auto* told = std::get_if<StepTimesMessage>(&message)) {
         step_times_[static_cast<std::size_t>(event.rank)] = told->times;
       }
@@ -369,17 +409,12 @@ class Supervision {
   void handle_signal(int signal, bool is_announced) {
     stop_signal_ = signal;
     const Orders orders = controller_.on_signal(signal, Clock::now());
-    const std::string name = signal_name(signal);
     if (orders.request_leave) {
-      was_preempted_ = is_announced;
-      num_saved_before_ = num_saved_;
-      stop_began_ = Clock::now();
-      log_.print(
-          compose("{}: the workers are asked to stop and have {} for it; once more ends "
-                  "them at once",
-                  name, Deadline::after(config_.stop_grace).budget_text()));
+      farewell_.begin(is_announced, false, checkpoints_->num_written(), Clock::now());
+      log_.print(compose("{}: the workers are asked to stop and have {} for it; once more ends them at once",
+                         signal_name(signal), Deadline::after(config_.stop_grace).budget_text()));
     } else if (orders.kill) {
-      log_.print(compose("{}: the workers are killed", name));
+      log_.print(compose("{}: the workers are killed", signal_name(signal)));
     }
     carry_out(orders);
   }
@@ -391,25 +426,19 @@ class Supervision {
         [this](int rank) { return group_->page(rank).waiting_since_ns.load(std::memory_order_relaxed) != 0; });
     if (!found || controller_.phase() != Phase::running) return;
     note_activity();
-    const double limit = std::chrono::duration<double>(config_.step_timeout).count();
-    carry_out(
-        controller_.on_failure({.rank = found->rank,
-                                .what = compose("has ended no step for {:.1f} s (RunConfig::step_timeout is {} s)",
-                                                std::chrono::duration<double>(found->time).count(), limit),
-                                .is_wait = true},
-                               Clock::now()));
+    carry_out(controller_.on_failure({.rank = found->rank, .what = found->what, .is_wait = true}, Clock::now()));
+  }
+
+  void look_for_room() {
+    if (is_resizing_ || controller_.phase() != Phase::running || !size_.look(Clock::now(), info_.world_size)) return;
+    group_->request_resize();
+    is_resizing_ = true;
   }
 
   // Workers that were asked to leave, and end no step, may not do so in time.
   void save_before_it_is_too_late() {
-    if (controller_.phase() != Phase::stopping || num_saved_ > num_saved_before_) return;
-    if (Clock::now() < stop_began_ + config_.stop_grace / 2) return;
-    checkpoints_->write_newest_copy(briefing_.attempt);
-  }
-
-  // Whether the run was told of its end, and its state has been saved since.
-  [[nodiscard]] bool has_left_in_order() const {
-    return was_preempted_ && (is_all_saved_ || num_saved_ > num_saved_before_);
+    const bool is_late = farewell_.is_late(checkpoints_->num_written(), config_.stop_grace, Clock::now());
+    if (controller_.phase() == Phase::stopping && is_late) checkpoints_->write_newest_copy(briefing_.attempt);
   }
 
   // Before the group is ended: the end is what all ranks do then.
@@ -483,15 +512,7 @@ class Supervision {
   }
 
   [[nodiscard]] ProgressState state() const {
-    ProgressState state{.seconds = log_.seconds(), .alive = controller_.num_alive(), .world_size = info_.world_size};
-    for (int rank = 0; rank < info_.world_size; ++rank) {
-      state.samples += group_->page(rank).samples.load(std::memory_order_relaxed);
-    }
-    const WorkerPage& page = group_->page(0);
-    state.epoch = page.epoch.load(std::memory_order_relaxed);
-    state.epoch_size = page.epoch_size.load(std::memory_order_relaxed);
-    state.epoch_done = page.epoch_done.load(std::memory_order_relaxed);
-    return state;
+    return progress_of(*group_, info_.world_size, controller_.num_alive(), log_.seconds());
   }
 
   [[nodiscard]] std::string error_text(const Failure& failure) const {
@@ -521,7 +542,7 @@ class Supervision {
       fields.error = error_text(*failure);
       fields.failed_rank = failure->rank;
       fields.exit_status = failure->signal != 0 ? 128 + failure->signal : 1;
-      if (has_left_in_order()) fields.exit_status = config_.preemption.exit_status;
+      if (has_left_in_order_) fields.exit_status = config_.preemption.exit_status;
     }
     fields.history = history_.take_metrics();
     fields.step_times_by_rank = std::move(step_times_);
@@ -541,6 +562,7 @@ class Supervision {
   }
 
   const RunConfig& config_;
+  ElasticSize size_;
   RunInfo info_;
   RunLease lease_;
   RunDirectory directory_;
@@ -554,16 +576,12 @@ class Supervision {
   StepWatch steps_;
   PreemptionNotice notice_;
   Briefing briefing_{};
-  std::uint64_t begin_step_ = 0;    // of this attempt
-  std::uint64_t failed_step_ = 0;   // at which the last attempt failed
-  int num_committed_ = 0;           // in this attempt
-  int num_saved_ = 0;               // checkpoints, in all attempts
-  int num_saved_before_ = 0;        // when the end was announced
-  Clock::time_point stop_began_{};  // when it was announced
-  bool was_preempted_ = false;
-  bool is_all_saved_ = false;  // the run was interrupted when no worker was there
-  Patience patience_{};        // with a rank that seems to have no part in a checkpoint
-  int stop_signal_ = 0;        // the last one that asked the run to end
+  std::uint64_t begin_step_ = 0;   // of this attempt
+  std::uint64_t failed_step_ = 0;  // at which the last attempt failed
+  Farewell farewell_{};
+  bool has_left_in_order_ = false;
+  Patience patience_{};  // with a rank that seems to have no part in a checkpoint
+  int stop_signal_ = 0;  // the last one that asked the run to end
   std::vector<Attempt> attempts_{};
   std::string last_word_{};  // why a run with failures left is not started again
   std::unique_ptr<WorkerGroup> group_{};
@@ -574,6 +592,8 @@ class Supervision {
   std::string activity_{};                         // what each rank did when the first one was found waiting or silent
   Timings timings_{};
   int num_started_ = 0;
+  int num_left_ = 0;          // ranks that have left in order
+  bool is_resizing_ = false;  // and were asked to, for another number of them
 };
 
 }  // namespace detail

@@ -51,9 +51,11 @@ struct SavedMessage {
   bool is_memory = false;    ///< it is not to be written, but to go on from
   std::vector<SavedFile> files{};
 };
-using WorkerMessage = std::variant<StartedMessage, ReportMessage, StepTimesMessage, SavedMessage>;
+/// The training function was left at the end of a step, because the run, or this number of workers, is to end.
+struct LeftMessage {};
+using WorkerMessage = std::variant<StartedMessage, ReportMessage, StepTimesMessage, SavedMessage, LeftMessage>;
 
-enum class MessageKind : std::uint8_t { started = 1, report = 2, step_times = 3, saved = 4 };
+enum class MessageKind : std::uint8_t { started = 1, report = 2, step_times = 3, saved = 4, left = 5 };
 enum class ValueKind : std::uint8_t { truth = 0, integer = 1, number = 2, text = 3 };
 
 /// Appends plain values to a message. Both ends are one program on one host: no byte order to settle.
@@ -149,6 +151,12 @@ class WireReader {
   return writer.bytes();
 }
 
+[[nodiscard]] inline std::vector<std::byte> encode_left() {
+  WireWriter writer;
+  writer.put(MessageKind::left);
+  return writer.bytes();
+}
+
 [[nodiscard]] inline std::vector<std::byte> encode_saved(const SavedMessage& save) {
   WireWriter writer;
   writer.put(MessageKind::saved);
@@ -223,6 +231,9 @@ class WireReader {
     }
     case MessageKind::saved:
       message = decode_saved(reader);
+      break;
+    case MessageKind::left:
+      message = LeftMessage{};
       break;
     case MessageKind::step_times:
       message = StepTimesMessage{reader.take<StepTimes>()};

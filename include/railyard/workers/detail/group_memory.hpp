@@ -122,6 +122,10 @@ class GroupMemory {
     for (int at = 0; at < num_workers(); ++at) rank(at).page.stop_requested.store(true);
   }
 
+  void request_resize() noexcept {
+    for (int at = 0; at < num_workers(); ++at) rank(at).page.resize_requested.store(true);
+  }
+
   void request_leave() noexcept {
     for (int at = 0; at < num_workers(); ++at) rank(at).page.leave_requested.store(true);
     request_stop();

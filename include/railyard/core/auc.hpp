@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT
+// The area under the ROC curve, from counts in bins of scores, with a bound on its error. Core room.
+#pragma once
+
+#include "railyard/core/accuracy.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/float_bits.hpp"
+#include "railyard/core/error.hpp"
+#include "railyard/core/stateful.hpp"
+#include "railyard/core/summed_metric.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+/// Counts positive and negative samples by their score. The area is the chance that a positive sample has a higher
+/// score than a negative one, where equal scores count half; samples in one bin count as equal, so that the area is off
+/// by at most half of the pairs in one bin, which is error_bound().
+class Auc {
+ public:
+  struct Options {
+    std::size_t num_bins = 1U << 15U;
+    /// Scores are in bins of equal width from low to high; what lies outside is in the first or the last.
+    double low = 0;
+    double high = 1;
+  };
+
+  Auc() : Auc(Options{}) {}
+  /// Throws: ConfigError for no bins, or if low is not below high.
+  explicit Auc(Options options) : options_(options), counts_(2 * options.num_bins) {
+    if (options.num_bins > 0 && options.low < options.high) return;
+    throw ConfigError{
+        detail::compose("an Auc was to have {} bins from {} to {}", options.num_bins, options.low, options.high)};
+  }
+
+  /// Adds samples: 1 is a positive one, 0 a negative one, and ignored_label is left out.
+  /// Throws: ConfigError if there are not as many scores as labels; DataError for other labels, and for NaN.
+  template <class Score>
+  void add(std::span<const Score> scores, std::span<const std::int64_t> labels) {
+    if (scores.size() != labels.size()) {
+      throw ConfigError{detail::compose("Auc::add() was given {} scores and {} labels", scores.size(), labels.size())};
+    }
+    for (std::size_t sample = 0; sample < labels.size(); ++sample) {
+      if (labels[sample] == ignored_label) continue;
+      if (labels[sample] != 0 && labels[sample] != 1) {
+        throw DataError{
+            detail::compose("Auc: sample {} of a batch has the label {}: 0 and 1 are meant", sample, labels[sample])};
+      }
+      const std::size_t bin = bin_of(static_cast<double>(scores[sample]), sample);
+      counts_[static_cast<std::size_t>(labels[sample]) * options_.num_bins + bin] += 1;
+    }
+  }
+  /// Throws: ConfigError if the other one has another number of bins.
+  void merge(const Auc& other) { detail::add_sums(counts_, other.counts_, "Auc"); }
+  void reset() noexcept { std::fill(counts_.begin(), counts_.end(), 0.0); }
+
+  /// The area; NaN while there are not both positive and negative samples.
+  [[nodiscard]] double value() const noexcept {
+    double pairs = 0;
+    double below = 0;  // negative samples with lower scores
+    double positives = 0;
+    for (std::size_t bin = 0; bin < options_.num_bins; ++bin) {
+      pairs += positive(bin) * (below + negative(bin) / 2);
+      below += negative(bin);
+      positives += positive(bin);
+    }
+    return pairs / (positives * below);
+  }
+  /// The area of the scores themselves differs from value() by at most this: 0 if no bin has samples of both classes.
+  [[nodiscard]] double error_bound() const noexcept {
+    double in_one_bin = 0;
+    double negatives = 0;
+    double positives = 0;
+    for (std::size_t bin = 0; bin < options_.num_bins; ++bin) {
+      in_one_bin += positive(bin) * negative(bin);
+      negatives += negative(bin);
+      positives += positive(bin);
+    }
+    return in_one_bin / (2 * positives * negatives);
+  }
+
+  /// The counts of negative samples in all bins, then of positive ones.
+  [[nodiscard]] std::span<double> sums() noexcept { return counts_; }
+  [[nodiscard]] std::span<const double> sums() const noexcept { return counts_; }
+
+  [[nodiscard]] State state() const { return detail::state_of_sums(counts_); }
+  void load_state(const State& state) { detail::load_sums(counts_, state, "Auc"); }
+
+ private:
+  [[nodiscard]] double negative(std::size_t bin) const noexcept { return counts_[bin]; }
+  [[nodiscard]] double positive(std::size_t bin) const noexcept { return counts_[options_.num_bins + bin]; }
+  [[nodiscard]] std::size_t bin_of(double score, std::size_t sample) const {
+    if (detail::has_nan_bits(score)) {
+      throw DataError{detail::compose("Auc: sample {} of a batch has the score NaN", sample)};
+    }
+    const double place =
+        (score - options_.low) / (options_.high - options_.low) * static_cast<double>(options_.num_bins);
+    return static_cast<std::size_t>(std::clamp(place, 0.0, static_cast<double>(options_.num_bins - 1)));
+  }
+
+  Options options_;
+  std::vector<double> counts_;
+};
+static_assert(SummedMetric<Auc>);
+
+}  // namespace railyard::inline v0_1

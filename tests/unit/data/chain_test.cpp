@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+#include "railyard/data/chain.hpp"
+
+#include "railyard/data/batch_mapper.hpp"
+#include "railyard/data/concatenator.hpp"
+#include "railyard/data/encoders.hpp"
+#include "railyard/data/imputer.hpp"
+#include "railyard/data/scalers.hpp"
+
+#include "preprocessing.hpp"
+
+#include "support/catch.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ry = railyard;
+
+namespace chain_test {
+using preprocessing::are_near;
+using preprocessing::fitted;
+using preprocessing::nan;
+using preprocessing::Rows;
+using preprocessing::values_of;
+
+inline ry::Block passengers() {
+  return Rows{}
+      .numbers<double>("age", {20, nan, 40})
+      .texts("sex", {"f", "m", "f"})
+      .numbers<std::int64_t>("survived", {1, 0, 1})
+      .block();
+}
+inline ry::Chain untrained() {
+  return ry::Chain{ry::SimpleImputer{{.columns = {"age"}}},
+                   ry::BatchMapper{[](const ry::Block& block) { return block; }},
+                   ry::MinMaxScaler{{.columns = {"age"}}}, ry::OneHotEncoder{{.columns = {"sex"}}},
+                   ry::Concatenator{{.columns = {"age", "sex"}}}};
+}
+
+TEST_CASE("Chain: lets each step learn from what those before it make") {
+  const ry::Chain chain = fitted(untrained(), passengers());
+  CHECK(chain.passes() == 3);
+  const ry::Block block = chain.transform(passengers());
+  CHECK(values_of(block, "data") == std::vector<double>{0, 1, 0, 0.5, 0, 1, 1, 1, 0});
+  CHECK(block.schema() == chain.schema(passengers().schema()));
+  CHECK(block.schema().names() == "\"survived\", \"data\"");
+}
+
+TEST_CASE("Chain: learns the same from any number of workers, and after a checkpoint") {
+  const auto expected = values_of(fitted(untrained(), passengers()).transform(passengers()), "data");
+  for (const std::size_t workers : {1U, 2U, 3U, 5U}) {
+    const ry::Chain learned = preprocessing::fitted_by_workers(untrained(), passengers(), workers);
+    const ry::Chain loaded = preprocessing::reloaded(learned, untrained());
+    CHECK(are_near(values_of(loaded.transform(passengers()), "data"), expected));
+  }
+  CHECK_THROWS_WITH(ry::Chain{ry::MaxAbsScaler{}}.load_state(untrained().state()),
+                    ContainsSubstring("a Chain of 1 steps was given the state of one of 5"));
+}
+
+TEST_CASE("Chain: can be a step of a chain, empty, or nothing that learns") {
+  const ry::Chain outer{std::vector<ry::AnyPreprocessor>{untrained(), ry::MaxAbsScaler{{.columns = {"data"}}}}};
+  const ry::Chain learned = preprocessing::reloaded(fitted(outer, passengers()), outer);
+  CHECK(learned.passes() == 4);
+  CHECK(values_of(learned.transform(passengers()), "data")[3] == 0.5);
+  CHECK(fitted(ry::Chain{}, passengers()).transform(passengers()).schema() == passengers().schema());
+  const ry::Chain concatenates{ry::Concatenator{{.columns = {"age"}}}};
+  CHECK(fitted(concatenates, passengers()).passes() == 0);
+}
+
+TEST_CASE("Chain: copies are independent") {
+  const ry::Chain untouched = untrained();
+  ry::Chain copy = untouched;
+  preprocessing::fit(copy, passengers());
+  CHECK_THROWS_AS(untouched.transform(passengers()), ry::ConfigError);
+  ry::Chain assigned;
+  assigned = copy;
+  CHECK(values_of(assigned.transform(passengers()), "data")[3] == 0.5);
+}
+}  // namespace chain_test

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT
+// Runs whose number of workers follows what there is.
+#include "railyard/train/detail/elastic_size.hpp"
+#include "railyard/train/scaling_config.hpp"
+
+#include "support/catch.hpp"
+#include "unit/train/toy_training.hpp"
+
+#include <atomic>
+#include <functional>
+#include <new>
+
+#include <sys/mman.h>
+
+namespace ry = railyard;
+using namespace toy;  // its names stand in nearly every line
+
+namespace {
+
+constexpr int num_samples = 1000;
+constexpr int batch_size = 10;  // of all workers together
+
+// How many workers there is room for: set by workers, looked at by the one who starts them.
+class Room {
+ public:
+  explicit Room(int first) {
+    void* memory = ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(memory != MAP_FAILED);
+    room_ = new (memory) std::atomic<int>{first};
+  }
+  Room(const Room&) = delete;
+  Room& operator=(const Room&) = delete;
+  ~Room() { ::munmap(room_, sizeof *room_); }
+
+  void set(int room) const { room_->store(room); }
+  [[nodiscard]] std::function<int()> capacity() const {
+    return [room = room_] { return room->load(); };
+  }
+
+ private:
+  std::atomic<int>* room_;
+};
+
+// Adds the numbers of all samples, each rank those of its part of every batch.
+struct Sums {
+  std::int64_t sum = 0;
+  std::int64_t position = 0;
+
+  [[nodiscard]] ry::State state() const { return {{"sum", sum}, {"position", position}}; }
+  void load_state(const ry::State& state) {
+    sum = state.at("sum").as<std::int64_t>();
+    position = state.at("position").as<std::int64_t>();
+  }
+};
+
+void wait_for_resize(ry::Worker& worker) {
+  const auto deadline = ry::Deadline::after(std::chrono::seconds{30});
+  while (!worker.page().resize_requested.load() && !deadline.expired()) std::this_thread::yield();
+}
+
+// change: called by every rank at the begin of each step.
+template <class W, class Change>
+void add_all(W& worker, const Change& change) {
+  Sums sums;
+  ry::TrainState state{worker, {{"sums", sums}}};
+  while (sums.position < num_samples) {
+    worker.samples(1);
+    change(worker, sums.position / batch_size);
+    const auto [begin, end] = std::pair{batch_size * worker.rank() / worker.world_size(),
+                                        batch_size * (worker.rank() + 1) / worker.world_size()};
+    std::int64_t part = 0;
+    for (int sample = begin; sample < end; ++sample) part += sums.position + sample;
+    worker.all_reduce(ry::buffer_of_value(part), ry::ReduceOp::sum);
+    sums.sum += part;
+    sums.position += batch_size;
+    worker.end_step();
+  }
+  worker.report({{"sum", sums.sum}, {"world_size", worker.world_size()}});
+}
+
+constexpr std::int64_t whole_sum = std::int64_t{num_samples} * (num_samples - 1) / 2;
+
+struct ResizeListener {
+  std::vector<ry::Resize>* resizes;
+  void on_resize(const ry::Resize& resize) { resizes->push_back(resize); }
+};
+
+template <class P, class Change>
+ry::Result run_elastic(const Scratch& scratch, const Room& room, ry::WorkerCount count, const Change& change,
+                       ry::RunConfig config = {}) {
+  config.storage_path = scratch.path();
+  config.progress = ry::Progress::quiet;
+  ry::Trainer<typename P::B, typename P::S> trainer{
+      [change](auto& worker) { add_all(worker, change); },
+      {.num_workers = count, .capacity = room.capacity(), .capacity_interval = std::chrono::milliseconds{1}},
+      std::move(config)};
+  return trainer.fit();
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("Elastic: a run grows and shrinks with its room, and uses each sample once", "", LocalThreads,
+                   SharedThreads, SharedProcesses) {
+  const Scratch scratch;
+  const Room room{2};
+  const auto change = [&room](ry::Worker& worker, std::int64_t step) {
+    const int wanted = step < 20 ? 2 : step < 40 ? 4 : step < 60 ? 1 : 3;
+    if (worker.world_size() == wanted) return;
+    room.set(wanted);
+    wait_for_resize(worker);
+  };
+  std::vector<ry::Resize> resizes;
+  const ry::Result result = run_elastic<TestType>(scratch, room, {1, 4}, change, {.callbacks = {ResizeListener{&resizes}}});
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.metrics().at("sum").as<std::int64_t>() == whole_sum);
+  CHECK(result.metrics().at("world_size").as<std::int64_t>() == 3);
+  REQUIRE(resizes.size() == 3);
+  const int expected[] = {2, 4, 1, 3};
+  for (std::size_t at = 0; at < 3; ++at) {
+    CHECK(resizes[at].from == expected[at]);
+    CHECK(resizes[at].to == expected[at + 1]);
+    CHECK(resizes[at].step >= 20 * (at + 1));
+    CHECK(resizes[at].step <= 20 * (at + 1) + 2);  // the step in which it is known, and one more
+  }
+  REQUIRE(result.attempts().size() == 4);
+  for (std::size_t at = 0; at < 4; ++at) {
+    CHECK(result.attempts()[at].world_size == expected[at]);
+    CHECK(result.attempts()[at].lost_steps == 0);
+    CHECK(result.attempts()[at].error.empty());
+  }
+}
+
+TEST_CASE("Elastic: a run goes on with fewer workers where those that failed cannot come back") {
+  const Scratch scratch;
+  const Room room{3};
+  const auto change = [&room](ry::Worker& worker, std::int64_t step) {
+    if (worker.attempt() != 0 || step != 30) return;
+    room.set(2);
+    worker.barrier();
+    if (worker.rank() == 2) ::kill(::getpid(), SIGKILL);
+    worker.barrier();
+  };
+  ry::RunConfig config{.failure = {.max_failures = 1, .memory_percent = 1e12}};
+  const ry::Result result = run_elastic<SharedProcesses>(scratch, room, {2, 3}, change, config);
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.metrics().at("sum").as<std::int64_t>() == whole_sum);
+  CHECK(result.metrics().at("world_size").as<std::int64_t>() == 2);
+  CHECK(result.attempts().size() == 2);
+}
+
+TEST_CASE("Elastic: says so where there is no room for the least number of workers") {
+  const Scratch scratch;
+  const Room room{2};
+  ry::RunConfig config{.failure = {.max_failures = 1}};
+  config.start_timeout = std::chrono::milliseconds{300};
+  CHECK_THROWS_WITH(run_elastic<SharedThreads>(
+                        scratch, room, {3, 4}, [](ry::Worker&, std::int64_t) {}, config),
+                    ContainsSubstring("num_workers asks for 3 workers at least") && ContainsSubstring("capacity"));
+  config.start_timeout = std::chrono::seconds{1};
+  const auto change = [&room](ry::Worker& worker, std::int64_t step) {
+    if (step != 30 || worker.rank() != 0) return;
+    room.set(1);
+    throw std::runtime_error{"a test"};
+  };
+  const ry::Result result = run_elastic<SharedThreads>(scratch, room, {2, 4}, change, config);
+  CHECK_FALSE(result);
+  CHECK_THAT(result.error(), ContainsSubstring("a test") && ContainsSubstring("no room for the 2 workers"));
+}
+
+TEST_CASE("Elastic: a range that is none, and an interval of nothing, are refused by name") {
+  const Scratch scratch;
+  const Room room{2};
+  const auto nothing = [](ry::Worker&, std::int64_t) {};
+  CHECK_THROWS_WITH(run_elastic<SharedThreads>(scratch, room, {3, 2}, nothing), ContainsSubstring("{3, 2}"));
+  CHECK_THROWS_WITH(run_elastic<SharedThreads>(scratch, room, {0, 2}, nothing), ContainsSubstring("at least one"));
+  ry::Trainer<ry::Local, ry::Threads> trainer{[](ry::Worker&) {},
+                                              {.num_workers = {1, 2}, .capacity_interval = std::chrono::seconds{0}},
+                                              {.storage_path = scratch.path()}};
+  CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("capacity_interval"));
+}
+
+TEST_CASE("ElasticSize: keeps within its bounds, and tries again later what could not be started") {
+  int room = 5;
+  ry::detail::ElasticSize size{
+      {.num_workers = {2, 4}, .capacity = [&room] { return room; }, .capacity_interval = std::chrono::hours{1}}};
+  CHECK(size.ask() == 4);
+  room = 3;
+  CHECK(size.ask() == 3);
+  room = 1;
+  CHECK_FALSE(size.ask());
+  room = 4;
+  CHECK(size.shrink(4));
+  CHECK(size.ask() == 3);
+  CHECK_FALSE(size.look(ry::Deadline::Clock::now(), 3));  // too early
+  CHECK(size.look(ry::Deadline::Clock::now() + std::chrono::hours{2}, 3) == 4);
+  CHECK(size.shrink(3));
+  CHECK_FALSE(size.shrink(2));
+  ry::detail::ElasticSize fixed{{.num_workers = 3, .capacity = [] { return 1; }}};
+  CHECK(fixed.ask() == 3);
+  CHECK_FALSE(fixed.look(ry::Deadline::Clock::now() + std::chrono::hours{2}, 3));
+  CHECK_FALSE(fixed.shrink(3));
+}
