@@ -47,8 +47,11 @@ namespace railyard::inline v0_1 {
 /// operations at its end that make one sample of one are done for its own samples alone.
 class Dataset {
  public:
-  template <DatasetSource S>
-  explicit Dataset(S source) : Dataset(std::make_shared<const detail::SourceNode<S>>(source), label_of(source)) {}
+  /// Makes a dataset of a source. A source that has a label() gives it to the dataset.
+  template <class S>
+  requires(!std::same_as<S, Dataset> && DatasetSource<S>)  // the first, or copying would ask for itself
+      explicit Dataset(S source)
+      : Dataset(std::make_shared<const detail::SourceNode<S>>(source), label_of(source)) {}
 
   /// Makes a dataset of columns in memory. Throws: ConfigError if they are not all as long.
   /// Example: ry::Dataset::from_columns({{"x", std::vector<float>{1, 2}}, {"y", std::vector<std::int64_t>{0, 1}}});
@@ -327,8 +330,7 @@ namespace detail {
     throw ConfigError{detail::compose("mix() of {} datasets was given the weights {{{}}}: give one above 0 for each",
                                       datasets.size(), detail::joined(weights, ", "))};
   }
-  return Dataset::from_node(std::make_shared<const detail::MixNode>(nodes, weights, seed),
-                            datasets.front().label());
+  return Dataset::from_node(std::make_shared<const detail::MixNode>(nodes, weights, seed), datasets.front().label());
 }
 
 }  // namespace railyard::inline v0_1
