@@ -47,6 +47,7 @@
 #include "railyard/data/dataset.hpp"
 #include "railyard/data/dataset_stats.hpp"
 #include "railyard/data/encoders.hpp"
+#include "railyard/data/epoch_options.hpp"
 #include "railyard/data/epoch_position.hpp"
 #include "railyard/data/epoch_reader.hpp"
 #include "railyard/data/function_source.hpp"

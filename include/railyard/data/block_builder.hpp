@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,8 +60,16 @@ class SampleWriter {
 /// Collects samples of one schema and makes a Block of them.
 class BlockBuilder {
  public:
-  explicit BlockBuilder(std::shared_ptr<const Schema> schema)
-      : schema_(std::move(schema)), columns_(schema_->size()), writer_(*this) {}
+  /// rows: how many samples there will be about; memory for them is taken at once.
+  explicit BlockBuilder(std::shared_ptr<const Schema> schema, std::size_t rows = 0)
+      : schema_(std::move(schema)), columns_(schema_->size()), writer_(*this) {
+    ids_.reserve(rows);
+    for (std::size_t column = 0; column < columns_.size(); ++column) {
+      columns_[column].ends.reserve(rows);
+      const Field& field = (*schema_)[column];
+      if (!field.is_ragged()) columns_[column].bytes.reserve(rows * field.width() * size_of(field.dtype));
+    }
+  }
   BlockBuilder(const BlockBuilder&) = delete;  // the writer points here
   BlockBuilder& operator=(const BlockBuilder&) = delete;
 
@@ -72,10 +81,10 @@ class BlockBuilder {
   }
   /// Gives the sample the columns that have not been set and that are the same fields of another one.
   void complete_from(const Block& block, std::size_t row) {
+    if (completing_ != block.shared_schema()) match(block.shared_schema());
     for (std::size_t column = 0; column < columns_.size(); ++column) {
-      if (columns_[column].ends.size() == ids_.size()) continue;
-      const auto same = block.schema().find((*schema_)[column].name);
-      if (same && block.schema()[*same] == (*schema_)[column]) put(column, block[*same].sample(row));
+      if (columns_[column].ends.size() == ids_.size() || !same_[column]) continue;
+      put(column, block[*same_[column]].sample(row));
     }
   }
   /// Throws: ConfigError if a column of the sample has not been set.
@@ -123,6 +132,16 @@ class BlockBuilder {
     std::vector<std::uint64_t> ends{};  // of the samples that have been set
   };
 
+  // Finds the columns that samples of another schema have as well.
+  void match(const std::shared_ptr<const Schema>& other) {
+    completing_ = other;
+    same_.clear();
+    for (const Field& field : *schema_) {
+      same_.push_back(other->find(field.name));
+      if (same_.back() && (*other)[*same_.back()] != field) same_.back().reset();
+    }
+  }
+
   void put(std::size_t column, std::span<const std::byte> bytes) {
     std::memcpy(room_for(column, bytes.size()), bytes.data(), bytes.size());
   }
@@ -148,6 +167,8 @@ class BlockBuilder {
   std::vector<Part> columns_;
   std::vector<std::uint64_t> ids_{};
   SampleWriter writer_;
+  std::shared_ptr<const Schema> completing_{};      // whose samples gave columns last
+  std::vector<std::optional<std::size_t>> same_{};  // which of its columns each of ours is
 };
 
 namespace detail {

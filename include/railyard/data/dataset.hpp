@@ -73,7 +73,7 @@ class Dataset {
   /// The number of samples of an epoch, or nothing where that is known only at the end.
   [[nodiscard]] std::optional<std::uint64_t> count() const { return node_->count(); }
   /// Whether any sample can be computed alone; see above.
-  [[nodiscard]] bool is_indexed() const { return node_->is_indexed() && node_->count(); }
+  [[nodiscard]] bool is_indexed() const { return node_->is_indexed(); }
   /// The source and the operations, as messages show them.
   [[nodiscard]] std::string describe() const { return node_->describe(); }
   /// The name of the column that a model is to predict; empty if there is none.

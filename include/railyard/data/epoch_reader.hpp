@@ -3,57 +3,30 @@
 #pragma once
 
 #include "railyard/data/dataset.hpp"
-#include "railyard/data/detail/block_op_node.hpp"
+#include "railyard/data/detail/batch_plan.hpp"
+#include "railyard/data/detail/memory_budget.hpp"
 #include "railyard/data/detail/ordered_stage.hpp"
-#include "railyard/data/detail/permutation.hpp"
-#include "railyard/data/detail/row_reader.hpp"
+#include "railyard/data/detail/task_pool.hpp"
+#include "railyard/data/epoch_options.hpp"
 #include "railyard/data/epoch_position.hpp"
-#include "railyard/data/shuffle.hpp"
 
 #include "railyard/core/block.hpp"
+#include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 
 #include <algorithm>
 #include <condition_variable>
 #include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <exception>
-#include <memory>
+#include <iterator>
 #include <mutex>
 #include <optional>
-#include <string_view>
 #include <thread>
 #include <utility>
-#include <vector>
 
 namespace railyard::inline v0_1 {
-
-/// Says how an EpochReader goes over a dataset.
-struct EpochOptions {
-  /// Samples of a batch, all workers together; to be given.
-  std::size_t global_batch_size = 0;
-  std::uint64_t seed = 0;
-  std::uint64_t epoch = 0;
-  /// In an order that is a function of seed and epoch; otherwise in the dataset's own. Needs an indexed dataset.
-  bool shuffle = false;
-  std::size_t rank = 0;
-  std::size_t world_size = 1;
-  /// A batch is given in so many parts, one after another, of which each worker has its share.
-  std::size_t micro_batches = 1;
-  /// Where to go on; at the begin of the epoch, if it is not set.
-  EpochPosition from{};
-  /// Threads that read ahead. With none, next() reads by itself.
-  std::size_t threads = 2;
-  /// Batches that are read ahead at most.
-  std::size_t prefetch = 8;
-  /// Bytes that all samples under way may take: those read ahead, those operations work on, the window of a shuffle,
-  /// and the block that was given last. One batch, and one block for each operation on a stream, are always allowed.
-  std::size_t bound_bytes = std::size_t{256} << 20U;
-  /// Where a batch has no sample for this worker, its block holds one of another worker's, which does not count.
-  bool stands_in = false;
-};
 
 /// Is one worker's part of a batch, or of a micro-batch.
 struct EpochStep {
@@ -64,143 +37,6 @@ struct EpochStep {
   /// What has been consumed when this batch has: until its last micro-batch, what had been before it.
   EpochPosition after{};
 };
-
-namespace detail {
-
-// Returns where the reader begins. Throws: ConfigError if the options cannot be met.
-[[nodiscard]] inline EpochPosition check_epoch_options(const Dataset& dataset, const EpochOptions& options) {
-  const auto refuse = [&](std::string_view what) {
-    throw ConfigError{
-        compose("a reader of {} on rank {}/{}: {}", dataset.describe(), options.rank, options.world_size, what)};
-  };
-  if (options.global_batch_size == 0) refuse("global_batch_size must be given: the learning rate depends on it");
-  if (options.rank >= options.world_size) refuse("ranks count from 0 and are below the world size");
-  if (options.micro_batches == 0) refuse("micro_batches is 0: a batch is given in at least one part");
-  const bool is_indexed = dataset.is_indexed();
-  if (options.shuffle && !is_indexed) {
-    refuse(
-        "shuffle needs a dataset whose samples can be read in any order: use shuffle_window() on the dataset instead, "
-        "or cache() where memory holds all samples");
-  }
-  const EpochPosition begin{options.seed, options.epoch, options.shuffle, is_indexed ? dataset.count() : std::nullopt};
-  if (options.from == EpochPosition{}) return begin;
-  if (options.from.moved_to(0, {}) != begin || (is_indexed && options.from.consumed() > *begin.count())) {
-    refuse(compose(
-        "the saved position is one of seed {}, epoch {}, {} samples{}, and the reader has seed {}, epoch {}, {} "
-        "samples{}: the order of the samples would be another",
-        options.from.seed(), options.from.epoch(), options.from.count().value_or(0),
-        options.from.is_shuffled() ? ", shuffled" : "", options.seed, options.epoch, begin.count().value_or(0),
-        options.shuffle ? ", shuffled" : ""));
-  }
-  return options.from;
-}
-
-// Cuts an epoch into batches and says what is to be computed for this worker's parts.
-class BatchPlan {
- public:
-  // What is known of a step before it has been computed.
-  struct Outline {
-    std::size_t samples = 0;
-    std::size_t global_samples = 0;
-    bool completes_batch = true;
-    EpochPosition after{};
-  };
-
-  BatchPlan(const Dataset& dataset, const EpochOptions& options, const Scope& scope, EpochPosition position)
-      : options_(options), scope_(scope), chain_{dataset.node()}, position_(std::move(position)) {
-    if (dataset.is_indexed()) {
-      count_ = *dataset.count();
-      if (options.shuffle) order_.emplace(count_, derive_seed(options.seed, options.epoch));
-      return;
-    }
-    chain_ = OperationChain::of(dataset.node(), true);
-    PlaceCursor cursor{position_.place()};
-    rows_.emplace(chain_.base, scope, cursor);
-    cursor.check_all_taken();
-  }
-
-  // The next step, or nothing after the last one.
-  [[nodiscard]] std::optional<std::pair<Work, Outline>> next() {
-    if (part_ == num_parts_ && !begin_batch()) return std::nullopt;
-    const Range whole = part_of({0, size_}, part_++, num_parts_);
-    const Range mine = part_of(whole, options_.rank, options_.world_size);
-    const bool is_last = part_ == num_parts_;
-    if (is_last) position_ = end_;
-    const bool stands_in = mine.size() == 0 && options_.stands_in;
-    Outline outline{mine.size(), whole.size(), is_last, position_};
-    return std::pair{work_for(stands_in ? Range{whole.begin, whole.begin + 1} : mine), std::move(outline)};
-  }
-
- private:
-  // Goes on to the next batch. False at the end of the epoch.
-  bool begin_batch() {
-    const std::uint64_t consumed = position_.consumed();
-    if (rows_) {
-      batch_ = rows_->take_parts(options_.global_batch_size);
-      size_ = 0;
-      for (const Block& part : batch_) size_ += part.rows();
-    } else {
-      size_ = static_cast<std::size_t>(std::min<std::uint64_t>(options_.global_batch_size, count_ - consumed));
-    }
-    if (size_ == 0) return false;
-    num_parts_ = std::min(options_.micro_batches, size_);
-    part_ = 0;
-    Place place;
-    if (rows_) rows_->append_place(place);
-    end_ = position_.moved_to(consumed + size_, std::move(place));
-    return true;
-  }
-
-  // The computation of samples of the batch, which count from its begin.
-  [[nodiscard]] Work work_for(Range range) const {
-    if (rows_) {
-      Block input = range.size() == 0 ? no_samples(chain_.base->schema()) : slice_of(batch_, range);
-      MemoryShare share{*scope_.budget, bytes_of(input)};
-      return {[chain = chain_, key = scope_.key, input = std::move(input)] { return chain.apply(input, key); },
-              {},
-              std::move(share)};
-    }
-    const std::uint64_t begin = end_.consumed() - size_;
-    std::vector<std::uint64_t> places = places_between(begin + range.begin, begin + range.end);
-    return {[node = chain_.base, key = scope_.key, places = std::move(places), order = order_]() mutable {
-              if (places.empty()) return no_samples(node->schema());
-              if (order) {
-                for (std::uint64_t& place : places) place = (*order)(place);
-              }
-              return node->read(places, key);
-            },
-            {},
-            {}};
-  }
-
-  // Samples of the batch; copied where the rest of it is other workers', so that its memory is not kept.
-  [[nodiscard]] Block slice_of(const std::vector<Block>& parts, Range range) const {
-    std::vector<Block> slices;
-    std::size_t begin = 0;
-    for (const Block& part : parts) {
-      const std::size_t from = std::clamp(range.begin, begin, begin + part.rows()) - begin;
-      const std::size_t to = std::clamp(range.end, begin, begin + part.rows()) - begin;
-      if (from < to) slices.push_back(part.slice(from, to));
-      begin += part.rows();
-    }
-    return options_.world_size > 1 ? join_copies(slices) : join(slices);
-  }
-
-  EpochOptions options_;
-  Scope scope_;
-  OperationChain chain_;                // the operations that are done for this worker's samples alone
-  EpochPosition position_;              // after the last whole batch
-  EpochPosition end_{};                 // of the batch
-  std::uint64_t count_ = 0;             // if indexed
-  std::optional<Permutation> order_{};  // if indexed and shuffled
-  std::optional<RowReader> rows_{};     // if not indexed
-  std::vector<Block> batch_{};          // if not indexed: of all workers
-  std::size_t size_ = 0;                // of the batch
-  std::size_t num_parts_ = 0;
-  std::size_t part_ = 0;  // that is planned next
-};
-
-}  // namespace detail
 
 /// Goes over one epoch of a dataset for one worker. The order of the samples is a function of seed and epoch; the
 /// workers divide each batch in parts whose sizes differ by at most one, and the last batch may be smaller, so that
@@ -216,15 +52,44 @@ class EpochReader {
   ~EpochReader() { stop(); }
 
   /// Returns the next step, or nothing after the last. Throws: what the source threw, or a DataError that names the
-  /// operation and the sample where a user's function did.
-  [[nodiscard]] std::optional<EpochStep> next() {
+  /// operation and the sample where a user's function did, or one when the deadline passes; without threads, whose work
+  /// is done here, there is none.
+  [[nodiscard]] std::optional<EpochStep> next(const Deadline& deadline = Deadline::never()) {
     given_ = {};
-    auto ready = driver_.joinable() ? wait_for_ready() : compute();
+    auto ready = driver_.joinable() ? wait_for_ready(deadline) : compute();
     if (!ready) return std::nullopt;
     given_ = std::move(ready->share);
     position_ = ready->step.after;
     return std::move(ready->step);
   }
+
+  /// Goes over the steps that are left.
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using difference_type = std::ptrdiff_t;
+    using value_type = EpochStep;
+    using pointer = EpochStep*;
+    using reference = EpochStep&;
+
+    explicit Iterator(EpochReader& reader) : reader_(&reader), step_(reader.next()) {}
+    [[nodiscard]] EpochStep& operator*() noexcept { return *step_; }
+    [[nodiscard]] EpochStep* operator->() noexcept { return &*step_; }
+    Iterator& operator++() {
+      step_ = reader_->next();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(const Iterator& iterator, std::default_sentinel_t /*end*/) noexcept {
+      return !iterator.step_;
+    }
+
+   private:
+    EpochReader* reader_;
+    std::optional<EpochStep> step_;
+  };
+  [[nodiscard]] Iterator begin() { return Iterator{*this}; }
+  [[nodiscard]] static std::default_sentinel_t end() noexcept { return {}; }
 
   /// What has been consumed when the steps given so far have.
   [[nodiscard]] const EpochPosition& position() const noexcept { return position_; }
@@ -241,7 +106,7 @@ class EpochReader {
   void stop() noexcept;
   void drive() noexcept;
   std::optional<Ready> compute();
-  std::optional<Ready> wait_for_ready();
+  std::optional<Ready> wait_for_ready(const Deadline& deadline);
 
   Dataset dataset_;
   EpochOptions options_;
@@ -284,15 +149,22 @@ inline void EpochReader::start() {
   stage_.emplace(scope, plan, true);
 }
 
+// Computes the next step. What was thrown once is thrown again: nothing goes on after it.
 inline std::optional<EpochReader::Ready> EpochReader::compute() {
-  if (!stage_) start();
-  detail::Chunk chunk = stage_->next();
-  if (outlines_.empty()) return std::nullopt;
-  detail::BatchPlan::Outline outline = std::move(outlines_.front());
-  outlines_.pop_front();
-  return Ready{{std::move(chunk.block), outline.samples, outline.global_samples, outline.completes_batch,
-                std::move(outline.after)},
-               std::move(chunk.share)};
+  if (failure_) std::rethrow_exception(failure_);
+  try {
+    if (!stage_) start();
+    detail::Chunk chunk = stage_->next();
+    if (outlines_.empty()) return std::nullopt;
+    detail::BatchPlan::Outline outline = std::move(outlines_.front());
+    outlines_.pop_front();
+    return Ready{{std::move(chunk.block), outline.samples, outline.global_samples, outline.completes_batch,
+                  std::move(outline.after)},
+                 std::move(chunk.share)};
+  } catch (...) {
+    failure_ = std::current_exception();
+    throw;
+  }
 }
 
 // Fills the queue of what is ready, on a thread of its own that helps the pool while it waits.
@@ -307,37 +179,41 @@ inline void EpochReader::drive() noexcept {
       if (is_stopping_) return;
     }
     std::optional<Ready> ready;
-    std::exception_ptr failure;
     try {
       ready = compute();
-    } catch (...) {
-      failure = std::current_exception();
+    } catch (...) {  // which failure_ keeps for the caller
     }
     const std::lock_guard lock{mutex_};
+    is_over_ = !ready;
     if (ready) {
       largest = std::max(largest, ready->share.bytes());
       ready_.push_back(std::move(*ready));
-    } else {
-      is_over_ = true;
-      failure_ = failure;
     }
     changed_.notify_all();
     if (is_over_) return;
   }
 }
 
-inline std::optional<EpochReader::Ready> EpochReader::wait_for_ready() {
+inline std::optional<EpochReader::Ready> EpochReader::wait_for_ready(const Deadline& deadline) {
   std::unique_lock lock{mutex_};
   changed_.notify_all();  // the memory of the last block has been given back
-  changed_.wait(lock, [this] { return is_over_ || !ready_.empty(); });
-  if (ready_.empty()) {
-    if (failure_) std::rethrow_exception(failure_);
-    return std::nullopt;
+  const auto is_ready = [this] { return is_over_ || !ready_.empty(); };
+  if (deadline.is_never()) {
+    changed_.wait(lock, is_ready);
+  } else if (!changed_.wait_until(lock, deadline.time(), is_ready)) {
+    throw DataError{
+        detail::compose("{} on rank {}/{} gave no batch in {}: a source or a function that it calls is "
+                        "slow or does not return",
+                        dataset_.describe(), options_.rank, options_.world_size, deadline.budget_text())};
   }
-  Ready first = std::move(ready_.front());
-  ready_.pop_front();
-  changed_.notify_all();
-  return first;
+  if (!ready_.empty()) {
+    Ready first = std::move(ready_.front());
+    ready_.pop_front();
+    changed_.notify_all();
+    return first;
+  }
+  if (failure_) std::rethrow_exception(failure_);
+  return std::nullopt;
 }
 
 inline void EpochReader::stop() noexcept {

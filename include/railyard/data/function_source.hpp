@@ -56,7 +56,7 @@ class SampleFunctionSource {
   [[nodiscard]] std::string describe() const { return name_; }
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const;
   [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const {
-    BlockBuilder builder{schema_};
+    BlockBuilder builder{schema_, ids.size()};
     for (const std::uint64_t id : ids) make(builder, id);
     return builder.build();
   }

@@ -36,6 +36,9 @@ struct LoaderOptions {
   /// A batch is given in so many parts, one after another, whose gradients accumulate: for batches that memory does not
   /// hold at once. The sizes above are still those of the whole, which one optimizer step is for.
   std::size_t micro_batches = 1;
+  /// The most samples of a micro-batch for each worker; 0 for any number. There are more parts than micro_batches if
+  /// need be: with a global_batch_size, and fewer workers than before, each step is as it was and takes no more memory.
+  std::size_t largest_micro_batch = 0;
 };
 
 /// Is one worker's part of a batch.

@@ -82,7 +82,7 @@ template <class Example>
                 "first keeps training the same on any number of workers",
                 options.global_batch_size, options.batch_size_per_worker));
   }
-  if (is_global && options.global_batch_size < workers) {
+  if (is_global && options.global_batch_size < workers && !worker.is_elastic()) {
     fail(compose("a global_batch_size of {} leaves some of {} workers without a sample in every batch: use at least {}",
                  options.global_batch_size, workers, workers));
   }
@@ -100,8 +100,13 @@ template <class Example>
                                         const LoaderOptions& options) {
   apply_thread_budget(worker);
   const std::size_t batch_size = checked_batch_size(worker, options, num_samples);
+  LoaderOptions bounded = options;
+  if (const std::size_t largest = options.largest_micro_batch; largest > 0) {
+    const std::size_t of_all = largest * static_cast<std::size_t>(worker.world_size());
+    bounded.micro_batches = std::max(options.micro_batches, (batch_size + of_all - 1) / of_all);
+  }
   return Loader{{.worker = &worker,
-                 .options = options,
+                 .options = bounded,
                  .fetch = std::move(fetch),
                  .num_samples = num_samples,
                  .global_batch_size = batch_size}};

@@ -254,6 +254,7 @@ class Trainer<B, S> {
                              .collective_timeout = run_.collective_timeout,
                              .checkpoint_every_steps = run_.checkpoint.every_steps,
                              .checkpoint_interval = run_.checkpoint.interval,
+                             .is_elastic = scaling_.num_workers.is_elastic(),
                              .memory_percent = run_.failure.max_failures == 0 ? 0 : run_.failure.memory_percent,
                              .waits_for_checkpoints = run_.checkpoint.synchronous};
     std::vector<std::unique_ptr<Function>> copies;  // made one after another, by the thread that called fit()

@@ -35,6 +35,7 @@ struct RunContext {
   std::chrono::nanoseconds collective_timeout = std::chrono::minutes{10};
   std::uint64_t checkpoint_every_steps = 0;
   std::chrono::nanoseconds checkpoint_interval{0};
+  bool is_elastic = false;    ///< the number of workers may change
   double memory_percent = 0;  ///< of the time of training, for snapshots that a restart goes on from; 0: none
   bool waits_for_checkpoints = false;
   /// The checkpoint that this attempt goes on from; empty at the first start.
@@ -104,6 +105,8 @@ class Worker {
   /// The directory of the checkpoint that this attempt goes on from, "memory" if it is the memory of the host, empty if
   /// it begins at the beginning. Where there is a TrainState, it has put everything back.
   [[nodiscard]] const std::string& resumes_from() const noexcept { return context_->resumes_from; }
+  /// Whether the run may go on with another number of workers.
+  [[nodiscard]] bool is_elastic() const noexcept { return context_->is_elastic; }
   /// Counts how often the run's workers have been started before.
   [[nodiscard]] int attempt() const noexcept { return context_->attempt; }
 

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
+#include <future>
 #include <map>
 #include <numeric>
 #include <random>
@@ -358,6 +360,7 @@ TEST_CASE("EpochReader: tells the operation and the sample where a user's functi
       ry::EpochReader reader{dataset, {.global_batch_size = 10, .threads = threads}};
       for (int batch = 0; batch < 5; ++batch) CHECK(reader.next());
       CHECK_THROWS_WITH(reader.next(), ContainsSubstring("-> map: sample 57: no such thing"));
+      CHECK_THROWS_WITH(reader.next(), ContainsSubstring("sample 57"));  // does not go on after it
       CHECK(reader.position().consumed() == 50);
     }
   }
@@ -398,14 +401,22 @@ TEST_CASE("EpochReader: works in a process forked from the one that made the dat
   CHECK(status == 0);
 }
 
-TEST_CASE("EpochReader: refuses options that cannot be met") {
-  CHECK_THROWS_WITH((ry::EpochReader{numbers(3), {}}), ContainsSubstring("global_batch_size must be given"));
-  CHECK_THROWS_WITH((ry::EpochReader{numbers(3), {.global_batch_size = 1, .rank = 2, .world_size = 2}}),
-                    ContainsSubstring("on rank 2/2"));
-  CHECK_THROWS_WITH((ry::EpochReader{numbers(3), {.global_batch_size = 1, .micro_batches = 0}}),
-                    ContainsSubstring("micro_batches"));
-  CHECK_THROWS_WITH((ry::EpochReader{stream_of(3), {.global_batch_size = 1, .shuffle = true}}),
-                    ContainsSubstring("generator") && ContainsSubstring("shuffle_window()"));
+TEST_CASE("EpochReader: can be gone over by a loop") {
+  std::size_t samples = 0;
+  for (const ry::EpochStep& step : ry::EpochReader{numbers(10), {.global_batch_size = 4}}) samples += step.samples;
+  CHECK(samples == 10);
+}
+
+TEST_CASE(
+    "EpochReader: says what does not answer when the deadline passes; FAULTS E10: a worker that hangs is no hang") {
+  std::promise<void> go_on;
+  const auto gate = go_on.get_future().share();
+  const auto dataset = numbers(10).map([gate](const ry::Sample&, ry::SampleWriter&) { gate.wait(); });
+  ry::EpochReader reader{dataset, {.global_batch_size = 4, .rank = 1, .world_size = 2}};
+  CHECK_THROWS_WITH(reader.next(ry::Deadline::after(std::chrono::milliseconds{20})),
+                    ContainsSubstring("-> map on rank 1/2 gave no batch in 20 ms"));
+  go_on.set_value();
+  CHECK(reader.next(ry::Deadline::after(std::chrono::minutes{1})));
 }
 
 TEST_CASE("EpochReader: refuses to go on in another order or dataset") {

@@ -97,7 +97,7 @@ struct OperationSite {
 template <MapFunction F>
 [[nodiscard]] BlockFunction map_samples(OperationSite site, F function) {
   return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& key) {
-    BlockBuilder builder{site.schema};
+    BlockBuilder builder{site.schema, block.rows()};
     for_each_sample(block, key.derive(site.salt), site.where, [&](const Sample& sample, std::size_t row, auto& random) {
       call_with(function, random, sample, builder.add(sample.id()));
       builder.complete_from(block, row);
