@@ -175,7 +175,9 @@ namespace detail {
 
 template <class To, class From>
 [[nodiscard]] To convert_element(From value) noexcept {
-  if constexpr (std::is_arithmetic_v<From> && std::is_arithmetic_v<To>) {
+  if constexpr (std::is_same_v<From, To>) {
+    return value;
+  } else if constexpr (std::is_arithmetic_v<From> && std::is_arithmetic_v<To>) {
     return static_cast<To>(value);
   } else if constexpr (std::is_arithmetic_v<From>) {
     return To{static_cast<float>(value)};
@@ -193,12 +195,8 @@ void SampleWriter::fill(ColumnKey key, const T* values, std::size_t count) {
   if (field.is_text) throw ConfigError{detail::compose("column \"{}\" is text and was set to numbers", field.name)};
   visit_dtype(field.dtype, [&](auto zero) {
     using To = decltype(zero);
-    std::byte* to = builder_->room_for(column, count * sizeof(To));
-    for (std::size_t at = 0; at < count; ++at) {
-      const To element = detail::convert_element<To>(values[at]);
-      std::memcpy(to, &element, sizeof element);
-      to += sizeof element;
-    }
+    auto* to = reinterpret_cast<To*>(builder_->room_for(column, count * sizeof(To)));
+    for (std::size_t at = 0; at < count; ++at) to[at] = detail::convert_element<To>(values[at]);
   });
 }
 
