@@ -121,7 +121,7 @@ class ColumnScaler {
   [[nodiscard]] State state() const { return detail::state_of_bytes(learned_); }
   void load_state(const State& state) {
     auto learned = detail::from_state<Learned>(state);
-    if (learned.features.size() != learned.columns.size()) {
+    if (!learned.columns.are_sound() || learned.features.size() != learned.columns.size()) {
       throw DataError{detail::compose("the state of a {} has {} features and {} numbers of them", Rule::name,
                                       learned.columns.size(), learned.features.size())};
     }

@@ -141,7 +141,8 @@ class SimpleImputer {
   [[nodiscard]] State state() const { return detail::state_of_bytes(learned_); }
   void load_state(const State& state) {
     auto learned = detail::from_state<Learned>(state);
-    if (learned.fill_numbers.size() != learned.numbers.size() || learned.fill_texts.size() != learned.texts.size()) {
+    if (!learned.numbers.are_sound() || learned.fill_numbers.size() != learned.numbers.size() ||
+        learned.fill_texts.size() != learned.texts.size()) {
       throw DataError{"the state of a SimpleImputer is damaged: it has not as many values as columns"};
     }
     learned_ = std::move(learned);

@@ -52,8 +52,7 @@ class Normalizer {
     const std::vector<double> norms = norms_of(fields, numbers, largest);
     std::vector<Column> columns;
     for (std::size_t at = 0; at < fields.size(); ++at) {
-      const std::size_t width = fields[at].width();
-      for (std::size_t i = 0; i < numbers[at].size(); ++i) numbers[at][i] /= norms[i / width];
+      visit_elements(numbers[at], fields[at], [&](std::size_t row, double& number) { number /= norms[row]; });
       columns.push_back(detail::write_numbers(fields[at], numbers[at]));
     }
     return detail::with_columns(block, fields, std::move(columns));
@@ -70,18 +69,25 @@ class Normalizer {
     return fields;
   }
 
+  template <class Numbers, class Visit>
+  static void visit_elements(Numbers& numbers, const Field& field, const Visit& visit) {
+    const std::size_t width = field.width();
+    for (std::size_t row = 0, at = 0; at < numbers.size(); ++row) {
+      for (const std::size_t end = at + width; at < end; ++at) visit(row, numbers[at]);
+    }
+  }
+
   static void collect_largest(const Block& block, const Field& field, const std::vector<double>& numbers,
                               std::vector<double>& largest) {
-    for (std::size_t at = 0; at < numbers.size(); ++at) {
-      const std::size_t row = at / field.width();
-      if (detail::magnitude_bits(numbers[at]) >= detail::infinity_bits) {
+    visit_elements(numbers, field, [&](std::size_t row, double number) {
+      if (detail::magnitude_bits(number) >= detail::infinity_bits) {
         throw DataError{
             detail::compose("Normalizer cannot normalize sample {}: column \"{}\" is {} there; impute or "
                             "filter such samples first",
-                            block.ids()[row], field.name, detail::is_missing(numbers[at]) ? "missing" : "infinite")};
+                            block.ids()[row], field.name, detail::is_missing(number) ? "missing" : "infinite")};
       }
-      largest[row] = std::max(largest[row], std::abs(numbers[at]));
-    }
+      largest[row] = std::max(largest[row], std::abs(number));
+    });
   }
 
   // What to divide by, 1 for a sample of zeros.
@@ -90,11 +96,10 @@ class Normalizer {
                                              const std::vector<double>& largest) const {
     std::vector<double> sums(largest.size());
     for (std::size_t at = 0; at < fields.size() && options_.norm != Norm::max; ++at) {
-      for (std::size_t i = 0; i < numbers[at].size(); ++i) {
-        const std::size_t row = i / fields[at].width();
-        const double value = numbers[at][i] / unit_of(largest[row]);
+      visit_elements(numbers[at], fields[at], [&](std::size_t row, double number) {
+        const double value = number / unit_of(largest[row]);
         sums[row] += options_.norm == Norm::l1 ? std::abs(value) : value * value;
-      }
+      });
     }
     std::vector<double> norms(largest.size());
     for (std::size_t row = 0; row < norms.size(); ++row) {

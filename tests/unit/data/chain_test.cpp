@@ -77,4 +77,28 @@ TEST_CASE("Chain: copies are independent") {
   assigned = copy;
   CHECK(values_of(assigned.transform(passengers()), "data")[3] == 0.5);
 }
+
+TEST_CASE("Chain: survives a state with any one byte changed, or says that it is damaged") {
+  const ry::Chain chain{ry::SimpleImputer{{.columns = {"age", "sex"}, .with = ry::Impute::most_frequent}},
+                        ry::MinMaxScaler{{.columns = {"age"}}}, ry::OneHotEncoder{{.columns = {"sex"}}}};
+  const ry::State state = fitted(chain, passengers()).state();
+  std::size_t num_refused = 0;
+  for (std::size_t at = 0; at < state.tensors.size(); ++at) {
+    for (std::int64_t damaged = 0; damaged < state.tensors[at].count(); ++damaged) {
+      ry::State changed = state;
+      changed.tensors[at].read = [&, at, damaged](std::int64_t begin, std::int64_t end, std::byte* to) {
+        state.tensors[at].read(begin, end, to);
+        to[damaged - begin] ^= std::byte{0x81};
+      };
+      ry::Chain loaded = chain;
+      try {
+        loaded.load_state(changed);
+        static_cast<void>(loaded.transform(passengers()));
+      } catch (const ry::Error&) {
+        ++num_refused;
+      }
+    }
+  }
+  CHECK(num_refused > 100);
+}
 }  // namespace chain_test

@@ -81,6 +81,15 @@ class FeatureColumns {
     return compose("feature {}", feature);
   }
 
+  /// Whether each feature belongs to one column, which a state that was read may not be true of.
+  [[nodiscard]] bool are_sound() const noexcept {
+    std::uint64_t first = 0;
+    for (const FeatureColumn& column : columns_) {
+      if (column.first != first || column.width == 0 || column.width > size_ - first) return false;
+      first += column.width;
+    }
+    return first == size_;
+  }
   static void fields(auto& archive, auto& self) { archive(self.columns_, self.size_); }
 
  private:
