@@ -238,6 +238,9 @@ class WorkerGroup {
   /// Whether workers can be ended by force, and the program lives on.
   [[nodiscard]] virtual bool can_kill() const noexcept = 0;
   [[nodiscard]] virtual const WorkerPage& page(int rank) const = 0;
+  /// Returns, by rank, the calls that its body is in at this moment, the innermost first, one a line; empty for a rank
+  /// that has ended or does not answer in time.
+  [[nodiscard]] virtual std::vector<std::string> stacks(const Deadline& deadline) = 0;
 
   /// What the rank has put into its snapshot. May be called, and read, on any thread.
   [[nodiscard]] virtual std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) = 0;

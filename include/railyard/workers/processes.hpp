@@ -92,6 +92,27 @@ class ProcessGroup final : public WorkerGroup {
 
   [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
 
+  [[nodiscard]] std::vector<std::string> stacks(const Deadline& deadline) override {
+    std::vector<std::string> stacks(workers_.size());
+    for (int rank = 0; rank < memory_.num_workers(); ++rank) {
+      memory_.rank(rank).stacks_wanted.fetch_add(1);
+      nudge(memory_.rank(rank).agent);
+    }
+    for (int rank = 0; rank < memory_.num_workers(); ++rank) {
+      const RankBlock& block = memory_.rank(rank);
+      const std::uint32_t wanted = block.stacks_wanted.load();
+      while (block.stacks_told.load() != wanted && !at(rank).is_over && !deadline.expired()) {
+        futex_wait(block.stacks_told, block.stacks_told.load(),
+                   std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{20}));
+      }
+      if (block.stacks_told.load() == wanted) {
+        stacks[static_cast<std::size_t>(rank)].assign(block.stack,
+                                                      std::min<std::size_t>(block.stack_size, sizeof block.stack));
+      }
+    }
+    return stacks;
+  }
+
   [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {
     return memory_.snapshot(rank, slot, size_bytes);
   }

@@ -65,6 +65,11 @@ class ThreadGroup final : public WorkerGroup {
   [[nodiscard]] bool can_kill() const noexcept override { return false; }
 
   [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
+  [[nodiscard]] std::vector<std::string> stacks(const Deadline& deadline) override {
+    std::vector<std::string> stacks;
+    for (auto& link : links_) stacks.push_back(link->stack(deadline));
+    return stacks;
+  }
 
   [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {
     return memory_.snapshot(rank, slot, size_bytes);
@@ -110,11 +115,13 @@ class ThreadGroup final : public WorkerGroup {
 
   void run(SharedLink& link) noexcept {
     WorkerExit exit{};
+    link.begin_body();
     try {
       body_(link);
     } catch (...) {
       exit = exit_of(std::current_exception());
     }
+    link.end_body();
     link.on_abort({});  // what it refers to is most likely gone
     link.post_exit(exit);
   }

@@ -133,6 +133,6 @@ TEMPLATE_TEST_CASE("Checkpoints: are made by rank 0's clock, on all ranks at the
       config);
   INFO(result.error());
   REQUIRE(result);
-  CHECK(result.attempts()[0].lost_steps <= 1);  // which waited for memory when the run failed
+  CHECK(result.attempts()[0].lost_steps <= 1);                     // which waited for memory when the run failed
   CHECK(names_in(result.path() / "checkpoints").size() == 6 + 2);  // known one step later, at first and again
 }

@@ -110,7 +110,8 @@ TEMPLATE_TEST_CASE("Elastic: a run grows and shrinks with its room, and uses eac
     wait_for_resize(worker);
   };
   std::vector<ry::Resize> resizes;
-  const ry::Result result = run_elastic<TestType>(scratch, room, {1, 4}, change, {.callbacks = {ResizeListener{&resizes}}});
+  const ry::Result result =
+      run_elastic<TestType>(scratch, room, {1, 4}, change, {.callbacks = {ResizeListener{&resizes}}});
   INFO(result.error());
   REQUIRE(result);
   CHECK(result.metrics().at("sum").as<std::int64_t>() == whole_sum);

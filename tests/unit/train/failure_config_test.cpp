@@ -163,6 +163,15 @@ TEST_CASE("Run: starts again when a rank ends no step any more, and tells what e
   CHECK_THAT(result.attempts()[1].error, ContainsSubstring("rank 0 of 2") &&
                                              ContainsSubstring("has ended no step for") &&
                                              ContainsSubstring("rank 1 had waited in collective"));
+  std::vector<std::string> stacks;
+  for (const std::string& line : read_lines(result.path() / "events.jsonl")) {
+    if (line.find(R"("event": "stack")") != std::string::npos) stacks.push_back(line);
+  }
+  REQUIRE(stacks.size() == 4);  // of both ranks, twice
+  CHECK_THAT(stacks[0], ContainsSubstring(R"("rank": 0)") && ContainsSubstring("#0 "));
+  CHECK_THAT(stacks[1], ContainsSubstring(R"("rank": 1)") && !ContainsSubstring("#0 "));  // stopped: no answer
+  CHECK_THAT(stacks[2], ContainsSubstring("#0 "));
+  CHECK_THAT(stacks[3], ContainsSubstring("#0 "));
 }
 
 TEST_CASE("StepWatch: does not count time in which nobody looked, nor ranks that have ended no step yet") {

@@ -155,9 +155,10 @@ TEST_CASE("Processes: a stopped worker counts as failed after silence_limit") {
                                     },
                                     {.stop_grace = 300ms, .silence_limit = 500ms});
   CHECK(result.failed_rank() == 1);
-  CHECK_THAT(result.error(), ContainsSubstring("rank 1 of 2") && ContainsSubstring("stopped answering") &&
-                                 ContainsSubstring("; then rank 1 was outside of collectives after 1 of them, rank 0 "
-                                                   "had waited in collective "));
+  CHECK_THAT(result.error(),
+             ContainsSubstring("rank 1 of 2") && ContainsSubstring("stopped answering") &&
+                 ContainsSubstring("; then rank 1 was outside of collectives after 1 of them (step 0), rank 0 "
+                                   "had waited in collective "));
 }
 
 TEST_CASE("Processes: a rank that never answers is named after collective_timeout and killed after stop_grace") {
@@ -171,9 +172,10 @@ TEST_CASE("Processes: a rank that never answers is named after collective_timeou
                                     {.collective_timeout = 500ms, .stop_grace = 200ms});
   CHECK(result.failed_rank() == 1);
   CHECK_THAT(result.error(), ContainsSubstring("rank 1 of 3") && ContainsSubstring("did not answer rank"));
-  CHECK_THAT(result.error(), ContainsSubstring("; then rank 1 was outside of collectives after 1 of them, rank 0 had "
-                                               "waited in collective 2 for ") &&
-                                 ContainsSubstring(" s, rank 2 had waited in collective 2 for "));
+  CHECK_THAT(result.error(),
+             ContainsSubstring("; then rank 1 was outside of collectives after 1 of them (step 0), rank 0 had "
+                               "waited in collective 2 for ") &&
+                 ContainsSubstring(" s (step 0), rank 2 had waited in collective 2 for "));
 }
 
 TEST_CASE("Processes: a rank that returns early is named with the one that waited for it (FAULTS A1, A9)") {

@@ -15,8 +15,8 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Returns "rank 1 was outside of collectives after 3 of them, rank 0 had waited in collective 4 for 2.5 s": those that
-/// do not wait first, because the others wait for them, and no more than eight ranks in all.
+/// Returns "rank 1 was outside of collectives after 3 of them (step 7), rank 0 had waited in collective 4 for 2.5 s
+/// (step 7)": those that do not wait first, because the others wait for them, and no more than eight ranks in all.
 [[nodiscard]] inline std::string activity_text(const WorkerGroup& group, int num_workers,
                                                Deadline::Clock::time_point now) {
   std::vector<std::string> outside;
@@ -25,12 +25,14 @@ namespace detail {
   for (int rank = 0; rank < num_workers; ++rank) {
     const WorkerPage& page = group.page(rank);
     const auto collectives = page.collectives.load(std::memory_order_relaxed);
+    const std::uint64_t step = page.steps.load(std::memory_order_relaxed);  // counted from 0: those that have ended
     const std::int64_t since_ns = page.waiting_since_ns.load(std::memory_order_relaxed);
     if (since_ns == 0) {
-      outside.push_back(compose("rank {} was outside of collectives after {} of them", rank, collectives));
+      outside.push_back(
+          compose("rank {} was outside of collectives after {} of them (step {})", rank, collectives, step));
     } else {
-      waiting.push_back(compose("rank {} had waited in collective {} for {:.1f} s", rank, collectives,
-                                static_cast<double>(now_ns - since_ns) / 1e9));
+      waiting.push_back(compose("rank {} had waited in collective {} for {:.1f} s (step {})", rank, collectives,
+                                static_cast<double>(now_ns - since_ns) / 1e9, step));
     }
   }
   outside.insert(outside.end(), waiting.begin(), waiting.end());

@@ -65,6 +65,18 @@ class RunLog {
                   begin_step, failed.lost_steps));
   }
 
+  /// stacks: by rank, the calls that it is in, one a line.
+  void tell_of_stacks(const std::vector<std::string>& stacks) {
+    for (std::size_t rank = 0; rank < stacks.size(); ++rank) {
+      JsonObject event;
+      event.add("event", "stack").add("seconds", seconds()).add("rank", static_cast<std::int64_t>(rank));
+      event.add("stack", stacks[rank]);
+      complain(directory_->append_event(event));
+      print(stacks[rank].empty() ? compose("rank {} does not tell where it is", rank)
+                                 : compose("rank {} is in\n{}", rank, stacks[rank]));
+    }
+  }
+
   void tell_of_resize(const Resize& resize) {
     JsonObject event;
     event.add("event", "resize").add("seconds", seconds());

@@ -394,12 +394,12 @@ class Supervision {
   }
   void handle(ExitEvent& event) {
     if (event.exit.is_consequence) note_activity();
-    const bool has_returned = event.exit.kind == WorkerExit::Kind::returned;
-    if (has_returned) refuse_part_checkpoint(event.rank, all_steps);
+    if (event.exit.kind == WorkerExit::Kind::returned) refuse_part_checkpoint(event.rank, all_steps);
     carry_out(controller_.on_exit(event.rank, std::move(event.exit), Clock::now()));
   }
   void handle(const SilenceEvent& event) {
     note_activity();
+    log_.tell_of_stacks(group_->stacks(Deadline::after(std::chrono::milliseconds{500})));
     carry_out(controller_.on_silence(event.rank, event.message, Clock::now()));
   }
   void handle(const BrokenEvent& event) { carry_out(controller_.on_failure({.what = event.message}, Clock::now())); }
@@ -426,6 +426,7 @@ class Supervision {
         [this](int rank) { return group_->page(rank).waiting_since_ns.load(std::memory_order_relaxed) != 0; });
     if (!found || controller_.phase() != Phase::running) return;
     note_activity();
+    log_.tell_of_stacks(group_->stacks(Deadline::after(std::chrono::milliseconds{500})));
     carry_out(controller_.on_failure({.rank = found->rank, .what = found->what, .is_wait = true}, Clock::now()));
   }
 
@@ -500,9 +501,7 @@ class Supervision {
   }
 
   void note_hook_failure(Failure failure) {
-    if (group_) {
-      carry_out(controller_.on_failure(failure, Clock::now()));
-    }
+    if (group_) carry_out(controller_.on_failure(failure, Clock::now()));
     if (controller_.failure() && controller_.failure()->what == failure.what) return;
     if (controller_.failure() || failure_before_start_) {
       log_.warn_in_result(failure.what);

@@ -29,6 +29,10 @@ struct alignas(64) RankBlock {
   WorkerPage page{};
   alignas(64) std::atomic<std::uint32_t> agent{0};  ///< a futex: moves when the worker's agent has to look
   std::atomic<std::uint64_t> heartbeat{0};
+  std::atomic<std::uint32_t> stacks_wanted{0};  ///< counts how often the worker was asked for its stack
+  std::atomic<std::uint32_t> stacks_told{0};    ///< a futex: which of these questions it has answered
+  std::uint32_t stack_size = 0;
+  char stack[8192] = {};
   RingState ring{};
 };
 

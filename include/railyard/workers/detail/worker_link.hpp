@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/workers/detail/group_memory.hpp"
+#include "railyard/workers/detail/stack_teller.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 
@@ -182,6 +183,29 @@ class SharedLink final : public WorkerLink {
     if (memory_->is_aborted()) handler_.run(memory_->reason());
   }
 
+  /// Called by the thread that runs the body when it begins, and when the body has ended.
+  void begin_body() { teller_.watch_this_thread(); }
+  void end_body() noexcept { teller_.forget_thread(); }
+
+  /// Returns the calls that the body is in. Called by another thread.
+  [[nodiscard]] std::string stack(const Deadline& deadline) { return teller_.tell(deadline); }
+
+  /// Writes them where the supervisor looks, if it has asked. Called by the agent whenever its word has moved.
+  void tell_stack_if_wanted() noexcept {
+    RankBlock& block = memory_->rank(world_.rank);
+    const std::uint32_t wanted = block.stacks_wanted.load();
+    if (wanted == block.stacks_told.load()) return;
+    try {
+      const std::string text = stack(Deadline::after(std::chrono::milliseconds{300}));
+      block.stack_size = static_cast<std::uint32_t>(std::min(text.size(), sizeof block.stack));
+      std::copy_n(text.data(), block.stack_size, block.stack);
+    } catch (...) {
+      block.stack_size = 0;
+    }
+    block.stacks_told.store(wanted);
+    futex_wake(block.stacks_told);
+  }
+
   /// Says how the worker ended; its last record. Not given up when the group ends: this is what the end waits for.
   void post_exit(const WorkerExit& exit) noexcept {
     try {
@@ -221,6 +245,7 @@ class SharedLink final : public WorkerLink {
   std::atomic<std::uint32_t>* agent_;
   World world_{};
   AbortHandler handler_;
+  StackTeller teller_;
   std::mutex mutex_;
   std::array<int, 2> turns_{};  // by kind: snapshots are used in turn, so that they are read in order
 };

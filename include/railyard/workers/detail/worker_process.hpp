@@ -126,11 +126,13 @@ class WorkerProcess {
   }
 
   void run_body(WorkerExit& exit) noexcept {
+    link_.begin_body();
     try {
       (*setup_->body)(link_);
     } catch (...) {
       exit = exit_of(std::current_exception());
     }
+    link_.end_body();
     link_.on_abort({});  // what it refers to is most likely gone
     is_done_.store(true);
     nudge(block().agent);
@@ -141,6 +143,7 @@ class WorkerProcess {
       const std::uint32_t seen = block().agent.load();
       block().heartbeat.fetch_add(1);
       link_.run_handler_if_aborted();
+      link_.tell_stack_if_wanted();
       if (!is_done_.load()) futex_wait(block().agent, seen, setup_->heartbeat);
     }
   }
