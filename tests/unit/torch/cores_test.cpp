@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "railyard/core/detail/cores.hpp"
+#include "railyard/workers/detail/cores.hpp"
 #include "railyard/torch/detail/thread_budget.hpp"
 
 #include "railyard/torch/tensor.hpp"

@@ -2,7 +2,6 @@
 // Averages gradients over the global batch at the end of every backward pass. Torch room.
 #pragma once
 
-#include "railyard/core/detail/cores.hpp"
 #include "railyard/torch/detail/agreement.hpp"
 #include "railyard/torch/detail/backward_depth.hpp"
 #include "railyard/torch/detail/bucket_schedule.hpp"
@@ -15,6 +14,7 @@
 #include "railyard/torch/detail/worker_pool.hpp"
 #include "railyard/torch/model_options.hpp"
 #include "railyard/torch/tensor.hpp"
+#include "railyard/workers/detail/cores.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"

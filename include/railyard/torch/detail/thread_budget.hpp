@@ -2,7 +2,7 @@
 // Gives each worker its share of the cores for LibTorch's parallel loops. Torch room.
 #pragma once
 
-#include "railyard/core/detail/cores.hpp"
+#include "railyard/workers/detail/cores.hpp"
 
 #include "railyard/train/worker.hpp"
 

@@ -5,7 +5,7 @@
 #include "railyard/train/scaling_config.hpp"
 
 #include "railyard/core/deadline.hpp"
-#include "railyard/core/detail/cores.hpp"
+#include "railyard/workers/detail/cores.hpp"
 
 #include <algorithm>
 #include <chrono>

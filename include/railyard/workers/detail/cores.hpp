@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How many cores this process may use: what affinity and control groups leave of the machine. Core room.
+// How many cores this process may use: what affinity and control groups leave of the machine. Workers room.
 #pragma once
 
 #include "railyard/core/version.hpp"
