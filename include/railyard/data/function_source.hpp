@@ -84,7 +84,7 @@ class SampleFunctionSource::Reader final : public BlockReader {
  public:
   Reader(const SampleFunctionSource& source, std::uint64_t at) : source_(source), at_(at) {}
   [[nodiscard]] Block next(std::size_t most_rows) override {
-    BlockBuilder builder{source_.schema_};
+    BlockBuilder builder{source_.schema_, most_rows};
     while (at_ < source_.count_ && builder.rows() < most_rows) source_.make(builder, at_++);
     return builder.build();
   }
@@ -126,7 +126,7 @@ class GeneratorSource {
       while (at_ < from && make(skipped)) skipped.drop_last();
     }
     [[nodiscard]] Block next(std::size_t most_rows) override {
-      BlockBuilder builder{schema_};
+      BlockBuilder builder{schema_, most_rows};
       while (builder.rows() < most_rows && make(builder)) {
       }
       return builder.build();

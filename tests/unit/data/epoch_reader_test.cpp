@@ -545,5 +545,5 @@ TEST_CASE("EpochReader: refuses a window that does not fit into the bound") {
     while (reader.next()) {
     }
   };
-  CHECK_THROWS_WITH(read(), ContainsSubstring("a window of 2000 samples takes more than the 8388608 bytes"));
+  CHECK_THROWS_WITH(read(), ContainsSubstring("shuffle_window(2000): the window takes more than 6291456 bytes"));
 }

@@ -129,22 +129,52 @@ struct RowOfPart {
   std::size_t row = 0;
 };
 
+[[nodiscard]] inline Column gather_ragged(std::span<const Block> parts, std::span<const RowOfPart> rows,
+                                          std::size_t column) {
+  std::size_t size = 0;
+  for (const RowOfPart& row : rows) size += parts[row.part][column].sample(row.row).size();
+  const std::shared_ptr<std::byte[]> all{new std::byte[size]};
+  auto ends = std::make_shared<std::vector<std::uint64_t>>();
+  ends->reserve(rows.size());
+  std::size_t done = 0;
+  for (const RowOfPart& row : rows) {
+    const auto bytes = parts[row.part][column].sample(row.row);
+    if (!bytes.empty()) std::memcpy(all.get() + done, bytes.data(), bytes.size());
+    ends->push_back(done += bytes.size());
+  }
+  return {std::shared_ptr<const std::byte>{all, all.get()}, std::move(ends)};
+}
+
+[[nodiscard]] inline Column gather_fixed(std::span<const Block> parts, std::span<const RowOfPart> rows,
+                                         std::size_t column) {
+  std::size_t size = 0;
+  std::vector<const std::byte*> begins;
+  for (const Block& part : parts) {
+    if (!part.empty()) size = part[column].sample(0).size();
+    begins.push_back(part[column].bytes().data());
+  }
+  const std::shared_ptr<std::byte[]> all{new std::byte[size * rows.size()]};
+  std::byte* to = all.get();
+  for (const RowOfPart& row : rows) {
+    std::memcpy(to, begins[row.part] + row.row * size, size);
+    to += size;
+  }
+  return {std::shared_ptr<const std::byte>{all, all.get()}, rows.size(), size};
+}
+
 // Takes samples from several blocks of one schema, of which there is at least one, in the order given.
 [[nodiscard]] inline Block gather(std::span<const Block> parts, std::span<const RowOfPart> rows) {
-  std::vector<std::vector<std::size_t>> of_part(parts.size());
-  for (const RowOfPart& row : rows) of_part[row.part].push_back(row.row);
-  std::vector<Block> taken;
-  std::vector<std::size_t> next;  // of each part, in what has been taken from all of them
-  std::size_t begin = 0;
-  for (std::size_t part = 0; part < parts.size(); ++part) {
-    taken.push_back(take(parts[part], of_part[part]));
-    next.push_back(begin);
-    begin += of_part[part].size();
+  if (rows.empty()) return parts.front().slice(0, 0);
+  const std::shared_ptr<const Schema>& schema = parts.front().shared_schema();
+  std::vector<Column> columns;
+  for (std::size_t column = 0; column < schema->size(); ++column) {
+    columns.push_back((*schema)[column].is_ragged() ? gather_ragged(parts, rows, column)
+                                                    : gather_fixed(parts, rows, column));
   }
-  std::vector<std::size_t> order;
-  order.reserve(rows.size());
-  for (const RowOfPart& row : rows) order.push_back(next[row.part]++);
-  return take(join(taken), order);
+  std::vector<std::uint64_t> ids;
+  ids.reserve(rows.size());
+  for (const RowOfPart& row : rows) ids.push_back(parts[row.part].ids()[row.row]);
+  return {schema, std::move(columns), std::move(ids)};
 }
 
 // Returns a block of no samples.

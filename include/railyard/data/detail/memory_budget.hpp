@@ -20,7 +20,9 @@ class MemoryBudget {
 
   [[nodiscard]] std::size_t bound() const noexcept { return bound_; }
   [[nodiscard]] std::size_t used() const noexcept { return used_.load(std::memory_order_relaxed); }
-  [[nodiscard]] bool has_room(std::size_t bytes) const noexcept { return used() + bytes <= bound_; }
+  // Whether that much may be read ahead. A quarter is kept for what has to be read for anything to go on.
+  [[nodiscard]] bool has_room(std::size_t bytes) const noexcept { return used() + bytes <= most_ahead(); }
+  [[nodiscard]] std::size_t most_ahead() const noexcept { return bound_ - bound_ / 4; }
 
  private:
   friend class MemoryShare;

@@ -95,11 +95,11 @@ class WindowNode final : public OrderNode {
     void hold(Block part) {
       const std::size_t bytes = bytes_of(part);
       bytes_ += bytes;
-      if (bytes_ > scope_.budget->bound()) {
+      if (bytes_ > scope_.budget->most_ahead()) {
         throw ConfigError{
-            compose("a window of {} samples takes more than the {} bytes that the reader of {} may use: "
-                    "make the window smaller or the bound larger",
-                    window_, scope_.budget->bound(), name_)};
+            compose("{}: the window takes more than {} bytes, three quarters of what the reader may use: "
+                    "make it smaller or EpochOptions::bound_bytes larger",
+                    name_, scope_.budget->most_ahead())};
       }
       shares_.emplace_back(*scope_.budget, bytes);
       parts_.push_back(std::move(part));
