@@ -10,6 +10,7 @@
 #include <concepts>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -40,6 +41,8 @@ class AnyPreprocessor {
   [[nodiscard]] std::vector<std::byte> statistics() const { return held_->statistics(); }
   void merge(std::span<const std::byte> bytes) { held_->merge(bytes); }
   void finish() { held_->finish(); }
+  /// The columns that it looks at or changes.
+  [[nodiscard]] TouchedColumns touches() const { return held_->touches(); }
   [[nodiscard]] Schema schema(const Schema& before) const { return held_->schema(before); }
   [[nodiscard]] Block transform(const Block& block) const { return held_->transform(block); }
   [[nodiscard]] State state() const { return held_->state(); }
@@ -58,6 +61,7 @@ class AnyPreprocessor {
     [[nodiscard]] virtual std::vector<std::byte> statistics() const = 0;
     virtual void merge(std::span<const std::byte> bytes) = 0;
     virtual void finish() = 0;
+    [[nodiscard]] virtual TouchedColumns touches() const = 0;
     [[nodiscard]] virtual Schema schema(const Schema& before) const = 0;
     [[nodiscard]] virtual Block transform(const Block& block) const = 0;
     [[nodiscard]] virtual State state() const = 0;
@@ -87,6 +91,10 @@ class AnyPreprocessor {
     }
     void finish() override {
       if constexpr (learns) preprocessor.finish();
+    }
+    [[nodiscard]] TouchedColumns touches() const override {
+      if constexpr (requires { preprocessor.touches(); }) return preprocessor.touches();
+      return std::nullopt;
     }
     [[nodiscard]] Schema schema(const Schema& before) const override { return preprocessor.schema(before); }
     [[nodiscard]] Block transform(const Block& block) const override { return preprocessor.transform(block); }

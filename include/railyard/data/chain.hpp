@@ -5,13 +5,17 @@
 #include "railyard/data/any_preprocessor.hpp"
 #include "railyard/data/preprocessor.hpp"
 
+#include "railyard/data/detail/byte_archive.hpp"
+
 #include "railyard/core/block.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/stateful.hpp"
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -20,8 +24,9 @@
 
 namespace railyard::inline v0_1 {
 
-/// Applies preprocessors one after the other. Each learns from what those before it make of the samples, so that fit()
-/// reads the samples once for each step that learns.
+/// Applies preprocessors one after the other. Each learns from what those before it make of the samples. Steps that
+/// follow each other learn in one pass over the samples where they name their columns (not by .except) and no two touch
+/// the same; the others take a pass each.
 class Chain {
  public:
   Chain() = default;
@@ -41,29 +46,49 @@ class Chain {
   /// How often fit() reads the samples.
   [[nodiscard]] std::size_t passes() const {
     std::size_t sum = 0;
-    for (const AnyPreprocessor& step : steps_) sum += step.passes();
+    for (std::size_t step = 0; step < steps_.size(); step = end_of_group(step)) sum += steps_[step].passes();
     return sum;
   }
   void begin(const Schema& schema) {
-    learning_ = 0;
+    first_ = last_ = 0;
     before_ = schema;
-    begin_next();
+    begin_group();
   }
   void add(const Block& block) {
     Block changed = block;
-    for (std::size_t step = 0; step < learning_; ++step) changed = steps_[step].transform(changed);
-    steps_.at(learning_).add(changed);
+    for (std::size_t step = 0; step < first_; ++step) changed = steps_[step].transform(changed);
+    for (std::size_t step = first_; step < last_; ++step) steps_[step].add(changed);
   }
-  [[nodiscard]] std::vector<std::byte> statistics() const { return steps_.at(learning_).statistics(); }
-  void merge(std::span<const std::byte> bytes) { steps_.at(learning_).merge(bytes); }
+  [[nodiscard]] std::vector<std::byte> statistics() const {
+    std::vector<std::vector<std::byte>> all;
+    for (std::size_t step = first_; step < last_; ++step) all.push_back(steps_[step].statistics());
+    return detail::bytes_of(all);
+  }
+  /// Throws: DataError if the bytes are not of the same steps.
+  void merge(std::span<const std::byte> bytes) {
+    const auto all = detail::from_bytes<std::vector<std::vector<std::byte>>>(bytes);
+    if (all.size() != last_ - first_) {
+      throw DataError{detail::compose("a Chain that learns in {} steps cannot merge what {} have learned",
+                                      last_ - first_, all.size())};
+    }
+    for (std::size_t step = first_; step < last_; ++step) steps_[step].merge(all[step - first_]);
+  }
   /// Ends a pass over the samples.
   void finish() {
-    steps_.at(learning_).finish();
-    if (--passes_left_ > 0) return;
-    before_ = steps_[learning_++].schema(before_);
-    begin_next();
+    for (std::size_t step = first_; step < last_; ++step) steps_[step].finish();
+    if (--passes_left_ == 0) begin_group();
   }
 
+  /// The columns that its steps look at or change.
+  [[nodiscard]] TouchedColumns touches() const {
+    std::vector<std::string> all;
+    for (const AnyPreprocessor& step : steps_) {
+      const TouchedColumns columns = step.touches();
+      if (!columns) return std::nullopt;
+      all.insert(all.end(), columns->begin(), columns->end());
+    }
+    return all;
+  }
   [[nodiscard]] Schema schema(Schema before) const {
     for (const AnyPreprocessor& step : steps_) before = step.schema(before);
     return before;
@@ -110,19 +135,42 @@ class Chain {
   }
 
  private:
-  // Goes on to the next step that learns.
-  void begin_next() {
-    for (; learning_ < steps_.size(); ++learning_) {
-      passes_left_ = steps_[learning_].passes();
-      if (passes_left_ > 0) return steps_[learning_].begin(before_);
-      before_ = steps_[learning_].schema(before_);
+  // The steps from `first` to the one before the result learn in one pass, or are one that takes several or none: the
+  // first one tells how many.
+  [[nodiscard]] std::size_t end_of_group(std::size_t first) const {
+    if (steps_[first].passes() != 1) return first + 1;
+    std::vector<std::string> changing;  // columns that are not what later steps get before the group has learned
+    std::size_t step = first;
+    for (; step < steps_.size(); ++step) {
+      const TouchedColumns columns = steps_[step].touches();
+      const bool learns = steps_[step].passes() > 0;
+      const bool is_alone = !columns || steps_[step].passes() > 1;
+      if (step > first && (is_alone || (learns && share_any(*columns, changing)))) return step;
+      if (is_alone) return step + 1;
+      changing.insert(changing.end(), columns->begin(), columns->end());
     }
+    return step;
+  }
+  [[nodiscard]] static bool share_any(const std::vector<std::string>& left, const std::vector<std::string>& right) {
+    return std::find_first_of(left.begin(), left.end(), right.begin(), right.end()) != left.end();
+  }
+
+  // Goes on to the next steps that learn, if there are any.
+  void begin_group() {
+    do {
+      for (; first_ < last_; ++first_) before_ = steps_[first_].schema(before_);
+      if (first_ == steps_.size()) return;
+      last_ = end_of_group(first_);
+      passes_left_ = steps_[first_].passes();
+    } while (passes_left_ == 0);
+    for (std::size_t step = first_; step < last_; ++step) steps_[step].begin(before_);
   }
 
   std::vector<AnyPreprocessor> steps_{};
-  std::size_t learning_ = 0;     // the step that learns, between begin() and the last finish()
-  std::size_t passes_left_ = 0;  // of this step
-  Schema before_{};              // of what this step gets
+  std::size_t first_ = 0;        // the steps that learn in this pass, between begin() and the last finish()
+  std::size_t last_ = 0;         // the one behind them
+  std::size_t passes_left_ = 0;  // of these steps
+  Schema before_{};              // of what these steps get
 };
 static_assert(LearningPreprocessor<Chain>);
 

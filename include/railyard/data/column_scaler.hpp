@@ -92,6 +92,8 @@ class ColumnScaler {
   /// What was learned of each feature: of the elements of the first column, then of the second.
   [[nodiscard]] std::span<const typename Rule::Learned> learned() const noexcept { return learned_.features; }
 
+  /// The columns that it looks at or changes.
+  [[nodiscard]] TouchedColumns touches() const { return detail::touched(rule_.options().columns); }
   [[nodiscard]] Schema schema(const Schema& before) const {
     std::vector<Field> fields;
     for (const detail::FeatureColumn& column : columns()) fields.push_back(field_after(before, column));

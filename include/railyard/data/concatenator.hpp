@@ -41,6 +41,12 @@ class Concatenator {
                                       name_of(options_.dtype))};
   }
 
+  /// The columns that it looks at or changes.
+  [[nodiscard]] TouchedColumns touches() const {
+    TouchedColumns columns = detail::touched(options_.columns);
+    if (columns) columns->push_back(options_.output);
+    return columns;
+  }
   [[nodiscard]] Schema schema(const Schema& before) const { return plan(before).schema; }
 
   [[nodiscard]] Block transform(const Block& block) const {

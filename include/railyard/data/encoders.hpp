@@ -55,6 +55,8 @@ class OneHotEncoder {
     return learner_.column(column).categories;
   }
 
+  /// The columns that it looks at or changes.
+  [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
   [[nodiscard]] Schema schema(const Schema& before) const {
     std::vector<Field> fields;
     for (const auto& column : learner_.columns(before)) fields.push_back(field_of(column));
@@ -116,6 +118,8 @@ class OrdinalEncoder {
     return learner_.column(column).categories;
   }
 
+  /// The columns that it looks at or changes.
+  [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
   [[nodiscard]] Schema schema(const Schema& before) const {
     std::vector<Field> fields;
     for (const auto& column : learner_.columns(before)) fields.push_back({.name = column.name, .dtype = Dtype::i64});
@@ -176,6 +180,8 @@ class LabelEncoder {
         detail::compose("there is no class {} of column \"{}\": there are {}", number, column_, all.size())};
   }
 
+  /// The columns that it looks at or changes.
+  [[nodiscard]] TouchedColumns touches() const { return encoder_.touches(); }
   [[nodiscard]] Schema schema(const Schema& before) const { return encoder_.schema(before); }
   [[nodiscard]] Block transform(const Block& block) const { return encoder_.transform(block); }
 

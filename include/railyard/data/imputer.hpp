@@ -108,6 +108,8 @@ class SimpleImputer {
   /// What empty texts become, by column.
   [[nodiscard]] const std::vector<std::string>& fill_texts() const noexcept { return learned_.fill_texts; }
 
+  /// The columns that it looks at or changes.
+  [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
   [[nodiscard]] Schema schema(const Schema& before) const {
     check_learned();
     for (const auto& column : learned_.numbers) {

@@ -38,6 +38,8 @@ class Normalizer {
   Normalizer() = default;
   explicit Normalizer(Options options) : options_(std::move(options)) {}
 
+  /// The columns that it looks at or changes.
+  [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
   [[nodiscard]] Schema schema(const Schema& before) const { return detail::with_fields(before, fields_after(before)); }
 
   [[nodiscard]] Block transform(const Block& block) const {

@@ -10,7 +10,10 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 namespace railyard::inline v0_1 {
@@ -18,7 +21,8 @@ namespace railyard::inline v0_1 {
 /// Changes blocks of samples. A value; transform() may be called on several threads at once.
 ///
 /// Laws: transform(block) has the columns schema(block.schema()), and the samples and ids of block in their order, each
-/// as if it were alone.
+/// as if it were alone. It may have touches(), which returns the names of all columns that it looks at or changes, or
+/// nothing where they are not known.
 template <class P>
 concept Preprocessor = std::copy_constructible<P> &&
     requires(const P& fitted, const Schema& before, const Block& block) {
@@ -26,7 +30,8 @@ concept Preprocessor = std::copy_constructible<P> &&
   { fitted.transform(block) } -> std::convertible_to<Block>;
 };
 
-/// Is a Preprocessor that first learns from samples. What it has learned is its state.
+/// Is a Preprocessor that first learns from samples. What it has learned is its state. It may have passes(), which says
+/// how often it must see all samples where that is not once; then finish() ends each pass.
 ///
 /// Laws: begin() forgets all. After begin(), merge(bytes) has the effect of all add() behind the statistics() that gave
 /// the bytes, but for rounding and the error that a sketch states; merging the same bytes in the same order gives the
@@ -51,7 +56,15 @@ struct FitOptions {
   GatherBytes gather{};
 };
 
+/// Names columns, or nothing where they are not known.
+using TouchedColumns = std::optional<std::vector<std::string>>;
+
 namespace detail {
+
+/// Returns the columns that options name, which are known only if they are not all but some.
+[[nodiscard]] inline TouchedColumns touched(const std::vector<std::string>& columns) {
+  return columns.empty() ? TouchedColumns{} : TouchedColumns{columns};
+}
 
 /// How often a preprocessor must see the samples to learn.
 template <Preprocessor P>
@@ -80,7 +93,7 @@ void fit_pass(P& preprocessor, BlockReader& reader, const FitOptions& options) {
 }  // namespace detail
 
 /// Lets a preprocessor learn from the samples that readers give.
-/// open: begins to read at the first sample; called once, and by a Chain once for each of its steps that learns.
+/// open: begins to read at the first sample; called once, for a Chain Chain::passes() times.
 /// Throws: what reading throws; ConfigError, DataError if the preprocessor cannot learn from these samples.
 template <LearningPreprocessor P, std::invocable Open>
 requires std::convertible_to<std::invoke_result_t<Open>, std::unique_ptr<BlockReader>>

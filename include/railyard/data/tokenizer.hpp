@@ -39,6 +39,8 @@ class Tokenizer {
     if (!options_.tokens) throw ConfigError{"a Tokenizer was given no function: set .tokens"};
   }
 
+  /// The columns that it looks at or changes.
+  [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
   [[nodiscard]] Schema schema(const Schema& before) const { return detail::with_fields(before, fields_after(before)); }
 
   [[nodiscard]] Block transform(const Block& block) const {

@@ -53,7 +53,11 @@ class ByteWriter {
   template <class T>
   void write(const std::vector<T>& values) {
     write(std::uint64_t{values.size()});
-    for (const T& value : values) write(value);
+    if constexpr (PlainBytes<T> && !std::is_same_v<T, bool>) {
+      append(values.data(), values.size() * sizeof(T));
+    } else {
+      for (const T& value : values) write(value);
+    }
   }
   template <class Key, class T, class Less>
   void write(const std::map<Key, T, Less>& values) {
@@ -122,7 +126,15 @@ class ByteReader {
   template <class T>
   void read(std::vector<T>& values) {
     values.clear();
-    for (std::size_t left = count(); left > 0; --left) {
+    std::size_t left = count();
+    if constexpr (PlainBytes<T> && !std::is_same_v<T, bool>) {
+      if (left > bytes_.size() / sizeof(T)) damaged();
+      const auto bytes = next(left * sizeof(T));
+      values.resize(left);
+      if (left > 0) std::memcpy(values.data(), bytes.data(), bytes.size());
+      return;
+    }
+    for (; left > 0; --left) {
       T value{};
       read(value);
       values.push_back(std::move(value));
