@@ -69,7 +69,7 @@ struct CategoryOrder {
 };
 
 /// A category as messages show it.
-[[nodiscard]] inline std::string shown(const CategoryView& category) {
+[[nodiscard]] inline std::string category_text(const CategoryView& category) {
   if (const auto* integer = std::get_if<std::int64_t>(&category)) return compose("{}", *integer);
   if (const auto* real = std::get_if<double>(&category)) return compose("{}", *real);
   if (const auto* text = std::get_if<std::string_view>(&category)) return compose("\"{}\"", *text);
@@ -136,7 +136,7 @@ class CategoryCounts {
       throw DataError{
           compose("a column has more than {} categories, {} among them: leave it out if its values are not "
                   "categories, or raise .category_limit",
-                  limit_, shown(category))};
+                  limit_, category_text(category))};
     }
     counts_.emplace(category_of(category), times);
   }

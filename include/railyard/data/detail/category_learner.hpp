@@ -106,7 +106,7 @@ class CategoryLearner {
     throw DataError{
         compose("{} has not seen {} in column \"{}\", where sample {} has it: learn from all categories, or "
                 "set .unseen to Unseen::ignore",
-                who_, shown(category), column.name, id)};
+                who_, category_text(category), column.name, id)};
   }
 
   std::string who_{};
