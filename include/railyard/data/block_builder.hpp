@@ -171,6 +171,32 @@ class BlockBuilder {
   std::vector<std::optional<std::size_t>> same_{};  // which of its columns each of ours is
 };
 
+/// Takes the samples that a function of flat_map() makes of one, which share its id.
+class SampleList {
+ public:
+  SampleList(BlockBuilder& builder, const Block& block, std::size_t row) noexcept
+      : builder_(&builder), block_(&block), row_(row) {}
+
+  /// Begins another sample.
+  SampleWriter& add() {
+    finish();
+    has_one_ = true;
+    return builder_->add(block_->ids()[row_]);
+  }
+  /// Gives the last sample the columns that it lacks. Throws: ConfigError if the one it was made of has none of them.
+  void finish() {
+    if (!has_one_) return;
+    builder_->complete_from(*block_, row_);
+    builder_->check_complete();
+  }
+
+ private:
+  BlockBuilder* builder_;
+  const Block* block_;
+  std::size_t row_;
+  bool has_one_ = false;
+};
+
 namespace detail {
 
 template <class To, class From>

@@ -44,7 +44,8 @@ namespace railyard::inline v0_1 {
 /// A dataset is indexed when any of its samples can be computed alone: its source is, and what is done with it is
 /// neither filter(), flat_map(), mix(), shuffle_window() nor a repeat() without end. Workers then compute only their
 /// own samples, and a run goes on at once anywhere. Of others each worker goes through the stream, and only the
-/// operations at its end that make one sample of one are done for its own samples alone.
+/// operations at its end that make one sample of one are done for its own samples alone; a run that goes on reads the
+/// last block again, which is a 32nd of the reader's bound or 4096 samples, and of a shuffle_window() its window.
 class Dataset {
  public:
   /// Makes a dataset of a source. A source that has a label() gives it to the dataset.

@@ -34,7 +34,8 @@ struct EpochOptions {
   /// Batches that are read ahead at most.
   std::size_t prefetch = 8;
   /// Bytes that all samples under way may take: those read ahead, those operations work on, the window of a shuffle,
-  /// and the block that was given last. One batch, and one block for each operation on a stream, are always allowed.
+  /// and the block that was given last. A batch, and a sample for each operation on a stream, are read even if they
+  /// take more.
   std::size_t bound_bytes = std::size_t{256} << 20U;
   /// Where a batch has no sample for this worker, its block holds one of another worker's, which does not count.
   bool stands_in = false;

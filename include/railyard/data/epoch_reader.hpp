@@ -13,6 +13,7 @@
 #include "railyard/core/block.hpp"
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/signals.hpp"
 #include "railyard/core/error.hpp"
 
 #include <algorithm>
@@ -133,6 +134,8 @@ inline EpochReader::EpochReader(const Dataset& dataset, const EpochOptions& opti
       position_(detail::check_epoch_options(dataset, options)),
       budget_(options.bound_bytes),
       pool_(options.threads > 0 ? options.threads - 1 : 0) {
+  const detail::BlockSignals no_signals{
+      detail::deferrable_signals()};  // in the thread, which runs no handler of the user's
   if (options.threads > 0) driver_ = std::thread{[this] { drive(); }};
 }
 

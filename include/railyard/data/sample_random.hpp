@@ -24,6 +24,10 @@ struct EpochKey {
   [[nodiscard]] constexpr std::uint64_t derive(std::uint64_t use) const noexcept {
     return derive_seed(derive_seed(seed, epoch), use);
   }
+  // The seed of an order in this epoch, from the seed that the user gave to the operation.
+  [[nodiscard]] constexpr std::uint64_t order_seed(std::uint64_t seed_of_operation) const noexcept {
+    return derive_seed(derive(~std::uint64_t{0}), seed_of_operation);  // a use that no operation has
+  }
 };
 
 }  // namespace detail

@@ -46,7 +46,7 @@ class MixNode final : public JoiningNode {
     Stream(const MixNode& node, const Scope& scope, PlaceCursor& from)
         : node_(std::static_pointer_cast<const MixNode>(node.shared_from_this())),
           scope_(scope),
-          seed_(derive_seed(scope.key.derive(node.depth()), node.seed_)),
+          seed_(scope.key.order_seed(node.seed_)),
           given_(from.next()) {
       for (const NodePtr& part : node.parts()) readers_.push_back(std::make_unique<RowReader>(part, scope, from));
     }

@@ -140,7 +140,7 @@ class ShuffleNode final : public OrderNode {
  private:
   // The order that was asked for last is kept, for every block of an epoch asks for it.
   [[nodiscard]] std::shared_ptr<const Permutation> order_of(const EpochKey& key) const {
-    const std::uint64_t seed = derive_seed(key.derive(depth()), seed_);
+    const std::uint64_t seed = key.order_seed(seed_);
     const std::lock_guard lock{mutex_};
     if (order_ == nullptr || order_seed_ != seed) {
       order_ = std::make_shared<const Permutation>(*count(), seed);

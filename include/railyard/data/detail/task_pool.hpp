@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/core/block.hpp"
+#include "railyard/core/detail/signals.hpp"
 
 #include <condition_variable>
 #include <cstddef>
@@ -37,6 +38,7 @@ class TaskPool {
  public:
   explicit TaskPool(std::size_t num_helpers) {
     helpers_.reserve(num_helpers);
+    const BlockSignals no_signals{deferrable_signals()};  // in the new threads, which run no handler of the user's
     try {
       for (std::size_t helper = 0; helper < num_helpers; ++helper) helpers_.emplace_back([this] { help(); });
     } catch (...) {

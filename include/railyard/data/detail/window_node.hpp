@@ -46,7 +46,7 @@ class WindowNode final : public OrderNode {
     Stream(const WindowNode& node, const Scope& scope, PlaceCursor& from)
         : scope_(scope),
           window_(node.window_),
-          seed_(derive_seed(scope.key.derive(node.depth()), node.seed_)),
+          seed_(scope.key.order_seed(node.seed_)),
           name_(node.describe()),
           number_(from.next()),
           given_(static_cast<std::size_t>(from.next())),
