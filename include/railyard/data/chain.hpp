@@ -62,7 +62,7 @@ class Chain {
   [[nodiscard]] std::vector<std::byte> statistics() const {
     std::vector<std::vector<std::byte>> all;
     for (std::size_t step = first_; step < last_; ++step) all.push_back(steps_[step].statistics());
-    return detail::bytes_of(all);
+    return detail::to_bytes(all);
   }
   /// Throws: DataError if the bytes are not of the same steps.
   void merge(std::span<const std::byte> bytes) {

@@ -59,8 +59,8 @@ class ColumnScaler {
   void begin(const Schema& schema) {
     const Options options = rule_.options();
     learned_ = {};
-    learned_.columns = {schema, detail::choose_columns(Rule::name, schema, options.columns, options.except, "numbers",
-                                                       detail::has_numbers)};
+    learned_.columns = {schema, detail::columns_meant(Rule::name, schema, options.columns, options.except, "numbers",
+                                                      detail::has_numbers)};
     statistics_.assign(learned_.columns.size(), rule_.statistics());
   }
   void add(const Block& block) {
@@ -68,7 +68,7 @@ class ColumnScaler {
       statistics_[feature].add(values);
     });
   }
-  [[nodiscard]] std::vector<std::byte> statistics() const { return detail::bytes_of(statistics_); }
+  [[nodiscard]] std::vector<std::byte> statistics() const { return detail::to_bytes(statistics_); }
   void merge(std::span<const std::byte> bytes) {
     const auto others = detail::from_bytes<std::vector<typename Rule::Statistics>>(bytes);
     if (others.size() != statistics_.size()) {
@@ -120,7 +120,7 @@ class ColumnScaler {
     return detail::with_columns(block, fields, std::move(scaled));
   }
 
-  [[nodiscard]] State state() const { return detail::state_of_bytes(learned_); }
+  [[nodiscard]] State state() const { return detail::byte_state(learned_); }
   void load_state(const State& state) {
     auto learned = detail::from_state<Learned>(state);
     if (!learned.columns.are_sound() || learned.features.size() != learned.columns.size()) {

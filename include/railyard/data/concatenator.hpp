@@ -67,8 +67,8 @@ class Concatenator {
   [[nodiscard]] Plan plan(const Schema& before) const {
     Plan plan;
     std::int64_t width = 0;
-    for (const std::string& name : detail::choose_columns("Concatenator", before, options_.columns, options_.except,
-                                                          "numbers", detail::has_numbers)) {
+    for (const std::string& name : detail::columns_meant("Concatenator", before, options_.columns, options_.except,
+                                                         "numbers", detail::has_numbers)) {
       plan.joined.push_back(before.index_of(name));
       width += static_cast<std::int64_t>(before[plan.joined.back()].width());
     }

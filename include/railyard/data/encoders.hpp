@@ -76,7 +76,7 @@ class OneHotEncoder {
     return detail::with_columns(block, fields, std::move(encoded));
   }
 
-  [[nodiscard]] State state() const { return detail::state_of_bytes(*this); }
+  [[nodiscard]] State state() const { return detail::byte_state(*this); }
   void load_state(const State& state) { *this = detail::from_state(state, *this); }
   static void fields(auto& archive, auto& self) { archive(self.options_.unseen, self.learner_); }
 
@@ -138,7 +138,7 @@ class OrdinalEncoder {
     return detail::with_columns(block, fields, std::move(encoded));
   }
 
-  [[nodiscard]] State state() const { return detail::state_of_bytes(*this); }
+  [[nodiscard]] State state() const { return detail::byte_state(*this); }
   void load_state(const State& state) { *this = detail::from_state(state, *this); }
   static void fields(auto& archive, auto& self) {
     archive(self.options_.unseen, self.options_.unseen_value, self.learner_);
@@ -185,7 +185,7 @@ class LabelEncoder {
   [[nodiscard]] Schema schema(const Schema& before) const { return encoder_.schema(before); }
   [[nodiscard]] Block transform(const Block& block) const { return encoder_.transform(block); }
 
-  [[nodiscard]] State state() const { return detail::state_of_bytes(*this); }
+  [[nodiscard]] State state() const { return detail::byte_state(*this); }
   void load_state(const State& state) { *this = detail::from_state(state, *this); }
   static void fields(auto& archive, auto& self) { archive(self.column_, self.encoder_); }
 

@@ -54,7 +54,7 @@ class SimpleImputer {
 
   void begin(const Schema& schema) {
     const bool takes_text = options_.with == Impute::most_frequent || options_.with == Impute::constant;
-    const auto names = detail::choose_columns(
+    const auto names = detail::columns_meant(
         name, schema, options_.columns, options_.except, takes_text ? "numbers or a text per sample" : "numbers",
         [&](const Field& field) { return detail::has_numbers(field) || (takes_text && field.is_text); });
     learned_ = {};
@@ -78,7 +78,7 @@ class SimpleImputer {
                           });
     }
   }
-  [[nodiscard]] std::vector<std::byte> statistics() const { return detail::bytes_of(seen_); }
+  [[nodiscard]] std::vector<std::byte> statistics() const { return detail::to_bytes(seen_); }
   void merge(std::span<const std::byte> bytes) {
     const auto others = detail::from_bytes<std::vector<Statistic>>(bytes);
     for (std::size_t at = 0; at < seen_.size(); ++at) {
@@ -140,7 +140,7 @@ class SimpleImputer {
     return detail::with_columns(block, fields, std::move(filled));
   }
 
-  [[nodiscard]] State state() const { return detail::state_of_bytes(learned_); }
+  [[nodiscard]] State state() const { return detail::byte_state(learned_); }
   void load_state(const State& state) {
     auto learned = detail::from_state<Learned>(state);
     if (!learned.numbers.are_sound() || learned.fill_numbers.size() != learned.numbers.size() ||

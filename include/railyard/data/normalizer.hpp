@@ -63,8 +63,8 @@ class Normalizer {
  private:
   [[nodiscard]] std::vector<Field> fields_after(const Schema& before) const {
     std::vector<Field> fields;
-    for (const std::string& name : detail::choose_columns("Normalizer", before, options_.columns, options_.except,
-                                                          "numbers", detail::has_numbers)) {
+    for (const std::string& name : detail::columns_meant("Normalizer", before, options_.columns, options_.except,
+                                                         "numbers", detail::has_numbers)) {
       fields.push_back(before[before.index_of(name)]);
       if (!detail::is_real(fields.back().dtype)) fields.back().dtype = Dtype::f64;
     }

@@ -53,8 +53,8 @@ class Tokenizer {
  private:
   [[nodiscard]] std::vector<Field> fields_after(const Schema& before) const {
     std::vector<Field> fields;
-    for (const std::string& name : detail::choose_columns("Tokenizer", before, options_.columns, {}, "text",
-                                                          [](const Field& field) { return field.is_text; })) {
+    for (const std::string& name : detail::columns_meant("Tokenizer", before, options_.columns, {}, "text",
+                                                         [](const Field& field) { return field.is_text; })) {
       fields.push_back({.name = name, .dtype = Dtype::i64, .shape = {-1}});
     }
     return fields;

@@ -61,7 +61,7 @@ TEST_CASE("QuantileSketch: keeps its bounds beyond its capacity, for values in a
     QuantileSketch part{capacity};
     const std::size_t begin = values.size() * worker / workers;
     part.add(std::span{values}.subspan(begin, values.size() * (worker + 1) / workers - begin));
-    sketch.merge(railyard::detail::from_bytes<QuantileSketch>(railyard::detail::bytes_of(part)));
+    sketch.merge(railyard::detail::from_bytes<QuantileSketch>(railyard::detail::to_bytes(part)));
   }
   CHECK(sketch.count() == values.size());
   const auto n = static_cast<double>(values.size());
@@ -76,7 +76,7 @@ TEST_CASE("QuantileSketch: keeps its bounds beyond its capacity, for values in a
 TEST_CASE("QuantileSketch: takes bounded memory") {
   QuantileSketch sketch{128};
   for (unsigned block = 0; block < 1000; ++block) sketch.add(random_values(1000, block));
-  CHECK(railyard::detail::bytes_of(sketch).size() < 128 * 8 * 14 + 1000);  // levels of a million by 128, and one
+  CHECK(railyard::detail::to_bytes(sketch).size() < 128 * 8 * 14 + 1000);  // levels of a million by 128, and one
 }
 
 TEST_CASE("QuantileSketch: refuses one of another capacity") {

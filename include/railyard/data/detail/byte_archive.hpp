@@ -164,7 +164,7 @@ class ByteReader {
 };
 
 template <class T>
-[[nodiscard]] std::vector<std::byte> bytes_of(const T& value) {
+[[nodiscard]] std::vector<std::byte> to_bytes(const T& value) {
   ByteWriter writer;
   writer(value);
   return writer.take();
@@ -180,8 +180,8 @@ template <class T>
 
 /// Returns a state of one tensor, "learned", that holds the bytes of the value.
 template <class T>
-[[nodiscard]] State state_of_bytes(const T& value) {
-  const auto bytes = std::make_shared<const std::vector<std::byte>>(bytes_of(value));
+[[nodiscard]] State byte_state(const T& value) {
+  const auto bytes = std::make_shared<const std::vector<std::byte>>(to_bytes(value));
   State state;
   state.tensors.push_back({.name = "learned",
                            .dtype = Dtype::u8,

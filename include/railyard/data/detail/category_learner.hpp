@@ -32,7 +32,7 @@ class CategoryLearner {
   void begin(const Schema& schema) {
     columns_.clear();
     for (const std::string& name :
-         choose_columns(who_, schema, chosen_, except_, "a number or a text per sample", has_cells)) {
+         columns_meant(who_, schema, chosen_, except_, "a number or a text per sample", has_cells)) {
       columns_.push_back({.name = name, .kind = kind_of(schema[schema.index_of(name)])});
     }
     counts_.assign(columns_.size(), CategoryCounts{limit_});
@@ -44,7 +44,7 @@ class CategoryLearner {
                   [&](std::size_t, const CategoryView& category) { counts_[at].add(category); });
     }
   }
-  [[nodiscard]] std::vector<std::byte> statistics() const { return bytes_of(counts_); }
+  [[nodiscard]] std::vector<std::byte> statistics() const { return to_bytes(counts_); }
   void merge(std::span<const std::byte> bytes) {
     const auto others = from_bytes<std::vector<CategoryCounts>>(bytes);
     if (others.size() != counts_.size()) {

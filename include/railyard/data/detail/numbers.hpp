@@ -43,10 +43,10 @@ namespace detail {
 /// Returns the columns that are meant: those named, or all that are suitable but for some.
 /// Throws: ConfigError for names that do not exist, columns that are not suitable, or if none are meant.
 template <class Suits>
-[[nodiscard]] std::vector<std::string> choose_columns(std::string_view who, const Schema& schema,
-                                                      const std::vector<std::string>& columns,
-                                                      const std::vector<std::string>& except, std::string_view wanted,
-                                                      const Suits& suits) {
+[[nodiscard]] std::vector<std::string> columns_meant(std::string_view who, const Schema& schema,
+                                                     const std::vector<std::string>& columns,
+                                                     const std::vector<std::string>& except, std::string_view wanted,
+                                                     const Suits& suits) {
   for (const std::string& name : columns) {
     if (const Field& field = schema[schema.index_of(name)]; !suits(field)) refuse_column(who, field, wanted);
   }
