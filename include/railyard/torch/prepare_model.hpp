@@ -113,7 +113,8 @@ template <class Factory>
   for (int turn = 0; turn < my_turn; ++turn) worker.barrier();
   torch::manual_seed(seed);
   auto model = held(factory());
-  for (int turn = my_turn; turn + 1 < turns; ++turn) worker.barrier();
+  // Also until the last one is through: whoever goes on seeds the generator anew.
+  for (int turn = my_turn; turns > 1 && turn < turns; ++turn) worker.barrier();
   return model;
 }
 

@@ -445,6 +445,25 @@ TEST_CASE("FAULTS D5: weighted with tokens, micro-batches of all ranks have one 
   });
 }
 
+TEST_CASE("FAULTS D5: a gradient that is there before micro-batches counts as it is, on all parameters") {
+  for (const bool is_in_last : {true, false}) {
+    test::on_both_threads(2, [is_in_last](auto& worker) {
+      auto net = prepared_pair(worker);
+      for (const double earlier : {5.0, 0.0}) {
+        for (torch::Tensor& parameter : net->parameters())
+          parameter.mutable_grad() = torch::full_like(parameter, earlier);
+        const double factor = worker.rank() == 0 ? 1.0 : 3.0;
+        worker.samples(2, false);
+        (net->w.sum() * factor).backward();
+        worker.samples(1);
+        ((is_in_last ? net->w : net->v).sum() * factor * 10).backward();
+        EXPECT(is_all(net->w.grad(), earlier + (is_in_last ? (2 + 6 + 10 + 30) / 6.0 : (2 + 6) / 6.0)));
+        EXPECT(is_all(net->v.grad(), earlier + (is_in_last ? 0.0 : (10 + 30) / 6.0)));
+      }
+    });
+  }
+}
+
 TEST_CASE("FAULTS D7: a pass exchanges or not by what is said before backward(), not before the forward pass") {
   std::atomic<int> num_accumulated = 0;
   test::on_both_threads(2, [&](auto& worker) {

@@ -5,6 +5,7 @@
 #include "railyard/train/detail/control_lane.hpp"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/view_as_real.h>
 #include <torch/csrc/autograd/variable.h>
@@ -42,6 +43,8 @@ struct GradientSlot {
   bool has_begun = false;                // a step, since it was prepared
   std::weak_ptr<GradientPiece> piece{};  // while an optimizer shares the weights
   std::vector<std::int64_t> strides{};   // of the gradient on every rank, once an exchange has asked
+  bool is_weighted = false;              // micro-batches under way have added to the gradient
+  at::Tensor before{};                   // what it was before them: it is not weighted with their samples
   at::Tensor stage{};                    // memory that the other ranks see, where the gradient itself is not there
 
   // Sums are made in f32 at least: n x gradient would overflow a half type.
@@ -76,6 +79,35 @@ struct GradientSlot {
       if (added.is_view() && added._base().use_count() == 1) ++num_known;  // of a view that nothing else is known of
     }
     if (gradient.storage().use_count() > num_known) gradient = gradient.clone();
+  }
+
+  // Called before a micro-batch adds to the gradient.
+  void begin_weighting() {
+    if (std::exchange(is_weighted, true)) return;
+    before = parameter.grad();
+    parameter.mutable_grad().reset();
+  }
+
+  // Adds what was there before as if it had come with the samples of this rank, by which all is divided in the end.
+  void end_weighting(double samples) {
+    if (!std::exchange(is_weighted, false)) return;
+    const at::Tensor earlier = std::exchange(before, {});
+    if (!earlier.defined() || samples == 0) return;
+    const at::NoGradGuard no_grad;
+    at::Tensor& gradient = parameter.mutable_grad();
+    const at::Tensor weighted = earlier * samples;
+    const bool is_mixed = gradient.defined() && gradient.is_sparse() != weighted.is_sparse();
+    if (!gradient.defined()) {
+      gradient = weighted;
+    } else {
+      gradient = is_mixed && gradient.is_sparse() ? weighted.add(gradient) : gradient.add(weighted);
+    }
+  }
+
+  // They will not be completed.
+  void forget_micro_batches() {
+    used = false;
+    if (std::exchange(is_weighted, false)) parameter.mutable_grad() = std::exchange(before, {});
   }
 
   // The gradient, made if there is none. A sparse one becomes dense: the rows that other ranks have used are others.

@@ -146,7 +146,7 @@ class GradientExchange {
     if (window_.is_last) return;
     window_ = {.step = window_.step};
     drop_gradients();  // which are weighted, so that nobody can go on with them
-    for (GradientSlot& slot : slots_) slot.used = false;
+    for (GradientSlot& slot : slots_) slot.forget_micro_batches();
   }
 
   // Begins a micro-batch, and a step if the one before was its step's last. Makes sure that the backward pass will
@@ -170,8 +170,9 @@ class GradientExchange {
     window.is_accumulating = window.is_accumulating || !completes_step;
     if (window.is_accumulating) refuse_half(*self->worker_, self->slots_);
     if (window.is_accumulating && !std::exchange(self->has_weights_, true)) {
-      for (const GradientSlot& slot : self->slots_) {
-        if (slot.accumulator) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self));
+      for (std::size_t at = 0; at < self->slots_.size(); ++at) {
+        if (const auto& accumulator = self->slots_[at].accumulator)
+          accumulator->add_pre_hook(std::make_unique<Weight>(self, at));
       }
     }
     window.is_last = completes_step;
@@ -255,11 +256,13 @@ class GradientExchange {
   // Weights what a micro-batch adds to the gradient.
   class Weight final : public torch::autograd::FunctionPreHook {
    public:
-    explicit Weight(std::weak_ptr<GradientExchange> exchange) : exchange_(std::move(exchange)) {}
+    Weight(std::weak_ptr<GradientExchange> exchange, std::size_t index)
+        : exchange_(std::move(exchange)), index_(index) {}
 
     torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
       const auto exchange = exchange_.lock();
       if (!exchange || !exchange->window_.is_accumulating) return gradients;
+      exchange->slots_[index_].begin_weighting();
       const std::uint64_t samples = exchange->window_.micro_batch;
       torch::autograd::variable_list weighted;
       for (const at::Tensor& gradient : gradients) {
@@ -272,6 +275,7 @@ class GradientExchange {
 
    private:
     std::weak_ptr<GradientExchange> exchange_;
+    std::size_t index_;
   };
 
   [[nodiscard]] static bool has_lost_hook(const GradientSlot& slot) {
@@ -310,7 +314,7 @@ class GradientExchange {
     if (is_frozen) slot.parameter.set_requires_grad(true);
     slot.accumulator = torch::autograd::impl::grad_accumulator(slot.parameter);
     if (is_frozen) slot.parameter.set_requires_grad(false);
-    if (self->has_weights_) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self));
+    if (self->has_weights_) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self, index));
     slot.accumulator->add_post_hook(std::make_unique<Hook>(self, index));
   }
 
@@ -342,6 +346,7 @@ class GradientExchange {
     }
     if (worker_->world_size() > 1) slot.own_memory(added);
     if (added.defined()) slot.used = true;
+    if (window_.is_last) slot.end_weighting(static_cast<double>(window_.samples));
     if (overlap_ == Overlapping::active && window_.is_last) explained([this] { hand_over(); });
   }
 
@@ -419,6 +424,7 @@ class GradientExchange {
     }
     statistics_.put_back();
     if (!window_.is_last) return;
+    for (GradientSlot& slot : slots_) slot.end_weighting(static_cast<double>(window_.samples));
     if (num_handed_ == 0) {
       begin_exchange();
     } else {
@@ -580,6 +586,7 @@ struct Gradients {
       if (const auto exchange = weak.lock()) GradientExchange::begin(exchange, samples, completes_step);
     });
     worker.on_step_times([&worker, clock = &gradients.exchange->clock()] { return clock->total(worker.world_size()); });
+    worker.on_data_wait([clock = &gradients.exchange->clock()](bool begins) { clock->enter_data(begins); });
     worker.on_abandoned_step([weak = std::weak_ptr{gradients.exchange}] {
       if (const auto exchange = weak.lock()) exchange->abandon_step();
     });

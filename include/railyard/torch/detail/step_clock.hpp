@@ -21,7 +21,7 @@ namespace detail {
 class StepClock {
  public:
   using Clock = Deadline::Clock;
-  enum class Part : std::uint8_t { compute, wait, communication, optimizer };
+  enum class Part : std::uint8_t { compute, data, wait, communication, optimizer };
 
   // Ends what was going on, whose time it adds, and begins a part.
   void enter(Part part) noexcept {
@@ -30,6 +30,10 @@ class StepClock {
     is_running_ = true;
     since_ = now;
     part_ = part;
+  }
+  // Begins or ends waiting for data, which counts from the first exchange on as all does.
+  void enter_data(bool begins) noexcept {
+    if (is_running_) enter(begins ? Part::data : Part::compute);
   }
   void count_step(std::uint64_t bytes) noexcept {
     ++counts_.steps;
@@ -45,6 +49,7 @@ class StepClock {
     if (is_running_) enter(part_);
     StepTimes times = counts_;
     times.compute = spent_on(Part::compute);
+    times.data = spent_on(Part::data);
     times.wait = spent_on(Part::wait);
     times.communication = spent_on(Part::communication);
     times.optimizer = spent_on(Part::optimizer);
@@ -61,6 +66,7 @@ class StepClock {
     times.steps -= before.steps;
     times.bytes -= before.bytes;
     times.compute -= before.compute;
+    times.data -= before.data;
     times.wait -= before.wait;
     times.communication -= before.communication;
     times.optimizer -= before.optimizer;
@@ -73,7 +79,7 @@ class StepClock {
   bool is_running_ = false;
   Part part_ = Part::compute;
   Clock::time_point since_{};
-  std::array<double, 4> spent_{};
+  std::array<double, 5> spent_{};
   StepTimes counts_{};  // steps and bytes alone
   StepTimes taken_{};
   std::vector<double> waits_{};
