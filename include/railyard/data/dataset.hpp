@@ -82,7 +82,17 @@ class Dataset {
   /// Throws: ConfigError if there is no such column.
   [[nodiscard]] Dataset with_label(std::string name) const {
     checked("with_label", [&] { return schema().index_of(name); });
-    return {node_, std::move(name)};
+    Dataset result = *this;
+    result.label_ = std::move(name);
+    return result;
+  }
+  /// Whether a loader gives each worker its share of the samples, as it does by default, or all of them.
+  [[nodiscard]] bool is_divided() const noexcept { return is_divided_; }
+  /// Returns the dataset of which loaders give all samples to each worker.
+  [[nodiscard]] Dataset undivided() const {
+    Dataset result = *this;
+    result.is_divided_ = false;
+    return result;
   }
 
   /// Makes one sample of each: function(const Sample& in, SampleWriter& out[, SampleRandom&]). Columns that it does not
@@ -203,6 +213,11 @@ class Dataset {
   /// Keeps the samples in memory once they have been read, in each process that reads them. What is random before it is
   /// drawn once for all epochs. Makes any dataset indexed. Cost: memory for all samples, for a moment twice.
   [[nodiscard]] Dataset cache() const { return over<detail::CacheNode>(); }
+  /// Does the same in a file, for more than memory holds. A file that is there is used as it is: remove it when the
+  /// data or a function has changed, for only the names of the source, of the operations and of the columns are
+  /// compared. Each worker that finds none makes it, so let one process ask for the count() before. The file is
+  /// trusted, and read on machines with the same order of bytes.
+  [[nodiscard]] Dataset cache(const std::string& file) const { return over<detail::FileCacheNode>(file); }
 
   /// What operations and readers work on; not for users.
   [[nodiscard]] const detail::NodePtr& node() const noexcept { return node_; }
@@ -211,7 +226,8 @@ class Dataset {
   }
 
  private:
-  Dataset(detail::NodePtr node, std::string label) : node_(std::move(node)), label_(std::move(label)) {}
+  Dataset(detail::NodePtr node, std::string label, bool is_divided = true)
+      : node_(std::move(node)), label_(std::move(label)), is_divided_(is_divided) {}
 
   template <class S>
   [[nodiscard]] static std::string label_of(const S& source) {
@@ -251,7 +267,7 @@ class Dataset {
     const bool has_label = !label_.empty() && to->find(label_);
     return {std::make_shared<const detail::BlockOpNode>(
                 node_, std::move(to), detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count}),
-            has_label ? label_ : std::string{}};
+            has_label ? label_ : std::string{}, is_divided_};
   }
   [[nodiscard]] Dataset choose(std::string_view name, std::vector<std::size_t> chosen) const {
     std::vector<Field> fields;
@@ -263,11 +279,12 @@ class Dataset {
 
   template <class Node, class... Arguments>
   [[nodiscard]] Dataset over(Arguments&&... arguments) const {
-    return {std::make_shared<const Node>(node_, std::forward<Arguments>(arguments)...), label_};
+    return {std::make_shared<const Node>(node_, std::forward<Arguments>(arguments)...), label_, is_divided_};
   }
 
   detail::NodePtr node_;
   std::string label_;
+  bool is_divided_ = true;
 };
 
 namespace detail {

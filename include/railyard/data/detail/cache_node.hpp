@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Keeps the samples of a dataset in memory. Data room.
+// Keeps the samples of a dataset in memory or in a file. Data room.
 #pragma once
 
 #include "railyard/data/detail/order_nodes.hpp"
 #include "railyard/data/detail/row_reader.hpp"
+#include "railyard/data/detail/sample_file.hpp"
+
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/dtype.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +15,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -66,6 +71,55 @@ class CacheNode final : public OrderNode {
 
   mutable std::mutex mutex_{};
   mutable std::optional<Block> samples_{};
+};
+
+// Does the same in a file, which is made when it is not there, and used as it is when it is. Processes that make it at
+// once each make it whole, and the last one's stays: nobody waits for another.
+class FileCacheNode final : public OrderNode {
+ public:
+  FileCacheNode(NodePtr upstream, std::string path)
+      : OrderNode(std::move(upstream), compose("cache({})", path)), path_(std::move(path)) {}
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override { return file().count(); }
+  [[nodiscard]] bool is_indexed() const override { return true; }
+  [[nodiscard]] bool is_reordered() const override { return false; }
+  [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span(); }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {
+    return places.empty() ? no_samples(schema()) : file().read(places);
+  }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    return open_indexed(shared_from_this(), scope, from);
+  }
+
+ private:
+  [[nodiscard]] const SampleFile& file() const {
+    const std::lock_guard lock{mutex_};
+    if (file_ == nullptr) file_ = SampleFile::open(path_, schema(), content());
+    if (file_ == nullptr) {
+      SampleFileWriter writer{path_, content()};
+      for_each_block(upstream(), {}, [&](const Block& block) {
+        writer.add(block);
+        return true;
+      });
+      writer.finish();
+      file_ = SampleFile::open(path_, schema(), content());
+    }
+    return *file_;
+  }
+
+  // What the file holds, in words: another source, other operations or columns make another.
+  [[nodiscard]] std::string content() const {
+    std::string text = upstream()->describe() + ":";
+    for (const Field& field : *schema()) {
+      text +=
+          compose(" {} {}[{}]", field.name, field.is_text ? "text" : name_of(field.dtype), joined(field.shape, ","));
+    }
+    return text;
+  }
+
+  std::string path_;
+  mutable std::mutex mutex_{};
+  mutable std::unique_ptr<const SampleFile> file_{};
 };
 
 }  // namespace detail
