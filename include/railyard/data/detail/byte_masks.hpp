@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+// Looks at 64 characters of text at once: each answer is a word with a bit per character. Data room.
+#pragma once
+
+#include "railyard/core/version.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+#if defined(__SSE2__)
+// 16 characters at a time: what every x86-64 processor has keeps up with the memory that the text comes from.
+class Bytes64 {
+ public:
+  explicit Bytes64(const char* text) noexcept {
+    for (std::size_t part = 0; part < 4; ++part) {
+      parts_[part] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(text + 16 * part));
+    }
+  }
+  [[nodiscard]] std::uint64_t equal_to(char character) const noexcept {
+    const __m128i wanted = _mm_set1_epi8(character);
+    std::uint64_t mask = 0;
+    for (std::size_t part = 0; part < 4; ++part) {
+      const int bits = _mm_movemask_epi8(_mm_cmpeq_epi8(parts_[part], wanted));
+      mask |= static_cast<std::uint64_t>(static_cast<unsigned>(bits)) << (16 * part);
+    }
+    return mask;
+  }
+  [[nodiscard]] bool is_ascii() const noexcept {
+    const __m128i all = _mm_or_si128(_mm_or_si128(parts_[0], parts_[1]), _mm_or_si128(parts_[2], parts_[3]));
+    return _mm_movemask_epi8(all) == 0;
+  }
+
+ private:
+  __m128i parts_[4];
+};
+#else
+class Bytes64 {
+ public:
+  explicit Bytes64(const char* text) noexcept : text_(text) {}
+  [[nodiscard]] std::uint64_t equal_to(char character) const noexcept {
+    std::uint64_t mask = 0;
+    for (std::size_t at = 0; at < 64; ++at) mask |= static_cast<std::uint64_t>(text_[at] == character) << at;
+    return mask;
+  }
+  [[nodiscard]] bool is_ascii() const noexcept {
+    char all = 0;
+    for (std::size_t at = 0; at < 64; ++at) all = static_cast<char>(all | text_[at]);
+    return (static_cast<unsigned char>(all) & 0x80U) == 0;
+  }
+
+ private:
+  const char* text_;
+};
+#endif
+
+/// Returns for each bit how many bits at it and before it are set, modulo 2: of quotes, what lies within them.
+[[nodiscard]] constexpr std::uint64_t parity_before(std::uint64_t bits) noexcept {
+  bits ^= bits << 1;
+  bits ^= bits << 2;
+  bits ^= bits << 4;
+  bits ^= bits << 8;
+  bits ^= bits << 16;
+  bits ^= bits << 32;
+  return bits;
+}
+
+/// Returns how many bits are set. Without the instruction, which not every x86-64 processor has, std::popcount is a
+/// call.
+[[nodiscard]] constexpr unsigned count_bits(std::uint64_t bits) noexcept {
+  bits -= (bits >> 1) & 0x5555555555555555U;
+  bits = (bits & 0x3333333333333333U) + ((bits >> 2) & 0x3333333333333333U);
+  bits = (bits + (bits >> 4)) & 0x0F0F0F0F0F0F0F0FU;
+  return static_cast<unsigned>((bits * 0x0101010101010101U) >> 56);
+}
+
+/// The lowest so many bits, 0 to 64.
+[[nodiscard]] constexpr std::uint64_t lowest_bits(std::size_t count) noexcept {
+  return count >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

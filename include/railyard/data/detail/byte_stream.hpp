@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+// Bytes one after another: of a file, or of what a compressed file holds. Data room.
+#pragma once
+
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/system.hpp"
+#include "railyard/core/error.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Gives the bytes of one file from its beginning, or from where it was opened.
+class ByteStream {
+ public:
+  ByteStream() = default;
+  ByteStream(const ByteStream&) = delete;
+  ByteStream& operator=(const ByteStream&) = delete;
+  virtual ~ByteStream() = default;
+
+  /// Returns how many bytes it has put there: fewer than asked for only at the end. Throws: DataError.
+  [[nodiscard]] virtual std::size_t read(char* to, std::size_t size) = 0;
+};
+
+/// Opens what it is told by path.
+using OpenBytes = std::unique_ptr<ByteStream> (*)(const std::string& path);
+
+/// Tells a file from what it is after somebody has changed it.
+struct FileStamp {
+  std::uint64_t size = 0;
+  std::int64_t seconds = 0;
+  std::int64_t nanoseconds = 0;
+  friend bool operator==(const FileStamp&, const FileStamp&) = default;
+};
+
+/// Reads a file from any of its places. Not by a mapping, which would end the program when the file is cut short.
+class InputFile final : public ByteStream {
+ public:
+  explicit InputFile(std::string path, std::uint64_t from = 0) : path_(std::move(path)), at_(from) {
+    file_ = Descriptor{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
+    struct stat status {};
+    const bool is_open = file_.is_open() && ::fstat(file_.get(), &status) == 0;
+    if (is_open && !S_ISDIR(status.st_mode)) {
+      stamp_ = {static_cast<std::uint64_t>(status.st_size), status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+      return;
+    }
+    const int error = is_open ? EISDIR : errno;
+    std::error_code no_error;
+    throw DataError{compose("cannot read \"{}\" (working directory {}): {}", path_,
+                            std::filesystem::current_path(no_error).string(), explain_errno(error))};
+  }
+
+  [[nodiscard]] const FileStamp& stamp() const noexcept { return stamp_; }
+
+  [[nodiscard]] std::size_t read(char* to, std::size_t size) override {
+    const std::size_t got = read_at(at_, to, size);
+    at_ += got;
+    return got;
+  }
+
+  [[nodiscard]] std::size_t read_at(std::uint64_t offset, char* to, std::size_t size) const {
+    std::size_t got = 0;
+    while (got < size) {
+      const ssize_t part =
+          ::pread(file_.get(), to + got, std::min(size - got, most_at_once), static_cast<off_t>(offset + got));
+      if (part == 0) break;
+      if (part > 0) got += static_cast<std::size_t>(part);
+      if (part < 0 && errno != EINTR) {
+        throw DataError{compose("reading \"{}\" at byte {} failed: {}", path_, offset + got, explain_errno(errno))};
+      }
+    }
+    return got;
+  }
+
+ private:
+  static constexpr std::size_t most_at_once = std::size_t{1} << 30;  // the system moves no more than 2 GiB
+
+  std::string path_;
+  Descriptor file_{};
+  FileStamp stamp_{};
+  std::uint64_t at_;
+};
+
+/// Names what a file holds by how it begins, where that is no text, and says what to do; empty where it may be text.
+[[nodiscard]] inline std::string_view fault_of_beginning(std::string_view text) noexcept {
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) return "it is UTF-16 text: save it as UTF-8";
+  if (text.starts_with("\x1F\x8B")) {
+    return "it is compressed by gzip: read it with a ...Stream of ry::gzip(paths), which is in railyard/data/gzip.hpp "
+           "and needs zlib (Debian: zlib1g-dev)";
+  }
+  if (text.starts_with("\x28\xB5\x2F\xFD")) {
+    return "it is compressed by zstd: read it with a ...Stream of ry::zstd(paths), which is in railyard/data/zstd.hpp "
+           "and needs libzstd (Debian: libzstd-dev)";
+  }
+  return {};
+}
+
+inline constexpr std::string_view utf8_mark = "\xEF\xBB\xBF";
+
+/// Returns the number of the line, from 1, in which a byte of a stream lies.
+[[nodiscard]] inline std::uint64_t line_at(ByteStream& stream, std::uint64_t offset) {
+  std::array<char, 65536> part{};
+  std::uint64_t line = 1;
+  while (offset > 0) {
+    const std::size_t got =
+        stream.read(part.data(), static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), offset)));
+    if (got == 0) break;
+    line += static_cast<std::uint64_t>(std::count(part.begin(), part.begin() + static_cast<std::ptrdiff_t>(got), '\n'));
+    offset -= got;
+  }
+  return line;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

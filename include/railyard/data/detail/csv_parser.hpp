@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT
+// Makes columns of CSV text, one column of many records at a time. Data room.
+#pragma once
+
+#include "railyard/data/detail/csv_cutter.hpp"
+#include "railyard/data/detail/csv_plan.hpp"
+#include "railyard/data/detail/number_text.hpp"
+#include "railyard/data/detail/record_faults.hpp"
+#include "railyard/data/detail/utf8.hpp"
+
+#include "railyard/core/block.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/dtype.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Parses pieces of CSV text: cut() one, then parse() it. Keeps its memory from piece to piece.
+class CsvParser {
+ public:
+  explicit CsvParser(std::shared_ptr<const CsvPlan> plan)
+      : plan_(std::move(plan)), cutter_(plan_->options.delimiter, plan_->options.quote) {}
+
+  std::size_t cut(const char* text, std::size_t size, bool is_end) { return cutter_.cut(text, size, is_end); }
+  [[nodiscard]] std::size_t records() const noexcept { return cutter_.records().size(); }
+  [[nodiscard]] std::size_t begin(std::size_t record) const noexcept { return cutter_.begin(record); }
+  [[nodiscard]] std::size_t end(std::size_t record) const noexcept { return cutter_.end(record); }
+  /// Leaves all but the records [begin, end) out.
+  void keep(std::size_t begin, std::size_t end) { cutter_.keep(begin, end); }
+
+  /// Returns a column per field of the schema, of the records that are not in faults.
+  [[nodiscard]] std::vector<Column> parse(RecordFaults& faults) {
+    find_sound_records(faults);
+    std::vector<Column> columns;
+    columns.reserve(plan_->places.size());
+    std::size_t num_damaged = 0;
+    for (std::size_t at = 0; at < plan_->places.size(); ++at) {
+      RecordFaults wrong;
+      columns.push_back(read_column((*plan_->schema)[at], plan_->places[at], wrong));
+      for (const std::size_t record : wrong.records()) {
+        ++num_damaged;
+        faults.add(record, [&] { return wrong.message(); });
+      }
+    }
+    if (num_damaged > 0) {
+      const auto rows = rows_without(faults.records());
+      for (Column& column : columns) column = column.take(rows);
+    }
+    return columns;
+  }
+
+ private:
+  // One column of the sound records.
+  struct Cells {
+    const CsvCutter& cutter;
+    const std::vector<std::uint32_t>& firsts;
+    std::size_t column = 0;
+    bool is_last = false;
+
+    [[nodiscard]] std::size_t rows() const noexcept { return firsts.size(); }
+    [[nodiscard]] std::string_view operator[](std::size_t row) const noexcept {
+      return cutter.field_at(firsts[row] + column, is_last);
+    }
+  };
+
+  void find_sound_records(RecordFaults& faults) {
+    find_bad_text(faults);
+    const std::size_t num_columns = plan_->header.size();
+    std::vector<std::size_t> bad = faults.records();
+    firsts_.clear();
+    rows_.clear();
+    auto next_bad = bad.begin();
+    for (std::size_t record = 0; record < records(); ++record) {
+      const CsvCutter::Record& place = cutter_.records()[record];
+      if (next_bad != bad.end() && *next_bad == record) {
+        ++next_bad;
+      } else if (place.num_fields != num_columns) {
+        faults.add(record, [&] { return describe_ragged(place.num_fields); });
+      } else {
+        firsts_.push_back(place.first);
+        rows_.push_back(static_cast<std::uint32_t>(record));
+      }
+    }
+  }
+
+  [[nodiscard]] std::string describe_ragged(std::size_t num_fields) const {
+    const std::size_t expected = plan_->header.size();
+    if (num_fields > expected)
+      return compose("the record has {} fields, and there are {} columns", num_fields, expected);
+    return compose("the record has {} fields of {}: it ends before column \"{}\"", num_fields, expected,
+                   shown_text(plan_->header[num_fields]));
+  }
+
+  void find_bad_text(RecordFaults& faults) {
+    if (records() == 0) return;
+    if (cutter_.is_unclosed()) {
+      faults.add(records() - 1, [] { return std::string{"a quote is opened that is never closed"}; });
+    }
+    for (const std::uint32_t at : cutter_.misplaced_quotes()) {
+      const std::size_t record = cutter_.record_of(at);
+      if (record == records() || at < begin(record)) continue;
+      faults.add(record, [&] {
+        return compose(
+            "column \"{}\" has a quote that does not enclose the whole field: quote the field and double the "
+            "quotes inside it, or set .quote to '\\0'",
+            column_of(record, at));
+      });
+    }
+    if (cutter_.is_ascii()) return;
+    const std::string_view text{cutter_.text(), end(records() - 1)};
+    for (std::size_t at = find_invalid_utf8(text, begin(0)); at < text.size();) {
+      const std::size_t record = cutter_.record_of(at);
+      if (at < begin(record)) {  // in what was left out
+        at = find_invalid_utf8(text, begin(record));
+        continue;
+      }
+      faults.add(record, [&] { return compose("column \"{}\" is not UTF-8 text", column_of(record, at)); });
+      at = find_invalid_utf8(text, end(record));
+    }
+  }
+
+  [[nodiscard]] std::string column_of(std::size_t record, std::size_t position) const {
+    std::size_t field = 0;
+    const std::size_t num_fields = cutter_.records()[record].num_fields;
+    while (field + 1 < num_fields) {
+      const std::string_view text = cutter_.field(record, field);
+      if (position <= static_cast<std::size_t>(text.data() - cutter_.text()) + text.size()) break;
+      ++field;
+    }
+    return field < plan_->header.size() ? shown_text(plan_->header[field]) : std::to_string(field);
+  }
+
+  [[nodiscard]] std::vector<std::size_t> rows_without(const std::vector<std::size_t>& records) const {
+    std::vector<std::size_t> rows;
+    for (std::size_t row = 0; row < rows_.size(); ++row) {
+      if (!std::binary_search(records.begin(), records.end(), rows_[row])) rows.push_back(row);
+    }
+    return rows;
+  }
+
+  [[nodiscard]] Column read_column(const Field& field, std::size_t place, RecordFaults& faults) const {
+    const Cells cells{cutter_, firsts_, place, place + 1 == plan_->header.size()};
+    if (field.is_text) return read_texts(cells);
+    switch (field.dtype) {
+      case Dtype::f32:
+        return read_numbers<float>(cells, field, faults);
+      case Dtype::f64:
+        return read_numbers<double>(cells, field, faults);
+      case Dtype::i8:
+        return read_numbers<std::int8_t>(cells, field, faults);
+      case Dtype::u8:
+        return read_numbers<std::uint8_t>(cells, field, faults);
+      case Dtype::i32:
+        return read_numbers<std::int32_t>(cells, field, faults);
+      case Dtype::i64:
+        return read_numbers<std::int64_t>(cells, field, faults);
+      default:
+        return read_numbers<bool>(cells, field, faults);
+    }
+  }
+
+  template <class T>
+  [[nodiscard]] Column read_numbers(const Cells& cells, const Field& field, RecordFaults& faults) const {
+    using Stored = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>;
+    const bool may_be_missing = plan_->is_number_missing;
+    std::vector<Stored> values(cells.rows());
+    for (std::size_t row = 0; row < values.size(); ++row) {
+      const std::string_view text = cells[row];
+      T value{};
+      if (may_be_missing || !read_fast(text, value)) value = read_slowly<T>(text, row, field, faults);
+      values[row] = static_cast<Stored>(value);
+    }
+    return Column{field, std::move(values)};
+  }
+
+  template <class T>
+  static bool read_fast(std::string_view text, T& value) noexcept {
+    if constexpr (std::is_same_v<T, bool>) {
+      const auto parsed = parse_boolean(text);
+      value = parsed.value_or(false);
+      return parsed.has_value();
+    } else if constexpr (std::is_floating_point_v<T>) {
+      return parse_short(text.data(), text.size(), value);
+    } else {
+      std::int64_t wide = 0;
+      const bool is_short = parse_short(text.data(), text.size(), wide);
+      value = static_cast<T>(wide);
+      return is_short && wide == value;
+    }
+  }
+
+  template <class T>
+  [[gnu::noinline]] T read_slowly(std::string_view field_text, std::size_t row, const Field& field,
+                                  RecordFaults& faults) const {
+    const std::string text = unquoted(field_text, plan_->options.quote);
+    const std::string_view trimmed = trimmed_number(text);
+    T value{};
+    if (plan_->is_missing(trimmed)) {
+      if constexpr (std::is_floating_point_v<T>) return std::numeric_limits<T>::quiet_NaN();
+      faults.add(rows_[row], [&] {
+        return compose(
+            "column \"{}\" holds \"{}\", which stands for no number, and its type {} has none: give it the "
+            "type f64 in .fields",
+            shown_text(field.name), shown_text(text), name_of(field.dtype));
+      });
+      return value;
+    }
+    NumberFault fault = NumberFault::not_a_number;
+    if constexpr (!std::is_same_v<T, bool>) fault = parse_number(trimmed, value);
+    if (fault == NumberFault::none) return value;
+    if constexpr (std::is_same_v<T, bool> || std::is_floating_point_v<T>) {
+      // Truths in a column of floats are there because others are missing.
+      if (const auto truth = parse_boolean(trimmed)) return static_cast<T>(*truth);
+      if (std::is_same_v<T, bool> && (trimmed == "0" || trimmed == "1")) return static_cast<T>(trimmed == "1");
+    }
+    faults.add(rows_[row], [&] {
+      return compose("column \"{}\" holds \"{}\", which is {} {}", shown_text(field.name), shown_text(text),
+                     fault == NumberFault::too_large ? "too large for" : "no", name_of(field.dtype));
+    });
+    return value;
+  }
+
+  [[nodiscard]] Column read_texts(const Cells& cells) const {
+    constexpr std::size_t stride = 16;
+    auto ends = std::make_shared<std::vector<std::uint64_t>>(cells.rows());
+    std::size_t most = 0;
+    for (std::size_t row = 0; row < cells.rows(); ++row) most += cells[row].size();
+    const auto bytes = std::make_shared_for_overwrite<std::byte[]>(most + stride);
+    const char quote = plan_->options.quote;
+    std::size_t at = 0;
+    for (std::size_t row = 0; row < cells.rows(); ++row) {
+      const std::string_view text = cells[row];
+      if (!text.empty() && quote != '\0' && text.front() == quote) {
+        const std::string plain = unquoted(text, quote);
+        std::memcpy(bytes.get() + at, plain.data(), plain.size());
+        at += plain.size();
+      } else {
+        // Most are short: whole strides are copied, and what is too much is overwritten by the next one.
+        for (std::size_t part = 0; part < text.size(); part += stride) {
+          std::memcpy(bytes.get() + at + part, text.data() + part, stride);
+        }
+        at += text.size();
+      }
+      (*ends)[row] = at;
+    }
+    return Column{std::shared_ptr<const std::byte>{bytes, bytes.get()}, std::move(ends)};
+  }
+
+  std::shared_ptr<const CsvPlan> plan_;
+  CsvCutter cutter_;
+  std::vector<std::uint32_t> firsts_{};  // the separators before the records that are sound
+  std::vector<std::uint32_t> rows_{};    // which records those are
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT
+// What a CSV file is taken for: its columns and their types. Data room.
+#pragma once
+
+#include "railyard/data/detail/csv_cutter.hpp"
+#include "railyard/data/detail/number_text.hpp"
+#include "railyard/data/detail/text_head.hpp"
+#include "railyard/data/detail/utf8.hpp"
+#include "railyard/data/on_error.hpp"
+
+#include "railyard/core/block.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+/// Says how CSV files are read.
+struct CsvSourceOptions {
+  std::string label{};                 ///< which column is the target; none if empty
+  std::vector<Field> fields{};         ///< types of columns by name; those of others come from the first rows
+  std::vector<std::string> columns{};  ///< reads these only, in this order; all if empty
+  std::vector<std::string> names{};    ///< names the columns of the file instead of its header
+  bool has_header = true;              ///< whether the first record of each file names the columns
+  char delimiter = ',';
+  char quote = '"';  ///< '\0': quotes are characters as any
+  /// What stands for no number: NaN in a column of floats. Text is taken as it is, so that NA may be Namibia.
+  std::vector<std::string> missing{"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"};
+  Dtype floats = Dtype::f64;            ///< the type of numbers that are no integers: f64 or f32
+  std::size_t inference_rows = 10'000;  ///< rows that decide on types: so many, of the first 16 MiB
+  std::size_t max_record_bytes = std::size_t{64} << 20;
+  OnError on_error = OnError::stop();
+};
+
+namespace detail {
+
+/// Is what is known of the files once the first has been looked at.
+struct CsvPlan {
+  std::shared_ptr<const Schema> schema{};
+  std::vector<std::size_t> places{};  // of the schema's columns in the file
+  std::vector<std::string> header{};  // all columns of the file
+  std::string file{};                 // whose header that is
+  CsvSourceOptions options{};
+  bool is_number_missing = false;  // whether what stands for no number may be one
+
+  [[nodiscard]] bool is_missing(std::string_view text) const noexcept {
+    return std::find(options.missing.begin(), options.missing.end(), text) != options.missing.end();
+  }
+};
+
+// Finds the type of a column from its fields.
+class CsvTypeGuess {
+ public:
+  void add(std::string_view text, const CsvPlan& plan) {
+    std::int64_t integer = 0;
+    double number = 0;
+    if (plan.is_missing(trimmed_number(text))) {
+      has_missing_ = true;
+    } else if (is_integer_ && parse_number(text, integer) == NumberFault::none) {
+      has_number_ = true;
+    } else if (is_number_ && parse_number(text, number) != NumberFault::not_a_number) {
+      has_number_ = true;
+      is_integer_ = false;
+    } else if (parse_boolean(text)) {
+      has_boolean_ = true;
+    } else {
+      is_text_ = true;
+    }
+    is_number_ = !has_boolean_ && !is_text_;
+  }
+  [[nodiscard]] bool is_text() const noexcept { return is_text_; }
+  [[nodiscard]] Field field(std::string name, Dtype floats) const {
+    if (is_text_ || (has_boolean_ && has_number_)) return Field::text(std::move(name));
+    if (has_missing_ || (!has_boolean_ && !(has_number_ && is_integer_))) return {std::move(name), floats, {}, false};
+    return {std::move(name), has_boolean_ ? Dtype::boolean : Dtype::i64, {}, false};
+  }
+
+ private:
+  bool has_missing_ = false;
+  bool has_number_ = false;
+  bool has_boolean_ = false;
+  bool is_integer_ = true;
+  bool is_number_ = true;
+  bool is_text_ = false;
+};
+
+inline void check_csv_options(const CsvSourceOptions& options) {
+  if (options.floats != Dtype::f64 && options.floats != Dtype::f32) {
+    throw ConfigError{compose("CsvSource: .floats is {}: set it to f64 or f32", name_of(options.floats))};
+  }
+  const char delimiter = options.delimiter;
+  if (delimiter == '\0' || delimiter == '\n' || delimiter == '\r' || delimiter == options.quote) {
+    throw ConfigError{"CsvSource: .delimiter must be no line break, no NUL and not the quote"};
+  }
+  for (const Field& field : options.fields) {
+    const bool is_known = field.dtype != Dtype::f16 && field.dtype != Dtype::bf16;
+    if (field.is_text || (field.shape.empty() && is_known)) continue;
+    throw ConfigError{
+        compose("CsvSource: .fields has \"{}\", and a field of CSV is one number (no half type) or text", field.name)};
+  }
+}
+
+// Returns the names in the first record; a column without one is called after its place.
+[[nodiscard]] inline std::vector<std::string> csv_names(const CsvCutter& cutter, char quote, bool has_names) {
+  std::vector<std::string> names(cutter.records().front().num_fields);
+  for (std::size_t at = 0; at < names.size(); ++at) {
+    if (has_names) names[at] = unquoted(cutter.field(0, at), quote);
+    if (names[at].empty()) names[at] = compose("column_{}", at);
+  }
+  return names;
+}
+
+// Cuts the beginning of the file: as many records as decide on the types.
+inline void cut_head(const CsvSourceOptions& options, TextHead& head, CsvCutter& cutter) {
+  constexpr std::size_t enough_bytes = std::size_t{16} << 20;
+  const std::size_t least = options.has_header ? 2 : 1;
+  while (true) {
+    cutter.cut(head.text(), head.size(), head.is_whole());
+    const std::size_t records = cutter.records().size();
+    const bool is_enough = records >= least && (records >= options.inference_rows || head.size() >= enough_bytes);
+    if (is_enough || head.is_whole()) return;
+    head.grow(options.max_record_bytes);
+  }
+}
+
+inline std::vector<Field> guess_csv_fields(const CsvPlan& plan, const CsvCutter& cutter) {
+  std::vector<CsvTypeGuess> guesses(plan.header.size());
+  const std::size_t begin = plan.options.has_header ? 1 : 0;
+  const std::size_t end = std::min(cutter.records().size(), begin + plan.options.inference_rows);
+  for (std::size_t record = begin; record < end; ++record) {
+    if (cutter.records()[record].num_fields != guesses.size()) continue;  // the reader will say so
+    for (std::size_t column = 0; column < guesses.size(); ++column) {
+      if (guesses[column].is_text()) continue;
+      const std::string_view field = cutter.field(record, column);
+      const bool is_quoted = !field.empty() && field.front() == plan.options.quote;
+      guesses[column].add(is_quoted ? field.substr(1, std::max<std::size_t>(field.size(), 2) - 2) : field, plan);
+    }
+  }
+  std::vector<Field> fields;
+  for (std::size_t at = 0; at < guesses.size(); ++at) {
+    fields.push_back(guesses[at].field(plan.header[at], plan.options.floats));
+  }
+  return fields;
+}
+
+inline void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields) {
+  const auto of_file = [&] {
+    try {
+      return Schema{fields};
+    } catch (const ConfigError& error) {
+      throw DataError{compose("{}:1: {}", plan.file, error.what())};
+    }
+  }();
+  for (const Field& given : plan.options.fields) fields[of_file.index_of(given.name)] = given;
+  std::vector<Field> chosen;
+  for (const std::string& name : plan.options.columns) plan.places.push_back(of_file.index_of(name));
+  if (plan.options.columns.empty()) {
+    plan.places.resize(fields.size());
+    std::iota(plan.places.begin(), plan.places.end(), std::size_t{0});
+  }
+  for (const std::size_t place : plan.places) chosen.push_back(fields[place]);
+  plan.schema = std::make_shared<const Schema>(std::move(chosen));
+  if (!plan.options.label.empty()) (void)plan.schema->index_of(plan.options.label);
+}
+
+[[nodiscard]] inline std::shared_ptr<const CsvPlan> make_csv_plan(const CsvSourceOptions& options,
+                                                                  const std::string& file, TextHead& head) {
+  check_csv_options(options);
+  auto plan = std::make_shared<CsvPlan>();
+  plan->options = options;
+  plan->file = file;
+  for (const std::string& text : options.missing) {
+    double number = 0;
+    if (parse_number(text, number) == NumberFault::none && number == number) plan->is_number_missing = true;
+  }
+  CsvCutter cutter{options.delimiter, options.quote};
+  cut_head(options, head, cutter);
+  if (!cutter.records().empty()) plan->header = csv_names(cutter, options.quote, options.has_header);
+  if (!options.names.empty()) {
+    if (!plan->header.empty() && options.names.size() != plan->header.size()) {
+      throw ConfigError{compose("CsvSource: .names has {} names, and {} has {} columns", options.names.size(), file,
+                                plan->header.size())};
+    }
+    plan->header = options.names;
+  }
+  if (plan->header.empty()) {
+    throw DataError{
+        compose("{} is empty: it must begin with {}", file, options.has_header ? "a header line" : "a row")};
+  }
+  choose_csv_columns(*plan, guess_csv_fields(*plan, cutter));
+  return plan;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

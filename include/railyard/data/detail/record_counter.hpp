@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT
+// Counts the records of a file and notes where some of them begin, without a look at what is in them. Data room.
+#pragma once
+
+#include "railyard/data/detail/byte_masks.hpp"
+#include "railyard/data/detail/byte_stream.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says how text is divided into records: by line feeds that are not within quotes.
+struct RecordRules {
+  char quote = '\0';               ///< none
+  bool has_blank_records = false;  ///< else lines with nothing on them are no records
+};
+
+/// Says where the records of a file are: the place of every 64th, and of one in each few thousand characters, so that
+/// any is found at the cost of a short read.
+struct FileIndex {
+  struct Place {
+    std::uint64_t offset = 0;
+    std::uint64_t record = 0;  ///< the first that begins there, perhaps behind blank lines
+  };
+  static constexpr std::uint64_t most_records = 64;
+  static constexpr std::uint64_t most_bytes = 4096;
+
+  FileStamp stamp{};
+  std::uint64_t records = 0;  ///< the damaged ones among them
+  std::vector<Place> places{};
+  std::uint64_t end = 0;                 ///< where the last record ends
+  std::vector<std::uint64_t> damaged{};  ///< which records are left out, ascending
+
+  void add_record(std::uint64_t begin) {
+    if (places.empty() || records - places.back().record >= most_records ||
+        begin - places.back().offset >= most_bytes) {
+      places.push_back({begin, records});
+    }
+    ++records;
+  }
+
+  [[nodiscard]] std::uint64_t samples() const noexcept { return records - damaged.size(); }
+  /// Returns which record a sample is.
+  [[nodiscard]] std::uint64_t record_of(std::uint64_t sample) const noexcept {
+    std::size_t before = 0;  // damaged records, of which the i-th is behind as many samples as its number less i
+    for (std::size_t end_ = damaged.size(); before < end_;) {
+      const std::size_t middle = before + (end_ - before) / 2;
+      if (damaged[middle] - middle <= sample)
+        before = middle + 1;
+      else
+        end_ = middle;
+    }
+    return sample + before;
+  }
+  /// Returns the last place at or before a record.
+  [[nodiscard]] std::size_t place_of(std::uint64_t record) const noexcept {
+    const auto behind =
+        std::upper_bound(places.begin(), places.end(), record,
+                         [](std::uint64_t wanted, const Place& place) { return wanted < place.record; });
+    return static_cast<std::size_t>(behind - places.begin()) - 1;
+  }
+  /// Where the records end that begin at a place.
+  [[nodiscard]] std::uint64_t end_of(std::size_t place) const noexcept {
+    return place + 1 < places.size() ? places[place + 1].offset : end;
+  }
+  [[nodiscard]] std::uint64_t damaged_before(std::uint64_t record) const noexcept {
+    return static_cast<std::uint64_t>(std::lower_bound(damaged.begin(), damaged.end(), record) - damaged.begin());
+  }
+};
+
+/// Makes the index of a text that it sees piece by piece; all pieces but the last have a multiple of 64 characters, and
+/// 64 more can be read behind each.
+class RecordCounter {
+ public:
+  RecordCounter(RecordRules rules, std::uint64_t begin) : rules_(rules), at_(begin), line_(begin) {}
+
+  void add(const char* text, std::size_t size) {
+    for (std::size_t block = 0; block < size; block += 64)
+      add_block(text + block, std::min<std::size_t>(64, size - block));
+  }
+
+  /// Returns the index. The last record needs no line feed.
+  [[nodiscard]] FileIndex finish() {
+    if (at_ > line_ && !is_blank(at_, last_)) index_.add_record(line_);
+    index_.end = at_;
+    return std::move(index_);
+  }
+
+ private:
+  void add_block(const char* text, std::size_t size) {
+    const Bytes64 bytes{text};
+    std::uint64_t lines = bytes.equal_to('\n') & lowest_bits(size);
+    if (rules_.quote != '\0') {
+      const std::uint64_t quotes = bytes.equal_to(rules_.quote) & lowest_bits(size);
+      if (quotes != 0 || is_quoted_) {
+        const std::uint64_t quoted = parity_before(quotes) ^ (is_quoted_ ? ~std::uint64_t{0} : 0);
+        is_quoted_ = (quoted >> 63) != 0;
+        lines &= ~quoted;
+      }
+    }
+    if (lines != 0) add_lines(text, lines);
+    last_ = text[size - 1];
+    at_ += size;
+  }
+
+  void add_lines(const char* text, std::uint64_t lines) {
+    const auto num_lines = std::uint64_t{count_bits(lines)};
+    const bool may_be_blank = (lines & (lines << 1 | lines << 2)) != 0 ||
+                              at_ + static_cast<std::uint64_t>(std::countr_zero(lines)) <= line_ + 1;
+    if (is_far_from_next_place(num_lines) && (rules_.has_blank_records || !may_be_blank)) {
+      index_.records += num_lines;
+      line_ = at_ + static_cast<std::uint64_t>(std::bit_width(lines));
+      return;
+    }
+    for (; lines != 0; lines &= lines - 1) {
+      const auto bit = static_cast<std::size_t>(std::countr_zero(lines));
+      if (!is_blank(at_ + bit, bit > 0 ? text[bit - 1] : last_)) index_.add_record(line_);
+      line_ = at_ + bit + 1;
+    }
+  }
+
+  [[nodiscard]] bool is_blank(std::uint64_t end, char before) const noexcept {
+    return !rules_.has_blank_records && (end == line_ || (end == line_ + 1 && before == '\r'));
+  }
+
+  // Whether none of the records that end in this block begins at a place of its own.
+  [[nodiscard]] bool is_far_from_next_place(std::uint64_t num_lines) const noexcept {
+    if (index_.places.empty()) return false;
+    const FileIndex::Place& last = index_.places.back();
+    return index_.records - last.record + num_lines <= FileIndex::most_records &&
+           at_ + 64 - last.offset <= FileIndex::most_bytes;
+  }
+
+  RecordRules rules_;
+  FileIndex index_{};
+  std::uint64_t at_;    // where the next piece begins
+  std::uint64_t line_;  // where the last line begins
+  bool is_quoted_ = false;
+  char last_ = '\n';
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

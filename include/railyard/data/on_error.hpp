@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+// What becomes of the samples of a source that are damaged. Data room.
+#pragma once
+
+#include "railyard/core/version.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <memory>
+
+namespace railyard::inline v0_1 {
+
+/// Says whether a source stops at a damaged sample, or leaves it out as if it were not there.
+class OnError {
+ public:
+  /// The first one is an error.
+  [[nodiscard]] static constexpr OnError stop() noexcept { return OnError{0}; }
+  /// All of them are left out, and counted.
+  [[nodiscard]] static constexpr OnError skip() noexcept { return OnError{std::numeric_limits<std::uint64_t>::max()}; }
+  /// So many are left out, and one more is an error.
+  [[nodiscard]] static constexpr OnError at_most(std::uint64_t max_skips) noexcept { return OnError{max_skips}; }
+
+  [[nodiscard]] constexpr std::uint64_t max_skips() const noexcept { return max_skips_; }
+  [[nodiscard]] constexpr bool stops_at_once() const noexcept { return max_skips_ == 0; }
+
+ private:
+  constexpr explicit OnError(std::uint64_t max_skips) noexcept : max_skips_(max_skips) {}
+
+  std::uint64_t max_skips_;
+};
+
+/// Counts the samples that were left out; copies share the count. Samples that are read again do not count again.
+class SkipCount {
+ public:
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_->load(std::memory_order_relaxed); }
+  /// Takes note that so many were left out of all that lie before the place where a reader is.
+  void raise_to(std::uint64_t count) const noexcept {
+    std::uint64_t seen = count_->load(std::memory_order_relaxed);
+    while (seen < count && !count_->compare_exchange_weak(seen, count, std::memory_order_relaxed)) {
+    }
+  }
+
+ private:
+  std::shared_ptr<std::atomic<std::uint64_t>> count_ = std::make_shared<std::atomic<std::uint64_t>>(0);
+};
+
+}  // namespace railyard::inline v0_1
