@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-# Makes the targets railyard::core, ::gloo, ::torch and ::railyard (all that were found). The project itself and the
+# Makes the targets railyard::core, ::data, ::gloo, ::torch and ::railyard (all that were found, but for data). The project itself and the
 # installed package include this one file, so that both ways give the same targets.
 include_guard(GLOBAL)
+include("${CMAKE_CURRENT_LIST_DIR}/RailyardData.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/RailyardGloo.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/RailyardLibTorch.cmake")
 
@@ -48,6 +49,7 @@ function(railyard_add_components include_dir with_gloo with_torch)
     return()
   endif()
 
+  railyard_add_data()
   if(with_gloo)
     railyard_find_gloo(problem)
     if(NOT problem)
@@ -74,6 +76,7 @@ function(railyard_add_components include_dir with_gloo with_torch)
   set(all ${components})
   list(TRANSFORM all PREPEND railyard::)
   railyard_add_interface(railyard ${all})
+  list(APPEND components data)  # only for who asks for it: it takes seconds to compile
   set(RAILYARD_COMPONENTS "${components}" PARENT_SCOPE)
   set(RAILYARD_PROBLEMS "${problems}" PARENT_SCOPE)
 endfunction()
