@@ -51,12 +51,6 @@ class CsvCutter {
   }
 
   [[nodiscard]] const std::vector<Record>& records() const noexcept { return records_; }
-  /// Leaves all but the records [begin, end) out.
-  void keep(std::size_t begin, std::size_t end) {
-    is_unclosed_ = is_unclosed_ && end == records_.size();
-    records_.erase(records_.begin() + static_cast<std::ptrdiff_t>(end), records_.end());
-    records_.erase(records_.begin(), records_.begin() + static_cast<std::ptrdiff_t>(begin));
-  }
 
   [[nodiscard]] std::size_t begin(std::size_t record) const noexcept { return begin_of(records_[record].first); }
   /// Behind the line feed.

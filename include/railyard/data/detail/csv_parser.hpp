@@ -37,8 +37,6 @@ class CsvParser {
   [[nodiscard]] std::size_t records() const noexcept { return cutter_.records().size(); }
   [[nodiscard]] std::size_t begin(std::size_t record) const noexcept { return cutter_.begin(record); }
   [[nodiscard]] std::size_t end(std::size_t record) const noexcept { return cutter_.end(record); }
-  /// Leaves all but the records [begin, end) out.
-  void keep(std::size_t begin, std::size_t end) { cutter_.keep(begin, end); }
 
   /// Returns a column per field of the schema, of the records that are not in faults.
   [[nodiscard]] std::vector<Column> parse(RecordFaults& faults) {

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT
+// What a file of JSON Lines is taken for: its columns and their types. Data room.
+#pragma once
+
+#include "railyard/data/detail/json_scanner.hpp"
+#include "railyard/data/detail/line_cutter.hpp"
+#include "railyard/data/detail/number_text.hpp"
+#include "railyard/data/detail/text_head.hpp"
+#include "railyard/data/on_error.hpp"
+
+#include "railyard/core/block.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/dtype.hpp"
+#include "railyard/core/error.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+/// Says how files of JSON Lines are read.
+struct JsonLinesSourceOptions {
+  std::string label{};                  ///< which column is the target; none if empty
+  std::vector<Field> fields{};          ///< types of columns by name; those of others come from the first lines
+  std::vector<std::string> columns{};   ///< reads these only, in this order; all if empty
+  bool flatten = false;                 ///< takes {"a": {"b": 1}} for a column "a/b"; else such lines are damaged
+  bool ignore_unknown = false;          ///< leaves keys out that the first lines do not have; else they are damage
+  Dtype floats = Dtype::f64;            ///< the type of numbers that are no integers: f64 or f32
+  std::size_t inference_rows = 10'000;  ///< lines that decide on types: so many, of the first 16 MiB
+  std::size_t max_record_bytes = std::size_t{64} << 20;
+  OnError on_error = OnError::stop();
+};
+
+namespace detail {
+
+/// Is what is known of the files once the first has been looked at.
+struct JsonLinesPlan {
+  std::shared_ptr<const Schema> schema{};
+  std::map<std::string, std::size_t, std::less<>> places{};  // of names in the schema
+  JsonLinesSourceOptions options{};
+  bool ignores_unknown = false;
+};
+
+/// Calls read_value(name) for each value of the object that is next; nested ones by "outer/inner", where that is asked
+/// for.
+template <class ReadValue>
+void read_flat_object(JsonScanner& scanner, bool flatten, const std::string& outer, std::size_t depth,
+                      ReadValue& read_value) {
+  scanner.check_depth(depth);
+  scanner.read_object([&](const std::string& key) {
+    const std::string name = outer.empty() ? key : outer + "/" + key;
+    if (flatten && scanner.kind() == JsonKind::object)
+      read_flat_object(scanner, flatten, name, depth + 1, read_value);
+    else
+      read_value(name);
+  });
+}
+
+// Finds the type of a column from its values.
+class JsonTypeGuess {
+ public:
+  void add(JsonScanner& scanner) {
+    ++seen_;
+    switch (scanner.kind()) {
+      case JsonKind::null:
+        scanner.read_null();
+        has_missing_ = true;
+        return;
+      case JsonKind::array:
+        is_array_ = true;
+        scanner.read_array([&] {
+          if (scanner.kind() == JsonKind::number)
+            add_number(scanner);
+          else
+            scanner.skip_value();  // the reader will say so
+        });
+        return;
+      case JsonKind::number:
+        add_number(scanner);
+        return;
+      case JsonKind::boolean:
+        (void)scanner.read_boolean();
+        is_boolean_ = true;
+        return;
+      case JsonKind::text:
+      case JsonKind::object:
+        is_text_ = is_text_ || scanner.kind() == JsonKind::text;
+        scanner.skip_value();
+    }
+  }
+  /// lines: how many were looked at; a column that is not in all of them has missing values.
+  [[nodiscard]] Field field(std::string name, Dtype floats, std::size_t lines) const {
+    if (is_text_) return Field::text(std::move(name));
+    const bool has_missing = has_missing_ || seen_ < lines;
+    if (is_array_) return {std::move(name), is_integer_ && has_number_ ? Dtype::i64 : floats, {-1}, false};
+    if (has_missing || !(is_boolean_ || (has_number_ && is_integer_))) return {std::move(name), floats, {}, false};
+    return {std::move(name), is_boolean_ ? Dtype::boolean : Dtype::i64, {}, false};
+  }
+
+ private:
+  void add_number(JsonScanner& scanner) {
+    std::int64_t integer = 0;
+    is_integer_ = parse_number(scanner.read_number(), integer) == NumberFault::none && is_integer_;
+    has_number_ = true;
+  }
+
+  std::size_t seen_ = 0;
+  bool has_missing_ = false;
+  bool has_number_ = false;
+  bool is_integer_ = true;
+  bool is_boolean_ = false;
+  bool is_text_ = false;
+  bool is_array_ = false;
+};
+
+inline void cut_head(std::size_t enough_lines, std::size_t most, TextHead& head, LineCutter& cutter) {
+  constexpr std::size_t enough_bytes = std::size_t{16} << 20;
+  while (true) {
+    cutter.cut(head.text(), head.size());
+    const std::size_t lines = cutter.lines();
+    if (head.is_whole() || (lines > 0 && (lines >= enough_lines || head.size() >= enough_bytes))) return;
+    head.grow(most);
+  }
+}
+
+[[nodiscard]] inline bool is_json_object(std::string_view line) {
+  JsonScanner scanner{line};
+  try {
+    if (scanner.kind() != JsonKind::object) return false;
+    scanner.skip_value();
+    scanner.expect_end();
+    return true;
+  } catch (const JsonFault&) {
+    return false;
+  }
+}
+
+/// Looks at the first lines; those that are damaged are left to the reader.
+[[nodiscard]] inline std::vector<Field> guess_json_fields(const JsonLinesSourceOptions& options,
+                                                          const LineCutter& cutter) {
+  std::vector<std::pair<std::string, JsonTypeGuess>> guesses;
+  std::map<std::string, std::size_t, std::less<>> places;
+  const std::size_t lines = std::min(cutter.lines(), options.inference_rows);
+  std::size_t num_sound = 0;
+  for (std::size_t line = 0; line < lines; ++line) {
+    if (!is_json_object(cutter.line(line))) continue;
+    ++num_sound;
+    JsonScanner scanner{cutter.line(line)};
+    const auto add = [&](const std::string& name) {
+      const auto [place, is_new] = places.try_emplace(name, guesses.size());
+      if (is_new) guesses.emplace_back(name, JsonTypeGuess{});
+      guesses[place->second].second.add(scanner);
+    };
+    read_flat_object(scanner, options.flatten, {}, 0, add);
+  }
+  std::vector<Field> fields;
+  for (const auto& [name, guess] : guesses) fields.push_back(guess.field(name, options.floats, num_sound));
+  return fields;
+}
+
+[[nodiscard]] inline std::shared_ptr<const JsonLinesPlan> make_json_lines_plan(const JsonLinesSourceOptions& options,
+                                                                               const std::string& file,
+                                                                               TextHead& head) {
+  if (options.floats != Dtype::f64 && options.floats != Dtype::f32) {
+    throw ConfigError{compose("JsonLinesSource: .floats is {}: set it to f64 or f32", name_of(options.floats))};
+  }
+  LineCutter cutter{false};
+  cut_head(options.inference_rows, options.max_record_bytes, head, cutter);
+  std::vector<Field> fields = guess_json_fields(options, cutter);
+  for (const Field& given : options.fields) {
+    const auto same = std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.name == given.name; });
+    if (same == fields.end())
+      fields.push_back(given);
+    else
+      *same = given;
+  }
+  if (fields.empty()) throw DataError{compose("{} has no JSON object with a key on its first lines", file)};
+  Schema schema{fields};
+  if (!options.columns.empty()) {
+    std::vector<Field> chosen;
+    for (const std::string& name : options.columns) chosen.push_back(schema[schema.index_of(name)]);
+    schema = Schema{std::move(chosen)};
+  }
+  if (!options.label.empty()) (void)schema.index_of(options.label);
+  auto plan = std::make_shared<JsonLinesPlan>();
+  for (std::size_t at = 0; at < schema.size(); ++at) plan->places.emplace(schema[at].name, at);
+  plan->schema = std::make_shared<const Schema>(std::move(schema));
+  plan->options = options;
+  plan->ignores_unknown = options.ignore_unknown || !options.columns.empty();
+  return plan;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+#include "railyard/data/record_source.hpp"
+
+#include "railyard/data/csv_source.hpp"
+#include "railyard/data/dataset.hpp"
+#include "railyard/data/detail/line_cutter.hpp"
+
+#include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace ry = railyard;
+
+namespace {
+
+// How a user would add a format: a line is as many bars as its number says.
+struct BarsFormat {
+  struct Options {
+    std::string label{};
+    std::size_t max_record_bytes = 1000;
+    ry::OnError on_error = ry::OnError::stop();
+  };
+  struct Plan {
+    std::shared_ptr<const ry::Schema> schema{};
+  };
+  class Parser {
+   public:
+    explicit Parser(const std::shared_ptr<const Plan>& /*plan*/) {}
+    std::size_t cut(const char* text, std::size_t size, bool /*is_end*/) { return lines_.cut(text, size); }
+    [[nodiscard]] std::size_t records() const { return lines_.lines(); }
+    [[nodiscard]] std::size_t begin(std::size_t record) const { return lines_.begin(record); }
+    [[nodiscard]] std::size_t end(std::size_t record) const { return lines_.end(record); }
+    [[nodiscard]] std::vector<ry::Column> parse(ry::detail::RecordFaults& faults) const {
+      std::vector<std::int64_t> counts;
+      for (std::size_t record = 0; record < records(); ++record) {
+        const auto line = lines_.line(record);
+        if (line.find_first_not_of('|') != std::string_view::npos) {
+          faults.add(record, [] { return std::string{"not a bar"}; });
+        } else {
+          counts.push_back(static_cast<std::int64_t>(line.size()));
+        }
+      }
+      return {ry::Column{{"bars", ry::Dtype::i64}, std::move(counts)}};
+    }
+
+   private:
+    ry::detail::LineCutter lines_{false};
+  };
+  static constexpr const char* name = "bars";
+
+  static ry::detail::RecordRules rules(const Options& /*options*/) { return {}; }
+  static std::shared_ptr<const Plan> plan(const Options& /*options*/, const std::string& /*file*/,
+                                          ry::detail::TextHead& /*head*/) {
+    const ry::Schema schema{{"bars", ry::Dtype::i64}};
+    return std::make_shared<const Plan>(Plan{std::make_shared<const ry::Schema>(schema)});
+  }
+  static std::optional<std::size_t> header_size(const Plan& /*plan*/, const std::string& /*file*/, const char* /*text*/,
+                                                std::size_t /*size*/, bool /*is_end*/) {
+    return 0;
+  }
+};
+using BarsSource = ry::RecordSource<BarsFormat>;
+static_assert(ry::IndexedSource<BarsSource>);
+
+std::string rows_from(int begin, int end) {
+  std::string text = "n,t\n";
+  for (int row = begin; row < end; ++row) text += std::to_string(row) + ",\"row " + std::to_string(row) + "\"\n";
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("RecordSource: reads a format of the user's own") {
+  const TemporaryFolder folder;
+  const BarsSource source{folder.write("a.bars", "|||\n\n|\nx\n||\n"), {.on_error = ry::OnError::skip()}};
+  CHECK(source.describe() == "bars " + folder / "a.bars");
+  const auto bars = source.open(0)->next(9)[0];
+  CHECK(std::vector(bars.values<std::int64_t>().begin(), bars.values<std::int64_t>().end()) ==
+        std::vector<std::int64_t>{3, 1, 2});
+  CHECK(source.count() == 3);
+  CHECK(source.skipped() == 1);
+}
+
+TEST_CASE("RecordSource: is a Dataset, with its label") {
+  const TemporaryFolder folder;
+  const ry::Dataset dataset{ry::CsvSource{folder.write("a.csv", rows_from(0, 500)), {.label = "n"}}};
+  CHECK(dataset.label() == "n");
+  CHECK(dataset.count() == 500);
+  CHECK(dataset.is_indexed());
+}
+
+TEST_CASE("RecordSource: gives several threads the same samples, though none has looked at the files before") {
+  const TemporaryFolder folder;
+  for (int file = 0; file < 5; ++file) {
+    folder.write("p" + std::to_string(file) + ".csv", rows_from(file * 1000, (file + 1) * 1000));
+  }
+  const ry::CsvSource source{folder / "p*.csv"};
+  std::vector<int> wrong(4, 0);
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t thread = 0; thread < wrong.size(); ++thread) {
+      threads.emplace_back([&source, &wrong, thread] {
+        std::vector<std::uint64_t> ids;
+        for (std::uint64_t at = 0; at < 500; ++at) ids.push_back((at * 997 + thread * 1234) % 5000);
+        const ry::Block picked = source.read(ids);
+        const ry::Block rest = source.open(1000 * thread + 500)->next(1 << 20);
+        for (std::size_t row = 0; row < ids.size(); ++row) {
+          wrong[thread] += picked[0].values<std::int64_t>()[row] != static_cast<std::int64_t>(ids[row]);
+        }
+        wrong[thread] += rest[0].values<std::int64_t>()[0] != static_cast<std::int64_t>(1000 * thread + 500);
+      });
+    }
+  }
+  CHECK(wrong == std::vector(4, 0));
+}
