@@ -9,9 +9,9 @@
 #include "railyard/core/dtype.hpp"
 #include "railyard/core/error.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
@@ -143,7 +143,7 @@ class BlockBuilder {
   }
 
   void put(std::size_t column, std::span<const std::byte> bytes) {
-    std::memcpy(room_for(column, bytes.size()), bytes.data(), bytes.size());
+    std::copy(bytes.begin(), bytes.end(), room_for(column, bytes.size()));
   }
 
   // Makes room for the value of a column of the sample; a value that was set before gives way.
