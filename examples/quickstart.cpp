@@ -31,11 +31,11 @@ double accuracy(ry::Worker& worker, Net& net, ry::Loader& loader) {
   return worker.mean(correct);  // the sum over all workers, divided by the number of samples: equal on every rank
 }
 
-void train(ry::Worker& worker, const ry::Table& training_set, const ry::Table& test_set) {
+void train(ry::Worker& worker) {
   auto net = ry::prepare_model(worker, [] { return std::make_shared<Net>(); });  // equal weights on every worker
-  auto training =
-      ry::prepare_loader(worker, training_set, {.global_batch_size = 64, .shuffle = true, .drives_step = true});
-  auto test = ry::prepare_loader(worker, test_set, {.global_batch_size = 256});
+  auto training = ry::prepare_loader(worker, worker.dataset("train"),
+                                     {.global_batch_size = 64, .shuffle = true, .drives_step = true});
+  auto test = ry::prepare_loader(worker, worker.dataset("test"), {.global_batch_size = 256});
   torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(2e-3));
   ry::TrainState state{worker, {{"net", net}, {"optimizer", optimizer}, {"training", training}}};
 
@@ -55,12 +55,14 @@ void train(ry::Worker& worker, const ry::Table& training_set, const ry::Table& t
 
 int main(int argc, char** argv) try {
   const std::string path = argc > 1 ? argv[1] : "examples/data/digits.csv";
-  const auto parts = ry::split(ry::read_csv(path, {.label = "digit"}), {0.8, 0.2}, /*seed=*/1);
+  const ry::Dataset digits = ry::read_csv(path, {.label = "digit"}).cache();  // read once, and kept in memory
+  const auto [training_set, test_set] = ry::split(digits, {0.8, 0.2}, /*seed=*/1);
 
   ry::Trainer<ry::Gloo, ry::Processes> trainer{
-      [&](ry::Worker& worker) { train(worker, parts[0], parts[1]); },
+      train,
       {.num_workers = 2},
-      {.seed = 1, .checkpoint = {.keep = 1, .score = "accuracy"}, .failure = {.max_failures = 3}}};
+      {.seed = 1, .checkpoint = {.keep = 1, .score = "accuracy"}, .failure = {.max_failures = 3}},
+      {{"train", training_set}, {"test", test_set}}};
   const ry::Result result = trainer.fit();
   if (!result) {
     fmt::print(stderr, "{}\n", result.error());

@@ -9,13 +9,13 @@
 
 namespace ry = railyard;
 
-void train(ry::Worker& worker, const ry::Table& training_set, const ry::Table& test_set, const Settings& settings) {
+void train(ry::Worker& worker, const Settings& settings) {
   auto net = ry::prepare_model(worker, [] {
     return torch::nn::Sequential(torch::nn::Linear(64, 64), torch::nn::ReLU(), torch::nn::Linear(64, 10));
   });
-  auto training =
-      ry::prepare_loader(worker, training_set, {.global_batch_size = 64, .shuffle = true, .drives_step = true});
-  auto test = ry::prepare_loader(worker, test_set, {.global_batch_size = 256});
+  auto training = ry::prepare_loader(worker, worker.dataset("train"),
+                                     {.global_batch_size = 64, .shuffle = true, .drives_step = true});
+  auto test = ry::prepare_loader(worker, worker.dataset("test"), {.global_batch_size = 256});
   torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(settings.learning_rate));
 
   for (int epoch = 0; epoch < settings.epochs; ++epoch) {

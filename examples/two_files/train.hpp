@@ -2,7 +2,6 @@
 // What main.cpp knows of the training: no LibTorch.
 #pragma once
 
-#include <railyard/data/table.hpp>
 #include <railyard/train/worker.hpp>
 
 struct Settings {
@@ -10,5 +9,4 @@ struct Settings {
   double learning_rate = 2e-3;
 };
 
-void train(railyard::Worker& worker, const railyard::Table& training_set, const railyard::Table& test_set,
-           const Settings& settings);
+void train(railyard::Worker& worker, const Settings& settings);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // All of Railyard. Top of all rooms: the only file that decides by macro which of our headers are there.
 //
-// RAILYARD_WITH_GLOO and RAILYARD_WITH_TORCH, if defined and not 0, bring in what needs libgloo and LibTorch.
+// RAILYARD_WITH_GLOO and RAILYARD_WITH_TORCH, if defined and not 0, bring in what needs libgloo and LibTorch;
+// RAILYARD_WITH_ZLIB and RAILYARD_WITH_ZSTD what reads files compressed by gzip and zstd.
 #pragma once
 
 #include "railyard/core/accuracy.hpp"
@@ -44,6 +45,7 @@
 #include "railyard/data/chain.hpp"
 #include "railyard/data/column_scaler.hpp"
 #include "railyard/data/concatenator.hpp"
+#include "railyard/data/csv_source.hpp"
 #include "railyard/data/dataset.hpp"
 #include "railyard/data/dataset_stats.hpp"
 #include "railyard/data/encoders.hpp"
@@ -52,16 +54,20 @@
 #include "railyard/data/epoch_reader.hpp"
 #include "railyard/data/function_source.hpp"
 #include "railyard/data/imputer.hpp"
+#include "railyard/data/input_files.hpp"
+#include "railyard/data/json_lines_source.hpp"
 #include "railyard/data/memory_source.hpp"
 #include "railyard/data/normalizer.hpp"
+#include "railyard/data/on_error.hpp"
 #include "railyard/data/preprocessor.hpp"
 #include "railyard/data/read_csv.hpp"
+#include "railyard/data/record_source.hpp"
 #include "railyard/data/sample.hpp"
 #include "railyard/data/sample_random.hpp"
 #include "railyard/data/scalers.hpp"
 #include "railyard/data/shuffle.hpp"
 #include "railyard/data/split.hpp"
-#include "railyard/data/table.hpp"
+#include "railyard/data/text_lines_source.hpp"
 #include "railyard/data/tokenizer.hpp"
 #include "railyard/workers/processes.hpp"
 #include "railyard/workers/threads.hpp"
@@ -69,6 +75,7 @@
 #include "railyard/train/any_callback.hpp"
 #include "railyard/train/checkpoint_config.hpp"
 #include "railyard/train/controller.hpp"
+#include "railyard/train/data_config.hpp"
 #include "railyard/train/failure_config.hpp"
 #include "railyard/train/lockstep.hpp"
 #include "railyard/train/preemption_config.hpp"
@@ -82,17 +89,27 @@
 #include "railyard/train/worker.hpp"
 #include "railyard/train/worker_of.hpp"
 
+#if defined(RAILYARD_WITH_ZLIB) && RAILYARD_WITH_ZLIB
+#include "railyard/data/gzip.hpp"
+#endif
+
+#if defined(RAILYARD_WITH_ZSTD) && RAILYARD_WITH_ZSTD
+#include "railyard/data/zstd.hpp"
+#endif
+
 #if defined(RAILYARD_WITH_GLOO) && RAILYARD_WITH_GLOO
 #include "railyard/collectives/gloo.hpp"
 #endif
 
 #if defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH
+#include "railyard/torch/batch.hpp"
 #include "railyard/torch/batch_norm.hpp"
 #include "railyard/torch/buffer_sync.hpp"
 #include "railyard/torch/collectives.hpp"
 #include "railyard/torch/comm_hook.hpp"
 #include "railyard/torch/comm_hook_state.hpp"
 #include "railyard/torch/loader.hpp"
+#include "railyard/torch/loader_options.hpp"
 #include "railyard/torch/lockstep.hpp"
 #include "railyard/torch/model_options.hpp"
 #include "railyard/torch/pool.hpp"

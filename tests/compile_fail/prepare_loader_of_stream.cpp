@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A dataset that cannot be asked for its samples by index.
 // needs: torch
-// expect: static.assert.*dataset must be a railyard::Table, a std::pair of tensors, or a LibTorch dataset
+// expect: static.assert.*dataset must be a railyard::Dataset, a std::pair of tensors, or a LibTorch dataset
 #include <railyard/railyard.hpp>
 
 #include <torch/torch.h>

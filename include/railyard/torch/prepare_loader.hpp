@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Makes a loader from a table, a pair of tensors or a LibTorch dataset. Torch room.
+// Makes a loader from a dataset, a pair of tensors or a LibTorch dataset. Torch room.
 #pragma once
 
 #include "railyard/torch/loader.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
-#include "railyard/data/table.hpp"
+#include "railyard/data/dataset.hpp"
 #include "railyard/train/worker.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -20,6 +20,8 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -69,8 +71,8 @@ template <class Example>
   return at::index_select(tensor, 0, rows.to(tensor.device()));
 }
 
-[[nodiscard]] inline std::size_t checked_batch_size(const Worker& worker, const LoaderOptions& options,
-                                                    std::size_t num_samples) {
+// Throws: ConfigError if the options do not say what a batch is.
+[[nodiscard]] inline BatchShares checked_shares(const Worker& worker, const LoaderOptions& options, bool is_divided) {
   const auto fail = [&](const std::string& what) {
     throw ConfigError{compose("prepare_loader on rank {}/{}: {}", worker.rank(), worker.world_size(), what)};
   };
@@ -87,29 +89,61 @@ template <class Example>
                  options.global_batch_size, workers, workers));
   }
   if (options.micro_batches == 0) fail("micro_batches is 0: a batch is given in at least one part");
-  if (num_samples == 0) fail("the dataset is empty");
-  if (is_global) return options.global_batch_size;
-  if (options.batch_size_per_worker > std::numeric_limits<std::size_t>::max() / workers) {
+  constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+  if (options.batch_size_per_worker > most / workers) {
     fail(compose("a batch_size_per_worker of {} times {} workers is more than can be counted: use at most {}",
-                 options.batch_size_per_worker, workers, num_samples));
+                 options.batch_size_per_worker, workers, most / workers));
   }
-  return options.batch_size_per_worker * workers;
+  const std::size_t of_all = is_global ? options.global_batch_size : options.batch_size_per_worker * workers;
+  BatchShares shares{.global_batch_size = of_all, .micro_batches = options.micro_batches};
+  if (is_divided) {
+    shares.rank = static_cast<std::size_t>(worker.rank());
+    shares.world_size = workers;
+  } else {
+    shares.global_batch_size = std::max<std::size_t>(of_all / workers, 1);
+  }
+  if (const std::size_t largest = options.largest_micro_batch; largest > 0) {
+    const std::size_t in_part = std::min(largest, most / shares.world_size) * shares.world_size;
+    shares.micro_batches = std::max(shares.micro_batches, (shares.global_batch_size - 1) / in_part + 1);
+  }
+  return shares;
+}
+
+// num_samples: of an epoch, where that is known. is_indexed: the position of an epoch knows it as well.
+[[nodiscard]] inline Loader make_loader(Worker& worker, std::unique_ptr<BatchSource> source,
+                                        std::optional<std::uint64_t> num_samples, bool is_indexed,
+                                        const BatchShares& shares, const LoaderOptions& options) {
+  if (num_samples && *num_samples == 0) {
+    throw ConfigError{
+        compose("prepare_loader on rank {}/{}: the dataset is empty", worker.rank(), worker.world_size())};
+  }
+  return Loader{{.worker = &worker,
+                 .source = std::move(source),
+                 .options = options,
+                 .shares = shares,
+                 .num_samples = num_samples,
+                 .first = {worker.seed(), 0, options.shuffle, is_indexed ? num_samples : std::nullopt},
+                 .home = device(worker)}};
 }
 
 [[nodiscard]] inline Loader make_loader(Worker& worker, Fetch fetch, std::size_t num_samples,
                                         const LoaderOptions& options) {
-  apply_thread_budget(worker);
-  const std::size_t batch_size = checked_batch_size(worker, options, num_samples);
-  LoaderOptions bounded = options;
-  if (const std::size_t largest = options.largest_micro_batch; largest > 0) {
-    const std::size_t of_all = largest * static_cast<std::size_t>(worker.world_size());
-    bounded.micro_batches = std::max(options.micro_batches, (batch_size + of_all - 1) / of_all);
-  }
-  return Loader{{.worker = &worker,
-                 .options = bounded,
-                 .fetch = std::move(fetch),
-                 .num_samples = num_samples,
-                 .global_batch_size = batch_size}};
+  const BatchShares shares = checked_shares(worker, options, true);
+  return make_loader(worker, std::make_unique<IndexedBatches>(std::move(fetch), shares), num_samples, true, shares,
+                     options);
+}
+
+// Throws: ConfigError on all ranks if they have not equally many samples, where each has a part of its own.
+inline void check_equal_parts(Worker& worker, std::optional<std::uint64_t> num_samples) {
+  const auto mine = static_cast<std::int64_t>(num_samples.value_or(0));
+  std::int64_t bounds[2] = {mine, -mine};
+  worker.all_reduce(buffer_of(bounds), ReduceOp::max);
+  if (bounds[0] == -bounds[1]) return;
+  throw ConfigError{
+      compose("prepare_loader on rank {}/{}: the parts of the workers have between {} and {} samples, so that "
+              "some would have no batch for steps of the others: let RunConfig::data.splitter make parts of one "
+              "size, or leave it out",
+              worker.rank(), worker.world_size(), -bounds[1], bounds[0])};
 }
 
 template <class D>
@@ -130,7 +164,8 @@ template <class D>
 
 }  // namespace detail
 
-/// Makes a loader over a pair of tensors, data and target. Shapes: the first dimension of both counts the samples.
+/// Makes a loader over a pair of tensors, data and target. Without shuffle, batches are views of them, as slices are:
+/// whoever writes to one changes the dataset. Shapes: the first dimension of both counts the samples.
 /// Throws: ConfigError if they differ in it, or if the options do not name exactly one batch size.
 [[nodiscard]] inline Loader prepare_loader(Worker& worker, std::pair<at::Tensor, at::Tensor> tensors,
                                            const LoaderOptions& options) {
@@ -142,47 +177,53 @@ template <class D>
                         worker.rank(), worker.world_size(), detail::shape_of(data), detail::shape_of(target))};
   }
   const auto num_samples = static_cast<std::size_t>(data.size(0));
+  if (!options.shuffle) {
+    const auto slice = [tensors = std::move(tensors)](const std::vector<std::size_t>& indices) {
+      const auto begin = static_cast<std::int64_t>(indices.front());
+      const auto size = static_cast<std::int64_t>(indices.size());
+      return std::pair{tensors.first.narrow(0, begin, size), tensors.second.narrow(0, begin, size)};
+    };
+    return detail::make_loader(worker, slice, num_samples, options);
+  }
   const auto fetch = [tensors = std::move(tensors)](const std::vector<std::size_t>& indices) {
     return std::pair{detail::select_rows(tensors.first, indices), detail::select_rows(tensors.second, indices)};
   };
   return detail::make_loader(worker, fetch, num_samples, options);
 }
 
-/// Makes a loader over a table. Shapes: data is (batch, columns) of float, target (batch) of int64.
-[[nodiscard]] inline Loader prepare_loader(Worker& worker, const Table& table, const LoaderOptions& options) {
-  const auto fetch = [table](const std::vector<std::size_t>& indices) {
-    const auto count = static_cast<std::int64_t>(indices.size());
-    const auto data = at::empty({count, static_cast<std::int64_t>(table.num_columns())}, at::ScalarType::Float);
-    const auto target = at::empty({count}, at::ScalarType::Long);
-    auto* values = data.template data_ptr<float>();
-    auto* labels = target.template data_ptr<std::int64_t>();
-    for (const std::size_t index : indices) {
-      values = std::copy(table.row(index).begin(), table.row(index).end(), values);
-      *labels++ = table.label_of(index);
-    }
-    return std::pair{data, target};
-  };
-  return detail::make_loader(worker, fetch, table.num_rows(), options);
+/// Makes a loader over a dataset, whose samples are read and prepared by other threads while the loop computes. The
+/// target of a batch is the label's column. Its data is the other columns of numbers: a single one as it is, several
+/// side by side as floats. Texts, and samples that differ in length beside others, are in batch.tensor("name") and
+/// batch.columns(). What cannot be read is thrown where its batch would come, with the sample's name or number.
+/// Shapes: target (batch, shape of the label); data (batch, shape of the column), or (batch, sum of widths) of float.
+/// Throws: ConfigError if the options do not name exactly one batch size, or shuffle a stream; in the loop also
+/// DataError, if no batch comes within RunConfig::collective_timeout.
+[[nodiscard]] inline Loader prepare_loader(Worker& worker, const Dataset& dataset, const LoaderOptions& options) {
+  const detail::BatchShares shares = detail::checked_shares(worker, options, dataset.is_divided());
+  const auto num_samples = dataset.count();
+  if (options.drives_step && !dataset.is_divided()) detail::check_equal_parts(worker, num_samples);
+  auto source = std::make_unique<detail::DatasetBatches>(dataset, options, shares, device(worker));
+  return detail::make_loader(worker, std::move(source), num_samples, dataset.is_indexed(), shares, options);
 }
 
 /// Makes a loader over a LibTorch dataset whose samples can be asked for by index (get_batch() or get()) and that knows
 /// its size(); with or without .map(Stack<>()). Throws: ConfigError if size() is empty.
 /// Example: ry::prepare_loader(worker, MNIST(path), {.global_batch_size = 64, .shuffle = true, .drives_step = true});
-template <class Dataset>
-[[nodiscard]] Loader prepare_loader(Worker& worker, Dataset dataset, const LoaderOptions& options) {
+template <class D>
+[[nodiscard]] Loader prepare_loader(Worker& worker, D dataset, const LoaderOptions& options) {
   static_assert(
-      detail::IsMapStyle<Dataset>,
-      "prepare_loader(worker, dataset, options): dataset must be a railyard::Table, a std::pair of tensors, or a "
+      detail::IsMapStyle<D>,
+      "prepare_loader(worker, dataset, options): dataset must be a railyard::Dataset, a std::pair of tensors, or a "
       "LibTorch dataset that is asked for samples by index (get_batch(ArrayRef<size_t>) and size()); streams and "
       "chunk datasets cannot be divided among workers.");
-  if constexpr (detail::IsMapStyle<Dataset>) {
+  if constexpr (detail::IsMapStyle<D>) {
     static_assert(
-        detail::is_loadable<detail::BatchOf<Dataset>>,
+        detail::is_loadable<detail::BatchOf<D>>,
         "prepare_loader(worker, dataset, options): the dataset must yield torch::data::Example<> or TensorExample, "
         "alone or in a vector; end its chain of map() with torch::data::transforms::Stack<>().");
-    if constexpr (detail::is_loadable<detail::BatchOf<Dataset>>) {
+    if constexpr (detail::is_loadable<detail::BatchOf<D>>) {
       const std::size_t num_samples = detail::size_of_dataset(worker, dataset);
-      const auto shared = std::make_shared<Dataset>(std::move(dataset));
+      const auto shared = std::make_shared<D>(std::move(dataset));
       const auto fetch = [shared](const std::vector<std::size_t>& indices) {
         return detail::collate(shared->get_batch(c10::ArrayRef<std::size_t>(indices)));
       };

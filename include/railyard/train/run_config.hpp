@@ -4,6 +4,7 @@
 
 #include "railyard/train/any_callback.hpp"
 #include "railyard/train/checkpoint_config.hpp"
+#include "railyard/train/data_config.hpp"
 #include "railyard/train/failure_config.hpp"
 #include "railyard/train/preemption_config.hpp"
 
@@ -41,6 +42,7 @@ struct RunConfig {
   CheckpointConfig checkpoint{};
   PreemptionConfig preemption{};
   FailureConfig failure{};
+  DataConfig data{};
   Progress progress = Progress::automatic;
   /// Told about the run in this order, in the process and on the thread that called fit().
   std::vector<AnyCallback> callbacks{};

@@ -13,15 +13,17 @@ namespace railyard::inline v0_1 {
 /// Says where the time of some steps has gone. Units: seconds.
 struct StepTimes {
   std::uint64_t steps = 0;   ///< exchanges of gradients
-  double compute = 0;        ///< all that is none of the following: loading, forward, backward
+  double compute = 0;        ///< all that is none of the following: forward, backward
+  double data = 0;           ///< in loaders: waiting for batches, and making tensors of them
   double wait = 0;           ///< for ranks that came later
   double communication = 0;  ///< adding gradients, and moving them
   double optimizer = 0;      ///< in step() of a prepared optimizer
   std::uint64_t bytes = 0;   ///< of gradients that were read and written for the exchange
   int slowest_rank = -1;     ///< the one that has waited least, which is whom the others wait for; -1 if unknown
 
-  [[nodiscard]] double total() const noexcept { return compute + wait + communication + optimizer; }
+  [[nodiscard]] double total() const noexcept { return compute + data + wait + communication + optimizer; }
   [[nodiscard]] double share_of_compute() const noexcept { return share_of(compute); }
+  [[nodiscard]] double share_of_data() const noexcept { return share_of(data); }
   [[nodiscard]] double share_of_wait() const noexcept { return share_of(wait); }
   [[nodiscard]] double share_of_communication() const noexcept { return share_of(communication); }
   [[nodiscard]] double share_of_optimizer() const noexcept { return share_of(optimizer); }
@@ -41,13 +43,16 @@ namespace detail {
     ++num_known;
     all.steps = std::max(all.steps, one.steps);
     all.compute += one.compute;
+    all.data += one.data;
     all.wait += one.wait;
     all.communication += one.communication;
     all.optimizer += one.optimizer;
     all.bytes += one.bytes;
     if (one.slowest_rank >= 0) all.slowest_rank = one.slowest_rank;
   }
-  for (double* part : {&all.compute, &all.wait, &all.communication, &all.optimizer}) *part /= std::max(num_known, 1.0);
+  for (double* part : {&all.compute, &all.data, &all.wait, &all.communication, &all.optimizer}) {
+    *part /= std::max(num_known, 1.0);
+  }
   return all;
 }
 

@@ -2,6 +2,7 @@
 // Runs a training function on many workers: the one place where a Backend and a Scaling meet. Train room.
 #pragma once
 
+#include "railyard/train/data_config.hpp"
 #include "railyard/train/detail/briefing.hpp"
 #include "railyard/train/detail/connecting_store.hpp"
 #include "railyard/train/detail/elastic_size.hpp"
@@ -197,6 +198,8 @@ class Trainer {
   // default policies.
   template <class F>
   Trainer(F&&, ScalingConfig, RunConfig = {}, const detail::AnyOptions& = {}) {}
+  template <class F>
+  Trainer(F&&, ScalingConfig, RunConfig, Datasets, const detail::AnyOptions& = {}) {}
   template <class F, class Other, class... Rest>
   requires(!std::convertible_to<Other, ScalingConfig>) Trainer(F&&, Other&&, Rest&&...) {}
   Result fit();
@@ -208,6 +211,7 @@ class Trainer {
 /// runs its own copy of it; where they are processes, each has its own copy of the whole program, so that what the
 /// function writes to its captures does not come back.
 /// Example: ry::Trainer<ry::Gloo, ry::Processes> trainer{[](auto& worker) { ... }, {.num_workers = 2}};
+/// The datasets are those that worker.dataset("train") gives; the options are the backend's.
 template <class B, class S>
 requires detail::FittingPolicies<B, S>
 class Trainer<B, S> {
@@ -215,11 +219,17 @@ class Trainer<B, S> {
   /// Keeps the function and the settings; nothing is started or checked before fit().
   template <class F>
   requires(!std::same_as<std::remove_cvref_t<F>, Trainer>)
-      Trainer(F&& function, ScalingConfig scaling, RunConfig run = {}, typename B::Options options = {})
+      Trainer(F&& function, ScalingConfig scaling, RunConfig run = {}, Datasets datasets = {},
+              typename B::Options options = {})
       : function_(keep(std::forward<F>(function))),
         scaling_(std::move(scaling)),
         run_(std::move(run)),
+        datasets_(std::move(datasets)),
         options_(std::move(options)) {}
+  /// Keeps them for a run without datasets.
+  template <class F>
+  Trainer(F&& function, ScalingConfig scaling, RunConfig run, typename B::Options options)
+      : Trainer(std::forward<F>(function), std::move(scaling), std::move(run), Datasets{}, std::move(options)) {}
 
   /// Refuses a second argument that is no ScalingConfig.
   template <class F, class Other, class... Rest>
@@ -233,6 +243,7 @@ class Trainer<B, S> {
   Result fit() {
     const auto called_at = Deadline::Clock::now();
     detail::check_settings(scaling_, run_);
+    detail::check_datasets(datasets_, run_.data);
     B::check(options_);
     detail::open_standard_streams();
     detail::ElasticSize size{scaling_};
@@ -256,7 +267,9 @@ class Trainer<B, S> {
                              .checkpoint_interval = run_.checkpoint.interval,
                              .is_elastic = scaling_.num_workers.is_elastic(),
                              .memory_percent = run_.failure.max_failures == 0 ? 0 : run_.failure.memory_percent,
-                             .waits_for_checkpoints = run_.checkpoint.synchronous};
+                             .waits_for_checkpoints = run_.checkpoint.synchronous,
+                             .datasets = datasets_,
+                             .data = run_.data};
     std::vector<std::unique_ptr<Function>> copies;  // made one after another, by the thread that called fit()
     const auto renew = [&](int num_workers) {
       copies.clear();
@@ -276,12 +289,13 @@ class Trainer<B, S> {
   /// Returns a Trainer that goes on with the run in that directory. Throws: what fit() throws, when it is called.
   template <class F>
   [[nodiscard]] static Trainer restore(const std::filesystem::path& run_directory, F&& function, ScalingConfig scaling,
-                                       RunConfig run = {}, typename B::Options options = {}) {
+                                       RunConfig run = {}, Datasets datasets = {}, typename B::Options options = {}) {
     const auto path = std::filesystem::absolute(run_directory).lexically_normal();
     run.name = path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
     run.storage_path = path.has_filename() ? path.parent_path() : path.parent_path().parent_path();
     run.resume = Resume::required;
-    return Trainer{std::forward<F>(function), std::move(scaling), std::move(run), std::move(options)};
+    return Trainer{std::forward<F>(function), std::move(scaling), std::move(run), std::move(datasets),
+                   std::move(options)};
   }
 
  private:
@@ -333,11 +347,14 @@ class Trainer<B, S> {
   std::unique_ptr<Function> function_;
   ScalingConfig scaling_;
   RunConfig run_;
+  Datasets datasets_;
   typename B::Options options_;
 };
 
 // Of the options the refused one knows nothing.
 template <class F, class B = Gloo>
 Trainer(F&&, ScalingConfig, RunConfig, typename B::Options) -> Trainer<B, Processes>;
+template <class F, class B = Gloo>
+Trainer(F&&, ScalingConfig, RunConfig, Datasets, typename B::Options) -> Trainer<B, Processes>;
 
 }  // namespace railyard::inline v0_1

@@ -2,6 +2,7 @@
 // What a training function sees. Train room: knows the concepts, no backend and no LibTorch.
 #pragma once
 
+#include "railyard/train/data_config.hpp"
 #include "railyard/train/detail/control_lane.hpp"
 #include "railyard/train/detail/wire.hpp"
 
@@ -43,6 +44,8 @@ struct RunContext {
   /// The snapshots, by rank, that it goes on from instead.
   std::vector<std::uint8_t> held_slots{};
   int attempt = 0;  ///< counts the starts of the run's workers, from 0
+  Datasets datasets{};
+  DataConfig data{};
 };
 
 class TrainState;
@@ -69,6 +72,12 @@ class Worker {
   [[nodiscard]] const std::string& run_name() const noexcept { return context_->name; }
   /// The run's directory, equal on all ranks.
   [[nodiscard]] const std::filesystem::path& run_path() const noexcept { return context_->path; }
+
+  /// Returns a dataset of the Trainer, for prepare_loader(). Throws: ConfigError that lists the names that exist.
+  [[nodiscard]] Dataset dataset(std::string_view name) const {
+    return detail::dataset_of_worker(context_->datasets, context_->data, name, static_cast<std::size_t>(rank()),
+                                     static_cast<std::size_t>(world_size()));
+  }
 
   /// Where the backend expects buffers: the CPU, or the GPU whose index is the local rank.
   [[nodiscard]] virtual Device device() const noexcept = 0;
@@ -162,6 +171,12 @@ class Worker {
   void post_step_times() {
     if (on_step_times_) link_->post(detail::encode_step_times(on_step_times_()));
   }
+  /// Says that a loader begins to wait for data, or has it: the time between is StepTimes::data.
+  void wait_for_data(bool begins) {
+    if (on_data_wait_) on_data_wait_(begins);
+  }
+  /// Sets what wait_for_data() calls.
+  void on_data_wait(std::function<void(bool)> function) { on_data_wait_ = std::move(function); }
   /// Sets what each samples() calls first, for a room above this one that must see every step begin.
   void on_samples(std::function<void(std::uint64_t, bool)> function) { on_samples_ = std::move(function); }
 
@@ -278,6 +293,7 @@ class Worker {
   std::function<void()> on_abandoned_step_{};
   std::function<void()> on_step_end_{};
   std::function<StepTimes()> on_step_times_{};
+  std::function<void(bool)> on_data_wait_{};
   TrainState* state_ = nullptr;
   std::int64_t num_reports_ = 0;  // those before the checkpoint that the run goes on from included
   bool has_step_ = false;         // one has begun and not ended

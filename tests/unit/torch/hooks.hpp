@@ -2,9 +2,11 @@
 // Buckets of gradients and a small training with a communication hook, for the tests of hooks.
 #pragma once
 
+#include "railyard/data/epoch_reader.hpp"
 #include "railyard/data/read_csv.hpp"
 #include "railyard/torch/collectives.hpp"
 #include "railyard/torch/comm_hook.hpp"
+#include "railyard/torch/detail/block_tensors.hpp"
 
 #include "run.hpp"
 
@@ -64,16 +66,11 @@ struct Trained {
 // The digits of examples/data: pixels from 0 to 1, and labels.
 inline std::pair<torch::Tensor, torch::Tensor> digits() {
   const auto file = std::filesystem::path{__FILE__}.parent_path() / "../../../examples/data/digits.csv";
-  const auto table = ry::read_csv(file.string(), {.label = "digit"});
-  const auto rows = static_cast<std::int64_t>(table.num_rows());
-  const auto images = torch::empty({rows, 64});
-  const auto labels = torch::empty({rows}, torch::kLong);
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const auto values = table.row(static_cast<std::size_t>(row));
-    for (std::int64_t i = 0; i < 64; ++i) images[row].data_ptr<float>()[i] = values[static_cast<std::size_t>(i)] / 16;
-    labels.data_ptr<std::int64_t>()[row] = table.label_of(static_cast<std::size_t>(row));
-  }
-  return {images, labels};
+  const ry::Dataset dataset = ry::read_csv(file.string(), {.label = "digit"});
+  const auto all = static_cast<std::size_t>(*dataset.count());
+  ry::EpochReader reader{dataset, {.global_batch_size = all}};
+  const auto [images, labels] = ry::detail::BlockCollation{dataset.schema(), dataset.label(), 0}(reader.next()->block);
+  return {images / 16, labels};
 }
 
 // Trains a small network on four of five digits, of which each rank sees every so many-th, with one bucket per step;

@@ -22,6 +22,7 @@ void pretend_steps(ry::Worker& worker) {
   worker.on_step_times([rank] {
     return ry::StepTimes{.steps = 10,
                          .compute = 4 + rank,
+                         .data = 2,
                          .wait = 1 - rank,
                          .communication = 2,
                          .optimizer = 1,
@@ -33,8 +34,9 @@ void pretend_steps(ry::Worker& worker) {
 }  // namespace
 
 TEST_CASE("StepTimes: shares add up to one, and those of no step are zero") {
-  const ry::StepTimes times{.compute = 5, .wait = 2, .communication = 2, .optimizer = 1};
-  CHECK(times.share_of_compute() == 0.5);
+  const ry::StepTimes times{.compute = 4, .data = 1, .wait = 2, .communication = 2, .optimizer = 1};
+  CHECK(times.share_of_compute() == 0.4);
+  CHECK(times.share_of_data() == 0.1);
   CHECK(times.share_of_wait() == 0.2);
   CHECK(times.share_of_communication() == 0.2);
   CHECK(times.share_of_optimizer() == 0.1);
@@ -47,14 +49,15 @@ TEST_CASE("StepTimes: a run's Result and result.json tell what every rank has to
     const ry::StepTimes times = result.step_times();
     CHECK(times.steps == 10);
     CHECK(times.compute == 4.5);
+    CHECK(times.data == 2);
     CHECK(times.wait == 0.5);
     CHECK(times.bytes == 200);
     CHECK(times.slowest_rank == 1);
     REQUIRE(result.step_times_by_rank().size() == 2);
     CHECK(result.step_times_by_rank()[1].compute == 5);
     CHECK_THAT(read_text(result.path() / "result.json"),
-               ContainsSubstring(R"("steps": 10, "compute_share": 0.5625, "wait_share": 0.0625, )"
-                                 R"("communication_share": 0.25, "optimizer_share": 0.125, "slowest_rank": 1, )"
+               ContainsSubstring(R"("steps": 10, "compute_share": 0.45, "data_share": 0.2, "wait_share": 0.05, )"
+                                 R"("communication_share": 0.2, "optimizer_share": 0.1, "slowest_rank": 1, )"
                                  R"("gradient_bytes": 200)"));
   };
   const Scratch scratch;

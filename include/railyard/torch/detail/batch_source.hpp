@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT
+// Where a loader gets its batches from. Torch room.
+#pragma once
+
+#include "railyard/torch/batch.hpp"
+#include "railyard/torch/detail/block_tensors.hpp"
+#include "railyard/torch/loader_options.hpp"
+#include "railyard/torch/tensor.hpp"
+
+#include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+#include "railyard/data/dataset.hpp"
+#include "railyard/data/detail/permutation.hpp"
+#include "railyard/data/epoch_position.hpp"
+#include "railyard/data/epoch_reader.hpp"
+#include "railyard/data/shuffle.hpp"
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Says of which batches a loader gives which part.
+struct BatchShares {
+  std::size_t global_batch_size = 0;
+  std::size_t micro_batches = 1;
+  std::size_t rank = 0;
+  std::size_t world_size = 1;
+};
+
+// Is one worker's part of a batch, or of a micro-batch.
+struct LoadedPart {
+  at::Tensor data{};
+  at::Tensor target{};
+  std::shared_ptr<const BatchColumns> columns{};
+  std::size_t samples = 0;  // that count
+  bool completes_batch = true;
+  EpochPosition after{};  // what has been consumed when this batch has; before its last part, what had been before it
+};
+
+// Gives a worker's parts of the batches of an epoch.
+class BatchSource {
+ public:
+  BatchSource() = default;
+  BatchSource(const BatchSource&) = delete;
+  BatchSource& operator=(const BatchSource&) = delete;
+  virtual ~BatchSource() = default;
+
+  // Begins, or goes on, in the middle of an epoch.
+  virtual void open(const EpochPosition& from) = 0;
+  // The next part, or nothing after the last.
+  [[nodiscard]] virtual std::optional<LoadedPart> next(const Deadline& deadline) = 0;
+  // Lets go of what open() has begun.
+  virtual void close() noexcept = 0;
+};
+
+// Reads the samples of the given indices as one batch.
+using Fetch = std::function<std::pair<at::Tensor, at::Tensor>(const std::vector<std::size_t>& indices)>;
+
+// Asks for samples by their index. Orders and parts are those of an EpochReader.
+class IndexedBatches final : public BatchSource {
+ public:
+  IndexedBatches(Fetch fetch, const BatchShares& shares) : fetch_(std::move(fetch)), shares_(shares) {}
+
+  void open(const EpochPosition& from) override {
+    position_ = from;
+    batch_ = {static_cast<std::size_t>(from.consumed()), static_cast<std::size_t>(from.consumed())};
+    num_parts_ = part_ = 0;
+    order_.reset();
+    if (from.is_shuffled()) order_.emplace(*from.count(), derive_seed(from.seed(), from.epoch()));
+  }
+
+  [[nodiscard]] std::optional<LoadedPart> next(const Deadline& /*deadline*/) override {
+    if (part_ == num_parts_ && !begin_batch()) return std::nullopt;
+    const Range whole = part_of(batch_, part_++, num_parts_);
+    const Range mine = part_of(whole, shares_.rank, shares_.world_size);
+    if (part_ == num_parts_) position_ = position_.moved_to(batch_.end, {});
+    LoadedPart part{.samples = mine.size(), .completes_batch = part_ == num_parts_, .after = position_};
+    // Who has no sample is given another worker's, which does not count, to keep step.
+    std::tie(part.data, part.target) = read(mine.size() > 0 ? mine : Range{whole.begin, whole.begin + 1});
+    return part;
+  }
+
+  void close() noexcept override { order_.reset(); }
+
+ private:
+  // Goes on to the next batch. False at the end of the epoch.
+  bool begin_batch() {
+    const auto count = static_cast<std::size_t>(*position_.count());
+    if (batch_.end == count) return false;
+    batch_ = {batch_.end, batch_.end + std::min(shares_.global_batch_size, count - batch_.end)};
+    num_parts_ = std::min(shares_.micro_batches, batch_.size());
+    part_ = 0;
+    return true;
+  }
+
+  [[nodiscard]] std::pair<at::Tensor, at::Tensor> read(Range places) const {
+    std::vector<std::size_t> indices(places.size());
+    for (std::size_t at = 0; at < indices.size(); ++at) {
+      indices[at] = order_ ? static_cast<std::size_t>((*order_)(places.begin + at)) : places.begin + at;
+    }
+    auto batch = fetch_(indices);
+    const at::Tensor& data = batch.first;
+    if (data.defined() && data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(indices.size())) return batch;
+    throw DataError{
+        compose("the dataset was asked for {} samples on rank {}/{} and gave data of shape {}: the first "
+                "dimension must count the samples",
+                indices.size(), shares_.rank, shares_.world_size, shape_of(data))};
+  }
+
+  Fetch fetch_;
+  BatchShares shares_;
+  EpochPosition position_{};            // after the last whole batch
+  std::optional<Permutation> order_{};  // if shuffled
+  Range batch_{};
+  std::size_t num_parts_ = 0;
+  std::size_t part_ = 0;  // that is read next
+};
+
+// Makes tensors of the blocks of a Dataset.
+class DatasetBatches final : public BatchSource {
+ public:
+  DatasetBatches(Dataset dataset, const LoaderOptions& options, const BatchShares& shares, at::Device device)
+      : dataset_(std::move(dataset)),
+        collate_(options.collate),
+        padding_(options.padding),
+        device_(device),
+        reading_{.global_batch_size = shares.global_batch_size,
+                 .rank = shares.rank,
+                 .world_size = shares.world_size,
+                 .micro_batches = shares.micro_batches,
+                 .threads = options.threads,
+                 .prefetch = options.prefetch,
+                 .bound_bytes = options.bound_bytes,
+                 .stands_in = true} {
+    if (!collate_) collate_ = BlockCollation{dataset_.schema(), dataset_.label(), padding_};
+  }
+
+  void open(const EpochPosition& from) override {
+    reading_.seed = from.seed();
+    reading_.epoch = from.epoch();
+    reading_.shuffle = from.is_shuffled();
+    reading_.from = from;
+    reader_.emplace(dataset_, reading_);
+  }
+
+  [[nodiscard]] std::optional<LoadedPart> next(const Deadline& deadline) override {
+    std::optional<EpochStep> step = reader_->next(deadline);
+    if (!step) return std::nullopt;
+    LoadedPart part{
+        .samples = step->samples, .completes_batch = step->completes_batch, .after = std::move(step->after)};
+    std::tie(part.data, part.target) = collate_(step->block);
+    part.columns = std::make_shared<const BatchColumns>(BatchColumns{std::move(step->block), device_, padding_});
+    return part;
+  }
+
+  void close() noexcept override { reader_.reset(); }
+
+ private:
+  Dataset dataset_;
+  std::function<std::pair<at::Tensor, at::Tensor>(const Block&)> collate_;
+  double padding_;
+  at::Device device_;
+  EpochOptions reading_;
+  std::optional<EpochReader> reader_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+// Makes tensors of the columns of a block. Torch room.
+#pragma once
+
+#include "railyard/torch/detail/tensor_state.hpp"
+
+#include "railyard/core/block.hpp"
+#include "railyard/core/dtype.hpp"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// How long each sample is in its first dimension. Shapes: (samples) of int64.
+[[nodiscard]] inline at::Tensor lengths_of(const Field& field, const Column& column) {
+  const at::Tensor lengths = at::empty({static_cast<std::int64_t>(column.rows())}, at::ScalarType::Long);
+  auto* to = lengths.data_ptr<std::int64_t>();
+  const std::size_t step = field.width() * size_of(field.dtype);
+  for (std::size_t row = 0; row < column.rows(); ++row) {
+    *to++ = field.is_ragged() ? static_cast<std::int64_t>(column.sample(row).size() / step)
+                              : (field.shape.empty() ? 1 : field.shape.front());
+  }
+  return lengths;
+}
+
+// Copies a column: the memory of a block may be that of its dataset, and a batch is the loop's own to write to. Samples
+// shorter than the longest end with the padding. Shapes: (samples, those of the field).
+[[nodiscard]] inline at::Tensor tensor_of(const Field& field, const Column& column, double padding) {
+  std::vector<std::int64_t> shape{static_cast<std::int64_t>(column.rows())};
+  shape.insert(shape.end(), field.shape.begin(), field.shape.end());
+  const at::ScalarType type = scalar_type_of(field.dtype);
+  if (!field.is_ragged()) {
+    const at::Tensor tensor = at::empty(shape, type);
+    const auto bytes = column.bytes();
+    if (!bytes.empty()) std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+    return tensor;
+  }
+  std::size_t longest = 0;  // in bytes
+  for (std::size_t row = 0; row < column.rows(); ++row) longest = std::max(longest, column.sample(row).size());
+  shape[1] = static_cast<std::int64_t>(longest / (field.width() * size_of(field.dtype)));
+  const at::Tensor tensor = at::full(shape, padding, type);
+  auto* to = static_cast<std::byte*>(tensor.data_ptr());
+  for (std::size_t row = 0; row < column.rows(); ++row) {
+    const auto bytes = column.sample(row);
+    std::copy(bytes.begin(), bytes.end(), to + row * longest);
+  }
+  return tensor;
+}
+
+// Writes the numbers of a column as floats side by side with those of others, of which a sample has `width` in all.
+inline void write_floats(const Field& field, const Column& column, float* to, std::size_t width) {
+  visit_dtype(field.dtype, [&](auto zero) {
+    const auto numbers = column.values<decltype(zero)>();
+    const std::size_t own = field.width();
+    for (std::size_t row = 0; row < column.rows(); ++row) {
+      for (std::size_t at = 0; at < own; ++at) {
+        to[row * width + at] = static_cast<float>(numbers[row * own + at]);
+      }
+    }
+  });
+}
+
+// Decides what of a block is data and what is target.
+class BlockCollation {
+ public:
+  // label: may be empty. padding: of samples that differ in length.
+  BlockCollation(const Schema& schema, const std::string& label, double padding) : padding_(padding) {
+    if (!label.empty()) label_ = schema.index_of(label);
+    std::vector<std::size_t> others;
+    for (std::size_t column = 0; column < schema.size(); ++column) {
+      if (column == label_ || schema[column].is_text) continue;
+      (schema[column].is_ragged() ? others : features_).push_back(column);
+    }
+    if (features_.empty() && others.size() == 1) features_ = std::move(others);
+  }
+
+  [[nodiscard]] std::pair<at::Tensor, at::Tensor> operator()(const Block& block) const {
+    const auto of_column = [&](std::size_t column) {
+      return tensor_of(block.schema()[column], block[column], padding_);
+    };
+    const bool has_target = label_ && !block.schema()[*label_].is_text;
+    return {features_.size() == 1 ? of_column(features_.front()) : side_by_side(block),
+            has_target ? of_column(*label_) : at::Tensor{}};
+  }
+
+ private:
+  [[nodiscard]] at::Tensor side_by_side(const Block& block) const {
+    if (features_.empty()) return {};
+    std::size_t width = 0;
+    for (const std::size_t column : features_) width += block.schema()[column].width();
+    const at::Tensor tensor =
+        at::empty({static_cast<std::int64_t>(block.rows()), static_cast<std::int64_t>(width)}, at::ScalarType::Float);
+    auto* to = tensor.data_ptr<float>();
+    for (const std::size_t column : features_) {
+      write_floats(block.schema()[column], block[column], to, width);
+      to += block.schema()[column].width();
+    }
+    return tensor;
+  }
+
+  std::vector<std::size_t> features_{};
+  std::optional<std::size_t> label_{};
+  double padding_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+// Says how a loader divides a dataset and makes batches of it. Torch room.
+#pragma once
+
+#include "railyard/core/block.hpp"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <functional>
+#include <utility>
+
+namespace railyard::inline v0_1 {
+
+/// Says how prepare_loader() divides a dataset. Exactly one of the two sizes must be given: the learning rate depends
+/// on what it is.
+struct LoaderOptions {
+  std::size_t global_batch_size = 0;      ///< samples of a batch, all workers together
+  std::size_t batch_size_per_worker = 0;  ///< samples of a batch for each worker
+  bool shuffle = false;                   ///< a new order every epoch; otherwise the dataset's own
+  bool drives_step = false;               ///< the training loader: its batches are what gradients are weighted with
+  /// A batch is given in so many parts, one after another, whose gradients accumulate: for batches that memory does not
+  /// hold at once. The sizes above are still those of the whole, which one optimizer step is for.
+  std::size_t micro_batches = 1;
+  /// The most samples of a micro-batch for each worker; 0 for any number. There are more parts than micro_batches if
+  /// need be: with a global_batch_size, and fewer workers than before, each step is as it was and takes no more memory.
+  std::size_t largest_micro_batch = 0;
+
+  // The following is for loaders of a railyard::Dataset.
+
+  /// Makes data and target of the samples; by default they are the columns of numbers and that of the label.
+  std::function<std::pair<at::Tensor, at::Tensor>(const Block&)> collate{};
+  /// What samples end with that are shorter than the longest of their batch.
+  double padding = 0;
+  /// Threads that read ahead, for each worker. With none, the loop reads by itself.
+  std::size_t threads = 2;
+  /// Batches that are read ahead at most.
+  std::size_t prefetch = 8;
+  /// Bytes that all samples under way may take, for each worker; see EpochOptions.
+  std::size_t bound_bytes = std::size_t{256} << 20U;
+};
+
+}  // namespace railyard::inline v0_1

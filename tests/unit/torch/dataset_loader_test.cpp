@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: MIT
+// Loaders of a railyard::Dataset.
+#include "railyard/torch/prepare_loader.hpp"
+
+#include "numbered.hpp"
+#include "support/catch.hpp"
+
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace ry = railyard;
+using Catch::ContainsSubstring;
+using test::batches_of;
+using test::Numbers;
+using test::numbers_of;
+
+namespace {
+
+Numbers flat_of(const std::vector<Numbers>& batches) {
+  Numbers all;
+  for (const Numbers& batch : batches) all.insert(all.end(), batch.begin(), batch.end());
+  return all;
+}
+
+// As test::numbered(), each sample is its own number.
+ry::Dataset numbered_columns(std::int64_t count) {
+  std::vector<float> data(static_cast<std::size_t>(count));
+  std::iota(data.begin(), data.end(), 0.0F);
+  std::vector<std::int64_t> target(static_cast<std::size_t>(count));
+  std::iota(target.begin(), target.end(), 0);
+  return ry::Dataset::from_columns({{"x", data}, {"y", target}}).with_label("y");
+}
+
+// Every third sample of them; how many these are, nobody says before the end.
+ry::Dataset every_third(std::int64_t count) {
+  return numbered_columns(count).filter([](const ry::Sample& sample) { return sample.id() % 3 == 0; });
+}
+
+const ry::Dataset& mixed() {
+  static const ry::Schema schema{{.name = "pair", .dtype = ry::Dtype::u8, .shape = {2}},
+                                 ry::Field::text("word"),
+                                 {.name = "half", .dtype = ry::Dtype::f16},
+                                 {.name = "class", .dtype = ry::Dtype::i64},
+                                 {.name = "tokens", .dtype = ry::Dtype::i32, .shape = {-1}},
+                                 {.name = "id", .dtype = ry::Dtype::i64}};
+  static const ry::Dataset dataset =
+      ry::Dataset::from_function(schema, 3, [](std::uint64_t id, ry::SampleWriter& out) {
+        const auto number = static_cast<std::int64_t>(id);
+        out.set("pair", std::vector<std::uint8_t>{static_cast<std::uint8_t>(id), 200});
+        out.set("word", std::string(static_cast<std::size_t>(id), 'w'));
+        out.set("half", 0.5F);
+        out.set("class", 2 - number);
+        out.set("tokens", std::vector<std::int32_t>(static_cast<std::size_t>(id + 1), 7));
+        out.set("id", -number);
+      }).with_label("class");
+  return dataset;
+}
+
+ry::Batch first_batch(ry::Worker& worker, const ry::Dataset& dataset, ry::LoaderOptions options = {}) {
+  options.global_batch_size = 8;
+  auto loader = ry::prepare_loader(worker, dataset, options);
+  return *loader.begin();
+}
+
+}  // namespace
+
+TEST_CASE(
+    "Loader of a Dataset: any number of workers and threads sees the same batches, those of tensors too (E1, E3)") {
+  for (const std::int64_t count : {1, 7, 31}) {
+    for (const int workers : {1, 2, 3}) {
+      test::on_threads(workers, [&, count](auto& worker) {
+        ry::LoaderOptions options{.global_batch_size = 8, .shuffle = true};
+        auto of_tensors = ry::prepare_loader(worker, test::numbered(count), options);
+        options.threads = static_cast<std::size_t>(worker.world_size() - 1);
+        auto of_columns = ry::prepare_loader(worker, numbered_columns(count), options);
+        EXPECT(of_columns.num_batches() == of_tensors.num_batches());
+        std::vector<std::vector<Numbers>> epochs;
+        for (int epoch = 0; epoch < 2; ++epoch) {
+          epochs.push_back(batches_of(worker, of_columns));
+          EXPECT(epochs.back() == batches_of(worker, of_tensors));
+          Numbers all = flat_of(epochs.back());
+          std::sort(all.begin(), all.end());
+          Numbers expected(static_cast<std::size_t>(count));
+          std::iota(expected.begin(), expected.end(), 0);
+          EXPECT(all == expected);
+        }
+        EXPECT(count == 1 || epochs[0] != epochs[1]);
+      });
+    }
+  }
+}
+
+TEST_CASE("Loader of a Dataset: a stream ends on all ranks at the same step, and does not tell its length before") {
+  for (const int workers : {1, 2, 3}) {
+    test::on_threads(workers, [](auto& worker) {
+      auto loader = ry::prepare_loader(worker, every_third(40), {.global_batch_size = 4, .drives_step = true});
+      const std::vector<Numbers> expected{{0, 3, 6, 9}, {12, 15, 18, 21}, {24, 27, 30, 33}, {36, 39}};
+      EXPECT(batches_of(worker, loader) == expected);
+      EXPECT(worker.steps() == 3);  // the last one is not over before what follows the epoch has been done
+      EXPECT(loader.next_epoch() == 1);
+      EXPECT(batches_of(worker, loader) == expected);
+      EXPECT(worker.page().epoch_size.load() == 0);
+      try {
+        static_cast<void>(loader.num_samples());
+        EXPECT(false);
+      } catch (const ry::ConfigError&) {
+      }
+    });
+  }
+}
+
+TEST_CASE(
+    "Loader of a Dataset: other workers and batch sizes go on with what is left of a stream or a table (E7, E9)") {
+  for (const bool is_stream : {false, true}) {
+    const auto dataset = is_stream ? every_third(60) : numbered_columns(20);
+    const ry::LoaderOptions options{
+        .global_batch_size = 4, .shuffle = !is_stream, .drives_step = true, .micro_batches = 2};
+    Numbers whole;
+    ry::State saved;
+    test::on_threads(1, [&](auto& worker) {
+      auto loader = ry::prepare_loader(worker, dataset, options);
+      whole = flat_of(batches_of(worker, loader));
+    });
+    test::on_threads(2, [&](auto& worker) {
+      auto loader = ry::prepare_loader(worker, dataset, options);
+      int count = 0;
+      for (auto& batch : loader) {
+        static_cast<void>(batch);
+        if (++count == 5) break;  // in the middle of the third batch
+      }
+      if (worker.rank() == 0) saved = loader.state();
+      worker.barrier();
+    });
+    CHECK(saved.at("consumed").as<std::string>() == "0-8");
+    for (const int workers : {1, 2, 3}) {
+      test::on_threads(workers, [&](auto& worker) {
+        ry::LoaderOptions others = options;
+        others.global_batch_size = 5;
+        auto loader = ry::prepare_loader(worker, dataset, others);
+        loader.load_state(saved);
+        EXPECT(flat_of(batches_of(worker, loader)) == Numbers(whole.begin() + 8, whole.end()));
+        EXPECT(loader.epoch() == 0 && loader.next_epoch() == 1);
+      });
+    }
+  }
+}
+
+TEST_CASE("Loader of a Dataset: numbers stand side by side as floats, the label is the target, all else has its name") {
+  test::on_threads(1, [](auto& worker) {
+    const ry::Batch batch = first_batch(worker, mixed());
+    EXPECT(torch::equal(
+        batch.data,
+        torch::tensor({{0.0F, 200.0F, 0.5F, 0.0F}, {1.0F, 200.0F, 0.5F, -1.0F}, {2.0F, 200.0F, 0.5F, -2.0F}})));
+    EXPECT(torch::equal(batch.target, torch::tensor({2, 1, 0}, torch::kLong)));
+    EXPECT(batch.columns().column("word").text(2) == "ww");
+    EXPECT(torch::equal(batch.tensor("pair").select(1, 1), torch::full({3}, 200, torch::kByte)));
+    EXPECT(batch.tensor("half").scalar_type() == torch::kHalf);
+    EXPECT(torch::equal(batch.lengths("word"), torch::tensor({0, 1, 2}, torch::kLong)));
+    try {
+      static_cast<void>(batch.tensor("words"));
+      EXPECT(false);
+    } catch (const ry::ConfigError& error) {
+      EXPECT(std::string{error.what()}.find("\"tokens\"") != std::string::npos);
+    }
+  });
+}
+
+TEST_CASE("Loader of a Dataset: samples of different lengths end with the padding, up to the longest of the batch") {
+  test::on_threads(1, [](auto& worker) {
+    const auto tokens = mixed().select({"tokens", "class"}).with_label("class");
+    const ry::Batch batch = first_batch(worker, tokens, {.padding = -1});
+    const auto expected = torch::tensor({{7, -1, -1}, {7, 7, -1}, {7, 7, 7}}, torch::kInt);
+    EXPECT(torch::equal(batch.data, expected));
+    EXPECT(torch::equal(batch.lengths("tokens"), torch::tensor({1, 2, 3}, torch::kLong)));
+    EXPECT(torch::equal(first_batch(worker, mixed(), {.padding = -1}).tensor("tokens"), expected));
+  });
+}
+
+TEST_CASE("Loader of a Dataset: one column keeps its type and shape, and there may be no label or no numbers") {
+  test::on_threads(1, [](auto& worker) {
+    const ry::Batch one = first_batch(worker, mixed().select({"word", "pair"}));
+    EXPECT(one.data.scalar_type() == torch::kByte && one.data.sizes() == at::IntArrayRef({3, 2}));
+    EXPECT(!one.target.defined());
+    const ry::Batch none = first_batch(worker, mixed().select({"word"}));
+    EXPECT(!none.data.defined() && none.size() == 3 && none.columns().rows() == 3);
+  });
+}
+
+TEST_CASE("Loader of a Dataset: a collate function of the user's own makes data and target of the samples") {
+  test::on_threads(2, [](auto& worker) {
+    auto loader = ry::prepare_loader(
+        worker, mixed(), {.global_batch_size = 8, .collate = [](const ry::Block& block) {
+                            const auto rows = static_cast<std::int64_t>(block.rows());
+                            return std::pair{torch::full({rows, 2}, 5.0),
+                                             torch::full({rows}, static_cast<double>(block.ids()[0]) + 0.5)};
+                          }});
+    const auto batch = *loader.begin();
+    EXPECT(batch.data.sizes() == at::IntArrayRef({worker.rank() == 0 ? 2 : 1, 2}));
+    EXPECT(batch.target[0].template item<double>() == (worker.rank() == 0 ? 0.5 : 2.5));
+  });
+}
+
+TEST_CASE("Loader of a Dataset: a batch is the loop's own, also where the dataset's memory has it as it is") {
+  test::on_threads(1, [](auto& worker) {
+    auto loader = ry::prepare_loader(worker, numbered_columns(4).cache(), {.global_batch_size = 4});
+    for (auto& batch : loader) batch.data.zero_();
+    for (auto& batch : loader) EXPECT(batch.data.sum().template item<double>() == 6);
+  });
+}
+
+TEST_CASE("Loader of a Dataset: what goes wrong with a sample reaches the step that needs it, with its number (E10)") {
+  const auto dataset = numbered_columns(20).map([](const ry::Sample& in, ry::SampleWriter& out) {
+    if (in.id() == 13) throw std::runtime_error("no such picture");
+    out.set("x", static_cast<float>(in.number("x")));
+  });
+  std::size_t num_before = 0;
+  const auto error = [&] {
+    return test::try_run<ry::SharedMemory, ry::Threads>(1,
+                                                        [&](auto& worker) {
+                                                          auto loader = ry::prepare_loader(worker, dataset,
+                                                                                           {.global_batch_size = 4});
+                                                          for (const auto& batch : loader) num_before += batch.size();
+                                                        })
+        .error();
+  }();
+  CHECK_THAT(error, ContainsSubstring("sample 13") && ContainsSubstring("no such picture"));
+  CHECK(num_before == 12);
+}
+
+TEST_CASE("Loader of a Dataset: refuses to shuffle a stream, to go on elsewhere, and batches of nothing") {
+  CHECK_THAT(test::error_of(1,
+                            [](auto& worker) {
+                              auto loader =
+                                  ry::prepare_loader(worker, every_third(9), {.global_batch_size = 4, .shuffle = true});
+                              static_cast<void>(loader.begin());
+                            }),
+             ContainsSubstring("shuffle_window()"));
+  CHECK_THAT(test::error_of(1,
+                            [](auto& worker) {
+                              auto loader = ry::prepare_loader(worker, numbered_columns(9), {.global_batch_size = 4});
+                              auto longer = ry::prepare_loader(worker, numbered_columns(10), {.global_batch_size = 4});
+                              longer.load_state(loader.state());
+                            }),
+             ContainsSubstring("num_samples was 9 and is 10"));
+  CHECK_THAT(test::error_of(1,
+                            [](auto& worker) {
+                              auto loader = ry::prepare_loader(worker, numbered_columns(0), {.global_batch_size = 4});
+                            }),
+             ContainsSubstring("is empty"));
+  CHECK_THAT(test::error_of(1,
+                            [](auto& worker) {
+                              auto loader = ry::prepare_loader(worker, test::numbered(4), {.global_batch_size = 4});
+                              static_cast<void>(loader.begin()->columns());
+                            }),
+             ContainsSubstring("not made of a railyard::Dataset"));
+}
