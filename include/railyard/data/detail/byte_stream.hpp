@@ -48,9 +48,9 @@ struct FileStamp {
 };
 
 /// Reads a file from any of its places. Not by a mapping, which would end the program when the file is cut short.
-class InputFile final : public ByteStream {
+class FileBytes final : public ByteStream {
  public:
-  explicit InputFile(std::string path, std::uint64_t from = 0) : path_(std::move(path)), at_(from) {
+  explicit FileBytes(std::string path, std::uint64_t from = 0) : path_(std::move(path)), at_(from) {
     file_ = Descriptor{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
     struct stat status {};
     const bool is_open = file_.is_open() && ::fstat(file_.get(), &status) == 0;

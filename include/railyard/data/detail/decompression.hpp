@@ -34,7 +34,7 @@ class CompressedInput {
 
  private:
   std::string path_;
-  InputFile file_;
+  FileBytes file_;
   std::vector<char> piece_;
   std::uint64_t read_ = 0;
 };

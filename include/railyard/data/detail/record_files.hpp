@@ -71,7 +71,7 @@ class RecordFiles {
     return names_now();
   }
   [[nodiscard]] std::unique_ptr<ByteStream> open_bytes(const std::string& name) const {
-    return open_ != nullptr ? open_(name) : std::make_unique<InputFile>(name);
+    return open_ != nullptr ? open_(name) : std::make_unique<FileBytes>(name);
   }
 
   /// Returns how many samples all files have.
@@ -162,7 +162,7 @@ class RecordFiles {
   void add_index() {
     const std::string& name = names_now()[indexes_.size()];
     const auto plan = plan_now();
-    auto file = std::make_unique<InputFile>(name);
+    auto file = std::make_unique<FileBytes>(name);
     const FileStamp stamp = file->stamp();
     Chunks chunks = open(name, plan, std::move(file));
     FileIndex index = options_.on_error.stops_at_once() ? count_records(name, chunks.end()) : parse_all(name, chunks);
@@ -172,7 +172,7 @@ class RecordFiles {
 
   [[nodiscard]] FileIndex count_records(const std::string& name, std::uint64_t begin) const {
     constexpr std::size_t piece = std::size_t{256} << 10;
-    InputFile file{name, begin};
+    FileBytes file{name, begin};
     RecordCounter counter{Format::rules(options_), begin};
     std::vector<char> buffer(piece + text_padding);
     for (std::size_t got = piece; got == piece;) {

@@ -51,7 +51,7 @@ class RecordReader final : public BlockReader {
     damaged_ += place.index->damaged_before(from.record);
     next_id_ -= place.record - from.record -
                 (place.index->damaged_before(place.record) - place.index->damaged_before(from.record));
-    auto bytes = std::make_unique<InputFile>(names_[file_], from.offset);
+    auto bytes = std::make_unique<FileBytes>(names_[file_], from.offset);
     if (bytes->stamp() != place.index->stamp) throw_changed(names_[file_]);
     chunks_.emplace(names_[file_], std::move(bytes), typename Format::Parser{plan_}, from.offset,
                     files_->options().max_record_bytes);
@@ -104,7 +104,7 @@ class RecordReader final : public BlockReader {
   bool open_file() {
     if (file_ == names_.size()) return false;
     auto bytes = files_->open_bytes(names_[file_]);
-    if (is_indexed_) index_.emplace().stamp = static_cast<const InputFile&>(*bytes).stamp();
+    if (is_indexed_) index_.emplace().stamp = static_cast<const FileBytes&>(*bytes).stamp();
     chunks_.emplace(files_->open(names_[file_], plan_, std::move(bytes)));
     return true;
   }
@@ -198,7 +198,7 @@ class RecordPicker {
   std::shared_ptr<const typename Format::Plan> plan_;
   typename Format::Parser parser_;
   std::vector<char> text_{};
-  std::optional<InputFile> input_{};
+  std::optional<FileBytes> input_{};
   std::size_t file_ = 0;
   std::shared_ptr<const FileIndex> loaded_{};
   std::size_t loaded_place_ = 0;
