@@ -506,12 +506,16 @@ class WeighedIndexedSource : public WeighedSource {
 static_assert(ry::IndexedSource<WeighedIndexedSource>);
 
 template <class Source, class Operations>
-void check_bound(const Operations& operations) {
+void check_bound(const Operations& operations, std::size_t world_size = 1) {
   for (const std::size_t threads : {0U, 1U, 3U}) {
     const std::size_t bound = std::size_t{8} << 20U;
     const Source source{8000, 10240};  // 80 MB, ten times the bound
     ry::EpochReader reader{operations(ry::Dataset{source}),
-                           {.global_batch_size = 50, .threads = threads, .prefetch = 1000, .bound_bytes = bound}};
+                           {.global_batch_size = 50 * world_size,
+                            .world_size = world_size,
+                            .threads = threads,
+                            .prefetch = 1000,
+                            .bound_bytes = bound}};
     std::size_t largest_use = 0;
     std::size_t samples = 0;
     while (const auto step = reader.next()) {
@@ -519,7 +523,7 @@ void check_bound(const Operations& operations) {
       largest_use = std::max(largest_use, reader.used_bytes());
     }
     CAPTURE(threads);
-    CHECK(samples == 8000);
+    CHECK(samples == 8000 / world_size);
     CHECK(largest_use <= bound * 11 / 10);
     CHECK(source.peak() <= bound * 11 / 10);
     CHECK(reader.used_bytes() == 0);
@@ -534,6 +538,7 @@ TEST_CASE("EpochReader: keeps to the bound on data ten times as large") {
   check_bound<WeighedIndexedSource>([](const ry::Dataset& dataset) { return dataset; });
   check_bound<WeighedIndexedSource>([&](const ry::Dataset& dataset) { return dataset.filter(every).map(same); });
   check_bound<WeighedSource>([](const ry::Dataset& dataset) { return dataset; });
+  check_bound<WeighedSource>([&](const ry::Dataset& dataset) { return dataset.map(same); }, 4);
   check_bound<WeighedSource>(
       [&](const ry::Dataset& dataset) { return dataset.map(same).shuffle_window(200).map(same); });
 }

@@ -4,6 +4,8 @@
 
 #include "railyard/data/dataset.hpp"
 #include "railyard/data/detail/block_op_node.hpp"
+#include "railyard/data/detail/blocks.hpp"
+#include "railyard/data/detail/memory_budget.hpp"
 #include "railyard/data/detail/ordered_stage.hpp"
 #include "railyard/data/detail/permutation.hpp"
 #include "railyard/data/detail/row_reader.hpp"
@@ -56,7 +58,12 @@ class BatchPlan {
     if (is_last) position_ = end_;
     const bool stands_in = mine.size() == 0 && options_.stands_in;
     Outline outline{mine.size(), whole.size(), is_last, position_};
-    return std::pair{work_for(stands_in ? Range{whole.begin, whole.begin + 1} : mine), std::move(outline)};
+    Work work = work_for(stands_in ? Range{whole.begin, whole.begin + 1} : mine);
+    if (is_last) {
+      batch_.clear();
+      batch_share_ = {};
+    }
+    return std::pair{std::move(work), std::move(outline)};
   }
 
  private:
@@ -66,7 +73,11 @@ class BatchPlan {
     if (rows_) {
       batch_ = rows_->take_parts(options_.global_batch_size);
       size_ = 0;
-      for (const Block& part : batch_) size_ += part.rows();
+      batch_share_ = {*scope_.budget, 0};
+      for (const Block& part : batch_) {
+        size_ += part.rows();
+        batch_share_.resize(batch_share_.bytes() + bytes_of(part));
+      }
     } else {
       size_ = static_cast<std::size_t>(std::min<std::uint64_t>(options_.global_batch_size, count_ - consumed));
     }
@@ -123,7 +134,8 @@ class BatchPlan {
   std::optional<Permutation> order_{};  // if indexed and shuffled
   std::optional<RowReader> rows_{};     // if not indexed
   std::vector<Block> batch_{};          // if not indexed: of all workers
-  std::size_t size_ = 0;                // of the batch
+  MemoryShare batch_share_{};
+  std::size_t size_ = 0;  // of the batch
   std::size_t num_parts_ = 0;
   std::size_t part_ = 0;  // that is planned next
 };
