@@ -95,7 +95,7 @@ struct GradientSlot {
     if (!earlier.defined() || samples == 0) return;
     const at::NoGradGuard no_grad;
     at::Tensor& gradient = parameter.mutable_grad();
-    const at::Tensor weighted = earlier * samples;
+    const at::Tensor weighted = earlier.mul(samples);
     const bool is_mixed = gradient.defined() && gradient.is_sparse() != weighted.is_sparse();
     if (!gradient.defined()) {
       gradient = weighted;
