@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Kills processes of a training run at random moments, and looks after each kill whether anything is lost or left.
+"""Kills processes of training runs at random moments, and looks after each kill whether anything is lost or left.
 
 Usage: chaos.py PROGRAM FOLDER KILLS SEED. The last line is `chaos N kills, 0 lost, 0 left, weights equal`."""
 import collections
@@ -8,31 +8,47 @@ import os
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-PHASES = {"start": 2, "step": 3, "update": 2, "snapshot": 3, "commit": 3, "retention": 1, "restart": 2, "tear-down": 1}
-LETTERS = {"s": "step", "u": "update", "c": "snapshot", "e": "tear-down", ".": "start"}
+# A short run is killed at its ends only, a long one in between.
+SHORT, LONG = 20, 150
+PHASES = {
+    SHORT: ("start", "tear-down"),
+    LONG: ("step", "update", "snapshot", "commit", "retention", "restart"),
+}
+LETTERS = {b"s": "step", b"u": "update", b"c": "snapshot"}
+ENTRY = struct.Struct("@ic3x")  # of a rank in the file of phases: its process, and a letter
+MANY, ENOUGH = 160, 20  # from so many kills on, each phase must have had so many
 
 
 class Run:
     """A run that is started again whenever its program has died."""
 
-    def __init__(self, program, storage, name):
-        self.command = [program, "train", str(storage), name]
+    def __init__(self, program, storage, name, epochs):
+        self.phases = storage / f"{name}.phases"
+        self.command = [program, "train", str(storage), name, str(self.phases), str(epochs)]
         self.program = program
         self.path = storage / name
-        self.phases = storage / f"{name}.phases"
+        self.whole = storage / f"whole-{epochs}"
+        self.wanted = PHASES[epochs]
         self.log = open(storage / f"{name}.log", "ab")
         self.process = None
+        self.has_begun = False  # some rank has begun with a step
+        self.newest = 0  # the step of the newest checkpoint that has been seen
 
     def start(self):
-        self.process = subprocess.Popen(self.command + [str(self.phases)], stdout=self.log, stderr=self.log)
+        self.phases.write_bytes(bytes(2 * ENTRY.size))
+        self.process = subprocess.Popen(self.command, stdout=self.log, stderr=self.log)
 
     def is_running(self):
-        return self.process.poll() is None
+        return self.process is not None and self.process.poll() is None
+
+    def has_succeeded(self):
+        return self.process is not None and self.process.poll() == 0
 
     def family(self):
         """The processes of the run, by what they are."""
@@ -44,19 +60,42 @@ class Run:
 
     def phase(self):
         """What the run is doing, as far as its files tell."""
+        ranks = list(ENTRY.iter_unpack(self.phases.read_bytes()[:2 * ENTRY.size]))
+        if any(letter == b"e" and pid != 0 for pid, letter in ranks):
+            return "tear-down"
+        if any(letter not in LETTERS or not is_alive(pid) for pid, letter in ranks):
+            return "restart" if self.has_begun else "start"
+        self.has_begun = True
         names = os.listdir(self.path / "checkpoints") if (self.path / "checkpoints").exists() else []
         if any(name.startswith(".trash") for name in names):
             return "retention"
         if any(name.startswith(".staging") for name in names):
             return "commit"
-        letters = self.phases.read_bytes()[:2] if self.phases.exists() else b""
-        return LETTERS.get(RANDOM.choice(letters.decode("latin1") or "."), "start")
+        return LETTERS[RANDOM.choice(ranks)[1]]
+
+    def forget(self, killed):
+        """Takes note that those processes are dead, even while the system has not yet."""
+        with open(self.phases, "r+b") as file:
+            for rank in range(2):
+                file.seek(rank * ENTRY.size)
+                if ENTRY.unpack(file.read(ENTRY.size))[0] in killed:
+                    file.seek(rank * ENTRY.size)
+                    file.write(bytes(4))
 
     def verify(self):
+        """Opens all checkpoints and verifies the newest, which is never older than it was."""
         result = subprocess.run([self.program, "verify", str(self.path)], capture_output=True, text=True)
         if result.returncode != 0:
-            fail(f"a checkpoint is damaged: {result.stdout}{result.stderr}")
-        return int(result.stdout.split()[1]) if result.stdout else 0
+            fail(f"a checkpoint is damaged: {result.stdout}{result.stderr}", self)
+        step = int(result.stdout.split()[1]) if result.stdout else 0
+        if step < self.newest:
+            fail(f"the newest checkpoint was of step {self.newest} and is of step {step} now", self)
+        self.newest = step
+
+    def check_end(self):
+        """A program that has ended was killed: it finds nothing that it could not go on from."""
+        if self.process is not None and self.process.poll() not in (None, 0, -signal.SIGKILL):
+            fail(f"the program has ended with status {self.process.returncode}", self)
 
 
 def children(pid):
@@ -66,30 +105,42 @@ def children(pid):
         return []
 
 
-def fail(text):
+def is_alive(pid):
+    try:
+        return pid != 0 and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def fail(text, run=None):
+    if run is not None:
+        print("".join(Path(run.log.name).read_text(errors="replace").splitlines(True)[-20:]), end="")
+        text += f"; see {run.path}"
     print(f"chaos failed: {text} (seed {SEED})")
     sys.exit(1)
 
 
-def wait_for_phase(run, wanted, began):
-    """Waits until the run is in that phase; gives up after a while, or when it is over."""
+def wait_for_phase(run, wanted):
+    """Waits until the run is in that phase, and for a random moment in it; gives up after a while, or when the run is
+    over. Returns in which phase it is."""
     deadline = time.monotonic() + 3
+    longest = {"start": 0.3, "restart": 0.1}.get(wanted, 0.003)
     while time.monotonic() < deadline and run.is_running():
-        now = time.monotonic() - began
-        if wanted in ("start", "restart") and now < 0.5:
-            time.sleep(RANDOM.uniform(0, 0.08))
-            return wanted
         if run.phase() == wanted:
-            return wanted
-        time.sleep(0)
-    return run.phase() if run.is_running() else "tear-down"
+            time.sleep(RANDOM.choice((0, RANDOM.uniform(0, longest))))
+            if run.is_running() and run.phase() == wanted:
+                return wanted
+        time.sleep(0.0003)
+    return run.phase()
 
 
 def strike(run):
-    """Sends a signal to one of the run's processes, or to all."""
+    """Sends a signal to one of the run's processes, or to all; returns what it has struck."""
     family = run.family()
     what = RANDOM.choices(["worker", "zygote", "supervisor", "all", "stop"], [6, 1, 2, 1, 1])[0]
-    if what == "stop" and family.get("worker"):
+    if not family.get("worker") and what in ("worker", "stop"):
+        what = "supervisor"
+    if what == "stop":
         pid = RANDOM.choice(family["worker"])
         send(pid, signal.SIGSTOP)
         time.sleep(RANDOM.uniform(0, 0.2))
@@ -100,6 +151,7 @@ def strike(run):
         pids = [RANDOM.choice(pids)]
     for pid in pids:
         send(pid, signal.SIGKILL)
+    run.forget(pids)
     return what if pids else None
 
 
@@ -110,77 +162,80 @@ def send(pid, number):
         pass
 
 
-def torment(program, storage, kills):
-    coverage = collections.Counter()
-    targets = collections.Counter()
-    run_number = 0
-    run = None
-    newest = 0
-    while sum(targets.values()) < kills:
-        if run is None:
-            run_number += 1
-            newest = 0
-            run = Run(program, storage, f"run-{run_number}")
-        if run.process is None or not run.is_running():
-            if run.process is not None and run.process.returncode == 0:
-                compare(run, storage)
-                run = None
-                continue
-            check_end(run)
+class Torment:
+    """Starts runs and kills them, in the phase that has had least of it, until there were enough kills."""
+
+    def __init__(self, program, storage):
+        self.program = program
+        self.storage = storage
+        self.coverage = collections.Counter()
+        self.struck = collections.Counter()
+        self.num_runs = 0
+
+    def least(self, phases):
+        fewest = min(self.coverage[phase] for phase in phases)
+        return RANDOM.choice([phase for phase in phases if self.coverage[phase] == fewest])
+
+    def begin(self):
+        self.num_runs += 1
+        wanted = self.least(sum(PHASES.values(), ()))
+        epochs = next(epochs for epochs, phases in PHASES.items() if wanted in phases)
+        return Run(self.program, self.storage, f"run-{self.num_runs}", epochs)
+
+    def hurt(self, run):
+        """Has the run go on and strikes it once, unless it is over before."""
+        if not run.is_running():
+            run.check_end()
             run.start()
-            began = time.monotonic()
-            is_restart = newest > 0
-        wanted = RANDOM.choices(list(PHASES), list(PHASES.values()))[0]
-        phase = wait_for_phase(run, wanted, began)
+        wanted = self.least([phase for phase in run.wanted if phase != "start" or not run.has_begun])
+        phase = wait_for_phase(run, wanted)
+        if not run.is_running():
+            return
         what = strike(run)
-        began = time.monotonic()
         if what is None:
-            continue
-        coverage["restart" if phase == "start" and is_restart else phase] += 1
-        targets[what] += 1
+            return
+        self.coverage[phase] += 1
+        self.struck[what] += 1
         if RANDOM.random() < 0.3:
-            step = run.verify()
-            if step < newest:
-                fail(f"the newest checkpoint was of step {newest} and is of step {step} now")
-            newest = step
-    while run is not None and finish(run):
-        pass
-    if run is not None:
-        compare(run, storage)
-    return coverage, targets
+            run.verify()
 
-
-def check_end(run):
-    """A program that has ended was killed: it finds nothing that it could not go on from."""
-    if run.process is not None and run.process.returncode not in (None, 0, -signal.SIGKILL):
-        fail(f"the program has ended with status {run.process.returncode}: see {run.log.name}")
+    def go_on(self, kills):
+        while sum(self.struck.values()) < kills:
+            run = self.begin()
+            while sum(self.struck.values()) < kills and not run.has_succeeded():
+                self.hurt(run)
+            finish(run)
+            compare(run)
 
 
 def finish(run):
-    """Lets the run go on; returns whether it has to be started again."""
-    if not run.is_running():
-        run.start()
-    run.process.wait()
-    check_end(run)
-    return run.process.returncode != 0
+    """Has the run go on to its end."""
+    while not run.has_succeeded():
+        if not run.is_running():
+            run.check_end()
+            run.start()
+        run.process.wait()
 
 
-def compare(run, storage):
+def compare(run):
     """The weights and metrics must be those of the run that nobody has touched, and nothing may be left over."""
     names = sorted(os.listdir(run.path / "checkpoints"))
     if not all(name.startswith("checkpoint-") for name in names):
-        fail(f"something is left in {run.path}: {names}")
-    whole = storage / "whole"
-    last = sorted(os.listdir(whole / "checkpoints"))[-1]
+        fail(f"something is left: {names}", run)
+    last = sorted(os.listdir(run.whole / "checkpoints"))[-1]
     for file in ("net.safetensors", "optimizer.rank-0.safetensors", "optimizer.rank-1.safetensors"):
-        if (run.path / "checkpoints" / names[-1] / file).read_bytes() != (whole / "checkpoints" / last / file).read_bytes():
-            fail(f"{file} of {run.path} differs from that of the run that nobody has touched")
-    without_seconds = [[line.split(", ", 2)[0], line.split(", ", 2)[2]] for line in
-                       (run.path / "metrics.jsonl").read_text().splitlines()]
-    expected = [[line.split(", ", 2)[0], line.split(", ", 2)[2]] for line in
-                (whole / "metrics.jsonl").read_text().splitlines()]
-    if without_seconds != expected:
-        fail(f"the metrics of {run.path} differ from those of the run that nobody has touched")
+        if (run.path / "checkpoints" / names[-1] / file).read_bytes() != (run.whole / "checkpoints" / last / file).read_bytes():
+            fail(f"{file} differs from that of the run that nobody has touched", run)
+    if metrics_of(run.path) != metrics_of(run.whole):
+        fail("the metrics differ from those of the run that nobody has touched", run)
+
+
+def metrics_of(path):
+    """The lines of a run's metrics without the seconds, which differ. Each epoch has used each sample once."""
+    lines = [line.split(", ", 2) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    if not lines or not all('"each_sample_once": true' in line[2] for line in lines):
+        fail(f"an epoch of {path} has left a sample out, or used it twice")
+    return [[line[0], line[2]] for line in lines]
 
 
 def left_over(program):
@@ -202,13 +257,19 @@ def main():
     shutil.rmtree(storage, ignore_errors=True)
     storage.mkdir(parents=True)
     kills = int(sys.argv[3])
-    whole = Run(program, storage, "whole")
-    whole.start()
-    if whole.process.wait() != 0:
-        fail("the run that nobody touches has failed")
-    coverage, targets = torment(program, storage, kills)
-    print("phases: " + ", ".join(f"{phase} {coverage[phase]}" for phase in PHASES))
-    print("struck: " + ", ".join(f"{what} {count}" for what, count in sorted(targets.items())))
+    for epochs in PHASES:
+        whole = Run(program, storage, f"whole-{epochs}", epochs)
+        whole.start()
+        if whole.process.wait() != 0:
+            fail("the run that nobody touches has failed", whole)
+    torment = Torment(program, storage)
+    torment.go_on(kills)
+    every_phase = sum(PHASES.values(), ())
+    print("phases: " + ", ".join(f"{phase} {torment.coverage[phase]}" for phase in every_phase))
+    print("struck: " + ", ".join(f"{what} {count}" for what, count in sorted(torment.struck.items())))
+    rare = [phase for phase in every_phase if torment.coverage[phase] < ENOUGH]
+    if kills >= MANY and rare:
+        fail(f"fewer than {ENOUGH} kills in {', '.join(rare)}")
     deadline = time.monotonic() + 10
     while left_over(program) and time.monotonic() < deadline:
         time.sleep(0.05)
