@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+// Runs over named datasets that end half way through an epoch and go on with other numbers of workers.
+#include "railyard/torch/prepare_loader.hpp"
+#include "railyard/torch/prepare_model.hpp"
+#include "railyard/train/train_state.hpp"
+
+#include "numbered.hpp"
+#include "support/catch.hpp"
+#include "unit/train/scratch.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace ry = railyard;
+
+namespace {
+
+constexpr std::int64_t num_numbers = 90;
+
+// Numbers from 0 on; as a stream the multiples of 3 alone, near where they were.
+ry::Dataset source(bool is_stream) {
+  std::vector<std::int64_t> all(num_numbers);
+  std::iota(all.begin(), all.end(), 0);
+  const auto dataset = ry::Dataset::from_columns({{"n", all}}).with_label("n");
+  if (!is_stream) return dataset;
+  return dataset.filter([](const ry::Sample& sample) { return sample.id() % 3 == 0; }).shuffle_window(8);
+}
+
+// Notes down in which order all workers together have seen the samples: what the surviving lineage has trained on.
+class Seen {
+ public:
+  void add(std::int64_t number) { text_ += std::to_string(number) + " "; }
+  [[nodiscard]] const std::string& text() const noexcept { return text_; }
+  [[nodiscard]] ry::State state() const { return {{"text", text_}}; }
+  void load_state(const ry::State& state) { text_ = state.at("text").as<std::string>(); }
+
+ private:
+  std::string text_{};
+};
+
+// Goes over the dataset twice. The first attempt ends in the given step, by an exception or a signal.
+void train(ry::Worker& worker, bool is_stream, std::uint64_t last_step, int signal) {
+  auto loader = ry::prepare_loader(worker, worker.dataset("train"),
+                                   {.global_batch_size = 7,
+                                    .shuffle = !is_stream,
+                                    .drives_step = true,
+                                    .threads = worker.world_size() > 1 ? 2U : 0U});
+  Seen seen;
+  ry::TrainState state{worker, {{"loader", loader}, {"seen", seen}}};
+  for ([[maybe_unused]] const int epoch : state.epochs(2)) {
+    for (const auto& batch : loader) {
+      if (worker.steps() == last_step && worker.rank() == worker.world_size() - 1) {
+        if (signal != 0) ::raise(signal);
+        throw std::runtime_error{"as planned"};
+      }
+      test::Numbers padded(7, -1);
+      const test::Numbers mine = test::numbers_of(batch);
+      std::copy(mine.begin(), mine.end(), padded.begin());
+      for (const auto number : ry::detail::gather_values(worker, padded)) {
+        if (number >= 0) seen.add(number);
+      }
+    }
+  }
+  worker.report({{"seen", seen.text()}, {"resumed", state.is_resumed()}});
+}
+
+template <class Backend, class Scaling>
+ry::Result fit(const Scratch& scratch, const std::string& name, int num_workers, bool is_stream,
+               std::uint64_t last_step = 1000, int signal = 0) {
+  ry::RunConfig run{.name = name,
+                    .storage_path = scratch.path(),
+                    .seed = 5,
+                    .checkpoint = {.every_steps = 1},
+                    .progress = ry::Progress::quiet};
+  return ry::Trainer<Backend, Scaling>{[=](ry::Worker& worker) { train(worker, is_stream, last_step, signal); },
+                                       {.num_workers = num_workers},
+                                       std::move(run),
+                                       {{"train", source(is_stream)}}}
+      .fit();
+}
+
+// Each sample once per epoch.
+void check_exact(const std::string& seen, bool is_stream) {
+  std::istringstream numbers{seen};
+  std::map<std::int64_t, int> times;
+  for (std::int64_t number = 0; numbers >> number;) ++times[number];
+  CHECK(times.size() == static_cast<std::size_t>(is_stream ? num_numbers / 3 : num_numbers));
+  CHECK(std::all_of(times.begin(), times.end(), [](const auto& one) { return one.second == 2; }));
+}
+
+template <class Backend, class Scaling>
+void check_resumed(bool is_stream, int signal) {
+  const Scratch scratch;
+  const ry::Result whole = fit<Backend, Scaling>(scratch, "whole", 1, is_stream);
+  REQUIRE(whole.error() == "");
+  const auto& expected = whole.metrics().at("seen").as<std::string>();
+  check_exact(expected, is_stream);
+  const std::uint64_t last_step = is_stream ? 7 : 17;  // in the second epoch
+  for (const auto& [before, after] : {std::pair{2, 2}, std::pair{2, 3}, std::pair{3, 1}}) {
+    const std::string name = std::to_string(before) + "_" + std::to_string(after);
+    CHECK_FALSE(fit<Backend, Scaling>(scratch, name, before, is_stream, last_step, signal));
+    const ry::Result rest = fit<Backend, Scaling>(scratch, name, after, is_stream);
+    REQUIRE(rest.error() == "");
+    CHECK(rest.metrics().at("resumed").as<bool>());
+    CHECK(rest.metrics().at("seen").as<std::string>() == expected);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("Datasets of a run: each sample once per epoch, whatever ends it where, on any number of workers (E7, E9)") {
+  for (const bool is_stream : {false, true}) {
+    check_resumed<ry::SharedMemory, ry::Threads>(is_stream, 0);
+    check_resumed<ry::SharedMemory, ry::Processes>(is_stream, SIGKILL);
+  }
+}
+
+TEST_CASE("Datasets of a run: the time that loops wait for them is a share in the Result") {
+  const Scratch scratch;
+  const auto slow = source(false).map([](const ry::Sample& in, ry::SampleWriter&) {
+    const auto until = ry::Deadline::after(std::chrono::milliseconds{in.id() < 60 ? 0 : 1});
+    while (!until.expired()) {
+    }
+  });
+  const ry::Result result = ry::Trainer<ry::SharedMemory, ry::Threads>{
+      [](ry::Worker& worker) {
+        auto net = ry::prepare_model(worker, [] { return torch::nn::Linear(1, 1); });
+        auto loader = ry::prepare_loader(worker, worker.dataset("train"),
+                                         {.global_batch_size = 30, .drives_step = true, .threads = 0});
+        for (const auto& batch : loader) net->forward(batch.target.view({-1, 1}).to(torch::kFloat)).sum().backward();
+      },
+      {.num_workers = 2},
+      {.storage_path = scratch.path(), .progress = ry::Progress::quiet},
+      {{"train", slow}}}.fit();
+  REQUIRE(result.error() == "");
+  CHECK(result.step_times().data >= 0.015);  // each worker has made half of the last batch, of a millisecond a sample
+  CHECK(result.step_times().share_of_data() > 0);
+  CHECK_THAT(read_text(result.path() / "result.json"), Catch::ContainsSubstring("\"data_share\": 0."));
+}

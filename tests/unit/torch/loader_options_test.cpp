@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+// Of which batches the options make which part.
+#include "railyard/torch/loader_options.hpp"
+
+#include "numbered.hpp"
+#include "support/catch.hpp"
+
+namespace ry = railyard;
+using Catch::ContainsSubstring;
+
+namespace {
+
+ry::Dataset ten_samples() {
+  return ry::Dataset::from_columns({{"n", std::vector<float>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}}});
+}
+
+}  // namespace
+
+TEST_CASE("LoaderOptions: of a dataset that is not divided each worker gets all, in its share of the batch's size") {
+  for (const int workers : {1, 2, 3}) {
+    test::on_threads(workers, [](auto& worker) {
+      const auto size = static_cast<std::size_t>(12 / worker.world_size());
+      const ry::Dataset whole = ten_samples().undivided();
+      for (const ry::LoaderOptions& options : {ry::LoaderOptions{.global_batch_size = 12, .drives_step = true},
+                                               ry::LoaderOptions{.batch_size_per_worker = size}}) {
+        auto loader = ry::prepare_loader(worker, whole, options);
+        ry::Mean mean;
+        std::vector<std::size_t> sizes;
+        for (const auto& batch : loader) {
+          sizes.push_back(batch.size());
+          mean.add_sum(batch.data.sum().template item<double>(), static_cast<double>(batch.size()));
+        }
+        EXPECT(sizes.front() == std::min<std::size_t>(size, 10) && mean.weight() == 10);
+        EXPECT(worker.mean(mean) == 4.5);
+      }
+    });
+  }
+}
+
+TEST_CASE("LoaderOptions: a loader that drives steps refuses parts that differ in size, on all ranks") {
+  CHECK_THAT(test::error_of(2,
+                            [](auto& worker) {
+                              const auto part = ten_samples().take(worker.rank() == 0 ? 4 : 6).undivided();
+                              const ry::LoaderOptions options{.global_batch_size = 4};
+                              auto other = ry::prepare_loader(worker, part, options);
+                              auto driving = options;
+                              driving.drives_step = true;
+                              auto loader = ry::prepare_loader(worker, part, driving);
+                            }),
+             ContainsSubstring("between 4 and 6 samples") && ContainsSubstring("splitter"));
+}
+
+TEST_CASE("LoaderOptions: no micro-batch is larger than the largest, in as few parts as that takes") {
+  test::on_threads(2, [](auto& worker) {
+    auto loader = ry::prepare_loader(worker, ten_samples(), {.global_batch_size = 10, .largest_micro_batch = 2});
+    std::vector<std::size_t> sizes;
+    for (const auto& batch : loader) sizes.push_back(batch.size());
+    EXPECT(sizes.size() == 3 && *std::max_element(sizes.begin(), sizes.end()) == 2);
+  });
+}
