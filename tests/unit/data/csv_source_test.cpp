@@ -242,7 +242,7 @@ TEST_CASE("CsvSource: numbers the samples of several files one after another, an
   if (reads_first) CHECK(read_all_texts(source, 0, "text") == expected);
   CHECK(source.count() == expected.size());
   CHECK(ry::CsvSource{{paths[3], paths[1]}}.count() == 2103 + 703);
-  for (const std::uint64_t from : {0, 1, 2, 3, 4, 66, 702, 705, 706, 2808}) {
+  for (const std::uint64_t from : std::vector<std::uint64_t>{0, 1, 2, 3, 4, 66, 702, 705, 706, 2808}) {
     const auto rest = read_all_texts(source, from, "text");
     CHECK(std::equal(rest.begin(), rest.end(), expected.begin() + static_cast<std::ptrdiff_t>(from), expected.end()));
   }
@@ -285,7 +285,7 @@ TEST_CASE("CsvSource: leaves damaged records out as it is told, numbers those th
   CHECK(seen == good);
   CHECK(source.count() == good.size());
   CHECK(source.skipped() == 50);
-  for (const std::uint64_t id : {0, 49, 50, 99, 2500, 4949}) {
+  for (const std::uint64_t id : std::vector<std::uint64_t>{0, 49, 50, 99, 2500, 4949}) {
     CHECK(source.read(std::vector{id}).column("n").values<std::int64_t>()[0] == good[id]);
     CHECK(source.open(id)->next(1).column("n").values<std::int64_t>()[0] == good[id]);
   }

@@ -20,6 +20,7 @@ namespace detail {
 class Bytes64 {
  public:
   explicit Bytes64(const char* text) noexcept {
+#pragma GCC unroll 4
     for (std::size_t part = 0; part < 4; ++part) {
       parts_[part] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(text + 16 * part));
     }
@@ -27,6 +28,7 @@ class Bytes64 {
   [[nodiscard]] std::uint64_t equal_to(char character) const noexcept {
     const __m128i wanted = _mm_set1_epi8(character);
     std::uint64_t mask = 0;
+#pragma GCC unroll 4
     for (std::size_t part = 0; part < 4; ++part) {
       const int bits = _mm_movemask_epi8(_mm_cmpeq_epi8(parts_[part], wanted));
       mask |= static_cast<std::uint64_t>(static_cast<unsigned>(bits)) << (16 * part);

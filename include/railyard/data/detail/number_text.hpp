@@ -215,7 +215,8 @@ template <class Float>
 
 // Reads digits, a point and digits, at most 7 and 18 of them, 19 together. Takes words instead of a look at each
 // character: where numbers differ in length, a loop over them costs more in wrong predictions than in work.
-[[nodiscard]] inline bool parse_plain(const char* text, std::size_t size, std::uint64_t& digits, int& power) noexcept {
+[[nodiscard]] [[gnu::always_inline]] inline bool parse_plain(const char* text, std::size_t size, std::uint64_t& digits,
+                                                             int& power) noexcept {
   const std::uint64_t eight = load_eight(text);
   const std::uint64_t others = eight ^ 0x2E2E2E2E2E2E2E2EU;  // zero where the point is
   const std::uint64_t zeros = (others - 0x0101010101010101U) & ~others & 0x8080808080808080U;
@@ -261,7 +262,13 @@ requires std::is_floating_point_v<Float>
   size -= is_negative;
   std::uint64_t digits = 0;
   int power = 0;
-  if (!parse_plain(text, size, digits, power) && !parse_any(text, size, digits, power)) return false;
+  int exponent = 0;
+  // As most programs write an exponent: e, a sign and two digits.
+  const std::size_t mantissa = size > 4 && (text[size - 4] | 0x20) == 'e' ? size - 4 : size;
+  const bool is_plain = parse_plain(text, mantissa, digits, power) &&
+                        (mantissa == size || append_exponent(text + mantissa, text + size, exponent));
+  if (!is_plain && !parse_any(text, size, digits, power)) return false;
+  if (is_plain) power += exponent;
   if (!scale_digits(digits, power, value)) return false;
   if (is_negative) value = -value;
   return true;

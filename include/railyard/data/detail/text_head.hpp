@@ -46,7 +46,7 @@ class TextHead {
   }
 
  private:
-  static constexpr std::size_t first_size = std::size_t{1} << 20;
+  static constexpr std::size_t first_size = std::size_t{64} << 10;
 
   void fill(std::size_t size) {
     buffer_.resize(size + 1 + text_padding);
