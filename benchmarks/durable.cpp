@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// What checkpoints cost, and how long a run takes to go on after a worker has been killed. Two processes train an MLP
-// of 18.9 million parameters, eight one of 0.9 million. Prints `name value unit`.
+// What checkpoints and copies to memory cost, and what a killed worker does. Two processes train an MLP of 18.9 million
+// parameters, eight one of 0.9 million; beside them, where run.sh has found them, PyTorch's distributed checkpoint and
+// Ray Train: the arguments are the folder of their scripts and the path of their packages. Prints `name value unit`.
 #include <railyard/railyard.hpp>
 
 #include <ATen/core/ivalue.h>
@@ -15,8 +16,11 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -57,7 +61,8 @@ struct Notes {
   std::atomic<double> begin_ms;
   std::atomic<double> end_ms;
   std::atomic<double> stall_ms;
-  std::atomic<double> copy_ms;
+  std::atomic<double> stall_over_copy;
+  std::atomic<double> durable_ms;
   std::atomic<double> durable_over_raw;
 };
 
@@ -107,13 +112,14 @@ void train(ry::Worker& worker, const std::vector<std::int64_t>& widths, bool has
 }
 
 template <class Body>
-void fit(int num_workers, const Body& body, ry::RunConfig config = {}) {
+std::vector<ry::Attempt> fit(int num_workers, const Body& body, ry::RunConfig config = {}) {
   config.storage_path = std::filesystem::current_path() / "runs";
   config.progress = ry::Progress::quiet;
   ry::Trainer<ry::SharedMemory, ry::Processes> trainer{body, {.num_workers = num_workers}, config};
   const ry::Result result = trainer.fit();
   if (!result) throw std::runtime_error{"the run failed: " + result.error()};
   std::filesystem::remove_all(result.path());
+  return result.attempts();
 }
 
 // Trains so many steps and returns how long they took, from the first to the last.
@@ -132,21 +138,35 @@ double train_steps(int num_workers, const std::vector<std::int64_t>& widths, boo
   return notes().end_ms - notes().begin_ms;
 }
 
-// Kills workers at random moments and returns how long each time the run took to come beyond the step at which it was,
-// without the time that the lost steps take by themselves.
-std::vector<double> kill_often(int num_workers, int num_kills, double step_ms) {
+// Is a run whose workers are killed at random moments.
+struct Torment {
+  int num_workers = 2;
+  const std::vector<std::int64_t>& widths;
+  bool has_adam = false;
+  int num_kills = 100;
+  double longest_ms = 0;  // from three steps after one kill until the next; 0: four steps
+  ry::CheckpointConfig checkpoint{};
+};
+
+struct Recovery {
+  std::vector<double> ms;  // until progress passed the step at which it was, without the lost steps' own time
+  std::vector<double> lost_steps;
+};
+
+std::vector<double> kill_often(const Torment& torment, double step_ms) {
   const auto sleep_ms = [](double time) {
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(time));
   };
+  const double longest_ms = torment.longest_ms > 0 ? torment.longest_ms : 4 * step_ms;
   std::mt19937 random{1};
   std::vector<double> recovered;
-  for (int kill = 0; kill < num_kills; ++kill) {
+  for (int kill = 0; kill < torment.num_kills; ++kill) {
     for (const std::uint64_t begin = notes().steps; notes().steps < begin + 3;) sleep_ms(1);
-    sleep_ms(std::uniform_real_distribution<>{0, 4 * step_ms}(random));
+    sleep_ms(std::uniform_real_distribution<>{0, longest_ms}(random));
     const int attempt = notes().attempt;
     const std::uint64_t killed_at = notes().steps;
     const double killed_ms = now_ms();
-    ::kill(notes().pid[random() % static_cast<unsigned>(num_workers)], SIGKILL);
+    ::kill(notes().pid[random() % static_cast<unsigned>(torment.num_workers)], SIGKILL);
     while (notes().attempt == attempt || notes().steps <= killed_at) sleep_ms(0.2);
     recovered.push_back(now_ms() - killed_ms - static_cast<double>(killed_at + 1 - notes().resumed) * step_ms);
   }
@@ -154,20 +174,19 @@ std::vector<double> kill_often(int num_workers, int num_kills, double step_ms) {
   return recovered;
 }
 
-void measure_restart(const std::string& name, int num_workers, const std::vector<std::int64_t>& widths, int num_kills,
-                     std::uint64_t every_steps) {
-  const double step_ms = train_steps(num_workers, widths, false, 22) / 20;
+Recovery recover(const Torment& torment) {
+  const double step_ms = train_steps(torment.num_workers, torment.widths, torment.has_adam, 22) / 20;
   notes().steps = 0;
   notes().is_enough = 0;
   ry::RunConfig config;
-  config.checkpoint = {.keep = 1, .every_steps = every_steps};
+  config.checkpoint = torment.checkpoint;
   config.failure = {.max_failures = -1, .max_failures_at_same_step = 1'000'000};
-  std::vector<double> recovered;
-  std::thread killer{[&] { recovered = kill_often(num_workers, num_kills, step_ms); }};
-  fit(
-      num_workers,
+  Recovery recovery;
+  std::thread killer{[&] { recovery.ms = kill_often(torment, step_ms); }};
+  const std::vector<ry::Attempt> attempts = fit(
+      torment.num_workers,
       [&](ry::Worker& worker) {
-        train(worker, widths, false, [](ry::Worker& one, ry::TrainState&) {
+        train(worker, torment.widths, torment.has_adam, [](ry::Worker& one, ry::TrainState&) {
           std::int32_t is_enough = notes().is_enough;
           one.all_reduce(ry::buffer_of_value(is_enough), ry::ReduceOp::max);
           return is_enough == 0;
@@ -175,13 +194,32 @@ void measure_restart(const std::string& name, int num_workers, const std::vector
       },
       config);
   killer.join();
-  figure(name + ".recovered_ms.p50", quantile(recovered, 0.5), "ms");
-  figure(name + ".recovered_ms.p99", quantile(recovered, 0.99), "ms");
+  for (const ry::Attempt& attempt : attempts) {
+    if (!attempt.error.empty()) recovery.lost_steps.push_back(static_cast<double>(attempt.lost_steps));
+  }
+  return recovery;
 }
 
+// Returns the median, in milliseconds.
+double measure_restart(const std::string& name, const Torment& torment) {
+  const Recovery recovery = recover(torment);
+  figure(name + ".recovered_ms.p50", quantile(recovery.ms, 0.5), "ms");
+  figure(name + ".recovered_ms.p99", quantile(recovery.ms, 0.99), "ms");
+  return quantile(recovery.ms, 0.5);
+}
+
+// What a kill costs in steps where copies to memory take one percent of the time, and nothing is on disk.
+void measure_lost_steps() {
+  const Recovery recovery = recover({.widths = large, .has_adam = true, .num_kills = 30, .longest_ms = 6000});
+  figure("memory_first.steps_lost_at_1_percent", quantile(recovery.lost_steps, 0.5), "steps");
+  figure("memory_first.steps_lost_at_1_percent.most", quantile(recovery.lost_steps, 1), "steps");
+}
+
+constexpr std::size_t num_bytes = 3 * 18'900'000 * sizeof(float);  // of the large model with Adam
+
 // How long a report with a state holds rank 0 up, beside a copy of as many bytes into memory that is there already.
-void measure_stall() {
-  constexpr std::size_t num_bytes = 3 * 18'900'000 * sizeof(float);
+// Returns the median in milliseconds.
+double measure_stall() {
   fit(2,
       [](ry::Worker& worker) {
         std::vector<char> from(worker.rank() == 0 ? num_bytes : 0, 1);
@@ -189,7 +227,7 @@ void measure_stall() {
         std::vector<double> stalls;
         std::vector<double> copies;
         train(worker, large, true, [&](ry::Worker& one, ry::TrainState& state) {
-          if (one.steps() % 20 == 0) {
+          if (one.steps() % 10 == 0) {
             double begin = now_ms();
             std::memcpy(to.data(), from.data(), from.size());
             copies.push_back(now_ms() - begin);
@@ -197,15 +235,17 @@ void measure_stall() {
             one.report({}, state);
             stalls.push_back(now_ms() - begin);
           }
-          return one.steps() < 600;
+          return one.steps() < 320;
         });
         if (worker.rank() != 0) return;
         constexpr int num_cold = 2;  // each of the two snapshots is made once
-        notes().stall_ms = quantile({stalls.begin() + num_cold, stalls.end()}, 0.99);
-        notes().copy_ms = quantile(copies, 0.5);
+        stalls.erase(stalls.begin(), stalls.begin() + num_cold);
+        notes().stall_ms = quantile(stalls, 0.5);
+        notes().stall_over_copy = quantile(stalls, 0.99) / quantile(copies, 0.5);
       },
       {.checkpoint = {.keep = 1}});
-  figure("checkpoint.stall_over_warm_copy", notes().stall_ms / notes().copy_ms, "ratio");
+  figure("checkpoint.stall_over_warm_copy", notes().stall_over_copy, "ratio");
+  return notes().stall_ms;
 }
 
 double cpu_seconds() {
@@ -220,22 +260,34 @@ double cpu_seconds() {
   return seconds;
 }
 
-// Wall and CPU time of training with a checkpoint after every 50 steps, beside the same training without.
+struct Cost {
+  double ms = 0;
+  double cpu = 0;
+};
+
+Cost cost_of(const ry::RunConfig& config) {
+  const double cpu_begin = cpu_seconds();
+  const double ms = train_steps(2, large, true, 102, config);
+  return {.ms = ms, .cpu = cpu_seconds() - cpu_begin};
+}
+
+// Wall and CPU time of training with a checkpoint after every 50 steps, and wall time with copies to memory at one
+// percent, beside the same training without.
 void measure_overhead() {
   std::vector<double> wall;
   std::vector<double> cpu;
+  std::vector<double> memory;
   for (int round = 0; round < 5; ++round) {
-    double cpu_begin = cpu_seconds();
-    const double plain_ms = train_steps(2, large, true, 152);
-    const double plain_cpu = cpu_seconds() - cpu_begin;
-    cpu_begin = cpu_seconds();
-    const double saved_ms = train_steps(2, large, true, 152, {.checkpoint = {.keep = 1, .every_steps = 50}});
-    const double saved_cpu = cpu_seconds() - cpu_begin;
-    wall.push_back(100 * (saved_ms / plain_ms - 1));
-    cpu.push_back(100 * (saved_cpu / plain_cpu - 1));
+    const Cost plain = cost_of({});
+    const Cost saved = cost_of({.checkpoint = {.keep = 1, .every_steps = 50}});
+    const Cost copied = cost_of({.failure = {.max_failures = -1}});
+    wall.push_back(100 * (saved.ms / plain.ms - 1));
+    cpu.push_back(100 * (saved.cpu / plain.cpu - 1));
+    memory.push_back(100 * (copied.ms / plain.ms - 1));
   }
   figure("checkpoint.overhead_percent", quantile(wall, 0.5), "%");
   figure("checkpoint.cpu_percent", quantile(cpu, 0.5), "%");
+  figure("memory_first.cost_percent", quantile(memory, 0.5), "%");
 }
 
 double write_plainly_ms(const std::vector<char>& bytes) {
@@ -253,33 +305,68 @@ double write_plainly_ms(const std::vector<char>& bytes) {
   return time;
 }
 
-// How long it takes until a checkpoint is durable, beside a plain write of as many bytes.
-void measure_durable() {
-  fit(1,
+// How long it takes until a checkpoint is durable, beside a plain write of as many bytes. Returns the median in
+// milliseconds.
+double measure_durable(int num_workers) {
+  fit(num_workers,
       [](ry::Worker& worker) {
-        std::vector<char> bytes(3 * 18'900'000 * sizeof(float), 1);
+        const std::vector<char> bytes(worker.rank() == 0 ? num_bytes : 0, 1);
+        std::vector<double> times;
         std::vector<double> ratios;
         train(worker, large, true, [&](ry::Worker& one, ry::TrainState& state) {
           const double plain_ms = write_plainly_ms(bytes);
+          one.barrier();
           const double begin = now_ms();
           one.report({}, state);
-          ratios.push_back((now_ms() - begin) / plain_ms);
-          return ratios.size() < 15;
+          times.push_back(now_ms() - begin);
+          ratios.push_back(times.back() / plain_ms);
+          return times.size() < 10;
         });
+        if (worker.rank() != 0) return;
+        notes().durable_ms = quantile(times, 0.5);
         notes().durable_over_raw = quantile(ratios, 0.5);
       },
       {.checkpoint = {.keep = 1, .synchronous = true}});
-  figure("checkpoint.durable_over_raw", notes().durable_over_raw, "ratio");
+  return notes().durable_ms;
+}
+
+// Runs a contestant's script and returns the numbers that it has written to the file that it is given.
+std::vector<double> contestant(const std::string& launcher, const std::string& script, const std::string& packages) {
+  const std::string command = fmt::format(
+      "PYTHONPATH='{}' PYTHONWARNINGS=ignore OMP_NUM_THREADS=1 RAY_USAGE_STATS_ENABLED=0 {} '{}' numbers 1>&2",
+      packages, launcher, script);
+  std::remove("numbers");
+  if (std::system(command.c_str()) != 0) throw std::runtime_error{script + " has failed; what it says stands above"};
+  std::ifstream numbers{"numbers"};
+  return {std::istream_iterator<double>{numbers}, {}};
+}
+
+void compare_with_dcp(const std::string& scripts, const std::string& packages, double stall_ms) {
+  const double durable_ms = measure_durable(2);
+  const auto dcp =
+      contestant("python3 -m torch.distributed.run --standalone --nproc-per-node=2", scripts + "/dcp.py", packages);
+  figure("checkpoint.dcp_over_ours.stall", dcp.at(0) / stall_ms, "ratio");
+  figure("checkpoint.dcp_over_ours.stall_reused", dcp.at(1) / stall_ms, "ratio");
+  figure("checkpoint.dcp_over_ours.durable", dcp.at(2) / durable_ms, "ratio");
 }
 
 }  // namespace
 
-int main() try {
-  measure_restart("restart.2ranks", 2, large, 100, 4);
-  measure_restart("restart.8ranks", 8, small, 100, 20);
-  measure_stall();
+int main(int argc, char** argv) try {
+  const std::vector<std::string> words{argv + 1, argv + argc};
+  const double recovered_ms =
+      measure_restart("restart.2ranks", {.widths = large, .checkpoint = {.keep = 1, .every_steps = 4}});
+  if (words.size() == 2) {
+    const auto ray = contestant("python3", words[0] + "/ray_train.py", words[1]);
+    figure("restart.ray_over_ours", ray.at(0) / recovered_ms, "ratio");
+  }
+  measure_restart("restart.8ranks", {.num_workers = 8, .widths = small, .checkpoint = {.keep = 1, .every_steps = 20}});
+  measure_lost_steps();
+  const double stall_ms = measure_stall();
   measure_overhead();
-  measure_durable();
+  measure_durable(1);
+  figure("checkpoint.durable_over_raw", notes().durable_over_raw, "ratio");
+  if (words.size() == 2) compare_with_dcp(words[0], words[1], stall_ms);
 } catch (const std::exception& error) {
   fmt::print(stderr, "{}\n", error.what());
   return 1;

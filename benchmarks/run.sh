@@ -19,8 +19,8 @@ for name in "${names[@]}"; do
   if [ "$name" = collectives ]; then (railyard_need libopenmpi-dev openmpi-bin) >&2 || true; fi
 done
 
-# Sets packages to a folder with PyTorch, which has a contestant of `training`, and libtorch to the LibTorch in it, which
-# all contestants then use. Without PyTorch its figures are left out.
+# Sets packages to a folder with PyTorch, which has a contestant of `training` and one of `durable`, and libtorch to the
+# LibTorch in it. Without PyTorch their figures are left out.
 find_pytorch() {
   packages=${RAILYARD_LIBTORCH:+$(dirname "$RAILYARD_LIBTORCH")}
   packages=${packages:-$root/build/pytorch}
@@ -31,8 +31,21 @@ find_pytorch() {
   if PYTHONPATH=$packages python3 -W ignore -c 'import torch.distributed as d; assert d.is_gloo_available()'; then
     libtorch=$packages/torch
   else
-    echo "PyTorch with Gloo cannot be had in $packages: figures ddp_over_ours are left out"
+    echo "PyTorch with Gloo cannot be had in $packages: figures of its contestants are left out"
     packages=
+  fi
+} >&2
+
+# Sets ray to a folder with Ray Train and NumPy, if PyTorch is there. Without it the figures of contestants are left out.
+find_ray() {
+  ray=$root/build/ray
+  if [ ! -e "$ray/complete" ]; then
+    echo "Installing Ray into $ray (600 MB)"
+    python3 -m pip install --quiet --target "$ray" 'ray[train]' numpy && touch "$ray/complete"
+  fi
+  if [ -z "$packages" ] || ! PYTHONPATH=$ray:$packages python3 -W ignore -c 'import ray.train.torch'; then
+    echo "Ray Train cannot be had in $ray: figures *_over_ours are left out"
+    ray=
   fi
 } >&2
 
@@ -51,6 +64,7 @@ for name in "${names[@]}"; do
     find_pytorch
     build_benchmarks build/benchmarks_training "$libtorch" benchmark_training
   else
+    if [ "$name" = durable ]; then find_pytorch && find_ray; fi
     build_benchmarks build/benchmarks "${RAILYARD_LIBTORCH:-}" "benchmark_$name"
   fi
 done
@@ -62,6 +76,8 @@ for name in "${names[@]}"; do
   if [ "$name" = training ]; then
     "$root/build/benchmarks_training/benchmarks/benchmark_training" \
       ${packages:+"$root/benchmarks/training/ddp.py" "$packages"}
+  elif [ "$name" = durable ]; then
+    "$root/build/benchmarks/benchmarks/benchmark_durable" ${ray:+"$root/benchmarks/durable" "$ray:$packages"}
   else
     "$root/build/benchmarks/benchmarks/benchmark_$name"
   fi
