@@ -118,6 +118,11 @@ class Controller {
     return may_fail() ? fail(std::move(failure), now) : Orders{};
   }
 
+  /// The run cannot go on although, perhaps, no worker has failed.
+  void give_up(std::string what) {
+    if (!failure_) failure_ = Failure{.what = std::move(what), .kind = Failure::Kind::final};
+  }
+
   [[nodiscard]] Orders on_signal(int signal, Time now) {
     if (phase_ == Phase::finished) return {};
     ++num_signals_;

@@ -13,6 +13,7 @@
 #include "railyard/core/error.hpp"
 #include "railyard/core/stateful.hpp"
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -95,7 +96,10 @@ class TrainState {
         ++state_->epoch_;
         return *this;
       }
-      [[nodiscard]] bool operator==(std::default_sentinel_t) const noexcept { return state_->epoch_ >= count_; }
+      [[nodiscard]] bool operator==(std::default_sentinel_t) const noexcept {
+        if (state_->epoch_ >= count_) state_->is_in_epochs_ = false;
+        return state_->epoch_ >= count_;
+      }
 
      private:
       friend class Epochs;
@@ -105,6 +109,7 @@ class TrainState {
     };
     [[nodiscard]] Iterator begin() const {
       state_->epoch_ = state_->resumed_epoch_;
+      state_->is_in_epochs_ = true;
       return {*state_, count_};
     }
     [[nodiscard]] static std::default_sentinel_t end() noexcept { return {}; }
@@ -144,7 +149,8 @@ class TrainState {
 
   /// Returns the epochs from the first that is not complete to count - 1: for (int epoch : state.epochs(10)). An epoch
   /// that was left half way is gone on with if the loader that drives steps is a part; without one, a checkpoint counts
-  /// the epoch in which it was made as complete.
+  /// the epoch in which it was made as complete, and so the state is copied to memory, and the number of workers
+  /// changed, only where report() saves it.
   [[nodiscard]] Epochs epochs(int count) noexcept { return {*this, count}; }
 
   /// Adds a file to every checkpoint from now on, as it is then, under files/name. Another name on each rank; either
@@ -161,6 +167,7 @@ class TrainState {
     const std::string& path = worker_->resumes_from();
     if (path.empty()) return;
     const auto& held = worker_->context().held_slots;
+    if (!held.empty() && worker_->has_copied_) return;  // they are an earlier TrainState's by now
     const Checkpoint checkpoint =
         held.empty() ? Checkpoint::open(path) : detail::open_held_state(worker_->link(), held);
     std::string missing;
@@ -222,11 +229,18 @@ class TrainState {
     must_resize_ = wishes.resize && !must_leave_;
     if (wishes.checkpoint) pace_.note_checkpoint(Clock::now());
     if (is_reporting_) return;
+    if (must_complete_epoch()) must_copy_ = must_resize_ = false;
     const std::uint64_t interval = worker_->context().checkpoint_every_steps;
     const bool is_due = interval != 0 && worker_->steps() % interval == 0;
     if (must_leave_ || is_due || wishes.checkpoint) save(false);
     if (must_leave_) throw detail::Leave{};
     copy_if_due();
+  }
+
+  // Nobody could say how much of the epoch under way a copy has seen.
+  [[nodiscard]] bool must_complete_epoch() const {
+    return is_in_epochs_ && std::none_of(parts_.begin(), parts_.end(),
+                                         [](const StatePart& part) { return static_cast<bool>(part.next_epoch_); });
   }
 
   // What any rank wants at the end of this step. It comes with the gradients, if there are any.
@@ -289,6 +303,7 @@ class TrainState {
                               .report = worker_->num_reports_ - 1,
                               .is_report = is_report,
                               .is_memory = kind == SnapshotKind::memory};
+    worker_->has_copied_ = worker_->has_copied_ || save.is_memory;
     const std::uint64_t size = detail::place_files(save, images);
     const auto wait_begin = Clock::now();
     const Snapshot snapshot = worker_->link().take_snapshot(size, kind);
@@ -326,6 +341,7 @@ class TrainState {
   std::int64_t epoch_ = -1;  // that is under way
   std::int64_t resumed_epoch_ = 0;
   bool is_resumed_ = false;
+  bool is_in_epochs_ = false;
   bool is_reporting_ = false;
   bool must_leave_ = false;
   bool must_resize_ = false;

@@ -300,6 +300,7 @@ class Worker {
   bool completes_step_ = false;   // its last micro-batch has begun
   bool stop_requested_ = false;
   bool stop_agreed_ = false;
+  bool has_copied_ = false;  // its state to memory, over what it has gone on from
   detail::ControlLane control_{};
   std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
 };

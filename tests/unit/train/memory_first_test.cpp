@@ -177,6 +177,53 @@ TEST_CASE("Memory first: a run that is told to leave in the middle of an evaluat
   CHECK(checkpoint->manifest().step >= 8);
 }
 
+TEST_CASE("Memory first: no step of an epoch is left out where no part of the state knows the place in it") {
+  const Scratch scratch;
+  const ry::Result result = run_in<ry::SharedMemory, ry::Processes>(
+      scratch, 2,
+      [](auto& worker) {
+        Weights weights;
+        ry::TrainState state{worker, {{"weights", weights}}};
+        for ([[maybe_unused]] const int epoch : state.epochs(8)) {
+          for (int step = 0; step < 5; ++step) {
+            worker.samples(1);
+            if (worker.attempt() == 0 && worker.steps() == 13 && worker.rank() == 1) throw std::runtime_error{"a test"};
+            weights.step(worker.steps());
+            worker.end_step();
+          }
+          worker.report({{"sum", weights.sum()}}, state);
+        }
+      },
+      {.failure = {.max_failures = 1, .memory_percent = every_step}});
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.attempts().at(1).begin_step == 10);
+  CHECK(result.metrics().at("sum").as<double>() == straight_sum());
+}
+
+TEST_CASE("Memory first: a second TrainState does not go on from copies that the first one has made meanwhile") {
+  const Scratch scratch;
+  const ry::Result result = run_in<ry::SharedMemory, ry::Processes>(
+      scratch, 2,
+      [](auto& worker) {
+        for (const int stage : {0, 1}) {
+          Data data;
+          ry::TrainState state{worker, {{"data", data}}};
+          if (stage == 1) worker.report({{"begins_at", data.position}});
+          for (; data.position < steps_per_epoch - 1; ++data.position) {
+            worker.samples(1);
+            if (worker.attempt() == 0 && data.position == 3 && worker.rank() == 1) throw std::runtime_error{"a test"};
+            worker.end_step();
+          }
+        }
+      },
+      {.failure = {.max_failures = 1, .memory_percent = every_step}});
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.attempts().at(1).begin_step > 0);
+  CHECK(result.history().at(0).at("begins_at").as<std::int64_t>() == 0);
+}
+
 TEST_CASE("Memory first: no copies are made where a state has files") {
   const Scratch scratch;
   const auto notes = scratch.path() / "notes.txt";

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Tells a state that lasts from one that passes. Train room.
+// Tells a state that lasts from one that passes, and waits. Train room.
 #pragma once
 
-#include "railyard/core/version.hpp"
+#include "railyard/core/deadline.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <thread>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -26,6 +28,18 @@ class Patience {
   int rank_ = -1;
   Time since_{};
 };
+
+/// Sleeps for so long. Returns false as soon as is_over() says so, which is asked once at least.
+template <class IsOver>
+[[nodiscard]] bool sleeps_unless(const IsOver& is_over, std::chrono::nanoseconds time) {
+  const Deadline deadline = Deadline::after(time);
+  do {
+    if (is_over()) return false;
+    std::this_thread::sleep_for(
+        std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{20}));
+  } while (!deadline.expired());
+  return true;
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1

@@ -39,7 +39,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -162,6 +161,7 @@ class Supervision {
 
   // What is only in memory is lost with this process.
   void save_what_is_left() {
+    if (num_left_ > 0) controller_.give_up("the run was to go on with another number of workers, and could not");
     if (controller_.failure()) checkpoints_->write_newest_copy(briefing_.attempt);
     settle();
     has_left_in_order_ = farewell_.is_in_order(checkpoints_->num_written());
@@ -204,6 +204,7 @@ class Supervision {
     }
     // All have left although nothing has failed: for another number of them.
     bool is_resize = !controller_.failure() && num_left_ == info_.world_size;
+    const int former = info_.world_size;
     while (is_resize || (controller_.failure() && config_.failure.max_failures != 0)) {
       const auto delay = is_resize ? std::optional{std::chrono::nanoseconds{0}} : delay_of_restart();
       if (!delay || !go_on_from_newest()) return false;
@@ -213,7 +214,10 @@ class Supervision {
                              briefing_.checkpoint.empty() ? "the beginning" : briefing_.checkpoint, begin_step_);
       }
       if (!pause(*delay) || !find_room()) return false;
-      if (start_again(renew)) return true;
+      if (start_again(renew)) {
+        tell_of_resize(former);
+        return true;
+      }
       is_resize = false;
     }
     return false;
@@ -248,21 +252,25 @@ class Supervision {
       return false;
     }
     resize_to(*size);
-    return !failure_before_start_;  // of a callback
+    return true;
   }
 
   void resize_to(int num_workers) {
-    if (num_workers == info_.world_size) return;
-    const Resize resize{.from = info_.world_size, .to = num_workers, .step = begin_step_};
     info_.world_size = num_workers;
     hosts_.resize(static_cast<std::size_t>(num_workers), host_name());
+  }
+
+  // Once the workers run: a callback that throws ends them.
+  void tell_of_resize(int former) {
+    if (info_.world_size == former) return;
+    const Resize resize{.from = former, .to = info_.world_size, .step = begin_step_};
     log_.tell_of_resize(resize);
     tell("on_resize", [&resize](const AnyCallback& callback) { callback.on_resize(resize); });
   }
 
   [[nodiscard]] bool go_on_from_newest() {
-    const auto copy = checkpoints_->newest_copy();
-    if (copy.empty() || group_->forks_to_restart()) settle();
+    if (checkpoints_->newest_copy().empty() || group_->forks_to_restart()) settle();
+    const auto copy = checkpoints_->newest_copy();  // also where a newer checkpoint could not be written
     if (!copy.empty()) {
       go_on_from(copy);
       return true;
@@ -282,16 +290,9 @@ class Supervision {
 
   // Returns false if the run was interrupted meanwhile.
   [[nodiscard]] bool pause(std::chrono::nanoseconds delay) {
-    const Deadline deadline = Deadline::after(delay);
-    do {
-      if (take_signal()) {
-        interrupt_between_attempts();
-        return false;
-      }
-      std::this_thread::sleep_for(
-          std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{20}));
-    } while (!deadline.expired());
-    return true;
+    if (sleeps_unless([this] { return take_signal(); }, delay)) return true;
+    interrupt_between_attempts();
+    return false;
   }
 
   // A signal that came when no worker was there to be asked: what there is already is all that there is to save.
