@@ -21,6 +21,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -65,10 +66,14 @@ template <class Example>
   return {at::stack(data), targets.empty() ? at::Tensor{} : at::stack(targets)};
 }
 
-[[nodiscard]] inline at::Tensor select_rows(const at::Tensor& tensor, const std::vector<std::size_t>& indices) {
+[[nodiscard]] inline std::pair<at::Tensor, at::Tensor> select_rows(const std::pair<at::Tensor, at::Tensor>& tensors,
+                                                                   std::span<const std::size_t> indices) {
   const at::Tensor rows = at::empty({static_cast<std::int64_t>(indices.size())}, at::ScalarType::Long);
   std::copy(indices.begin(), indices.end(), rows.data_ptr<std::int64_t>());
-  return at::index_select(tensor, 0, rows.to(tensor.device()));
+  const auto select = [&rows](const at::Tensor& tensor) {
+    return at::index_select(tensor, 0, tensor.is_cpu() ? rows : rows.to(tensor.device()));
+  };
+  return {select(tensors.first), select(tensors.second)};
 }
 
 // Throws: ConfigError if the options do not say what a batch is.
@@ -178,15 +183,15 @@ template <class D>
   }
   const auto num_samples = static_cast<std::size_t>(data.size(0));
   if (!options.shuffle) {
-    const auto slice = [tensors = std::move(tensors)](const std::vector<std::size_t>& indices) {
+    const auto slice = [tensors = std::move(tensors)](std::span<const std::size_t> indices) {
       const auto begin = static_cast<std::int64_t>(indices.front());
-      const auto size = static_cast<std::int64_t>(indices.size());
-      return std::pair{tensors.first.narrow(0, begin, size), tensors.second.narrow(0, begin, size)};
+      const auto end = static_cast<std::int64_t>(indices.back() + 1);
+      return std::pair{tensors.first.slice(0, begin, end), tensors.second.slice(0, begin, end)};
     };
     return detail::make_loader(worker, slice, num_samples, options);
   }
-  const auto fetch = [tensors = std::move(tensors)](const std::vector<std::size_t>& indices) {
-    return std::pair{detail::select_rows(tensors.first, indices), detail::select_rows(tensors.second, indices)};
+  const auto fetch = [tensors = std::move(tensors)](std::span<const std::size_t> indices) {
+    return detail::select_rows(tensors, indices);
   };
   return detail::make_loader(worker, fetch, num_samples, options);
 }
@@ -224,8 +229,8 @@ template <class D>
     if constexpr (detail::is_loadable<detail::BatchOf<D>>) {
       const std::size_t num_samples = detail::size_of_dataset(worker, dataset);
       const auto shared = std::make_shared<D>(std::move(dataset));
-      const auto fetch = [shared](const std::vector<std::size_t>& indices) {
-        return detail::collate(shared->get_batch(c10::ArrayRef<std::size_t>(indices)));
+      const auto fetch = [shared](std::span<const std::size_t> indices) {
+        return detail::collate(shared->get_batch(c10::ArrayRef<std::size_t>(indices.data(), indices.size())));
       };
       return detail::make_loader(worker, fetch, num_samples, options);
     }

@@ -11,7 +11,6 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/data/dataset.hpp"
-#include "railyard/data/detail/permutation.hpp"
 #include "railyard/data/epoch_position.hpp"
 #include "railyard/data/epoch_reader.hpp"
 #include "railyard/data/shuffle.hpp"
@@ -24,6 +23,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -65,9 +66,10 @@ class BatchSource {
 };
 
 // Reads the samples of the given indices as one batch.
-using Fetch = std::function<std::pair<at::Tensor, at::Tensor>(const std::vector<std::size_t>& indices)>;
+using Fetch = std::function<std::pair<at::Tensor, at::Tensor>(std::span<const std::size_t> indices)>;
 
-// Asks for samples by their index. Orders and parts are those of an EpochReader.
+// Asks for samples by their index. Parts are those of an EpochReader, and so are orders where it keeps them as lists,
+// which is what all are here: drawing a place costs more than to read a sample of a tensor.
 class IndexedBatches final : public BatchSource {
  public:
   IndexedBatches(Fetch fetch, const BatchShares& shares) : fetch_(std::move(fetch)), shares_(shares) {}
@@ -76,8 +78,12 @@ class IndexedBatches final : public BatchSource {
     position_ = from;
     batch_ = {static_cast<std::size_t>(from.consumed()), static_cast<std::size_t>(from.consumed())};
     num_parts_ = part_ = 0;
-    order_.reset();
-    if (from.is_shuffled()) order_.emplace(*from.count(), derive_seed(from.seed(), from.epoch()));
+    const auto count = static_cast<std::size_t>(*from.count());
+    if (from.is_shuffled()) {
+      order_ = shuffled_indices(count, derive_seed(from.seed(), from.epoch()));
+    } else if (order_.empty()) {
+      order_ = ordered_indices(count);
+    }
   }
 
   [[nodiscard]] std::optional<LoadedPart> next(const Deadline& /*deadline*/) override {
@@ -91,24 +97,20 @@ class IndexedBatches final : public BatchSource {
     return part;
   }
 
-  void close() noexcept override { order_.reset(); }
+  void close() noexcept override {}
 
  private:
   // Goes on to the next batch. False at the end of the epoch.
   bool begin_batch() {
-    const auto count = static_cast<std::size_t>(*position_.count());
-    if (batch_.end == count) return false;
-    batch_ = {batch_.end, batch_.end + std::min(shares_.global_batch_size, count - batch_.end)};
+    if (batch_.end == order_.size()) return false;
+    batch_ = {batch_.end, batch_.end + std::min(shares_.global_batch_size, order_.size() - batch_.end)};
     num_parts_ = std::min(shares_.micro_batches, batch_.size());
     part_ = 0;
     return true;
   }
 
   [[nodiscard]] std::pair<at::Tensor, at::Tensor> read(Range places) const {
-    std::vector<std::size_t> indices(places.size());
-    for (std::size_t at = 0; at < indices.size(); ++at) {
-      indices[at] = order_ ? static_cast<std::size_t>((*order_)(places.begin + at)) : places.begin + at;
-    }
+    const auto indices = std::span{order_}.subspan(places.begin, places.size());
     auto batch = fetch_(indices);
     const at::Tensor& data = batch.first;
     if (data.defined() && data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(indices.size())) return batch;
@@ -120,8 +122,8 @@ class IndexedBatches final : public BatchSource {
 
   Fetch fetch_;
   BatchShares shares_;
-  EpochPosition position_{};            // after the last whole batch
-  std::optional<Permutation> order_{};  // if shuffled
+  EpochPosition position_{};  // after the last whole batch
+  std::vector<std::size_t> order_{};
   Range batch_{};
   std::size_t num_parts_ = 0;
   std::size_t part_ = 0;  // that is read next
