@@ -2,6 +2,7 @@
 // All of Railyard. Top of all rooms: the only file that decides by macro which of our headers are there.
 //
 // RAILYARD_WITH_GLOO and RAILYARD_WITH_TORCH, if defined and not 0, bring in what needs libgloo and LibTorch;
+// RAILYARD_WITH_DATA all readers of files and what learns from data, which takes seconds to compile;
 // RAILYARD_WITH_ZLIB and RAILYARD_WITH_ZSTD what reads files compressed by gzip and zstd.
 #pragma once
 
@@ -39,36 +40,23 @@
 #include "railyard/collectives/checked.hpp"
 #include "railyard/collectives/local.hpp"
 #include "railyard/collectives/shared_memory.hpp"
-#include "railyard/data/any_preprocessor.hpp"
-#include "railyard/data/batch_mapper.hpp"
 #include "railyard/data/block_builder.hpp"
-#include "railyard/data/chain.hpp"
-#include "railyard/data/column_scaler.hpp"
-#include "railyard/data/concatenator.hpp"
 #include "railyard/data/csv_source.hpp"
 #include "railyard/data/dataset.hpp"
 #include "railyard/data/dataset_stats.hpp"
-#include "railyard/data/encoders.hpp"
 #include "railyard/data/epoch_options.hpp"
 #include "railyard/data/epoch_position.hpp"
 #include "railyard/data/epoch_reader.hpp"
 #include "railyard/data/function_source.hpp"
-#include "railyard/data/imputer.hpp"
 #include "railyard/data/input_files.hpp"
-#include "railyard/data/json_lines_source.hpp"
 #include "railyard/data/memory_source.hpp"
-#include "railyard/data/normalizer.hpp"
 #include "railyard/data/on_error.hpp"
-#include "railyard/data/preprocessor.hpp"
 #include "railyard/data/read_csv.hpp"
 #include "railyard/data/record_source.hpp"
 #include "railyard/data/sample.hpp"
 #include "railyard/data/sample_random.hpp"
-#include "railyard/data/scalers.hpp"
 #include "railyard/data/shuffle.hpp"
 #include "railyard/data/split.hpp"
-#include "railyard/data/text_lines_source.hpp"
-#include "railyard/data/tokenizer.hpp"
 #include "railyard/workers/processes.hpp"
 #include "railyard/workers/threads.hpp"
 
@@ -88,6 +76,22 @@
 #include "railyard/train/trainer.hpp"
 #include "railyard/train/worker.hpp"
 #include "railyard/train/worker_of.hpp"
+
+#if defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA
+#include "railyard/data/any_preprocessor.hpp"
+#include "railyard/data/batch_mapper.hpp"
+#include "railyard/data/chain.hpp"
+#include "railyard/data/column_scaler.hpp"
+#include "railyard/data/concatenator.hpp"
+#include "railyard/data/encoders.hpp"
+#include "railyard/data/imputer.hpp"
+#include "railyard/data/json_lines_source.hpp"
+#include "railyard/data/normalizer.hpp"
+#include "railyard/data/preprocessor.hpp"
+#include "railyard/data/scalers.hpp"
+#include "railyard/data/text_lines_source.hpp"
+#include "railyard/data/tokenizer.hpp"
+#endif
 
 #if defined(RAILYARD_WITH_ZLIB) && RAILYARD_WITH_ZLIB
 #include "railyard/data/gzip.hpp"

@@ -31,14 +31,193 @@ inline constexpr const char* version = "0.1.0";
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/compose.hpp
+// Makes messages out of a pattern and values, at a fraction of what fmt::format costs to compile. Core room.
+
+#include <cstddef>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is one value of a message, as fmt takes it. Lives as long as what it was made from.
+class Piece {
+ public:
+  using Argument = fmt::basic_format_arg<fmt::format_context>;
+
+  Piece(bool value) noexcept : Piece(std::string_view{value ? "true" : "false"}) {}
+  Piece(int value) noexcept : Piece(static_cast<long long>(value)) {}
+  Piece(long value) noexcept : Piece(static_cast<long long>(value)) {}
+  Piece(long long value) noexcept : argument_(pack(value)) {}
+  Piece(unsigned value) noexcept : Piece(static_cast<unsigned long long>(value)) {}
+  Piece(unsigned long value) noexcept : Piece(static_cast<unsigned long long>(value)) {}
+  Piece(unsigned long long value) noexcept : argument_(pack(value)) {}
+  Piece(double value) noexcept : argument_(pack(value)) {}
+  Piece(const char* value) noexcept : Piece(std::string_view{value}) {}
+  Piece(const std::string& value) noexcept : Piece(std::string_view{value}) {}
+  Piece(std::string_view value) noexcept : argument_(pack(value)) {}
+  Piece(char value) = delete;         // would be taken for a number
+  Piece(float value) = delete;        // would be shown with a double's digits
+  Piece(const void* value) = delete;  // would be taken for a bool
+
+  [[nodiscard]] const Argument& argument() const noexcept { return argument_; }
+
+ private:
+  template <class T>
+  static Argument pack(const T& value) noexcept {
+    const auto packed = fmt::make_format_args(value);
+    return fmt::format_args{packed}.get(0);
+  }
+
+  Argument argument_;
+};
+
+inline constexpr std::size_t max_pieces = 12;
+
+/// Is a pattern of fmt with num_pieces fields, which is checked at compile time.
+template <std::size_t num_pieces>
+requires(num_pieces <= max_pieces) class Pattern {
+ public:
+  consteval Pattern(const char* text) : text_(text) {
+    std::size_t num_fields = 0;
+    for (const char* at = text; *at != '\0'; ++at) {
+      if (*at != '{' && *at != '}') continue;
+      if (at[0] == at[1]) {
+        ++at;
+        continue;
+      }
+      if (*at == '}') throw "a } alone: write }}";
+      while (*at != '}') {
+        if (*at++ == '\0') throw "a { alone: write {{";
+      }
+      ++num_fields;
+    }
+    if (num_fields != num_pieces) throw "there must be as many fields as values";
+  }
+  [[nodiscard]] std::string_view text() const noexcept { return text_; }
+
+ private:
+  const char* text_;
+};
+
+[[nodiscard]] inline std::string compose_pieces(std::string_view pattern, std::initializer_list<Piece> pieces) {
+  Piece::Argument arguments[max_pieces];
+  int count = 0;
+  for (const Piece& piece : pieces) arguments[count++] = piece.argument();
+  return fmt::vformat(pattern, fmt::format_args{arguments, count});
+}
+
+/// Does what fmt::format does, for numbers and text. fmt checks and packs anew for each list of types, which took a
+/// quarter of the time that railyard.hpp needs to compile; here one function that is no template does all of it.
+template <class... Values>
+[[nodiscard]] std::string compose(Pattern<sizeof...(Values)> pattern, const Values&... values) {
+  return compose_pieces(pattern.text(), {Piece(values)...});
+}
+
+/// Returns the values one after the other, with the separator between them.
+template <class Value>
+[[nodiscard]] std::string joined(const std::vector<Value>& values, std::string_view separator) {
+  std::string all;
+  for (const Value& value : values) {
+    if (&value != &values.front()) all += separator;
+    all += compose("{}", value);
+  }
+  return all;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/detail/float_bits.hpp
+// Tells NaN and infinity by their bits, because -ffast-math in the user's file takes the meaning from comparisons with
+// them. Core room.
+
+#include <bit>
+#include <cstdint>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// The bits without the sign: of infinity infinity_bits, of NaN more, of numbers fewer.
+[[nodiscard]] constexpr std::uint64_t magnitude_bits(double value) noexcept {
+  return std::bit_cast<std::uint64_t>(value) & ~(std::uint64_t{1} << 63U);
+}
+inline constexpr std::uint64_t infinity_bits = 0x7FF0'0000'0000'0000U;
+[[nodiscard]] constexpr bool has_nan_bits(double value) noexcept { return magnitude_bits(value) > infinity_bits; }
+[[nodiscard]] constexpr bool has_infinity_bits(double value) noexcept { return magnitude_bits(value) == infinity_bits; }
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/error.hpp
+// The one hierarchy of errors, divided by what the caller can do about them. Core room.
+
+#include <stdexcept>
+#include <utility>
+
+namespace railyard::inline v0_1 {
+
+/// Is the root of everything the library throws. A message says what happened, where, with which values, and what to
+/// do.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Says that a call or a setting is wrong. Thrown before anything is started or sent; the remedy is in the message.
+class ConfigError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Says that input data is damaged or not what was promised; names file, line and column where there are any.
+class DataError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Says that the group is lost: a collective could not be completed and no later one on this group can be.
+class CollectiveError : public Error {
+ public:
+  /// operation: what was called, such as "all_reduce(sum, 8 x f32)". rank: who throws.
+  /// blamed: the ranks that did not take part, empty where nobody can be named.
+  CollectiveError(std::string operation, int rank, std::vector<int> blamed, const std::string& message)
+      : Error(message), operation_(std::move(operation)), rank_(rank), blamed_(std::move(blamed)) {}
+
+  [[nodiscard]] const std::string& operation() const noexcept { return operation_; }
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  /// The ranks that are to blame: they died, left, were too late, or called something else.
+  [[nodiscard]] const std::vector<int>& blamed() const noexcept { return blamed_; }
+
+ private:
+  std::string operation_;
+  int rank_;
+  std::vector<int> blamed_;
+};
+
+/// Carries the first failure of a run to whoever asked for an exception: see Result::value_or_throw().
+class WorkerError : public Error {
+ public:
+  /// rank: the first rank that failed, -1 where the run failed outside of any worker.
+  WorkerError(int rank, const std::string& message) : Error(message), rank_(rank) {}
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+
+ private:
+  int rank_;
+};
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/core/dtype.hpp
 // Element types of buffers, and the two half types that C++20 lacks. Core room.
 
 #include <array>
-#include <bit>
-#include <cstddef>
-#include <cstdint>
-#include <string_view>
 #include <type_traits>
 
 namespace railyard::inline v0_1 {
@@ -231,12 +410,446 @@ constexpr decltype(auto) visit_dtype(Dtype dtype, Visitor&& visitor) {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/value.hpp
+// Single values by name: what metrics and saved states are made of. Core room.
+
+#include <limits>
+#include <variant>
+
+namespace railyard::inline v0_1 {
+
+/// Holds a truth value, an integer, a number or text. Made from any arithmetic type or literal.
+class Value {
+ public:
+  template <class T>
+  requires std::is_arithmetic_v<T> Value(T value)
+  noexcept : value_(widen(value)) {}  // implicit, so that lists read {{"loss", 0.3}, {"epoch", 3}}
+  Value(std::string value) noexcept : value_(std::move(value)) {}
+  Value(std::string_view value) : value_(std::string{value}) {}
+  Value(const char* value) : value_(std::string{value}) {}
+
+  /// Is it of type bool, std::int64_t, double or std::string?
+  template <class T>
+  [[nodiscard]] bool is() const noexcept {
+    return std::holds_alternative<T>(value_);
+  }
+
+  /// Returns the value as bool, std::int64_t, double or std::string. Throws: Error if it is of another type.
+  template <class T>
+  [[nodiscard]] const T& as() const {
+    if (const T* value = std::get_if<T>(&value_)) return *value;
+    static constexpr const char* kinds[] = {"a truth value", "an integer", "a number", "text"};
+    throw Error{detail::compose("a value was read as another type than it has: it holds {}", kinds[value_.index()])};
+  }
+
+  /// Returns it as a number, whatever arithmetic type it was made from. Throws: Error if it is text.
+  [[nodiscard]] double number() const {
+    if (is<double>()) return as<double>();
+    if (is<std::int64_t>()) return static_cast<double>(as<std::int64_t>());
+    return as<bool>() ? 1.0 : 0.0;
+  }
+
+  /// Calls visitor with the bool, std::int64_t, double or std::string inside.
+  template <class Visitor>
+  decltype(auto) visit(Visitor&& visitor) const {
+    return std::visit(std::forward<Visitor>(visitor), value_);
+  }
+
+  friend bool operator==(const Value&, const Value&) = default;
+
+ private:
+  using Variant = std::variant<bool, std::int64_t, double, std::string>;
+
+  template <class T>
+  static Variant widen(T value) noexcept {
+    if constexpr (std::is_same_v<T, bool>) {
+      return value;
+    } else if constexpr (std::is_floating_point_v<T>) {
+      return static_cast<double>(value);
+    } else {
+      if constexpr (std::is_unsigned_v<T> && sizeof(T) == 8) {
+        if (value > static_cast<T>(std::numeric_limits<std::int64_t>::max())) return static_cast<double>(value);
+      }
+      return static_cast<std::int64_t>(value);
+    }
+  }
+
+  Variant value_;
+};
+
+/// Holds values by name, in the order in which they were given. A name given twice keeps its place and its last value.
+class NamedValues {
+ public:
+  using Entry = std::pair<std::string, Value>;
+
+  NamedValues() = default;
+  NamedValues(std::initializer_list<Entry> entries) {
+    entries_.reserve(entries.size());
+    for (const Entry& entry : entries) set(entry.first, entry.second);
+  }
+
+  void set(std::string name, Value value) {
+    for (Entry& entry : entries_) {
+      if (entry.first == name) {
+        entry.second = std::move(value);
+        return;
+      }
+    }
+    entries_.emplace_back(std::move(name), std::move(value));
+  }
+
+  /// Returns the value of that name, or nullptr.
+  [[nodiscard]] const Value* find(std::string_view name) const noexcept {
+    for (const Entry& entry : entries_) {
+      if (entry.first == name) return &entry.second;
+    }
+    return nullptr;
+  }
+
+  /// Returns the value of that name. Throws: Error that lists the names that exist.
+  [[nodiscard]] const Value& at(std::string_view name) const {
+    if (const Value* value = find(name)) return *value;
+    std::string names;
+    for (const Entry& entry : entries_) names += (names.empty() ? "" : ", ") + entry.first;
+    throw Error{detail::compose("there is no value named \"{}\"; there are: {}", name, names.empty() ? "none" : names)};
+  }
+
+  [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
+  [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
+  [[nodiscard]] auto begin() const noexcept { return entries_.begin(); }
+  [[nodiscard]] auto end() const noexcept { return entries_.end(); }
+
+  friend bool operator==(const NamedValues&, const NamedValues&) = default;
+
+ private:
+  std::vector<Entry> entries_;  // a handful of entries: a scan beats a tree
+};
+
+/// Is what a worker reports: numbers, truth values and text under flat keys such as "val/loss".
+using Metrics = NamedValues;
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/stateful.hpp
+// What has a state that can be saved and put back. Core room.
+
+#include <concepts>
+#include <functional>
+
+namespace railyard::inline v0_1 {
+
+/// Is one tensor of a state: what it looks like, and a function that copies elements out of wherever they are.
+struct StateTensor {
+  std::string name{};
+  Dtype dtype = Dtype::f32;
+  /// Of the whole tensor; empty for a single number.
+  std::vector<std::int64_t> shape{};
+  /// Copies the elements [begin, end) of the whole, counted row by row, to where `to` points. To be called only while
+  /// what the state was taken from is as it was.
+  std::function<void(std::int64_t begin, std::int64_t end, std::byte* to)> read{};
+  /// The other ranks hold the rest: this one has the elements [begin, end) alone. Otherwise all ranks have all of it.
+  bool is_piece = false;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  /// The number of elements of the whole.
+  [[nodiscard]] std::int64_t count() const noexcept {
+    std::int64_t product = 1;
+    for (const std::int64_t size : shape) product *= size;
+    return product;
+  }
+};
+
+/// Is a saved state: values and tensors by name.
+class State {
+ public:
+  State() = default;
+  State(std::initializer_list<NamedValues::Entry> entries) : values(entries) {}
+
+  NamedValues values{};
+  std::vector<StateTensor> tensors{};
+  /// Each rank has a state of its own, such as that of its random numbers, and gets its own back. Otherwise all ranks
+  /// have the same, but for pieces of tensors.
+  bool is_own = false;
+
+  /// Returns the value of that name. Throws: Error that lists the names that exist.
+  [[nodiscard]] const Value& at(std::string_view name) const { return values.at(name); }
+
+  /// Returns the tensor of that name, or nullptr.
+  [[nodiscard]] const StateTensor* find_tensor(std::string_view name) const noexcept {
+    for (const StateTensor& tensor : tensors) {
+      if (tensor.name == name) return &tensor;
+    }
+    return nullptr;
+  }
+};
+
+/// Has a state. Law: after b.load_state(a.state()), a and b behave alike.
+template <class T>
+concept Stateful = requires(T& part, const T& saved, const State& state) {
+  { saved.state() } -> std::convertible_to<State>;
+  part.load_state(state);
+};
+
+/// Says how the state of a T is taken and put back: by its own members, if it has them. Rooms above specialise it for
+/// types that are not ours.
+template <class T>
+struct StateAccess {};
+template <Stateful T>
+struct StateAccess<T> {
+  static State take(const T& part) { return part.state(); }
+  static void put(T& part, const State& state) { part.load_state(state); }
+};
+
+/// Can be a part of what a checkpoint holds.
+template <class T>
+concept HasState = requires(T& part, const State& state) {
+  { StateAccess<T>::take(part) } -> std::convertible_to<State>;
+  StateAccess<T>::put(part, state);
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/summed_metric.hpp
+// The concept of a metric whose parts are sums, so that it can be put together over any number of workers. Core room.
+
+#include <cstring>
+#include <span>
+
+namespace railyard::inline v0_1 {
+
+/// Collects samples in sums and tells a value of them.
+///
+/// Laws: replacing sums() by their sum, element by element, over metrics made alike gives the metric of all their
+/// samples, and so does merge(). Where the sums are counts, that is exact up to 2^53, whoever has seen which samples.
+template <class M>
+concept SummedMetric = Stateful<M> && requires(M& metric, const M& other) {
+  { metric.sums() } -> std::convertible_to<std::span<double>>;
+  { other.sums() } -> std::convertible_to<std::span<const double>>;
+  { other.value() } -> std::convertible_to<double>;
+  metric.merge(other);
+  metric.reset();
+};
+
+namespace detail {
+
+/// Throws: ConfigError if two metrics were not made alike.
+inline void add_sums(std::span<double> to, std::span<const double> sums, std::string_view what) {
+  if (to.size() != sums.size()) {
+    throw ConfigError{
+        compose("a {} of {} sums cannot take in one of {}: make both of the same size", what, to.size(), sums.size())};
+  }
+  for (std::size_t at = 0; at < sums.size(); ++at) to[at] += sums[at];
+}
+
+/// Returns sums as a state, each rank's own. The sums must stay where they are while it is read.
+[[nodiscard]] inline State state_of_sums(std::span<const double> sums) {
+  State state;
+  state.is_own = true;
+  state.tensors.push_back({.name = "sums",
+                           .dtype = Dtype::f64,
+                           .shape = {static_cast<std::int64_t>(sums.size())},
+                           .read = [sums](std::int64_t begin, std::int64_t end, std::byte* to) {
+                             std::memcpy(to, sums.data() + begin,
+                                         static_cast<std::size_t>(end - begin) * sizeof(double));
+                           }});
+  return state;
+}
+/// Throws: DataError if the state has another number of sums.
+inline void load_sums(std::span<double> sums, const State& state, std::string_view what) {
+  const StateTensor* saved = state.find_tensor("sums");
+  if (saved == nullptr || saved->dtype != Dtype::f64 || saved->count() != static_cast<std::int64_t>(sums.size())) {
+    throw DataError{compose("a {} has {} sums and was given a state of {}: load what one of the same size has saved",
+                            what, sums.size(), saved == nullptr ? 0 : saved->count())};
+  }
+  saved->read(0, saved->count(), reinterpret_cast<std::byte*>(sums.data()));
+}
+
+/// Returns 0 for a part of nothing, as scikit-learn does.
+[[nodiscard]] inline double ratio_of(double part, double whole) noexcept { return whole == 0 ? 0 : part / whole; }
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/accuracy.hpp
+// The part of samples whose class was found, put together over workers exactly. Core room.
+
+namespace railyard::inline v0_1 {
+
+/// Is the label of what is no sample, as LibTorch's cross_entropy has it: padding, say. Metrics leave it out.
+inline constexpr std::int64_t ignored_label = -100;
+
+/// Counts the samples whose label is among the classes with the k best scores.
+class Accuracy {
+ public:
+  struct Options {
+    std::size_t top_k = 1;
+  };
+
+  Accuracy() = default;
+  explicit Accuracy(Options options) noexcept : options_(options) {}
+
+  /// Adds samples by the scores of all classes. Of equal scores the first is the best. NaN is better than all others,
+  /// and a label whose score is NaN was not found.
+  /// Shapes: scores (samples, classes), labels (samples). Throws: DataError for a label that is no class.
+  template <class Score>
+  void add(std::span<const Score> scores, std::span<const std::int64_t> labels) {
+    if (labels.empty()) return;
+    const std::size_t num_classes = scores.size() / labels.size();
+    for (std::size_t sample = 0; sample < labels.size(); ++sample) {
+      if (labels[sample] == ignored_label) continue;
+      if (labels[sample] < 0 || static_cast<std::size_t>(labels[sample]) >= num_classes) {
+        throw DataError{detail::compose("Accuracy: sample {} of a batch has the label {}, but there are {} classes",
+                                        sample, labels[sample], num_classes)};
+      }
+      const auto row = scores.subspan(sample * num_classes, num_classes);
+      add_counts(place_of(static_cast<std::size_t>(labels[sample]), row) < options_.top_k ? 1 : 0, 1);
+    }
+  }
+  /// Adds samples by their number, and how many of them were right.
+  void add_counts(std::uint64_t correct, std::uint64_t samples) noexcept {
+    sums_[0] += static_cast<double>(correct);
+    sums_[1] += static_cast<double>(samples);
+  }
+  void merge(const Accuracy& other) noexcept {
+    for (std::size_t at = 0; at < sums_.size(); ++at) sums_[at] += other.sums_[at];
+  }
+  void reset() noexcept { sums_ = {}; }
+
+  /// Right ones by all of them; NaN while nothing has been added.
+  [[nodiscard]] double value() const noexcept { return sums_[0] / sums_[1]; }
+  [[nodiscard]] std::uint64_t correct() const noexcept { return static_cast<std::uint64_t>(sums_[0]); }
+  [[nodiscard]] std::uint64_t samples() const noexcept { return static_cast<std::uint64_t>(sums_[1]); }
+  [[nodiscard]] std::span<double> sums() noexcept { return sums_; }
+  [[nodiscard]] std::span<const double> sums() const noexcept { return sums_; }
+
+  [[nodiscard]] State state() const { return detail::state_of_sums(sums_); }
+  void load_state(const State& state) { detail::load_sums(sums_, state, "Accuracy"); }
+
+ private:
+  // How many classes are better.
+  template <class Score>
+  [[nodiscard]] static std::size_t place_of(std::size_t label, std::span<const Score> scores) noexcept {
+    const auto is_nan = [](Score score) { return detail::has_nan_bits(static_cast<double>(score)); };
+    if (is_nan(scores[label])) return scores.size();
+    std::size_t better = 0;
+    for (std::size_t other = 0; other < scores.size(); ++other) {
+      const bool is_higher = other < label ? scores[other] >= scores[label] : scores[other] > scores[label];
+      better += is_higher || is_nan(scores[other]) ? 1U : 0U;
+    }
+    return better;
+  }
+
+  Options options_{};
+  std::array<double, 2> sums_{};  // right ones, all
+};
+static_assert(SummedMetric<Accuracy>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/auc.hpp
+// The area under the ROC curve, from counts in bins of scores, with a bound on its error. Core room.
+
+#include <algorithm>
+
+namespace railyard::inline v0_1 {
+
+/// Counts positive and negative samples by their score. The area is the chance that a positive sample has a higher
+/// score than a negative one, where equal scores count half; samples in one bin count as equal, so that the area is off
+/// by at most half of the pairs in one bin, which is error_bound().
+class Auc {
+ public:
+  struct Options {
+    std::size_t num_bins = 1U << 15U;
+    /// Scores are in bins of equal width from low to high; what lies outside is in the first or the last.
+    double low = 0;
+    double high = 1;
+  };
+
+  Auc() : Auc(Options{}) {}
+  /// Throws: ConfigError for no bins, or if low is not below high.
+  explicit Auc(Options options) : options_(options), counts_(2 * options.num_bins) {
+    if (options.num_bins > 0 && options.low < options.high) return;
+    throw ConfigError{
+        detail::compose("an Auc was to have {} bins from {} to {}", options.num_bins, options.low, options.high)};
+  }
+
+  /// Adds samples: 1 is a positive one, 0 a negative one, and ignored_label is left out.
+  /// Throws: ConfigError if there are not as many scores as labels; DataError for other labels, and for NaN.
+  template <class Score>
+  void add(std::span<const Score> scores, std::span<const std::int64_t> labels) {
+    if (scores.size() != labels.size()) {
+      throw ConfigError{detail::compose("Auc::add() was given {} scores and {} labels", scores.size(), labels.size())};
+    }
+    for (std::size_t sample = 0; sample < labels.size(); ++sample) {
+      if (labels[sample] == ignored_label) continue;
+      if (labels[sample] != 0 && labels[sample] != 1) {
+        throw DataError{
+            detail::compose("Auc: sample {} of a batch has the label {}: 0 and 1 are meant", sample, labels[sample])};
+      }
+      const std::size_t bin = bin_of(static_cast<double>(scores[sample]), sample);
+      counts_[static_cast<std::size_t>(labels[sample]) * options_.num_bins + bin] += 1;
+    }
+  }
+  /// Throws: ConfigError if the other one has another number of bins.
+  void merge(const Auc& other) { detail::add_sums(counts_, other.counts_, "Auc"); }
+  void reset() noexcept { std::fill(counts_.begin(), counts_.end(), 0.0); }
+
+  /// The area; NaN while there are not both positive and negative samples.
+  [[nodiscard]] double value() const noexcept {
+    double pairs = 0;
+    double below = 0;  // negative samples with lower scores
+    double positives = 0;
+    for (std::size_t bin = 0; bin < options_.num_bins; ++bin) {
+      pairs += positive(bin) * (below + negative(bin) / 2);
+      below += negative(bin);
+      positives += positive(bin);
+    }
+    return pairs / (positives * below);
+  }
+  /// The area of the scores themselves differs from value() by at most this: 0 if no bin has samples of both classes.
+  [[nodiscard]] double error_bound() const noexcept {
+    double in_one_bin = 0;
+    double negatives = 0;
+    double positives = 0;
+    for (std::size_t bin = 0; bin < options_.num_bins; ++bin) {
+      in_one_bin += positive(bin) * negative(bin);
+      negatives += negative(bin);
+      positives += positive(bin);
+    }
+    return in_one_bin / (2 * positives * negatives);
+  }
+
+  /// The counts of negative samples in all bins, then of positive ones.
+  [[nodiscard]] std::span<double> sums() noexcept { return counts_; }
+  [[nodiscard]] std::span<const double> sums() const noexcept { return counts_; }
+
+  [[nodiscard]] State state() const { return detail::state_of_sums(counts_); }
+  void load_state(const State& state) { detail::load_sums(counts_, state, "Auc"); }
+
+ private:
+  [[nodiscard]] double negative(std::size_t bin) const noexcept { return counts_[bin]; }
+  [[nodiscard]] double positive(std::size_t bin) const noexcept { return counts_[options_.num_bins + bin]; }
+  [[nodiscard]] std::size_t bin_of(double score, std::size_t sample) const {
+    if (detail::has_nan_bits(score)) {
+      throw DataError{detail::compose("Auc: sample {} of a batch has the score NaN", sample)};
+    }
+    const double place =
+        (score - options_.low) / (options_.high - options_.low) * static_cast<double>(options_.num_bins);
+    return static_cast<std::size_t>(std::clamp(place, 0.0, static_cast<double>(options_.num_bins - 1)));
+  }
+
+  Options options_;
+  std::vector<double> counts_;
+};
+static_assert(SummedMetric<Auc>);
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/core/buffer.hpp
 // Memory as collectives see it: a pointer, a count, a dtype and a device. Core room.
 
-#include <concepts>
 #include <ranges>
-#include <span>
 
 namespace railyard::inline v0_1 {
 
@@ -316,110 +929,9 @@ template <Element T>
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/core/detail/compose.hpp
-// Makes messages out of a pattern and values, at a fraction of what fmt::format costs to compile. Core room.
-
-#include <initializer_list>
-#include <string>
-#include <vector>
-
-#include <fmt/format.h>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is one value of a message, as fmt takes it. Lives as long as what it was made from.
-class Piece {
- public:
-  using Argument = fmt::basic_format_arg<fmt::format_context>;
-
-  Piece(bool value) noexcept : Piece(std::string_view{value ? "true" : "false"}) {}
-  Piece(int value) noexcept : Piece(static_cast<long long>(value)) {}
-  Piece(long value) noexcept : Piece(static_cast<long long>(value)) {}
-  Piece(long long value) noexcept : argument_(pack(value)) {}
-  Piece(unsigned value) noexcept : Piece(static_cast<unsigned long long>(value)) {}
-  Piece(unsigned long value) noexcept : Piece(static_cast<unsigned long long>(value)) {}
-  Piece(unsigned long long value) noexcept : argument_(pack(value)) {}
-  Piece(double value) noexcept : argument_(pack(value)) {}
-  Piece(const char* value) noexcept : Piece(std::string_view{value}) {}
-  Piece(const std::string& value) noexcept : Piece(std::string_view{value}) {}
-  Piece(std::string_view value) noexcept : argument_(pack(value)) {}
-  Piece(char value) = delete;         // would be taken for a number
-  Piece(float value) = delete;        // would be shown with a double's digits
-  Piece(const void* value) = delete;  // would be taken for a bool
-
-  [[nodiscard]] const Argument& argument() const noexcept { return argument_; }
-
- private:
-  template <class T>
-  static Argument pack(const T& value) noexcept {
-    const auto packed = fmt::make_format_args(value);
-    return fmt::format_args{packed}.get(0);
-  }
-
-  Argument argument_;
-};
-
-inline constexpr std::size_t max_pieces = 12;
-
-/// Is a pattern of fmt with num_pieces fields, which is checked at compile time.
-template <std::size_t num_pieces>
-requires(num_pieces <= max_pieces) class Pattern {
- public:
-  consteval Pattern(const char* text) : text_(text) {
-    std::size_t num_fields = 0;
-    for (const char* at = text; *at != '\0'; ++at) {
-      if (*at != '{' && *at != '}') continue;
-      if (at[0] == at[1]) {
-        ++at;
-        continue;
-      }
-      if (*at == '}') throw "a } alone: write }}";
-      while (*at != '}') {
-        if (*at++ == '\0') throw "a { alone: write {{";
-      }
-      ++num_fields;
-    }
-    if (num_fields != num_pieces) throw "there must be as many fields as values";
-  }
-  [[nodiscard]] std::string_view text() const noexcept { return text_; }
-
- private:
-  const char* text_;
-};
-
-[[nodiscard]] inline std::string compose_pieces(std::string_view pattern, std::initializer_list<Piece> pieces) {
-  Piece::Argument arguments[max_pieces];
-  int count = 0;
-  for (const Piece& piece : pieces) arguments[count++] = piece.argument();
-  return fmt::vformat(pattern, fmt::format_args{arguments, count});
-}
-
-/// Does what fmt::format does, for numbers and text. fmt checks and packs anew for each list of types, which took a
-/// quarter of the time that railyard.hpp needs to compile; here one function that is no template does all of it.
-template <class... Values>
-[[nodiscard]] std::string compose(Pattern<sizeof...(Values)> pattern, const Values&... values) {
-  return compose_pieces(pattern.text(), {Piece(values)...});
-}
-
-/// Returns the values one after the other, with the separator between them.
-template <class Value>
-[[nodiscard]] std::string joined(const std::vector<Value>& values, std::string_view separator) {
-  std::string all;
-  for (const Value& value : values) {
-    if (&value != &values.front()) all += separator;
-    all += compose("{}", value);
-  }
-  return all;
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/core/deadline.hpp
 // A point in time after which a wait gives up. Core room.
 
-#include <algorithm>
 #include <chrono>
 
 namespace railyard::inline v0_1 {
@@ -665,183 +1177,238 @@ concept Backend =
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/core/error.hpp
-// The one hierarchy of errors, divided by what the caller can do about them. Core room.
+// ---- railyard/core/block.hpp
+// Samples by column: what readers of datasets give, operations change and loaders make tensors of. Core room.
 
-#include <stdexcept>
-#include <utility>
-
-namespace railyard::inline v0_1 {
-
-/// Is the root of everything the library throws. A message says what happened, where, with which values, and what to
-/// do.
-class Error : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-/// Says that a call or a setting is wrong. Thrown before anything is started or sent; the remedy is in the message.
-class ConfigError : public Error {
- public:
-  using Error::Error;
-};
-
-/// Says that input data is damaged or not what was promised; names file, line and column where there are any.
-class DataError : public Error {
- public:
-  using Error::Error;
-};
-
-/// Says that the group is lost: a collective could not be completed and no later one on this group can be.
-class CollectiveError : public Error {
- public:
-  /// operation: what was called, such as "all_reduce(sum, 8 x f32)". rank: who throws.
-  /// blamed: the ranks that did not take part, empty where nobody can be named.
-  CollectiveError(std::string operation, int rank, std::vector<int> blamed, const std::string& message)
-      : Error(message), operation_(std::move(operation)), rank_(rank), blamed_(std::move(blamed)) {}
-
-  [[nodiscard]] const std::string& operation() const noexcept { return operation_; }
-  [[nodiscard]] int rank() const noexcept { return rank_; }
-  /// The ranks that are to blame: they died, left, were too late, or called something else.
-  [[nodiscard]] const std::vector<int>& blamed() const noexcept { return blamed_; }
-
- private:
-  std::string operation_;
-  int rank_;
-  std::vector<int> blamed_;
-};
-
-/// Carries the first failure of a run to whoever asked for an exception: see Result::value_or_throw().
-class WorkerError : public Error {
- public:
-  /// rank: the first rank that failed, -1 where the run failed outside of any worker.
-  WorkerError(int rank, const std::string& message) : Error(message), rank_(rank) {}
-
-  [[nodiscard]] int rank() const noexcept { return rank_; }
-
- private:
-  int rank_;
-};
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/core/value.hpp
-// Single values by name: what metrics and saved states are made of. Core room.
-
-#include <limits>
-#include <variant>
+#include <numeric>
 
 namespace railyard::inline v0_1 {
 
-/// Holds a truth value, an integer, a number or text. Made from any arithmetic type or literal.
-class Value {
- public:
-  template <class T>
-  requires std::is_arithmetic_v<T> Value(T value)
-  noexcept : value_(widen(value)) {}  // implicit, so that lists read {{"loss", 0.3}, {"epoch", 3}}
-  Value(std::string value) noexcept : value_(std::move(value)) {}
-  Value(std::string_view value) : value_(std::string{value}) {}
-  Value(const char* value) : value_(std::string{value}) {}
+/// Says what one column of a dataset holds.
+struct Field {
+  std::string name{};
+  Dtype dtype = Dtype::f32;
+  /// Of one sample: empty for a single number. A first size of -1 differs from sample to sample.
+  std::vector<std::int64_t> shape{};
+  /// Whether it is UTF-8 text; then dtype is u8 and shape {-1}.
+  bool is_text = false;
 
-  /// Is it of type bool, std::int64_t, double or std::string?
-  template <class T>
-  [[nodiscard]] bool is() const noexcept {
-    return std::holds_alternative<T>(value_);
+  [[nodiscard]] bool is_ragged() const noexcept { return !shape.empty() && shape.front() < 0; }
+  /// Elements of one sample, or of one step of the first dimension where that differs.
+  [[nodiscard]] std::size_t width() const noexcept {
+    std::int64_t product = 1;
+    for (const std::int64_t size : shape) product *= size < 0 ? 1 : size;
+    return static_cast<std::size_t>(product);
   }
-
-  /// Returns the value as bool, std::int64_t, double or std::string. Throws: Error if it is of another type.
-  template <class T>
-  [[nodiscard]] const T& as() const {
-    if (const T* value = std::get_if<T>(&value_)) return *value;
-    static constexpr const char* kinds[] = {"a truth value", "an integer", "a number", "text"};
-    throw Error{detail::compose("a value was read as another type than it has: it holds {}", kinds[value_.index()])};
+  [[nodiscard]] static Field text(std::string name) {
+    return {.name = std::move(name), .dtype = Dtype::u8, .shape = {-1}, .is_text = true};
   }
-
-  /// Returns it as a number, whatever arithmetic type it was made from. Throws: Error if it is text.
-  [[nodiscard]] double number() const {
-    if (is<double>()) return as<double>();
-    if (is<std::int64_t>()) return static_cast<double>(as<std::int64_t>());
-    return as<bool>() ? 1.0 : 0.0;
-  }
-
-  /// Calls visitor with the bool, std::int64_t, double or std::string inside.
-  template <class Visitor>
-  decltype(auto) visit(Visitor&& visitor) const {
-    return std::visit(std::forward<Visitor>(visitor), value_);
-  }
-
-  friend bool operator==(const Value&, const Value&) = default;
-
- private:
-  using Variant = std::variant<bool, std::int64_t, double, std::string>;
-
-  template <class T>
-  static Variant widen(T value) noexcept {
-    if constexpr (std::is_same_v<T, bool>) {
-      return value;
-    } else if constexpr (std::is_floating_point_v<T>) {
-      return static_cast<double>(value);
-    } else {
-      if constexpr (std::is_unsigned_v<T> && sizeof(T) == 8) {
-        if (value > static_cast<T>(std::numeric_limits<std::int64_t>::max())) return static_cast<double>(value);
-      }
-      return static_cast<std::int64_t>(value);
-    }
-  }
-
-  Variant value_;
+  friend bool operator==(const Field&, const Field&) = default;
 };
 
-/// Holds values by name, in the order in which they were given. A name given twice keeps its place and its last value.
-class NamedValues {
+/// Lists the columns of a dataset, in order; names are unique.
+class Schema {
  public:
-  using Entry = std::pair<std::string, Value>;
+  Schema() = default;
+  /// Throws: ConfigError for an empty name, or two equal ones.
+  Schema(std::vector<Field> fields) : fields_(std::move(fields)) { check(); }
+  Schema(std::initializer_list<Field> fields) : fields_(fields) { check(); }
 
-  NamedValues() = default;
-  NamedValues(std::initializer_list<Entry> entries) {
-    entries_.reserve(entries.size());
-    for (const Entry& entry : entries) set(entry.first, entry.second);
-  }
+  [[nodiscard]] std::size_t size() const noexcept { return fields_.size(); }
+  [[nodiscard]] const Field& operator[](std::size_t column) const noexcept { return fields_[column]; }
+  [[nodiscard]] auto begin() const noexcept { return fields_.begin(); }
+  [[nodiscard]] auto end() const noexcept { return fields_.end(); }
+  [[nodiscard]] const std::vector<Field>& fields() const noexcept { return fields_; }
 
-  void set(std::string name, Value value) {
-    for (Entry& entry : entries_) {
-      if (entry.first == name) {
-        entry.second = std::move(value);
-        return;
-      }
+  /// Returns which column has the name, or nothing.
+  [[nodiscard]] std::optional<std::size_t> find(std::string_view name) const noexcept {
+    for (std::size_t column = 0; column < fields_.size(); ++column) {
+      if (fields_[column].name == name) return column;
     }
-    entries_.emplace_back(std::move(name), std::move(value));
+    return std::nullopt;
   }
-
-  /// Returns the value of that name, or nullptr.
-  [[nodiscard]] const Value* find(std::string_view name) const noexcept {
-    for (const Entry& entry : entries_) {
-      if (entry.first == name) return &entry.second;
-    }
-    return nullptr;
+  /// Returns which column has the name. Throws: ConfigError that lists the columns that exist.
+  [[nodiscard]] std::size_t index_of(std::string_view name) const {
+    if (const auto column = find(name)) return *column;
+    throw ConfigError{detail::compose("there is no column \"{}\": there are {}", name, names())};
   }
-
-  /// Returns the value of that name. Throws: Error that lists the names that exist.
-  [[nodiscard]] const Value& at(std::string_view name) const {
-    if (const Value* value = find(name)) return *value;
-    std::string names;
-    for (const Entry& entry : entries_) names += (names.empty() ? "" : ", ") + entry.first;
-    throw Error{detail::compose("there is no value named \"{}\"; there are: {}", name, names.empty() ? "none" : names)};
+  /// The names, as messages show them.
+  [[nodiscard]] std::string names() const {
+    std::string all;
+    for (const Field& field : fields_) all += (all.empty() ? "\"" : ", \"") + field.name + "\"";
+    return all.empty() ? "none" : all;
   }
-
-  [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
-  [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
-  [[nodiscard]] auto begin() const noexcept { return entries_.begin(); }
-  [[nodiscard]] auto end() const noexcept { return entries_.end(); }
-
-  friend bool operator==(const NamedValues&, const NamedValues&) = default;
+  friend bool operator==(const Schema&, const Schema&) = default;
 
  private:
-  std::vector<Entry> entries_;  // a handful of entries: a scan beats a tree
+  // By sorting: files have up to millions of columns.
+  void check() const {
+    std::vector<std::string_view> names;
+    for (const Field& field : fields_) {
+      if (field.name.empty()) throw ConfigError{detail::compose("column {} has no name", names.size())};
+      names.push_back(field.name);
+    }
+    std::sort(names.begin(), names.end());
+    const auto twin = std::adjacent_find(names.begin(), names.end());
+    if (twin != names.end()) {
+      throw ConfigError{detail::compose("two columns are named \"{}\": rename one of them", *twin)};
+    }
+  }
+
+  std::vector<Field> fields_{};
 };
 
-/// Is what a worker reports: numbers, truth values and text under flat keys such as "val/loss".
-using Metrics = NamedValues;
+/// Holds one column of some samples, one after another in memory. Cheap to copy: copies and slices share the elements,
+/// which never change.
+class Column {
+ public:
+  Column() = default;
+
+  /// Takes elements over. Shapes: rows x field.width() of the field's dtype.
+  /// Throws: ConfigError if the size does not fit, or the field is ragged.
+  template <class T>
+  Column(const Field& field, std::vector<T> elements) {
+    const auto owner = std::make_shared<const std::vector<T>>(std::move(elements));
+    const std::size_t row = field.width() * sizeof(T);
+    if (field.is_ragged() || sizeof(T) != size_of(field.dtype) || row == 0 || owner->size() % field.width() != 0) {
+      throw ConfigError{detail::compose("{} elements of {} bytes are no column \"{}\" of {} x {}", owner->size(),
+                                        sizeof(T), field.name, field.width(), name_of(field.dtype))};
+    }
+    *this = Column{std::shared_ptr<const std::byte>{owner, reinterpret_cast<const std::byte*>(owner->data())},
+                   owner->size() / field.width(), row};
+  }
+
+  /// Shares memory that somebody owns: rows of row_bytes each.
+  Column(std::shared_ptr<const std::byte> bytes, std::size_t rows, std::size_t row_bytes) noexcept
+      : bytes_(std::move(bytes)), rows_(rows), row_bytes_(row_bytes) {}
+
+  /// Shares memory of samples that differ in size: sample i is the bytes from (*ends)[i - 1], or 0, to (*ends)[i].
+  Column(std::shared_ptr<const std::byte> bytes, std::shared_ptr<const std::vector<std::uint64_t>> ends) noexcept
+      : bytes_(std::move(bytes)), rows_(ends->size()), ends_(std::move(ends)) {}
+
+  /// Makes a column of texts.
+  [[nodiscard]] static Column texts(std::span<const std::string> texts) {
+    const auto all = std::make_shared<std::string>();
+    auto ends = std::make_shared<std::vector<std::uint64_t>>();
+    for (const std::string& text : texts) {
+      *all += text;
+      ends->push_back(all->size());
+    }
+    return {std::shared_ptr<const std::byte>{all, reinterpret_cast<const std::byte*>(all->data())}, std::move(ends)};
+  }
+
+  [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
+  [[nodiscard]] bool is_ragged() const noexcept { return ends_ != nullptr; }
+
+  /// The bytes of one sample, which counts from 0 and is below rows().
+  [[nodiscard]] std::span<const std::byte> sample(std::size_t row) const noexcept {
+    if (ends_ == nullptr) return {bytes_.get() + (first_ + row) * row_bytes_, row_bytes_};
+    const std::uint64_t begin = first_ + row == 0 ? 0 : (*ends_)[first_ + row - 1];
+    return {bytes_.get() + begin, (*ends_)[first_ + row] - begin};
+  }
+  [[nodiscard]] std::string_view text(std::size_t row) const noexcept {
+    const auto bytes = sample(row);
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  /// The elements of one sample. T has the size and alignment of the field's dtype.
+  template <class T>
+  [[nodiscard]] std::span<const T> values(std::size_t row) const noexcept {
+    const auto bytes = sample(row);
+    return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+  /// All elements, sample after sample.
+  template <class T>
+  [[nodiscard]] std::span<const T> values() const noexcept {
+    const auto all = bytes();
+    return {reinterpret_cast<const T*>(all.data()), all.size() / sizeof(T)};
+  }
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept {
+    if (rows_ == 0) return {};
+    const auto first = sample(0);
+    const auto last = sample(rows_ - 1);
+    return {first.data(), static_cast<std::size_t>(last.data() + last.size() - first.data())};
+  }
+
+  /// Returns the samples [begin, end), sharing the memory.
+  [[nodiscard]] Column slice(std::size_t begin, std::size_t end) const noexcept {
+    Column part = *this;
+    part.first_ += begin;
+    part.rows_ = end - begin;
+    return part;
+  }
+
+  /// Returns a copy of the given samples in that order, each below rows().
+  [[nodiscard]] Column take(std::span<const std::size_t> rows) const {
+    std::size_t size = 0;
+    for (const std::size_t row : rows) size += sample(row).size();
+    const auto copy = std::make_shared<std::vector<std::byte>>(size);
+    auto ends = std::make_shared<std::vector<std::uint64_t>>();
+    std::byte* to = copy->data();
+    for (const std::size_t row : rows) {
+      const auto bytes = sample(row);
+      to = std::copy(bytes.begin(), bytes.end(), to);
+      if (is_ragged()) ends->push_back(static_cast<std::uint64_t>(to - copy->data()));
+    }
+    std::shared_ptr<const std::byte> shared{copy, copy->data()};
+    if (is_ragged()) return {std::move(shared), std::move(ends)};
+    return {std::move(shared), rows.size(), row_bytes_};
+  }
+
+ private:
+  std::shared_ptr<const std::byte> bytes_{};
+  std::size_t rows_ = 0;
+  std::size_t row_bytes_ = 0;
+  std::shared_ptr<const std::vector<std::uint64_t>> ends_{};
+  std::size_t first_ = 0;  // row of the shared memory
+};
+
+/// Holds some samples of a dataset: a column per field, and the number that each sample has in its source.
+class Block {
+ public:
+  Block() : schema_(std::make_shared<const Schema>()) {}
+  /// Throws: ConfigError if there are not as many columns as fields, or columns and ids differ in their rows.
+  Block(std::shared_ptr<const Schema> schema, std::vector<Column> columns, std::vector<std::uint64_t> ids)
+      : schema_(std::move(schema)), columns_(std::move(columns)), ids_(std::move(ids)) {
+    bool fits = columns_.size() == schema_->size();
+    for (const Column& column : columns_) fits = fits && column.rows() == ids_.size();
+    if (fits) return;
+    throw ConfigError{detail::compose("a Block of the columns {} was given {} columns for {} samples, not all as long",
+                                      schema_->names(), columns_.size(), ids_.size())};
+  }
+
+  [[nodiscard]] std::size_t rows() const noexcept { return ids_.size(); }
+  [[nodiscard]] bool empty() const noexcept { return ids_.empty(); }
+  [[nodiscard]] const Schema& schema() const noexcept { return *schema_; }
+  [[nodiscard]] const std::shared_ptr<const Schema>& shared_schema() const noexcept { return schema_; }
+  [[nodiscard]] const std::vector<Column>& columns() const noexcept { return columns_; }
+  [[nodiscard]] const Column& operator[](std::size_t column) const noexcept { return columns_[column]; }
+  /// Throws: ConfigError that lists the columns that exist.
+  [[nodiscard]] const Column& column(std::string_view name) const { return columns_[schema_->index_of(name)]; }
+  /// What tells a sample from all others of its source: its number there, from 0. Messages and per-sample randomness
+  /// use it.
+  [[nodiscard]] std::span<const std::uint64_t> ids() const noexcept { return ids_; }
+
+  [[nodiscard]] Block slice(std::size_t begin, std::size_t end) const {
+    Block part;
+    part.schema_ = schema_;
+    for (const Column& column : columns_) part.columns_.push_back(column.slice(begin, end));
+    part.ids_.assign(ids_.begin() + static_cast<std::ptrdiff_t>(begin),
+                     ids_.begin() + static_cast<std::ptrdiff_t>(end));
+    return part;
+  }
+  [[nodiscard]] Block take(std::span<const std::size_t> rows) const {
+    Block part;
+    part.schema_ = schema_;
+    for (const Column& column : columns_) part.columns_.push_back(column.take(rows));
+    for (const std::size_t row : rows) part.ids_.push_back(ids_[row]);
+    return part;
+  }
+
+ private:
+  std::shared_ptr<const Schema> schema_;
+  std::vector<Column> columns_{};
+  std::vector<std::uint64_t> ids_{};
+};
 
 }  // namespace railyard::inline v0_1
 
@@ -879,6 +1446,13 @@ enum class Next : std::uint8_t {
   stop,  ///< ask the workers to stop, as Ctrl-C does, but the run counts as a success: see Worker::should_stop()
 };
 
+/// Says that a run goes on with another number of workers.
+struct Resize {
+  int from = 0;
+  int to = 0;
+  std::uint64_t step = 0;  ///< the last one that is done
+};
+
 /// Describes how a run ended.
 struct RunEnd {
   std::string error{};  ///< empty if it succeeded
@@ -897,6 +1471,10 @@ concept HearsReport = requires(C& callback, const Report& report) {
   callback.on_report(report);
 };
 template <class C>
+concept HearsResize = requires(C& callback, const Resize& resize) {
+  callback.on_resize(resize);
+};
+template <class C>
 concept HearsEnd = requires(C& callback, const RunEnd& end) {
   callback.on_end(end);
 };
@@ -904,7 +1482,8 @@ concept HearsEnd = requires(C& callback, const RunEnd& end) {
 }  // namespace detail
 
 /// Is told about a run, in the process that called fit() and on that thread: any subset of on_start(RunInfo),
-/// on_report(Report) and on_end(RunEnd), at least one of them. on_report may return a Next to end the run early.
+/// on_report(Report), on_resize(Resize) and on_end(RunEnd), at least one of them. on_report may return a Next to end
+/// the run early.
 ///
 /// A report is told when all ranks have made it, and never without rank 0's metrics before the run ends. It is told
 /// without the missing ranks, by_rank has nothing there, if others have gone on for five seconds and they have never
@@ -915,7 +1494,160 @@ concept HearsEnd = requires(C& callback, const RunEnd& end) {
 /// exception out of a callback ends the run, and Result::error names the callback's hook.
 template <class C>
 concept Callback = std::move_constructible<C> &&
-    (detail::HearsStart<C> || detail::HearsReport<C> || detail::HearsEnd<C>);
+    (detail::HearsStart<C> || detail::HearsReport<C> || detail::HearsResize<C> || detail::HearsEnd<C>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/confusion_matrix.hpp
+// How often each class was taken for each, and precision, recall and F1 of that. Core room.
+
+namespace railyard::inline v0_1 {
+
+/// Counts samples by their class and the class they were taken for. A ratio of nothing is 0.
+class ConfusionMatrix {
+ public:
+  /// Throws: ConfigError for no classes.
+  explicit ConfusionMatrix(std::size_t num_classes) : num_classes_(num_classes), counts_(num_classes * num_classes) {
+    if (num_classes == 0) throw ConfigError{"a ConfusionMatrix was to have 0 classes"};
+  }
+
+  /// Adds samples. Labels that are ignored_label are left out.
+  /// Throws: ConfigError if there are not as many predictions as labels; DataError for one that is no class.
+  void add(std::span<const std::int64_t> predictions, std::span<const std::int64_t> labels) {
+    if (predictions.size() != labels.size()) {
+      throw ConfigError{detail::compose("ConfusionMatrix::add() was given {} predictions and {} labels",
+                                        predictions.size(), labels.size())};
+    }
+    for (std::size_t sample = 0; sample < labels.size(); ++sample) {
+      if (labels[sample] == ignored_label) continue;
+      const std::size_t label = index_of(labels[sample], "label");
+      counts_[label * num_classes_ + index_of(predictions[sample], "prediction")] += 1;
+    }
+  }
+  /// Throws: ConfigError if the other one has another number of classes.
+  void merge(const ConfusionMatrix& other) { detail::add_sums(counts_, other.counts_, "ConfusionMatrix"); }
+  void reset() noexcept { std::fill(counts_.begin(), counts_.end(), 0.0); }
+
+  [[nodiscard]] std::size_t num_classes() const noexcept { return num_classes_; }
+  /// How many samples of class `label` were taken for class `prediction`; both are below num_classes().
+  [[nodiscard]] std::uint64_t count(std::size_t label, std::size_t prediction) const noexcept {
+    return static_cast<std::uint64_t>(at(label, prediction));
+  }
+  /// How many samples of a class there are.
+  [[nodiscard]] double support(std::size_t label) const noexcept {
+    double sum = 0;
+    for (std::size_t prediction = 0; prediction < num_classes_; ++prediction) sum += at(label, prediction);
+    return sum;
+  }
+  /// Of the samples taken for a class, the part that is of it.
+  [[nodiscard]] double precision(std::size_t label) const noexcept {
+    return detail::ratio_of(at(label, label), taken_for(label));
+  }
+  /// Of the samples of a class, the part that was taken for it.
+  [[nodiscard]] double recall(std::size_t label) const noexcept {
+    return detail::ratio_of(at(label, label), support(label));
+  }
+  /// The harmonic mean of precision and recall.
+  [[nodiscard]] double f1(std::size_t label) const noexcept {
+    return detail::ratio_of(2 * at(label, label), support(label) + taken_for(label));
+  }
+  /// The mean of F1 over the classes that there are in labels or predictions: every class counts the same.
+  [[nodiscard]] double macro_f1() const noexcept {
+    double sum = 0;
+    double classes = 0;
+    for (std::size_t label = 0; label < num_classes_; ++label) {
+      sum += f1(label);
+      classes += support(label) + taken_for(label) > 0 ? 1 : 0;
+    }
+    return detail::ratio_of(sum, classes);
+  }
+  /// The mean of F1 over the samples: every class counts as often as it is.
+  [[nodiscard]] double weighted_f1() const noexcept {
+    double sum = 0;
+    double samples = 0;
+    for (std::size_t label = 0; label < num_classes_; ++label) {
+      sum += f1(label) * support(label);
+      samples += support(label);
+    }
+    return detail::ratio_of(sum, samples);
+  }
+  /// The part of samples that were taken for what they are; NaN while nothing has been added.
+  [[nodiscard]] double accuracy() const noexcept {
+    double correct = 0;
+    double samples = 0;
+    for (std::size_t label = 0; label < num_classes_; ++label) {
+      correct += at(label, label);
+      samples += support(label);
+    }
+    return correct / samples;
+  }
+  /// The accuracy.
+  [[nodiscard]] double value() const noexcept { return accuracy(); }
+
+  /// Row after row: a row per label, a column per prediction.
+  [[nodiscard]] std::span<double> sums() noexcept { return counts_; }
+  [[nodiscard]] std::span<const double> sums() const noexcept { return counts_; }
+
+  [[nodiscard]] State state() const { return detail::state_of_sums(counts_); }
+  void load_state(const State& state) { detail::load_sums(counts_, state, "ConfusionMatrix"); }
+
+ private:
+  [[nodiscard]] double at(std::size_t label, std::size_t prediction) const noexcept {
+    return counts_[label * num_classes_ + prediction];
+  }
+  [[nodiscard]] double taken_for(std::size_t prediction) const noexcept {
+    double sum = 0;
+    for (std::size_t label = 0; label < num_classes_; ++label) sum += at(label, prediction);
+    return sum;
+  }
+  [[nodiscard]] std::size_t index_of(std::int64_t number, std::string_view what) const {
+    if (number >= 0 && static_cast<std::size_t>(number) < num_classes_) return static_cast<std::size_t>(number);
+    throw DataError{detail::compose("ConfusionMatrix of {} classes was given the {} {}", num_classes_, what, number)};
+  }
+
+  std::size_t num_classes_;
+  std::vector<double> counts_;
+};
+static_assert(SummedMetric<ConfusionMatrix>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/dataset_source.hpp
+// The concept of where the samples of a dataset come from. Core room.
+
+namespace railyard::inline v0_1 {
+
+/// Reads the samples of a source one after another; used by one thread at a time.
+class BlockReader {
+ public:
+  BlockReader() = default;
+  BlockReader(const BlockReader&) = delete;
+  BlockReader& operator=(const BlockReader&) = delete;
+  virtual ~BlockReader() = default;
+
+  /// Returns the next samples, at most so many and at least one; an empty block at the end.
+  /// Throws: DataError that names the file, the line or offset and the column of what is damaged.
+  [[nodiscard]] virtual Block next(std::size_t most_rows) = 0;
+};
+
+/// Is where samples come from. A value that is cheap to copy and opens nothing before it is read; all its functions may
+/// be called on several threads at once, and in processes forked from the one that made it.
+///
+/// Laws: every open() gives the same samples in the same order, and open(from) goes on with sample number `from`.
+template <class S>
+concept DatasetSource = std::copy_constructible<S> && requires(const S& source, std::uint64_t from) {
+  { source.schema() } -> std::convertible_to<Schema>;
+  { source.count() } -> std::convertible_to<std::optional<std::uint64_t>>;  // nothing: known only at the end
+  { source.describe() } -> std::convertible_to<std::string>;                // for messages: "CSV data/*.csv"
+  { source.open(from) } -> std::convertible_to<std::unique_ptr<BlockReader>>;
+};
+
+/// Is a source that can be asked for any of its samples in about the same time. Knows its count.
+/// Law: read(ids) gives the samples of these numbers in that order, as open() would.
+template <class S>
+concept IndexedSource = DatasetSource<S> && requires(const S& source, std::span<const std::uint64_t> ids) {
+  { source.read(ids) } -> std::convertible_to<Block>;
+};
 
 }  // namespace railyard::inline v0_1
 
@@ -1321,85 +2053,6 @@ class HostMemory {
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/core/stateful.hpp
-// What has a state that can be saved and put back. Core room.
-
-#include <functional>
-
-namespace railyard::inline v0_1 {
-
-/// Is one tensor of a state: what it looks like, and a function that copies elements out of wherever they are.
-struct StateTensor {
-  std::string name{};
-  Dtype dtype = Dtype::f32;
-  /// Of the whole tensor; empty for a single number.
-  std::vector<std::int64_t> shape{};
-  /// Copies the elements [begin, end) of the whole, counted row by row, to where `to` points. To be called only while
-  /// what the state was taken from is as it was.
-  std::function<void(std::int64_t begin, std::int64_t end, std::byte* to)> read{};
-  /// The other ranks hold the rest: this one has the elements [begin, end) alone. Otherwise all ranks have all of it.
-  bool is_piece = false;
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-
-  /// The number of elements of the whole.
-  [[nodiscard]] std::int64_t count() const noexcept {
-    std::int64_t product = 1;
-    for (const std::int64_t size : shape) product *= size;
-    return product;
-  }
-};
-
-/// Is a saved state: values and tensors by name.
-class State {
- public:
-  State() = default;
-  State(std::initializer_list<NamedValues::Entry> entries) : values(entries) {}
-
-  NamedValues values{};
-  std::vector<StateTensor> tensors{};
-  /// Each rank has a state of its own, such as that of its random numbers, and gets its own back. Otherwise all ranks
-  /// have the same, but for pieces of tensors.
-  bool is_own = false;
-
-  /// Returns the value of that name. Throws: Error that lists the names that exist.
-  [[nodiscard]] const Value& at(std::string_view name) const { return values.at(name); }
-
-  /// Returns the tensor of that name, or nullptr.
-  [[nodiscard]] const StateTensor* find_tensor(std::string_view name) const noexcept {
-    for (const StateTensor& tensor : tensors) {
-      if (tensor.name == name) return &tensor;
-    }
-    return nullptr;
-  }
-};
-
-/// Has a state. Law: after b.load_state(a.state()), a and b behave alike.
-template <class T>
-concept Stateful = requires(T& part, const T& saved, const State& state) {
-  { saved.state() } -> std::convertible_to<State>;
-  part.load_state(state);
-};
-
-/// Says how the state of a T is taken and put back: by its own members, if it has them. Rooms above specialise it for
-/// types that are not ours.
-template <class T>
-struct StateAccess {};
-template <Stateful T>
-struct StateAccess<T> {
-  static State take(const T& part) { return part.state(); }
-  static void put(T& part, const State& state) { part.load_state(state); }
-};
-
-/// Can be a part of what a checkpoint holds.
-template <class T>
-concept HasState = requires(T& part, const State& state) {
-  { StateAccess<T>::take(part) } -> std::convertible_to<State>;
-  StateAccess<T>::put(part, state);
-};
-
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/core/mean.hpp
 // A mean that can be merged: a weighted sum and the weight behind it. Core room.
 
@@ -1450,6 +2103,50 @@ static_assert(Stateful<Mean>);
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/perplexity.hpp
+// How many tokens a language model hesitates between. Core room.
+
+#include <cmath>
+
+namespace railyard::inline v0_1 {
+
+/// Is e to the mean negative log-likelihood per token: the mean over all tokens, never of means over batches. Sums of
+/// float numbers round, so that n added batches, in whatever order and by whichever worker, give the same mean but for
+/// a part of n 2^-52 of it.
+class Perplexity {
+ public:
+  /// Adds a mean loss (cross entropy, in nats) over so many tokens; of no tokens it is left out, NaN included.
+  void add(double mean_loss, std::uint64_t tokens) noexcept {
+    add_sum(mean_loss * static_cast<double>(tokens), tokens);
+  }
+  /// Adds a sum of losses over so many tokens.
+  void add_sum(double loss, std::uint64_t tokens) noexcept {
+    if (tokens == 0) return;
+    sums_[0] += loss;
+    sums_[1] += static_cast<double>(tokens);
+  }
+  void merge(const Perplexity& other) noexcept {
+    for (std::size_t at = 0; at < sums_.size(); ++at) sums_[at] += other.sums_[at];
+  }
+  void reset() noexcept { sums_ = {}; }
+
+  /// NaN while nothing has been added.
+  [[nodiscard]] double value() const noexcept { return std::exp(mean_loss()); }
+  [[nodiscard]] double mean_loss() const noexcept { return sums_[0] / sums_[1]; }
+  [[nodiscard]] std::uint64_t tokens() const noexcept { return static_cast<std::uint64_t>(sums_[1]); }
+  [[nodiscard]] std::span<double> sums() noexcept { return sums_; }
+  [[nodiscard]] std::span<const double> sums() const noexcept { return sums_; }
+
+  [[nodiscard]] State state() const { return detail::state_of_sums(sums_); }
+  void load_state(const State& state) { detail::load_sums(sums_, state, "Perplexity"); }
+
+ private:
+  std::array<double, 2> sums_{};  // losses, tokens
+};
+static_assert(SummedMetric<Perplexity>);
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/core/scaling.hpp
 // The concept of how workers come to be, and the two ends between a worker and its supervisor. Core room.
 
@@ -1473,6 +2170,7 @@ struct WorkerPage {
   std::atomic<std::int64_t> waiting_since_ns{0};  ///< when the one it is in was begun, 0 while in none
   std::atomic<bool> stop_requested{false};        ///< written by the supervisor
   std::atomic<bool> leave_requested{false};       ///< likewise: save what must not be lost, and return
+  std::atomic<bool> resize_requested{false};      ///< likewise: copy it, and return; another number of workers goes on
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
@@ -1482,8 +2180,16 @@ struct Snapshot {
   std::span<std::byte> bytes{};
 };
 
-/// How many snapshots each worker may have under way at once.
+/// Says what a snapshot is for: those of one kind never wait for those of the other.
+enum class SnapshotKind : std::uint8_t {
+  checkpoint,  ///< to be written
+  memory,      ///< to go on from if a worker is lost, and replaced by the next one
+};
+
+/// How many snapshots of each kind each worker may have at once.
 inline constexpr int num_snapshots = 2;
+/// Of both kinds together: slots count from 0 to this.
+inline constexpr int num_snapshot_slots = 2 * num_snapshots;
 
 /// Is the worker's end: all that a training function's surroundings need, however the worker came to be.
 class WorkerLink {
@@ -1500,13 +2206,16 @@ class WorkerLink {
   [[nodiscard]] virtual std::string_view briefing() const noexcept = 0;
 
   /// Returns memory which the supervisor sees as well, and keeps if this worker dies. It is the worker's until a
-  /// message has told of it, then the supervisor's. Waits while all num_snapshots are the supervisor's.
+  /// message has told of it, then the supervisor's. Waits while all of the kind are the supervisor's.
   /// Throws: CollectiveError if the group ends meanwhile, Error if the memory cannot be had.
-  [[nodiscard]] virtual Snapshot take_snapshot(std::size_t size_bytes) = 0;
+  [[nodiscard]] virtual Snapshot take_snapshot(std::size_t size_bytes, SnapshotKind kind) = 0;
   /// Gives back a snapshot that no message has told of.
   virtual void drop_snapshot(int slot) noexcept = 0;
   /// Waits until the supervisor has given the slot back. Throws: CollectiveError if the group ends meanwhile.
   virtual void await_snapshot(int slot) = 0;
+  /// Returns what a rank of an earlier start has put into a snapshot that the supervisor holds, at least so much of it.
+  /// Valid until the next call for the same snapshot.
+  [[nodiscard]] virtual std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) = 0;
 
   /// Hands a message to the supervisor: in order, in about a microsecond, and not lost if this worker dies right after.
   /// Waits only while the supervisor is megabytes behind. Throws: ConfigError if the message is larger than 1 MiB.
@@ -1650,6 +2359,8 @@ class WorkerGroup {
   virtual void request_stop() = 0;
   /// Sets leave_requested as well.
   virtual void request_leave() = 0;
+  /// Sets resize_requested on every worker's page.
+  virtual void request_resize() = 0;
   /// Runs the on_abort handler of every worker that is still there.
   virtual void abort(std::string_view reason) = 0;
   /// Ends every worker that is still there by force. Threads cannot be: the program ends with a message that names
@@ -1658,15 +2369,22 @@ class WorkerGroup {
   /// Whether workers can be ended by force, and the program lives on.
   [[nodiscard]] virtual bool can_kill() const noexcept = 0;
   [[nodiscard]] virtual const WorkerPage& page(int rank) const = 0;
+  /// Returns, by rank, the calls that its body is in at this moment, the innermost first, one a line; empty for a rank
+  /// that has ended or does not answer in time.
+  [[nodiscard]] virtual std::vector<std::string> stacks(const Deadline& deadline) = 0;
 
   /// What the rank has put into its snapshot. May be called, and read, on any thread.
   [[nodiscard]] virtual std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) = 0;
+  /// Takes a snapshot over that a message has told of: it stays as it is, restarts included, until it is given back.
+  virtual void hold_snapshot(int rank, int slot) noexcept = 0;
   /// Gives a snapshot back to its worker. May be called on any thread.
   virtual void release_snapshot(int rank, int slot) noexcept = 0;
 
-  /// Starts all workers anew, each with a new page and none of the messages and keys of before. Only after one
-  /// ExitEvent per rank, and when all snapshots have been read. Throws: as Scaling::start.
-  virtual void restart(std::string_view briefing) = 0;
+  /// Starts workers anew, at most as many as at first, each with a new page and none of the messages and keys of
+  /// before. Only after one ExitEvent per rank. Throws: as Scaling::start.
+  virtual void restart(int num_workers, std::string_view briefing) = 0;
+  /// Whether restart() would have to fork this process once more: not while other threads of it are at work.
+  [[nodiscard]] virtual bool forks_to_restart() const = 0;
 };
 
 /// Says what to start.
@@ -1674,6 +2392,7 @@ struct GroupPlan {
   int num_workers = 1;
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};
   std::string briefing{};  ///< for every worker, at most max_briefing_bytes
+  int most_workers = 0;    ///< how many a restart may ask for, if more than num_workers
 };
 
 inline constexpr std::size_t max_briefing_bytes = 8192;
@@ -1725,7 +2444,6 @@ class SideLine {
 
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <ctime>
 
 namespace railyard::inline v0_1 {
@@ -1926,7 +2644,6 @@ namespace detail {
 // ---- railyard/callbacks/progress.hpp
 // Shows on standard error how far a run is, and lets the workers' own output through. Callbacks room.
 
-#include <cmath>
 #include <deque>
 
 namespace railyard::inline v0_1 {
@@ -2699,8 +3416,8 @@ inline void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Is a plain file that is open for reading. It is read by calls and not mapped: a file that somebody cuts short would
-/// end the program by a signal.
+/// Is a plain file that is open for reading, or what would be one in memory. A file is read by calls and not mapped:
+/// one that somebody cuts short would end the program by a signal.
 class InputFile {
  public:
   /// Opens the file `name` in a directory, which may lie in folders below it. Symbolic links below the directory are
@@ -2727,12 +3444,17 @@ class InputFile {
     size_ = static_cast<std::uint64_t>(status.st_size);
   }
 
+  /// Takes bytes for a file's, which must outlive it. path: what messages call it.
+  InputFile(std::filesystem::path path, std::span<const std::byte> bytes)
+      : path_(std::move(path)), bytes_(bytes), size_(bytes.size()) {}
+
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   [[nodiscard]] int descriptor() const noexcept { return file_.get(); }
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
 
   /// Reads the bytes from begin on. Throws: DataError if there are fewer.
   void read(std::uint64_t begin, std::span<std::byte> to) const {
+    if (!file_.is_open()) return copy(begin, to);
     for (std::size_t done = 0; done < to.size();) {
       constexpr std::size_t most = std::size_t{1} << 30U;  // one call moves less than 2 GiB
       const ssize_t got =
@@ -2766,6 +3488,13 @@ class InputFile {
   }
 
  private:
+  void copy(std::uint64_t begin, std::span<std::byte> to) const {
+    if (begin > size_ || to.size() > size_ - begin) {
+      throw_damaged(path_, compose("it ends at byte {}, in the middle of what was asked for", size_));
+    }
+    std::copy_n(bytes_.data() + begin, to.size(), to.data());
+  }
+
   static Descriptor open_or_throw(int directory, const std::string& name, int flags,
                                   const std::filesystem::path& path) {
     const int fd = ::openat(directory, name.c_str(), flags | O_CLOEXEC);
@@ -2778,7 +3507,8 @@ class InputFile {
   }
 
   std::filesystem::path path_;
-  Descriptor file_;
+  Descriptor file_{};
+  std::span<const std::byte> bytes_{};  // without a file
   std::uint64_t size_ = 0;
 };
 
@@ -3146,8 +3876,6 @@ inline constexpr std::size_t checksum_digits = 8;
 // The format of files of tensors that everybody can read. Checkpoint room.
 // Source: https://github.com/huggingface/safetensors, section "Format".
 
-#include <numeric>
-
 namespace railyard::inline v0_1 {
 namespace detail {
 
@@ -3507,10 +4235,26 @@ class Checkpoint {
     return Checkpoint{std::move(contents)};
   }
 
-  /// Reads all files and compares their checksums. Throws: DataError that names the file that is damaged.
+  /// Is a checkpoint that was never written: the files are in memory which must outlive it. path: what messages call
+  /// it.
+  [[nodiscard]] static Checkpoint in_memory(const std::filesystem::path& path, Manifest manifest,
+                                            const std::map<std::string, std::span<const std::byte>>& files) {
+    auto contents = std::make_shared<Contents>();
+    contents->path = path;
+    for (const auto& [name, bytes] : files) {
+      manifest.files.push_back({.name = name, .size = bytes.size()});
+      contents->in_memory[name] = std::make_shared<const detail::InputFile>(path / name, bytes);
+    }
+    contents->manifest = std::move(manifest);
+    return Checkpoint{std::move(contents)};
+  }
+
+  /// Reads all files and compares their checksums; those in memory have none.
+  /// Throws: DataError that names the file that is damaged.
   void verify() const {
+    if (is_in_memory()) return;
     for (const ManifestFile& file : manifest().files) {
-      const std::uint32_t checksum = detail::InputFile::open(path(), file.name)->checksum();
+      const std::uint32_t checksum = input(file.name)->checksum();
       if (checksum != file.crc32c) {
         detail::throw_damaged(path() / file.name, detail::compose("its content has changed: its CRC-32C is {:08x} and "
                                                                   "should be {:08x}",
@@ -3576,6 +4320,7 @@ class Checkpoint {
     std::filesystem::path path{};
     Manifest manifest{};
     std::shared_ptr<const detail::InputFile> lock{};
+    std::map<std::string, std::shared_ptr<const detail::InputFile>> in_memory{};
   };
 
   explicit Checkpoint(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
@@ -3594,10 +4339,17 @@ class Checkpoint {
     }
   }
 
+  [[nodiscard]] std::shared_ptr<const detail::InputFile> input(const std::string& name) const {
+    const auto found = contents_->in_memory.find(name);
+    return found == contents_->in_memory.end() ? detail::InputFile::open(path(), name) : found->second;
+  }
+
   [[nodiscard]] bool has_file(std::string_view name) const {
     const auto& files = manifest().files;
     return std::any_of(files.begin(), files.end(), [name](const ManifestFile& file) { return file.name == name; });
   }
+
+  [[nodiscard]] bool is_in_memory() const noexcept { return contents_->lock == nullptr; }
 
   static std::optional<int> rank_of(const ManifestFile& file) {
     return detail::number_between<int>("state.rank-", file.name, ".json");
@@ -3607,12 +4359,12 @@ class Checkpoint {
   template <class Read>
   std::invoke_result_t<const Read&, const detail::Json&> reading_states(const std::string& name,
                                                                         const Read& read) const {
-    const auto file = detail::InputFile::open(path(), name);
+    const auto file = input(name);
     return detail::reading(file->path(), [&] {
       const std::string text = file->text(detail::max_manifest_size);
       const auto& files = manifest().files;
       const auto entry = std::find_if(files.begin(), files.end(), [&](auto& listed) { return listed.name == name; });
-      if (detail::crc32c(std::as_bytes(std::span{text})) != entry->crc32c) {
+      if (!is_in_memory() && detail::crc32c(std::as_bytes(std::span{text})) != entry->crc32c) {
         throw detail::Damage{"its content has changed"};
       }
       return read(detail::parse_json(text).at("parts"));
@@ -3630,7 +4382,7 @@ class Checkpoint {
   }
 
   void add_tensors(State& state, const std::string& name) const {
-    if (has_file(name)) state.tensors = detail::tensors_in(detail::InputFile::open(path(), name));
+    if (has_file(name)) state.tensors = detail::tensors_in(input(name));
   }
 
   void add_pieces(State& state, std::string_view part) const {
@@ -3644,7 +4396,7 @@ class Checkpoint {
         return pieces == nullptr ? std::vector<detail::PiecePlace>{} : detail::read_piece_places(*pieces);
       });
       if (places.empty()) continue;
-      const auto data = detail::InputFile::open(path(), detail::tensors_name(part, *rank));
+      const auto data = input(detail::tensors_name(part, *rank));
       detail::add_pieces(tensors, places, data);
     }
     for (auto& [name, pieces] : tensors) {
@@ -7127,6 +7879,2799 @@ static_assert(Backend<SharedMemory>);
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/data/sample.hpp
+// One sample of a block, as the functions see that users give to a dataset. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Says which column is meant: by its name, or faster by its number.
+class ColumnKey {
+ public:
+  ColumnKey(std::string_view name) noexcept : name_(name) {}
+  ColumnKey(const std::string& name) noexcept : name_(name) {}
+  ColumnKey(const char* name) noexcept : name_(name) {}
+  template <std::integral Number>
+  ColumnKey(Number number) noexcept : number_(static_cast<std::size_t>(number)) {}
+
+  /// Throws: ConfigError that lists the columns that exist.
+  [[nodiscard]] std::size_t in(const Schema& schema) const {
+    if (name_.data() != nullptr) return schema.index_of(name_);
+    if (number_ < schema.size()) return number_;
+    throw ConfigError{
+        detail::compose("there is no column {}: there are {}, {}", number_, schema.size(), schema.names())};
+  }
+
+ private:
+  std::string_view name_{};
+  std::size_t number_ = 0;
+};
+
+/// Shows one sample of a Block, which it must not outlive.
+class Sample {
+ public:
+  Sample(const Block& block, std::size_t row) noexcept : block_(&block), row_(row) {}
+
+  /// The sample's number in its source.
+  [[nodiscard]] std::uint64_t id() const noexcept { return block_->ids()[row_]; }
+  [[nodiscard]] const Schema& schema() const noexcept { return block_->schema(); }
+
+  /// Returns the single number in a column of any dtype. Throws: ConfigError where there are more or fewer.
+  [[nodiscard]] double number(ColumnKey key) const {
+    const std::size_t column = key.in(schema());
+    const auto bytes = (*block_)[column].sample(row_);
+    return visit_dtype(schema()[column].dtype, [&](auto zero) {
+      using T = decltype(zero);
+      if (bytes.size() != sizeof(T)) refuse(column, "one number");
+      T value;
+      std::memcpy(&value, bytes.data(), sizeof value);
+      if constexpr (std::is_arithmetic_v<T>) {
+        return static_cast<double>(value);
+      } else {
+        return static_cast<double>(static_cast<float>(value));
+      }
+    });
+  }
+
+  /// Returns the elements in a column whose dtype is T's. Throws: ConfigError if it is another.
+  template <Element T>
+  [[nodiscard]] std::span<const T> values(ColumnKey key) const {
+    const std::size_t column = key.in(schema());
+    if (schema()[column].dtype != dtype_of<T>) refuse(column, name_of(dtype_of<T>));
+    return (*block_)[column].template values<T>(row_);
+  }
+
+  /// Returns the text in a column of texts. Throws: ConfigError if it holds none.
+  [[nodiscard]] std::string_view text(ColumnKey key) const {
+    const std::size_t column = key.in(schema());
+    if (!schema()[column].is_text) refuse(column, "text");
+    return (*block_)[column].text(row_);
+  }
+
+  /// The bytes in a column, whatever they mean.
+  [[nodiscard]] std::span<const std::byte> bytes(ColumnKey key) const {
+    return (*block_)[key.in(schema())].sample(row_);
+  }
+
+ private:
+  [[noreturn]] void refuse(std::size_t column, std::string_view as) const {
+    const Field& field = schema()[column];
+    throw ConfigError{detail::compose("column \"{}\" was read as {} and holds {} x {}", field.name, as,
+                                      (*block_)[column].sample(row_).size() / size_of(field.dtype),
+                                      field.is_text ? "characters of text" : name_of(field.dtype))};
+  }
+
+  const Block* block_;
+  std::size_t row_;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/block_builder.hpp
+// Makes blocks sample by sample: what the functions write to that users give to a dataset. Data room.
+
+namespace railyard::inline v0_1 {
+
+class BlockBuilder;
+
+/// Sets the columns of the sample that a BlockBuilder is at.
+class SampleWriter {
+ public:
+  /// Sets a column of single numbers; the number is converted to the column's dtype.
+  /// Throws: ConfigError if the column is of another shape.
+  template <class T>
+  requires std::is_arithmetic_v<T>
+  void set(ColumnKey key, T value) { fill(key, &value, 1); }
+  /// Sets a column of numbers, as many as its shape says, or as there are in a column that differs in length.
+  template <Element T>
+  void set(ColumnKey key, std::span<const T> values) {
+    fill(key, values.data(), values.size());
+  }
+  template <Element T>
+  void set(ColumnKey key, const std::vector<T>& values) {
+    set(key, std::span<const T>{values});
+  }
+  /// Sets a column of texts.
+  void set(ColumnKey key, std::string_view text);
+  void set(ColumnKey key, const char* text) { set(key, std::string_view{text}); }
+  void set(ColumnKey key, const std::string& text) { set(key, std::string_view{text}); }
+
+ private:
+  friend class BlockBuilder;
+  explicit SampleWriter(BlockBuilder& builder) noexcept : builder_(&builder) {}
+
+  template <class T>
+  void fill(ColumnKey key, const T* values, std::size_t count);
+
+  BlockBuilder* builder_;
+};
+
+/// Collects samples of one schema and makes a Block of them.
+class BlockBuilder {
+ public:
+  /// rows: how many samples there will be about; memory for them is taken at once.
+  explicit BlockBuilder(std::shared_ptr<const Schema> schema, std::size_t rows = 0)
+      : schema_(std::move(schema)), columns_(schema_->size()), writer_(*this) {
+    ids_.reserve(rows);
+    for (std::size_t column = 0; column < columns_.size(); ++column) {
+      columns_[column].ends.reserve(rows);
+      const Field& field = (*schema_)[column];
+      if (!field.is_ragged()) columns_[column].bytes.reserve(rows * field.width() * size_of(field.dtype));
+    }
+  }
+  BlockBuilder(const BlockBuilder&) = delete;  // the writer points here
+  BlockBuilder& operator=(const BlockBuilder&) = delete;
+
+  /// Begins a sample and returns what its columns are set with. Throws: ConfigError if the one before lacks a column.
+  SampleWriter& add(std::uint64_t id) {
+    check_complete();
+    ids_.push_back(id);
+    return writer_;
+  }
+  /// Gives the sample the columns that have not been set and that are the same fields of another one.
+  void complete_from(const Block& block, std::size_t row) {
+    if (completing_ != block.shared_schema()) match(block.shared_schema());
+    for (std::size_t column = 0; column < columns_.size(); ++column) {
+      if (columns_[column].ends.size() == ids_.size() || !same_[column]) continue;
+      put(column, block[*same_[column]].sample(row));
+    }
+  }
+  /// Throws: ConfigError if a column of the sample has not been set.
+  void check_complete() const {
+    for (std::size_t column = 0; column < columns_.size(); ++column) {
+      if (columns_[column].ends.size() == ids_.size()) continue;
+      throw ConfigError{detail::compose("column \"{}\" was not set", (*schema_)[column].name)};
+    }
+  }
+  /// Takes back the sample that was begun last.
+  void drop_last() {
+    ids_.pop_back();
+    for (Part& part : columns_) {
+      if (part.ends.size() > ids_.size()) part.ends.pop_back();
+      part.bytes.resize(part.ends.empty() ? 0 : part.ends.back());
+    }
+  }
+
+  [[nodiscard]] std::size_t rows() const noexcept { return ids_.size(); }
+  [[nodiscard]] const Schema& schema() const noexcept { return *schema_; }
+
+  /// Makes the Block and begins anew. Throws: ConfigError if the last sample lacks a column.
+  [[nodiscard]] Block build() {
+    check_complete();
+    std::vector<Column> columns;
+    for (std::size_t column = 0; column < columns_.size(); ++column) {
+      Part part = std::exchange(columns_[column], {});
+      const auto owner = std::make_shared<const std::vector<std::byte>>(std::move(part.bytes));
+      std::shared_ptr<const std::byte> bytes{owner, owner->data()};
+      const Field& field = (*schema_)[column];
+      if (field.is_ragged()) {
+        columns.emplace_back(std::move(bytes),
+                             std::make_shared<const std::vector<std::uint64_t>>(std::move(part.ends)));
+      } else {
+        columns.emplace_back(std::move(bytes), ids_.size(), field.width() * size_of(field.dtype));
+      }
+    }
+    return Block{schema_, std::move(columns), std::exchange(ids_, {})};
+  }
+
+ private:
+  friend class SampleWriter;
+  struct Part {
+    std::vector<std::byte> bytes{};
+    std::vector<std::uint64_t> ends{};  // of the samples that have been set
+  };
+
+  // Finds the columns that samples of another schema have as well.
+  void match(const std::shared_ptr<const Schema>& other) {
+    completing_ = other;
+    same_.clear();
+    for (const Field& field : *schema_) {
+      same_.push_back(other->find(field.name));
+      if (same_.back() && (*other)[*same_.back()] != field) same_.back().reset();
+    }
+  }
+
+  void put(std::size_t column, std::span<const std::byte> bytes) {
+    std::copy(bytes.begin(), bytes.end(), room_for(column, bytes.size()));
+  }
+
+  // Makes room for the value of a column of the sample; a value that was set before gives way.
+  std::byte* room_for(std::size_t column, std::size_t size) {
+    const Field& field = (*schema_)[column];
+    const std::size_t step = field.width() * size_of(field.dtype);
+    if (field.is_ragged() ? size % step != 0 : size != step) {
+      throw ConfigError{detail::compose("column \"{}\" was set to {} x {}, and a sample has {}{}", field.name,
+                                        size / size_of(field.dtype), name_of(field.dtype),
+                                        field.is_ragged() ? "a multiple of " : "", field.width())};
+    }
+    Part& part = columns_[column];
+    if (part.ends.size() == ids_.size()) part.ends.pop_back();
+    const std::size_t begin = part.ends.empty() ? 0 : part.ends.back();
+    part.bytes.resize(begin + size);
+    part.ends.push_back(begin + size);
+    return part.bytes.data() + begin;
+  }
+
+  std::shared_ptr<const Schema> schema_;
+  std::vector<Part> columns_;
+  std::vector<std::uint64_t> ids_{};
+  SampleWriter writer_;
+  std::shared_ptr<const Schema> completing_{};      // whose samples gave columns last
+  std::vector<std::optional<std::size_t>> same_{};  // which of its columns each of ours is
+};
+
+/// Takes the samples that a function of flat_map() makes of one, which share its id.
+class SampleList {
+ public:
+  SampleList(BlockBuilder& builder, const Block& block, std::size_t row) noexcept
+      : builder_(&builder), block_(&block), row_(row) {}
+
+  /// Begins another sample.
+  SampleWriter& add() {
+    finish();
+    has_one_ = true;
+    return builder_->add(block_->ids()[row_]);
+  }
+  /// Gives the last sample the columns that it lacks. Throws: ConfigError if the one it was made of has none of them.
+  void finish() {
+    if (!has_one_) return;
+    builder_->complete_from(*block_, row_);
+    builder_->check_complete();
+  }
+
+ private:
+  BlockBuilder* builder_;
+  const Block* block_;
+  std::size_t row_;
+  bool has_one_ = false;
+};
+
+namespace detail {
+
+template <class To, class From>
+[[nodiscard]] To convert_element(From value) noexcept {
+  if constexpr (std::is_same_v<From, To>) {
+    return value;
+  } else if constexpr (std::is_arithmetic_v<From> && std::is_arithmetic_v<To>) {
+    return static_cast<To>(value);
+  } else if constexpr (std::is_arithmetic_v<From>) {
+    return To{static_cast<float>(value)};
+  } else {
+    return convert_element<To>(static_cast<float>(value));
+  }
+}
+
+}  // namespace detail
+
+template <class T>
+void SampleWriter::fill(ColumnKey key, const T* values, std::size_t count) {
+  const std::size_t column = key.in(builder_->schema());
+  const Field& field = builder_->schema()[column];
+  if (field.is_text) throw ConfigError{detail::compose("column \"{}\" is text and was set to numbers", field.name)};
+  visit_dtype(field.dtype, [&](auto zero) {
+    using To = decltype(zero);
+    auto* to = reinterpret_cast<To*>(builder_->room_for(column, count * sizeof(To)));
+    for (std::size_t at = 0; at < count; ++at) to[at] = detail::convert_element<To>(values[at]);
+  });
+}
+
+inline void SampleWriter::set(ColumnKey key, std::string_view text) {
+  const std::size_t column = key.in(builder_->schema());
+  const Field& field = builder_->schema()[column];
+  if (!field.is_text) throw ConfigError{detail::compose("column \"{}\" is numbers and was set to text", field.name)};
+  builder_->put(column, std::as_bytes(std::span{text}));
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/byte_masks.hpp
+// Looks at 64 characters of text at once: each answer is a word with a bit per character. Data room.
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+#if defined(__SSE2__)
+// 16 characters at a time: what every x86-64 processor has keeps up with the memory that the text comes from.
+class Bytes64 {
+ public:
+  explicit Bytes64(const char* text) noexcept {
+#pragma GCC unroll 4
+    for (std::size_t part = 0; part < 4; ++part) {
+      parts_[part] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(text + 16 * part));
+    }
+  }
+  [[nodiscard]] std::uint64_t equal_to(char character) const noexcept {
+    const __m128i wanted = _mm_set1_epi8(character);
+    std::uint64_t mask = 0;
+#pragma GCC unroll 4
+    for (std::size_t part = 0; part < 4; ++part) {
+      const int bits = _mm_movemask_epi8(_mm_cmpeq_epi8(parts_[part], wanted));
+      mask |= static_cast<std::uint64_t>(static_cast<unsigned>(bits)) << (16 * part);
+    }
+    return mask;
+  }
+  [[nodiscard]] bool is_ascii() const noexcept {
+    const __m128i all = _mm_or_si128(_mm_or_si128(parts_[0], parts_[1]), _mm_or_si128(parts_[2], parts_[3]));
+    return _mm_movemask_epi8(all) == 0;
+  }
+
+ private:
+  __m128i parts_[4];
+};
+#else
+class Bytes64 {
+ public:
+  explicit Bytes64(const char* text) noexcept : text_(text) {}
+  [[nodiscard]] std::uint64_t equal_to(char character) const noexcept {
+    std::uint64_t mask = 0;
+    for (std::size_t at = 0; at < 64; ++at) mask |= static_cast<std::uint64_t>(text_[at] == character) << at;
+    return mask;
+  }
+  [[nodiscard]] bool is_ascii() const noexcept {
+    char all = 0;
+    for (std::size_t at = 0; at < 64; ++at) all = static_cast<char>(all | text_[at]);
+    return (static_cast<unsigned char>(all) & 0x80U) == 0;
+  }
+
+ private:
+  const char* text_;
+};
+#endif
+
+/// Returns for each bit how many bits at it and before it are set, modulo 2: of quotes, what lies within them.
+[[nodiscard]] constexpr std::uint64_t parity_before(std::uint64_t bits) noexcept {
+  bits ^= bits << 1;
+  bits ^= bits << 2;
+  bits ^= bits << 4;
+  bits ^= bits << 8;
+  bits ^= bits << 16;
+  bits ^= bits << 32;
+  return bits;
+}
+
+/// Returns how many bits are set. Without the instruction, which not every x86-64 processor has, std::popcount is a
+/// call.
+[[nodiscard]] constexpr unsigned count_bits(std::uint64_t bits) noexcept {
+  bits -= (bits >> 1) & 0x5555555555555555U;
+  bits = (bits & 0x3333333333333333U) + ((bits >> 2) & 0x3333333333333333U);
+  bits = (bits + (bits >> 4)) & 0x0F0F0F0F0F0F0F0FU;
+  return static_cast<unsigned>((bits * 0x0101010101010101U) >> 56);
+}
+
+/// The lowest so many bits, 0 to 64.
+[[nodiscard]] constexpr std::uint64_t lowest_bits(std::size_t count) noexcept {
+  return count >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/csv_cutter.hpp
+// Cuts text into records of fields where separators are that are not within quotes. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Finds the fields of a text of less than 4 GiB, 64 characters at once, and keeps where the separators are.
+class CsvCutter {
+ public:
+  /// Is one record: its fields are those that separators first, first + 1, ... end.
+  struct Record {
+    std::uint32_t first = 0;
+    std::uint32_t num_fields = 0;
+  };
+
+  /// quote: '\0' for none.
+  CsvCutter(char delimiter, char quote) noexcept : delimiter_(delimiter), quote_(quote) {}
+
+  /// Cuts the text, behind which 64 more characters can be read, into its whole records, blank lines left out. Returns
+  /// how many characters they take. is_end: no text follows, and it ends with a line feed; then all of it is taken.
+  std::size_t cut(const char* text, std::size_t size, bool is_end) {
+    text_ = text;
+    records_.clear();
+    misplaced_.clear();
+    is_ascii_ = true;
+    is_unclosed_ = false;
+    if (separators_.size() < size + 2 * 64) separators_.resize(size + 2 * 64);
+    separators_[0] = ~std::uint32_t{0};  // the text begins behind it
+    State state;
+    for (std::size_t block = 0; block < size; block += 64) cut_block(block, size - block, state);
+    std::size_t taken = separators_[state.record] + std::uint32_t{1};
+    if (is_end && taken < size) {
+      is_unclosed_ = true;
+      separators_[++state.count] = static_cast<std::uint32_t>(size - 1);
+      add_record(state, state.count);
+      taken = size;
+    }
+    while (!misplaced_.empty() && misplaced_.back() >= taken) misplaced_.pop_back();
+    return taken;
+  }
+
+  [[nodiscard]] const std::vector<Record>& records() const noexcept { return records_; }
+
+  [[nodiscard]] std::size_t begin(std::size_t record) const noexcept { return begin_of(records_[record].first); }
+  /// Behind the line feed.
+  [[nodiscard]] std::size_t end(std::size_t record) const noexcept {
+    return separators_[records_[record].first + records_[record].num_fields] + std::size_t{1};
+  }
+  /// The text of a field, with its quotes; a carriage return before the line feed is no part of it.
+  [[nodiscard]] std::string_view field(std::size_t record, std::size_t field) const noexcept {
+    const Record& place = records_[record];
+    return field_at(place.first + field, field + 1 == place.num_fields);
+  }
+  /// separator: the one before the field.
+  [[nodiscard]] std::string_view field_at(std::size_t separator, bool is_last) const noexcept {
+    const std::size_t begin = begin_of(separator);
+    std::size_t size = separators_[separator + 1] - begin;
+    if (is_last && size > 0 && text_[begin + size - 1] == '\r') --size;
+    return {text_ + begin, size};
+  }
+
+  /// Where quotes are that do not enclose a whole field, ascending.
+  [[nodiscard]] const std::vector<std::uint32_t>& misplaced_quotes() const noexcept { return misplaced_; }
+  /// Whether the text ends within quotes, in the last record.
+  [[nodiscard]] bool is_unclosed() const noexcept { return is_unclosed_; }
+  [[nodiscard]] bool is_ascii() const noexcept { return is_ascii_; }
+  [[nodiscard]] const char* text() const noexcept { return text_; }
+
+  /// Returns which record has the character, or the first behind it.
+  [[nodiscard]] std::size_t record_of(std::size_t position) const noexcept {
+    std::size_t low = 0;
+    for (std::size_t high = records_.size(); low < high;) {
+      const std::size_t middle = low + (high - low) / 2;
+      if (end(middle) <= position)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    return low;
+  }
+
+ private:
+  // What is handed from block to block; of the bits, the lowest says what the last character before the block was.
+  struct State {
+    std::size_t count = 0;     // separators
+    std::size_t record = 0;    // the separator before the record that has begun
+    std::uint64_t quoted = 0;  // all bits or none
+    std::uint64_t separator = 1;
+    std::uint64_t quote = 0;
+    std::uint64_t closing = 0;
+  };
+
+  [[nodiscard]] std::size_t begin_of(std::size_t separator) const noexcept {
+    return separators_[separator] + std::uint32_t{1};  // wraps to 0 for the first
+  }
+
+  void cut_block(std::size_t block, std::size_t size, State& state) {
+    const Bytes64 bytes{text_ + block};
+    const std::uint64_t valid = lowest_bits(size);
+    std::uint64_t delimiters = bytes.equal_to(delimiter_) & valid;
+    std::uint64_t lines = bytes.equal_to('\n') & valid;
+    const std::uint64_t quotes = quote_ == '\0' ? 0 : bytes.equal_to(quote_) & valid;
+    if (!bytes.is_ascii()) is_ascii_ = false;  // what lies behind the text may say so in vain
+    std::uint64_t quoted = 0;
+    if ((quotes | state.quoted) != 0) {
+      quoted = parity_before(quotes) ^ state.quoted;
+      delimiters &= ~quoted;
+      lines &= ~quoted;
+    }
+    const std::uint64_t separators = delimiters | lines;
+    if ((quotes | state.closing) != 0) check_quotes(block, valid, quotes, quoted, separators, state);
+    state.quoted = (quoted >> 63) != 0 ? ~std::uint64_t{0} : 0;
+    state.separator = separators >> 63;
+    state.quote = quotes >> 63;
+    note_separators(block, separators, state.count + 1);
+    for (; lines != 0; lines &= lines - 1) {
+      const std::uint64_t before = (lines & (~lines + 1)) - 1;
+      add_record(state, state.count + count_bits(separators & before) + 1);
+    }
+    state.count += count_bits(separators);
+  }
+
+  // Four at a time, whether there are so many or not: what is too much is overwritten.
+  void note_separators(std::size_t block, std::uint64_t separators, std::size_t at) noexcept {
+    std::uint32_t* to = separators_.data() + at;
+    const auto base = static_cast<std::uint32_t>(block);
+    while (separators != 0) {
+      for (std::size_t next = 0; next < 4; ++next) {
+        to[next] = base + static_cast<std::uint32_t>(std::countr_zero(separators));
+        separators &= separators - 1;
+      }
+      to += 4;
+    }
+  }
+
+  // A quote opens at the beginning of a field or is the second of two, and closes at the end of one or is the first.
+  void check_quotes(std::size_t block, std::uint64_t valid, std::uint64_t quotes, std::uint64_t quoted,
+                    std::uint64_t separators, State& state) {
+    const std::uint64_t opening = quotes & quoted;
+    const std::uint64_t closing = quotes & ~quoted;
+    const std::uint64_t behind = closing << 1 | state.closing;
+    const std::uint64_t before_is_fine = (separators | quotes) << 1 | state.separator | state.quote;
+    std::uint64_t wrong = ((opening & ~before_is_fine) | (behind & ~(separators | quotes))) & valid;
+    for (; wrong != 0; wrong &= wrong - 1) {
+      const std::size_t at = block + static_cast<std::size_t>(std::countr_zero(wrong));
+      if (text_[at] != '\r' || text_[at + 1] != '\n') misplaced_.push_back(static_cast<std::uint32_t>(at));
+    }
+    state.closing = closing >> 63;
+  }
+
+  void add_record(State& state, std::size_t line) {
+    const std::size_t num_fields = line - state.record;
+    const bool is_blank = num_fields == 1 && field_at(state.record, true).empty();
+    if (!is_blank) {
+      records_.push_back({static_cast<std::uint32_t>(state.record), static_cast<std::uint32_t>(num_fields)});
+    }
+    state.record = line;
+  }
+
+  char delimiter_;
+  char quote_;
+  const char* text_ = nullptr;
+  std::vector<std::uint32_t> separators_{};
+  std::vector<Record> records_{};
+  std::vector<std::uint32_t> misplaced_{};
+  bool is_ascii_ = true;
+  bool is_unclosed_ = false;
+};
+
+/// Returns what a field says that may be within quotes.
+[[nodiscard]] inline std::string unquoted(std::string_view field, char quote) {
+  if (quote == '\0' || field.size() < 2 || field.front() != quote) return std::string{field};
+  field = field.substr(1, field.size() - 2);
+  std::string text;
+  for (std::size_t at = 0; at < field.size(); ++at) {
+    text += field[at];
+    if (field[at] == quote) ++at;  // the second of two
+  }
+  return text;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/number_text.hpp
+// Numbers out of text, exactly rounded, the same in every locale, and several times as fast as the standard functions
+// where they are as short as numbers in files are. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// So many bytes behind a text must be readable for the functions of this header that take pointers.
+inline constexpr std::size_t text_padding = 64;
+
+__extension__ typedef unsigned __int128 Wide;
+
+[[nodiscard]] inline std::uint64_t load_eight(const char* text) noexcept {
+  std::uint64_t word;
+  std::memcpy(&word, text, sizeof word);
+  if constexpr (std::endian::native == std::endian::big) word = __builtin_bswap64(word);
+  return word;
+}
+
+[[nodiscard]] constexpr bool are_digits(std::uint64_t eight) noexcept {
+  return (((eight & 0xF0F0F0F0F0F0F0F0U) | (((eight + 0x0606060606060606U) & 0xF0F0F0F0F0F0F0F0U) >> 4)) ==
+          0x3333333333333333U);
+}
+
+// Adds neighbours: to numbers of two digits, of four, of eight.
+[[nodiscard]] constexpr std::uint64_t value_of_digits(std::uint64_t eight) noexcept {
+  eight = (eight & 0x0F0F0F0F0F0F0F0FU) * (10 * 256 + 1) >> 8;
+  eight = (eight & 0x00FF00FF00FF00FFU) * (100 * 65536 + 1) >> 16;
+  return (eight & 0x0000FFFF0000FFFFU) * (std::uint64_t{10000} * 4294967296U + 1) >> 32;
+}
+
+// The first `count` of eight characters, 1 to 8, with zeros in front.
+[[nodiscard]] constexpr std::uint64_t first_of(std::uint64_t eight, std::size_t count) noexcept {
+  const std::size_t shift = 64 - 8 * count;
+  return (eight << shift) | (0x3030303030303030U & ((std::uint64_t{1} << shift) - 1));
+}
+
+inline constexpr std::array<std::uint64_t, 20> powers_of_ten = [] {
+  std::array<std::uint64_t, 20> powers{1};
+  for (std::size_t at = 1; at < powers.size(); ++at) powers[at] = powers[at - 1] * 10;
+  return powers;
+}();
+
+/// Appends the `count` characters, at most 19 with those before, to value; false if one is no digit.
+[[nodiscard]] [[gnu::always_inline]] inline bool append_digits(const char* text, std::size_t count,
+                                                               std::uint64_t& value) noexcept {
+  while (count > 8) {
+    const std::uint64_t eight = load_eight(text);
+    if (!are_digits(eight)) return false;
+    value = value * 100'000'000 + value_of_digits(eight);
+    text += 8;
+    count -= 8;
+  }
+  const std::uint64_t rest = first_of(load_eight(text), count);
+  if (!are_digits(rest)) return false;
+  value = value * powers_of_ten[count] + value_of_digits(rest);
+  return true;
+}
+
+/// Returns the text without blanks around it, and without a plus in front.
+[[nodiscard]] inline std::string_view trimmed_number(std::string_view text) noexcept {
+  const std::size_t first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return {};
+  text = text.substr(first, text.find_last_not_of(" \t") - first + 1);
+  if (text.size() > 1 && text.front() == '+' && text[1] != '-') text.remove_prefix(1);
+  return text;
+}
+
+/// Says why a text is no number of a type.
+enum class NumberFault : std::uint8_t { none, not_a_number, too_large };
+
+/// Reads the number that the whole text spells, blanks around it aside. Any length, and nothing behind it is read.
+template <class Integer>
+requires std::is_integral_v<Integer>
+[[nodiscard]] NumberFault parse_number(std::string_view text, Integer& value) noexcept {
+  text = trimmed_number(text);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || end != text.data() + text.size()) return NumberFault::not_a_number;
+  if (error == std::errc{}) return NumberFault::none;
+  return error == std::errc::result_out_of_range ? NumberFault::too_large : NumberFault::not_a_number;
+}
+
+// Tells a number that is too near to zero for its type from one that is too large, given that it is one of them.
+[[nodiscard]] inline bool is_tiny(std::string_view number, std::size_t exponent_at) noexcept {
+  const std::string_view digits = number.substr(0, exponent_at);
+  std::string_view power = number.substr(std::min(exponent_at + 1, number.size()));
+  if (power.starts_with('+')) power.remove_prefix(1);
+  std::int64_t exponent = 0;
+  if (std::from_chars(power.data(), power.data() + power.size(), exponent).ec == std::errc::result_out_of_range) {
+    return power.starts_with('-');
+  }
+  const auto point = static_cast<std::int64_t>(std::min(digits.find('.'), digits.size()));
+  const auto first = static_cast<std::int64_t>(std::min(digits.find_first_of("123456789"), digits.size()));
+  return exponent < first - point;  // the first digit that counts stands behind the point
+}
+
+template <class Float>
+requires std::is_floating_point_v<Float>
+[[nodiscard]] NumberFault parse_number(std::string_view text, Float& value) noexcept {
+  text = trimmed_number(text);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || end != text.data() + text.size()) return NumberFault::not_a_number;
+  if (error == std::errc{}) return NumberFault::none;
+  if (error != std::errc::result_out_of_range) return NumberFault::not_a_number;
+  if (!is_tiny(text, std::min(text.find_first_of("eE"), text.size()))) return NumberFault::too_large;
+  double near_zero = 0;
+  if constexpr (!std::is_same_v<Float, double>) {
+    if (parse_number(text, near_zero) != NumberFault::none) near_zero = 0;
+  }
+  value = static_cast<Float>(near_zero);
+  return NumberFault::none;
+}
+
+/// Reads an integer that is nothing but a sign and at most 18 digits; false where parse_number() is needed.
+[[nodiscard]] inline bool parse_short(const char* text, std::size_t size, std::int64_t& value) noexcept {
+  const bool is_negative = *text == '-';
+  text += is_negative;
+  size -= is_negative;
+  std::uint64_t digits = 0;
+  if (size - 1 > 17 || !append_digits(text, size, digits)) return false;
+  value = is_negative ? -static_cast<std::int64_t>(digits) : static_cast<std::int64_t>(digits);
+  return true;
+}
+
+inline constexpr std::array<std::uint64_t, 28> powers_of_five = [] {
+  std::array<std::uint64_t, 28> powers{1};
+  for (std::size_t at = 1; at < powers.size(); ++at) powers[at] = powers[at - 1] * 5;
+  return powers;
+}();
+
+template <class Float>
+struct FloatFacts {
+  static constexpr int digits = std::numeric_limits<Float>::digits;
+  static constexpr int most_exact_power = digits == 53 ? 22 : 10;  // 10 to this power is exact
+  using Bits = std::conditional_t<digits == 53, std::uint64_t, std::uint32_t>;
+  static constexpr auto powers = [] {
+    std::array<Float, static_cast<std::size_t>(most_exact_power) + 1> all{1};
+    for (std::size_t at = 1; at < all.size(); ++at) all[at] = all[at - 1] * 10;
+    return all;
+  }();
+};
+
+/// Returns digits / 10^power, rounded once, to nearest and even. digits: not 0. power: 0 to 27.
+/// A quotient of 63 bits or more and whether there is a remainder decide how to round; no table of long reciprocals.
+template <class Float>
+[[nodiscard]] Float divide_by_power(std::uint64_t digits, int power) noexcept {
+  using Facts = FloatFacts<Float>;
+  const std::uint64_t five = powers_of_five[static_cast<std::size_t>(power)];
+  const int up = std::countl_zero(digits);
+  const int down = std::countl_zero(five);
+  const std::uint64_t divisor = five << down;
+  const Wide dividend = static_cast<Wide>(digits << up) << 63;
+  const auto quotient = static_cast<std::uint64_t>(dividend / divisor);
+  const bool is_exact = static_cast<Wide>(quotient) * divisor == dividend;
+  const int dropped = static_cast<int>(std::bit_width(quotient)) - Facts::digits;
+  const std::uint64_t half = std::uint64_t{1} << (dropped - 1);
+  const std::uint64_t rest = quotient & (2 * half - 1);
+  std::uint64_t kept = quotient >> dropped;
+  if (rest > half || (rest == half && (!is_exact || kept % 2 == 1))) ++kept;
+  const int exponent = dropped - 63 - up + down - power;
+  using Bits = typename Facts::Bits;
+  constexpr int bias = std::numeric_limits<Float>::max_exponent - 1;
+  const auto scale = std::bit_cast<Float>(static_cast<Bits>(static_cast<Bits>(exponent + bias) << (Facts::digits - 1)));
+  return static_cast<Float>(kept) * scale;  // both are exact, and so is the product
+}
+
+// Puts digits x 10^power together; false where the standard function must.
+template <class Float>
+[[nodiscard]] bool scale_digits(std::uint64_t digits, int power, Float& value) noexcept {
+  using Facts = FloatFacts<Float>;
+  if (digits <= std::uint64_t{1} << Facts::digits) {
+    // Both are exact, so that the one operation rounds once.
+    if (power < 0 && power >= -Facts::most_exact_power) {
+      value = static_cast<Float>(digits) / Facts::powers[static_cast<std::size_t>(-power)];
+      return true;
+    }
+    if (power >= 0 && power <= Facts::most_exact_power) {
+      value = static_cast<Float>(digits) * Facts::powers[static_cast<std::size_t>(power)];
+      return true;
+    }
+  }
+  if (power > 0 || power < -27 || digits == 0) return false;
+  value = divide_by_power<Float>(digits, -power);
+  return true;
+}
+
+// Reads e, a sign and at most three digits behind a number.
+[[nodiscard]] inline bool append_exponent(const char* text, const char* end, int& power) noexcept {
+  if ((*text | 0x20) != 'e') return false;
+  ++text;
+  const bool is_negative = text < end && *text == '-';
+  if (text < end && (*text == '-' || *text == '+')) ++text;
+  std::uint64_t exponent = 0;
+  const auto size = static_cast<std::size_t>(end - text);
+  if (size - 1 > 2 || !append_digits(text, size, exponent)) return false;
+  power += is_negative ? -static_cast<int>(exponent) : static_cast<int>(exponent);
+  return true;
+}
+
+// Reads digits, a point and digits, at most 7 and 18 of them, 19 together. Takes words instead of a look at each
+// character: where numbers differ in length, a loop over them costs more in wrong predictions than in work.
+[[nodiscard]] [[gnu::always_inline]] inline bool parse_plain(const char* text, std::size_t size, std::uint64_t& digits,
+                                                             int& power) noexcept {
+  const std::uint64_t eight = load_eight(text);
+  const std::uint64_t others = eight ^ 0x2E2E2E2E2E2E2E2EU;  // zero where the point is
+  const std::uint64_t zeros = (others - 0x0101010101010101U) & ~others & 0x8080808080808080U;
+  const auto whole = static_cast<std::size_t>(std::countr_zero(zeros)) / 8;
+  const std::size_t fraction = size - whole - 1;
+  if (whole - 1 > 6 || fraction - 1 > 17 || whole + fraction > 19) return false;
+  const std::uint64_t first = first_of(eight, whole);
+  digits = value_of_digits(first);
+  power = -static_cast<int>(fraction);
+  return are_digits(first) && append_digits(text + whole + 1, fraction, digits);
+}
+
+// Reads the same of any shape, and an exponent.
+[[nodiscard]] inline bool parse_any(const char* text, std::size_t size, std::uint64_t& digits, int& power) noexcept {
+  if (size > 27) return false;
+  const char* const end = text + size;
+  const auto append = [&] {
+    const char* const begin = text;
+    for (; text < end && static_cast<unsigned char>(*text - '0') < 10; ++text) {
+      digits = digits * 10 + static_cast<unsigned char>(*text - '0');
+    }
+    return text - begin;
+  };
+  digits = 0;
+  power = 0;
+  auto num_digits = append();
+  if (text < end && *text == '.') {
+    ++text;
+    const auto fraction = append();
+    num_digits += fraction;
+    power = -static_cast<int>(fraction);
+  }
+  if (num_digits < 1 || num_digits > 19) return false;
+  return text == end || append_exponent(text, end, power);
+}
+
+/// Reads a number that has at most 19 digits and no large exponent; false where parse_number() is needed.
+template <class Float>
+requires std::is_floating_point_v<Float>
+[[nodiscard]] bool parse_short(const char* text, std::size_t size, Float& value) noexcept {
+  const bool is_negative = *text == '-';
+  text += is_negative;
+  size -= is_negative;
+  std::uint64_t digits = 0;
+  int power = 0;
+  int exponent = 0;
+  // As most programs write an exponent: e, a sign and two digits.
+  const std::size_t mantissa = size > 4 && (text[size - 4] | 0x20) == 'e' ? size - 4 : size;
+  const bool is_plain = parse_plain(text, mantissa, digits, power) &&
+                        (mantissa == size || append_exponent(text + mantissa, text + size, exponent));
+  if (!is_plain && !parse_any(text, size, digits, power)) return false;
+  if (is_plain) power += exponent;
+  if (!scale_digits(digits, power, value)) return false;
+  if (is_negative) value = -value;
+  return true;
+}
+
+/// Reads "true" or "false" as they are, in capitals, or with a capital first letter.
+[[nodiscard]] inline std::optional<bool> parse_boolean(std::string_view text) noexcept {
+  if (text == "true" || text == "True" || text == "TRUE") return true;
+  if (text == "false" || text == "False" || text == "FALSE") return false;
+  return std::nullopt;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/byte_stream.hpp
+// Bytes one after another: of a file, or of what a compressed file holds. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Gives the bytes of one file from its beginning, or from where it was opened.
+class ByteStream {
+ public:
+  ByteStream() = default;
+  ByteStream(const ByteStream&) = delete;
+  ByteStream& operator=(const ByteStream&) = delete;
+  virtual ~ByteStream() = default;
+
+  /// Returns how many bytes it has put there: fewer than asked for only at the end. Throws: DataError.
+  [[nodiscard]] virtual std::size_t read(char* to, std::size_t size) = 0;
+};
+
+/// Opens what it is told by path.
+using OpenBytes = std::unique_ptr<ByteStream> (*)(const std::string& path);
+
+/// Tells a file from what it is after somebody has changed it.
+struct FileStamp {
+  std::uint64_t size = 0;
+  std::int64_t seconds = 0;
+  std::int64_t nanoseconds = 0;
+  friend bool operator==(const FileStamp&, const FileStamp&) = default;
+};
+
+/// Reads a file from any of its places. Not by a mapping, which would end the program when the file is cut short.
+class FileBytes final : public ByteStream {
+ public:
+  explicit FileBytes(std::string path, std::uint64_t from = 0) : path_(std::move(path)), at_(from) {
+    file_ = Descriptor{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
+    struct stat status {};
+    const bool is_open = file_.is_open() && ::fstat(file_.get(), &status) == 0;
+    if (is_open && !S_ISDIR(status.st_mode)) {
+      stamp_ = {static_cast<std::uint64_t>(status.st_size), status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+      return;
+    }
+    const int error = is_open ? EISDIR : errno;
+    std::error_code no_error;
+    throw DataError{compose("cannot read \"{}\" (working directory {}): {}", path_,
+                            std::filesystem::current_path(no_error).string(), explain_errno(error))};
+  }
+
+  [[nodiscard]] const FileStamp& stamp() const noexcept { return stamp_; }
+
+  [[nodiscard]] std::size_t read(char* to, std::size_t size) override {
+    const std::size_t got = read_at(at_, to, size);
+    at_ += got;
+    return got;
+  }
+
+  [[nodiscard]] std::size_t read_at(std::uint64_t offset, char* to, std::size_t size) const {
+    std::size_t got = 0;
+    while (got < size) {
+      const ssize_t part =
+          ::pread(file_.get(), to + got, std::min(size - got, most_at_once), static_cast<off_t>(offset + got));
+      if (part == 0) break;
+      if (part > 0) got += static_cast<std::size_t>(part);
+      if (part < 0 && errno != EINTR) {
+        throw DataError{compose("reading \"{}\" at byte {} failed: {}", path_, offset + got, explain_errno(errno))};
+      }
+    }
+    return got;
+  }
+
+ private:
+  static constexpr std::size_t most_at_once = std::size_t{1} << 30;  // the system moves no more than 2 GiB
+
+  std::string path_;
+  Descriptor file_{};
+  FileStamp stamp_{};
+  std::uint64_t at_;
+};
+
+/// Names what a file holds by how it begins, where that is no text, and says what to do; empty where it may be text.
+[[nodiscard]] inline std::string_view fault_of_beginning(std::string_view text) noexcept {
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) return "it is UTF-16 text: save it as UTF-8";
+  if (text.starts_with("\x1F\x8B")) {
+    return "it is compressed by gzip: read it with a ...Stream of ry::gzip(paths), which is in railyard/data/gzip.hpp "
+           "and needs zlib (Debian: zlib1g-dev)";
+  }
+  if (text.starts_with("\x28\xB5\x2F\xFD")) {
+    return "it is compressed by zstd: read it with a ...Stream of ry::zstd(paths), which is in railyard/data/zstd.hpp "
+           "and needs libzstd (Debian: libzstd-dev)";
+  }
+  return {};
+}
+
+inline constexpr std::string_view utf8_mark = "\xEF\xBB\xBF";
+
+/// Returns the number of the line, from 1, in which a byte of a stream lies.
+[[nodiscard]] inline std::uint64_t line_at(ByteStream& stream, std::uint64_t offset) {
+  std::array<char, 65536> part{};
+  std::uint64_t line = 1;
+  while (offset > 0) {
+    const std::size_t got =
+        stream.read(part.data(), static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), offset)));
+    if (got == 0) break;
+    line += static_cast<std::uint64_t>(std::count(part.begin(), part.begin() + static_cast<std::ptrdiff_t>(got), '\n'));
+    offset -= got;
+  }
+  return line;
+}
+
+/// Hands out the compressed bytes of a file piece by piece.
+class CompressedInput {
+ public:
+  explicit CompressedInput(const std::string& path) : path_(path), file_(path), piece_(std::size_t{64} << 10) {}
+
+  /// Returns the next piece, which is empty at the end.
+  [[nodiscard]] std::string_view next() {
+    const std::size_t got = file_.read(piece_.data(), piece_.size());
+    read_ += got;
+    return {piece_.data(), got};
+  }
+  /// left: bytes of the last piece that were not taken.
+  [[noreturn]] void fail(std::string_view what, std::size_t left) const {
+    throw DataError{compose("{}: byte {} of the compressed file: {}", path_, read_ - left, what)};
+  }
+
+ private:
+  std::string path_;
+  FileBytes file_;
+  std::vector<char> piece_;
+  std::uint64_t read_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/text_head.hpp
+// The beginning of a text file: what decides on how the rest is read. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Holds text of a file from its beginning, without a byte order mark; more of it on demand.
+class TextHead {
+ public:
+  /// Throws: DataError if the file begins as no text does.
+  TextHead(std::string file, std::unique_ptr<ByteStream> bytes) : file_(std::move(file)), bytes_(std::move(bytes)) {
+    fill(first_size);
+    const std::string_view all{buffer_.data(), size_};
+    if (const auto fault = fault_of_beginning(all); !fault.empty()) {
+      throw DataError{compose("{} cannot be read: {}", file_, fault)};
+    }
+    if (all.starts_with(utf8_mark)) begin_ = utf8_mark.size();
+    end_line();
+  }
+
+  /// text_padding characters behind it can be read.
+  [[nodiscard]] const char* text() const noexcept { return buffer_.data() + begin_; }
+  [[nodiscard]] std::size_t size() const noexcept { return size_ - begin_; }
+  /// Whether that is the whole file; then it ends with a line feed.
+  [[nodiscard]] bool is_whole() const noexcept { return is_whole_; }
+
+  /// Reads as much again. Throws: DataError if that would be more than most bytes.
+  void grow(std::size_t most) {
+    if (size_ > most) throw DataError{compose("{}: the first record is longer than {} bytes", file_, most)};
+    fill(size_ * 2);
+    end_line();
+  }
+
+ private:
+  static constexpr std::size_t first_size = std::size_t{64} << 10;
+
+  void fill(std::size_t size) {
+    buffer_.resize(size + 1 + text_padding);
+    size_ += bytes_->read(buffer_.data() + size_, size - size_);
+    is_whole_ = size_ < size;
+  }
+  void end_line() {
+    if (is_whole_ && size_ > begin_ && buffer_[size_ - 1] != '\n') buffer_[size_++] = '\n';
+  }
+
+  std::string file_;
+  std::unique_ptr<ByteStream> bytes_;
+  std::vector<char> buffer_{};
+  std::size_t begin_ = 0;
+  std::size_t size_ = 0;
+  bool is_whole_ = false;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/utf8.hpp
+// Finds what is not UTF-8 in text. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Returns how many bytes the character has that begins there, or 0 if there is none (Unicode, table 3-7).
+[[nodiscard]] inline std::size_t utf8_length(std::string_view text, std::size_t at) noexcept {
+  const auto byte = [&](std::size_t offset) -> unsigned {
+    return at + offset < text.size() ? static_cast<unsigned char>(text[at + offset]) : 0U;
+  };
+  const auto continues = [&](std::size_t offset) { return (byte(offset) & 0xC0U) == 0x80U; };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return 1;
+  if (lead >= 0xC2 && lead <= 0xDF) return continues(1) ? 2 : 0;
+  if (lead >= 0xE0 && lead <= 0xEF) {
+    const bool is_short = lead == 0xE0 && byte(1) < 0xA0;
+    const bool is_surrogate = lead == 0xED && byte(1) > 0x9F;
+    return continues(1) && continues(2) && !is_short && !is_surrogate ? 3 : 0;
+  }
+  if (lead >= 0xF0 && lead <= 0xF4) {
+    const bool is_short = lead == 0xF0 && byte(1) < 0x90;
+    const bool is_beyond = lead == 0xF4 && byte(1) > 0x8F;
+    return continues(1) && continues(2) && continues(3) && !is_short && !is_beyond ? 4 : 0;
+  }
+  return 0;
+}
+
+/// Returns where the first byte is, at or after `from`, that is no part of UTF-8 text; the size if there is none.
+[[nodiscard]] inline std::size_t find_invalid_utf8(std::string_view text, std::size_t from = 0) noexcept {
+  std::size_t at = from;
+  while (at < text.size()) {
+    std::uint64_t eight = 0;
+    if (text.size() - at >= sizeof eight) {
+      std::memcpy(&eight, text.data() + at, sizeof eight);
+      if ((eight & 0x8080808080808080U) == 0) {
+        at += sizeof eight;
+        continue;
+      }
+    }
+    const std::size_t length = utf8_length(text, at);
+    if (length == 0) return at;
+    at += length;
+  }
+  return at;
+}
+
+/// Text from a file as a message shows it: no control characters, and no more than the eye takes in.
+[[nodiscard]] inline std::string shown_text(std::string_view text) {
+  constexpr std::size_t most = 60;
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string out;
+  for (std::size_t at = 0; at < text.size() && at < most;) {
+    const std::size_t length = utf8_length(text, at);
+    const auto code = static_cast<unsigned char>(text[at]);
+    if (length == 0 || code < 0x20 || code == 0x7F) {
+      out += "\\x";
+      out += {digits[code / 16], digits[code % 16]};
+      ++at;
+    } else {
+      out += text.substr(at, length);
+      at += length;
+    }
+  }
+  return text.size() > most ? out + "... (" + std::to_string(text.size()) + " bytes)" : out;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/on_error.hpp
+// What becomes of the samples of a source that are damaged. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Says whether a source stops at a damaged sample, or leaves it out as if it were not there.
+class OnError {
+ public:
+  /// The first one is an error.
+  [[nodiscard]] static constexpr OnError stop() noexcept { return OnError{0}; }
+  /// All of them are left out, and counted.
+  [[nodiscard]] static constexpr OnError skip() noexcept { return OnError{std::numeric_limits<std::uint64_t>::max()}; }
+  /// So many are left out, and one more is an error.
+  [[nodiscard]] static constexpr OnError at_most(std::uint64_t max_skips) noexcept { return OnError{max_skips}; }
+
+  [[nodiscard]] constexpr std::uint64_t max_skips() const noexcept { return max_skips_; }
+  [[nodiscard]] constexpr bool stops_at_once() const noexcept { return max_skips_ == 0; }
+
+ private:
+  constexpr explicit OnError(std::uint64_t max_skips) noexcept : max_skips_(max_skips) {}
+
+  std::uint64_t max_skips_;
+};
+
+/// Counts the samples that were left out; copies share the count. Samples that are read again do not count again.
+class SkipCount {
+ public:
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_->load(std::memory_order_relaxed); }
+  /// Takes note that so many were left out of all that lie before the place where a reader is.
+  void raise_to(std::uint64_t count) const noexcept {
+    std::uint64_t seen = count_->load(std::memory_order_relaxed);
+    while (seen < count && !count_->compare_exchange_weak(seen, count, std::memory_order_relaxed)) {
+    }
+  }
+
+ private:
+  std::shared_ptr<std::atomic<std::uint64_t>> count_ = std::make_shared<std::atomic<std::uint64_t>>(0);
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/csv_plan.hpp
+// What a CSV file is taken for: its columns and their types. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Says how CSV files are read.
+struct CsvSourceOptions {
+  std::string label{};                 ///< which column is the target; none if empty
+  std::vector<Field> fields{};         ///< types of columns by name; those of others come from the first rows
+  std::vector<std::string> columns{};  ///< reads these only, in this order; all if empty
+  std::vector<std::string> names{};    ///< names the columns of the file instead of its header
+  bool has_header = true;              ///< whether the first record of each file names the columns
+  char delimiter = ',';
+  char quote = '"';  ///< '\0': quotes are characters as any
+  /// What stands for no number: NaN in a column of floats. Text is taken as it is, so that NA may be Namibia.
+  std::vector<std::string> missing{"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"};
+  Dtype floats = Dtype::f64;            ///< the type of numbers that are no integers: f64 or f32
+  std::size_t inference_rows = 10'000;  ///< rows that decide on types: so many, of the first 16 MiB
+  std::size_t max_record_bytes = std::size_t{64} << 20;
+  OnError on_error = OnError::stop();
+};
+
+namespace detail {
+
+/// Is what is known of the files once the first has been looked at.
+struct CsvPlan {
+  std::shared_ptr<const Schema> schema{};
+  std::vector<std::size_t> places{};  // of the schema's columns in the file
+  std::vector<std::string> header{};  // all columns of the file
+  std::string file{};                 // whose header that is
+  CsvSourceOptions options{};
+  bool is_number_missing = false;  // whether what stands for no number may be one
+
+  [[nodiscard]] bool is_missing(std::string_view text) const noexcept {
+    return std::find(options.missing.begin(), options.missing.end(), text) != options.missing.end();
+  }
+};
+
+// Finds the type of a column from its fields.
+class CsvTypeGuess {
+ public:
+  void add(std::string_view text, const CsvPlan& plan) {
+    std::int64_t integer = 0;
+    double number = 0;
+    if (plan.is_missing(trimmed_number(text))) {
+      has_missing_ = true;
+    } else if (is_integer_ && parse_number(text, integer) == NumberFault::none) {
+      has_number_ = true;
+    } else if (is_number_ && parse_number(text, number) != NumberFault::not_a_number) {
+      has_number_ = true;
+      is_integer_ = false;
+    } else if (parse_boolean(text)) {
+      has_boolean_ = true;
+    } else {
+      is_text_ = true;
+    }
+    is_number_ = !has_boolean_ && !is_text_;
+  }
+  [[nodiscard]] bool is_text() const noexcept { return is_text_; }
+  [[nodiscard]] Field field(std::string name, Dtype floats) const {
+    if (is_text_ || (has_boolean_ && has_number_)) return Field::text(std::move(name));
+    if (has_missing_ || (!has_boolean_ && !(has_number_ && is_integer_))) return {std::move(name), floats, {}, false};
+    return {std::move(name), has_boolean_ ? Dtype::boolean : Dtype::i64, {}, false};
+  }
+
+ private:
+  bool has_missing_ = false;
+  bool has_number_ = false;
+  bool has_boolean_ = false;
+  bool is_integer_ = true;
+  bool is_number_ = true;
+  bool is_text_ = false;
+};
+
+inline void check_csv_options(const CsvSourceOptions& options) {
+  if (options.floats != Dtype::f64 && options.floats != Dtype::f32) {
+    throw ConfigError{compose("CsvSource: .floats is {}: set it to f64 or f32", name_of(options.floats))};
+  }
+  const char delimiter = options.delimiter;
+  if (delimiter == '\0' || delimiter == '\n' || delimiter == '\r' || delimiter == options.quote) {
+    throw ConfigError{"CsvSource: .delimiter must be no line break, no NUL and not the quote"};
+  }
+  for (const Field& field : options.fields) {
+    const bool is_known = field.dtype != Dtype::f16 && field.dtype != Dtype::bf16;
+    if (field.is_text || (field.shape.empty() && is_known)) continue;
+    throw ConfigError{
+        compose("CsvSource: .fields has \"{}\", and a field of CSV is one number (no half type) or text", field.name)};
+  }
+}
+
+// Returns the names in the first record; a column without one is called after its place.
+[[nodiscard]] inline std::vector<std::string> csv_names(const CsvCutter& cutter, char quote, bool has_names) {
+  std::vector<std::string> names(cutter.records().front().num_fields);
+  for (std::size_t at = 0; at < names.size(); ++at) {
+    if (has_names) names[at] = unquoted(cutter.field(0, at), quote);
+    if (names[at].empty()) names[at] = compose("column_{}", at);
+  }
+  return names;
+}
+
+// Cuts the beginning of the file: as many records as decide on the types.
+inline void cut_head(const CsvSourceOptions& options, TextHead& head, CsvCutter& cutter) {
+  constexpr std::size_t enough_bytes = std::size_t{16} << 20;
+  const std::size_t least = options.has_header ? 2 : 1;
+  while (true) {
+    cutter.cut(head.text(), head.size(), head.is_whole());
+    const std::size_t records = cutter.records().size();
+    const bool is_enough = records >= least && (records >= options.inference_rows || head.size() >= enough_bytes);
+    if (is_enough || head.is_whole()) return;
+    head.grow(options.max_record_bytes);
+  }
+}
+
+inline std::vector<Field> guess_csv_fields(const CsvPlan& plan, const CsvCutter& cutter) {
+  std::vector<CsvTypeGuess> guesses(plan.header.size());
+  const std::size_t begin = plan.options.has_header ? 1 : 0;
+  const std::size_t end = std::min(cutter.records().size(), begin + plan.options.inference_rows);
+  for (std::size_t record = begin; record < end; ++record) {
+    if (cutter.records()[record].num_fields != guesses.size()) continue;  // the reader will say so
+    for (std::size_t column = 0; column < guesses.size(); ++column) {
+      if (guesses[column].is_text()) continue;
+      const std::string_view field = cutter.field(record, column);
+      const bool is_quoted = !field.empty() && field.front() == plan.options.quote;
+      guesses[column].add(is_quoted ? field.substr(1, std::max<std::size_t>(field.size(), 2) - 2) : field, plan);
+    }
+  }
+  std::vector<Field> fields;
+  for (std::size_t at = 0; at < guesses.size(); ++at) {
+    fields.push_back(guesses[at].field(plan.header[at], plan.options.floats));
+  }
+  return fields;
+}
+
+inline void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields) {
+  const auto of_file = [&] {
+    try {
+      return Schema{fields};
+    } catch (const ConfigError& error) {
+      throw DataError{compose("{}:1: {}", plan.file, error.what())};
+    }
+  }();
+  for (const Field& given : plan.options.fields) fields[of_file.index_of(given.name)] = given;
+  std::vector<Field> chosen;
+  for (const std::string& name : plan.options.columns) plan.places.push_back(of_file.index_of(name));
+  if (plan.options.columns.empty()) {
+    plan.places.resize(fields.size());
+    std::iota(plan.places.begin(), plan.places.end(), std::size_t{0});
+  }
+  for (const std::size_t place : plan.places) chosen.push_back(fields[place]);
+  plan.schema = std::make_shared<const Schema>(std::move(chosen));
+  if (!plan.options.label.empty()) (void)plan.schema->index_of(plan.options.label);
+}
+
+[[nodiscard]] inline std::shared_ptr<const CsvPlan> make_csv_plan(const CsvSourceOptions& options,
+                                                                  const std::string& file, TextHead& head) {
+  check_csv_options(options);
+  auto plan = std::make_shared<CsvPlan>();
+  plan->options = options;
+  plan->file = file;
+  for (const std::string& text : options.missing) {
+    double number = 0;
+    if (parse_number(text, number) == NumberFault::none && number == number) plan->is_number_missing = true;
+  }
+  CsvCutter cutter{options.delimiter, options.quote};
+  cut_head(options, head, cutter);
+  if (!cutter.records().empty()) plan->header = csv_names(cutter, options.quote, options.has_header);
+  if (!options.names.empty()) {
+    if (!plan->header.empty() && options.names.size() != plan->header.size()) {
+      throw ConfigError{compose("CsvSource: .names has {} names, and {} has {} columns", options.names.size(), file,
+                                plan->header.size())};
+    }
+    plan->header = options.names;
+  }
+  if (plan->header.empty()) {
+    throw DataError{
+        compose("{} is empty: it must begin with {}", file, options.has_header ? "a header line" : "a row")};
+  }
+  choose_csv_columns(*plan, guess_csv_fields(*plan, cutter));
+  return plan;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/record_faults.hpp
+// Which records of a piece of text are damaged, and why the first one is. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Collects the damaged records of one piece of text.
+class RecordFaults {
+ public:
+  /// make_message is asked for a text only where it may be needed.
+  template <class MakeMessage>
+  void add(std::size_t record, MakeMessage&& make_message) {
+    if (records_.empty() || record < first_) {
+      first_ = record;
+      message_ = make_message();
+    }
+    records_.push_back(record);
+  }
+
+  [[nodiscard]] bool empty() const noexcept { return records_.empty(); }
+  /// Ascending, each once.
+  [[nodiscard]] const std::vector<std::size_t>& records() {
+    std::sort(records_.begin(), records_.end());
+    records_.erase(std::unique(records_.begin(), records_.end()), records_.end());
+    return records_;
+  }
+  [[nodiscard]] std::size_t first() const noexcept { return first_; }
+  [[nodiscard]] const std::string& message() const noexcept { return message_; }
+
+ private:
+  std::vector<std::size_t> records_{};
+  std::size_t first_ = 0;
+  std::string message_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/csv_parser.hpp
+// Makes columns of CSV text, one column of many records at a time. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Parses pieces of CSV text: cut() one, then parse() it. Keeps its memory from piece to piece.
+class CsvParser {
+ public:
+  explicit CsvParser(std::shared_ptr<const CsvPlan> plan)
+      : plan_(std::move(plan)), cutter_(plan_->options.delimiter, plan_->options.quote) {}
+
+  std::size_t cut(const char* text, std::size_t size, bool is_end) { return cutter_.cut(text, size, is_end); }
+  [[nodiscard]] std::size_t records() const noexcept { return cutter_.records().size(); }
+  [[nodiscard]] std::size_t begin(std::size_t record) const noexcept { return cutter_.begin(record); }
+  [[nodiscard]] std::size_t end(std::size_t record) const noexcept { return cutter_.end(record); }
+
+  /// Returns a column per field of the schema, of the records that are not in faults.
+  [[nodiscard]] std::vector<Column> parse(RecordFaults& faults) {
+    find_sound_records(faults);
+    std::vector<Column> columns;
+    columns.reserve(plan_->places.size());
+    std::size_t num_damaged = 0;
+    for (std::size_t at = 0; at < plan_->places.size(); ++at) {
+      RecordFaults wrong;
+      columns.push_back(read_column((*plan_->schema)[at], plan_->places[at], wrong));
+      for (const std::size_t record : wrong.records()) {
+        ++num_damaged;
+        faults.add(record, [&] { return wrong.message(); });
+      }
+    }
+    if (num_damaged > 0) {
+      const auto rows = rows_without(faults.records());
+      for (Column& column : columns) column = column.take(rows);
+    }
+    return columns;
+  }
+
+ private:
+  // One column of the sound records.
+  struct Cells {
+    const CsvCutter& cutter;
+    const std::vector<std::uint32_t>& firsts;
+    std::size_t column = 0;
+    bool is_last = false;
+
+    [[nodiscard]] std::size_t rows() const noexcept { return firsts.size(); }
+    [[nodiscard]] std::string_view operator[](std::size_t row) const noexcept {
+      return cutter.field_at(firsts[row] + column, is_last);
+    }
+  };
+
+  void find_sound_records(RecordFaults& faults) {
+    find_bad_text(faults);
+    const std::size_t num_columns = plan_->header.size();
+    std::vector<std::size_t> bad = faults.records();
+    firsts_.clear();
+    rows_.clear();
+    auto next_bad = bad.begin();
+    for (std::size_t record = 0; record < records(); ++record) {
+      const CsvCutter::Record& place = cutter_.records()[record];
+      if (next_bad != bad.end() && *next_bad == record) {
+        ++next_bad;
+      } else if (place.num_fields != num_columns) {
+        faults.add(record, [&] { return describe_ragged(place.num_fields); });
+      } else {
+        firsts_.push_back(place.first);
+        rows_.push_back(static_cast<std::uint32_t>(record));
+      }
+    }
+  }
+
+  [[nodiscard]] std::string describe_ragged(std::size_t num_fields) const {
+    const std::size_t expected = plan_->header.size();
+    if (num_fields > expected)
+      return compose("the record has {} fields, and there are {} columns", num_fields, expected);
+    return compose("the record has {} fields of {}: it ends before column \"{}\"", num_fields, expected,
+                   shown_text(plan_->header[num_fields]));
+  }
+
+  void find_bad_text(RecordFaults& faults) {
+    if (records() == 0) return;
+    if (cutter_.is_unclosed()) {
+      faults.add(records() - 1, [] { return std::string{"a quote is opened that is never closed"}; });
+    }
+    for (const std::uint32_t at : cutter_.misplaced_quotes()) {
+      const std::size_t record = cutter_.record_of(at);
+      if (record == records() || at < begin(record)) continue;
+      faults.add(record, [&] {
+        return compose(
+            "column \"{}\" has a quote that does not enclose the whole field: quote the field and double the "
+            "quotes inside it, or set .quote to '\\0'",
+            column_of(record, at));
+      });
+    }
+    if (cutter_.is_ascii()) return;
+    const std::string_view text{cutter_.text(), end(records() - 1)};
+    for (std::size_t at = find_invalid_utf8(text, begin(0)); at < text.size();) {
+      const std::size_t record = cutter_.record_of(at);
+      if (at < begin(record)) {  // in what was left out
+        at = find_invalid_utf8(text, begin(record));
+        continue;
+      }
+      faults.add(record, [&] { return compose("column \"{}\" is not UTF-8 text", column_of(record, at)); });
+      at = find_invalid_utf8(text, end(record));
+    }
+  }
+
+  [[nodiscard]] std::string column_of(std::size_t record, std::size_t position) const {
+    std::size_t field = 0;
+    const std::size_t num_fields = cutter_.records()[record].num_fields;
+    while (field + 1 < num_fields) {
+      const std::string_view text = cutter_.field(record, field);
+      if (position <= static_cast<std::size_t>(text.data() - cutter_.text()) + text.size()) break;
+      ++field;
+    }
+    return field < plan_->header.size() ? shown_text(plan_->header[field]) : std::to_string(field);
+  }
+
+  [[nodiscard]] std::vector<std::size_t> rows_without(const std::vector<std::size_t>& records) const {
+    std::vector<std::size_t> rows;
+    for (std::size_t row = 0; row < rows_.size(); ++row) {
+      if (!std::binary_search(records.begin(), records.end(), rows_[row])) rows.push_back(row);
+    }
+    return rows;
+  }
+
+  [[nodiscard]] Column read_column(const Field& field, std::size_t place, RecordFaults& faults) const {
+    const Cells cells{cutter_, firsts_, place, place + 1 == plan_->header.size()};
+    if (field.is_text) return read_texts(cells);
+    switch (field.dtype) {
+      case Dtype::f32:
+        return read_numbers<float>(cells, field, faults);
+      case Dtype::f64:
+        return read_numbers<double>(cells, field, faults);
+      case Dtype::i8:
+        return read_numbers<std::int8_t>(cells, field, faults);
+      case Dtype::u8:
+        return read_numbers<std::uint8_t>(cells, field, faults);
+      case Dtype::i32:
+        return read_numbers<std::int32_t>(cells, field, faults);
+      case Dtype::i64:
+        return read_numbers<std::int64_t>(cells, field, faults);
+      default:
+        return read_numbers<bool>(cells, field, faults);
+    }
+  }
+
+  template <class T>
+  [[nodiscard]] Column read_numbers(const Cells& cells, const Field& field, RecordFaults& faults) const {
+    using Stored = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>;
+    const bool may_be_missing = plan_->is_number_missing;
+    std::vector<Stored> values(cells.rows());
+    for (std::size_t row = 0; row < values.size(); ++row) {
+      const std::string_view text = cells[row];
+      T value{};
+      if (may_be_missing || !read_fast(text, value)) value = read_slowly<T>(text, row, field, faults);
+      values[row] = static_cast<Stored>(value);
+    }
+    return Column{field, std::move(values)};
+  }
+
+  template <class T>
+  static bool read_fast(std::string_view text, T& value) noexcept {
+    if constexpr (std::is_same_v<T, bool>) {
+      const auto parsed = parse_boolean(text);
+      value = parsed.value_or(false);
+      return parsed.has_value();
+    } else if constexpr (std::is_floating_point_v<T>) {
+      return parse_short(text.data(), text.size(), value);
+    } else {
+      std::int64_t wide = 0;
+      const bool is_short = parse_short(text.data(), text.size(), wide);
+      value = static_cast<T>(wide);
+      return is_short && wide == value;
+    }
+  }
+
+  template <class T>
+  [[gnu::noinline]] T read_slowly(std::string_view field_text, std::size_t row, const Field& field,
+                                  RecordFaults& faults) const {
+    const std::string text = unquoted(field_text, plan_->options.quote);
+    const std::string_view trimmed = trimmed_number(text);
+    T value{};
+    if (plan_->is_missing(trimmed)) {
+      if constexpr (std::is_floating_point_v<T>) return std::numeric_limits<T>::quiet_NaN();
+      faults.add(rows_[row], [&] {
+        return compose(
+            "column \"{}\" holds \"{}\", which stands for no number, and its type {} has none: give it the "
+            "type f64 in .fields",
+            shown_text(field.name), shown_text(text), name_of(field.dtype));
+      });
+      return value;
+    }
+    NumberFault fault = NumberFault::not_a_number;
+    if constexpr (!std::is_same_v<T, bool>) fault = parse_number(trimmed, value);
+    if (fault == NumberFault::none) return value;
+    if constexpr (std::is_same_v<T, bool> || std::is_floating_point_v<T>) {
+      // Truths in a column of floats are there because others are missing.
+      if (const auto truth = parse_boolean(trimmed)) return static_cast<T>(*truth);
+      if (std::is_same_v<T, bool> && (trimmed == "0" || trimmed == "1")) return static_cast<T>(trimmed == "1");
+    }
+    faults.add(rows_[row], [&] {
+      return compose("column \"{}\" holds \"{}\", which is {} {}", shown_text(field.name), shown_text(text),
+                     fault == NumberFault::too_large ? "too large for" : "no", name_of(field.dtype));
+    });
+    return value;
+  }
+
+  [[nodiscard]] Column read_texts(const Cells& cells) const {
+    constexpr std::size_t stride = 16;
+    auto ends = std::make_shared<std::vector<std::uint64_t>>(cells.rows());
+    std::size_t most = 0;
+    for (std::size_t row = 0; row < cells.rows(); ++row) most += cells[row].size();
+    const auto bytes = std::make_shared_for_overwrite<std::byte[]>(most + stride);
+    const char quote = plan_->options.quote;
+    std::size_t at = 0;
+    for (std::size_t row = 0; row < cells.rows(); ++row) {
+      const std::string_view text = cells[row];
+      if (!text.empty() && quote != '\0' && text.front() == quote) {
+        const std::string plain = unquoted(text, quote);
+        std::memcpy(bytes.get() + at, plain.data(), plain.size());
+        at += plain.size();
+      } else {
+        // Most are short: whole strides are copied, and what is too much is overwritten by the next one.
+        for (std::size_t part = 0; part < text.size(); part += stride) {
+          std::memcpy(bytes.get() + at + part, text.data() + part, stride);
+        }
+        at += text.size();
+      }
+      (*ends)[row] = at;
+    }
+    return Column{std::shared_ptr<const std::byte>{bytes, bytes.get()}, std::move(ends)};
+  }
+
+  std::shared_ptr<const CsvPlan> plan_;
+  CsvCutter cutter_;
+  std::vector<std::uint32_t> firsts_{};  // the separators before the records that are sound
+  std::vector<std::uint32_t> rows_{};    // which records those are
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/record_counter.hpp
+// Counts the records of a file and notes where some of them begin, without a look at what is in them. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says how text is divided into records: by line feeds that are not within quotes.
+struct RecordRules {
+  char quote = '\0';               ///< none
+  bool has_blank_records = false;  ///< else lines with nothing on them are no records
+};
+
+/// Says where the records of a file are: the place of every 64th, and of one in each few thousand characters, so that
+/// any is found at the cost of a short read.
+struct FileIndex {
+  struct Place {
+    std::uint64_t offset = 0;
+    std::uint64_t record = 0;  ///< the first that begins there, perhaps behind blank lines
+  };
+  static constexpr std::uint64_t most_records = 64;
+  static constexpr std::uint64_t most_bytes = 4096;
+
+  FileStamp stamp{};
+  std::uint64_t records = 0;  ///< the damaged ones among them
+  std::vector<Place> places{};
+  std::uint64_t end = 0;                 ///< where the last record ends
+  std::vector<std::uint64_t> damaged{};  ///< which records are left out, ascending
+
+  void add_record(std::uint64_t begin) {
+    if (places.empty() || records - places.back().record >= most_records ||
+        begin - places.back().offset >= most_bytes) {
+      places.push_back({begin, records});
+    }
+    ++records;
+  }
+
+  [[nodiscard]] std::uint64_t samples() const noexcept { return records - damaged.size(); }
+  /// Returns which record a sample is.
+  [[nodiscard]] std::uint64_t record_of(std::uint64_t sample) const noexcept {
+    std::size_t before = 0;  // damaged records, of which the i-th is behind as many samples as its number less i
+    for (std::size_t end_ = damaged.size(); before < end_;) {
+      const std::size_t middle = before + (end_ - before) / 2;
+      if (damaged[middle] - middle <= sample)
+        before = middle + 1;
+      else
+        end_ = middle;
+    }
+    return sample + before;
+  }
+  /// Returns the last place at or before a record.
+  [[nodiscard]] std::size_t place_of(std::uint64_t record) const noexcept {
+    const auto behind =
+        std::upper_bound(places.begin(), places.end(), record,
+                         [](std::uint64_t wanted, const Place& place) { return wanted < place.record; });
+    return static_cast<std::size_t>(behind - places.begin()) - 1;
+  }
+  /// Where the records end that begin at a place.
+  [[nodiscard]] std::uint64_t end_of(std::size_t place) const noexcept {
+    return place + 1 < places.size() ? places[place + 1].offset : end;
+  }
+  [[nodiscard]] std::uint64_t damaged_before(std::uint64_t record) const noexcept {
+    return static_cast<std::uint64_t>(std::lower_bound(damaged.begin(), damaged.end(), record) - damaged.begin());
+  }
+};
+
+/// Makes the index of a text that it sees piece by piece; all pieces but the last have a multiple of 64 characters, and
+/// 64 more can be read behind each.
+class RecordCounter {
+ public:
+  RecordCounter(RecordRules rules, std::uint64_t begin) : rules_(rules), at_(begin), line_(begin) {}
+
+  void add(const char* text, std::size_t size) {
+    for (std::size_t block = 0; block < size; block += 64)
+      add_block(text + block, std::min<std::size_t>(64, size - block));
+  }
+
+  /// Returns the index. The last record needs no line feed.
+  [[nodiscard]] FileIndex finish() {
+    if (at_ > line_ && !is_blank(at_, last_)) index_.add_record(line_);
+    index_.end = at_;
+    return std::move(index_);
+  }
+
+ private:
+  void add_block(const char* text, std::size_t size) {
+    const Bytes64 bytes{text};
+    std::uint64_t lines = bytes.equal_to('\n') & lowest_bits(size);
+    if (rules_.quote != '\0') {
+      const std::uint64_t quotes = bytes.equal_to(rules_.quote) & lowest_bits(size);
+      if (quotes != 0 || is_quoted_) {
+        const std::uint64_t quoted = parity_before(quotes) ^ (is_quoted_ ? ~std::uint64_t{0} : 0);
+        is_quoted_ = (quoted >> 63) != 0;
+        lines &= ~quoted;
+      }
+    }
+    if (lines != 0) add_lines(text, lines);
+    last_ = text[size - 1];
+    at_ += size;
+  }
+
+  void add_lines(const char* text, std::uint64_t lines) {
+    const auto num_lines = std::uint64_t{count_bits(lines)};
+    const bool may_be_blank = (lines & (lines << 1 | lines << 2)) != 0 ||
+                              at_ + static_cast<std::uint64_t>(std::countr_zero(lines)) <= line_ + 1;
+    if (is_far_from_next_place(num_lines) && (rules_.has_blank_records || !may_be_blank)) {
+      index_.records += num_lines;
+      line_ = at_ + static_cast<std::uint64_t>(std::bit_width(lines));
+      return;
+    }
+    for (; lines != 0; lines &= lines - 1) {
+      const auto bit = static_cast<std::size_t>(std::countr_zero(lines));
+      if (!is_blank(at_ + bit, bit > 0 ? text[bit - 1] : last_)) index_.add_record(line_);
+      line_ = at_ + bit + 1;
+    }
+  }
+
+  [[nodiscard]] bool is_blank(std::uint64_t end, char before) const noexcept {
+    return !rules_.has_blank_records && (end == line_ || (end == line_ + 1 && before == '\r'));
+  }
+
+  // Whether none of the records that end in this block begins at a place of its own.
+  [[nodiscard]] bool is_far_from_next_place(std::uint64_t num_lines) const noexcept {
+    if (index_.places.empty()) return false;
+    const FileIndex::Place& last = index_.places.back();
+    return index_.records - last.record + num_lines <= FileIndex::most_records &&
+           at_ + 64 - last.offset <= FileIndex::most_bytes;
+  }
+
+  RecordRules rules_;
+  FileIndex index_{};
+  std::uint64_t at_;    // where the next piece begins
+  std::uint64_t line_;  // where the last line begins
+  bool is_quoted_ = false;
+  char last_ = '\n';
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/record_chunks.hpp
+// A text file piece by piece, each of whole records. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Reads a stream in pieces that a parser has cut at the end of a record; memory grows only with the longest record.
+template <class Parser>
+class RecordChunks {
+ public:
+  /// offset: where the stream is in its file. most: bytes of a record.
+  RecordChunks(std::string file, std::unique_ptr<ByteStream> bytes, Parser parser, std::uint64_t offset,
+               std::size_t most)
+      : file_(std::move(file)), bytes_(std::move(bytes)), parser_(std::move(parser)), offset_(offset), most_(most) {}
+
+  /// Steps over what a file begins with: a byte order mark and the header, whose size is asked for.
+  /// Throws: DataError if the file is no text.
+  template <class HeaderSize>
+  void skip_header(HeaderSize&& header_size) {
+    fill();
+    const std::string_view text{buffer_.data(), size_};
+    if (const auto fault = fault_of_beginning(text); !fault.empty()) {
+      throw DataError{compose("{} cannot be read: {}", file_, fault)};
+    }
+    const std::size_t mark = text.starts_with(utf8_mark) ? utf8_mark.size() : 0;
+    std::optional<std::size_t> size;
+    while (!(size = header_size(buffer_.data() + mark, size_ - mark, is_end_))) grow();
+    taken_ = mark + *size;
+  }
+
+  /// Goes on to the next piece, which has at least one record; false at the end.
+  [[nodiscard]] bool next() {
+    drop_taken();
+    fill();
+    while (size_ > 0) {
+      taken_ = parser_.cut(buffer_.data(), size_, is_end_);
+      if (parser_.records() > 0) return true;
+      if (taken_ == 0) {
+        grow();
+      } else {
+        drop_taken();
+        fill();
+      }
+    }
+    return false;
+  }
+
+  [[nodiscard]] Parser& parser() noexcept { return parser_; }
+  /// Where the piece begins in the file.
+  [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
+  /// Where it ends.
+  [[nodiscard]] std::uint64_t end() const noexcept { return offset_ + taken_; }
+
+ private:
+  // So much that text, separators and columns of a piece stay in the cache of a core.
+  static constexpr std::size_t usual_size = std::size_t{256} << 10;
+
+  void drop_taken() {
+    if (taken_ == 0) return;
+    std::memmove(buffer_.data(), buffer_.data() + taken_, size_ - taken_);
+    offset_ += taken_;
+    size_ -= std::exchange(taken_, 0);
+  }
+  void fill() {
+    if (is_end_) return;
+    buffer_.resize(room_ + 1 + text_padding);
+    size_ += bytes_->read(buffer_.data() + size_, room_ - size_);
+    is_end_ = size_ < room_;
+    if (is_end_ && size_ > 0 && buffer_[size_ - 1] != '\n') buffer_[size_++] = '\n';
+  }
+  void grow() {
+    if (size_ > most_) {
+      throw DataError{
+          compose("{}: the record at byte {} is longer than {} bytes, which .max_record_bytes allows: a quote "
+                  "may be opened there that is never closed",
+                  file_, offset_, most_)};
+    }
+    room_ *= 2;
+    fill();
+  }
+
+  std::string file_;
+  std::unique_ptr<ByteStream> bytes_;
+  Parser parser_;
+  std::uint64_t offset_;
+  std::size_t most_;
+  std::vector<char> buffer_{};
+  std::size_t room_ = usual_size;
+  std::size_t size_ = 0;
+  std::size_t taken_ = 0;
+  bool is_end_ = false;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/input_files.hpp
+// The files that a source reads: by path, by a list, or by a pattern. Data room.
+
+#include <glob.h>
+
+namespace railyard::inline v0_1 {
+
+/// Names files: each is a path, or a pattern with *, ? or [...] for those that match, sorted. Looks at none of them
+/// before expand().
+class InputFiles {
+ public:
+  InputFiles(std::string path) : paths_{std::move(path)} {}
+  InputFiles(const char* path) : paths_{path} {}
+  InputFiles(const std::filesystem::path& path) : paths_{path.string()} {}
+  InputFiles(std::vector<std::string> paths) : paths_(std::move(paths)) {}
+  InputFiles(std::initializer_list<std::string> paths) : paths_(paths) {}
+
+  /// As messages show them.
+  [[nodiscard]] std::string describe() const {
+    if (paths_.empty()) return "no files";
+    return paths_.size() == 1 ? paths_.front() : detail::compose("{} and {} more", paths_.front(), paths_.size() - 1);
+  }
+
+  /// Returns the paths of all files. Throws: DataError if there are none, or a pattern matches none.
+  [[nodiscard]] std::vector<std::string> expand() const {
+    if (paths_.empty()) throw ConfigError{"a source was given no files: name at least one"};
+    std::vector<std::string> files;
+    for (const std::string& path : paths_) {
+      std::error_code no_error;
+      // A file may have such characters in its name.
+      if (path.find_first_of("*?[") == std::string::npos || std::filesystem::exists(path, no_error)) {
+        files.push_back(path);
+      } else {
+        add_matches(path, files);
+      }
+    }
+    return files;
+  }
+
+ private:
+  static void add_matches(const std::string& pattern, std::vector<std::string>& files) {
+    glob_t found{};
+    const int error = ::glob(pattern.c_str(), 0, nullptr, &found);
+    for (std::size_t at = 0; error == 0 && at < found.gl_pathc; ++at) files.emplace_back(found.gl_pathv[at]);
+    ::globfree(&found);
+    if (error == 0) return;
+    std::error_code no_error;
+    throw DataError{detail::compose("no file matches \"{}\" (working directory {})", pattern,
+                                    std::filesystem::current_path(no_error).string())};
+  }
+
+  std::vector<std::string> paths_;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/record_files.hpp
+// What all copies of a source of records know of its files: columns, and where the records are. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is the place of a sample.
+struct RecordPlace {
+  std::size_t file = 0;
+  std::uint64_t record = 0;          ///< of the file
+  std::uint64_t damaged_before = 0;  ///< in the files before it
+  std::shared_ptr<const FileIndex> index{};
+};
+
+/// Adds the records of a piece to the index of its file.
+template <class Parser>
+void note_records(RecordChunks<Parser>& chunks, RecordFaults& faults, FileIndex& index) {
+  for (const std::size_t record : faults.records()) index.damaged.push_back(index.records + record);
+  for (std::size_t record = 0; record < chunks.parser().records(); ++record) {
+    index.add_record(chunks.offset() + chunks.parser().begin(record));
+  }
+}
+
+/// Holds what is found out about the files, once, when it is first asked for; shared by threads and inherited by forked
+/// processes.
+template <class Format>
+class RecordFiles {
+ public:
+  using Options = typename Format::Options;
+  using Plan = typename Format::Plan;
+  using Parser = typename Format::Parser;
+  using Chunks = RecordChunks<Parser>;
+
+  /// opener: what gives the bytes of a file; nullptr for plain files.
+  RecordFiles(InputFiles input, Options options, OpenBytes opener)
+      : input_(std::move(input)), options_(std::move(options)), open_(opener) {}
+
+  [[nodiscard]] const Options& options() const noexcept { return options_; }
+  [[nodiscard]] std::string describe() const { return compose("{} {}", Format::name, input_.describe()); }
+  [[nodiscard]] const SkipCount& skips() const noexcept { return skips_; }
+
+  [[nodiscard]] std::shared_ptr<const Plan> plan() {
+    const std::lock_guard lock{mutex_};
+    return plan_now();
+  }
+  [[nodiscard]] std::vector<std::string> names() {
+    const std::lock_guard lock{mutex_};
+    return names_now();
+  }
+  [[nodiscard]] std::unique_ptr<ByteStream> open_bytes(const std::string& name) const {
+    return open_ != nullptr ? open_(name) : std::make_unique<FileBytes>(name);
+  }
+
+  /// Returns how many samples all files have.
+  [[nodiscard]] std::uint64_t count() {
+    const std::lock_guard lock{mutex_};
+    while (indexes_.size() < names_now().size()) add_index();
+    return starts_.empty() ? 0 : starts_.back().samples;
+  }
+
+  /// Returns where a sample is; behind all files if there is no such sample.
+  [[nodiscard]] RecordPlace find(std::uint64_t sample) {
+    const std::lock_guard lock{mutex_};
+    while (indexes_.size() < names_now().size() && (starts_.empty() || starts_.back().samples <= sample)) add_index();
+    const auto behind = std::upper_bound(starts_.begin(), starts_.end(), sample,
+                                         [](std::uint64_t id, const Totals& totals) { return id < totals.samples; });
+    const auto file = static_cast<std::size_t>(behind - starts_.begin());
+    const Totals before = file == 0 ? Totals{} : starts_[file - 1];
+    if (file == starts_.size()) return {file, 0, before.damaged, nullptr};
+    return {file, indexes_[file]->record_of(sample - before.samples), before.damaged, indexes_[file]};
+  }
+
+  /// Takes the index that somebody has made while reading, if it is the next that is missing.
+  void offer(std::size_t file, FileIndex index) {
+    const std::lock_guard lock{mutex_};
+    if (file == indexes_.size()) take_index(std::move(index));
+  }
+
+  /// Opens a file at its first record.
+  [[nodiscard]] Chunks open(const std::string& name, const std::shared_ptr<const Plan>& plan,
+                            std::unique_ptr<ByteStream> bytes) const {
+    Chunks chunks{name, std::move(bytes), Parser{plan}, 0, options_.max_record_bytes};
+    chunks.skip_header([&](const char* text, std::size_t size, bool is_end) {
+      return Format::header_size(*plan, name, text, size, is_end);
+    });
+    return chunks;
+  }
+
+  /// Says where a record is, as messages begin.
+  [[nodiscard]] std::string where(const std::string& name, std::uint64_t offset) const {
+    return compose("{}:{}", name, line_at(*open_bytes(name), offset));
+  }
+
+  /// Throws: DataError, unless the damaged records may be left out, of which `before` were before these.
+  /// Returns how many there are now.
+  std::uint64_t settle(RecordFaults& faults, const std::string& name, std::uint64_t first_offset,
+                       std::uint64_t before) const {
+    const std::uint64_t total = before + faults.records().size();
+    const OnError policy = options_.on_error;
+    if (total > policy.max_skips()) {
+      const std::string place = where(name, first_offset);
+      if (policy.stops_at_once()) throw DataError{compose("{}: {}", place, faults.message())};
+      throw DataError{compose("{}: {}. {} records before it are damaged as well, and .on_error lets {} be left out",
+                              place, faults.message(), before, policy.max_skips())};
+    }
+    skips_.raise_to(total);
+    return total;
+  }
+
+ private:
+  // Of a file and all before it.
+  struct Totals {
+    std::uint64_t samples = 0;
+    std::uint64_t damaged = 0;
+  };
+
+  const std::vector<std::string>& names_now() {
+    if (names_.empty()) names_ = input_.expand();
+    return names_;
+  }
+  const std::shared_ptr<const Plan>& plan_now() {
+    if (plan_ == nullptr) {
+      const std::string& first = names_now().front();
+      TextHead head{first, open_bytes(first)};
+      plan_ = Format::plan(options_, first, head);
+    }
+    return plan_;
+  }
+
+  void take_index(FileIndex index) {
+    Totals totals = starts_.empty() ? Totals{} : starts_.back();
+    totals.samples += index.samples();
+    totals.damaged += index.damaged.size();
+    indexes_.push_back(std::make_shared<const FileIndex>(std::move(index)));
+    starts_.push_back(totals);
+  }
+
+  // Where damaged records are left out, they must be known: all is parsed. Else the line ends are counted.
+  void add_index() {
+    const std::string& name = names_now()[indexes_.size()];
+    const auto plan = plan_now();
+    auto file = std::make_unique<FileBytes>(name);
+    const FileStamp stamp = file->stamp();
+    Chunks chunks = open(name, plan, std::move(file));
+    FileIndex index = options_.on_error.stops_at_once() ? count_records(name, chunks.end()) : parse_all(name, chunks);
+    index.stamp = stamp;
+    take_index(std::move(index));
+  }
+
+  [[nodiscard]] FileIndex count_records(const std::string& name, std::uint64_t begin) const {
+    constexpr std::size_t piece = std::size_t{256} << 10;
+    FileBytes file{name, begin};
+    RecordCounter counter{Format::rules(options_), begin};
+    std::vector<char> buffer(piece + text_padding);
+    for (std::size_t got = piece; got == piece;) {
+      got = file.read(buffer.data(), piece);
+      counter.add(buffer.data(), got);
+    }
+    return counter.finish();
+  }
+
+  [[nodiscard]] FileIndex parse_all(const std::string& name, Chunks& chunks) const {
+    FileIndex index;
+    std::uint64_t damaged = starts_.empty() ? 0 : starts_.back().damaged;
+    while (chunks.next()) {
+      RecordFaults faults;
+      (void)chunks.parser().parse(faults);
+      note_records(chunks, faults, index);
+      if (!faults.empty()) {
+        damaged = settle(faults, name, chunks.offset() + chunks.parser().begin(faults.first()), damaged);
+      }
+    }
+    index.end = chunks.end();
+    return index;
+  }
+
+  InputFiles input_;
+  Options options_;
+  OpenBytes open_;
+  SkipCount skips_{};
+  std::mutex mutex_{};
+  std::vector<std::string> names_{};
+  std::shared_ptr<const Plan> plan_{};
+  std::vector<std::shared_ptr<const FileIndex>> indexes_{};  // of the first files
+  std::vector<Totals> starts_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/record_reader.hpp
+// Reads the records of files, one after another or those that are asked for. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+[[noreturn]] inline void throw_changed(const std::string& name) {
+  throw DataError{compose("{} has changed since its records were counted: make the source anew", name)};
+}
+
+/// Reads from a sample on. Of a file that it has read from beginning to end it leaves the index behind.
+template <class Format>
+class RecordReader final : public BlockReader {
+ public:
+  using Files = RecordFiles<Format>;
+
+  /// is_indexed: whether indexes are of use.
+  RecordReader(std::shared_ptr<Files> files, bool is_indexed)
+      : files_(std::move(files)), names_(files_->names()), plan_(files_->plan()), is_indexed_(is_indexed) {}
+
+  /// Goes to a sample by way of the index.
+  void seek(std::uint64_t sample) {
+    const RecordPlace place = files_->find(sample);
+    next_id_ = sample;
+    file_ = place.file;
+    damaged_ = place.damaged_before;
+    if (place.index == nullptr) return;
+    const std::size_t at = place.index->place_of(place.record);
+    const FileIndex::Place& from = place.index->places[at];
+    damaged_ += place.index->damaged_before(from.record);
+    next_id_ -= place.record - from.record -
+                (place.index->damaged_before(place.record) - place.index->damaged_before(from.record));
+    auto bytes = std::make_unique<FileBytes>(names_[file_], from.offset);
+    if (bytes->stamp() != place.index->stamp) throw_changed(names_[file_]);
+    chunks_.emplace(names_[file_], std::move(bytes), typename Format::Parser{plan_}, from.offset,
+                    files_->options().max_record_bytes);
+    skip(sample - next_id_);
+  }
+
+  /// Leaves so many samples out, which are parsed.
+  void skip(std::uint64_t samples) {
+    while (samples > 0) {
+      const auto part = static_cast<std::size_t>(std::min<std::uint64_t>(samples, std::size_t{1} << 20));
+      const std::size_t got = next(part).rows();
+      if (got == 0) return;
+      samples -= got;
+    }
+  }
+
+  [[nodiscard]] Block next(std::size_t most_rows) override {
+    while (at_ == block_.rows()) {
+      if (!next_piece()) return {};
+    }
+    const std::size_t begin = at_;
+    at_ = std::min(block_.rows(), begin + most_rows);
+    if (begin > 0 || at_ < block_.rows()) return block_.slice(begin, at_);
+    at_ = 0;
+    return std::exchange(block_, {});
+  }
+
+ private:
+  bool next_piece() {
+    while (true) {
+      if (!chunks_ && !open_file()) return false;
+      if (chunks_->next()) break;
+      close_file();
+    }
+    RecordFaults faults;
+    std::vector<Column> columns = chunks_->parser().parse(faults);
+    if (!faults.empty()) {
+      const std::uint64_t offset = chunks_->offset() + chunks_->parser().begin(faults.first());
+      damaged_ = files_->settle(faults, names_[file_], offset, damaged_);
+    }
+    std::vector<std::uint64_t> ids(chunks_->parser().records() - faults.records().size());
+    std::iota(ids.begin(), ids.end(), next_id_);
+    next_id_ += ids.size();
+    if (index_) note_records(*chunks_, faults, *index_);
+    block_ = Block{plan_->schema, std::move(columns), std::move(ids)};
+    at_ = 0;
+    return true;
+  }
+
+  bool open_file() {
+    if (file_ == names_.size()) return false;
+    auto bytes = files_->open_bytes(names_[file_]);
+    if (is_indexed_) index_.emplace().stamp = static_cast<const FileBytes&>(*bytes).stamp();
+    chunks_.emplace(files_->open(names_[file_], plan_, std::move(bytes)));
+    return true;
+  }
+  void close_file() {
+    if (index_) {
+      index_->end = chunks_->end();
+      files_->offer(file_, std::move(*index_));
+    }
+    index_.reset();
+    chunks_.reset();
+    ++file_;
+  }
+
+  std::shared_ptr<Files> files_;
+  std::vector<std::string> names_;
+  std::shared_ptr<const typename Format::Plan> plan_;
+  bool is_indexed_;
+  std::size_t file_ = 0;
+  std::optional<typename Files::Chunks> chunks_{};
+  std::optional<FileIndex> index_{};  // of the file that is read from its beginning
+  std::uint64_t next_id_ = 0;
+  std::uint64_t damaged_ = 0;  // records before the next piece
+  Block block_{};
+  std::size_t at_ = 0;
+};
+
+/// Reads samples by their numbers: gathers the texts of their records, and parses them as one piece.
+template <class Format>
+class RecordPicker {
+ public:
+  using Files = RecordFiles<Format>;
+
+  explicit RecordPicker(Files& files) : files_(files), names_(files.names()), plan_(files.plan()), parser_(plan_) {}
+
+  [[nodiscard]] Block read(std::span<const std::uint64_t> ids) {
+    for (const std::uint64_t id : ids) pick(id);
+    const std::size_t size = text_.size();
+    text_.resize(size + text_padding);
+    parser_.cut(text_.data(), size, true);
+    if (parser_.records() != ids.size()) throw_changed(names_[file_]);
+    RecordFaults faults;
+    std::vector<Column> columns = parser_.parse(faults);
+    if (!faults.empty()) {
+      const RecordPlace place = files_.find(ids[faults.first()]);
+      throw DataError{compose("{}: {}", files_.where(names_[place.file], offset_of(place)), faults.message())};
+    }
+    return Block{plan_->schema, std::move(columns), {ids.begin(), ids.end()}};
+  }
+
+ private:
+  // Appends the text of a sample's record.
+  void pick(std::uint64_t id) {
+    const RecordPlace place = files_.find(id);
+    if (place.index == nullptr) {
+      throw ConfigError{
+          compose("{} has {} samples and was asked for sample {}", files_.describe(), files_.count(), id)};
+    }
+    load(place);
+    const auto record = static_cast<std::size_t>(place.record - loaded_->places[loaded_place_].record);
+    if (record >= parser_.records()) throw_changed(names_[place.file]);
+    text_.insert(text_.end(), loaded_text_.data() + parser_.begin(record), loaded_text_.data() + parser_.end(record));
+  }
+
+  // Has the records at hand that share a place with this one.
+  void load(const RecordPlace& place) {
+    const std::size_t at = place.index->place_of(place.record);
+    if (loaded_ == place.index && loaded_place_ == at) return;
+    if (loaded_ != place.index) {
+      input_.emplace(names_[place.file]);
+      if (input_->stamp() != place.index->stamp) throw_changed(names_[place.file]);
+      loaded_ = place.index;
+      file_ = place.file;
+    }
+    loaded_place_ = at;
+    const std::uint64_t begin = loaded_->places[at].offset;
+    const auto size = static_cast<std::size_t>(loaded_->end_of(at) - begin);
+    loaded_text_.resize(size + 1 + text_padding);
+    std::size_t got = input_->read_at(begin, loaded_text_.data(), size);
+    if (got > 0 && loaded_text_[got - 1] != '\n') loaded_text_[got++] = '\n';
+    parser_.cut(loaded_text_.data(), got, true);
+  }
+
+  [[nodiscard]] std::uint64_t offset_of(const RecordPlace& place) {
+    load(place);
+    const std::size_t record = static_cast<std::size_t>(place.record - loaded_->places[loaded_place_].record);
+    return loaded_->places[loaded_place_].offset + parser_.begin(record);
+  }
+
+  Files& files_;
+  std::vector<std::string> names_;
+  std::shared_ptr<const typename Format::Plan> plan_;
+  typename Format::Parser parser_;
+  std::vector<char> text_{};
+  std::optional<FileBytes> input_{};
+  std::size_t file_ = 0;
+  std::shared_ptr<const FileIndex> loaded_{};
+  std::size_t loaded_place_ = 0;
+  std::vector<char> loaded_text_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/record_source.hpp
+// Samples out of text files of which each record is one; what a format must say is little. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Is a format of text files: what a record is, and which columns it has. All functions are static.
+///
+/// Laws: a Parser cuts text at the same places as the rules say, and each record alone as with others.
+template <class F>
+concept RecordFormat = requires(const typename F::Options& options, const typename F::Plan& plan,
+                                typename F::Parser parser, const std::string& file, detail::TextHead& head,
+                                detail::RecordFaults& faults, const char* text, std::size_t size) {
+  { F::name } -> std::convertible_to<const char*>;
+  { F::rules(options) } -> std::convertible_to<detail::RecordRules>;
+  { F::plan(options, file, head) } -> std::convertible_to<std::shared_ptr<const typename F::Plan>>;
+  { F::header_size(plan, file, text, size, true) } -> std::convertible_to<std::optional<std::size_t>>;
+  { parser.cut(text, size, true) } -> std::convertible_to<std::size_t>;
+  { parser.parse(faults) } -> std::convertible_to<std::vector<Column>>;
+};
+
+/// Gives the records of text files as samples, in any order: the index of their places is made when it is first needed,
+/// or on the way by whoever reads all. It takes 16 bytes per 64 records or 4 KiB of text, and is inherited by forked
+/// workers. Files are not to change as long as there is a source of them.
+///
+/// Cost: the first count(), read() or open() in the middle looks for the line ends of all files up to there, at the
+/// speed of memory (.on_error other than stop(): parses them); each later one reads at most 4 KiB and a record more
+/// than it gives.
+template <RecordFormat Format>
+class RecordSource {
+ public:
+  using Options = typename Format::Options;
+
+  explicit RecordSource(InputFiles files, Options options = {})
+      : files_(std::make_shared<detail::RecordFiles<Format>>(std::move(files), std::move(options), nullptr)) {}
+
+  /// Throws: DataError if the first file cannot be read or has no columns; ConfigError for wrong options.
+  [[nodiscard]] Schema schema() const { return *files_->plan()->schema; }
+  [[nodiscard]] std::optional<std::uint64_t> count() const { return files_->count(); }
+  [[nodiscard]] std::string describe() const { return files_->describe(); }
+  [[nodiscard]] std::string label() const { return files_->options().label; }
+  /// How many damaged records were left out so far; reading them again does not count.
+  [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
+
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
+    auto reader = std::make_unique<detail::RecordReader<Format>>(files_, true);
+    if (from > 0) reader->seek(from);
+    return reader;
+  }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const {
+    return detail::RecordPicker<Format>{*files_}.read(ids);
+  }
+
+ private:
+  std::shared_ptr<detail::RecordFiles<Format>> files_;
+};
+
+/// Names files that are compressed, and knows how to read them: ry::gzip() and ry::zstd() make it.
+struct CompressedFiles {
+  InputFiles files;
+  detail::OpenBytes open = nullptr;
+};
+
+/// Gives the records of compressed text files as samples, one after another. To go on in the middle, all before is read
+/// again.
+template <RecordFormat Format>
+class RecordStream {
+ public:
+  using Options = typename Format::Options;
+
+  explicit RecordStream(CompressedFiles files, Options options = {})
+      : files_(std::make_shared<detail::RecordFiles<Format>>(std::move(files.files), std::move(options), files.open)) {}
+
+  /// Throws: DataError if the first file cannot be read or has no columns; ConfigError for wrong options.
+  [[nodiscard]] Schema schema() const { return *files_->plan()->schema; }
+  [[nodiscard]] std::optional<std::uint64_t> count() const { return std::nullopt; }
+  [[nodiscard]] std::string describe() const { return files_->describe(); }
+  [[nodiscard]] std::string label() const { return files_->options().label; }
+  /// How many damaged records were left out so far; reading them again does not count.
+  [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
+
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
+    auto reader = std::make_unique<detail::RecordReader<Format>>(files_, false);
+    reader->skip(from);
+    return reader;
+  }
+
+ private:
+  std::shared_ptr<detail::RecordFiles<Format>> files_;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/csv_source.hpp
+// Samples out of files of comma-separated values (RFC 4180). Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Is CSV as a RecordFormat. Fields may be quoted, and hold separators, line breaks and doubled quotes then; lines end
+/// with LF or CRLF; lines with nothing on them are left out.
+struct CsvFormat {
+  using Options = CsvSourceOptions;
+  using Plan = detail::CsvPlan;
+  using Parser = detail::CsvParser;
+  static constexpr const char* name = "CSV";
+
+  [[nodiscard]] static detail::RecordRules rules(const Options& options) { return {.quote = options.quote}; }
+  [[nodiscard]] static std::shared_ptr<const Plan> plan(const Options& options, const std::string& file,
+                                                        detail::TextHead& head) {
+    return detail::make_csv_plan(options, file, head);
+  }
+
+  /// Returns how many characters the header takes, or nothing if more text is needed to say so. Throws: DataError if it
+  /// is not that of the first file.
+  [[nodiscard]] static std::optional<std::size_t> header_size(const Plan& plan, const std::string& file,
+                                                              const char* text, std::size_t size, bool is_end) {
+    if (!plan.options.has_header) return 0;
+    detail::CsvCutter cutter{plan.options.delimiter, plan.options.quote};
+    cutter.cut(text, size, is_end);
+    if (cutter.records().empty()) return is_end ? std::optional{size} : std::nullopt;
+    const auto names = detail::csv_names(cutter, plan.options.quote, true);
+    for (std::size_t at = 0; at < std::max(names.size(), plan.header.size()); ++at) {
+      const std::string here = at < names.size() ? names[at] : "nothing";
+      const std::string there = at < plan.header.size() ? plan.header[at] : "nothing";
+      if (here == there || (at < names.size() && at < plan.header.size() && !plan.options.names.empty())) continue;
+      throw DataError{
+          detail::compose("{}:1: column {} of the header is \"{}\", and in {} it is \"{}\": files that are "
+                          "read as one have the same columns",
+                          file, at + 1, detail::shown_text(here), plan.file, detail::shown_text(there))};
+    }
+    return cutter.end(0);
+  }
+};
+
+/// Reads CSV files, by path, list or pattern, as one source: the numbers of a file's samples follow the former file's.
+/// Example: ry::Dataset digits{ry::CsvSource{"digits-*.csv", {.label = "digit"}}};
+using CsvSource = RecordSource<CsvFormat>;
+static_assert(IndexedSource<CsvSource>);
+
+/// Reads compressed CSV files, one sample after another. Example: ry::CsvStream{ry::gzip("digits.csv.gz"), {}}
+using CsvStream = RecordStream<CsvFormat>;
+static_assert(DatasetSource<CsvStream> && !IndexedSource<CsvStream>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/blocks.hpp
+// Puts blocks together and takes them apart. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// The memory that the samples of a block take.
+[[nodiscard]] inline std::size_t bytes_of(const Block& block) noexcept {
+  std::size_t bytes = block.rows() * sizeof(std::uint64_t);
+  for (const Column& column : block.columns()) {
+    bytes += column.bytes().size() + (column.is_ragged() ? column.rows() * sizeof(std::uint64_t) : 0);
+  }
+  return bytes;
+}
+
+template <std::size_t size>
+void gather(const std::byte* from, std::span<const std::size_t> rows, std::byte* to) {
+  for (const std::size_t row : rows) {
+    std::memcpy(to, from + row * size, size);
+    to += size;
+  }
+}
+
+// Does what Column::take() does, faster for small samples of one size, whose copies the compiler makes single moves.
+[[nodiscard]] inline Column take(const Column& column, std::span<const std::size_t> rows) {
+  if (column.is_ragged() || column.rows() == 0) return column.take(rows);
+  const std::size_t size = column.sample(0).size();
+  const std::byte* from = column.sample(0).data();
+  const std::shared_ptr<std::byte[]> copy{new std::byte[size * rows.size()]};  // not zeroed first
+  switch (size) {
+    case 1:
+      gather<1>(from, rows, copy.get());
+      break;
+    case 2:
+      gather<2>(from, rows, copy.get());
+      break;
+    case 4:
+      gather<4>(from, rows, copy.get());
+      break;
+    case 8:
+      gather<8>(from, rows, copy.get());
+      break;
+    default:
+      for (std::size_t at = 0; at < rows.size(); ++at) {
+        std::memcpy(copy.get() + at * size, from + rows[at] * size, size);
+      }
+  }
+  return {std::shared_ptr<const std::byte>{copy, copy.get()}, rows.size(), size};
+}
+
+[[nodiscard]] inline bool is_contiguous(std::span<const std::size_t> rows) noexcept {
+  for (std::size_t at = 1; at < rows.size(); ++at) {
+    if (rows[at] != rows[at - 1] + 1) return false;
+  }
+  return true;
+}
+
+// Takes the rows of a block in that order; shares its memory where they follow each other.
+[[nodiscard]] inline Block take(const Block& block, std::span<const std::size_t> rows) {
+  if (rows.empty()) return block.slice(0, 0);
+  if (is_contiguous(rows)) return block.slice(rows.front(), rows.back() + 1);
+  std::vector<Column> columns;
+  std::vector<std::uint64_t> ids;
+  for (const Column& column : block.columns()) columns.push_back(take(column, rows));
+  for (const std::size_t row : rows) ids.push_back(block.ids()[row]);
+  return {block.shared_schema(), std::move(columns), std::move(ids)};
+}
+
+[[nodiscard]] inline Column join_columns(std::span<const Block> blocks, std::size_t column) {
+  std::size_t size = 0;
+  std::size_t rows = 0;
+  for (const Block& block : blocks) {
+    size += block[column].bytes().size();
+    rows += block.rows();
+  }
+  const std::shared_ptr<std::byte[]> all{new std::byte[size]};
+  auto ends = std::make_shared<std::vector<std::uint64_t>>();
+  std::size_t done = 0;
+  for (const Block& block : blocks) {
+    const Column& part = block[column];
+    const auto bytes = part.bytes();
+    if (!bytes.empty()) std::memcpy(all.get() + done, bytes.data(), bytes.size());
+    for (std::size_t row = 0; part.is_ragged() && row < part.rows(); ++row) {
+      ends->push_back(done + static_cast<std::size_t>(part.sample(row).data() - bytes.data()) +
+                      part.sample(row).size());
+    }
+    done += bytes.size();
+  }
+  std::shared_ptr<const std::byte> bytes{all, all.get()};
+  if (!ends->empty()) return {std::move(bytes), std::move(ends)};
+  return {std::move(bytes), rows, rows == 0 ? 0 : size / rows};
+}
+
+// Copies blocks of one schema into one, sample after sample; there is at least one.
+[[nodiscard]] inline Block join_copies(std::span<const Block> blocks) {
+  std::vector<Column> columns;
+  for (std::size_t column = 0; column < blocks.front().columns().size(); ++column) {
+    columns.push_back(join_columns(blocks, column));
+  }
+  std::vector<std::uint64_t> ids;
+  for (const Block& block : blocks) ids.insert(ids.end(), block.ids().begin(), block.ids().end());
+  return {blocks.front().shared_schema(), std::move(columns), std::move(ids)};
+}
+
+// Does the same, but gives a block back as it is if it alone has samples.
+[[nodiscard]] inline Block join(std::span<const Block> blocks) {
+  std::vector<Block> full;
+  for (const Block& block : blocks) {
+    if (!block.empty()) full.push_back(block);
+  }
+  if (full.empty()) return blocks.front();
+  return full.size() == 1 ? full.front() : join_copies(full);
+}
+
+// Which sample of which part.
+struct RowOfPart {
+  std::size_t part = 0;
+  std::size_t row = 0;
+};
+
+[[nodiscard]] inline Column gather_ragged(std::span<const Block> parts, std::span<const RowOfPart> rows,
+                                          std::size_t column) {
+  std::size_t size = 0;
+  for (const RowOfPart& row : rows) size += parts[row.part][column].sample(row.row).size();
+  const std::shared_ptr<std::byte[]> all{new std::byte[size]};
+  auto ends = std::make_shared<std::vector<std::uint64_t>>();
+  ends->reserve(rows.size());
+  std::size_t done = 0;
+  for (const RowOfPart& row : rows) {
+    const auto bytes = parts[row.part][column].sample(row.row);
+    if (!bytes.empty()) std::memcpy(all.get() + done, bytes.data(), bytes.size());
+    ends->push_back(done += bytes.size());
+  }
+  return {std::shared_ptr<const std::byte>{all, all.get()}, std::move(ends)};
+}
+
+[[nodiscard]] inline Column gather_fixed(std::span<const Block> parts, std::span<const RowOfPart> rows,
+                                         std::size_t column) {
+  std::size_t size = 0;
+  std::vector<const std::byte*> begins;
+  for (const Block& part : parts) {
+    if (!part.empty()) size = part[column].sample(0).size();
+    begins.push_back(part[column].bytes().data());
+  }
+  const std::shared_ptr<std::byte[]> all{new std::byte[size * rows.size()]};
+  std::byte* to = all.get();
+  for (const RowOfPart& row : rows) {
+    std::memcpy(to, begins[row.part] + row.row * size, size);
+    to += size;
+  }
+  return {std::shared_ptr<const std::byte>{all, all.get()}, rows.size(), size};
+}
+
+// Takes samples from several blocks of one schema, of which there is at least one, in the order given.
+[[nodiscard]] inline Block gather(std::span<const Block> parts, std::span<const RowOfPart> rows) {
+  if (rows.empty()) return parts.front().slice(0, 0);
+  const std::shared_ptr<const Schema>& schema = parts.front().shared_schema();
+  std::vector<Column> columns;
+  for (std::size_t column = 0; column < schema->size(); ++column) {
+    columns.push_back((*schema)[column].is_ragged() ? gather_ragged(parts, rows, column)
+                                                    : gather_fixed(parts, rows, column));
+  }
+  std::vector<std::uint64_t> ids;
+  ids.reserve(rows.size());
+  for (const RowOfPart& row : rows) ids.push_back(parts[row.part].ids()[row.row]);
+  return {schema, std::move(columns), std::move(ids)};
+}
+
+// Returns a block of no samples.
+[[nodiscard]] inline Block no_samples(const std::shared_ptr<const Schema>& schema) {
+  std::vector<Column> columns;
+  for (const Field& field : *schema) {
+    if (field.is_ragged()) {
+      columns.emplace_back(nullptr, std::make_shared<const std::vector<std::uint64_t>>());
+    } else {
+      columns.emplace_back(nullptr, 0, field.width() * size_of(field.dtype));
+    }
+  }
+  return {schema, std::move(columns), {}};
+}
+
+// Returns the block with ids that count from elsewhere.
+[[nodiscard]] inline Block with_ids_from(const Block& block, std::uint64_t first) {
+  if (first == 0) return block;
+  std::vector<std::uint64_t> ids;
+  for (const std::uint64_t id : block.ids()) ids.push_back(first + id);
+  return {block.shared_schema(), block.columns(), std::move(ids)};
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/memory_budget.hpp
+// Counts the memory of blocks under way against a bound. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Is the memory that one reader's blocks may take together. Outlives its shares.
+class MemoryBudget {
+ public:
+  explicit MemoryBudget(std::size_t bound) noexcept : bound_(bound) {}
+  MemoryBudget(const MemoryBudget&) = delete;
+  MemoryBudget& operator=(const MemoryBudget&) = delete;
+
+  [[nodiscard]] std::size_t bound() const noexcept { return bound_; }
+  [[nodiscard]] std::size_t used() const noexcept { return used_.load(std::memory_order_relaxed); }
+  // Whether that much may be read ahead. A quarter is kept for what has to be read for anything to go on.
+  [[nodiscard]] bool has_room(std::size_t bytes) const noexcept { return used() + bytes <= most_ahead(); }
+  [[nodiscard]] std::size_t most_ahead() const noexcept { return bound_ - bound_ / 4; }
+
+ private:
+  friend class MemoryShare;
+
+  std::size_t bound_;
+  std::atomic<std::size_t> used_ = 0;
+};
+
+// Counts some bytes as used for as long as it lives.
+class MemoryShare {
+ public:
+  MemoryShare() = default;
+  MemoryShare(MemoryBudget& budget, std::size_t bytes) noexcept : budget_(&budget) { resize(bytes); }
+  MemoryShare(MemoryShare&& other) noexcept
+      : budget_(std::exchange(other.budget_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  MemoryShare& operator=(MemoryShare&& other) noexcept {
+    std::swap(budget_, other.budget_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~MemoryShare() { resize(0); }
+
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  void resize(std::size_t bytes) noexcept {
+    if (budget_ == nullptr) return;
+    budget_->used_.fetch_add(bytes - bytes_, std::memory_order_relaxed);  // wraps around where it gets smaller
+    bytes_ = bytes;
+  }
+
+ private:
+  MemoryBudget* budget_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/task_pool.hpp
+// Threads that compute blocks, helped by whoever waits for one. Data room.
+
+#include <thread>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Is the computation of one block. It depends on no other, so whoever waits for one may do any of them meanwhile.
+class Task {
+ public:
+  explicit Task(std::function<Block()> compute) : compute_(std::move(compute)) {}
+
+ private:
+  friend class TaskPool;
+
+  std::function<Block()> compute_;
+  Block block_{};
+  std::exception_ptr failure_{};
+  bool is_done_ = false;
+};
+
+// Runs tasks in the order in which they are given. Without helpers they run when they are waited for.
+class TaskPool {
+ public:
+  explicit TaskPool(std::size_t num_helpers) {
+    helpers_.reserve(num_helpers);
+    const BlockSignals no_signals{deferrable_signals()};  // in the new threads, which run no handler of the user's
+    try {
+      for (std::size_t helper = 0; helper < num_helpers; ++helper) helpers_.emplace_back([this] { help(); });
+    } catch (...) {
+      stop();
+      throw;
+    }
+  }
+  TaskPool(const TaskPool&) = delete;
+  TaskPool& operator=(const TaskPool&) = delete;
+  ~TaskPool() { stop(); }
+
+  [[nodiscard]] std::size_t num_helpers() const noexcept { return helpers_.size(); }
+
+  [[nodiscard]] std::shared_ptr<Task> submit(std::function<Block()> compute) {
+    auto task = std::make_shared<Task>(std::move(compute));
+    {
+      const std::lock_guard lock{mutex_};
+      queue_.push_back(task);
+    }
+    changed_.notify_one();
+    return task;
+  }
+
+  // Returns the task's block, or throws what it threw.
+  [[nodiscard]] Block wait(Task& task) {
+    std::unique_lock lock{mutex_};
+    while (!task.is_done_) {
+      if (!queue_.empty()) {
+        run_first(lock);
+      } else {
+        done_.wait(lock);
+      }
+    }
+    if (task.failure_) std::rethrow_exception(task.failure_);
+    return std::move(task.block_);
+  }
+
+  // Forgets a task that nobody waits for any more, if it has not begun.
+  void cancel(const std::shared_ptr<Task>& task) noexcept {
+    const std::lock_guard lock{mutex_};
+    std::erase(queue_, task);
+  }
+
+ private:
+  void help() {
+    std::unique_lock lock{mutex_};
+    while (true) {
+      changed_.wait(lock, [this] { return is_stopping_ || !queue_.empty(); });
+      if (is_stopping_) return;
+      run_first(lock);
+    }
+  }
+
+  // Runs the first task of the queue, with the lock given back meanwhile.
+  void run_first(std::unique_lock<std::mutex>& lock) {
+    const std::shared_ptr<Task> task = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    Block block;
+    std::exception_ptr failure;
+    try {
+      block = task->compute_();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    task->compute_ = nullptr;  // what it read from is not needed any more
+    lock.lock();
+    task->block_ = std::move(block);
+    task->failure_ = std::move(failure);
+    task->is_done_ = true;
+    done_.notify_all();
+  }
+
+  void stop() noexcept {
+    {
+      const std::lock_guard lock{mutex_};
+      is_stopping_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& helper : helpers_) helper.join();
+    helpers_.clear();
+  }
+
+  std::mutex mutex_{};
+  std::condition_variable changed_{};
+  std::condition_variable done_{};
+  std::deque<std::shared_ptr<Task>> queue_{};
+  bool is_stopping_ = false;
+  std::vector<std::thread> helpers_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/shuffle.hpp
 // The order of an epoch and who gets which part of a batch: pure arithmetic, equal on every machine. Data room.
 
@@ -7208,362 +10753,3131 @@ struct Range {
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/data/table.hpp
-// A table of numbers with a label per row, and its division into parts. Data room: core and the standard library only.
+// ---- railyard/data/sample_random.hpp
+// Random numbers that belong to one sample of one epoch, whoever computes it and when. Data room.
+
+#include <numbers>
 
 namespace railyard::inline v0_1 {
 
-/// Holds rows of numbers, each with an integer label. Cheap to copy, and safe to read from many threads: copies and
-/// parts share the numbers, which never change.
-class Table {
+namespace detail {
+
+// What everything random in one pass over a dataset is a function of.
+struct EpochKey {
+  std::uint64_t seed = 0;
+  std::uint64_t epoch = 0;
+
+  // The seed of one use in this epoch, such as that of an operation.
+  [[nodiscard]] constexpr std::uint64_t derive(std::uint64_t use) const noexcept {
+    return derive_seed(derive_seed(seed, epoch), use);
+  }
+  // The seed of an order in this epoch, from the seed that the user gave to the operation.
+  [[nodiscard]] constexpr std::uint64_t order_seed(std::uint64_t seed_of_operation) const noexcept {
+    return derive_seed(derive(~std::uint64_t{0}), seed_of_operation);  // a use that no operation has
+  }
+};
+
+}  // namespace detail
+
+/// Draws the random numbers of one sample in one operation: a function of the seed, the epoch and the sample's id
+/// alone, so that an augmentation is the same for any number of workers and threads. Serves the distributions of
+/// <random> as a generator too, whose results however differ between standard libraries.
+class SampleRandom {
  public:
-  /// Shapes: values holds row after row, one value per column; labels one number per row. Throws: ConfigError if the
-  /// sizes do not fit.
-  Table(std::vector<std::string> columns, std::vector<float> values, std::string label,
-        std::vector<std::int64_t> labels) {
-    if (columns.empty() || values.size() != labels.size() * columns.size()) {
-      throw ConfigError{detail::compose(
-          "a Table of {} columns and {} labels was given {} values: give at least one column, and columns x labels "
-          "values",
-          columns.size(), labels.size(), values.size())};
-    }
-    rows_ = std::make_shared<const std::vector<std::size_t>>(detail::ordered_indices(labels.size()));
-    storage_ = std::make_shared<const Storage>(
-        Storage{std::move(columns), std::move(values), std::move(label), std::move(labels)});
+  using result_type = std::uint64_t;
+
+  explicit SampleRandom(std::uint64_t seed) noexcept : state_(seed) {}
+
+  [[nodiscard]] static constexpr result_type min() noexcept { return 0; }
+  [[nodiscard]] static constexpr result_type max() noexcept { return std::numeric_limits<result_type>::max(); }
+  [[nodiscard]] result_type operator()() noexcept { return detail::mix_bits(state_++); }
+
+  /// Draws a whole number below limit, which is above 0, each equally often.
+  [[nodiscard]] std::uint64_t below(std::uint64_t limit) noexcept { return detail::Draws{(*this)()}.below(limit); }
+  /// Draws a number from [from, to), evenly.
+  [[nodiscard]] double uniform(double from = 0, double to = 1) noexcept {
+    return from + (to - from) * static_cast<double>((*this)() >> 11U) * 0x1p-53;
   }
-
-  [[nodiscard]] std::size_t num_rows() const noexcept { return rows_->size(); }
-  /// The number of columns, the label not among them.
-  [[nodiscard]] std::size_t num_columns() const noexcept { return storage_->columns.size(); }
-  [[nodiscard]] const std::vector<std::string>& columns() const noexcept { return storage_->columns; }
-  /// The name of the label's column.
-  [[nodiscard]] const std::string& label() const noexcept { return storage_->label; }
-
-  /// The values of a row, which counts from 0 and is below num_rows().
-  [[nodiscard]] std::span<const float> row(std::size_t index) const noexcept {
-    return std::span{storage_->values}.subspan((*rows_)[index] * num_columns(), num_columns());
+  /// Draws a number of the normal distribution.
+  [[nodiscard]] double normal(double mean = 0, double deviation = 1) noexcept {
+    const double radius = std::sqrt(-2 * std::log(1 - uniform()));  // Box and Muller, 1958
+    return mean + deviation * radius * std::cos(2 * std::numbers::pi * uniform());
   }
-  /// The label of a row.
-  [[nodiscard]] std::int64_t label_of(std::size_t index) const noexcept { return storage_->labels[(*rows_)[index]]; }
+  /// Is true in so many of all cases.
+  [[nodiscard]] bool chance(double probability) noexcept { return uniform() < probability; }
 
-  /// Returns the table of the given rows, in that order; a row may come more than once. Shares the numbers.
-  /// Throws: ConfigError if a row does not exist.
-  [[nodiscard]] Table select(std::span<const std::size_t> rows) const {
-    std::vector<std::size_t> chosen;
-    chosen.reserve(rows.size());
-    for (const std::size_t row : rows) {
-      if (row >= num_rows()) {
-        throw ConfigError{
-            detail::compose("row {} was selected from a table of {} rows: rows count from 0", row, num_rows())};
-      }
-      chosen.push_back((*rows_)[row]);
-    }
-    Table part = *this;
-    part.rows_ = std::make_shared<const std::vector<std::size_t>>(std::move(chosen));
-    return part;
+ private:
+  std::uint64_t state_;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/data_node.hpp
+// What every dataset consists of: nodes that give samples at places, or one after another. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Says where a stream of samples stands, in numbers that only the nodes which wrote them understand. At the begin all
+// of them are 0.
+using Place = std::vector<std::uint64_t>;
+
+// Gives the numbers of a place to the nodes, one after the other.
+class PlaceCursor {
+ public:
+  // The begin, whatever the nodes are.
+  PlaceCursor() = default;
+  explicit PlaceCursor(Place place) : place_(std::move(place)), is_begin_(place_.empty()) {}
+
+  [[nodiscard]] std::uint64_t next() {
+    if (is_begin_) place_.push_back(0);
+    if (at_ == place_.size()) refuse();
+    return place_[at_++];
+  }
+  // The numbers that have been given since another one was the next.
+  [[nodiscard]] std::size_t at() const noexcept { return at_; }
+  [[nodiscard]] Place since(std::size_t at) const {
+    return {place_.begin() + static_cast<std::ptrdiff_t>(at), place_.begin() + static_cast<std::ptrdiff_t>(at_)};
+  }
+  void check_all_taken() const {
+    if (at_ != place_.size()) refuse();
   }
 
  private:
-  struct Storage {
-    std::vector<std::string> columns{};
-    std::vector<float> values{};
-    std::string label{};
-    std::vector<std::int64_t> labels{};
-  };
+  [[noreturn]] static void refuse() {
+    throw ConfigError{
+        "the saved position does not belong to this dataset, which has other operations than the one that was saved: "
+        "give the dataset that was saved with, or begin without its position"};
+  }
 
-  std::shared_ptr<const Storage> storage_;
-  std::shared_ptr<const std::vector<std::size_t>> rows_;
+  Place place_{};
+  std::size_t at_ = 0;
+  bool is_begin_ = true;
 };
 
-/// Divides the rows at random into one part per fraction. Every row lies in exactly one part; which one is a function
-/// of the seed and the number of rows only. Throws: ConfigError if a fraction is not above 0, if they do not sum to 1,
-/// or if a part would be empty.
-[[nodiscard]] inline std::vector<Table> split(const Table& table, const std::vector<double>& fractions,
-                                              std::uint64_t seed = 0) {
-  const double sum = std::accumulate(fractions.begin(), fractions.end(), 0.0);
-  bool above_zero = true;
-  for (const double fraction : fractions) above_zero = above_zero && fraction > 0;
-  if (fractions.empty() || !above_zero || std::abs(sum - 1) > 1e-6) {
-    throw ConfigError{
-        detail::compose("split() was given the fractions {{{}}}, whose sum is {}: give fractions above 0 that "
-                        "sum to 1, such as {{0.8, 0.2}}",
-                        detail::joined(fractions, ", "), sum)};
+// Some samples of a stream, and where a stream begins that gives them first.
+struct Chunk {
+  Block block{};
+  Place place{};
+  MemoryShare share{};
+};
+
+// Gives samples one after another; used by one thread at a time.
+class ChunkStream {
+ public:
+  ChunkStream() = default;
+  ChunkStream(const ChunkStream&) = delete;
+  ChunkStream& operator=(const ChunkStream&) = delete;
+  virtual ~ChunkStream() = default;
+
+  // The next samples, at least one; an empty block at the end.
+  [[nodiscard]] virtual Chunk next() = 0;
+};
+
+// What a reader lends to the streams that it opens.
+struct Scope {
+  EpochKey key{};
+  TaskPool* pool = nullptr;
+  MemoryBudget* budget = nullptr;
+
+  // How large blocks should be: small beside the bound, for each operation and thread has some.
+  [[nodiscard]] std::size_t block_bytes() const noexcept { return std::max<std::size_t>(budget->bound() / 32, 1); }
+};
+
+// Is a dataset as its operations see it. Never changes; used by many threads at once.
+class DataNode : public std::enable_shared_from_this<DataNode> {
+ public:
+  explicit DataNode(std::shared_ptr<const Schema> schema) : schema_(std::move(schema)) {}
+  DataNode(const DataNode&) = delete;
+  DataNode& operator=(const DataNode&) = delete;
+  virtual ~DataNode() = default;
+
+  [[nodiscard]] const std::shared_ptr<const Schema>& schema() const noexcept { return schema_; }
+  // How many samples an epoch has, where that is known without reading them.
+  [[nodiscard]] virtual std::optional<std::uint64_t> count() const = 0;
+  [[nodiscard]] virtual std::string describe() const = 0;
+  // Can each sample be computed alone? Then the count is known.
+  [[nodiscard]] virtual bool is_indexed() const = 0;
+  // Is it another order or selection in each epoch?
+  [[nodiscard]] virtual bool is_reordered() const { return false; }
+  // Ids are below that, where this is known.
+  [[nodiscard]] virtual std::uint64_t id_span() const { return count().value_or(unknown_span); }
+  // How many operations it consists of: tells the random numbers of one from those of another.
+  [[nodiscard]] virtual std::uint64_t depth() const { return 0; }
+
+  // The samples at the places of an epoch, each below count(), in that order. Only if is_indexed().
+  [[nodiscard]] virtual Block read(std::span<const std::uint64_t> places, const EpochKey& key) const = 0;
+  // All samples of an epoch from a place on.
+  [[nodiscard]] virtual std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const = 0;
+
+  // Where the count is not known, ids of different parts are kept apart by that much.
+  static constexpr std::uint64_t unknown_span = std::uint64_t{1} << 40U;
+
+ private:
+  std::shared_ptr<const Schema> schema_;
+};
+
+using NodePtr = std::shared_ptr<const DataNode>;
+
+// Says how many samples a block may have that is to take so many bytes, from the blocks seen so far. Begins with one
+// sample, for nobody knows how large they are.
+class RowGauge {
+ public:
+  explicit RowGauge(std::size_t block_bytes) noexcept : block_bytes_(block_bytes) {}
+
+  [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
+  void saw(std::size_t rows, std::size_t bytes) noexcept {
+    if (rows == 0) return;
+    bytes_per_row_ = std::max({bytes_per_row_, bytes / rows, std::size_t{1}});
+    rows_ = std::clamp<std::size_t>(block_bytes_ / bytes_per_row_, 1, std::min<std::size_t>(4 * rows_, most_rows));
   }
-  const std::vector<std::size_t> order = detail::shuffled_indices(table.num_rows(), seed);
-  std::vector<Table> parts;
-  double up_to = 0;
-  std::size_t begin = 0;
-  for (std::size_t part = 0; part < fractions.size(); ++part) {
-    up_to += fractions[part];
-    const bool is_last = part + 1 == fractions.size();
-    const auto rounded = static_cast<std::size_t>(std::llround(up_to * static_cast<double>(order.size())));
-    const std::size_t end = is_last ? order.size() : std::min(rounded, order.size());
-    if (end <= begin) {
-      throw ConfigError{
-          detail::compose("split() of {} rows leaves part {} (fraction {}) without a row: use a larger "
-                          "fraction or more rows",
-                          order.size(), part, fractions[part])};
+
+ private:
+  static constexpr std::size_t most_rows = 4096;
+
+  std::size_t block_bytes_;
+  std::size_t bytes_per_row_ = 0;
+  std::size_t rows_ = 1;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/ordered_stage.hpp
+// Computes blocks on several threads and gives them in order. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// One block to be computed.
+struct Work {
+  std::function<Block()> compute{};
+  Place place{};
+  MemoryShare input{};  // of what it is computed from
+};
+
+// Asks for work ahead of what is taken from it, while there is memory for what comes out. One block is always under
+// way: with less nothing would move.
+class OrderedStage final : public ChunkStream {
+ public:
+  // plan() gives the next piece of work, or nothing at the end; called by the thread that calls next().
+  // keeps_empty: blocks of no samples are given too, one for each piece of work.
+  OrderedStage(const Scope& scope, std::function<std::optional<Work>()> plan, bool keeps_empty = false)
+      : scope_(scope), plan_(std::move(plan)), keeps_empty_(keeps_empty) {}
+  ~OrderedStage() override {
+    for (const Pending& pending : pending_) scope_.pool->cancel(pending.task);
+  }
+
+  [[nodiscard]] Chunk next() override {
+    while (true) {
+      fill();
+      if (pending_.empty()) return {};
+      Pending first = std::move(pending_.front());
+      pending_.pop_front();
+      Block block = scope_.pool->wait(*first.task);
+      const std::size_t bytes = bytes_of(block);
+      largest_ = std::max({largest_, bytes, std::size_t{1}});
+      first.share.resize(bytes);
+      if (!block.empty() || keeps_empty_) return {std::move(block), std::move(first.place), std::move(first.share)};
     }
-    parts.push_back(table.select(std::span{order}.subspan(begin, end - begin)));
-    begin = end;
   }
-  return parts;
+
+ private:
+  struct Pending {
+    std::shared_ptr<Task> task{};
+    Place place{};
+    MemoryShare share{};  // of the input, and room for the block
+  };
+
+  void fill() {
+    while (!is_planned_ && (pending_.empty() || may_read_ahead())) {
+      std::optional<Work> work = plan_();
+      if (!work) {
+        is_planned_ = true;
+        return;
+      }
+      const std::size_t input = work->input.bytes();
+      work->input = {};
+      MemoryShare share{*scope_.budget, input + std::max(input, largest_)};
+      pending_.push_back({scope_.pool->submit(std::move(work->compute)), std::move(work->place), std::move(share)});
+    }
+  }
+
+  // Not before it is known how large blocks are.
+  [[nodiscard]] bool may_read_ahead() const noexcept {
+    return largest_ > 0 && pending_.size() <= 2 * scope_.pool->num_helpers() && scope_.budget->has_room(2 * largest_);
+  }
+
+  Scope scope_;
+  std::function<std::optional<Work>()> plan_;
+  bool keeps_empty_;
+  bool is_planned_ = false;
+  std::size_t largest_ = 0;  // block that came out
+  std::deque<Pending> pending_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/source_node.hpp
+// A source as the begin of a dataset, and streams over whatever is indexed. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+[[nodiscard]] inline std::vector<std::uint64_t> places_between(std::uint64_t begin, std::uint64_t end) {
+  std::vector<std::uint64_t> places(static_cast<std::size_t>(end - begin));
+  std::iota(places.begin(), places.end(), begin);
+  return places;
 }
 
-/// Does the same for a list of fractions written out, so that the parts can be named.
-/// Example: const auto [training, test] = ry::split(table, {0.8, 0.2}, 1);
-template <std::size_t N>
-[[nodiscard]] std::array<Table, N> split(const Table& table, const double (&fractions)[N], std::uint64_t seed = 0) {
-  const std::vector<Table> parts = split(table, std::vector<double>(fractions, fractions + N), seed);
-  return [&]<std::size_t... I>(std::index_sequence<I...>) { return std::array<Table, N>{parts[I]...}; }
-  (std::make_index_sequence<N>{});
+// Reads an indexed node from a place to its end, on all threads. Its place is one number.
+[[nodiscard]] inline std::unique_ptr<ChunkStream> open_indexed(const NodePtr& node, const Scope& scope,
+                                                               PlaceCursor& from) {
+  struct Progress {
+    std::uint64_t at = 0;
+    std::uint64_t end = 0;
+    std::size_t rows = 1;
+    std::atomic<std::size_t> bytes_per_row = 0;  // 0 until the first block has been read
+  };
+  const auto progress = std::make_shared<Progress>();
+  progress->at = from.next();
+  progress->end = *node->count();
+  return std::make_unique<OrderedStage>(scope, [node, scope, progress]() -> std::optional<Work> {
+    if (progress->at >= progress->end) return std::nullopt;
+    if (const std::size_t size = progress->bytes_per_row.load(std::memory_order_relaxed); size > 0) {
+      progress->rows =
+          std::clamp<std::size_t>(scope.block_bytes() / size, 1, std::min<std::size_t>(4096, 4 * progress->rows));
+    }
+    const std::uint64_t begin = progress->at;
+    progress->at = std::min<std::uint64_t>(progress->end, begin + progress->rows);
+    return Work{[node, progress, key = scope.key, begin, end = progress->at] {
+                  Block block = node->read(places_between(begin, end), key);
+                  const std::size_t size = std::max<std::size_t>(bytes_of(block) / (end - begin), 1);
+                  progress->bytes_per_row.store(size, std::memory_order_relaxed);
+                  return block;
+                },
+                {begin}};
+  });
+}
+
+// Reads a source as it gives its samples. Its place is one number.
+class SourceStream final : public ChunkStream {
+ public:
+  SourceStream(std::unique_ptr<BlockReader> reader, const Scope& scope, std::uint64_t from)
+      : reader_(std::move(reader)), scope_(scope), gauge_(scope.block_bytes()), at_(from) {}
+
+  [[nodiscard]] Chunk next() override {
+    Block block = reader_->next(gauge_.rows());
+    const std::size_t bytes = bytes_of(block);
+    gauge_.saw(block.rows(), bytes);
+    const std::uint64_t begin = std::exchange(at_, at_ + block.rows());
+    return {std::move(block), {begin}, MemoryShare{*scope_.budget, bytes}};
+  }
+
+ private:
+  std::unique_ptr<BlockReader> reader_;
+  Scope scope_;
+  RowGauge gauge_;
+  std::uint64_t at_;
+};
+
+template <DatasetSource S>
+class SourceNode final : public DataNode {
+ public:
+  explicit SourceNode(S source)
+      : DataNode(std::make_shared<const Schema>(source.schema())), source_(std::move(source)) {}
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override { return source_.count(); }
+  [[nodiscard]] std::string describe() const override { return source_.describe(); }
+  [[nodiscard]] bool is_indexed() const override { return IndexedSource<S>; }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {
+    if constexpr (IndexedSource<S>) {
+      Block block = source_.read(places);
+      if (block.rows() == places.size()) return block;
+      throw DataError{compose("{} was asked for {} samples and gave {}", describe(), places.size(), block.rows())};
+    } else {
+      throw Error{compose("{} was read out of order", describe())};  // whoever calls has asked is_indexed()
+    }
+  }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    if (is_indexed() && scope.pool->num_helpers() > 0) return open_indexed(shared_from_this(), scope, from);
+    const std::uint64_t begin = from.next();
+    return std::make_unique<SourceStream>(source_.open(begin), scope, begin);
+  }
+
+ private:
+  S source_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/block_op_node.hpp
+// Operations that make samples of samples without looking at others: map, filter, flat_map, columns. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Makes a block of a block.
+using BlockFunction = std::function<Block(const Block&, const EpochKey&)>;
+
+class BlockOpNode final : public DataNode {
+ public:
+  struct Operation {
+    std::string name{};  // as messages show it: "map"
+    BlockFunction apply{};
+    bool keeps_count = true;  // one sample comes out for each that goes in
+  };
+
+  BlockOpNode(NodePtr upstream, std::shared_ptr<const Schema> schema, Operation operation)
+      : DataNode(std::move(schema)), upstream_(std::move(upstream)), operation_(std::move(operation)) {}
+
+  [[nodiscard]] const NodePtr& upstream() const noexcept { return upstream_; }
+  [[nodiscard]] bool keeps_count() const noexcept { return operation_.keeps_count; }
+  [[nodiscard]] Block apply(const Block& block, const EpochKey& key) const { return operation_.apply(block, key); }
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override {
+    return keeps_count() ? upstream_->count() : std::nullopt;
+  }
+  [[nodiscard]] std::string describe() const override { return upstream_->describe() + " -> " + operation_.name; }
+  [[nodiscard]] bool is_indexed() const override { return keeps_count() && upstream_->is_indexed(); }
+  [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
+  [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
+  [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
+
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
+    return apply(upstream_->read(places, key), key);
+  }
+  // Said to be inline here already: else each file that includes this one compiles all of it for the table of virtual
+  // functions, used or not.
+  [[nodiscard]] inline std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override;
+
+ private:
+  NodePtr upstream_;
+  Operation operation_;
+};
+
+// Operations one after another, over a node that is none.
+struct OperationChain {
+  NodePtr base{};
+  std::vector<std::shared_ptr<const BlockOpNode>> operations{};  // the first is applied first
+
+  // Takes the last operations of a node off it; only those that keep the number of samples, if that is asked.
+  [[nodiscard]] static OperationChain of(NodePtr node, bool only_keeping_count) {
+    OperationChain chain{std::move(node)};
+    while (auto operation = std::dynamic_pointer_cast<const BlockOpNode>(chain.base)) {
+      if (only_keeping_count && !operation->keeps_count()) break;
+      chain.base = operation->upstream();
+      chain.operations.push_back(std::move(operation));
+    }
+    std::reverse(chain.operations.begin(), chain.operations.end());
+    return chain;
+  }
+
+  [[nodiscard]] Block apply(Block block, const EpochKey& key) const {
+    for (const auto& operation : operations) block = operation->apply(block, key);
+    return block;
+  }
+};
+
+inline std::unique_ptr<ChunkStream> BlockOpNode::open(const Scope& scope, PlaceCursor& from) const {
+  auto chain = std::make_shared<const OperationChain>(OperationChain::of(shared_from_this(), false));
+  const std::shared_ptr<ChunkStream> input = chain->base->open(scope, from);
+  return std::make_unique<OrderedStage>(scope, [chain, input, key = scope.key]() -> std::optional<Work> {
+    Chunk chunk = input->next();
+    if (chunk.block.empty()) return std::nullopt;
+    return Work{[chain, key, block = std::move(chunk.block)]() mutable { return chain->apply(std::move(block), key); },
+                std::move(chunk.place), std::move(chunk.share)};
+  });
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/permutation.hpp
+// A random order of any number of samples that is asked for one place at a time. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Is an order of 0 to count - 1, a function of count and seed only. Up to 65536 samples it is a list, drawn evenly from
+// all orders. Larger ones are computed place by place: a list of 10^9 would take 8 GB in every worker, and a run that
+// goes on in the middle would wait for it. That is a Feistel network on the smallest square that holds count, gone
+// through again while its result is none of the samples, which is at most 4 times on average.
+// Source: Black, Rogaway, "Ciphers with arbitrary finite domains", 2002 (cycle walking).
+class Permutation {
+ public:
+  Permutation(std::uint64_t count, std::uint64_t seed) : count_(count) {
+    for (std::size_t round = 0; round < keys_.size(); ++round) keys_[round] = derive_seed(seed, round);
+    if (count <= largest_list) {
+      list_ = std::make_shared<const std::vector<std::size_t>>(shuffled_indices(static_cast<std::size_t>(count), seed));
+    } else {
+      half_bits_ = static_cast<unsigned>(std::bit_width(count - 1) + 1) / 2;
+    }
+  }
+
+  // Which sample stands at the place, which is below count.
+  [[nodiscard]] std::uint64_t operator()(std::uint64_t place) const noexcept {
+    if (list_ != nullptr) return (*list_)[static_cast<std::size_t>(place)];
+    std::uint64_t at = scramble(place);
+    while (at >= count_) at = scramble(at);
+    return at;
+  }
+
+ private:
+  static constexpr std::uint64_t largest_list = 65536;
+
+  [[nodiscard]] std::uint64_t scramble(std::uint64_t at) const noexcept {
+    const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
+    std::uint64_t left = at >> half_bits_;
+    std::uint64_t right = at & mask;
+    for (const std::uint64_t key : keys_) {
+      const std::uint64_t next = left ^ (mix_bits(key + right) & mask);
+      left = right;
+      right = next;
+    }
+    return (left << half_bits_) | right;
+  }
+
+  std::uint64_t count_;
+  std::array<std::uint64_t, 6> keys_{};                     // of the rounds
+  std::shared_ptr<const std::vector<std::size_t>> list_{};  // so that copies cost nothing
+  unsigned half_bits_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/row_reader.hpp
+// Takes any number of samples at a time from a stream, and knows to the sample where it stands. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+class RowReader {
+ public:
+  // A stream goes on only at the begin of one of its blocks; the samples of that block which were taken already are
+  // read again and skipped.
+  RowReader(const NodePtr& node, const Scope& scope, PlaceCursor& from)
+      : node_(node), scope_(scope), used_(static_cast<std::size_t>(from.next())) {
+    const std::size_t begin = from.at();
+    stream_ = node->open(scope, from);
+    chunk_.place = from.since(begin);
+  }
+
+  // Where a reader begins that gives what this one gives next.
+  void append_place(Place& place) const {
+    place.push_back(used_);
+    place.insert(place.end(), chunk_.place.begin(), chunk_.place.end());
+  }
+
+  // Takes the next samples, at most so many and at least one, as they lie in the stream's blocks; none at the end.
+  [[nodiscard]] Block some(std::size_t most) {
+    if (!advance()) return no_samples(node_->schema());
+    const std::size_t end = std::min(chunk_.block.rows(), used_ + most);
+    Block part = chunk_.block.slice(used_, end);
+    used_ = end;
+    return part;
+  }
+
+  // How many samples some() can give at once: none only at the end.
+  [[nodiscard]] std::size_t available() { return advance() ? chunk_.block.rows() - used_ : 0; }
+
+  // Takes so many samples, fewer only at the end, as they lie in the stream's blocks.
+  [[nodiscard]] std::vector<Block> take_parts(std::size_t count) {
+    std::vector<Block> parts;
+    std::size_t rows = 0;
+    while (rows < count && available() > 0) {
+      parts.push_back(some(count - rows));
+      rows += parts.back().rows();
+    }
+    return parts;
+  }
+  // Takes so many samples, fewer only at the end.
+  [[nodiscard]] Block take(std::size_t count) {
+    const std::vector<Block> parts = take_parts(count);
+    return parts.empty() ? no_samples(node_->schema()) : join(parts);
+  }
+
+  // Goes past samples, as many of them as there are.
+  void skip(std::uint64_t count) {
+    while (count > 0 && advance()) {
+      const std::size_t past = std::min<std::size_t>(static_cast<std::size_t>(count), chunk_.block.rows() - used_);
+      used_ += past;
+      count -= past;
+    }
+  }
+
+ private:
+  // Goes on to a block that has samples left. False at the end.
+  [[nodiscard]] bool advance() {
+    while (!is_over_ && used_ >= chunk_.block.rows()) {
+      Chunk next = stream_->next();
+      if (!next.block.empty()) {
+        used_ -= chunk_.block.rows();
+        chunk_ = std::move(next);
+        continue;
+      }
+      if (used_ > chunk_.block.rows()) {
+        throw DataError{compose("{} ends before the position that was saved: it has changed since", node_->describe())};
+      }
+      is_over_ = true;
+      chunk_.block = {};
+      chunk_.share = {};
+    }
+    return !is_over_;
+  }
+
+  NodePtr node_;
+  Scope scope_;
+  std::unique_ptr<ChunkStream> stream_{};
+  Chunk chunk_{};
+  std::size_t used_;  // of the chunk's samples, or more, where some are yet to be skipped
+  bool is_over_ = false;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/order_nodes.hpp
+// Operations that change which samples come and in which order: take, skip, selection, shuffle. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Is a node with one other under it, whose columns it has.
+class OrderNode : public DataNode {
+ public:
+  OrderNode(NodePtr upstream, std::string operation)
+      : DataNode(upstream->schema()), upstream_(std::move(upstream)), operation_(std::move(operation)) {}
+
+  [[nodiscard]] std::string describe() const override { return upstream_->describe() + " -> " + operation_; }
+  [[nodiscard]] bool is_indexed() const override { return upstream_->is_indexed(); }
+  [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
+  [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
+  [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
+
+ protected:
+  [[nodiscard]] const NodePtr& upstream() const noexcept { return upstream_; }
+
+ private:
+  NodePtr upstream_;
+  std::string operation_;
+};
+
+// The samples [begin, end) of a node.
+template <class = void>
+class RangeNode final : public OrderNode {
+ public:
+  static constexpr std::uint64_t to_the_end = ~std::uint64_t{0};
+
+  RangeNode(NodePtr upstream, std::string operation, std::uint64_t begin, std::uint64_t end)
+      : OrderNode(std::move(upstream), std::move(operation)), begin_(begin), end_(end) {}
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override {
+    const auto all = upstream()->count();
+    if (!all) return std::nullopt;
+    return std::min(*all, end_) - std::min(*all, begin_);
+  }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
+    std::vector<std::uint64_t> inner(places.begin(), places.end());
+    for (std::uint64_t& place : inner) place += begin_;
+    return upstream()->read(inner, key);
+  }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    if (is_indexed()) return open_indexed(shared_from_this(), scope, from);
+    return std::make_unique<Stream>(*this, scope, from);
+  }
+
+ private:
+  class Stream final : public ChunkStream {
+   public:
+    Stream(const RangeNode& node, const Scope& scope, PlaceCursor& from)
+        : scope_(scope), at_(from.next()), end_(node.end_), rows_(node.upstream(), scope, from) {
+      if (at_ >= node.begin_) return;
+      rows_.skip(node.begin_ - at_);
+      at_ = node.begin_;
+    }
+    [[nodiscard]] Chunk next() override {
+      if (at_ >= end_) return {};
+      Place place{at_};
+      rows_.append_place(place);
+      Block block = rows_.some(static_cast<std::size_t>(std::min<std::uint64_t>(end_ - at_, most_rows)));
+      at_ += block.rows();
+      MemoryShare share{*scope_.budget, bytes_of(block)};
+      return {std::move(block), std::move(place), std::move(share)};
+    }
+
+   private:
+    static constexpr std::uint64_t most_rows = 1U << 30U;
+
+    Scope scope_;
+    std::uint64_t at_;
+    std::uint64_t end_;
+    RowReader rows_;
+  };
+
+  std::uint64_t begin_;
+  std::uint64_t end_;
+};
+
+// Samples of an indexed node by their places.
+template <class = void>
+class SelectionNode final : public OrderNode {
+ public:
+  SelectionNode(NodePtr upstream, std::string operation, std::vector<std::uint64_t> places)
+      : OrderNode(std::move(upstream), std::move(operation)), places_(std::move(places)) {}
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override { return places_.size(); }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
+    std::vector<std::uint64_t> inner;
+    inner.reserve(places.size());
+    for (const std::uint64_t place : places) inner.push_back(places_[static_cast<std::size_t>(place)]);
+    return upstream()->read(inner, key);
+  }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    return open_indexed(shared_from_this(), scope, from);
+  }
+
+ private:
+  std::vector<std::uint64_t> places_;
+};
+
+// An indexed node in another order each epoch.
+template <class = void>
+class ShuffleNode final : public OrderNode {
+ public:
+  ShuffleNode(NodePtr upstream, std::uint64_t seed) : OrderNode(std::move(upstream), "shuffle"), seed_(seed) {}
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override { return upstream()->count(); }
+  [[nodiscard]] bool is_reordered() const override { return true; }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
+    const auto order = order_of(key);
+    std::vector<std::uint64_t> inner;
+    inner.reserve(places.size());
+    for (const std::uint64_t place : places) inner.push_back((*order)(place));
+    return upstream()->read(inner, key);
+  }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    return open_indexed(shared_from_this(), scope, from);
+  }
+
+ private:
+  // The order that was asked for last is kept, for every block of an epoch asks for it.
+  [[nodiscard]] std::shared_ptr<const Permutation> order_of(const EpochKey& key) const {
+    const std::uint64_t seed = key.order_seed(seed_);
+    const std::lock_guard lock{mutex_};
+    if (order_ == nullptr || order_seed_ != seed) {
+      order_ = std::make_shared<const Permutation>(*count(), seed);
+      order_seed_ = seed;
+    }
+    return order_;
+  }
+
+  std::uint64_t seed_;
+  mutable std::mutex mutex_{};
+  mutable std::uint64_t order_seed_ = 0;
+  mutable std::shared_ptr<const Permutation> order_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/sample_file.hpp
+// A file that holds the samples of a dataset as they are in memory, for caches. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Some samples that were written together: column after column.
+struct Segment {
+  std::uint64_t rows = 0;
+  std::vector<std::uint64_t> begins{};             // of the columns, in the file
+  std::vector<std::vector<std::uint64_t>> ends{};  // of the samples in each column; empty where all are as long
+  std::vector<std::uint64_t> ids{};
+};
+
+// Says where the samples are: the last part of the file, which is read at once.
+struct SegmentIndex {
+  std::string content{};  // what was cached
+  std::vector<Segment> segments{};
+};
+
+// Turns an index into bytes and back.
+template <class = void>
+class IndexBytes {
+ public:
+  [[nodiscard]] static std::string write(const SegmentIndex& index) {
+    IndexBytes out;
+    out.put(index.content);
+    out.put(index.segments.size());
+    for (const Segment& segment : index.segments) {
+      out.put(segment.rows);
+      out.put(segment.begins);
+      out.put(segment.ends.size());
+      for (const auto& ends : segment.ends) out.put(ends);
+      out.put(segment.ids);
+    }
+    return out.bytes_;
+  }
+  // Nothing if the bytes are no index.
+  [[nodiscard]] static std::optional<SegmentIndex> read(std::string bytes) {
+    IndexBytes in;
+    in.bytes_ = std::move(bytes);
+    SegmentIndex index;
+    in.get(index.content);
+    for (std::uint64_t left = in.number(); in.is_whole_ && left > 0; --left) {
+      Segment& segment = index.segments.emplace_back();
+      segment.rows = in.number();
+      in.get(segment.begins);
+      for (std::uint64_t columns = in.number(); in.is_whole_ && columns > 0; --columns) {
+        in.get(segment.ends.emplace_back());
+      }
+      in.get(segment.ids);
+    }
+    if (!in.is_whole_ || in.at_ != in.bytes_.size()) return std::nullopt;
+    return index;
+  }
+
+ private:
+  void put(std::uint64_t number) { bytes_.append(reinterpret_cast<const char*>(&number), sizeof number); }
+  template <class List>
+  void put(const List& list) requires requires {
+    list.data();
+  }
+  {
+    put(list.size());
+    bytes_.append(reinterpret_cast<const char*>(list.data()), list.size() * sizeof(*list.data()));
+  }
+  [[nodiscard]] std::uint64_t number() {
+    std::uint64_t number = 0;
+    take(&number, sizeof number);
+    return number;
+  }
+  template <class List>
+  void get(List& list) {
+    const std::uint64_t size = number();
+    is_whole_ = is_whole_ && size <= (bytes_.size() - at_) / sizeof(*list.data());
+    if (!is_whole_) return;
+    list.resize(static_cast<std::size_t>(size));
+    take(list.data(), list.size() * sizeof(*list.data()));
+  }
+  void take(void* to, std::size_t size) {
+    is_whole_ = is_whole_ && size <= bytes_.size() - at_;
+    if (!is_whole_ || size == 0) return;
+    std::memcpy(to, bytes_.data() + at_, size);
+    at_ += size;
+  }
+
+  std::string bytes_{};
+  std::size_t at_ = 0;
+  bool is_whole_ = true;
+};
+
+// The end of the file.
+struct SampleFileTail {
+  std::uint64_t index_size = 0;
+  std::uint64_t index_hash = 0;
+  std::uint64_t magic =
+      0x3145484341435952U;  // "RYCACHE1" where the low byte comes first; elsewhere the file is refused
+
+  [[nodiscard]] static std::uint64_t hash(std::string_view bytes) noexcept {
+    std::uint64_t hash = bytes.size();
+    for (; !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), sizeof(std::uint64_t)))) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, bytes.data(), std::min(bytes.size(), sizeof word));
+      hash = mix_bits(hash ^ word);
+    }
+    return hash;
+  }
+};
+
+[[noreturn]] inline void refuse_file(std::string_view what, const std::string& path, int error) {
+  throw DataError{compose("the cache {} could not be {}: {}", path, what, explain_errno(error))};
+}
+
+// Writes the samples to a file that appears under its name when it is whole.
+template <class = void>
+class SampleFileWriter {
+ public:
+  SampleFileWriter(std::string path, std::string content)
+      : path_(std::move(path)), part_path_(compose("{}.{}.part", path_, ::getpid())) {
+    index_.content = std::move(content);
+    file_ = Descriptor{::open(part_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+    if (file_.get() < 0) refuse_file("written", part_path_, errno);
+  }
+  SampleFileWriter(const SampleFileWriter&) = delete;
+  SampleFileWriter& operator=(const SampleFileWriter&) = delete;
+  ~SampleFileWriter() { ::unlink(part_path_.c_str()); }  // which is there no more if all went well
+
+  void add(const Block& block) {
+    Segment segment{block.rows(), {}, {}, {block.ids().begin(), block.ids().end()}};
+    for (const Column& column : block.columns()) {
+      segment.begins.push_back(size_);
+      segment.ends.emplace_back();
+      const auto bytes = column.bytes();
+      for (std::size_t row = 0; column.is_ragged() && row < block.rows(); ++row) {
+        const auto sample = column.sample(row);
+        segment.ends.back().push_back(static_cast<std::uint64_t>(sample.data() + sample.size() - bytes.data()));
+      }
+      write(bytes);
+    }
+    index_.segments.push_back(std::move(segment));
+  }
+
+  void finish() {
+    const std::string index = IndexBytes<>::write(index_);
+    const SampleFileTail tail{index.size(), SampleFileTail::hash(index)};
+    write(std::as_bytes(std::span{index}));
+    write(std::as_bytes(std::span{&tail, 1}));
+    if (::fsync(file_.get()) != 0) refuse_file("written", part_path_, errno);
+    if (std::rename(part_path_.c_str(), path_.c_str()) != 0) refuse_file("renamed", part_path_, errno);
+  }
+
+ private:
+  void write(std::span<const std::byte> bytes) {
+    const WriteSignalGuard<SIGXFSZ> guard;
+    size_ += bytes.size();
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(file_.get(), bytes.data(), std::min(bytes.size(), std::size_t{1} << 30U));
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) refuse_file("written", part_path_, errno);
+      bytes = bytes.subspan(static_cast<std::size_t>(written));
+    }
+  }
+
+  std::string path_;
+  std::string part_path_;
+  Descriptor file_{};
+  std::uint64_t size_ = 0;
+  SegmentIndex index_{};
+};
+
+// Reads any samples of a file; used by many threads at once. Its index is in memory: 8 bytes per sample, and 8 for each
+// column that differs in length.
+template <class = void>
+class SampleFile {
+ public:
+  // Nothing if there is no such file. Throws: DataError if it is damaged; ConfigError if it holds something else.
+  [[nodiscard]] static std::unique_ptr<const SampleFile> open(const std::string& path,
+                                                              const std::shared_ptr<const Schema>& schema,
+                                                              const std::string& content) {
+    Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+    if (file.get() < 0 && errno == ENOENT) return nullptr;
+    if (file.get() < 0) refuse_file("read", path, errno);
+    std::unique_ptr<SampleFile> opened{new SampleFile{std::move(file), path, schema}};
+    if (opened->index_.content == content) return opened;
+    throw ConfigError{compose("the cache {} holds \"{}\", and \"{}\" is to be cached: name another file, or remove it",
+                              path, opened->index_.content, content)};
+  }
+
+  [[nodiscard]] std::uint64_t count() const noexcept { return ends_.empty() ? 0 : ends_.back(); }
+
+  // The samples at the places, each below count().
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places) const {
+    const std::vector<Run> runs = runs_of(places);
+    std::vector<Column> columns;
+    for (std::size_t column = 0; column < schema_->size(); ++column) columns.push_back(read_column(runs, column));
+    std::vector<std::uint64_t> ids;
+    for (const Run& run : runs) {
+      const auto first = run.segment->ids.begin() + static_cast<std::ptrdiff_t>(run.begin);
+      ids.insert(ids.end(), first, first + static_cast<std::ptrdiff_t>(run.end - run.begin));
+    }
+    return {schema_, std::move(columns), std::move(ids)};
+  }
+
+ private:
+  // Samples that follow each other in the file.
+  struct Run {
+    const Segment* segment = nullptr;
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+  };
+
+  SampleFile(Descriptor file, std::string path, std::shared_ptr<const Schema> schema)
+      : file_(std::move(file)), path_(std::move(path)), schema_(std::move(schema)) {
+    struct stat status {};
+    if (::fstat(file_.get(), &status) != 0) refuse_file("read", path_, errno);
+    const auto size = static_cast<std::uint64_t>(status.st_size);
+    SampleFileTail tail;
+    if (size < sizeof tail) refuse_damage();
+    pread_all(&tail, sizeof tail, size - sizeof tail);
+    if (tail.magic != SampleFileTail{}.magic || tail.index_size > size - sizeof tail) refuse_damage();
+    std::string bytes(static_cast<std::size_t>(tail.index_size), '\0');
+    pread_all(bytes.data(), bytes.size(), size - sizeof tail - tail.index_size);
+    auto index = SampleFileTail::hash(bytes) == tail.index_hash ? IndexBytes<>::read(std::move(bytes)) : std::nullopt;
+    if (!index) refuse_damage();
+    index_ = std::move(*index);
+    for (const Segment& segment : index_.segments) ends_.push_back(count() + segment.rows);
+  }
+
+  [[nodiscard]] std::vector<Run> runs_of(std::span<const std::uint64_t> places) const {
+    std::vector<Run> runs;
+    for (const std::uint64_t place : places) {
+      const auto found = std::upper_bound(ends_.begin(), ends_.end(), place);
+      const Segment& segment = index_.segments[static_cast<std::size_t>(found - ends_.begin())];
+      const std::uint64_t row = place - (*found - segment.rows);
+      if (!runs.empty() && runs.back().segment == &segment && runs.back().end == row) {
+        ++runs.back().end;
+      } else {
+        runs.push_back({&segment, row, row + 1});
+      }
+    }
+    return runs;
+  }
+
+  // Where a sample of a column begins, from the begin of the column in its segment.
+  [[nodiscard]] std::uint64_t offset_of(const Segment& segment, std::size_t column, std::uint64_t row) const {
+    const Field& field = (*schema_)[column];
+    if (!field.is_ragged()) return row * field.width() * size_of(field.dtype);
+    return row == 0 ? 0 : segment.ends[column][static_cast<std::size_t>(row - 1)];
+  }
+
+  [[nodiscard]] Column read_column(const std::vector<Run>& runs, std::size_t column) const {
+    std::uint64_t size = 0;
+    std::size_t rows = 0;
+    for (const Run& run : runs) {
+      size += offset_of(*run.segment, column, run.end) - offset_of(*run.segment, column, run.begin);
+      rows += static_cast<std::size_t>(run.end - run.begin);
+    }
+    const std::shared_ptr<std::byte[]> all{new std::byte[static_cast<std::size_t>(size)]};
+    auto ends = std::make_shared<std::vector<std::uint64_t>>();
+    std::uint64_t done = 0;
+    for (const Run& run : runs) {
+      const std::uint64_t begin = offset_of(*run.segment, column, run.begin);
+      const std::uint64_t end = offset_of(*run.segment, column, run.end);
+      pread_all(all.get() + done, static_cast<std::size_t>(end - begin), run.segment->begins[column] + begin);
+      for (std::uint64_t row = run.begin + 1; (*schema_)[column].is_ragged() && row <= run.end; ++row) {
+        ends->push_back(done + offset_of(*run.segment, column, row) - begin);
+      }
+      done += end - begin;
+    }
+    std::shared_ptr<const std::byte> bytes{all, all.get()};
+    if ((*schema_)[column].is_ragged()) return {std::move(bytes), std::move(ends)};
+    return {std::move(bytes), rows, offset_of({}, column, 1)};
+  }
+
+  void pread_all(void* to, std::size_t size, std::uint64_t offset) const {
+    auto* at = static_cast<char*>(to);
+    while (size > 0) {
+      const ssize_t got = ::pread(file_.get(), at, std::min(size, std::size_t{1} << 30U), static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) refuse_file("read", path_, errno);
+      if (got == 0) refuse_damage();
+      at += got;
+      offset += static_cast<std::uint64_t>(got);
+      size -= static_cast<std::size_t>(got);
+    }
+  }
+
+  [[noreturn]] void refuse_damage() const {
+    throw DataError{compose("the cache {} is damaged or no cache at all: remove it, and it is made anew", path_)};
+  }
+
+  Descriptor file_;
+  std::string path_;
+  std::shared_ptr<const Schema> schema_;
+  SegmentIndex index_{};
+  std::vector<std::uint64_t> ends_{};  // of the segments, in samples
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/cache_node.hpp
+// Keeps the samples of a dataset in memory or in a file. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Goes over all samples of an epoch on the calling thread. visit: given blocks in order; says whether to go on.
+template <class Visit>
+void for_each_block(const NodePtr& node, const EpochKey& key, Visit&& visit) {
+  TaskPool pool{0};
+  MemoryBudget budget{std::size_t{64} << 20U};
+  PlaceCursor begin;
+  const auto stream = node->open({key, &pool, &budget}, begin);
+  for (Chunk chunk = stream->next(); !chunk.block.empty(); chunk = stream->next()) {
+    if (!visit(chunk.block)) return;
+  }
+}
+
+// Reads all when the first sample is asked for, or the count where that is not known. Whatever is random below is drawn
+// once, as in epoch 0 of seed 0: else the samples would depend on when the cache was filled, and a run that goes on
+// would see others.
+template <class = void>
+class CacheNode final : public OrderNode {
+ public:
+  explicit CacheNode(NodePtr upstream) : OrderNode(std::move(upstream), "cache") {}
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override {
+    const auto known = upstream()->count();
+    return known ? known : samples().rows();
+  }
+  [[nodiscard]] bool is_indexed() const override { return true; }
+  [[nodiscard]] bool is_reordered() const override { return false; }
+  [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span(); }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {
+    return take(samples(), std::vector<std::size_t>(places.begin(), places.end()));
+  }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    return open_indexed(shared_from_this(), scope, from);
+  }
+
+ private:
+  [[nodiscard]] const Block& samples() const {
+    const std::lock_guard lock{mutex_};
+    if (!samples_) {
+      std::vector<Block> parts{no_samples(schema())};
+      for_each_block(upstream(), {}, [&](const Block& block) {
+        parts.push_back(block);
+        return true;
+      });
+      samples_ = join(parts);
+    }
+    return *samples_;
+  }
+
+  mutable std::mutex mutex_{};
+  mutable std::optional<Block> samples_{};
+};
+
+// Does the same in a file, which is made when it is not there, and used as it is when it is. Processes that make it at
+// once each make it whole, and the last one's stays: nobody waits for another.
+template <class = void>
+class FileCacheNode final : public OrderNode {
+ public:
+  FileCacheNode(NodePtr upstream, std::string path)
+      : OrderNode(std::move(upstream), compose("cache({})", path)), path_(std::move(path)) {}
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override { return file().count(); }
+  [[nodiscard]] bool is_indexed() const override { return true; }
+  [[nodiscard]] bool is_reordered() const override { return false; }
+  [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span(); }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {
+    return places.empty() ? no_samples(schema()) : file().read(places);
+  }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    return open_indexed(shared_from_this(), scope, from);
+  }
+
+ private:
+  [[nodiscard]] const SampleFile<>& file() const {
+    const std::lock_guard lock{mutex_};
+    if (file_ == nullptr) file_ = SampleFile<>::open(path_, schema(), content());
+    if (file_ == nullptr) {
+      SampleFileWriter<> writer{path_, content()};
+      for_each_block(upstream(), {}, [&](const Block& block) {
+        writer.add(block);
+        return true;
+      });
+      writer.finish();
+      file_ = SampleFile<>::open(path_, schema(), content());
+    }
+    return *file_;
+  }
+
+  // What the file holds, in words: another source, other operations or columns make another.
+  [[nodiscard]] std::string content() const {
+    std::string text = upstream()->describe() + ":";
+    for (const Field& field : *schema()) {
+      text +=
+          compose(" {} {}[{}]", field.name, field.is_text ? "text" : name_of(field.dtype), joined(field.shape, ","));
+    }
+    return text;
+  }
+
+  std::string path_;
+  mutable std::mutex mutex_{};
+  mutable std::unique_ptr<const SampleFile<>> file_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/joining_nodes.hpp
+// Operations that put datasets together: concat, zip, repeat. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Is a node with several others under it.
+class JoiningNode : public DataNode {
+ public:
+  JoiningNode(std::shared_ptr<const Schema> schema, std::string operation, std::vector<NodePtr> parts)
+      : DataNode(std::move(schema)), operation_(std::move(operation)), parts_(std::move(parts)) {}
+
+  [[nodiscard]] std::string describe() const override {
+    std::string all;
+    for (const NodePtr& part : parts_) all += (all.empty() ? "" : ", ") + part->describe();
+    return operation_ + "(" + all + ")";
+  }
+  [[nodiscard]] bool is_indexed() const override {
+    return std::all_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->is_indexed(); });
+  }
+  [[nodiscard]] bool is_reordered() const override {
+    return std::any_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->is_reordered(); });
+  }
+  [[nodiscard]] std::uint64_t id_span() const override { return first_id(parts_.size()); }
+  [[nodiscard]] std::uint64_t depth() const override {
+    std::uint64_t deepest = 0;
+    for (const NodePtr& part : parts_) deepest = std::max(deepest, part->depth());
+    return deepest + 1;
+  }
+
+ protected:
+  [[nodiscard]] const std::vector<NodePtr>& parts() const noexcept { return parts_; }
+  // Samples of a part get ids that no other part has.
+  [[nodiscard]] std::uint64_t first_id(std::size_t part) const {
+    std::uint64_t first = 0;
+    for (std::size_t before = 0; before < part; ++before) first += parts_[before]->id_span();
+    return first;
+  }
+  [[nodiscard]] std::optional<std::uint64_t> sum_of_counts() const {
+    std::uint64_t sum = 0;
+    for (const NodePtr& part : parts_) {
+      const auto count = part->count();
+      if (!count) return std::nullopt;
+      sum += *count;
+    }
+    return sum;
+  }
+
+ private:
+  std::string operation_;
+  std::vector<NodePtr> parts_;
+};
+
+// One dataset after the other.
+template <class = void>
+class ConcatNode final : public JoiningNode {
+ public:
+  explicit ConcatNode(const std::vector<NodePtr>& parts) : JoiningNode(parts.front()->schema(), "concat", parts) {}
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override { return sum_of_counts(); }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
+    std::vector<std::uint64_t> ends;
+    for (const NodePtr& part : parts()) ends.push_back((ends.empty() ? 0 : ends.back()) + *part->count());
+    std::vector<std::vector<std::uint64_t>> inner(parts().size());
+    std::vector<RowOfPart> rows;
+    for (const std::uint64_t place : places) {
+      const auto part = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), place) - ends.begin());
+      rows.push_back({part, inner[part].size()});
+      inner[part].push_back(part == 0 ? place : place - ends[part - 1]);
+    }
+    std::vector<Block> blocks;
+    for (std::size_t part = 0; part < parts().size(); ++part) {
+      blocks.push_back(inner[part].empty() ? no_samples(schema())
+                                           : with_ids_from(parts()[part]->read(inner[part], key), first_id(part)));
+    }
+    return gather(blocks, rows);
+  }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    if (is_indexed()) return open_indexed(shared_from_this(), scope, from);
+    return std::make_unique<Stream>(*this, scope, from);
+  }
+
+ private:
+  // Its place: the number of the part, and where that stands.
+  class Stream final : public ChunkStream {
+   public:
+    Stream(const ConcatNode& node, const Scope& scope, PlaceCursor& from)
+        : node_(std::static_pointer_cast<const ConcatNode>(node.shared_from_this())),
+          scope_(scope),
+          part_(from.next()) {
+      if (part_ >= node.parts().size()) return;
+      stream_ = node.parts()[part_]->open(scope, from);
+    }
+    [[nodiscard]] Chunk next() override {
+      while (part_ < node_->parts().size()) {
+        Chunk chunk = stream_->next();
+        if (!chunk.block.empty()) {
+          chunk.place.insert(chunk.place.begin(), part_);
+          chunk.block = with_ids_from(chunk.block, node_->first_id(part_));
+          return chunk;
+        }
+        if (++part_ == node_->parts().size()) break;
+        PlaceCursor begin;
+        stream_ = node_->parts()[part_]->open(scope_, begin);
+      }
+      return {};
+    }
+
+   private:
+    std::shared_ptr<const ConcatNode> node_;
+    Scope scope_;
+    std::size_t part_;
+    std::unique_ptr<ChunkStream> stream_{};
+  };
+};
+
+// Datasets side by side: the columns of each, for the samples at equal places. The ids are those of the first.
+template <class = void>
+class ZipNode final : public JoiningNode {
+ public:
+  ZipNode(std::shared_ptr<const Schema> schema, std::vector<NodePtr> parts)
+      : JoiningNode(std::move(schema), "zip", std::move(parts)) {}
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override {
+    for (const NodePtr& part : parts()) {
+      if (const auto count = part->count()) return count;
+    }
+    return std::nullopt;
+  }
+  [[nodiscard]] std::uint64_t id_span() const override { return parts().front()->id_span(); }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
+    std::vector<Block> blocks;
+    for (const NodePtr& part : parts()) blocks.push_back(part->read(places, key));
+    return side_by_side(blocks);
+  }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    if (is_indexed()) return open_indexed(shared_from_this(), scope, from);
+    return std::make_unique<Stream>(*this, scope, from);
+  }
+
+ private:
+  [[nodiscard]] Block side_by_side(std::span<const Block> blocks) const {
+    std::vector<Column> columns;
+    for (const Block& block : blocks) columns.insert(columns.end(), block.columns().begin(), block.columns().end());
+    const auto ids = blocks.front().ids();
+    return {schema(), std::move(columns), {ids.begin(), ids.end()}};
+  }
+
+  class Stream final : public ChunkStream {
+   public:
+    Stream(const ZipNode& node, const Scope& scope, PlaceCursor& from)
+        : node_(std::static_pointer_cast<const ZipNode>(node.shared_from_this())), scope_(scope) {
+      for (const NodePtr& part : node.parts()) readers_.push_back(std::make_unique<RowReader>(part, scope, from));
+    }
+    [[nodiscard]] Chunk next() override {
+      Chunk chunk;
+      for (const auto& reader : readers_) reader->append_place(chunk.place);
+      std::vector<Block> blocks;
+      for (const auto& reader : readers_) {
+        const std::size_t rows = blocks.empty() ? most_rows : std::max<std::size_t>(blocks.front().rows(), 1);
+        blocks.push_back(blocks.empty() ? reader->some(rows) : reader->take(rows));
+        if (blocks.back().rows() == blocks.front().rows()) continue;
+        throw DataError{
+            compose("{}: dataset {} of the zip ends before or after the first: all must have equally many "
+                    "samples, so cut them with take()",
+                    node_->describe(), blocks.size())};
+      }
+      chunk.block = node_->side_by_side(blocks);
+      chunk.share = MemoryShare{*scope_.budget, bytes_of(chunk.block)};
+      return chunk;
+    }
+
+   private:
+    static constexpr std::size_t most_rows = 4096;
+
+    std::shared_ptr<const ZipNode> node_;
+    Scope scope_;
+    std::vector<std::unique_ptr<RowReader>> readers_{};
+  };
+};
+
+// A dataset several times over, each time as another epoch of it; without end if no number of times is given.
+template <class = void>
+class RepeatNode final : public OrderNode {
+ public:
+  RepeatNode(NodePtr upstream, std::optional<std::uint64_t> times)
+      : OrderNode(std::move(upstream), times ? compose("repeat({})", *times) : "repeat"), times_(times) {}
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override {
+    const auto once = upstream()->count();
+    return once && times_ ? std::optional{*once * *times_} : std::nullopt;
+  }
+  [[nodiscard]] bool is_indexed() const override { return times_ && upstream()->is_indexed(); }
+  [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span() * times_.value_or(1); }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
+    const std::uint64_t once = *upstream()->count();
+    std::vector<Block> blocks;
+    std::vector<RowOfPart> rows;
+    std::vector<std::uint64_t> passes;  // of the blocks
+    std::vector<std::vector<std::uint64_t>> inner;
+    for (const std::uint64_t place : places) {
+      const auto known = std::find(passes.begin(), passes.end(), place / once);
+      const auto part = static_cast<std::size_t>(known - passes.begin());
+      if (known == passes.end()) {
+        passes.push_back(place / once);
+        inner.emplace_back();
+      }
+      rows.push_back({part, inner[part].size()});
+      inner[part].push_back(place % once);
+    }
+    for (std::size_t part = 0; part < passes.size(); ++part) {
+      blocks.push_back(mark(upstream()->read(inner[part], key_of(key, passes[part])), passes[part]));
+    }
+    return blocks.empty() ? no_samples(schema()) : gather(blocks, rows);
+  }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    if (is_indexed()) return open_indexed(shared_from_this(), scope, from);
+    return std::make_unique<Stream>(*this, scope, from);
+  }
+
+ private:
+  [[nodiscard]] static EpochKey key_of(const EpochKey& key, std::uint64_t pass) noexcept {
+    return {key.seed, derive_seed(key.epoch, pass)};
+  }
+  // The samples of each pass get ids of their own, so that what is random above differs from pass to pass.
+  [[nodiscard]] Block mark(const Block& block, std::uint64_t pass) const {
+    return with_ids_from(block, pass * upstream()->id_span());
+  }
+
+  // Its place: the number of the pass, and where that stands.
+  class Stream final : public ChunkStream {
+   public:
+    Stream(const RepeatNode& node, const Scope& scope, PlaceCursor& from)
+        : node_(std::static_pointer_cast<const RepeatNode>(node.shared_from_this())),
+          scope_(scope),
+          pass_(from.next()) {
+      open(from);
+    }
+    [[nodiscard]] Chunk next() override {
+      while (!node_->times_ || pass_ < *node_->times_) {
+        Chunk chunk = stream_->next();
+        if (!chunk.block.empty()) {
+          has_samples_ = true;
+          chunk.place.insert(chunk.place.begin(), pass_);
+          chunk.block = node_->mark(chunk.block, pass_);
+          return chunk;
+        }
+        if (!has_samples_) return {};  // or an endless repeat of nothing would not end
+        ++pass_;
+        has_samples_ = false;
+        PlaceCursor begin;
+        open(begin);
+      }
+      return {};
+    }
+
+   private:
+    void open(PlaceCursor& from) {
+      Scope scope = scope_;
+      scope.key = key_of(scope.key, pass_);
+      stream_ = node_->upstream()->open(scope, from);
+    }
+
+    std::shared_ptr<const RepeatNode> node_;
+    Scope scope_;
+    std::uint64_t pass_;
+    std::unique_ptr<ChunkStream> stream_{};
+    bool has_samples_ = false;
+  };
+
+  std::optional<std::uint64_t> times_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/mix_node.hpp
+// Mixes datasets by weights. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Draws for each sample which dataset it comes from. A dataset that has ended is drawn no more; the others go on.
+template <class = void>
+class MixNode final : public JoiningNode {
+ public:
+  MixNode(const std::vector<NodePtr>& parts, const std::vector<double>& weights, std::uint64_t seed)
+      : JoiningNode(parts.front()->schema(), "mix", parts), seed_(seed) {
+    double sum = 0;
+    for (const double weight : weights) up_to_.push_back(sum += weight);
+    for (double& share : up_to_) share /= sum;
+  }
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override { return sum_of_counts(); }
+  [[nodiscard]] bool is_indexed() const override { return false; }
+  [[nodiscard]] bool is_reordered() const override { return true; }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> /*places*/, const EpochKey& /*key*/) const override {
+    throw Error{compose("{} was read out of order", describe())};  // whoever calls has asked is_indexed()
+  }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    return std::make_unique<Stream>(*this, scope, from);
+  }
+
+ private:
+  // Its place: how many samples have been given, and where each part stands.
+  class Stream final : public ChunkStream {
+   public:
+    Stream(const MixNode& node, const Scope& scope, PlaceCursor& from)
+        : node_(std::static_pointer_cast<const MixNode>(node.shared_from_this())),
+          scope_(scope),
+          seed_(scope.key.order_seed(node.seed_)),
+          given_(from.next()) {
+      for (const NodePtr& part : node.parts()) readers_.push_back(std::make_unique<RowReader>(part, scope, from));
+    }
+
+    [[nodiscard]] Chunk next() override {
+      Chunk chunk;
+      chunk.place.push_back(given_);
+      for (const auto& reader : readers_) reader->append_place(chunk.place);
+      std::vector<std::size_t> available;
+      for (const auto& reader : readers_) available.push_back(reader->available());
+      const std::vector<RowOfPart> rows = draw_rows(available);
+      std::vector<std::size_t> taken(readers_.size());
+      for (const RowOfPart& row : rows) ++taken[row.part];
+      std::vector<Block> blocks;
+      for (std::size_t part = 0; part < readers_.size(); ++part) {
+        blocks.push_back(taken[part] == 0 ? no_samples(node_->schema())
+                                          : with_ids_from(readers_[part]->some(taken[part]), node_->first_id(part)));
+      }
+      chunk.block = gather(blocks, rows);
+      chunk.share = MemoryShare{*scope_.budget, bytes_of(chunk.block)};
+      return chunk;
+    }
+
+   private:
+    static constexpr std::size_t most_rows = 4096;
+
+    // Draws where samples come from until one is drawn that has to be read first.
+    std::vector<RowOfPart> draw_rows(const std::vector<std::size_t>& available) {
+      std::vector<RowOfPart> rows;
+      std::vector<std::size_t> taken(available.size());
+      if (std::all_of(available.begin(), available.end(), [](std::size_t left) { return left == 0; })) return rows;
+      while (rows.size() < most_rows) {
+        const std::size_t part = draw(available);
+        if (taken[part] == available[part]) break;
+        rows.push_back({part, taken[part]++});
+        ++given_;
+      }
+      return rows;
+    }
+
+    // Draws again where a part has ended, rather than among those that are left: so the draw depends on what ended
+    // before this sample, not on when that was noticed. But where little is left, not for ever.
+    [[nodiscard]] std::size_t draw(const std::vector<std::size_t>& available) const {
+      SampleRandom random{derive_seed(seed_, given_)};
+      for (int attempt = 0; attempt < 1000; ++attempt) {
+        const auto& up_to = node_->up_to_;
+        const auto found = std::upper_bound(up_to.begin(), up_to.end() - 1, random.uniform());
+        const auto part = static_cast<std::size_t>(found - up_to.begin());
+        if (available[part] > 0) return part;
+      }
+      const auto left = std::find_if(available.begin(), available.end(), [](std::size_t rows) { return rows > 0; });
+      return static_cast<std::size_t>(left - available.begin());
+    }
+
+    std::shared_ptr<const MixNode> node_;
+    Scope scope_;
+    std::uint64_t seed_;
+    std::uint64_t given_;
+    std::vector<std::unique_ptr<RowReader>> readers_{};
+  };
+
+  std::uint64_t seed_;
+  std::vector<double> up_to_{};  // sums of the weights, of which the last is 1
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/function_source.hpp
+// A user's functions as sources of a dataset. Data room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Calls what a user gave, and says where its exceptions came from.
+template <class Call>
+decltype(auto) call_user(Call&& call, const std::string& where, std::uint64_t id) {
+  const auto say = [&](const char* what) { return DataError{compose("{}: sample {}: {}", where, id, what)}; };
+  try {
+    return call();
+  } catch (const std::exception& failure) {
+    throw say(failure.what());
+  } catch (...) {
+    throw say("an exception that is no std::exception");
+  }
+}
+
+}  // namespace detail
+
+/// Gives samples that a function makes, each by its number: a user's own random access.
+class SampleFunctionSource {
+ public:
+  using Function = std::function<void(std::uint64_t id, SampleWriter& out)>;
+
+  /// function is called on several threads at once.
+  SampleFunctionSource(Schema schema, std::uint64_t count, Function function, std::string name = "function")
+      : schema_(std::make_shared<const Schema>(std::move(schema))),
+        count_(count),
+        function_(std::make_shared<const Function>(std::move(function))),
+        name_(std::move(name)) {}
+
+  [[nodiscard]] Schema schema() const { return *schema_; }
+  [[nodiscard]] std::optional<std::uint64_t> count() const { return count_; }
+  [[nodiscard]] std::string describe() const { return name_; }
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const;
+  [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const {
+    BlockBuilder builder{schema_, ids.size()};
+    for (const std::uint64_t id : ids) make(builder, id);
+    return builder.build();
+  }
+
+ private:
+  void make(BlockBuilder& builder, std::uint64_t id) const {
+    detail::call_user(
+        [&] {
+          (*function_)(id, builder.add(id));
+          builder.check_complete();
+        },
+        name_, id);
+  }
+
+  class Reader;
+
+  std::shared_ptr<const Schema> schema_;
+  std::uint64_t count_;
+  std::shared_ptr<const Function> function_;
+  std::string name_;
+};
+static_assert(IndexedSource<SampleFunctionSource>);
+
+class SampleFunctionSource::Reader final : public BlockReader {
+ public:
+  Reader(const SampleFunctionSource& source, std::uint64_t at) : source_(source), at_(at) {}
+  [[nodiscard]] Block next(std::size_t most_rows) override {
+    BlockBuilder builder{source_.schema_, most_rows};
+    while (at_ < source_.count_ && builder.rows() < most_rows) source_.make(builder, at_++);
+    return builder.build();
+  }
+
+ private:
+  SampleFunctionSource source_;
+  std::uint64_t at_;
+};
+
+inline std::unique_ptr<BlockReader> SampleFunctionSource::open(std::uint64_t from) const {
+  return std::make_unique<Reader>(*this, from);
+}
+
+/// Gives samples that a user's generator makes, one after another, until it returns false. To go on in the middle, all
+/// samples before are made again.
+class GeneratorSource {
+ public:
+  using Generator = std::function<bool(SampleWriter& out)>;
+
+  /// begin: makes a generator that is at its first sample; each must give the same samples.
+  GeneratorSource(Schema schema, std::function<Generator()> begin, std::string name = "generator")
+      : schema_(std::make_shared<const Schema>(std::move(schema))),
+        begin_(std::make_shared<const std::function<Generator()>>(std::move(begin))),
+        name_(std::move(name)) {}
+
+  [[nodiscard]] Schema schema() const { return *schema_; }
+  [[nodiscard]] std::optional<std::uint64_t> count() const { return std::nullopt; }
+  [[nodiscard]] std::string describe() const { return name_; }
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
+    return std::make_unique<Reader>(*this, from);
+  }
+
+ private:
+  class Reader final : public BlockReader {
+   public:
+    Reader(const GeneratorSource& source, std::uint64_t from)
+        : schema_(source.schema_), name_(source.name_), generator_((*source.begin_)()) {
+      BlockBuilder skipped{schema_};
+      while (at_ < from && make(skipped)) skipped.drop_last();
+    }
+    [[nodiscard]] Block next(std::size_t most_rows) override {
+      BlockBuilder builder{schema_, most_rows};
+      while (builder.rows() < most_rows && make(builder)) {
+      }
+      return builder.build();
+    }
+
+   private:
+    bool make(BlockBuilder& builder) {
+      if (is_over_) return false;
+      return detail::call_user(
+          [&] {
+            is_over_ = !generator_(builder.add(at_));
+            if (is_over_) {
+              builder.drop_last();
+            } else {
+              builder.check_complete();
+              ++at_;
+            }
+            return !is_over_;
+          },
+          name_, at_);
+    }
+
+    std::shared_ptr<const Schema> schema_;
+    std::string name_;
+    Generator generator_;
+    std::uint64_t at_ = 0;
+    bool is_over_ = false;
+  };
+
+  std::shared_ptr<const Schema> schema_;
+  std::shared_ptr<const std::function<Generator()>> begin_;
+  std::string name_;
+};
+static_assert(DatasetSource<GeneratorSource> && !IndexedSource<GeneratorSource>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/user_operations.hpp
+// Makes operations on blocks of the functions that users write for samples. Data room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+template <class F>
+concept MapFunction = std::invocable<const F&, const Sample&, SampleWriter&> ||
+    std::invocable<const F&, const Sample&, SampleWriter&, SampleRandom&>;
+template <class F>
+concept FilterFunction =
+    std::predicate<const F&, const Sample&> || std::predicate<const F&, const Sample&, SampleRandom&>;
+template <class F>
+concept FlatMapFunction = std::invocable<const F&, const Sample&, SampleList&> ||
+    std::invocable<const F&, const Sample&, SampleList&, SampleRandom&>;
+template <class F>
+concept BlockMapFunction = requires(const F& function, const Block& block) {
+  { function(block) } -> std::convertible_to<Block>;
+};
+
+// Calls a function with the random numbers if it wants them.
+template <class F, class... Arguments>
+decltype(auto) call_with(const F& function, SampleRandom& random, Arguments&&... arguments) {
+  if constexpr (std::is_invocable_v<const F&, Arguments..., SampleRandom&>) {
+    return function(std::forward<Arguments>(arguments)..., random);
+  } else {
+    return function(std::forward<Arguments>(arguments)...);
+  }
+}
+
+// Calls visit(sample, row, random) for each sample of a block, and says where an exception came from.
+template <class Visit>
+void for_each_sample(const Block& block, std::uint64_t seed, const std::string& where, Visit&& visit) {
+  for (std::size_t row = 0; row < block.rows(); ++row) {
+    const Sample sample{block, row};
+    SampleRandom random{derive_seed(seed, sample.id())};
+    call_user([&] { visit(sample, row, random); }, where, sample.id());
+  }
+}
+
+// Is what an operation needs to know of where it stands.
+struct OperationSite {
+  std::shared_ptr<const Schema> schema{};  // of what comes out
+  std::string where{};                     // for messages
+  std::uint64_t salt = 0;                  // tells its random numbers from others'
+};
+
+template <MapFunction F>
+[[nodiscard]] BlockFunction map_samples(OperationSite site, F function) {
+  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& key) {
+    BlockBuilder builder{site.schema, block.rows()};
+    for_each_sample(block, key.derive(site.salt), site.where, [&](const Sample& sample, std::size_t row, auto& random) {
+      call_with(function, random, sample, builder.add(sample.id()));
+      builder.complete_from(block, row);
+      builder.check_complete();
+    });
+    return builder.build();
+  };
+}
+
+template <FlatMapFunction F>
+[[nodiscard]] BlockFunction flat_map_samples(OperationSite site, F function) {
+  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& key) {
+    BlockBuilder builder{site.schema};
+    for_each_sample(block, key.derive(site.salt), site.where, [&](const Sample& sample, std::size_t row, auto& random) {
+      SampleList out{builder, block, row};
+      call_with(function, random, sample, out);
+      out.finish();
+    });
+    return builder.build();
+  };
+}
+
+template <FilterFunction F>
+[[nodiscard]] BlockFunction filter_samples(OperationSite site, F function) {
+  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& key) {
+    std::vector<std::size_t> kept;
+    for_each_sample(block, key.derive(site.salt), site.where, [&](const Sample& sample, std::size_t row, auto& random) {
+      if (call_with(function, random, sample)) kept.push_back(row);
+    });
+    return take(block, kept);
+  };
+}
+
+template <BlockMapFunction F>
+[[nodiscard]] BlockFunction map_blocks(OperationSite site, F function) {
+  return [site = std::move(site), function = std::move(function)](const Block& block, const EpochKey& /*key*/) {
+    if (block.empty()) return no_samples(site.schema);
+    return call_user(
+        [&] {
+          const Block made = function(block);
+          if (made.rows() != block.rows() || made.schema() != *site.schema) {
+            throw DataError{
+                compose("a block of {} samples (the last is {}) became one of {} with the columns {}: there "
+                        "must be as many, with the columns {}, and their dtypes and shapes as was said",
+                        block.rows(), block.ids().back(), made.rows(), made.schema().names(), site.schema->names())};
+          }
+          return Block{site.schema, made.columns(), {block.ids().begin(), block.ids().end()}};
+        },
+        site.where, block.ids().front());
+  };
+}
+
+// Takes columns by their numbers.
+template <class = void>
+[[nodiscard]] BlockFunction choose_columns(std::shared_ptr<const Schema> schema, std::vector<std::size_t> chosen) {
+  return [schema = std::move(schema), chosen = std::move(chosen)](const Block& block, const EpochKey& /*key*/) {
+    std::vector<Column> columns;
+    for (const std::size_t column : chosen) columns.push_back(block[column]);
+    return Block{schema, std::move(columns), {block.ids().begin(), block.ids().end()}};
+  };
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/window_node.hpp
+// Shuffles a stream within windows of it. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Cuts the stream into windows and gives each in an order of its own. Where the first one ends is drawn for each epoch,
+// so that samples which one epoch keeps apart may meet in the next. A buffer out of which samples are drawn one by one
+// would mix as well, but holds samples of any age: to go on in the middle, all of the stream would have to be read
+// again. Here it is one window.
+template <class = void>
+class WindowNode final : public OrderNode {
+ public:
+  WindowNode(NodePtr upstream, std::size_t window, std::uint64_t seed)
+      : OrderNode(std::move(upstream), compose("shuffle_window({})", window)), window_(window), seed_(seed) {}
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override { return upstream()->count(); }
+  [[nodiscard]] bool is_indexed() const override { return false; }
+  [[nodiscard]] bool is_reordered() const override { return true; }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> /*places*/, const EpochKey& /*key*/) const override {
+    throw Error{compose("{} was read out of order", describe())};  // whoever calls has asked is_indexed()
+  }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    return std::make_unique<Stream>(*this, scope, from);
+  }
+
+ private:
+  // Its place: the number of the window, how many samples of it have been given, and where the window begins.
+  class Stream final : public ChunkStream {
+   public:
+    Stream(const WindowNode& node, const Scope& scope, PlaceCursor& from)
+        : scope_(scope),
+          window_(node.window_),
+          seed_(scope.key.order_seed(node.seed_)),
+          name_(node.describe()),
+          number_(from.next()),
+          given_(static_cast<std::size_t>(from.next())),
+          rows_(node.upstream(), scope, from) {}
+
+    [[nodiscard]] Chunk next() override {
+      while (given_ >= order_.size()) {
+        if (!load()) return {};
+      }
+      Place place{number_, given_};
+      place.insert(place.end(), begin_.begin(), begin_.end());
+      const std::size_t each = std::max<std::size_t>(bytes_ / order_.size(), 1);
+      const std::size_t rows = std::clamp<std::size_t>(scope_.block_bytes() / each, 1, order_.size() - given_);
+      Block block = take_rows(std::span{order_}.subspan(given_, rows));
+      given_ += rows;
+      MemoryShare share{*scope_.budget, bytes_of(block)};
+      return {std::move(block), std::move(place), std::move(share)};
+    }
+
+   private:
+    // Reads the next window, or the one that the place says. False at the end.
+    bool load() {
+      if (!order_.empty()) {
+        given_ -= order_.size();
+        ++number_;
+      }
+      parts_.clear();
+      starts_.clear();
+      shares_.clear();
+      bytes_ = 0;
+      begin_.clear();
+      rows_.append_place(begin_);
+      const std::size_t size = number_ == 0 ? 1 + static_cast<std::size_t>(Draws{seed_}.below(window_)) : window_;
+      std::size_t rows = 0;
+      while (rows < size) {
+        Block part = rows_.some(size - rows);
+        if (part.empty()) break;
+        starts_.push_back(rows);
+        rows += part.rows();
+        hold(std::move(part));
+      }
+      order_ = shuffled_indices(rows, derive_seed(seed_, number_));
+      return rows > 0;
+    }
+
+    void hold(Block part) {
+      const std::size_t bytes = bytes_of(part);
+      bytes_ += bytes;
+      if (bytes_ > scope_.budget->most_ahead()) {
+        throw ConfigError{
+            compose("{}: the window takes more than {} bytes, three quarters of what the reader may use: "
+                    "make it smaller or EpochOptions::bound_bytes larger",
+                    name_, scope_.budget->most_ahead())};
+      }
+      shares_.emplace_back(*scope_.budget, bytes);
+      parts_.push_back(std::move(part));
+    }
+
+    // Gathers samples of the window.
+    [[nodiscard]] Block take_rows(std::span<const std::size_t> rows) const {
+      std::vector<RowOfPart> chosen;
+      for (const std::size_t row : rows) {
+        const auto part =
+            static_cast<std::size_t>(std::upper_bound(starts_.begin(), starts_.end(), row) - starts_.begin()) - 1;
+        chosen.push_back({part, row - starts_[part]});
+      }
+      return gather(parts_, chosen);
+    }
+
+    Scope scope_;
+    std::size_t window_;
+    std::uint64_t seed_;
+    std::string name_;
+    std::uint64_t number_;
+    std::size_t given_;
+    RowReader rows_;
+    std::vector<Block> parts_{};
+    std::vector<std::size_t> starts_{};  // of the parts in the window
+    std::vector<MemoryShare> shares_{};
+    std::size_t bytes_ = 0;
+    Place begin_{};  // of the window
+    std::vector<std::size_t> order_{};
+  };
+
+  std::size_t window_;
+  std::uint64_t seed_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/memory_source.hpp
+// Columns in memory as a source of a dataset. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Is a column with its name: what MemorySource is made of.
+struct NamedColumn {
+  Field field{};
+  Column column{};
+
+  NamedColumn(Field field_, Column column_) : field(std::move(field_)), column(std::move(column_)) {}
+  /// Takes a number per sample over.
+  template <Element T>
+  NamedColumn(std::string name, std::vector<T> values) : NamedColumn(std::move(name), {}, std::move(values)) {}
+  /// Takes elements over, of which a sample has as many as its shape says.
+  /// Throws: ConfigError if they are no whole number of samples.
+  template <Element T>
+  NamedColumn(std::string name, std::vector<std::int64_t> shape, std::vector<T> values)
+      : field{std::move(name), dtype_of<T>, std::move(shape), false}, column(field, std::move(values)) {}
+  /// Copies a text per sample.
+  NamedColumn(std::string name, const std::vector<std::string>& texts)
+      : field(Field::text(std::move(name))), column(Column::texts(texts)) {}
+};
+
+/// Gives samples out of columns in memory, of which nothing is copied as long as samples are read in their order.
+class MemorySource {
+ public:
+  /// Throws: ConfigError if the columns are not all as long, or two have one name.
+  explicit MemorySource(std::vector<NamedColumn> columns, std::string name = "columns in memory")
+      : name_(std::move(name)) {
+    std::vector<Field> fields;
+    std::vector<Column> data;
+    const std::size_t rows = columns.empty() ? 0 : columns.front().column.rows();
+    for (NamedColumn& column : columns) {
+      if (column.column.rows() != rows) {
+        throw ConfigError{detail::compose("{}: column \"{}\" has {} samples and column \"{}\" has {}", name_,
+                                          column.field.name, column.column.rows(), fields.front().name, rows)};
+      }
+      fields.push_back(std::move(column.field));
+      data.push_back(std::move(column.column));
+    }
+    std::vector<std::uint64_t> ids(rows);
+    std::iota(ids.begin(), ids.end(), std::uint64_t{0});
+    block_ = std::make_shared<const Block>(std::make_shared<const Schema>(std::move(fields)), std::move(data),
+                                           std::move(ids));
+  }
+
+  [[nodiscard]] Schema schema() const { return block_->schema(); }
+  [[nodiscard]] std::optional<std::uint64_t> count() const { return block_->rows(); }
+  [[nodiscard]] std::string describe() const { return name_; }
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
+    return std::make_unique<Reader>(block_, static_cast<std::size_t>(std::min<std::uint64_t>(from, block_->rows())));
+  }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const {
+    static_assert(sizeof(std::size_t) == sizeof(std::uint64_t));
+    return detail::take(*block_, {reinterpret_cast<const std::size_t*>(ids.data()), ids.size()});
+  }
+
+ private:
+  class Reader final : public BlockReader {
+   public:
+    Reader(std::shared_ptr<const Block> block, std::size_t at) : block_(std::move(block)), at_(at) {}
+    [[nodiscard]] Block next(std::size_t most_rows) override {
+      const std::size_t begin = at_;
+      at_ = std::min(block_->rows(), begin + most_rows);
+      return block_->slice(begin, at_);
+    }
+
+   private:
+    std::shared_ptr<const Block> block_;
+    std::size_t at_;
+  };
+
+  std::string name_;
+  std::shared_ptr<const Block> block_{};
+};
+static_assert(IndexedSource<MemorySource>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/dataset.hpp
+// A dataset: where samples come from and what is done with them, read when they are needed. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Describes samples: their source, and operations on them. Costs nothing to copy and reads nothing until an
+/// EpochReader or a loader goes over it. Operations return another Dataset and leave this one as it is.
+///
+/// What users' functions make of a sample must depend on nothing but the sample (and its SampleRandom): they are called
+/// on several threads at once, in any order, and again where a run goes on. What they throw reaches the reader as a
+/// DataError that names the operation and the sample.
+///
+/// A dataset is indexed when any of its samples can be computed alone: its source is, and what is done with it is
+/// neither filter(), flat_map(), mix(), shuffle_window() nor a repeat() without end. Workers then compute only their
+/// own samples, and a run goes on at once anywhere. Of others each worker goes through the stream, and only the
+/// operations at its end that make one sample of one are done for its own samples alone; a run that goes on reads the
+/// last block again, which is a 32nd of the reader's bound or 4096 samples, and of a shuffle_window() its window.
+class Dataset {
+ public:
+  /// Makes a dataset of a source. A source that has a label() gives it to the dataset.
+  template <class S>
+  requires(!std::same_as<S, Dataset> && DatasetSource<S>)  // the first, or copying would ask for itself
+      explicit Dataset(S source)
+      : Dataset(std::make_shared<const detail::SourceNode<S>>(source), label_of(source)) {}
+
+  // What makes datasets is a template even where nothing depends on one: so a file compiles only what it uses of it.
+
+  /// Makes a dataset of columns in memory. Throws: ConfigError if they are not all as long.
+  /// Example: ry::Dataset::from_columns({{"x", std::vector<float>{1, 2}}, {"y", std::vector<std::int64_t>{0, 1}}});
+  template <class = void>
+  [[nodiscard]] static Dataset from_columns(std::vector<NamedColumn> columns) {
+    return Dataset{MemorySource{std::move(columns)}};
+  }
+  /// Makes a dataset of a function that makes any of its samples: function(std::uint64_t id, SampleWriter& out).
+  template <class = void>
+  [[nodiscard]] static Dataset from_function(Schema schema, std::uint64_t count,
+                                             SampleFunctionSource::Function function) {
+    return Dataset{SampleFunctionSource{std::move(schema), count, std::move(function)}};
+  }
+  /// Makes a dataset of a function that makes generators: each gives all samples in turn by bool(SampleWriter& out),
+  /// and false at the end.
+  template <class = void>
+  [[nodiscard]] static Dataset from_generator(Schema schema, std::function<GeneratorSource::Generator()> begin) {
+    return Dataset{GeneratorSource{std::move(schema), std::move(begin)}};
+  }
+
+  [[nodiscard]] const Schema& schema() const noexcept { return *node_->schema(); }
+  /// The number of samples of an epoch, or nothing where that is known only at the end.
+  [[nodiscard]] std::optional<std::uint64_t> count() const { return node_->count(); }
+  /// Whether any sample can be computed alone; see above.
+  [[nodiscard]] bool is_indexed() const { return node_->is_indexed(); }
+  /// The source and the operations, as messages show them.
+  [[nodiscard]] std::string describe() const { return node_->describe(); }
+  /// The name of the column that a model is to predict; empty if there is none.
+  [[nodiscard]] const std::string& label() const noexcept { return label_; }
+  /// Throws: ConfigError if there is no such column.
+  [[nodiscard]] Dataset with_label(std::string name) const {
+    checked("with_label", [&] { return schema().index_of(name); });
+    Dataset result = *this;
+    result.label_ = std::move(name);
+    return result;
+  }
+  /// Whether a loader gives each worker its share of the samples, as it does by default, or all of them.
+  [[nodiscard]] bool is_divided() const noexcept { return is_divided_; }
+  /// Returns the dataset of which loaders give all samples to each worker.
+  [[nodiscard]] Dataset undivided() const {
+    Dataset result = *this;
+    result.is_divided_ = false;
+    return result;
+  }
+
+  /// Makes one sample of each: function(const Sample& in, SampleWriter& out[, SampleRandom&]). Columns that it does not
+  /// set stay as they are.
+  /// Example: dataset.map([](const ry::Sample& in, ry::SampleWriter& out) { out.set("x", in.number("x") / 255); });
+  template <detail::MapFunction F>
+  [[nodiscard]] Dataset map(F function) const {
+    return map(schema(), std::move(function));
+  }
+  /// Makes one sample of each, with other columns. Those that are in both schemas may be left unset.
+  template <detail::MapFunction F>
+  [[nodiscard]] Dataset map(Schema to, F function) const {
+    auto site = site_of("map", std::move(to));
+    return operation("map", site.schema, detail::map_samples(site, std::move(function)), true);
+  }
+  /// Makes blocks of blocks: Block(const Block&), with as many samples in the same order. How many samples come
+  /// together differs from run to run, so what becomes of one must not depend on the others.
+  template <detail::BlockMapFunction F>
+  [[nodiscard]] Dataset map_batches(F function) const {
+    return map_batches(schema(), std::move(function));
+  }
+  template <detail::BlockMapFunction F>
+  [[nodiscard]] Dataset map_batches(Schema to, F function) const {
+    auto site = site_of("map_batches", std::move(to));
+    return operation("map_batches", site.schema, detail::map_blocks(site, std::move(function)), true);
+  }
+  /// Keeps the samples for which the function is true: bool(const Sample&[, SampleRandom&]).
+  template <detail::FilterFunction F>
+  [[nodiscard]] Dataset filter(F function) const {
+    auto site = site_of("filter", schema());
+    return operation("filter", site.schema, detail::filter_samples(site, std::move(function)), false);
+  }
+  /// Makes any number of samples of each: function(const Sample& in, SampleList& out[, SampleRandom&]).
+  template <detail::FlatMapFunction F>
+  [[nodiscard]] Dataset flat_map(F function) const {
+    return flat_map(schema(), std::move(function));
+  }
+  template <detail::FlatMapFunction F>
+  [[nodiscard]] Dataset flat_map(Schema to, F function) const {
+    auto site = site_of("flat_map", std::move(to));
+    return operation("flat_map", site.schema, detail::flat_map_samples(site, std::move(function)), false);
+  }
+
+  /// Keeps columns, in the order given. Throws: ConfigError if one does not exist.
+  template <class = void>
+  [[nodiscard]] Dataset select(const std::vector<std::string>& names) const {
+    std::vector<std::size_t> chosen;
+    checked("select", [&] {
+      for (const std::string& name : names) chosen.push_back(schema().index_of(name));
+    });
+    return choose("select", std::move(chosen));
+  }
+  /// Leaves columns out. Throws: ConfigError if one does not exist.
+  template <class = void>
+  [[nodiscard]] Dataset drop(const std::vector<std::string>& names) const {
+    checked("drop", [&] {
+      for (const std::string& name : names) static_cast<void>(schema().index_of(name));
+    });
+    std::vector<std::size_t> chosen;
+    for (std::size_t column = 0; column < schema().size(); ++column) {
+      if (std::find(names.begin(), names.end(), schema()[column].name) == names.end()) chosen.push_back(column);
+    }
+    return choose("drop", std::move(chosen));
+  }
+  /// Gives columns other names: pairs of the old and the new one. Throws: ConfigError if one does not exist, or two
+  /// would be equal.
+  template <class = void>
+  [[nodiscard]] Dataset rename(const std::vector<std::pair<std::string, std::string>>& names) const {
+    std::vector<Field> fields = schema().fields();
+    std::string label = label_;
+    auto renamed = checked("rename", [&] {
+      for (const auto& [from, to] : names) {
+        fields[schema().index_of(from)].name = to;
+        if (from == label_) label = to;
+      }
+      return std::make_shared<const Schema>(std::move(fields));
+    });
+    Dataset result = operation("rename", renamed, detail::choose_columns(renamed, every_column()), true);
+    result.label_ = std::move(label);
+    return result;
+  }
+
+  /// Keeps the first samples.
+  template <class = void>
+  [[nodiscard]] Dataset take(std::uint64_t samples) const {
+    return over<detail::RangeNode<>>(detail::compose("take({})", samples), std::uint64_t{0}, samples);
+  }
+  /// Leaves the first samples out.
+  template <class = void>
+  [[nodiscard]] Dataset skip(std::uint64_t samples) const {
+    return over<detail::RangeNode<>>(detail::compose("skip({})", samples), samples, detail::RangeNode<>::to_the_end);
+  }
+  /// Keeps the samples at the given places, in that order. Throws: ConfigError if the dataset is not indexed, or there
+  /// is no such place.
+  template <class = void>
+  [[nodiscard]] Dataset at(std::vector<std::uint64_t> places) const {
+    require_index("at");
+    for (const std::uint64_t place : places) {
+      if (place >= *count()) refuse("at", detail::compose("there is no sample {}: there are {}", place, *count()));
+    }
+    return over<detail::SelectionNode<>>(detail::compose("at({} places)", places.size()), std::move(places));
+  }
+
+  /// Gives all samples in another order each epoch: a function of the reader's seed, the epoch and the seed given here.
+  /// Every order is about as likely as any other. Throws: ConfigError if the dataset is not indexed.
+  template <class = void>
+  [[nodiscard]] Dataset shuffle(std::uint64_t seed = 0) const {
+    require_index("shuffle");
+    return over<detail::ShuffleNode<>>(seed);
+  }
+  /// Gives the samples of a stream in another order each epoch, but each near where it was: the stream is cut into
+  /// windows, whose borders move from epoch to epoch. Cost: a window is held in memory, and is read again where a run
+  /// goes on in the middle of it. Throws: ConfigError for a window of none.
+  template <class = void>
+  [[nodiscard]] Dataset shuffle_window(std::size_t samples, std::uint64_t seed = 0) const {
+    if (samples == 0) refuse("shuffle_window", "a window of 0 samples holds none: give the largest that memory allows");
+    return over<detail::WindowNode<>>(samples, seed);
+  }
+
+  /// Gives the samples so many times over. Each time is an epoch of its own for what is random before it.
+  template <class = void>
+  [[nodiscard]] Dataset repeat(std::uint64_t times) const {
+    return over<detail::RepeatNode<>>(std::optional<std::uint64_t>{times});
+  }
+  /// Gives the samples over and over, without end.
+  template <class = void>
+  [[nodiscard]] Dataset repeat() const {
+    return over<detail::RepeatNode<>>(std::optional<std::uint64_t>{});
+  }
+  /// Keeps the samples in memory once they have been read, in each process that reads them. What is random before it is
+  /// drawn once for all epochs. Makes any dataset indexed. Cost: memory for all samples, for a moment twice.
+  template <class = void>
+  [[nodiscard]] Dataset cache() const {
+    return over<detail::CacheNode<>>();
+  }
+  /// Does the same in a file, for more than memory holds. A file that is there is used as it is: remove it when the
+  /// data or a function has changed, for only the names of the source, of the operations and of the columns are
+  /// compared. Each worker that finds none makes it, so let one process ask for the count() before. The file is
+  /// trusted, and read on machines with the same order of bytes.
+  template <class = void>
+  [[nodiscard]] Dataset cache(const std::string& file) const {
+    return over<detail::FileCacheNode<>>(file);
+  }
+
+  /// What operations and readers work on; not for users.
+  [[nodiscard]] const detail::NodePtr& node() const noexcept { return node_; }
+  [[nodiscard]] static Dataset from_node(detail::NodePtr node, std::string label) {
+    return {std::move(node), std::move(label)};
+  }
+
+ private:
+  Dataset(detail::NodePtr node, std::string label, bool is_divided = true)
+      : node_(std::move(node)), label_(std::move(label)), is_divided_(is_divided) {}
+
+  template <class S>
+  [[nodiscard]] static std::string label_of(const S& source) {
+    if constexpr (requires {
+                    { source.label() } -> std::convertible_to<std::string>;
+                  }) {
+      return source.label();
+    } else {
+      return {};
+    }
+  }
+
+  [[noreturn]] void refuse(std::string_view operation, std::string_view what) const {
+    throw ConfigError{detail::compose("{} -> {}: {}", describe(), operation, what)};
+  }
+  template <class Call>
+  std::invoke_result_t<Call> checked(std::string_view operation, Call&& call) const {
+    try {
+      return call();
+    } catch (const ConfigError& error) {
+      refuse(operation, error.what());
+    }
+  }
+  void require_index(std::string_view operation) const {
+    if (is_indexed()) return;
+    refuse(operation,
+           "the samples of this dataset can only be read one after another: use shuffle_window(), which "
+           "shuffles streams, or cache() before, where memory holds all samples");
+  }
+
+  [[nodiscard]] detail::OperationSite site_of(std::string_view operation, Schema to) const {
+    return {to == schema() ? node_->schema() : std::make_shared<const Schema>(std::move(to)),
+            detail::compose("{} -> {}", describe(), operation), node_->depth()};
+  }
+  template <class = void>
+  [[nodiscard]] Dataset operation(std::string name, std::shared_ptr<const Schema> to, detail::BlockFunction apply,
+                                  bool keeps_count) const {
+    const bool has_label = !label_.empty() && to->find(label_);
+    return {std::make_shared<const detail::BlockOpNode>(
+                node_, std::move(to), detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count}),
+            has_label ? label_ : std::string{}, is_divided_};
+  }
+  template <class = void>
+  [[nodiscard]] Dataset choose(std::string_view name, std::vector<std::size_t> chosen) const {
+    std::vector<Field> fields;
+    for (const std::size_t column : chosen) fields.push_back(schema()[column]);
+    auto to = checked(name, [&] { return std::make_shared<const Schema>(std::move(fields)); });
+    return operation(std::string{name}, to, detail::choose_columns(to, std::move(chosen)), true);
+  }
+  [[nodiscard]] std::vector<std::size_t> every_column() const { return detail::ordered_indices(schema().size()); }
+
+  template <class Node, class... Arguments>
+  [[nodiscard]] Dataset over(Arguments&&... arguments) const {
+    return {std::make_shared<const Node>(node_, std::forward<Arguments>(arguments)...), label_, is_divided_};
+  }
+
+  detail::NodePtr node_;
+  std::string label_;
+  bool is_divided_ = true;
+};
+
+namespace detail {
+
+// The nodes of datasets that are to be put together, all with the columns of the first.
+template <class = void>
+[[nodiscard]] std::vector<NodePtr> nodes_of(const std::vector<Dataset>& datasets, std::string_view operation) {
+  if (datasets.empty()) throw ConfigError{compose("{}() was given no dataset", operation)};
+  std::vector<NodePtr> nodes;
+  for (const Dataset& dataset : datasets) {
+    if (dataset.schema() != datasets.front().schema()) {
+      throw ConfigError{
+          compose("{}({}, {}): the first has the columns {} and the second {}, or their dtypes or shapes "
+                  "differ: make them equal by select(), rename() or map()",
+                  operation, datasets.front().describe(), dataset.describe(), datasets.front().schema().names(),
+                  dataset.schema().names())};
+    }
+    nodes.push_back(dataset.node());
+  }
+  return nodes;
+}
+
+}  // namespace detail
+
+/// Gives the samples of one dataset after those of another. Throws: ConfigError if their columns differ.
+template <class = void>
+[[nodiscard]] Dataset concat(const std::vector<Dataset>& datasets) {
+  const auto nodes = detail::nodes_of(datasets, "concat");
+  return Dataset::from_node(std::make_shared<const detail::ConcatNode<>>(nodes), datasets.front().label());
+}
+
+/// Gives samples with the columns of all datasets, which stand side by side. They must have equally many samples.
+/// Throws: ConfigError if they have not, or two columns have one name; DataError at the end, if that was not known.
+template <class = void>
+[[nodiscard]] Dataset zip(const std::vector<Dataset>& datasets) {
+  if (datasets.empty()) throw ConfigError{"zip() was given no dataset"};
+  std::vector<Field> fields;
+  std::vector<detail::NodePtr> nodes;
+  std::string label;
+  std::optional<std::uint64_t> first;
+  for (const Dataset& dataset : datasets) {
+    fields.insert(fields.end(), dataset.schema().begin(), dataset.schema().end());
+    nodes.push_back(dataset.node());
+    if (label.empty()) label = dataset.label();
+    const auto count = dataset.count();
+    if (!first) first = count;
+    if (count && *count != *first) {
+      throw ConfigError{detail::compose("zip() was given {} of {} samples beside others of {}: cut them with take()",
+                                        dataset.describe(), *count, *first)};
+    }
+  }
+  auto schema = std::make_shared<const Schema>(std::move(fields));
+  return Dataset::from_node(std::make_shared<const detail::ZipNode<>>(std::move(schema), std::move(nodes)), label);
+}
+
+/// Mixes datasets at random, each with a share of the samples that is its weight. Where one ends, the others go on, so
+/// that each sample of all of them comes once; to hold the shares to the end, repeat() the datasets and take() as many
+/// samples as an epoch is to have. Throws: ConfigError if their columns differ or a weight is not above 0.
+template <class = void>
+[[nodiscard]] Dataset mix(const std::vector<Dataset>& datasets, const std::vector<double>& weights,
+                          std::uint64_t seed = 0) {
+  const auto nodes = detail::nodes_of(datasets, "mix");
+  const bool is_right = std::all_of(weights.begin(), weights.end(), [](double weight) { return weight > 0; });
+  if (weights.size() != datasets.size() || !is_right) {
+    throw ConfigError{detail::compose("mix() of {} datasets was given the weights {{{}}}: give one above 0 for each",
+                                      datasets.size(), detail::joined(weights, ", "))};
+  }
+  return Dataset::from_node(std::make_shared<const detail::MixNode<>>(nodes, weights, seed), datasets.front().label());
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/dataset_stats.hpp
+// Looks at a dataset: its first samples as a table, and numbers about its columns. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Says what the samples of one column are like. Elements of numbers are counted one by one, texts as a whole.
+struct ColumnStats {
+  Field field{};
+  std::uint64_t present = 0;
+  std::uint64_t missing = 0;                                  ///< NaN, or empty text
+  double minimum = std::numeric_limits<double>::quiet_NaN();  ///< of what is present; NaN if nothing is, or it is text
+  double maximum = std::numeric_limits<double>::quiet_NaN();
+  double mean = std::numeric_limits<double>::quiet_NaN();
+  double deviation = std::numeric_limits<double>::quiet_NaN();  ///< of all samples, not an estimate from them
+};
+
+/// Says what the samples of a dataset are like.
+struct DatasetStats {
+  std::uint64_t samples = 0;
+  std::vector<ColumnStats> columns{};
+
+  /// The numbers as a table.
+  [[nodiscard]] std::string text() const;
+};
+
+namespace detail {
+
+// Lays cells out in columns, the first row of which are their names.
+[[nodiscard]] inline std::string table_text(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths(rows.front().size());
+  for (const auto& row : rows) {
+    for (std::size_t column = 0; column < row.size(); ++column)
+      widths[column] = std::max(widths[column], row[column].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    for (std::size_t column = 0; column < row.size(); ++column) {
+      text += (column == 0 ? "" : "  ") + std::string(widths[column] - row[column].size(), ' ') + row[column];
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+[[nodiscard]] inline std::string number_text(double number) { return compose("{:.6g}", number); }
+
+// One cell of a table; long ones are cut.
+[[nodiscard]] inline std::string cell_text(const Block& block, std::size_t column, std::size_t row) {
+  constexpr std::size_t longest_text = 40;
+  constexpr std::size_t most_numbers = 4;
+  const Field& field = block.schema()[column];
+  if (field.is_text) {
+    std::string text{block[column].text(row).substr(0, longest_text)};
+    std::replace_if(
+        text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
+    return text.size() < block[column].text(row).size() ? text + "..." : text;
+  }
+  return visit_dtype(field.dtype, [&](auto zero) {
+    const auto values = block[column].template values<decltype(zero)>(row);
+    std::string text;
+    for (const auto value : values.first(std::min(values.size(), most_numbers))) {
+      text += (text.empty() ? "" : " ") + number_text(convert_element<double>(value));
+    }
+    return values.size() > most_numbers ? text + compose(" ... ({})", values.size()) : text;
+  });
+}
+
+// Adds numbers to what is known of a column, by Welford's method: squares holds the sum of squared distances.
+template <class T>
+void add_numbers(std::span<const T> values, ColumnStats& stats, double& squares) {
+  for (const T element : values) {
+    const auto value = convert_element<double>(element);
+    if (std::isnan(value)) {
+      ++stats.missing;
+      continue;
+    }
+    if (stats.present++ == 0) stats.minimum = stats.maximum = stats.mean = value, squares = 0;
+    const double distance = value - stats.mean;
+    stats.mean += distance / static_cast<double>(stats.present);
+    squares += distance * (value - stats.mean);
+    stats.minimum = std::min(stats.minimum, value);
+    stats.maximum = std::max(stats.maximum, value);
+  }
+}
+
+}  // namespace detail
+
+/// Reads a dataset, as in epoch 0 of seed 0, and returns what its samples are like. Cost: one pass on one thread.
+[[nodiscard]] inline DatasetStats stats(const Dataset& dataset) {
+  DatasetStats all;
+  std::vector<double> squares(dataset.schema().size());
+  for (const Field& field : dataset.schema()) all.columns.push_back({.field = field});
+  detail::for_each_block(dataset.node(), {}, [&](const Block& block) {
+    all.samples += block.rows();
+    for (std::size_t column = 0; column < all.columns.size(); ++column) {
+      ColumnStats& stats = all.columns[column];
+      if (stats.field.is_text) {
+        for (std::size_t row = 0; row < block.rows(); ++row)
+          ++(block[column].text(row).empty() ? stats.missing : stats.present);
+        continue;
+      }
+      visit_dtype(stats.field.dtype, [&](auto zero) {
+        detail::add_numbers(block[column].template values<decltype(zero)>(), stats, squares[column]);
+      });
+    }
+    return true;
+  });
+  for (std::size_t column = 0; column < all.columns.size(); ++column) {
+    ColumnStats& stats = all.columns[column];
+    if (!stats.field.is_text && stats.present > 0) {
+      stats.deviation = std::sqrt(squares[column] / static_cast<double>(stats.present));
+    }
+  }
+  return all;
+}
+
+/// Returns the first samples of a dataset as a table, as they come in epoch 0 of seed 0.
+/// Example: fmt::print("{}", ry::show(dataset));
+[[nodiscard]] inline std::string show(const Dataset& dataset, std::size_t samples = 10) {
+  std::vector<std::vector<std::string>> rows(1);
+  for (const Field& field : dataset.schema()) rows.front().push_back(field.name);
+  detail::for_each_block(dataset.node(), {}, [&](const Block& block) {
+    for (std::size_t row = 0; row < block.rows() && rows.size() <= samples; ++row) {
+      rows.emplace_back();
+      for (std::size_t column = 0; column < rows.front().size(); ++column) {
+        rows.back().push_back(detail::cell_text(block, column, row));
+      }
+    }
+    return rows.size() <= samples;
+  });
+  return detail::table_text(rows);
+}
+
+inline std::string DatasetStats::text() const {
+  std::vector<std::vector<std::string>> rows{{"column", "dtype", "present", "missing", "min", "max", "mean", "std"}};
+  for (const ColumnStats& column : columns) {
+    rows.push_back({column.field.name, column.field.is_text ? "text" : std::string{name_of(column.field.dtype)},
+                    std::to_string(column.present), std::to_string(column.missing)});
+    for (const double number : {column.minimum, column.maximum, column.mean, column.deviation}) {
+      rows.back().push_back(column.field.is_text ? "" : detail::number_text(number));
+    }
+  }
+  return detail::table_text(rows);
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/epoch_position.hpp
+// What of an epoch has been consumed: all that a run needs to go on in the middle of it. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Says how far all workers together have come in an epoch. It holds for any number of workers and any size of batches.
+class EpochPosition {
+ public:
+  /// At the begin of an epoch.
+  EpochPosition() = default;
+  EpochPosition(std::uint64_t seed, std::uint64_t epoch, bool shuffle, std::optional<std::uint64_t> count)
+      : seed_(seed), epoch_(epoch), is_shuffled_(shuffle), count_(count) {}
+
+  [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
+  [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
+  [[nodiscard]] bool is_shuffled() const noexcept { return is_shuffled_; }
+  /// The samples of the epoch, where that was known.
+  [[nodiscard]] std::optional<std::uint64_t> count() const noexcept { return count_; }
+  /// The samples that have been consumed: the first of the epoch's order.
+  [[nodiscard]] std::uint64_t consumed() const noexcept { return consumed_; }
+  /// Where the streams stand, if the dataset is not indexed.
+  [[nodiscard]] const std::vector<std::uint64_t>& place() const noexcept { return place_; }
+
+  /// Returns the position further on in the same epoch.
+  [[nodiscard]] EpochPosition moved_to(std::uint64_t consumed, std::vector<std::uint64_t> place) const {
+    EpochPosition moved = *this;
+    moved.consumed_ = consumed;
+    moved.place_ = std::move(place);
+    return moved;
+  }
+
+  /// The same on all ranks. All numbers of 64 bits are text, for no number of JSON has so many.
+  [[nodiscard]] State state() const {
+    return {{"seed", std::to_string(seed_)},
+            {"epoch", std::to_string(epoch_)},
+            {"shuffle", is_shuffled_},
+            {"count", count_ ? std::to_string(*count_) : std::string{}},
+            {"consumed", consumed_ == 0 ? std::string{} : detail::compose("0-{}", consumed_)},  // intervals
+            {"place", detail::joined(place_, " ")}};
+  }
+  /// Throws: ConfigError if the state is not one of an EpochPosition.
+  void load_state(const State& state) {
+    EpochPosition read;
+    read.seed_ = number_in(state, "seed");
+    read.epoch_ = number_in(state, "epoch");
+    read.is_shuffled_ = state.at("shuffle").as<bool>();
+    if (!state.at("count").as<std::string>().empty()) read.count_ = number_in(state, "count");
+    const auto& consumed = state.at("consumed").as<std::string>();
+    if (!consumed.empty()) {
+      if (consumed.substr(0, 2) != "0-") refuse("consumed", consumed);
+      read.consumed_ = parse("consumed", std::string_view{consumed}.substr(2));
+    }
+    std::string_view place = state.at("place").as<std::string>();
+    while (!place.empty()) {
+      const std::size_t end = std::min(place.find(' '), place.size());
+      read.place_.push_back(parse("place", place.substr(0, end)));
+      place.remove_prefix(std::min(end + 1, place.size()));
+    }
+    *this = std::move(read);
+  }
+  friend bool operator==(const EpochPosition&, const EpochPosition&) = default;
+
+ private:
+  [[noreturn]] static void refuse(std::string_view name, std::string_view text) {
+    throw ConfigError{detail::compose("the saved position of a dataset is damaged: \"{}\" is \"{}\"", name, text)};
+  }
+  [[nodiscard]] static std::uint64_t parse(std::string_view name, std::string_view text) {
+    std::uint64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc{} || end != text.data() + text.size()) refuse(name, text);
+    return number;
+  }
+  [[nodiscard]] static std::uint64_t number_in(const State& state, std::string_view name) {
+    return parse(name, state.at(name).as<std::string>());
+  }
+
+  std::uint64_t seed_ = 0;
+  std::uint64_t epoch_ = 0;
+  bool is_shuffled_ = false;
+  std::optional<std::uint64_t> count_{};
+  std::uint64_t consumed_ = 0;
+  std::vector<std::uint64_t> place_{};
+};
+static_assert(Stateful<EpochPosition>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/epoch_options.hpp
+// Says how an epoch of a dataset is gone over: in which batches, for which worker, with which means. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Says how an EpochReader goes over a dataset.
+struct EpochOptions {
+  /// Samples of a batch, all workers together; to be given.
+  std::size_t global_batch_size = 0;
+  std::uint64_t seed = 0;
+  std::uint64_t epoch = 0;
+  /// In an order that is a function of seed and epoch; otherwise in the dataset's own. Needs an indexed dataset.
+  bool shuffle = false;
+  std::size_t rank = 0;
+  std::size_t world_size = 1;
+  /// A batch is given in so many parts, one after another, of which each worker has its share.
+  std::size_t micro_batches = 1;
+  /// Where to go on; at the begin of the epoch, if it is not set.
+  EpochPosition from{};
+  /// Threads that read ahead. With none, next() reads by itself.
+  std::size_t threads = 2;
+  /// Batches that are read ahead at most.
+  std::size_t prefetch = 8;
+  /// Bytes that all samples under way may take: those read ahead, those operations work on, the window of a shuffle,
+  /// and the block that was given last. A batch, and a sample for each operation on a stream, are read even if they
+  /// take more.
+  std::size_t bound_bytes = std::size_t{256} << 20U;
+  /// Where a batch has no sample for this worker, its block holds one of another worker's, which does not count.
+  bool stands_in = false;
+};
+
+namespace detail {
+
+// Returns where the reader begins. Throws: ConfigError if the options cannot be met.
+[[nodiscard]] inline EpochPosition check_epoch_options(const Dataset& dataset, const EpochOptions& options) {
+  const auto refuse = [&](std::string_view what) {
+    throw ConfigError{
+        compose("a reader of {} on rank {}/{}: {}", dataset.describe(), options.rank, options.world_size, what)};
+  };
+  if (options.global_batch_size == 0) refuse("global_batch_size must be given: the learning rate depends on it");
+  if (options.rank >= options.world_size) refuse("ranks count from 0 and are below the world size");
+  if (options.micro_batches == 0) refuse("micro_batches is 0: a batch is given in at least one part");
+  const bool is_indexed = dataset.is_indexed();
+  if (options.shuffle && !is_indexed) {
+    refuse(
+        "shuffle needs a dataset whose samples can be read in any order: use shuffle_window() on the dataset instead, "
+        "or cache() where memory holds all samples");
+  }
+  const EpochPosition begin{options.seed, options.epoch, options.shuffle, is_indexed ? dataset.count() : std::nullopt};
+  if (options.from == EpochPosition{}) return begin;
+  if (options.from.moved_to(0, {}) != begin || (is_indexed && options.from.consumed() > *begin.count())) {
+    refuse(compose(
+        "the saved position is one of seed {}, epoch {}, {} samples{}, and the reader has seed {}, epoch {}, {} "
+        "samples{}: the order of the samples would be another",
+        options.from.seed(), options.from.epoch(), options.from.count().value_or(0),
+        options.from.is_shuffled() ? ", shuffled" : "", options.seed, options.epoch, begin.count().value_or(0),
+        options.shuffle ? ", shuffled" : ""));
+  }
+  return options.from;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/batch_plan.hpp
+// Cuts an epoch into batches and each of them among the workers. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Says what is to be computed for each step of one worker.
+class BatchPlan {
+ public:
+  // What is known of a step before it has been computed.
+  struct Outline {
+    std::size_t samples = 0;
+    std::size_t global_samples = 0;
+    bool completes_batch = true;
+    EpochPosition after{};
+  };
+
+  BatchPlan(const Dataset& dataset, const EpochOptions& options, const Scope& scope, EpochPosition position)
+      : options_(options), scope_(scope), chain_{dataset.node()}, position_(std::move(position)) {
+    if (dataset.is_indexed()) {
+      count_ = *dataset.count();
+      if (options.shuffle) order_.emplace(count_, derive_seed(options.seed, options.epoch));
+      return;
+    }
+    chain_ = OperationChain::of(dataset.node(), true);
+    PlaceCursor cursor{position_.place()};
+    rows_.emplace(chain_.base, scope, cursor);
+    cursor.check_all_taken();
+  }
+
+  // The next step, or nothing after the last one.
+  [[nodiscard]] std::optional<std::pair<Work, Outline>> next() {
+    if (part_ == num_parts_ && !begin_batch()) return std::nullopt;
+    const Range whole = part_of({0, size_}, part_++, num_parts_);
+    const Range mine = part_of(whole, options_.rank, options_.world_size);
+    const bool is_last = part_ == num_parts_;
+    if (is_last) position_ = end_;
+    const bool stands_in = mine.size() == 0 && options_.stands_in;
+    Outline outline{mine.size(), whole.size(), is_last, position_};
+    Work work = work_for(stands_in ? Range{whole.begin, whole.begin + 1} : mine);
+    if (is_last) {
+      batch_.clear();
+      batch_share_ = {};
+    }
+    return std::pair{std::move(work), std::move(outline)};
+  }
+
+ private:
+  // Goes on to the next batch. False at the end of the epoch.
+  bool begin_batch() {
+    const std::uint64_t consumed = position_.consumed();
+    if (rows_) {
+      batch_ = rows_->take_parts(options_.global_batch_size);
+      size_ = 0;
+      batch_share_ = {*scope_.budget, 0};
+      for (const Block& part : batch_) {
+        size_ += part.rows();
+        batch_share_.resize(batch_share_.bytes() + bytes_of(part));
+      }
+    } else {
+      size_ = static_cast<std::size_t>(std::min<std::uint64_t>(options_.global_batch_size, count_ - consumed));
+    }
+    if (size_ == 0) return false;
+    num_parts_ = std::min(options_.micro_batches, size_);
+    part_ = 0;
+    Place place;
+    if (rows_) rows_->append_place(place);
+    end_ = position_.moved_to(consumed + size_, std::move(place));
+    return true;
+  }
+
+  // The computation of samples of the batch, which count from its begin.
+  [[nodiscard]] Work work_for(Range range) const {
+    if (rows_) {
+      Block input = range.size() == 0 ? no_samples(chain_.base->schema()) : slice_of(batch_, range);
+      MemoryShare share{*scope_.budget, bytes_of(input)};
+      return {[chain = chain_, key = scope_.key, input = std::move(input)] { return chain.apply(input, key); },
+              {},
+              std::move(share)};
+    }
+    const std::uint64_t begin = end_.consumed() - size_;
+    std::vector<std::uint64_t> places = places_between(begin + range.begin, begin + range.end);
+    return {[node = chain_.base, key = scope_.key, places = std::move(places), order = order_]() mutable {
+              if (places.empty()) return no_samples(node->schema());
+              if (order) {
+                for (std::uint64_t& place : places) place = (*order)(place);
+              }
+              return node->read(places, key);
+            },
+            {},
+            {}};
+  }
+
+  // Samples of the batch; copied where the rest of it is other workers', so that its memory is not kept.
+  [[nodiscard]] Block slice_of(const std::vector<Block>& parts, Range range) const {
+    std::vector<Block> slices;
+    std::size_t begin = 0;
+    for (const Block& part : parts) {
+      const std::size_t from = std::clamp(range.begin, begin, begin + part.rows()) - begin;
+      const std::size_t to = std::clamp(range.end, begin, begin + part.rows()) - begin;
+      if (from < to) slices.push_back(part.slice(from, to));
+      begin += part.rows();
+    }
+    return options_.world_size > 1 ? join_copies(slices) : join(slices);
+  }
+
+  EpochOptions options_;
+  Scope scope_;
+  OperationChain chain_;                // the operations that are done for this worker's samples alone
+  EpochPosition position_;              // after the last whole batch
+  EpochPosition end_{};                 // of the batch
+  std::uint64_t count_ = 0;             // if indexed
+  std::optional<Permutation> order_{};  // if indexed and shuffled
+  std::optional<RowReader> rows_{};     // if not indexed
+  std::vector<Block> batch_{};          // if not indexed: of all workers
+  MemoryShare batch_share_{};
+  std::size_t size_ = 0;  // of the batch
+  std::size_t num_parts_ = 0;
+  std::size_t part_ = 0;  // that is planned next
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/epoch_reader.hpp
+// Goes over one epoch of a dataset in batches, of which each worker reads its part. Data room.
+
+#include <iterator>
+
+namespace railyard::inline v0_1 {
+
+/// Is one worker's part of a batch, or of a micro-batch.
+struct EpochStep {
+  Block block{};
+  std::size_t samples = 0;         ///< of the block that count: all, or 0 where one stands in
+  std::size_t global_samples = 0;  ///< of all workers together
+  bool completes_batch = true;     ///< false while more micro-batches follow
+  /// What has been consumed when this batch has: until its last micro-batch, what had been before it.
+  EpochPosition after{};
+};
+
+/// Goes over one epoch of a dataset for one worker. The order of the samples is a function of seed and epoch; the
+/// workers divide each batch in parts whose sizes differ by at most one, and the last batch may be smaller, so that
+/// each sample comes exactly once. What comes in which order is the same for any number of threads, which end with the
+/// reader. Example: for (ry::EpochStep& step : ry::EpochReader{dataset, {.global_batch_size = 64}}) use(step.block);
+class EpochReader {
+ public:
+  /// Throws: ConfigError if the options cannot be met, or go on from another dataset or order. Reading begins here
+  /// where there are threads.
+  EpochReader(const Dataset& dataset, const EpochOptions& options);
+  EpochReader(const EpochReader&) = delete;
+  EpochReader& operator=(const EpochReader&) = delete;
+  ~EpochReader() { stop(); }
+
+  /// Returns the next step, or nothing after the last. Throws: what the source threw, or a DataError that names the
+  /// operation and the sample where a user's function did, or one when the deadline passes; without threads, whose work
+  /// is done here, there is none.
+  [[nodiscard]] std::optional<EpochStep> next(const Deadline& deadline = Deadline::never()) {
+    given_ = {};
+    auto ready = driver_.joinable() ? wait_for_ready(deadline) : compute();
+    if (!ready) return std::nullopt;
+    given_ = std::move(ready->share);
+    position_ = ready->step.after;
+    return std::move(ready->step);
+  }
+
+  /// Goes over the steps that are left.
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using difference_type = std::ptrdiff_t;
+    using value_type = EpochStep;
+    using pointer = EpochStep*;
+    using reference = EpochStep&;
+
+    explicit Iterator(EpochReader& reader) : reader_(&reader), step_(reader.next()) {}
+    [[nodiscard]] EpochStep& operator*() noexcept { return *step_; }
+    [[nodiscard]] EpochStep* operator->() noexcept { return &*step_; }
+    Iterator& operator++() {
+      step_ = reader_->next();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(const Iterator& iterator, std::default_sentinel_t /*end*/) noexcept {
+      return !iterator.step_;
+    }
+
+   private:
+    EpochReader* reader_;
+    std::optional<EpochStep> step_;
+  };
+  [[nodiscard]] Iterator begin() { return Iterator{*this}; }
+  [[nodiscard]] static std::default_sentinel_t end() noexcept { return {}; }
+
+  /// What has been consumed when the steps given so far have.
+  [[nodiscard]] const EpochPosition& position() const noexcept { return position_; }
+  /// Bytes of all samples under way, as they are counted against the bound.
+  [[nodiscard]] std::size_t used_bytes() const noexcept { return budget_.used(); }
+
+ private:
+  struct Ready {
+    EpochStep step{};
+    detail::MemoryShare share{};
+  };
+
+  void start();
+  void stop() noexcept;
+  void drive() noexcept;
+  std::optional<Ready> compute();
+  std::optional<Ready> wait_for_ready(const Deadline& deadline);
+
+  Dataset dataset_;
+  EpochOptions options_;
+  EpochPosition position_;
+  detail::MemoryBudget budget_;
+  detail::TaskPool pool_;
+  std::optional<detail::BatchPlan> plan_{};
+  std::deque<detail::BatchPlan::Outline> outlines_{};  // of the steps that are being computed
+  std::optional<detail::OrderedStage> stage_{};
+  detail::MemoryShare given_{};  // of the block that the caller has
+
+  std::mutex mutex_{};
+  std::condition_variable changed_{};
+  std::deque<Ready> ready_{};
+  bool is_over_ = false;
+  bool is_stopping_ = false;
+  std::exception_ptr failure_{};
+  std::thread driver_{};
+};
+
+inline EpochReader::EpochReader(const Dataset& dataset, const EpochOptions& options)
+    : dataset_(dataset),
+      options_(options),
+      position_(detail::check_epoch_options(dataset, options)),
+      budget_(options.bound_bytes),
+      pool_(options.threads > 0 ? options.threads - 1 : 0) {
+  const detail::BlockSignals no_signals{
+      detail::deferrable_signals()};  // in the thread, which runs no handler of the user's
+  if (options.threads > 0) driver_ = std::thread{[this] { drive(); }};
+}
+
+// Opens the dataset: what that throws belongs to the first step.
+inline void EpochReader::start() {
+  const detail::Scope scope{{options_.seed, options_.epoch}, &pool_, &budget_};
+  plan_.emplace(dataset_, options_, scope, position_);
+  const auto plan = [this]() -> std::optional<detail::Work> {
+    auto next = plan_->next();
+    if (!next) return std::nullopt;
+    outlines_.push_back(std::move(next->second));
+    return std::move(next->first);
+  };
+  stage_.emplace(scope, plan, true);
+}
+
+// Computes the next step. What was thrown once is thrown again: nothing goes on after it.
+inline std::optional<EpochReader::Ready> EpochReader::compute() {
+  if (failure_) std::rethrow_exception(failure_);
+  try {
+    if (!stage_) start();
+    detail::Chunk chunk = stage_->next();
+    if (outlines_.empty()) return std::nullopt;
+    detail::BatchPlan::Outline outline = std::move(outlines_.front());
+    outlines_.pop_front();
+    return Ready{{std::move(chunk.block), outline.samples, outline.global_samples, outline.completes_batch,
+                  std::move(outline.after)},
+                 std::move(chunk.share)};
+  } catch (...) {
+    failure_ = std::current_exception();
+    throw;
+  }
+}
+
+// Fills the queue of what is ready, on a thread of its own that helps the pool while it waits.
+inline void EpochReader::drive() noexcept {
+  std::size_t largest = 0;
+  while (true) {
+    {
+      std::unique_lock lock{mutex_};
+      changed_.wait(lock, [&] {
+        return is_stopping_ || ready_.empty() || (ready_.size() < options_.prefetch && budget_.has_room(2 * largest));
+      });
+      if (is_stopping_) return;
+    }
+    std::optional<Ready> ready;
+    try {
+      ready = compute();
+    } catch (...) {  // which failure_ keeps for the caller
+    }
+    const std::lock_guard lock{mutex_};
+    is_over_ = !ready;
+    if (ready) {
+      largest = std::max(largest, ready->share.bytes());
+      ready_.push_back(std::move(*ready));
+    }
+    changed_.notify_all();
+    if (is_over_) return;
+  }
+}
+
+inline std::optional<EpochReader::Ready> EpochReader::wait_for_ready(const Deadline& deadline) {
+  std::unique_lock lock{mutex_};
+  changed_.notify_all();  // the memory of the last block has been given back
+  const auto is_ready = [this] { return is_over_ || !ready_.empty(); };
+  if (deadline.is_never()) {
+    changed_.wait(lock, is_ready);
+  } else if (!changed_.wait_until(lock, deadline.time(), is_ready)) {
+    throw DataError{
+        detail::compose("{} on rank {}/{} gave no batch in {}: a source or a function that it calls is "
+                        "slow or does not return",
+                        dataset_.describe(), options_.rank, options_.world_size, deadline.budget_text())};
+  }
+  if (!ready_.empty()) {
+    Ready first = std::move(ready_.front());
+    ready_.pop_front();
+    changed_.notify_all();
+    return first;
+  }
+  if (failure_) std::rethrow_exception(failure_);
+  return std::nullopt;
+}
+
+inline void EpochReader::stop() noexcept {
+  {
+    const std::lock_guard lock{mutex_};
+    is_stopping_ = true;
+  }
+  changed_.notify_all();
+  if (driver_.joinable()) driver_.join();
 }
 
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/read_csv.hpp
-// Reads a table from a file of comma-separated values (RFC 4180). Data room: core and the standard library only.
-
-#include <ios>
-#include <iterator>
+// The short way to a dataset of CSV files. Data room.
 
 namespace railyard::inline v0_1 {
 
-/// Says how read_csv() takes a file.
-struct CsvOptions {
-  std::string label{};  ///< the column that holds the labels, as integers; it must be given
-};
+/// Makes a dataset of CSV files, by path, list or pattern; see CsvSource. The first rows decide on the types of columns.
+/// Throws: DataError if the first file cannot be read or has no columns; ConfigError that lists the columns if the label
+/// is none of them. Example: auto digits = ry::read_csv("digits.csv", {.label = "digit"});
+[[nodiscard]] inline Dataset read_csv(InputFiles files, CsvSourceOptions options = {}) {
+  return Dataset{CsvSource{std::move(files), std::move(options)}};
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/split.hpp
+// Divides a dataset into parts such as a training and a test set. Data room.
+
+namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// Cuts text into records of fields. A record may span lines, where a quoted field holds a line break.
-class CsvReader {
- public:
-  CsvReader(std::string_view text, std::string file) : text_(text), file_(std::move(file)) {
-    if (text_.starts_with("\xEF\xBB\xBF")) text_.remove_prefix(3);
-    if (text_.starts_with("\xFF\xFE") || text_.starts_with("\xFE\xFF")) {
-      throw DataError{compose("{} is UTF-16 text: save it as UTF-8", file_)};
-    }
+// Returns what the fractions add up to before and with each part. Throws: ConfigError if they are none.
+[[nodiscard]] inline std::vector<double> sums_of_fractions(const Dataset& dataset,
+                                                           const std::vector<double>& fractions) {
+  std::vector<double> sums{0};
+  bool is_above_zero = !fractions.empty();
+  for (const double fraction : fractions) {
+    is_above_zero = is_above_zero && fraction > 0;
+    sums.push_back(sums.back() + fraction);
   }
-
-  // The line on which the last record began, from 1.
-  [[nodiscard]] std::size_t line() const noexcept { return record_line_; }
-
-  // Reads the next record that is not a blank line; false at the end.
-  bool next(std::vector<std::string>& fields) {
-    while (position_ < text_.size()) {
-      fields.clear();
-      record_line_ = line_;
-      const bool was_quoted = text_[position_] == '"';
-      bool more = true;
-      while (more) more = read_field(fields);
-      if (fields.size() > 1 || !fields.front().empty() || was_quoted) return true;
-    }
-    return false;
+  if (!is_above_zero || std::abs(sums.back() - 1) > 1e-6) {
+    throw ConfigError{
+        compose("split() of {} was given the fractions {{{}}}, whose sum is {}: give fractions above 0 "
+                "that sum to 1, such as {{0.8, 0.2}}",
+                dataset.describe(), joined(fractions, ", "), sums.back())};
   }
-
-  [[noreturn]] void fail(std::string_view what) const {
-    throw DataError{compose("{}:{}: {}", file_, record_line_, what)};
+  if (dataset.node()->is_reordered()) {
+    throw ConfigError{
+        compose("split() of {}: it comes in another order each epoch, so samples would go from part to "
+                "part: split it first and shuffle the parts",
+                dataset.describe())};
   }
-
- private:
-  // Reads one field; true if another one follows in this record.
-  bool read_field(std::vector<std::string>& fields) {
-    std::string field;
-    if (position_ < text_.size() && text_[position_] == '"') {
-      field = read_quoted(fields.size());
-    } else {
-      while (position_ < text_.size() && !is_end_of_field(text_[position_])) {
-        if (text_[position_] == '"') {
-          fail(compose("field {} has a quote in its middle: quote the whole field and double the quotes inside it",
-                       fields.size() + 1));
-        }
-        field += text_[position_++];
-      }
-    }
-    fields.push_back(std::move(field));
-    return !end_field();
-  }
-
-  std::string read_quoted(std::size_t index) {
-    std::string field;
-    ++position_;
-    while (true) {
-      if (position_ >= text_.size()) fail(compose("field {} opens a quote that is never closed", index + 1));
-      const char c = text_[position_++];
-      if (c == '"') {
-        if (position_ >= text_.size() || text_[position_] != '"') break;
-        ++position_;
-      }
-      if (c == '\n') ++line_;
-      field += c;
-    }
-    if (position_ < text_.size() && !is_end_of_field(text_[position_])) {
-      fail(compose("field {} goes on after its closing quote", index + 1));
-    }
-    return field;
-  }
-
-  // Steps over what ends a field; true if it ends the record as well.
-  bool end_field() {
-    if (position_ >= text_.size()) return true;
-    const char c = text_[position_++];
-    if (c == ',') return false;
-    if (c == '\r' && position_ < text_.size() && text_[position_] == '\n') ++position_;
-    ++line_;
-    return true;
-  }
-
-  static bool is_end_of_field(char c) noexcept { return c == ',' || c == '\n' || c == '\r'; }
-
-  std::string_view text_;
-  std::string file_;
-  std::size_t position_ = 0;
-  std::size_t line_ = 1;
-  std::size_t record_line_ = 1;
-};
-
-// Text from a file as a message shows it: no control characters, and no more than the eye takes in.
-[[nodiscard]] inline std::string shown(std::string_view text) {
-  constexpr std::size_t most = 60;
-  std::string out;
-  for (const char c : text.substr(0, most)) {
-    const auto code = static_cast<unsigned char>(c);
-    out += code < 0x20 || code == 0x7F ? compose("\\x{:02x}", code) : std::string(1, c);
-  }
-  return text.size() > most ? compose("{}... ({} characters)", out, text.size()) : out;
+  sums.back() = 1;
+  return sums;
 }
 
-// Tells a number that is too small for its type from one that is too large, given that it is one of them.
-[[nodiscard]] inline bool is_tiny(std::string_view number) {
-  const std::size_t e = std::min(number.find_first_of("eE"), number.size());
-  const std::string_view digits = number.substr(0, e);
-  std::string_view power = number.substr(std::min(e + 1, number.size()));
-  if (power.starts_with('+')) power.remove_prefix(1);
-  std::int64_t exponent = 0;
-  if (std::from_chars(power.data(), power.data() + power.size(), exponent).ec == std::errc::result_out_of_range) {
-    return power.starts_with('-');
-  }
-  const auto point = static_cast<std::int64_t>(std::min(digits.find('.'), digits.size()));
-  const auto first = static_cast<std::int64_t>(std::min(digits.find_first_of("123456789"), digits.size()));
-  return exponent < first - point;  // the first digit that counts stands behind the point
-}
-
-// Returns the number that the whole text spells, blanks around it aside; from_chars is the same in every locale.
-template <class Number>
-[[nodiscard]] std::optional<Number> number_of(std::string_view text) {
-  const std::size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return std::nullopt;
-  text = text.substr(first, text.find_last_not_of(" \t") - first + 1);
-  if (text.size() > 1 && text.front() == '+' && text[1] != '-') text.remove_prefix(1);
-  Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if constexpr (std::is_same_v<Number, float>) {
-    // What is nearer to zero than a float can be is zero, or by way of double the nearest that there is.
-    if (error == std::errc::result_out_of_range && end == text.data() + text.size() && is_tiny(text)) {
-      return static_cast<float>(number_of<double>(text).value_or(0.0));
-    }
-  }
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
-[[nodiscard]] inline std::string read_whole(const std::filesystem::path& path) {
-  std::error_code no_error;
-  errno = 0;
-  std::ifstream file{path, std::ios::binary};
-  if (!file || std::filesystem::is_directory(path, no_error)) {
-    const int code = errno;
-    throw DataError{compose("cannot read \"{}\" (working directory {}): {}", path.string(),
-                            std::filesystem::current_path(no_error).string(),
-                            file ? "it is a directory" : std::strerror(code == 0 ? ENOENT : code))};
-  }
-  const auto fail = [&path](const char* why) {
-    throw DataError{compose("reading \"{}\" failed: {}", path.string(), why)};
+// Divides places, in a random order, among the parts.
+inline void deal(const std::vector<std::uint64_t>& places, const std::vector<double>& sums, std::uint64_t seed,
+                 std::vector<std::vector<std::uint64_t>>& parts) {
+  const Permutation order{places.size(), seed};
+  const auto cut = [&](double sum) {
+    return static_cast<std::size_t>(std::llround(sum * static_cast<double>(places.size())));
   };
-  std::string text;
-  try {
-    text.assign(std::istreambuf_iterator<char>{file}, std::istreambuf_iterator<char>{});
-  } catch (const std::ios_base::failure& error) {
-    fail(error.what());  // the buffer throws by itself, whatever the stream was told
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    for (std::size_t at = cut(sums[part]); at < cut(sums[part + 1]); ++at) {
+      parts[part].push_back(places[static_cast<std::size_t>(order(at))]);
+    }
   }
-  if (file.bad()) fail(std::strerror(errno));
-  return text;
 }
 
-// Returns where the label's column is, after a look at the names.
-[[nodiscard]] inline std::size_t find_label(const CsvReader& reader, const std::vector<std::string>& header,
-                                            const std::string& label) {
-  std::optional<std::size_t> found;
-  std::string names;
-  for (std::size_t column = 0; column < header.size(); ++column) {
-    for (std::size_t other = 0; other < column; ++other) {
-      if (header[other] == header[column]) {
-        reader.fail(compose("the header names the column \"{}\" twice", shown(header[column])));
-      }
+// Makes datasets of the parts, whose samples stay in the order of the whole: files are read best from begin to end.
+[[nodiscard]] inline std::vector<Dataset> select_parts(const Dataset& dataset, const std::vector<double>& sums,
+                                                       std::vector<std::vector<std::uint64_t>> parts) {
+  std::vector<Dataset> datasets;
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    if (parts[part].empty()) {
+      throw ConfigError{
+          compose("split() of {}, which has {} samples, leaves part {} (fraction {}) without one: use a "
+                  "larger fraction or more samples",
+                  dataset.describe(), *dataset.count(), part, sums[part + 1] - sums[part])};
     }
-    if (column < 20) names += (column == 0 ? "\"" : ", \"") + shown(header[column]) + '"';
-    if (column == 20) names += compose(" and {} more", header.size() - column);
-    if (header[column] == label) found = column;
+    std::sort(parts[part].begin(), parts[part].end());
+    auto node = std::make_shared<const SelectionNode<>>(
+        dataset.node(), compose("split({:.3g})", sums[part + 1] - sums[part]), std::move(parts[part]));
+    datasets.push_back(Dataset::from_node(std::move(node), dataset.label()));
   }
-  if (!found) {
-    reader.fail(
-        compose("there is no column \"{}\"; the first line, which must be a header, names: {}. Set .label to "
-                "one of them",
-                shown(label), names));
-  }
-  if (header.size() < 2) reader.fail("there is no column beside the label's");
-  return *found;
+  return datasets;
 }
 
-inline void append_record(const CsvReader& reader, const std::vector<std::string>& header, std::size_t label,
-                          const std::vector<std::string>& fields, std::vector<float>& values,
-                          std::vector<std::int64_t>& labels) {
-  if (fields.size() != header.size()) {
-    reader.fail(compose("the record has {} fields, the header {}", fields.size(), header.size()));
+// Deals the samples of a stream by their ids.
+[[nodiscard]] inline std::vector<Dataset> filter_parts(const Dataset& dataset, const std::vector<double>& sums,
+                                                       std::uint64_t seed) {
+  std::vector<Dataset> datasets;
+  for (std::size_t part = 0; part + 1 < sums.size(); ++part) {
+    datasets.push_back(dataset.filter([from = sums[part], to = sums[part + 1], seed](const Sample& sample) {
+      const double drawn = SampleRandom{derive_seed(seed, sample.id())}.uniform();
+      return drawn >= from && drawn < to;
+    }));
   }
-  for (std::size_t column = 0; column < fields.size(); ++column) {
-    if (column == label) continue;
-    const auto value = number_of<float>(fields[column]);
-    if (!value) {
-      reader.fail(compose("column \"{}\" holds \"{}\", which is no number that a float can hold", shown(header[column]),
-                          shown(fields[column])));
-    }
-    values.push_back(*value);
-  }
-  const auto number = number_of<std::int64_t>(fields[label]);
-  if (!number) {
-    reader.fail(compose("the label's column \"{}\" holds \"{}\", which is no integer: number the classes from 0",
-                        shown(header[label]), shown(fields[label])));
-  }
-  labels.push_back(*number);
+  return datasets;
+}
+
+template <std::size_t N>
+[[nodiscard]] std::array<Dataset, N> as_array(const std::vector<Dataset>& parts) {
+  return [&]<std::size_t... I>(std::index_sequence<I...>) { return std::array<Dataset, N>{parts[I]...}; }
+  (std::make_index_sequence<N>{});
 }
 
 }  // namespace detail
 
-/// Reads a file of comma-separated values: a header line, then a row of numbers per record, one of them the label.
-/// Quoted fields, CRLF, a byte order mark and blank lines are taken as they come.
-/// Throws: DataError that names file, line and column if the file is missing or is not such a file; ConfigError if
-/// options.label is empty. Example: auto table = ry::read_csv("digits.csv", {.label = "digit"});
-[[nodiscard]] inline Table read_csv(const std::filesystem::path& path, const CsvOptions& options) {
-  if (options.label.empty()) {
-    throw ConfigError{
-        detail::compose("read_csv(\"{}\") was not told which column holds the labels: set .label", path.string())};
-  }
-  const std::string text = detail::read_whole(path);
-  detail::CsvReader reader{text, path.string()};
-  std::vector<std::string> header;
-  if (!reader.next(header))
-    throw DataError{detail::compose("{} is empty: it must begin with a header line", path.string())};
-  const std::size_t label = detail::find_label(reader, header, options.label);
+/// Divides the samples at random into one part per fraction. Each lies in exactly one part; in which is a function of
+/// the seed and the number of samples only. Of a stream it is a function of the seed and the sample's id, and the sizes
+/// of the parts only come near the fractions. Cost: 8 bytes per sample if the dataset is indexed; each part of a stream
+/// reads all of it. Throws: ConfigError if a fraction is not above 0, if they do not sum to 1, if a part would be
+/// empty, or if the dataset has been shuffled.
+[[nodiscard]] inline std::vector<Dataset> split(const Dataset& dataset, const std::vector<double>& fractions,
+                                                std::uint64_t seed = 0) {
+  const std::vector<double> sums = detail::sums_of_fractions(dataset, fractions);
+  if (!dataset.is_indexed()) return detail::filter_parts(dataset, sums, seed);
+  std::vector<std::vector<std::uint64_t>> parts(fractions.size());
+  detail::deal(detail::places_between(0, *dataset.count()), sums, seed, parts);
+  return detail::select_parts(dataset, sums, std::move(parts));
+}
 
-  std::vector<float> values;
-  std::vector<std::int64_t> labels;
-  std::vector<std::string> fields;
-  while (reader.next(fields)) detail::append_record(reader, header, label, fields, values, labels);
-  if (labels.empty()) throw DataError{detail::compose("{} has a header but no records", path.string())};
-  header.erase(header.begin() + static_cast<std::ptrdiff_t>(label));
-  return {std::move(header), std::move(values), options.label, std::move(labels)};
+/// Does the same for a list of fractions written out, so that the parts can be named.
+/// Example: const auto [training, test] = ry::split(dataset, {0.8, 0.2}, 1);
+template <std::size_t N>
+[[nodiscard]] std::array<Dataset, N> split(const Dataset& dataset, const double (&fractions)[N],
+                                           std::uint64_t seed = 0) {
+  return detail::as_array<N>(split(dataset, std::vector<double>(fractions, fractions + N), seed));
+}
+
+/// Divides the samples so that each value of a column is divided by the fractions, to a sample: for classes of which
+/// some are rare. Cost: reads the column. Throws: as split() does, and ConfigError if the dataset is not indexed.
+[[nodiscard]] inline std::vector<Dataset> split_stratified(const Dataset& dataset, std::string_view column,
+                                                           const std::vector<double>& fractions,
+                                                           std::uint64_t seed = 0) {
+  const std::vector<double> sums = detail::sums_of_fractions(dataset, fractions);
+  if (!dataset.is_indexed()) {
+    throw ConfigError{
+        detail::compose("split_stratified() of {}: its samples can only be read one after another: use "
+                        "cache() before, or split()",
+                        dataset.describe())};
+  }
+  std::map<std::string, std::vector<std::uint64_t>, std::less<>> places;  // by the value's bytes
+  std::uint64_t place = 0;
+  detail::for_each_block(dataset.select({std::string{column}}).node(), {}, [&](const Block& block) {
+    for (std::size_t row = 0; row < block.rows(); ++row) places[std::string{block[0].text(row)}].push_back(place++);
+    return true;
+  });
+  std::vector<std::vector<std::uint64_t>> parts(fractions.size());
+  std::uint64_t value = 0;
+  for (const auto& [bytes, of_value] : places) detail::deal(of_value, sums, detail::derive_seed(seed, value++), parts);
+  return detail::select_parts(dataset, sums, std::move(parts));
+}
+
+/// Does the same for a list of fractions written out, so that the parts can be named.
+template <std::size_t N>
+[[nodiscard]] std::array<Dataset, N> split_stratified(const Dataset& dataset, std::string_view column,
+                                                      const double (&fractions)[N], std::uint64_t seed = 0) {
+  return detail::as_array<N>(split_stratified(dataset, column, std::vector<double>(fractions, fractions + N), seed));
 }
 
 }  // namespace railyard::inline v0_1
@@ -7977,6 +14291,7 @@ class SnapshotMemory {
     ::fstat(file_.get(), &file);
     // Now, rather than by a signal in the middle of the copy: a full /dev/shm does not matter here, but memory may.
     grow(static_cast<std::size_t>(file.st_size), size_bytes);
+    size_bytes = std::max(size_bytes, static_cast<std::size_t>(file.st_size));  // so that it is mapped once
     unmap();
     void* at = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file_.get(), 0);
     if (at == MAP_FAILED) refuse(size_bytes);
@@ -7999,9 +14314,11 @@ class SnapshotMemory {
 
   [[noreturn]] static void refuse(std::size_t size_bytes) {
     throw Error{compose(
-        "a snapshot of {} bytes for a checkpoint does not fit into memory: {}; give the job more memory, or save "
-        "less: each worker keeps up to {} snapshots of its part of the state",
-        size_bytes, explain_errno(errno), num_snapshots)};
+        "a snapshot of {} bytes of the state does not fit into memory: {}; give the job more memory, or save less: "
+        "each "
+        "worker keeps up to {} snapshots of its part for checkpoints, and {} more where failures are allowed, unless "
+        "FailureConfig::memory_percent is 0",
+        size_bytes, explain_errno(errno), num_snapshots, num_snapshots)};
   }
 
   void unmap() noexcept {
@@ -8027,9 +14344,19 @@ struct alignas(64) RankBlock {
   WorkerPage page{};
   alignas(64) std::atomic<std::uint32_t> agent{0};  ///< a futex: moves when the worker's agent has to look
   std::atomic<std::uint64_t> heartbeat{0};
-  /// Futexes: 1 from when the worker takes a snapshot until the supervisor gives it back.
-  std::array<std::atomic<std::uint32_t>, num_snapshots> snapshots{};
+  std::atomic<std::uint32_t> stacks_wanted{0};  ///< counts how often the worker was asked for its stack
+  std::atomic<std::uint32_t> stacks_told{0};    ///< a futex: which of these questions it has answered
+  std::uint32_t stack_size = 0;
+  char stack[8192] = {};
   RingState ring{};
+};
+
+/// Says whose a rank's snapshots are. Futexes; beside what a restart forgets.
+struct alignas(64) SnapshotOwners {
+  static constexpr std::uint32_t nobody = 0;
+  static constexpr std::uint32_t worker = 1;
+  static constexpr std::uint32_t supervisor = 2;
+  std::array<std::atomic<std::uint32_t>, num_snapshot_slots> slots{};
 };
 
 /// Is shared by all workers and the supervisor. The reason is written before `aborted` and never changes after.
@@ -8037,6 +14364,7 @@ struct GroupBlock {
   alignas(64) Bell bell{};
   alignas(64) std::atomic<bool> aborted{false};
   std::atomic<bool> closed{false};  ///< nobody reads messages any more
+  int num_workers = 0;
   std::uint32_t reason_size = 0;
   char reason[4096] = {};
   std::uint32_t briefing_size = 0;
@@ -8048,36 +14376,52 @@ struct GroupBlock {
 /// has it at the same address, and it disappears with the last of them.
 class GroupMemory {
  public:
-  explicit GroupMemory(int num_workers, std::string_view briefing = {}) : num_workers_(num_workers) {
+  /// most_workers: how many there may be after a restart, if those are more.
+  explicit GroupMemory(int num_workers, std::string_view briefing = {}, int most_workers = 0)
+      : capacity_(std::max(num_workers, most_workers)) {
     check(briefing);
-    for (int at = 0; at < num_workers * num_snapshots; ++at) snapshots_.emplace_back();
+    for (int at = 0; at < capacity_ * num_snapshot_slots; ++at) snapshots_.emplace_back();
     base_ = ::mmap(nullptr, size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base_ == MAP_FAILED) {
-      throw_system(compose("start: mapping {} bytes that {} workers share", size(), num_workers), errno);
+      throw_system(compose("start: mapping {} bytes that {} workers share", size(), capacity_), errno);
     }
     ::madvise(base_, size(), MADV_DONTDUMP);  // a core dump of a worker would hold everybody's messages
-    begin(briefing);
+    for (int at = 0; at < capacity_; ++at) ::new (bytes_at(owners_offset(at))) SnapshotOwners;
+    begin(num_workers, briefing);
   }
   GroupMemory(const GroupMemory&) = delete;
   GroupMemory& operator=(const GroupMemory&) = delete;
   ~GroupMemory() { ::munmap(base_, size()); }
 
-  /// Forgets everything but what snapshots are in. Nobody else may be using the memory.
-  void reset(std::string_view briefing) {
+  /// Forgets everything but the snapshots that the supervisor holds, for so many workers, at most as many as it was
+  /// made for. Nobody else may be using the memory, but for those who give snapshots back.
+  void reset(int num_workers, std::string_view briefing) {
     check(briefing);
-    if (::madvise(base_, size(), MADV_REMOVE) != 0) std::memset(base_, 0, size());
-    begin(briefing);
+    if (::madvise(base_, owners_offset(0), MADV_REMOVE) != 0) std::memset(base_, 0, owners_offset(0));
+    for (int at = 0; at < capacity_; ++at) {
+      for (auto& owner : owners(at).slots) {
+        std::uint32_t of_dead = SnapshotOwners::worker;
+        owner.compare_exchange_strong(of_dead, SnapshotOwners::nobody);
+      }
+    }
+    begin(num_workers, briefing);
   }
 
-  [[nodiscard]] int num_workers() const noexcept { return num_workers_; }
+  [[nodiscard]] int num_workers() const noexcept { return group().num_workers; }
+  /// The most that there can be.
+  [[nodiscard]] int capacity() const noexcept { return capacity_; }
   [[nodiscard]] std::string_view briefing() const noexcept { return {group().briefing, group().briefing_size}; }
   /// The memory of a snapshot, at least so large. Belongs to the worker or to the supervisor, never to both.
   [[nodiscard]] std::span<std::byte> snapshot(int of_rank, int slot, std::size_t size_bytes) {
-    return snapshots_[static_cast<std::size_t>(of_rank * num_snapshots + slot)].map(size_bytes);
+    return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].map(size_bytes);
   }
+  [[nodiscard]] std::atomic<std::uint32_t>& owner(int of_rank, int slot) const noexcept {
+    return owners(of_rank).slots[static_cast<std::size_t>(slot)];
+  }
+  void hold_snapshot(int of_rank, int slot) const noexcept { owner(of_rank, slot).store(SnapshotOwners::supervisor); }
   void release_snapshot(int of_rank, int slot) const noexcept {
-    auto& word = rank(of_rank).snapshots[static_cast<std::size_t>(slot)];
-    word.store(0);
+    auto& word = owner(of_rank, slot);
+    word.store(SnapshotOwners::nobody);
     futex_wake(word);
   }
 
@@ -8094,11 +14438,15 @@ class GroupMemory {
   [[nodiscard]] std::string_view reason() const noexcept { return {group().reason, group().reason_size}; }
 
   void request_stop() noexcept {
-    for (int at = 0; at < num_workers_; ++at) rank(at).page.stop_requested.store(true);
+    for (int at = 0; at < num_workers(); ++at) rank(at).page.stop_requested.store(true);
+  }
+
+  void request_resize() noexcept {
+    for (int at = 0; at < num_workers(); ++at) rank(at).page.resize_requested.store(true);
   }
 
   void request_leave() noexcept {
-    for (int at = 0; at < num_workers_; ++at) rank(at).page.leave_requested.store(true);
+    for (int at = 0; at < num_workers(); ++at) rank(at).page.leave_requested.store(true);
     request_stop();
   }
 
@@ -8111,10 +14459,10 @@ class GroupMemory {
       block.reason_size = static_cast<std::uint32_t>(size);
       block.aborted.store(true);
     }
-    for (int at = 0; at < num_workers_; ++at) {
+    for (int at = 0; at < num_workers(); ++at) {
       nudge(rank(at).agent);
       futex_wake(rank(at).ring.writer_waits);
-      for (const auto& word : rank(at).snapshots) futex_wake(word);
+      for (const auto& word : owners(at).slots) futex_wake(word);
     }
     store().wake_all();
   }
@@ -8126,9 +14474,10 @@ class GroupMemory {
                               max_briefing_bytes)};
   }
 
-  void begin(std::string_view briefing) {
+  void begin(int num_workers, std::string_view briefing) {
     auto* group = ::new (base_) GroupBlock;
-    for (int at = 0; at < num_workers_; ++at) ::new (bytes_at(rank_offset(at))) RankBlock;
+    group->num_workers = num_workers;
+    for (int at = 0; at < capacity_; ++at) ::new (bytes_at(rank_offset(at))) RankBlock;
     briefing.copy(group->briefing, briefing.size());
     group->briefing_size = static_cast<std::uint32_t>(briefing.size());
   }
@@ -8137,16 +14486,22 @@ class GroupMemory {
   static constexpr std::size_t rank_offset(int rank) noexcept {
     return page_up(sizeof(GroupBlock)) + static_cast<std::size_t>(rank) * sizeof(RankBlock);
   }
-  [[nodiscard]] std::size_t rings_offset() const noexcept { return page_up(rank_offset(num_workers_)); }
+  [[nodiscard]] std::size_t rings_offset() const noexcept { return page_up(rank_offset(capacity_)); }
   [[nodiscard]] std::size_t store_offset() const noexcept {
-    return rings_offset() + static_cast<std::size_t>(num_workers_) * ring_bytes;
+    return rings_offset() + static_cast<std::size_t>(capacity_) * ring_bytes;
   }
-  [[nodiscard]] std::size_t size() const noexcept { return store_offset() + StoreBlock::num_bytes; }
+  [[nodiscard]] std::size_t owners_offset(int rank) const noexcept {
+    return page_up(store_offset() + StoreBlock::num_bytes) + static_cast<std::size_t>(rank) * sizeof(SnapshotOwners);
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return page_up(owners_offset(capacity_)); }
+  [[nodiscard]] SnapshotOwners& owners(int rank) const noexcept {
+    return *std::launder(reinterpret_cast<SnapshotOwners*>(bytes_at(owners_offset(rank))));
+  }
   [[nodiscard]] std::byte* bytes_at(std::size_t offset) const noexcept {
     return static_cast<std::byte*>(base_) + offset;
   }
 
-  int num_workers_;
+  int capacity_;
   void* base_ = nullptr;
   std::vector<SnapshotMemory> snapshots_{};
 };
@@ -8157,8 +14512,6 @@ class GroupMemory {
 // ---- railyard/workers/detail/signal_watch.hpp
 // Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1 for as long as it lives, and passes them on to whoever had them before.
 // Workers room.
-
-#include <thread>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -8329,6 +14682,122 @@ class SignalWatch {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/workers/detail/stack_teller.hpp
+// Tells which calls another thread of this process is in. Workers room.
+
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <pthread.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns what stands at an address of the program: "Net::forward(at::Tensor)", or the file and the place in it, which
+/// addr2line knows more about.
+[[nodiscard]] inline std::string name_of_frame(void* address) {
+  Dl_info info{};
+  if (::dladdr(address, &info) == 0 || info.dli_fname == nullptr) return "?";
+  const std::string_view path = info.dli_fname;
+  const std::string_view file = path.substr(path.rfind('/') + 1);
+  const auto offset = reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(info.dli_fbase);
+  std::array<char, 20> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), offset, 16).ptr;
+  const std::string place =
+      compose("{} +0x{}", file, std::string_view{digits.data(), static_cast<std::size_t>(end - digits.data())});
+  if (info.dli_sname == nullptr) return place;
+  int status = 0;
+  char* plain = abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status);
+  std::string name = status == 0 && plain != nullptr ? plain : info.dli_sname;
+  std::free(plain);
+  constexpr std::size_t most = 160;
+  if (name.size() > most) name.replace(most, std::string::npos, "...");
+  return compose("{} ({})", name, place);
+}
+
+/// Asks one thread by a signal. It must outlive that thread: an answer may come late.
+class StackTeller {
+ public:
+  StackTeller() = default;
+  StackTeller(const StackTeller&) = delete;
+  StackTeller& operator=(const StackTeller&) = delete;
+
+  /// Called on the thread that is to be asked, when it begins and when it ends.
+  void watch_this_thread() {
+    std::array<void*, 2> first{};
+    ::backtrace(first.data(), static_cast<int>(first.size()));  // loads what it needs: not in a handler of a signal
+    const std::lock_guard lock{mutex_};
+    thread_ = ::pthread_self();
+    is_watched_ = true;
+  }
+  void forget_thread() noexcept {
+    const std::lock_guard lock{mutex_};
+    is_watched_ = false;
+  }
+
+  /// Returns the calls the thread is in, the innermost first, one a line; empty if it has ended or does not answer in
+  /// time. Called on another thread.
+  [[nodiscard]] std::string tell(const Deadline& deadline) {
+    const int signal = SIGRTMAX - 2;
+    struct sigaction former {};
+    struct sigaction own {};
+    own.sa_sigaction = &StackTeller::answer;
+    own.sa_flags = SA_SIGINFO | SA_RESTART;
+    ::sigfillset(&own.sa_mask);
+    const std::uint32_t before = num_answers_.load();
+    {
+      const std::lock_guard lock{mutex_};  // the thread does not end meanwhile
+      if (!is_watched_) return {};
+      ::sigaction(signal, nullptr, &former);
+      const bool is_free = former.sa_handler == SIG_DFL || former.sa_sigaction == &StackTeller::answer;
+      if (!is_free) return {};  // the program uses it
+      // It stays: an answer that comes late finds it.
+      ::sigaction(signal, &own, nullptr);
+      sigval self{};
+      self.sival_ptr = this;
+      if (::pthread_sigqueue(thread_, signal, self) != 0) return {};
+    }
+    while (num_answers_.load() == before) {
+      if (deadline.expired()) return {};
+      futex_wait(num_answers_, before,
+                 std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{50}));
+    }
+    return text();
+  }
+
+ private:
+  static constexpr int most_frames = 48;
+
+  static void answer(int /*signal*/, siginfo_t* info, void* /*context*/) {
+    const int error = errno;
+    auto* self = static_cast<StackTeller*>(info->si_value.sival_ptr);
+    if (info->si_code == SI_QUEUE && self != nullptr) {
+      self->num_frames_ = ::backtrace(self->frames_.data(), most_frames);
+      self->num_answers_.fetch_add(1);
+      futex_wake(self->num_answers_);
+    }
+    errno = error;
+  }
+
+  [[nodiscard]] std::string text() const {
+    std::string lines;
+    constexpr int num_own = 2;  // the handler, and what the kernel has put below it
+    for (int at = num_own; at < num_frames_; ++at) {
+      lines += compose("#{} {}\n", at - num_own, name_of_frame(frames_[static_cast<std::size_t>(at)]));
+    }
+    return lines;
+  }
+
+  std::mutex mutex_;
+  bool is_watched_ = false;
+  pthread_t thread_{};
+  std::array<void*, most_frames> frames_{};
+  int num_frames_ = 0;
+  std::atomic<std::uint32_t> num_answers_{0};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/workers/detail/worker_link.hpp
 // The worker's end of the shared memory, for threads and processes alike. Workers room.
 
@@ -8451,10 +14920,16 @@ class SharedLink final : public WorkerLink {
 
   [[nodiscard]] std::string_view briefing() const noexcept override { return memory_->briefing(); }
 
-  [[nodiscard]] Snapshot take_snapshot(std::size_t size_bytes) override {
-    const int slot = std::exchange(next_snapshot_, (next_snapshot_ + 1) % num_snapshots);
+  [[nodiscard]] Snapshot take_snapshot(std::size_t size_bytes, SnapshotKind kind) override {
+    int& turn = turns_[static_cast<std::size_t>(kind)];
+    const int first = static_cast<int>(kind) * num_snapshots;
+    // The supervisor may hold one of an earlier start, and for long.
+    for (int i = 0; i < num_snapshots && memory_->owner(world_.rank, first + turn).load() != SnapshotOwners::nobody;
+         ++i)
+      turn = (turn + 1) % num_snapshots;
+    const int slot = first + std::exchange(turn, (turn + 1) % num_snapshots);
     await_snapshot(slot);
-    memory_->rank(world_.rank).snapshots[static_cast<std::size_t>(slot)].store(1);
+    memory_->owner(world_.rank, slot).store(SnapshotOwners::worker);
     try {
       return {.slot = slot, .bytes = memory_->snapshot(world_.rank, slot, size_bytes)};
     } catch (...) {
@@ -8466,11 +14941,15 @@ class SharedLink final : public WorkerLink {
   void drop_snapshot(int slot) noexcept override { memory_->release_snapshot(world_.rank, slot); }
 
   void await_snapshot(int slot) override {
-    const auto& word = memory_->rank(world_.rank).snapshots[static_cast<std::size_t>(slot)];
-    while (word.load() != 0) {
+    const auto& word = memory_->owner(world_.rank, slot);
+    while (const std::uint32_t owner = word.load()) {
       if (memory_->is_aborted()) throw_ended("snapshot");
-      futex_wait(word, 1, std::chrono::milliseconds{200});
+      futex_wait(word, owner, std::chrono::milliseconds{200});
     }
+  }
+
+  [[nodiscard]] std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) override {
+    return memory_->snapshot(rank, slot, size_bytes);
   }
 
   void post(std::span<const std::byte> message) override {
@@ -8491,6 +14970,29 @@ class SharedLink final : public WorkerLink {
   /// Runs the handler if the group is ending. Called by the agent whenever its word has moved.
   void run_handler_if_aborted() noexcept {
     if (memory_->is_aborted()) handler_.run(memory_->reason());
+  }
+
+  /// Called by the thread that runs the body when it begins, and when the body has ended.
+  void begin_body() { teller_.watch_this_thread(); }
+  void end_body() noexcept { teller_.forget_thread(); }
+
+  /// Returns the calls that the body is in. Called by another thread.
+  [[nodiscard]] std::string stack(const Deadline& deadline) { return teller_.tell(deadline); }
+
+  /// Writes them where the supervisor looks, if it has asked. Called by the agent whenever its word has moved.
+  void tell_stack_if_wanted() noexcept {
+    RankBlock& block = memory_->rank(world_.rank);
+    const std::uint32_t wanted = block.stacks_wanted.load();
+    if (wanted == block.stacks_told.load()) return;
+    try {
+      const std::string text = stack(Deadline::after(std::chrono::milliseconds{300}));
+      block.stack_size = static_cast<std::uint32_t>(std::min(text.size(), sizeof block.stack));
+      std::copy_n(text.data(), block.stack_size, block.stack);
+    } catch (...) {
+      block.stack_size = 0;
+    }
+    block.stacks_told.store(wanted);
+    futex_wake(block.stacks_told);
   }
 
   /// Says how the worker ended; its last record. Not given up when the group ends: this is what the end waits for.
@@ -8532,8 +15034,9 @@ class SharedLink final : public WorkerLink {
   std::atomic<std::uint32_t>* agent_;
   World world_{};
   AbortHandler handler_;
+  StackTeller teller_;
   std::mutex mutex_;
-  int next_snapshot_ = 0;  // they are used in turn, so that they are read in order
+  std::array<int, 2> turns_{};  // by kind: snapshots are used in turn, so that they are read in order
 };
 
 }  // namespace detail
@@ -8561,7 +15064,7 @@ class Inbox {
   explicit Inbox(GroupMemory& memory)
       : memory_(&memory),
         event_(adopt(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "start: a descriptor for wake-ups")),
-        exits_(static_cast<std::size_t>(memory.num_workers())) {}
+        exits_(static_cast<std::size_t>(memory.capacity())) {}
 
   [[nodiscard]] int event_fd() const noexcept { return event_.get(); }
   [[nodiscard]] bool has_events() const noexcept { return !events_.empty(); }
@@ -8601,7 +15104,7 @@ class Inbox {
   /// Forgets what the workers have posted, for new ones begin. Signals stay.
   void reset() {
     std::erase_if(events_, [](const GroupEvent& event) { return !std::holds_alternative<SignalEvent>(event); });
-    exits_.assign(exits_.size(), std::nullopt);
+    exits_.assign(static_cast<std::size_t>(memory_->capacity()), std::nullopt);
     had_messages_ = false;
   }
 
@@ -8988,11 +15491,13 @@ class WorkerProcess {
   }
 
   void run_body(WorkerExit& exit) noexcept {
+    link_.begin_body();
     try {
       (*setup_->body)(link_);
     } catch (...) {
       exit = exit_of(std::current_exception());
     }
+    link_.end_body();
     link_.on_abort({});  // what it refers to is most likely gone
     is_done_.store(true);
     nudge(block().agent);
@@ -9003,6 +15508,7 @@ class WorkerProcess {
       const std::uint32_t seen = block().agent.load();
       block().heartbeat.fetch_add(1);
       link_.run_handler_if_aborted();
+      link_.tell_stack_if_wanted();
       if (!is_done_.load()) futex_wait(block().agent, seen, setup_->heartbeat);
     }
   }
@@ -9204,7 +15710,7 @@ inline void prepare_to_fork(int num_workers) {
         "start: this process has already used CUDA, and a forked child cannot use it again: call fit() before "
         "anything touches a GPU (also before counting devices), or start the workers from outside"};
   }
-  const rlim_t needed = num_open + (5 + num_snapshots) * static_cast<rlim_t>(num_workers) + 16;
+  const rlim_t needed = num_open + (5 + num_snapshot_slots) * static_cast<rlim_t>(num_workers) + 16;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur) return;
   if (needed > limit.rlim_max) {
@@ -9221,7 +15727,10 @@ inline void prepare_to_fork(int num_workers) {
 class ProcessGroup final : public WorkerGroup {
  public:
   ProcessGroup(const GroupPlan& plan, const WorkerBody& body)
-      : memory_(plan.num_workers, plan.briefing), inbox_(memory_), body_(body), silence_limit_(plan.silence_limit) {
+      : memory_(plan.num_workers, plan.briefing, plan.most_workers),
+        inbox_(memory_),
+        body_(body),
+        silence_limit_(plan.silence_limit) {
     setup_.memory = &memory_;
     setup_.body = &body_;
     setup_.event_fd = inbox_.event_fd();
@@ -9248,6 +15757,7 @@ class ProcessGroup final : public WorkerGroup {
 
   void request_stop() override { memory_.request_stop(); }
   void request_leave() override { memory_.request_leave(); }
+  void request_resize() override { memory_.request_resize(); }
   void abort(std::string_view reason) override { memory_.abort(reason); }
 
   void kill() override {
@@ -9262,18 +15772,44 @@ class ProcessGroup final : public WorkerGroup {
 
   [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
 
+  [[nodiscard]] std::vector<std::string> stacks(const Deadline& deadline) override {
+    std::vector<std::string> stacks(workers_.size());
+    for (int rank = 0; rank < memory_.num_workers(); ++rank) {
+      memory_.rank(rank).stacks_wanted.fetch_add(1);
+      nudge(memory_.rank(rank).agent);
+    }
+    for (int rank = 0; rank < memory_.num_workers(); ++rank) {
+      const RankBlock& block = memory_.rank(rank);
+      const std::uint32_t wanted = block.stacks_wanted.load();
+      while (block.stacks_told.load() != wanted && !at(rank).is_over && !deadline.expired()) {
+        futex_wait(block.stacks_told, block.stacks_told.load(),
+                   std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{20}));
+      }
+      if (block.stacks_told.load() == wanted) {
+        stacks[static_cast<std::size_t>(rank)].assign(block.stack,
+                                                      std::min<std::size_t>(block.stack_size, sizeof block.stack));
+      }
+    }
+    return stacks;
+  }
+
   [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {
     return memory_.snapshot(rank, slot, size_bytes);
   }
+  void hold_snapshot(int rank, int slot) noexcept override { memory_.hold_snapshot(rank, slot); }
   void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
 
-  void restart(std::string_view briefing) override {
-    const bool needs_zygote = is_zygote_lost_ || zygote_ <= 0 || is_readable(zygote_fd_.get());
+  void restart(int num_workers, std::string_view briefing) override {
+    const bool needs_zygote = forks_to_restart();
     if (needs_zygote) end_all();
     inbox_.reset();
-    memory_.reset(briefing);
+    memory_.reset(num_workers, briefing);
     if (needs_zygote) fork_zygote();
     start_workers();
+  }
+
+  [[nodiscard]] bool forks_to_restart() const override {
+    return is_zygote_lost_ || zygote_ <= 0 || is_readable(zygote_fd_.get());
   }
 
  private:
@@ -9598,7 +16134,7 @@ class Processes {
   /// Cost: two to three milliseconds per process if LibTorch is loaded.
   [[nodiscard]] std::unique_ptr<WorkerGroup> start(const GroupPlan& plan, const WorkerBody& body) {
     detail::check_plan(plan, body);
-    detail::prepare_to_fork(plan.num_workers);
+    detail::prepare_to_fork(std::max(plan.num_workers, plan.most_workers));
     return std::make_unique<detail::ProcessGroup>(plan, body);
   }
 };
@@ -9617,7 +16153,7 @@ namespace detail {
 class ThreadGroup final : public WorkerGroup {
  public:
   ThreadGroup(const GroupPlan& plan, const WorkerBody& body)
-      : memory_(plan.num_workers, plan.briefing), inbox_(memory_), body_(body) {
+      : memory_(plan.num_workers, plan.briefing, plan.most_workers), inbox_(memory_), body_(body) {
     start_threads();
   }
 
@@ -9635,6 +16171,7 @@ class ThreadGroup final : public WorkerGroup {
 
   void request_stop() override { memory_.request_stop(); }
   void request_leave() override { memory_.request_leave(); }
+  void request_resize() override { memory_.request_resize(); }
 
   void abort(std::string_view reason) override {
     memory_.abort(reason);
@@ -9659,13 +16196,19 @@ class ThreadGroup final : public WorkerGroup {
   [[nodiscard]] bool can_kill() const noexcept override { return false; }
 
   [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
+  [[nodiscard]] std::vector<std::string> stacks(const Deadline& deadline) override {
+    std::vector<std::string> stacks;
+    for (auto& link : links_) stacks.push_back(link->stack(deadline));
+    return stacks;
+  }
 
   [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {
     return memory_.snapshot(rank, slot, size_bytes);
   }
+  void hold_snapshot(int rank, int slot) noexcept override { memory_.hold_snapshot(rank, slot); }
   void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
 
-  void restart(std::string_view briefing) override {
+  void restart(int num_workers, std::string_view briefing) override {
     join_all();
     links_.clear();
     threads_.clear();
@@ -9673,9 +16216,11 @@ class ThreadGroup final : public WorkerGroup {
     num_over_ = 0;
     is_ending_.store(false);
     inbox_.reset();
-    memory_.reset(briefing);
+    memory_.reset(num_workers, briefing);
     start_threads();
   }
+
+  [[nodiscard]] bool forks_to_restart() const override { return false; }
 
  private:
   void start_threads() {
@@ -9701,11 +16246,13 @@ class ThreadGroup final : public WorkerGroup {
 
   void run(SharedLink& link) noexcept {
     WorkerExit exit{};
+    link.begin_body();
     try {
       body_(link);
     } catch (...) {
       exit = exit_of(std::current_exception());
     }
+    link.end_body();
     link.on_abort({});  // what it refers to is most likely gone
     link.post_exit(exit);
   }
@@ -9842,6 +16389,7 @@ class AnyCallback {
 
   void on_start(const RunInfo& info) const { held_->on_start(info); }
   [[nodiscard]] Next on_report(const Report& report) const { return held_->on_report(report); }
+  void on_resize(const Resize& resize) const { held_->on_resize(resize); }
   void on_end(const RunEnd& end) const { held_->on_end(end); }
 
  private:
@@ -9849,6 +16397,7 @@ class AnyCallback {
     virtual ~Base() = default;
     virtual void on_start(const RunInfo& info) = 0;
     virtual Next on_report(const Report& report) = 0;
+    virtual void on_resize(const Resize& resize) = 0;
     virtual void on_end(const RunEnd& end) = 0;
   };
 
@@ -9868,6 +16417,9 @@ class AnyCallback {
       } else {
         return Next::go_on;
       }
+    }
+    void on_resize([[maybe_unused]] const Resize& resize) override {
+      if constexpr (detail::HearsResize<C>) callback.on_resize(resize);
     }
     void on_end([[maybe_unused]] const RunEnd& end) override {
       if constexpr (detail::HearsEnd<C>) callback.on_end(end);
@@ -9909,6 +16461,9 @@ struct CheckpointConfig {
   ScoreOrder order = ScoreOrder::max;
   /// Makes a checkpoint of the TrainState after every so many steps, without metrics; 0 for none of these.
   std::uint64_t every_steps = 0;
+  /// Makes one at the end of the first step after so much time since the last one of this kind, by rank 0's clock; 0
+  /// for none of these.
+  std::chrono::nanoseconds interval{0};
   /// report(metrics, state) returns when the checkpoint is durable; otherwise as soon as the state has been copied.
   bool synchronous = false;
 };
@@ -10019,6 +16574,11 @@ class Controller {
   /// For what is no rank's fault: a broken group, a callback that throws.
   [[nodiscard]] Orders on_failure(Failure failure, Time now) {
     return may_fail() ? fail(std::move(failure), now) : Orders{};
+  }
+
+  /// The run cannot go on although, perhaps, no worker has failed.
+  void give_up(std::string what) {
+    if (!failure_) failure_ = Failure{.what = std::move(what), .kind = Failure::Kind::final};
   }
 
   [[nodiscard]] Orders on_signal(int signal, Time now) {
@@ -10190,12 +16750,94 @@ class Controller {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/data_config.hpp
+// The datasets of a run, by name, and how they are divided among its workers. Train room.
+
+namespace railyard::inline v0_1 {
+
+/// Is a dataset with the name that workers ask for it by.
+struct NamedDataset {
+  std::string name{};
+  Dataset dataset;
+};
+
+/// Lists the datasets of a run. Example: ry::Datasets{{"train", training_set}, {"validation", validation_set}}
+class Datasets {
+ public:
+  Datasets() = default;
+  Datasets(std::initializer_list<NamedDataset> datasets) : datasets_(datasets) {}
+  Datasets(std::vector<NamedDataset> datasets) : datasets_(std::move(datasets)) {}
+
+  [[nodiscard]] auto begin() const noexcept { return datasets_.begin(); }
+  [[nodiscard]] auto end() const noexcept { return datasets_.end(); }
+
+  /// Returns the dataset of that name, or nullptr.
+  [[nodiscard]] const Dataset* find(std::string_view name) const noexcept {
+    const auto at = std::find_if(begin(), end(), [name](const NamedDataset& one) { return one.name == name; });
+    return at == end() ? nullptr : &at->dataset;
+  }
+  /// The names, as messages show them.
+  [[nodiscard]] std::string names() const {
+    std::string all;
+    for (const NamedDataset& one : datasets_) all += (all.empty() ? "\"" : ", \"") + one.name + "\"";
+    return all.empty() ? "none" : all;
+  }
+
+ private:
+  std::vector<NamedDataset> datasets_{};
+};
+
+/// Says which datasets of a run are divided among its workers, and how.
+struct DataConfig {
+  /// The names of those that are divided; "all" stands for all. Of the others, each worker gets all samples: sums over
+  /// the workers then count each sample once per worker, which leaves means as they are.
+  std::vector<std::string> split{"all"};
+  /// Gives the part of a worker, instead of shares of every batch: all that its loaders give it. A loader with
+  /// drives_step needs parts of equally many batches. Another number of workers cannot go on in the middle of an epoch.
+  std::function<Dataset(const Dataset& whole, std::size_t rank, std::size_t world_size)> splitter{};
+};
+
+namespace detail {
+
+// Throws: ConfigError if a name stands for two datasets, or for none.
+inline void check_datasets(const Datasets& datasets, const DataConfig& config) {
+  for (const NamedDataset& one : datasets) {
+    if (datasets.find(one.name) != &one.dataset) {
+      throw ConfigError{compose("two datasets of the Trainer are named \"{}\": rename one of them", one.name)};
+    }
+  }
+  for (const std::string& name : config.split) {
+    if (name == "all" || datasets.find(name) != nullptr) continue;
+    throw ConfigError{
+        compose("RunConfig::data.split names \"{}\", but the datasets of the Trainer are {}", name, datasets.names())};
+  }
+}
+
+// Returns the dataset as a worker gets it. Throws: ConfigError if there is none of that name.
+[[nodiscard]] inline Dataset dataset_of_worker(const Datasets& datasets, const DataConfig& config,
+                                               std::string_view name, std::size_t rank, std::size_t world_size) {
+  const Dataset* const whole = datasets.find(name);
+  if (whole == nullptr) {
+    throw ConfigError{compose("worker.dataset(\"{}\") on rank {}/{}: the datasets of the Trainer are {}", name, rank,
+                              world_size, datasets.names())};
+  }
+  const auto& split = config.split;
+  const bool is_split =
+      std::any_of(split.begin(), split.end(), [name](const std::string& one) { return one == "all" || one == name; });
+  if (!is_split) return whole->undivided();
+  return config.splitter ? config.splitter(*whole, rank, world_size).undivided() : *whole;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/failure_config.hpp
 // What happens when a worker fails. Train room.
 
 namespace railyard::inline v0_1 {
 
-/// Says how often a run may be started again after a failure: all workers anew, from the newest checkpoint.
+/// Says how often a run may be started again after a failure: all workers anew, from the newest state that there is, in
+/// memory or on disk.
 struct FailureConfig {
   /// How many failures the run survives; -1 for any number. A failure of the group counts once, however many ranks
   /// have failed. Ctrl-C, SIGTERM and exceptions of callbacks end the run in any case.
@@ -10209,6 +16851,10 @@ struct FailureConfig {
   /// How long to wait before the first restart; twice as long before each further one without progress between them.
   std::chrono::nanoseconds backoff{0};
   std::chrono::nanoseconds max_backoff = std::chrono::minutes{1};
+  /// How much of the time of training goes into copies of the TrainState to memory that outlives the workers, in
+  /// percent: a restart on this host goes on from the last one, which loses a few steps only. Each worker keeps two
+  /// copies of its part. 0: none; nor are there any where no failure is survived, or where a TrainState has files.
+  double memory_percent = 1;
 };
 
 }  // namespace railyard::inline v0_1
@@ -10218,6 +16864,14 @@ struct FailureConfig {
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+/// Is what a rank may want all ranks to do at the end of a step.
+struct Wishes {
+  bool stop = false;
+  bool snapshot = false;    ///< copy the state into memory that outlives the workers
+  bool checkpoint = false;  ///< save it
+  bool resize = false;      ///< copy it and leave: another number of workers goes on
+};
 
 /// Keeps what this rank says with the next exchange, and what all have heard with the last one. Only exchanges that all
 /// ranks take part in are heard, so every rank decides alike whether it has to ask by a collective.
@@ -10234,10 +16888,14 @@ class ControlLane {
   }
   [[nodiscard]] bool has_ended() const noexcept { return has_ended_; }
 
+  /// Sets what this rank says with the next exchanges, besides that it wants to stop.
+  void wish(const Wishes& wishes) noexcept { own_ = wishes; }
+  [[nodiscard]] const Wishes& own() const noexcept { return own_; }
+
   /// All ranks have exchanged, for the first time in a step.
-  void hear(bool anyone_stops, bool have_all_ended) noexcept {
+  void hear(const Wishes& anyone, bool have_all_ended) noexcept {
     ++num_heard_;
-    anyone_stops_ = anyone_stops;
+    anyone_ = anyone;
     has_heard_in_step_ = true;
     have_all_ended_ = have_all_ended;
   }
@@ -10248,19 +16906,20 @@ class ControlLane {
   /// Whether any rank wants to stop; nothing unless there has been exactly one exchange since the last call. Of
   /// several, the last may be long ago: whoever asks once per epoch must not learn of a wish an epoch too late.
   [[nodiscard]] std::optional<bool> take_stop() noexcept {
-    return std::exchange(num_heard_, 0) == 1 ? std::optional{anyone_stops_} : std::nullopt;
+    return std::exchange(num_heard_, 0) == 1 ? std::optional{anyone_.stop} : std::nullopt;
   }
 
-  /// Whether any rank wanted to stop in the step that ends; nothing if all ranks have exchanged nothing in it.
-  [[nodiscard]] std::optional<bool> end_step() noexcept {
-    return std::exchange(has_heard_in_step_, false) ? std::optional{anyone_stops_} : std::nullopt;
+  /// What any rank wanted in the step that ends; nothing if all ranks have exchanged nothing in it.
+  [[nodiscard]] std::optional<Wishes> end_step() noexcept {
+    return std::exchange(has_heard_in_step_, false) ? std::optional{anyone_} : std::nullopt;
   }
 
  private:
   std::uint64_t loop_ = 0;
   std::uint64_t num_heard_ = 0;
   bool has_ended_ = false;
-  bool anyone_stops_ = false;
+  Wishes own_{};
+  Wishes anyone_{};
   bool has_heard_in_step_ = false;
   std::optional<bool> have_all_ended_{};
 };
@@ -10276,15 +16935,17 @@ namespace railyard::inline v0_1 {
 /// Says where the time of some steps has gone. Units: seconds.
 struct StepTimes {
   std::uint64_t steps = 0;   ///< exchanges of gradients
-  double compute = 0;        ///< all that is none of the following: loading, forward, backward
+  double compute = 0;        ///< all that is none of the following: forward, backward
+  double data = 0;           ///< in loaders: waiting for batches, and making tensors of them
   double wait = 0;           ///< for ranks that came later
   double communication = 0;  ///< adding gradients, and moving them
   double optimizer = 0;      ///< in step() of a prepared optimizer
   std::uint64_t bytes = 0;   ///< of gradients that were read and written for the exchange
   int slowest_rank = -1;     ///< the one that has waited least, which is whom the others wait for; -1 if unknown
 
-  [[nodiscard]] double total() const noexcept { return compute + wait + communication + optimizer; }
+  [[nodiscard]] double total() const noexcept { return compute + data + wait + communication + optimizer; }
   [[nodiscard]] double share_of_compute() const noexcept { return share_of(compute); }
+  [[nodiscard]] double share_of_data() const noexcept { return share_of(data); }
   [[nodiscard]] double share_of_wait() const noexcept { return share_of(wait); }
   [[nodiscard]] double share_of_communication() const noexcept { return share_of(communication); }
   [[nodiscard]] double share_of_optimizer() const noexcept { return share_of(optimizer); }
@@ -10304,13 +16965,16 @@ namespace detail {
     ++num_known;
     all.steps = std::max(all.steps, one.steps);
     all.compute += one.compute;
+    all.data += one.data;
     all.wait += one.wait;
     all.communication += one.communication;
     all.optimizer += one.optimizer;
     all.bytes += one.bytes;
     if (one.slowest_rank >= 0) all.slowest_rank = one.slowest_rank;
   }
-  for (double* part : {&all.compute, &all.wait, &all.communication, &all.optimizer}) *part /= std::max(num_known, 1.0);
+  for (double* part : {&all.compute, &all.data, &all.wait, &all.communication, &all.optimizer}) {
+    *part /= std::max(num_known, 1.0);
+  }
   return all;
 }
 
@@ -10350,11 +17014,14 @@ struct SavedMessage {
   std::int64_t epoch = 0;
   std::int64_t report = -1;  ///< the number of the last report before it; -1 if there was none
   bool is_report = false;    ///< it belongs to that report, and has its metrics
+  bool is_memory = false;    ///< it is not to be written, but to go on from
   std::vector<SavedFile> files{};
 };
-using WorkerMessage = std::variant<StartedMessage, ReportMessage, StepTimesMessage, SavedMessage>;
+/// The training function was left at the end of a step, because the run, or this number of workers, is to end.
+struct LeftMessage {};
+using WorkerMessage = std::variant<StartedMessage, ReportMessage, StepTimesMessage, SavedMessage, LeftMessage>;
 
-enum class MessageKind : std::uint8_t { started = 1, report = 2, step_times = 3, saved = 4 };
+enum class MessageKind : std::uint8_t { started = 1, report = 2, step_times = 3, saved = 4, left = 5 };
 enum class ValueKind : std::uint8_t { truth = 0, integer = 1, number = 2, text = 3 };
 
 /// Appends plain values to a message. Both ends are one program on one host: no byte order to settle.
@@ -10450,6 +17117,12 @@ class WireReader {
   return writer.bytes();
 }
 
+[[nodiscard]] inline std::vector<std::byte> encode_left() {
+  WireWriter writer;
+  writer.put(MessageKind::left);
+  return writer.bytes();
+}
+
 [[nodiscard]] inline std::vector<std::byte> encode_saved(const SavedMessage& save) {
   WireWriter writer;
   writer.put(MessageKind::saved);
@@ -10459,6 +17132,7 @@ class WireReader {
   writer.put(save.epoch);
   writer.put(save.report);
   writer.put(static_cast<std::uint8_t>(save.is_report));
+  writer.put(static_cast<std::uint8_t>(save.is_memory));
   writer.put(static_cast<std::uint32_t>(save.files.size()));
   for (const SavedFile& file : save.files) {
     writer.put_text(file.name);
@@ -10471,13 +17145,14 @@ class WireReader {
 [[nodiscard]] inline SavedMessage decode_saved(WireReader& reader) {
   SavedMessage save;
   save.slot = reader.take<std::int32_t>();
-  if (save.slot < 0 || save.slot >= num_snapshots)
+  if (save.slot < 0 || save.slot >= num_snapshot_slots)
     throw DataError{"a worker's message is damaged: it names no snapshot"};
   save.step = reader.take<std::uint64_t>();
   save.samples = reader.take<std::uint64_t>();
   save.epoch = reader.take<std::int64_t>();
   save.report = reader.take<std::int64_t>();
   save.is_report = reader.take<std::uint8_t>() != 0;
+  save.is_memory = reader.take<std::uint8_t>() != 0;
   const auto count = reader.take<std::uint32_t>();
   for (std::uint32_t i = 0; i < count; ++i) {
     SavedFile file{.name = reader.take_text()};
@@ -10523,6 +17198,9 @@ class WireReader {
     case MessageKind::saved:
       message = decode_saved(reader);
       break;
+    case MessageKind::left:
+      message = LeftMessage{};
+      break;
     case MessageKind::step_times:
       message = StepTimesMessage{reader.take<StepTimes>()};
       break;
@@ -10548,10 +17226,17 @@ struct RunContext {
   std::uint64_t seed = 0;
   std::chrono::nanoseconds collective_timeout = std::chrono::minutes{10};
   std::uint64_t checkpoint_every_steps = 0;
+  std::chrono::nanoseconds checkpoint_interval{0};
+  bool is_elastic = false;    ///< the number of workers may change
+  double memory_percent = 0;  ///< of the time of training, for snapshots that a restart goes on from; 0: none
   bool waits_for_checkpoints = false;
   /// The checkpoint that this attempt goes on from; empty at the first start.
   std::string resumes_from{};
+  /// The snapshots, by rank, that it goes on from instead.
+  std::vector<std::uint8_t> held_slots{};
   int attempt = 0;  ///< counts the starts of the run's workers, from 0
+  Datasets datasets{};
+  DataConfig data{};
 };
 
 class TrainState;
@@ -10578,6 +17263,12 @@ class Worker {
   [[nodiscard]] const std::string& run_name() const noexcept { return context_->name; }
   /// The run's directory, equal on all ranks.
   [[nodiscard]] const std::filesystem::path& run_path() const noexcept { return context_->path; }
+
+  /// Returns a dataset of the Trainer, for prepare_loader(). Throws: ConfigError that lists the names that exist.
+  [[nodiscard]] Dataset dataset(std::string_view name) const {
+    return detail::dataset_of_worker(context_->datasets, context_->data, name, static_cast<std::size_t>(rank()),
+                                     static_cast<std::size_t>(world_size()));
+  }
 
   /// Where the backend expects buffers: the CPU, or the GPU whose index is the local rank.
   [[nodiscard]] virtual Device device() const noexcept = 0;
@@ -10611,9 +17302,11 @@ class Worker {
   /// Every rank reports with a state, or none. Include railyard/train/train_state.hpp.
   void report(const Metrics& metrics, TrainState& state);
 
-  /// The directory of the checkpoint that this attempt goes on from; empty if it begins at the beginning. Where there
-  /// is a TrainState, it has put everything back.
+  /// The directory of the checkpoint that this attempt goes on from, "memory" if it is the memory of the host, empty if
+  /// it begins at the beginning. Where there is a TrainState, it has put everything back.
   [[nodiscard]] const std::string& resumes_from() const noexcept { return context_->resumes_from; }
+  /// Whether the run may go on with another number of workers.
+  [[nodiscard]] bool is_elastic() const noexcept { return context_->is_elastic; }
   /// Counts how often the run's workers have been started before.
   [[nodiscard]] int attempt() const noexcept { return context_->attempt; }
 
@@ -10669,6 +17362,12 @@ class Worker {
   void post_step_times() {
     if (on_step_times_) link_->post(detail::encode_step_times(on_step_times_()));
   }
+  /// Says that a loader begins to wait for data, or has it: the time between is StepTimes::data.
+  void wait_for_data(bool begins) {
+    if (on_data_wait_) on_data_wait_(begins);
+  }
+  /// Sets what wait_for_data() calls.
+  void on_data_wait(std::function<void(bool)> function) { on_data_wait_ = std::move(function); }
   /// Sets what each samples() calls first, for a room above this one that must see every step begin.
   void on_samples(std::function<void(std::uint64_t, bool)> function) { on_samples_ = std::move(function); }
 
@@ -10785,12 +17484,14 @@ class Worker {
   std::function<void()> on_abandoned_step_{};
   std::function<void()> on_step_end_{};
   std::function<StepTimes()> on_step_times_{};
+  std::function<void(bool)> on_data_wait_{};
   TrainState* state_ = nullptr;
   std::int64_t num_reports_ = 0;  // those before the checkpoint that the run goes on from included
   bool has_step_ = false;         // one has begun and not ended
   bool completes_step_ = false;   // its last micro-batch has begun
   bool stop_requested_ = false;
   bool stop_agreed_ = false;
+  bool has_copied_ = false;  // its state to memory, over what it has gone on from
   detail::ControlLane control_{};
   std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
 };
@@ -11047,6 +17748,7 @@ struct Attempt {
   std::uint64_t end_step = 0;    ///< the last step that any rank had ended
   std::uint64_t lost_steps = 0;  ///< steps that the next attempt had to do again
   double seconds = 0;            ///< from the call of fit() until its last worker had ended
+  int world_size = 0;
 };
 
 /// Holds the fields of a Result while it is put together.
@@ -11155,6 +17857,7 @@ struct RunConfig {
   CheckpointConfig checkpoint{};
   PreemptionConfig preemption{};
   FailureConfig failure{};
+  DataConfig data{};
   Progress progress = Progress::automatic;
   /// Told about the run in this order, in the process and on the thread that called fit().
   std::vector<AnyCallback> callbacks{};
@@ -11178,25 +17881,138 @@ struct RunConfig {
 
 namespace railyard::inline v0_1 {
 
-/// Is a number of workers. A type of its own, so that a range of numbers can be said here one day.
+/// Is a number of workers, or the least and the most of a number that follows what there is: {.num_workers = {2, 8}}.
 class WorkerCount {
  public:
-  constexpr WorkerCount(int count) noexcept : count_(count) {}  // implicit: {.num_workers = 4}
+  constexpr WorkerCount(int count) noexcept : min_(count), max_(count) {}  // implicit: {.num_workers = 4}
+  constexpr WorkerCount(int min, int max) noexcept : min_(min), max_(max) {}
 
   template <std::floating_point T>
   WorkerCount(T count) = delete;  // a number of workers is a whole number
 
-  [[nodiscard]] constexpr int count() const noexcept { return count_; }
+  [[nodiscard]] constexpr int min() const noexcept { return min_; }
+  [[nodiscard]] constexpr int max() const noexcept { return max_; }
+  [[nodiscard]] constexpr bool is_elastic() const noexcept { return min_ != max_; }
 
  private:
-  int count_;
+  int min_;
+  int max_;
 };
 
 /// Says what to scale to. Example: ry::Trainer trainer{train, {.num_workers = 4}};
+///
+/// With a range, a run begins with as many workers as there is room for, goes on with fewer where that has become less,
+/// and with more as soon as there is room again: at the end of a step, from a copy of the TrainState, which spends no
+/// failure. The order of the samples stays as it is, and with LoaderOptions::global_batch_size the batches, too. Bits
+/// do not: sums are made in another order, and what each worker has for itself (dropout, BatchNorm, its random numbers)
+/// is drawn and counted otherwise. A run without a TrainState changes its size only when it is started again.
 struct ScalingConfig {
   WorkerCount num_workers = 1;
+  /// With a range: says for how many workers there is room now. By default as many as there are cores for this process.
+  /// Called in the process of fit(), on its thread.
+  std::function<int()> capacity{};
+  /// How often it is asked while workers train.
+  std::chrono::nanoseconds capacity_interval = std::chrono::seconds{10};
 };
 
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/held_state.hpp
+// How a rank's part of the state lies in a snapshot, and how a later start finds it there. Train room.
+//
+// The snapshot begins with the size of the message that tells of it, and that message; the files follow.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Gives each file its place in a snapshot, and returns the snapshot's size.
+[[nodiscard]] inline std::uint64_t place_files(SavedMessage& save, const std::vector<FileImage>& images) {
+  constexpr std::uint64_t alignment = 64;
+  const auto aligned = [](std::uint64_t at) { return (at + alignment - 1) / alignment * alignment; };
+  for (const FileImage& image : images) save.files.push_back({.name = image.name, .size = image.size});
+  std::uint64_t end = aligned(sizeof(std::uint64_t) + encode_saved(save).size());
+  for (SavedFile& file : save.files) {
+    file.offset = end;
+    end = aligned(end + file.size);
+  }
+  return end;
+}
+
+/// Writes the message to the begin of its snapshot, where place_files() has left room for it.
+inline void write_head(std::span<std::byte> snapshot, const SavedMessage& save) {
+  const std::vector<std::byte> message = encode_saved(save);
+  const std::uint64_t size = message.size();
+  std::memcpy(snapshot.data(), &size, sizeof size);
+  std::copy(message.begin(), message.end(), snapshot.data() + sizeof size);
+}
+
+/// Returns the message of a snapshot that a rank of an earlier start has written.
+[[nodiscard]] inline SavedMessage read_head(WorkerLink& link, int rank, int slot) {
+  std::uint64_t size = 0;
+  std::memcpy(&size, link.held_snapshot(rank, slot, sizeof size).data(), sizeof size);
+  const auto head = link.held_snapshot(rank, slot, sizeof size + size);
+  return std::get<SavedMessage>(decode_message(head.subspan(sizeof size, size)));
+}
+
+/// Returns what all ranks of an earlier start have put into their snapshots as one checkpoint, which reads from there.
+[[nodiscard]] inline Checkpoint open_held_state(WorkerLink& link, const std::vector<std::uint8_t>& slots) {
+  Manifest manifest{.world_size = static_cast<int>(slots.size())};
+  std::map<std::string, std::span<const std::byte>> files;
+  for (int rank = 0; rank < manifest.world_size; ++rank) {
+    const int slot = slots[static_cast<std::size_t>(rank)];
+    const SavedMessage save = read_head(link, rank, slot);
+    manifest.step = save.step;
+    manifest.epoch = save.epoch;
+    manifest.report = save.report;
+    manifest.samples += save.samples;
+    if (save.files.empty()) continue;
+    const auto bytes = link.held_snapshot(rank, slot, save.files.back().offset + save.files.back().size);
+    for (const SavedFile& file : save.files) files[file.name] = bytes.subspan(file.offset, file.size);
+  }
+  return Checkpoint::in_memory("the snapshots of the workers", std::move(manifest), files);
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/snapshot_pace.hpp
+// When rank 0 wants the state to be copied or saved. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Spreads copies of the state so that they take a given share of the time, and says when a checkpoint is due.
+class SnapshotPace {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// percent: the share of copies, 0 for none. interval: between checkpoints, 0 for none.
+  SnapshotPace(double percent, std::chrono::nanoseconds interval, Clock::time_point now) noexcept
+      : percent_(percent), interval_(interval), copied_at_(now), saved_at_(now) {}
+
+  /// The first copy is due at once: only then is known what one costs.
+  [[nodiscard]] bool wants_copy(Clock::time_point now) const noexcept {
+    return percent_ > 0 && std::chrono::duration<double>(now - copied_at_) >= cost_ * (100 / percent_);
+  }
+  [[nodiscard]] bool wants_checkpoint(Clock::time_point now) const noexcept {
+    return interval_.count() > 0 && now - saved_at_ >= interval_;
+  }
+
+  void note_copy(std::chrono::duration<double> cost, Clock::time_point now) noexcept {
+    cost_ = cost;
+    copied_at_ = now;
+  }
+  void note_checkpoint(Clock::time_point now) noexcept { saved_at_ = now; }
+
+ private:
+  double percent_;
+  std::chrono::nanoseconds interval_;
+  std::chrono::duration<double> cost_{0};
+  Clock::time_point copied_at_;
+  Clock::time_point saved_at_;
+};
+
+}  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/train/train_state.hpp
@@ -11206,8 +18022,8 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// Ends a training function whose state has been saved, because the run is to end. No std::exception: it is nobody's
-// error, and handlers of errors shall let it pass.
+// Ends a training function whose state has been saved, because the run, or this number of workers, is to end. No
+// std::exception: it is nobody's error, and handlers of errors shall let it pass.
 struct Leave {};
 
 // Says itself in which epoch a resumed run has to go on: the loader of the training data.
@@ -11270,7 +18086,10 @@ class TrainState {
         ++state_->epoch_;
         return *this;
       }
-      [[nodiscard]] bool operator==(std::default_sentinel_t) const noexcept { return state_->epoch_ >= count_; }
+      [[nodiscard]] bool operator==(std::default_sentinel_t) const noexcept {
+        if (state_->epoch_ >= count_) state_->is_in_epochs_ = false;
+        return state_->epoch_ >= count_;
+      }
 
      private:
       friend class Epochs;
@@ -11280,6 +18099,7 @@ class TrainState {
     };
     [[nodiscard]] Iterator begin() const {
       state_->epoch_ = state_->resumed_epoch_;
+      state_->is_in_epochs_ = true;
       return {*state_, count_};
     }
     [[nodiscard]] static std::default_sentinel_t end() noexcept { return {}; }
@@ -11293,7 +18113,10 @@ class TrainState {
 
   /// Throws: ConfigError for two parts of one name, or a part that does not fit what was saved; DataError for a damaged
   /// checkpoint.
-  TrainState(Worker& worker, std::initializer_list<StatePart> parts) : worker_(&worker), parts_(parts) {
+  TrainState(Worker& worker, std::initializer_list<StatePart> parts)
+      : worker_(&worker),
+        parts_(parts),
+        pace_(worker.context().memory_percent, worker.context().checkpoint_interval, Clock::now()) {
     if (worker.state_ != nullptr) {
       throw ConfigError{detail::compose(
           "TrainState on rank {}/{}: there is one already: give all parts to it, so that checkpoints hold all of them",
@@ -11308,6 +18131,7 @@ class TrainState {
   ~TrainState() {
     worker_->state_ = nullptr;
     worker_->on_step_end({});
+    worker_->control().wish({});
   }
 
   /// Whether parts were put back from a checkpoint.
@@ -11315,21 +18139,27 @@ class TrainState {
 
   /// Returns the epochs from the first that is not complete to count - 1: for (int epoch : state.epochs(10)). An epoch
   /// that was left half way is gone on with if the loader that drives steps is a part; without one, a checkpoint counts
-  /// the epoch in which it was made as complete.
+  /// the epoch in which it was made as complete, and so the state is copied to memory, and the number of workers
+  /// changed, only where report() saves it.
   [[nodiscard]] Epochs epochs(int count) noexcept { return {*this, count}; }
 
-  /// Adds a file to every checkpoint from now on, as it is then, under files/name. Another name on each rank.
+  /// Adds a file to every checkpoint from now on, as it is then, under files/name. Another name on each rank; either
+  /// every rank adds files or none does.
   void add_file(std::string name, std::filesystem::path source) {
     files_.emplace_back(std::move(name), std::move(source));
   }
 
  private:
   friend class Worker;
+  using Clock = detail::SnapshotPace::Clock;
 
   void resume() {
     const std::string& path = worker_->resumes_from();
     if (path.empty()) return;
-    const Checkpoint checkpoint = Checkpoint::open(path);
+    const auto& held = worker_->context().held_slots;
+    if (!held.empty() && worker_->has_copied_) return;  // they are an earlier TrainState's by now
+    const Checkpoint checkpoint =
+        held.empty() ? Checkpoint::open(path) : detail::open_held_state(worker_->link(), held);
     std::string missing;
     worker_->barrier();  // weights may be shared: nobody looks at them while they are put back
     for (const StatePart& part : parts_) {
@@ -11371,7 +18201,7 @@ class TrainState {
   }
 
   // One checkpoint of the step that ends with it, and of the report: with the step alone, the report would be lost to
-  // whoever goes on from there.
+  // whoever goes on from there. So it would with a copy to memory.
   void report(const Metrics& metrics) {
     is_reporting_ = true;
     worker_->end_step();
@@ -11379,56 +18209,105 @@ class TrainState {
     worker_->report(metrics);
     save(true);
     if (must_leave_) throw detail::Leave{};
+    copy_if_due();
   }
 
   void end_step() {
-    must_leave_ = agrees_to_leave();
+    const detail::Wishes wishes = agreed_wishes();
+    must_leave_ = wishes.stop && agrees_to_leave();
+    must_copy_ = wishes.snapshot && !must_leave_;
+    must_resize_ = wishes.resize && !must_leave_;
+    if (wishes.checkpoint) pace_.note_checkpoint(Clock::now());
     if (is_reporting_) return;
+    if (must_complete_epoch()) must_copy_ = must_resize_ = false;
     const std::uint64_t interval = worker_->context().checkpoint_every_steps;
-    if (must_leave_ || (interval != 0 && worker_->steps() % interval == 0)) save(false);
+    const bool is_due = interval != 0 && worker_->steps() % interval == 0;
+    if (must_leave_ || is_due || wishes.checkpoint) save(false);
     if (must_leave_) throw detail::Leave{};
+    copy_if_due();
   }
 
-  // Whether all ranks are to leave. The wish to stop comes with the gradients, if there are any; whether it is one to
-  // leave, or the program's own, is asked then.
+  // Nobody could say how much of the epoch under way a copy has seen.
+  [[nodiscard]] bool must_complete_epoch() const {
+    return is_in_epochs_ && std::none_of(parts_.begin(), parts_.end(),
+                                         [](const StatePart& part) { return static_cast<bool>(part.next_epoch_); });
+  }
+
+  // What any rank wants at the end of this step. It comes with the gradients, if there are any.
+  [[nodiscard]] detail::Wishes agreed_wishes() {
+    if (const auto heard = worker_->control().end_step()) return *heard;
+    const detail::Wishes& own = worker_->control().own();
+    std::int32_t wishes[4] = {worker_->wants_stop() ? 1 : 0, own.snapshot ? 1 : 0, own.checkpoint ? 1 : 0,
+                              own.resize ? 1 : 0};
+    worker_->all_reduce(buffer_of(wishes), ReduceOp::max);
+    return {.stop = wishes[0] != 0, .snapshot = wishes[1] != 0, .checkpoint = wishes[2] != 0, .resize = wishes[3] != 0};
+  }
+
+  // Whether a wish to stop is one to leave, or the program's own.
   [[nodiscard]] bool agrees_to_leave() {
-    std::int32_t wish = worker_->wants_stop() ? 1 : 0;
-    if (const auto heard = worker_->control().end_step()) {
-      wish = *heard ? 1 : 0;
-    } else {
-      worker_->all_reduce(buffer_of_value(wish), ReduceOp::max);
-    }
-    if (wish == 0) return false;
     std::int32_t leaves = worker_->page().leave_requested.load(std::memory_order_relaxed) ? 1 : 0;
     worker_->all_reduce(buffer_of_value(leaves), ReduceOp::max);
     return leaves != 0;
   }
 
-  // Copies this rank's part of the state to memory that outlives the worker, and hands it over.
+  // Rank 0 decides for all when the state is copied or saved next: one step later, because all have to know.
+  void wish() {
+    if (worker_->rank() != 0) return;
+    const auto now = Clock::now();
+    worker_->control().wish({.snapshot = files_.empty() && pace_.wants_copy(now),
+                             .checkpoint = pace_.wants_checkpoint(now),
+                             .resize = worker_->page().resize_requested.load(std::memory_order_relaxed)});
+  }
+
+  void copy_if_due() {
+    const bool is_left = std::exchange(must_resize_, false);
+    if (is_left && !files_.empty()) save(false);  // they are not in copies
+    if (std::exchange(must_copy_, false) || (is_left && files_.empty())) {
+      const Handed handed = hand_over(SnapshotKind::memory, false);
+      pace_.note_copy(handed.cost, Clock::now());
+    }
+    if (is_left) throw detail::Leave{};
+    wish();
+  }
+
   void save(bool is_report) {
+    const Handed handed = hand_over(SnapshotKind::checkpoint, is_report);
+    if (worker_->context().waits_for_checkpoints) worker_->link().await_snapshot(handed.slot);
+  }
+
+  struct Handed {
+    int slot = 0;
+    Clock::duration cost{};  // without the wait for memory
+  };
+
+  // Copies this rank's part of the state to memory that outlives the worker, and hands it over.
+  Handed hand_over(SnapshotKind kind, bool is_report) {
+    const auto begin = Clock::now();
     std::vector<NamedState> states;
     for (const StatePart& part : parts_) states.push_back({.name = part.name_, .state = part.take_()});
     std::vector<FileImage> images = file_images(states, worker_->rank());
     for (const auto& [name, source] : files_) images.push_back(image_of(name, source));
-    detail::SavedMessage save{
-        .step = worker_->steps(), .epoch = next_epoch(), .report = worker_->num_reports_ - 1, .is_report = is_report};
-    save.samples = worker_->page().samples.load(std::memory_order_relaxed);
-    std::uint64_t size = 0;
-    for (const FileImage& image : images) {
-      save.files.push_back({.name = image.name, .offset = size, .size = image.size});
-      constexpr std::uint64_t alignment = 64;
-      size = (size + image.size + alignment - 1) / alignment * alignment;
-    }
-    const Snapshot snapshot = worker_->link().take_snapshot(size);
+    detail::SavedMessage save{.step = worker_->steps(),
+                              .samples = worker_->page().samples.load(std::memory_order_relaxed),
+                              .epoch = next_epoch(),
+                              .report = worker_->num_reports_ - 1,
+                              .is_report = is_report,
+                              .is_memory = kind == SnapshotKind::memory};
+    worker_->has_copied_ = worker_->has_copied_ || save.is_memory;
+    const std::uint64_t size = detail::place_files(save, images);
+    const auto wait_begin = Clock::now();
+    const Snapshot snapshot = worker_->link().take_snapshot(size, kind);
+    const auto wait_end = Clock::now();
     save.slot = snapshot.slot;
     try {
       for (std::size_t at = 0; at < images.size(); ++at) images[at].fill(snapshot.bytes.data() + save.files[at].offset);
+      detail::write_head(snapshot.bytes, save);
       worker_->link().post(detail::encode_saved(save));
     } catch (...) {
       worker_->link().drop_snapshot(snapshot.slot);
       throw;
     }
-    if (worker_->context().waits_for_checkpoints) worker_->link().await_snapshot(snapshot.slot);
+    return {.slot = snapshot.slot, .cost = Clock::now() - begin - (wait_end - wait_begin)};
   }
 
   [[nodiscard]] static FileImage image_of(const std::string& name, const std::filesystem::path& source) {
@@ -11452,8 +18331,12 @@ class TrainState {
   std::int64_t epoch_ = -1;  // that is under way
   std::int64_t resumed_epoch_ = 0;
   bool is_resumed_ = false;
+  bool is_in_epochs_ = false;
   bool is_reporting_ = false;
   bool must_leave_ = false;
+  bool must_resize_ = false;
+  bool must_copy_ = false;  // to memory, as soon as what belongs to the step is done
+  detail::SnapshotPace pace_;
 };
 
 inline void Worker::report(const Metrics& metrics, TrainState& state) { state.report(metrics); }
@@ -11469,13 +18352,17 @@ namespace detail {
 /// Says which attempt of the run begins, and where it goes on.
 struct Briefing {
   std::int32_t attempt = 0;
-  std::string checkpoint{};  ///< its directory; empty to begin at the beginning
+  std::string checkpoint{};  ///< its directory; empty to begin at the beginning, or with a snapshot
+  /// The snapshot of each rank of the start before, if workers go on from memory.
+  std::vector<std::uint8_t> slots{};
 };
 
 [[nodiscard]] inline std::string encode_briefing(const Briefing& briefing) {
   WireWriter writer;
   writer.put(briefing.attempt);
   writer.put_text(briefing.checkpoint);
+  writer.put(static_cast<std::uint32_t>(briefing.slots.size()));
+  for (const std::uint8_t slot : briefing.slots) writer.put(slot);
   return {reinterpret_cast<const char*>(writer.bytes().data()), writer.bytes().size()};
 }
 
@@ -11484,6 +18371,8 @@ struct Briefing {
   Briefing briefing;
   briefing.attempt = reader.take<std::int32_t>();
   briefing.checkpoint = reader.take_text();
+  const auto num_slots = reader.take<std::uint32_t>();
+  for (std::uint32_t i = 0; i < num_slots; ++i) briefing.slots.push_back(reader.take<std::uint8_t>());
   return briefing;
 }
 
@@ -11531,6 +18420,121 @@ class ConnectingStore final : public Store {
   int rank_;
   std::string reason_{};  // written once, before is_aborted_
   std::atomic<bool> is_aborted_{false};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/cores.hpp
+// How many cores this process may use: what affinity and control groups leave of the machine. Workers room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The number of cores that the scheduler may put this thread on.
+[[nodiscard]] inline int cores_of_affinity() {
+  for (std::size_t cores = 1024; cores <= 65536; cores *= 2) {  // the kernel refuses a set smaller than its own
+    std::vector<cpu_set_t> set(cores / (8 * sizeof(cpu_set_t)));
+    const std::size_t size_bytes = set.size() * sizeof(cpu_set_t);
+    if (sched_getaffinity(0, size_bytes, set.data()) == 0) {
+      return std::max(1, CPU_COUNT_S(size_bytes, set.data()));
+    }
+  }
+  return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+}
+
+// Reads one group's limit: "200000 100000" is two cores, "max 100000" none.
+[[nodiscard]] inline std::optional<double> quota_of_group(const std::filesystem::path& group) {
+  std::ifstream file{group / "cpu.max"};
+  std::string quota;
+  double period = 0;
+  if (!(file >> quota >> period) || quota == "max" || period <= 0) return std::nullopt;
+  try {
+    return std::stod(quota) / period;
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+// The smallest limit on the way from this process's group up to the root: each of them binds. Control groups v2.
+// membership is /proc/self/cgroup, mount where the hierarchy is mounted.
+[[nodiscard]] inline std::optional<double> cores_of_cgroup(const std::filesystem::path& membership,
+                                                           const std::filesystem::path& mount) {
+  std::ifstream file{membership};
+  std::string line;
+  std::optional<double> smallest;
+  while (std::getline(file, line)) {
+    if (!line.starts_with("0::/")) continue;
+    std::filesystem::path group = std::filesystem::path{line.substr(4)}.lexically_normal();
+    while (true) {
+      if (const auto quota = quota_of_group(mount / group)) smallest = std::min(smallest.value_or(*quota), *quota);
+      if (group.empty() || group == "." || group == group.parent_path()) break;
+      group = group.parent_path();
+    }
+  }
+  return smallest;
+}
+
+// The cores that this process may use, at least 1; a limit of 1.5 cores counts as 2, for one would leave half idle.
+[[nodiscard]] inline int usable_cores(const std::filesystem::path& membership = "/proc/self/cgroup",
+                                      const std::filesystem::path& mount = "/sys/fs/cgroup") {
+  const int cores = cores_of_affinity();
+  const auto quota = cores_of_cgroup(membership, mount);
+  return quota ? std::clamp(static_cast<int>(std::ceil(*quota)), 1, cores) : cores;
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/elastic_size.hpp
+// How many workers there are to be, now. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Asks the source of capacity, not too often.
+class ElasticSize {
+ public:
+  using Clock = Deadline::Clock;
+
+  explicit ElasticSize(ScalingConfig config) : config_(std::move(config)) {}
+
+  [[nodiscard]] const WorkerCount& count() const noexcept { return config_.num_workers; }
+  [[nodiscard]] bool is_elastic() const noexcept { return count().is_elastic(); }
+
+  /// Returns how many workers can be started now; nothing if these are too few.
+  [[nodiscard]] std::optional<int> ask() {
+    if (!is_elastic()) return count().max();
+    const int room = std::min(capacity(), limit_);
+    if (room < count().min()) return std::nullopt;
+    return std::min(room, count().max());
+  }
+
+  /// Returns another number than the one that is running, if it is time to ask and there is one.
+  [[nodiscard]] std::optional<int> look(Clock::time_point now, int running) {
+    if (!is_elastic() || now < next_look_) return std::nullopt;
+    next_look_ = now + config_.capacity_interval;
+    limit_ = count().max();  // what could not be started once may be by now
+    const auto size = ask();
+    return size && *size != running ? size : std::nullopt;
+  }
+
+  /// So many could not be started: it will be fewer. Returns whether that is allowed.
+  [[nodiscard]] bool shrink(int failed) noexcept {
+    if (!is_elastic() || failed <= count().min()) return false;
+    limit_ = failed - 1;
+    next_look_ = Clock::now() + config_.capacity_interval;
+    return true;
+  }
+
+ private:
+  [[nodiscard]] int capacity() const { return config_.capacity ? config_.capacity() : usable_cores(); }
+
+  ScalingConfig config_;
+  int limit_ = config_.num_workers.max();
+  Clock::time_point next_look_ = Clock::now() + config_.capacity_interval;
 };
 
 }  // namespace detail
@@ -12143,6 +19147,88 @@ class RunLease {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/run_log.hpp
+// What a supervisor has to say while a run goes on: on the console, in events.jsonl, in the Result. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Both the directory and the line must outlive it.
+class RunLog {
+ public:
+  using Clock = Deadline::Clock;
+
+  RunLog(RunDirectory& directory, ProgressLine& progress, Clock::time_point called_at) noexcept
+      : directory_(&directory), progress_(&progress), called_at_(called_at) {}
+
+  /// Since fit() was called.
+  [[nodiscard]] double seconds() const { return std::chrono::duration<double>(Clock::now() - called_at_).count(); }
+
+  void print(const std::string& text) { progress_->print(true, "railyard: " + text); }
+  /// Tells of what could not be written, unless there is nothing to tell.
+  void complain(const std::string& text) {
+    if (!text.empty()) print(text);
+  }
+  /// Tells of it now and in the Result.
+  void warn(const std::string& text) {
+    warnings_.push_back(text);
+    print(text);
+  }
+  void warn_in_result(std::string text) { warnings_.push_back(std::move(text)); }
+  [[nodiscard]] const std::vector<std::string>& warnings() const noexcept { return warnings_; }
+
+  void tell_of(const SaveOutcome& outcome) {
+    JsonObject event;
+    event.add("event", outcome.path.empty() ? "checkpoint_failed" : "checkpoint").add("seconds", seconds());
+    event.add("step", outcome.manifest.step).add("path", outcome.path.string());
+    if (!outcome.error.empty()) event.add("error", outcome.error);
+    complain(directory_->append_event(event));
+    if (outcome.error.empty()) return;
+    warn(outcome.path.empty() ? compose("the checkpoint of step {} could not be written: {}; training goes on",
+                                        outcome.manifest.step, outcome.error)
+                              : outcome.error);
+  }
+
+  /// attempt: the number of the one that begins; failed: the one before. from: where it goes on, at begin_step.
+  void tell_of_restart(int attempt, const Attempt& failed, const std::string& from, std::uint64_t begin_step) {
+    JsonObject event;
+    event.add("event", "restart").add("seconds", seconds()).add("attempt", attempt);
+    event.add("error", failed.error).add("from", from).add("lost_steps", failed.lost_steps);
+    complain(directory_->append_event(event));
+    print(compose("{}; all workers are started again, from {} (step {}; {} steps are lost)", failed.error, from,
+                  begin_step, failed.lost_steps));
+  }
+
+  /// stacks: by rank, the calls that it is in, one a line.
+  void tell_of_stacks(const std::vector<std::string>& stacks) {
+    for (std::size_t rank = 0; rank < stacks.size(); ++rank) {
+      JsonObject event;
+      event.add("event", "stack").add("seconds", seconds()).add("rank", static_cast<std::int64_t>(rank));
+      event.add("stack", stacks[rank]);
+      complain(directory_->append_event(event));
+      print(stacks[rank].empty() ? compose("rank {} does not tell where it is", rank)
+                                 : compose("rank {} is in\n{}", rank, stacks[rank]));
+    }
+  }
+
+  void tell_of_resize(const Resize& resize) {
+    JsonObject event;
+    event.add("event", "resize").add("seconds", seconds());
+    event.add("from", resize.from).add("to", resize.to).add("step", resize.step);
+    complain(directory_->append_event(event));
+    print(compose("the run goes on with {} workers instead of {}, from step {}", resize.to, resize.from, resize.step));
+  }
+
+ private:
+  RunDirectory* directory_;
+  ProgressLine* progress_;
+  Clock::time_point called_at_;
+  std::vector<std::string> warnings_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/save_book.hpp
 // Puts the ranks' parts of a checkpoint together. Train room.
 
@@ -12187,9 +19273,14 @@ class SaveBook {
     return -1;
   }
 
-  /// Forgets what only some ranks have saved: they have ended.
-  void clear() {
-    for (auto& queue : saves_) queue.clear();
+  /// Takes what only some ranks have saved, with the rank: they have ended.
+  [[nodiscard]] std::vector<std::pair<int, SavedMessage>> take_rest() {
+    std::vector<std::pair<int, SavedMessage>> rest;
+    for (std::size_t rank = 0; rank < saves_.size(); ++rank) {
+      for (SavedMessage& save : saves_[rank]) rest.emplace_back(static_cast<int>(rank), std::move(save));
+      saves_[rank].clear();
+    }
+    return rest;
   }
 
  private:
@@ -12243,7 +19334,7 @@ namespace detail {
   return newest;
 }
 
-/// Owns the writer. The lease must outlive it.
+/// Owns the writer, and holds the newest copy of the state in memory. The lease must outlive it.
 class RunCheckpoints {
  public:
   RunCheckpoints(const RunInfo& info, const CheckpointConfig& config, const RunLease& lease, WorkerGroup& group)
@@ -12252,11 +19343,14 @@ class RunCheckpoints {
         generation_(lease.generation()),
         group_(&group),
         book_(info.world_size),
+        copies_(info.world_size),
         writer_(info.path, folder_of(info, lease), retention_of(config), group) {}
 
-  /// Takes what a rank has saved; a checkpoint that is whole with it is on its way to the disk. metrics: what rank 0
-  /// has reported last, if it is the rank.
+  /// Takes what a rank has saved; a checkpoint that is whole with it is on its way to the disk, and a copy that is
+  /// whole is held until the next one is. metrics: what rank 0 has reported last, if it is the rank.
   void add(int rank, SavedMessage save, const Metrics& metrics, int attempt) {
+    group_->hold_snapshot(rank, save.slot);
+    if (save.is_memory) return add_copy(rank, std::move(save));
     if (rank == 0) metrics_.push_back(save.is_report ? metrics : Metrics{});
     book_.add(rank, std::move(save));
     while (const auto saves = book_.take()) {
@@ -12273,7 +19367,23 @@ class RunCheckpoints {
   }
 
   [[nodiscard]] bool drain(const Deadline& deadline) { return writer_.drain(deadline); }
-  [[nodiscard]] std::vector<SaveOutcome> take_outcomes() { return writer_.take_outcomes(); }
+  /// Takes note of what has been written since, and tells of it.
+  void note_outcomes(RunLog& log) {
+    for (const SaveOutcome& outcome : writer_.take_outcomes()) {
+      log.tell_of(outcome);
+      const Place place{outcome.manifest.step, outcome.manifest.report};
+      if (outcome.path.empty()) {
+        if (saved_ == place) saved_ = written_;
+        continue;
+      }
+      written_ = std::max(written_, place);
+      ++num_of_attempt_;
+      if (++num_written_ == 1 && !doubt().empty()) log.warn(doubt());
+    }
+  }
+  /// How many have been written by this program; in the attempt under way.
+  [[nodiscard]] int num_written() const noexcept { return num_written_; }
+  [[nodiscard]] int num_of_attempt() const noexcept { return num_of_attempt_; }
 
   /// Says why checkpoints may not last where they are; empty if no reason is known.
   [[nodiscard]] std::string doubt() const {
@@ -12281,10 +19391,39 @@ class RunCheckpoints {
     return doubt.empty() ? std::string{} : compose("checkpoints in {} may not last: {}", run_.string(), doubt);
   }
 
-  /// Forgets what only some ranks have saved; when all have ended, and all that was whole has been written.
+  /// Forgets what only some ranks have saved; when all have ended.
   void end_attempt() {
-    book_.clear();
+    for (SaveBook* book : {&book_, &copies_}) {
+      for (const auto& [rank, save] : book->take_rest()) group_->release_snapshot(rank, save.slot);
+    }
     metrics_.clear();
+  }
+
+  /// The newest copy of the state in memory, by rank; empty if there is none, or a checkpoint has been saved since. It
+  /// may still have to be written, then.
+  [[nodiscard]] std::vector<SavedMessage> newest_copy() const {
+    return held_.empty() || place_of(held_.front()) < saved_ ? std::vector<SavedMessage>{} : held_;
+  }
+
+  /// Makes a checkpoint of that copy, if there is one, which can no more be gone on from without reading.
+  void write_newest_copy(int attempt) {
+    if (const auto copy = newest_copy(); !copy.empty()) {
+      submit(copy, {}, attempt);
+      held_.clear();
+    }
+  }
+
+  /// So many workers begin, after the end of those before.
+  void begin_attempt(int world_size) {
+    book_ = SaveBook{world_size};
+    copies_ = SaveBook{world_size};
+    num_of_attempt_ = 0;
+  }
+
+  /// The workers go on from that checkpoint, or from the beginning.
+  void go_back_to(const std::optional<Checkpoint>& checkpoint) {
+    written_ = checkpoint ? Place{checkpoint->manifest().step, checkpoint->manifest().report} : Place{0, -1};
+    saved_ = written_;
   }
 
   /// The folder; only while nothing is being written, as what is below.
@@ -12299,8 +19438,23 @@ class RunCheckpoints {
     return folder;
   }
 
+  // Of two states of a run, the one with more steps, or more reports after the same, is newer.
+  using Place = std::pair<std::uint64_t, std::int64_t>;
+  [[nodiscard]] static Place place_of(const SavedMessage& save) noexcept { return {save.step, save.report}; }
+
+  void add_copy(int rank, SavedMessage save) {
+    copies_.add(rank, std::move(save));
+    while (auto copy = copies_.take()) {
+      for (std::size_t of = 0; of < held_.size(); ++of) {
+        group_->release_snapshot(static_cast<int>(of), held_[of].slot);
+      }
+      held_ = std::move(*copy);
+    }
+  }
+
   void submit(const std::vector<SavedMessage>& saves, Metrics metrics, int attempt) {
     const SavedMessage& first = saves.front();
+    saved_ = std::max(saved_, place_of(first));
     SaveJob job;
     job.manifest = {.world_size = static_cast<int>(saves.size()),
                     .step = first.step,
@@ -12329,6 +19483,12 @@ class RunCheckpoints {
   std::uint64_t generation_;
   WorkerGroup* group_;
   SaveBook book_;
+  SaveBook copies_;
+  std::vector<SavedMessage> held_{};  // the newest copy that is whole, by rank
+  Place saved_{0, -1};                // of the newest checkpoint, unless it could not be written
+  Place written_{0, -1};
+  int num_written_ = 0;
+  int num_of_attempt_ = 0;
   std::deque<Metrics> metrics_{};  // of rank 0, by checkpoint that is not whole yet
   CheckpointWriter writer_;
 };
@@ -12441,8 +19601,8 @@ inline void read_history(const std::filesystem::path& path, RunRecord& record) {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Returns "rank 1 was outside of collectives after 3 of them, rank 0 had waited in collective 4 for 2.5 s": those that
-/// do not wait first, because the others wait for them, and no more than eight ranks in all.
+/// Returns "rank 1 was outside of collectives after 3 of them (step 7), rank 0 had waited in collective 4 for 2.5 s
+/// (step 7)": those that do not wait first, because the others wait for them, and no more than eight ranks in all.
 [[nodiscard]] inline std::string activity_text(const WorkerGroup& group, int num_workers,
                                                Deadline::Clock::time_point now) {
   std::vector<std::string> outside;
@@ -12451,12 +19611,14 @@ namespace detail {
   for (int rank = 0; rank < num_workers; ++rank) {
     const WorkerPage& page = group.page(rank);
     const auto collectives = page.collectives.load(std::memory_order_relaxed);
+    const std::uint64_t step = page.steps.load(std::memory_order_relaxed);  // counted from 0: those that have ended
     const std::int64_t since_ns = page.waiting_since_ns.load(std::memory_order_relaxed);
     if (since_ns == 0) {
-      outside.push_back(compose("rank {} was outside of collectives after {} of them", rank, collectives));
+      outside.push_back(
+          compose("rank {} was outside of collectives after {} of them (step {})", rank, collectives, step));
     } else {
-      waiting.push_back(compose("rank {} had waited in collective {} for {:.1f} s", rank, collectives,
-                                static_cast<double>(now_ns - since_ns) / 1e9));
+      waiting.push_back(compose("rank {} had waited in collective {} for {:.1f} s (step {})", rank, collectives,
+                                static_cast<double>(now_ns - since_ns) / 1e9, step));
     }
   }
   outside.insert(outside.end(), waiting.begin(), waiting.end());
@@ -12465,6 +19627,20 @@ namespace detail {
   for (std::size_t at = 0; at < outside.size() && at < most; ++at) text += (at == 0 ? "" : ", ") + outside[at];
   if (outside.size() > most) text += compose(", and {} more ranks", outside.size() - most);
   return text;
+}
+
+/// Returns how far the run is, as the page of rank 0 tells, and what all ranks have been given.
+[[nodiscard]] inline ProgressState progress_of(const WorkerGroup& group, int num_workers, int num_alive,
+                                               double seconds) {
+  ProgressState state{.seconds = seconds, .alive = num_alive, .world_size = num_workers};
+  for (int rank = 0; rank < num_workers; ++rank) {
+    state.samples += group.page(rank).samples.load(std::memory_order_relaxed);
+  }
+  const WorkerPage& page = group.page(0);
+  state.epoch = page.epoch.load(std::memory_order_relaxed);
+  state.epoch_size = page.epoch_size.load(std::memory_order_relaxed);
+  state.epoch_done = page.epoch_done.load(std::memory_order_relaxed);
+  return state;
 }
 
 }  // namespace detail
@@ -12531,8 +19707,45 @@ class FailureBudget {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/farewell.hpp
+// Whether a run that was told of its end has saved its state since. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is told how many checkpoints the run has saved so far, whenever it is asked.
+class Farewell {
+ public:
+  using Time = Deadline::Clock::time_point;
+
+  /// The run is told of its end. is_preempted: because its machine will go. is_all_saved: nothing is left to save.
+  void begin(bool is_preempted, bool is_all_saved, int num_saved, Time now) noexcept {
+    is_preempted_ = is_preempted;
+    is_all_saved_ = is_all_saved;
+    num_saved_before_ = num_saved;
+    began_ = now;
+  }
+
+  /// Whether half of the time is over and nothing has been saved.
+  [[nodiscard]] bool is_late(int num_saved, std::chrono::nanoseconds grace, Time now) const noexcept {
+    return num_saved == num_saved_before_ && now >= began_ + grace / 2;
+  }
+  [[nodiscard]] bool is_in_order(int num_saved) const noexcept {
+    return is_preempted_ && (is_all_saved_ || num_saved > num_saved_before_);
+  }
+
+ private:
+  bool is_preempted_ = false;
+  bool is_all_saved_ = false;
+  int num_saved_before_ = 0;
+  Time began_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/patience.hpp
-// Tells a state that lasts from one that passes. Train room.
+// Tells a state that lasts from one that passes, and waits. Train room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -12554,6 +19767,18 @@ class Patience {
   int rank_ = -1;
   Time since_{};
 };
+
+/// Sleeps for so long. Returns false as soon as is_over() says so, which is asked once at least.
+template <class IsOver>
+[[nodiscard]] bool sleeps_unless(const IsOver& is_over, std::chrono::nanoseconds time) {
+  const Deadline deadline = Deadline::after(time);
+  do {
+    if (is_over()) return false;
+    std::this_thread::sleep_for(
+        std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{20}));
+  } while (!deadline.expired());
+  return true;
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -12591,6 +19816,30 @@ class PreemptionNotice {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/result_file.hpp
+// What result.json says. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+[[nodiscard]] inline JsonObject result_object(const ResultFields& fields) {
+  JsonObject object;
+  object.add("succeeded", fields.error.empty()).add("error", fields.error).add("failed_rank", fields.failed_rank);
+  object.add("exit_status", fields.exit_status).add("seconds", fields.seconds).add("reports", fields.history.size());
+  object.add("start_seconds", fields.timings.start).add("first_line_seconds", fields.timings.first_line);
+  object.add("training_seconds", fields.timings.training).add("attempts", fields.attempts.size());
+  if (const StepTimes times = average_of(fields.step_times_by_rank); times.steps > 0) {
+    object.add("steps", times.steps).add("compute_share", times.share_of_compute());
+    object.add("data_share", times.share_of_data()).add("wait_share", times.share_of_wait()).add("communication_share", times.share_of_communication());
+    object.add("optimizer_share", times.share_of_optimizer()).add("slowest_rank", times.slowest_rank);
+    object.add("gradient_bytes", times.bytes);
+  }
+  return object;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/report_book.hpp
 // Puts the ranks' reports together: call number i of every rank is report i. Train room.
 
@@ -12609,6 +19858,8 @@ class ReportBook {
   /// first: the number of the first report that is to come.
   explicit ReportBook(int world_size, std::int64_t first = 0)
       : counts_(static_cast<std::size_t>(world_size), first), first_(first) {}
+
+  [[nodiscard]] int world_size() const noexcept { return static_cast<int>(counts_.size()); }
 
   /// Takes the next report of a rank, made `seconds` after the start, and returns its index.
   std::int64_t add(int rank, Metrics metrics, double seconds) {
@@ -12662,26 +19913,76 @@ class ReportBook {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/train/detail/result_file.hpp
-// What result.json says. Train room.
+// ---- railyard/train/detail/run_history.hpp
+// What the ranks have reported: rank 0's in metrics.jsonl, everybody's for the callbacks. Train room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-[[nodiscard]] inline JsonObject result_object(const ResultFields& fields) {
-  JsonObject object;
-  object.add("succeeded", fields.error.empty()).add("error", fields.error).add("failed_rank", fields.failed_rank);
-  object.add("exit_status", fields.exit_status).add("seconds", fields.seconds).add("reports", fields.history.size());
-  object.add("start_seconds", fields.timings.start).add("first_line_seconds", fields.timings.first_line);
-  object.add("training_seconds", fields.timings.training).add("attempts", fields.attempts.size());
-  if (const StepTimes times = average_of(fields.step_times_by_rank); times.steps > 0) {
-    object.add("steps", times.steps).add("compute_share", times.share_of_compute());
-    object.add("wait_share", times.share_of_wait()).add("communication_share", times.share_of_communication());
-    object.add("optimizer_share", times.share_of_optimizer()).add("slowest_rank", times.slowest_rank);
-    object.add("gradient_bytes", times.bytes);
+/// Begins with what an earlier program has left. The directory must outlive it. Functions that write return what could
+/// not be written, as a sentence, or nothing.
+class RunHistory {
+ public:
+  RunHistory(RunDirectory& directory, int world_size, RunRecord before)
+      : directory_(&directory),
+        book_(world_size),
+        has_record_(before.world_size != 0),
+        metrics_(std::move(before.history)),
+        lines_(std::move(before.lines)) {}
+
+  /// Whether an earlier program has begun the run.
+  [[nodiscard]] bool has_record() const noexcept { return has_record_; }
+
+  /// Forgets what was reported from number num_reports on: it will be reported anew.
+  [[nodiscard]] std::string go_back(std::int64_t num_reports) {
+    const auto is_kept = [num_reports](const HistoryLine& line) { return line.report < num_reports; };
+    const auto end = std::find_if_not(lines_.begin(), lines_.end(), is_kept);
+    std::string loss;
+    if (end != lines_.end() || has_record_) {  // whose last line may be torn
+      loss = directory_->keep_metrics(end == lines_.begin() ? 0 : std::prev(end)->end);
+      metrics_.resize(static_cast<std::size_t>(end - lines_.begin()));
+      lines_.erase(end, lines_.end());
+    }
+    book_ = ReportBook{book_.world_size(), num_reports};
+    return loss;
   }
-  return object;
-}
+  /// So many ranks report from here on.
+  void begin_attempt(int world_size) { book_ = ReportBook{world_size, book_.count(0)}; }
+
+  /// Takes the next report of a rank. is_heard: callbacks want to hear of it.
+  [[nodiscard]] std::string add(int rank, Metrics metrics, double seconds, bool is_heard) {
+    std::string loss;
+    if (rank == 0) {
+      const std::int64_t index = book_.count(0);
+      const JsonObject line = JsonObject{}.add("report", index).add("seconds", seconds).add(metrics);
+      loss = directory_->append_metrics(line.text());
+      metrics_.push_back(metrics);
+      lines_.push_back({.report = index, .end = directory_->metrics_size()});
+    }
+    if (is_heard) {
+      book_.add(rank, std::move(metrics), seconds);
+    } else {
+      book_.count_only(rank);
+    }
+    return loss;
+  }
+
+  /// See ReportBook.
+  [[nodiscard]] std::optional<Report> take(bool is_end) { return book_.take(is_end); }
+  [[nodiscard]] std::int64_t count(int rank) const { return book_.count(rank); }
+
+  /// What rank 0 has reported.
+  [[nodiscard]] const std::vector<Metrics>& metrics() const noexcept { return metrics_; }
+  [[nodiscard]] Metrics newest() const { return metrics_.empty() ? Metrics{} : metrics_.back(); }
+  [[nodiscard]] std::vector<Metrics> take_metrics() noexcept { return std::move(metrics_); }
+
+ private:
+  RunDirectory* directory_;
+  ReportBook book_;
+  bool has_record_;
+  std::vector<Metrics> metrics_;
+  std::vector<HistoryLine> lines_;  // of metrics_
+};
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -12699,7 +20000,7 @@ class StepWatch {
   using Time = std::chrono::steady_clock::time_point;
   struct Standstill {
     int rank = -1;
-    std::chrono::nanoseconds time{0};
+    std::string what{};
   };
 
   /// limit: 0 to watch nothing.
@@ -12730,7 +20031,7 @@ class StepWatch {
       if (seen.still <= limit_) continue;
       const bool waits_too = waits(static_cast<int>(rank));
       if (!found || (is_waiting && !waits_too)) {
-        found = {.rank = static_cast<int>(rank), .time = seen.still};
+        found = {.rank = static_cast<int>(rank), .what = text(seen.still)};
         is_waiting = waits_too;
       }
     }
@@ -12738,6 +20039,12 @@ class StepWatch {
   }
 
  private:
+  [[nodiscard]] std::string text(std::chrono::nanoseconds still) const {
+    using Seconds = std::chrono::duration<double>;
+    return compose("has ended no step for {:.1f} s (RunConfig::step_timeout is {} s)", Seconds(still).count(),
+                   Seconds(limit_).count());
+  }
+
   struct Seen {
     std::uint64_t steps = 0;
     std::chrono::nanoseconds still{0};
@@ -12760,37 +20067,35 @@ namespace detail {
 class Supervision {
  public:
   using Start = std::function<std::unique_ptr<WorkerGroup>(const GroupPlan&)>;
-  using Renew = std::function<void()>;
+  using Renew = std::function<void(int num_workers)>;
   using Clock = Deadline::Clock;
 
-  /// before: what an earlier program has left of the run.
-  Supervision(const RunConfig& config, RunInfo info, Clock::time_point called_at, RunLease lease, RunRecord before = {},
-              const Console& console = Console{})
+  /// size: which says as well how many workers there are at first. before: what an earlier program has left of the run.
+  Supervision(const RunConfig& config, ElasticSize size, RunInfo info, Clock::time_point called_at, RunLease lease,
+              RunRecord before = {}, const Console& console = Console{})
       : config_(config),
+        size_(std::move(size)),
         info_(std::move(info)),
-        called_at_(called_at),
         lease_(std::move(lease)),
-        directory_(info_.path, info_.world_size),
-        book_(info_.world_size),
+        directory_(info_.path, size_.count().max()),
+        history_(directory_, info_.world_size, std::move(before)),
         hosts_(static_cast<std::size_t>(info_.world_size), host_name()),
         step_times_(static_cast<std::size_t>(info_.world_size)),
         progress_(console, config.progress == Progress::quiet),
+        log_(directory_, progress_, called_at),
         controller_(controller_settings()),
         budget_(config.failure),
         steps_(info_.world_size, config.step_timeout),
-        notice_(config.preemption),
-        has_record_(before.world_size != 0),
-        history_(std::move(before.history)),
-        lines_(std::move(before.lines)) {}
+        notice_(config.preemption) {}
 
   /// Runs to the end. renew: called before the workers are started again.
   /// Throws: ConfigError if the run cannot go on as it was asked to, or if the group cannot be started because of its
   /// settings.
   [[nodiscard]] Result run(const Start& start, const Renew& renew) {
-    if (has_record_) {  // a new run has no checkpoints to look for
+    if (history_.has_record()) {  // a new run has no checkpoints to look for
       std::vector<std::string> problems;
       go_on_from(find_checkpoint(info_.path, lease_, config_.resume, problems));
-      for (const std::string& problem : problems) warn(problem + "; an older checkpoint is taken");
+      for (const std::string& problem : problems) log_.warn(problem + "; an older checkpoint is taken");
     }
     tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     if (!failure_before_start_) start_group(start);
@@ -12800,10 +20105,10 @@ class Supervision {
         while (controller_.phase() != Phase::finished) handle_next();
         end_attempt();
       } while (restarts(renew));
-      timings_.training = seconds() - timings_.first_line;
+      save_what_is_left();
+      timings_.training = log_.seconds() - timings_.first_line;
       tell_reports(true);
       progress_.finish(state());
-      list_checkpoints();
       checkpoints_.reset();
       group_.reset();
     }
@@ -12818,17 +20123,17 @@ class Supervision {
                              std::chrono::seconds{1},
             .stop_grace = config_.stop_grace};
   }
-  [[nodiscard]] double seconds() const { return std::chrono::duration<double>(Clock::now() - called_at_).count(); }
 
   void start_group(const Start& start) {
     controller_.begin(Clock::now());
     try {
       group_ = start({.num_workers = info_.world_size,
                       .silence_limit = config_.silence_limit,
-                      .briefing = encode_briefing(briefing_)});
-      timings_.start = seconds();
+                      .briefing = encode_briefing(briefing_),
+                      .most_workers = size_.count().max()});
+      timings_.start = log_.seconds();
     } catch (const ConfigError&) {
-      if (!has_record_) directory_.remove();
+      if (!history_.has_record()) directory_.remove();
       throw;
     } catch (const std::exception& error) {
       failure_before_start_ = Failure{.what = compose("the workers could not be started: {}", error.what())};
@@ -12838,16 +20143,17 @@ class Supervision {
   // From here on, what was reported after the checkpoint will be reported anew.
   void go_on_from(const std::optional<Checkpoint>& checkpoint) {
     briefing_.checkpoint = checkpoint ? checkpoint->path().string() : std::string{};
+    briefing_.slots.clear();
     begin_step_ = checkpoint ? checkpoint->manifest().step : 0;
-    const std::int64_t num_reports = checkpoint ? checkpoint->manifest().report + 1 : 0;
-    const auto is_kept = [num_reports](const HistoryLine& line) { return line.report < num_reports; };
-    const auto end = std::find_if_not(lines_.begin(), lines_.end(), is_kept);
-    if (end != lines_.end() || has_record_) {  // whose last line may be torn
-      complain(directory_.keep_metrics(end == lines_.begin() ? 0 : std::prev(end)->end));
-      history_.resize(static_cast<std::size_t>(end - lines_.begin()));
-      lines_.erase(end, lines_.end());
-    }
-    book_ = ReportBook{info_.world_size, num_reports};
+    log_.complain(history_.go_back(checkpoint ? checkpoint->manifest().report + 1 : 0));
+  }
+
+  void go_on_from(const std::vector<SavedMessage>& copy) {
+    briefing_.checkpoint = "memory";
+    briefing_.slots.clear();
+    for (const SavedMessage& save : copy) briefing_.slots.push_back(static_cast<std::uint8_t>(save.slot));
+    begin_step_ = copy.front().step;
+    log_.complain(history_.go_back(copy.front().report + 1));
   }
 
   [[nodiscard]] std::uint64_t steps_of(int rank) const {
@@ -12855,7 +20161,8 @@ class Supervision {
   }
 
   void end_attempt() {
-    Attempt attempt{.begin_step = begin_step_, .end_step = begin_step_, .seconds = seconds()};
+    Attempt attempt{
+        .begin_step = begin_step_, .end_step = begin_step_, .seconds = log_.seconds(), .world_size = info_.world_size};
     for (int rank = 0; rank < info_.world_size; ++rank) {
       attempt.end_step = std::max(attempt.end_step, steps_of(rank));
     }
@@ -12866,17 +20173,21 @@ class Supervision {
       failed_step_ = is_of_rank ? steps_of(failure->rank) : attempt.end_step;
     }
     attempts_.push_back(std::move(attempt));
-    settle();
     checkpoints_->end_attempt();
-    if (has_left_in_order()) last_word_ = "its state was saved first, and a run of the same name goes on from there";
   }
 
-  void list_checkpoints() {
+  // What is only in memory is lost with this process.
+  void save_what_is_left() {
+    if (num_left_ > 0) controller_.give_up("the run was to go on with another number of workers, and could not");
+    if (controller_.failure()) checkpoints_->write_newest_copy(briefing_.attempt);
+    settle();
+    has_left_in_order_ = farewell_.is_in_order(checkpoints_->num_written());
+    if (has_left_in_order_) last_word_ = "its state was saved first, and a run of the same name goes on from there";
     try {
       newest_ = checkpoints_->newest();
       best_ = checkpoints_->best();
     } catch (const Error& error) {
-      warn(error.what());
+      log_.warn(error.what());
     }
   }
 
@@ -12896,10 +20207,10 @@ class Supervision {
       if (!take_signal()) continue;
       if (was_asked) end_by_signal(stop_signal_);  // a write cannot be interrupted, and what is committed stays
       was_asked = true;
-      progress_.print(true, compose("railyard: {}: a checkpoint is still being written; once more leaves it unfinished",
-                                    signal_name(stop_signal_)));
+      log_.print(compose("{}: a checkpoint is still being written; once more leaves it unfinished",
+                         signal_name(stop_signal_)));
     }
-    note_outcomes();
+    checkpoints_->note_outcomes(log_);
   }
 
   // Decides about another attempt, and starts it.
@@ -12908,33 +20219,85 @@ class Supervision {
       last_word_ = "a worker of it cannot be ended, so none is started again";
       return false;
     }
-    while (controller_.failure() && config_.failure.max_failures != 0) {
-      if (controller_.failure()->kind != Failure::Kind::final && stop_signal_ != 0) {
-        interrupt_between_attempts();
-        return false;
+    // All have left although nothing has failed: for another number of them.
+    bool is_resize = !controller_.failure() && num_left_ == info_.world_size;
+    const int former = info_.world_size;
+    while (is_resize || (controller_.failure() && config_.failure.max_failures != 0)) {
+      const auto delay = is_resize ? std::optional{std::chrono::nanoseconds{0}} : delay_of_restart();
+      if (!delay || !go_on_from_newest()) return false;
+      if (!is_resize) {
+        attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
+        log_.tell_of_restart(briefing_.attempt + 1, attempts_.back(),
+                             briefing_.checkpoint.empty() ? "the beginning" : briefing_.checkpoint, begin_step_);
       }
-      const auto verdict = budget_.judge(*controller_.failure(), failed_step_, num_committed_ > 0);
-      if (!verdict.restarts) {
-        if (!verdict.reason.empty()) last_word_ = verdict.reason;
-        return false;
+      if (!pause(*delay) || !find_room()) return false;
+      if (start_again(renew)) {
+        tell_of_resize(former);
+        return true;
       }
-      if (!go_on_from_newest()) return false;
-      attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
-      announce_restart();
-      if (!pause(verdict.delay)) return false;
-      renew();
-      begin_attempt();
-      if (start_again()) return true;
+      is_resize = false;
     }
     return false;
   }
 
+  // Decides whether a run that has failed is started again, and after what time.
+  [[nodiscard]] std::optional<std::chrono::nanoseconds> delay_of_restart() {
+    if (controller_.failure()->kind != Failure::Kind::final && stop_signal_ != 0) {
+      interrupt_between_attempts();
+      return std::nullopt;
+    }
+    const auto copy = checkpoints_->newest_copy();
+    checkpoints_->note_outcomes(log_);
+    const bool has_progress = checkpoints_->num_of_attempt() > 0 || (!copy.empty() && copy.front().step > begin_step_);
+    const auto verdict = budget_.judge(*controller_.failure(), failed_step_, has_progress);
+    if (verdict.restarts) return verdict.delay;
+    if (!verdict.reason.empty()) last_word_ = verdict.reason;
+    return std::nullopt;
+  }
+
+  // Waits until there is room for enough workers. Returns false if there is none, or the run was interrupted meanwhile.
+  [[nodiscard]] bool find_room() {
+    const Deadline deadline = Deadline::after(config_.start_timeout);
+    auto size = size_.ask();
+    while (!size && !deadline.expired()) {
+      if (!pause(std::chrono::milliseconds{20})) return false;
+      size = size_.ask();
+    }
+    if (!size) {
+      last_word_ = compose("there is no room for the {} workers that ScalingConfig::num_workers asks for at least",
+                           size_.count().min());
+      return false;
+    }
+    resize_to(*size);
+    return true;
+  }
+
+  void resize_to(int num_workers) {
+    info_.world_size = num_workers;
+    hosts_.resize(static_cast<std::size_t>(num_workers), host_name());
+  }
+
+  // Once the workers run: a callback that throws ends them.
+  void tell_of_resize(int former) {
+    if (info_.world_size == former) return;
+    const Resize resize{.from = former, .to = info_.world_size, .step = begin_step_};
+    log_.tell_of_resize(resize);
+    tell("on_resize", [&resize](const AnyCallback& callback) { callback.on_resize(resize); });
+  }
+
   [[nodiscard]] bool go_on_from_newest() {
+    if (checkpoints_->newest_copy().empty() || group_->forks_to_restart()) settle();
+    const auto copy = checkpoints_->newest_copy();  // also where a newer checkpoint could not be written
+    if (!copy.empty()) {
+      go_on_from(copy);
+      return true;
+    }
     try {
       std::vector<std::string> problems;
       const auto newest = checkpoints_->folder().newest_whole(problems);
       if (!newest && !problems.empty()) throw Error{problems.front()};
       go_on_from(newest);
+      checkpoints_->go_back_to(newest);
       return true;
     } catch (const Error& error) {
       last_word_ = compose("it cannot go on, because its checkpoints cannot be read: {}", error.what());
@@ -12942,34 +20305,18 @@ class Supervision {
     }
   }
 
-  void announce_restart() {
-    const std::string from = briefing_.checkpoint.empty() ? "the beginning" : briefing_.checkpoint;
-    JsonObject event;
-    event.add("event", "restart").add("seconds", seconds()).add("attempt", briefing_.attempt + 1);
-    event.add("error", attempts_.back().error).add("from", from).add("lost_steps", attempts_.back().lost_steps);
-    complain(directory_.append_event(event));
-    progress_.print(true, compose("railyard: {}; all workers are started again, from {} (step {}; {} steps are lost)",
-                                  attempts_.back().error, from, begin_step_, attempts_.back().lost_steps));
-  }
-
   // Returns false if the run was interrupted meanwhile.
   [[nodiscard]] bool pause(std::chrono::nanoseconds delay) {
-    const Deadline deadline = Deadline::after(delay);
-    do {
-      if (take_signal()) {
-        interrupt_between_attempts();
-        return false;
-      }
-      std::this_thread::sleep_for(
-          std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{20}));
-    } while (!deadline.expired());
-    return true;
+    if (sleeps_unless([this] { return take_signal(); }, delay)) return true;
+    interrupt_between_attempts();
+    return false;
   }
 
-  // A signal that came when no worker was there to be asked: the newest checkpoint is all that there is to save.
+  // A signal that came when no worker was there to be asked: what there is already is all that there is to save.
   void interrupt_between_attempts() {
-    was_preempted_ = notice_.is_announced_by(stop_signal_);
-    is_all_saved_ = !briefing_.checkpoint.empty();
+    farewell_.begin(notice_.is_announced_by(stop_signal_),
+                    checkpoints_->newest_copy().empty() && !briefing_.checkpoint.empty(), checkpoints_->num_written(),
+                    Clock::now());
     controller_ = Controller{controller_settings()};
     controller_.begin(Clock::now());
     static_cast<void>(controller_.on_signal(stop_signal_, Clock::now()));
@@ -12977,48 +20324,37 @@ class Supervision {
 
   void begin_attempt() {
     ++briefing_.attempt;
-    num_committed_ = 0;
     num_started_ = 0;
+    num_left_ = 0;
+    is_resizing_ = false;
     activity_.clear();
-    step_times_.assign(step_times_.size(), {});
+    step_times_.assign(static_cast<std::size_t>(info_.world_size), {});
     steps_ = StepWatch{info_.world_size, config_.step_timeout};
+    history_.begin_attempt(info_.world_size);
+    checkpoints_->begin_attempt(info_.world_size);
     controller_ = Controller{controller_settings()};
     controller_.begin(Clock::now());
   }
 
-  [[nodiscard]] bool start_again() {
-    try {
-      group_->restart(encode_briefing(briefing_));
-      return true;
-    } catch (const std::exception& error) {
-      static_cast<void>(controller_.on_failure(
-          {.what = compose("the workers could not be started again: {}", error.what())}, Clock::now()));
-      attempts_.push_back({.error = controller_.failure()->what, .begin_step = begin_step_, .end_step = begin_step_});
-      return false;
-    }
-  }
-
-  void note_outcomes() {
-    for (const SaveOutcome& outcome : checkpoints_->take_outcomes()) {
-      JsonObject event;
-      event.add("event", outcome.path.empty() ? "checkpoint_failed" : "checkpoint").add("seconds", seconds());
-      event.add("step", outcome.manifest.step).add("path", outcome.path.string());
-      if (!outcome.error.empty()) event.add("error", outcome.error);
-      complain(directory_.append_event(event));
-      if (!outcome.path.empty()) {
-        ++num_committed_;
-        if (++num_saved_ == 1 && !checkpoints_->doubt().empty()) warn(checkpoints_->doubt());
+  [[nodiscard]] bool start_again(const Renew& renew) {
+    while (true) {
+      renew(info_.world_size);
+      begin_attempt();
+      try {
+        group_->restart(info_.world_size, encode_briefing(briefing_));
+        return true;
+      } catch (const std::exception& error) {
+        const std::string what = compose("the workers could not be started again: {}", error.what());
+        if (size_.shrink(info_.world_size)) {
+          log_.print(what);
+          resize_to(info_.world_size - 1);
+          continue;
+        }
+        static_cast<void>(controller_.on_failure({.what = what}, Clock::now()));
+        attempts_.push_back({.error = what, .begin_step = begin_step_, .end_step = begin_step_});
+        return false;
       }
-      if (outcome.error.empty()) continue;
-      warn(outcome.path.empty() ? compose("the checkpoint of step {} could not be written: {}; training goes on",
-                                          outcome.manifest.step, outcome.error)
-                                : outcome.error);
     }
-  }
-
-  void warn(const std::string& text) {
-    warnings_.push_back(text);
-    complain(text);
   }
 
   void handle_next() {
@@ -13029,10 +20365,12 @@ class Supervision {
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
     if (event) std::visit([this](auto& one) { handle(one); }, *event);
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
-    note_outcomes();
+    checkpoints_->note_outcomes(log_);
     if (notice_.take_file()) handle_signal(SIGTERM, true);
     look_for_standstill();
     look_for_part_checkpoint();
+    save_before_it_is_too_late();
+    look_for_room();
     progress_.update(state());
   }
 
@@ -13051,12 +20389,12 @@ class Supervision {
       if (auto* started = std::get_if<StartedMessage>(&message)) note_start(event.rank, std::move(started->host));
       if (auto* report = std::get_if<ReportMessage>(&message)) note_report(event.rank, std::move(report->metrics));
       if (auto* save = std::get_if<SavedMessage>(&message)) {
-        checkpoints_->add(event.rank, std::move(*save), history_.empty() ? Metrics{} : history_.back(),
-                          briefing_.attempt);
+        checkpoints_->add(event.rank, std::move(*save), history_.newest(), briefing_.attempt);
         for (int rank = 0; rank < info_.world_size; ++rank) {
           if (controller_.has_exited(rank)) refuse_part_checkpoint(rank, all_steps);
         }
       }
+      if (std::holds_alternative<LeftMessage>(message)) ++num_left_;
       if (const auto* told = std::get_if<StepTimesMessage>(&message)) {
         step_times_[static_cast<std::size_t>(event.rank)] = told->times;
       }
@@ -13069,17 +20407,17 @@ class Supervision {
     }
   }
   void handle(const OutputEvent& event) {
-    complain(directory_.append_log(event.rank, event.line));
+    log_.complain(directory_.append_log(event.rank, event.line));
     progress_.print(event.is_error, compose("[rank {}] {}", event.rank, event.line));
   }
   void handle(ExitEvent& event) {
     if (event.exit.is_consequence) note_activity();
-    const bool has_returned = event.exit.kind == WorkerExit::Kind::returned;
-    if (has_returned) refuse_part_checkpoint(event.rank, all_steps);
+    if (event.exit.kind == WorkerExit::Kind::returned) refuse_part_checkpoint(event.rank, all_steps);
     carry_out(controller_.on_exit(event.rank, std::move(event.exit), Clock::now()));
   }
   void handle(const SilenceEvent& event) {
     note_activity();
+    log_.tell_of_stacks(group_->stacks(Deadline::after(std::chrono::milliseconds{500})));
     carry_out(controller_.on_silence(event.rank, event.message, Clock::now()));
   }
   void handle(const BrokenEvent& event) { carry_out(controller_.on_failure({.what = event.message}, Clock::now())); }
@@ -13089,15 +20427,12 @@ class Supervision {
   void handle_signal(int signal, bool is_announced) {
     stop_signal_ = signal;
     const Orders orders = controller_.on_signal(signal, Clock::now());
-    const std::string name = signal_name(signal);
     if (orders.request_leave) {
-      was_preempted_ = is_announced;
-      num_saved_before_ = num_saved_;
-      progress_.print(true, compose("railyard: {}: the workers are asked to stop and have {} for it; once more ends "
-                                    "them at once",
-                                    name, Deadline::after(config_.stop_grace).budget_text()));
+      farewell_.begin(is_announced, false, checkpoints_->num_written(), Clock::now());
+      log_.print(compose("{}: the workers are asked to stop and have {} for it; once more ends them at once",
+                         signal_name(signal), Deadline::after(config_.stop_grace).budget_text()));
     } else if (orders.kill) {
-      progress_.print(true, compose("railyard: {}: the workers are killed", name));
+      log_.print(compose("{}: the workers are killed", signal_name(signal)));
     }
     carry_out(orders);
   }
@@ -13109,18 +20444,20 @@ class Supervision {
         [this](int rank) { return group_->page(rank).waiting_since_ns.load(std::memory_order_relaxed) != 0; });
     if (!found || controller_.phase() != Phase::running) return;
     note_activity();
-    const double limit = std::chrono::duration<double>(config_.step_timeout).count();
-    carry_out(
-        controller_.on_failure({.rank = found->rank,
-                                .what = compose("has ended no step for {:.1f} s (RunConfig::step_timeout is {} s)",
-                                                std::chrono::duration<double>(found->time).count(), limit),
-                                .is_wait = true},
-                               Clock::now()));
+    log_.tell_of_stacks(group_->stacks(Deadline::after(std::chrono::milliseconds{500})));
+    carry_out(controller_.on_failure({.rank = found->rank, .what = found->what, .is_wait = true}, Clock::now()));
   }
 
-  // Whether the run was told of its end, and its state has been saved since.
-  [[nodiscard]] bool has_left_in_order() const {
-    return was_preempted_ && (is_all_saved_ || num_saved_ > num_saved_before_);
+  void look_for_room() {
+    if (is_resizing_ || controller_.phase() != Phase::running || !size_.look(Clock::now(), info_.world_size)) return;
+    group_->request_resize();
+    is_resizing_ = true;
+  }
+
+  // Workers that were asked to leave, and end no step, may not do so in time.
+  void save_before_it_is_too_late() {
+    const bool is_late = farewell_.is_late(checkpoints_->num_written(), config_.stop_grace, Clock::now());
+    if (controller_.phase() == Phase::stopping && is_late) checkpoints_->write_newest_copy(briefing_.attempt);
   }
 
   // Before the group is ended: the end is what all ranks do then.
@@ -13131,24 +20468,12 @@ class Supervision {
   void note_start(int rank, std::string host) {
     hosts_[static_cast<std::size_t>(rank)] = std::move(host);
     controller_.on_started(rank);
-    if (++num_started_ == info_.world_size && briefing_.attempt == 0) timings_.first_line = seconds();
+    if (++num_started_ == info_.world_size && briefing_.attempt == 0) timings_.first_line = log_.seconds();
   }
 
   void note_report(int rank, Metrics metrics) {
-    const double now = seconds();
-    if (rank == 0) {
-      const std::int64_t index = book_.count(0);
-      const JsonObject line = JsonObject{}.add("report", index).add("seconds", now).add(metrics);
-      complain(directory_.append_metrics(line.text()));
-      history_.push_back(metrics);
-      lines_.push_back({.report = index, .end = directory_.metrics_size()});
-      progress_.on_report(index, metrics);
-    }
-    if (config_.callbacks.empty()) {
-      book_.count_only(rank);
-      return;
-    }
-    book_.add(rank, std::move(metrics), now);
+    if (rank == 0) progress_.on_report(history_.count(0), metrics);
+    log_.complain(history_.add(rank, std::move(metrics), log_.seconds(), !config_.callbacks.empty()));
     tell_reports(false);
   }
 
@@ -13173,7 +20498,7 @@ class Supervision {
   }
 
   void tell_reports(bool is_end) {
-    while (const auto report = book_.take(is_end)) {
+    while (const auto report = history_.take(is_end)) {
       tell("on_report", [&](const AnyCallback& callback) {
         if (callback.on_report(*report) == Next::stop && !is_end) group_->request_stop();
       });
@@ -13194,37 +20519,23 @@ class Supervision {
   }
 
   void note_hook_failure(Failure failure) {
-    if (group_) {
-      carry_out(controller_.on_failure(failure, Clock::now()));
-    }
+    if (group_) carry_out(controller_.on_failure(failure, Clock::now()));
     if (controller_.failure() && controller_.failure()->what == failure.what) return;
     if (controller_.failure() || failure_before_start_) {
-      warnings_.push_back(failure.what);
+      log_.warn_in_result(failure.what);
     } else {
       failure_before_start_ = std::move(failure);
     }
   }
 
-  void complain(const std::string& text) {
-    if (!text.empty()) progress_.print(true, "railyard: " + text);
-  }
-
   [[nodiscard]] ProgressState state() const {
-    ProgressState state{.seconds = seconds(), .alive = controller_.num_alive(), .world_size = info_.world_size};
-    for (int rank = 0; rank < info_.world_size; ++rank) {
-      state.samples += group_->page(rank).samples.load(std::memory_order_relaxed);
-    }
-    const WorkerPage& page = group_->page(0);
-    state.epoch = page.epoch.load(std::memory_order_relaxed);
-    state.epoch_size = page.epoch_size.load(std::memory_order_relaxed);
-    state.epoch_done = page.epoch_done.load(std::memory_order_relaxed);
-    return state;
+    return progress_of(*group_, info_.world_size, controller_.num_alive(), log_.seconds());
   }
 
   [[nodiscard]] std::string error_text(const Failure& failure) const {
     std::string text = failure.what;
     if (failure.rank >= 0) {
-      const std::int64_t reports = book_.count(failure.rank);
+      const std::int64_t reports = history_.count(failure.rank);
       text = compose("rank {} of {} on {} {}", failure.rank, info_.world_size,
                      hosts_[static_cast<std::size_t>(failure.rank)], failure.what);
       text += reports > 0 ? compose("; its last report was number {}", reports - 1) : "; it had not reported yet";
@@ -13239,26 +20550,26 @@ class Supervision {
     const Failure* failure = controller_.failure() ? &*controller_.failure() : nullptr;
     if (failure == nullptr && failure_before_start_) failure = &*failure_before_start_;
     ResultFields fields{.path = info_.path, .world_size = info_.world_size};
-    RunEnd end{.seconds = seconds()};
+    RunEnd end{.seconds = log_.seconds()};
     if (failure != nullptr) end.error = error_text(*failure);
-    if (!history_.empty()) end.metrics = history_.back();
+    end.metrics = history_.newest();
     tell("on_end", [&end](const AnyCallback& callback) { callback.on_end(end); });
     if (failure == nullptr && failure_before_start_) failure = &*failure_before_start_;  // on_end has thrown
     if (failure != nullptr) {
       fields.error = error_text(*failure);
       fields.failed_rank = failure->rank;
       fields.exit_status = failure->signal != 0 ? 128 + failure->signal : 1;
-      if (has_left_in_order()) fields.exit_status = config_.preemption.exit_status;
+      if (has_left_in_order_) fields.exit_status = config_.preemption.exit_status;
     }
-    fields.history = std::move(history_);
+    fields.history = history_.take_metrics();
     fields.step_times_by_rank = std::move(step_times_);
     fields.attempts = std::move(attempts_);
     fields.checkpoint = std::move(newest_);
     fields.best_checkpoints = std::move(best_);
     fields.warnings = directory_.warnings();
     if (std::string text = progress_.warning(); !text.empty()) fields.warnings.push_back(std::move(text));
-    fields.warnings.insert(fields.warnings.end(), warnings_.begin(), warnings_.end());
-    fields.seconds = seconds();
+    fields.warnings.insert(fields.warnings.end(), log_.warnings().begin(), log_.warnings().end());
+    fields.seconds = log_.seconds();
     fields.timings = timings_;
     fields.timings.teardown = std::max(0.0, fields.seconds - timings_.first_line - timings_.training);
     if (std::string loss = directory_.write_object("result.json", result_object(fields)); !loss.empty()) {
@@ -13268,42 +20579,38 @@ class Supervision {
   }
 
   const RunConfig& config_;
+  ElasticSize size_;
   RunInfo info_;
-  Clock::time_point called_at_;
   RunLease lease_;
   RunDirectory directory_;
-  ReportBook book_;
+  RunHistory history_;
   std::vector<std::string> hosts_;
   std::vector<StepTimes> step_times_;  // by rank
   ProgressLine progress_;
+  RunLog log_;
   Controller controller_;
   FailureBudget budget_;
   StepWatch steps_;
   PreemptionNotice notice_;
-  bool has_record_;  // an earlier program has begun the run
-  std::vector<Metrics> history_;
-  std::vector<HistoryLine> lines_;  // of history_
   Briefing briefing_{};
   std::uint64_t begin_step_ = 0;   // of this attempt
   std::uint64_t failed_step_ = 0;  // at which the last attempt failed
-  int num_committed_ = 0;          // in this attempt
-  int num_saved_ = 0;              // checkpoints, in all attempts
-  int num_saved_before_ = 0;       // when the end was announced
-  bool was_preempted_ = false;
-  bool is_all_saved_ = false;  // the run was interrupted when no worker was there
-  Patience patience_{};        // with a rank that seems to have no part in a checkpoint
-  int stop_signal_ = 0;        // the last one that asked the run to end
+  Farewell farewell_{};
+  bool has_left_in_order_ = false;
+  Patience patience_{};  // with a rank that seems to have no part in a checkpoint
+  int stop_signal_ = 0;  // the last one that asked the run to end
   std::vector<Attempt> attempts_{};
   std::string last_word_{};  // why a run with failures left is not started again
   std::unique_ptr<WorkerGroup> group_{};
   std::optional<RunCheckpoints> checkpoints_{};  // while there is a group
   std::optional<Checkpoint> newest_{};
   std::vector<Checkpoint> best_{};
-  std::vector<std::string> warnings_{};
   std::optional<Failure> failure_before_start_{};  // or after the end: outside of the group's life
   std::string activity_{};                         // what each rank did when the first one was found waiting or silent
   Timings timings_{};
   int num_started_ = 0;
+  int num_left_ = 0;          // ranks that have left in order
+  bool is_resizing_ = false;  // and were asked to, for another number of them
 };
 
 }  // namespace detail
@@ -13492,14 +20799,21 @@ namespace detail {
 
 /// Throws: ConfigError that names the first setting that cannot work.
 inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
-  const int num_workers = scaling.num_workers.count();
-  if (num_workers <= 0) {
-    throw ConfigError{compose("ScalingConfig::num_workers is {}: a run needs at least one worker", num_workers)};
+  const WorkerCount& count = scaling.num_workers;
+  if (count.min() <= 0) {
+    throw ConfigError{compose("ScalingConfig::num_workers is {}: a run needs at least one worker", count.min())};
+  }
+  if (count.max() < count.min()) {
+    throw ConfigError{compose("ScalingConfig::num_workers is {{{}, {}}}: it is the least and then the most",
+                              count.min(), count.max())};
   }
   constexpr int most_workers = 16384;
-  if (num_workers > most_workers) {
+  if (count.max() > most_workers) {
     throw ConfigError{compose("ScalingConfig::num_workers is {}: the most that one machine can be asked for is {}",
-                              num_workers, most_workers)};
+                              count.max(), most_workers)};
+  }
+  if (scaling.capacity_interval.count() <= 0) {
+    throw ConfigError{"ScalingConfig::capacity_interval must be longer than nothing, such as std::chrono::seconds{10}"};
   }
   const auto check_time = [](const char* field, std::chrono::nanoseconds time) {
     if (time > std::chrono::nanoseconds{0}) return;
@@ -13525,9 +20839,30 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
     throw ConfigError{compose("RunConfig::failure.max_failures_at_same_step is {}: it must be 1 or more",
                               run.failure.max_failures_at_same_step)};
   }
+  if (!(run.failure.memory_percent >= 0)) {
+    throw ConfigError{compose("RunConfig::failure.memory_percent is {}: it is a share of the time, and 0 is none",
+                              run.failure.memory_percent)};
+  }
+  if (run.checkpoint.interval.count() < 0) {
+    throw ConfigError{"RunConfig::checkpoint.interval is negative: 0 makes no checkpoints by the clock"};
+  }
   if (run.failure.backoff.count() < 0 || run.failure.max_backoff.count() < 0) {
     throw ConfigError{"RunConfig::failure.backoff and max_backoff must not be negative"};
   }
+}
+
+/// Returns how many workers a run begins with. Throws: ConfigError if there is not even room for the least number.
+[[nodiscard]] inline int first_size(ElasticSize& size, std::chrono::nanoseconds start_timeout) {
+  const Deadline deadline = Deadline::after(start_timeout);
+  while (true) {
+    if (const auto now = size.ask()) return *now;
+    if (deadline.expired()) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+  }
+  throw ConfigError{
+      compose("ScalingConfig::num_workers asks for {} workers at least, but after {} there is no room for so "
+              "many: ask for fewer, or look at ScalingConfig::capacity, by default the cores of this process",
+              size.count().min(), deadline.budget_text())};
 }
 
 /// Finds out what an earlier program has left of the run, and whether this one may go on with it.
@@ -13620,6 +20955,8 @@ class Trainer {
   // default policies.
   template <class F>
   Trainer(F&&, ScalingConfig, RunConfig = {}, const detail::AnyOptions& = {}) {}
+  template <class F>
+  Trainer(F&&, ScalingConfig, RunConfig, Datasets, const detail::AnyOptions& = {}) {}
   template <class F, class Other, class... Rest>
   requires(!std::convertible_to<Other, ScalingConfig>) Trainer(F&&, Other&&, Rest&&...) {}
   Result fit();
@@ -13631,6 +20968,7 @@ class Trainer {
 /// runs its own copy of it; where they are processes, each has its own copy of the whole program, so that what the
 /// function writes to its captures does not come back.
 /// Example: ry::Trainer<ry::Gloo, ry::Processes> trainer{[](auto& worker) { ... }, {.num_workers = 2}};
+/// The datasets are those that worker.dataset("train") gives; the options are the backend's.
 template <class B, class S>
 requires detail::FittingPolicies<B, S>
 class Trainer<B, S> {
@@ -13638,11 +20976,17 @@ class Trainer<B, S> {
   /// Keeps the function and the settings; nothing is started or checked before fit().
   template <class F>
   requires(!std::same_as<std::remove_cvref_t<F>, Trainer>)
-      Trainer(F&& function, ScalingConfig scaling, RunConfig run = {}, typename B::Options options = {})
+      Trainer(F&& function, ScalingConfig scaling, RunConfig run = {}, Datasets datasets = {},
+              typename B::Options options = {})
       : function_(keep(std::forward<F>(function))),
         scaling_(std::move(scaling)),
         run_(std::move(run)),
+        datasets_(std::move(datasets)),
         options_(std::move(options)) {}
+  /// Keeps them for a run without datasets.
+  template <class F>
+  Trainer(F&& function, ScalingConfig scaling, RunConfig run, typename B::Options options)
+      : Trainer(std::forward<F>(function), std::move(scaling), std::move(run), Datasets{}, std::move(options)) {}
 
   /// Refuses a second argument that is no ScalingConfig.
   template <class F, class Other, class... Rest>
@@ -13656,11 +21000,13 @@ class Trainer<B, S> {
   Result fit() {
     const auto called_at = Deadline::Clock::now();
     detail::check_settings(scaling_, run_);
+    detail::check_datasets(datasets_, run_.data);
     B::check(options_);
     detail::open_standard_streams();
+    detail::ElasticSize size{scaling_};
     RunInfo info{.backend = std::string{B::name},
                  .scaling = std::string{S::name},
-                 .world_size = scaling_.num_workers.count(),
+                 .world_size = detail::first_size(size, run_.start_timeout),
                  .seed = run_.seed};
     const detail::RunPlace place = detail::make_run_directory(run_.name, run_.storage_path);
     info.name = place.name;
@@ -13675,31 +21021,38 @@ class Trainer<B, S> {
                              .seed = run_.seed,
                              .collective_timeout = run_.collective_timeout,
                              .checkpoint_every_steps = run_.checkpoint.every_steps,
-                             .waits_for_checkpoints = run_.checkpoint.synchronous};
+                             .checkpoint_interval = run_.checkpoint.interval,
+                             .is_elastic = scaling_.num_workers.is_elastic(),
+                             .memory_percent = run_.failure.max_failures == 0 ? 0 : run_.failure.memory_percent,
+                             .waits_for_checkpoints = run_.checkpoint.synchronous,
+                             .datasets = datasets_,
+                             .data = run_.data};
     std::vector<std::unique_ptr<Function>> copies;  // made one after another, by the thread that called fit()
-    const auto renew = [&, size = info.world_size] {
+    const auto renew = [&](int num_workers) {
       copies.clear();
-      for (int rank = 0; S::copies_function && rank < size; ++rank) copies.push_back(function_->copy());
+      for (int rank = 0; S::copies_function && rank < num_workers; ++rank) copies.push_back(function_->copy());
     };
     const WorkerBody body = [&](WorkerLink& link) {
       Function& own = S::copies_function ? *copies[static_cast<std::size_t>(link.world().rank)] : *function_;
       run_worker(link, context, own);
     };
     S scaling{};
-    detail::Supervision supervision{run_, std::move(info), called_at, std::move(lease), std::move(before)};
-    renew();
+    renew(info.world_size);
+    detail::Supervision supervision{run_,      std::move(size),  std::move(info),
+                                    called_at, std::move(lease), std::move(before)};
     return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); }, renew);
   }
 
   /// Returns a Trainer that goes on with the run in that directory. Throws: what fit() throws, when it is called.
   template <class F>
   [[nodiscard]] static Trainer restore(const std::filesystem::path& run_directory, F&& function, ScalingConfig scaling,
-                                       RunConfig run = {}, typename B::Options options = {}) {
+                                       RunConfig run = {}, Datasets datasets = {}, typename B::Options options = {}) {
     const auto path = std::filesystem::absolute(run_directory).lexically_normal();
     run.name = path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
     run.storage_path = path.has_filename() ? path.parent_path() : path.parent_path().parent_path();
     run.resume = Resume::required;
-    return Trainer{std::forward<F>(function), std::move(scaling), std::move(run), std::move(options)};
+    return Trainer{std::forward<F>(function), std::move(scaling), std::move(run), std::move(datasets),
+                   std::move(options)};
   }
 
  private:
@@ -13727,6 +21080,7 @@ class Trainer<B, S> {
   void run_worker(WorkerLink& link, RunContext context, Function& function) const {
     detail::Briefing briefing = detail::decode_briefing(link.briefing());
     context.resumes_from = std::move(briefing.checkpoint);
+    context.held_slots = std::move(briefing.slots);
     context.attempt = briefing.attempt;
     detail::ConnectingStore store{link.store(), link.world().rank};
     link.on_abort([&store](std::string_view reason) { store.abort(reason); });
@@ -13741,7 +21095,8 @@ class Trainer<B, S> {
     link.post(detail::encode_started(worker.host()));
     try {
       function.call(worker);
-    } catch (const detail::Leave&) {  // after a checkpoint: the supervisor knows why
+    } catch (const detail::Leave&) {
+      link.post(detail::encode_left());
     }
     worker.post_step_times();
   }
@@ -13749,14 +21104,3129 @@ class Trainer<B, S> {
   std::unique_ptr<Function> function_;
   ScalingConfig scaling_;
   RunConfig run_;
+  Datasets datasets_;
   typename B::Options options_;
 };
 
 // Of the options the refused one knows nothing.
 template <class F, class B = Gloo>
 Trainer(F&&, ScalingConfig, RunConfig, typename B::Options) -> Trainer<B, Processes>;
+template <class F, class B = Gloo>
+Trainer(F&&, ScalingConfig, RunConfig, Datasets, typename B::Options) -> Trainer<B, Processes>;
 
 }  // namespace railyard::inline v0_1
+
+#if defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA
+
+// ---- railyard/data/preprocessor.hpp
+// The concepts of what changes samples by what it has learned from others, and fit(), which lets it learn. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Changes blocks of samples. A value; transform() may be called on several threads at once.
+///
+/// Laws: transform(block) has the columns schema(block.schema()), and the samples and ids of block in their order, each
+/// as if it were alone. It may have touches(), which returns the names of all columns that it looks at or changes, or
+/// nothing where they are not known.
+template <class P>
+concept Preprocessor = std::copy_constructible<P> &&
+    requires(const P& fitted, const Schema& before, const Block& block) {
+  { fitted.schema(before) } -> std::convertible_to<Schema>;  // throws ConfigError if it cannot change such samples
+  { fitted.transform(block) } -> std::convertible_to<Block>;
+};
+
+/// Is a Preprocessor that first learns from samples. What it has learned is its state. It may have passes(), which says
+/// how often it must see all samples where that is not once; then finish() ends each pass.
+///
+/// Laws: begin() forgets all. After begin(), merge(bytes) has the effect of all add() behind the statistics() that gave
+/// the bytes, but for rounding and the error that a sketch states; merging the same bytes in the same order gives the
+/// same bits.
+template <class P>
+concept LearningPreprocessor = Preprocessor<P> && std::copyable<P> && Stateful<P> &&
+    requires(P& part, const P& begun, const Schema& schema, const Block& block, std::span<const std::byte> bytes) {
+  part.begin(schema);  // throws ConfigError if it cannot learn from such samples
+  part.add(block);
+  { begun.statistics() } -> std::convertible_to<std::vector<std::byte>>;
+  part.merge(bytes);
+  part.finish();  // throws DataError if it cannot learn from what was added
+};
+
+/// Gathers what every worker gives, in the order of ranks: how workers fit together.
+using GatherBytes = std::function<std::vector<std::vector<std::byte>>(std::vector<std::byte>)>;
+
+/// Says where fit() reads, and with whom.
+struct FitOptions {
+  std::size_t rows_per_block = 4096;
+  /// Of the workers of which each reads a part; empty where one reads all. Then all learn the same bits.
+  GatherBytes gather{};
+};
+
+/// Names columns, or nothing where they are not known.
+using TouchedColumns = std::optional<std::vector<std::string>>;
+
+namespace detail {
+
+/// Returns the columns that options name, which are known only if they are not all but some.
+[[nodiscard]] inline TouchedColumns touched(const std::vector<std::string>& columns) {
+  return columns.empty() ? TouchedColumns{} : TouchedColumns{columns};
+}
+
+/// How often a preprocessor must see the samples to learn.
+template <Preprocessor P>
+[[nodiscard]] std::size_t passes_of(const P& preprocessor) {
+  if constexpr (requires { preprocessor.passes(); }) {
+    return preprocessor.passes();
+  } else {
+    return LearningPreprocessor<P> ? 1 : 0;
+  }
+}
+
+template <class P>
+void fit_pass(P& preprocessor, BlockReader& reader, const FitOptions& options) {
+  const P before = preprocessor;
+  for (Block block = reader.next(options.rows_per_block); !block.empty(); block = reader.next(options.rows_per_block)) {
+    preprocessor.add(block);
+  }
+  if (options.gather) {
+    const auto all = options.gather(preprocessor.statistics());
+    preprocessor = before;  // so that every rank merges the same bytes in the same order
+    for (const std::vector<std::byte>& statistics : all) preprocessor.merge(statistics);
+  }
+  preprocessor.finish();
+}
+
+}  // namespace detail
+
+/// Lets a preprocessor learn from the samples that readers give.
+/// open: begins to read at the first sample; called once, for a Chain Chain::passes() times.
+/// Throws: what reading throws; ConfigError, DataError if the preprocessor cannot learn from these samples.
+template <LearningPreprocessor P, std::invocable Open>
+requires std::convertible_to<std::invoke_result_t<Open>, std::unique_ptr<BlockReader>>
+void fit(P& preprocessor, const Schema& schema, Open&& open, const FitOptions& options = {}) {
+  preprocessor.begin(schema);
+  for (std::size_t pass = detail::passes_of(preprocessor); pass > 0; --pass) {
+    const std::unique_ptr<BlockReader> reader = open();
+    detail::fit_pass(preprocessor, *reader, options);
+  }
+}
+
+/// Lets a preprocessor learn from all samples of a source.
+template <LearningPreprocessor P, DatasetSource S>
+void fit(P& preprocessor, const S& source, const FitOptions& options = {}) {
+  fit(
+      preprocessor, Schema{source.schema()}, [&]() -> std::unique_ptr<BlockReader> { return source.open(0); }, options);
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/any_preprocessor.hpp
+// Any preprocessor, its type forgotten: what chains are made of. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Holds a preprocessor of any type. Copies are independent. One that learns nothing has an empty state.
+class AnyPreprocessor {
+ public:
+  template <class P>
+  requires(!std::same_as<std::remove_cvref_t<P>, AnyPreprocessor> && Preprocessor<std::remove_cvref_t<P>>)
+      AnyPreprocessor(P&& preprocessor)
+      : held_(std::make_unique<Holder<std::remove_cvref_t<P>>>(std::forward<P>(preprocessor))) {}
+  AnyPreprocessor(const AnyPreprocessor& other) : held_(other.held_->clone()) {}
+  AnyPreprocessor(AnyPreprocessor&&) noexcept = default;
+  AnyPreprocessor& operator=(const AnyPreprocessor& other) {
+    held_ = other.held_->clone();
+    return *this;
+  }
+  AnyPreprocessor& operator=(AnyPreprocessor&&) noexcept = default;
+  ~AnyPreprocessor() = default;
+
+  /// How often it must see the samples to learn.
+  [[nodiscard]] std::size_t passes() const { return held_->passes(); }
+  void begin(const Schema& schema) { held_->begin(schema); }
+  void add(const Block& block) { held_->add(block); }
+  [[nodiscard]] std::vector<std::byte> statistics() const { return held_->statistics(); }
+  void merge(std::span<const std::byte> bytes) { held_->merge(bytes); }
+  void finish() { held_->finish(); }
+  /// The columns that it looks at or changes.
+  [[nodiscard]] TouchedColumns touches() const { return held_->touches(); }
+  [[nodiscard]] Schema schema(const Schema& before) const { return held_->schema(before); }
+  [[nodiscard]] Block transform(const Block& block) const { return held_->transform(block); }
+  [[nodiscard]] State state() const { return held_->state(); }
+  void load_state(const State& state) { held_->load_state(state); }
+
+ private:
+  struct Held {
+    Held() = default;
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    virtual ~Held() = default;
+    [[nodiscard]] virtual std::unique_ptr<Held> clone() const = 0;
+    [[nodiscard]] virtual std::size_t passes() const = 0;
+    virtual void begin(const Schema& schema) = 0;
+    virtual void add(const Block& block) = 0;
+    [[nodiscard]] virtual std::vector<std::byte> statistics() const = 0;
+    virtual void merge(std::span<const std::byte> bytes) = 0;
+    virtual void finish() = 0;
+    [[nodiscard]] virtual TouchedColumns touches() const = 0;
+    [[nodiscard]] virtual Schema schema(const Schema& before) const = 0;
+    [[nodiscard]] virtual Block transform(const Block& block) const = 0;
+    [[nodiscard]] virtual State state() const = 0;
+    virtual void load_state(const State& state) = 0;
+  };
+
+  template <class P>
+  struct Holder final : Held {
+    static constexpr bool learns = LearningPreprocessor<P>;
+
+    template <class Given>
+    explicit Holder(Given&& given) : preprocessor(std::forward<Given>(given)) {}
+    [[nodiscard]] std::unique_ptr<Held> clone() const override { return std::make_unique<Holder>(preprocessor); }
+    [[nodiscard]] std::size_t passes() const override { return detail::passes_of(preprocessor); }
+    void begin([[maybe_unused]] const Schema& schema) override {
+      if constexpr (learns) preprocessor.begin(schema);
+    }
+    void add([[maybe_unused]] const Block& block) override {
+      if constexpr (learns) preprocessor.add(block);
+    }
+    [[nodiscard]] std::vector<std::byte> statistics() const override {
+      if constexpr (learns) return preprocessor.statistics();
+      return {};
+    }
+    void merge([[maybe_unused]] std::span<const std::byte> bytes) override {
+      if constexpr (learns) preprocessor.merge(bytes);
+    }
+    void finish() override {
+      if constexpr (learns) preprocessor.finish();
+    }
+    [[nodiscard]] TouchedColumns touches() const override {
+      if constexpr (requires { preprocessor.touches(); }) return preprocessor.touches();
+      return std::nullopt;
+    }
+    [[nodiscard]] Schema schema(const Schema& before) const override { return preprocessor.schema(before); }
+    [[nodiscard]] Block transform(const Block& block) const override { return preprocessor.transform(block); }
+    [[nodiscard]] State state() const override {
+      if constexpr (learns) return preprocessor.state();
+      return {};
+    }
+    void load_state([[maybe_unused]] const State& state) override {
+      if constexpr (learns) preprocessor.load_state(state);
+    }
+
+    P preprocessor;
+  };
+
+  std::unique_ptr<Held> held_;
+};
+static_assert(LearningPreprocessor<AnyPreprocessor>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/batch_mapper.hpp
+// The preprocessor that is a function of the user's. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Changes blocks by a function. Learns nothing, and the function is not part of a checkpoint.
+class BatchMapper {
+ public:
+  /// Returns the block's samples, changed, with their ids in their order. Called on several threads at once, and with a
+  /// block of no samples to learn the columns that it makes.
+  using Function = std::function<Block(const Block&)>;
+
+  /// Throws: ConfigError if there is no function.
+  explicit BatchMapper(Function function) : function_(std::move(function)) {
+    if (!function_) throw ConfigError{"a BatchMapper was given no function"};
+  }
+
+  [[nodiscard]] Schema schema(const Schema& before) const {
+    std::vector<Column> columns;
+    const auto no_ends = std::make_shared<const std::vector<std::uint64_t>>();
+    for (const Field& field : before) {
+      const std::size_t row_bytes = field.width() * size_of(field.dtype);
+      columns.push_back(field.is_ragged() ? Column{nullptr, no_ends} : Column{nullptr, 0, row_bytes});
+    }
+    return function_(Block{std::make_shared<const Schema>(before), std::move(columns), {}}).schema();
+  }
+  /// Throws: DataError if the function adds, drops or moves samples.
+  [[nodiscard]] Block transform(const Block& block) const {
+    Block changed = function_(block);
+    if (std::equal(changed.ids().begin(), changed.ids().end(), block.ids().begin(), block.ids().end())) return changed;
+    throw DataError{
+        detail::compose("the function of a BatchMapper made {} samples of {}, or changed their order: it "
+                        "must give each sample it gets, with its id; filter() and flat_map() of a dataset "
+                        "may do otherwise",
+                        changed.rows(), block.rows())};
+  }
+
+ private:
+  Function function_;
+};
+static_assert(Preprocessor<BatchMapper>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/byte_archive.hpp
+// Turns what preprocessors have learned into bytes and back. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+static_assert(std::endian::native == std::endian::little, "the bytes of numbers are written as they are in memory");
+
+template <class T>
+concept PlainBytes = std::is_arithmetic_v<T> || std::is_enum_v<T>;
+
+/// Writes values one after the other. Own types list their members:
+/// static void fields(auto& archive, auto& self) { archive(self.a, self.b); }
+class ByteWriter {
+ public:
+  template <class... T>
+  void operator()(const T&... values) {
+    (write(values), ...);
+  }
+  [[nodiscard]] std::vector<std::byte> take() noexcept { return std::move(bytes_); }
+
+ private:
+  void append(const void* from, std::size_t size) {
+    const auto* bytes = static_cast<const std::byte*>(from);
+    bytes_.insert(bytes_.end(), bytes, bytes + size);
+  }
+  template <PlainBytes T>
+  void write(const T& value) {
+    append(&value, sizeof value);
+  }
+  void write(const std::string& text) {
+    write(std::uint64_t{text.size()});
+    append(text.data(), text.size());
+  }
+  template <class T>
+  void write(const std::vector<T>& values) {
+    write(std::uint64_t{values.size()});
+    if constexpr (PlainBytes<T> && !std::is_same_v<T, bool>) {
+      append(values.data(), values.size() * sizeof(T));
+    } else {
+      for (const T& value : values) write(value);
+    }
+  }
+  template <class Key, class T, class Less>
+  void write(const std::map<Key, T, Less>& values) {
+    write(std::uint64_t{values.size()});
+    for (const auto& [key, value] : values) (*this)(key, value);
+  }
+  template <class... T>
+  void write(const std::variant<T...>& value) {
+    write(static_cast<std::uint8_t>(value.index()));
+    std::visit([this](const auto& alternative) { this->write(alternative); }, value);
+  }
+  template <class T>
+  requires std::is_class_v<T>
+  void write(const T& value) { T::fields(*this, value); }
+
+  std::vector<std::byte> bytes_{};
+};
+
+/// Reads what a ByteWriter has written. Throws: DataError if the bytes end too soon or mean nothing.
+class ByteReader {
+ public:
+  explicit ByteReader(std::span<const std::byte> bytes) noexcept : bytes_(bytes) {}
+
+  template <class... T>
+  void operator()(T&... values) {
+    (read(values), ...);
+  }
+  /// To be called at the end: bytes that are left over were written by something else.
+  void finish() const {
+    if (!bytes_.empty()) damaged();
+  }
+
+ private:
+  [[noreturn]] void damaged() const {
+    throw DataError{
+        compose("the saved state of a preprocessor is damaged, or another one's: {} bytes are left where "
+                "something else should be; load what the same preprocessor has saved",
+                bytes_.size())};
+  }
+  std::span<const std::byte> next(std::size_t size) {
+    if (size > bytes_.size()) damaged();
+    const auto part = bytes_.first(size);
+    bytes_ = bytes_.subspan(size);
+    return part;
+  }
+  // Everything that can be counted takes a byte at least, so a wrong count cannot make us allocate more than there is.
+  std::size_t count() {
+    std::uint64_t count = 0;
+    read(count);
+    if (count > bytes_.size()) damaged();
+    return static_cast<std::size_t>(count);
+  }
+  template <PlainBytes T>
+  void read(T& value) {
+    std::memcpy(&value, next(sizeof value).data(), sizeof value);
+  }
+  void read(bool& value) {
+    std::uint8_t byte = 0;
+    read(byte);
+    value = byte != 0;
+  }
+  void read(std::string& text) {
+    const auto bytes = next(count());
+    text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  template <class T>
+  void read(std::vector<T>& values) {
+    values.clear();
+    std::size_t left = count();
+    if constexpr (PlainBytes<T> && !std::is_same_v<T, bool>) {
+      if (left > bytes_.size() / sizeof(T)) damaged();
+      const auto bytes = next(left * sizeof(T));
+      values.resize(left);
+      if (left > 0) std::memcpy(values.data(), bytes.data(), bytes.size());
+      return;
+    }
+    for (; left > 0; --left) {
+      T value{};
+      read(value);
+      values.push_back(std::move(value));
+    }
+  }
+  template <class Key, class T, class Less>
+  void read(std::map<Key, T, Less>& values) {
+    values.clear();
+    for (std::size_t left = count(); left > 0; --left) {
+      std::pair<Key, T> entry{};
+      (*this)(entry.first, entry.second);
+      values.insert(std::move(entry));
+    }
+  }
+  template <class... T>
+  void read(std::variant<T...>& value) {
+    std::uint8_t index = 0;
+    read(index);
+    std::uint8_t at = 0;
+    if (!((at++ == index && (read(value.template emplace<T>()), true)) || ...)) damaged();
+  }
+  template <class T>
+  requires std::is_class_v<T>
+  void read(T& value) { T::fields(*this, value); }
+
+  std::span<const std::byte> bytes_;
+};
+
+template <class T>
+[[nodiscard]] std::vector<std::byte> to_bytes(const T& value) {
+  ByteWriter writer;
+  writer(value);
+  return writer.take();
+}
+/// Returns the value with what the bytes hold put into it. Throws: DataError if they are not those of a T.
+template <class T>
+[[nodiscard]] T from_bytes(std::span<const std::byte> bytes, T value = T{}) {
+  ByteReader reader{bytes};
+  reader(value);
+  reader.finish();
+  return value;
+}
+
+/// Returns a state of one tensor, "learned", that holds the bytes of the value.
+template <class T>
+[[nodiscard]] State byte_state(const T& value) {
+  const auto bytes = std::make_shared<const std::vector<std::byte>>(to_bytes(value));
+  State state;
+  state.tensors.push_back({.name = "learned",
+                           .dtype = Dtype::u8,
+                           .shape = {static_cast<std::int64_t>(bytes->size())},
+                           .read = [bytes](std::int64_t begin, std::int64_t end, std::byte* to) {
+                             std::memcpy(to, bytes->data() + begin, static_cast<std::size_t>(end - begin));
+                           }});
+  return state;
+}
+/// Returns the value with what the state holds put into it. Throws: DataError if it is not that of a T.
+template <class T>
+[[nodiscard]] T from_state(const State& state, T value = T{}) {
+  const StateTensor* tensor = state.find_tensor("learned");
+  if (tensor == nullptr || tensor->dtype != Dtype::u8) {
+    throw DataError{"a state has no bytes named \"learned\": load what a preprocessor has saved"};
+  }
+  std::vector<std::byte> bytes(static_cast<std::size_t>(tensor->count()));
+  tensor->read(0, tensor->count(), bytes.data());
+  return from_bytes(bytes, std::move(value));
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/chain.hpp
+// The preprocessor that is several, one after the other. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Applies preprocessors one after the other. Each learns from what those before it make of the samples. Steps that
+/// follow each other learn in one pass over the samples where they name their columns (not by .except) and no two touch
+/// the same; the others take a pass each.
+class Chain {
+ public:
+  Chain() = default;
+  explicit Chain(std::vector<AnyPreprocessor> steps) : steps_(std::move(steps)) {}
+  /// Example: Chain chain{SimpleImputer{{.columns = {"age"}}}, StandardScaler{{.columns = {"age"}}}};
+  template <class First, class... Rest>
+  requires(!std::same_as<std::remove_cvref_t<First>, Chain> && Preprocessor<std::remove_cvref_t<First>> &&
+           (Preprocessor<std::remove_cvref_t<Rest>> && ...)) explicit Chain(First&& first, Rest&&... rest) {
+    steps_.reserve(1 + sizeof...(rest));
+    steps_.emplace_back(std::forward<First>(first));
+    (steps_.emplace_back(std::forward<Rest>(rest)), ...);
+  }
+
+  [[nodiscard]] std::size_t size() const noexcept { return steps_.size(); }
+  [[nodiscard]] const AnyPreprocessor& operator[](std::size_t step) const noexcept { return steps_[step]; }
+
+  /// How often fit() reads the samples.
+  [[nodiscard]] std::size_t passes() const {
+    std::size_t sum = 0;
+    for (std::size_t step = 0; step < steps_.size(); step = end_of_group(step)) sum += steps_[step].passes();
+    return sum;
+  }
+  void begin(const Schema& schema) {
+    first_ = last_ = 0;
+    before_ = schema;
+    begin_group();
+  }
+  void add(const Block& block) {
+    Block changed = block;
+    for (std::size_t step = 0; step < first_; ++step) changed = steps_[step].transform(changed);
+    for (std::size_t step = first_; step < last_; ++step) steps_[step].add(changed);
+  }
+  [[nodiscard]] std::vector<std::byte> statistics() const {
+    std::vector<std::vector<std::byte>> all;
+    for (std::size_t step = first_; step < last_; ++step) all.push_back(steps_[step].statistics());
+    return detail::to_bytes(all);
+  }
+  /// Throws: DataError if the bytes are not of the same steps.
+  void merge(std::span<const std::byte> bytes) {
+    const auto all = detail::from_bytes<std::vector<std::vector<std::byte>>>(bytes);
+    if (all.size() != last_ - first_) {
+      throw DataError{detail::compose("a Chain that learns in {} steps cannot merge what {} have learned",
+                                      last_ - first_, all.size())};
+    }
+    for (std::size_t step = first_; step < last_; ++step) steps_[step].merge(all[step - first_]);
+  }
+  /// Ends a pass over the samples.
+  void finish() {
+    for (std::size_t step = first_; step < last_; ++step) steps_[step].finish();
+    if (--passes_left_ == 0) begin_group();
+  }
+
+  /// The columns that its steps look at or change.
+  [[nodiscard]] TouchedColumns touches() const {
+    std::vector<std::string> all;
+    for (const AnyPreprocessor& step : steps_) {
+      const TouchedColumns columns = step.touches();
+      if (!columns) return std::nullopt;
+      all.insert(all.end(), columns->begin(), columns->end());
+    }
+    return all;
+  }
+  [[nodiscard]] Schema schema(Schema before) const {
+    for (const AnyPreprocessor& step : steps_) before = step.schema(before);
+    return before;
+  }
+  [[nodiscard]] Block transform(Block block) const {
+    for (const AnyPreprocessor& step : steps_) block = step.transform(block);
+    return block;
+  }
+
+  /// The states of the steps: a tensor "learned" of step 2 is named "2/learned".
+  [[nodiscard]] State state() const {
+    State all{{"num_steps", steps_.size()}};
+    for (std::size_t step = 0; step < steps_.size(); ++step) {
+      const std::string prefix = detail::compose("{}/", step);
+      State state = steps_[step].state();
+      for (const auto& [name, value] : state.values) all.values.set(prefix + name, value);
+      for (StateTensor& tensor : state.tensors) {
+        tensor.name = prefix + tensor.name;
+        all.tensors.push_back(std::move(tensor));
+      }
+    }
+    return all;
+  }
+  /// Throws: ConfigError if the state is one of more or fewer steps.
+  void load_state(const State& all) {
+    if (all.at("num_steps").number() != static_cast<double>(steps_.size())) {
+      throw ConfigError{
+          detail::compose("a Chain of {} steps was given the state of one of {}: make it of the same steps",
+                          steps_.size(), all.at("num_steps").number())};
+    }
+    for (std::size_t step = 0; step < steps_.size(); ++step) {
+      const std::string prefix = detail::compose("{}/", step);
+      State state;
+      for (const auto& [name, value] : all.values) {
+        if (name.starts_with(prefix)) state.values.set(name.substr(prefix.size()), value);
+      }
+      for (StateTensor tensor : all.tensors) {
+        if (!tensor.name.starts_with(prefix)) continue;
+        tensor.name.erase(0, prefix.size());
+        state.tensors.push_back(std::move(tensor));
+      }
+      steps_[step].load_state(state);
+    }
+  }
+
+ private:
+  // The steps from `first` to the one before the result learn in one pass, or are one that takes several or none: the
+  // first one tells how many.
+  [[nodiscard]] std::size_t end_of_group(std::size_t first) const {
+    if (steps_[first].passes() != 1) return first + 1;
+    std::vector<std::string> changing;  // columns that are not what later steps get before the group has learned
+    std::size_t step = first;
+    for (; step < steps_.size(); ++step) {
+      const TouchedColumns columns = steps_[step].touches();
+      const bool learns = steps_[step].passes() > 0;
+      const bool is_alone = !columns || steps_[step].passes() > 1;
+      if (step > first && (is_alone || (learns && share_any(*columns, changing)))) return step;
+      if (is_alone) return step + 1;
+      changing.insert(changing.end(), columns->begin(), columns->end());
+    }
+    return step;
+  }
+  [[nodiscard]] static bool share_any(const std::vector<std::string>& left, const std::vector<std::string>& right) {
+    return std::find_first_of(left.begin(), left.end(), right.begin(), right.end()) != left.end();
+  }
+
+  // Goes on to the next steps that learn, if there are any.
+  void begin_group() {
+    do {
+      for (; first_ < last_; ++first_) before_ = steps_[first_].schema(before_);
+      if (first_ == steps_.size()) return;
+      last_ = end_of_group(first_);
+      passes_left_ = steps_[first_].passes();
+    } while (passes_left_ == 0);
+    for (std::size_t step = first_; step < last_; ++step) steps_[step].begin(before_);
+  }
+
+  std::vector<AnyPreprocessor> steps_{};
+  std::size_t first_ = 0;        // the steps that learn in this pass, between begin() and the last finish()
+  std::size_t last_ = 0;         // the one behind them
+  std::size_t passes_left_ = 0;  // of these steps
+  Schema before_{};              // of what these steps get
+};
+static_assert(LearningPreprocessor<Chain>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/numbers.hpp
+// Which columns a preprocessor works on, their elements as numbers, and blocks with columns changed. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Whether a cell of numbers is empty.
+[[nodiscard]] constexpr bool is_missing(double value) noexcept { return has_nan_bits(value); }
+
+[[nodiscard]] constexpr bool is_real(Dtype dtype) noexcept {
+  return dtype == Dtype::f16 || dtype == Dtype::bf16 || dtype == Dtype::f32 || dtype == Dtype::f64;
+}
+/// Whether each sample has as many numbers as the others.
+[[nodiscard]] inline bool has_numbers(const Field& field) noexcept { return !field.is_text && !field.is_ragged(); }
+/// Whether each sample has one number or one text.
+[[nodiscard]] inline bool has_cells(const Field& field) noexcept { return field.is_text || field.shape.empty(); }
+
+[[noreturn]] inline void refuse_column(std::string_view who, const Field& field, std::string_view wanted) {
+  throw ConfigError{compose("{} needs {}, and column \"{}\" has {}{}: leave it out, or change it first", who, wanted,
+                            field.name, field.is_ragged() && !field.is_text ? "lists of " : "",
+                            field.is_text         ? std::string_view{"text"}
+                            : field.shape.empty() ? name_of(field.dtype)
+                                                  : compose("{} x {}", field.width(), name_of(field.dtype)))};
+}
+
+/// Returns the columns that are meant: those named, or all that are suitable but for some.
+/// Throws: ConfigError for names that do not exist, columns that are not suitable, or if none are meant.
+template <class Suits>
+[[nodiscard]] std::vector<std::string> columns_meant(std::string_view who, const Schema& schema,
+                                                     const std::vector<std::string>& columns,
+                                                     const std::vector<std::string>& except, std::string_view wanted,
+                                                     const Suits& suits) {
+  for (const std::string& name : columns) {
+    if (const Field& field = schema[schema.index_of(name)]; !suits(field)) refuse_column(who, field, wanted);
+  }
+  if (!columns.empty()) return columns;
+  std::vector<std::string> chosen;
+  for (const std::string& name : except) static_cast<void>(schema.index_of(name));
+  for (const Field& field : schema) {
+    const bool is_left_out = std::find(except.begin(), except.end(), field.name) != except.end();
+    if (!except.empty() && !is_left_out && suits(field)) chosen.push_back(field.name);
+  }
+  if (chosen.empty()) {
+    throw ConfigError{
+        compose("{} was given no column: name some with .columns, or with .except those to leave alone; "
+                "there are {}",
+                who, schema.names())};
+  }
+  return chosen;
+}
+
+/// Replaces numbers by the elements of a column that has_numbers(). Integers beyond 2^53 round to the nearest double.
+inline void read_numbers(const Field& field, const Column& column, std::vector<double>& numbers) {
+  visit_dtype(field.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto values = column.values<T>();
+    numbers.resize(values.size());
+    for (std::size_t at = 0; at < values.size(); ++at) {
+      if constexpr (std::is_arithmetic_v<T>) {
+        numbers[at] = static_cast<double>(values[at]);
+      } else {
+        numbers[at] = static_cast<double>(static_cast<float>(values[at]));
+      }
+    }
+  });
+}
+/// Returns a column of the field's dtype, which is a real one.
+[[nodiscard]] inline Column write_numbers(const Field& field, const std::vector<double>& numbers) {
+  return visit_dtype(field.dtype, [&](auto zero) -> Column {
+    using T = decltype(zero);
+    if constexpr (std::is_floating_point_v<T>) {
+      return {field, std::vector<T>(numbers.begin(), numbers.end())};
+    } else if constexpr (!std::is_arithmetic_v<T>) {
+      std::vector<T> values;
+      for (const double number : numbers) values.emplace_back(static_cast<float>(number));
+      return {field, std::move(values)};
+    } else {
+      throw Error{compose("numbers were to be written to {}", name_of(field.dtype))};
+    }
+  });
+}
+
+/// Returns the schema with the fields of the same names replaced, and the others behind.
+[[nodiscard]] inline Schema with_fields(const Schema& schema, const std::vector<Field>& fields) {
+  std::vector<Field> all = schema.fields();
+  for (const Field& field : fields) {
+    const auto place = schema.find(field.name);
+    place ? all[*place] = field : all.emplace_back(field);
+  }
+  return all;
+}
+/// Returns the block with the columns of the same names replaced, and the others behind.
+[[nodiscard]] inline Block with_columns(const Block& block, const std::vector<Field>& fields,
+                                        std::vector<Column> columns) {
+  const Schema& before = block.schema();
+  std::vector<Column> all = block.columns();
+  bool is_same_schema = true;
+  for (std::size_t at = 0; at < fields.size(); ++at) {
+    const auto place = before.find(fields[at].name);
+    is_same_schema = is_same_schema && place && before[*place] == fields[at];
+    place ? all[*place] = std::move(columns[at]) : all.emplace_back(std::move(columns[at]));
+  }
+  auto schema = is_same_schema ? block.shared_schema() : std::make_shared<const Schema>(with_fields(before, fields));
+  return {std::move(schema), std::move(all), {block.ids().begin(), block.ids().end()}};
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/feature_columns.hpp
+// The columns of numbers that a preprocessor has learned from, element by element. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is one column: the number of its elements per sample, and of the first one among all elements of all columns.
+struct FeatureColumn {
+  std::string name{};
+  std::uint64_t width = 1;
+  std::uint64_t first = 0;
+  static void fields(auto& archive, auto& self) { archive(self.name, self.width, self.first); }
+};
+
+/// Lists columns whose elements, one after the other, are the features of a sample.
+class FeatureColumns {
+ public:
+  FeatureColumns() = default;
+  FeatureColumns(const Schema& schema, const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      const std::uint64_t width = schema[schema.index_of(name)].width();
+      columns_.push_back({.name = name, .width = width, .first = size_});
+      size_ += width;
+    }
+  }
+
+  /// The number of features.
+  [[nodiscard]] std::size_t size() const noexcept { return static_cast<std::size_t>(size_); }
+  [[nodiscard]] bool empty() const noexcept { return columns_.empty(); }
+  [[nodiscard]] auto begin() const noexcept { return columns_.begin(); }
+  [[nodiscard]] auto end() const noexcept { return columns_.end(); }
+
+  /// Returns the column's field. Throws: ConfigError if it is gone, or of another size than when it was learned from.
+  [[nodiscard]] static const Field& field_in(const Schema& schema, const FeatureColumn& column, std::string_view who) {
+    const Field& field = schema[schema.index_of(column.name)];
+    if (has_numbers(field) && field.width() == column.width) return field;
+    refuse_column(who, field, compose("{} numbers, as where it learned,", column.width));
+  }
+
+  /// Calls visit(feature, values) with those of a block that are not missing.
+  /// Throws: DataError that names the sample if one is infinite.
+  template <class Visit>
+  void visit_present(const Block& block, std::string_view who, const Visit& visit) const {
+    std::vector<double> numbers;
+    std::vector<double> present;
+    for (const FeatureColumn& column : columns_) {
+      read_numbers(field_in(block.schema(), column, who), block.column(column.name), numbers);
+      for (std::size_t element = 0; element < column.width; ++element) {
+        present.clear();
+        for (std::size_t at = element; at < numbers.size(); at += column.width) {
+          if (has_infinity_bits(numbers[at])) refuse_infinity(block.ids()[at / column.width], column, who);
+          if (!is_missing(numbers[at])) present.push_back(numbers[at]);
+        }
+        visit(column.first + element, std::span<const double>{present});
+      }
+    }
+  }
+
+  /// For messages: the column of a feature, and which element of it.
+  [[nodiscard]] std::string name_of_feature(std::size_t feature) const {
+    for (const FeatureColumn& column : columns_) {
+      if (feature >= column.first + column.width) continue;
+      if (column.width == 1) return compose("column \"{}\"", column.name);
+      return compose("element {} of column \"{}\"", feature - column.first, column.name);
+    }
+    return compose("feature {}", feature);
+  }
+
+  /// Whether each feature belongs to one column, which a state that was read may not be true of.
+  [[nodiscard]] bool are_sound() const noexcept {
+    std::uint64_t first = 0;
+    for (const FeatureColumn& column : columns_) {
+      if (column.first != first || column.width == 0 || column.width > size_ - first) return false;
+      first += column.width;
+    }
+    return first == size_;
+  }
+  static void fields(auto& archive, auto& self) { archive(self.columns_, self.size_); }
+
+ private:
+  [[noreturn]] static void refuse_infinity(std::uint64_t id, const FeatureColumn& column, std::string_view who) {
+    throw DataError{
+        compose("{} cannot learn from sample {}, which is infinite in column \"{}\": filter such samples, "
+                "or make the value NaN, which counts as missing",
+                who, id, column.name)};
+  }
+
+  std::vector<FeatureColumn> columns_{};
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/column_scaler.hpp
+// What scalers have in common: they learn about each feature of columns of numbers, and change it by that. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Is what a ColumnScaler does to one feature (one element of one column). Writing one adds a scaler: options with the
+/// fields columns and except, statistics that are collected and merged, what is learned of them, and how a value
+/// changes by it. All but the rule itself have fields() as detail::ByteWriter wants it.
+template <class R>
+concept ScalingRule = std::semiregular<R> &&
+    requires(const R& rule, typename R::Options options, double value, typename R::Statistics statistics,
+             const typename R::Learned& learned) {
+  { R::name } -> std::convertible_to<std::string_view>;
+  R{options};
+  { rule.options() } -> std::convertible_to<typename R::Options>;
+  { rule.statistics() } -> std::same_as<typename R::Statistics>;
+  statistics.add(std::span<const double>{});
+  statistics.merge(statistics);
+  { statistics.count() } -> std::convertible_to<std::uint64_t>;
+  { rule.learn(statistics) } -> std::same_as<typename R::Learned>;
+  { rule.apply(value, learned) } -> std::convertible_to<double>;
+};
+
+/// Scales columns of numbers, feature by feature, and gives columns of the same names: of the same dtype if that is a
+/// real one, else of f64. Missing values are not learned from and stay missing. A feature that is the same in all
+/// samples, one sample included, is shifted and not scaled. Integers beyond 2^53 round to the nearest double. An
+/// infinite value cannot be learned from (DataError); transform() treats it as arithmetic does. A feature without any
+/// value is a DataError in finish().
+template <ScalingRule Rule>
+class ColumnScaler {
+ public:
+  using Options = typename Rule::Options;
+
+  ColumnScaler() = default;
+  /// Example: StandardScaler scaler{{.columns = {"age", "height"}}};
+  explicit ColumnScaler(Options options) : rule_(std::move(options)) {}
+
+  void begin(const Schema& schema) {
+    const Options options = rule_.options();
+    learned_ = {};
+    learned_.columns = {schema, detail::columns_meant(Rule::name, schema, options.columns, options.except, "numbers",
+                                                      detail::has_numbers)};
+    statistics_.assign(learned_.columns.size(), rule_.statistics());
+  }
+  void add(const Block& block) {
+    learned_.columns.visit_present(block, Rule::name, [this](std::size_t feature, std::span<const double> values) {
+      statistics_[feature].add(values);
+    });
+  }
+  [[nodiscard]] std::vector<std::byte> statistics() const { return detail::to_bytes(statistics_); }
+  void merge(std::span<const std::byte> bytes) {
+    const auto others = detail::from_bytes<std::vector<typename Rule::Statistics>>(bytes);
+    if (others.size() != statistics_.size()) {
+      throw DataError{detail::compose("{} of {} features cannot merge what was learned of {}", Rule::name,
+                                      statistics_.size(), others.size())};
+    }
+    for (std::size_t feature = 0; feature < others.size(); ++feature) statistics_[feature].merge(others[feature]);
+  }
+  void finish() {
+    for (const auto& statistics : statistics_) {
+      if (statistics.count() == 0) {
+        throw DataError{detail::compose("{} found no value in {}: leave it out, or impute a constant first", Rule::name,
+                                        learned_.columns.name_of_feature(learned_.features.size()))};
+      }
+      learned_.features.push_back(rule_.learn(statistics));
+    }
+    learned_.rule = rule_;
+    statistics_.clear();
+  }
+
+  /// What was learned of each feature: of the elements of the first column, then of the second.
+  [[nodiscard]] std::span<const typename Rule::Learned> learned() const noexcept { return learned_.features; }
+
+  /// The columns that it looks at or changes.
+  [[nodiscard]] TouchedColumns touches() const { return detail::touched(rule_.options().columns); }
+  [[nodiscard]] Schema schema(const Schema& before) const {
+    std::vector<Field> fields;
+    for (const detail::FeatureColumn& column : columns()) fields.push_back(field_after(before, column));
+    return detail::with_fields(before, fields);
+  }
+  [[nodiscard]] Block transform(const Block& block) const {
+    std::vector<Field> fields;
+    std::vector<Column> scaled;
+    std::vector<double> numbers;
+    for (const detail::FeatureColumn& column : columns()) {
+      fields.push_back(field_after(block.schema(), column));
+      const std::size_t index = block.schema().index_of(column.name);
+      detail::read_numbers(block.schema()[index], block[index], numbers);
+      for (std::size_t at = 0; at < numbers.size(); at += column.width) {
+        for (std::size_t element = 0; element < column.width; ++element) {
+          double& number = numbers[at + element];
+          if (!detail::is_missing(number)) {
+            number = learned_.rule.apply(number, learned_.features[column.first + element]);
+          }
+        }
+      }
+      scaled.push_back(detail::write_numbers(fields.back(), numbers));
+    }
+    return detail::with_columns(block, fields, std::move(scaled));
+  }
+
+  [[nodiscard]] State state() const { return detail::byte_state(learned_); }
+  void load_state(const State& state) {
+    auto learned = detail::from_state<Learned>(state);
+    if (!learned.columns.are_sound() || learned.features.size() != learned.columns.size()) {
+      throw DataError{detail::compose("the state of a {} has {} features and {} numbers of them", Rule::name,
+                                      learned.columns.size(), learned.features.size())};
+    }
+    learned_ = std::move(learned);
+  }
+
+ private:
+  struct Learned {
+    Rule rule{};
+    detail::FeatureColumns columns{};
+    std::vector<typename Rule::Learned> features{};
+    static void fields(auto& archive, auto& self) { archive(self.rule, self.columns, self.features); }
+  };
+
+  [[nodiscard]] const detail::FeatureColumns& columns() const {
+    if (learned_.features.empty()) throw ConfigError{detail::compose("{} has learned nothing: call fit()", Rule::name)};
+    return learned_.columns;
+  }
+  [[nodiscard]] static Field field_after(const Schema& before, const detail::FeatureColumn& column) {
+    Field field = detail::FeatureColumns::field_in(before, column, Rule::name);
+    if (!detail::is_real(field.dtype)) field.dtype = Dtype::f64;
+    return field;
+  }
+
+  Rule rule_{};
+  Learned learned_{};
+  std::vector<typename Rule::Statistics> statistics_{};  // between begin() and finish()
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/concatenator.hpp
+// The preprocessor that makes one column of many: what models take as input. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Puts the numbers of columns one after the other into a column of their own, behind the columns that are left.
+/// Shapes: (elements of all columns together).
+class Concatenator {
+ public:
+  struct Options {
+    std::vector<std::string> columns{};  ///< in the order of the output
+    std::vector<std::string> except{};
+    std::string output = "data";
+    Dtype dtype = Dtype::f32;  ///< f16, bf16, f32 or f64
+    bool keeps_columns = false;
+  };
+
+  Concatenator() = default;
+  /// Throws: ConfigError if the dtype is not a real one.
+  explicit Concatenator(Options options) : options_(std::move(options)) {
+    if (detail::is_real(options_.dtype)) return;
+    throw ConfigError{detail::compose("Concatenator cannot make {} of all numbers: give .dtype a real one, such as f32",
+                                      name_of(options_.dtype))};
+  }
+
+  /// The columns that it looks at or changes.
+  [[nodiscard]] TouchedColumns touches() const {
+    TouchedColumns columns = detail::touched(options_.columns);
+    if (columns) columns->push_back(options_.output);
+    return columns;
+  }
+  [[nodiscard]] Schema schema(const Schema& before) const { return plan(before).schema; }
+
+  [[nodiscard]] Block transform(const Block& block) const {
+    const Plan plan = this->plan(block.schema());
+    std::vector<Column> columns;
+    for (const std::size_t column : plan.kept) columns.push_back(block[column]);
+    columns.push_back(joined(block, plan));
+    return {std::make_shared<const Schema>(plan.schema), std::move(columns), {block.ids().begin(), block.ids().end()}};
+  }
+
+ private:
+  struct Plan {
+    std::vector<std::size_t> kept{};
+    std::vector<std::size_t> joined{};
+    Schema schema{};  // the output is the last field
+  };
+
+  [[nodiscard]] Plan plan(const Schema& before) const {
+    Plan plan;
+    std::int64_t width = 0;
+    for (const std::string& name : detail::columns_meant("Concatenator", before, options_.columns, options_.except,
+                                                         "numbers", detail::has_numbers)) {
+      plan.joined.push_back(before.index_of(name));
+      width += static_cast<std::int64_t>(before[plan.joined.back()].width());
+    }
+    std::vector<Field> fields;
+    for (std::size_t column = 0; column < before.size(); ++column) {
+      const bool is_joined = std::find(plan.joined.begin(), plan.joined.end(), column) != plan.joined.end();
+      if (is_joined && !options_.keeps_columns) continue;
+      plan.kept.push_back(column);
+      fields.push_back(before[column]);
+    }
+    fields.push_back({.name = options_.output, .dtype = options_.dtype, .shape = {width}});
+    plan.schema = Schema{std::move(fields)};
+    return plan;
+  }
+
+  [[nodiscard]] static Column joined(const Block& block, const Plan& plan) {
+    const Field& output = plan.schema[plan.schema.size() - 1];
+    std::vector<double> all(block.rows() * output.width());
+    std::vector<double> numbers;
+    std::size_t first = 0;
+    for (const std::size_t column : plan.joined) {
+      const std::size_t width = block.schema()[column].width();
+      detail::read_numbers(block.schema()[column], block[column], numbers);
+      for (std::size_t row = 0; row < block.rows(); ++row) {
+        std::copy_n(numbers.data() + row * width, width, all.data() + row * output.width() + first);
+      }
+      first += width;
+    }
+    return detail::write_numbers(output, all);
+  }
+
+  Options options_{};
+};
+static_assert(Preprocessor<Concatenator>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/categories.hpp
+// The different values that there are in a column, in order, with how often each was seen. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Says that a cell is empty: NaN, or a text of no characters.
+struct MissingCell {
+  friend bool operator==(const MissingCell&, const MissingCell&) = default;
+  static void fields(auto&, auto&) {}
+};
+
+/// Is one of the values that a column can have. Integers are exact.
+using Category = std::variant<std::int64_t, double, std::string, MissingCell>;
+
+namespace detail {
+
+/// Looks at a value where it is.
+using CategoryView = std::variant<std::int64_t, double, std::string_view, MissingCell>;
+/// Says what the categories of a column are.
+enum class CategoryKind : std::uint8_t { integer, real, text };
+
+[[nodiscard]] inline CategoryView view_of(const Category& category) {
+  return std::visit([](const auto& value) { return CategoryView{value}; }, category);
+}
+[[nodiscard]] inline Category category_of(const CategoryView& view) {
+  return std::visit(
+      [](const auto& value) -> Category {
+        if constexpr (std::is_same_v<decltype(value), const std::string_view&>) {
+          return std::string{value};
+        } else {
+          return value;
+        }
+      },
+      view);
+}
+/// Orders numbers by value and texts by their bytes, which is by their code points; what is missing comes last.
+struct CategoryOrder {
+  using is_transparent = void;
+  bool operator()(const CategoryView& left, const CategoryView& right) const noexcept {
+    if (left.index() != right.index()) return left.index() < right.index();
+    if (const auto* integer = std::get_if<std::int64_t>(&left)) return *integer < *std::get_if<std::int64_t>(&right);
+    if (const auto* real = std::get_if<double>(&left)) return *real < *std::get_if<double>(&right);
+    if (const auto* text = std::get_if<std::string_view>(&left)) return *text < *std::get_if<std::string_view>(&right);
+    return false;
+  }
+  bool operator()(const Category& left, const Category& right) const { return (*this)(view_of(left), view_of(right)); }
+  bool operator()(const Category& left, const CategoryView& right) const { return (*this)(view_of(left), right); }
+  bool operator()(const CategoryView& left, const Category& right) const { return (*this)(left, view_of(right)); }
+};
+
+/// A category as messages show it.
+[[nodiscard]] inline std::string category_text(const CategoryView& category) {
+  if (const auto* integer = std::get_if<std::int64_t>(&category)) return compose("{}", *integer);
+  if (const auto* real = std::get_if<double>(&category)) return compose("{}", *real);
+  if (const auto* text = std::get_if<std::string_view>(&category)) return compose("\"{}\"", *text);
+  return "a missing value";
+}
+
+[[nodiscard]] inline CategoryKind kind_of(const Field& field) noexcept {
+  if (field.is_text) return CategoryKind::text;
+  return is_real(field.dtype) ? CategoryKind::real : CategoryKind::integer;
+}
+
+/// Returns a number as a category of the kind, so that integers which were read as real numbers, because cells beside
+/// them are empty, are the same categories as before.
+[[nodiscard]] inline CategoryView as_kind(double value, CategoryKind kind) noexcept {
+  constexpr double exact = 9007199254740992;  // 2^53
+  if (is_missing(value)) return MissingCell{};
+  if (kind == CategoryKind::integer && value >= -exact && value <= exact) {
+    const auto integer = static_cast<std::int64_t>(value);
+    if (static_cast<double>(integer) == value) return integer;
+  }
+  return value;
+}
+
+/// Calls visit(row, category) with all cells of a column that has_cells().
+template <class Visit>
+void visit_cells(const Field& field, const Column& column, CategoryKind kind, const Visit& visit) {
+  if (field.is_text) {
+    for (std::size_t row = 0; row < column.rows(); ++row) {
+      const std::string_view text = column.text(row);
+      visit(row, text.empty() ? CategoryView{MissingCell{}} : CategoryView{text});
+    }
+    return;
+  }
+  visit_dtype(field.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto values = column.values<T>();
+    for (std::size_t row = 0; row < values.size(); ++row) {
+      if constexpr (!std::is_arithmetic_v<T>) {
+        visit(row, as_kind(static_cast<double>(static_cast<float>(values[row])), kind));
+      } else if constexpr (std::is_floating_point_v<T>) {
+        visit(row, as_kind(static_cast<double>(values[row]), kind));
+      } else if (kind == CategoryKind::real) {
+        visit(row, CategoryView{static_cast<double>(values[row])});
+      } else {
+        visit(row, CategoryView{static_cast<std::int64_t>(values[row])});
+      }
+    }
+  });
+}
+
+/// Counts how often each category was seen, exactly, up to a number of categories.
+class CategoryCounts {
+ public:
+  explicit CategoryCounts(std::uint64_t limit = 0) : limit_(limit) {}
+
+  /// Throws: DataError if there are more categories than the limit.
+  void add(const CategoryView& category, std::uint64_t times = 1) {
+    count_ += times;
+    if (const auto found = counts_.find(category); found != counts_.end()) {
+      found->second += times;
+      return;
+    }
+    if (counts_.size() >= limit_) {
+      throw DataError{
+          compose("a column has more than {} categories, {} among them: leave it out if its values are not "
+                  "categories, or raise .category_limit",
+                  limit_, category_text(category))};
+    }
+    counts_.emplace(category_of(category), times);
+  }
+  void merge(const CategoryCounts& other) {
+    for (const auto& [category, times] : other.counts_) add(view_of(category), times);
+  }
+
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+  /// In order.
+  [[nodiscard]] std::vector<Category> categories() const {
+    std::vector<Category> all;
+    for (const auto& [category, times] : counts_) all.push_back(category);
+    return all;
+  }
+  /// The first in order of those that were seen most often. Needs at least one.
+  [[nodiscard]] const Category& most_frequent() const {
+    return std::max_element(counts_.begin(), counts_.end(),
+                            [](const auto& left, const auto& right) { return left.second < right.second; })
+        ->first;
+  }
+
+  static void fields(auto& archive, auto& self) { archive(self.limit_, self.count_, self.counts_); }
+
+ private:
+  std::uint64_t limit_;
+  std::uint64_t count_ = 0;
+  std::map<Category, std::uint64_t, CategoryOrder> counts_{};
+};
+
+/// Is a column with the categories that were learned, in order; a category's code is its place.
+struct CategoryColumn {
+  std::string name{};
+  CategoryKind kind = CategoryKind::text;
+  std::vector<Category> categories{};
+
+  [[nodiscard]] std::optional<std::size_t> find(const CategoryView& category) const {
+    const auto place = std::lower_bound(categories.begin(), categories.end(), category, CategoryOrder{});
+    if (place == categories.end() || CategoryOrder{}(category, *place)) return std::nullopt;
+    return static_cast<std::size_t>(place - categories.begin());
+  }
+  static void fields(auto& archive, auto& self) { archive(self.name, self.kind, self.categories); }
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/category_learner.hpp
+// Learns which categories there are in columns, and tells their codes: what encoders have in common. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+class CategoryLearner {
+ public:
+  CategoryLearner() = default;
+  explicit CategoryLearner(std::string_view who, std::vector<std::string> columns = {},
+                           std::vector<std::string> except = {}, std::uint64_t limit = 0)
+      : who_(who), chosen_(std::move(columns)), except_(std::move(except)), limit_(limit) {}
+
+  void begin(const Schema& schema) {
+    columns_.clear();
+    for (const std::string& name :
+         columns_meant(who_, schema, chosen_, except_, "a number or a text per sample", has_cells)) {
+      columns_.push_back({.name = name, .kind = kind_of(schema[schema.index_of(name)])});
+    }
+    counts_.assign(columns_.size(), CategoryCounts{limit_});
+  }
+  void add(const Block& block) {
+    for (std::size_t at = 0; at < columns_.size(); ++at) {
+      const CategoryColumn& column = columns_[at];
+      visit_cells(field_in(block.schema(), column), block.column(column.name), column.kind,
+                  [&](std::size_t, const CategoryView& category) { counts_[at].add(category); });
+    }
+  }
+  [[nodiscard]] std::vector<std::byte> statistics() const { return to_bytes(counts_); }
+  void merge(std::span<const std::byte> bytes) {
+    const auto others = from_bytes<std::vector<CategoryCounts>>(bytes);
+    if (others.size() != counts_.size()) {
+      throw DataError{
+          compose("{} of {} columns cannot merge what was learned of {}", who_, counts_.size(), others.size())};
+    }
+    for (std::size_t at = 0; at < others.size(); ++at) counts_[at].merge(others[at]);
+  }
+  void finish() {
+    for (std::size_t at = 0; at < columns_.size(); ++at) {
+      if (counts_[at].count() == 0) throw DataError{compose("{} saw no samples: there is nothing to learn from", who_)};
+      columns_[at].categories = counts_[at].categories();
+    }
+    counts_.clear();
+  }
+
+  /// Returns the columns. Throws: ConfigError if nothing was learned, or one is gone or of another kind.
+  [[nodiscard]] const std::vector<CategoryColumn>& columns(const Schema& schema) const {
+    check_learned();
+    for (const CategoryColumn& column : columns_) static_cast<void>(field_in(schema, column));
+    return columns_;
+  }
+  [[nodiscard]] const CategoryColumn& column(std::string_view name) const {
+    check_learned();
+    for (const CategoryColumn& column : columns_) {
+      if (column.name == name) return column;
+    }
+    throw ConfigError{compose("{} has not learned from a column \"{}\"", who_, name)};
+  }
+
+  /// Calls visit(row, code) for all rows whose category was learned.
+  /// Throws: DataError if one was not, and that is an error.
+  template <class Visit>
+  void visit_codes(const Block& block, const CategoryColumn& column, bool unseen_is_error, const Visit& visit) const {
+    visit_cells(field_in(block.schema(), column), block.column(column.name), column.kind,
+                [&](std::size_t row, const CategoryView& category) {
+                  if (const auto code = column.find(category)) return visit(row, *code);
+                  if (unseen_is_error) refuse_unseen(block.ids()[row], column, category);
+                });
+  }
+
+  static void fields(auto& archive, auto& self) { archive(self.who_, self.columns_); }
+
+ private:
+  void check_learned() const {
+    if (columns_.empty() || columns_.front().categories.empty()) {
+      throw ConfigError{compose("{} has learned nothing: call fit()", who_)};
+    }
+  }
+  [[nodiscard]] const Field& field_in(const Schema& schema, const CategoryColumn& column) const {
+    const Field& field = schema[schema.index_of(column.name)];
+    const bool is_text = column.kind == CategoryKind::text;
+    if (!has_cells(field) || field.is_text != is_text) {
+      refuse_column(who_, field, is_text ? "text, as where it learned," : "a number per sample, as where it learned,");
+    }
+    return field;
+  }
+  [[noreturn]] void refuse_unseen(std::uint64_t id, const CategoryColumn& column, const CategoryView& category) const {
+    throw DataError{
+        compose("{} has not seen {} in column \"{}\", where sample {} has it: learn from all categories, or "
+                "set .unseen to Unseen::ignore",
+                who_, category_text(category), column.name, id)};
+  }
+
+  std::string who_{};
+  std::vector<std::string> chosen_{};
+  std::vector<std::string> except_{};
+  std::uint64_t limit_ = 0;
+  std::vector<CategoryColumn> columns_{};
+  std::vector<CategoryCounts> counts_{};  // between begin() and finish()
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/encoders.hpp
+// Preprocessors that make numbers of categories: one-hot, ordinal and label encoders. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Says what becomes of a category that was not learned: a DataError that names the sample, or the encoder's own
+/// answer.
+enum class Unseen : std::uint8_t { error, ignore };
+
+/// Makes of each column a column of the same name that has one f32 per category: 1 for the sample's, 0 for the others.
+/// Columns hold a number or a text per sample. Categories are in order, a missing value is one of them, the last, and
+/// so are infinities. Shapes: (categories).
+class OneHotEncoder {
+ public:
+  struct Options {
+    std::vector<std::string> columns{};
+    std::vector<std::string> except{};
+    Unseen unseen = Unseen::error;          ///< ignore: all are 0
+    std::uint64_t category_limit = 10'000;  ///< per column; more are a DataError
+  };
+
+  OneHotEncoder() = default;
+  explicit OneHotEncoder(Options options)
+      : options_(std::move(options)), learner_(name, options_.columns, options_.except, options_.category_limit) {}
+
+  void begin(const Schema& schema) { learner_.begin(schema); }
+  void add(const Block& block) { learner_.add(block); }
+  [[nodiscard]] std::vector<std::byte> statistics() const { return learner_.statistics(); }
+  void merge(std::span<const std::byte> bytes) { learner_.merge(bytes); }
+  void finish() { learner_.finish(); }
+
+  /// The categories of a column, in the order of the numbers. Throws: ConfigError if it did not learn from the column.
+  [[nodiscard]] const std::vector<Category>& categories(std::string_view column) const {
+    return learner_.column(column).categories;
+  }
+
+  /// The columns that it looks at or changes.
+  [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  [[nodiscard]] Schema schema(const Schema& before) const {
+    std::vector<Field> fields;
+    for (const auto& column : learner_.columns(before)) fields.push_back(field_of(column));
+    return detail::with_fields(before, fields);
+  }
+  [[nodiscard]] Block transform(const Block& block) const {
+    std::vector<Field> fields;
+    std::vector<Column> encoded;
+    for (const auto& column : learner_.columns(block.schema())) {
+      const std::size_t width = column.categories.size();
+      std::vector<float> numbers(block.rows() * width);
+      learner_.visit_codes(block, column, options_.unseen == Unseen::error,
+                           [&](std::size_t row, std::size_t code) { numbers[row * width + code] = 1; });
+      fields.push_back(field_of(column));
+      encoded.emplace_back(fields.back(), std::move(numbers));
+    }
+    return detail::with_columns(block, fields, std::move(encoded));
+  }
+
+  [[nodiscard]] State state() const { return detail::byte_state(*this); }
+  void load_state(const State& state) { *this = detail::from_state(state, *this); }
+  static void fields(auto& archive, auto& self) { archive(self.options_.unseen, self.learner_); }
+
+ private:
+  static constexpr std::string_view name = "OneHotEncoder";
+
+  [[nodiscard]] static Field field_of(const detail::CategoryColumn& column) {
+    return {.name = column.name, .dtype = Dtype::f32, .shape = {static_cast<std::int64_t>(column.categories.size())}};
+  }
+
+  Options options_{};
+  detail::CategoryLearner learner_{name};
+};
+static_assert(LearningPreprocessor<OneHotEncoder>);
+
+/// Makes of each column a column of i64 of the same name: the place of the sample's category among all in order, from
+/// 0. Columns hold a number or a text per sample. A missing value is a category, the last.
+class OrdinalEncoder {
+ public:
+  struct Options {
+    std::vector<std::string> columns{};
+    std::vector<std::string> except{};
+    Unseen unseen = Unseen::error;  ///< ignore: the number is unseen_value
+    std::int64_t unseen_value = -1;
+    std::uint64_t category_limit = 1'000'000;  ///< per column; more are a DataError
+  };
+
+  OrdinalEncoder() = default;
+  explicit OrdinalEncoder(Options options) : OrdinalEncoder("OrdinalEncoder", std::move(options)) {}
+
+  void begin(const Schema& schema) { learner_.begin(schema); }
+  void add(const Block& block) { learner_.add(block); }
+  [[nodiscard]] std::vector<std::byte> statistics() const { return learner_.statistics(); }
+  void merge(std::span<const std::byte> bytes) { learner_.merge(bytes); }
+  void finish() { learner_.finish(); }
+
+  /// The categories of a column: number i stands for the i-th. Throws: ConfigError if it did not learn from the column.
+  [[nodiscard]] const std::vector<Category>& categories(std::string_view column) const {
+    return learner_.column(column).categories;
+  }
+
+  /// The columns that it looks at or changes.
+  [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  [[nodiscard]] Schema schema(const Schema& before) const {
+    std::vector<Field> fields;
+    for (const auto& column : learner_.columns(before)) fields.push_back({.name = column.name, .dtype = Dtype::i64});
+    return detail::with_fields(before, fields);
+  }
+  [[nodiscard]] Block transform(const Block& block) const {
+    std::vector<Field> fields;
+    std::vector<Column> encoded;
+    for (const auto& column : learner_.columns(block.schema())) {
+      std::vector<std::int64_t> numbers(block.rows(), options_.unseen_value);
+      learner_.visit_codes(block, column, options_.unseen == Unseen::error,
+                           [&](std::size_t row, std::size_t code) { numbers[row] = static_cast<std::int64_t>(code); });
+      fields.push_back({.name = column.name, .dtype = Dtype::i64});
+      encoded.emplace_back(fields.back(), std::move(numbers));
+    }
+    return detail::with_columns(block, fields, std::move(encoded));
+  }
+
+  [[nodiscard]] State state() const { return detail::byte_state(*this); }
+  void load_state(const State& state) { *this = detail::from_state(state, *this); }
+  static void fields(auto& archive, auto& self) {
+    archive(self.options_.unseen, self.options_.unseen_value, self.learner_);
+  }
+
+ private:
+  friend class LabelEncoder;
+  OrdinalEncoder(std::string_view name, Options options)
+      : options_(std::move(options)), learner_(name, options_.columns, options_.except, options_.category_limit) {}
+
+  Options options_{};
+  detail::CategoryLearner learner_{"OrdinalEncoder"};
+};
+static_assert(LearningPreprocessor<OrdinalEncoder>);
+
+/// Makes class numbers (i64, from 0) of the labels in one column, and labels of class numbers again. An unseen label is
+/// a DataError that names the sample.
+class LabelEncoder {
+ public:
+  LabelEncoder() = default;
+  /// Example: LabelEncoder encoder{"species"};
+  explicit LabelEncoder(std::string column)
+      : column_(std::move(column)), encoder_("LabelEncoder", {.columns = {column_}}) {}
+
+  void begin(const Schema& schema) { encoder_.begin(schema); }
+  void add(const Block& block) { encoder_.add(block); }
+  [[nodiscard]] std::vector<std::byte> statistics() const { return encoder_.statistics(); }
+  void merge(std::span<const std::byte> bytes) { encoder_.merge(bytes); }
+  void finish() { encoder_.finish(); }
+
+  /// The labels: class i has the i-th.
+  [[nodiscard]] const std::vector<Category>& classes() const { return encoder_.categories(column_); }
+  /// Returns the label of a class number, such as the index of a model's largest output.
+  /// Throws: DataError if there is no such class.
+  [[nodiscard]] const Category& label_of(std::int64_t number) const {
+    const auto& all = classes();
+    if (number >= 0 && static_cast<std::size_t>(number) < all.size()) return all[static_cast<std::size_t>(number)];
+    throw DataError{
+        detail::compose("there is no class {} of column \"{}\": there are {}", number, column_, all.size())};
+  }
+
+  /// The columns that it looks at or changes.
+  [[nodiscard]] TouchedColumns touches() const { return encoder_.touches(); }
+  [[nodiscard]] Schema schema(const Schema& before) const { return encoder_.schema(before); }
+  [[nodiscard]] Block transform(const Block& block) const { return encoder_.transform(block); }
+
+  [[nodiscard]] State state() const { return detail::byte_state(*this); }
+  void load_state(const State& state) { *this = detail::from_state(state, *this); }
+  static void fields(auto& archive, auto& self) { archive(self.column_, self.encoder_); }
+
+ private:
+  std::string column_{};
+  OrdinalEncoder encoder_{};
+};
+static_assert(LearningPreprocessor<LabelEncoder>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/moments.hpp
+// Count, mean and variance of numbers, which merge without losing digits. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Sums deviations from means, never squares of the numbers: the variance of numbers that are large and close together
+/// would drown in rounding.
+/// Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+class Moments {
+ public:
+  void add(std::span<const double> values) noexcept {
+    if (values.empty()) return;
+    Moments part;
+    part.count_ = values.size();
+    const auto count = static_cast<double>(values.size());
+    double sum = 0;
+    for (const double value : values) sum += value;
+    const double rough = sum / count;
+    double off = 0;
+    for (const double value : values) off += value - rough;
+    part.mean_ = rough + off / count;
+    for (const double value : values) part.squares_ += (value - part.mean_) * (value - part.mean_);
+    merge(part);
+  }
+  void merge(const Moments& other) noexcept {
+    if (other.count_ == 0) return;
+    const auto ours = static_cast<double>(count_);
+    const auto theirs = static_cast<double>(other.count_);
+    const double apart = other.mean_ - mean_;
+    mean_ += apart * (theirs / (ours + theirs));
+    squares_ += other.squares_ + apart * apart * (ours * theirs / (ours + theirs));
+    count_ += other.count_;
+  }
+
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+  [[nodiscard]] double mean() const noexcept { return mean_; }
+  /// Of the numbers themselves, not of a population that they are a sample of.
+  [[nodiscard]] double variance() const noexcept { return squares_ / static_cast<double>(count_); }
+
+  static void fields(auto& archive, auto& self) { archive(self.count_, self.mean_, self.squares_); }
+
+ private:
+  std::uint64_t count_ = 0;
+  double mean_ = 0;
+  double squares_ = 0;  // of the deviations from the mean
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/quantile_sketch.hpp
+// Quantiles of any number of values in bounded memory, with a bound on the error. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Keeps all values up to a capacity. Then every second one of a level goes on to the next level, where it counts twice
+/// as much; from one time to the next these are the odd and the even ones in turn, so that no random numbers are needed
+/// and most errors cancel. The rank of a quantile among n values is off by less than n log2(n / capacity) / capacity,
+/// by what error_bound() tells, and by nothing while n is at most the capacity.
+/// Source: Manku, Rajagopalan, Lindsay, "Approximate medians and other quantiles in one pass and with limited memory",
+/// 1998.
+class QuantileSketch {
+ public:
+  explicit QuantileSketch(std::size_t capacity = 8192) : capacity_(std::max<std::size_t>(capacity, 2)), levels_(1) {}
+
+  void add(std::span<const double> values) {
+    count_ += values.size();
+    while (!values.empty()) {  // piece by piece, so that a large block takes no more memory than the capacity
+      const std::size_t room = std::min(values.size(), capacity_ + 1 - levels_.front().values.size());
+      auto& lowest = levels_.front().values;
+      lowest.insert(lowest.end(), values.begin(), values.begin() + static_cast<std::ptrdiff_t>(room));
+      values = values.subspan(room);
+      shrink();
+    }
+  }
+  /// Throws: ConfigError if the other one has another capacity.
+  void merge(const QuantileSketch& other) {
+    if (other.capacity_ != capacity_) {
+      throw ConfigError{compose("quantile sketches of {} and {} values cannot be merged: give all workers one size",
+                                capacity_, other.capacity_)};
+    }
+    count_ += other.count_;
+    above_ += other.above_;
+    below_ += other.below_;
+    if (levels_.size() < other.levels_.size()) levels_.resize(other.levels_.size());
+    for (std::size_t level = 0; level < other.levels_.size(); ++level) {
+      const auto& theirs = other.levels_[level].values;
+      levels_[level].values.insert(levels_[level].values.end(), theirs.begin(), theirs.end());
+    }
+    shrink();
+  }
+
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+  /// The rank of a quantile, as a part of all ranks, is off by at most this.
+  [[nodiscard]] double error_bound() const noexcept {
+    return static_cast<double>(std::max(above_, below_)) / static_cast<double>(std::max<std::uint64_t>(count_, 1));
+  }
+
+  /// Returns the values below which the given parts (0 to 1) of all are, on a straight line between the two nearest,
+  /// as numpy.percentile does. Needs at least one value.
+  [[nodiscard]] std::vector<double> quantiles(std::span<const double> parts) const {
+    std::vector<std::pair<double, std::uint64_t>> sorted;  // value and weight
+    for (std::size_t level = 0; level < levels_.size(); ++level) {
+      for (const double value : levels_[level].values) sorted.emplace_back(value, std::uint64_t{1} << level);
+    }
+    std::sort(sorted.begin(), sorted.end());
+    std::uint64_t before = 0;
+    for (auto& [value, end] : sorted) end = before += end;
+    const auto at = [&sorted](std::uint64_t rank) {
+      return std::upper_bound(sorted.begin(), sorted.end(), rank,
+                              [](std::uint64_t wanted, const auto& entry) { return wanted < entry.second; })
+          ->first;
+    };
+    std::vector<double> found;
+    for (const double part : parts) {
+      const double position = part * static_cast<double>(count_ - 1);
+      const auto lower = static_cast<std::uint64_t>(position);
+      const double fraction = position - static_cast<double>(lower);
+      const double left = at(lower);
+      const double right = at(std::min(lower + 1, count_ - 1));
+      // From the nearer end, as numpy does it: the same bits, and the ends are met exactly.
+      found.push_back(fraction < 0.5 ? left + (right - left) * fraction : right - (right - left) * (1 - fraction));
+    }
+    return found;
+  }
+
+  static void fields(auto& archive, auto& self) {
+    archive(self.capacity_, self.count_, self.above_, self.below_, self.levels_);
+  }
+
+ private:
+  struct Level {
+    std::vector<double> values{};
+    bool keeps_odd = false;  // at the next time
+    static void fields(auto& archive, auto& self) { archive(self.values, self.keeps_odd); }
+  };
+
+  // Hands every second value of the levels that are too full on to the next.
+  void shrink() {
+    for (std::size_t level = 0; level < levels_.size(); ++level) {
+      if (levels_[level].values.size() <= capacity_) continue;
+      if (level + 1 == levels_.size()) levels_.emplace_back();
+      Level& from = levels_[level];
+      std::vector<double>& to = levels_[level + 1].values;
+      std::sort(from.values.begin(), from.values.end());
+      const std::size_t even = from.values.size() / 2 * 2;
+      for (std::size_t at = from.keeps_odd ? 1 : 0; at < even; at += 2) to.push_back(from.values[at]);
+      from.values.erase(from.values.begin(), from.values.begin() + static_cast<std::ptrdiff_t>(even));
+      // Keeping the first of each pair counts at most one value too many below any place, keeping the second one too
+      // few.
+      (from.keeps_odd ? below_ : above_) += std::uint64_t{1} << level;
+      from.keeps_odd = !from.keeps_odd;
+    }
+  }
+
+  std::uint64_t capacity_;
+  std::uint64_t count_ = 0;
+  std::uint64_t above_ = 0;
+  std::uint64_t below_ = 0;
+  std::vector<Level> levels_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/imputer.hpp
+// The preprocessor that fills empty cells. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Says what to fill empty cells with.
+enum class Impute : std::uint8_t { mean, median, most_frequent, constant };
+
+/// Fills the empty cells of each column: NaN in columns of numbers, element by element, and texts of no characters.
+/// Dtypes stay, and columns of integers stay as they are, for they have no empty cells. Of values that are equally
+/// frequent, the smallest is taken. A column without any value is a DataError in finish(), and so is an infinite value,
+/// but for a constant.
+class SimpleImputer {
+ public:
+  struct Options {
+    std::vector<std::string> columns{};
+    std::vector<std::string> except{};
+    Impute with = Impute::mean;          ///< columns of text can have most_frequent and constant
+    double number = 0;                   ///< the constant for columns of numbers
+    std::string text = "missing_value";  ///< the constant for columns of text
+    /// Medians are exact up to so many values; then the rank of the median of n is off by less than
+    /// n (log2(n / size) + 1) / size.
+    std::size_t sketch_size = 8192;
+    std::uint64_t category_limit = 1'000'000;  ///< different values per column, for most_frequent
+  };
+
+  SimpleImputer() = default;
+  explicit SimpleImputer(Options options) : options_(std::move(options)) {}
+
+  void begin(const Schema& schema) {
+    const bool takes_text = options_.with == Impute::most_frequent || options_.with == Impute::constant;
+    const auto names = detail::columns_meant(
+        name, schema, options_.columns, options_.except, takes_text ? "numbers or a text per sample" : "numbers",
+        [&](const Field& field) { return detail::has_numbers(field) || (takes_text && field.is_text); });
+    learned_ = {};
+    std::vector<std::string> of_numbers;
+    for (const std::string& column : names) {
+      (schema[schema.index_of(column)].is_text ? learned_.texts : of_numbers).push_back(column);
+    }
+    learned_.numbers = {schema, of_numbers};
+    seen_.assign(learned_.numbers.size() + learned_.texts.size(), statistic());
+  }
+  void add(const Block& block) {
+    if (options_.with == Impute::constant) return;
+    learned_.numbers.visit_present(block, name, [this](std::size_t feature, std::span<const double> values) {
+      std::visit([&](auto& seen) { add_numbers(seen, values); }, seen_[feature]);
+    });
+    for (std::size_t at = 0; at < learned_.texts.size(); ++at) {
+      auto& counts = std::get<detail::CategoryCounts>(seen_[learned_.numbers.size() + at]);
+      detail::visit_cells(text_field(block.schema(), learned_.texts[at]), block.column(learned_.texts[at]),
+                          detail::CategoryKind::text, [&](std::size_t, const detail::CategoryView& text) {
+                            if (!std::holds_alternative<MissingCell>(text)) counts.add(text);
+                          });
+    }
+  }
+  [[nodiscard]] std::vector<std::byte> statistics() const { return detail::to_bytes(seen_); }
+  void merge(std::span<const std::byte> bytes) {
+    const auto others = detail::from_bytes<std::vector<Statistic>>(bytes);
+    for (std::size_t at = 0; at < seen_.size(); ++at) {
+      if (others.size() != seen_.size() || others[at].index() != seen_[at].index()) {
+        throw DataError{"a SimpleImputer cannot merge what one of other columns, or another strategy, has learned"};
+      }
+      std::visit([&](auto& seen) { seen.merge(std::get<std::decay_t<decltype(seen)>>(others[at])); }, seen_[at]);
+    }
+  }
+  void finish() {
+    const std::size_t num_features = learned_.numbers.size();
+    for (std::size_t at = 0; at < seen_.size(); ++at) {
+      const std::string column = at < num_features ? learned_.numbers.name_of_feature(at)
+                                                   : "column \"" + learned_.texts[at - num_features] + "\"";
+      const Category fill = fill_of(seen_[at], at >= num_features, column);
+      if (const auto* text = std::get_if<std::string>(&fill)) {
+        learned_.fill_texts.push_back(*text);
+      } else {
+        learned_.fill_numbers.push_back(std::get<double>(fill));
+      }
+    }
+    seen_.clear();
+  }
+
+  /// What empty cells of numbers become: of the elements of the first such column, then of the second.
+  [[nodiscard]] const std::vector<double>& fill_numbers() const noexcept { return learned_.fill_numbers; }
+  /// What empty texts become, by column.
+  [[nodiscard]] const std::vector<std::string>& fill_texts() const noexcept { return learned_.fill_texts; }
+
+  /// The columns that it looks at or changes.
+  [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  [[nodiscard]] Schema schema(const Schema& before) const {
+    check_learned();
+    for (const auto& column : learned_.numbers) {
+      static_cast<void>(detail::FeatureColumns::field_in(before, column, name));
+    }
+    for (const std::string& column : learned_.texts) static_cast<void>(text_field(before, column));
+    return before;
+  }
+  [[nodiscard]] Block transform(const Block& block) const {
+    check_learned();
+    std::vector<Field> fields;
+    std::vector<Column> filled;
+    for (const auto& column : learned_.numbers) {
+      const Field& field = detail::FeatureColumns::field_in(block.schema(), column, name);
+      if (!detail::is_real(field.dtype)) continue;
+      fields.push_back(field);
+      filled.push_back(fill(field, block.column(column.name), column));
+    }
+    for (std::size_t at = 0; at < learned_.texts.size(); ++at) {
+      fields.push_back(text_field(block.schema(), learned_.texts[at]));
+      const Column& column = block.column(learned_.texts[at]);
+      std::vector<std::string> texts;
+      for (std::size_t row = 0; row < column.rows(); ++row) {
+        texts.emplace_back(column.text(row).empty() ? std::string_view{learned_.fill_texts[at]} : column.text(row));
+      }
+      filled.push_back(Column::texts(texts));
+    }
+    return detail::with_columns(block, fields, std::move(filled));
+  }
+
+  [[nodiscard]] State state() const { return detail::byte_state(learned_); }
+  void load_state(const State& state) {
+    auto learned = detail::from_state<Learned>(state);
+    if (!learned.numbers.are_sound() || learned.fill_numbers.size() != learned.numbers.size() ||
+        learned.fill_texts.size() != learned.texts.size()) {
+      throw DataError{"the state of a SimpleImputer is damaged: it has not as many values as columns"};
+    }
+    learned_ = std::move(learned);
+  }
+
+ private:
+  static constexpr std::string_view name = "SimpleImputer";
+
+  // Stands for what a constant learns: nothing.
+  struct Nothing {
+    void merge(const Nothing&) noexcept {}
+    static void fields(auto&, auto&) {}
+  };
+  using Statistic = std::variant<Nothing, detail::Moments, detail::QuantileSketch, detail::CategoryCounts>;
+  struct Learned {
+    detail::FeatureColumns numbers{};
+    std::vector<std::string> texts{};
+    std::vector<double> fill_numbers{};
+    std::vector<std::string> fill_texts{};
+    static void fields(auto& archive, auto& self) {
+      archive(self.numbers, self.texts, self.fill_numbers, self.fill_texts);
+    }
+  };
+
+  [[nodiscard]] Statistic statistic() const {
+    if (options_.with == Impute::mean) return detail::Moments{};
+    if (options_.with == Impute::median) return detail::QuantileSketch{options_.sketch_size};
+    if (options_.with == Impute::most_frequent) return detail::CategoryCounts{options_.category_limit};
+    return Nothing{};
+  }
+  static void add_numbers(Nothing&, std::span<const double>) noexcept {}
+  static void add_numbers(detail::CategoryCounts& seen, std::span<const double> values) {
+    for (const double value : values) seen.add(value);
+  }
+  static void add_numbers(auto& seen, std::span<const double> values) { seen.add(values); }
+
+  [[nodiscard]] Category fill_of(const Statistic& statistic, bool is_text, std::string_view column) const {
+    return std::visit(
+        [&](const auto& seen) -> Category {
+          using S = std::decay_t<decltype(seen)>;
+          if constexpr (std::is_same_v<S, Nothing>) {
+            return is_text ? Category{options_.text} : Category{options_.number};
+          } else {
+            if (seen.count() == 0) {
+              throw DataError{
+                  detail::compose("{} found no value in {}: leave it out, or fill it with a constant", name, column)};
+            }
+            if constexpr (std::is_same_v<S, detail::Moments>) return seen.mean();
+            if constexpr (std::is_same_v<S, detail::QuantileSketch>) return seen.quantiles(std::array{0.5}).front();
+            if constexpr (std::is_same_v<S, detail::CategoryCounts>) return seen.most_frequent();
+          }
+        },
+        statistic);
+  }
+
+  [[nodiscard]] Column fill(const Field& field, const Column& column, const detail::FeatureColumn& feature) const {
+    std::vector<double> numbers;
+    detail::read_numbers(field, column, numbers);
+    bool is_full = true;
+    for (std::size_t at = 0; at < numbers.size(); ++at) {
+      if (!detail::is_missing(numbers[at])) continue;
+      numbers[at] = learned_.fill_numbers[feature.first + at % feature.width];
+      is_full = false;
+    }
+    return is_full ? column : detail::write_numbers(field, numbers);
+  }
+
+  void check_learned() const {
+    if (learned_.fill_numbers.empty() && learned_.fill_texts.empty()) {
+      throw ConfigError{"a SimpleImputer has learned nothing: call fit()"};
+    }
+  }
+  [[nodiscard]] static const Field& text_field(const Schema& schema, const std::string& column) {
+    const Field& field = schema[schema.index_of(column)];
+    if (!field.is_text) detail::refuse_column(name, field, "text, as where it learned,");
+    return field;
+  }
+
+  Options options_{};
+  Learned learned_{};
+  std::vector<Statistic> seen_{};  // between begin() and finish(): of the elements of numbers, then of the texts
+};
+static_assert(LearningPreprocessor<SimpleImputer>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/json_scanner.hpp
+// Steps through JSON text (RFC 8259) without a tree of it. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says what is wrong with a line of JSON.
+class JsonFault : public DataError {
+ public:
+  using DataError::DataError;
+};
+
+/// Names what a value of JSON is by how it begins.
+enum class JsonKind : std::uint8_t { object, array, text, number, boolean, null };
+
+/// Is at a place of a text and reads what comes next. Throws: JsonFault that names the byte of the text.
+class JsonScanner {
+ public:
+  explicit JsonScanner(std::string_view text) noexcept : text_(text) {}
+
+  [[noreturn]] void fail(std::string_view what) const {
+    throw JsonFault{compose("byte {} of the line: {}", at_ + 1, what)};
+  }
+
+  /// Returns the next character that is no blank, or NUL at the end.
+  char peek() noexcept {
+    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t' || text_[at_] == '\r')) ++at_;
+    return at_ < text_.size() ? text_[at_] : '\0';
+  }
+  /// Steps over the character if it is next.
+  bool take(char wanted) noexcept {
+    if (peek() != wanted || at_ == text_.size()) return false;
+    ++at_;
+    return true;
+  }
+  void expect(char wanted) {
+    if (!take(wanted)) fail(compose("\"{}\" is missing", std::string_view{&wanted, 1}));
+  }
+  void expect_end() {
+    peek();
+    if (at_ < text_.size()) fail("more text follows the object");
+  }
+
+  [[nodiscard]] JsonKind kind() {
+    switch (peek()) {
+      case '{':
+        return JsonKind::object;
+      case '[':
+        return JsonKind::array;
+      case '"':
+        return JsonKind::text;
+      case 't':
+      case 'f':
+        return JsonKind::boolean;
+      case 'n':
+        return JsonKind::null;
+      default:
+        return JsonKind::number;
+    }
+  }
+
+  void read_text(std::string& out) {
+    out.clear();
+    expect('"');
+    while (true) {
+      if (at_ == text_.size()) fail("a text does not end");
+      const char c = text_[at_];
+      if (static_cast<unsigned char>(c) < 0x20) fail("a control character in a text: escape it");
+      ++at_;
+      if (c == '"') return;
+      if (c == '\\')
+        read_escape(out);
+      else
+        out += c;
+    }
+  }
+  [[nodiscard]] bool read_boolean() {
+    const bool value = peek() == 't';
+    read_word(value ? "true" : "false");
+    return value;
+  }
+  void read_null() { read_word("null"); }
+
+  /// Returns the characters of a number. NaN and infinities are no JSON, and yet what many programs write.
+  [[nodiscard]] std::string_view read_number() {
+    peek();
+    const std::size_t begin = at_;
+    take_char('-');
+    for (const std::string_view word : {"NaN", "Infinity"}) {
+      if (!text_.substr(at_).starts_with(word)) continue;
+      at_ += word.size();
+      return text_.substr(begin, at_ - begin);
+    }
+    const bool is_zero = take_char('0');
+    if (!is_zero && take_digits() == 0) fail("there is no value");
+    if (take_char('.') && take_digits() == 0) fail("a number ends with its point");
+    if (take_char('e') || take_char('E')) {
+      if (!take_char('-')) take_char('+');
+      if (take_digits() == 0) fail("a number has no exponent behind its e");
+    }
+    return text_.substr(begin, at_ - begin);
+  }
+
+  /// Steps over a value of any kind.
+  void skip_value(std::size_t depth = 0) {
+    check_depth(depth);
+    std::string unused;
+    switch (kind()) {
+      case JsonKind::object:
+        read_object([&](const std::string&) { skip_value(depth + 1); });
+        break;
+      case JsonKind::array:
+        read_array([&] { skip_value(depth + 1); });
+        break;
+      case JsonKind::text:
+        read_text(unused);
+        break;
+      case JsonKind::boolean:
+        (void)read_boolean();
+        break;
+      case JsonKind::null:
+        read_null();
+        break;
+      case JsonKind::number:
+        (void)read_number();
+        break;
+    }
+  }
+  void check_depth(std::size_t depth) const {
+    constexpr std::size_t most = 64;
+    if (depth > most) fail(compose("values lie more than {} deep in each other", most));
+  }
+
+  /// Calls read_value for each key; it reads the value that follows.
+  template <class ReadValue>
+  void read_object(ReadValue&& read_value) {
+    expect('{');
+    if (take('}')) return;
+    std::string key;
+    do {
+      peek();
+      read_text(key);
+      expect(':');
+      read_value(key);
+    } while (take(','));
+    expect('}');
+  }
+  /// Calls read_value for each element, which it reads.
+  template <class ReadValue>
+  void read_array(ReadValue&& read_value) {
+    expect('[');
+    if (take(']')) return;
+    do {
+      read_value();
+    } while (take(','));
+    expect(']');
+  }
+
+ private:
+  bool take_char(char wanted) noexcept {
+    if (at_ == text_.size() || text_[at_] != wanted) return false;
+    ++at_;
+    return true;
+  }
+  std::size_t take_digits() noexcept {
+    const std::size_t begin = at_;
+    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') ++at_;
+    return at_ - begin;
+  }
+  void read_word(std::string_view word) {
+    peek();
+    if (!text_.substr(at_).starts_with(word)) fail("there is no value");
+    at_ += word.size();
+  }
+
+  void read_escape(std::string& out) {
+    constexpr std::string_view names = "\"\\/bfnrt";
+    constexpr std::string_view meanings = "\"\\/\b\f\n\r\t";
+    const char name = at_ < text_.size() ? text_[at_] : '\0';
+    if (name == 'u') {
+      ++at_;
+      append_utf8(out, read_code());
+      return;
+    }
+    const std::size_t found = names.find(name);
+    if (found == std::string_view::npos) fail("an escape that JSON does not have");
+    ++at_;
+    out += meanings[found];
+  }
+  // Beyond 65535 a character is written as two halves.
+  [[nodiscard]] std::uint32_t read_code() {
+    const std::uint32_t first = read_hex();
+    if (first < 0xD800 || first > 0xDFFF) return first;
+    if (first < 0xDC00 && take_char('\\') && take_char('u')) {
+      const std::uint32_t second = read_hex();
+      if (second >= 0xDC00 && second <= 0xDFFF) return 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00);
+    }
+    fail("half of a surrogate pair");
+  }
+  [[nodiscard]] std::uint32_t read_hex() {
+    std::uint32_t code = 0;
+    for (int digit = 0; digit < 4; ++digit) {
+      constexpr std::string_view digits = "0123456789abcdefABCDEF";
+      const std::size_t value = at_ < text_.size() ? digits.find(text_[at_]) : std::string_view::npos;
+      if (value == std::string_view::npos) fail("\\u without four hexadecimal digits");
+      code = code * 16 + static_cast<std::uint32_t>(value < 16 ? value : value - 6);
+      ++at_;
+    }
+    return code;
+  }
+  static void append_utf8(std::string& out, std::uint32_t code) {
+    const auto put = [&out](std::uint32_t byte) { out += static_cast<char>(static_cast<unsigned char>(byte)); };
+    if (code < 0x80) return put(code);
+    if (code < 0x800) {
+      put(0xC0 | (code >> 6));
+    } else {
+      if (code < 0x10000) {
+        put(0xE0 | (code >> 12));
+      } else {
+        put(0xF0 | (code >> 18));
+        put(0x80 | ((code >> 12) & 0x3F));
+      }
+      put(0x80 | ((code >> 6) & 0x3F));
+    }
+    put(0x80 | (code & 0x3F));
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/line_cutter.hpp
+// Cuts text into lines. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Finds the lines of a text; they end with LF or CRLF.
+class LineCutter {
+ public:
+  /// has_blank_lines: whether a line with nothing on it is one.
+  explicit LineCutter(bool has_blank_lines) noexcept : has_blank_lines_(has_blank_lines) {}
+
+  /// Cuts the text into its whole lines and returns how many characters they take.
+  std::size_t cut(const char* text, std::size_t size) {
+    text_ = text;
+    lines_.clear();
+    std::size_t begin = 0;
+    while (begin < size) {
+      const void* const found = std::memchr(text + begin, '\n', size - begin);
+      if (found == nullptr) break;
+      const auto end = static_cast<std::size_t>(static_cast<const char*>(found) - text);
+      const std::size_t length = end - begin;
+      const bool is_blank = length == 0 || (length == 1 && text[begin] == '\r');
+      if (has_blank_lines_ || !is_blank) lines_.push_back({begin, end + 1});
+      begin = end + 1;
+    }
+    return begin;
+  }
+
+  [[nodiscard]] std::size_t lines() const noexcept { return lines_.size(); }
+  [[nodiscard]] std::size_t begin(std::size_t line) const noexcept { return lines_[line].begin; }
+  /// Behind the line feed.
+  [[nodiscard]] std::size_t end(std::size_t line) const noexcept { return lines_[line].end; }
+  /// The line without what ends it.
+  [[nodiscard]] std::string_view line(std::size_t line) const noexcept {
+    std::string_view text{text_ + lines_[line].begin, lines_[line].end - lines_[line].begin - 1};
+    if (!text.empty() && text.back() == '\r') text.remove_suffix(1);
+    return text;
+  }
+
+ private:
+  struct Line {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+  };
+
+  bool has_blank_lines_;
+  const char* text_ = nullptr;
+  std::vector<Line> lines_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/json_lines_plan.hpp
+// What a file of JSON Lines is taken for: its columns and their types. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Says how files of JSON Lines are read.
+struct JsonLinesSourceOptions {
+  std::string label{};                  ///< which column is the target; none if empty
+  std::vector<Field> fields{};          ///< types of columns by name; those of others come from the first lines
+  std::vector<std::string> columns{};   ///< reads these only, in this order; all if empty
+  bool flatten = false;                 ///< takes {"a": {"b": 1}} for a column "a/b"; else such lines are damaged
+  bool ignore_unknown = false;          ///< leaves keys out that the first lines do not have; else they are damage
+  Dtype floats = Dtype::f64;            ///< the type of numbers that are no integers: f64 or f32
+  std::size_t inference_rows = 10'000;  ///< lines that decide on types: so many, of the first 16 MiB
+  std::size_t max_record_bytes = std::size_t{64} << 20;
+  OnError on_error = OnError::stop();
+};
+
+namespace detail {
+
+/// Is what is known of the files once the first has been looked at.
+struct JsonLinesPlan {
+  std::shared_ptr<const Schema> schema{};
+  std::map<std::string, std::size_t, std::less<>> places{};  // of names in the schema
+  JsonLinesSourceOptions options{};
+  bool ignores_unknown = false;
+};
+
+/// Calls read_value(name) for each value of the object that is next; nested ones by "outer/inner", where that is asked
+/// for.
+template <class ReadValue>
+void read_flat_object(JsonScanner& scanner, bool flatten, const std::string& outer, std::size_t depth,
+                      ReadValue& read_value) {
+  scanner.check_depth(depth);
+  scanner.read_object([&](const std::string& key) {
+    const std::string name = outer.empty() ? key : outer + "/" + key;
+    if (flatten && scanner.kind() == JsonKind::object)
+      read_flat_object(scanner, flatten, name, depth + 1, read_value);
+    else
+      read_value(name);
+  });
+}
+
+// Finds the type of a column from its values.
+class JsonTypeGuess {
+ public:
+  void add(JsonScanner& scanner) {
+    ++seen_;
+    switch (scanner.kind()) {
+      case JsonKind::null:
+        scanner.read_null();
+        has_missing_ = true;
+        return;
+      case JsonKind::array:
+        is_array_ = true;
+        scanner.read_array([&] {
+          if (scanner.kind() == JsonKind::number)
+            add_number(scanner);
+          else
+            scanner.skip_value();  // the reader will say so
+        });
+        return;
+      case JsonKind::number:
+        add_number(scanner);
+        return;
+      case JsonKind::boolean:
+        (void)scanner.read_boolean();
+        is_boolean_ = true;
+        return;
+      case JsonKind::text:
+      case JsonKind::object:
+        is_text_ = is_text_ || scanner.kind() == JsonKind::text;
+        scanner.skip_value();
+    }
+  }
+  /// lines: how many were looked at; a column that is not in all of them has missing values.
+  [[nodiscard]] Field field(std::string name, Dtype floats, std::size_t lines) const {
+    if (is_text_) return Field::text(std::move(name));
+    const bool has_missing = has_missing_ || seen_ < lines;
+    if (is_array_) return {std::move(name), is_integer_ && has_number_ ? Dtype::i64 : floats, {-1}, false};
+    if (has_missing || !(is_boolean_ || (has_number_ && is_integer_))) return {std::move(name), floats, {}, false};
+    return {std::move(name), is_boolean_ ? Dtype::boolean : Dtype::i64, {}, false};
+  }
+
+ private:
+  void add_number(JsonScanner& scanner) {
+    std::int64_t integer = 0;
+    is_integer_ = parse_number(scanner.read_number(), integer) == NumberFault::none && is_integer_;
+    has_number_ = true;
+  }
+
+  std::size_t seen_ = 0;
+  bool has_missing_ = false;
+  bool has_number_ = false;
+  bool is_integer_ = true;
+  bool is_boolean_ = false;
+  bool is_text_ = false;
+  bool is_array_ = false;
+};
+
+inline void cut_head(std::size_t enough_lines, std::size_t most, TextHead& head, LineCutter& cutter) {
+  constexpr std::size_t enough_bytes = std::size_t{16} << 20;
+  while (true) {
+    cutter.cut(head.text(), head.size());
+    const std::size_t lines = cutter.lines();
+    if (head.is_whole() || (lines > 0 && (lines >= enough_lines || head.size() >= enough_bytes))) return;
+    head.grow(most);
+  }
+}
+
+[[nodiscard]] inline bool is_json_object(std::string_view line) {
+  JsonScanner scanner{line};
+  try {
+    if (scanner.kind() != JsonKind::object) return false;
+    scanner.skip_value();
+    scanner.expect_end();
+    return true;
+  } catch (const JsonFault&) {
+    return false;
+  }
+}
+
+/// Looks at the first lines; those that are damaged are left to the reader.
+[[nodiscard]] inline std::vector<Field> guess_json_fields(const JsonLinesSourceOptions& options,
+                                                          const LineCutter& cutter) {
+  std::vector<std::pair<std::string, JsonTypeGuess>> guesses;
+  std::map<std::string, std::size_t, std::less<>> places;
+  const std::size_t lines = std::min(cutter.lines(), options.inference_rows);
+  std::size_t num_sound = 0;
+  for (std::size_t line = 0; line < lines; ++line) {
+    if (!is_json_object(cutter.line(line))) continue;
+    ++num_sound;
+    JsonScanner scanner{cutter.line(line)};
+    const auto add = [&](const std::string& name) {
+      const auto [place, is_new] = places.try_emplace(name, guesses.size());
+      if (is_new) guesses.emplace_back(name, JsonTypeGuess{});
+      guesses[place->second].second.add(scanner);
+    };
+    read_flat_object(scanner, options.flatten, {}, 0, add);
+  }
+  std::vector<Field> fields;
+  for (const auto& [name, guess] : guesses) fields.push_back(guess.field(name, options.floats, num_sound));
+  return fields;
+}
+
+[[nodiscard]] inline std::shared_ptr<const JsonLinesPlan> make_json_lines_plan(const JsonLinesSourceOptions& options,
+                                                                               const std::string& file,
+                                                                               TextHead& head) {
+  if (options.floats != Dtype::f64 && options.floats != Dtype::f32) {
+    throw ConfigError{compose("JsonLinesSource: .floats is {}: set it to f64 or f32", name_of(options.floats))};
+  }
+  LineCutter cutter{false};
+  cut_head(options.inference_rows, options.max_record_bytes, head, cutter);
+  std::vector<Field> fields = guess_json_fields(options, cutter);
+  for (const Field& given : options.fields) {
+    const auto same = std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.name == given.name; });
+    if (same == fields.end())
+      fields.push_back(given);
+    else
+      *same = given;
+  }
+  if (fields.empty()) throw DataError{compose("{} has no JSON object with a key on its first lines", file)};
+  Schema schema{fields};
+  if (!options.columns.empty()) {
+    std::vector<Field> chosen;
+    for (const std::string& name : options.columns) chosen.push_back(schema[schema.index_of(name)]);
+    schema = Schema{std::move(chosen)};
+  }
+  if (!options.label.empty()) (void)schema.index_of(options.label);
+  auto plan = std::make_shared<JsonLinesPlan>();
+  for (std::size_t at = 0; at < schema.size(); ++at) plan->places.emplace(schema[at].name, at);
+  plan->schema = std::make_shared<const Schema>(std::move(schema));
+  plan->options = options;
+  plan->ignores_unknown = options.ignore_unknown || !options.columns.empty();
+  return plan;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/json_lines_parser.hpp
+// Makes columns of lines of JSON. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Parses pieces of JSON Lines: cut() one, then parse() it.
+class JsonLinesParser {
+ public:
+  explicit JsonLinesParser(std::shared_ptr<const JsonLinesPlan> plan) : plan_(std::move(plan)) {}
+
+  std::size_t cut(const char* text, std::size_t size, bool /*is_end*/) { return cutter_.cut(text, size); }
+  [[nodiscard]] std::size_t records() const noexcept { return cutter_.lines(); }
+  [[nodiscard]] std::size_t begin(std::size_t record) const noexcept { return cutter_.begin(record); }
+  [[nodiscard]] std::size_t end(std::size_t record) const noexcept { return cutter_.end(record); }
+
+  /// Returns a column per field of the schema, of the records that are not in faults.
+  [[nodiscard]] std::vector<Column> parse(RecordFaults& faults) {
+    BlockBuilder builder{plan_->schema};
+    for (std::size_t record = 0; record < records(); ++record) {
+      SampleWriter& sample = builder.add(0);
+      try {
+        parse_line(cutter_.line(record), sample);
+      } catch (const JsonFault& fault) {
+        builder.drop_last();
+        faults.add(record, [&] { return std::string{fault.what()}; });
+      }
+    }
+    return builder.build().columns();
+  }
+
+ private:
+  void parse_line(std::string_view line, SampleWriter& sample) {
+    const std::size_t wrong = find_invalid_utf8(line);
+    if (wrong < line.size()) throw JsonFault{compose("byte {} of the line is not UTF-8 text", wrong + 1)};
+    JsonScanner scanner{line};
+    if (scanner.kind() != JsonKind::object) scanner.fail("each line must be an object");
+    is_set_.assign(plan_->schema->size(), false);
+    const auto read = [&](const std::string& name) { read_value(scanner, name, sample); };
+    read_flat_object(scanner, plan_->options.flatten, {}, 0, read);
+    scanner.expect_end();
+    for (std::size_t column = 0; column < is_set_.size(); ++column) {
+      if (!is_set_[column]) set_missing(column, sample);
+    }
+  }
+
+  void read_value(JsonScanner& scanner, const std::string& name, SampleWriter& sample) {
+    const auto place = plan_->places.find(name);
+    if (place == plan_->places.end()) {
+      if (plan_->ignores_unknown) return scanner.skip_value();
+      scanner.fail(compose("the key \"{}\" is on none of the first lines: name it in .fields, or set .ignore_unknown",
+                           shown_text(name)));
+    }
+    const std::size_t column = place->second;
+    const Field& field = (*plan_->schema)[column];
+    if (is_set_[column]) scanner.fail(compose("the key \"{}\" is there twice", shown_text(name)));
+    is_set_[column] = true;
+    if (scanner.kind() == JsonKind::null) {
+      scanner.read_null();
+      set_missing(column, sample);
+    } else if (field.is_text) {
+      if (scanner.kind() != JsonKind::text) refuse(scanner, field);
+      scanner.read_text(text_);
+      sample.set(column, text_);
+    } else {
+      visit_dtype(field.dtype, [&](auto zero) { read_numbers<decltype(zero)>(scanner, field, column, sample); });
+    }
+  }
+
+  [[noreturn]] static void refuse(const JsonScanner& scanner, const Field& field) {
+    const bool is_array = !field.is_text && !field.shape.empty();
+    scanner.fail(
+        compose("column \"{}\" is {}{}, and this is something else: name its type in .fields, or set .flatten "
+                "for objects within objects",
+                shown_text(field.name), is_array ? "an array of " : "", field.is_text ? "text" : name_of(field.dtype)));
+  }
+
+  // Halves are read by way of float, and integers by way of the widest.
+  template <class T>
+  using Parsed = std::conditional_t<std::is_floating_point_v<T> || std::is_same_v<T, bool>, T,
+                                    std::conditional_t<std::is_integral_v<T>, std::int64_t, float>>;
+
+  template <class T>
+  void read_numbers(JsonScanner& scanner, const Field& field, std::size_t column, SampleWriter& sample) {
+    if (field.shape.empty()) return sample.set(column, read_number<T>(scanner, field));
+    if (scanner.kind() != JsonKind::array) refuse(scanner, field);
+    // Not vector<bool>, which is no array.
+    std::conditional_t<std::is_same_v<T, bool>, std::vector<std::uint8_t>, std::vector<Parsed<T>>> values;
+    scanner.read_array([&] { values.push_back(read_number<T>(scanner, field)); });
+    const std::size_t width = field.width();
+    if (field.is_ragged() ? values.size() % width != 0 : values.size() != width) {
+      scanner.fail(compose("column \"{}\" has {} numbers where {}{} belong", shown_text(field.name), values.size(),
+                           field.is_ragged() ? "a multiple of " : "", width));
+    }
+    sample.set(column, values);
+  }
+
+  template <class T>
+  [[nodiscard]] static Parsed<T> read_number(JsonScanner& scanner, const Field& field) {
+    constexpr bool is_floating = std::is_floating_point_v<Parsed<T>>;
+    const JsonKind kind = scanner.kind();
+    if (kind == JsonKind::boolean && (is_floating || std::is_same_v<T, bool>)) {
+      return static_cast<Parsed<T>>(scanner.read_boolean());
+    }
+    if constexpr (is_floating) {
+      if (kind == JsonKind::null) {
+        scanner.read_null();
+        return std::numeric_limits<Parsed<T>>::quiet_NaN();
+      }
+    }
+    if constexpr (!std::is_same_v<T, bool>) {
+      if (kind == JsonKind::number) {
+        const std::string_view text = scanner.read_number();
+        Parsed<T> value{};
+        NumberFault fault = parse_number(text, value);
+        if constexpr (std::is_integral_v<T>) {
+          if (fault == NumberFault::none && static_cast<T>(value) != value) fault = NumberFault::too_large;
+        }
+        if (fault == NumberFault::none) return value;
+        scanner.fail(compose("column \"{}\" holds {}, which is {} {}", shown_text(field.name), shown_text(text),
+                             fault == NumberFault::too_large ? "too large for" : "no", name_of(field.dtype)));
+      }
+    }
+    refuse(scanner, field);
+  }
+
+  void set_missing(std::size_t column, SampleWriter& sample) {
+    const Field& field = (*plan_->schema)[column];
+    const bool is_float = field.dtype == Dtype::f64 || field.dtype == Dtype::f32 || field.dtype == Dtype::f16 ||
+                          field.dtype == Dtype::bf16;
+    if (field.is_text) return sample.set(column, std::string_view{""});
+    if (field.is_ragged()) return sample.set(column, std::vector<float>{});
+    if (is_float) return sample.set(column, std::vector<float>(field.width(), std::numeric_limits<float>::quiet_NaN()));
+    throw JsonFault{
+        compose("column \"{}\" is missing, and its type {} has nothing for that: give it the type f64 in "
+                ".fields",
+                shown_text(field.name), name_of(field.dtype))};
+  }
+
+  std::shared_ptr<const JsonLinesPlan> plan_;
+  LineCutter cutter_{false};
+  std::vector<bool> is_set_{};  // which columns the line has had
+  std::string text_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/json_lines_source.hpp
+// Samples out of files of which each line is a JSON object. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Is JSON Lines as a RecordFormat. A key is a column: of numbers, truths, texts, or of arrays of numbers, which may
+/// differ in length. A key that is missing or null is NaN, an empty text or an empty array.
+struct JsonLinesFormat {
+  using Options = JsonLinesSourceOptions;
+  using Plan = detail::JsonLinesPlan;
+  using Parser = detail::JsonLinesParser;
+  static constexpr const char* name = "JSON Lines";
+
+  [[nodiscard]] static detail::RecordRules rules(const Options& /*options*/) { return {}; }
+  [[nodiscard]] static std::shared_ptr<const Plan> plan(const Options& options, const std::string& file,
+                                                        detail::TextHead& head) {
+    return detail::make_json_lines_plan(options, file, head);
+  }
+  [[nodiscard]] static std::optional<std::size_t> header_size(const Plan& /*plan*/, const std::string& /*file*/,
+                                                              const char* /*text*/, std::size_t /*size*/,
+                                                              bool /*is_end*/) {
+    return 0;
+  }
+};
+
+/// Reads files of JSON Lines, as CsvSource reads records. Example: ry::JsonLinesSource{"reviews.jsonl"}
+using JsonLinesSource = RecordSource<JsonLinesFormat>;
+static_assert(IndexedSource<JsonLinesSource>);
+
+/// Reads compressed files of JSON Lines. Example: ry::JsonLinesStream{ry::zstd("reviews.jsonl.zst")}
+using JsonLinesStream = RecordStream<JsonLinesFormat>;
+static_assert(DatasetSource<JsonLinesStream> && !IndexedSource<JsonLinesStream>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/normalizer.hpp
+// The preprocessor that gives each sample the length 1. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Says how long a sample is: by the sum of its magnitudes, the root of the sum of its squares, or its largest one.
+enum class Norm : std::uint8_t { l1, l2, max };
+
+/// Divides all numbers of a sample in the chosen columns by their norm. Learns nothing. Columns keep their dtype if
+/// that is a real one, else become f64. A sample of zeros stays as it is; one with a missing or infinite value is a
+/// DataError that names it.
+class Normalizer {
+ public:
+  struct Options {
+    std::vector<std::string> columns{};
+    std::vector<std::string> except{};
+    Norm norm = Norm::l2;
+  };
+
+  Normalizer() = default;
+  explicit Normalizer(Options options) : options_(std::move(options)) {}
+
+  /// The columns that it looks at or changes.
+  [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  [[nodiscard]] Schema schema(const Schema& before) const { return detail::with_fields(before, fields_after(before)); }
+
+  [[nodiscard]] Block transform(const Block& block) const {
+    const std::vector<Field> fields = fields_after(block.schema());
+    std::vector<std::vector<double>> numbers(fields.size());
+    std::vector<double> largest(block.rows());
+    for (std::size_t at = 0; at < fields.size(); ++at) {
+      const std::size_t index = block.schema().index_of(fields[at].name);
+      detail::read_numbers(block.schema()[index], block[index], numbers[at]);
+      collect_largest(block, fields[at], numbers[at], largest);
+    }
+    const std::vector<double> norms = norms_of(fields, numbers, largest);
+    std::vector<Column> columns;
+    for (std::size_t at = 0; at < fields.size(); ++at) {
+      visit_elements(numbers[at], fields[at], [&](std::size_t row, double& number) { number /= norms[row]; });
+      columns.push_back(detail::write_numbers(fields[at], numbers[at]));
+    }
+    return detail::with_columns(block, fields, std::move(columns));
+  }
+
+ private:
+  [[nodiscard]] std::vector<Field> fields_after(const Schema& before) const {
+    std::vector<Field> fields;
+    for (const std::string& name : detail::columns_meant("Normalizer", before, options_.columns, options_.except,
+                                                         "numbers", detail::has_numbers)) {
+      fields.push_back(before[before.index_of(name)]);
+      if (!detail::is_real(fields.back().dtype)) fields.back().dtype = Dtype::f64;
+    }
+    return fields;
+  }
+
+  template <class Numbers, class Visit>
+  static void visit_elements(Numbers& numbers, const Field& field, const Visit& visit) {
+    const std::size_t width = field.width();
+    for (std::size_t row = 0, at = 0; at < numbers.size(); ++row) {
+      for (const std::size_t end = at + width; at < end; ++at) visit(row, numbers[at]);
+    }
+  }
+
+  static void collect_largest(const Block& block, const Field& field, const std::vector<double>& numbers,
+                              std::vector<double>& largest) {
+    visit_elements(numbers, field, [&](std::size_t row, double number) {
+      if (detail::magnitude_bits(number) >= detail::infinity_bits) {
+        throw DataError{
+            detail::compose("Normalizer cannot normalize sample {}: column \"{}\" is {} there; impute or "
+                            "filter such samples first",
+                            block.ids()[row], field.name, detail::is_missing(number) ? "missing" : "infinite")};
+      }
+      largest[row] = std::max(largest[row], std::abs(number));
+    });
+  }
+
+  // What to divide by, 1 for a sample of zeros.
+  [[nodiscard]] std::vector<double> norms_of(const std::vector<Field>& fields,
+                                             const std::vector<std::vector<double>>& numbers,
+                                             const std::vector<double>& largest) const {
+    std::vector<double> sums(largest.size());
+    for (std::size_t at = 0; at < fields.size() && options_.norm != Norm::max; ++at) {
+      visit_elements(numbers[at], fields[at], [&](std::size_t row, double number) {
+        const double value = number / unit_of(largest[row]);
+        sums[row] += options_.norm == Norm::l1 ? std::abs(value) : value * value;
+      });
+    }
+    std::vector<double> norms(largest.size());
+    for (std::size_t row = 0; row < norms.size(); ++row) {
+      const double sum = options_.norm == Norm::l2 ? std::sqrt(sums[row]) : sums[row];
+      norms[row] = options_.norm == Norm::max ? largest[row] : sum * unit_of(largest[row]);
+      if (norms[row] == 0) norms[row] = 1;
+    }
+    return norms;
+  }
+  // Squares of numbers beyond these neither fit nor count, so such samples are measured in units of their largest.
+  [[nodiscard]] static double unit_of(double largest) noexcept {
+    return largest == 0 || (largest > 1e-140 && largest < 1e140) ? 1 : largest;
+  }
+
+  Options options_{};
+};
+static_assert(Preprocessor<Normalizer>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/scalers.hpp
+// Preprocessors that shift and scale each column of numbers by what they have learned about it. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Chooses the columns of numbers to scale: those named, or all but some.
+struct ScalerOptions {
+  std::vector<std::string> columns{};
+  std::vector<std::string> except{};
+};
+
+namespace detail {
+
+/// Returns what to divide by where values are so far apart: 1 where they are not.
+[[nodiscard]] inline double divisor_of(double spread) noexcept {
+  return spread < 10 * std::numeric_limits<double>::epsilon() ? 1 : spread;
+}
+
+/// Collects the smallest and the largest value.
+class Extremes {
+ public:
+  void add(std::span<const double> values) noexcept {
+    for (const double value : values) {
+      smallest_ = std::min(smallest_, value);
+      largest_ = std::max(largest_, value);
+    }
+    count_ += values.size();
+  }
+  void merge(const Extremes& other) noexcept {
+    smallest_ = std::min(smallest_, other.smallest_);
+    largest_ = std::max(largest_, other.largest_);
+    count_ += other.count_;
+  }
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+  [[nodiscard]] double smallest() const noexcept { return smallest_; }
+  [[nodiscard]] double largest() const noexcept { return largest_; }
+  static void fields(auto& archive, auto& self) { archive(self.count_, self.smallest_, self.largest_); }
+
+ private:
+  std::uint64_t count_ = 0;
+  double smallest_ = std::numeric_limits<double>::max();
+  double largest_ = std::numeric_limits<double>::lowest();
+};
+
+}  // namespace detail
+
+/// Subtracts the mean and divides by the standard deviation (of the samples themselves: divided by n).
+class StandardRule {
+ public:
+  static constexpr std::string_view name = "StandardScaler";
+  struct Options {
+    std::vector<std::string> columns{};
+    std::vector<std::string> except{};
+    bool centers = true;  ///< subtract the mean
+    bool scales = true;   ///< divide by the standard deviation
+  };
+  using Statistics = detail::Moments;
+  struct Learned {
+    double mean = 0;
+    double variance = 0;
+    double scale = 1;  ///< what is divided by: the root of the variance, or 1
+    static void fields(auto& archive, auto& self) { archive(self.mean, self.variance, self.scale); }
+  };
+
+  StandardRule() = default;
+  explicit StandardRule(Options options) : options_(std::move(options)) {}
+  [[nodiscard]] const Options& options() const noexcept { return options_; }
+  [[nodiscard]] Statistics statistics() const noexcept { return {}; }
+  [[nodiscard]] Learned learn(const Statistics& seen) const {
+    const double variance = seen.variance();
+    if (detail::magnitude_bits(variance) >= detail::infinity_bits) {
+      throw DataError{"StandardScaler met numbers too far apart to square: scale them down, or take a RobustScaler"};
+    }
+    // What rounding alone can make of equal numbers, as scikit-learn tells it from a small variance.
+    const double rounding = static_cast<double>(seen.count()) * std::numeric_limits<double>::epsilon();
+    const bool is_constant = variance <= rounding * variance + (rounding * seen.mean()) * (rounding * seen.mean());
+    return {.mean = seen.mean(), .variance = variance, .scale = is_constant ? 1 : std::sqrt(variance)};
+  }
+  [[nodiscard]] double apply(double value, const Learned& learned) const noexcept {
+    if (options_.centers) value -= learned.mean;
+    return options_.scales ? value / learned.scale : value;
+  }
+  static void fields(auto& archive, auto& self) { archive(self.options_.centers, self.options_.scales); }
+
+ private:
+  Options options_{};
+};
+/// Gives each feature the mean 0 and the variance 1.
+using StandardScaler = ColumnScaler<StandardRule>;
+static_assert(LearningPreprocessor<StandardScaler>);
+
+/// Maps the smallest value to one number and the largest to another.
+class MinMaxRule {
+ public:
+  static constexpr std::string_view name = "MinMaxScaler";
+  struct Options {
+    std::vector<std::string> columns{};
+    std::vector<std::string> except{};
+    double low = 0;
+    double high = 1;
+    bool clips = false;  ///< keep values within low and high that were outside of what was learned from
+  };
+  using Statistics = detail::Extremes;
+  struct Learned {
+    double smallest = 0;
+    double largest = 0;
+    double scale = 1;
+    static void fields(auto& archive, auto& self) { archive(self.smallest, self.largest, self.scale); }
+  };
+
+  MinMaxRule() = default;
+  /// Throws: ConfigError if low is not below high.
+  explicit MinMaxRule(Options options) : options_(std::move(options)) {
+    if (options_.low < options_.high) return;
+    throw ConfigError{detail::compose("MinMaxScaler was to map to {} to {}: give .low a smaller number than .high",
+                                      options_.low, options_.high)};
+  }
+  [[nodiscard]] const Options& options() const noexcept { return options_; }
+  [[nodiscard]] Statistics statistics() const noexcept { return {}; }
+  [[nodiscard]] Learned learn(const Statistics& seen) const noexcept {
+    const double range = detail::divisor_of(seen.largest() - seen.smallest());
+    return {.smallest = seen.smallest(), .largest = seen.largest(), .scale = (options_.high - options_.low) / range};
+  }
+  [[nodiscard]] double apply(double value, const Learned& learned) const noexcept {
+    const double scaled = (value - learned.smallest) * learned.scale + options_.low;
+    return options_.clips ? std::clamp(scaled, options_.low, options_.high) : scaled;
+  }
+  static void fields(auto& archive, auto& self) { archive(self.options_.low, self.options_.high, self.options_.clips); }
+
+ private:
+  Options options_{};
+};
+/// Gives each feature the range from low to high.
+using MinMaxScaler = ColumnScaler<MinMaxRule>;
+static_assert(LearningPreprocessor<MinMaxScaler>);
+
+/// Divides by the largest magnitude, so that zero stays zero.
+class MaxAbsRule {
+ public:
+  static constexpr std::string_view name = "MaxAbsScaler";
+  using Options = ScalerOptions;
+  using Statistics = detail::Extremes;
+  struct Learned {
+    double largest = 0;  ///< magnitude
+    double scale = 1;    ///< what is divided by
+    static void fields(auto& archive, auto& self) { archive(self.largest, self.scale); }
+  };
+
+  MaxAbsRule() = default;
+  explicit MaxAbsRule(Options options) : options_(std::move(options)) {}
+  [[nodiscard]] const Options& options() const noexcept { return options_; }
+  [[nodiscard]] Statistics statistics() const noexcept { return {}; }
+  [[nodiscard]] Learned learn(const Statistics& seen) const noexcept {
+    const double largest = std::max(std::abs(seen.smallest()), std::abs(seen.largest()));
+    return {.largest = largest, .scale = detail::divisor_of(largest)};
+  }
+  [[nodiscard]] double apply(double value, const Learned& learned) const noexcept { return value / learned.scale; }
+  static void fields(auto&, auto&) {}
+
+ private:
+  Options options_{};
+};
+/// Gives each feature the largest magnitude 1.
+using MaxAbsScaler = ColumnScaler<MaxAbsRule>;
+static_assert(LearningPreprocessor<MaxAbsScaler>);
+
+/// Subtracts the median and divides by the distance between two quantiles, which outliers do not move.
+class RobustRule {
+ public:
+  static constexpr std::string_view name = "RobustScaler";
+  struct Options {
+    std::vector<std::string> columns{};
+    std::vector<std::string> except{};
+    double low = 0.25;
+    double high = 0.75;
+    /// Quantiles are exact up to so many values; of n values, their ranks are off by less than
+    /// n (log2(n / size) + 1) / size, and a feature takes about 8 size log2(n / size) bytes while fit() runs.
+    std::size_t sketch_size = 8192;
+  };
+  using Statistics = detail::QuantileSketch;
+  struct Learned {
+    double median = 0;
+    double scale = 1;        ///< what is divided by
+    double error_bound = 0;  ///< the quantiles' ranks, as parts of all, are off by at most this
+    static void fields(auto& archive, auto& self) { archive(self.median, self.scale, self.error_bound); }
+  };
+
+  RobustRule() = default;
+  /// Throws: ConfigError if low and high are no parts of 1 in this order.
+  explicit RobustRule(Options options) : options_(std::move(options)) {
+    if (options_.low >= 0 && options_.low < options_.high && options_.high <= 1) return;
+    throw ConfigError{detail::compose("RobustScaler was given the quantiles {} and {}: give two from 0 to 1",
+                                      options_.low, options_.high)};
+  }
+  [[nodiscard]] const Options& options() const noexcept { return options_; }
+  [[nodiscard]] Statistics statistics() const { return Statistics{options_.sketch_size}; }
+  [[nodiscard]] Learned learn(const Statistics& seen) const {
+    const auto found = seen.quantiles(std::array{options_.low, 0.5, options_.high});
+    return {.median = found[1], .scale = detail::divisor_of(found[2] - found[0]), .error_bound = seen.error_bound()};
+  }
+  [[nodiscard]] double apply(double value, const Learned& learned) const noexcept {
+    return (value - learned.median) / learned.scale;
+  }
+  static void fields(auto&, auto&) {}
+
+ private:
+  Options options_{};
+};
+/// Gives each feature the median 0, and the distance 1 between two quantiles.
+using RobustScaler = ColumnScaler<RobustRule>;
+static_assert(LearningPreprocessor<RobustScaler>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/text_lines_source.hpp
+// Samples out of text files of which each line is one. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Says how files of text lines are read.
+struct TextLinesSourceOptions {
+  std::string column = "text";  ///< the name of the one column
+  std::string label{};
+  bool has_blank_lines = true;  ///< whether a line with nothing on it is a sample
+  std::size_t max_record_bytes = std::size_t{64} << 20;
+  OnError on_error = OnError::stop();
+};
+
+namespace detail {
+
+struct TextLinesPlan {
+  std::shared_ptr<const Schema> schema{};
+  bool has_blank_lines = true;
+};
+
+/// Makes a column of text lines.
+class TextLinesParser {
+ public:
+  explicit TextLinesParser(const std::shared_ptr<const TextLinesPlan>& plan) : cutter_(plan->has_blank_lines) {}
+
+  std::size_t cut(const char* text, std::size_t size, bool /*is_end*/) { return cutter_.cut(text, size); }
+  [[nodiscard]] std::size_t records() const noexcept { return cutter_.lines(); }
+  [[nodiscard]] std::size_t begin(std::size_t record) const noexcept { return cutter_.begin(record); }
+  [[nodiscard]] std::size_t end(std::size_t record) const noexcept { return cutter_.end(record); }
+
+  [[nodiscard]] std::vector<Column> parse(RecordFaults& faults) const {
+    std::vector<std::string> lines;
+    lines.reserve(records());
+    for (std::size_t record = 0; record < records(); ++record) {
+      const std::string_view line = cutter_.line(record);
+      const std::size_t wrong = find_invalid_utf8(line);
+      if (wrong == line.size()) {
+        lines.emplace_back(line);
+      } else {
+        faults.add(record, [&] { return compose("byte {} of the line is not UTF-8 text", wrong + 1); });
+      }
+    }
+    return {Column::texts(lines)};
+  }
+
+ private:
+  LineCutter cutter_;
+};
+
+}  // namespace detail
+
+/// Is text lines as a RecordFormat.
+struct TextLinesFormat {
+  using Options = TextLinesSourceOptions;
+  using Plan = detail::TextLinesPlan;
+  using Parser = detail::TextLinesParser;
+  static constexpr const char* name = "text";
+
+  [[nodiscard]] static detail::RecordRules rules(const Options& options) {
+    return {.has_blank_records = options.has_blank_lines};
+  }
+  [[nodiscard]] static std::shared_ptr<const Plan> plan(const Options& options, const std::string& /*file*/,
+                                                        detail::TextHead& /*head*/) {
+    const Schema schema{Field::text(options.column)};
+    if (!options.label.empty()) (void)schema.index_of(options.label);
+    return std::make_shared<const Plan>(Plan{std::make_shared<const Schema>(schema), options.has_blank_lines});
+  }
+  [[nodiscard]] static std::optional<std::size_t> header_size(const Plan& /*plan*/, const std::string& /*file*/,
+                                                              const char* /*text*/, std::size_t /*size*/,
+                                                              bool /*is_end*/) {
+    return 0;
+  }
+};
+
+/// Reads the lines of text files, as CsvSource reads records. Example: ry::TextLinesSource{"books/*.txt"}
+using TextLinesSource = RecordSource<TextLinesFormat>;
+static_assert(IndexedSource<TextLinesSource>);
+
+/// Reads the lines of compressed files. Example: ry::TextLinesStream{ry::gzip("books/*.txt.gz")}
+using TextLinesStream = RecordStream<TextLinesFormat>;
+static_assert(DatasetSource<TextLinesStream> && !IndexedSource<TextLinesStream>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/tokenizer.hpp
+// The preprocessor that makes token numbers of texts by a function of the user's. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Makes of each column of text a column of the same name with the numbers of its tokens, as many as there are. Learns
+/// nothing, and the function is not part of a checkpoint.
+/// Shapes: (tokens), i64.
+class Tokenizer {
+ public:
+  /// Returns the numbers of a text's tokens. Called on several threads at once.
+  using Function = std::function<std::vector<std::int64_t>(std::string_view)>;
+
+  struct Options {
+    std::vector<std::string> columns{};
+    Function tokens{};
+  };
+
+  /// Throws: ConfigError if there is no function.
+  explicit Tokenizer(Options options) : options_(std::move(options)) {
+    if (!options_.tokens) throw ConfigError{"a Tokenizer was given no function: set .tokens"};
+  }
+
+  /// The columns that it looks at or changes.
+  [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  [[nodiscard]] Schema schema(const Schema& before) const { return detail::with_fields(before, fields_after(before)); }
+
+  [[nodiscard]] Block transform(const Block& block) const {
+    const std::vector<Field> fields = fields_after(block.schema());
+    std::vector<Column> columns;
+    for (const Field& field : fields) columns.push_back(tokenized(block.column(field.name)));
+    return detail::with_columns(block, fields, std::move(columns));
+  }
+
+ private:
+  [[nodiscard]] std::vector<Field> fields_after(const Schema& before) const {
+    std::vector<Field> fields;
+    for (const std::string& name : detail::columns_meant("Tokenizer", before, options_.columns, {}, "text",
+                                                         [](const Field& field) { return field.is_text; })) {
+      fields.push_back({.name = name, .dtype = Dtype::i64, .shape = {-1}});
+    }
+    return fields;
+  }
+
+  [[nodiscard]] Column tokenized(const Column& texts) const {
+    const auto all = std::make_shared<std::vector<std::int64_t>>();
+    auto ends = std::make_shared<std::vector<std::uint64_t>>();
+    for (std::size_t row = 0; row < texts.rows(); ++row) {
+      const std::vector<std::int64_t> tokens = options_.tokens(texts.text(row));
+      all->insert(all->end(), tokens.begin(), tokens.end());
+      ends->push_back(all->size() * sizeof(std::int64_t));
+    }
+    return {std::shared_ptr<const std::byte>{all, reinterpret_cast<const std::byte*>(all->data())}, std::move(ends)};
+  }
+
+  Options options_;
+};
+static_assert(Preprocessor<Tokenizer>);
+
+}  // namespace railyard::inline v0_1
+#endif
+
+#if defined(RAILYARD_WITH_ZLIB) && RAILYARD_WITH_ZLIB
+
+// ---- railyard/data/gzip.hpp
+// Reads files that are compressed by gzip, with zlib. Data room.
+
+#if !__has_include(<zlib.h>)
+#error "railyard/data/gzip.hpp needs zlib: install it (Debian: zlib1g-dev) and link with -lz, or leave this header out"
+#endif
+
+#include <zlib.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Gives what a file compressed by gzip holds; it may have several members (RFC 1952, 2.2).
+class GzipStream final : public ByteStream {
+ public:
+  explicit GzipStream(const std::string& path) : input_(path) {
+    constexpr int only_gzip = 16 + MAX_WBITS;
+    if (::inflateInit2(&state_, only_gzip) != Z_OK) throw Error{compose("{}: zlib has no memory", path)};
+  }
+  ~GzipStream() override { ::inflateEnd(&state_); }
+
+  [[nodiscard]] std::size_t read(char* to, std::size_t size) override {
+    std::size_t done = 0;
+    while (done < size && has_more()) {
+      const std::size_t part = std::min<std::size_t>(size - done, std::numeric_limits<unsigned>::max());
+      state_.next_out = reinterpret_cast<Bytef*>(to + done);
+      state_.avail_out = static_cast<unsigned>(part);
+      step();
+      done += part - state_.avail_out;
+    }
+    return done;
+  }
+
+ private:
+  // Has compressed bytes at hand; false behind the last member.
+  bool has_more() {
+    if (state_.avail_in > 0) return true;
+    const std::string_view piece = input_.next();
+    if (piece.empty() && !is_between_members_) input_.fail("the file ends in the middle: it was cut off", 0);
+    state_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(piece.data()));  // zlib does not write there
+    state_.avail_in = static_cast<unsigned>(piece.size());
+    return !piece.empty();
+  }
+
+  void step() {
+    if (is_between_members_) {
+      // Files on tapes are filled up with zeros, which gzip takes for nothing.
+      while (state_.avail_in > 0 && *state_.next_in == 0 && has_member_) {
+        ++state_.next_in;
+        --state_.avail_in;
+      }
+      if (state_.avail_in == 0) return;
+      ::inflateReset(&state_);
+      is_between_members_ = false;
+      has_member_ = true;
+    }
+    const int status = ::inflate(&state_, Z_NO_FLUSH);
+    if (status == Z_STREAM_END) is_between_members_ = true;
+    if (status == Z_OK || status == Z_STREAM_END || status == Z_BUF_ERROR) return;
+    input_.fail(state_.msg != nullptr ? state_.msg : "it is damaged", state_.avail_in);
+  }
+
+  CompressedInput input_;
+  z_stream state_{};
+  bool is_between_members_ = true;
+  bool has_member_ = false;
+};
+
+}  // namespace detail
+
+/// Names files that are compressed by gzip, for CsvStream and its like. Example: ry::CsvStream{ry::gzip("a-*.csv.gz")}
+[[nodiscard]] inline CompressedFiles gzip(InputFiles files) {
+  return {std::move(files), [](const std::string& path) -> std::unique_ptr<detail::ByteStream> {
+            return std::make_unique<detail::GzipStream>(path);
+          }};
+}
+
+}  // namespace railyard::inline v0_1
+#endif
+
+#if defined(RAILYARD_WITH_ZSTD) && RAILYARD_WITH_ZSTD
+
+// ---- railyard/data/zstd.hpp
+// Reads files that are compressed by zstd, with its library. Data room.
+
+#if !__has_include(<zstd.h>)
+#error "railyard/data/zstd.hpp needs libzstd: install it (Debian: libzstd-dev) and link with -lzstd, or leave it out"
+#endif
+
+#include <zstd.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Gives what a file compressed by zstd holds; it may have several frames. The window of a frame, which takes memory,
+/// is at most the 128 MiB that the library allows by itself.
+class ZstdStream final : public ByteStream {
+ public:
+  explicit ZstdStream(const std::string& path) : input_(path), state_(::ZSTD_createDStream()) {
+    if (state_ == nullptr) throw Error{compose("{}: libzstd has no memory", path)};
+  }
+
+  [[nodiscard]] std::size_t read(char* to, std::size_t size) override {
+    ZSTD_outBuffer out{to, size, 0};
+    while (out.pos < size) {
+      if (in_.pos == in_.size && !is_flushing_ && !load()) break;
+      const std::size_t left = ::ZSTD_decompressStream(state_.get(), &out, &in_);
+      if (::ZSTD_isError(left) != 0) input_.fail(::ZSTD_getErrorName(left), in_.size - in_.pos);
+      is_between_frames_ = left == 0;
+      is_flushing_ = out.pos == size && !is_between_frames_;
+    }
+    return out.pos;
+  }
+
+ private:
+  struct Free {
+    void operator()(ZSTD_DStream* state) const noexcept { ::ZSTD_freeDStream(state); }
+  };
+
+  bool load() {
+    const std::string_view piece = input_.next();
+    if (piece.empty() && !is_between_frames_) input_.fail("the file ends in the middle: it was cut off", 0);
+    in_ = {piece.data(), piece.size(), 0};
+    return !piece.empty();
+  }
+
+  CompressedInput input_;
+  std::unique_ptr<ZSTD_DStream, Free> state_;
+  ZSTD_inBuffer in_{nullptr, 0, 0};
+  bool is_between_frames_ = true;
+  bool is_flushing_ = false;  // there may be more to come out without anything put in
+};
+
+}  // namespace detail
+
+/// Names files that are compressed by zstd, for CsvStream and its like. Example: ry::CsvStream{ry::zstd("a-*.csv.zst")}
+[[nodiscard]] inline CompressedFiles zstd(InputFiles files) {
+  return {std::move(files), [](const std::string& path) -> std::unique_ptr<detail::ByteStream> {
+            return std::make_unique<detail::ZstdStream>(path);
+          }};
+}
+
+}  // namespace railyard::inline v0_1
+#endif
 
 #if defined(RAILYARD_WITH_GLOO) && RAILYARD_WITH_GLOO
 
@@ -13768,7 +24238,6 @@ Trainer(F&&, ScalingConfig, RunConfig, typename B::Options) -> Trainer<B, Proces
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
-#include <dlfcn.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 
@@ -15038,6 +25507,740 @@ static_assert(Backend<Gloo>);
 
 #if defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH
 
+// ---- railyard/torch/detail/gradient_slot.hpp
+// What is known of one parameter whose gradients are averaged, and of one backward pass. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/view_as_real.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The part of a parameter that this rank updates for all ranks of the host, which share its weights; see
+// ShardedOptimizer. Elements begin to end in the order of memory.
+struct GradientPiece {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  at::Tensor weights{};  // a view of one dimension; undefined where this rank has no part
+
+  [[nodiscard]] bool is_empty() const noexcept { return begin == end; }
+};
+
+struct GradientSlot {
+  using NodePointer = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+  std::string name{};
+  at::Tensor parameter{};
+  NodePointer accumulator{};             // LibTorch itself keeps it only as long as a graph refers to it
+  bool used = false;                     // since the last exchange
+  bool has_arrived = false;              // at its gradient, in the backward pass under way
+  bool has_begun = false;                // a step, since it was prepared
+  std::weak_ptr<GradientPiece> piece{};  // while an optimizer shares the weights
+  std::vector<std::int64_t> strides{};   // of the gradient on every rank, once an exchange has asked
+  bool is_weighted = false;              // micro-batches under way have added to the gradient
+  at::Tensor before{};                   // what it was before them: it is not weighted with their samples
+  at::Tensor stage{};                    // memory that the other ranks see, where the gradient itself is not there
+
+  // Sums are made in f32 at least: n x gradient would overflow a half type.
+  [[nodiscard]] at::ScalarType sum_type() const {
+    const at::ScalarType type = parameter.scalar_type();
+    return type == at::ScalarType::Double || type == at::ScalarType::ComplexDouble ? at::ScalarType::Double
+                                                                                   : at::ScalarType::Float;
+  }
+
+  // Elements of the sum: two for a complex number.
+  [[nodiscard]] std::int64_t real_count() const { return parameter.numel() * (parameter.is_complex() ? 2 : 1); }
+
+  // The parameter's strides if it has no gaps, those of a contiguous tensor otherwise.
+  [[nodiscard]] const std::vector<std::int64_t>& gradient_strides() {
+    if (!strides.empty() || parameter.dim() == 0) return strides;
+    if (parameter.is_non_overlapping_and_dense()) return strides = parameter.strides().vec();
+    strides.assign(static_cast<std::size_t>(parameter.dim()), 1);
+    for (std::size_t dim = strides.size(); dim-- > 1;) {
+      strides[dim - 1] = strides[dim] * std::max<std::int64_t>(parameter.size(static_cast<std::int64_t>(dim)), 1);
+    }
+    return strides;
+  }
+
+  // Gives the gradient memory of its own, after `added` has come to it. LibTorch may leave it in memory that another
+  // gradient of the pass has as well, if one of the two is a view, and that must not be averaged while it is needed.
+  void own_memory(const at::Tensor& added) const {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined() || !gradient.has_storage()) return;
+    std::size_t num_known = 1;
+    if (added.defined() && added.has_storage() && added.storage().is_alias_of(gradient.storage())) {
+      ++num_known;
+      if (added.is_view() && added._base().use_count() == 1) ++num_known;  // of a view that nothing else is known of
+    }
+    if (gradient.storage().use_count() > num_known) gradient = gradient.clone();
+  }
+
+  // Called before a micro-batch adds to the gradient.
+  void begin_weighting() {
+    if (std::exchange(is_weighted, true)) return;
+    before = parameter.grad();
+    parameter.mutable_grad().reset();
+  }
+
+  // Adds what was there before as if it had come with the samples of this rank, by which all is divided in the end.
+  void end_weighting(double samples) {
+    if (!std::exchange(is_weighted, false)) return;
+    const at::Tensor earlier = std::exchange(before, {});
+    if (!earlier.defined() || samples == 0) return;
+    const at::NoGradGuard no_grad;
+    at::Tensor& gradient = parameter.mutable_grad();
+    const at::Tensor weighted = earlier.mul(samples);
+    const bool is_mixed = gradient.defined() && gradient.is_sparse() != weighted.is_sparse();
+    if (!gradient.defined()) {
+      gradient = weighted;
+    } else {
+      gradient = is_mixed && gradient.is_sparse() ? weighted.add(gradient) : gradient.add(weighted);
+    }
+  }
+
+  // They will not be completed.
+  void forget_micro_batches() {
+    used = false;
+    if (std::exchange(is_weighted, false)) parameter.mutable_grad() = std::exchange(before, {});
+  }
+
+  // The gradient, made if there is none. A sparse one becomes dense: the rows that other ranks have used are others.
+  [[nodiscard]] at::Tensor& dense_gradient() const {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined() || gradient.is_sparse()) gradient = at::empty_like(parameter.detach());
+    return gradient;
+  }
+};
+
+// Numbers of slots that are exchanged together.
+using Bucket = std::vector<std::size_t>;
+
+// What the ranks have of the slots of a bucket, one after another.
+struct BucketUse {
+  std::vector<std::uint32_t> num_using{};   // ranks that have used it
+  std::vector<std::uint32_t> num_giving{};  // ranks with samples that have a gradient
+};
+
+// Slots that an exchange averages, with their numbers.
+using OpenSlots = std::vector<std::pair<std::size_t, GradientSlot*>>;
+
+// Cuts tensors, one after another, each beginning at a whole cache line, into one part per rank.
+class RankPart {
+ public:
+  // counts: elements of each tensor.
+  RankPart(const std::vector<std::int64_t>& counts, std::int64_t rank, std::int64_t size) {
+    std::int64_t num_lines = 0;
+    for (const std::int64_t count : counts) num_lines += lines_of(count);
+    first_ = num_lines * rank / size * line;
+    last_ = num_lines * (rank + 1) / size * line;
+  }
+
+  // Begin and end of this rank's part of the next tensor.
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> next(std::int64_t count) {
+    const std::int64_t at = std::exchange(at_, at_ + lines_of(count) * line);
+    return {std::clamp<std::int64_t>(first_ - at, 0, count), std::clamp<std::int64_t>(last_ - at, 0, count)};
+  }
+
+ private:
+  static constexpr std::int64_t line = 64;
+  [[nodiscard]] static std::int64_t lines_of(std::int64_t count) noexcept { return (count + line - 1) / line; }
+
+  std::int64_t first_ = 0;
+  std::int64_t last_ = 0;
+  std::int64_t at_ = 0;
+};
+
+[[nodiscard]] inline at::Tensor as_real(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+}
+
+// What one rank says with the first bucket of an exchange.
+struct PassHeader {
+  double samples = 0;        // behind what is exchanged
+  std::uint32_t silent = 0;  // it has not said how many
+  std::uint32_t num_slots = 0;
+  std::uint64_t step = 0;
+  std::uint64_t pass = 0;  // of that step
+  std::uint64_t loop = 0;  // over training data, in which it is
+  double waited = 0;       // seconds in all, for others
+  std::uint32_t wants_stop = 0;
+  std::uint32_t wants_snapshot = 0;
+  std::uint32_t wants_checkpoint = 0;
+  std::uint32_t wants_resize = 0;
+  std::uint32_t has_ended = 0;  // its data, with this step
+
+  [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
+    return num_slots == other.num_slots && step == other.step && pass == other.pass && loop == other.loop;
+  }
+};
+
+// What all ranks know after it.
+struct PassSummary {
+  std::vector<PassHeader> headers{};  // by rank; where nobody can be told apart, one for all
+  double samples = 0;                 // on all ranks
+  std::uint32_t num_silent = 0;       // ranks that have not said how many
+  std::uint32_t num_ended = 0;        // ranks whose data ends with this step
+  Wishes wishes{};                    // of any rank
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/thread_budget.hpp
+// Gives each worker its share of the cores for LibTorch's parallel loops. Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
+#include <ATen/Parallel.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Returns a function of a library that LibTorch itself uses, or nullptr. Asking LibTorch's own library first finds its
+// OpenMP even where the program carries another one, and needs no -fopenmp of the user.
+template <class Function>
+[[nodiscard]] Function* function_beside_torch(const char* name) {
+  Dl_info info{};
+  void* found = nullptr;
+  if (dladdr(reinterpret_cast<void*>(&at::get_num_threads), &info) != 0 && info.dli_fname != nullptr) {
+    if (void* library = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY)) {
+      found = dlsym(library, name);
+      dlclose(library);
+    }
+  }
+  if (found == nullptr) found = dlsym(RTLD_DEFAULT, name);
+  return reinterpret_cast<Function*>(found);
+}
+
+// The share of one worker.
+struct ThreadBudget {
+  static constexpr std::string_view extension_name = "torch.thread_budget";
+  int threads = 0;  // 0: not applied yet, or the user has decided
+  bool applied = false;
+};
+
+// The user's own decision stands: OMP_NUM_THREADS is how one is made for every library at once.
+[[nodiscard]] inline bool user_set_threads() { return std::getenv("OMP_NUM_THREADS") != nullptr; }
+
+// Takes effect once per worker, before its first parallel loop. Only the calling thread's setting is changed:
+// at::set_num_threads() would change every worker's that is a thread of this process. The first call of
+// at::get_num_threads() makes LibTorch set up this thread, which would otherwise undo ours later.
+inline void apply_thread_budget(Worker& worker) {
+  auto& budget = worker.extension<ThreadBudget>();
+  if (budget.applied) return;
+  budget.applied = true;
+  const int now = at::get_num_threads();
+  if (user_set_threads()) return;
+  budget.threads = std::max(1, usable_cores() / std::max(1, worker.local_world_size()));
+  if (budget.threads >= now) return;  // never more than the user has asked LibTorch for
+  if (auto* set = function_beside_torch<void(int)>("omp_set_num_threads")) set(budget.threads);
+}
+
+// OpenBLAS has threads of its own, and one number of them per process. It is lowered where workers are threads, too:
+// each of their products would wait for threads that another one's product has, which was seen to take thirty times as
+// long.
+inline void apply_thread_budget_to_process(Worker& worker) {
+  const int threads = worker.extension<ThreadBudget>().threads;
+  if (threads == 0 || worker.local_world_size() == 1 || std::getenv("OPENBLAS_NUM_THREADS") != nullptr) return;
+  auto* get = function_beside_torch<int()>("openblas_get_num_threads");
+  auto* set = function_beside_torch<void(int)>("openblas_set_num_threads");
+  if (get != nullptr && set != nullptr && get() > threads) set(threads);
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/tensor.hpp
+// A tensor as collectives see it, and the device of a worker. Torch room.
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/Tensor.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+[[nodiscard]] inline std::string shape_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  std::string text = "[";
+  for (const auto size : tensor.sizes()) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  return std::string{c10::toString(tensor.scalar_type())} + text + "]";
+}
+
+}  // namespace detail
+
+/// Returns the dtype that collectives know a tensor's elements by.
+/// Throws: ConfigError that names the type if there is none.
+[[nodiscard]] inline Dtype dtype_of_tensor(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::ScalarType::Half:
+      return Dtype::f16;
+    case at::ScalarType::BFloat16:
+      return Dtype::bf16;
+    case at::ScalarType::Float:
+      return Dtype::f32;
+    case at::ScalarType::Double:
+      return Dtype::f64;
+    case at::ScalarType::Char:
+      return Dtype::i8;
+    case at::ScalarType::Byte:
+      return Dtype::u8;
+    case at::ScalarType::Int:
+      return Dtype::i32;
+    case at::ScalarType::Long:
+      return Dtype::i64;
+    case at::ScalarType::Bool:
+      return Dtype::boolean;
+    default:
+      throw ConfigError{
+          detail::compose("collectives cannot carry a tensor of type {} (shape {}): convert it with .to() to "
+                          "Half, BFloat16, Float, Double, Char, Byte, Int, Long or Bool; view a complex one "
+                          "with torch::view_as_real()",
+                          c10::toString(tensor.scalar_type()), detail::shape_of(tensor))};
+  }
+}
+
+/// Views the elements of a contiguous tensor, which must outlive the view.
+/// Throws: ConfigError if it is undefined, sparse, not contiguous, on a device or of a type that collectives do not
+/// know.
+[[nodiscard]] inline Buffer buffer_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) throw ConfigError{"an undefined tensor was given to a collective: give it a value first"};
+  if (tensor.layout() != c10::kStrided) {
+    throw ConfigError{detail::compose("a sparse tensor ({}) was given to a collective: make it dense with .to_dense()",
+                                      detail::shape_of(tensor))};
+  }
+  const Dtype dtype = dtype_of_tensor(tensor);
+  if (!tensor.is_contiguous()) {
+    throw ConfigError{
+        detail::compose("a tensor that is not contiguous ({}) cannot be viewed as a Buffer: use .contiguous()",
+                        detail::shape_of(tensor))};
+  }
+  Device device{};
+  if (tensor.is_cuda()) {
+    device = {DeviceKind::cuda, static_cast<int>(tensor.get_device())};
+  } else if (!tensor.is_cpu()) {
+    throw ConfigError{
+        detail::compose("collectives know tensors on CPUs and CUDA devices; this one is on {}", tensor.device().str())};
+  }
+  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype, device};
+}
+
+/// Returns the device that this worker's tensors belong on: the CPU, or the GPU of its local rank for a GPU backend.
+[[nodiscard]] inline at::Device device(Worker& worker) {
+  detail::apply_thread_budget(worker);
+  const Device home = worker.device();
+  return home.kind == DeviceKind::cpu ? at::Device{at::kCPU}
+                                      : at::Device{at::kCUDA, static_cast<at::DeviceIndex>(home.index)};
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/tensor_state.hpp
+// Tensors as a saved state holds them, row by row, whole or in the pieces of ranks. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/view_as_real.h>
+#include <c10/core/GradMode.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The dimensions of a tensor by falling stride: 0, 1, 2 for one that lies row by row.
+using DimOrder = std::vector<std::int64_t>;
+
+[[nodiscard]] inline DimOrder row_by_row(std::int64_t num_dims) {
+  DimOrder order(static_cast<std::size_t>(num_dims));
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+// tensor: without gaps.
+[[nodiscard]] inline DimOrder order_in_memory(const at::Tensor& tensor) {
+  DimOrder order = row_by_row(tensor.dim());
+  if (tensor.is_contiguous()) return order;
+  std::sort(order.begin(), order.end(), [&](std::int64_t one, std::int64_t other) {
+    return std::pair{-tensor.stride(one), one} < std::pair{-tensor.stride(other), other};
+  });
+  return order;
+}
+
+// The shape of what lies in memory as a tensor without gaps does.
+[[nodiscard]] inline std::vector<std::int64_t> shape_in_memory(const at::Tensor& tensor) {
+  std::vector<std::int64_t> shape;
+  for (const std::int64_t dim : order_in_memory(tensor)) shape.push_back(tensor.size(dim));
+  return shape;
+}
+
+[[nodiscard]] inline at::ScalarType scalar_type_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f16:
+      return at::ScalarType::Half;
+    case Dtype::bf16:
+      return at::ScalarType::BFloat16;
+    case Dtype::f32:
+      return at::ScalarType::Float;
+    case Dtype::f64:
+      return at::ScalarType::Double;
+    case Dtype::i8:
+      return at::ScalarType::Char;
+    case Dtype::u8:
+      return at::ScalarType::Byte;
+    case Dtype::i32:
+      return at::ScalarType::Int;
+    case Dtype::i64:
+      return at::ScalarType::Long;
+    case Dtype::boolean:
+      break;
+  }
+  return at::ScalarType::Bool;
+}
+
+[[nodiscard]] inline std::string text_of_sizes(const std::vector<std::int64_t>& sizes) {
+  return "[" + joined(sizes, ", ") + "]";
+}
+
+// What a tensor is saved as: a complex one in pairs.
+[[nodiscard]] inline at::Tensor saved_view(const std::string& name, const at::Tensor& tensor) {
+  if (tensor.layout() != c10::kStrided) {
+    throw ConfigError{
+        compose("the state of \"{}\" ({}) cannot be saved, for it is sparse: make it dense, or keep it "
+                "out of the module's parameters and buffers",
+                name, shape_of(tensor))};
+  }
+  try {
+    const at::Tensor real = as_real(tensor.detach());
+    static_cast<void>(dtype_of_tensor(real));
+    return real;
+  } catch (const ConfigError& error) {
+    throw ConfigError{compose("the state of \"{}\" cannot be saved: {}", name, error.what())};
+  }
+}
+
+// Copies elements begin to end, counted row by row, of a tensor on the CPU with any strides.
+inline void copy_rows(const at::Tensor& tensor, std::int64_t begin, std::int64_t end, std::byte* to) {
+  const auto width = static_cast<std::size_t>(tensor.element_size());
+  const auto* from = static_cast<const std::byte*>(tensor.data_ptr());
+  if (tensor.is_contiguous()) {
+    if (begin < end)
+      std::memcpy(to, from + begin * tensor.element_size(), static_cast<std::size_t>(end - begin) * width);
+    return;
+  }
+  const std::int64_t length = std::max<std::int64_t>(tensor.size(-1), 1);
+  const std::int64_t step = tensor.stride(-1) * tensor.element_size();
+  for (std::int64_t at = begin; at < end;) {
+    std::int64_t row = at / length;
+    std::int64_t offset = 0;
+    for (std::int64_t dim = tensor.dim() - 1; dim-- > 0; row /= tensor.size(dim)) {
+      offset += row % tensor.size(dim) * tensor.stride(dim);
+    }
+    const std::byte* element = from + offset * tensor.element_size() + at % length * step;
+    for (const std::int64_t stop = std::min(end, (at / length + 1) * length); at < stop; ++at) {
+      std::memcpy(to, element, width);
+      to += width;
+      element += step;
+    }
+  }
+}
+
+// A tensor that every rank has.
+[[nodiscard]] inline StateTensor whole_state(std::string name, const at::Tensor& tensor) {
+  const at::Tensor saved = saved_view(name, tensor);
+  const Dtype dtype = dtype_of_tensor(saved);
+  return {.name = std::move(name),
+          .dtype = dtype,
+          .shape = saved.sizes().vec(),
+          .read = [saved = saved.cpu()](std::int64_t begin, std::int64_t end, std::byte* to) {
+            copy_rows(saved, begin, end, to);
+          }};
+}
+
+// A flat tensor that holds elements begin to end of something of the given shape, of which other ranks hold the rest.
+[[nodiscard]] inline StateTensor piece_state(std::string name, std::vector<std::int64_t> shape, std::int64_t begin,
+                                             std::int64_t end, const at::Tensor& piece) {
+  StateTensor state = whole_state(std::move(name), piece);
+  state.shape = std::move(shape);
+  state.is_piece = true;
+  state.begin = begin;
+  state.end = end;
+  state.read = [read = std::move(state.read), begin](std::int64_t from, std::int64_t until, std::byte* to) {
+    read(from - begin, until - begin, to);
+  };
+  return state;
+}
+
+// What was saved, and how the dimensions of its shape have to be read.
+struct SavedTensor {
+  const StateTensor* state = nullptr;
+  DimOrder order{};
+
+  [[nodiscard]] std::string text() const {
+    return compose("{}{}", name_of(state->dtype), text_of_sizes(logical_shape()));
+  }
+
+  [[nodiscard]] std::vector<std::int64_t> logical_shape() const {
+    if (order.size() != state->shape.size()) return state->shape;
+    std::vector<std::int64_t> shape(order.size());
+    for (std::size_t i = 0; i < order.size(); ++i) shape[static_cast<std::size_t>(order[i])] = state->shape[i];
+    return shape;
+  }
+
+  [[nodiscard]] bool fits(const at::Tensor& real) const {
+    return order.size() == state->shape.size() && state->dtype == dtype_of_tensor(real) &&
+           real.sizes().equals(logical_shape());
+  }
+
+  // Returns all of it, on the CPU.
+  [[nodiscard]] at::Tensor whole() const {
+    const at::Tensor flat = at::empty({state->count()}, at::TensorOptions{}.dtype(scalar_type_of(state->dtype)));
+    state->read(0, state->count(), static_cast<std::byte*>(flat.data_ptr()));
+    return flat.view(state->shape).permute(inverse());
+  }
+
+  // Fills a flat tensor on the CPU with elements begin to end of what lies in the order of `like`.
+  void read_piece(const at::Tensor& like, std::int64_t begin, std::int64_t end, const at::Tensor& flat) const {
+    if (order == order_in_memory(like)) {
+      state->read(begin, end, static_cast<std::byte*>(flat.data_ptr()));
+      flat.unsafeGetTensorImpl()->bump_version();
+    } else {
+      flat.copy_(at::empty_like(like).copy_(whole()).as_strided({end - begin}, {1}, begin));
+    }
+  }
+
+  // Writes all of it to where a tensor is.
+  void read_into(const at::Tensor& target) const {
+    const at::NoGradGuard no_grad;
+    const at::Tensor real = as_real(target.detach());
+    if (real.is_cpu() && real.is_non_overlapping_and_dense()) {
+      read_piece(real, 0, real.numel(), real.as_strided({real.numel()}, {1}));
+    } else {
+      real.copy_(whole());
+    }
+  }
+
+ private:
+  [[nodiscard]] DimOrder inverse() const {
+    DimOrder places(order.size());
+    for (std::size_t i = 0; i < order.size(); ++i)
+      places[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
+    return places;
+  }
+};
+
+[[nodiscard]] inline SavedTensor saved_rows(const StateTensor& state) {
+  return {.state = &state, .order = row_by_row(static_cast<std::int64_t>(state.shape.size()))};
+}
+
+// The tensors of a saved state that nothing has been made of yet.
+class UnreadTensors {
+ public:
+  explicit UnreadTensors(const State& state) {
+    for (const StateTensor& tensor : state.tensors) by_name_.emplace(tensor.name, &tensor);
+  }
+
+  // Returns the tensor of that name, or nullptr.
+  [[nodiscard]] const StateTensor* take(std::string_view name) {
+    const auto found = by_name_.extract(name);
+    return found ? found.mapped() : nullptr;
+  }
+
+  void name_surplus(std::vector<std::string>& problems) const {
+    for (const auto& [name, tensor] : by_name_) {
+      problems.push_back(compose("\"{}\" {} was saved and has no place here", name, saved_rows(*tensor).text()));
+    }
+  }
+
+ private:
+  std::map<std::string_view, const StateTensor*> by_name_{};
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/block_tensors.hpp
+// Makes tensors of the columns of a block. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// How long each sample is in its first dimension. Shapes: (samples) of int64.
+[[nodiscard]] inline at::Tensor lengths_of(const Field& field, const Column& column) {
+  const at::Tensor lengths = at::empty({static_cast<std::int64_t>(column.rows())}, at::ScalarType::Long);
+  auto* to = lengths.data_ptr<std::int64_t>();
+  const std::size_t step = field.width() * size_of(field.dtype);
+  for (std::size_t row = 0; row < column.rows(); ++row) {
+    *to++ = field.is_ragged() ? static_cast<std::int64_t>(column.sample(row).size() / step)
+                              : (field.shape.empty() ? 1 : field.shape.front());
+  }
+  return lengths;
+}
+
+// Copies a column: the memory of a block may be that of its dataset, and a batch is the loop's own to write to. Samples
+// shorter than the longest end with the padding. Shapes: (samples, those of the field).
+[[nodiscard]] inline at::Tensor tensor_of(const Field& field, const Column& column, double padding) {
+  std::vector<std::int64_t> shape{static_cast<std::int64_t>(column.rows())};
+  shape.insert(shape.end(), field.shape.begin(), field.shape.end());
+  const at::ScalarType type = scalar_type_of(field.dtype);
+  if (!field.is_ragged()) {
+    const at::Tensor tensor = at::empty(shape, type);
+    const auto bytes = column.bytes();
+    if (!bytes.empty()) std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+    return tensor;
+  }
+  std::size_t longest = 0;  // in bytes
+  for (std::size_t row = 0; row < column.rows(); ++row) longest = std::max(longest, column.sample(row).size());
+  shape[1] = static_cast<std::int64_t>(longest / (field.width() * size_of(field.dtype)));
+  const at::Tensor tensor = at::full(shape, padding, type);
+  auto* to = static_cast<std::byte*>(tensor.data_ptr());
+  for (std::size_t row = 0; row < column.rows(); ++row) {
+    const auto bytes = column.sample(row);
+    std::copy(bytes.begin(), bytes.end(), to + row * longest);
+  }
+  return tensor;
+}
+
+// Writes the numbers of a column as floats side by side with those of others, of which a sample has `width` in all.
+inline void write_floats(const Field& field, const Column& column, float* to, std::size_t width) {
+  visit_dtype(field.dtype, [&](auto zero) {
+    const auto numbers = column.values<decltype(zero)>();
+    const std::size_t own = field.width();
+    for (std::size_t row = 0; row < column.rows(); ++row) {
+      for (std::size_t at = 0; at < own; ++at) {
+        to[row * width + at] = static_cast<float>(numbers[row * own + at]);
+      }
+    }
+  });
+}
+
+// Decides what of a block is data and what is target.
+class BlockCollation {
+ public:
+  // label: may be empty. padding: of samples that differ in length.
+  BlockCollation(const Schema& schema, const std::string& label, double padding) : padding_(padding) {
+    if (!label.empty()) label_ = schema.index_of(label);
+    std::vector<std::size_t> others;
+    for (std::size_t column = 0; column < schema.size(); ++column) {
+      if (column == label_ || schema[column].is_text) continue;
+      (schema[column].is_ragged() ? others : features_).push_back(column);
+    }
+    if (features_.empty() && others.size() == 1) features_ = std::move(others);
+  }
+
+  [[nodiscard]] std::pair<at::Tensor, at::Tensor> operator()(const Block& block) const {
+    const auto of_column = [&](std::size_t column) {
+      return tensor_of(block.schema()[column], block[column], padding_);
+    };
+    const bool has_target = label_ && !block.schema()[*label_].is_text;
+    return {features_.size() == 1 ? of_column(features_.front()) : side_by_side(block),
+            has_target ? of_column(*label_) : at::Tensor{}};
+  }
+
+ private:
+  [[nodiscard]] at::Tensor side_by_side(const Block& block) const {
+    if (features_.empty()) return {};
+    std::size_t width = 0;
+    for (const std::size_t column : features_) width += block.schema()[column].width();
+    const at::Tensor tensor =
+        at::empty({static_cast<std::int64_t>(block.rows()), static_cast<std::int64_t>(width)}, at::ScalarType::Float);
+    auto* to = tensor.data_ptr<float>();
+    for (const std::size_t column : features_) {
+      write_floats(block.schema()[column], block[column], to, width);
+      to += block.schema()[column].width();
+    }
+    return tensor;
+  }
+
+  std::vector<std::size_t> features_{};
+  std::optional<std::size_t> label_{};
+  double padding_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/batch.hpp
+// What a loader gives for each step. Torch room.
+
+#include <ATen/core/Tensor.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The samples that a batch was made of, if they come from a Dataset.
+struct BatchColumns {
+  Block block{};
+  at::Device device{at::kCPU};
+  double padding = 0;
+};
+
+}  // namespace detail
+
+/// Is one worker's part of a batch.
+class Batch {
+ public:
+  at::Tensor data{};
+  at::Tensor target{};  ///< undefined where the dataset has none
+
+  Batch() = default;
+  Batch(at::Tensor data_, at::Tensor target_, std::size_t size, bool completes_step = true,
+        std::shared_ptr<const detail::BatchColumns> columns = nullptr)
+      : data(std::move(data_)),
+        target(std::move(target_)),
+        size_(size),
+        completes_step_(completes_step),
+        columns_(std::move(columns)) {}
+
+  /// The number of samples that count: those of data, or 0 where the batch had fewer samples than there are workers and
+  /// this one has been given a sample of another worker's, to keep step. Weight sums with it.
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  /// Whether this is the last micro-batch of a step: then backward() averages, and it is time for optimizer.step().
+  [[nodiscard]] bool completes_step() const noexcept { return completes_step_; }
+
+  /// All columns of the samples, texts too, and the samples' ids. Throws: ConfigError if the loader has no Dataset.
+  [[nodiscard]] const Block& columns() const { return all().block; }
+  /// Returns one column. Shapes: (samples, those of its field); where samples differ in length, the first of these is
+  /// the longest one's, and the others end with LoaderOptions::padding. Text is its bytes.
+  /// Throws: ConfigError that lists the columns that exist.
+  [[nodiscard]] at::Tensor tensor(std::string_view name) const {
+    const Block& block = columns();
+    const std::size_t column = block.schema().index_of(name);
+    return detail::tensor_of(block.schema()[column], block[column], all().padding).to(all().device);
+  }
+  /// Returns how long each sample of a column is that was padded. Shapes: (samples) of int64.
+  [[nodiscard]] at::Tensor lengths(std::string_view name) const {
+    const Block& block = columns();
+    const std::size_t column = block.schema().index_of(name);
+    return detail::lengths_of(block.schema()[column], block[column]).to(all().device);
+  }
+
+ private:
+  [[nodiscard]] const detail::BatchColumns& all() const {
+    if (columns_) return *columns_;
+    throw ConfigError{"this batch has no columns by name: its loader was not made of a railyard::Dataset"};
+  }
+
+  std::size_t size_ = 0;
+  bool completes_step_ = true;
+  std::shared_ptr<const detail::BatchColumns> columns_{};
+};
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/torch/detail/batch_norm_function.hpp
 // The arithmetic of BatchNorm over the batches of all ranks, forward and backward. Torch room.
 
@@ -15306,222 +26509,6 @@ class RunningStatistics {
 };
 
 }  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/detail/cores.hpp
-// How many cores this process may use: what affinity and control groups leave of the machine. Torch room.
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// The number of cores that the scheduler may put this thread on.
-[[nodiscard]] inline int cores_of_affinity() {
-  for (std::size_t cores = 1024; cores <= 65536; cores *= 2) {  // the kernel refuses a set smaller than its own
-    std::vector<cpu_set_t> set(cores / (8 * sizeof(cpu_set_t)));
-    const std::size_t size_bytes = set.size() * sizeof(cpu_set_t);
-    if (sched_getaffinity(0, size_bytes, set.data()) == 0) {
-      return std::max(1, CPU_COUNT_S(size_bytes, set.data()));
-    }
-  }
-  return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
-}
-
-// Reads one group's limit: "200000 100000" is two cores, "max 100000" none.
-[[nodiscard]] inline std::optional<double> quota_of_group(const std::filesystem::path& group) {
-  std::ifstream file{group / "cpu.max"};
-  std::string quota;
-  double period = 0;
-  if (!(file >> quota >> period) || quota == "max" || period <= 0) return std::nullopt;
-  try {
-    return std::stod(quota) / period;
-  } catch (const std::exception&) {
-    return std::nullopt;
-  }
-}
-
-// The smallest limit on the way from this process's group up to the root: each of them binds. Control groups v2.
-// membership is /proc/self/cgroup, mount where the hierarchy is mounted.
-[[nodiscard]] inline std::optional<double> cores_of_cgroup(const std::filesystem::path& membership,
-                                                           const std::filesystem::path& mount) {
-  std::ifstream file{membership};
-  std::string line;
-  std::optional<double> smallest;
-  while (std::getline(file, line)) {
-    if (!line.starts_with("0::/")) continue;
-    std::filesystem::path group = std::filesystem::path{line.substr(4)}.lexically_normal();
-    while (true) {
-      if (const auto quota = quota_of_group(mount / group)) smallest = std::min(smallest.value_or(*quota), *quota);
-      if (group.empty() || group == "." || group == group.parent_path()) break;
-      group = group.parent_path();
-    }
-  }
-  return smallest;
-}
-
-// The cores that this process may use, at least 1; a limit of 1.5 cores counts as 2, for one would leave half idle.
-[[nodiscard]] inline int usable_cores(const std::filesystem::path& membership = "/proc/self/cgroup",
-                                      const std::filesystem::path& mount = "/sys/fs/cgroup") {
-  const int cores = cores_of_affinity();
-  const auto quota = cores_of_cgroup(membership, mount);
-  return quota ? std::clamp(static_cast<int>(std::ceil(*quota)), 1, cores) : cores;
-}
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/detail/thread_budget.hpp
-// Gives each worker its share of the cores for LibTorch's parallel loops. Torch room.
-
-#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
-
-#include <ATen/Parallel.h>
-
-#include <dlfcn.h>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// Returns a function of a library that LibTorch itself uses, or nullptr. Asking LibTorch's own library first finds its
-// OpenMP even where the program carries another one, and needs no -fopenmp of the user.
-template <class Function>
-[[nodiscard]] Function* function_beside_torch(const char* name) {
-  Dl_info info{};
-  void* found = nullptr;
-  if (dladdr(reinterpret_cast<void*>(&at::get_num_threads), &info) != 0 && info.dli_fname != nullptr) {
-    if (void* library = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY)) {
-      found = dlsym(library, name);
-      dlclose(library);
-    }
-  }
-  if (found == nullptr) found = dlsym(RTLD_DEFAULT, name);
-  return reinterpret_cast<Function*>(found);
-}
-
-// The share of one worker.
-struct ThreadBudget {
-  static constexpr std::string_view extension_name = "torch.thread_budget";
-  int threads = 0;  // 0: not applied yet, or the user has decided
-  bool applied = false;
-};
-
-// The user's own decision stands: OMP_NUM_THREADS is how one is made for every library at once.
-[[nodiscard]] inline bool user_set_threads() { return std::getenv("OMP_NUM_THREADS") != nullptr; }
-
-// Takes effect once per worker, before its first parallel loop. Only the calling thread's setting is changed:
-// at::set_num_threads() would change every worker's that is a thread of this process. The first call of
-// at::get_num_threads() makes LibTorch set up this thread, which would otherwise undo ours later.
-inline void apply_thread_budget(Worker& worker) {
-  auto& budget = worker.extension<ThreadBudget>();
-  if (budget.applied) return;
-  budget.applied = true;
-  const int now = at::get_num_threads();
-  if (user_set_threads()) return;
-  budget.threads = std::max(1, usable_cores() / std::max(1, worker.local_world_size()));
-  if (budget.threads >= now) return;  // never more than the user has asked LibTorch for
-  if (auto* set = function_beside_torch<void(int)>("omp_set_num_threads")) set(budget.threads);
-}
-
-// OpenBLAS has threads of its own, and one number of them per process. It is lowered where workers are threads, too:
-// each of their products would wait for threads that another one's product has, which was seen to take thirty times as
-// long.
-inline void apply_thread_budget_to_process(Worker& worker) {
-  const int threads = worker.extension<ThreadBudget>().threads;
-  if (threads == 0 || worker.local_world_size() == 1 || std::getenv("OPENBLAS_NUM_THREADS") != nullptr) return;
-  auto* get = function_beside_torch<int()>("openblas_get_num_threads");
-  auto* set = function_beside_torch<void(int)>("openblas_set_num_threads");
-  if (get != nullptr && set != nullptr && get() > threads) set(threads);
-}
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/tensor.hpp
-// A tensor as collectives see it, and the device of a worker. Torch room.
-
-#include <ATen/MemoryOverlap.h>
-#include <ATen/core/Tensor.h>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-[[nodiscard]] inline std::string shape_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return "undefined";
-  std::string text = "[";
-  for (const auto size : tensor.sizes()) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-  return std::string{c10::toString(tensor.scalar_type())} + text + "]";
-}
-
-}  // namespace detail
-
-/// Returns the dtype that collectives know a tensor's elements by.
-/// Throws: ConfigError that names the type if there is none.
-[[nodiscard]] inline Dtype dtype_of_tensor(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::ScalarType::Half:
-      return Dtype::f16;
-    case at::ScalarType::BFloat16:
-      return Dtype::bf16;
-    case at::ScalarType::Float:
-      return Dtype::f32;
-    case at::ScalarType::Double:
-      return Dtype::f64;
-    case at::ScalarType::Char:
-      return Dtype::i8;
-    case at::ScalarType::Byte:
-      return Dtype::u8;
-    case at::ScalarType::Int:
-      return Dtype::i32;
-    case at::ScalarType::Long:
-      return Dtype::i64;
-    case at::ScalarType::Bool:
-      return Dtype::boolean;
-    default:
-      throw ConfigError{
-          detail::compose("collectives cannot carry a tensor of type {} (shape {}): convert it with .to() to "
-                          "Half, BFloat16, Float, Double, Char, Byte, Int, Long or Bool; view a complex one "
-                          "with torch::view_as_real()",
-                          c10::toString(tensor.scalar_type()), detail::shape_of(tensor))};
-  }
-}
-
-/// Views the elements of a contiguous tensor, which must outlive the view.
-/// Throws: ConfigError if it is undefined, sparse, not contiguous, on a device or of a type that collectives do not
-/// know.
-[[nodiscard]] inline Buffer buffer_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) throw ConfigError{"an undefined tensor was given to a collective: give it a value first"};
-  if (tensor.layout() != c10::kStrided) {
-    throw ConfigError{detail::compose("a sparse tensor ({}) was given to a collective: make it dense with .to_dense()",
-                                      detail::shape_of(tensor))};
-  }
-  const Dtype dtype = dtype_of_tensor(tensor);
-  if (!tensor.is_contiguous()) {
-    throw ConfigError{
-        detail::compose("a tensor that is not contiguous ({}) cannot be viewed as a Buffer: use .contiguous()",
-                        detail::shape_of(tensor))};
-  }
-  Device device{};
-  if (tensor.is_cuda()) {
-    device = {DeviceKind::cuda, static_cast<int>(tensor.get_device())};
-  } else if (!tensor.is_cpu()) {
-    throw ConfigError{
-        detail::compose("collectives know tensors on CPUs and CUDA devices; this one is on {}", tensor.device().str())};
-  }
-  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype, device};
-}
-
-/// Returns the device that this worker's tensors belong on: the CPU, or the GPU of its local rank for a GPU backend.
-[[nodiscard]] inline at::Device device(Worker& worker) {
-  detail::apply_thread_budget(worker);
-  const Device home = worker.device();
-  return home.kind == DeviceKind::cpu ? at::Device{at::kCPU}
-                                      : at::Device{at::kCUDA, static_cast<at::DeviceIndex>(home.index)};
-}
 
 }  // namespace railyard::inline v0_1
 
@@ -16298,151 +27285,6 @@ namespace detail {
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/torch/detail/gradient_slot.hpp
-// What is known of one parameter whose gradients are averaged, and of one backward pass. Torch room.
-
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/view_as_real.h>
-#include <torch/csrc/autograd/variable.h>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// The part of a parameter that this rank updates for all ranks of the host, which share its weights; see
-// ShardedOptimizer. Elements begin to end in the order of memory.
-struct GradientPiece {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  at::Tensor weights{};  // a view of one dimension; undefined where this rank has no part
-
-  [[nodiscard]] bool is_empty() const noexcept { return begin == end; }
-};
-
-struct GradientSlot {
-  using NodePointer = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
-
-  std::string name{};
-  at::Tensor parameter{};
-  NodePointer accumulator{};             // LibTorch itself keeps it only as long as a graph refers to it
-  bool used = false;                     // since the last exchange
-  bool has_arrived = false;              // at its gradient, in the backward pass under way
-  bool has_begun = false;                // a step, since it was prepared
-  std::weak_ptr<GradientPiece> piece{};  // while an optimizer shares the weights
-  std::vector<std::int64_t> strides{};   // of the gradient on every rank, once an exchange has asked
-  at::Tensor stage{};                    // memory that the other ranks see, where the gradient itself is not there
-
-  // Sums are made in f32 at least: n x gradient would overflow a half type.
-  [[nodiscard]] at::ScalarType sum_type() const {
-    const at::ScalarType type = parameter.scalar_type();
-    return type == at::ScalarType::Double || type == at::ScalarType::ComplexDouble ? at::ScalarType::Double
-                                                                                   : at::ScalarType::Float;
-  }
-
-  // Elements of the sum: two for a complex number.
-  [[nodiscard]] std::int64_t real_count() const { return parameter.numel() * (parameter.is_complex() ? 2 : 1); }
-
-  // The parameter's strides if it has no gaps, those of a contiguous tensor otherwise.
-  [[nodiscard]] const std::vector<std::int64_t>& gradient_strides() {
-    if (!strides.empty() || parameter.dim() == 0) return strides;
-    if (parameter.is_non_overlapping_and_dense()) return strides = parameter.strides().vec();
-    strides.assign(static_cast<std::size_t>(parameter.dim()), 1);
-    for (std::size_t dim = strides.size(); dim-- > 1;) {
-      strides[dim - 1] = strides[dim] * std::max<std::int64_t>(parameter.size(static_cast<std::int64_t>(dim)), 1);
-    }
-    return strides;
-  }
-
-  // Gives the gradient memory of its own, after `added` has come to it. LibTorch may leave it in memory that another
-  // gradient of the pass has as well, if one of the two is a view, and that must not be averaged while it is needed.
-  void own_memory(const at::Tensor& added) const {
-    at::Tensor& gradient = parameter.mutable_grad();
-    if (!gradient.defined() || !gradient.has_storage()) return;
-    const bool is_added = added.defined() && added.has_storage() && added.storage().is_alias_of(gradient.storage());
-    if (gradient.storage().use_count() > (is_added ? 2 : 1)) gradient = gradient.clone();
-  }
-
-  // The gradient, made if there is none. A sparse one becomes dense: the rows that other ranks have used are others.
-  [[nodiscard]] at::Tensor& dense_gradient() const {
-    at::Tensor& gradient = parameter.mutable_grad();
-    if (!gradient.defined() || gradient.is_sparse()) gradient = at::empty_like(parameter.detach());
-    return gradient;
-  }
-};
-
-// Numbers of slots that are exchanged together.
-using Bucket = std::vector<std::size_t>;
-
-// What the ranks have of the slots of a bucket, one after another.
-struct BucketUse {
-  std::vector<std::uint32_t> num_using{};   // ranks that have used it
-  std::vector<std::uint32_t> num_giving{};  // ranks with samples that have a gradient
-};
-
-// Slots that an exchange averages, with their numbers.
-using OpenSlots = std::vector<std::pair<std::size_t, GradientSlot*>>;
-
-// Cuts tensors, one after another, each beginning at a whole cache line, into one part per rank.
-class RankPart {
- public:
-  // counts: elements of each tensor.
-  RankPart(const std::vector<std::int64_t>& counts, std::int64_t rank, std::int64_t size) {
-    std::int64_t num_lines = 0;
-    for (const std::int64_t count : counts) num_lines += lines_of(count);
-    first_ = num_lines * rank / size * line;
-    last_ = num_lines * (rank + 1) / size * line;
-  }
-
-  // Begin and end of this rank's part of the next tensor.
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> next(std::int64_t count) {
-    const std::int64_t at = std::exchange(at_, at_ + lines_of(count) * line);
-    return {std::clamp<std::int64_t>(first_ - at, 0, count), std::clamp<std::int64_t>(last_ - at, 0, count)};
-  }
-
- private:
-  static constexpr std::int64_t line = 64;
-  [[nodiscard]] static std::int64_t lines_of(std::int64_t count) noexcept { return (count + line - 1) / line; }
-
-  std::int64_t first_ = 0;
-  std::int64_t last_ = 0;
-  std::int64_t at_ = 0;
-};
-
-[[nodiscard]] inline at::Tensor as_real(const at::Tensor& tensor) {
-  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
-}
-
-// What one rank says with the first bucket of an exchange.
-struct PassHeader {
-  double samples = 0;        // behind what is exchanged
-  std::uint32_t silent = 0;  // it has not said how many
-  std::uint32_t num_slots = 0;
-  std::uint64_t step = 0;
-  std::uint64_t pass = 0;  // of that step
-  std::uint64_t loop = 0;  // over training data, in which it is
-  double waited = 0;       // seconds in all, for others
-  std::uint32_t wants_stop = 0;
-  std::uint32_t has_ended = 0;  // its data, with this step
-
-  [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
-    return num_slots == other.num_slots && step == other.step && pass == other.pass && loop == other.loop;
-  }
-};
-
-// What all ranks know after it.
-struct PassSummary {
-  std::vector<PassHeader> headers{};  // by rank; where nobody can be told apart, one for all
-  double samples = 0;                 // on all ranks
-  std::uint32_t num_silent = 0;       // ranks that have not said how many
-  std::uint32_t num_stopping = 0;     // ranks that want to stop
-  std::uint32_t num_ended = 0;        // ranks whose data ends with this step
-};
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/torch/model_options.hpp
 // What prepare_model() can be told. Torch room.
 
@@ -16979,8 +27821,13 @@ class FlatReduction {
 
   // The sum of squares over all ranks is least when all are equal.
   [[nodiscard]] std::vector<double> numbers_of_header() const {
-    std::vector<double> numbers{header_.samples, static_cast<double>(header_.silent),
-                                static_cast<double>(header_.wants_stop), static_cast<double>(header_.has_ended)};
+    std::vector<double> numbers{header_.samples,
+                                static_cast<double>(header_.silent),
+                                static_cast<double>(header_.has_ended),
+                                static_cast<double>(header_.wants_stop),
+                                static_cast<double>(header_.wants_snapshot),
+                                static_cast<double>(header_.wants_checkpoint),
+                                static_cast<double>(header_.wants_resize)};
     for (const std::uint64_t place : {header_.loop, header_.step, header_.pass}) {
       const auto number = static_cast<double>(place);
       numbers.insert(numbers.end(), {number, number * number});
@@ -16989,12 +27836,13 @@ class FlatReduction {
   }
 
   void summarise(const std::vector<double>& sums) {
-    summary_ = {.headers = {header_},
-                .samples = sums[0],
-                .num_silent = static_cast<std::uint32_t>(sums[1]),
-                .num_stopping = static_cast<std::uint32_t>(sums[2]),
-                .num_ended = static_cast<std::uint32_t>(sums[3])};
-    for (const std::size_t at : {4U, 6U, 8U}) {
+    summary_ = {
+        .headers = {header_},
+        .samples = sums[0],
+        .num_silent = static_cast<std::uint32_t>(sums[1]),
+        .num_ended = static_cast<std::uint32_t>(sums[2]),
+        .wishes = {.stop = sums[3] > 0, .snapshot = sums[4] > 0, .checkpoint = sums[5] > 0, .resize = sums[6] > 0}};
+    for (const std::size_t at : {7U, 9U, 11U}) {
       if (sums[at + 1] * worker_->world_size() == sums[at] * sums[at]) continue;
       summary_.headers = gather();
       return;
@@ -17090,7 +27938,7 @@ namespace detail {
 class StepClock {
  public:
   using Clock = Deadline::Clock;
-  enum class Part : std::uint8_t { compute, wait, communication, optimizer };
+  enum class Part : std::uint8_t { compute, data, wait, communication, optimizer };
 
   // Ends what was going on, whose time it adds, and begins a part.
   void enter(Part part) noexcept {
@@ -17099,6 +27947,10 @@ class StepClock {
     is_running_ = true;
     since_ = now;
     part_ = part;
+  }
+  // Begins or ends waiting for data, which counts from the first exchange on as all does.
+  void enter_data(bool begins) noexcept {
+    if (is_running_) enter(begins ? Part::data : Part::compute);
   }
   void count_step(std::uint64_t bytes) noexcept {
     ++counts_.steps;
@@ -17114,6 +27966,7 @@ class StepClock {
     if (is_running_) enter(part_);
     StepTimes times = counts_;
     times.compute = spent_on(Part::compute);
+    times.data = spent_on(Part::data);
     times.wait = spent_on(Part::wait);
     times.communication = spent_on(Part::communication);
     times.optimizer = spent_on(Part::optimizer);
@@ -17130,6 +27983,7 @@ class StepClock {
     times.steps -= before.steps;
     times.bytes -= before.bytes;
     times.compute -= before.compute;
+    times.data -= before.data;
     times.wait -= before.wait;
     times.communication -= before.communication;
     times.optimizer -= before.optimizer;
@@ -17142,7 +27996,7 @@ class StepClock {
   bool is_running_ = false;
   Part part_ = Part::compute;
   Clock::time_point since_{};
-  std::array<double, 4> spent_{};
+  std::array<double, 5> spent_{};
   StepTimes counts_{};  // steps and bytes alone
   StepTimes taken_{};
   std::vector<double> waits_{};
@@ -17313,7 +28167,10 @@ class HostReduction {
       summary_.headers.push_back(record.header);
       summary_.samples += record.header.samples;
       summary_.num_silent += record.header.silent;
-      summary_.num_stopping += record.header.wants_stop;
+      summary_.wishes.stop |= record.header.wants_stop != 0;
+      summary_.wishes.snapshot |= record.header.wants_snapshot != 0;
+      summary_.wishes.checkpoint |= record.header.wants_checkpoint != 0;
+      summary_.wishes.resize |= record.header.wants_resize != 0;
       summary_.num_ended += record.header.has_ended;
     }
   }
@@ -17822,7 +28679,7 @@ class GradientExchange {
     if (window_.is_last) return;
     window_ = {.step = window_.step};
     drop_gradients();  // which are weighted, so that nobody can go on with them
-    for (GradientSlot& slot : slots_) slot.used = false;
+    for (GradientSlot& slot : slots_) slot.forget_micro_batches();
   }
 
   // Begins a micro-batch, and a step if the one before was its step's last. Makes sure that the backward pass will
@@ -17846,8 +28703,9 @@ class GradientExchange {
     window.is_accumulating = window.is_accumulating || !completes_step;
     if (window.is_accumulating) refuse_half(*self->worker_, self->slots_);
     if (window.is_accumulating && !std::exchange(self->has_weights_, true)) {
-      for (const GradientSlot& slot : self->slots_) {
-        if (slot.accumulator) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self));
+      for (std::size_t at = 0; at < self->slots_.size(); ++at) {
+        if (const auto& accumulator = self->slots_[at].accumulator)
+          accumulator->add_pre_hook(std::make_unique<Weight>(self, at));
       }
     }
     window.is_last = completes_step;
@@ -17931,11 +28789,13 @@ class GradientExchange {
   // Weights what a micro-batch adds to the gradient.
   class Weight final : public torch::autograd::FunctionPreHook {
    public:
-    explicit Weight(std::weak_ptr<GradientExchange> exchange) : exchange_(std::move(exchange)) {}
+    Weight(std::weak_ptr<GradientExchange> exchange, std::size_t index)
+        : exchange_(std::move(exchange)), index_(index) {}
 
     torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
       const auto exchange = exchange_.lock();
       if (!exchange || !exchange->window_.is_accumulating) return gradients;
+      exchange->slots_[index_].begin_weighting();
       const std::uint64_t samples = exchange->window_.micro_batch;
       torch::autograd::variable_list weighted;
       for (const at::Tensor& gradient : gradients) {
@@ -17948,6 +28808,7 @@ class GradientExchange {
 
    private:
     std::weak_ptr<GradientExchange> exchange_;
+    std::size_t index_;
   };
 
   [[nodiscard]] static bool has_lost_hook(const GradientSlot& slot) {
@@ -17986,7 +28847,7 @@ class GradientExchange {
     if (is_frozen) slot.parameter.set_requires_grad(true);
     slot.accumulator = torch::autograd::impl::grad_accumulator(slot.parameter);
     if (is_frozen) slot.parameter.set_requires_grad(false);
-    if (self->has_weights_) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self));
+    if (self->has_weights_) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self, index));
     slot.accumulator->add_post_hook(std::make_unique<Hook>(self, index));
   }
 
@@ -18018,6 +28879,7 @@ class GradientExchange {
     }
     if (worker_->world_size() > 1) slot.own_memory(added);
     if (added.defined()) slot.used = true;
+    if (window_.is_last) slot.end_weighting(static_cast<double>(window_.samples));
     if (overlap_ == Overlapping::active && window_.is_last) explained([this] { hand_over(); });
   }
 
@@ -18095,6 +28957,7 @@ class GradientExchange {
     }
     statistics_.put_back();
     if (!window_.is_last) return;
+    for (GradientSlot& slot : slots_) slot.end_weighting(static_cast<double>(window_.samples));
     if (num_handed_ == 0) {
       begin_exchange();
     } else {
@@ -18106,7 +28969,7 @@ class GradientExchange {
     const PassSummary& summary = exchange_.summary();
     if (summary.headers.front().pass == 0) {
       const bool have_all_ended = summary.num_ended == static_cast<std::uint32_t>(worker_->world_size());
-      worker_->control().hear(summary.num_stopping > 0, have_all_ended);
+      worker_->control().hear(summary.wishes, have_all_ended);
     }
     decide_on_overlap();
     sync_buffers(*worker_, buffers_, options_.buffers);
@@ -18171,6 +29034,9 @@ class GradientExchange {
             .loop = control.loop(),
             .waited = clock_.waited() + aside_.waited(),
             .wants_stop = worker_->wants_stop() ? 1U : 0U,
+            .wants_snapshot = control.own().snapshot ? 1U : 0U,
+            .wants_checkpoint = control.own().checkpoint ? 1U : 0U,
+            .wants_resize = control.own().resize ? 1U : 0U,
             .has_ended = control.has_ended() ? 1U : 0U};
   }
 
@@ -18253,6 +29119,7 @@ struct Gradients {
       if (const auto exchange = weak.lock()) GradientExchange::begin(exchange, samples, completes_step);
     });
     worker.on_step_times([&worker, clock = &gradients.exchange->clock()] { return clock->total(worker.world_size()); });
+    worker.on_data_wait([clock = &gradients.exchange->clock()](bool begins) { clock->enter_data(begins); });
     worker.on_abandoned_step([weak = std::weak_ptr{gradients.exchange}] {
       if (const auto exchange = weak.lock()) exchange->abandon_step();
     });
@@ -18288,8 +29155,8 @@ static_assert(Stateful<CommHookState>);
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/torch/loader.hpp
-// A worker's share of every batch of a dataset. Torch room.
+// ---- railyard/torch/loader_options.hpp
+// Says how a loader divides a dataset and makes batches of it. Torch room.
 
 #include <ATen/core/Tensor.h>
 
@@ -18305,136 +29172,294 @@ struct LoaderOptions {
   /// A batch is given in so many parts, one after another, whose gradients accumulate: for batches that memory does not
   /// hold at once. The sizes above are still those of the whole, which one optimizer step is for.
   std::size_t micro_batches = 1;
+  /// The most samples of a micro-batch for each worker; 0 for any number. There are more parts than micro_batches if
+  /// need be: with a global_batch_size, and fewer workers than before, each step is as it was and takes no more memory.
+  std::size_t largest_micro_batch = 0;
+
+  // The following is for loaders of a railyard::Dataset.
+
+  /// Makes data and target of the samples; by default they are the columns of numbers and that of the label.
+  std::function<std::pair<at::Tensor, at::Tensor>(const Block&)> collate{};
+  /// What samples end with that are shorter than the longest of their batch.
+  double padding = 0;
+  /// Threads that read ahead, for each worker. With none, the loop reads by itself.
+  std::size_t threads = 2;
+  /// Batches that are read ahead at most.
+  std::size_t prefetch = 8;
+  /// Bytes that all samples under way may take, for each worker; see EpochOptions.
+  std::size_t bound_bytes = std::size_t{256} << 20U;
 };
 
-/// Is one worker's part of a batch.
-class Batch {
- public:
-  at::Tensor data{};
-  at::Tensor target{};  ///< undefined where the dataset has none
+}  // namespace railyard::inline v0_1
 
-  Batch() = default;
-  Batch(at::Tensor data_, at::Tensor target_, std::size_t size, bool completes_step = true)
-      : data(std::move(data_)), target(std::move(target_)), size_(size), completes_step_(completes_step) {}
+// ---- railyard/torch/detail/batch_source.hpp
+// Where a loader gets its batches from. Torch room.
 
-  /// The number of samples that count: those of data, or 0 where the batch had fewer samples than there are workers and
-  /// this one has been given a sample of another worker's, to keep step. Weight sums with it.
-  [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  /// Whether this is the last micro-batch of a step: then backward() averages, and it is time for optimizer.step().
-  [[nodiscard]] bool completes_step() const noexcept { return completes_step_; }
+#include <ATen/core/Tensor.h>
 
- private:
-  std::size_t size_ = 0;
-  bool completes_step_ = true;
-};
+#include <tuple>
 
+namespace railyard::inline v0_1 {
 namespace detail {
 
+// Says of which batches a loader gives which part.
+struct BatchShares {
+  std::size_t global_batch_size = 0;
+  std::size_t micro_batches = 1;
+  std::size_t rank = 0;
+  std::size_t world_size = 1;
+};
+
+// Is one worker's part of a batch, or of a micro-batch.
+struct LoadedPart {
+  at::Tensor data{};
+  at::Tensor target{};
+  std::shared_ptr<const BatchColumns> columns{};
+  std::size_t samples = 0;  // that count
+  bool completes_batch = true;
+  EpochPosition after{};  // what has been consumed when this batch has; before its last part, what had been before it
+};
+
+// Gives a worker's parts of the batches of an epoch.
+class BatchSource {
+ public:
+  BatchSource() = default;
+  BatchSource(const BatchSource&) = delete;
+  BatchSource& operator=(const BatchSource&) = delete;
+  virtual ~BatchSource() = default;
+
+  // Begins, or goes on, in the middle of an epoch.
+  virtual void open(const EpochPosition& from) = 0;
+  // The next part, or nothing after the last.
+  [[nodiscard]] virtual std::optional<LoadedPart> next(const Deadline& deadline) = 0;
+  // Lets go of what open() has begun.
+  virtual void close() noexcept = 0;
+};
+
 // Reads the samples of the given indices as one batch.
-using Fetch = std::function<std::pair<at::Tensor, at::Tensor>(const std::vector<std::size_t>& indices)>;
+using Fetch = std::function<std::pair<at::Tensor, at::Tensor>(std::span<const std::size_t> indices)>;
+
+// Asks for samples by their index. Parts are those of an EpochReader, and so are orders where it keeps them as lists,
+// which is what all are here: drawing a place costs more than to read a sample of a tensor.
+class IndexedBatches final : public BatchSource {
+ public:
+  IndexedBatches(Fetch fetch, const BatchShares& shares) : fetch_(std::move(fetch)), shares_(shares) {}
+
+  void open(const EpochPosition& from) override {
+    position_ = from;
+    batch_ = {static_cast<std::size_t>(from.consumed()), static_cast<std::size_t>(from.consumed())};
+    num_parts_ = part_ = 0;
+    const auto count = static_cast<std::size_t>(*from.count());
+    if (from.is_shuffled()) {
+      order_ = shuffled_indices(count, derive_seed(from.seed(), from.epoch()));
+    } else if (order_.empty()) {
+      order_ = ordered_indices(count);
+    }
+  }
+
+  [[nodiscard]] std::optional<LoadedPart> next(const Deadline& /*deadline*/) override {
+    if (part_ == num_parts_ && !begin_batch()) return std::nullopt;
+    const Range whole = part_of(batch_, part_++, num_parts_);
+    const Range mine = part_of(whole, shares_.rank, shares_.world_size);
+    if (part_ == num_parts_) position_ = position_.moved_to(batch_.end, {});
+    LoadedPart part{.samples = mine.size(), .completes_batch = part_ == num_parts_, .after = position_};
+    // Who has no sample is given another worker's, which does not count, to keep step.
+    std::tie(part.data, part.target) = read(mine.size() > 0 ? mine : Range{whole.begin, whole.begin + 1});
+    return part;
+  }
+
+  void close() noexcept override {}
+
+ private:
+  // Goes on to the next batch. False at the end of the epoch.
+  bool begin_batch() {
+    if (batch_.end == order_.size()) return false;
+    batch_ = {batch_.end, batch_.end + std::min(shares_.global_batch_size, order_.size() - batch_.end)};
+    num_parts_ = std::min(shares_.micro_batches, batch_.size());
+    part_ = 0;
+    return true;
+  }
+
+  [[nodiscard]] std::pair<at::Tensor, at::Tensor> read(Range places) const {
+    const auto indices = std::span{order_}.subspan(places.begin, places.size());
+    auto batch = fetch_(indices);
+    const at::Tensor& data = batch.first;
+    if (data.defined() && data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(indices.size())) return batch;
+    throw DataError{
+        compose("the dataset was asked for {} samples on rank {}/{} and gave data of shape {}: the first "
+                "dimension must count the samples",
+                indices.size(), shares_.rank, shares_.world_size, shape_of(data))};
+  }
+
+  Fetch fetch_;
+  BatchShares shares_;
+  EpochPosition position_{};  // after the last whole batch
+  std::vector<std::size_t> order_{};
+  Range batch_{};
+  std::size_t num_parts_ = 0;
+  std::size_t part_ = 0;  // that is read next
+};
+
+// Makes tensors of the blocks of a Dataset.
+class DatasetBatches final : public BatchSource {
+ public:
+  DatasetBatches(Dataset dataset, const LoaderOptions& options, const BatchShares& shares, at::Device device)
+      : dataset_(std::move(dataset)),
+        collate_(options.collate),
+        padding_(options.padding),
+        device_(device),
+        reading_{.global_batch_size = shares.global_batch_size,
+                 .rank = shares.rank,
+                 .world_size = shares.world_size,
+                 .micro_batches = shares.micro_batches,
+                 .threads = options.threads,
+                 .prefetch = options.prefetch,
+                 .bound_bytes = options.bound_bytes,
+                 .stands_in = true} {
+    if (!collate_) collate_ = BlockCollation{dataset_.schema(), dataset_.label(), padding_};
+  }
+
+  void open(const EpochPosition& from) override {
+    reading_.seed = from.seed();
+    reading_.epoch = from.epoch();
+    reading_.shuffle = from.is_shuffled();
+    reading_.from = from;
+    reader_.emplace(dataset_, reading_);
+  }
+
+  [[nodiscard]] std::optional<LoadedPart> next(const Deadline& deadline) override {
+    std::optional<EpochStep> step = reader_->next(deadline);
+    if (!step) return std::nullopt;
+    LoadedPart part{
+        .samples = step->samples, .completes_batch = step->completes_batch, .after = std::move(step->after)};
+    std::tie(part.data, part.target) = collate_(step->block);
+    part.columns = std::make_shared<const BatchColumns>(BatchColumns{std::move(step->block), device_, padding_});
+    return part;
+  }
+
+  void close() noexcept override { reader_.reset(); }
+
+ private:
+  Dataset dataset_;
+  std::function<std::pair<at::Tensor, at::Tensor>(const Block&)> collate_;
+  double padding_;
+  at::Device device_;
+  EpochOptions reading_;
+  std::optional<EpochReader> reader_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/loader.hpp
+// A worker's share of every batch of a dataset. Torch room.
+
+#include <ATen/core/Tensor.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
 
 // Where a loader stands.
 struct LoaderState {
   Worker* worker = nullptr;
+  std::unique_ptr<BatchSource> source{};
   LoaderOptions options{};
-  Fetch fetch{};
-  std::size_t num_samples = 0;
-  std::size_t global_batch_size = 0;
+  BatchShares shares{};
+  std::optional<std::uint64_t> num_samples{};  // of an epoch, where that is known
+  EpochPosition first{};                       // the begin of epoch 0
+  at::Device home{at::kCPU};
   std::int64_t epoch = -1;
-  std::int64_t next_epoch = 0;
-  std::size_t next_position = 0;  // samples of the next epoch that the run this one goes on from has consumed
-  bool is_set = true;             // these two have been said since the last begin()
-  std::uint64_t iteration = 0;    // tells an iterator that another begin() has come after its own
-  std::vector<std::size_t> order{};
-  std::size_t position = 0;   // samples of this epoch that all workers together have been given
-  Range window{};             // the batch under way
-  std::size_t num_parts = 0;  // in which it is given
-  std::size_t next_part = 0;
-  std::uint64_t num_ended = 0;  // steps when its last part was given
+  EpochPosition next = first;   // where the next begin() starts
+  bool is_set = true;           // that has been said since the last begin()
+  std::uint64_t iteration = 0;  // tells an iterator that another begin() has come after its own
+  EpochPosition before{};       // the batch under way
+  EpochPosition after{};        // it, if the last part of it has been given
+  bool completes_batch = true;  // it has
+  bool is_over = false;         // the last batch of the epoch has been gone past
+  std::uint64_t num_ended = 0;  // steps when the batch was given
   std::optional<Batch> batch{};
 
   void start_epoch() {
     leave_epoch();
-    epoch = next_epoch++;
-    position = std::exchange(next_position, 0);
-    is_set = false;
-    window = {position, position};
+    epoch = static_cast<std::int64_t>(next.epoch());
+    before = after = std::exchange(next, begin_of(epoch + 1));
+    is_set = is_over = false;
     if (options.drives_step) {
       worker->end_step();  // what came after the last epoch belonged to its last step
       worker->control().begin_loop();
     }
-    order = options.shuffle
-                ? shuffled_indices(num_samples, derive_seed(worker->seed(), static_cast<std::uint64_t>(epoch)))
-                : ordered_indices(num_samples);
+    source->open(after);
     advance();
   }
 
   // Goes on to this worker's part of the next batch; batch is empty after the last one.
   void advance() {
-    if (next_part == num_parts) {
-      // The last step ends with the next begin(), or with a report of the state: whoever goes on from its end has
-      // done what the loop does after an epoch.
-      if (position >= num_samples) return batch.reset();
-      if (options.drives_step) worker->end_step();  // while the batch that it was given still stands
-      window = {position, position + std::min(global_batch_size, num_samples - position)};
-      num_parts = std::min(options.micro_batches, window.size());
-      next_part = 0;
+    // The last step ends with the next begin(), or with a report of the state: whoever goes on from its end has done
+    // what the loop does after an epoch. Of a stream it is not known before which step is the last.
+    const auto end_step = [this] {
+      if (options.drives_step && completes_batch) worker->end_step();  // while the batch that it was given still stands
+    };
+    if (num_samples && after.consumed() < *num_samples) end_step();
+    worker->wait_for_data(true);
+    std::optional<LoadedPart> part = source->next(worker->collective_deadline());
+    worker->wait_for_data(false);
+    if (!part) {
+      is_over = true;
+      batch.reset();
+      return source->close();
     }
-    batch.reset();
-    const Range whole = part_of(window, next_part++, num_parts);
-    const Range mine =
-        part_of(whole, static_cast<std::size_t>(worker->rank()), static_cast<std::size_t>(worker->world_size()));
-    const bool has_part = mine.size() > 0;
-    const Range read = has_part ? mine : Range{whole.begin, whole.begin + 1};
-    const auto first = order.begin();
-    const std::vector<std::size_t> indices(first + static_cast<std::ptrdiff_t>(read.begin),
-                                           first + static_cast<std::ptrdiff_t>(read.end));
-    auto [data, target] = fetch(indices);
-    check_count(data, indices.size());
-    const at::Device home = device(*worker);
-    batch.emplace(data.to(home), target.defined() ? target.to(home) : target, mine.size(), next_part == num_parts);
-    position = whole.end;
-    if (options.drives_step) announce(mine.size());
+    end_step();
+    if (completes_batch) before = after;
+    after = std::move(part->after);
+    completes_batch = part->completes_batch;
+    batch.emplace(at_home(std::move(part->data)), at_home(std::move(part->target)), part->samples, completes_batch,
+                  std::move(part->columns));
+    if (options.drives_step) announce(part->samples);
     num_ended = worker->steps();
   }
 
   // Makes the next begin() start there.
-  void set_place(std::int64_t new_epoch, std::size_t new_position) {
-    next_epoch = new_epoch;
-    next_position = new_position;
+  void set_place(EpochPosition place) {
+    next = std::move(place);
     is_set = true;
   }
 
-  // The epoch, and the samples of it that are consumed: those of batches whose step has ended, or after which the next
-  // one has been asked for. When the loop has gone past its last batch, the end of an epoch is the begin of the next;
-  // before that, what the loop does after the epoch is still to come.
-  [[nodiscard]] std::pair<std::int64_t, std::size_t> place() const {
-    if (is_set) return {next_epoch, next_position};
-    const bool is_done = position == window.end && (!batch || worker->steps() > num_ended);
-    const std::size_t done = is_done ? window.end : window.begin;
-    return done == num_samples && !batch ? std::pair{next_epoch, std::size_t{0}} : std::pair{epoch, done};
+  [[nodiscard]] EpochPosition begin_of(std::int64_t number) const {
+    return {first.seed(), static_cast<std::uint64_t>(number), first.is_shuffled(), first.count()};
+  }
+
+  // The samples of an epoch that are consumed: those of batches whose step has ended, or after which the next one has
+  // been asked for. When the loop has gone past its last batch, the end of an epoch is the begin of the next; before
+  // that, what the loop does after the epoch is still to come.
+  [[nodiscard]] const EpochPosition& place() const {
+    if (is_set || is_over) return next;
+    const bool is_done = completes_batch && (!batch || worker->steps() > num_ended);
+    return is_done ? after : before;
   }
 
   void load(const State& state) {
-    check_same(state, "num_samples", num_samples, "give the dataset that was saved with");
-    check_same(state, "shuffle", options.shuffle, "set LoaderOptions::shuffle as it was");
-    check_same(state, "seed", std::to_string(worker->seed()), "set RunConfig::seed as it was");
-    const auto saved_epoch = state.at("epoch").as<std::int64_t>();
-    const auto samples = state.at("samples").as<std::int64_t>();
-    if (saved_epoch < 0 || samples < 0 || static_cast<std::size_t>(samples) > num_samples) {
-      refuse(compose("sample {} of epoch {}, which is none of {}", samples, saved_epoch, num_samples));
+    EpochPosition saved;
+    saved.load_state(state);
+    check_same("num_samples", saved.count().value_or(0), first.count().value_or(0),
+               "give the dataset that was saved with");
+    check_same("shuffle", saved.is_shuffled(), first.is_shuffled(), "set LoaderOptions::shuffle as it was");
+    check_same("seed", saved.seed(), first.seed(), "set RunConfig::seed as it was");
+    if (first.count() && saved.consumed() > *first.count()) {
+      refuse(compose("sample {} of epoch {}, which is none of {}", saved.consumed(), saved.epoch(), *first.count()));
     }
     leave_epoch();
-    epoch = saved_epoch - 1;
-    set_place(saved_epoch, static_cast<std::size_t>(samples));
+    epoch = static_cast<std::int64_t>(saved.epoch()) - 1;
+    set_place(std::move(saved));
   }
 
  private:
   // Ends all iterators, and the step of a batch that was not given in full.
   void leave_epoch() {
-    if (options.drives_step && next_part < num_parts) worker->abandon_step();
+    if (options.drives_step && !completes_batch) worker->abandon_step();
+    source->close();
     batch.reset();
-    num_parts = next_part = 0;
+    completes_batch = true;
     ++iteration;
   }
 
@@ -18443,30 +29468,22 @@ struct LoaderState {
                               worker->world_size(), what)};
   }
 
-  void check_same(const State& state, std::string_view name, const Value& here, std::string_view remedy) const {
-    const Value& saved = state.at(name);
+  template <class T>
+  void check_same(std::string_view name, T saved, T here, std::string_view remedy) const {
     if (saved == here) return;
-    const auto text = [](const Value& value) {
-      return value.visit([](const auto& inside) { return compose("{}", inside); });
-    };
-    refuse(compose("{} was {} and is {}, so the order of the samples is another: {}", name, text(saved), text(here),
-                   remedy));
+    refuse(compose("{} was {} and is {}, so the order of the samples is another: {}", name, saved, here, remedy));
   }
 
-  void check_count(const at::Tensor& data, std::size_t asked) const {
-    if (data.defined() && data.dim() > 0 && data.size(0) == static_cast<std::int64_t>(asked)) return;
-    throw DataError{
-        compose("the dataset was asked for {} samples on rank {}/{} and gave data of shape {}: the first "
-                "dimension must count the samples",
-                asked, worker->rank(), worker->world_size(), shape_of(data))};
+  [[nodiscard]] at::Tensor at_home(at::Tensor tensor) const {
+    return tensor.defined() && tensor.device() != home ? tensor.to(home) : std::move(tensor);
   }
 
   void announce(std::size_t samples) const {
-    worker->samples(samples, next_part == num_parts);
+    worker->samples(samples, completes_batch);
     WorkerPage& page = worker->page();
     page.epoch.store(epoch, std::memory_order_relaxed);
-    page.epoch_size.store(num_samples, std::memory_order_relaxed);
-    page.epoch_done.store(position, std::memory_order_relaxed);
+    page.epoch_size.store(num_samples.value_or(0), std::memory_order_relaxed);
+    page.epoch_done.store(after.consumed(), std::memory_order_relaxed);
   }
 };
 
@@ -18523,42 +29540,36 @@ class Loader {
   /// The epoch that is being gone over or was last, from 0; -1 before the first.
   [[nodiscard]] std::int64_t epoch() const noexcept { return state_->epoch; }
   /// The epoch that a loop which goes on from here has to begin with: the one under way, or the next after its end.
-  [[nodiscard]] std::int64_t next_epoch() const { return state_->place().first; }
+  [[nodiscard]] std::int64_t next_epoch() const { return static_cast<std::int64_t>(state_->place().epoch()); }
   /// Makes the next begin() start the given epoch. Never needed to get a new order. Throws: ConfigError below 0.
   void set_epoch(std::int64_t epoch) {
     if (epoch < 0) throw ConfigError{detail::compose("Loader::set_epoch({}): epochs count from 0", epoch)};
-    if (state_->is_set && epoch == state_->next_epoch) return;  // which may have to be gone on with half way
-    state_->set_place(epoch, 0);
+    if (state_->is_set && epoch == next_epoch()) return;  // which may have to be gone on with half way
+    state_->set_place(state_->begin_of(epoch));
   }
 
-  /// Returns how much of which epoch all workers together have consumed, in samples, so that other numbers of workers
-  /// and batch sizes go on right. A batch counts when its step has ended. After
-  /// the loop it is the next epoch; inside it, after the last batch, an empty rest of this one.
-  [[nodiscard]] State state() const {
-    const auto [epoch, samples] = state_->place();
-    return {{"epoch", epoch},
-            {"samples", samples},
-            {"num_samples", state_->num_samples},
-            {"shuffle", state_->options.shuffle},
-            {"seed", std::to_string(state_->worker->seed())}};  // all 64 bits, which no number of JSON has
-  }
+  /// Returns how much of which epoch all workers together have consumed, an EpochPosition's state, so that other
+  /// numbers of workers and batch sizes go on right. A batch counts when its step has ended. After the loop it is the
+  /// next epoch; inside it, after the last batch, an empty rest of this one.
+  [[nodiscard]] State state() const { return state_->place().state(); }
   /// Makes the next begin() go on where a saved loader was, in the middle of its epoch.
   /// Throws: ConfigError if the saved one had another number of samples or another order.
   void load_state(const State& state) { state_->load(state); }
 
   /// Whether its batches are what gradients are weighted with; see LoaderOptions.
   [[nodiscard]] bool drives_step() const noexcept { return state_->options.drives_step; }
-  /// Samples of an epoch, all workers together.
-  [[nodiscard]] std::size_t num_samples() const noexcept { return state_->num_samples; }
-  /// Batches of an epoch, micro-batches counted one by one; equally many for every worker.
-  [[nodiscard]] std::size_t num_batches() const noexcept {
-    const std::size_t parts = state_->options.micro_batches;
-    const std::size_t full = state_->num_samples / state_->global_batch_size;
-    return full * std::min(parts, state_->global_batch_size) +
-           std::min(parts, state_->num_samples % state_->global_batch_size);
+  /// Samples of an epoch, all workers together. Throws: ConfigError where a stream tells it only at its end.
+  [[nodiscard]] std::size_t num_samples() const {
+    if (state_->num_samples) return static_cast<std::size_t>(*state_->num_samples);
+    throw ConfigError{"a loader of a stream does not know how many samples there are before it has seen all of them"};
+  }
+  /// Batches of an epoch, micro-batches counted one by one; equally many for every worker. Throws: as num_samples().
+  [[nodiscard]] std::size_t num_batches() const {
+    const auto [batch_size, parts] = std::pair{state_->shares.global_batch_size, state_->shares.micro_batches};
+    return num_samples() / batch_size * std::min(parts, batch_size) + std::min(parts, num_samples() % batch_size);
   }
   /// Samples of a full batch, all workers together.
-  [[nodiscard]] std::size_t global_batch_size() const noexcept { return state_->global_batch_size; }
+  [[nodiscard]] std::size_t global_batch_size() const noexcept { return state_->shares.global_batch_size; }
 
  private:
   std::unique_ptr<detail::LoaderState> state_;  // iterators point to it, and a Loader may be moved
@@ -18653,231 +29664,6 @@ class Pool {
   std::shared_ptr<detail::Heap> heap_;
   detail::PoolBinding binding_;
 };
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/detail/tensor_state.hpp
-// Tensors as a saved state holds them, row by row, whole or in the pieces of ranks. Torch room.
-
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/view_as_real.h>
-#include <c10/core/GradMode.h>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// The dimensions of a tensor by falling stride: 0, 1, 2 for one that lies row by row.
-using DimOrder = std::vector<std::int64_t>;
-
-[[nodiscard]] inline DimOrder row_by_row(std::int64_t num_dims) {
-  DimOrder order(static_cast<std::size_t>(num_dims));
-  std::iota(order.begin(), order.end(), 0);
-  return order;
-}
-
-// tensor: without gaps.
-[[nodiscard]] inline DimOrder order_in_memory(const at::Tensor& tensor) {
-  DimOrder order = row_by_row(tensor.dim());
-  if (tensor.is_contiguous()) return order;
-  std::sort(order.begin(), order.end(), [&](std::int64_t one, std::int64_t other) {
-    return std::pair{-tensor.stride(one), one} < std::pair{-tensor.stride(other), other};
-  });
-  return order;
-}
-
-// The shape of what lies in memory as a tensor without gaps does.
-[[nodiscard]] inline std::vector<std::int64_t> shape_in_memory(const at::Tensor& tensor) {
-  std::vector<std::int64_t> shape;
-  for (const std::int64_t dim : order_in_memory(tensor)) shape.push_back(tensor.size(dim));
-  return shape;
-}
-
-[[nodiscard]] inline at::ScalarType scalar_type_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::f16:
-      return at::ScalarType::Half;
-    case Dtype::bf16:
-      return at::ScalarType::BFloat16;
-    case Dtype::f32:
-      return at::ScalarType::Float;
-    case Dtype::f64:
-      return at::ScalarType::Double;
-    case Dtype::i8:
-      return at::ScalarType::Char;
-    case Dtype::u8:
-      return at::ScalarType::Byte;
-    case Dtype::i32:
-      return at::ScalarType::Int;
-    case Dtype::i64:
-      return at::ScalarType::Long;
-    case Dtype::boolean:
-      break;
-  }
-  return at::ScalarType::Bool;
-}
-
-[[nodiscard]] inline std::string text_of_sizes(const std::vector<std::int64_t>& sizes) {
-  return "[" + joined(sizes, ", ") + "]";
-}
-
-// What a tensor is saved as: a complex one in pairs.
-[[nodiscard]] inline at::Tensor saved_view(const std::string& name, const at::Tensor& tensor) {
-  if (tensor.layout() != c10::kStrided) {
-    throw ConfigError{
-        compose("the state of \"{}\" ({}) cannot be saved, for it is sparse: make it dense, or keep it "
-                "out of the module's parameters and buffers",
-                name, shape_of(tensor))};
-  }
-  try {
-    const at::Tensor real = as_real(tensor.detach());
-    static_cast<void>(dtype_of_tensor(real));
-    return real;
-  } catch (const ConfigError& error) {
-    throw ConfigError{compose("the state of \"{}\" cannot be saved: {}", name, error.what())};
-  }
-}
-
-// Copies elements begin to end, counted row by row, of a tensor on the CPU with any strides.
-inline void copy_rows(const at::Tensor& tensor, std::int64_t begin, std::int64_t end, std::byte* to) {
-  const auto width = static_cast<std::size_t>(tensor.element_size());
-  const auto* from = static_cast<const std::byte*>(tensor.data_ptr());
-  if (tensor.is_contiguous()) {
-    if (begin < end)
-      std::memcpy(to, from + begin * tensor.element_size(), static_cast<std::size_t>(end - begin) * width);
-    return;
-  }
-  const std::int64_t length = std::max<std::int64_t>(tensor.size(-1), 1);
-  const std::int64_t step = tensor.stride(-1) * tensor.element_size();
-  for (std::int64_t at = begin; at < end;) {
-    std::int64_t row = at / length;
-    std::int64_t offset = 0;
-    for (std::int64_t dim = tensor.dim() - 1; dim-- > 0; row /= tensor.size(dim)) {
-      offset += row % tensor.size(dim) * tensor.stride(dim);
-    }
-    const std::byte* element = from + offset * tensor.element_size() + at % length * step;
-    for (const std::int64_t stop = std::min(end, (at / length + 1) * length); at < stop; ++at) {
-      std::memcpy(to, element, width);
-      to += width;
-      element += step;
-    }
-  }
-}
-
-// A tensor that every rank has.
-[[nodiscard]] inline StateTensor whole_state(std::string name, const at::Tensor& tensor) {
-  const at::Tensor saved = saved_view(name, tensor);
-  const Dtype dtype = dtype_of_tensor(saved);
-  return {.name = std::move(name),
-          .dtype = dtype,
-          .shape = saved.sizes().vec(),
-          .read = [saved = saved.cpu()](std::int64_t begin, std::int64_t end, std::byte* to) {
-            copy_rows(saved, begin, end, to);
-          }};
-}
-
-// A flat tensor that holds elements begin to end of something of the given shape, of which other ranks hold the rest.
-[[nodiscard]] inline StateTensor piece_state(std::string name, std::vector<std::int64_t> shape, std::int64_t begin,
-                                             std::int64_t end, const at::Tensor& piece) {
-  StateTensor state = whole_state(std::move(name), piece);
-  state.shape = std::move(shape);
-  state.is_piece = true;
-  state.begin = begin;
-  state.end = end;
-  state.read = [read = std::move(state.read), begin](std::int64_t from, std::int64_t until, std::byte* to) {
-    read(from - begin, until - begin, to);
-  };
-  return state;
-}
-
-// What was saved, and how the dimensions of its shape have to be read.
-struct SavedTensor {
-  const StateTensor* state = nullptr;
-  DimOrder order{};
-
-  [[nodiscard]] std::string text() const {
-    return compose("{}{}", name_of(state->dtype), text_of_sizes(logical_shape()));
-  }
-
-  [[nodiscard]] std::vector<std::int64_t> logical_shape() const {
-    if (order.size() != state->shape.size()) return state->shape;
-    std::vector<std::int64_t> shape(order.size());
-    for (std::size_t i = 0; i < order.size(); ++i) shape[static_cast<std::size_t>(order[i])] = state->shape[i];
-    return shape;
-  }
-
-  [[nodiscard]] bool fits(const at::Tensor& real) const {
-    return order.size() == state->shape.size() && state->dtype == dtype_of_tensor(real) &&
-           real.sizes().equals(logical_shape());
-  }
-
-  // Returns all of it, on the CPU.
-  [[nodiscard]] at::Tensor whole() const {
-    const at::Tensor flat = at::empty({state->count()}, at::TensorOptions{}.dtype(scalar_type_of(state->dtype)));
-    state->read(0, state->count(), static_cast<std::byte*>(flat.data_ptr()));
-    return flat.view(state->shape).permute(inverse());
-  }
-
-  // Fills a flat tensor on the CPU with elements begin to end of what lies in the order of `like`.
-  void read_piece(const at::Tensor& like, std::int64_t begin, std::int64_t end, const at::Tensor& flat) const {
-    if (order == order_in_memory(like)) {
-      state->read(begin, end, static_cast<std::byte*>(flat.data_ptr()));
-      flat.unsafeGetTensorImpl()->bump_version();
-    } else {
-      flat.copy_(at::empty_like(like).copy_(whole()).as_strided({end - begin}, {1}, begin));
-    }
-  }
-
-  // Writes all of it to where a tensor is.
-  void read_into(const at::Tensor& target) const {
-    const at::NoGradGuard no_grad;
-    const at::Tensor real = as_real(target.detach());
-    if (real.is_cpu() && real.is_non_overlapping_and_dense()) {
-      read_piece(real, 0, real.numel(), real.as_strided({real.numel()}, {1}));
-    } else {
-      real.copy_(whole());
-    }
-  }
-
- private:
-  [[nodiscard]] DimOrder inverse() const {
-    DimOrder places(order.size());
-    for (std::size_t i = 0; i < order.size(); ++i)
-      places[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
-    return places;
-  }
-};
-
-[[nodiscard]] inline SavedTensor saved_rows(const StateTensor& state) {
-  return {.state = &state, .order = row_by_row(static_cast<std::int64_t>(state.shape.size()))};
-}
-
-// The tensors of a saved state that nothing has been made of yet.
-class UnreadTensors {
- public:
-  explicit UnreadTensors(const State& state) {
-    for (const StateTensor& tensor : state.tensors) by_name_.emplace(tensor.name, &tensor);
-  }
-
-  // Returns the tensor of that name, or nullptr.
-  [[nodiscard]] const StateTensor* take(std::string_view name) {
-    const auto found = by_name_.extract(name);
-    return found ? found.mapped() : nullptr;
-  }
-
-  void name_surplus(std::vector<std::string>& problems) const {
-    for (const auto& [name, tensor] : by_name_) {
-      problems.push_back(compose("\"{}\" {} was saved and has no place here", name, saved_rows(*tensor).text()));
-    }
-  }
-
- private:
-  std::map<std::string_view, const StateTensor*> by_name_{};
-};
-
-}  // namespace detail
 
 }  // namespace railyard::inline v0_1
 
@@ -19142,7 +29928,7 @@ static_assert(StatefulCommHook<PowerSgdHook>);
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/torch/prepare_loader.hpp
-// Makes a loader from a table, a pair of tensors or a LibTorch dataset. Torch room.
+// Makes a loader from a dataset, a pair of tensors or a LibTorch dataset. Torch room.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -19189,14 +29975,18 @@ template <class Example>
   return {at::stack(data), targets.empty() ? at::Tensor{} : at::stack(targets)};
 }
 
-[[nodiscard]] inline at::Tensor select_rows(const at::Tensor& tensor, const std::vector<std::size_t>& indices) {
+[[nodiscard]] inline std::pair<at::Tensor, at::Tensor> select_rows(const std::pair<at::Tensor, at::Tensor>& tensors,
+                                                                   std::span<const std::size_t> indices) {
   const at::Tensor rows = at::empty({static_cast<std::int64_t>(indices.size())}, at::ScalarType::Long);
   std::copy(indices.begin(), indices.end(), rows.data_ptr<std::int64_t>());
-  return at::index_select(tensor, 0, rows.to(tensor.device()));
+  const auto select = [&rows](const at::Tensor& tensor) {
+    return at::index_select(tensor, 0, tensor.is_cpu() ? rows : rows.to(tensor.device()));
+  };
+  return {select(tensors.first), select(tensors.second)};
 }
 
-[[nodiscard]] inline std::size_t checked_batch_size(const Worker& worker, const LoaderOptions& options,
-                                                    std::size_t num_samples) {
+// Throws: ConfigError if the options do not say what a batch is.
+[[nodiscard]] inline BatchShares checked_shares(const Worker& worker, const LoaderOptions& options, bool is_divided) {
   const auto fail = [&](const std::string& what) {
     throw ConfigError{compose("prepare_loader on rank {}/{}: {}", worker.rank(), worker.world_size(), what)};
   };
@@ -19208,29 +29998,66 @@ template <class Example>
                 "first keeps training the same on any number of workers",
                 options.global_batch_size, options.batch_size_per_worker));
   }
-  if (is_global && options.global_batch_size < workers) {
+  if (is_global && options.global_batch_size < workers && !worker.is_elastic()) {
     fail(compose("a global_batch_size of {} leaves some of {} workers without a sample in every batch: use at least {}",
                  options.global_batch_size, workers, workers));
   }
   if (options.micro_batches == 0) fail("micro_batches is 0: a batch is given in at least one part");
-  if (num_samples == 0) fail("the dataset is empty");
-  if (is_global) return options.global_batch_size;
-  if (options.batch_size_per_worker > std::numeric_limits<std::size_t>::max() / workers) {
+  constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+  if (options.batch_size_per_worker > most / workers) {
     fail(compose("a batch_size_per_worker of {} times {} workers is more than can be counted: use at most {}",
-                 options.batch_size_per_worker, workers, num_samples));
+                 options.batch_size_per_worker, workers, most / workers));
   }
-  return options.batch_size_per_worker * workers;
+  const std::size_t of_all = is_global ? options.global_batch_size : options.batch_size_per_worker * workers;
+  BatchShares shares{.global_batch_size = of_all, .micro_batches = options.micro_batches};
+  if (is_divided) {
+    shares.rank = static_cast<std::size_t>(worker.rank());
+    shares.world_size = workers;
+  } else {
+    shares.global_batch_size = std::max<std::size_t>(of_all / workers, 1);
+  }
+  if (const std::size_t largest = options.largest_micro_batch; largest > 0) {
+    const std::size_t in_part = std::min(largest, most / shares.world_size) * shares.world_size;
+    shares.micro_batches = std::max(shares.micro_batches, (shares.global_batch_size - 1) / in_part + 1);
+  }
+  return shares;
+}
+
+// num_samples: of an epoch, where that is known. is_indexed: the position of an epoch knows it as well.
+[[nodiscard]] inline Loader make_loader(Worker& worker, std::unique_ptr<BatchSource> source,
+                                        std::optional<std::uint64_t> num_samples, bool is_indexed,
+                                        const BatchShares& shares, const LoaderOptions& options) {
+  if (num_samples && *num_samples == 0) {
+    throw ConfigError{
+        compose("prepare_loader on rank {}/{}: the dataset is empty", worker.rank(), worker.world_size())};
+  }
+  return Loader{{.worker = &worker,
+                 .source = std::move(source),
+                 .options = options,
+                 .shares = shares,
+                 .num_samples = num_samples,
+                 .first = {worker.seed(), 0, options.shuffle, is_indexed ? num_samples : std::nullopt},
+                 .home = device(worker)}};
 }
 
 [[nodiscard]] inline Loader make_loader(Worker& worker, Fetch fetch, std::size_t num_samples,
                                         const LoaderOptions& options) {
-  apply_thread_budget(worker);
-  const std::size_t batch_size = checked_batch_size(worker, options, num_samples);
-  return Loader{{.worker = &worker,
-                 .options = options,
-                 .fetch = std::move(fetch),
-                 .num_samples = num_samples,
-                 .global_batch_size = batch_size}};
+  const BatchShares shares = checked_shares(worker, options, true);
+  return make_loader(worker, std::make_unique<IndexedBatches>(std::move(fetch), shares), num_samples, true, shares,
+                     options);
+}
+
+// Throws: ConfigError on all ranks if they have not equally many samples, where each has a part of its own.
+inline void check_equal_parts(Worker& worker, std::optional<std::uint64_t> num_samples) {
+  const auto mine = static_cast<std::int64_t>(num_samples.value_or(0));
+  std::int64_t bounds[2] = {mine, -mine};
+  worker.all_reduce(buffer_of(bounds), ReduceOp::max);
+  if (bounds[0] == -bounds[1]) return;
+  throw ConfigError{
+      compose("prepare_loader on rank {}/{}: the parts of the workers have between {} and {} samples, so that "
+              "some would have no batch for steps of the others: let RunConfig::data.splitter make parts of one "
+              "size, or leave it out",
+              worker.rank(), worker.world_size(), -bounds[1], bounds[0])};
 }
 
 template <class D>
@@ -19251,7 +30078,8 @@ template <class D>
 
 }  // namespace detail
 
-/// Makes a loader over a pair of tensors, data and target. Shapes: the first dimension of both counts the samples.
+/// Makes a loader over a pair of tensors, data and target. Without shuffle, batches are views of them, as slices are:
+/// whoever writes to one changes the dataset. Shapes: the first dimension of both counts the samples.
 /// Throws: ConfigError if they differ in it, or if the options do not name exactly one batch size.
 [[nodiscard]] inline Loader prepare_loader(Worker& worker, std::pair<at::Tensor, at::Tensor> tensors,
                                            const LoaderOptions& options) {
@@ -19263,49 +30091,55 @@ template <class D>
                         worker.rank(), worker.world_size(), detail::shape_of(data), detail::shape_of(target))};
   }
   const auto num_samples = static_cast<std::size_t>(data.size(0));
-  const auto fetch = [tensors = std::move(tensors)](const std::vector<std::size_t>& indices) {
-    return std::pair{detail::select_rows(tensors.first, indices), detail::select_rows(tensors.second, indices)};
+  if (!options.shuffle) {
+    const auto slice = [tensors = std::move(tensors)](std::span<const std::size_t> indices) {
+      const auto begin = static_cast<std::int64_t>(indices.front());
+      const auto end = static_cast<std::int64_t>(indices.back() + 1);
+      return std::pair{tensors.first.slice(0, begin, end), tensors.second.slice(0, begin, end)};
+    };
+    return detail::make_loader(worker, slice, num_samples, options);
+  }
+  const auto fetch = [tensors = std::move(tensors)](std::span<const std::size_t> indices) {
+    return detail::select_rows(tensors, indices);
   };
   return detail::make_loader(worker, fetch, num_samples, options);
 }
 
-/// Makes a loader over a table. Shapes: data is (batch, columns) of float, target (batch) of int64.
-[[nodiscard]] inline Loader prepare_loader(Worker& worker, const Table& table, const LoaderOptions& options) {
-  const auto fetch = [table](const std::vector<std::size_t>& indices) {
-    const auto count = static_cast<std::int64_t>(indices.size());
-    const auto data = at::empty({count, static_cast<std::int64_t>(table.num_columns())}, at::ScalarType::Float);
-    const auto target = at::empty({count}, at::ScalarType::Long);
-    auto* values = data.template data_ptr<float>();
-    auto* labels = target.template data_ptr<std::int64_t>();
-    for (const std::size_t index : indices) {
-      values = std::copy(table.row(index).begin(), table.row(index).end(), values);
-      *labels++ = table.label_of(index);
-    }
-    return std::pair{data, target};
-  };
-  return detail::make_loader(worker, fetch, table.num_rows(), options);
+/// Makes a loader over a dataset, whose samples are read and prepared by other threads while the loop computes. The
+/// target of a batch is the label's column. Its data is the other columns of numbers: a single one as it is, several
+/// side by side as floats. Texts, and samples that differ in length beside others, are in batch.tensor("name") and
+/// batch.columns(). What cannot be read is thrown where its batch would come, with the sample's name or number.
+/// Shapes: target (batch, shape of the label); data (batch, shape of the column), or (batch, sum of widths) of float.
+/// Throws: ConfigError if the options do not name exactly one batch size, or shuffle a stream; in the loop also
+/// DataError, if no batch comes within RunConfig::collective_timeout.
+[[nodiscard]] inline Loader prepare_loader(Worker& worker, const Dataset& dataset, const LoaderOptions& options) {
+  const detail::BatchShares shares = detail::checked_shares(worker, options, dataset.is_divided());
+  const auto num_samples = dataset.count();
+  if (options.drives_step && !dataset.is_divided()) detail::check_equal_parts(worker, num_samples);
+  auto source = std::make_unique<detail::DatasetBatches>(dataset, options, shares, device(worker));
+  return detail::make_loader(worker, std::move(source), num_samples, dataset.is_indexed(), shares, options);
 }
 
 /// Makes a loader over a LibTorch dataset whose samples can be asked for by index (get_batch() or get()) and that knows
 /// its size(); with or without .map(Stack<>()). Throws: ConfigError if size() is empty.
 /// Example: ry::prepare_loader(worker, MNIST(path), {.global_batch_size = 64, .shuffle = true, .drives_step = true});
-template <class Dataset>
-[[nodiscard]] Loader prepare_loader(Worker& worker, Dataset dataset, const LoaderOptions& options) {
+template <class D>
+[[nodiscard]] Loader prepare_loader(Worker& worker, D dataset, const LoaderOptions& options) {
   static_assert(
-      detail::IsMapStyle<Dataset>,
-      "prepare_loader(worker, dataset, options): dataset must be a railyard::Table, a std::pair of tensors, or a "
+      detail::IsMapStyle<D>,
+      "prepare_loader(worker, dataset, options): dataset must be a railyard::Dataset, a std::pair of tensors, or a "
       "LibTorch dataset that is asked for samples by index (get_batch(ArrayRef<size_t>) and size()); streams and "
       "chunk datasets cannot be divided among workers.");
-  if constexpr (detail::IsMapStyle<Dataset>) {
+  if constexpr (detail::IsMapStyle<D>) {
     static_assert(
-        detail::is_loadable<detail::BatchOf<Dataset>>,
+        detail::is_loadable<detail::BatchOf<D>>,
         "prepare_loader(worker, dataset, options): the dataset must yield torch::data::Example<> or TensorExample, "
         "alone or in a vector; end its chain of map() with torch::data::transforms::Stack<>().");
-    if constexpr (detail::is_loadable<detail::BatchOf<Dataset>>) {
+    if constexpr (detail::is_loadable<detail::BatchOf<D>>) {
       const std::size_t num_samples = detail::size_of_dataset(worker, dataset);
-      const auto shared = std::make_shared<Dataset>(std::move(dataset));
-      const auto fetch = [shared](const std::vector<std::size_t>& indices) {
-        return detail::collate(shared->get_batch(c10::ArrayRef<std::size_t>(indices)));
+      const auto shared = std::make_shared<D>(std::move(dataset));
+      const auto fetch = [shared](std::span<const std::size_t> indices) {
+        return detail::collate(shared->get_batch(c10::ArrayRef<std::size_t>(indices.data(), indices.size())));
       };
       return detail::make_loader(worker, fetch, num_samples, options);
     }
@@ -19408,7 +30242,8 @@ template <class Factory>
   for (int turn = 0; turn < my_turn; ++turn) worker.barrier();
   torch::manual_seed(seed);
   auto model = held(factory());
-  for (int turn = my_turn; turn + 1 < turns; ++turn) worker.barrier();
+  // Also until the last one is through: whoever goes on seeds the generator anew.
+  for (int turn = my_turn; turns > 1 && turn < turns; ++turn) worker.barrier();
   return model;
 }
 

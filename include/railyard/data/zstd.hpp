@@ -7,7 +7,6 @@
 #endif
 
 #include "railyard/data/detail/byte_stream.hpp"
-#include "railyard/data/detail/decompression.hpp"
 #include "railyard/data/input_files.hpp"
 #include "railyard/data/record_source.hpp"
 
