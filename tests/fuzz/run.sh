@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Lets libFuzzer try the parsers of checkpoints: tests/fuzz/run.sh FOLDER [RUNS]. FOLDER is for what this makes; what
-# makes a parser fail is left there.
+# Lets libFuzzer try the parsers of checkpoints and the readers of text: tests/fuzz/run.sh FOLDER [RUNS]. FOLDER is for what
+# this makes; what makes a parser fail is left there. Readers read files, which takes a hundred times as long: they get a
+# hundredth of the runs.
 set -euo pipefail
 folder=$1
 runs=${2:-1000000}
@@ -12,9 +13,11 @@ if ! command -v clang++ >/dev/null; then
 fi
 mkdir -p "$folder"
 cd "$folder"
-rm -rf corpus && mkdir corpus
-clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I"$root/include" \
-  "$root/tests/fuzz/checkpoint_fuzz.cpp" -o checkpoint_fuzz -lfmt -pthread
+rm -rf corpus texts && mkdir corpus texts
+for name in checkpoint text; do
+  clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I"$root/include" \
+    "$root/tests/fuzz/${name}_fuzz.cpp" -o ${name}_fuzz -lfmt -pthread
+done
 
 # It begins with what a checkpoint really holds.
 example=$root/tests/data/checkpoint-format-1
@@ -26,10 +29,20 @@ for file in "$example"/*.safetensors; do
   { printf 't' && printf "\\x$(printf %02x $((data / 256)))\\x$(printf %02x $((data % 256)))" && tail -c +9 "$file" | head -c "$header"; } \
     >"corpus/$(basename "$file")"
 done
+# The first byte says what the rest is read as: CSV, JSON Lines or lines, with one or the other set of options.
+printf '\x60n,t\r\n1,"a\nb"\r\n' >texts/csv
+printf '\x00a,b,c\n1,2.5,"x, ""y"""\n\n-3,,true\n' >texts/csv_skipping
+printf '\x02{"a":1,"t":"x\\u00e9","v":[1,2.5]}\n' >texts/json
+printf '\x03{"a":true}\n\n{"a":false}\n' >texts/json_skipping
+printf '\x04one\n\ntwo\xc3\xa9\r\n' >texts/lines
 mkdir -p found
-if ! ./checkpoint_fuzz -runs="$runs" -max_len=2048 -timeout=10 -rss_limit_mb=2048 found corpus >log 2>&1; then
-  tail -n 60 log
-  exit 1
-fi
-tail -n 1 log
-echo "None of $runs inputs broke a parser"
+try() {
+  if ! "./$1_fuzz" -runs="$2" -max_len="$3" -timeout=10 -rss_limit_mb=2048 found "$4" >"$1.log" 2>&1; then
+    tail -n 60 "$1.log"
+    exit 1
+  fi
+  tail -n 1 "$1.log"
+  echo "None of $2 inputs broke what reads a $1"
+}
+try checkpoint "$runs" 2048 corpus
+try text $((runs / 100)) 512 texts
