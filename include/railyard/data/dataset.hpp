@@ -54,18 +54,23 @@ class Dataset {
       explicit Dataset(S source)
       : Dataset(std::make_shared<const detail::SourceNode<S>>(source), label_of(source)) {}
 
+  // What makes datasets is a template even where nothing depends on one: so a file compiles only what it uses of it.
+
   /// Makes a dataset of columns in memory. Throws: ConfigError if they are not all as long.
   /// Example: ry::Dataset::from_columns({{"x", std::vector<float>{1, 2}}, {"y", std::vector<std::int64_t>{0, 1}}});
+  template <class = void>
   [[nodiscard]] static Dataset from_columns(std::vector<NamedColumn> columns) {
     return Dataset{MemorySource{std::move(columns)}};
   }
   /// Makes a dataset of a function that makes any of its samples: function(std::uint64_t id, SampleWriter& out).
+  template <class = void>
   [[nodiscard]] static Dataset from_function(Schema schema, std::uint64_t count,
                                              SampleFunctionSource::Function function) {
     return Dataset{SampleFunctionSource{std::move(schema), count, std::move(function)}};
   }
   /// Makes a dataset of a function that makes generators: each gives all samples in turn by bool(SampleWriter& out),
   /// and false at the end.
+  template <class = void>
   [[nodiscard]] static Dataset from_generator(Schema schema, std::function<GeneratorSource::Generator()> begin) {
     return Dataset{GeneratorSource{std::move(schema), std::move(begin)}};
   }
@@ -137,6 +142,7 @@ class Dataset {
   }
 
   /// Keeps columns, in the order given. Throws: ConfigError if one does not exist.
+  template <class = void>
   [[nodiscard]] Dataset select(const std::vector<std::string>& names) const {
     std::vector<std::size_t> chosen;
     checked("select", [&] {
@@ -145,6 +151,7 @@ class Dataset {
     return choose("select", std::move(chosen));
   }
   /// Leaves columns out. Throws: ConfigError if one does not exist.
+  template <class = void>
   [[nodiscard]] Dataset drop(const std::vector<std::string>& names) const {
     checked("drop", [&] {
       for (const std::string& name : names) static_cast<void>(schema().index_of(name));
@@ -157,6 +164,7 @@ class Dataset {
   }
   /// Gives columns other names: pairs of the old and the new one. Throws: ConfigError if one does not exist, or two
   /// would be equal.
+  template <class = void>
   [[nodiscard]] Dataset rename(const std::vector<std::pair<std::string, std::string>>& names) const {
     std::vector<Field> fields = schema().fields();
     std::string label = label_;
@@ -173,51 +181,66 @@ class Dataset {
   }
 
   /// Keeps the first samples.
+  template <class = void>
   [[nodiscard]] Dataset take(std::uint64_t samples) const {
-    return over<detail::RangeNode>(detail::compose("take({})", samples), std::uint64_t{0}, samples);
+    return over<detail::RangeNode<>>(detail::compose("take({})", samples), std::uint64_t{0}, samples);
   }
   /// Leaves the first samples out.
+  template <class = void>
   [[nodiscard]] Dataset skip(std::uint64_t samples) const {
-    return over<detail::RangeNode>(detail::compose("skip({})", samples), samples, detail::RangeNode::to_the_end);
+    return over<detail::RangeNode<>>(detail::compose("skip({})", samples), samples, detail::RangeNode<>::to_the_end);
   }
   /// Keeps the samples at the given places, in that order. Throws: ConfigError if the dataset is not indexed, or there
   /// is no such place.
+  template <class = void>
   [[nodiscard]] Dataset at(std::vector<std::uint64_t> places) const {
     require_index("at");
     for (const std::uint64_t place : places) {
       if (place >= *count()) refuse("at", detail::compose("there is no sample {}: there are {}", place, *count()));
     }
-    return over<detail::SelectionNode>(detail::compose("at({} places)", places.size()), std::move(places));
+    return over<detail::SelectionNode<>>(detail::compose("at({} places)", places.size()), std::move(places));
   }
 
   /// Gives all samples in another order each epoch: a function of the reader's seed, the epoch and the seed given here.
   /// Every order is about as likely as any other. Throws: ConfigError if the dataset is not indexed.
+  template <class = void>
   [[nodiscard]] Dataset shuffle(std::uint64_t seed = 0) const {
     require_index("shuffle");
-    return over<detail::ShuffleNode>(seed);
+    return over<detail::ShuffleNode<>>(seed);
   }
   /// Gives the samples of a stream in another order each epoch, but each near where it was: the stream is cut into
   /// windows, whose borders move from epoch to epoch. Cost: a window is held in memory, and is read again where a run
   /// goes on in the middle of it. Throws: ConfigError for a window of none.
+  template <class = void>
   [[nodiscard]] Dataset shuffle_window(std::size_t samples, std::uint64_t seed = 0) const {
     if (samples == 0) refuse("shuffle_window", "a window of 0 samples holds none: give the largest that memory allows");
-    return over<detail::WindowNode>(samples, seed);
+    return over<detail::WindowNode<>>(samples, seed);
   }
 
   /// Gives the samples so many times over. Each time is an epoch of its own for what is random before it.
+  template <class = void>
   [[nodiscard]] Dataset repeat(std::uint64_t times) const {
-    return over<detail::RepeatNode>(std::optional<std::uint64_t>{times});
+    return over<detail::RepeatNode<>>(std::optional<std::uint64_t>{times});
   }
   /// Gives the samples over and over, without end.
-  [[nodiscard]] Dataset repeat() const { return over<detail::RepeatNode>(std::optional<std::uint64_t>{}); }
+  template <class = void>
+  [[nodiscard]] Dataset repeat() const {
+    return over<detail::RepeatNode<>>(std::optional<std::uint64_t>{});
+  }
   /// Keeps the samples in memory once they have been read, in each process that reads them. What is random before it is
   /// drawn once for all epochs. Makes any dataset indexed. Cost: memory for all samples, for a moment twice.
-  [[nodiscard]] Dataset cache() const { return over<detail::CacheNode>(); }
+  template <class = void>
+  [[nodiscard]] Dataset cache() const {
+    return over<detail::CacheNode<>>();
+  }
   /// Does the same in a file, for more than memory holds. A file that is there is used as it is: remove it when the
   /// data or a function has changed, for only the names of the source, of the operations and of the columns are
   /// compared. Each worker that finds none makes it, so let one process ask for the count() before. The file is
   /// trusted, and read on machines with the same order of bytes.
-  [[nodiscard]] Dataset cache(const std::string& file) const { return over<detail::FileCacheNode>(file); }
+  template <class = void>
+  [[nodiscard]] Dataset cache(const std::string& file) const {
+    return over<detail::FileCacheNode<>>(file);
+  }
 
   /// What operations and readers work on; not for users.
   [[nodiscard]] const detail::NodePtr& node() const noexcept { return node_; }
@@ -262,6 +285,7 @@ class Dataset {
     return {to == schema() ? node_->schema() : std::make_shared<const Schema>(std::move(to)),
             detail::compose("{} -> {}", describe(), operation), node_->depth()};
   }
+  template <class = void>
   [[nodiscard]] Dataset operation(std::string name, std::shared_ptr<const Schema> to, detail::BlockFunction apply,
                                   bool keeps_count) const {
     const bool has_label = !label_.empty() && to->find(label_);
@@ -269,6 +293,7 @@ class Dataset {
                 node_, std::move(to), detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count}),
             has_label ? label_ : std::string{}, is_divided_};
   }
+  template <class = void>
   [[nodiscard]] Dataset choose(std::string_view name, std::vector<std::size_t> chosen) const {
     std::vector<Field> fields;
     for (const std::size_t column : chosen) fields.push_back(schema()[column]);
@@ -290,7 +315,8 @@ class Dataset {
 namespace detail {
 
 // The nodes of datasets that are to be put together, all with the columns of the first.
-[[nodiscard]] inline std::vector<NodePtr> nodes_of(const std::vector<Dataset>& datasets, std::string_view operation) {
+template <class = void>
+[[nodiscard]] std::vector<NodePtr> nodes_of(const std::vector<Dataset>& datasets, std::string_view operation) {
   if (datasets.empty()) throw ConfigError{compose("{}() was given no dataset", operation)};
   std::vector<NodePtr> nodes;
   for (const Dataset& dataset : datasets) {
@@ -309,14 +335,16 @@ namespace detail {
 }  // namespace detail
 
 /// Gives the samples of one dataset after those of another. Throws: ConfigError if their columns differ.
-[[nodiscard]] inline Dataset concat(const std::vector<Dataset>& datasets) {
+template <class = void>
+[[nodiscard]] Dataset concat(const std::vector<Dataset>& datasets) {
   const auto nodes = detail::nodes_of(datasets, "concat");
-  return Dataset::from_node(std::make_shared<const detail::ConcatNode>(nodes), datasets.front().label());
+  return Dataset::from_node(std::make_shared<const detail::ConcatNode<>>(nodes), datasets.front().label());
 }
 
 /// Gives samples with the columns of all datasets, which stand side by side. They must have equally many samples.
 /// Throws: ConfigError if they have not, or two columns have one name; DataError at the end, if that was not known.
-[[nodiscard]] inline Dataset zip(const std::vector<Dataset>& datasets) {
+template <class = void>
+[[nodiscard]] Dataset zip(const std::vector<Dataset>& datasets) {
   if (datasets.empty()) throw ConfigError{"zip() was given no dataset"};
   std::vector<Field> fields;
   std::vector<detail::NodePtr> nodes;
@@ -334,21 +362,22 @@ namespace detail {
     }
   }
   auto schema = std::make_shared<const Schema>(std::move(fields));
-  return Dataset::from_node(std::make_shared<const detail::ZipNode>(std::move(schema), std::move(nodes)), label);
+  return Dataset::from_node(std::make_shared<const detail::ZipNode<>>(std::move(schema), std::move(nodes)), label);
 }
 
 /// Mixes datasets at random, each with a share of the samples that is its weight. Where one ends, the others go on, so
 /// that each sample of all of them comes once; to hold the shares to the end, repeat() the datasets and take() as many
 /// samples as an epoch is to have. Throws: ConfigError if their columns differ or a weight is not above 0.
-[[nodiscard]] inline Dataset mix(const std::vector<Dataset>& datasets, const std::vector<double>& weights,
-                                 std::uint64_t seed = 0) {
+template <class = void>
+[[nodiscard]] Dataset mix(const std::vector<Dataset>& datasets, const std::vector<double>& weights,
+                          std::uint64_t seed = 0) {
   const auto nodes = detail::nodes_of(datasets, "mix");
   const bool is_right = std::all_of(weights.begin(), weights.end(), [](double weight) { return weight > 0; });
   if (weights.size() != datasets.size() || !is_right) {
     throw ConfigError{detail::compose("mix() of {} datasets was given the weights {{{}}}: give one above 0 for each",
                                       datasets.size(), detail::joined(weights, ", "))};
   }
-  return Dataset::from_node(std::make_shared<const detail::MixNode>(nodes, weights, seed), datasets.front().label());
+  return Dataset::from_node(std::make_shared<const detail::MixNode<>>(nodes, weights, seed), datasets.front().label());
 }
 
 }  // namespace railyard::inline v0_1

@@ -76,7 +76,7 @@ inline void deal(const std::vector<std::uint64_t>& places, const std::vector<dou
                   dataset.describe(), *dataset.count(), part, sums[part + 1] - sums[part])};
     }
     std::sort(parts[part].begin(), parts[part].end());
-    auto node = std::make_shared<const SelectionNode>(
+    auto node = std::make_shared<const SelectionNode<>>(
         dataset.node(), compose("split({:.3g})", sums[part + 1] - sums[part]), std::move(parts[part]));
     datasets.push_back(Dataset::from_node(std::move(node), dataset.label()));
   }

@@ -50,7 +50,9 @@ class BlockOpNode final : public DataNode {
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     return apply(upstream_->read(places, key), key);
   }
-  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override;
+  // Said to be inline here already: else each file that includes this one compiles all of it for the table of virtual
+  // functions, used or not.
+  [[nodiscard]] inline std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override;
 
  private:
   NodePtr upstream_;

@@ -37,6 +37,7 @@ void for_each_block(const NodePtr& node, const EpochKey& key, Visit&& visit) {
 // Reads all when the first sample is asked for, or the count where that is not known. Whatever is random below is drawn
 // once, as in epoch 0 of seed 0: else the samples would depend on when the cache was filled, and a run that goes on
 // would see others.
+template <class = void>
 class CacheNode final : public OrderNode {
  public:
   explicit CacheNode(NodePtr upstream) : OrderNode(std::move(upstream), "cache") {}
@@ -75,6 +76,7 @@ class CacheNode final : public OrderNode {
 
 // Does the same in a file, which is made when it is not there, and used as it is when it is. Processes that make it at
 // once each make it whole, and the last one's stays: nobody waits for another.
+template <class = void>
 class FileCacheNode final : public OrderNode {
  public:
   FileCacheNode(NodePtr upstream, std::string path)
@@ -92,17 +94,17 @@ class FileCacheNode final : public OrderNode {
   }
 
  private:
-  [[nodiscard]] const SampleFile& file() const {
+  [[nodiscard]] const SampleFile<>& file() const {
     const std::lock_guard lock{mutex_};
-    if (file_ == nullptr) file_ = SampleFile::open(path_, schema(), content());
+    if (file_ == nullptr) file_ = SampleFile<>::open(path_, schema(), content());
     if (file_ == nullptr) {
-      SampleFileWriter writer{path_, content()};
+      SampleFileWriter<> writer{path_, content()};
       for_each_block(upstream(), {}, [&](const Block& block) {
         writer.add(block);
         return true;
       });
       writer.finish();
-      file_ = SampleFile::open(path_, schema(), content());
+      file_ = SampleFile<>::open(path_, schema(), content());
     }
     return *file_;
   }
@@ -119,7 +121,7 @@ class FileCacheNode final : public OrderNode {
 
   std::string path_;
   mutable std::mutex mutex_{};
-  mutable std::unique_ptr<const SampleFile> file_{};
+  mutable std::unique_ptr<const SampleFile<>> file_{};
 };
 
 }  // namespace detail

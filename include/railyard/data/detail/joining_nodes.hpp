@@ -72,6 +72,7 @@ class JoiningNode : public DataNode {
 };
 
 // One dataset after the other.
+template <class = void>
 class ConcatNode final : public JoiningNode {
  public:
   explicit ConcatNode(const std::vector<NodePtr>& parts) : JoiningNode(parts.front()->schema(), "concat", parts) {}
@@ -134,6 +135,7 @@ class ConcatNode final : public JoiningNode {
 };
 
 // Datasets side by side: the columns of each, for the samples at equal places. The ids are those of the first.
+template <class = void>
 class ZipNode final : public JoiningNode {
  public:
   ZipNode(std::shared_ptr<const Schema> schema, std::vector<NodePtr> parts)
@@ -198,6 +200,7 @@ class ZipNode final : public JoiningNode {
 };
 
 // A dataset several times over, each time as another epoch of it; without end if no number of times is given.
+template <class = void>
 class RepeatNode final : public OrderNode {
  public:
   RepeatNode(NodePtr upstream, std::optional<std::uint64_t> times)

@@ -20,6 +20,7 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 // Draws for each sample which dataset it comes from. A dataset that has ended is drawn no more; the others go on.
+template <class = void>
 class MixNode final : public JoiningNode {
  public:
   MixNode(const std::vector<NodePtr>& parts, const std::vector<double>& weights, std::uint64_t seed)

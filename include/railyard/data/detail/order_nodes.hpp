@@ -44,6 +44,7 @@ class OrderNode : public DataNode {
 };
 
 // The samples [begin, end) of a node.
+template <class = void>
 class RangeNode final : public OrderNode {
  public:
   static constexpr std::uint64_t to_the_end = ~std::uint64_t{0};
@@ -99,6 +100,7 @@ class RangeNode final : public OrderNode {
 };
 
 // Samples of an indexed node by their places.
+template <class = void>
 class SelectionNode final : public OrderNode {
  public:
   SelectionNode(NodePtr upstream, std::string operation, std::vector<std::uint64_t> places)
@@ -120,6 +122,7 @@ class SelectionNode final : public OrderNode {
 };
 
 // An indexed node in another order each epoch.
+template <class = void>
 class ShuffleNode final : public OrderNode {
  public:
   ShuffleNode(NodePtr upstream, std::uint64_t seed) : OrderNode(std::move(upstream), "shuffle"), seed_(seed) {}

@@ -48,6 +48,7 @@ struct SegmentIndex {
 };
 
 // Turns an index into bytes and back.
+template <class = void>
 class IndexBytes {
  public:
   [[nodiscard]] static std::string write(const SegmentIndex& index) {
@@ -140,6 +141,7 @@ struct SampleFileTail {
 }
 
 // Writes the samples to a file that appears under its name when it is whole.
+template <class = void>
 class SampleFileWriter {
  public:
   SampleFileWriter(std::string path, std::string content)
@@ -168,7 +170,7 @@ class SampleFileWriter {
   }
 
   void finish() {
-    const std::string index = IndexBytes::write(index_);
+    const std::string index = IndexBytes<>::write(index_);
     const SampleFileTail tail{index.size(), SampleFileTail::hash(index)};
     write(std::as_bytes(std::span{index}));
     write(std::as_bytes(std::span{&tail, 1}));
@@ -197,6 +199,7 @@ class SampleFileWriter {
 
 // Reads any samples of a file; used by many threads at once. Its index is in memory: 8 bytes per sample, and 8 for each
 // column that differs in length.
+template <class = void>
 class SampleFile {
  public:
   // Nothing if there is no such file. Throws: DataError if it is damaged; ConfigError if it holds something else.
@@ -246,7 +249,7 @@ class SampleFile {
     if (tail.magic != SampleFileTail{}.magic || tail.index_size > size - sizeof tail) refuse_damage();
     std::string bytes(static_cast<std::size_t>(tail.index_size), '\0');
     pread_all(bytes.data(), bytes.size(), size - sizeof tail - tail.index_size);
-    auto index = SampleFileTail::hash(bytes) == tail.index_hash ? IndexBytes::read(std::move(bytes)) : std::nullopt;
+    auto index = SampleFileTail::hash(bytes) == tail.index_hash ? IndexBytes<>::read(std::move(bytes)) : std::nullopt;
     if (!index) refuse_damage();
     index_ = std::move(*index);
     for (const Segment& segment : index_.segments) ends_.push_back(count() + segment.rows);

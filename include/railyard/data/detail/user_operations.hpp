@@ -125,8 +125,8 @@ template <BlockMapFunction F>
 }
 
 // Takes columns by their numbers.
-[[nodiscard]] inline BlockFunction choose_columns(std::shared_ptr<const Schema> schema,
-                                                  std::vector<std::size_t> chosen) {
+template <class = void>
+[[nodiscard]] BlockFunction choose_columns(std::shared_ptr<const Schema> schema, std::vector<std::size_t> chosen) {
   return [schema = std::move(schema), chosen = std::move(chosen)](const Block& block, const EpochKey& /*key*/) {
     std::vector<Column> columns;
     for (const std::size_t column : chosen) columns.push_back(block[column]);

@@ -24,6 +24,7 @@ namespace detail {
 // so that samples which one epoch keeps apart may meet in the next. A buffer out of which samples are drawn one by one
 // would mix as well, but holds samples of any age: to go on in the middle, all of the stream would have to be read
 // again. Here it is one window.
+template <class = void>
 class WindowNode final : public OrderNode {
  public:
   WindowNode(NodePtr upstream, std::size_t window, std::uint64_t seed)
