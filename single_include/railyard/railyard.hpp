@@ -18504,6 +18504,11 @@ class ElasticSize {
   [[nodiscard]] const WorkerCount& count() const noexcept { return config_.num_workers; }
   [[nodiscard]] bool is_elastic() const noexcept { return count().is_elastic(); }
 
+  /// How long whoever looks may sleep.
+  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept {
+    return is_elastic() ? config_.capacity_interval : std::chrono::hours{1};
+  }
+
   /// Returns how many workers can be started now; nothing if these are too few.
   [[nodiscard]] std::optional<int> ask() {
     if (!is_elastic()) return count().max();
@@ -20360,8 +20365,8 @@ class Supervision {
   void handle_next() {
     const auto interval =
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(progress_.interval()));
-    const auto wake = std::min(controller_.wakes_at(),
-                               Clock::now() + std::min<std::chrono::nanoseconds>(interval, steps_.interval()));
+    const auto most = std::min<std::chrono::nanoseconds>({interval, steps_.interval(), size_.interval()});
+    const auto wake = std::min(controller_.wakes_at(), Clock::now() + most);
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
     if (event) std::visit([this](auto& one) { handle(one); }, *event);
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));

@@ -21,12 +21,6 @@ std::string zstd_text(std::string_view text) {
   return out;
 }
 
-std::string many_rows(int begin, int end) {
-  std::string text;
-  for (int row = begin; row < end; ++row) text += std::to_string(row) + "," + std::to_string(row * 7919 % 1000) + "\n";
-  return text;
-}
-
 }  // namespace
 
 TEST_CASE("zstd: reads files of several frames as one, from any sample on") {
