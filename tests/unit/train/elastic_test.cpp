@@ -85,6 +85,10 @@ struct ResizeListener {
   void on_resize(const ry::Resize& resize) { resizes->push_back(resize); }
 };
 
+struct ThrowingListener {
+  static void on_resize(const ry::Resize& /*resize*/) { throw std::runtime_error{"no other size"}; }
+};
+
 template <class P, class Change>
 ry::Result run_elastic(const Scratch& scratch, const Room& room, ry::WorkerCount count, const Change& change,
                        ry::RunConfig config = {}) {
@@ -168,6 +172,48 @@ TEST_CASE("Elastic: says so where there is no room for the least number of worke
   const ry::Result result = run_elastic<SharedThreads>(scratch, room, {2, 4}, change, config);
   CHECK_FALSE(result);
   CHECK_THAT(result.error(), ContainsSubstring("a test") && ContainsSubstring("no room for the 2 workers"));
+}
+
+TEST_CASE("Elastic: a run that has stopped for another size, and then finds no room, has failed and saved its state") {
+  const Scratch scratch;
+  std::atomic<int> num_answers{0};
+  std::atomic<bool> is_changing{false};
+  const auto capacity = [&] { return !is_changing ? 2 : num_answers++ == 0 ? 3 : 1; };
+  const auto change = [&is_changing](ry::Worker& worker, std::int64_t step) {
+    if (step != 30) return;
+    is_changing = true;
+    wait_for_resize(worker);
+  };
+  ry::Trainer<ry::SharedMemory, ry::Threads> trainer{
+      [change](auto& worker) { add_all(worker, change); },
+      {.num_workers = {2, 4}, .capacity = capacity, .capacity_interval = std::chrono::milliseconds{1}},
+      {.storage_path = scratch.path(),
+       .progress = ry::Progress::quiet,
+       .start_timeout = std::chrono::milliseconds{500}}};
+  const ry::Result result = trainer.fit();
+  CHECK_FALSE(result);
+  CHECK_THAT(result.error(), ContainsSubstring("no room for the 2 workers"));
+  REQUIRE(result.checkpoint());
+  CHECK(result.checkpoint()->manifest().step >= 30);
+}
+
+TEST_CASE("Elastic: a callback that throws when the size changes ends the run, and its state is saved") {
+  const Scratch scratch;
+  const Room room{3};
+  const bool is_by_failure = GENERATE(false, true);
+  const auto change = [&room, is_by_failure](ry::Worker& worker, std::int64_t step) {
+    if (worker.attempt() != 0 || step != 30) return;
+    worker.barrier();
+    room.set(2);
+    if (is_by_failure && worker.rank() == 2) throw std::runtime_error{"a test"};
+    wait_for_resize(worker);
+  };
+  ry::RunConfig config{.failure = {.max_failures = 1, .memory_percent = 1e12}, .callbacks = {ThrowingListener{}}};
+  const ry::Result result = run_elastic<SharedProcesses>(scratch, room, {2, 3}, change, config);
+  CHECK_FALSE(result);
+  CHECK_THAT(result.error(), ContainsSubstring("on_resize threw: no other size"));
+  REQUIRE(result.checkpoint());
+  CHECK(result.checkpoint()->manifest().step >= 29);
 }
 
 TEST_CASE("Elastic: a range that is none, and an interval of nothing, are refused by name") {

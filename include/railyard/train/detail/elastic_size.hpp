@@ -25,6 +25,11 @@ class ElasticSize {
   [[nodiscard]] const WorkerCount& count() const noexcept { return config_.num_workers; }
   [[nodiscard]] bool is_elastic() const noexcept { return count().is_elastic(); }
 
+  /// How long whoever looks may sleep.
+  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept {
+    return is_elastic() ? config_.capacity_interval : std::chrono::hours{1};
+  }
+
   /// Returns how many workers can be started now; nothing if these are too few.
   [[nodiscard]] std::optional<int> ask() {
     if (!is_elastic()) return count().max();
