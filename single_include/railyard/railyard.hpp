@@ -18534,10 +18534,26 @@ class ElasticSize {
     return true;
   }
 
+  /// Says that there is no room for the least number of workers, and what else is known of that.
+  [[nodiscard]] std::string no_room() const {
+    return compose("there is no room for the {} workers that ScalingConfig::num_workers asks for at least{}",
+                   count().min(), fault_);
+  }
+
  private:
-  [[nodiscard]] int capacity() const { return config_.capacity ? config_.capacity() : usable_cores(); }
+  // A function of the user's that throws has no answer: workers that train go on.
+  [[nodiscard]] int capacity() {
+    fault_.clear();
+    try {
+      return config_.capacity ? config_.capacity() : usable_cores();
+    } catch (...) {
+      fault_ = "; ScalingConfig::capacity threw: " + text_of(std::current_exception());
+      return 0;
+    }
+  }
 
   ScalingConfig config_;
+  std::string fault_{};
   int limit_ = config_.num_workers.max();
   Clock::time_point next_look_ = Clock::now() + config_.capacity_interval;
 };
@@ -19835,7 +19851,9 @@ namespace detail {
   object.add("training_seconds", fields.timings.training).add("attempts", fields.attempts.size());
   if (const StepTimes times = average_of(fields.step_times_by_rank); times.steps > 0) {
     object.add("steps", times.steps).add("compute_share", times.share_of_compute());
-    object.add("data_share", times.share_of_data()).add("wait_share", times.share_of_wait()).add("communication_share", times.share_of_communication());
+    object.add("data_share", times.share_of_data())
+        .add("wait_share", times.share_of_wait())
+        .add("communication_share", times.share_of_communication());
     object.add("optimizer_share", times.share_of_optimizer()).add("slowest_rank", times.slowest_rank);
     object.add("gradient_bytes", times.bytes);
   }
@@ -20269,8 +20287,7 @@ class Supervision {
       size = size_.ask();
     }
     if (!size) {
-      last_word_ = compose("there is no room for the {} workers that ScalingConfig::num_workers asks for at least",
-                           size_.count().min());
+      last_word_ = size_.no_room();
       return false;
     }
     resize_to(*size);
@@ -20865,9 +20882,9 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
     std::this_thread::sleep_for(std::chrono::milliseconds{20});
   }
   throw ConfigError{
-      compose("ScalingConfig::num_workers asks for {} workers at least, but after {} there is no room for so "
-              "many: ask for fewer, or look at ScalingConfig::capacity, by default the cores of this process",
-              size.count().min(), deadline.budget_text())};
+      compose("after {} {}: ask for fewer, or look at ScalingConfig::capacity, by default the cores of this "
+              "process",
+              deadline.budget_text(), size.no_room())};
 }
 
 /// Finds out what an earlier program has left of the run, and whether this one may go on with it.

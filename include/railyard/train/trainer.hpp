@@ -103,9 +103,9 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
     std::this_thread::sleep_for(std::chrono::milliseconds{20});
   }
   throw ConfigError{
-      compose("ScalingConfig::num_workers asks for {} workers at least, but after {} there is no room for so "
-              "many: ask for fewer, or look at ScalingConfig::capacity, by default the cores of this process",
-              size.count().min(), deadline.budget_text())};
+      compose("after {} {}: ask for fewer, or look at ScalingConfig::capacity, by default the cores of this "
+              "process",
+              deadline.budget_text(), size.no_room())};
 }
 
 /// Finds out what an earlier program has left of the run, and whether this one may go on with it.

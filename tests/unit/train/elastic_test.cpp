@@ -162,7 +162,7 @@ TEST_CASE("Elastic: says so where there is no room for the least number of worke
   config.start_timeout = std::chrono::milliseconds{300};
   CHECK_THROWS_WITH(run_elastic<SharedThreads>(
                         scratch, room, {3, 4}, [](ry::Worker&, std::int64_t) {}, config),
-                    ContainsSubstring("num_workers asks for 3 workers at least") && ContainsSubstring("capacity"));
+                    ContainsSubstring("no room for the 3 workers") && ContainsSubstring("capacity"));
   config.start_timeout = std::chrono::seconds{1};
   const auto change = [&room](ry::Worker& worker, std::int64_t step) {
     if (step != 30 || worker.rank() != 0) return;
@@ -226,6 +226,39 @@ TEST_CASE("Elastic: a range that is none, and an interval of nothing, are refuse
                                               {.num_workers = {1, 2}, .capacity_interval = std::chrono::seconds{0}},
                                               {.storage_path = scratch.path()}};
   CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("capacity_interval"));
+}
+
+TEST_CASE("Elastic: a source of capacity that throws is told of where workers cannot be started without its answer") {
+  const Scratch scratch;
+  std::atomic<int> num_asked{0};
+  const auto capacity = [&num_asked]() -> int {
+    if (num_asked++ > 0) throw std::runtime_error{"no answer"};
+    return 2;
+  };
+  const auto run = [&](const auto& change, int max_failures) {
+    ry::Trainer<ry::SharedMemory, ry::Threads> trainer{
+        [change](auto& worker) { add_all(worker, change); },
+        {.num_workers = {2, 4}, .capacity = capacity, .capacity_interval = std::chrono::milliseconds{1}},
+        {.storage_path = scratch.path(),
+         .failure = {.max_failures = max_failures},
+         .progress = ry::Progress::quiet,
+         .start_timeout = std::chrono::milliseconds{300}}};
+    return trainer.fit();
+  };
+  const auto wait = [&num_asked](ry::Worker& /*worker*/, std::int64_t step) {
+    const auto deadline = ry::Deadline::after(std::chrono::seconds{30});
+    while (step == 30 && num_asked < 3 && !deadline.expired()) std::this_thread::yield();
+  };
+  CHECK(run(wait, 0).metrics().at("sum").as<std::int64_t>() == whole_sum);  // it trains on
+  num_asked = 0;
+  const ry::Result failed = run(
+      [](ry::Worker& worker, std::int64_t step) {
+        if (step == 30 && worker.rank() == 1) throw std::runtime_error{"a test"};
+      },
+      1);
+  CHECK_THAT(failed.error(), ContainsSubstring("ScalingConfig::capacity threw: no answer"));
+  num_asked = 1;
+  CHECK_THROWS_WITH(run(wait, 0), ContainsSubstring("ScalingConfig::capacity threw: no answer"));
 }
 
 TEST_CASE("ElasticSize: keeps within its bounds, and tries again later what could not be started") {

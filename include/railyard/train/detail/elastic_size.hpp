@@ -5,11 +5,15 @@
 #include "railyard/train/scaling_config.hpp"
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/scaling.hpp"
 #include "railyard/workers/detail/cores.hpp"
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <optional>
+#include <string>
 #include <utility>
 
 namespace railyard::inline v0_1 {
@@ -55,10 +59,26 @@ class ElasticSize {
     return true;
   }
 
+  /// Says that there is no room for the least number of workers, and what else is known of that.
+  [[nodiscard]] std::string no_room() const {
+    return compose("there is no room for the {} workers that ScalingConfig::num_workers asks for at least{}",
+                   count().min(), fault_);
+  }
+
  private:
-  [[nodiscard]] int capacity() const { return config_.capacity ? config_.capacity() : usable_cores(); }
+  // A function of the user's that throws has no answer: workers that train go on.
+  [[nodiscard]] int capacity() {
+    fault_.clear();
+    try {
+      return config_.capacity ? config_.capacity() : usable_cores();
+    } catch (...) {
+      fault_ = "; ScalingConfig::capacity threw: " + text_of(std::current_exception());
+      return 0;
+    }
+  }
 
   ScalingConfig config_;
+  std::string fault_{};
   int limit_ = config_.num_workers.max();
   Clock::time_point next_look_ = Clock::now() + config_.capacity_interval;
 };

@@ -247,8 +247,7 @@ class Supervision {
       size = size_.ask();
     }
     if (!size) {
-      last_word_ = compose("there is no room for the {} workers that ScalingConfig::num_workers asks for at least",
-                           size_.count().min());
+      last_word_ = size_.no_room();
       return false;
     }
     resize_to(*size);
