@@ -52,6 +52,7 @@ TEST_CASE("read_csv: makes a dataset whose label is the one that was named") {
 
 TEST_CASE("read_csv: lists the columns when the label is not among them, and names a missing file") {
   const CsvFile file{"a,y\n1,7\n"};
-  CHECK_THROWS_WITH(ry::read_csv(file.path(), {.label = "z"}), ContainsSubstring("\"z\"") && ContainsSubstring("\"a\""));
+  CHECK_THROWS_WITH(ry::read_csv(file.path(), {.label = "z"}),
+                    ContainsSubstring("\"z\"") && ContainsSubstring("\"a\""));
   CHECK_THROWS_AS(ry::read_csv("no/such.csv"), ry::DataError);
 }

@@ -18,8 +18,6 @@
 #include <system_error>
 #include <utility>
 #include <vector>
-#include <utility>
-#include <vector>
 
 #include <fcntl.h>
 #include <sys/stat.h>
