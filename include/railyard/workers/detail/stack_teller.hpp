@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/system.hpp"
 #include "railyard/core/scaling.hpp"
 
 #include <algorithm>
