@@ -65,9 +65,8 @@ double distance_to_plain(ry::Worker& worker, at::ScalarType type, MakeOptimizer 
       torch::cross_entropy_loss(net->forward(batch.data), batch.target).backward();
       optimizer.step();
       plain_optimizer.zero_grad();
-      torch::cross_entropy_loss(plain->forward(ry::detail::select_rows(data, whole)),
-                                ry::detail::select_rows(target, whole))
-          .backward();
+      const auto rows = ry::detail::select_rows({data, target}, whole);
+      torch::cross_entropy_loss(plain->forward(rows.first), rows.second).backward();
       plain_optimizer.step();
     }
   }
