@@ -167,11 +167,13 @@ TEST_CASE("Run: starts again when a rank ends no step any more, and tells what e
   for (const std::string& line : read_lines(result.path() / "events.jsonl")) {
     if (line.find(R"("event": "stack")") != std::string::npos) stacks.push_back(line);
   }
-  REQUIRE(stacks.size() == 4);  // of both ranks, twice
+  REQUIRE(stacks.size() == 4);     // of both ranks, twice
+#if !defined(__SANITIZE_THREAD__)  // which holds signals back until a thread calls something that it knows
   CHECK_THAT(stacks[0], ContainsSubstring(R"("rank": 0)") && ContainsSubstring("#0 "));
   CHECK_THAT(stacks[1], ContainsSubstring(R"("rank": 1)") && !ContainsSubstring("#0 "));  // stopped: no answer
   CHECK_THAT(stacks[2], ContainsSubstring("#0 "));
   CHECK_THAT(stacks[3], ContainsSubstring("#0 "));
+#endif
 }
 
 TEST_CASE("StepWatch: does not count time in which nobody looked, nor ranks that have ended no step yet") {

@@ -10,7 +10,8 @@
 
 namespace ry = railyard;
 
-TEST_CASE("StackTeller: tells the calls of a thread that computes, and of one that sleeps") {
+#if !defined(__SANITIZE_THREAD__)  // which holds signals back until a thread calls something that it knows
+TEST_CASE("StackTeller: tells the calls of a thread that computes") {
   ry::detail::StackTeller teller;
   std::atomic<bool> is_watched{false};
   std::atomic<bool> is_over{false};
@@ -30,6 +31,8 @@ TEST_CASE("StackTeller: tells the calls of a thread that computes, and of one th
   thread.join();
   CHECK(teller.tell(ry::Deadline::after(std::chrono::seconds{30})).empty());
 }
+
+#endif
 
 TEST_CASE("StackTeller: leaves a signal alone that the program uses") {
   const int signal = SIGRTMAX - 2;
