@@ -25608,9 +25608,9 @@ struct GradientSlot {
     parameter.mutable_grad().reset();
   }
 
-  // Adds what was there before as if it had come with the samples of this rank, by which all is divided in the end.
+  // Adds what was there before, once, as if it had come with the samples of this rank, by which all is divided in the
+  // end. More may still be added by micro-batches.
   void end_weighting(double samples) {
-    if (!std::exchange(is_weighted, false)) return;
     const at::Tensor earlier = std::exchange(before, {});
     if (!earlier.defined() || samples == 0) return;
     const at::NoGradGuard no_grad;
@@ -28987,7 +28987,7 @@ class GradientExchange {
       settle();
     }
     const bool is_finite = exchange_.finish(clock_);
-    for (GradientSlot& slot : slots_) slot.used = false;
+    for (GradientSlot& slot : slots_) slot.used = slot.is_weighted = false;
     const PassSummary& summary = exchange_.summary();
     if (summary.headers.front().pass == 0) {
       const bool have_all_ended = summary.num_ended == static_cast<std::uint32_t>(worker_->world_size());

@@ -88,9 +88,9 @@ struct GradientSlot {
     parameter.mutable_grad().reset();
   }
 
-  // Adds what was there before as if it had come with the samples of this rank, by which all is divided in the end.
+  // Adds what was there before, once, as if it had come with the samples of this rank, by which all is divided in the
+  // end. More may still be added by micro-batches.
   void end_weighting(double samples) {
-    if (!std::exchange(is_weighted, false)) return;
     const at::Tensor earlier = std::exchange(before, {});
     if (!earlier.defined() || samples == 0) return;
     const at::NoGradGuard no_grad;

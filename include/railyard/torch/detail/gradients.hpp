@@ -432,7 +432,7 @@ class GradientExchange {
       settle();
     }
     const bool is_finite = exchange_.finish(clock_);
-    for (GradientSlot& slot : slots_) slot.used = false;
+    for (GradientSlot& slot : slots_) slot.used = slot.is_weighted = false;
     const PassSummary& summary = exchange_.summary();
     if (summary.headers.front().pass == 0) {
       const bool have_all_ended = summary.num_ended == static_cast<std::uint32_t>(worker_->world_size());
