@@ -92,7 +92,8 @@ TEST_CASE("Memory first: a worker killed in the middle of a copy leaves the one 
           Weights weights;
           HalfWeights half{.all = &weights, .rank = worker.rank()};
           half.on_read = [&worker, victim] {
-            const bool is_due = worker.attempt() < 3 && worker.steps() == 7U * (1 + worker.attempt());
+            const bool is_due =
+                worker.attempt() < 3 && worker.steps() == 7 * (1 + static_cast<std::uint64_t>(worker.attempt()));
             if (is_due && worker.rank() == victim) ::kill(::getpid(), SIGKILL);
           };
           train_quietly(worker, half, weights, never);
