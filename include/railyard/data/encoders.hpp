@@ -31,7 +31,7 @@ enum class Unseen : std::uint8_t { error, ignore };
 /// Makes of each column a column of the same name that has one f32 per category: 1 for the sample's, 0 for the others.
 /// Columns hold a number or a text per sample. Categories are in order, a missing value is one of them, the last, and
 /// so are infinities. Shapes: (categories).
-class OneHotEncoder {
+class OneHotEncoder : public detail::CategoryEncoder {
  public:
   struct Options {
     std::vector<std::string> columns{};
@@ -40,20 +40,10 @@ class OneHotEncoder {
     std::uint64_t category_limit = 10'000;  ///< per column; more are a DataError
   };
 
-  OneHotEncoder() = default;
+  OneHotEncoder() : CategoryEncoder(detail::CategoryLearner{name}) {}
   explicit OneHotEncoder(Options options)
-      : options_(std::move(options)), learner_(name, options_.columns, options_.except, options_.category_limit) {}
-
-  void begin(const Schema& schema) { learner_.begin(schema); }
-  void add(const Block& block) { learner_.add(block); }
-  [[nodiscard]] std::vector<std::byte> statistics() const { return learner_.statistics(); }
-  void merge(std::span<const std::byte> bytes) { learner_.merge(bytes); }
-  void finish() { learner_.finish(); }
-
-  /// The categories of a column, in the order of the numbers. Throws: ConfigError if it did not learn from the column.
-  [[nodiscard]] const std::vector<Category>& categories(std::string_view column) const {
-    return learner_.column(column).categories;
-  }
+      : CategoryEncoder(detail::CategoryLearner{name, options.columns, options.except, options.category_limit}),
+        options_(std::move(options)) {}
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
@@ -88,13 +78,12 @@ class OneHotEncoder {
   }
 
   Options options_{};
-  detail::CategoryLearner learner_{name};
 };
 static_assert(LearningPreprocessor<OneHotEncoder>);
 
 /// Makes of each column a column of i64 of the same name: the place of the sample's category among all in order, from
 /// 0. Columns hold a number or a text per sample. A missing value is a category, the last.
-class OrdinalEncoder {
+class OrdinalEncoder : public detail::CategoryEncoder {
  public:
   struct Options {
     std::vector<std::string> columns{};
@@ -104,19 +93,8 @@ class OrdinalEncoder {
     std::uint64_t category_limit = 1'000'000;  ///< per column; more are a DataError
   };
 
-  OrdinalEncoder() = default;
+  OrdinalEncoder() : CategoryEncoder(detail::CategoryLearner{"OrdinalEncoder"}) {}
   explicit OrdinalEncoder(Options options) : OrdinalEncoder("OrdinalEncoder", std::move(options)) {}
-
-  void begin(const Schema& schema) { learner_.begin(schema); }
-  void add(const Block& block) { learner_.add(block); }
-  [[nodiscard]] std::vector<std::byte> statistics() const { return learner_.statistics(); }
-  void merge(std::span<const std::byte> bytes) { learner_.merge(bytes); }
-  void finish() { learner_.finish(); }
-
-  /// The categories of a column: number i stands for the i-th. Throws: ConfigError if it did not learn from the column.
-  [[nodiscard]] const std::vector<Category>& categories(std::string_view column) const {
-    return learner_.column(column).categories;
-  }
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
@@ -147,10 +125,10 @@ class OrdinalEncoder {
  private:
   friend class LabelEncoder;
   OrdinalEncoder(std::string_view name, Options options)
-      : options_(std::move(options)), learner_(name, options_.columns, options_.except, options_.category_limit) {}
+      : CategoryEncoder(detail::CategoryLearner{name, options.columns, options.except, options.category_limit}),
+        options_(std::move(options)) {}
 
   Options options_{};
-  detail::CategoryLearner learner_{"OrdinalEncoder"};
 };
 static_assert(LearningPreprocessor<OrdinalEncoder>);
 

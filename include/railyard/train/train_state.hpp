@@ -311,8 +311,9 @@ class TrainState {
     save.slot = snapshot.slot;
     try {
       for (std::size_t at = 0; at < images.size(); ++at) images[at].fill(snapshot.bytes.data() + save.files[at].offset);
-      detail::write_head(snapshot.bytes, save);
-      worker_->link().post(detail::encode_saved(save));
+      const std::vector<std::byte> message = detail::encode_saved(save);
+      detail::write_head(snapshot.bytes, message);
+      worker_->link().post(message);
     } catch (...) {
       worker_->link().drop_snapshot(snapshot.slot);
       throw;

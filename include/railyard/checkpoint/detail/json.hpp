@@ -202,20 +202,7 @@ class JsonParser {
     } else if (code >= 0xD800 && code <= 0xDFFF) {
       refuse("half of a surrogate pair stands alone");
     }
-    const auto add = [&text](std::uint32_t byte) { text += static_cast<char>(byte); };
-    const auto add_six_bits = [&](unsigned shift) { add(0x80U | ((code >> shift) & 0x3FU)); };
-    if (code < 0x80) return add(code);
-    if (code < 0x800) {
-      add(0xC0U | (code >> 6U));
-    } else if (code < 0x10000) {
-      add(0xE0U | (code >> 12U));
-      add_six_bits(6);
-    } else {
-      add(0xF0U | (code >> 18U));
-      add_six_bits(12);
-      add_six_bits(6);
-    }
-    add_six_bits(0);
+    append_utf8(text, code);
   }
 
   std::uint32_t code_unit() {

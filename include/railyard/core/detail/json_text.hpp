@@ -5,6 +5,7 @@
 #include "railyard/core/detail/compose.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -31,6 +32,24 @@ namespace detail {
     if (byte(i) < 0x80 || byte(i) > 0xBF) return 0;
   }
   return length;
+}
+
+/// Appends the character of a code point, which is no half of a surrogate pair, as UTF-8.
+inline void append_utf8(std::string& text, std::uint32_t code) {
+  const auto add = [&text](std::uint32_t byte) { text += static_cast<char>(byte); };
+  const auto add_six_bits = [&](unsigned shift) { add(0x80U | ((code >> shift) & 0x3FU)); };
+  if (code < 0x80) return add(code);
+  if (code < 0x800) {
+    add(0xC0U | (code >> 6U));
+  } else if (code < 0x10000) {
+    add(0xE0U | (code >> 12U));
+    add_six_bits(6);
+  } else {
+    add(0xF0U | (code >> 18U));
+    add_six_bits(12);
+    add_six_bits(6);
+  }
+  add_six_bits(0);
 }
 
 /// Appends text as a JSON string; bytes that are not UTF-8 become U+FFFD, so that every reader accepts the file.

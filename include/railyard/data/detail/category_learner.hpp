@@ -117,5 +117,25 @@ class CategoryLearner {
   std::vector<CategoryCounts> counts_{};  // between begin() and finish()
 };
 
+/// Is what preprocessors that make numbers of categories have in common: how they learn.
+class CategoryEncoder {
+ public:
+  void begin(const Schema& schema) { learner_.begin(schema); }
+  void add(const Block& block) { learner_.add(block); }
+  [[nodiscard]] std::vector<std::byte> statistics() const { return learner_.statistics(); }
+  void merge(std::span<const std::byte> bytes) { learner_.merge(bytes); }
+  void finish() { learner_.finish(); }
+
+  /// The categories of a column: number i stands for the i-th. Throws: ConfigError if it did not learn from the column.
+  [[nodiscard]] const std::vector<Category>& categories(std::string_view column) const {
+    return learner_.column(column).categories;
+  }
+
+ protected:
+  explicit CategoryEncoder(CategoryLearner learner) : learner_(std::move(learner)) {}
+
+  CategoryLearner learner_;
+};
+
 }  // namespace detail
 }  // namespace railyard::inline v0_1

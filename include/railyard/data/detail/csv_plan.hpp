@@ -119,19 +119,6 @@ inline void check_csv_options(const CsvSourceOptions& options) {
   return names;
 }
 
-// Cuts the beginning of the file: as many records as decide on the types.
-inline void cut_head(const CsvSourceOptions& options, TextHead& head, CsvCutter& cutter) {
-  constexpr std::size_t enough_bytes = std::size_t{16} << 20;
-  const std::size_t least = options.has_header ? 2 : 1;
-  while (true) {
-    cutter.cut(head.text(), head.size(), head.is_whole());
-    const std::size_t records = cutter.records().size();
-    const bool is_enough = records >= least && (records >= options.inference_rows || head.size() >= enough_bytes);
-    if (is_enough || head.is_whole()) return;
-    head.grow(options.max_record_bytes);
-  }
-}
-
 inline std::vector<Field> guess_csv_fields(const CsvPlan& plan, const CsvCutter& cutter) {
   std::vector<CsvTypeGuess> guesses(plan.header.size());
   const std::size_t begin = plan.options.has_header ? 1 : 0;
@@ -183,7 +170,10 @@ inline void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields) {
     if (parse_number(text, number) == NumberFault::none && number == number) plan->is_number_missing = true;
   }
   CsvCutter cutter{options.delimiter, options.quote};
-  cut_head(options, head, cutter);
+  cut_head(head, options.has_header ? 2 : 1, options.inference_rows, options.max_record_bytes, [&] {
+    cutter.cut(head.text(), head.size(), head.is_whole());
+    return cutter.records().size();
+  });
   if (!cutter.records().empty()) plan->header = csv_names(cutter, options.quote, options.has_header);
   if (!options.names.empty()) {
     if (!plan->header.empty() && options.names.size() != plan->header.size()) {

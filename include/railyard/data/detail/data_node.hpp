@@ -7,6 +7,7 @@
 #include "railyard/data/sample_random.hpp"
 
 #include "railyard/core/block.hpp"
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 
 #include <algorithm>
@@ -110,8 +111,10 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
   // How many operations it consists of: tells the random numbers of one from those of another.
   [[nodiscard]] virtual std::uint64_t depth() const { return 0; }
 
-  // The samples at the places of an epoch, each below count(), in that order. Only if is_indexed().
-  [[nodiscard]] virtual Block read(std::span<const std::uint64_t> places, const EpochKey& key) const = 0;
+  // The samples at the places of an epoch, each below count(), in that order. Only if is_indexed(): others have none.
+  [[nodiscard]] virtual Block read(std::span<const std::uint64_t> /*places*/, const EpochKey& /*key*/) const {
+    throw Error{compose("{} was read out of order", describe())};
+  }
   // All samples of an epoch from a place on.
   [[nodiscard]] virtual std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const = 0;
 

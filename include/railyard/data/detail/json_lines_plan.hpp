@@ -121,16 +121,6 @@ class JsonTypeGuess {
   bool is_array_ = false;
 };
 
-inline void cut_head(std::size_t enough_lines, std::size_t most, TextHead& head, LineCutter& cutter) {
-  constexpr std::size_t enough_bytes = std::size_t{16} << 20;
-  while (true) {
-    cutter.cut(head.text(), head.size());
-    const std::size_t lines = cutter.lines();
-    if (head.is_whole() || (lines > 0 && (lines >= enough_lines || head.size() >= enough_bytes))) return;
-    head.grow(most);
-  }
-}
-
 [[nodiscard]] inline bool is_json_object(std::string_view line) {
   JsonScanner scanner{line};
   try {
@@ -173,7 +163,10 @@ inline void cut_head(std::size_t enough_lines, std::size_t most, TextHead& head,
     throw ConfigError{compose("JsonLinesSource: .floats is {}: set it to f64 or f32", name_of(options.floats))};
   }
   LineCutter cutter{false};
-  cut_head(options.inference_rows, options.max_record_bytes, head, cutter);
+  cut_head(head, 1, options.inference_rows, options.max_record_bytes, [&] {
+    cutter.cut(head.text(), head.size());
+    return cutter.lines();
+  });
   std::vector<Field> fields = guess_json_fields(options, cutter);
   for (const Field& given : options.fields) {
     const auto same = std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.name == given.name; });

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/json_text.hpp"
 #include "railyard/core/error.hpp"
 
 #include <cstddef>
@@ -216,22 +217,6 @@ class JsonScanner {
       ++at_;
     }
     return code;
-  }
-  static void append_utf8(std::string& out, std::uint32_t code) {
-    const auto put = [&out](std::uint32_t byte) { out += static_cast<char>(static_cast<unsigned char>(byte)); };
-    if (code < 0x80) return put(code);
-    if (code < 0x800) {
-      put(0xC0 | (code >> 6));
-    } else {
-      if (code < 0x10000) {
-        put(0xE0 | (code >> 12));
-      } else {
-        put(0xF0 | (code >> 18));
-        put(0x80 | ((code >> 12) & 0x3F));
-      }
-      put(0x80 | ((code >> 6) & 0x3F));
-    }
-    put(0x80 | (code & 0x3F));
   }
 
   std::string_view text_;

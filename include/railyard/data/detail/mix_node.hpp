@@ -33,9 +33,6 @@ class MixNode final : public JoiningNode {
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return sum_of_counts(); }
   [[nodiscard]] bool is_indexed() const override { return false; }
   [[nodiscard]] bool is_reordered() const override { return true; }
-  [[nodiscard]] Block read(std::span<const std::uint64_t> /*places*/, const EpochKey& /*key*/) const override {
-    throw Error{compose("{} was read out of order", describe())};  // whoever calls has asked is_indexed()
-  }
   [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
     return std::make_unique<Stream>(*this, scope, from);
   }

@@ -90,13 +90,13 @@ class SourceNode final : public DataNode {
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return source_.count(); }
   [[nodiscard]] std::string describe() const override { return source_.describe(); }
   [[nodiscard]] bool is_indexed() const override { return IndexedSource<S>; }
-  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, [[maybe_unused]] const EpochKey& key) const override {
     if constexpr (IndexedSource<S>) {
       Block block = source_.read(places);
       if (block.rows() == places.size()) return block;
       throw DataError{compose("{} was asked for {} samples and gave {}", describe(), places.size(), block.rows())};
     } else {
-      throw Error{compose("{} was read out of order", describe())};  // whoever calls has asked is_indexed()
+      return DataNode::read(places, key);
     }
   }
   [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {

@@ -65,5 +65,17 @@ class TextHead {
   bool is_whole_ = false;
 };
 
+/// Reads on until cut() finds so many records in what is there: least, and enough or 16 MiB of them.
+template <class Cut>
+void cut_head(TextHead& head, std::size_t least, std::size_t enough, std::size_t max_record_bytes, const Cut& cut) {
+  constexpr std::size_t enough_bytes = std::size_t{16} << 20;
+  while (true) {
+    const std::size_t records = cut();
+    const bool is_enough = records >= least && (records >= enough || head.size() >= enough_bytes);
+    if (is_enough || head.is_whole()) return;
+    head.grow(max_record_bytes);
+  }
+}
+
 }  // namespace detail
 }  // namespace railyard::inline v0_1

@@ -91,16 +91,16 @@ struct GradientSlot {
   // Adds what was there before, once, as if it had come with the samples of this rank, by which all is divided in the
   // end. More may still be added by micro-batches.
   void end_weighting(double samples) {
+    if (!before.defined()) return;
     const at::Tensor earlier = std::exchange(before, {});
-    if (!earlier.defined() || samples == 0) return;
+    if (samples == 0) return;
     const at::NoGradGuard no_grad;
     at::Tensor& gradient = parameter.mutable_grad();
     const at::Tensor weighted = earlier.mul(samples);
-    const bool is_mixed = gradient.defined() && gradient.is_sparse() != weighted.is_sparse();
     if (!gradient.defined()) {
       gradient = weighted;
-    } else {
-      gradient = is_mixed && gradient.is_sparse() ? weighted.add(gradient) : gradient.add(weighted);
+    } else {  // a sparse one can be added to a dense one, and not the other way round
+      gradient = gradient.is_sparse() ? weighted.add(gradient) : gradient.add(weighted);
     }
   }
 

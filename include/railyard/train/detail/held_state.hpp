@@ -35,9 +35,8 @@ namespace detail {
   return end;
 }
 
-/// Writes the message to the begin of its snapshot, where place_files() has left room for it.
-inline void write_head(std::span<std::byte> snapshot, const SavedMessage& save) {
-  const std::vector<std::byte> message = encode_saved(save);
+/// Writes the encoded message to the begin of its snapshot, where place_files() has left room for it.
+inline void write_head(std::span<std::byte> snapshot, std::span<const std::byte> message) {
   const std::uint64_t size = message.size();
   std::memcpy(snapshot.data(), &size, sizeof size);
   std::copy(message.begin(), message.end(), snapshot.data() + sizeof size);

@@ -97,7 +97,8 @@ class RunCheckpoints {
       }
       written_ = std::max(written_, place);
       ++num_of_attempt_;
-      if (++num_written_ == 1 && !doubt().empty()) log.warn(doubt());
+      if (++num_written_ > 1) continue;
+      if (const std::string text = doubt(); !text.empty()) log.warn(text);
     }
   }
   /// How many have been written by this program; in the attempt under way.

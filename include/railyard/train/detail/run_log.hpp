@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace railyard::inline v0_1 {
@@ -44,11 +45,10 @@ class RunLog {
   [[nodiscard]] const std::vector<std::string>& warnings() const noexcept { return warnings_; }
 
   void tell_of(const SaveOutcome& outcome) {
-    JsonObject event;
-    event.add("event", outcome.path.empty() ? "checkpoint_failed" : "checkpoint").add("seconds", seconds());
+    JsonObject event = begin_event(outcome.path.empty() ? "checkpoint_failed" : "checkpoint");
     event.add("step", outcome.manifest.step).add("path", outcome.path.string());
     if (!outcome.error.empty()) event.add("error", outcome.error);
-    complain(directory_->append_event(event));
+    write(event);
     if (outcome.error.empty()) return;
     warn(outcome.path.empty() ? compose("the checkpoint of step {} could not be written: {}; training goes on",
                                         outcome.manifest.step, outcome.error)
@@ -57,10 +57,9 @@ class RunLog {
 
   /// attempt: the number of the one that begins; failed: the one before. from: where it goes on, at begin_step.
   void tell_of_restart(int attempt, const Attempt& failed, const std::string& from, std::uint64_t begin_step) {
-    JsonObject event;
-    event.add("event", "restart").add("seconds", seconds()).add("attempt", attempt);
-    event.add("error", failed.error).add("from", from).add("lost_steps", failed.lost_steps);
-    complain(directory_->append_event(event));
+    JsonObject event = begin_event("restart");
+    event.add("attempt", attempt).add("error", failed.error).add("from", from).add("lost_steps", failed.lost_steps);
+    write(event);
     print(compose("{}; all workers are started again, from {} (step {}; {} steps are lost)", failed.error, from,
                   begin_step, failed.lost_steps));
   }
@@ -68,24 +67,27 @@ class RunLog {
   /// stacks: by rank, the calls that it is in, one a line.
   void tell_of_stacks(const std::vector<std::string>& stacks) {
     for (std::size_t rank = 0; rank < stacks.size(); ++rank) {
-      JsonObject event;
-      event.add("event", "stack").add("seconds", seconds()).add("rank", static_cast<std::int64_t>(rank));
-      event.add("stack", stacks[rank]);
-      complain(directory_->append_event(event));
+      JsonObject event = begin_event("stack");
+      event.add("rank", static_cast<std::int64_t>(rank)).add("stack", stacks[rank]);
+      write(event);
       print(stacks[rank].empty() ? compose("rank {} does not tell where it is", rank)
                                  : compose("rank {} is in\n{}", rank, stacks[rank]));
     }
   }
 
   void tell_of_resize(const Resize& resize) {
-    JsonObject event;
-    event.add("event", "resize").add("seconds", seconds());
+    JsonObject event = begin_event("resize");
     event.add("from", resize.from).add("to", resize.to).add("step", resize.step);
-    complain(directory_->append_event(event));
+    write(event);
     print(compose("the run goes on with {} workers instead of {}, from step {}", resize.to, resize.from, resize.step));
   }
 
  private:
+  [[nodiscard]] JsonObject begin_event(std::string_view name) const {
+    return JsonObject{}.add("event", name).add("seconds", seconds());
+  }
+  void write(const JsonObject& event) { complain(directory_->append_event(event)); }
+
   RunDirectory* directory_;
   ProgressLine* progress_;
   Clock::time_point called_at_;
