@@ -246,11 +246,9 @@ class TrainState {
   // What any rank wants at the end of this step. It comes with the gradients, if there are any.
   [[nodiscard]] detail::Wishes agreed_wishes() {
     if (const auto heard = worker_->control().end_step()) return *heard;
-    const detail::Wishes& own = worker_->control().own();
-    std::int32_t wishes[4] = {worker_->wants_stop() ? 1 : 0, own.snapshot ? 1 : 0, own.checkpoint ? 1 : 0,
-                              own.resize ? 1 : 0};
-    worker_->all_reduce(buffer_of(wishes), ReduceOp::max);
-    return {.stop = wishes[0] != 0, .snapshot = wishes[1] != 0, .checkpoint = wishes[2] != 0, .resize = wishes[3] != 0};
+    auto numbers = worker_->wishes().numbers<std::int32_t>();
+    worker_->all_reduce(buffer_of(numbers), ReduceOp::max);
+    return detail::Wishes::of_anyone<std::int32_t>(numbers);
   }
 
   // Whether a wish to stop is one to leave, or the program's own.

@@ -200,6 +200,12 @@ class Worker {
   [[nodiscard]] bool wants_stop() const noexcept {
     return stop_requested_ || link_->page().stop_requested.load(std::memory_order_relaxed);
   }
+  /// What this rank wants all ranks to do at the end of the step under way.
+  [[nodiscard]] detail::Wishes wishes() const noexcept {
+    detail::Wishes own = control_.own();
+    own.stop = wants_stop();
+    return own;
+  }
   /// What goes with the exchanges of a room above this one, which tells what it has heard.
   [[nodiscard]] detail::ControlLane& control() noexcept { return control_; }
 

@@ -17,6 +17,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -111,13 +112,10 @@ class FlatReduction {
 
   // The sum of squares over all ranks is least when all are equal.
   [[nodiscard]] std::vector<double> numbers_of_header() const {
-    std::vector<double> numbers{header_.samples,
-                                static_cast<double>(header_.silent),
-                                static_cast<double>(header_.has_ended),
-                                static_cast<double>(header_.wants_stop),
-                                static_cast<double>(header_.wants_snapshot),
-                                static_cast<double>(header_.wants_checkpoint),
-                                static_cast<double>(header_.wants_resize)};
+    std::vector<double> numbers{header_.samples, static_cast<double>(header_.silent),
+                                static_cast<double>(header_.has_ended)};
+    const auto wishes = header_.wishes.numbers<double>();
+    numbers.insert(numbers.end(), wishes.begin(), wishes.end());
     for (const std::uint64_t place : {header_.loop, header_.step, header_.pass}) {
       const auto number = static_cast<double>(place);
       numbers.insert(numbers.end(), {number, number * number});
@@ -126,13 +124,14 @@ class FlatReduction {
   }
 
   void summarise(const std::vector<double>& sums) {
-    summary_ = {
-        .headers = {header_},
-        .samples = sums[0],
-        .num_silent = static_cast<std::uint32_t>(sums[1]),
-        .num_ended = static_cast<std::uint32_t>(sums[2]),
-        .wishes = {.stop = sums[3] > 0, .snapshot = sums[4] > 0, .checkpoint = sums[5] > 0, .resize = sums[6] > 0}};
-    for (const std::size_t at : {7U, 9U, 11U}) {
+    constexpr std::size_t wishes = 3;
+    constexpr std::size_t places = wishes + Wishes::count;
+    summary_ = {.headers = {header_},
+                .samples = sums[0],
+                .num_silent = static_cast<std::uint32_t>(sums[1]),
+                .num_ended = static_cast<std::uint32_t>(sums[2]),
+                .wishes = Wishes::of_anyone<double>(std::span{sums}.subspan<wishes, Wishes::count>())};
+    for (std::size_t at = places; at < places + 6; at += 2) {
       if (sums[at + 1] * worker_->world_size() == sums[at] * sums[at]) continue;
       summary_.headers = gather();
       return;

@@ -4,6 +4,8 @@
 
 #include "railyard/train/detail/control_lane.hpp"
 
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
@@ -169,10 +171,7 @@ struct PassHeader {
   std::uint64_t pass = 0;  // of that step
   std::uint64_t loop = 0;  // over training data, in which it is
   double waited = 0;       // seconds in all, for others
-  std::uint32_t wants_stop = 0;
-  std::uint32_t wants_snapshot = 0;
-  std::uint32_t wants_checkpoint = 0;
-  std::uint32_t wants_resize = 0;
+  Wishes wishes{};
   std::uint32_t has_ended = 0;  // its data, with this step
 
   [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {

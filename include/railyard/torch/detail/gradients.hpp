@@ -500,10 +500,7 @@ class GradientExchange {
             .pass = window_.num_passes++,
             .loop = control.loop(),
             .waited = clock_.waited() + aside_.waited(),
-            .wants_stop = worker_->wants_stop() ? 1U : 0U,
-            .wants_snapshot = control.own().snapshot ? 1U : 0U,
-            .wants_checkpoint = control.own().checkpoint ? 1U : 0U,
-            .wants_resize = control.own().resize ? 1U : 0U,
+            .wishes = worker_->wishes(),
             .has_ended = control.has_ended() ? 1U : 0U};
   }
 

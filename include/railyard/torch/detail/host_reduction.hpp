@@ -179,10 +179,7 @@ class HostReduction {
       summary_.headers.push_back(record.header);
       summary_.samples += record.header.samples;
       summary_.num_silent += record.header.silent;
-      summary_.wishes.stop |= record.header.wants_stop != 0;
-      summary_.wishes.snapshot |= record.header.wants_snapshot != 0;
-      summary_.wishes.checkpoint |= record.header.wants_checkpoint != 0;
-      summary_.wishes.resize |= record.header.wants_resize != 0;
+      summary_.wishes.add(record.header.wishes);
       summary_.num_ended += record.header.has_ended;
     }
   }

@@ -4,8 +4,11 @@
 
 #include "railyard/core/version.hpp"
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 
 namespace railyard::inline v0_1 {
@@ -17,6 +20,24 @@ struct Wishes {
   bool snapshot = false;    ///< copy the state into memory that outlives the workers
   bool checkpoint = false;  ///< save it
   bool resize = false;      ///< copy it and leave: another number of workers goes on
+
+  static constexpr std::size_t count = 4;
+
+  /// Returns them as numbers, 1 for each that is there: sums and maxima over ranks say what anyone wants.
+  template <class T>
+  [[nodiscard]] std::array<T, count> numbers() const noexcept {
+    return {static_cast<T>(stop), static_cast<T>(snapshot), static_cast<T>(checkpoint), static_cast<T>(resize)};
+  }
+  template <class T>
+  [[nodiscard]] static Wishes of_anyone(std::span<const T, count> numbers) noexcept {
+    return {.stop = numbers[0] > 0, .snapshot = numbers[1] > 0, .checkpoint = numbers[2] > 0, .resize = numbers[3] > 0};
+  }
+  void add(const Wishes& other) noexcept {
+    stop |= other.stop;
+    snapshot |= other.snapshot;
+    checkpoint |= other.checkpoint;
+    resize |= other.resize;
+  }
 };
 
 /// Keeps what this rank says with the next exchange, and what all have heard with the last one. Only exchanges that all
