@@ -2977,6 +2977,24 @@ namespace detail {
   return length;
 }
 
+/// Appends the character of a code point, which is no half of a surrogate pair, as UTF-8.
+inline void append_utf8(std::string& text, std::uint32_t code) {
+  const auto add = [&text](std::uint32_t byte) { text += static_cast<char>(byte); };
+  const auto add_six_bits = [&](unsigned shift) { add(0x80U | ((code >> shift) & 0x3FU)); };
+  if (code < 0x80) return add(code);
+  if (code < 0x800) {
+    add(0xC0U | (code >> 6U));
+  } else if (code < 0x10000) {
+    add(0xE0U | (code >> 12U));
+    add_six_bits(6);
+  } else {
+    add(0xF0U | (code >> 18U));
+    add_six_bits(12);
+    add_six_bits(6);
+  }
+  add_six_bits(0);
+}
+
 /// Appends text as a JSON string; bytes that are not UTF-8 become U+FFFD, so that every reader accepts the file.
 inline void append_json_text(std::string& json, std::string_view text) {
   json += '"';
@@ -3193,20 +3211,7 @@ class JsonParser {
     } else if (code >= 0xD800 && code <= 0xDFFF) {
       refuse("half of a surrogate pair stands alone");
     }
-    const auto add = [&text](std::uint32_t byte) { text += static_cast<char>(byte); };
-    const auto add_six_bits = [&](unsigned shift) { add(0x80U | ((code >> shift) & 0x3FU)); };
-    if (code < 0x80) return add(code);
-    if (code < 0x800) {
-      add(0xC0U | (code >> 6U));
-    } else if (code < 0x10000) {
-      add(0xE0U | (code >> 12U));
-      add_six_bits(6);
-    } else {
-      add(0xF0U | (code >> 18U));
-      add_six_bits(12);
-      add_six_bits(6);
-    }
-    add_six_bits(0);
+    append_utf8(text, code);
   }
 
   std::uint32_t code_unit() {
@@ -8909,6 +8914,18 @@ class TextHead {
   bool is_whole_ = false;
 };
 
+/// Reads on until cut() finds so many records in what is there: least, and enough or 16 MiB of them.
+template <class Cut>
+void cut_head(TextHead& head, std::size_t least, std::size_t enough, std::size_t max_record_bytes, const Cut& cut) {
+  constexpr std::size_t enough_bytes = std::size_t{16} << 20;
+  while (true) {
+    const std::size_t records = cut();
+    const bool is_enough = records >= least && (records >= enough || head.size() >= enough_bytes);
+    if (is_enough || head.is_whole()) return;
+    head.grow(max_record_bytes);
+  }
+}
+
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
@@ -8917,28 +8934,6 @@ class TextHead {
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-// Returns how many bytes the character has that begins there, or 0 if there is none (Unicode, table 3-7).
-[[nodiscard]] inline std::size_t utf8_length(std::string_view text, std::size_t at) noexcept {
-  const auto byte = [&](std::size_t offset) -> unsigned {
-    return at + offset < text.size() ? static_cast<unsigned char>(text[at + offset]) : 0U;
-  };
-  const auto continues = [&](std::size_t offset) { return (byte(offset) & 0xC0U) == 0x80U; };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return 1;
-  if (lead >= 0xC2 && lead <= 0xDF) return continues(1) ? 2 : 0;
-  if (lead >= 0xE0 && lead <= 0xEF) {
-    const bool is_short = lead == 0xE0 && byte(1) < 0xA0;
-    const bool is_surrogate = lead == 0xED && byte(1) > 0x9F;
-    return continues(1) && continues(2) && !is_short && !is_surrogate ? 3 : 0;
-  }
-  if (lead >= 0xF0 && lead <= 0xF4) {
-    const bool is_short = lead == 0xF0 && byte(1) < 0x90;
-    const bool is_beyond = lead == 0xF4 && byte(1) > 0x8F;
-    return continues(1) && continues(2) && continues(3) && !is_short && !is_beyond ? 4 : 0;
-  }
-  return 0;
-}
 
 /// Returns where the first byte is, at or after `from`, that is no part of UTF-8 text; the size if there is none.
 [[nodiscard]] inline std::size_t find_invalid_utf8(std::string_view text, std::size_t from = 0) noexcept {
@@ -8952,7 +8947,7 @@ namespace detail {
         continue;
       }
     }
-    const std::size_t length = utf8_length(text, at);
+    const std::size_t length = utf8_length(text.substr(at));
     if (length == 0) return at;
     at += length;
   }
@@ -8965,7 +8960,7 @@ namespace detail {
   constexpr std::string_view digits = "0123456789abcdef";
   std::string out;
   for (std::size_t at = 0; at < text.size() && at < most;) {
-    const std::size_t length = utf8_length(text, at);
+    const std::size_t length = utf8_length(text.substr(at));
     const auto code = static_cast<unsigned char>(text[at]);
     if (length == 0 || code < 0x20 || code == 0x7F) {
       out += "\\x";
@@ -9123,19 +9118,6 @@ inline void check_csv_options(const CsvSourceOptions& options) {
   return names;
 }
 
-// Cuts the beginning of the file: as many records as decide on the types.
-inline void cut_head(const CsvSourceOptions& options, TextHead& head, CsvCutter& cutter) {
-  constexpr std::size_t enough_bytes = std::size_t{16} << 20;
-  const std::size_t least = options.has_header ? 2 : 1;
-  while (true) {
-    cutter.cut(head.text(), head.size(), head.is_whole());
-    const std::size_t records = cutter.records().size();
-    const bool is_enough = records >= least && (records >= options.inference_rows || head.size() >= enough_bytes);
-    if (is_enough || head.is_whole()) return;
-    head.grow(options.max_record_bytes);
-  }
-}
-
 inline std::vector<Field> guess_csv_fields(const CsvPlan& plan, const CsvCutter& cutter) {
   std::vector<CsvTypeGuess> guesses(plan.header.size());
   const std::size_t begin = plan.options.has_header ? 1 : 0;
@@ -9187,7 +9169,10 @@ inline void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields) {
     if (parse_number(text, number) == NumberFault::none && number == number) plan->is_number_missing = true;
   }
   CsvCutter cutter{options.delimiter, options.quote};
-  cut_head(options, head, cutter);
+  cut_head(head, options.has_header ? 2 : 1, options.inference_rows, options.max_record_bytes, [&] {
+    cutter.cut(head.text(), head.size(), head.is_whole());
+    return cutter.records().size();
+  });
   if (!cutter.records().empty()) plan->header = csv_names(cutter, options.quote, options.has_header);
   if (!options.names.empty()) {
     if (!plan->header.empty() && options.names.size() != plan->header.size()) {
@@ -10905,8 +10890,10 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
   // How many operations it consists of: tells the random numbers of one from those of another.
   [[nodiscard]] virtual std::uint64_t depth() const { return 0; }
 
-  // The samples at the places of an epoch, each below count(), in that order. Only if is_indexed().
-  [[nodiscard]] virtual Block read(std::span<const std::uint64_t> places, const EpochKey& key) const = 0;
+  // The samples at the places of an epoch, each below count(), in that order. Only if is_indexed(): others have none.
+  [[nodiscard]] virtual Block read(std::span<const std::uint64_t> /*places*/, const EpochKey& /*key*/) const {
+    throw Error{compose("{} was read out of order", describe())};
+  }
   // All samples of an epoch from a place on.
   [[nodiscard]] virtual std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const = 0;
 
@@ -11091,13 +11078,13 @@ class SourceNode final : public DataNode {
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return source_.count(); }
   [[nodiscard]] std::string describe() const override { return source_.describe(); }
   [[nodiscard]] bool is_indexed() const override { return IndexedSource<S>; }
-  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, [[maybe_unused]] const EpochKey& key) const override {
     if constexpr (IndexedSource<S>) {
       Block block = source_.read(places);
       if (block.rows() == places.size()) return block;
       throw DataError{compose("{} was asked for {} samples and gave {}", describe(), places.size(), block.rows())};
     } else {
-      throw Error{compose("{} was read out of order", describe())};  // whoever calls has asked is_indexed()
+      return DataNode::read(places, key);
     }
   }
   [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
@@ -12192,9 +12179,6 @@ class MixNode final : public JoiningNode {
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return sum_of_counts(); }
   [[nodiscard]] bool is_indexed() const override { return false; }
   [[nodiscard]] bool is_reordered() const override { return true; }
-  [[nodiscard]] Block read(std::span<const std::uint64_t> /*places*/, const EpochKey& /*key*/) const override {
-    throw Error{compose("{} was read out of order", describe())};  // whoever calls has asked is_indexed()
-  }
   [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
     return std::make_unique<Stream>(*this, scope, from);
   }
@@ -12558,9 +12542,6 @@ class WindowNode final : public OrderNode {
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return upstream()->count(); }
   [[nodiscard]] bool is_indexed() const override { return false; }
   [[nodiscard]] bool is_reordered() const override { return true; }
-  [[nodiscard]] Block read(std::span<const std::uint64_t> /*places*/, const EpochKey& /*key*/) const override {
-    throw Error{compose("{} was read out of order", describe())};  // whoever calls has asked is_indexed()
-  }
   [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
     return std::make_unique<Stream>(*this, scope, from);
   }
@@ -16871,6 +16852,24 @@ struct Wishes {
   bool snapshot = false;    ///< copy the state into memory that outlives the workers
   bool checkpoint = false;  ///< save it
   bool resize = false;      ///< copy it and leave: another number of workers goes on
+
+  static constexpr std::size_t count = 4;
+
+  /// Returns them as numbers, 1 for each that is there: sums and maxima over ranks say what anyone wants.
+  template <class T>
+  [[nodiscard]] std::array<T, count> numbers() const noexcept {
+    return {static_cast<T>(stop), static_cast<T>(snapshot), static_cast<T>(checkpoint), static_cast<T>(resize)};
+  }
+  template <class T>
+  [[nodiscard]] static Wishes of_anyone(std::span<const T, count> numbers) noexcept {
+    return {.stop = numbers[0] > 0, .snapshot = numbers[1] > 0, .checkpoint = numbers[2] > 0, .resize = numbers[3] > 0};
+  }
+  void add(const Wishes& other) noexcept {
+    stop |= other.stop;
+    snapshot |= other.snapshot;
+    checkpoint |= other.checkpoint;
+    resize |= other.resize;
+  }
 };
 
 /// Keeps what this rank says with the next exchange, and what all have heard with the last one. Only exchanges that all
@@ -17390,6 +17389,12 @@ class Worker {
   /// Whether this rank knows of a wish to stop.
   [[nodiscard]] bool wants_stop() const noexcept {
     return stop_requested_ || link_->page().stop_requested.load(std::memory_order_relaxed);
+  }
+  /// What this rank wants all ranks to do at the end of the step under way.
+  [[nodiscard]] detail::Wishes wishes() const noexcept {
+    detail::Wishes own = control_.own();
+    own.stop = wants_stop();
+    return own;
   }
   /// What goes with the exchanges of a room above this one, which tells what it has heard.
   [[nodiscard]] detail::ControlLane& control() noexcept { return control_; }
@@ -17938,9 +17943,8 @@ namespace detail {
   return end;
 }
 
-/// Writes the message to the begin of its snapshot, where place_files() has left room for it.
-inline void write_head(std::span<std::byte> snapshot, const SavedMessage& save) {
-  const std::vector<std::byte> message = encode_saved(save);
+/// Writes the encoded message to the begin of its snapshot, where place_files() has left room for it.
+inline void write_head(std::span<std::byte> snapshot, std::span<const std::byte> message) {
   const std::uint64_t size = message.size();
   std::memcpy(snapshot.data(), &size, sizeof size);
   std::copy(message.begin(), message.end(), snapshot.data() + sizeof size);
@@ -18236,11 +18240,9 @@ class TrainState {
   // What any rank wants at the end of this step. It comes with the gradients, if there are any.
   [[nodiscard]] detail::Wishes agreed_wishes() {
     if (const auto heard = worker_->control().end_step()) return *heard;
-    const detail::Wishes& own = worker_->control().own();
-    std::int32_t wishes[4] = {worker_->wants_stop() ? 1 : 0, own.snapshot ? 1 : 0, own.checkpoint ? 1 : 0,
-                              own.resize ? 1 : 0};
-    worker_->all_reduce(buffer_of(wishes), ReduceOp::max);
-    return {.stop = wishes[0] != 0, .snapshot = wishes[1] != 0, .checkpoint = wishes[2] != 0, .resize = wishes[3] != 0};
+    auto numbers = worker_->wishes().numbers<std::int32_t>();
+    worker_->all_reduce(buffer_of(numbers), ReduceOp::max);
+    return detail::Wishes::of_anyone<std::int32_t>(numbers);
   }
 
   // Whether a wish to stop is one to leave, or the program's own.
@@ -18301,8 +18303,9 @@ class TrainState {
     save.slot = snapshot.slot;
     try {
       for (std::size_t at = 0; at < images.size(); ++at) images[at].fill(snapshot.bytes.data() + save.files[at].offset);
-      detail::write_head(snapshot.bytes, save);
-      worker_->link().post(detail::encode_saved(save));
+      const std::vector<std::byte> message = detail::encode_saved(save);
+      detail::write_head(snapshot.bytes, message);
+      worker_->link().post(message);
     } catch (...) {
       worker_->link().drop_snapshot(snapshot.slot);
       throw;
@@ -19199,11 +19202,10 @@ class RunLog {
   [[nodiscard]] const std::vector<std::string>& warnings() const noexcept { return warnings_; }
 
   void tell_of(const SaveOutcome& outcome) {
-    JsonObject event;
-    event.add("event", outcome.path.empty() ? "checkpoint_failed" : "checkpoint").add("seconds", seconds());
+    JsonObject event = begin_event(outcome.path.empty() ? "checkpoint_failed" : "checkpoint");
     event.add("step", outcome.manifest.step).add("path", outcome.path.string());
     if (!outcome.error.empty()) event.add("error", outcome.error);
-    complain(directory_->append_event(event));
+    write(event);
     if (outcome.error.empty()) return;
     warn(outcome.path.empty() ? compose("the checkpoint of step {} could not be written: {}; training goes on",
                                         outcome.manifest.step, outcome.error)
@@ -19212,10 +19214,9 @@ class RunLog {
 
   /// attempt: the number of the one that begins; failed: the one before. from: where it goes on, at begin_step.
   void tell_of_restart(int attempt, const Attempt& failed, const std::string& from, std::uint64_t begin_step) {
-    JsonObject event;
-    event.add("event", "restart").add("seconds", seconds()).add("attempt", attempt);
-    event.add("error", failed.error).add("from", from).add("lost_steps", failed.lost_steps);
-    complain(directory_->append_event(event));
+    JsonObject event = begin_event("restart");
+    event.add("attempt", attempt).add("error", failed.error).add("from", from).add("lost_steps", failed.lost_steps);
+    write(event);
     print(compose("{}; all workers are started again, from {} (step {}; {} steps are lost)", failed.error, from,
                   begin_step, failed.lost_steps));
   }
@@ -19223,24 +19224,27 @@ class RunLog {
   /// stacks: by rank, the calls that it is in, one a line.
   void tell_of_stacks(const std::vector<std::string>& stacks) {
     for (std::size_t rank = 0; rank < stacks.size(); ++rank) {
-      JsonObject event;
-      event.add("event", "stack").add("seconds", seconds()).add("rank", static_cast<std::int64_t>(rank));
-      event.add("stack", stacks[rank]);
-      complain(directory_->append_event(event));
+      JsonObject event = begin_event("stack");
+      event.add("rank", static_cast<std::int64_t>(rank)).add("stack", stacks[rank]);
+      write(event);
       print(stacks[rank].empty() ? compose("rank {} does not tell where it is", rank)
                                  : compose("rank {} is in\n{}", rank, stacks[rank]));
     }
   }
 
   void tell_of_resize(const Resize& resize) {
-    JsonObject event;
-    event.add("event", "resize").add("seconds", seconds());
+    JsonObject event = begin_event("resize");
     event.add("from", resize.from).add("to", resize.to).add("step", resize.step);
-    complain(directory_->append_event(event));
+    write(event);
     print(compose("the run goes on with {} workers instead of {}, from step {}", resize.to, resize.from, resize.step));
   }
 
  private:
+  [[nodiscard]] JsonObject begin_event(std::string_view name) const {
+    return JsonObject{}.add("event", name).add("seconds", seconds());
+  }
+  void write(const JsonObject& event) { complain(directory_->append_event(event)); }
+
   RunDirectory* directory_;
   ProgressLine* progress_;
   Clock::time_point called_at_;
@@ -19399,7 +19403,8 @@ class RunCheckpoints {
       }
       written_ = std::max(written_, place);
       ++num_of_attempt_;
-      if (++num_written_ == 1 && !doubt().empty()) log.warn(doubt());
+      if (++num_written_ > 1) continue;
+      if (const std::string text = doubt(); !text.empty()) log.warn(text);
     }
   }
   /// How many have been written by this program; in the attempt under way.
@@ -22429,6 +22434,26 @@ class CategoryLearner {
   std::vector<CategoryCounts> counts_{};  // between begin() and finish()
 };
 
+/// Is what preprocessors that make numbers of categories have in common: how they learn.
+class CategoryEncoder {
+ public:
+  void begin(const Schema& schema) { learner_.begin(schema); }
+  void add(const Block& block) { learner_.add(block); }
+  [[nodiscard]] std::vector<std::byte> statistics() const { return learner_.statistics(); }
+  void merge(std::span<const std::byte> bytes) { learner_.merge(bytes); }
+  void finish() { learner_.finish(); }
+
+  /// The categories of a column: number i stands for the i-th. Throws: ConfigError if it did not learn from the column.
+  [[nodiscard]] const std::vector<Category>& categories(std::string_view column) const {
+    return learner_.column(column).categories;
+  }
+
+ protected:
+  explicit CategoryEncoder(CategoryLearner learner) : learner_(std::move(learner)) {}
+
+  CategoryLearner learner_;
+};
+
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
@@ -22444,7 +22469,7 @@ enum class Unseen : std::uint8_t { error, ignore };
 /// Makes of each column a column of the same name that has one f32 per category: 1 for the sample's, 0 for the others.
 /// Columns hold a number or a text per sample. Categories are in order, a missing value is one of them, the last, and
 /// so are infinities. Shapes: (categories).
-class OneHotEncoder {
+class OneHotEncoder : public detail::CategoryEncoder {
  public:
   struct Options {
     std::vector<std::string> columns{};
@@ -22453,20 +22478,10 @@ class OneHotEncoder {
     std::uint64_t category_limit = 10'000;  ///< per column; more are a DataError
   };
 
-  OneHotEncoder() = default;
+  OneHotEncoder() : CategoryEncoder(detail::CategoryLearner{name}) {}
   explicit OneHotEncoder(Options options)
-      : options_(std::move(options)), learner_(name, options_.columns, options_.except, options_.category_limit) {}
-
-  void begin(const Schema& schema) { learner_.begin(schema); }
-  void add(const Block& block) { learner_.add(block); }
-  [[nodiscard]] std::vector<std::byte> statistics() const { return learner_.statistics(); }
-  void merge(std::span<const std::byte> bytes) { learner_.merge(bytes); }
-  void finish() { learner_.finish(); }
-
-  /// The categories of a column, in the order of the numbers. Throws: ConfigError if it did not learn from the column.
-  [[nodiscard]] const std::vector<Category>& categories(std::string_view column) const {
-    return learner_.column(column).categories;
-  }
+      : CategoryEncoder(detail::CategoryLearner{name, options.columns, options.except, options.category_limit}),
+        options_(std::move(options)) {}
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
@@ -22501,13 +22516,12 @@ class OneHotEncoder {
   }
 
   Options options_{};
-  detail::CategoryLearner learner_{name};
 };
 static_assert(LearningPreprocessor<OneHotEncoder>);
 
 /// Makes of each column a column of i64 of the same name: the place of the sample's category among all in order, from
 /// 0. Columns hold a number or a text per sample. A missing value is a category, the last.
-class OrdinalEncoder {
+class OrdinalEncoder : public detail::CategoryEncoder {
  public:
   struct Options {
     std::vector<std::string> columns{};
@@ -22517,19 +22531,8 @@ class OrdinalEncoder {
     std::uint64_t category_limit = 1'000'000;  ///< per column; more are a DataError
   };
 
-  OrdinalEncoder() = default;
+  OrdinalEncoder() : CategoryEncoder(detail::CategoryLearner{"OrdinalEncoder"}) {}
   explicit OrdinalEncoder(Options options) : OrdinalEncoder("OrdinalEncoder", std::move(options)) {}
-
-  void begin(const Schema& schema) { learner_.begin(schema); }
-  void add(const Block& block) { learner_.add(block); }
-  [[nodiscard]] std::vector<std::byte> statistics() const { return learner_.statistics(); }
-  void merge(std::span<const std::byte> bytes) { learner_.merge(bytes); }
-  void finish() { learner_.finish(); }
-
-  /// The categories of a column: number i stands for the i-th. Throws: ConfigError if it did not learn from the column.
-  [[nodiscard]] const std::vector<Category>& categories(std::string_view column) const {
-    return learner_.column(column).categories;
-  }
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
@@ -22560,10 +22563,10 @@ class OrdinalEncoder {
  private:
   friend class LabelEncoder;
   OrdinalEncoder(std::string_view name, Options options)
-      : options_(std::move(options)), learner_(name, options_.columns, options_.except, options_.category_limit) {}
+      : CategoryEncoder(detail::CategoryLearner{name, options.columns, options.except, options.category_limit}),
+        options_(std::move(options)) {}
 
   Options options_{};
-  detail::CategoryLearner learner_{"OrdinalEncoder"};
 };
 static_assert(LearningPreprocessor<OrdinalEncoder>);
 
@@ -23195,22 +23198,6 @@ class JsonScanner {
     }
     return code;
   }
-  static void append_utf8(std::string& out, std::uint32_t code) {
-    const auto put = [&out](std::uint32_t byte) { out += static_cast<char>(static_cast<unsigned char>(byte)); };
-    if (code < 0x80) return put(code);
-    if (code < 0x800) {
-      put(0xC0 | (code >> 6));
-    } else {
-      if (code < 0x10000) {
-        put(0xE0 | (code >> 12));
-      } else {
-        put(0xF0 | (code >> 18));
-        put(0x80 | ((code >> 12) & 0x3F));
-      }
-      put(0x80 | ((code >> 6) & 0x3F));
-    }
-    put(0x80 | (code & 0x3F));
-  }
 
   std::string_view text_;
   std::size_t at_ = 0;
@@ -23373,16 +23360,6 @@ class JsonTypeGuess {
   bool is_array_ = false;
 };
 
-inline void cut_head(std::size_t enough_lines, std::size_t most, TextHead& head, LineCutter& cutter) {
-  constexpr std::size_t enough_bytes = std::size_t{16} << 20;
-  while (true) {
-    cutter.cut(head.text(), head.size());
-    const std::size_t lines = cutter.lines();
-    if (head.is_whole() || (lines > 0 && (lines >= enough_lines || head.size() >= enough_bytes))) return;
-    head.grow(most);
-  }
-}
-
 [[nodiscard]] inline bool is_json_object(std::string_view line) {
   JsonScanner scanner{line};
   try {
@@ -23425,7 +23402,10 @@ inline void cut_head(std::size_t enough_lines, std::size_t most, TextHead& head,
     throw ConfigError{compose("JsonLinesSource: .floats is {}: set it to f64 or f32", name_of(options.floats))};
   }
   LineCutter cutter{false};
-  cut_head(options.inference_rows, options.max_record_bytes, head, cutter);
+  cut_head(head, 1, options.inference_rows, options.max_record_bytes, [&] {
+    cutter.cut(head.text(), head.size());
+    return cutter.lines();
+  });
   std::vector<Field> fields = guess_json_fields(options, cutter);
   for (const Field& given : options.fields) {
     const auto same = std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.name == given.name; });
@@ -25532,6 +25512,8 @@ static_assert(Backend<Gloo>);
 // ---- railyard/torch/detail/gradient_slot.hpp
 // What is known of one parameter whose gradients are averaged, and of one backward pass. Torch room.
 
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
@@ -25611,16 +25593,16 @@ struct GradientSlot {
   // Adds what was there before, once, as if it had come with the samples of this rank, by which all is divided in the
   // end. More may still be added by micro-batches.
   void end_weighting(double samples) {
+    if (!before.defined()) return;
     const at::Tensor earlier = std::exchange(before, {});
-    if (!earlier.defined() || samples == 0) return;
+    if (samples == 0) return;
     const at::NoGradGuard no_grad;
     at::Tensor& gradient = parameter.mutable_grad();
     const at::Tensor weighted = earlier.mul(samples);
-    const bool is_mixed = gradient.defined() && gradient.is_sparse() != weighted.is_sparse();
     if (!gradient.defined()) {
       gradient = weighted;
-    } else {
-      gradient = is_mixed && gradient.is_sparse() ? weighted.add(gradient) : gradient.add(weighted);
+    } else {  // a sparse one can be added to a dense one, and not the other way round
+      gradient = gradient.is_sparse() ? weighted.add(gradient) : gradient.add(weighted);
     }
   }
 
@@ -25689,10 +25671,7 @@ struct PassHeader {
   std::uint64_t pass = 0;  // of that step
   std::uint64_t loop = 0;  // over training data, in which it is
   double waited = 0;       // seconds in all, for others
-  std::uint32_t wants_stop = 0;
-  std::uint32_t wants_snapshot = 0;
-  std::uint32_t wants_checkpoint = 0;
-  std::uint32_t wants_resize = 0;
+  Wishes wishes{};
   std::uint32_t has_ended = 0;  // its data, with this step
 
   [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
@@ -27843,13 +27822,10 @@ class FlatReduction {
 
   // The sum of squares over all ranks is least when all are equal.
   [[nodiscard]] std::vector<double> numbers_of_header() const {
-    std::vector<double> numbers{header_.samples,
-                                static_cast<double>(header_.silent),
-                                static_cast<double>(header_.has_ended),
-                                static_cast<double>(header_.wants_stop),
-                                static_cast<double>(header_.wants_snapshot),
-                                static_cast<double>(header_.wants_checkpoint),
-                                static_cast<double>(header_.wants_resize)};
+    std::vector<double> numbers{header_.samples, static_cast<double>(header_.silent),
+                                static_cast<double>(header_.has_ended)};
+    const auto wishes = header_.wishes.numbers<double>();
+    numbers.insert(numbers.end(), wishes.begin(), wishes.end());
     for (const std::uint64_t place : {header_.loop, header_.step, header_.pass}) {
       const auto number = static_cast<double>(place);
       numbers.insert(numbers.end(), {number, number * number});
@@ -27858,13 +27834,14 @@ class FlatReduction {
   }
 
   void summarise(const std::vector<double>& sums) {
-    summary_ = {
-        .headers = {header_},
-        .samples = sums[0],
-        .num_silent = static_cast<std::uint32_t>(sums[1]),
-        .num_ended = static_cast<std::uint32_t>(sums[2]),
-        .wishes = {.stop = sums[3] > 0, .snapshot = sums[4] > 0, .checkpoint = sums[5] > 0, .resize = sums[6] > 0}};
-    for (const std::size_t at : {7U, 9U, 11U}) {
+    constexpr std::size_t wishes = 3;
+    constexpr std::size_t places = wishes + Wishes::count;
+    summary_ = {.headers = {header_},
+                .samples = sums[0],
+                .num_silent = static_cast<std::uint32_t>(sums[1]),
+                .num_ended = static_cast<std::uint32_t>(sums[2]),
+                .wishes = Wishes::of_anyone<double>(std::span{sums}.subspan<wishes, Wishes::count>())};
+    for (std::size_t at = places; at < places + 6; at += 2) {
       if (sums[at + 1] * worker_->world_size() == sums[at] * sums[at]) continue;
       summary_.headers = gather();
       return;
@@ -28189,10 +28166,7 @@ class HostReduction {
       summary_.headers.push_back(record.header);
       summary_.samples += record.header.samples;
       summary_.num_silent += record.header.silent;
-      summary_.wishes.stop |= record.header.wants_stop != 0;
-      summary_.wishes.snapshot |= record.header.wants_snapshot != 0;
-      summary_.wishes.checkpoint |= record.header.wants_checkpoint != 0;
-      summary_.wishes.resize |= record.header.wants_resize != 0;
+      summary_.wishes.add(record.header.wishes);
       summary_.num_ended += record.header.has_ended;
     }
   }
@@ -29055,10 +29029,7 @@ class GradientExchange {
             .pass = window_.num_passes++,
             .loop = control.loop(),
             .waited = clock_.waited() + aside_.waited(),
-            .wants_stop = worker_->wants_stop() ? 1U : 0U,
-            .wants_snapshot = control.own().snapshot ? 1U : 0U,
-            .wants_checkpoint = control.own().checkpoint ? 1U : 0U,
-            .wants_resize = control.own().resize ? 1U : 0U,
+            .wishes = worker_->wishes(),
             .has_ended = control.has_ended() ? 1U : 0U};
   }
 

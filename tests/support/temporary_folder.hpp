@@ -36,10 +36,3 @@ class TemporaryFolder {
  private:
   std::filesystem::path path_;
 };
-
-/// Returns lines of two numbers, of which the first ones count from begin to end - 1.
-inline std::string many_rows(int begin, int end) {
-  std::string text;
-  for (int row = begin; row < end; ++row) text += std::to_string(row) + "," + std::to_string(row * 7919 % 1000) + "\n";
-  return text;
-}

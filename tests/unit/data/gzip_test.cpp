@@ -2,12 +2,11 @@
 #include "railyard/core/version.hpp"
 
 #if RAILYARD_WITH_ZLIB
-#include "railyard/data/csv_source.hpp"
 #include "railyard/data/gzip.hpp"
-#include "railyard/data/text_lines_source.hpp"
 
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
+#include "unit/data/compressed.hpp"
 
 #include <string>
 
@@ -33,35 +32,15 @@ std::string gzip_text(std::string_view text) {
 
 TEST_CASE("gzip: reads files of several members as one, from any sample on") {
   const TemporaryFolder folder;
-  // More than the pieces of input and of output.
-  const std::string bytes = gzip_text("id,x\n" + many_rows(0, 60'000)) + gzip_text(many_rows(60'000, 60'001)) +
-                            gzip_text(many_rows(60'001, 100'000)) + std::string(600, '\0');
-  folder.write("a.csv.gz", bytes);
-  const ry::CsvStream source{ry::gzip(folder / "*.gz"), {.label = "x"}};
-  CHECK(source.count() == std::nullopt);
-  CHECK(source.label() == "x");
-  std::int64_t next = 0;
-  const auto reader = source.open(0);
-  for (ry::Block block = reader->next(1000); !block.empty(); block = reader->next(1000)) {
-    for (const std::int64_t id : block.column("id").values<std::int64_t>()) REQUIRE(id == next++);
-  }
-  CHECK(next == 100'000);
-  CHECK(source.open(70'000)->next(1).ids()[0] == 70'000);
-  CHECK(source.open(100'000)->next(1).empty());
+  folder.write("a.csv.gz", compressed::parts_of_many_rows(gzip_text) + std::string(600, '\0'));
+  compressed::check_many_rows(ry::gzip(folder / "*.gz"));
 }
 
 TEST_CASE("gzip: says where a file is damaged or cut off, and names the line of a damaged record") {
   const TemporaryFolder folder;
-  const std::string bytes = gzip_text(many_rows(0, 10'000));
-  const auto first_error = [&](const std::string& content) -> std::string {
-    try {
-      const ry::TextLinesStream source{ry::gzip(folder.write("a.gz", content))};
-      for (const auto reader = source.open(0); !reader->next(1000).empty();) {
-      }
-    } catch (const ry::DataError& error) {
-      return error.what();
-    }
-    return "no error";
+  const std::string bytes = gzip_text(compressed::many_rows(0, 10'000));
+  const auto first_error = [&](const std::string& content) {
+    return compressed::error_of_lines(ry::gzip(folder.write("a.gz", content)));
   };
   CHECK(first_error(bytes) == "no error");
   CHECK_THAT(first_error(bytes.substr(0, bytes.size() - 3)), ContainsSubstring("cut off"));
