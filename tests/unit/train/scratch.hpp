@@ -2,6 +2,8 @@
 // What the tests of this room share: a folder that goes away, and faults of the disk.
 #pragma once
 
+#include "support/temporary_folder.hpp"
+
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -13,25 +15,7 @@
 
 #include <sys/resource.h>
 
-/// Is a new folder, removed at the end.
-class Scratch {
- public:
-  Scratch() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "railyard-test-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error{"mkdtemp failed"};
-    path_ = pattern;
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
+using Scratch = TemporaryFolder;
 
 /// Lets no file of this process grow beyond a size, for as long as it lives.
 class FileSizeLimit {
