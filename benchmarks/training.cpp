@@ -65,10 +65,11 @@ struct Cnn final : Net {
   Cnn() {
     stem = register_module("stem", convolution(3, 16));
     for (int block = 0; block < 4; ++block) {
-      const std::string name = "block" + std::to_string(block);
-      blocks.push_back(register_module(
-          name, torch::nn::Sequential(convolution(16, 16), torch::nn::BatchNorm2d(16), torch::nn::ReLU(),
-                                      convolution(16, 16), torch::nn::BatchNorm2d(16))));
+      const auto first = convolution(16, 16);  // before the second: they draw their weights, as those of ddp.py do
+      const auto second = convolution(16, 16);
+      blocks.push_back(register_module("block" + std::to_string(block),
+                                       torch::nn::Sequential(first, torch::nn::BatchNorm2d(16), torch::nn::ReLU(),
+                                                             second, torch::nn::BatchNorm2d(16))));
     }
     head = register_module("head", torch::nn::Linear(16, 10));
   }
