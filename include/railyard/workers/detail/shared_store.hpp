@@ -28,6 +28,17 @@ struct StoreBlock {
   std::array<std::atomic<std::uint32_t>, num_slots> slots{};
 };
 
+[[noreturn]] inline void throw_key_taken(std::string_view key) {
+  throw Error{
+      compose("store.set(\"{}\"): the key has been set before; a key keeps its first value, so use another key", key)};
+}
+[[noreturn]] inline void throw_store_full(std::string_view key, std::string_view value) {
+  throw Error{
+      compose("store.set(\"{}\", {} bytes): the store is full (it holds {} MiB and {} keys); it is meant for small "
+              "values, send large ones by a collective",
+              key, value.size(), StoreBlock::num_bytes >> 20U, StoreBlock::num_slots)};
+}
+
 /// Sets and finds values in a StoreBlock.
 class SharedTable {
  public:
@@ -35,7 +46,7 @@ class SharedTable {
 
   /// Throws: Error if the key is taken or the table is full.
   void set(std::string_view key, std::string_view value) {
-    if (find(key)) throw_taken(key);
+    if (find(key)) throw_key_taken(key);
     const std::uint32_t offset = write_record(key, value);
     std::size_t slot = hash_of(key);
     for (std::size_t tried = 0; tried < StoreBlock::num_slots; ++tried, ++slot) {
@@ -44,9 +55,9 @@ class SharedTable {
         nudge(block_->changes);
         return;
       }
-      if (key_at(seen) == key) throw_taken(key);
+      if (key_at(seen) == key) throw_key_taken(key);
     }
-    throw_full(key, value);
+    throw_store_full(key, value);
   }
 
   [[nodiscard]] std::optional<std::string> find(std::string_view key) const {
@@ -80,11 +91,11 @@ class SharedTable {
   }
 
   std::uint32_t write_record(std::string_view key, std::string_view value) {
-    if (key.size() + value.size() > StoreBlock::num_bytes) throw_full(key, value);
+    if (key.size() + value.size() > StoreBlock::num_bytes) throw_store_full(key, value);
     const std::uint64_t size = (sizeof(Header) + key.size() + value.size() + 7U) / 8U * 8U;
     std::uint64_t offset = block_->used.load();
     do {
-      if (offset + size > StoreBlock::num_bytes) throw_full(key, value);
+      if (offset + size > StoreBlock::num_bytes) throw_store_full(key, value);
     } while (!block_->used.compare_exchange_weak(offset, offset + size));
     const Header header{.key_size = static_cast<std::uint32_t>(key.size()),
                         .value_size = static_cast<std::uint32_t>(value.size())};
@@ -108,17 +119,6 @@ class SharedTable {
   [[nodiscard]] std::string_view value_at(std::uint32_t offset) const noexcept {
     const Header header = header_at(offset);
     return {reinterpret_cast<const char*>(bytes_ + offset + sizeof(Header) + header.key_size), header.value_size};
-  }
-
-  [[noreturn]] static void throw_taken(std::string_view key) {
-    throw Error{compose(
-        "store.set(\"{}\"): the key has been set before; a key keeps its first value, so use another key", key)};
-  }
-  [[noreturn]] static void throw_full(std::string_view key, std::string_view value) {
-    throw Error{compose(
-        "store.set(\"{}\", {} bytes): the store is full (it holds {} MiB and {} keys); it is meant for small values, "
-        "send large ones by a collective",
-        key, value.size(), StoreBlock::num_bytes >> 20U, StoreBlock::num_slots)};
   }
 
   StoreBlock* block_;

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT
+// How two processes prove to each other that they know the run's secret before either believes a byte. Workers room.
+#pragma once
+
+#include "railyard/workers/detail/hmac.hpp"
+
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/wire.hpp"
+#include "railyard/core/error.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says what a connection is for.
+enum class HelloKind : std::uint8_t { agent = 1, store = 2 };
+
+/// Is what a process says of itself when it connects.
+struct Hello {
+  HelloKind kind = HelloKind::agent;
+  std::string job{};             ///< what two jobs differ by
+  std::uint32_t generation = 0;  ///< which attempt it belongs to
+  std::int32_t process = 0;      ///< which of the launched processes; of a store: which rank
+  std::string payload{};         ///< whatever else; of no meaning here
+};
+
+inline constexpr std::size_t max_hello_bytes = std::size_t{64} << 10U;
+
+/// Throws: ConfigError if it is larger than a listener takes.
+[[nodiscard]] inline std::vector<std::byte> encode_hello(const Hello& hello) {
+  WireWriter writer;
+  writer.put(hello.kind);
+  writer.put(hello.generation);
+  writer.put(hello.process);
+  writer.put_text(hello.job);
+  writer.put_rest(text_bytes(hello.payload));
+  if (writer.bytes().size() <= max_hello_bytes) return writer.bytes();
+  throw ConfigError{compose("a hello of {} bytes is too large: name of the job and payload together may have about {}",
+                            writer.bytes().size(), max_hello_bytes)};
+}
+
+/// Throws: DataError if it is none.
+[[nodiscard]] inline Hello decode_hello(ConstBytes bytes) {
+  WireReader reader{bytes};
+  Hello hello{.kind = reader.take<HelloKind>()};
+  if (hello.kind != HelloKind::agent && hello.kind != HelloKind::store) {
+    throw DataError{compose("a hello is of the unknown kind {}", static_cast<int>(hello.kind))};
+  }
+  hello.generation = reader.take<std::uint32_t>();
+  hello.process = reader.take<std::int32_t>();
+  hello.job = reader.take_text();
+  const ConstBytes rest = reader.take_rest();
+  hello.payload.assign(reinterpret_cast<const char*>(rest.data()), rest.size());
+  return hello;
+}
+
+/// Is what each side sends first: who does not speak this protocol is found out by the first eight bytes.
+struct Opening {
+  static constexpr std::array<char, 8> protocol{'R', 'A', 'I', 'L', 'Y', 'R', 'D', '1'};  ///< its version comes last
+  std::array<char, 8> magic = protocol;
+  std::array<std::byte, 32> nonce{};
+
+  [[nodiscard]] static Opening make() {
+    Opening opening;
+    fill_random(opening.nonce);
+    return opening;
+  }
+  [[nodiscard]] ConstBytes bytes() const noexcept { return std::as_bytes(std::span{this, 1}); }
+
+  /// Returns what is wrong with these first bytes; empty if nothing is.
+  [[nodiscard]] static std::string complaint(std::span<const char, 8> first) {
+    if (std::equal(first.begin(), first.end(), protocol.begin())) return {};
+    if (!std::equal(first.begin(), first.end() - 1, protocol.begin())) return "it does not speak Railyard's protocol";
+    return compose("it speaks version {} of the protocol, and this program version {}: build both from one release",
+                   static_cast<int>(first[7]) - '0', static_cast<int>(protocol[7]) - '0');
+  }
+};
+static_assert(sizeof(Opening) == 40);
+
+/// Is what both sides have seen of a handshake. Proofs and keys cover all of it, so that none can be used a second time
+/// or for another connection; the labels keep one side's proof from being sent back as the other's.
+class Transcript {
+ public:
+  Transcript(const Opening& client, const Opening& server, ConstBytes hello) noexcept
+      : client_(client.bytes()), server_(server.bytes()), hello_(hello) {}
+
+  [[nodiscard]] Digest client_proof(const Hmac& secret) const { return sign(secret, "railyard: the client's proof"); }
+  [[nodiscard]] Digest server_proof(const Hmac& secret) const { return sign(secret, "railyard: the server's proof"); }
+  /// What the client's frames are authenticated with, and the server's.
+  [[nodiscard]] Hmac client_key(const Hmac& secret) const { return key(secret, "railyard: the client's frames"); }
+  [[nodiscard]] Hmac server_key(const Hmac& secret) const { return key(secret, "railyard: the server's frames"); }
+
+ private:
+  [[nodiscard]] Digest sign(const Hmac& secret, std::string_view label) const {
+    return Hmac{secret}.of({text_bytes(label), client_, server_, hello_});
+  }
+  [[nodiscard]] Hmac key(const Hmac& secret, std::string_view label) const {
+    Digest key = sign(secret, label);
+    Hmac keyed = secret.with_key(key);
+    OPENSSL_cleanse(key.data(), key.size());
+    return keyed;
+  }
+
+  ConstBytes client_;
+  ConstBytes server_;
+  ConstBytes hello_;
+};
+
+/// Holds what the frames of a connection are authenticated with: what it sends, and what it receives.
+struct SessionKeys {
+  Hmac outgoing;
+  Hmac incoming;
+};
+
+/// Is the listening side of a handshake: four messages, the client's opening, the server's, the client's hello with its
+/// proof, the server's proof. Reads nothing beyond the client's proof, and takes the hello apart only after it.
+class ServerHandshake {
+ public:
+  enum class State : std::uint8_t { waiting, proven, refused };
+
+  explicit ServerHandshake(const Hmac& secret) : secret_(&secret), input_(Opening::protocol.size()) {}
+
+  [[nodiscard]] State state() const noexcept { return state_; }
+  /// Where the next bytes go.
+  [[nodiscard]] std::span<std::byte> room() noexcept { return std::span{input_}.subspan(filled_); }
+  /// Takes what has been put into room(), and returns what the client is to be sent.
+  [[nodiscard]] ConstBytes take(std::size_t num_bytes) {
+    filled_ += num_bytes;
+    if (state_ != State::waiting || filled_ < input_.size()) return {};
+    switch (step_) {
+      case Step::magic:
+        return take_magic();
+      case Step::nonce:
+        return take_nonce();
+      case Step::size:
+        return take_size();
+      case Step::hello:
+        return take_hello();
+    }
+    return {};
+  }
+
+  /// Has anything come at all?
+  [[nodiscard]] bool is_untouched() const noexcept { return step_ == Step::magic && filled_ == 0; }
+  /// Why it was refused.
+  [[nodiscard]] const std::string& refusal() const noexcept { return refusal_; }
+  /// What the client says of itself, once it is proven.
+  [[nodiscard]] Hello& hello() noexcept { return hello_; }
+  [[nodiscard]] SessionKeys keys() const {
+    return {.outgoing = transcript().server_key(*secret_), .incoming = transcript().client_key(*secret_)};
+  }
+
+ private:
+  enum class Step : std::uint8_t { magic, nonce, size, hello };
+
+  ConstBytes refuse(std::string why) {
+    state_ = State::refused;
+    refusal_ = std::move(why);
+    return {};
+  }
+
+  void expect(Step step, std::size_t total_bytes) {
+    step_ = step;
+    input_.resize(total_bytes);
+  }
+
+  ConstBytes take_magic() {
+    std::memcpy(client_.magic.data(), input_.data(), client_.magic.size());
+    if (std::string why = Opening::complaint(client_.magic); !why.empty()) return refuse(std::move(why));
+    expect(Step::nonce, sizeof(Opening));
+    return {};
+  }
+
+  ConstBytes take_nonce() {
+    std::memcpy(client_.nonce.data(), input_.data() + client_.magic.size(), client_.nonce.size());
+    server_ = Opening::make();
+    filled_ = 0;
+    expect(Step::size, sizeof(std::uint32_t));
+    return server_.bytes();
+  }
+
+  ConstBytes take_size() {
+    std::uint32_t size = 0;
+    std::memcpy(&size, input_.data(), sizeof size);
+    if (size > max_hello_bytes) return refuse(compose("its hello claims to have {} bytes", size));
+    filled_ = 0;
+    expect(Step::hello, size + sizeof(Digest));
+    return {};
+  }
+
+  ConstBytes take_hello() {
+    if (!are_equal(transcript().client_proof(*secret_), ConstBytes{input_}.last(sizeof(Digest)))) {
+      return refuse("it does not know the secret of this run");
+    }
+    try {
+      hello_ = decode_hello(hello_bytes());
+    } catch (const DataError& error) {
+      return refuse(error.what());
+    }
+    state_ = State::proven;
+    proof_ = transcript().server_proof(*secret_);
+    return proof_;
+  }
+
+  [[nodiscard]] ConstBytes hello_bytes() const noexcept {
+    return ConstBytes{input_}.first(input_.size() - sizeof(Digest));
+  }
+  [[nodiscard]] Transcript transcript() const noexcept { return {client_, server_, hello_bytes()}; }
+
+  const Hmac* secret_;
+  Step step_ = Step::magic;
+  State state_ = State::waiting;
+  std::vector<std::byte> input_;
+  std::size_t filled_ = 0;
+  Opening client_{};
+  Opening server_{};
+  Hello hello_{};
+  Digest proof_{};
+  std::string refusal_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT
+// The group's store as a worker sees it that reaches its leader over the network. Workers room.
+#pragma once
+
+#include "railyard/workers/detail/secure_connection.hpp"
+#include "railyard/workers/detail/store_server.hpp"
+
+#include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+#include "railyard/core/store.hpp"
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <poll.h>
+#include <unistd.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says where the store of a group is.
+struct NetworkStorePlace {
+  std::string host{};  ///< of the leader's listener
+  int port = 0;
+  std::string job{};
+  std::uint32_t generation = 0;
+  int rank = 0;
+  std::chrono::nanoseconds patience = std::chrono::seconds{30};  ///< for connecting, and for each answer
+  ConnectionLimits limits{};
+};
+
+/// Sets and gets through one connection, made by the first call and anew in a forked process. Values never change, so
+/// that each is fetched once. Costs: set() a round trip, get() one if the value has not been fetched before.
+/// Throws: CollectiveError if the leader is gone, does not answer, or has ended this generation of workers.
+class NetworkStore final : public Store {
+ public:
+  NetworkStore(NetworkStorePlace place, Hmac secret) : place_(std::move(place)), secret_(std::move(secret)) {}
+
+  void set(std::string_view key, std::string_view value) override {
+    check_size(key, value);
+    const SetOutcome outcome = guarded("set", key, [&](auto& lock) { return send_value(key, value, lock); });
+    if (outcome == SetOutcome::taken) throw_key_taken(key);
+    if (outcome == SetOutcome::full) throw_store_full(key, value);
+  }
+
+  [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {
+    check_size(key, {});
+    // Who does not want to wait wants to know what is there now: that takes an answer.
+    const bool is_look = deadline.expired();
+    return guarded("get", key, [&](auto& lock) { return is_look ? look(key, lock) : await(key, deadline, lock); });
+  }
+
+ private:
+  struct Wanted {
+    std::optional<std::string> value{};
+    std::uint64_t num_asked = 0;
+    std::uint64_t num_absent = 0;  // how often the answer was that it is not there; the server then sends it once it is
+  };
+
+  static void check_size(std::string_view key, std::string_view value) {
+    if (key.size() + value.size() > StoreServer::max_bytes) throw_store_full(key, value);
+  }
+
+  using Lock = std::unique_lock<std::mutex>;
+
+  // Whatever goes wrong means that the group is lost, for all later calls as well.
+  template <class Function>
+  std::invoke_result_t<Function, Lock&> guarded(std::string_view name, std::string_view key, const Function& function) {
+    Lock lock{mutex_};
+    try {
+      connect();
+      return function(lock);
+    } catch (const Error& error) {
+      lost_ = error.what();
+      changed_.notify_all();
+      std::string operation = compose("store.{}(\"{}\")", name, key);
+      const std::string message = compose("{} on rank {}: {}", operation, place_.rank, lost_);
+      throw CollectiveError{std::move(operation), place_.rank, {}, message};
+    }
+  }
+
+  // The connection is the parent's: two processes that send on it would spoil it for both.
+  void forget_if_forked() {
+    if (owner_ == ::getpid()) return;
+    owner_ = ::getpid();
+    if (connection_) connection_->forget_in_child();
+    connection_.reset();
+    is_watched_ = false;
+    wanted_.clear();
+    outcomes_.clear();
+    lost_.clear();
+  }
+
+  void connect() {
+    forget_if_forked();
+    throw_if_lost();
+    if (connection_) return;
+    const Hello hello{.kind = HelloKind::store,
+                      .job = place_.job,
+                      .generation = place_.generation,
+                      .process = place_.rank,
+                      .payload = {}};
+    connection_ = SecureConnection::connect(place_.host, place_.port, secret_, hello, Deadline::after(place_.patience),
+                                            place_.limits);
+  }
+
+  void throw_if_lost() const {
+    if (!lost_.empty()) throw ConnectionError{ConnectionError::Cause::closed, lost_};
+  }
+
+  SetOutcome send_value(std::string_view key, std::string_view value, Lock& lock) {
+    const Deadline deadline = Deadline::after(place_.patience);
+    const std::uint32_t number = next_number_++;
+    WireWriter writer;
+    writer.put(number);
+    writer.put_text(key);
+    connection_->send(static_cast<std::uint8_t>(StoreFrame::set), {writer.bytes(), text_bytes(value)}, deadline);
+    std::optional<SetOutcome>& outcome = outcomes_[number];
+    while (!outcome) wait_for_answer(lock, deadline);
+    return *outcomes_.extract(number).mapped();
+  }
+
+  std::optional<std::string> look(std::string_view key, Lock& lock) {
+    Wanted& wanted = wanted_[std::string{key}];
+    if (wanted.value) return wanted.value;
+    ask(key, wanted);
+    const std::uint64_t asked = wanted.num_asked;
+    const Deadline deadline = Deadline::after(place_.patience);
+    while (!wanted.value && wanted.num_absent < asked) wait_for_answer(lock, deadline);
+    return wanted.value;
+  }
+
+  std::optional<std::string> await(std::string_view key, const Deadline& deadline, Lock& lock) {
+    Wanted& wanted = wanted_[std::string{key}];
+    if (!wanted.value && wanted.num_asked == 0) ask(key, wanted);
+    while (!wanted.value) {
+      if (!wait_for_frames(lock, deadline)) return std::nullopt;
+    }
+    return wanted.value;
+  }
+
+  void ask(std::string_view key, Wanted& wanted) {
+    connection_->send(static_cast<std::uint8_t>(StoreFrame::get), {text_bytes(key)}, Deadline::after(place_.patience));
+    ++wanted.num_asked;
+  }
+
+  void wait_for_answer(Lock& lock, const Deadline& deadline) {
+    if (wait_for_frames(lock, deadline)) return;
+    throw ConnectionError{ConnectionError::Cause::failed,
+                          compose("{} has not answered in {}", connection_->peer(), deadline.budget_text())};
+  }
+
+  // Returns false at the deadline. One of the waiting threads looks at the socket, the others wait for what it finds.
+  [[nodiscard]] bool wait_for_frames(Lock& lock, const Deadline& deadline) {
+    if (is_watched_) {
+      if (deadline.is_never()) {
+        changed_.wait(lock);
+      } else if (changed_.wait_until(lock, deadline.time()) == std::cv_status::timeout) {
+        return false;
+      }
+    } else {
+      is_watched_ = true;
+      lock.unlock();
+      const bool has_come = wait_for(connection_->fd(), POLLIN, deadline);
+      lock.lock();
+      is_watched_ = false;
+      changed_.notify_all();
+      if (!has_come) return false;
+      while (const std::optional<Frame> frame = connection_->try_receive()) take(*frame);
+    }
+    throw_if_lost();
+    return true;
+  }
+
+  void take(const Frame& frame) {
+    WireReader reader{frame.payload};
+    switch (static_cast<StoreFrame>(frame.type)) {
+      case StoreFrame::answer: {
+        const auto number = reader.take<std::uint32_t>();
+        outcomes_[number] = reader.take<SetOutcome>();
+        return;
+      }
+      case StoreFrame::value: {
+        Wanted& wanted = wanted_[reader.take_text()];
+        const ConstBytes value = reader.take_rest();
+        wanted.value.emplace(reinterpret_cast<const char*>(value.data()), value.size());
+        return;
+      }
+      case StoreFrame::absent:
+        ++wanted_[std::string{frame.text()}].num_absent;
+        return;
+      case StoreFrame::ended:
+        throw ConnectionError{ConnectionError::Cause::refused,
+                              compose("{} has ended this group: {}", connection_->peer(), frame.text())};
+      default:
+        throw ConnectionError{
+            ConnectionError::Cause::failed,
+            compose("{} has sent a message of the unknown type {}", connection_->peer(), static_cast<int>(frame.type))};
+    }
+  }
+
+  const NetworkStorePlace place_;
+  const Hmac secret_;
+  std::mutex mutex_{};  // guards all below
+  std::condition_variable changed_{};
+  std::optional<SecureConnection> connection_{};
+  pid_t owner_ = ::getpid();
+  bool is_watched_ = false;
+  std::string lost_{};  // why no call can succeed any more, empty while one may
+  std::map<std::string, Wanted> wanted_{};
+  std::map<std::uint32_t, std::optional<SetOutcome>> outcomes_{};
+  std::uint32_t next_number_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
