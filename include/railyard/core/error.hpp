@@ -49,6 +49,12 @@ class CollectiveError : public Error {
   std::vector<int> blamed_;
 };
 
+/// Says that a process which an engine has started is gone, or the host it ran on: only the engine can bring it back.
+class HostLostError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Carries the first failure of a run to whoever asked for an exception: see Result::value_or_throw().
 class WorkerError : public Error {
  public:

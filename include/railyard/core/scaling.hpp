@@ -106,6 +106,7 @@ struct WorkerExit {
     threw,      ///< an exception left its body; message is what() of it
     exited,     ///< it called exit() or the like before its body returned; code is the status
     signalled,  ///< a signal ended it; code is the signal, message its likely reason
+    lost,       ///< its host, or the process that looks after it there, is gone; message says which
   };
   Kind kind = Kind::returned;
   int code = 0;

@@ -17,6 +17,7 @@ struct World {
   int node = 0;
   int num_nodes = 1;
   std::string host{};
+  std::string address{};  ///< by which other hosts reach this one; empty if unknown
 };
 
 /// Says how far apart the workers of a Scaling can be, and how far apart the ranks of a Backend may be.

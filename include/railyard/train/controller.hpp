@@ -221,6 +221,8 @@ class Controller {
         if (exit.message.find(detail::signal_name(exit.code)) != std::string::npos) return "was " + exit.message;
         return detail::compose("was ended by signal {} ({}){}{}", exit.code, detail::signal_name(exit.code),
                                exit.message.empty() ? "" : ": ", exit.message);
+      case WorkerExit::Kind::lost:
+        return "was lost: " + exit.message;
     }
     return exit.message;
   }

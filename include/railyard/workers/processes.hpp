@@ -69,11 +69,14 @@ class ProcessGroup final : public WorkerGroup {
     while (true) {
       if (auto event = inbox_.pop()) return event;
       if (num_over_ == workers_.size()) return inbox_.pop_signal();
-      const bool is_last_look = deadline.expired();
+      const bool is_last_look = deadline.expired() || is_readable(also_watched_);
       collect(is_last_look ? std::chrono::nanoseconds{0} : deadline.remaining());
       if (is_last_look) return inbox_.pop();
     }
   }
+
+  /// Makes next() return early, and perhaps without an event, whenever that descriptor can be read from.
+  void watch_also(int descriptor) noexcept { also_watched_ = descriptor; }
 
   void request_stop() override { memory_.request_stop(); }
   void request_leave() override { memory_.request_leave(); }
@@ -251,7 +254,7 @@ class ProcessGroup final : public WorkerGroup {
     std::vector<pollfd> watched = descriptors();
     if (inbox_.has_events()) at_most = std::chrono::nanoseconds{0};
     inbox_.wait(watched, std::min(at_most, silence_.until_look(monotonic_ns())));
-    std::size_t index = 2;
+    std::size_t index = 3;
     for (int rank = 0; rank < memory_.num_workers(); ++rank, index += 3) {
       if (at(rank).is_over) continue;
       if (watched[index].revents != 0) read_output(rank, false);
@@ -267,13 +270,14 @@ class ProcessGroup final : public WorkerGroup {
     }
   }
 
-  // Two for the zygote, then three for every rank; negative ones are passed over by poll.
+  // Two for the zygote, the one to be watched also, then three for every rank; poll passes over negative ones.
   [[nodiscard]] std::vector<pollfd> descriptors() const {
     std::vector<pollfd> watched;
-    watched.reserve(3 * workers_.size() + 4);
+    watched.reserve(3 * workers_.size() + 5);
     const auto add = [&](int fd) { watched.push_back({.fd = fd, .events = POLLIN, .revents = 0}); };
     add(is_zygote_lost_ ? -1 : channel_.fd());
     add(is_zygote_lost_ ? -1 : zygote_fd_.get());
+    add(also_watched_);
     for (const Process& worker : workers_) {
       add(worker.out.reader.get());
       add(worker.err.reader.get());
@@ -435,6 +439,7 @@ class ProcessGroup final : public WorkerGroup {
   Channel channel_{Descriptor{}};
   pid_t zygote_ = -1;
   Descriptor zygote_fd_;
+  int also_watched_ = -1;
   std::size_t num_over_ = 0;
   bool is_zygote_lost_ = false;
   bool was_killed_ = false;

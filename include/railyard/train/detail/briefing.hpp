@@ -2,7 +2,7 @@
 // What a supervisor tells the workers of a start. Train room.
 #pragma once
 
-#include "railyard/train/detail/wire.hpp"
+#include "railyard/core/detail/wire.hpp"
 
 #include <cstdint>
 #include <span>
@@ -27,11 +27,11 @@ struct Briefing {
   writer.put_text(briefing.checkpoint);
   writer.put(static_cast<std::uint32_t>(briefing.slots.size()));
   for (const std::uint8_t slot : briefing.slots) writer.put(slot);
-  return {reinterpret_cast<const char*>(writer.bytes().data()), writer.bytes().size()};
+  return writer.text();
 }
 
 [[nodiscard]] inline Briefing decode_briefing(std::string_view text) {
-  WireReader reader{std::as_bytes(std::span{text})};
+  WireReader reader{text};
   Briefing briefing;
   briefing.attempt = reader.take<std::int32_t>();
   briefing.checkpoint = reader.take_text();

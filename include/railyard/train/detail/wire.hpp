@@ -4,7 +4,7 @@
 
 #include "railyard/train/step_times.hpp"
 
-#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/wire.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/scaling.hpp"
 #include "railyard/core/value.hpp"
@@ -58,61 +58,6 @@ using WorkerMessage = std::variant<StartedMessage, ReportMessage, StepTimesMessa
 enum class MessageKind : std::uint8_t { started = 1, report = 2, step_times = 3, saved = 4, left = 5 };
 enum class ValueKind : std::uint8_t { truth = 0, integer = 1, number = 2, text = 3 };
 
-/// Appends plain values to a message. Both ends are one program on one host: no byte order to settle.
-class WireWriter {
- public:
-  template <class T>
-  void put(T value) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-    bytes_.insert(bytes_.end(), bytes, bytes + sizeof(T));
-  }
-  void put_text(std::string_view text) {
-    put(static_cast<std::uint32_t>(text.size()));
-    const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
-    bytes_.insert(bytes_.end(), bytes, bytes + text.size());
-  }
-  [[nodiscard]] const std::vector<std::byte>& bytes() const noexcept { return bytes_; }
-  void reserve(std::size_t size) { bytes_.reserve(size); }
-
- private:
-  std::vector<std::byte> bytes_{};
-};
-
-/// Takes a message apart; every length is checked before it is believed.
-class WireReader {
- public:
-  explicit WireReader(std::span<const std::byte> bytes) noexcept : rest_(bytes) {}
-
-  template <class T>
-  [[nodiscard]] T take() {
-    static_assert(std::is_trivially_copyable_v<T>);
-    T value{};
-    std::memcpy(&value, take_bytes(sizeof(T)).data(), sizeof(T));
-    return value;
-  }
-  [[nodiscard]] std::string take_text() {
-    const auto bytes = take_bytes(take<std::uint32_t>());
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  }
-  [[nodiscard]] bool is_empty() const noexcept { return rest_.empty(); }
-
- private:
-  std::span<const std::byte> take_bytes(std::size_t count) {
-    if (count > rest_.size()) {
-      throw DataError{
-          compose("a worker's message is damaged: {} bytes were expected where {} are left; memory of "
-                  "that worker may have been overwritten",
-                  count, rest_.size())};
-    }
-    const auto taken = rest_.first(count);
-    rest_ = rest_.subspan(count);
-    return taken;
-  }
-
-  std::span<const std::byte> rest_;
-};
-
 [[nodiscard]] inline std::vector<std::byte> encode_started(std::string_view host) {
   WireWriter writer;
   writer.put(MessageKind::started);
@@ -120,10 +65,7 @@ class WireReader {
   return writer.bytes();
 }
 
-[[nodiscard]] inline std::vector<std::byte> encode_report(const Metrics& metrics) {
-  WireWriter writer;
-  writer.reserve(32 * metrics.size() + 16);
-  writer.put(MessageKind::report);
+inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
   writer.put(static_cast<std::uint32_t>(metrics.size()));
   for (const auto& [name, value] : metrics) {
     writer.put_text(name);
@@ -141,6 +83,13 @@ class WireReader {
       }
     });
   }
+}
+
+[[nodiscard]] inline std::vector<std::byte> encode_report(const Metrics& metrics) {
+  WireWriter writer;
+  writer.reserve(32 * metrics.size() + 16);
+  writer.put(MessageKind::report);
+  put_metrics(writer, metrics);
   return writer.bytes();
 }
 
@@ -211,6 +160,16 @@ class WireReader {
   throw DataError{"a worker's message is damaged: it holds a value of an unknown type"};
 }
 
+[[nodiscard]] inline Metrics take_metrics(WireReader& reader) {
+  Metrics metrics;
+  const auto count = reader.take<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count; ++i) {
+    std::string name = reader.take_text();
+    metrics.set(std::move(name), decode_value(reader));
+  }
+  return metrics;
+}
+
 /// Returns what a worker has posted. Throws: DataError if the bytes are none of the messages above.
 [[nodiscard]] inline WorkerMessage decode_message(std::span<const std::byte> bytes) {
   WireReader reader{bytes};
@@ -219,16 +178,9 @@ class WireReader {
     case MessageKind::started:
       message = StartedMessage{reader.take_text()};
       break;
-    case MessageKind::report: {
-      ReportMessage report;
-      const auto count = reader.take<std::uint32_t>();
-      for (std::uint32_t i = 0; i < count; ++i) {
-        std::string name = reader.take_text();
-        report.metrics.set(std::move(name), decode_value(reader));
-      }
-      message = std::move(report);
+    case MessageKind::report:
+      message = ReportMessage{take_metrics(reader)};
       break;
-    }
     case MessageKind::saved:
       message = decode_saved(reader);
       break;

@@ -103,6 +103,12 @@ class Listener {
     return std::nullopt;
   }
 
+  /// From now on an agent that comes is told that the run has begun without it.
+  void expect_no_more_agents() {
+    const std::lock_guard lock{mutex_};
+    expects_agents_ = false;
+  }
+
   /// Empties the store for another generation of workers. Those of the one before are told, and turned away from now
   /// on.
   void reset_store(std::uint32_t generation) {
@@ -310,6 +316,7 @@ class Listener {
     if (hello.job != options_.job) {
       return compose(R"(it belongs to the job "{}", and this is the job "{}")", hello.job, options_.job);
     }
+    if (hello.kind == HelloKind::agent && !expects_agents_) return "the run has begun, with all processes that it has";
     const std::uint32_t expected = hello.kind == HelloKind::agent ? options_.generation : store_generation_;
     return hello.generation == expected ? std::string{} : outdated_text(hello.generation, expected);
   }
@@ -373,6 +380,7 @@ class Listener {
   std::map<std::uint64_t, Session> sessions_{};
   StoreServer store_{};
   std::uint32_t store_generation_ = 0;
+  bool expects_agents_ = true;
 
   std::thread thread_{};
 };

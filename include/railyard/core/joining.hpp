@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+// The concept of a Scaling whose processes something else has started: they find each other first. Core room.
+#pragma once
+
+#include "railyard/core/deadline.hpp"
+#include "railyard/core/launch_config.hpp"
+#include "railyard/core/scaling.hpp"
+
+#include <concepts>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace railyard::inline v0_1 {
+
+/// Says what one process brings with it when the processes of a run find each other.
+struct JoinPlan {
+  LaunchConfig launch{};
+  int num_workers = 1;     ///< that this process makes
+  std::string settings{};  ///< what must be the same in all processes, in words
+  std::chrono::nanoseconds timeout = std::chrono::minutes{1};
+  std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};  ///< after which another process counts as lost
+  std::function<void(const std::string& line)> say{};                 ///< is told what the user should see
+};
+
+/// Is a Scaling of processes that others have started. One of them leads: only there is start() called, for the workers
+/// of all; the others follow, and make and end theirs as they are told.
+///
+/// Laws: join() returns in every process, or throws in every one that is alive, by the timeout. What the leader tells
+/// is heard by all others, in order. follow() returns when the leader has told the next text, and leaves no worker
+/// behind; if the leader is lost, the followers' calls throw Error.
+template <class S>
+concept JoiningScaling = Scaling<S> &&
+    requires(S& scaling, const JoinPlan& plan, const WorkerBody& body, std::string_view text) {
+  scaling.join(plan);
+  { scaling.leads() } -> std::same_as<bool>;
+  { scaling.num_processes() } -> std::same_as<int>;
+  { scaling.num_workers() } -> std::same_as<int>;   // of all processes together
+  scaling.tell(text);                               // by the leader
+  { scaling.hear() } -> std::same_as<std::string>;  // by the others
+  { scaling.follow(body) } -> std::same_as<std::string>;
+};
+
+}  // namespace railyard::inline v0_1

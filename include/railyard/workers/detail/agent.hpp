@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: MIT
+// What a process does that follows: makes and ends workers as the leader orders, and passes on what becomes of them.
+// Workers room.
+#pragma once
+
+#include "railyard/workers/detail/agent_wire.hpp"
+#include "railyard/workers/detail/secure_connection.hpp"
+#include "railyard/workers/processes.hpp"
+
+#include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/scaling.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <poll.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Follows one leader. Used by one thread.
+class Agent {
+ public:
+  /// leader must outlive it. silence_limit: after which a leader that takes nothing counts as lost.
+  Agent(SecureConnection& leader, const WorkerBody& body, std::chrono::nanoseconds silence_limit)
+      : leader_(&leader), body_(&body), silence_limit_(silence_limit) {}
+
+  /// Carries out orders until the leader tells a text, and returns that. No worker is left then.
+  /// Throws: Error if the leader is lost; the workers have been killed.
+  [[nodiscard]] std::string run() {
+    std::optional<std::string> told;
+    while (!told) {
+      pass_on_events();
+      show_pages();
+      leader_->flush();
+      while (auto frame = leader_->try_receive()) {
+        carry_out(*frame, told);
+        if (told) break;
+      }
+      check_that_leader_listens();
+    }
+    local_.reset();
+    return std::move(*told);
+  }
+
+ private:
+  using Clock = Deadline::Clock;
+  static constexpr std::chrono::milliseconds page_interval{200};
+  static constexpr std::size_t max_unsent_bytes = std::size_t{64} << 20U;
+
+  void say(News news, std::initializer_list<ConstBytes> pieces = {}) {
+    leader_->post(static_cast<std::uint8_t>(news), pieces);
+  }
+
+  // Waits for events, an order, or the time for the next pages.
+  void pass_on_events() {
+    const Deadline deadline = Deadline::after(std::max<Clock::duration>(next_pages_ - Clock::now(), {}));
+    const bool is_backed_up = leader_->unsent_bytes() > max_unsent_bytes;
+    if (!local_ || num_alive_ == 0 || is_backed_up) {
+      const bool has_unsent = leader_->unsent_bytes() > 0;
+      [[maybe_unused]] const bool is_ready =
+          wait_for(leader_->fd(), static_cast<short>(has_unsent ? POLLIN | POLLOUT : POLLIN), deadline);
+    }
+    if (!local_ || is_backed_up) return;
+    while (auto event = local_->next(num_alive_ == 0 ? Deadline::after(std::chrono::nanoseconds{0}) : deadline)) {
+      if (std::holds_alternative<ExitEvent>(*event)) --num_alive_;
+      if (num_alive_ == 0) show_pages_now();  // as they were in the end, before the leader hears of it
+      say(News::event, {encode_event(*event)});
+      if (leader_->unsent_bytes() > max_unsent_bytes) return;
+    }
+  }
+
+  void show_pages() {
+    if (Clock::now() >= next_pages_) show_pages_now();
+  }
+  void show_pages_now() {
+    next_pages_ = Clock::now() + page_interval;
+    std::vector<PageValues> pages;
+    for (int rank = 0; local_ && rank < num_workers_; ++rank) pages.push_back(PageValues::of(local_->page(rank)));
+    say(News::pages, {std::as_bytes(std::span{pages})});
+  }
+
+  void check_that_leader_listens() {
+    const std::size_t unsent = leader_->unsent_bytes();
+    if (unsent == 0 || unsent < last_unsent_) listened_at_ = Clock::now();
+    last_unsent_ = unsent;
+    if (Clock::now() - listened_at_ < silence_limit_) return;
+    throw ConnectionError{ConnectionError::Cause::failed,
+                          compose("{}, which leads the run, has taken nothing for {}: it is stopped, or its host or "
+                                  "the network between is down",
+                                  leader_->peer(), Deadline::after(silence_limit_).budget_text())};
+  }
+
+  void carry_out(const Frame& frame, std::optional<std::string>& told) {
+    switch (static_cast<Order>(frame.type)) {
+      case Order::tell:
+        told.emplace(frame.text());
+        return;
+      case Order::start:
+        return start(StartOrder::decode(frame.payload));
+      case Order::stacks:
+        return tell_stacks(WireReader{frame.payload}.take<std::int64_t>());
+      case Order::fetch:
+        return fetch(WireReader{frame.payload}.take<FetchOrder>());
+      default:
+        if (local_) command(static_cast<Order>(frame.type), frame);
+    }
+  }
+
+  void command(Order order, const Frame& frame) {
+    const auto slot = [&frame] { return WireReader{frame.payload}.take<SlotOrder>(); };
+    switch (order) {
+      case Order::stop:
+        return local_->request_stop();
+      case Order::leave:
+        return local_->request_leave();
+      case Order::resize:
+        return local_->request_resize();
+      case Order::abort:
+        return local_->abort(frame.text());
+      case Order::kill:
+        return local_->kill();
+      case Order::hold:
+        return local_->hold_snapshot(slot().rank, slot().slot);
+      case Order::release:
+        return local_->release_snapshot(slot().rank, slot().slot);
+      default:
+        throw ConnectionError{ConnectionError::Cause::failed, compose("{} orders what is not known here (number {})",
+                                                                      leader_->peer(), static_cast<int>(frame.type))};
+    }
+  }
+
+  void start(const StartOrder& order) {
+    try {
+      num_workers_ = order.layout.num_workers;
+      const std::string briefing = brief(order.layout, order.briefing);
+      if (local_) {
+        local_->restart(num_workers_, briefing);
+      } else {
+        const GroupPlan plan{.num_workers = num_workers_,
+                             .silence_limit = std::chrono::nanoseconds{order.silence_limit_ns},
+                             .briefing = briefing};
+        local_ = std::make_unique<ProcessGroup>(plan, *body_);
+        local_->watch_also(leader_->fd());
+      }
+      num_alive_ = num_workers_;
+      say(News::started);
+    } catch (const std::exception& error) {
+      local_.reset();
+      num_alive_ = 0;
+      WireWriter writer;
+      writer.put(static_cast<std::uint8_t>(dynamic_cast<const ConfigError*>(&error) != nullptr));
+      writer.put_text(error.what());
+      say(News::refused, {writer.bytes()});
+    }
+  }
+
+  void tell_stacks(std::int64_t at_most_ns) {
+    WireWriter writer;
+    if (local_) {
+      const auto stacks = local_->stacks(Deadline::after(std::chrono::nanoseconds{at_most_ns}));
+      for (const std::string& text : stacks) writer.put_text(text);
+    }
+    say(News::stacks, {writer.bytes()});
+  }
+
+  void fetch(const FetchOrder& order) {
+    const auto number = std::as_bytes(std::span{&order.number, 1});
+    try {
+      if (!local_ || order.of.rank < 0 || order.of.rank >= num_workers_) throw Error{"no such worker is here"};
+      say(News::fetched, {number, local_->snapshot(order.of.rank, order.of.slot, order.size_bytes)});
+    } catch (const std::exception& error) {
+      say(News::not_fetched, {number, text_bytes(error.what())});
+    }
+  }
+
+  SecureConnection* leader_;
+  const WorkerBody* body_;
+  std::chrono::nanoseconds silence_limit_;
+  std::unique_ptr<ProcessGroup> local_{};
+  int num_workers_ = 0;
+  int num_alive_ = 0;
+  Clock::time_point next_pages_ = Clock::now();
+  Clock::time_point listened_at_ = Clock::now();
+  std::size_t last_unsent_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

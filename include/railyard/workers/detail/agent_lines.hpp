@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT
+// The leader's ends of the connections to all processes that follow. Workers room.
+#pragma once
+
+#include "railyard/workers/detail/agent_wire.hpp"
+#include "railyard/workers/detail/secure_connection.hpp"
+
+#include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/signals.hpp"
+#include "railyard/core/detail/system.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Moves what goes both ways between the leader and the others, on a thread of its own: nobody else touches the
+/// connections, so that no order waits for a network and none is lost in between. All members may be called from any
+/// thread. Processes are counted as the launcher does; the leader is number 0 and has no line.
+class AgentLines {
+ public:
+  /// Is something that a process has said, or nothing but that it is lost.
+  struct Item {
+    int process = 0;
+    Frame frame{};
+    std::string loss{};  ///< why it is lost; empty if it is not
+  };
+
+  /// connections: of the processes 1, 2, ... silence_limit: after which one that says nothing is lost.
+  AgentLines(std::vector<SecureConnection> connections, std::chrono::nanoseconds silence_limit)
+      : silence_limit_(silence_limit),
+        wake_(adopt(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "start: a descriptor for wake-ups")),
+        news_(adopt(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "start: a descriptor for wake-ups")) {
+    for (SecureConnection& connection : connections) lines_.emplace_back(std::move(connection));
+    const BlockSignals block{deferrable_signals()};
+    thread_ = std::thread{[this] { run(); }};
+  }
+  AgentLines(const AgentLines&) = delete;
+  AgentLines& operator=(const AgentLines&) = delete;
+  /// Sends what is queued, for some seconds at most, and hangs up.
+  ~AgentLines() {
+    {
+      const std::lock_guard lock{mutex_};
+      is_ending_ = true;
+    }
+    ring(wake_);
+    thread_.join();
+  }
+
+  /// Can be read from while take() has something to return.
+  [[nodiscard]] int event_fd() const noexcept { return news_.get(); }
+  [[nodiscard]] const std::string& peer(int process) const { return line(process).connection.peer(); }
+
+  /// Queues a message; for a process that is lost, does nothing.
+  void post(int process, Order order, std::span<const std::byte> payload = {}) {
+    {
+      const std::lock_guard lock{mutex_};
+      Line& to = line(process);
+      if (!to.loss.empty()) return;
+      to.outgoing.push_back({static_cast<std::uint8_t>(order), {payload.begin(), payload.end()}});
+    }
+    ring(wake_);
+  }
+  void post_to_all(Order order, std::span<const std::byte> payload = {}) {
+    for (int process = 1; process < num_processes(); ++process) post(process, order, payload);
+  }
+
+  /// Returns what has been said first of all that has not been taken, or nothing.
+  [[nodiscard]] std::optional<Item> take() {
+    const std::lock_guard lock{mutex_};
+    if (items_.empty()) {
+      std::uint64_t count = 0;
+      [[maybe_unused]] const auto got = ::read(news_.get(), &count, sizeof count);
+      return std::nullopt;
+    }
+    Item item = std::move(items_.front());
+    items_.pop_front();
+    return item;
+  }
+  /// Waits for it.
+  [[nodiscard]] std::optional<Item> take(const Deadline& deadline) {
+    while (true) {
+      if (auto item = take()) return item;
+      if (!wait_for(news_.get(), POLLIN, deadline)) return std::nullopt;
+    }
+  }
+
+  /// Copies what the process has last shown of its workers' pages; they begin anew with a start of workers.
+  void show_pages(int process, std::span<WorkerPage* const> pages) const {
+    const std::lock_guard lock{mutex_};
+    const std::vector<PageValues>& values = line(process).pages;
+    for (std::size_t at = 0; at < std::min(pages.size(), values.size()); ++at) values[at].show_on(*pages[at]);
+  }
+  void forget_pages() {
+    const std::lock_guard lock{mutex_};
+    for (Line& one : lines_) one.pages.clear();
+  }
+
+  /// Returns the bytes of a snapshot that is another process's. Throws: Error if it is lost, or cannot give them.
+  [[nodiscard]] std::vector<std::byte> fetch(int process, SlotOrder of, std::uint64_t size_bytes) {
+    std::unique_lock lock{mutex_};
+    const FetchOrder order{.number = ++num_fetches_, .of = of, .size_bytes = size_bytes};
+    lock.unlock();
+    post(process, Order::fetch, std::as_bytes(std::span{&order, 1}));
+    lock.lock();
+    fetched_.wait(lock, [&] { return answers_.count(order.number) > 0 || !line(process).loss.empty(); });
+    if (answers_.count(order.number) == 0) throw Error{compose("a part of the state was lost: {}", line(process).loss)};
+    Answer answer = std::move(answers_.at(order.number));
+    answers_.erase(order.number);
+    if (!answer.complaint.empty()) throw Error{answer.complaint};
+    return std::move(answer.bytes);
+  }
+
+  /// Why the process is lost; empty if it is not.
+  [[nodiscard]] std::string loss(int process) const {
+    const std::lock_guard lock{mutex_};
+    return line(process).loss;
+  }
+  [[nodiscard]] int num_processes() const noexcept { return static_cast<int>(lines_.size()) + 1; }
+
+ private:
+  using Clock = Deadline::Clock;
+
+  struct Line {
+    explicit Line(SecureConnection one) : connection(std::move(one)) {}
+    SecureConnection connection;  // of the thread alone
+    Clock::time_point last_heard = Clock::now();
+    std::vector<Frame> outgoing{};
+    std::vector<PageValues> pages{};
+    std::string loss{};
+  };
+  struct Answer {
+    std::vector<std::byte> bytes{};
+    std::string complaint{};
+  };
+
+  static void ring(const Descriptor& bell) noexcept {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(bell.get(), &one, sizeof one);
+  }
+
+  [[nodiscard]] Line& line(int process) { return lines_[static_cast<std::size_t>(process - 1)]; }
+  [[nodiscard]] const Line& line(int process) const { return lines_[static_cast<std::size_t>(process - 1)]; }
+
+  void run() {
+    std::vector<pollfd> watched(lines_.size() + 1);
+    std::optional<Deadline> end;
+    while (true) {
+      bool is_all_sent = true;
+      {
+        const std::lock_guard lock{mutex_};
+        if (is_ending_ && !end) end = Deadline::after(std::chrono::seconds{5});
+        watched.back() = {.fd = wake_.get(), .events = POLLIN, .revents = 0};
+        for (std::size_t at = 0; at < lines_.size(); ++at) {
+          Line& one = lines_[at];
+          move_outgoing(one);
+          const bool has_more = one.loss.empty() && one.connection.unsent_bytes() > 0;
+          is_all_sent = is_all_sent && !has_more;
+          watched[at] = {.fd = one.loss.empty() ? one.connection.fd() : -1,
+                         .events = static_cast<short>(has_more ? POLLIN | POLLOUT : POLLIN),
+                         .revents = 0};
+        }
+      }
+      if (end && (is_all_sent || end->expired())) return;
+      constexpr int most_ms = 200;
+      ::poll(watched.data(), watched.size(), most_ms);
+      if (watched.back().revents != 0) {
+        std::uint64_t count = 0;
+        [[maybe_unused]] const auto got = ::read(wake_.get(), &count, sizeof count);
+      }
+      for (std::size_t at = 0; at < lines_.size(); ++at) attend(at, watched[at]);
+    }
+  }
+
+  // With the lock.
+  void move_outgoing(Line& one) {
+    if (!one.loss.empty()) return;
+    for (const Frame& frame : std::exchange(one.outgoing, {})) one.connection.post(frame.type, {frame.payload});
+  }
+
+  void attend(std::size_t at, const pollfd& watched) {
+    Line& one = lines_[at];
+    if (watched.fd < 0) return;
+    try {
+      one.connection.flush();
+      if (watched.revents != 0) {
+        one.last_heard = Clock::now();
+        for (int taken = 0; taken < 64; ++taken) {  // the others are to have their turn
+          std::optional<Frame> frame = one.connection.try_receive();
+          if (!frame) break;
+          sort(static_cast<int>(at) + 1, std::move(*frame));
+        }
+      } else if (const auto quiet = Clock::now() - one.last_heard; quiet > silence_limit_) {
+        lose(at, compose("{} has said nothing for {:.1f} s: it is stopped, or its host or the network between is down",
+                         one.connection.peer(), std::chrono::duration<double>(quiet).count()));
+      }
+    } catch (const std::exception& error) {
+      lose(at, error.what());
+    }
+  }
+
+  void sort(int process, Frame frame) {
+    const auto news = static_cast<News>(frame.type);
+    const std::lock_guard lock{mutex_};
+    if (news == News::pages) {
+      WireReader reader{frame.payload};
+      std::vector<PageValues> pages(frame.payload.size() / sizeof(PageValues));
+      for (PageValues& page : pages) page = reader.take<PageValues>();
+      line(process).pages = std::move(pages);
+    } else if (news == News::fetched || news == News::not_fetched) {
+      WireReader reader{frame.payload};
+      const auto number = reader.take<std::uint64_t>();
+      const auto rest = reader.take_rest();
+      Answer answer;
+      if (news == News::fetched) {
+        answer.bytes.assign(rest.begin(), rest.end());
+      } else {
+        answer.complaint.assign(reinterpret_cast<const char*>(rest.data()), rest.size());
+      }
+      answers_.emplace(number, std::move(answer));
+      fetched_.notify_all();
+    } else {
+      items_.push_back({.process = process, .frame = std::move(frame)});
+      ring(news_);
+    }
+  }
+
+  void lose(std::size_t at, std::string why) {
+    lines_[at].connection.close();
+    const std::lock_guard lock{mutex_};
+    lines_[at].loss = why;
+    items_.push_back({.process = static_cast<int>(at) + 1, .loss = std::move(why)});
+    fetched_.notify_all();
+    ring(news_);
+  }
+
+  std::chrono::nanoseconds silence_limit_;
+  Descriptor wake_;  // for the thread: something is to be sent
+  Descriptor news_;
+  mutable std::mutex mutex_;
+  std::condition_variable fetched_;
+  std::vector<Line> lines_{};
+  std::deque<Item> items_{};
+  std::map<std::uint64_t, Answer> answers_{};  // of fetch orders, by number
+  std::uint64_t num_fetches_ = 0;
+  bool is_ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: MIT
+// The group of workers that several processes make together, as the one that leads sees it. Workers room.
+#pragma once
+
+#include "railyard/workers/detail/agent_lines.hpp"
+#include "railyard/workers/detail/agent_wire.hpp"
+#include "railyard/workers/processes.hpp"
+
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/signals.hpp"
+#include "railyard/core/scaling.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Gives each process's workers their places: ranks go on from process to process, those of one host side by side.
+/// workers: of each process. hosts: what names its host. Returns the layouts by process.
+[[nodiscard]] inline std::vector<GroupLayout> lay_out(const std::vector<int>& workers,
+                                                      const std::vector<std::string>& hosts) {
+  std::vector<std::string> nodes;
+  std::vector<GroupLayout> layouts(workers.size());
+  std::map<std::string, int> local_sizes;
+  for (std::size_t at = 0; at < workers.size(); ++at) {
+    const auto found = std::find(nodes.begin(), nodes.end(), hosts[at]);
+    layouts[at].node = static_cast<int>(found - nodes.begin());
+    if (found == nodes.end()) nodes.push_back(hosts[at]);
+    layouts[at].num_workers = workers[at];
+    layouts[at].first_local_rank = local_sizes[hosts[at]];
+    local_sizes[hosts[at]] += workers[at];
+  }
+  int rank = 0;
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    for (std::size_t at = 0; at < workers.size(); ++at) {
+      if (hosts[at] != nodes[node]) continue;
+      layouts[at].first_rank = rank;
+      rank += workers[at];
+    }
+  }
+  for (std::size_t at = 0; at < workers.size(); ++at) {
+    layouts[at].world_size = rank;
+    layouts[at].local_size = local_sizes[hosts[at]];
+    layouts[at].num_nodes = static_cast<int>(nodes.size());
+  }
+  return layouts;
+}
+
+/// Is the group of Launched where there are several processes. The leader's own workers are its children; those of the
+/// others are known by what their processes say.
+class LaunchedGroup final : public WorkerGroup {
+ public:
+  /// Is called with each generation of workers before they are made: what earlier ones have left is of no use.
+  using Renew = std::function<void(std::uint32_t generation)>;
+
+  /// lines must outlive the group. layouts: by process, the leader's first.
+  LaunchedGroup(const GroupPlan& plan, const WorkerBody& body, std::vector<GroupLayout> layouts, AgentLines& lines,
+                Renew renew)
+      : layouts_(std::move(layouts)), lines_(&lines), renew_(std::move(renew)), silence_limit_(plan.silence_limit) {
+    for (int rank = 0; rank < world_size(); ++rank) pages_.push_back(std::make_unique<WorkerPage>());
+    signals_.resize(layouts_.size());
+    begin();
+    const GroupPlan own{.num_workers = layouts_.front().num_workers,
+                        .silence_limit = plan.silence_limit,
+                        .briefing = brief(layouts_.front(), plan.briefing)};
+    local_ = std::make_unique<ProcessGroup>(own, body);
+    local_->watch_also(lines_->event_fd());
+    order_start(plan.briefing);
+  }
+  ~LaunchedGroup() override { lines_->post_to_all(Order::kill); }
+
+  [[nodiscard]] std::optional<GroupEvent> next(const Deadline& deadline) override {
+    while (true) {
+      if (auto event = take_event()) return event;
+      if (num_exited_ == world_size()) return pass(local_->next(Deadline::after(std::chrono::nanoseconds{0})), 0);
+      if (num_local_exited_ < layouts_.front().num_workers) {
+        if (auto event = pass(local_->next(deadline), 0)) return event;
+      } else {
+        // All of this process have ended: only signals can come here, and nobody waits for them.
+        const auto slice = std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{50});
+        [[maybe_unused]] const bool is_ready = wait_for(lines_->event_fd(), POLLIN, Deadline::after(slice));
+        if (auto event = pass(local_->next(Deadline::after(std::chrono::nanoseconds{0})), 0)) return event;
+      }
+      if (deadline.expired()) return take_event();
+    }
+  }
+
+  void request_stop() override {
+    local_->request_stop();
+    lines_->post_to_all(Order::stop);
+  }
+  void request_leave() override {
+    local_->request_leave();
+    lines_->post_to_all(Order::leave);
+  }
+  void request_resize() override {
+    local_->request_resize();
+    lines_->post_to_all(Order::resize);
+  }
+  void abort(std::string_view reason) override {
+    local_->abort(reason);
+    lines_->post_to_all(Order::abort, std::as_bytes(std::span{reason}));
+  }
+  void kill() override {
+    local_->kill();
+    lines_->post_to_all(Order::kill);
+  }
+  [[nodiscard]] bool can_kill() const noexcept override { return true; }
+
+  [[nodiscard]] const WorkerPage& page(int rank) const override {
+    const auto [process, own_rank] = place_of(rank);
+    if (process == 0) return local_->page(own_rank);
+    std::vector<WorkerPage*> shown;
+    for (int at = 0; at < layout(process).num_workers; ++at) {
+      shown.push_back(pages_[index(layout(process).first_rank + at)].get());
+    }
+    lines_->show_pages(process, shown);
+    return *pages_[index(rank)];
+  }
+
+  [[nodiscard]] std::vector<std::string> stacks(const Deadline& deadline) override {
+    std::vector<std::string> all(index(world_size()));
+    const std::int64_t at_most = deadline.remaining().count();
+    lines_->post_to_all(Order::stacks, std::as_bytes(std::span{&at_most, 1}));
+    put_stacks(all, 0, local_->stacks(deadline));
+    int num_asked = 0;
+    for (int process = 1; process < num_processes(); ++process) num_asked += lines_->loss(process).empty() ? 1 : 0;
+    const Deadline until = Deadline::after(deadline.remaining() + std::chrono::milliseconds{200});
+    while (num_asked > 0) {
+      auto item = lines_->take(until);
+      if (!item) break;
+      if (static_cast<News>(item->frame.type) == News::stacks) {
+        WireReader reader{item->frame.payload};
+        std::vector<std::string> texts;
+        while (!reader.is_empty()) texts.push_back(reader.take_text());
+        put_stacks(all, item->process, texts);
+        --num_asked;
+      } else {
+        if (!item->loss.empty()) --num_asked;
+        note(std::move(*item));
+      }
+    }
+    return all;
+  }
+
+  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {
+    const auto [process, own_rank] = place_of(rank);
+    if (process == 0) return local_->snapshot(own_rank, slot, size_bytes);
+    std::vector<std::byte> bytes = lines_->fetch(process, {own_rank, slot}, size_bytes);
+    const std::lock_guard lock{mutex_};
+    return copies_[{rank, slot}] = std::move(bytes);
+  }
+  void hold_snapshot(int rank, int slot) noexcept override {
+    const auto [process, own_rank] = place_of(rank);
+    if (process == 0) return local_->hold_snapshot(own_rank, slot);
+    order(process, Order::hold, {own_rank, slot});
+  }
+  void release_snapshot(int rank, int slot) noexcept override {
+    const auto [process, own_rank] = place_of(rank);
+    if (process == 0) return local_->release_snapshot(own_rank, slot);
+    {
+      const std::lock_guard lock{mutex_};
+      copies_.erase({rank, slot});
+    }
+    order(process, Order::release, {own_rank, slot});
+  }
+
+  void restart(int num_workers, std::string_view briefing) override {
+    for (int process = 1; process < num_processes(); ++process) {
+      if (const std::string loss = lines_->loss(process); !loss.empty()) {
+        throw HostLostError{compose("a process that an engine has started can only be started again by it: {}", loss)};
+      }
+    }
+    if (num_workers != world_size()) {
+      throw Error{compose("the processes make {} workers together, and {} were asked for", world_size(), num_workers)};
+    }
+    for (GroupLayout& one : layouts_) ++one.generation;
+    begin();
+    local_->restart(layouts_.front().num_workers, brief(layouts_.front(), briefing));
+    order_start(briefing);
+  }
+  [[nodiscard]] bool forks_to_restart() const override { return local_->forks_to_restart(); }
+
+ private:
+  struct Place {
+    int process = 0;
+    int rank = 0;  // among the workers of that process
+  };
+
+  static std::size_t index(int number) noexcept { return static_cast<std::size_t>(number); }
+  [[nodiscard]] const GroupLayout& layout(int process) const { return layouts_[index(process)]; }
+  [[nodiscard]] int world_size() const noexcept { return layouts_.front().world_size; }
+  [[nodiscard]] int num_processes() const noexcept { return static_cast<int>(layouts_.size()); }
+
+  [[nodiscard]] Place place_of(int rank) const {
+    for (int process = 0; process < num_processes(); ++process) {
+      const int own = rank - layout(process).first_rank;
+      if (own >= 0 && own < layout(process).num_workers) return {process, own};
+    }
+    throw Error{compose("there is no rank {} among {}", rank, world_size())};
+  }
+
+  void begin() {
+    num_exited_ = 0;
+    num_local_exited_ = 0;
+    has_exited_.assign(index(world_size()), false);
+    std::erase_if(events_, [](const GroupEvent& event) { return !std::holds_alternative<SignalEvent>(event); });
+    lines_->forget_pages();
+    for (auto& page : pages_) PageValues{}.show_on(*page);
+    renew_(layouts_.front().generation);
+  }
+
+  // Returns when every process has made its workers.
+  void order_start(std::string_view briefing) {
+    for (int process = 1; process < num_processes(); ++process) {
+      const StartOrder order{
+          .layout = layout(process), .silence_limit_ns = silence_limit_.count(), .briefing = std::string{briefing}};
+      lines_->post(process, Order::start, order.encode());
+    }
+    int num_waited_for = num_processes() - 1;
+    const Deadline deadline = Deadline::after(std::chrono::seconds{60});
+    while (num_waited_for > 0) {
+      auto item = lines_->take(deadline);
+      if (!item) throw Error{"start: another process has not made its workers in 60 s: see what it prints"};
+      if (!item->loss.empty()) throw HostLostError{compose("start: {}", item->loss)};
+      const auto news = static_cast<News>(item->frame.type);
+      if (news == News::started) {
+        --num_waited_for;
+      } else if (news == News::refused) {
+        WireReader reader{item->frame.payload};
+        const bool is_setting = reader.take<std::uint8_t>() != 0;
+        const std::string text = compose("{}: {}", lines_->peer(item->process), reader.take_text());
+        if (is_setting) throw ConfigError{text};
+        throw Error{text};
+      } else {
+        note(std::move(*item));
+      }
+    }
+  }
+
+  void order(int process, Order order, SlotOrder of) noexcept {
+    try {
+      lines_->post(process, order, std::as_bytes(std::span{&of, 1}));
+    } catch (...) {  // no memory for a message of eight bytes: the slot stays taken, and its worker waits for it
+    }
+  }
+
+  void put_stacks(std::vector<std::string>& all, int process, const std::vector<std::string>& of_process) const {
+    const int most = std::min(layout(process).num_workers, static_cast<int>(of_process.size()));
+    for (int at = 0; at < most; ++at) all[index(layout(process).first_rank + at)] = of_process[index(at)];
+  }
+
+  [[nodiscard]] std::optional<GroupEvent> take_event() {
+    while (events_.empty()) {
+      auto item = lines_->take();
+      if (!item) return std::nullopt;
+      note(std::move(*item));
+    }
+    GroupEvent event = std::move(events_.front());
+    events_.pop_front();
+    return event;
+  }
+
+  // Turns what a process has said into events.
+  void note(AgentLines::Item item) {
+    if (!item.loss.empty()) return lose(item.process, item.loss);
+    if (static_cast<News>(item.frame.type) != News::event) return;  // a late answer
+    try {
+      if (auto event = pass(decode_event(item.frame.payload, layout(item.process)), item.process)) {
+        events_.push_back(std::move(*event));
+      }
+    } catch (const Error& error) {
+      events_.push_back(
+          BrokenEvent{.message = compose("{} sends nonsense: {}", lines_->peer(item.process), error.what())});
+    }
+  }
+
+  // Counts exits, and lets of each signal pass one only: the engine sends it to every process.
+  [[nodiscard]] std::optional<GroupEvent> pass(std::optional<GroupEvent> event, int process) {
+    if (!event) return event;
+    if (const auto* exit = std::get_if<ExitEvent>(&*event)) {
+      if (has_exited_[index(exit->rank)]) return std::nullopt;
+      has_exited_[index(exit->rank)] = true;
+      ++num_exited_;
+      if (process == 0) ++num_local_exited_;
+    }
+    if (std::holds_alternative<SignalEvent>(*event)) {
+      const int seen = *std::max_element(signals_.begin(), signals_.end());
+      if (++signals_[index(process)] <= seen) return std::nullopt;
+    }
+    return event;
+  }
+
+  void lose(int process, const std::string& why) {
+    for (int at = 0; at < layout(process).num_workers; ++at) {
+      const int rank = layout(process).first_rank + at;
+      auto event = pass(ExitEvent{.rank = rank, .exit = {.kind = WorkerExit::Kind::lost, .message = why}}, process);
+      if (event) events_.push_back(std::move(*event));
+    }
+  }
+
+  std::vector<GroupLayout> layouts_;
+  AgentLines* lines_;
+  Renew renew_;
+  std::chrono::nanoseconds silence_limit_;
+  std::unique_ptr<ProcessGroup> local_{};
+  std::vector<std::unique_ptr<WorkerPage>> pages_{};  // of all ranks; those of this process's stay unused
+  std::deque<GroupEvent> events_{};
+  std::vector<bool> has_exited_{};
+  std::vector<int> signals_{};  // how many each process has seen
+  int num_exited_ = 0;
+  int num_local_exited_ = 0;
+  std::mutex mutex_;
+  std::map<std::pair<int, int>, std::vector<std::byte>> copies_{};  // of snapshots, by rank and slot
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: MIT
+// Workers of processes that an engine has started - Slurm, MPI, torchrun, Kubernetes - on one host or many. Workers
+// room.
+#pragma once
+
+#include "railyard/workers/detail/agent.hpp"
+#include "railyard/workers/detail/agent_lines.hpp"
+#include "railyard/workers/detail/bulletin.hpp"
+#include "railyard/workers/detail/host_identity.hpp"
+#include "railyard/workers/detail/launch_environment.hpp"
+#include "railyard/workers/detail/launch_secret.hpp"
+#include "railyard/workers/detail/launched_group.hpp"
+#include "railyard/workers/detail/launched_link.hpp"
+#include "railyard/workers/detail/listener.hpp"
+#include "railyard/workers/detail/own_address.hpp"
+#include "railyard/workers/processes.hpp"
+
+#include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/wire.hpp"
+#include "railyard/core/joining.hpp"
+#include "railyard/core/scaling.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is what a process tells the leader of itself when it comes.
+struct Newcomer {
+  std::int32_t num_workers = 1;
+  std::string host{};  ///< a HostIdentity, and how people call it
+  std::string host_name{};
+  std::string settings{};
+
+  [[nodiscard]] std::string encode() const {
+    WireWriter writer;
+    writer.put(num_workers);
+    for (const std::string* text : {&host, &host_name, &settings}) writer.put_text(*text);
+    return writer.text();
+  }
+  [[nodiscard]] static Newcomer decode(std::string_view text) {
+    WireReader reader{text};
+    Newcomer one{.num_workers = reader.take<std::int32_t>()};
+    for (std::string* part : {&one.host, &one.host_name, &one.settings}) *part = reader.take_text();
+    return one;
+  }
+};
+
+}  // namespace detail
+
+/// Joins the processes that an engine has started, each of which calls fit(), to one run. Each makes
+/// ScalingConfig::num_workers workers, as Processes does: one where the engine starts a process for every rank, as many
+/// as there are cores where it starts one for every host. Process 0 leads: what a run writes and says comes from there.
+/// Where nothing has started the process, it is alone, and all is as with Processes.
+///
+/// Who has started it is found out from LaunchConfig, else from the environment. Processes of several hosts need
+/// something to know each other by: a secret in RAILYARD_SECRET_FILE or RAILYARD_SECRET, or a folder that all of them
+/// see (LaunchConfig::rendezvous).
+class Launched {
+ public:
+  static constexpr std::string_view name = "Launched";
+  static constexpr Reach reach = Reach::network;
+  static constexpr bool copies_function = false;
+
+  /// Throws: ConfigError if what this process was told makes no sense; Error that names who did not come.
+  /// Costs: some milliseconds once all have come.
+  void join(const JoinPlan& plan) {
+    plan_ = plan;
+    launch_ = detail::find_launch(plan.launch);
+    const Deadline deadline = Deadline::after(plan.timeout);
+    detail::Newcomer own{.num_workers = launch_.workers_per_process > 0 && plan.num_workers == 1
+                                            ? launch_.workers_per_process
+                                            : plan.num_workers,
+                         .host = detail::host_identity(),
+                         .host_name = detail::host_name(),
+                         .settings = plan.settings};
+    if (launch_.num_processes == 1) {
+      layouts_ = detail::lay_out({own.num_workers}, {own.host});
+      return;
+    }
+    const std::string subject =
+        detail::compose("process {} of {} ({})", launch_.process, launch_.num_processes, own.host_name);
+    detail::WaitTeller teller{subject, plan.say};
+    const auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller);
+    if (leads()) {
+      if (plan.say) plan.say(launch_.why);
+      gather(*bulletin, std::move(teller), std::move(own), deadline);
+    } else {
+      find_leader(*bulletin, own, deadline);
+    }
+  }
+
+  [[nodiscard]] bool leads() const noexcept { return launch_.process == 0; }
+  [[nodiscard]] int num_processes() const noexcept { return launch_.num_processes; }
+  /// Of all processes together; known to the leader.
+  [[nodiscard]] int num_workers() const noexcept { return layouts_.empty() ? 0 : layouts_.front().world_size; }
+
+  /// Starts the workers of all processes; without a join(), of this one.
+  /// Throws: ConfigError if the plan or the limits of a process do not allow it, Error if the system cannot do it.
+  [[nodiscard]] std::unique_ptr<WorkerGroup> start(const GroupPlan& plan, const WorkerBody& body) {
+    if (!lines_) return Processes{}.start(plan, body);
+    detail::check_plan(plan, body);
+    detail::prepare_to_fork(layouts_.front().num_workers);
+    return std::make_unique<detail::LaunchedGroup>(
+        plan, body_of(body), layouts_, *lines_,
+        [listener = listener_.get()](std::uint32_t generation) { listener->reset_store(generation); });
+  }
+
+  void tell(std::string_view text) {
+    if (lines_) lines_->post_to_all(detail::Order::tell, detail::text_bytes(text));
+  }
+  [[nodiscard]] std::string hear() { return follow({}); }
+  [[nodiscard]] std::string follow(const WorkerBody& body) {
+    const WorkerBody own = body ? body_of(body) : body;
+    if (own) detail::prepare_to_fork(plan_.num_workers);
+    detail::Agent agent{*leader_, own, plan_.silence_limit};
+    try {
+      return agent.run();
+    } catch (const detail::ConnectionError& error) {
+      throw HostLostError{detail::compose("process {} of {} has lost the one that leads the run: {}", launch_.process,
+                                          launch_.num_processes, error.what())};
+    }
+  }
+
+ private:
+  [[nodiscard]] bool is_one_host() const { return detail::is_one_host(launch_); }
+
+  [[nodiscard]] WorkerBody body_of(const WorkerBody& body) const {
+    return [body, place = place_, secret = *secret_, address = address_](WorkerLink& own) {
+      detail::LaunchedLink link{own, place, secret, address};
+      body(link);
+    };
+  }
+
+  // Of the leader: listens, leaves its address, and waits for all others.
+  void gather(detail::Bulletin& bulletin, detail::WaitTeller teller, detail::Newcomer own, const Deadline& deadline) {
+    const std::string secret =
+        detail::find_secret(plan_.launch).value_or(bulletin.carries_secret() ? detail::random_secret() : std::string{});
+    if (secret.empty()) detail::refuse_without_secret(bulletin.where());
+    secret_.emplace(detail::text_bytes(secret));
+    address_ = detail::own_address_towards({}, plan_.launch.network, !is_one_host());
+    const auto generation = static_cast<std::uint32_t>(launch_.restart);
+    listener_ =
+        std::make_unique<detail::Listener>(detail::ListenerOptions{.host = is_one_host() ? address_ : std::string{},
+                                                                   .port = bulletin.port_to_listen_on(),
+                                                                   .job = launch_.job,
+                                                                   .generation = generation,
+                                                                   .on_refusal = plan_.say},
+                                           *secret_);
+    bulletin.post({.host = address_,
+                   .port = listener_->port(),
+                   .generation = generation,
+                   .secret = bulletin.carries_secret() ? secret : std::string{}});
+    place_ = {.host = address_, .port = listener_->port(), .job = launch_.job};
+
+    std::vector<std::optional<detail::AgentConnection>> agents(static_cast<std::size_t>(launch_.num_processes));
+    teller.start();
+    for (int num_missing = launch_.num_processes - 1; num_missing > 0;) {
+      constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{200};
+      auto agent = listener_->take_agent(deadline.remaining() < slice ? deadline : Deadline::after(slice));
+      if (agent) {
+        const auto process = static_cast<std::size_t>(agent->hello.process);
+        if (process == 0 || process >= agents.size() || agents[process]) {
+          throw ConfigError{detail::compose(
+              "two processes of this job say that they are number {} of {}, the second one is {}: each needs a number "
+              "of its own, and the same one as its launcher says",
+              agent->hello.process, launch_.num_processes, agent->connection.peer())};
+        }
+        agents[process] = std::move(agent);
+        --num_missing;
+        continue;
+      }
+      const std::string missing = missing_text(agents);
+      if (deadline.expired()) {
+        throw Error{detail::compose(
+            "{}: {} did not come within {}: see whether they run, what they print, and whether they can reach {} port "
+            "{}, which this process has left in {}",
+            teller.subject(), missing, deadline.budget_text(), address_, listener_->port(), bulletin.where())};
+      }
+      teller.look(missing, deadline);
+    }
+    listener_->expect_no_more_agents();
+    lay_out(agents, std::move(own));
+  }
+
+  static std::string missing_text(const std::vector<std::optional<detail::AgentConnection>>& agents) {
+    std::vector<int> missing;
+    for (std::size_t process = 1; process < agents.size(); ++process) {
+      if (!agents[process]) missing.push_back(static_cast<int>(process));
+    }
+    std::string text = missing.size() == 1 ? "process" : "processes";
+    constexpr std::size_t most = 8;
+    for (std::size_t at = 0; at < std::min(most, missing.size()); ++at) {
+      text += detail::compose("{} {}", at == 0 ? "" : ",", missing[at]);
+    }
+    return missing.size() > most ? text + detail::compose(" and {} more", missing.size() - most) : text;
+  }
+
+  void lay_out(std::vector<std::optional<detail::AgentConnection>>& agents, detail::Newcomer own) {
+    std::vector<int> workers{own.num_workers};
+    std::vector<std::string> hosts{own.host};
+    std::vector<detail::SecureConnection> connections;
+    for (std::size_t process = 1; process < agents.size(); ++process) {
+      detail::AgentConnection& agent = *agents[process];
+      const auto newcomer = detail::Newcomer::decode(agent.hello.payload);
+      if (newcomer.settings != own.settings) {
+        throw ConfigError{detail::compose(
+            "process {} on {} was started with other settings than process 0 on {}: \"{}\" there, \"{}\" here; start "
+            "the same program with the same arguments everywhere",
+            process, newcomer.host_name, own.host_name, newcomer.settings, own.settings)};
+      }
+      if (newcomer.num_workers < 1) {
+        throw ConfigError{
+            detail::compose("process {} on {} makes {} workers", process, newcomer.host_name, newcomer.num_workers)};
+      }
+      workers.push_back(newcomer.num_workers);
+      hosts.push_back(newcomer.host);
+      connections.push_back(std::move(agent.connection));
+    }
+    layouts_ = detail::lay_out(workers, hosts);
+    lines_ = std::make_unique<detail::AgentLines>(std::move(connections), plan_.silence_limit);
+  }
+
+  // Of the others.
+  void find_leader(detail::Bulletin& bulletin, const detail::Newcomer& own, const Deadline& deadline) {
+    const auto secret = detail::find_secret(plan_.launch);
+    if (!secret && !bulletin.carries_secret()) detail::refuse_without_secret(bulletin.where());
+    std::optional<detail::Posting> posting;
+    while (true) {
+      posting = bulletin.read(deadline, posting ? &*posting : nullptr);
+      if (try_leader(*posting, secret.value_or(posting->secret), own, deadline)) return;
+    }
+  }
+
+  // Returns false if nobody is there any more, so that another address is worth a look.
+  [[nodiscard]] bool try_leader(const detail::Posting& posting, const std::string& secret, const detail::Newcomer& own,
+                                const Deadline& deadline) {
+    secret_.emplace(detail::text_bytes(secret));
+    const detail::Hello hello{.kind = detail::HelloKind::agent,
+                              .job = launch_.job,
+                              .generation = static_cast<std::uint32_t>(launch_.restart),
+                              .process = launch_.process,
+                              .payload = own.encode()};
+    constexpr std::chrono::nanoseconds slice = std::chrono::seconds{3};
+    const bool is_last = deadline.remaining() <= slice;
+    try {
+      leader_.emplace(detail::SecureConnection::connect(posting.host, posting.port, *secret_, hello,
+                                                        is_last ? deadline : Deadline::after(slice)));
+    } catch (const detail::ConnectionError& error) {
+      // Who turns this process away may be the leader of an earlier run that is about to end.
+      if (is_last) {
+        throw Error{detail::compose("process {} of {} ({}) does not reach the one that leads: {}", launch_.process,
+                                    launch_.num_processes, own.host_name, error.what())};
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds{50});
+      return false;
+    }
+    address_ = detail::own_address_towards(posting.host, plan_.launch.network, !is_one_host());
+    place_ = {.host = posting.host, .port = posting.port, .job = launch_.job};
+    return true;
+  }
+
+  JoinPlan plan_{};
+  detail::Launch launch_{};
+  std::optional<detail::Hmac> secret_{};
+  std::string address_{};  // by which the others reach this host
+  detail::NetworkStorePlace place_{};
+  std::unique_ptr<detail::Listener> listener_{};      // of the leader
+  std::unique_ptr<detail::AgentLines> lines_{};       // of the leader
+  std::vector<detail::GroupLayout> layouts_{};        // of the leader
+  std::optional<detail::SecureConnection> leader_{};  // of the others
+};
+static_assert(Scaling<Launched> && JoiningScaling<Launched>);
+
+}  // namespace railyard::inline v0_1
