@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+// Where the leader of a job posts its address, and where the other processes read it. Workers room.
+#pragma once
+
+#include "railyard/workers/detail/file_bulletin.hpp"
+#include "railyard/workers/detail/launch_environment.hpp"
+#include "railyard/workers/detail/posting.hpp"
+#include "railyard/workers/detail/torch_store.hpp"
+
+#include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+#include "railyard/core/launch_config.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Reads an address that everybody knows beforehand; there the leader has to listen.
+class FixedBulletin final : public Bulletin {
+ public:
+  FixedBulletin(std::string host, int port) : host_(std::move(host)), port_(port) {}
+
+  void post(const Posting&) override {}
+  [[nodiscard]] Posting read(const Deadline&, const Posting*) override { return {.host = host_, .port = port_}; }
+  [[nodiscard]] bool carries_secret() const override { return false; }
+  [[nodiscard]] int port_to_listen_on() const override { return port_; }
+  [[nodiscard]] std::string where() const override { return compose("the fixed address {}:{}", host_, port_); }
+
+ private:
+  std::string host_;
+  int port_;
+};
+
+/// Uses the store that torchrun's agent serves: whoever reaches its port can read and write there, so the secret of the
+/// run never goes there, and a wrong address only leads to somebody who cannot show that he knows it.
+class TorchBulletin final : public Bulletin {
+ public:
+  TorchBulletin(const Launch& launch, WaitTeller teller)
+      : host_(launch.leader_host),
+        port_(launch.leader_port),
+        prefix_(launch.torch_store_prefix),
+        teller_(std::move(teller)) {}
+
+  void post(const Posting& posting) override {
+    Posting without_secret = posting;
+    without_secret.secret.clear();
+    const Deadline deadline = Deadline::after(post_time);
+    store(deadline).set(key, write_posting(without_secret), deadline);
+  }
+
+  [[nodiscard]] Posting read(const Deadline& deadline, const Posting* refused) override {
+    teller_.start();
+    while (true) {
+      const auto slice = std::min<std::chrono::nanoseconds>(deadline.remaining(), slice_time);
+      if (const auto text = store(deadline).get(key, Deadline::after(slice))) {
+        const auto posting = read_posting(*text);
+        if (posting && (refused == nullptr || *posting != *refused)) return *posting;
+        std::this_thread::sleep_for(slice);
+      }
+      if (deadline.expired()) fail_to_read(teller_.subject(), where(), deadline);
+      teller_.look(compose("process 0 to leave its address in {}", where()), deadline);
+    }
+  }
+
+  [[nodiscard]] bool carries_secret() const override { return false; }
+  [[nodiscard]] std::string where() const override { return compose("torchrun's store at {}:{}", host_, port_); }
+
+ private:
+  static constexpr std::string_view key = "railyard/leader";
+  static constexpr std::chrono::seconds post_time{30};
+  static constexpr std::chrono::milliseconds slice_time{100};
+
+  [[nodiscard]] TorchStore& store(const Deadline& deadline) {
+    if (!store_) store_.emplace(host_, port_, prefix_, deadline);
+    return *store_;
+  }
+
+  std::string host_;
+  int port_;
+  std::string prefix_;
+  WaitTeller teller_;
+  std::optional<TorchStore> store_{};
+};
+
+[[nodiscard]] inline bool is_loopback_name(std::string_view host) noexcept {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+/// Are all processes of the job on this host?
+[[nodiscard]] inline bool is_one_host(const Launch& launch) noexcept {
+  return launch.num_local_processes == launch.num_processes || is_loopback_name(launch.leader_host);
+}
+
+/// Chooses the first way that serves: what the options name; for processes of one host a folder that only its user may
+/// enter, which carries a secret as well; the store that torchrun serves; the address that the launcher has named.
+/// Throws: ConfigError if there is none.
+[[nodiscard]] inline std::unique_ptr<Bulletin> choose_bulletin(const Launch& launch, const LaunchConfig& config,
+                                                               WaitTeller teller,
+                                                               const Environment& environment = process_environment()) {
+  const std::string file = file_name_of(launch.job, launch.restart);
+  if (!config.leader.empty()) return std::make_unique<FixedBulletin>(launch.leader_host, launch.leader_port);
+  if (!config.rendezvous.empty()) {
+    return std::make_unique<FileBulletin>(config.rendezvous, file, std::move(teller));
+  }
+  if (is_one_host(launch)) {
+    return std::make_unique<FileBulletin>(make_local_folder(environment("XDG_RUNTIME_DIR")), file, std::move(teller));
+  }
+  if (launch.uses_torch_store) return std::make_unique<TorchBulletin>(launch, std::move(teller));
+  if (!launch.leader_host.empty() && launch.leader_port > 0) {
+    return std::make_unique<FixedBulletin>(launch.leader_host, launch.leader_port);
+  }
+  throw ConfigError{compose(
+      "nothing says where process 0 is ({}): set MASTER_ADDR and MASTER_PORT to its host and to a port that is free "
+      R"(there, or ScalingConfig::launch.leader to "host:port", or ScalingConfig::launch.rendezvous to a folder that )"
+      "all processes see",
+      launch.why)};
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
