@@ -16,11 +16,13 @@
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
+#include "railyard/core/error.hpp"
 #include "railyard/core/scaling.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
 #include <utility>
@@ -43,6 +45,13 @@ struct Failure {
   int signal = 0;        ///< the signal to the supervisor that interrupted the run, 0 if none did
   bool is_wait = false;  ///< known only by that somebody waits or is silent: what each rank does tells more
   Kind kind = Kind::lost;
+  bool is_host = false;  ///< a process that an engine has started is gone: only the engine can start it again
+
+  /// Is what workers have failed by that could not be started.
+  [[nodiscard]] static Failure of_start(const std::exception& error, std::string what) {
+    const bool is_host = dynamic_cast<const HostLostError*>(&error) != nullptr;
+    return {.what = std::move(what), .kind = is_host ? Kind::final : Kind::lost, .is_host = is_host};
+  }
 };
 
 /// Says what the driver of a run has to do to its workers.
@@ -98,7 +107,8 @@ class Controller {
       const bool is_exception = gone.exit->kind == WorkerExit::Kind::threw;
       orders = fail({.rank = rank,
                      .what = text(*gone.exit),
-                     .kind = is_exception ? Failure::Kind::exception : Failure::Kind::lost},
+                     .kind = is_exception ? Failure::Kind::exception : Failure::Kind::lost,
+                     .is_host = gone.exit->kind == WorkerExit::Kind::lost},
                     now);
     } else if (phase_ == Phase::stopping && !has_returned) {
       orders = end(now);  // the others would wait for it

@@ -2,6 +2,7 @@
 // How many workers a run has. Train room.
 #pragma once
 
+#include "railyard/core/launch_config.hpp"
 #include "railyard/core/version.hpp"
 
 #include <chrono>
@@ -36,12 +37,15 @@ class WorkerCount {
 /// do not: sums are made in another order, and what each worker has for itself (dropout, BatchNorm, its random numbers)
 /// is drawn and counted otherwise. A run without a TrainState changes its size only when it is started again.
 struct ScalingConfig {
+  /// Under Launched, as many in each process that the engine has started.
   WorkerCount num_workers = 1;
   /// With a range: says for how many workers there is room now. By default as many as there are cores for this process.
   /// Called in the process of fit(), on its thread.
   std::function<int()> capacity{};
   /// How often it is asked while workers train.
   std::chrono::nanoseconds capacity_interval = std::chrono::seconds{10};
+  /// Under Launched: what the environment does not say, or says wrong.
+  LaunchConfig launch{};
 };
 
 }  // namespace railyard::inline v0_1

@@ -11,6 +11,7 @@
 #include "railyard/train/detail/run_lease.hpp"
 #include "railyard/train/detail/run_record.hpp"
 #include "railyard/train/detail/supervision.hpp"
+#include "railyard/train/detail/together.hpp"
 #include "railyard/train/detail/training_function.hpp"
 #include "railyard/train/result.hpp"
 #include "railyard/train/run_config.hpp"
@@ -20,6 +21,7 @@
 
 #include "railyard/core/backend.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/joining.hpp"
 #include "railyard/core/scaling.hpp"
 
 #include <algorithm>
@@ -238,7 +240,8 @@ class Trainer<B, S> {
                   "the second argument of a Trainer says how many workers there are, by name: {.num_workers = 2}");
   }
 
-  /// Runs the function on all workers and returns when none of them is left. May be called again: a new run.
+  /// Runs the function on all workers and returns when none of them is left. May be called again: a new run. Under
+  /// Launched, every process calls it, and it returns the same in all of them.
   /// Throws: ConfigError before anything is started, if a setting cannot work; it names the setting and the remedy.
   Result fit() {
     const auto called_at = Deadline::Clock::now();
@@ -246,44 +249,19 @@ class Trainer<B, S> {
     detail::check_datasets(datasets_, run_.data);
     B::check(options_);
     detail::open_standard_streams();
-    detail::ElasticSize size{scaling_};
-    RunInfo info{.backend = std::string{B::name},
-                 .scaling = std::string{S::name},
-                 .world_size = detail::first_size(size, run_.start_timeout),
-                 .seed = run_.seed};
-    const detail::RunPlace place = detail::make_run_directory(run_.name, run_.storage_path);
-    info.name = place.name;
-    info.path = place.path;
-    detail::RunLease lease = detail::take_lease(place);
-    detail::RunRecord before = detail::read_earlier(place, run_, info);
-    if (before.has_succeeded) return detail::recorded_result(place, run_, std::move(before));
-    if (before.world_size == 0) detail::write_run(info, run_);
-
-    const RunContext context{.name = info.name,
-                             .path = info.path,
-                             .seed = run_.seed,
-                             .collective_timeout = run_.collective_timeout,
-                             .checkpoint_every_steps = run_.checkpoint.every_steps,
-                             .checkpoint_interval = run_.checkpoint.interval,
-                             .is_elastic = scaling_.num_workers.is_elastic(),
-                             .memory_percent = run_.failure.max_failures == 0 ? 0 : run_.failure.memory_percent,
-                             .waits_for_checkpoints = run_.checkpoint.synchronous,
-                             .datasets = datasets_,
-                             .data = run_.data};
-    std::vector<std::unique_ptr<Function>> copies;  // made one after another, by the thread that called fit()
-    const auto renew = [&](int num_workers) {
-      copies.clear();
-      for (int rank = 0; S::copies_function && rank < num_workers; ++rank) copies.push_back(function_->copy());
-    };
-    const WorkerBody body = [&](WorkerLink& link) {
-      Function& own = S::copies_function ? *copies[static_cast<std::size_t>(link.world().rank)] : *function_;
-      run_worker(link, context, own);
-    };
     S scaling{};
-    renew(info.world_size);
-    detail::Supervision supervision{run_,      std::move(size),  std::move(info),
-                                    called_at, std::move(lease), std::move(before)};
-    return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); }, renew);
+    if constexpr (JoiningScaling<S>) {
+      scaling.join({.launch = scaling_.launch,
+                    .num_workers = scaling_.num_workers.max(),
+                    .settings = detail::common_settings(B::name, run_),
+                    .timeout = run_.start_timeout,
+                    .silence_limit = run_.silence_limit,
+                    .say = detail::launch_lines(run_.progress)});
+      if (!scaling.leads()) return follow(scaling);
+      return detail::tell_others(scaling, [&] { return lead(scaling, called_at); });
+    } else {
+      return lead(scaling, called_at);
+    }
   }
 
   /// Returns a Trainer that goes on with the run in that directory. Throws: what fit() throws, when it is called.
@@ -300,6 +278,77 @@ class Trainer<B, S> {
 
  private:
   using Function = detail::TrainingFunction<B>;
+
+  Result lead(S& scaling, Deadline::Clock::time_point called_at) {
+    ScalingConfig count = scaling_;
+    bool is_many = false;
+    if constexpr (JoiningScaling<S>) {
+      is_many = scaling.num_processes() > 1;
+      detail::check_can_be_many(count.num_workers, is_many);
+      if (is_many || !count.num_workers.is_elastic()) count.num_workers = scaling.num_workers();
+    }
+    detail::ElasticSize size{std::move(count)};
+    RunInfo info{.backend = std::string{B::name},
+                 .scaling = std::string{S::name},
+                 .world_size = detail::first_size(size, run_.start_timeout),
+                 .seed = run_.seed};
+    const detail::RunPlace place = detail::make_run_directory(run_.name, run_.storage_path);
+    info.name = place.name;
+    info.path = place.path;
+    detail::RunLease lease = detail::take_lease(place);
+    detail::RunRecord before = detail::read_earlier(place, run_, info);
+    if (before.has_succeeded) return detail::recorded_result(place, run_, std::move(before));
+    if (before.world_size == 0) detail::write_run(info, run_);
+    if constexpr (JoiningScaling<S>) scaling.tell(detail::encode_begin(info));
+
+    const RunContext context = context_of(info.name, info.path, is_many);
+    std::vector<std::unique_ptr<Function>> copies;  // made one after another, by the thread that called fit()
+    const auto renew = [&](int num_workers) {
+      copies.clear();
+      for (int rank = 0; S::copies_function && rank < num_workers; ++rank) copies.push_back(function_->copy());
+    };
+    const WorkerBody body = [&](WorkerLink& link) {
+      Function& own = S::copies_function ? *copies[static_cast<std::size_t>(link.world().rank)] : *function_;
+      run_worker(link, context, own);
+    };
+    renew(info.world_size);
+    detail::Supervision supervision{run_,      std::move(size),  std::move(info),
+                                    called_at, std::move(lease), std::move(before)};
+    return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); }, renew);
+  }
+
+  // In a process that another one leads: makes workers as it is told to, until it is told the result.
+  Result follow(S& scaling) {
+    RunContext context;
+    try {
+      const std::string told = scaling.hear();
+      const auto begin = detail::decode_begin(told);
+      if (!begin) return detail::result_of_told(told);
+      context = context_of(begin->name, begin->path, true);
+      return detail::result_of_told(scaling.follow([&](WorkerLink& link) { run_worker(link, context, *function_); }));
+    } catch (const HostLostError& error) {
+      return Result{{.error = error.what(),
+                     .exit_status = run_.preemption.exit_status,
+                     .path = context.path,
+                     .is_leader = false}};
+    }
+  }
+
+  // is_many: several processes make the workers, and none sees the memory of all others.
+  [[nodiscard]] RunContext context_of(std::string name, std::filesystem::path path, bool is_many) const {
+    const bool copies_state = run_.failure.max_failures != 0 && !is_many;
+    return {.name = std::move(name),
+            .path = std::move(path),
+            .seed = run_.seed,
+            .collective_timeout = run_.collective_timeout,
+            .checkpoint_every_steps = run_.checkpoint.every_steps,
+            .checkpoint_interval = run_.checkpoint.interval,
+            .is_elastic = scaling_.num_workers.is_elastic(),
+            .memory_percent = copies_state ? run_.failure.memory_percent : 0,
+            .waits_for_checkpoints = run_.checkpoint.synchronous,
+            .datasets = datasets_,
+            .data = run_.data};
+  }
 
   template <class F>
   static std::unique_ptr<Function> keep(F&& function) {

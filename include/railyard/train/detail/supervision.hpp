@@ -332,7 +332,7 @@ class Supervision {
           resize_to(info_.world_size - 1);
           continue;
         }
-        static_cast<void>(controller_.on_failure({.what = what}, Clock::now()));
+        static_cast<void>(controller_.on_failure(Failure::of_start(error, what), Clock::now()));
         attempts_.push_back({.error = what, .begin_step = begin_step_, .end_step = begin_step_});
         return false;
       }
@@ -541,7 +541,7 @@ class Supervision {
       fields.error = error_text(*failure);
       fields.failed_rank = failure->rank;
       fields.exit_status = failure->signal != 0 ? 128 + failure->signal : 1;
-      if (has_left_in_order_) fields.exit_status = config_.preemption.exit_status;
+      if (has_left_in_order_ || failure->is_host) fields.exit_status = config_.preemption.exit_status;
     }
     fields.history = history_.take_metrics();
     fields.step_times_by_rank = std::move(step_times_);

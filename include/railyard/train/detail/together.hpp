@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT
+// What the process that leads a run tells the others about it: where it is, and how it ended. Train room.
+#pragma once
+
+#include "railyard/train/detail/wire.hpp"
+#include "railyard/train/result.hpp"
+#include "railyard/train/run_config.hpp"
+#include "railyard/train/scaling_config.hpp"
+
+#include "railyard/checkpoint/checkpoint.hpp"
+#include "railyard/core/callback.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/system.hpp"
+#include "railyard/core/detail/wire.hpp"
+#include "railyard/core/error.hpp"
+#include "railyard/core/version.hpp"
+
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Names what a told text is.
+enum class Told : std::uint8_t {
+  begin = 1,    ///< workers are about to be made, for a run of that name in that directory
+  result = 2,   ///< it has ended
+  refused = 3,  ///< it could not begin: a ConfigError
+  failed = 4,   ///< any other exception
+};
+
+[[nodiscard]] inline std::string encode_begin(const RunInfo& info) {
+  WireWriter writer;
+  writer.put(Told::begin);
+  writer.put_text(info.name);
+  writer.put_text(info.path.string());
+  return writer.text();
+}
+
+/// Returns the run that is about to begin; nothing if the text tells of something else.
+[[nodiscard]] inline std::optional<RunInfo> decode_begin(std::string_view text) {
+  WireReader reader{text};
+  if (reader.take<Told>() != Told::begin) return std::nullopt;
+  RunInfo info{.name = reader.take_text()};
+  info.path = reader.take_text();
+  return info;
+}
+
+[[nodiscard]] inline std::string encode_refusal(Told kind, std::string_view why) {
+  WireWriter writer;
+  writer.put(kind);
+  writer.put_text(why);
+  return writer.text();
+}
+
+inline void put_checkpoint(WireWriter& writer, const Checkpoint& checkpoint) {
+  writer.put_text(checkpoint.path().string());
+}
+
+template <class T, class Put>
+void put_all(WireWriter& writer, const std::vector<T>& values, Put put) {
+  writer.put(static_cast<std::uint32_t>(values.size()));
+  for (const T& value : values) put(value);
+}
+
+template <class Take>
+void take_all(WireReader& reader, Take take) {
+  const auto count = reader.take<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count; ++i) take();
+}
+
+[[nodiscard]] inline std::string encode_result(const Result& result) {
+  WireWriter writer;
+  writer.put(Told::result);
+  writer.put_text(result.error());
+  writer.put(static_cast<std::int32_t>(result.failed_rank()));
+  writer.put(static_cast<std::int32_t>(result.exit_status()));
+  put_all(writer, result.history(), [&](const Metrics& metrics) { put_metrics(writer, metrics); });
+  writer.put_text(result.path().string());
+  writer.put(static_cast<std::int32_t>(result.world_size()));
+  writer.put(result.seconds());
+  writer.put(result.timings());
+  put_all(writer, result.warnings(), [&](const std::string& text) { writer.put_text(text); });
+  put_all(writer, result.step_times_by_rank(), [&](const StepTimes& times) { writer.put(times); });
+  put_all(writer, result.attempts(), [&](const Attempt& attempt) {
+    writer.put_text(attempt.error);
+    writer.put(static_cast<std::int32_t>(attempt.failed_rank));
+    for (const std::uint64_t step : {attempt.begin_step, attempt.end_step, attempt.lost_steps}) writer.put(step);
+    writer.put(attempt.seconds);
+    writer.put(static_cast<std::int32_t>(attempt.world_size));
+  });
+  writer.put(static_cast<std::uint8_t>(result.checkpoint().has_value()));
+  if (result.checkpoint()) put_checkpoint(writer, *result.checkpoint());
+  put_all(writer, result.best_checkpoints(), [&](const Checkpoint& one) { put_checkpoint(writer, one); });
+  writer.put(static_cast<std::uint8_t>(result.is_recorded()));
+  return writer.text();
+}
+
+/// Opens what the leader has written. Where the storage is not shared there is nothing to open: the Result says so.
+[[nodiscard]] inline std::optional<Checkpoint> take_checkpoint(WireReader& reader, ResultFields& fields) {
+  const std::string path = reader.take_text();
+  try {
+    return Checkpoint::open(path);
+  } catch (const Error& error) {
+    fields.warnings.push_back(compose("the checkpoint is not to be seen from {}: {}", host_name(), error.what()));
+    return std::nullopt;
+  }
+}
+
+[[nodiscard]] inline Result decode_result(WireReader& reader) {
+  ResultFields fields{.error = reader.take_text(), .is_leader = false};
+  fields.failed_rank = reader.take<std::int32_t>();
+  fields.exit_status = reader.take<std::int32_t>();
+  take_all(reader, [&] { fields.history.push_back(take_metrics(reader)); });
+  fields.path = reader.take_text();
+  fields.world_size = reader.take<std::int32_t>();
+  fields.seconds = reader.take<double>();
+  fields.timings = reader.take<Timings>();
+  take_all(reader, [&] { fields.warnings.push_back(reader.take_text()); });
+  take_all(reader, [&] { fields.step_times_by_rank.push_back(reader.take<StepTimes>()); });
+  take_all(reader, [&] {
+    Attempt attempt{.error = reader.take_text()};
+    attempt.failed_rank = reader.take<std::int32_t>();
+    for (std::uint64_t* step : {&attempt.begin_step, &attempt.end_step, &attempt.lost_steps}) {
+      *step = reader.take<std::uint64_t>();
+    }
+    attempt.seconds = reader.take<double>();
+    attempt.world_size = reader.take<std::int32_t>();
+    fields.attempts.push_back(std::move(attempt));
+  });
+  if (reader.take<std::uint8_t>() != 0) fields.checkpoint = take_checkpoint(reader, fields);
+  take_all(reader, [&] {
+    if (auto one = take_checkpoint(reader, fields)) fields.best_checkpoints.push_back(std::move(*one));
+  });
+  fields.is_recorded = reader.take<std::uint8_t>() != 0;
+  return Result{std::move(fields)};
+}
+
+/// Returns what the leader's fit() has returned. Throws: what it has thrown.
+[[nodiscard]] inline Result result_of_told(std::string_view text) {
+  WireReader reader{text};
+  const auto kind = reader.take<Told>();
+  if (kind == Told::result) return decode_result(reader);
+  const std::string why = reader.take_text();
+  if (kind == Told::refused) throw ConfigError{why};
+  throw Error{why};
+}
+
+/// Says what must be the same in all processes of a run; two that differ in anything of it would wait for each other.
+[[nodiscard]] inline std::string common_settings(std::string_view backend, const RunConfig& run) {
+  return compose("railyard {}, {}, seed {}, name \"{}\", a checkpoint every {} steps", version, backend, run.seed,
+                 run.name, run.checkpoint.every_steps);
+}
+
+/// Says on standard error what a process does before a run begins; nothing if it is to be quiet.
+[[nodiscard]] inline std::function<void(const std::string&)> launch_lines(Progress progress) {
+  if (progress == Progress::quiet) return {};
+  return [](const std::string& line) { std::fprintf(stderr, "railyard: %s\n", line.c_str()); };
+}
+
+/// Throws: ConfigError if the number of workers is one that several processes cannot follow.
+inline void check_can_be_many(const WorkerCount& count, bool is_many) {
+  if (!is_many || !count.is_elastic()) return;
+  throw ConfigError{compose(
+      "ScalingConfig::num_workers is {{{}, {}}}: where an engine starts several processes, each makes one number "
+      "of workers, such as {{.num_workers = {}}}",
+      count.min(), count.max(), count.max())};
+}
+
+/// Calls lead, and tells the other processes how it has ended, whichever way it does.
+template <class S, class Lead>
+[[nodiscard]] Result tell_others(S& scaling, const Lead& lead) {
+  try {
+    Result result = lead();
+    scaling.tell(encode_result(result));
+    return result;
+  } catch (const ConfigError& error) {
+    scaling.tell(encode_refusal(Told::refused, error.what()));
+    throw;
+  } catch (const std::exception& error) {
+    scaling.tell(encode_refusal(Told::failed, error.what()));
+    throw;
+  }
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
