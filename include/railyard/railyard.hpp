@@ -18,6 +18,8 @@
 #include "railyard/core/dtype.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/host_memory.hpp"
+#include "railyard/core/joining.hpp"
+#include "railyard/core/launch_config.hpp"
 #include "railyard/core/mean.hpp"
 #include "railyard/core/perplexity.hpp"
 #include "railyard/core/reduce_op.hpp"
@@ -79,14 +81,17 @@
 
 #if defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA
 #include "railyard/data/any_preprocessor.hpp"
+#include "railyard/data/array_source.hpp"
 #include "railyard/data/batch_mapper.hpp"
 #include "railyard/data/chain.hpp"
 #include "railyard/data/column_scaler.hpp"
 #include "railyard/data/concatenator.hpp"
 #include "railyard/data/encoders.hpp"
+#include "railyard/data/idx_source.hpp"
 #include "railyard/data/imputer.hpp"
 #include "railyard/data/json_lines_source.hpp"
 #include "railyard/data/normalizer.hpp"
+#include "railyard/data/npy_source.hpp"
 #include "railyard/data/preprocessor.hpp"
 #include "railyard/data/scalers.hpp"
 #include "railyard/data/text_lines_source.hpp"
@@ -99,6 +104,10 @@
 
 #if defined(RAILYARD_WITH_ZSTD) && RAILYARD_WITH_ZSTD
 #include "railyard/data/zstd.hpp"
+#endif
+
+#if defined(RAILYARD_WITH_LAUNCHED) && RAILYARD_WITH_LAUNCHED
+#include "railyard/workers/launched.hpp"
 #endif
 
 #if defined(RAILYARD_WITH_GLOO) && RAILYARD_WITH_GLOO

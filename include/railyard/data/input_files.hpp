@@ -2,6 +2,8 @@
 // The files that a source reads: by path, by a list, or by a pattern. Data room.
 #pragma once
 
+#include "railyard/data/detail/byte_stream.hpp"
+
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 
@@ -63,6 +65,12 @@ class InputFiles {
   }
 
   std::vector<std::string> paths_;
+};
+
+/// Names files that are compressed, and knows how to read them: ry::gzip() and ry::zstd() make it.
+struct CompressedFiles {
+  InputFiles files;
+  detail::OpenBytes open = nullptr;
 };
 
 }  // namespace railyard::inline v0_1

@@ -76,12 +76,6 @@ class RecordSource {
   std::shared_ptr<detail::RecordFiles<Format>> files_;
 };
 
-/// Names files that are compressed, and knows how to read them: ry::gzip() and ry::zstd() make it.
-struct CompressedFiles {
-  InputFiles files;
-  detail::OpenBytes open = nullptr;
-};
-
 /// Gives the records of compressed text files as samples, one after another. To go on in the middle, all before is read
 /// again.
 template <RecordFormat Format>

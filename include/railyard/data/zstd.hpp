@@ -8,7 +8,6 @@
 
 #include "railyard/data/detail/byte_stream.hpp"
 #include "railyard/data/input_files.hpp"
-#include "railyard/data/record_source.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
