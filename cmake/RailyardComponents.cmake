@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
-# Makes the targets railyard::core, ::data, ::gloo, ::torch and ::railyard (all that were found, but for data). The project itself and the
-# installed package include this one file, so that both ways give the same targets.
+# Makes the targets railyard::core, ::data, ::launched, ::gloo, ::torch and ::railyard (all that were found, but for data
+# and launched). The project itself and the installed package include this one file, so that both ways give the same
+# targets.
 include_guard(GLOBAL)
 include("${CMAKE_CURRENT_LIST_DIR}/RailyardData.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/RailyardGloo.cmake")
+include("${CMAKE_CURRENT_LIST_DIR}/RailyardLaunched.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/RailyardLibTorch.cmake")
 
 # They are imported targets: a project that installs libraries of its own on top of them needs no export set of ours,
@@ -50,6 +52,7 @@ function(railyard_add_components include_dir with_gloo with_torch)
   endif()
 
   railyard_add_data()
+  railyard_add_launched()
   if(with_gloo)
     railyard_find_gloo(problem)
     if(NOT problem)
@@ -77,6 +80,9 @@ function(railyard_add_components include_dir with_gloo with_torch)
   list(TRANSFORM all PREPEND railyard::)
   railyard_add_interface(railyard ${all})
   list(APPEND components data)  # only for who asks for it: it takes seconds to compile
+  if(TARGET railyard::launched)
+    list(APPEND components launched)  # likewise: it has to be linked with libcrypto
+  endif()
   set(RAILYARD_COMPONENTS "${components}" PARENT_SCOPE)
   set(RAILYARD_PROBLEMS "${problems}" PARENT_SCOPE)
 endfunction()

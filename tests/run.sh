@@ -20,7 +20,7 @@ for part in "${parts[@]}"; do
   esac
 done
 
-packages=(g++ cmake ninja-build libfmt-dev libgloo-dev libtorch-dev libopenblas0-pthread catch2 zlib1g-dev libzstd-dev python3
+packages=(g++ cmake ninja-build libfmt-dev libgloo-dev libtorch-dev libopenblas0-pthread catch2 libssl-dev zlib1g-dev libzstd-dev python3
   pkg-config git)
 case " ${parts[*]} " in *" format "*) packages+=(clang-format) ;; esac
 optional=()

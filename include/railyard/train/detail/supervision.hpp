@@ -119,7 +119,7 @@ class Supervision {
       if (!history_.has_record()) directory_.remove();
       throw;
     } catch (const std::exception& error) {
-      failure_before_start_ = Failure{.what = compose("the workers could not be started: {}", error.what())};
+      failure_before_start_ = Failure::of_start(error, compose("the workers could not be started: {}", error.what()));
     }
   }
 

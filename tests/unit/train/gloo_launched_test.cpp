@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: MIT
+// Whole runs of several processes that something else has started, as a launcher does: with real processes, which are
+// stopped, killed and told different things.
+#include "railyard/workers/launched.hpp"
+
+#include "support/catch.hpp"
+#include "unit/train/toy_training.hpp"
+
+#include "railyard/collectives/gloo.hpp"
+#include "railyard/core/detail/system.hpp"
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace ry = railyard;
+using Catch::ContainsSubstring;
+using namespace std::chrono_literals;
+
+namespace {
+
+// Starts processes with the variables of a plain launcher, and gathers what each leaves to say in the end.
+class LaunchedProcesses {
+ public:
+  using Program = std::function<std::string(int process)>;
+
+  LaunchedProcesses(const Scratch& scratch, int count, const Program& program, int world_size = 0) {
+    for (int process = 0; process < count; ++process) {
+      auto [reader, writer] = ry::detail::make_pipe(0, "a pipe");
+      const pid_t pid = ::fork();
+      if (pid < 0) throw std::runtime_error{"fork failed"};
+      if (pid == 0) {
+        reader.reset();
+        be(process, world_size == 0 ? count : world_size, scratch, program, writer.get());
+      }
+      processes_.push_back({pid, std::move(reader)});
+    }
+  }
+  LaunchedProcesses(const LaunchedProcesses&) = delete;
+  LaunchedProcesses& operator=(const LaunchedProcesses&) = delete;
+  ~LaunchedProcesses() {
+    for (const Process& one : processes_) ::kill(one.pid, SIGKILL);
+    for (const Process& one : processes_) ::waitpid(one.pid, nullptr, 0);
+  }
+
+  [[nodiscard]] pid_t pid(int process) const { return processes_.at(static_cast<std::size_t>(process)).pid; }
+
+  // What the process has said until it ended; "silent" in words if it has not ended within a minute.
+  [[nodiscard]] std::string words(int process) {
+    const ry::Deadline deadline = ry::Deadline::after(60s);
+    const int fd = processes_.at(static_cast<std::size_t>(process)).reader.get();
+    std::string text;
+    while (true) {
+      pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining());
+      if (::poll(&one, 1, static_cast<int>(left.count())) <= 0) return text + " (it has not ended)";
+      std::array<char, 4096> bytes;
+      const ssize_t got = ::read(fd, bytes.data(), bytes.size());
+      if (got <= 0) return text;
+      text.append(bytes.data(), static_cast<std::size_t>(got));
+    }
+  }
+
+ private:
+  struct Process {
+    pid_t pid = 0;
+    ry::detail::Descriptor reader{};
+  };
+
+  [[noreturn]] static void be(int process, int world_size, const Scratch& scratch, const Program& program, int out) {
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_DFL);  // Catch2's would end the program
+    const auto set = [](const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); };
+    set("RANK", std::to_string(process));
+    set("WORLD_SIZE", std::to_string(world_size));
+    set("LOCAL_RANK", std::to_string(process));
+    set("LOCAL_WORLD_SIZE", std::to_string(world_size));
+    set("MASTER_ADDR", "127.0.0.1");
+    set("MASTER_PORT", "29411");  // names the job, here: the leader's address is left in the folder below
+    set("XDG_RUNTIME_DIR", runtime_folder(scratch));
+    std::string text;
+    try {
+      text = program(process);
+    } catch (const std::exception& error) {
+      text = std::string{"threw: "} + error.what();
+    }
+    [[maybe_unused]] const auto written = ::write(out, text.data(), text.size());
+    ::_exit(0);
+  }
+
+  static std::string runtime_folder(const Scratch& scratch) {
+    const auto folder = scratch.path() / "runtime";
+    std::filesystem::create_directories(folder);
+    std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
+    return folder.string();
+  }
+
+  std::vector<Process> processes_{};
+};
+
+template <class F>
+ry::Result fit(const Scratch& scratch, F&& function, ry::RunConfig run = {}, int num_workers = 1) {
+  run.start_timeout = std::min<std::chrono::nanoseconds>(run.start_timeout, 30s);
+  return run_in<ry::Gloo, ry::Launched>(scratch, num_workers, std::forward<F>(function), std::move(run));
+}
+
+std::string text_of(const ry::Result& result) {
+  const double sum = result.metrics().empty() ? -1 : result.metrics().at("sum").number();
+  return fmt::format("status {}, {} workers, sum {}, {}", result.exit_status(), result.world_size(), sum,
+                     result.error());
+}
+
+// Waits until there is a file of that name, which a worker makes.
+bool comes(const std::filesystem::path& file) {
+  const ry::Deadline deadline = ry::Deadline::after(30s);
+  while (!std::filesystem::exists(file)) {
+    if (deadline.expired()) return false;
+    std::this_thread::sleep_for(2ms);
+  }
+  return true;
+}
+void leave(const std::filesystem::path& file) { std::ofstream{file} << "here"; }
+
+// Meets the others for ever, from a moment on that a file tells of.
+auto meet_for_ever(const Scratch& scratch) {
+  return [&scratch](auto& worker) {
+    worker.barrier();
+    if (worker.rank() == 0) leave(scratch.path() / "running");
+    for (;;) worker.barrier();
+  };
+}
+
+void sum_ranks(ry::Worker& worker) {
+  double sum = worker.rank() + 1;
+  worker.all_reduce(ry::Buffer{.data = &sum, .count = 1, .dtype = ry::Dtype::f64}, ry::ReduceOp::sum);
+  worker.report({{"sum", sum}});
+}
+
+}  // namespace
+
+TEST_CASE("Launched: makes one group of all processes' workers, and fit() returns the same in each") {
+  const Scratch scratch;
+  LaunchedProcesses launched{scratch, 3, [&](int process) {
+                               const auto result = fit(scratch, sum_ranks, {}, 2);
+                               return fmt::format("{}; leads {}; {}", text_of(result), result.is_leader(),
+                                                  result.is_leader() == (process == 0));
+                             }};
+  const std::string first = launched.words(0);
+  CHECK_THAT(first, ContainsSubstring("status 0, 6 workers, sum 21, ; leads true; true"));
+  for (const int other : {1, 2}) CHECK_THAT(launched.words(other), ContainsSubstring("sum 21, ; leads false; true"));
+}
+
+TEST_CASE("Launched: alone, makes workers as Processes does") {
+  const Scratch scratch;
+  const auto result = fit(scratch, sum_ranks, {}, 3);
+  CHECK(text_of(result) == "status 0, 3 workers, sum 6, ");
+}
+
+TEST_CASE("Launched: a program may call fit() again") {
+  const Scratch scratch;
+  LaunchedProcesses launched{scratch, 3, [&](int) {
+                               std::string text;
+                               for (int run = 0; run < 4; ++run) text += text_of(fit(scratch, sum_ranks)) + "; ";
+                               return text;
+                             }};
+  const std::string all = launched.words(0);
+  CHECK(all ==
+        "status 0, 3 workers, sum 6, ; status 0, 3 workers, sum 6, ; status 0, 3 workers, sum 6, ; "
+        "status 0, 3 workers, sum 6, ; ");
+  for (const int other : {1, 2}) CHECK(launched.words(other) == all);
+}
+
+TEST_CASE("Launched: what a rank of another process throws is the error of all") {
+  const Scratch scratch;
+  LaunchedProcesses launched{scratch, 2, [&](int) {
+                               return text_of(fit(scratch, [](auto& worker) {
+                                 if (worker.rank() == 1) throw std::runtime_error{"boo"};
+                                 for (;;) worker.barrier();
+                               }));
+                             }};
+  for (const int process : {0, 1}) {
+    const std::string words = launched.words(process);
+    CHECK_THAT(words, ContainsSubstring("status 1"));
+    CHECK_THAT(words, ContainsSubstring("rank 1 of 2 on " + ry::detail::host_name() + " threw: boo"));
+  }
+}
+
+TEST_CASE("Launched: starts a killed worker again and ends as if nothing had happened") {
+  const Scratch scratch;
+  const auto victim = GENERATE(0, 1, 3);
+  const auto kill_once = [victim](auto& worker, std::uint64_t step) {
+    if (worker.attempt() == 0 && worker.rank() == victim && step == 13) ::raise(SIGKILL);
+  };
+  LaunchedProcesses launched{scratch, 2, [&](int) {
+                               ry::RunConfig run{.name = "run", .checkpoint = {.keep = 2}};
+                               run.failure.max_failures = 1;
+                               const auto result = fit(
+                                   scratch, [&](auto& worker) { toy::train(worker, kill_once); }, run, 2);
+                               return fmt::format("{} {} attempts, checkpoint {}", text_of(result),
+                                                  result.attempts().size(), result.checkpoint().has_value());
+                             }};
+  const Scratch unharmed;
+  const auto expected = toy::run<toy::SharedProcesses>(unharmed, toy::never, {}, 4);
+  REQUIRE(expected.error() == "");
+  for (const int process : {0, 1}) {
+    CHECK(launched.words(process) == text_of(expected) + " 2 attempts, checkpoint true");
+  }
+}
+
+TEST_CASE("Launched: a killed process ends the run everywhere, and asks the engine to start it again") {
+  const Scratch scratch;
+  const int victim = GENERATE(0, 2);
+  LaunchedProcesses launched{scratch, 3, [&](int) {
+                               ry::RunConfig run{};
+                               run.failure.max_failures = 3;
+                               return text_of(fit(scratch, meet_for_ever(scratch), run));
+                             }};
+  REQUIRE(comes(scratch.path() / "running"));
+  ::kill(launched.pid(victim), SIGKILL);
+  for (const int process : {0, 1, 2}) {
+    if (process == victim) continue;
+    const std::string words = launched.words(process);
+    CHECK_THAT(words, ContainsSubstring("status 75"));
+    CHECK_THAT(words, ContainsSubstring(victim == 0 ? "has lost the one that leads the run" : "process 2 ("));
+  }
+}
+
+TEST_CASE("Launched: a process that is stopped counts as lost after the limit of silence") {
+  const Scratch scratch;
+  LaunchedProcesses launched{scratch, 2,
+                             [&](int) { return text_of(fit(scratch, meet_for_ever(scratch), {.silence_limit = 2s})); }};
+  REQUIRE(comes(scratch.path() / "running"));
+  ::kill(launched.pid(1), SIGSTOP);
+  CHECK_THAT(launched.words(0), ContainsSubstring("has said nothing for"));
+}
+
+TEST_CASE("Launched: a signal to every process is one request to save and leave") {
+  const Scratch scratch;
+  const auto wait_for_signal = [&](auto& worker, std::uint64_t step) {
+    if (step == 4 && worker.rank() == 0) leave(scratch.path() / "running");
+    if (step >= 4) std::this_thread::sleep_for(5ms);
+  };
+  LaunchedProcesses launched{
+      scratch, 2, [&](int) {
+        return text_of(fit(
+            scratch, [&](auto& worker) { toy::train(worker, wait_for_signal); }, {.name = "run"}, 2));
+      }};
+  REQUIRE(comes(scratch.path() / "running"));
+  for (const int process : {1, 0}) ::kill(launched.pid(process), SIGTERM);
+  for (const int process : {0, 1}) {
+    const std::string words = launched.words(process);
+    CHECK_THAT(words, ContainsSubstring("status 75"));
+    CHECK_THAT(words, ContainsSubstring("its state was saved first"));
+  }
+}
+
+TEST_CASE("Launched: what the leader refuses is refused in every process") {
+  const Scratch scratch;
+  std::filesystem::create_directories(scratch.path() / "taken");
+  leave(scratch.path() / "taken" / "file");
+  LaunchedProcesses launched{scratch, 2, [&](int) {
+                               return text_of(fit(scratch, sum_ranks, {.name = "taken", .resume = ry::Resume::never}));
+                             }};
+  for (const int process : {0, 1}) CHECK_THAT(launched.words(process), ContainsSubstring("threw: RunConfig::name"));
+}
+
+TEST_CASE("Launched: processes with different settings are told apart") {
+  const Scratch scratch;
+  LaunchedProcesses launched{scratch, 2, [&](int process) {
+                               return text_of(fit(scratch, sum_ranks, {.seed = static_cast<std::uint64_t>(process)}));
+                             }};
+  CHECK_THAT(launched.words(0), ContainsSubstring("process 1 on ") && ContainsSubstring("seed 1") &&
+                                    ContainsSubstring("seed 0") && ContainsSubstring("threw: "));
+  CHECK_THAT(launched.words(1), ContainsSubstring("has lost the one that leads"));
+}
+
+TEST_CASE("Launched: names the processes that do not come") {
+  const Scratch scratch;
+  LaunchedProcesses launched{scratch, 2, [&](int) { return text_of(fit(scratch, sum_ranks, {.start_timeout = 1s})); },
+                             4};
+  CHECK_THAT(launched.words(0), ContainsSubstring("processes 2, 3 did not come within 1 s"));
+  CHECK_THAT(launched.words(1), ContainsSubstring("has lost the one that leads"));
+}
+
+TEST_CASE("Launched: leaves neither processes nor files behind") {
+  const Scratch scratch;
+  {
+    LaunchedProcesses launched{scratch, 2, [&](int) { return text_of(fit(scratch, sum_ranks, {}, 2)); }};
+    for (const int process : {0, 1}) REQUIRE_THAT(launched.words(process), ContainsSubstring("status 0"));
+  }
+  for (const auto& entry : std::filesystem::recursive_directory_iterator{scratch.path() / "runtime"}) {
+    CHECK(entry.is_directory());
+  }
+}
