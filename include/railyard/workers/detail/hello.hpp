@@ -128,7 +128,9 @@ class ServerHandshake {
  public:
   enum class State : std::uint8_t { waiting, proven, refused };
 
+  /// The secret outlives it.
   explicit ServerHandshake(const Hmac& secret) : secret_(&secret), input_(Opening::protocol.size()) {}
+  explicit ServerHandshake(Hmac&&) = delete;
 
   [[nodiscard]] State state() const noexcept { return state_; }
   /// Where the next bytes go.

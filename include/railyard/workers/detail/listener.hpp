@@ -205,13 +205,16 @@ class Listener {
       refuse(half_open_.begin(), "it has not proven itself in time");
     }
     log_.tell_rest(now);
-    if (now < accepts_again_) return;
+    if (now < accepts_again_ && half_open_.size() >= accepts_again_below_) return;
     accepts_again_ = Clock::time_point::max();
+    accepts_again_below_ = 0;
     watch(socket_.fd(), EPOLLIN, listening, EPOLL_CTL_MOD);
   }
 
-  void pause_accepting(std::chrono::milliseconds time) {
+  // Until the time is over, or fewer than so many have not proven themselves.
+  void pause_accepting(std::chrono::milliseconds time, std::size_t below) {
     accepts_again_ = Clock::now() + time;
+    accepts_again_below_ = below;
     watch(socket_.fd(), 0, listening, EPOLL_CTL_MOD);
   }
 
@@ -227,7 +230,7 @@ class Listener {
       } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         log_.note(compose("no connection can be taken: {}", explain_errno(errno)), Clock::now());
         if (!half_open_.empty()) refuse(half_open_.begin(), "this process has no descriptors left");
-        return pause_accepting(std::chrono::milliseconds{100});
+        return pause_accepting(std::chrono::milliseconds{100}, 0);
       }  // else it has gone again
     }
   }
@@ -237,7 +240,7 @@ class Listener {
     if (half_open_.size() < options_.max_half_open) return false;
     const auto age = Clock::now() - half_open_.begin()->second.since;
     if (age >= safe_age) return false;
-    pause_accepting(std::chrono::ceil<std::chrono::milliseconds>(safe_age - age));
+    pause_accepting(std::chrono::ceil<std::chrono::milliseconds>(safe_age - age), options_.max_half_open);
     return true;
   }
 
@@ -374,7 +377,8 @@ class Listener {
   mutable std::mutex mutex_{};  // guards all below
   bool is_ending_ = false;
   std::uint64_t next_id_ = waking + 1;
-  Clock::time_point accepts_again_ = Clock::time_point::max();
+  Clock::time_point accepts_again_ = Clock::time_point::max();  // the far future: it accepts now
+  std::size_t accepts_again_below_ = 0;
   HalfOpens half_open_{};
   std::deque<AgentConnection> agents_{};
   std::map<std::uint64_t, Session> sessions_{};

@@ -197,16 +197,16 @@ class Connector {
   // Until the server has answered it does not know whether this one is honest: if it hangs up, it had no room.
   [[nodiscard]] bool exchange_openings(const Socket& socket, std::string& cause) {
     tune_connection(socket.fd(), limits_.lost_after);
+    cause = compose("{} was connected, but did not answer", SocketAddress::of_peer(socket.fd()).text());
     client_ = Opening::make();
-    if (!send_all(socket, client_.bytes()) || !receive_all(socket, std::as_writable_bytes(std::span{&server_, 1}))) {
-      cause = compose("{} was connected, but did not answer", SocketAddress::of_peer(socket.fd()).text());
+    if (!send_all(socket, client_.bytes()) || !receive_all(socket, std::as_writable_bytes(std::span{server_.magic}))) {
       return false;
     }
     if (const std::string complaint = Opening::complaint(server_.magic); !complaint.empty()) {
       throw ConnectionError{ConnectionError::Cause::failed,
                             compose("{} is not the run's leader: {}", peer(), complaint)};
     }
-    return true;
+    return receive_all(socket, server_.nonce);
   }
 
   [[nodiscard]] SecureConnection prove(Socket socket) {
