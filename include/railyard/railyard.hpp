@@ -96,6 +96,7 @@
 #include "railyard/data/preprocessor.hpp"
 #include "railyard/data/safetensors_source.hpp"
 #include "railyard/data/scalers.hpp"
+#include "railyard/data/tar_source.hpp"
 #include "railyard/data/text_lines_source.hpp"
 #include "railyard/data/tokenizer.hpp"
 #endif

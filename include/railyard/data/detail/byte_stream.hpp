@@ -36,6 +36,15 @@ class ByteStream {
 
   /// Returns how many bytes it has put there: fewer than asked for only at the end. Throws: DataError.
   [[nodiscard]] virtual std::size_t read(char* to, std::size_t size) = 0;
+  /// Steps over bytes and returns how many: fewer than asked for only at the end. Throws: DataError.
+  [[nodiscard]] virtual std::uint64_t skip(std::uint64_t size) {
+    std::array<char, 65536> part;
+    std::uint64_t done = 0;
+    for (std::size_t got = 1; got > 0 && done < size; done += got) {
+      got = read(part.data(), static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), size - done)));
+    }
+    return done;
+  }
 };
 
 /// Opens what it is told by path.
@@ -72,6 +81,12 @@ class FileBytes final : public ByteStream {
     const std::size_t got = read_at(at_, to, size);
     at_ += got;
     return got;
+  }
+
+  [[nodiscard]] std::uint64_t skip(std::uint64_t size) override {
+    const std::uint64_t done = std::min(size, stamp_.size - std::min(at_, stamp_.size));
+    at_ += done;
+    return done;
   }
 
   [[nodiscard]] std::size_t read_at(std::uint64_t offset, char* to, std::size_t size) const {

@@ -6,6 +6,7 @@
 #include "railyard/data/detail/array_table.hpp"
 #include "railyard/data/detail/stored_element.hpp"
 #include "railyard/data/detail/stored_file.hpp"
+#include "railyard/data/detail/utf8.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/dtype.hpp"
@@ -46,7 +47,7 @@ class NpyHeaderParser {
       const std::string_view key = read_quoted();
       expect(':');
       const std::size_t which = key == "descr" ? 0 : key == "fortran_order" ? 1 : key == "shape" ? 2 : has.size();
-      if (which == has.size()) fail(compose("the header has the unknown key \"{}\"", key));
+      if (which == has.size()) fail(compose("the header has the unknown key \"{}\"", shown_text(key)));
       if (std::exchange(has[which], true)) fail(compose("the header has the key \"{}\" twice", key));
       if (which == 0) header.descr = read_descr();
       if (which == 1) header.is_column_major = read_boolean();
@@ -87,7 +88,7 @@ class NpyHeaderParser {
   [[nodiscard]] std::string read_descr() {
     if (peek() != '[') return std::string{read_quoted()};
     fail(compose("its elements are structures, {}: save each of their fields as an array of its own",
-                 text_.substr(at_, std::min(text_.find(']', at_), text_.size() - 1) - at_ + 1)));
+                 shown_text(text_.substr(at_, std::min(text_.find(']', at_), text_.size() - 1) - at_ + 1))));
   }
   [[nodiscard]] bool read_boolean() {
     peek();
@@ -168,7 +169,7 @@ class NpyHeaderParser {
     file->fail(text_begin,
                compose("column \"{}\": elements of type \"{}\" make no column: convert them to bool, int8 to "
                        "int64, uint8 to uint32, float16, float32 or float64",
-                       column, header.descr));
+                       column, shown_text(header.descr)));
   }
   StoredArray array = make_array(std::move(column), *element, header.shape, file, text_begin + length);
   if (array.begin + array.samples * array.stride > end) {

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT
+// What all copies of a source of tar archives know of them: columns, and where the samples are. Data room.
+#pragma once
+
+#include "railyard/data/block_builder.hpp"
+#include "railyard/data/detail/byte_stream.hpp"
+#include "railyard/data/detail/stored_file.hpp"
+#include "railyard/data/detail/tar_reader.hpp"
+#include "railyard/data/detail/tar_samples.hpp"
+#include "railyard/data/detail/utf8.hpp"
+#include "railyard/data/input_files.hpp"
+#include "railyard/data/on_error.hpp"
+
+#include "railyard/core/block.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+/// Says how archives of samples are read.
+struct TarSourceOptions {
+  std::vector<std::string> bytes{};  ///< suffixes of files that become columns of u8, which differ in length
+  std::vector<std::string> text{};  ///< suffixes of files that become columns of text. With neither, those of the first
+                                    ///< sample: .txt, .text, .json, .cls and .csv are text, all others bytes
+  std::string key{};                ///< the name of a column of what comes before the suffix; empty: there is none
+  std::string label{};
+  std::uint64_t max_member_bytes = std::uint64_t{1} << 30;
+  OnError on_error = OnError::stop();  ///< a damaged archive is left out from where it is damaged, and counts as one
+};
+
+namespace detail {
+
+/// Knows the archives of a source, and what was left out of them.
+class TarShards {
+ public:
+  TarShards(InputFiles input, TarSourceOptions options, OpenBytes opener)
+      : input_(std::move(input)), options_(std::move(options)), open_(opener) {}
+
+  [[nodiscard]] const TarSourceOptions& options() const noexcept { return options_; }
+  [[nodiscard]] std::string describe() const { return compose("tar {}", input_.describe()); }
+  [[nodiscard]] const SkipCount& skips() const noexcept { return skips_; }
+
+  [[nodiscard]] std::vector<std::string> names() {
+    const std::lock_guard lock{mutex_};
+    return names_now();
+  }
+  [[nodiscard]] std::shared_ptr<const TarPlan> plan() {
+    const std::lock_guard lock{mutex_};
+    if (plan_ == nullptr) plan_ = make_plan();
+    return plan_;
+  }
+  [[nodiscard]] TarSampleReader open(const std::string& name) { return {name, open_bytes(name), plan()}; }
+  /// What must be read so that it is known which samples are left out.
+  [[nodiscard]] TarContents contents_to_check() const noexcept {
+    return options_.on_error.stops_at_once() ? TarContents::none : TarContents::texts;
+  }
+
+  /// Throws: DataError, unless this may be left out as well, where `before` were. Returns how many there are now.
+  std::uint64_t leave_out(std::uint64_t before, const std::string& message) const {
+    if (before + 1 > options_.on_error.max_skips()) throw DataError{message};
+    skips_.raise_to(before + 1);
+    return before + 1;
+  }
+
+ private:
+  [[nodiscard]] std::unique_ptr<ByteStream> open_bytes(const std::string& name) const {
+    return open_ != nullptr ? open_(name) : std::make_unique<FileBytes>(name);
+  }
+  const std::vector<std::string>& names_now() {
+    if (names_.empty()) names_ = input_.expand();
+    return names_;
+  }
+  [[nodiscard]] std::shared_ptr<const TarPlan> make_plan() {
+    std::vector<std::string> suffixes = options_.bytes;
+    suffixes.insert(suffixes.end(), options_.text.begin(), options_.text.end());
+    const bool is_told = !suffixes.empty();
+    if (!is_told) suffixes = first_tar_suffixes(names_now().front(), open_bytes(names_now().front()));
+    std::vector<Field> fields;
+    for (std::size_t at = 0; at < suffixes.size(); ++at) {
+      const bool is_text = is_told ? at >= options_.bytes.size() : is_usually_text(suffixes[at]);
+      fields.push_back(is_text ? Field::text(suffixes[at])
+                               : Field{.name = suffixes[at], .dtype = Dtype::u8, .shape = {-1}});
+    }
+    if (!options_.key.empty()) fields.push_back(Field::text(options_.key));
+    auto schema = std::make_shared<const Schema>(std::move(fields));
+    if (!options_.label.empty()) (void)schema->index_of(options_.label);
+    return std::make_shared<const TarPlan>(TarPlan{std::move(schema), suffixes.size(), options_.max_member_bytes});
+  }
+  [[nodiscard]] static bool is_usually_text(std::string_view suffix) noexcept {
+    constexpr std::array<std::string_view, 5> texts{"txt", "text", "json", "cls", "csv"};
+    return std::find(texts.begin(), texts.end(), suffix.substr(suffix.rfind('.') + 1)) != texts.end();
+  }
+
+  InputFiles input_;
+  TarSourceOptions options_;
+  OpenBytes open_;
+  SkipCount skips_{};
+  std::mutex mutex_{};
+  std::vector<std::string> names_{};
+  std::shared_ptr<const TarPlan> plan_{};
+};
+
+/// Goes over all archives, sample by sample, and counts what is left out.
+class TarWalk {
+ public:
+  explicit TarWalk(std::shared_ptr<TarShards> shards) : shards_(std::move(shards)), names_(shards_->names()) {}
+
+  /// Returns the next sample that has no fault; nothing at the end. Throws: DataError.
+  [[nodiscard]] std::optional<TarSample> next(TarContents contents) {
+    while (file_ < names_.size()) {
+      std::optional<TarSample> sample;
+      try {
+        if (!reader_) reader_.emplace(shards_->open(names_[file_]));
+        sample = reader_->next(contents);
+      } catch (const DataError& error) {
+        left_out_ = shards_->leave_out(left_out_, error.what());
+      }
+      if (sample && sample->fault.empty()) return sample;
+      if (sample) {
+        left_out_ = shards_->leave_out(left_out_, compose("{}: {}", reader_->where(*sample), sample->fault));
+      } else {
+        reader_.reset();
+        ++file_;
+      }
+    }
+    return std::nullopt;
+  }
+  /// The archive of the sample that came last.
+  [[nodiscard]] std::size_t file() const noexcept { return file_; }
+  [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
+
+ private:
+  std::shared_ptr<TarShards> shards_;
+  std::vector<std::string> names_;
+  std::size_t file_ = 0;
+  std::optional<TarSampleReader> reader_{};
+  std::uint64_t left_out_ = 0;
+};
+
+/// Knows where each sample is, as far as somebody has asked; shared by threads and inherited by forked processes.
+class TarIndex {
+ public:
+  explicit TarIndex(std::shared_ptr<TarShards> shards) : shards_(std::move(shards)) {}
+
+  struct Place {
+    std::shared_ptr<const StoredFile> file{};
+    std::string key{};
+    std::vector<TarPlace> places{};
+  };
+
+  /// Returns where a sample is; nothing if there is no such sample.
+  [[nodiscard]] std::optional<Place> find(std::uint64_t id) {
+    const std::lock_guard lock{mutex_};
+    while (id >= places_.size() && extend()) {
+    }
+    if (id >= places_.size()) return std::nullopt;
+    return places_[static_cast<std::size_t>(id)];
+  }
+  [[nodiscard]] std::uint64_t count() {
+    const std::lock_guard lock{mutex_};
+    while (extend()) {
+    }
+    return places_.size();
+  }
+
+ private:
+  bool extend() {
+    if (is_whole_) return false;
+    if (!walk_) walk_.emplace(shards_);
+    std::optional<TarSample> sample;
+    try {
+      if (failure_.empty()) sample = walk_->next(shards_->contents_to_check());
+    } catch (const DataError& error) {
+      failure_ = error.what();
+    }
+    if (!failure_.empty()) throw DataError{failure_};  // whoever asks again is told again
+    is_whole_ = !sample;
+    if (is_whole_) {
+      walk_.reset();
+      return false;
+    }
+    const std::string& name = walk_->names()[walk_->file()];
+    constexpr std::size_t most_kept_open = 64;
+    if (file_ == nullptr || file_->path() != name) {
+      file_ = std::make_shared<const StoredFile>(name, walk_->names().size() <= most_kept_open);
+    }
+    Place place{.file = file_};
+    if (!shards_->options().key.empty()) place.key = std::move(sample->key);
+    for (const auto& content : sample->places) place.places.push_back(*content);
+    places_.push_back(std::move(place));
+    return true;
+  }
+
+  std::shared_ptr<TarShards> shards_;
+  std::mutex mutex_{};
+  std::optional<TarWalk> walk_{};
+  std::shared_ptr<const StoredFile> file_{};
+  std::vector<Place> places_{};
+  bool is_whole_ = false;
+  std::string failure_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

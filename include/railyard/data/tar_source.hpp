@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MIT
+// Samples out of tar archives, such as shards of WebDataset. Data room.
+#pragma once
+
+#include "railyard/data/block_builder.hpp"
+#include "railyard/data/detail/tar_samples.hpp"
+#include "railyard/data/detail/tar_shards.hpp"
+#include "railyard/data/detail/utf8.hpp"
+#include "railyard/data/input_files.hpp"
+
+#include "railyard/core/block.hpp"
+#include "railyard/core/dataset_source.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+/// Gives the samples of tar archives (ustar, GNU, pax), in any order: files that follow each other and whose names are
+/// the same up to the first dot are one sample, and what follows the dot names the column. Archives are not to change
+/// as long as there is a source of them.
+///
+/// Cost: the first count(), read() or open() in the middle reads the headers of all archives up to there (.on_error
+/// other than stop(): texts as well), and keeps about 150 bytes per sample in memory.
+/// Example: ry::Dataset{ry::TarSource{"photos-*.tar", {.bytes = {"jpg"}, .text = {"cls"}}}}
+class TarSource {
+ public:
+  explicit TarSource(InputFiles files, TarSourceOptions options = {})
+      : shards_(std::make_shared<detail::TarShards>(std::move(files), std::move(options), nullptr)),
+        index_(std::make_shared<detail::TarIndex>(shards_)) {}
+
+  /// Throws: DataError if the first archive has to be read for it and is damaged or empty; ConfigError for two columns
+  /// of one name.
+  [[nodiscard]] Schema schema() const { return *shards_->plan()->schema; }
+  [[nodiscard]] std::optional<std::uint64_t> count() const { return index_->count(); }
+  [[nodiscard]] std::string describe() const { return shards_->describe(); }
+  [[nodiscard]] std::string label() const { return shards_->options().label; }
+  /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
+  [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
+
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const;
+  [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const {
+    BlockBuilder builder{shards_->plan()->schema};
+    for (const std::uint64_t id : ids) {
+      if (add(builder, id) == 0) {
+        throw ConfigError{
+            detail::compose("{} has {} samples and was asked for sample {}", describe(), index_->count(), id)};
+      }
+    }
+    return builder.build();
+  }
+
+ private:
+  class Reader;
+
+  // Returns how many bytes that took; 0 if there is no such sample.
+  std::size_t add(BlockBuilder& builder, std::uint64_t id) const {
+    const auto place = index_->find(id);
+    if (!place) return 0;
+    std::size_t size = 1;
+    std::vector<std::string> contents;
+    for (std::size_t column = 0; column < place->places.size(); ++column) {
+      const detail::TarPlace& content = place->places[column];
+      contents.push_back(place->file->read_text(content.offset, static_cast<std::size_t>(content.size)));
+      size += contents.back().size();
+      const Field& field = builder.schema()[column];
+      const std::size_t wrong = field.is_text ? detail::find_invalid_utf8(contents.back()) : contents.back().size();
+      if (wrong != contents.back().size()) {
+        place->file->fail(content.offset + wrong, detail::compose("column \"{}\" is not UTF-8 text", field.name));
+      }
+    }
+    detail::add_tar_sample(builder, id, place->key, contents);
+    return size;
+  }
+
+  std::shared_ptr<detail::TarShards> shards_;
+  std::shared_ptr<detail::TarIndex> index_;
+};
+
+class TarSource::Reader final : public BlockReader {
+ public:
+  Reader(TarSource source, std::uint64_t from) : source_(std::move(source)), at_(from) {}
+  [[nodiscard]] Block next(std::size_t most_rows) override {
+    BlockBuilder builder{source_.shards_->plan()->schema};
+    std::size_t size = 0;
+    while (builder.rows() < most_rows && size < detail::most_block_bytes) {
+      const std::size_t added = source_.add(builder, at_);
+      if (added == 0) break;
+      size += added;
+      ++at_;
+    }
+    return builder.build();
+  }
+
+ private:
+  TarSource source_;
+  std::uint64_t at_;
+};
+
+inline std::unique_ptr<BlockReader> TarSource::open(std::uint64_t from) const {
+  return std::make_unique<Reader>(*this, from);
+}
+static_assert(IndexedSource<TarSource>);
+
+/// Gives the samples of compressed tar archives, one after another. To go on in the middle, all before is read again.
+/// Example: ry::TarStream{ry::gzip("photos-*.tar.gz"), {.bytes = {"jpg"}, .text = {"cls"}}}
+class TarStream {
+ public:
+  explicit TarStream(CompressedFiles files, TarSourceOptions options = {})
+      : shards_(std::make_shared<detail::TarShards>(std::move(files.files), std::move(options), files.open)) {}
+
+  /// Throws: as TarSource::schema().
+  [[nodiscard]] Schema schema() const { return *shards_->plan()->schema; }
+  [[nodiscard]] std::optional<std::uint64_t> count() const { return std::nullopt; }
+  [[nodiscard]] std::string describe() const { return shards_->describe(); }
+  [[nodiscard]] std::string label() const { return shards_->options().label; }
+  /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
+  [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
+
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
+    return std::make_unique<Reader>(shards_, from);
+  }
+
+ private:
+  class Reader final : public BlockReader {
+   public:
+    Reader(const std::shared_ptr<detail::TarShards>& shards, std::uint64_t from)
+        : schema_(shards->plan()->schema), walk_(shards) {
+      while (at_ < from && walk_.next(shards->contents_to_check())) ++at_;
+    }
+    [[nodiscard]] Block next(std::size_t most_rows) override {
+      BlockBuilder builder{schema_};
+      std::size_t size = 0;
+      while (builder.rows() < most_rows && size < detail::most_block_bytes) {
+        const auto sample = walk_.next(detail::TarContents::all);
+        if (!sample) break;
+        for (const std::string& content : sample->contents) size += content.size();
+        detail::add_tar_sample(builder, at_++, sample->key, sample->contents);
+      }
+      return builder.build();
+    }
+
+   private:
+    std::shared_ptr<const Schema> schema_;
+    detail::TarWalk walk_;
+    std::uint64_t at_ = 0;
+  };
+
+  std::shared_ptr<detail::TarShards> shards_;
+};
+static_assert(DatasetSource<TarStream> && !IndexedSource<TarStream>);
+
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT
+#include "railyard/data/tar_source.hpp"
+
+#include "railyard/core/version.hpp"
+
+#if RAILYARD_WITH_ZLIB
+#include "railyard/data/gzip.hpp"
+#endif
+
+#include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
+#include "unit/data/binary_files.hpp"
+
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace ry = railyard;
+
+namespace {
+
+std::string octal(std::uint64_t number, std::size_t digits) {
+  std::string text(digits, '0');
+  for (; number > 0; number /= 8) text[--digits] = static_cast<char>('0' + number % 8);
+  return text;
+}
+
+std::string tar_header(const std::string& name, std::uint64_t size, char type = '0', const std::string& prefix = "") {
+  std::string header(512, '\0');
+  header.replace(0, name.size(), name);
+  header.replace(124, 11, octal(size, 11));
+  header.replace(148, 8, "        ");
+  header[156] = type;
+  header.replace(257, 6, std::string{"ustar\0", 6});
+  header.replace(345, prefix.size(), prefix);
+  std::uint64_t sum = 0;
+  for (const char c : header) sum += static_cast<unsigned char>(c);
+  header.replace(148, 7, octal(sum, 6) + '\0');
+  return header;
+}
+std::string padded(std::string content) {
+  content.resize((content.size() + 511) / 512 * 512);
+  return content;
+}
+std::string tar_file(const std::string& name, const std::string& content, char type = '0',
+                     const std::string& prefix = "") {
+  return tar_header(name, content.size(), type, prefix) + padded(content);
+}
+const std::string tar_end(1024, '\0');
+
+std::string text_of(const ry::TarSource& source, std::uint64_t id, const std::string& column) {
+  const std::uint64_t ids[] = {id};
+  return std::string{source.read(ids).column(column).text(0)};
+}
+
+}  // namespace
+
+TEST_CASE("TarSource: makes samples of files whose names are the same up to the first dot") {
+  const TemporaryFolder folder;
+  folder.write("a.tar", tar_file("train", "", '5') + tar_file("./x/0.JPG", "jpeg") + tar_file("./x/0.cls", "7") +
+                            tar_file("./x/1.cls", "8") + tar_file("./x/1.seg.png", "ignored") +
+                            tar_file("./x/1.jpg", "") + tar_file(".hidden", "") + tar_file("README", "") +
+                            tar_file("__shard__.json", "") + tar_end + "whatever follows");
+  folder.write("b.tar", tar_file("2.jpg", std::string(1000, 'j')) + tar_file("2.cls", "9"));
+  const ry::TarSource source{folder / "*.tar", {.key = "key", .label = "cls"}};
+  CHECK(source.schema() == ry::Schema{{"jpg", ry::Dtype::u8, {-1}}, ry::Field::text("cls"), ry::Field::text("key")});
+  CHECK(source.label() == "cls");
+  CHECK(source.count() == 3);
+  CHECK(text_of(source, 0, "jpg") == "jpeg");
+  CHECK(text_of(source, 0, "key") == "./x/0");
+  CHECK(text_of(source, 1, "cls") == "8");
+  CHECK(text_of(source, 1, "jpg").empty());
+  CHECK(text_of(source, 2, "jpg") == std::string(1000, 'j'));
+  binary_files::check_order_of(source);
+}
+
+TEST_CASE("TarSource: reads the columns it is told, as bytes or text") {
+  const TemporaryFolder folder;
+  const auto path = folder.write("a.tar", tar_file("0.x", "\xFF") + tar_file("0.y", "text") + tar_file("0.z", "no"));
+  const ry::TarSource source{path, {.bytes = {"y", "x"}, .text = {"z"}}};
+  CHECK(source.schema() == ry::Schema{{"y", ry::Dtype::u8, {-1}}, {"x", ry::Dtype::u8, {-1}}, ry::Field::text("z")});
+  CHECK(text_of(source, 0, "x") == "\xFF");
+  CHECK_THROWS_AS((ry::TarSource{path, {.bytes = {"x"}, .text = {"x"}}}.schema()), ry::ConfigError);
+  CHECK_THROWS_AS((ry::TarSource{path, {.label = "cls"}}.schema()), ry::ConfigError);
+}
+
+TEST_CASE("TarSource: reads long names of ustar, GNU and pax, and sizes beyond octal digits") {
+  const TemporaryFolder folder;
+  const std::string name(120, 'n');
+  const std::string record = " path=" + name + "/2.txt\n";
+  std::string large = tar_header("3.txt", 5);
+  large.replace(124, 12, std::string{"\x80\0\0\0\0\0\0\0\0\0\0\5", 12});
+  large.replace(148, 8, "        ");
+  std::uint64_t sum = 0;
+  for (const char c : large) sum += static_cast<unsigned char>(c);
+  large.replace(148, 7, octal(sum, 6) + '\0');
+  const ry::TarSource source{
+      folder.write("a.tar",
+                   tar_file("0.txt", "zero", '0', name) + tar_file("././@LongLink", name + "/1.txt" + '\0', 'L') +
+                       tar_file("cut", "one") + tar_file("pax_global_header", "19 comment=whatever\n", 'g') +
+                       tar_file("PaxHeaders/2", std::to_string(record.size() + 3) + record + "10 size=3\n", 'x') +
+                       tar_header("2.txt", 0) + padded("two") + large + padded("three")),
+      {.key = "key"}};
+  CHECK(source.count() == 4);
+  CHECK(text_of(source, 0, "key") == name + "/0");
+  CHECK(text_of(source, 1, "key") == name + "/1");
+  CHECK(text_of(source, 1, "txt") == "one");
+  CHECK(text_of(source, 2, "key") == name + "/2");
+  CHECK(text_of(source, 2, "txt") == "two");
+  CHECK(text_of(source, 3, "txt") == "three");
+}
+
+TEST_CASE("TarSource: reads what tar packs") {
+  const TemporaryFolder folder;
+  if (std::system("tar --version >/dev/null 2>&1") != 0) return;
+  for (const std::string format : {"ustar", "gnu", "pax"}) {
+    const std::string inner = std::string(100, 'd');
+    const std::string make = "mkdir -p " + folder / format + "/" + inner + " && cd " + folder / format +
+                             " && for i in 0 1 2; do echo -n $i >" + inner + "/${i}" + std::string(30, 'n') +
+                             ".txt; done && tar --sort=name --format=" + format + " -cf ../" + format + ".tar *";
+    REQUIRE(std::system(make.c_str()) == 0);
+    const ry::TarSource source{folder / format + ".tar", {.key = "key"}};
+    CHECK(source.count() == 3);
+    CHECK(text_of(source, 2, "txt") == "2");
+    CHECK(text_of(source, 2, "key") == std::string(100, 'd') + "/2" + std::string(30, 'n'));
+  }
+}
+
+TEST_CASE("TarSource: names the damaged sample, and leaves it out where it may") {
+  const TemporaryFolder folder;
+  const auto path = folder.write("a.tar", tar_file("0.x", "a") + tar_file("0.txt", "b") + tar_file("1.x", "c") +
+                                              tar_file("2.x", "d") + tar_file("2.txt", "e") + tar_file("2.txt", "f") +
+                                              tar_file("3.x", "g") + tar_file("3.txt", "\xFF") + tar_file("4.x", "h") +
+                                              tar_file("4.txt", "i") + tar_file("5.x", std::string(100, 'x')) +
+                                              tar_file("5.txt", "k"));
+  CHECK_THAT(binary_files::error_of(ry::TarSource{path}), ContainsSubstring("sample \"1\": it has no .txt"));
+  for (const auto& columns : {std::vector<std::string>{}, std::vector<std::string>{"x"}}) {
+    ry::TarSourceOptions options{.max_member_bytes = 50, .on_error = ry::OnError::at_most(4)};
+    if (!columns.empty()) {
+      options.bytes = columns;
+      options.text = {"txt"};
+    }
+    const ry::TarSource source{path, options};
+    CHECK(source.count() == 2);
+    CHECK(source.skipped() == 4);
+    CHECK(text_of(source, 1, "txt") == "i");
+    binary_files::check_order_of(source);
+  }
+  const ry::TarSource bounded{path, {.on_error = ry::OnError::at_most(2)}};
+  for (int again = 0; again < 2; ++again) {
+    CHECK_THAT(binary_files::error_of(bounded), ContainsSubstring("column \"txt\": byte 0 is not UTF-8 text"));
+  }
+  const auto latin = folder.write("b.tar", tar_file("0.txt", "ok\xFF"));
+  CHECK_THAT(binary_files::error_of(ry::TarSource{latin}), ContainsSubstring("byte 514: column \"txt\""));
+}
+
+TEST_CASE("TarSource: says where an archive is damaged, and leaves out what follows where it may") {
+  const TemporaryFolder folder;
+  const std::string two = tar_file("0.txt", "zero") + tar_file("1.txt", "one");
+  const auto error = [&](const std::string& bytes) {
+    return binary_files::error_of(ry::TarSource{folder.write("a.tar", bytes)});
+  };
+  CHECK(error(two) == "no error");
+  CHECK_THAT(error(two.substr(0, 2047)),
+             ContainsSubstring("byte 2047 of the archive: it ends in the middle of a file"));
+  CHECK_THAT(error(two.substr(0, 1100)), ContainsSubstring("middle of a header"));
+  CHECK_THAT(error(two + std::string(512, 'x')), ContainsSubstring("byte 2048 of the archive: no header is here"));
+  CHECK_THAT(error(tar_file("0.txt", "", 'S') + two), ContainsSubstring("sparse"));
+  CHECK_THAT(error(tar_header("0.txt", std::uint64_t{1} << 32)), ContainsSubstring("cut off"));
+  CHECK_THAT(error(tar_file("x", "5 a=b\n", 'x') + two), ContainsSubstring("pax"));
+  CHECK_THAT(error(tar_file("x", "11 size=x1\n", 'x') + two), ContainsSubstring("the size \"x1\""));
+  CHECK_THAT(error(tar_header("x", 1 << 21, 'L') + two), ContainsSubstring("too long"));
+  CHECK_THAT(error(tar_end), ContainsSubstring("KEY.SUFFIX"));
+  folder.write("a.tar", two + std::string(512, 'x'));
+  folder.write("b.tar", tar_file("2.txt", "two"));
+  const ry::TarSource source{folder / "*.tar", {.text = {"txt"}, .on_error = ry::OnError::skip()}};
+  CHECK(source.count() == 2);
+  CHECK(source.skipped() == 1);
+  CHECK(text_of(source, 1, "txt") == "two");
+}
+
+#if RAILYARD_WITH_ZLIB
+TEST_CASE("TarStream: reads compressed archives, from any sample on") {
+  const TemporaryFolder folder;
+  std::string bytes;
+  for (int sample = 0; sample < 100; ++sample) {
+    bytes += tar_file(std::to_string(sample) + ".txt", sample % 10 == 3 ? "\xFF" : std::to_string(sample));
+    bytes += tar_file(std::to_string(sample) + ".bin", std::string(static_cast<std::size_t>(sample) * 100, 'b'));
+  }
+  folder.write("a.tar", bytes + tar_end);
+  REQUIRE(std::system(("gzip -k " + folder / "a.tar").c_str()) == 0);
+  const ry::TarSourceOptions options{.bytes = {"bin"}, .text = {"txt"}, .on_error = ry::OnError::skip()};
+  const ry::TarSource plain{folder / "a.tar", options};
+  const ry::TarStream stream{ry::gzip(folder / "a.tar.gz"), options};
+  CHECK(stream.schema() == plain.schema());
+  CHECK(stream.count() == std::nullopt);
+  REQUIRE(plain.count() == 90);
+  for (const std::uint64_t from : {0U, 50U, 89U, 90U}) {
+    const auto reader = stream.open(from);
+    std::uint64_t next = from;
+    for (ry::Block block = reader->next(7); !block.empty(); block = reader->next(7)) {
+      for (std::size_t row = 0; row < block.rows(); ++row) {
+        REQUIRE(block.ids()[row] == next);
+        CHECK(block.column("txt").text(row) == text_of(plain, next, "txt"));
+        CHECK(block.column("bin").text(row) == text_of(plain, next, "bin"));
+        ++next;
+      }
+    }
+    CHECK(next == 90);
+  }
+  CHECK(stream.skipped() == 10);
+}
+#endif
