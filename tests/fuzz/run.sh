@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Lets libFuzzer try the parsers of checkpoints and the readers of text: tests/fuzz/run.sh FOLDER [RUNS]. FOLDER is for what
-# this makes; what makes a parser fail is left there. Readers read files, which takes a hundred times as long: they get a
-# hundredth of the runs.
+# Lets libFuzzer try the parsers of checkpoints, what reads from the network, and the readers of text:
+# tests/fuzz/run.sh FOLDER [RUNS]. FOLDER is for what this makes; what makes a parser fail is left there. Readers read
+# files, which takes a hundred times as long: they get a hundredth of the runs.
 set -euo pipefail
 folder=$1
 runs=${2:-1000000}
@@ -13,10 +13,10 @@ if ! command -v clang++ >/dev/null; then
 fi
 mkdir -p "$folder"
 cd "$folder"
-rm -rf corpus texts && mkdir corpus texts
-for name in checkpoint text; do
+rm -rf corpus texts messages && mkdir corpus texts messages
+for name in checkpoint network text; do
   clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I"$root/include" \
-    "$root/tests/fuzz/${name}_fuzz.cpp" -o ${name}_fuzz -lfmt -pthread
+    "$root/tests/fuzz/${name}_fuzz.cpp" -o ${name}_fuzz -lcrypto -lfmt -pthread
 done
 
 # It begins with what a checkpoint really holds.
@@ -35,6 +35,12 @@ printf '\x00a,b,c\n1,2.5,"x, ""y"""\n\n-3,,true\n' >texts/csv_skipping
 printf '\x02{"a":1,"t":"x\\u00e9","v":[1,2.5]}\n' >texts/json
 printf '\x03{"a":true}\n\n{"a":false}\n' >texts/json_skipping
 printf '\x04one\n\ntwo\xc3\xa9\r\n' >texts/lines
+# The first byte says who speaks: a stranger, one who knows the secret, somebody on the way, clients of the store.
+opening='RAILYRD1................................'
+printf '\x00%s\x0d\0\0\0hello with a proof of thirty-two bytes' "$opening" >messages/stranger
+printf '\x01\x01\x07\0\0\0\x02\0\0\0\x03\0\0\0jobpayload' >messages/member
+printf '\x02\x03\0\0\0\x01abc................' >messages/frame
+printf '\x03\x01\x02\x03key\x02\x01\x10\x01\0\0\0\x03\0\0\0keyvalue!\x01\x02\x03key' >messages/requests
 mkdir -p found
 try() {
   if ! "./$1_fuzz" -runs="$2" -max_len="$3" -timeout=10 -rss_limit_mb=2048 found "$4" >"$1.log" 2>&1; then
@@ -45,4 +51,5 @@ try() {
   echo "None of $2 inputs broke what reads a $1"
 }
 try checkpoint "$runs" 2048 corpus
+try network "$runs" 512 messages
 try text $((runs / 100)) 512 texts

@@ -13,7 +13,7 @@ using State = ry::detail::ServerHandshake::State;
 
 namespace {
 
-const Hmac secret = run_secret();
+const Hmac hello_secret = run_secret();
 
 // Feeds bytes to the server as they might come, and returns what it answers.
 std::vector<std::byte> feed(ServerHandshake& server, std::span<const std::byte> bytes, std::size_t at_once = 1) {
@@ -55,30 +55,30 @@ TEST_CASE("Hello: is refused if it is damaged or too large") {
 
 TEST_CASE("ServerHandshake: lets in who knows the secret, in whatever pieces it comes") {
   for (const std::size_t at_once : {std::size_t{1}, std::size_t{7}, std::size_t{100'000}}) {
-    ServerHandshake server{secret};
+    ServerHandshake server{hello_secret};
     CHECK(server.is_untouched());
     HandMadeHello client;
     client.take_opening(feed(server, client.client.bytes(), at_once));
     CHECK_FALSE(server.is_untouched());
-    const auto proof = feed(server, client.message(secret), at_once);
+    const auto proof = feed(server, client.message(hello_secret), at_once);
     REQUIRE(server.state() == State::proven);
     const ry::detail::Transcript transcript{client.client, client.server, client.hello};
-    CHECK(ry::detail::are_equal(proof, transcript.server_proof(secret)));
+    CHECK(ry::detail::are_equal(proof, transcript.server_proof(hello_secret)));
     CHECK(server.hello().payload == "payload");
     auto keys = server.keys();
-    CHECK(keys.incoming.of({bytes("x")}) == transcript.client_key(secret).of({bytes("x")}));
-    CHECK(keys.outgoing.of({bytes("x")}) == transcript.server_key(secret).of({bytes("x")}));
+    CHECK(keys.incoming.of({bytes("x")}) == transcript.client_key(hello_secret).of({bytes("x")}));
+    CHECK(keys.outgoing.of({bytes("x")}) == transcript.server_key(hello_secret).of({bytes("x")}));
     CHECK(keys.outgoing.of({bytes("x")}) != keys.incoming.of({bytes("x")}));
   }
 }
 
 TEST_CASE("ServerHandshake: refuses who does not speak the protocol after eight bytes") {
-  ServerHandshake server{secret};
+  ServerHandshake server{hello_secret};
   CHECK(feed(server, bytes("GET / HT")).empty());
   CHECK(server.state() == State::refused);
   CHECK_THAT(server.refusal(), ContainsSubstring("does not speak"));
 
-  ServerHandshake newer{secret};
+  ServerHandshake newer{hello_secret};
   CHECK(feed(newer, bytes("RAILYRD2")).empty());
   CHECK(newer.state() == State::refused);
   CHECK_THAT(newer.refusal(), ContainsSubstring("version 2") && ContainsSubstring("version 1"));
@@ -87,7 +87,7 @@ TEST_CASE("ServerHandshake: refuses who does not speak the protocol after eight 
 TEST_CASE("ServerHandshake: refuses a proof by another secret, of another hello, or of another connection") {
   HandMadeHello client;
   const auto refused = [&](const std::function<std::vector<std::byte>()>& message) {
-    ServerHandshake server{secret};
+    ServerHandshake server{hello_secret};
     client.take_opening(feed(server, client.client.bytes()));
     CHECK(feed(server, message()).empty());
     return server.state() == State::refused && server.refusal().find("secret") != std::string::npos;
@@ -95,31 +95,31 @@ TEST_CASE("ServerHandshake: refuses a proof by another secret, of another hello,
   CHECK(refused([&] { return client.message(other_secret()); }));
   std::vector<std::byte> recorded;
   {
-    ServerHandshake server{secret};
+    ServerHandshake server{hello_secret};
     client.take_opening(feed(server, client.client.bytes()));
-    recorded = client.message(secret);
+    recorded = client.message(hello_secret);
     feed(server, recorded);
     REQUIRE(server.state() == State::proven);
   }
   CHECK(refused([&] { return recorded; }));  // the server has chosen another nonce
   for (std::size_t at = sizeof(std::uint32_t); at < recorded.size(); ++at) {
     CHECK(refused([&] {
-      auto altered = client.message(secret);
+      auto altered = client.message(hello_secret);
       altered[at] ^= std::byte{1};
       return altered;
     }));
   }
   // What the server itself would send proves nothing.
   CHECK(refused([&] {
-    auto message = client.message(secret);
-    const auto proof = ry::detail::Transcript{client.client, client.server, client.hello}.server_proof(secret);
+    auto message = client.message(hello_secret);
+    const auto proof = ry::detail::Transcript{client.client, client.server, client.hello}.server_proof(hello_secret);
     std::copy(proof.begin(), proof.end(), message.end() - static_cast<std::ptrdiff_t>(proof.size()));
     return message;
   }));
 }
 
 TEST_CASE("ServerHandshake: refuses a hello that claims to be large before it makes room for it") {
-  ServerHandshake server{secret};
+  ServerHandshake server{hello_secret};
   HandMadeHello client;
   feed(server, client.client.bytes());
   const std::uint32_t size = ry::detail::max_hello_bytes + 1;
@@ -129,11 +129,11 @@ TEST_CASE("ServerHandshake: refuses a hello that claims to be large before it ma
 }
 
 TEST_CASE("ServerHandshake: refuses a hello of nonsense by one who knows the secret") {
-  ServerHandshake server{secret};
+  ServerHandshake server{hello_secret};
   HandMadeHello client;
   client.hello = {std::byte{1}, std::byte{2}};
   client.take_opening(feed(server, client.client.bytes()));
-  CHECK(feed(server, client.message(secret)).empty());
+  CHECK(feed(server, client.message(hello_secret)).empty());
   CHECK(server.state() == State::refused);
   CHECK_THAT(server.refusal(), ContainsSubstring("damaged"));
 }

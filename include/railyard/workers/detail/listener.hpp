@@ -131,9 +131,6 @@ class Listener {
     return log_.total();
   }
 
-  /// In a process that has just been forked: lets go of what would keep the port in use.
-  void forget_in_child() noexcept { socket_.forget_in_child(); }
-
  private:
   using Clock = Deadline::Clock;
   struct HalfOpen {
