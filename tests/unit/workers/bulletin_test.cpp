@@ -225,6 +225,10 @@ TEST_CASE("choose_bulletin: takes the first way that serves") {
   CHECK(choose_bulletin(launch, {}, quiet(), nothing)->port_to_listen_on() == 4000);
   CHECK(where(launch, {.rendezvous = folder.path()}) == folder / "railyard-j.0");
   CHECK(where(launch, {.leader = "node1:4000", .rendezvous = folder.path()}) == "the fixed address node1:4000");
+  const auto set_outside = [&](const std::string& name) {
+    return name == "RAILYARD_RENDEZVOUS" ? std::optional{folder.path().string()} : std::nullopt;
+  };
+  CHECK(choose_bulletin(launch, {}, quiet(), set_outside)->where() == folder / "railyard-j.0");
   launch.uses_torch_store = true;
   CHECK(where(launch, {}) == "torchrun's store at node1:4000");
   launch.num_local_processes = 4;

@@ -109,9 +109,9 @@ class TorchBulletin final : public Bulletin {
                                                                const Environment& environment = process_environment()) {
   const std::string file = file_name_of(launch.job, launch.restart);
   if (!config.leader.empty()) return std::make_unique<FixedBulletin>(launch.leader_host, launch.leader_port);
-  if (!config.rendezvous.empty()) {
-    return std::make_unique<FileBulletin>(config.rendezvous, file, std::move(teller));
-  }
+  const auto folder =
+      config.rendezvous.empty() ? environment("RAILYARD_RENDEZVOUS").value_or("") : config.rendezvous.string();
+  if (!folder.empty()) return std::make_unique<FileBulletin>(folder, file, std::move(teller));
   if (is_one_host(launch)) {
     return std::make_unique<FileBulletin>(make_local_folder(environment("XDG_RUNTIME_DIR")), file, std::move(teller));
   }
@@ -121,8 +121,8 @@ class TorchBulletin final : public Bulletin {
   }
   throw ConfigError{compose(
       "nothing says where process 0 is ({}): set MASTER_ADDR and MASTER_PORT to its host and to a port that is free "
-      R"(there, or ScalingConfig::launch.leader to "host:port", or ScalingConfig::launch.rendezvous to a folder that )"
-      "all processes see",
+      R"(there, or ScalingConfig::launch.leader to "host:port", or ScalingConfig::launch.rendezvous (or )"
+      "RAILYARD_RENDEZVOUS) to a folder that all processes see",
       launch.why)};
 }
 

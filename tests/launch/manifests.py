@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Reads the manifests of examples/launch/kubernetes and starts their containers' environments as processes of this host:
+manifests.py SHOW_LAUNCH. What Kubernetes would add (index, host name, secret) is added."""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "launch" / "kubernetes"
+show_launch = sys.argv[1]
+
+
+def load(name):
+    return yaml.safe_load((FOLDER / name).read_text())
+
+
+def check(is_right, text):
+    if not is_right:
+        sys.exit(f"FAILED: {text}")
+
+
+def variables_of(container):
+    """Returns the environment, and checks that the secret is taken from a Secret and not written there."""
+    variables = {}
+    for entry in container["env"]:
+        if entry["name"] == "RAILYARD_SECRET":
+            check("secretKeyRef" in entry["valueFrom"], "the secret comes from a Secret")
+            variables[entry["name"]] = "0123456789abcdef0123456789abcdef"
+        else:
+            check(isinstance(entry["value"], str), f"{entry['name']} is a text, as Kubernetes demands: quote it")
+            variables[entry["name"]] = entry["value"]
+    return variables
+
+
+def check_job(job, job_name, subdomain, title):
+    """job_name: the beginning of the names of its pods."""
+    spec = job["spec"]
+    pod = spec["template"]["spec"]
+    container = pod["containers"][0]
+    variables = variables_of(container)
+    size = spec["completions"]
+    leader = f"{job_name}-0.{subdomain}"
+    check(spec["completionMode"] == "Indexed", "the job is indexed")
+    check(spec["parallelism"] == size, "all pods run at a time")
+    check(variables["WORLD_SIZE"] == str(size), "WORLD_SIZE is the number of pods")
+    check(variables["MASTER_ADDR"] == leader, f"MASTER_ADDR is {leader}")
+    check(int(variables["MASTER_PORT"]) == container["ports"][0]["containerPort"], "the port is the container's")
+    check(pod["restartPolicy"] == "Never", "a failed pod is not started again by itself")
+    for index in range(size):
+        added = {"JOB_COMPLETION_INDEX": str(index), "HOSTNAME": f"{job_name}-{index}", "PATH": os.environ["PATH"]}
+        said = subprocess.run([show_launch, "environment"], env=variables | added, capture_output=True, text=True)
+        for text in (f"process {index} of {size},", f"leader {leader}:29500;", f"job kubernetes-{job_name};",
+                     f"Kubernetes (Indexed Job): WORLD_SIZE={size}, JOB_COMPLETION_INDEX={index}"):
+            check(text in said.stdout, f"{title}: \"{text}\" is not in: {said.stdout}{said.stderr}")
+    print(f"ok: {title}, {size} processes, leader {leader}")
+
+
+job = load("indexed_job.yaml")
+service = load("service.yaml")
+name = job["metadata"]["name"]
+check(service["spec"]["clusterIP"] == "None", "the service is headless")
+check(service["spec"]["publishNotReadyAddresses"] is True, "pods have names before they are ready")
+check(service["spec"]["selector"] == {"job-name": name}, "the service selects the pods of the job")
+check(job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"], "the subdomain is the service")
+check({"action": "Ignore", "onExitCodes": {"operator": "In", "values": [75]}} in job["spec"]["podFailurePolicy"]["rules"],
+      "a run that wants to go on is no failure")
+check_job(job, name, service["metadata"]["name"], "indexed_job.yaml")
+
+job_set = load("jobset.yaml")
+network = job_set["spec"]["network"]
+check(network["enableDNSHostnames"] is True, "JobSet makes the names of pods")
+replicated = job_set["spec"]["replicatedJobs"][0]
+check(replicated["replicas"] == 1, "there is one job, in which the pods are counted")
+check_job(replicated["template"], f"{job_set['metadata']['name']}-{replicated['name']}-0", network["subdomain"], "jobset.yaml")

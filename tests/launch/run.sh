@@ -1,0 +1,180 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Starts the real launchers and has them start processes: tests/launch/run.sh [mpi] [slurm] [torchrun] [kubernetes]. Each
+# part ends what it has started. torchrun comes from a wheel: it is left out, in words, where no Python here has one and
+# there is none in build/pytorch.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+if [ "$(id -u)" != 0 ]; then
+  echo "tests/launch/run.sh starts the daemons of Slurm, which takes root"
+  exit 77
+fi
+root=$PWD
+source tools/packages.sh
+source tests/launch/slurm_cluster.sh
+parts=("$@")
+[ $# != 0 ] || parts=(mpi slurm torchrun kubernetes)
+
+packages=(g++ libfmt-dev libssl-dev python3)
+case " ${parts[*]} " in *" mpi "*) packages+=(openmpi-bin mpich) ;; esac
+case " ${parts[*]} " in *" slurm "*) packages+=(slurmctld slurmd slurm-client munge openmpi-bin) ;; esac
+case " ${parts[*]} " in *" kubernetes "*) packages+=(python3-yaml) ;; esac
+railyard_need "${packages[@]}"
+
+folder=$(mktemp -d "${TMPDIR:-/tmp}/railyard-launch-XXXXXX")
+chmod 755 "$folder"
+clean_up() {
+  local status=$?
+  slurm_cluster_stop "$folder/slurm" || true
+  rm -rf --one-file-system "$folder"
+  exit $status
+}
+trap clean_up EXIT
+trap 'exit 130' INT TERM
+
+"$(railyard_cxx)" -std=c++20 -O1 -Iinclude tests/launch/show_launch.cpp -o "$folder/show_launch" -lfmt -lcrypto -pthread
+show=$folder/show_launch
+log=$folder/log
+
+fail() {
+  echo "FAILED: $1"
+  cat "$log"
+  exit 1
+}
+
+# expect NUM_PROCESSES TEXT...: each process has written one line, and each of these lines holds each of the texts.
+expect() {
+  local num=$1 process text
+  shift
+  for ((process = 0; process < num; ++process)); do
+    [ "$(grep -c "^process $process of $num," "$log")" = 1 ] || fail "no line, or more than one, of process $process of $num"
+  done
+  for text in "$@"; do
+    [ "$(grep "^process [0-9]* of $num," "$log" | grep -c -F -- "$text")" = "$num" ] || fail "not $num times \"$text\""
+  done
+  echo "ok: $num processes: $*"
+}
+
+run_mpi() {
+  MPIRUN=mpirun.openmpi bash examples/launch/mpirun.sh "$show" >"$log" 2>&1 || fail "mpirun"
+  expect 3 "of 3 here" "/railyard-mpi-" "Open MPI: OMPI_COMM_WORLD_RANK="
+  MPIRUN=mpiexec.hydra bash examples/launch/mpirun.sh "$show" >"$log" 2>&1 || fail "mpiexec.hydra"
+  expect 3 "of 3 here" "/railyard-hydra-" "PMI (mpiexec): PMI_RANK="
+  # Two jobs at a time do not meet.
+  for job in one two; do
+    MPIRUN=mpiexec.hydra PROCESSES=2 bash examples/launch/mpirun.sh "$show" >"$folder/$job.log" 2>&1 &
+  done
+  wait
+  for job in one two; do
+    mv "$folder/$job.log" "$log"
+    expect 2 "/railyard-hydra-"
+  done
+}
+
+slurm_script() { printf '#!/usr/bin/env bash\n#SBATCH --output=%s\n%s\n' "$log" "$1" >"$folder/script"; }
+
+run_slurm() {
+  mkdir "$folder/slurm"
+  slurm_cluster_start "$folder/slurm"
+
+  # The names of these nodes are known to nobody, and all of them are this host.
+  export MASTER_ADDR=127.0.0.1
+  srun -N3 --ntasks-per-node=2 "$show" >"$log" 2>&1 || fail "srun"
+  expect 6 "of 2 here" "/railyard-slurm-" "Slurm (srun): SLURM_PROCID="
+  srun -N2 -n3 -m arbitrary -w n1,n1,n2 "$show" >"$log" 2>&1 || fail "srun with unequal nodes"
+  expect 3
+  grep -q "^process 2 of 3, 0 of 1 here" "$log" || fail "process 2 is the only one of its node"
+  srun --mpi=pmi2 -N3 "$show" >"$log" 2>&1 || fail "srun --mpi=pmi2"
+  expect 3 "of 1 here" "Slurm (srun)"
+  RAILYARD_RENDEZVOUS=$folder srun -N3 "$show" >"$log" 2>&1 || fail "srun with a folder"
+  expect 3 "met in $folder/railyard-slurm-"
+
+  # The leader is found at the first node of the step where nobody names it.
+  env -u MASTER_ADDR srun -N2 -w n2,n3 "$show" environment >"$log" 2>&1 || fail "srun without MASTER_ADDR"
+  expect 2 "leader n2:2"
+
+  slurm_script "exec '$show'"
+  sbatch --wait -N2 -n4 "$folder/script" >/dev/null || fail "sbatch"
+  expect 1 "start the program by srun"
+  salloc -N3 --ntasks-per-node=1 mpirun.openmpi --allow-run-as-root "$show" >"$log" 2>&1 || fail "mpirun in salloc"
+  expect 3 "Open MPI: OMPI_COMM_WORLD_RANK="
+
+  rm "$log"
+  (cd "$folder" && sbatch --wait --output="$log" "$root/examples/launch/slurm.sbatch" "$show") >/dev/null ||
+    fail "examples/launch/slurm.sbatch"
+  expect 3 "of 1 here" "restart 0"
+  run_requeue
+
+  local list
+  for list in 'n1' 'n[1-3]' 'a[01-03,7],b' 'n[8-11]' 'n[098-101]' 'c[1-2]-ib[5-6]' 'rack-3-node[12],x[1,3]' 'a,b,c[3-3]'; do
+    diff <(scontrol show hostnames "$list") <("$show" nodes "$list") >"$log" || fail "the nodes of $list"
+  done
+  echo "ok: lists of nodes read as scontrol does"
+  unset MASTER_ADDR
+}
+
+# A program that is told to stop leaves with status 75, and goes on when the job runs again.
+run_requeue() {
+  local job
+  cat >"$folder/stops_once" <<SCRIPT
+#!/usr/bin/env bash
+[ -n "\${SLURM_RESTART_COUNT:-}" ] || exit 75
+exec '$show'
+SCRIPT
+  chmod 755 "$folder/stops_once"
+  rm "$log"
+  job=$(cd "$folder" && sbatch --parsable --output="$log" "$root/examples/launch/slurm.sbatch" "$folder/stops_once")
+  wait_until 60 eval "scontrol show job $job | grep -q 'Restarts=1'" || fail "the job was not put into the queue again"
+  # A job that has run before waits for two minutes otherwise.
+  wait_until 30 scontrol update JobId="$job" StartTime=now || fail "scontrol update"
+  wait_until 60 eval "scontrol show job $job | grep -q 'JobState=COMPLETED'" || fail "the job did not run again"
+  expect 3 "restart 1" "/railyard-slurm-$job.0.1"
+}
+
+run_torchrun() {
+  local python=python3 address port node attempt
+  if [ -d build/pytorch/torch ]; then export PYTHONPATH=$root/build/pytorch; fi
+  if ! "$python" -c 'import torch.distributed.run' 2>/dev/null; then
+    echo "not run: torchrun, which no Python here has (a wheel of PyTorch in build/pytorch would do)"
+    return
+  fi
+  export TORCHRUN="$python -m torch.distributed.run"
+  PROCESSES_PER_NODE=3 bash examples/launch/torchrun.sh "$show" >"$log" 2>&1 || fail "torchrun on one host"
+  expect 3 "of 3 here" "/railyard-torchrun-" "torchrun: RANK="
+
+  # Two agents of this host that call it by an address which other hosts could reach, and so believe to be on two.
+  address=$(ip -4 -o addr show scope global | awk '{ sub("/.*", "", $4); print $4; exit }')
+  if [ -z "$address" ]; then
+    echo "not run: torchrun on several hosts, as this one has no address but that of the loopback"
+    return
+  fi
+  port=$(free_ports 1)
+  cat >"$folder/fails_once" <<SCRIPT
+#!/usr/bin/env bash
+if [ \$TORCHELASTIC_RESTART_COUNT = 0 ]; then '$show' && exit 1; fi
+exec '$show'
+SCRIPT
+  chmod 755 "$folder/fails_once"
+  export TORCHRUN="$TORCHRUN --local-addr $address" NODES=2 PROCESSES_PER_NODE=2 ENDPOINT=127.0.0.1:$port JOB=digits
+  for node in 1 2; do
+    timeout 120 bash examples/launch/torchrun.sh "$folder/fails_once" >"$folder/node$node.log" 2>&1 &
+  done
+  wait
+  for attempt in 0 1; do
+    if ! grep -h "restart $attempt" "$folder"/node[12].log >"$log"; then
+      cat "$folder"/node[12].log >"$log"
+      fail "attempt $attempt"
+    fi
+    expect 4 "of 2 here" "met in torchrun's store at $address:"
+  done
+}
+
+run_kubernetes() {
+  python3 tests/launch/manifests.py "$show" >"$log" 2>&1 || fail "the manifests"
+  cat "$log"
+}
+
+for part in "${parts[@]}"; do
+  echo "== $part"
+  "run_$part"
+done
