@@ -12,7 +12,7 @@ if(NOT TARGET railyard::torch)
 endif()
 
 if(NOT RAILYARD_WITH_ZLIB_LIBRARY)
-  list(REMOVE_ITEM all_headers railyard/data/gzip.hpp)
+  list(REMOVE_ITEM all_headers railyard/data/gzip.hpp railyard/data/npz_source.hpp)
 endif()
 if(NOT RAILYARD_WITH_ZSTD_LIBRARY)
   list(REMOVE_ITEM all_headers railyard/data/zstd.hpp)

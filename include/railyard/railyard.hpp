@@ -3,7 +3,7 @@
 //
 // RAILYARD_WITH_GLOO and RAILYARD_WITH_TORCH, if defined and not 0, bring in what needs libgloo and LibTorch;
 // RAILYARD_WITH_DATA all readers of files and what learns from data, which takes seconds to compile;
-// RAILYARD_WITH_ZLIB and RAILYARD_WITH_ZSTD what reads files compressed by gzip and zstd.
+// RAILYARD_WITH_ZLIB and RAILYARD_WITH_ZSTD what reads files compressed by gzip and zstd, and archives of NumPy.
 #pragma once
 
 #include "railyard/core/accuracy.hpp"
@@ -103,6 +103,7 @@
 
 #if defined(RAILYARD_WITH_ZLIB) && RAILYARD_WITH_ZLIB
 #include "railyard/data/gzip.hpp"
+#include "railyard/data/npz_source.hpp"
 #endif
 
 #if defined(RAILYARD_WITH_ZSTD) && RAILYARD_WITH_ZSTD
