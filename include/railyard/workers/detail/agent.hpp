@@ -42,7 +42,6 @@ class Agent {
     while (!told) {
       pass_on_events();
       show_pages();
-      leader_->flush();
       while (auto frame = leader_->try_receive()) {
         carry_out(*frame, told);
         if (told) break;
@@ -62,21 +61,22 @@ class Agent {
     leader_->post(static_cast<std::uint8_t>(news), pieces);
   }
 
-  // Waits for events, an order, or the time for the next pages.
+  // Waits for events, an order, or the time for the next pages; passes on what events there are.
   void pass_on_events() {
-    const Deadline deadline = Deadline::after(std::max<Clock::duration>(next_pages_ - Clock::now(), {}));
-    const bool is_backed_up = leader_->unsent_bytes() > max_unsent_bytes;
-    if (!local_ || num_alive_ == 0 || is_backed_up) {
-      const bool has_unsent = leader_->unsent_bytes() > 0;
-      [[maybe_unused]] const bool is_ready =
-          wait_for(leader_->fd(), static_cast<short>(has_unsent ? POLLIN | POLLOUT : POLLIN), deadline);
+    const bool is_all_sent = leader_->flush();
+    Deadline deadline = Deadline::after(std::max<Clock::duration>(next_pages_ - Clock::now(), {}));
+    if (!local_ || num_alive_ == 0 || !is_all_sent) {
+      const auto events = static_cast<short>(is_all_sent ? POLLIN : POLLIN | POLLOUT);
+      [[maybe_unused]] const bool is_ready = wait_for(leader_->fd(), events, deadline);
+      deadline = Deadline::after(std::chrono::nanoseconds{0});
     }
-    if (!local_ || is_backed_up) return;
-    while (auto event = local_->next(num_alive_ == 0 ? Deadline::after(std::chrono::nanoseconds{0}) : deadline)) {
+    while (local_ && leader_->unsent_bytes() < max_unsent_bytes) {
+      const auto event = local_->next(deadline);
+      if (!event) return;
       if (std::holds_alternative<ExitEvent>(*event)) --num_alive_;
       if (num_alive_ == 0) show_pages_now();  // as they were in the end, before the leader hears of it
       say(News::event, {encode_event(*event)});
-      if (leader_->unsent_bytes() > max_unsent_bytes) return;
+      deadline = Deadline::after(std::chrono::nanoseconds{0});  // what there is goes first
     }
   }
 

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT
+// The laws of a group whose workers several processes make: this process leads, forked ones follow.
+#include "railyard/workers/launched.hpp"
+
+#include "support.hpp"
+#include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <fstream>
+#include <optional>
+
+using namespace workers_test;
+using Catch::ContainsSubstring;
+using Kind = ry::WorkerExit::Kind;
+
+namespace {
+
+// Forks followers that make workers as this process orders, and end when it tells them to.
+class Launch {
+ public:
+  Launch(int num_processes, int workers_per_process, const ry::WorkerBody& body)
+      : num_processes_(num_processes), workers_(workers_per_process), body_(body) {
+    const auto secret = scratch_.path() / "secret";
+    std::ofstream{secret} << "0123456789abcdef0123456789abcdef\n";
+    std::filesystem::permissions(secret, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+    const ry::detail::Socket free = ry::detail::listen_at("127.0.0.1", 0);
+    address_ = fmt::format("127.0.0.1:{}", ry::detail::SocketAddress::of_self(free.fd()).port());
+    for (int process = 1; process < num_processes; ++process) followers_.push_back(fork_follower(process));
+  }
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+  ~Launch() {
+    for (const pid_t pid : followers_) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+  }
+
+  [[nodiscard]] ry::JoinPlan plan(int process) const {
+    return {.launch = {.process = process,
+                       .num_processes = num_processes_,
+                       .leader = address_,
+                       .job = "test",
+                       .secret_file = scratch_.path() / "secret"},
+            .num_workers = workers_,
+            .timeout = 30s,
+            .silence_limit = 20s};
+  }
+  [[nodiscard]] std::unique_ptr<ry::WorkerGroup> start(ry::Launched& leader, std::string briefing = {}) const {
+    leader.join(plan(0));
+    leader.tell("begin");
+    return leader.start({.num_workers = leader.num_workers(), .briefing = std::move(briefing)}, body_);
+  }
+  // What the follower ends with once it is told the end: 0 if it has heard both texts.
+  [[nodiscard]] int end_of(int process) {
+    int status = -1;
+    ::waitpid(followers_.at(static_cast<std::size_t>(process - 1)), &status, 0);
+    followers_.at(static_cast<std::size_t>(process - 1)) = ::getpid() + 1'000'000'000;  // nobody
+    return status;
+  }
+  [[nodiscard]] pid_t pid(int process) const { return followers_.at(static_cast<std::size_t>(process - 1)); }
+
+ private:
+  [[nodiscard]] pid_t fork_follower(int process) const {
+    const pid_t pid = ::fork();
+    if (pid != 0) return pid;
+    try {
+      for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_DFL);
+      ry::Launched follower;
+      follower.join(plan(process));
+      const bool has_begun = !follower.leads() && follower.hear() == "begin";
+      ::_exit(has_begun && follower.follow(body_) == "end" ? 0 : 1);
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "follower {}: {}\n", process, error.what());
+      ::_exit(2);
+    }
+  }
+
+  TemporaryFolder scratch_{};
+  int num_processes_;
+  int workers_;
+  ry::WorkerBody body_;
+  std::string address_{};
+  std::vector<pid_t> followers_{};
+};
+
+}  // namespace
+
+TEST_CASE("Launched: gives every worker its rank, and one exit each, whichever process makes it") {
+  Launch launch{3, 2, [](ry::WorkerLink& link) {
+                  const ry::World& world = link.world();
+                  link.store().set(fmt::format("rank {}", world.rank), world.host);
+                  for (int rank = 0; rank < world.size; ++rank) {
+                    if (!link.store().get(fmt::format("rank {}", rank), soon())) throw ry::Error{"a rank is missing"};
+                  }
+                  link.post(bytes_of(fmt::format("{}/{} {}/{} {}/{} {}", world.rank, world.size, world.local_rank,
+                                                 world.local_size, world.node, world.num_nodes, link.briefing())));
+                  fmt::print("line of {}\n", world.rank);
+                }};
+  ry::Launched leader;
+  {
+    auto group = launch.start(leader, "brief");
+    const Story story = follow_to_end(*group);
+    REQUIRE(story.exits.size() == 6);
+    CHECK(story.late.empty());
+    for (int rank = 0; rank < 6; ++rank) {
+      CHECK(story.exit_of(rank).kind == Kind::returned);
+      CHECK(story.messages.at(rank) == std::vector{fmt::format("{0}/6 {0}/6 0/1 brief", rank)});
+      CHECK(story.out.at(rank) == std::vector{fmt::format("line of {}", rank)});
+    }
+  }
+  leader.tell("end");
+  for (const int process : {1, 2}) CHECK(launch.end_of(process) == 0);
+}
+
+TEST_CASE("Launched: pages, flags, stacks and reasons reach the workers of other processes") {
+  Launch launch{2, 1, [](ry::WorkerLink& link) {
+                  link.page().steps.store(7 + static_cast<std::uint64_t>(link.world().rank));
+                  std::atomic<bool> is_aborted{false};
+                  link.on_abort([&](std::string_view reason) {
+                    link.post(bytes_of(std::string{reason}));
+                    is_aborted.store(true);
+                  });
+                  while (!link.page().leave_requested.load()) std::this_thread::sleep_for(1ms);
+                  link.post(bytes_of("leaves"));
+                  while (!is_aborted.load()) std::this_thread::sleep_for(1ms);
+                  link.on_abort({});
+                }};
+  ry::Launched leader;
+  auto group = launch.start(leader);
+  const auto deadline = soon();
+  Story story;
+  while (group->page(1).steps.load() != 8 && !deadline.expired()) {
+    if (auto event = group->next(ry::Deadline::after(10ms))) story.add(std::move(*event));
+  }
+  CHECK(group->page(0).steps.load() == 7);
+  CHECK(group->page(1).steps.load() == 8);
+  const auto stacks = group->stacks(soon());
+  REQUIRE(stacks.size() == 2);
+  for (const std::string& stack : stacks) CHECK_FALSE(stack.empty());
+  group->request_leave();
+  follow(*group, story, [&] { return story.messages[0].size() == 1 && story.messages[1].size() == 1; });
+  group->abort("that is why");
+  follow(*group, story, [&] { return story.exits.size() == 2; });
+  for (const int rank : {0, 1}) CHECK(story.messages[rank] == std::vector<std::string>{"leaves", "that is why"});
+}
+
+TEST_CASE("Launched: the snapshots of other processes are read, held and given back") {
+  Launch launch{2, 1, [](ry::WorkerLink& link) {
+                  for (int i = 0; i < 5; ++i) {  // more than there are slots: waits until they are given back
+                    const auto snapshot = link.take_snapshot(100'000, ry::SnapshotKind::checkpoint);
+                    std::fill(snapshot.bytes.begin(), snapshot.bytes.end(), std::byte(10 * link.world().rank + i));
+                    link.post(bytes_of(fmt::to_string(snapshot.slot)));
+                  }
+                }};
+  ry::Launched leader;
+  auto group = launch.start(leader);
+  std::vector<int> seen(2);
+  int num_wrong = 0;
+  Story story;
+  follow(*group, story, [&] {
+    for (auto& [rank, messages] : story.messages) {
+      while (!messages.empty()) {
+        const int slot = std::stoi(messages.front());
+        messages.erase(messages.begin());
+        group->hold_snapshot(rank, slot);
+        for (const std::byte byte : group->snapshot(rank, slot, 100'000)) {
+          num_wrong += byte != std::byte(10 * rank + seen[static_cast<std::size_t>(rank)]) ? 1 : 0;
+        }
+        ++seen[static_cast<std::size_t>(rank)];
+        group->release_snapshot(rank, slot);
+      }
+    }
+    return story.exits.size() == 2;
+  });
+  CHECK(seen == std::vector{5, 5});
+  CHECK(num_wrong == 0);
+  for (const int rank : {0, 1}) CHECK(story.exit_of(rank).kind == Kind::returned);
+}
+
+TEST_CASE("Launched: starts workers again in all processes, with another briefing and an empty store") {
+  Launch launch{2, 2, [](ry::WorkerLink& link) {
+                  link.store().set(fmt::format("rank {}", link.world().rank), link.briefing());
+                  const auto other = link.store().get(fmt::format("rank {}", 3 - link.world().rank), soon());
+                  link.post(bytes_of(other.value_or("nothing")));
+                }};
+  ry::Launched leader;
+  auto group = launch.start(leader, "first");
+  for (const std::string briefing : {"first", "second", "third"}) {
+    if (briefing != "first") group->restart(4, briefing);
+    const Story story = follow_to_end(*group);
+    REQUIRE(story.exits.size() == 4);
+    for (int rank = 0; rank < 4; ++rank) CHECK(story.messages.at(rank) == std::vector{briefing});
+  }
+  CHECK_THROWS_WITH(group->restart(3, ""), ContainsSubstring("4 workers together, and 3 were asked for"));
+}
+
+TEST_CASE("Launched: the loss of a process is the loss of its workers, and only its engine brings it back") {
+  Launch launch{3, 2, [](ry::WorkerLink& link) {
+                  link.post(bytes_of("here"));
+                  while (true) ::pause();
+                }};
+  ry::Launched leader;
+  auto group = launch.start(leader);
+  Story story;
+  follow(*group, story, [&] { return story.messages.size() == 6; });
+  ::kill(launch.pid(1), SIGKILL);
+  follow(*group, story, [&] { return story.exits.size() == 2; });
+  for (const int rank : {2, 3}) {
+    CHECK(story.exit_of(rank).kind == Kind::lost);
+    CHECK_THAT(story.exit_of(rank).message, ContainsSubstring("process 1 (127.0.0.1:"));
+  }
+  group->kill();
+  follow(*group, story, [&] { return story.exits.size() == 6; });
+  CHECK_THROWS_AS(group->restart(6, ""), ry::HostLostError);
+}
+
+TEST_CASE("Launched: a follower without a leader ends its workers and says so") {
+  const TemporaryFolder scratch;
+  Launch launch{2, 1, [&](ry::WorkerLink& link) {
+                  std::ofstream{scratch.path() / fmt::to_string(link.world().rank)} << ::getpid() << std::flush;
+                  link.post(bytes_of("here"));
+                  while (true) ::pause();
+                }};
+  {
+    ry::Launched leader;
+    auto group = launch.start(leader);
+    Story story;
+    follow(*group, story, [&] { return story.messages.size() == 2; });
+    group.reset();
+  }
+  CHECK(WEXITSTATUS(launch.end_of(1)) == 2);
+  pid_t worker = 0;
+  std::ifstream{scratch.path() / "1"} >> worker;
+  REQUIRE(worker > 0);
+  CHECK(::kill(worker, 0) != 0);
+}
+
+TEST_CASE("Launched: makes the ranks of a host go on from one another") {
+  const auto layouts = ry::detail::lay_out({2, 1, 3, 1}, {"a", "b", "a", "b"});
+  const auto check = [&](std::size_t process, int first_rank, int first_local_rank, int local_size, int node) {
+    CHECK(layouts[process].first_rank == first_rank);
+    CHECK(layouts[process].first_local_rank == first_local_rank);
+    CHECK(layouts[process].local_size == local_size);
+    CHECK(layouts[process].node == node);
+    CHECK(layouts[process].num_nodes == 2);
+    CHECK(layouts[process].world_size == 7);
+  };
+  check(0, 0, 0, 5, 0);
+  check(2, 2, 2, 5, 0);
+  check(1, 5, 0, 2, 1);
+  check(3, 6, 1, 2, 1);
+}
+
+TEST_CASE("Launched: refuses a secret that others may read, or that is too short") {
+  const TemporaryFolder scratch;
+  const auto file = scratch.path() / "secret";
+  const auto nothing = [](const std::string&) { return std::optional<std::string>{}; };
+  std::ofstream{file} << "0123456789abcdef0123456789abcdef\n";
+  std::filesystem::permissions(file, std::filesystem::perms{0640});
+  CHECK_THROWS_WITH(ry::detail::find_secret({.secret_file = file}, nothing), ContainsSubstring("chmod 600"));
+  std::filesystem::permissions(file, std::filesystem::perms{0600});
+  CHECK(ry::detail::find_secret({.secret_file = file}, nothing) == "0123456789abcdef0123456789abcdef");
+  std::ofstream{file} << "short\n";
+  CHECK_THROWS_WITH(ry::detail::find_secret({.secret_file = file}, nothing), ContainsSubstring("needs at least 16"));
+  CHECK_THROWS_WITH(ry::detail::find_secret({.secret_file = scratch.path() / "none"}, nothing),
+                    ContainsSubstring("cannot be read"));
+  CHECK(ry::detail::find_secret({}, nothing) == std::nullopt);
+}
