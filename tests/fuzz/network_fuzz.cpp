@@ -25,7 +25,7 @@ void require(bool condition) {
 }
 
 const Hmac& secret() {
-  static const Hmac known = secret_of("a secret that nobody can guess");
+  static const Hmac known{text_bytes("a secret that nobody can guess")};
   return known;
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace railyard::inline v0_1 {
 
@@ -26,6 +27,9 @@ class Store {
 
   /// Waits until the key is there and returns its value, or nothing at the deadline.
   [[nodiscard]] virtual std::optional<std::string> get(std::string_view key, const Deadline& deadline) = 0;
+
+  /// Says which keys will be asked for, so that a store far away sends their values as soon as they are there.
+  virtual void expect(const std::vector<std::string>& keys) { static_cast<void>(keys); }
 };
 
 }  // namespace railyard::inline v0_1

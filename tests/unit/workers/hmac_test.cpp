@@ -45,12 +45,6 @@ TEST_CASE("Hmac: works in a forked process") {
   CHECK(child.status() == 0);
 }
 
-TEST_CASE("secret_of: refuses what is short enough to be guessed") {
-  CHECK_THROWS_WITH(ry::detail::secret_of("fifteen bytes.."), ContainsSubstring("15 bytes") && ContainsSubstring("16"));
-  CHECK_THROWS_AS(ry::detail::secret_of(""), ry::ConfigError);
-  CHECK_NOTHROW(ry::detail::secret_of("sixteen bytes..."));
-}
-
 TEST_CASE("fill_random: fills all of it, differently each time") {
   std::vector<std::byte> one(4096);
   std::vector<std::byte> other(4096);

@@ -78,6 +78,13 @@ TEST_CASE("Listener: turns away stragglers of another attempt and those of anoth
   CHECK_FALSE(leader->take_agent(ry::Deadline::after(0ns)));
 }
 
+TEST_CASE("Listener: tells an agent that comes too late, and goes on to serve the store") {
+  Leader leader;
+  leader->expect_no_more_agents();
+  CHECK_THROWS_WITH(leader.connect({.process = 2}), ContainsSubstring("the run has begun"));
+  leader.store(0)->set("key", "value");
+}
+
 TEST_CASE("Listener: closes a store's client that sends nonsense, and tells of it") {
   Leader leader;
   const auto store = leader.store(0);

@@ -59,6 +59,22 @@ TEST_CASE("NetworkStore: tells what is there now to who does not want to wait") 
   }
 }
 
+TEST_CASE("NetworkStore: fetches at once what is expected") {
+  const Leader leader;
+  const auto one = leader.store(0);
+  const auto other = leader.store(1);
+  std::vector<std::string> keys;
+  for (int at = 0; at < 500; ++at) keys.push_back(std::to_string(at));
+  for (int at = 0; at < 250; ++at) one->set(keys[static_cast<std::size_t>(at)], "early");
+  other->expect(keys);
+  other->expect({});
+  for (int at = 250; at < 500; ++at) one->set(keys[static_cast<std::size_t>(at)], "late");
+  for (int at = 0; at < 500; ++at) {
+    CHECK(other->get(keys[static_cast<std::size_t>(at)], soon()) == (at < 250 ? "early" : "late"));
+  }
+  CHECK_FALSE(other->get("not expected", ry::Deadline::after(0ns)));
+}
+
 TEST_CASE("NetworkStore: refuses a second value and one too many, and stays usable") {
   const Leader leader;
   const auto one = leader.store(0);

@@ -27,13 +27,13 @@ using ry::detail::SecureConnection;
 using ry::detail::Socket;
 using workers_test::soon;
 
-inline Hmac run_secret() { return ry::detail::secret_of("the secret of the tests' run"); }
-inline Hmac other_secret() { return ry::detail::secret_of("the secret of another run"); }
-
 inline std::span<const std::byte> bytes(std::string_view text) { return ry::detail::text_bytes(text); }
 inline std::string text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
+
+inline Hmac run_secret() { return Hmac{bytes("the secret of the tests' run")}; }
+inline Hmac other_secret() { return Hmac{bytes("the secret of another run")}; }
 
 /// Keeps lines, and waits for one that contains a text.
 class Lines {

@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -24,6 +25,7 @@ class ConnectingStore final : public Store {
   ConnectingStore(Store& store, int rank) noexcept : store_(store), rank_(rank) {}
 
   void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
+  void expect(const std::vector<std::string>& keys) override { store_.expect(keys); }
 
   /// Throws: CollectiveError once the group is ending.
   [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {

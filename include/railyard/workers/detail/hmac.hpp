@@ -3,7 +3,6 @@
 // room.
 #pragma once
 
-#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 
@@ -113,17 +112,6 @@ class Hmac {
 
   std::unique_ptr<EVP_MAC_CTX, Free> context_{};
 };
-
-/// Returns what proves knowledge of a run's secret. Throws: ConfigError if the secret is easily guessed for its length.
-[[nodiscard]] inline Hmac secret_of(std::string_view text) {
-  constexpr std::size_t least = 16;
-  if (text.size() < least) {
-    throw ConfigError{
-        compose("the secret of the run has {} bytes; it needs at least {}, best from a generator: openssl rand -hex 32",
-                text.size(), least)};
-  }
-  return Hmac{text_bytes(text)};
-}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1

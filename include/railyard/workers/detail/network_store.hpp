@@ -20,6 +20,7 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <poll.h>
 #include <unistd.h>
@@ -47,7 +48,7 @@ class NetworkStore final : public Store {
 
   void set(std::string_view key, std::string_view value) override {
     check_size(key, value);
-    const SetOutcome outcome = guarded("set", key, [&](auto& lock) { return send_value(key, value, lock); });
+    const SetOutcome outcome = guarded("set", key, [&](Lock& lock) { return send_value(key, value, lock); });
     if (outcome == SetOutcome::taken) throw_key_taken(key);
     if (outcome == SetOutcome::full) throw_store_full(key, value);
   }
@@ -56,10 +57,23 @@ class NetworkStore final : public Store {
     check_size(key, {});
     // Who does not want to wait wants to know what is there now: that takes an answer.
     const bool is_look = deadline.expired();
-    return guarded("get", key, [&](auto& lock) { return is_look ? look(key, lock) : await(key, deadline, lock); });
+    return guarded("get", key, [&](Lock& lock) { return is_look ? look(key, lock) : await(key, deadline, lock); });
+  }
+
+  void expect(const std::vector<std::string>& keys) override {
+    if (keys.empty()) return;
+    for (const std::string& key : keys) check_size(key, {});
+    guarded("expect", keys.front(), [&](Lock&) {
+      for (const std::string& key : keys) {
+        Wanted& wanted = wanted_[key];
+        if (wanted.num_asked == 0) ask(key, wanted);
+      }
+      connection_->flush(patience());
+    });
   }
 
  private:
+  using Lock = std::unique_lock<std::mutex>;
   struct Wanted {
     std::optional<std::string> value{};
     std::uint64_t num_asked = 0;
@@ -69,8 +83,6 @@ class NetworkStore final : public Store {
   static void check_size(std::string_view key, std::string_view value) {
     if (key.size() + value.size() > StoreServer::max_bytes) throw_store_full(key, value);
   }
-
-  using Lock = std::unique_lock<std::mutex>;
 
   // Whatever goes wrong means that the group is lost, for all later calls as well.
   template <class Function>
@@ -109,8 +121,7 @@ class NetworkStore final : public Store {
                       .generation = place_.generation,
                       .process = place_.rank,
                       .payload = {}};
-    connection_ = SecureConnection::connect(place_.host, place_.port, secret_, hello, Deadline::after(place_.patience),
-                                            place_.limits);
+    connection_ = SecureConnection::connect(place_.host, place_.port, secret_, hello, patience(), place_.limits);
   }
 
   void throw_if_lost() const {
@@ -118,7 +129,7 @@ class NetworkStore final : public Store {
   }
 
   SetOutcome send_value(std::string_view key, std::string_view value, Lock& lock) {
-    const Deadline deadline = Deadline::after(place_.patience);
+    const Deadline deadline = patience();
     const std::uint32_t number = next_number_++;
     WireWriter writer;
     writer.put(number);
@@ -134,24 +145,29 @@ class NetworkStore final : public Store {
     if (wanted.value) return wanted.value;
     ask(key, wanted);
     const std::uint64_t asked = wanted.num_asked;
-    const Deadline deadline = Deadline::after(place_.patience);
+    const Deadline deadline = patience();
+    connection_->flush(deadline);
     while (!wanted.value && wanted.num_absent < asked) wait_for_answer(lock, deadline);
     return wanted.value;
   }
 
   std::optional<std::string> await(std::string_view key, const Deadline& deadline, Lock& lock) {
     Wanted& wanted = wanted_[std::string{key}];
-    if (!wanted.value && wanted.num_asked == 0) ask(key, wanted);
+    if (wanted.num_asked == 0) ask(key, wanted);
+    connection_->flush(patience());
     while (!wanted.value) {
       if (!wait_for_frames(lock, deadline)) return std::nullopt;
     }
     return wanted.value;
   }
 
+  // Only queues it.
   void ask(std::string_view key, Wanted& wanted) {
-    connection_->send(static_cast<std::uint8_t>(StoreFrame::get), {text_bytes(key)}, Deadline::after(place_.patience));
+    connection_->post(static_cast<std::uint8_t>(StoreFrame::get), {text_bytes(key)});
     ++wanted.num_asked;
   }
+
+  [[nodiscard]] Deadline patience() const { return Deadline::after(place_.patience); }
 
   void wait_for_answer(Lock& lock, const Deadline& deadline) {
     if (wait_for_frames(lock, deadline)) return;

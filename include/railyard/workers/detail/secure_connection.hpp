@@ -75,16 +75,21 @@ class SecureConnection {
     return true;
   }
 
-  /// Queues a message and waits until the network has taken it and all before it.
-  /// Throws: as flush(), and if that does not happen by the deadline.
-  void send(std::uint8_t type, std::initializer_list<ConstBytes> pieces, const Deadline& deadline) {
-    post(type, pieces);
+  /// Waits until the network has taken all that is queued. Throws: as flush(), and if that does not happen in time.
+  void flush(const Deadline& deadline) {
     while (!flush()) {
       if (wait_for(fd(), POLLOUT, deadline)) continue;
-      throw ConnectionError{ConnectionError::Cause::failed, compose("{} has not taken {} bytes in {}: it is stopped or "
-                                                                    "busy, or the network is too slow for them",
-                                                                    peer_, unsent_bytes(), deadline.budget_text())};
+      throw ConnectionError{ConnectionError::Cause::failed,
+                            compose("{} has not taken {} bytes in {}: it is stopped or busy, or the network is too "
+                                    "slow for them",
+                                    peer_, unsent_bytes(), deadline.budget_text())};
     }
+  }
+
+  /// Sends a message, and waits until the network has taken it.
+  void send(std::uint8_t type, std::initializer_list<ConstBytes> pieces, const Deadline& deadline) {
+    post(type, pieces);
+    flush(deadline);
   }
 
   /// Returns a message if one is complete, without waiting.
