@@ -8,6 +8,7 @@
 #include "railyard/torch/detail/worker_pool.hpp"
 #include "railyard/torch/model_options.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/data/shuffle.hpp"
 #include "railyard/train/worker.hpp"
@@ -23,8 +24,6 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 
@@ -69,9 +68,9 @@ template <class T>
   }
   if (module != nullptr) return *module;
   throw ConfigError{
-      fmt::format("prepare_model on rank {}/{} was given an empty model: give a module that has been built, "
-                  "not nullptr",
-                  worker.rank(), worker.world_size())};
+      compose("prepare_model on rank {}/{} was given an empty model: give a module that has been built, "
+              "not nullptr",
+              worker.rank(), worker.world_size())};
 }
 
 // What one worker knows about its models.

@@ -9,6 +9,7 @@
 #include "railyard/torch/prepare_model.hpp"
 #include "railyard/torch/tensor.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/stateful.hpp"
 #include "railyard/train/worker.hpp"
@@ -23,8 +24,6 @@
 #include <memory>
 #include <utility>
 #include <vector>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 
@@ -148,16 +147,16 @@ class PreparedOptimizer {
   void check(const at::Tensor& parameter) const {
     detail::GradientSlot* slot = detail::gradient_exchange_of(*worker_)->find(parameter);
     if (slot == nullptr) {
-      throw ConfigError{fmt::format(
+      throw ConfigError{detail::compose(
           "prepare_optimizer on rank {}/{}: a parameter {} is of no prepared model, so its gradients would not be "
           "averaged: call prepare_model() first",
           worker_->rank(), worker_->world_size(), detail::shape_of(parameter))};
     }
     if (slot->piece.expired()) return;
-    throw ConfigError{
-        fmt::format("prepare_optimizer on rank {}/{}: the parameter \"{}\" has a prepared optimizer already: let that "
-                    "one end first",
-                    worker_->rank(), worker_->world_size(), slot->name)};
+    throw ConfigError{detail::compose(
+        "prepare_optimizer on rank {}/{}: the parameter \"{}\" has a prepared optimizer already: let that "
+        "one end first",
+        worker_->rank(), worker_->world_size(), slot->name)};
   }
 
   [[nodiscard]] at::Tensor full_gradient(const at::Tensor& parameter, const detail::GradientPiece& piece) const {

@@ -96,7 +96,7 @@ class Worker {
   void report(const Metrics& metrics) {
     for (const auto& [name, value] : metrics) {
       if (name == "report" || name == "seconds") {
-        throw ConfigError{fmt::format(
+        throw ConfigError{detail::compose(
             "report() on rank {}/{}: a metric is named \"{}\", but metrics.jsonl has a column of that name: "
             "give the metric another name",
             rank(), world_size(), name)};

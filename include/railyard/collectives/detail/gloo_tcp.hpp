@@ -10,6 +10,7 @@
 #include "railyard/collectives/detail/notices.hpp"
 
 #include "railyard/core/backend.hpp"
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
 
 #include <chrono>
@@ -58,7 +59,9 @@ class GlooTcp {
     if (world.size == 1) return std::unique_ptr<GlooTcp>{new GlooTcp{world}};
     const std::string prefix = detail::enter_group(store, name, world);
     detail::throw_if_missing(detail::await_all(store, prefix, "here", world, deadline), world, deadline);
-    const std::string connected_key = fmt::format("{}connected/{}", prefix, world.rank);
+    detail::expect_all(store, prefix, "mesh", world);
+    detail::expect_all(store, prefix, "connected", world);
+    const std::string connected_key = detail::stage_key(prefix, "connected", world.rank);
     std::unique_ptr<GlooTcp> backend;
     try {
       backend.reset(new GlooTcp{options, world, store, prefix, deadline});
@@ -143,7 +146,7 @@ class GlooTcp {
 
   void abort(std::string_view reason) noexcept {
     try {
-      const auto text = fmt::format("rank {} gave up: {}", world_.rank, reason);
+      const auto text = compose("rank {} gave up: {}", world_.rank, reason);
       {
         const std::lock_guard lock{mutex_};
         if (!failure_) failure_ = detail::Verdict{text, {}};
@@ -323,8 +326,8 @@ class GlooTcp {
   }
 
   [[nodiscard]] static detail::Position position(const Running& running) {
-    std::string key = running.from < 0 ? fmt::format("c{}", running.number)
-                                       : fmt::format("m{}-{}-{}", running.from, running.to, running.number);
+    std::string key = running.from < 0 ? compose("c{}", running.number)
+                                       : compose("m{}-{}-{}", running.from, running.to, running.number);
     return {std::move(key), running.signature.digest(), detail::describe(running.signature)};
   }
 
@@ -358,7 +361,7 @@ class GlooTcp {
       if (rank == world_.rank || !is_closed(rank)) continue;
       // A rank may leave when it has done its part. If it had not, this operation will notice.
       if (notices_->kind_of(rank) == detail::Notice::Kind::left) continue;
-      fail(detail::Notice::Kind::broken, fmt::format("the connection to rank {} was closed", rank));
+      fail(detail::Notice::Kind::broken, compose("the connection to rank {} was closed", rank));
     }
     if (Deadline::Clock::now() >= running_->next_look) compare_positions();
     set_alarm();
@@ -451,8 +454,8 @@ class GlooTcp {
 
   [[noreturn]] void throw_failure(const std::string& operation, const detail::Verdict& verdict, bool is_later) const {
     throw CollectiveError{operation, world_.rank, verdict.blamed,
-                          fmt::format("{}: {}{}", detail::place_text(operation, world_.rank, world_.size),
-                                      is_later ? "the group was lost before: " : "", verdict.text)};
+                          compose("{}: {}{}", detail::place_text(operation, world_.rank, world_.size),
+                                  is_later ? "the group was lost before: " : "", verdict.text)};
   }
 
   // How long a rank that has failed waits for the others' notices.

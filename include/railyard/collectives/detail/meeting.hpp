@@ -6,6 +6,7 @@
 #include "railyard/collectives/detail/signature.hpp"
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/world.hpp"
@@ -136,9 +137,7 @@ class Meeting {
   }
 
   /// Ends the waits of this rank, from any thread, and of those who wait for it.
-  void abort(std::string_view reason) {
-    fail({{world_.rank}, fmt::format("rank {} gave up: {}", world_.rank, reason)});
-  }
+  void abort(std::string_view reason) { fail({{world_.rank}, compose("rank {} gave up: {}", world_.rank, reason)}); }
 
   struct Verdict {
     std::vector<int> blamed{};
@@ -245,7 +244,7 @@ class Meeting {
       const bool is_late = running.peer >= 0 ? rank == running.peer : is_behind(rank);
       if (is_late && rank != world_.rank) late.push_back(rank);
     }
-    return {late, fmt::format("{} did not answer in {}", ranks_text(late), running.deadline.budget_text())};
+    return {late, compose("{} did not answer in {}", ranks_text(late), running.deadline.budget_text())};
   }
 
   [[nodiscard]] Verdict disagreement_of_all() const {
@@ -301,7 +300,7 @@ class Meeting {
     const Verdict verdict = verdict_of(world_.rank);
     const std::string operation = describe(signature);
     throw CollectiveError{operation, world_.rank, verdict.blamed,
-                          fmt::format("{}: {}{}", place_text(operation, world_.rank, world_.size), when, verdict.text)};
+                          compose("{}: {}{}", place_text(operation, world_.rank, world_.size), when, verdict.text)};
   }
 
   World world_;

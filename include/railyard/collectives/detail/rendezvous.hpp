@@ -5,6 +5,7 @@
 #include "railyard/collectives/detail/signature.hpp"
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/store.hpp"
 #include "railyard/core/world.hpp"
@@ -14,8 +15,6 @@
 #include <string_view>
 #include <vector>
 
-#include <fmt/format.h>
-
 namespace railyard::inline v0_1 {
 namespace detail {
 
@@ -24,13 +23,25 @@ namespace detail {
   return store.get(key, Deadline::after(std::chrono::nanoseconds{0}));
 }
 
+[[nodiscard]] inline std::string stage_key(const std::string& prefix, std::string_view stage, int rank) {
+  return compose("{}{}/{}", prefix, stage, rank);
+}
+
+/// Says that await_all() will be called: before this rank's own value is set, so that the others' come meanwhile.
+inline void expect_all(Store& store, const std::string& prefix, std::string_view stage, const World& world) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < world.size; ++rank) keys.push_back(stage_key(prefix, stage, rank));
+  store.expect(keys);
+}
+
 /// Announces this rank to the next group of that kind on the store and returns the group's prefix for keys. A store may
 /// serve several groups, one after the other or at once: every rank's n-th connect with a kind belongs to group n.
 [[nodiscard]] inline std::string enter_group(Store& store, std::string_view kind, const World& world) {
   for (int number = 0;; ++number) {
-    std::string prefix = fmt::format("{}/{}/", kind, number);
-    const std::string key = fmt::format("{}here/{}", prefix, world.rank);
+    std::string prefix = compose("{}/{}/", kind, number);
+    const std::string key = stage_key(prefix, "here", world.rank);
     if (peek(store, key)) continue;  // an earlier connect of this very rank: nobody else sets this key
+    expect_all(store, prefix, "here", world);
     store.set(key, world.host);
     return prefix;
   }
@@ -43,7 +54,7 @@ namespace detail {
                                                                        const Deadline& deadline) {
   std::vector<std::optional<std::string>> values;
   for (int rank = 0; rank < world.size; ++rank) {
-    values.push_back(store.get(fmt::format("{}{}/{}", prefix, stage, rank), deadline));
+    values.push_back(store.get(stage_key(prefix, stage, rank), deadline));
   }
   return values;
 }
@@ -57,8 +68,8 @@ inline void throw_if_missing(const std::vector<std::optional<std::string>>& valu
   }
   if (missing.empty()) return;
   throw CollectiveError{"connect", world.rank, missing,
-                        fmt::format("{}: {} did not connect in {}", place_text("connect", world.rank, world.size),
-                                    ranks_text(missing), deadline.budget_text())};
+                        compose("{}: {} did not connect in {}", place_text("connect", world.rank, world.size),
+                                ranks_text(missing), deadline.budget_text())};
 }
 
 /// Throws: CollectiveError that names the ranks without a value, or else the first that has left a reason.
@@ -72,15 +83,15 @@ inline void throw_if_failed(const std::vector<std::optional<std::string>>& value
         "connect",
         world.rank,
         {rank},
-        fmt::format("{}: rank {} could not connect: {}", place_text("connect", world.rank, world.size), rank, text)};
+        compose("{}: rank {} could not connect: {}", place_text("connect", world.rank, world.size), rank, text)};
   }
 }
 
 /// Throws ConfigError if the world makes no sense.
 inline void check_world(const World& world) {
   if (world.size >= 1 && world.rank >= 0 && world.rank < world.size) return;
-  throw ConfigError{fmt::format("connect: World::rank is {} and World::size is {}; ranks count from 0 to size - 1",
-                                world.rank, world.size)};
+  throw ConfigError{compose("connect: World::rank is {} and World::size is {}; ranks count from 0 to size - 1",
+                            world.rank, world.size)};
 }
 
 }  // namespace detail

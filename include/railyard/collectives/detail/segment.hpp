@@ -4,6 +4,7 @@
 
 #include "railyard/collectives/detail/signature.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 
@@ -23,8 +24,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -184,7 +183,7 @@ struct SegmentLayout {
 }
 
 [[noreturn]] inline void refuse_addresses(const std::string& what, std::size_t size, int error) {
-  throw ConfigError{fmt::format(
+  throw ConfigError{compose(
       "{}: there are no addresses left for {} MiB that become memory only as they are used: {}; see ulimit -v and "
       "vm.overcommit_memory, ask for less by SharedMemory::Options::arena_bytes, or use Gloo with .transport = "
       "GlooTransport::tcp",
@@ -202,7 +201,7 @@ struct SegmentLayout {
 [[nodiscard]] inline Descriptor make_memory_file(std::size_t size, const std::string& what) {
   const auto refuse = [&](const char* call) {
     const int error = errno;
-    return ConfigError{fmt::format(
+    return ConfigError{compose(
         "{}: {} of {} MiB of shared memory failed: {}; a container may forbid it (seccomp), or a limit be in the way "
         "(ulimit -f): lift it, or use Gloo with Options::transport = GlooTransport::tcp, which shares no memory",
         what, call, size >> 20U, explain_errno(error))};

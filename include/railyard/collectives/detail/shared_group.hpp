@@ -5,6 +5,7 @@
 #include "railyard/collectives/detail/rendezvous.hpp"
 #include "railyard/collectives/detail/segment.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/store.hpp"
 #include "railyard/core/world.hpp"
@@ -24,8 +25,6 @@
 #include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -120,9 +119,7 @@ class GroupBuilder {
     std::vector<std::shared_ptr<Mapping>> mappings{};
   };
 
-  [[nodiscard]] std::string key(std::string_view stage, int rank) const {
-    return fmt::format("{}{}/{}", prefix_, stage, rank);
-  }
+  [[nodiscard]] std::string key(std::string_view stage, int rank) const { return stage_key(prefix_, stage, rank); }
   [[nodiscard]] std::string place() const { return place_text("connect", world_.rank, world_.size); }
 
   // Leaves what make() returns for the others, or why it has thrown, and returns what all have left. Throws on all
@@ -139,13 +136,14 @@ class GroupBuilder {
     } catch (const std::exception& error) {
       own = 'f' + std::string{error.what()};
     }
+    expect_all(store_, prefix_, stage, world_);
     store_.set(key(stage, world_.rank), own);
     const auto found = await_all(store_, prefix_, stage, world_, deadline_);
     throw_if_missing(found, world_, deadline_);
     std::vector<std::string> values;
     for (int rank = 0; rank < world_.size; ++rank) {
       const std::string& value = *found[static_cast<std::size_t>(rank)];
-      const auto text = fmt::format("{}: rank {} could not connect: {}", place(), rank, value.substr(1));
+      const auto text = compose("{}: rank {} could not connect: {}", place(), rank, value.substr(1));
       if (value.front() == refused) throw ConfigError{text};
       if (value.front() != good) throw CollectiveError{"connect", world_.rank, {rank}, text};
       values.push_back(value.substr(1));
@@ -173,22 +171,22 @@ class GroupBuilder {
     for (int rank = 0; rank < world_.size; ++rank) {
       if (from_text<Whereabouts>(all[static_cast<std::size_t>(rank)]).is_reached_from(own)) continue;
       throw ConfigError{
-          fmt::format("SharedMemory joins processes of one host and one container, but rank {} runs in another than "
-                      "this one; use Gloo, which sends over the network what cannot be shared",
-                      rank)};
+          compose("SharedMemory joins processes of one host and one container, but rank {} runs in another than "
+                  "this one; use Gloo, which sends over the network what cannot be shared",
+                  rank)};
     }
   }
 
   void check_memory() const {
     constexpr int most_ranks = 256;  // what one rank adds up at once
     if (world_.size > most_ranks) {
-      throw ConfigError{fmt::format("SharedMemory joins up to {} ranks, not {}: use Gloo over TCP, or fewer workers",
-                                    most_ranks, world_.size)};
+      throw ConfigError{compose("SharedMemory joins up to {} ranks, not {}: use Gloo over TCP, or fewer workers",
+                                most_ranks, world_.size)};
     }
     const std::size_t needed = group_.layout.touched() * static_cast<std::size_t>(world_.size);
     const std::size_t available = group_.available;
     if (available >= needed) return;
-    throw ConfigError{fmt::format(
+    throw ConfigError{compose(
         "{} ranks need {} MiB of shared memory to begin with, and {} MiB are left (see memory.max of this container's "
         "control group): raise the limit, or use fewer workers",
         world_.size, needed >> 20U, available >> 20U)};
@@ -271,14 +269,14 @@ class GroupBuilder {
   }
 
   [[nodiscard]] static Descriptor open_memory(int rank, pid_t process, const std::string& number) {
-    const std::string path = fmt::format("/proc/{}/fd/{}", process, number);
+    const std::string path = compose("/proc/{}/fd/{}", process, number);
     const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (fd >= 0) return adopt(fd, "connect");
     throw ConfigError{
-        fmt::format("the memory of rank {} (process {}) cannot be opened through {}: {}; ranks that share memory must "
-                    "run as one user and see each other in /proc. Use Gloo with .transport = GlooTransport::tcp where "
-                    "they do not",
-                    rank, process, path, explain_errno(errno))};
+        compose("the memory of rank {} (process {}) cannot be opened through {}: {}; ranks that share memory must "
+                "run as one user and see each other in /proc. Use Gloo with .transport = GlooTransport::tcp where "
+                "they do not",
+                rank, process, path, explain_errno(errno))};
   }
 
   const World& world_;

@@ -2,6 +2,7 @@
 // What identifies one operation among the ranks, and its text in messages. Collectives room.
 #pragma once
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/dtype.hpp"
 #include "railyard/core/host_memory.hpp"
 #include "railyard/core/reduce_op.hpp"
@@ -13,8 +14,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -92,24 +91,24 @@ struct Signature {
 /// Returns the text that messages print, such as "all_reduce(sum, 1024 x f32)".
 [[nodiscard]] inline std::string describe(const Signature& signature) {
   const auto name = name_of(signature.operation);
-  const auto elements = fmt::format("{} x {}", signature.count, name_of(signature.dtype));
+  const auto elements = compose("{} x {}", signature.count, name_of(signature.dtype));
   switch (signature.operation) {
     case Operation::all_reduce:
     case Operation::reduce_scatter:
-      return fmt::format("{}({}, {})", name, name_of(signature.op), elements);
+      return compose("{}({}, {})", name, name_of(signature.op), elements);
     case Operation::broadcast:
     case Operation::gather:
     case Operation::scatter:
-      return fmt::format("{}({}, root {})", name, elements, signature.root);
+      return compose("{}({}, root {})", name, elements, signature.root);
     case Operation::all_gather_uneven:
-      return fmt::format("{}({} in all, counts #{:04x})", name, elements, signature.counts_digest & 0xFFFFU);
+      return compose("{}({} in all, counts #{:04x})", name, elements, signature.counts_digest & 0xFFFFU);
     case Operation::send:
-      return fmt::format("{}({}, to {})", name, elements, signature.root);
+      return compose("{}({}, to {})", name, elements, signature.root);
     case Operation::receive:
-      return fmt::format("{}({}, from {})", name, elements, signature.root);
+      return compose("{}({}, from {})", name, elements, signature.root);
     case Operation::all_gather:
     case Operation::all_to_all:
-      return fmt::format("{}({})", name, elements);
+      return compose("{}({})", name, elements);
     case Operation::exchange:
       return exchange_text(static_cast<Purpose>(signature.root));
     case Operation::barrier:
@@ -121,7 +120,7 @@ struct Signature {
 /// Says which two ranks called different things, and what to do about it.
 [[nodiscard]] inline std::string disagreement(int one, std::string_view call_of_one, int other,
                                               std::string_view call_of_other) {
-  return fmt::format(
+  return compose(
       "rank {} called {}, rank {} {}; all ranks must call the same collectives with the same sizes in the same order "
       "(worker.mean(), should_stop() and backward() call some as well)",
       one, call_of_one, other, call_of_other);
@@ -140,7 +139,7 @@ struct Signature {
 
 /// Returns "all_reduce(sum, 1024 x f32) on rank 0/2": how every message begins.
 [[nodiscard]] inline std::string place_text(std::string_view operation, int rank, int size) {
-  return fmt::format("{} on rank {}/{}", operation, rank, size);
+  return compose("{} on rank {}/{}", operation, rank, size);
 }
 
 }  // namespace detail

@@ -43,8 +43,6 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-
 namespace railyard::inline v0_1 {
 
 namespace detail {
@@ -296,10 +294,10 @@ class GradientExchange {
     for (const auto& item : module.named_parameters()) {
       if (known_.contains(item.value().unsafeGetTensorImpl())) continue;
       throw ConfigError{
-          fmt::format("the parameter \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so its "
-                      "gradients would not be averaged: build the model before prepare_model(), or call "
-                      "prepare_model(worker, model) again after changing it",
-                      item.key(), worker_->rank(), worker_->world_size())};
+          compose("the parameter \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so its "
+                  "gradients would not be averaged: build the model before prepare_model(), or call "
+                  "prepare_model(worker, model) again after changing it",
+                  item.key(), worker_->rank(), worker_->world_size())};
     }
   }
 
@@ -323,10 +321,10 @@ class GradientExchange {
     const std::lock_guard lock{self->mutex_};
     if (c10::GradMode::is_enabled()) {
       throw ConfigError{
-          fmt::format("backward(create_graph=true) reached the parameter \"{}\" of a prepared model on rank "
-                      "{}/{}: an averaged gradient cannot be differentiated. For a gradient penalty use "
-                      "torch::autograd::grad(..., create_graph=true) and a plain backward() of the penalty",
-                      self->slots_[index].name, self->worker_->rank(), self->worker_->world_size())};
+          compose("backward(create_graph=true) reached the parameter \"{}\" of a prepared model on rank "
+                  "{}/{}: an averaged gradient cannot be differentiated. For a gradient penalty use "
+                  "torch::autograd::grad(..., create_graph=true) and a plain backward() of the penalty",
+                  self->slots_[index].name, self->worker_->rank(), self->worker_->world_size())};
     }
     if (self->pass_.expired()) queue_end(self);
     self->note_arrival(self->slots_[index], index, added);
@@ -526,17 +524,17 @@ class GradientExchange {
     window_.is_refused = true;
     drop_gradients();
     ++num_skipped_;
-    const std::string what = fmt::format("step {}: the gradient{}, averaged over all ranks, is not finite",
-                                         window_.step, name.empty() ? "" : fmt::format(" of \"{}\"", name));
+    const std::string what = compose("step {}: the gradient{}, averaged over all ranks, is not finite", window_.step,
+                                     name.empty() ? "" : compose(" of \"{}\"", name));
     if (options_.non_finite == NonFinite::stop) {
-      throw DataError{fmt::format(
-          "{} (backward() on rank {}/{}): look for NaNs in the data, lower the learning rate or clip; or set "
-          "ModelOptions::non_finite to skip or allow",
-          what, worker_->rank(), worker_->world_size())};
+      throw DataError{
+          compose("{} (backward() on rank {}/{}): look for NaNs in the data, lower the learning rate or clip; or set "
+                  "ModelOptions::non_finite to skip or allow",
+                  what, worker_->rank(), worker_->world_size())};
     }
     if (worker_->rank() == 0 && num_skipped_ == 1) {
-      fmt::print(stderr, "railyard: {}; the step is left out on all ranks, as later ones will be without a word\n",
-                 what);
+      std::fprintf(stderr, "railyard: %s; the step is left out on all ranks, as later ones will be without a word\n",
+                   what.c_str());
     }
   }
 

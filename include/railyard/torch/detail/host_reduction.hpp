@@ -160,9 +160,9 @@ class HostReduction {
   [[nodiscard]] void* allocate(std::size_t size_bytes) const {
     if (void* memory = memory_->heap()->allocate(size_bytes)) return memory;
     throw Error{
-        fmt::format("there is no room for {} more bytes of gradients in the memory that rank {}/{} shares with the "
-                    "others: see the limits of address space (ulimit -v) and of the container's memory",
-                    size_bytes, worker_->rank(), worker_->world_size())};
+        compose("there is no room for {} more bytes of gradients in the memory that rank {}/{} shares with the "
+                "others: see the limits of address space (ulimit -v) and of the container's memory",
+                size_bytes, worker_->rank(), worker_->world_size())};
   }
 
   void summarise() {

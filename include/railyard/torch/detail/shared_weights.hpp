@@ -6,6 +6,7 @@
 #include "railyard/torch/detail/gradient_slot.hpp"
 #include "railyard/torch/detail/gradients.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/host_memory.hpp"
 #include "railyard/train/worker.hpp"
@@ -30,8 +31,6 @@
 #include <tuple>
 #include <utility>
 #include <vector>
-
-#include <fmt/format.h>
 
 namespace railyard::inline v0_1 {
 
@@ -117,9 +116,9 @@ class SharedWeights {
       if (record.size() == sizeof own && std::memcmp(record.data(), &own, sizeof own) == 0) continue;
       memory_->step({});
       throw ConfigError{
-          fmt::format("optimizer.step() on rank {}/{}: the learning rates of rank {} are others than this rank's; one "
-                      "copy of the weights is updated by all ranks, so set them alike everywhere",
-                      worker_->rank(), worker_->world_size(), rank)};
+          compose("optimizer.step() on rank {}/{}: the learning rates of rank {} are others than this rank's; one "
+                  "copy of the weights is updated by all ranks, so set them alike everywhere",
+                  worker_->rank(), worker_->world_size(), rank)};
     }
   }
   void end_update() {
@@ -132,7 +131,7 @@ class SharedWeights {
   void refuse_other_owners() const {
     for (const at::Tensor& parameter : parameters_) {
       if (parameter.storage().use_count() <= 1) continue;
-      throw ConfigError{fmt::format(
+      throw ConfigError{compose(
           "prepare_optimizer on rank {}/{}: the parameter \"{}\" shares its memory with another tensor, such as a copy "
           "made by .data() or .detach(), which would not follow when the weights move to shared memory: make it with "
           ".clone(), or call prepare_optimizer() first",
@@ -141,7 +140,7 @@ class SharedWeights {
   }
 
   [[noreturn]] void refuse_replaced(const at::Tensor& parameter) const {
-    throw ConfigError{fmt::format(
+    throw ConfigError{compose(
         "optimizer.step() on rank {}/{}: the weights of \"{}\" have been replaced since prepare_optimizer() (by "
         "torch::load(), .to() or set_data()), so the update would not reach them: load weights before "
         "prepare_optimizer(), or copy them with copy_() on rank 0",
