@@ -97,6 +97,16 @@ TEST_CASE("FileBulletin: waits for another posting where nobody was found at the
   CHECK(waiting.get() == second);
 }
 
+TEST_CASE("FileBulletin: gives the same posting again after a while, as the leader may only have been slow to answer") {
+  const TemporaryFolder folder;
+  FileBulletin leader = bulletin_in(folder);
+  const Posting posting = some_posting();
+  leader.post(posting);
+  const auto began = ry::Deadline::Clock::now();
+  CHECK(bulletin_in(folder).read(soon(), &posting) == posting);
+  CHECK(ry::Deadline::Clock::now() - began >= FileBulletin::patience);
+}
+
 TEST_CASE("FileBulletin: passes over what a dead leader of this host has left, and the next leader replaces it") {
   const TemporaryFolder folder;
   const pid_t child = ::fork();
@@ -235,6 +245,8 @@ TEST_CASE("choose_bulletin: takes the first way that serves") {
   CHECK_THAT(where(launch, {}), ContainsSubstring("/tmp/railyard-"));
   launch = {.num_processes = 4, .num_local_processes = 0, .leader_host = "127.0.0.1", .leader_port = 4000, .job = "j"};
   CHECK_THAT(where(launch, {}), ContainsSubstring("/tmp/railyard-"));
+  launch.job.clear();
+  CHECK_THROWS_WITH(where(launch, {.rendezvous = folder.path()}), ContainsSubstring("ScalingConfig::launch.job"));
   launch.leader_host = "";
   CHECK_THROWS_WITH(where(launch, {}), ContainsSubstring("MASTER_ADDR") && ContainsSubstring("launch.rendezvous"));
 }

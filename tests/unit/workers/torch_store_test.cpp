@@ -25,7 +25,7 @@ class SmallStore {
     acceptor_ = std::thread{[this] { accept_all(); }};
   }
   ~SmallStore() {
-    listener_.close();
+    ::shutdown(listener_.fd(), SHUT_RDWR);
     acceptor_.join();
     for (auto& socket : sockets_) ::shutdown(socket.fd(), SHUT_RDWR);
     {

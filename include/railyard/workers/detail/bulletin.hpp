@@ -59,12 +59,13 @@ class TorchBulletin final : public Bulletin {
   }
 
   [[nodiscard]] Posting read(const Deadline& deadline, const Posting* refused) override {
+    const Deadline again = Deadline::after(patience);
     teller_.start();
     while (true) {
       const auto slice = std::min<std::chrono::nanoseconds>(deadline.remaining(), slice_time);
       if (const auto text = store(deadline).get(key, Deadline::after(slice))) {
         const auto posting = read_posting(*text);
-        if (posting && (refused == nullptr || *posting != *refused)) return *posting;
+        if (posting && (refused == nullptr || *posting != *refused || again.expired())) return *posting;
         std::this_thread::sleep_for(slice);
       }
       if (deadline.expired()) fail_to_read(teller_.subject(), where(), deadline);
@@ -107,14 +108,20 @@ class TorchBulletin final : public Bulletin {
 [[nodiscard]] inline std::unique_ptr<Bulletin> choose_bulletin(const Launch& launch, const LaunchConfig& config,
                                                                WaitTeller teller,
                                                                const Environment& environment = process_environment()) {
-  const std::string file = file_name_of(launch.job, launch.restart);
+  const auto in_folder = [&](const std::filesystem::path& folder) {
+    if (!launch.job.empty()) {
+      return std::make_unique<FileBulletin>(folder, file_name_of(launch.job, launch.restart), std::move(teller));
+    }
+    throw ConfigError{compose(
+        "nothing tells this job from others whose processes meet in {} ({}): set ScalingConfig::launch.job to the same "
+        "text in all of its processes",
+        folder.string(), launch.why)};
+  };
   if (!config.leader.empty()) return std::make_unique<FixedBulletin>(launch.leader_host, launch.leader_port);
   const auto folder =
       config.rendezvous.empty() ? environment("RAILYARD_RENDEZVOUS").value_or("") : config.rendezvous.string();
-  if (!folder.empty()) return std::make_unique<FileBulletin>(folder, file, std::move(teller));
-  if (is_one_host(launch)) {
-    return std::make_unique<FileBulletin>(make_local_folder(environment("XDG_RUNTIME_DIR")), file, std::move(teller));
-  }
+  if (!folder.empty()) return in_folder(folder);
+  if (is_one_host(launch)) return in_folder(make_local_folder(environment("XDG_RUNTIME_DIR")));
   if (launch.uses_torch_store) return std::make_unique<TorchBulletin>(launch, std::move(teller));
   if (!launch.leader_host.empty() && launch.leader_port > 0) {
     return std::make_unique<FixedBulletin>(launch.leader_host, launch.leader_port);

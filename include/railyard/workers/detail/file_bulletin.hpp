@@ -41,8 +41,9 @@ class Bulletin {
 
   /// Called by the leader, when it listens; again whenever something has changed. Throws: Error.
   virtual void post(const Posting& posting) = 0;
-  /// Waits for a posting. refused: one at which nobody was found, so that another one is waited for where there can be
-  /// another. Throws: Error at the deadline, and where the place cannot be trusted.
+  /// Waits for a posting. refused: one at which nobody was found; it is given again only after patience, as another may
+  /// replace it. Throws: Error at the deadline, and where the place cannot be trusted.
+  static constexpr std::chrono::seconds patience{1};
   [[nodiscard]] virtual Posting read(const Deadline& deadline, const Posting* refused = nullptr) = 0;
   /// May the secret of the run go this way?
   [[nodiscard]] virtual bool carries_secret() const = 0;
@@ -121,13 +122,14 @@ class FileBulletin final : public Bulletin {
   }
 
   [[nodiscard]] Posting read(const Deadline& deadline, const Posting* refused) override {
+    const Deadline again = Deadline::after(patience);
     teller_.start();
     auto pause = first_pause;
     while (true) {
       check_folder();
       const auto there = look_up();
       const bool has_leader = there && there->posting && there->leader != Leader::dead;
-      if (has_leader && (refused == nullptr || *there->posting != *refused)) return *there->posting;
+      if (has_leader && (refused == nullptr || *there->posting != *refused || again.expired())) return *there->posting;
       if (deadline.expired()) fail_to_read(teller_.subject(), where(), deadline);
       teller_.look(compose("process 0 to leave its address in {}", where()), deadline);
       std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, deadline.remaining()));

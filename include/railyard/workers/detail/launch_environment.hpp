@@ -34,7 +34,7 @@ struct Launch {
   int workers_per_process = 0;    ///< how many workers the launcher asks each process to start; 0 if it does not say
   std::string leader_host{};      ///< where process 0 is; empty if unknown
   int leader_port = 0;            ///< on which it listens; 0 if unknown
-  std::string job{};              ///< the same in all processes, and another in every other job
+  std::string job{};              ///< the same in all processes, another in every other job; empty if unknown
   int restart = 0;                ///< how often the launcher has started this job again
   bool uses_torch_store = false;  ///< torchrun's agent serves its store at leader_host:leader_port
   std::string torch_store_prefix{};
@@ -54,6 +54,11 @@ struct Launch {
                               field, address)};
   }
   return {std::string{host}, port};
+}
+
+/// Returns the name of a job; empty where nothing tells it from others.
+[[nodiscard]] inline std::string job_name(std::string_view launcher, std::string_view id) {
+  return id.empty() ? std::string{} : compose("{}-{}", launcher, id);
 }
 
 /// torchrun gives every process all of it; its agents restart the processes, and ranks may move.
@@ -92,7 +97,7 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
   launch.local_process = variables.number_or("OMPI_COMM_WORLD_LOCAL_RANK", 0);
   launch.num_local_processes = variables.number_or("OMPI_COMM_WORLD_LOCAL_SIZE", 0);
   take_leader(variables, launch);
-  launch.job = compose("mpi-{}", variables.text("PMIX_NAMESPACE"));
+  launch.job = job_name("mpi", variables.text("PMIX_NAMESPACE"));
   return variables.told(std::move(launch));
 }
 
@@ -127,7 +132,7 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
   launch.local_process = variables.number_or("MPI_LOCALRANKID", 0);
   launch.num_local_processes = variables.number_or("MPI_LOCALNRANKS", 0);
   take_leader(variables, launch);
-  launch.job = compose("hydra-{}", hydra_job(::getppid()));
+  launch.job = job_name("hydra", hydra_job(::getppid()));
   return variables.told(std::move(launch));
 }
 
@@ -189,7 +194,7 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
                                                                      "set it, or ScalingConfig::launch.num_processes");
   launch.num_local_processes = 0;
   take_leader(variables, launch);
-  launch.job = compose("pmix-{}", variables.text("PMIX_NAMESPACE"));
+  launch.job = job_name("pmix", variables.text("PMIX_NAMESPACE"));
   return variables.told(std::move(launch));
 }
 
@@ -205,7 +210,7 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
       parse_count(variables.text("PET_NPROC_PER_NODE")).value_or(0);  // or "auto", "gpu", "cpu"
   launch.leader_host = variables.text("PET_MASTER_ADDR");
   if (!launch.leader_host.empty()) launch.leader_port = variables.port_or("PET_MASTER_PORT", 29'500);
-  launch.job = compose("kubeflow-{}", launch.leader_host);
+  launch.job = job_name("kubeflow", launch.leader_host);
   return variables.told(std::move(launch));
 }
 
@@ -233,7 +238,7 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
   const std::string pod = variables.text("HOSTNAME");
   // In the pod that leads it says "localhost", which no other pod could make use of.
   if (launch.leader_host == "localhost") launch.leader_host = pod;
-  launch.job = compose("kubeflow-{}", job_of_pod(pod));
+  launch.job = job_name("kubeflow", job_of_pod(pod));
   return variables.told(std::move(launch));
 }
 
@@ -252,7 +257,7 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
   launch.num_processes = num_processes;
   launch.process = num_processes == 1 ? 0 : variables.number("JOB_COMPLETION_INDEX");
   take_leader(variables, launch);
-  launch.job = compose("kubernetes-{}", job_of_pod(variables.text("HOSTNAME")));
+  launch.job = job_name("kubernetes", job_of_pod(variables.text("HOSTNAME")));
   return variables.told(std::move(launch));
 }
 
@@ -266,7 +271,7 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
   launch.local_process = variables.number_or("LOCAL_RANK", 0);
   launch.num_local_processes = variables.number_or("LOCAL_WORLD_SIZE", 0);
   take_leader(variables, launch);
-  launch.job = compose("{}-{}", launch.leader_host, launch.leader_port);
+  if (!launch.leader_host.empty()) launch.job = compose("{}-{}", launch.leader_host, launch.leader_port);
   return variables.told(std::move(launch));
 }
 
