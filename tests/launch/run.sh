@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Starts the real launchers and has them start processes: tests/launch/run.sh [mpi] [slurm] [torchrun] [kubernetes]. Each
-# part ends what it has started. torchrun comes from a wheel: it is left out, in words, where no Python here has one and
-# there is none in build/pytorch.
+# Starts the real launchers and has them start processes: tests/launch/run.sh [PART...], see below for the parts. Each
+# ends what it has started. torchrun comes from a wheel: it is left out, in words, where no Python here has one and there
+# is none in build/pytorch; hosts are networks of the kernel, and are left out where it lets nobody make them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 if [ "$(id -u)" != 0 ]; then
@@ -13,11 +13,12 @@ root=$PWD
 source tools/packages.sh
 source tests/launch/slurm_cluster.sh
 parts=("$@")
-[ $# != 0 ] || parts=(mpi slurm torchrun kubernetes)
+[ $# != 0 ] || parts=(mpi slurm torchrun kubernetes hosts)
 
 packages=(g++ libfmt-dev libssl-dev python3)
 case " ${parts[*]} " in *" mpi "*) packages+=(openmpi-bin mpich) ;; esac
 case " ${parts[*]} " in *" slurm "*) packages+=(slurmctld slurmd slurm-client munge openmpi-bin) ;; esac
+case " ${parts[*]} " in *" hosts "*) packages+=(iproute2) ;; esac
 case " ${parts[*]} " in *" kubernetes "*) packages+=(python3-yaml) ;; esac
 railyard_need "${packages[@]}"
 
@@ -26,6 +27,7 @@ chmod 755 "$folder"
 clean_up() {
   local status=$?
   slurm_cluster_stop "$folder/slurm" || true
+  for host in one two; do ip netns delete "railyard-$$-$host" 2>/dev/null || true; done
   rm -rf --one-file-system "$folder"
   exit $status
 }
@@ -172,6 +174,46 @@ SCRIPT
 run_kubernetes() {
   python3 tests/launch/manifests.py "$show" >"$log" 2>&1 || fail "the manifests"
   cat "$log"
+}
+
+on_host() { ip netns exec "railyard-$$-$1" "${@:2}"; }
+
+# meet VARIABLE=VALUE...: process 0 on host one and process 1 on host two.
+meet() {
+  on_host two env RANK=1 WORLD_SIZE=2 "$@" "$show" >"$folder/two.log" 2>&1 &
+  on_host one env RANK=0 WORLD_SIZE=2 "$@" "$show" >"$log" 2>&1 || true
+  wait
+  cat "$folder/two.log" >>"$log"
+}
+
+run_hosts() {
+  local host number=1
+  if ! ip netns add "railyard-$$-one" 2>"$log"; then
+    echo "not run: hosts, as this kernel lets nobody make networks ($(cat "$log"))"
+    return
+  fi
+  ip netns add "railyard-$$-two"
+  ip link add railyard-one netns "railyard-$$-one" type veth peer name railyard-two netns "railyard-$$-two"
+  for host in one two; do
+    on_host "$host" ip link set lo up
+    on_host "$host" ip address add "fd77::$number/64" dev "railyard-$host" nodad
+    on_host "$host" ip link set "railyard-$host" up
+    number=$((number + 1))
+  done
+
+  # Only IPv6, no names, no route to anywhere else.
+  meet MASTER_ADDR=fd77::1 MASTER_PORT=29500
+  expect 2 "met in the fixed address fd77::1:29500"
+  mkdir "$folder/ipv6" "$folder/both"
+  meet RAILYARD_RENDEZVOUS="$folder/ipv6" MASTER_ADDR=one
+  expect 2 "met in $folder/ipv6/railyard-one-0.0"
+
+  on_host one ip address add 10.77.0.1/24 dev railyard-one
+  on_host two ip address add 10.77.0.2/24 dev railyard-two
+  meet MASTER_ADDR=10.77.0.1 MASTER_PORT=29500
+  expect 2 "met in the fixed address 10.77.0.1:29500"
+  meet RAILYARD_RENDEZVOUS="$folder/both" MASTER_ADDR=one
+  expect 2 "met in $folder/both/railyard-one-0.0"
 }
 
 for part in "${parts[@]}"; do

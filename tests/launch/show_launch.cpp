@@ -42,7 +42,7 @@ void give_line(const rd::Socket& socket, const std::string& line) {
 void lead(const rd::Launch& launch, rd::Bulletin& bulletin, const railyard::Deadline& deadline) {
   const rd::Socket listener = rd::listen_at("", bulletin.port_to_listen_on());
   const bool hosts_differ = !rd::is_one_host(launch);
-  bulletin.post({.host = rd::own_address_towards("", "", hosts_differ),
+  bulletin.post({.host = rd::own_address_towards(launch.leader_host, "", hosts_differ),
                  .port = rd::SocketAddress::of_self(listener.fd()).port(),
                  .secret = rd::random_secret()});
   std::vector<rd::Socket> others(static_cast<std::size_t>(launch.num_processes));
@@ -63,6 +63,7 @@ void follow(const rd::Launch& launch, rd::Bulletin& bulletin, const railyard::De
   rd::Socket socket;
   while (!socket.is_open()) {
     socket = rd::try_connect(posting.host, posting.port, deadline, cause);
+    if (!socket.is_open()) std::this_thread::sleep_for(20ms);
     if (deadline.expired())
       throw railyard::Error{rd::compose("nobody answers where {} says: {}", bulletin.where(), cause)};
   }

@@ -84,7 +84,8 @@ TEST_CASE(
     }
     run("ip link add one type veth peer name one_end && ip link set one_end up && ip addr add 10.1.0.7/16 dev one && "
         "ip link set one up");
-    if (address("127.0.0.1") != "10.1.0.7") ::_exit(2);  // the only one
+    run("ip addr add fd77::7/64 dev one nodad");
+    if (address("127.0.0.1") != "10.1.0.7") ::_exit(2);  // of the only interface
     run("ip link add two type veth peer name two_end && ip link set two_end up && ip addr add 10.2.0.7/16 dev two && "
         "ip link set two up");
     if (address("10.1.0.1") != "10.1.0.7" || address("10.2.0.1") != "10.2.0.7") ::_exit(3);
@@ -95,7 +96,6 @@ TEST_CASE(
     }
     run("ip route add default via 10.2.0.1");
     if (address("") != "10.2.0.7" || address("127.0.0.1") != "10.2.0.7") ::_exit(5);
-    run("ip addr add fd77::7/64 dev one nodad");
     if (address("fd77::1") != "fd77::7") ::_exit(6);
     ::_exit(0);
   }

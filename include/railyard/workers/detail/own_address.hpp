@@ -9,6 +9,7 @@
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -150,7 +151,10 @@ class Network {
   for (const auto& one : all) {
     if (!one.is_loopback && !one.is_link_local()) outward.push_back(one);
   }
-  if (outward.size() == 1) return outward.front().address.host();
+  const auto is_of_first = [&](const InterfaceAddress& one) { return one.interface == outward.front().interface; };
+  if (!outward.empty() && std::all_of(outward.begin(), outward.end(), is_of_first)) {
+    return outward.front().address.host();
+  }
   throw ConfigError{compose(
       "it is not clear by which address other hosts reach {}: it has no default route, and these addresses: {}; set "
       R"(ScalingConfig::launch.network to the name of an interface such as "eth0", or to a network such as "10.0.0.0/8")",
