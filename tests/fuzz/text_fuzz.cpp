@@ -5,33 +5,15 @@
 #include "railyard/data/json_lines_source.hpp"
 #include "railyard/data/text_lines_source.hpp"
 
-#include <algorithm>
+#include "fuzz/sources.hpp"
+
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <fstream>
 #include <string>
-#include <string_view>
-#include <vector>
-
-#include <unistd.h>
 
 namespace ry = railyard;
 
 namespace {
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-
-bool are_equal(const ry::Block& block, std::size_t row, const ry::Block& other, std::size_t other_row) {
-  for (std::size_t column = 0; column < block.columns().size(); ++column) {
-    const auto bytes = block[column].sample(row);
-    const auto others = other[column].sample(other_row);
-    if (!std::equal(bytes.begin(), bytes.end(), others.begin(), others.end())) return false;
-  }
-  return true;
-}
 
 template <class Source>
 void check_skipping(const Source& in_order, const Source& counted) {
@@ -40,14 +22,14 @@ void check_skipping(const Source& in_order, const Source& counted) {
   std::uint64_t seen = 0;
   for (ry::Block block = reader->next(3); !block.empty(); block = reader->next(3)) {
     for (std::size_t row = 0; row < block.rows(); ++row) {
-      require(block.ids()[row] == seen++);
+      fuzz::require(block.ids()[row] == seen++);
       const std::uint64_t id[] = {seen - 1};
-      require(are_equal(block, row, counted.read(id), 0));
+      fuzz::require(fuzz::are_equal(block, row, counted.read(id), 0));
     }
   }
-  require(seen == count);
-  require(in_order.count() == count);
-  if (seen > 1) require(counted.open(seen / 2)->next(1).ids()[0] == seen / 2);
+  fuzz::require(seen == count);
+  fuzz::require(in_order.count() == count);
+  if (seen > 1) fuzz::require(counted.open(seen / 2)->next(1).ids()[0] == seen / 2);
 }
 
 // Where the first damage is an error: the lines are counted without a look at what is in them.
@@ -56,7 +38,7 @@ void check_stopping(const Source& source) {
   std::uint64_t seen = 0;
   const auto reader = source.open(0);
   for (ry::Block block = reader->next(100); !block.empty(); block = reader->next(100)) seen += block.rows();
-  require(source.count() == seen);
+  fuzz::require(source.count() == seen);
 }
 
 template <class Source>
@@ -67,22 +49,16 @@ void check(const std::string& path, typename Source::Options options) {
     options.on_error = ry::OnError::stop();
     check_stopping(Source{path, options});
     // Counted by the line ends alone, it is the same.
-    require(Source{path, options}.count() == Source{path, options}.open(0)->next(1 << 20).rows());
+    fuzz::require(Source{path, options}.count() == Source{path, options}.open(0)->next(1 << 20).rows());
   } catch (const ry::Error&) {
   }
-}
-
-std::string write_file(std::string_view text) {
-  static const std::string path = "text_fuzz_input_" + std::to_string(::getpid());
-  std::ofstream{path, std::ios::binary}.write(text.data(), static_cast<std::streamsize>(text.size()));
-  return path;
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
-  const std::string path = write_file({reinterpret_cast<const char*>(data) + 1, size - 1});
+  const std::string path = fuzz::write_file({reinterpret_cast<const char*>(data) + 1, size - 1});
   const bool flag = data[0] % 2 == 0;
   switch (data[0] / 2 % 3) {
     case 0:

@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -51,7 +50,7 @@ struct StoredArray {
   if (shape.empty()) fail("it is a single number, and the first dimension counts the samples");
   std::uint64_t width = 1;
   std::uint64_t size = 0;
-  constexpr std::uint64_t most = std::numeric_limits<std::int64_t>::max() / 8;
+  constexpr std::uint64_t most = std::uint64_t{1} << 40U;  // also of samples that there are none of
   StoredArray array{.field = {.name = std::move(name), .dtype = element.dtype}, .samples = shape.front()};
   for (std::size_t axis = 1; axis < shape.size(); ++axis) {
     if (shape[axis] == 0) fail("its samples are empty");

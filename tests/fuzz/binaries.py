@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Writes small files of every binary format, as inputs to begin with: binaries.py FOLDER"""
+import io
+import json
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+
+def npy(descr, shape, data, fortran=False):
+    header = repr({"descr": descr, "fortran_order": fortran, "shape": shape}).encode()
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
+
+
+def npz(method):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        archive.writestr("x.npy", npy("<f4", (2, 3), bytes(24)))
+        archive.writestr("y.npy", npy("|u1", (2,), b"\x01\x02"))
+    return file.getvalue()
+
+
+def tensors():
+    header = json.dumps({"x": {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]},
+                         "y": {"dtype": "BOOL", "shape": [2], "data_offsets": [8, 10]}}).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(10)
+
+
+def tar(form):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=form) as archive:
+        for name, content in (("n" * 120 + "/0.jpg", b"jpeg"), ("n" * 120 + "/0.cls", b"7"), ("1.cls", b"8")):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return file.getvalue().rstrip(b"\0") + bytes(512)
+
+
+FILES = [
+    (0, npy("<f4", (2, 3), bytes(24))), (0, npy(">i2", (2, 2, 2), bytes(range(16)), True)),
+    (1, bytes([0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 6])), (1, bytes([0, 0, 11, 1, 0, 0, 0, 1, 1, 2])),
+    (2, npz(zipfile.ZIP_STORED)), (2, npz(zipfile.ZIP_DEFLATED)), (3, tensors()), (4, bytes([3, 50]) + bytes(3072)),
+    (5, tar(tarfile.USTAR_FORMAT)), (5, tar(tarfile.GNU_FORMAT)), (5, tar(tarfile.PAX_FORMAT)),
+]
+for number, (kind, content) in enumerate(FILES):
+    (Path(sys.argv[1]) / str(number)).write_bytes(bytes([kind]) + content)

@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Our sources of binary files give what NumPy and Python's own modules read: binary_sources.py PROGRAM FOLDER
+
+PROGRAM is what tests/python/binary_sources.cpp becomes, FOLDER a place for packages and files. NumPy is installed into
+FOLDER where it is not there already."""
+import gzip
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+
+def install(packages):
+    """Makes sure that NumPy is there, or ends with the status of a test that is skipped."""
+    try:
+        import numpy
+        return numpy
+    except ImportError:
+        pass
+    if not (packages / "complete").exists():
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--root-user-action=ignore", "--target", packages]
+        if subprocess.run(pip + ["numpy"]).returncode != 0:
+            print("Skipped: pip cannot install numpy here")
+            sys.exit(77)
+        (packages / "complete").touch()
+    sys.path.insert(0, str(packages))
+    import numpy
+    return numpy
+
+
+class Comparison:
+    """Reads files by the program and compares what it gives with arrays."""
+
+    def __init__(self, numpy, program, folder):
+        self.numpy, self.program, self.folder = numpy, program, folder
+        self.compared = 0
+
+    def read(self, source, files):
+        output = self.folder / "output"
+        printed = subprocess.run([self.program, source, output, *files], check=True, capture_output=True, text=True).stdout
+        columns = {}
+        for line in printed.splitlines():
+            name, dtype, count, shape = line.split("\t")
+            columns[name] = (dtype, int(count), [int(size) for size in shape.split(",") if size],
+                             Path(f"{output}.{name}").read_bytes())
+        return columns
+
+    def arrays(self, source, files, expected):
+        """expected: arrays by the names of their columns; the first dimension counts the samples."""
+        numpy = self.numpy
+        widened = {"int16": "int32", "uint16": "int32", "uint32": "int64"}
+        names = {"bool": "bool", "int8": "i8", "uint8": "u8", "int32": "i32", "int64": "i64", "float16": "f16",
+                 "float32": "f32", "float64": "f64"}
+        columns = self.read(source, files)
+        assert set(columns) == set(expected), f"{source} {files}: {set(columns)} is not {set(expected)}"
+        for name, array in expected.items():
+            dtype, count, shape, data = columns[name]
+            wanted = array.astype(numpy.dtype(widened.get(array.dtype.name, array.dtype.name)).newbyteorder("<"))
+            assert dtype == names[wanted.dtype.name], f"{source} {files}: {dtype} is not {wanted.dtype}"
+            assert [count, *shape] == list(wanted.shape), f"{source} {files}: {count}, {shape} is not {wanted.shape}"
+            assert data == wanted.tobytes("C"), f"{source} {files}: the values of {name} differ"
+            self.compared += 1
+
+
+def random_array(numpy, random, dtype, shape):
+    if dtype.kind == "f":
+        return random.normal(0, 100, shape).astype(dtype)
+    if dtype.kind == "b":
+        return random.integers(0, 2, shape).astype(dtype)
+    return random.integers(0, 256, (*shape, dtype.itemsize), dtype=numpy.uint8).view(dtype).reshape(shape)
+
+
+def compare_numpy(numpy, random, comparison):
+    path = comparison.folder / "array.npy"
+    for code in ("?", "i1", "u1", "<i2", ">i2", "<u2", ">u2", "<i4", ">i4", "<u4", ">u4", "<i8", ">i8", "<f2", ">f2", "<f4",
+                 ">f4", "<f8", ">f8"):
+        for shape in ((5,), (101, 3), (40, 2, 3, 4), (0, 2)):
+            for order in "CF":
+                array = numpy.asarray(random_array(numpy, random, numpy.dtype(code), shape), order=order)
+                for version in ((1, 0), (2, 0), (3, 0)):
+                    with open(path, "wb") as file:
+                        numpy.lib.format.write_array(file, array, version=version)
+                    comparison.arrays("npy", [path], {"data": array})
+    numpy.save(path, numpy.arange(10.0))
+    other = comparison.folder / "other.npy"
+    numpy.save(other, numpy.arange(3.0))
+    comparison.arrays("npy", [path, other], {"data": numpy.concatenate([numpy.arange(10.0), numpy.arange(3.0)])})
+    arrays = {"x": random.normal(size=(500, 8)).astype("f4"), "y": random.integers(0, 10, 500),
+              "z": numpy.asfortranarray(random.normal(size=(500, 3, 5)))}
+    for save in (numpy.savez, numpy.savez_compressed):
+        save(comparison.folder / "arrays.npz", **arrays)
+        comparison.arrays("npz", [comparison.folder / "arrays.npz"], arrays)
+
+
+def compare_images(numpy, random, comparison):
+    images = random.integers(0, 256, (300, 28, 28), dtype=numpy.uint8)
+    labels = random.integers(0, 10, 300, dtype=numpy.uint8)
+    for name, array in (("images", images), ("labels", labels)):
+        content = bytes([0, 0, 8, array.ndim]) + numpy.array(array.shape, ">u4").tobytes() + array.tobytes()
+        (comparison.folder / name).write_bytes(content)
+        with gzip.open(comparison.folder / (name + ".gz"), "wb") as file:
+            file.write(content)
+    for source, suffix in (("idx", ""), ("idx.gz", ".gz")):
+        comparison.arrays(source, [comparison.folder / ("images" + suffix), comparison.folder / ("labels" + suffix)],
+                          {"image": images, "label": labels.astype("i8")})
+    colours = random.integers(0, 256, (300, 3, 32, 32), dtype=numpy.uint8)
+    batches = [comparison.folder / f"data_batch_{batch}.bin" for batch in range(3)]
+    for batch, path in enumerate(batches):
+        part = slice(batch * 100, batch * 100 + 100)
+        path.write_bytes(numpy.column_stack([labels[part], colours[part].reshape(100, -1)]).tobytes())
+    comparison.arrays("cifar", batches, {"image": colours, "label": labels.astype("i8")})
+
+
+def compare_safetensors(numpy, random, comparison):
+    tensors = {"x": random.normal(size=(77, 3, 2)).astype("<f4"), "u": random.integers(0, 60000, 77).astype("<u2"),
+               "flag": random.integers(0, 2, (77, 1)).astype("?"), "half": random.normal(size=(77, 9)).astype("<f2")}
+    tags = {"float32": "F32", "uint16": "U16", "bool": "BOOL", "float16": "F16"}
+    header, data = {"__metadata__": {"format": "np"}}, b""
+    for name, tensor in tensors.items():
+        header[name] = {"dtype": tags[tensor.dtype.name], "shape": tensor.shape,
+                        "data_offsets": [len(data), len(data) + tensor.nbytes]}
+        data += tensor.tobytes()
+    for text in (json.dumps(header), json.dumps(header, indent=2) + "   "):
+        path = comparison.folder / "a.safetensors"
+        path.write_bytes(len(text).to_bytes(8, "little") + text.encode() + data)
+        comparison.arrays("safetensors", [path], tensors)
+
+
+def compare_tar(random, comparison):
+    samples = {}
+    for sample in range(200):
+        folder = "d" * random.integers(1, 150)
+        samples[f"{folder}/{sample:05}"] = (random.bytes(random.integers(0, 3000)), str(random.integers(0, 1000)))
+    for form in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        for suffix in ("tar", "tar.gz"):
+            path = comparison.folder / ("a." + suffix)
+            with tarfile.open(path, "w:gz" if suffix == "tar.gz" else "w", format=form) as archive:
+                for key, contents in samples.items():
+                    for name, content in zip(("jpg", "cls"), (contents[0], contents[1].encode())):
+                        member = tarfile.TarInfo(f"{key}.{name}")
+                        member.size = len(content)
+                        archive.addfile(member, io.BytesIO(content))
+            columns = comparison.read(suffix, [path])
+            for place, name in ((0, "jpg"), (1, "cls")):
+                contents = [sample[place] if place == 0 else sample[place].encode() for sample in samples.values()]
+                wanted = b"".join(b"%d %s" % (len(content), content) for content in contents)
+                assert columns[name][3] == wanted, f"{suffix}: {name} differs"
+            assert columns["key"][3] == b"".join(b"%d %s" % (len(key), key.encode()) for key in samples)
+            comparison.compared += 3
+
+
+def main():
+    program, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    numpy = install(folder / "packages")
+    random = numpy.random.default_rng(9)
+    comparison = Comparison(numpy, program, folder)
+    compare_numpy(numpy, random, comparison)
+    compare_images(numpy, random, comparison)
+    compare_safetensors(numpy, random, comparison)
+    compare_tar(random, comparison)
+    print(f"NumPy {numpy.__version__}: {comparison.compared} columns are the same, byte by byte")
+
+
+if __name__ == "__main__":
+    main()
