@@ -9,7 +9,6 @@
 
 using namespace workers_test;
 using ry::detail::FileBulletin;
-using ry::detail::Launch;
 using ry::detail::Posting;
 using ry::detail::WaitTeller;
 
@@ -165,7 +164,9 @@ TEST_CASE("FileBulletin: refuses a file that others can read or that is no plain
   set_mode(reader.path(), 0640);
   CHECK_THROWS_WITH(reader.read(soon(), nullptr), ContainsSubstring("mode 640"));
   REQUIRE(std::filesystem::remove(reader.path()));
-  std::filesystem::create_symlink(folder.write("elsewhere", ry::detail::write_posting(some_posting())), reader.path());
+  const std::string elsewhere = folder.write("elsewhere", ry::detail::write_posting(some_posting()));
+  set_mode(elsewhere, 0600);
+  std::filesystem::create_symlink(elsewhere, reader.path());
   CHECK_THROWS_AS(reader.read(soon(), nullptr), ry::Error);
   REQUIRE(std::filesystem::remove(reader.path()));
   REQUIRE(::mkfifo(reader.path().c_str(), 0600) == 0);
@@ -227,10 +228,11 @@ TEST_CASE("make_local_folder: makes a folder that nobody else may enter, or refu
 TEST_CASE("choose_bulletin: takes the first way that serves") {
   const TemporaryFolder folder;
   const ry::detail::Environment nothing = [](const std::string&) { return std::optional<std::string>{}; };
-  const auto where = [&](const Launch& launch, const ry::LaunchConfig& config) {
+  const auto where = [&](const ry::detail::Launch& launch, const ry::LaunchConfig& config) {
     return choose_bulletin(launch, config, quiet(), nothing)->where();
   };
-  Launch launch{.num_processes = 4, .num_local_processes = 2, .leader_host = "node1", .leader_port = 4000, .job = "j"};
+  ry::detail::Launch launch{
+      .num_processes = 4, .num_local_processes = 2, .leader_host = "node1", .leader_port = 4000, .job = "j"};
   CHECK(where(launch, {}) == "the fixed address node1:4000");
   CHECK(choose_bulletin(launch, {}, quiet(), nothing)->port_to_listen_on() == 4000);
   CHECK(where(launch, {.rendezvous = folder.path()}) == folder / "railyard-j.0");

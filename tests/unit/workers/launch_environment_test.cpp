@@ -7,7 +7,6 @@
 #include <map>
 
 using namespace workers_test;
-using ry::detail::Launch;
 
 namespace {
 
@@ -21,7 +20,7 @@ ry::detail::Environment environment_of(Variables variables) {
   };
 }
 
-Launch find(Variables variables, const ry::LaunchConfig& config = {}) {
+ry::detail::Launch launch_of(Variables variables, const ry::LaunchConfig& config = {}) {
   return ry::detail::find_launch(config, environment_of(std::move(variables)));
 }
 
@@ -65,16 +64,16 @@ const Variables kubeflow{{"PET_NNODES", "3"},          {"PET_NPROC_PER_NODE", "8
 }  // namespace
 
 TEST_CASE("find_launch: is alone where no launcher has set anything") {
-  const Launch launch = find({{"HOSTNAME", "desk"}, {"MASTER_ADDR", "left-from-yesterday"}});
+  const ry::detail::Launch launch = launch_of({{"HOSTNAME", "desk"}, {"MASTER_ADDR", "left-from-yesterday"}});
   CHECK(launch.process == 0);
   CHECK(launch.num_processes == 1);
   CHECK(launch.num_local_processes == 1);
   CHECK_THAT(launch.why, ContainsSubstring("one process"));
-  CHECK(find({{"WORLD_SIZE", "1"}}).num_processes == 1);
+  CHECK(launch_of({{"WORLD_SIZE", "1"}}).num_processes == 1);
 }
 
 TEST_CASE("find_launch: believes a step of Slurm") {
-  const Launch launch = find(slurm_step);
+  const ry::detail::Launch launch = launch_of(slurm_step);
   CHECK(launch.launcher == "Slurm (srun)");
   CHECK(launch.process == 3);
   CHECK(launch.num_processes == 6);
@@ -85,26 +84,27 @@ TEST_CASE("find_launch: believes a step of Slurm") {
   CHECK(launch.job == "slurm-12345.1");
   CHECK(launch.restart == 0);
   CHECK_THAT(launch.why, ContainsSubstring("SLURM_PROCID=3"));
-  CHECK(find(with(slurm_step, {{"SLURM_RESTART_COUNT", "2"}})).restart == 2);
-  CHECK(find(with(slurm_step, {{"SLURM_STEP_TASKS_PER_NODE", "3,2,1"}})).num_local_processes == 2);
+  CHECK(launch_of(with(slurm_step, {{"SLURM_RESTART_COUNT", "2"}})).restart == 2);
+  CHECK(launch_of(with(slurm_step, {{"SLURM_STEP_TASKS_PER_NODE", "3,2,1"}})).num_local_processes == 2);
 }
 
 TEST_CASE("find_launch: lets MASTER_ADDR and MASTER_PORT stand above Slurm's list of nodes") {
-  const Launch named = find(with(slurm_step, {{"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "4000"}}));
+  const ry::detail::Launch named = launch_of(with(slurm_step, {{"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "4000"}}));
   CHECK(named.leader_host == "10.0.0.1");
   CHECK(named.leader_port == 4000);
-  CHECK(find(with(slurm_step, {{"MASTER_ADDR", "10.0.0.1"}})).leader_port == 23'354);
+  CHECK(launch_of(with(slurm_step, {{"MASTER_ADDR", "10.0.0.1"}})).leader_port == 23'354);
 }
 
 TEST_CASE("find_launch: does not wait for others in a batch script of Slurm, which has a rank and no step") {
-  const Launch launch = find(without(slurm_step, "SLURM_STEP_ID"));
+  const ry::detail::Launch launch = launch_of(without(slurm_step, "SLURM_STEP_ID"));
   CHECK(launch.num_processes == 1);
   CHECK_THAT(launch.why, ContainsSubstring("SLURM_JOB_ID is 12345") && ContainsSubstring("srun"));
-  CHECK(find(with(slurm_step, {{"SLURM_STEP_ID", "4294967290"}})).num_processes == 1);  // an interactive allocation
+  CHECK(launch_of(with(slurm_step, {{"SLURM_STEP_ID", "4294967290"}})).num_processes ==
+        1);  // an interactive allocation
 }
 
 TEST_CASE("find_launch: takes Open MPI's word before that of the step in which its daemon runs") {
-  const Launch launch = find(with(with(slurm_step, {{"SLURM_PROCID", "0"}}), open_mpi));
+  const ry::detail::Launch launch = launch_of(with(with(slurm_step, {{"SLURM_PROCID", "0"}}), open_mpi));
   CHECK(launch.launcher == "Open MPI");
   CHECK(launch.process == 2);
   CHECK(launch.num_processes == 3);  // not OMPI_UNIVERSE_SIZE
@@ -114,17 +114,17 @@ TEST_CASE("find_launch: takes Open MPI's word before that of the step in which i
 
 TEST_CASE("find_launch: tells Hydra from Slurm's own PMI") {
   const Variables pmi{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_FD", "7"}};
-  const Launch hydra = find(with(pmi, {{"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}}));
+  const ry::detail::Launch hydra = launch_of(with(pmi, {{"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}}));
   CHECK(hydra.process == 1);
   CHECK(hydra.num_processes == 2);
   CHECK(hydra.num_local_processes == 2);
-  CHECK(find(pmi).num_local_processes == 0);
-  CHECK(find(with(with(slurm_step, pmi), {{"PMI_JOBID", "12345.1"}})).launcher == "Slurm (srun)");
-  CHECK(find(with(with(slurm_step, pmi), {{"MPI_LOCALNRANKS", "1"}})).num_processes == 2);
+  CHECK(launch_of(pmi).num_local_processes == 0);
+  CHECK(launch_of(with(with(slurm_step, pmi), {{"PMI_JOBID", "12345.1"}})).launcher == "Slurm (srun)");
+  CHECK(launch_of(with(with(slurm_step, pmi), {{"MPI_LOCALNRANKS", "1"}})).num_processes == 2);
 }
 
 TEST_CASE("find_launch: believes torchrun, also where Slurm has started torchrun") {
-  const Launch launch = find(with(slurm_step, torchrun));
+  const ry::detail::Launch launch = launch_of(with(slurm_step, torchrun));
   CHECK(launch.launcher == "torchrun");
   CHECK(launch.process == 1);
   CHECK(launch.num_processes == 4);
@@ -136,27 +136,27 @@ TEST_CASE("find_launch: believes torchrun, also where Slurm has started torchrun
   CHECK(launch.uses_torch_store);
   CHECK(launch.torch_store_prefix == "/worker/attempt_2");
   CHECK(launch.job == "torchrun-digits-node1-29500");
-  CHECK_FALSE(find(with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).uses_torch_store);
+  CHECK_FALSE(launch_of(with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).uses_torch_store);
 }
 
 TEST_CASE("find_launch: needs the number of processes from elsewhere under PMIx alone") {
   const Variables pmix{{"PMIX_RANK", "1"}, {"PMIX_NAMESPACE", "77"}};
-  CHECK_THROWS_WITH(find(pmix), ContainsSubstring("WORLD_SIZE is not set") && ContainsSubstring("num_processes"));
-  CHECK(find(pmix, {.num_processes = 2}).num_processes == 2);
-  CHECK(find(with(pmix, {{"WORLD_SIZE", "3"}})).process == 1);
-  CHECK(find(with(slurm_step, pmix)).launcher == "Slurm (srun)");  // srun --mpi=pmix
+  CHECK_THROWS_WITH(launch_of(pmix), ContainsSubstring("WORLD_SIZE is not set") && ContainsSubstring("num_processes"));
+  CHECK(launch_of(pmix, {.num_processes = 2}).num_processes == 2);
+  CHECK(launch_of(with(pmix, {{"WORLD_SIZE", "3"}})).process == 1);
+  CHECK(launch_of(with(slurm_step, pmix)).launcher == "Slurm (srun)");  // srun --mpi=pmix
 }
 
 TEST_CASE("find_launch: counts the pods of Kubeflow Trainer and says how many workers each starts") {
-  const Launch launch = find(kubeflow);
+  const ry::detail::Launch launch = launch_of(kubeflow);
   CHECK(launch.process == 2);
   CHECK(launch.num_processes == 3);
   CHECK(launch.workers_per_process == 8);
   CHECK(launch.leader_host == "digits-node-0-0.digits");
   CHECK(launch.leader_port == 29'500);
-  CHECK(find(with(kubeflow, {{"PET_NPROC_PER_NODE", "auto"}})).workers_per_process == 0);
-  CHECK(find(without(kubeflow, "PET_NODE_RANK")).process == 2);
-  CHECK_THROWS_WITH(find(with(kubeflow, {{"PET_NNODES", "2:4"}})), ContainsSubstring("PET_NNODES is \"2:4\""));
+  CHECK(launch_of(with(kubeflow, {{"PET_NPROC_PER_NODE", "auto"}})).workers_per_process == 0);
+  CHECK(launch_of(without(kubeflow, "PET_NODE_RANK")).process == 2);
+  CHECK_THROWS_WITH(launch_of(with(kubeflow, {{"PET_NNODES", "2:4"}})), ContainsSubstring("PET_NNODES is \"2:4\""));
 }
 
 TEST_CASE("find_launch: counts pods for a PyTorchJob, whichever way WORLD_SIZE counts") {
@@ -167,14 +167,14 @@ TEST_CASE("find_launch: counts pods for a PyTorchJob, whichever way WORLD_SIZE c
                          {"MASTER_ADDR", "digits-master-0"},
                          {"MASTER_PORT", "23456"},
                          {"HOSTNAME", "digits-worker-0"}};
-  const Launch launch = find(worker);
+  const ry::detail::Launch launch = launch_of(worker);
   CHECK(launch.process == 1);
   CHECK(launch.num_processes == 2);
   CHECK(launch.workers_per_process == 8);
   CHECK(launch.job == "kubeflow-digits");
-  CHECK(find(with(worker, {{"WORLD_SIZE", "2"}})).num_processes == 2);
-  const Launch leader =
-      find(with(worker, {{"RANK", "0"}, {"MASTER_ADDR", "localhost"}, {"HOSTNAME", "digits-master-0"}}));
+  CHECK(launch_of(with(worker, {{"WORLD_SIZE", "2"}})).num_processes == 2);
+  const ry::detail::Launch leader =
+      launch_of(with(worker, {{"RANK", "0"}, {"MASTER_ADDR", "localhost"}, {"HOSTNAME", "digits-master-0"}}));
   CHECK(leader.leader_host == "digits-master-0");
   CHECK(leader.job == launch.job);
 }
@@ -184,57 +184,57 @@ TEST_CASE("find_launch: takes the index of an Indexed Job and its size from the 
                       {"HOSTNAME", "digits-run-2"},
                       {"MASTER_ADDR", "digits-run-0.digits"},
                       {"MASTER_PORT", "29500"}};
-  CHECK_THROWS_WITH(find(pod), ContainsSubstring("WORLD_SIZE is not set") && ContainsSubstring("completions"));
-  const Launch launch = find(with(pod, {{"WORLD_SIZE", "3"}}));
+  CHECK_THROWS_WITH(launch_of(pod), ContainsSubstring("WORLD_SIZE is not set") && ContainsSubstring("completions"));
+  const ry::detail::Launch launch = launch_of(with(pod, {{"WORLD_SIZE", "3"}}));
   CHECK(launch.process == 2);
   CHECK(launch.num_processes == 3);
   CHECK(launch.job == "kubernetes-digits-run");
   CHECK(launch.leader_host == "digits-run-0.digits");
-  CHECK(find(with(pod, {{"WORLD_SIZE", "1"}})).process == 0);  // each pod a run of its own
-  CHECK(find(pod, {.num_processes = 3}).num_processes == 3);
+  CHECK(launch_of(with(pod, {{"WORLD_SIZE", "1"}})).process == 0);  // each pod a run of its own
+  CHECK(launch_of(pod, {.num_processes = 3}).num_processes == 3);
 }
 
 TEST_CASE("find_launch: takes plain variables and names the one that is missing") {
   const Variables plain{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "::1"}, {"MASTER_PORT", "29500"}};
-  const Launch launch = find(plain);
+  const ry::detail::Launch launch = launch_of(plain);
   CHECK(launch.process == 1);
   CHECK(launch.num_local_processes == 0);
   CHECK(launch.leader_host == "::1");
-  CHECK_THROWS_WITH(find(without(plain, "RANK")),
+  CHECK_THROWS_WITH(launch_of(without(plain, "RANK")),
                     ContainsSubstring("RANK is not set") && ContainsSubstring("WORLD_SIZE=2"));
-  CHECK_THROWS_WITH(find(without(plain, "WORLD_SIZE")), ContainsSubstring("WORLD_SIZE is not set"));
-  CHECK_THROWS_WITH(find(with(plain, {{"RANK", "one"}})), ContainsSubstring("RANK is \"one\""));
-  CHECK_THROWS_WITH(find(with(plain, {{"RANK", "-1"}})), ContainsSubstring("RANK is \"-1\""));
-  CHECK_THROWS_WITH(find(with(plain, {{"RANK", "2"}})), ContainsSubstring("process 2 of 2"));
-  CHECK_THROWS_WITH(find(with(plain, {{"MASTER_PORT", "70000"}})), ContainsSubstring("MASTER_PORT is 70000"));
+  CHECK_THROWS_WITH(launch_of(without(plain, "WORLD_SIZE")), ContainsSubstring("WORLD_SIZE is not set"));
+  CHECK_THROWS_WITH(launch_of(with(plain, {{"RANK", "one"}})), ContainsSubstring("RANK is \"one\""));
+  CHECK_THROWS_WITH(launch_of(with(plain, {{"RANK", "-1"}})), ContainsSubstring("RANK is \"-1\""));
+  CHECK_THROWS_WITH(launch_of(with(plain, {{"RANK", "2"}})), ContainsSubstring("process 2 of 2"));
+  CHECK_THROWS_WITH(launch_of(with(plain, {{"MASTER_PORT", "70000"}})), ContainsSubstring("MASTER_PORT is 70000"));
 }
 
 TEST_CASE("find_launch: refuses half of what a launcher sets") {
-  CHECK_THROWS_WITH(find(without(torchrun, "MASTER_ADDR")), ContainsSubstring("MASTER_ADDR is not set"));
-  CHECK_THROWS_WITH(find(without(slurm_step, "SLURM_PROCID")), ContainsSubstring("SLURM_PROCID is not set"));
-  CHECK_THROWS_WITH(find(without(open_mpi, "OMPI_COMM_WORLD_SIZE")), ContainsSubstring("OMPI_COMM_WORLD_SIZE"));
+  CHECK_THROWS_WITH(launch_of(without(torchrun, "MASTER_ADDR")), ContainsSubstring("MASTER_ADDR is not set"));
+  CHECK_THROWS_WITH(launch_of(without(slurm_step, "SLURM_PROCID")), ContainsSubstring("SLURM_PROCID is not set"));
+  CHECK_THROWS_WITH(launch_of(without(open_mpi, "OMPI_COMM_WORLD_SIZE")), ContainsSubstring("OMPI_COMM_WORLD_SIZE"));
 }
 
 TEST_CASE("find_launch: refuses ranks that contradict each other") {
-  CHECK_THROWS_WITH(find(with(slurm_step, {{"RANK", "0"}, {"WORLD_SIZE", "12"}})),
+  CHECK_THROWS_WITH(launch_of(with(slurm_step, {{"RANK", "0"}, {"WORLD_SIZE", "12"}})),
                     ContainsSubstring("RANK is 0 and WORLD_SIZE is 12") && ContainsSubstring("process 3 of 6"));
-  CHECK(find(with(slurm_step, {{"RANK", "3"}, {"WORLD_SIZE", "6"}})).process == 3);
-  CHECK(find(with(slurm_step, {{"WORLD_SIZE", "12"}})).num_processes == 6);  // of a script that counts GPUs
+  CHECK(launch_of(with(slurm_step, {{"RANK", "3"}, {"WORLD_SIZE", "6"}})).process == 3);
+  CHECK(launch_of(with(slurm_step, {{"WORLD_SIZE", "12"}})).num_processes == 6);  // of a script that counts GPUs
 }
 
 TEST_CASE("find_launch: lets the options stand above the environment") {
   const ry::LaunchConfig options{.process = 1, .num_processes = 4, .leader = "[fd00::1]:4000", .job = "mine"};
-  const Launch launch = find(with(slurm_step, torchrun), options);
+  const ry::detail::Launch launch = launch_of(with(slurm_step, torchrun), options);
   CHECK(launch.process == 1);
   CHECK(launch.num_processes == 4);
   CHECK(launch.leader_host == "fd00::1");
   CHECK(launch.leader_port == 4000);
   CHECK(launch.job == "mine");
   CHECK_FALSE(launch.uses_torch_store);
-  CHECK_THROWS_WITH(find({}, {.process = 1}), ContainsSubstring("num_processes is not set"));
-  CHECK_THROWS_WITH(find(slurm_step, {.num_processes = 2}), ContainsSubstring("has started 6"));
-  CHECK_THROWS_WITH(find({}, {.num_processes = 2}), ContainsSubstring("has started 1"));
-  CHECK_THROWS_AS(find({}, {.process = -2}), ry::ConfigError);
+  CHECK_THROWS_WITH(launch_of({}, {.process = 1}), ContainsSubstring("num_processes is not set"));
+  CHECK_THROWS_WITH(launch_of(slurm_step, {.num_processes = 2}), ContainsSubstring("has started 6"));
+  CHECK_THROWS_WITH(launch_of({}, {.num_processes = 2}), ContainsSubstring("has started 1"));
+  CHECK_THROWS_AS(launch_of({}, {.process = -2}), ry::ConfigError);
 }
 
 TEST_CASE("split_address: divides host and port and says what it cannot read") {
