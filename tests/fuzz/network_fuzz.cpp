@@ -24,6 +24,11 @@ void require(bool condition) {
   if (!condition) std::abort();
 }
 
+const Ticket& ticket() {
+  static const Ticket given = Ticket::make();
+  return given;
+}
+
 const Hmac& secret() {
   static const Hmac known{text_bytes("a secret that nobody can guess")};
   return known;
@@ -45,7 +50,7 @@ void feed(Reader& reader, ConstBytes bytes, const Took& took) {
 
 // Of one who does not know the secret, each byte may be anything.
 void try_stranger(ConstBytes bytes) {
-  ServerHandshake handshake{secret()};
+  ServerHandshake handshake{secret(), ticket()};
   std::size_t answered = 0;
   feed(handshake, bytes, [&](ConstBytes reply) {
     answered += reply.size();
@@ -57,7 +62,7 @@ void try_stranger(ConstBytes bytes) {
 
 // Of one who does, the hello may be.
 void try_member(ConstBytes hello) {
-  ServerHandshake handshake{secret()};
+  ServerHandshake handshake{secret(), ticket()};
   const Opening client = Opening::make();
   Opening server{};
   feed(handshake, client.bytes(), [&](ConstBytes reply) {

@@ -160,7 +160,7 @@ class Launched {
                    .port = listener_->port(),
                    .generation = generation,
                    .secret = bulletin.carries_secret() ? secret : std::string{}});
-    place_ = {.host = address_, .port = listener_->port(), .job = launch_.job};
+    place_ = {.host = address_, .port = listener_->port(), .job = launch_.job, .ticket = listener_->ticket()};
 
     std::vector<std::optional<detail::AgentConnection>> agents(static_cast<std::size_t>(launch_.num_processes));
     teller.start();
@@ -265,7 +265,7 @@ class Launched {
       return false;
     }
     address_ = detail::own_address_towards(posting.host, plan_.launch.network, !is_one_host());
-    place_ = {.host = posting.host, .port = posting.port, .job = launch_.job};
+    place_ = {.host = posting.host, .port = posting.port, .job = launch_.job, .ticket = leader_->ticket()};
     return true;
   }
 

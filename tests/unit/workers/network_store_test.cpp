@@ -59,6 +59,20 @@ TEST_CASE("NetworkStore: tells what is there now to who does not want to wait") 
   }
 }
 
+TEST_CASE("NetworkStore: begins without a wait where it has a ticket, and is turned away like all others") {
+  Leader leader;
+  const auto agent = leader.connect({.process = 1});
+  REQUIRE(agent.ticket());
+  CHECK(agent.ticket()->nonce == leader->ticket().nonce);
+  const auto one = leader.store(0, 0, agent.ticket());
+  one->set("key", "value");
+  CHECK(leader.store(1, 0, agent.ticket())->get("key", ry::Deadline::after(0ns)) == "value");
+  CHECK_THAT(error_text([&] { leader.store(2, 5, agent.ticket())->set("a", "b"); }),
+             ContainsSubstring("does not take this process") && ContainsSubstring("generation 5"));
+  CHECK_THAT(error_text([&] { leader.store(2, 0, ry::detail::Ticket::make())->set("a", "b"); }),
+             ContainsSubstring("closed"));
+}
+
 TEST_CASE("NetworkStore: fetches at once what is expected") {
   const Leader leader;
   const auto one = leader.store(0);

@@ -77,11 +77,15 @@ class Leader {
     if (hello.kind == ry::detail::HelloKind::agent && hello.generation == 0) hello.generation = 7;
     return SecureConnection::connect(listener_.host(), listener_.port(), secret, hello, soon());
   }
-  std::unique_ptr<NetworkStore> store(int rank, std::uint32_t generation = 0) const {
-    return std::make_unique<NetworkStore>(
-        ry::detail::NetworkStorePlace{
-            .host = listener_.host(), .port = listener_.port(), .job = "job", .generation = generation, .rank = rank},
-        run_secret());
+  std::unique_ptr<NetworkStore> store(int rank, std::uint32_t generation = 0,
+                                      const std::optional<ry::detail::Ticket>& ticket = {}) const {
+    return std::make_unique<NetworkStore>(ry::detail::NetworkStorePlace{.host = listener_.host(),
+                                                                        .port = listener_.port(),
+                                                                        .job = "job",
+                                                                        .generation = generation,
+                                                                        .rank = rank,
+                                                                        .ticket = ticket},
+                                          run_secret());
   }
   /// Connects, and says nothing yet.
   Socket stranger() const {
@@ -162,6 +166,9 @@ struct HandMadeHello {
     writer.put_rest(proof(secret));
     return writer.bytes();
   }
+  /// The listener's answer to a hello, its head and its code: 61 bytes of welcome.
+  static constexpr std::size_t welcome_bytes =
+      sizeof(ry::detail::Ticket) + ry::detail::frame_head_bytes + ry::detail::frame_code_bytes;
   void take_opening(std::span<const std::byte> opening) {
     if (opening.size() != sizeof server) throw std::runtime_error{"the listener has not answered"};
     std::memcpy(&server, opening.data(), sizeof server);

@@ -157,7 +157,8 @@ TEST_CASE("SecureConnection: tries again if the leader had no room and hung up b
     (void)accept_from(listening);  // and close it
     const Socket second = accept_from(listening);
     const Hmac secret = run_secret();
-    ry::detail::ServerHandshake handshake{secret};
+    const auto ticket = ry::detail::Ticket::make();
+    ry::detail::ServerHandshake handshake{secret, ticket};
     while (handshake.state() == ry::detail::ServerHandshake::State::waiting) {
       const auto got = read_raw(second, handshake.room().size());
       std::copy(got.begin(), got.end(), handshake.room().begin());
@@ -165,7 +166,7 @@ TEST_CASE("SecureConnection: tries again if the leader had no room and hung up b
     }
     process = handshake.hello().process;
     SecureConnection connection{Socket{ry::detail::Descriptor{::dup(second.fd())}}, handshake.keys(), "process 3", {}};
-    connection.send(Frame::welcome, {}, soon());
+    connection.send(Frame::welcome, {ticket.bytes()}, soon());
     heard = connection.receive(soon())->text();
   }};
   auto connection = connect_to(leader.port());
@@ -204,12 +205,13 @@ TEST_CASE("SecureConnection: trusts no leader that cannot prove itself") {
     CHECK_THAT(message, ContainsSubstring("is not the run's leader"));
   }
   {
-    // Sends everything back: the client's own nonce and proof.
+    // Sends everything back: the client's own nonce, and its proof as the code of an empty welcome.
     const FakeLeader mirror{[](const Socket& listening) {
       const Socket socket = accept_from(listening);
       send_raw(socket, read_raw(socket, sizeof(ry::detail::Opening)));
       const auto message = read_raw(socket, 4 + ry::detail::encode_hello({.job = "job"}).size() + 32);
-      send_raw(socket, std::span{message}.last(32));
+      send_raw(socket, bytes({"\0\0\0\0\xfe", 5}));
+      send_raw(socket, std::span{message}.last(32).first(ry::detail::frame_code_bytes));
       read_to_end(socket);
     }};
     CHECK_THAT(error_of([&] { (void)connect_to(mirror.port()); }).second,
@@ -226,7 +228,9 @@ TEST_CASE("SecureConnection: trusts no leader that cannot prove itself") {
       const auto message = read_raw(socket, 4 + ry::detail::encode_hello({.job = "job"}).size() + 32);
       handshake.hello.assign(message.begin() + 4, message.end() - 32);
       const ry::detail::Transcript transcript{handshake.client, handshake.server, handshake.hello};
-      send_raw(socket, transcript.server_proof(other_secret()));
+      ry::detail::FrameWriter writer{transcript.server_key(other_secret()), 1000};
+      writer.put(Frame::welcome, {ry::detail::Ticket::make().bytes()});
+      send_raw(socket, writer.unsent());
       read_to_end(socket);
     }};
     CHECK_THAT(error_of([&] { (void)connect_to(guesser.port()); }).second,

@@ -64,39 +64,45 @@ inline constexpr std::size_t max_hello_bytes = std::size_t{64} << 10U;
   return hello;
 }
 
-/// Is what each side sends first: who does not speak this protocol is found out by the first eight bytes.
+/// Is what each side sends first: who does not speak this protocol is found out by the first eight bytes, of which the
+/// last is its version.
 struct Opening {
-  static constexpr std::array<char, 8> protocol{'R', 'A', 'I', 'L', 'Y', 'R', 'D', '1'};  ///< its version comes last
-  std::array<char, 8> magic = protocol;
+  using Magic = std::array<char, 8>;
+  static constexpr Magic at_length{'R', 'A', 'I', 'L', 'Y', 'R', 'D', '1'};
+  static constexpr Magic by_ticket{'R', 'A', 'I', 'L', 'Y', 'R', 'T', '1'};
+  Magic magic = at_length;
   std::array<std::byte, 32> nonce{};
 
-  [[nodiscard]] static Opening make() {
-    Opening opening;
+  [[nodiscard]] static Opening make(const Magic& magic = at_length) {
+    Opening opening{.magic = magic};
     fill_random(opening.nonce);
     return opening;
   }
   [[nodiscard]] ConstBytes bytes() const noexcept { return std::as_bytes(std::span{this, 1}); }
 
-  /// Returns what is wrong with these first bytes; empty if nothing is.
-  [[nodiscard]] static std::string complaint(std::span<const char, 8> first) {
-    if (std::equal(first.begin(), first.end(), protocol.begin())) return {};
-    if (!std::equal(first.begin(), first.end() - 1, protocol.begin())) return "it does not speak Railyard's protocol";
+  /// Returns what is wrong with the magic; empty if nothing is.
+  [[nodiscard]] std::string complaint() const {
+    if (magic == at_length || magic == by_ticket) return {};
+    if (!std::equal(magic.begin(), magic.end() - 1, at_length.begin())) return "it does not speak Railyard's protocol";
     return compose("it speaks version {} of the protocol, and this program version {}: build both from one release",
-                   static_cast<int>(first[7]) - '0', static_cast<int>(protocol[7]) - '0');
+                   magic[7] - '0', at_length[7] - '0');
   }
 };
 static_assert(sizeof(Opening) == 40);
 
+/// Is what a listener gives to those who have proven themselves, for them and the processes they start: its opening of
+/// all connections that are made by ticket, so that nobody has to wait for one. Not secret.
+using Ticket = Opening;
+
 /// Is what both sides have seen of a handshake. Proofs and keys cover all of it, so that none can be used a second time
-/// or for another connection; the labels keep one side's proof from being sent back as the other's.
+/// or for another connection; the labels keep what one side sends from being sent back as the other's.
 class Transcript {
  public:
   Transcript(const Opening& client, const Opening& server, ConstBytes hello) noexcept
       : client_(client.bytes()), server_(server.bytes()), hello_(hello) {}
 
   [[nodiscard]] Digest client_proof(const Hmac& secret) const { return sign(secret, "railyard: the client's proof"); }
-  [[nodiscard]] Digest server_proof(const Hmac& secret) const { return sign(secret, "railyard: the server's proof"); }
-  /// What the client's frames are authenticated with, and the server's.
+  /// What the client's frames are authenticated with, and the server's, of which the first is the server's proof.
   [[nodiscard]] Hmac client_key(const Hmac& secret) const { return key(secret, "railyard: the client's frames"); }
   [[nodiscard]] Hmac server_key(const Hmac& secret) const { return key(secret, "railyard: the server's frames"); }
 
@@ -122,15 +128,16 @@ struct SessionKeys {
   Hmac incoming;
 };
 
-/// Is the listening side of a handshake: four messages, the client's opening, the server's, the client's hello with its
-/// proof, the server's proof. Reads nothing beyond the client's proof, and takes the hello apart only after it.
+/// Is the listening side of a handshake: the client's opening, the server's, the client's hello with its proof. A
+/// client with a ticket leaves the second one out and sends all at once; that such a hello comes once only is for the
+/// listener to see. Reads nothing beyond the proof, and takes the hello apart only after it.
 class ServerHandshake {
  public:
   enum class State : std::uint8_t { waiting, proven, refused };
 
-  /// The secret outlives it.
-  explicit ServerHandshake(const Hmac& secret) : secret_(&secret), input_(Opening::protocol.size()) {}
-  explicit ServerHandshake(Hmac&&) = delete;
+  /// Both outlive it.
+  ServerHandshake(const Hmac& secret, const Ticket& ticket)
+      : secret_(&secret), ticket_(&ticket), input_(sizeof client_.magic) {}
 
   [[nodiscard]] State state() const noexcept { return state_; }
   /// Where the next bytes go.
@@ -156,6 +163,8 @@ class ServerHandshake {
   [[nodiscard]] bool is_untouched() const noexcept { return step_ == Step::magic && filled_ == 0; }
   /// Why it was refused.
   [[nodiscard]] const std::string& refusal() const noexcept { return refusal_; }
+  /// The client's: no other connection has the same nonce, unless somebody repeats what he has heard.
+  [[nodiscard]] const Opening& opening() const noexcept { return client_; }
   /// What the client says of itself, once it is proven.
   [[nodiscard]] Hello& hello() noexcept { return hello_; }
   [[nodiscard]] SessionKeys keys() const {
@@ -178,17 +187,18 @@ class ServerHandshake {
 
   ConstBytes take_magic() {
     std::memcpy(client_.magic.data(), input_.data(), client_.magic.size());
-    if (std::string why = Opening::complaint(client_.magic); !why.empty()) return refuse(std::move(why));
+    if (std::string why = client_.complaint(); !why.empty()) return refuse(std::move(why));
     expect(Step::nonce, sizeof(Opening));
     return {};
   }
 
   ConstBytes take_nonce() {
     std::memcpy(client_.nonce.data(), input_.data() + client_.magic.size(), client_.nonce.size());
-    server_ = Opening::make();
     filled_ = 0;
     expect(Step::size, sizeof(std::uint32_t));
-    return server_.bytes();
+    const bool has_ticket = client_.magic == Opening::by_ticket;
+    server_ = has_ticket ? *ticket_ : Opening::make();
+    return has_ticket ? ConstBytes{} : server_.bytes();
   }
 
   ConstBytes take_size() {
@@ -210,8 +220,7 @@ class ServerHandshake {
       return refuse(error.what());
     }
     state_ = State::proven;
-    proof_ = transcript().server_proof(*secret_);
-    return proof_;
+    return {};
   }
 
   [[nodiscard]] ConstBytes hello_bytes() const noexcept {
@@ -220,6 +229,7 @@ class ServerHandshake {
   [[nodiscard]] Transcript transcript() const noexcept { return {client_, server_, hello_bytes()}; }
 
   const Hmac* secret_;
+  const Ticket* ticket_;
   Step step_ = Step::magic;
   State state_ = State::waiting;
   std::vector<std::byte> input_;
@@ -227,7 +237,6 @@ class ServerHandshake {
   Opening client_{};
   Opening server_{};
   Hello hello_{};
-  Digest proof_{};
   std::string refusal_{};
 };
 

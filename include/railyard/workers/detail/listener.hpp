@@ -22,6 +22,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -103,6 +104,9 @@ class Listener {
     return std::nullopt;
   }
 
+  /// For processes on this host; others get it with their welcome.
+  [[nodiscard]] const Ticket& ticket() const noexcept { return ticket_; }
+
   /// From now on an agent that comes is told that the run has begun without it.
   void expect_no_more_agents() {
     const std::lock_guard lock{mutex_};
@@ -114,12 +118,12 @@ class Listener {
   void reset_store(std::uint32_t generation) {
     const std::lock_guard lock{mutex_};
     store_.clear();
-    store_generation_ = generation;
+    tickets_used_.clear();  // those hellos are of a generation that nobody is let in with any more
+    const std::string text = outdated_text(std::exchange(store_generation_, generation), generation);
+    const ConstBytes bytes = text_bytes(text);
     std::vector<StoreReply> replies;
-    for (const auto& [id, session] : sessions_) {
-      if (session.generation == generation) continue;
-      const std::string text = outdated_text(session.generation, generation);
-      const ConstBytes bytes = text_bytes(text);
+    for (auto& [id, session] : sessions_) {
+      if (std::exchange(session.is_over, true)) continue;
       replies.push_back({.session = id, .type = StoreFrame::ended, .payload = {bytes.begin(), bytes.end()}});
     }
     deliver(replies);
@@ -141,7 +145,7 @@ class Listener {
   };
   struct Session {
     SecureConnection connection;
-    std::uint32_t generation = 0;
+    bool is_over = false;  // it has been told so, and is closed by the client: what it still sends would undo that
   };
   using HalfOpens = std::map<std::uint64_t, HalfOpen>;  // in the order of their coming
 
@@ -226,7 +230,9 @@ class Listener {
         return;
       } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         log_.note(compose("no connection can be taken: {}", explain_errno(errno)), Clock::now());
-        if (!half_open_.empty()) refuse(half_open_.begin(), "this process has no descriptors left");
+        while (!half_open_.empty() && oldest_age() >= safe_age) {
+          refuse(half_open_.begin(), "it has not proven itself, and there are no descriptors for others");
+        }
         return pause_accepting(std::chrono::milliseconds{100}, 0);
       }  // else it has gone again
     }
@@ -235,11 +241,12 @@ class Listener {
   // Where all have only just come, the next one waits in the kernel's queue.
   [[nodiscard]] bool is_crowded() {
     if (half_open_.size() < options_.max_half_open) return false;
-    const auto age = Clock::now() - half_open_.begin()->second.since;
+    const auto age = oldest_age();
     if (age >= safe_age) return false;
     pause_accepting(std::chrono::ceil<std::chrono::milliseconds>(safe_age - age), options_.max_half_open);
     return true;
   }
+  [[nodiscard]] Clock::duration oldest_age() const { return Clock::now() - half_open_.begin()->second.since; }
 
   void take_in(Socket socket) {
     const std::uint64_t id = next_id_++;
@@ -249,7 +256,7 @@ class Listener {
     half_open_.emplace(id, HalfOpen{.socket = std::move(socket),
                                     .address = address.text(),
                                     .since = Clock::now(),
-                                    .handshake = ServerHandshake{secret_}});
+                                    .handshake = ServerHandshake{secret_, ticket_}});
     if (half_open_.size() > options_.max_half_open) {
       refuse(half_open_.begin(), "it has not proven itself, and others are waiting");
     }
@@ -290,35 +297,36 @@ class Listener {
     ConnectionLimits limits = options_.limits;
     if (!is_agent) limits.max_frame_bytes = StoreServer::max_bytes + max_hello_bytes;
     SecureConnection connection{std::move(client.socket), client.handshake.keys(), peer, limits};
+    const std::string why = complaint(hello, client.handshake.opening());
+    if (!why.empty()) log_.note(compose("refused {}: {}", peer, why), Clock::now());
     try {
-      if (const std::string why = complaint(hello); !why.empty()) {
-        log_.note(compose("refused {}: {}", peer, why), Clock::now());
-        connection.post(Frame::refusal, {text_bytes(why)});
-        connection.flush();
-        return;
-      }
-      connection.post(Frame::welcome, {});
+      connection.post(why.empty() ? Frame::welcome : Frame::refusal, {why.empty() ? ticket_.bytes() : text_bytes(why)});
       connection.flush();
     } catch (const ConnectionError&) {
       return;  // it has already gone
     }
-    if (is_agent) {
+    if (!is_agent) {
+      watch(connection.fd(), EPOLLIN | EPOLLOUT | EPOLLET, id, EPOLL_CTL_MOD);
+      sessions_.emplace(id, Session{.connection = std::move(connection), .is_over = !why.empty()});
+    } else if (why.empty()) {
       watch(connection.fd(), 0, id, EPOLL_CTL_DEL);
       agents_.push_back({.hello = std::move(hello), .connection = std::move(connection)});
       ring(agents_event_);
-    } else {
-      watch(connection.fd(), EPOLLIN | EPOLLOUT | EPOLLET, id, EPOLL_CTL_MOD);
-      sessions_.emplace(id, Session{.connection = std::move(connection), .generation = hello.generation});
     }
   }
 
-  [[nodiscard]] std::string complaint(const Hello& hello) const {
+  // Returns why a client that has proven itself is not wanted; empty if it is.
+  [[nodiscard]] std::string complaint(const Hello& hello, const Opening& opening) {
     if (hello.job != options_.job) {
       return compose(R"(it belongs to the job "{}", and this is the job "{}")", hello.job, options_.job);
     }
-    if (hello.kind == HelloKind::agent && !expects_agents_) return "the run has begun, with all processes that it has";
-    const std::uint32_t expected = hello.kind == HelloKind::agent ? options_.generation : store_generation_;
-    return hello.generation == expected ? std::string{} : outdated_text(hello.generation, expected);
+    const bool is_agent = hello.kind == HelloKind::agent;
+    if (is_agent && !expects_agents_) return "the run has begun, with all processes that it has";
+    const std::uint32_t expected = is_agent ? options_.generation : store_generation_;
+    if (hello.generation != expected) return outdated_text(hello.generation, expected);
+    if (opening.magic != Opening::by_ticket) return {};
+    if (is_agent) return "a ticket is for the store alone";
+    return tickets_used_.insert(opening.nonce).second ? std::string{} : "this very hello has come before";
   }
 
   static std::string outdated_text(std::uint32_t generation, std::uint32_t expected) {
@@ -330,7 +338,7 @@ class Listener {
     try {
       session.connection.flush();
       while (const std::optional<Frame> frame = session.connection.try_receive()) {
-        if (session.generation == store_generation_) deliver(store_.handle(id, *frame));
+        if (!session.is_over) deliver(store_.handle(id, *frame));
         if (sessions_.count(id) == 0) return;
       }
     } catch (const ConnectionError& error) {
@@ -365,6 +373,7 @@ class Listener {
 
   const ListenerOptions options_;
   const Hmac secret_;
+  const Ticket ticket_ = Ticket::make();
   RefusalLog log_;
   Socket socket_;
   Descriptor poller_;
@@ -381,6 +390,7 @@ class Listener {
   std::map<std::uint64_t, Session> sessions_{};
   StoreServer store_{};
   std::uint32_t store_generation_ = 0;
+  std::set<std::array<std::byte, 32>> tickets_used_{};  // the nonces of hellos by ticket, so that none comes twice
   bool expects_agents_ = true;
 
   std::thread thread_{};

@@ -37,6 +37,7 @@ struct NetworkStorePlace {
   int rank = 0;
   std::chrono::nanoseconds patience = std::chrono::seconds{30};  ///< for connecting, and for each answer
   ConnectionLimits limits{};
+  std::optional<Ticket> ticket{};  ///< of the listener: saves two round trips
 };
 
 /// Sets and gets through one connection, made by the first call and anew in a forked process. Values never change, so
@@ -121,7 +122,8 @@ class NetworkStore final : public Store {
                       .generation = place_.generation,
                       .process = place_.rank,
                       .payload = {}};
-    connection_ = SecureConnection::connect(place_.host, place_.port, secret_, hello, patience(), place_.limits);
+    connection_ =
+        SecureConnection::connect(place_.host, place_.port, secret_, hello, patience(), place_.limits, place_.ticket);
   }
 
   void throw_if_lost() const {
@@ -198,6 +200,11 @@ class NetworkStore final : public Store {
   }
 
   void take(const Frame& frame) {
+    if (frame.type == Frame::welcome) return;
+    if (frame.type == Frame::refusal) {
+      throw ConnectionError{ConnectionError::Cause::refused,
+                            compose("{} does not take this process: {}", connection_->peer(), frame.text())};
+    }
     WireReader reader{frame.payload};
     switch (static_cast<StoreFrame>(frame.type)) {
       case StoreFrame::answer: {

@@ -47,14 +47,18 @@ class SecureConnection {
     tune_connection(socket_.fd(), limits.lost_after);
   }
 
-  /// Connects to a listener; tries again until somebody listens there. Cost: two round trips after TCP's own.
+  /// Connects to a listener; tries again until somebody listens there. Cost: two round trips after TCP's own; none with
+  /// a ticket: then the first frame to come is the listener's answer, a welcome or a refusal.
   /// Throws: ConnectionError, whose cause is `refused` if the listener knows this process but does not want it.
   [[nodiscard]] static SecureConnection connect(const std::string& host, int port, const Hmac& secret,
                                                 const Hello& hello, const Deadline& deadline,
-                                                const ConnectionLimits& limits = {});
+                                                const ConnectionLimits& limits = {},
+                                                const std::optional<Ticket>& ticket = std::nullopt);
 
   [[nodiscard]] int fd() const noexcept { return socket_.fd(); }
   [[nodiscard]] const std::string& peer() const noexcept { return peer_; }
+  /// What the listener has given to this process, for further connections; only where connect() has waited for it.
+  [[nodiscard]] const std::optional<Ticket>& ticket() const noexcept { return ticket_; }
 
   /// Queues a message, whose payload is the pieces one after the other, without waiting; flush() sends it.
   void post(std::uint8_t type, std::initializer_list<ConstBytes> pieces) { writer_.put(type, pieces); }
@@ -127,6 +131,8 @@ class SecureConnection {
   void forget_in_child() noexcept { socket_.forget_in_child(); }
 
  private:
+  friend class Connector;
+
   [[nodiscard]] std::optional<Frame> take(std::size_t num_bytes) {
     try {
       return reader_.take(num_bytes);
@@ -153,19 +159,21 @@ class SecureConnection {
   FrameReader reader_;
   std::string peer_;
   std::chrono::milliseconds lost_after_;
+  std::optional<Ticket> ticket_{};
 };
 
 /// Is the connecting side of a handshake: tries until it has gone through all of it, or was turned away.
 class Connector {
  public:
   Connector(std::string host, int port, const Hmac& secret, const Hello& hello, const Deadline& deadline,
-            const ConnectionLimits& limits)
+            const ConnectionLimits& limits, const std::optional<Ticket>& ticket)
       : host_(std::move(host)),
         port_(port),
         secret_(secret),
         hello_(encode_hello(hello)),
         deadline_(deadline),
-        limits_(limits) {
+        limits_(limits),
+        ticket_(ticket) {
     if (host_.empty() || port < 1 || port > 65535) {
       throw ConfigError{
           compose(R"(connecting to "{}" port {}: that is no address; it looks like "10.0.0.1", 29400)", host_, port)};
@@ -178,7 +186,12 @@ class Connector {
     while (true) {
       std::string cause;
       Socket socket = try_connect(host_, port_, deadline_, cause);
-      if (socket.is_open() && exchange_openings(socket, cause)) return prove(std::move(socket));
+      if (socket.is_open()) {
+        tune_connection(socket.fd(), limits_.lost_after);
+        cause = compose("{} was connected, but did not answer", SocketAddress::of_peer(socket.fd()).text());
+        if (ticket_) return present_ticket(std::move(socket));
+        if (exchange_openings(socket)) return introduce(std::move(socket));
+      }
       if (deadline_.remaining() <= pause) {
         throw ConnectionError{ConnectionError::Cause::failed,
                               compose("{} cannot be reached within {}: {}", peer(), deadline_.budget_text(), cause)};
@@ -200,46 +213,61 @@ class Connector {
   [[nodiscard]] std::string peer() const { return compose("the leader at {} port {}", host_, port_); }
 
   // Until the server has answered it does not know whether this one is honest: if it hangs up, it had no room.
-  [[nodiscard]] bool exchange_openings(const Socket& socket, std::string& cause) {
-    tune_connection(socket.fd(), limits_.lost_after);
-    cause = compose("{} was connected, but did not answer", SocketAddress::of_peer(socket.fd()).text());
+  [[nodiscard]] bool exchange_openings(const Socket& socket) {
     client_ = Opening::make();
     if (!send_all(socket, client_.bytes()) || !receive_all(socket, std::as_writable_bytes(std::span{server_.magic}))) {
       return false;
     }
-    if (const std::string complaint = Opening::complaint(server_.magic); !complaint.empty()) {
+    if (const std::string complaint = server_.complaint(); !complaint.empty()) {
       throw ConnectionError{ConnectionError::Cause::failed,
                             compose("{} is not the run's leader: {}", peer(), complaint)};
     }
     return receive_all(socket, server_.nonce);
   }
 
-  [[nodiscard]] SecureConnection prove(Socket socket) {
+  [[nodiscard]] SecureConnection introduce(Socket socket) {
+    SecureConnection connection = send_hello(std::move(socket), {});
+    const Frame answer = receive_answer(connection);
+    if (answer.type != Frame::welcome || answer.payload.size() != sizeof(Ticket)) {
+      throw ConnectionError{ConnectionError::Cause::refused,
+                            compose("{} does not take this process: {}", peer(), answer.text())};
+    }
+    std::memcpy(&connection.ticket_.emplace(), answer.payload.data(), sizeof(Ticket));
+    return connection;
+  }
+
+  // The answer's code proves that the listener knows the secret.
+  [[nodiscard]] Frame receive_answer(SecureConnection& connection) const {
+    std::string cause = "it did not answer in time";
+    try {
+      if (auto answer = connection.receive(deadline_)) return std::move(*answer);
+    } catch (const ConnectionError& error) {
+      cause = error.cause() == ConnectionError::Cause::closed
+                  ? "most likely the two have different secrets (of different runs, or of different files)"
+                  : "it does not know the secret of this run";
+    }
+    throw ConnectionError{ConnectionError::Cause::failed,
+                          compose("{} did not accept this process's proof: {}", peer(), cause)};
+  }
+
+  [[nodiscard]] SecureConnection present_ticket(Socket socket) {
+    client_ = Opening::make(Opening::by_ticket);
+    server_ = *ticket_;
+    return send_hello(std::move(socket), client_.bytes());
+  }
+
+  [[nodiscard]] SecureConnection send_hello(Socket socket, ConstBytes before) {
     const Transcript transcript{client_, server_, hello_};
     WireWriter writer;
+    writer.put_rest(before);
     writer.put(static_cast<std::uint32_t>(hello_.size()));
     writer.put_rest(hello_);
     writer.put_rest(transcript.client_proof(secret_));
-    Digest proof{};
-    if (!send_all(socket, writer.bytes()) || !receive_all(socket, proof)) {
-      throw ConnectionError{ConnectionError::Cause::failed,
-                            compose("{} did not accept this process's proof within {}: most likely the two have "
-                                    "different secrets (of different runs, or of different files)",
-                                    peer(), deadline_.budget_text())};
-    }
-    if (!are_equal(proof, transcript.server_proof(secret_))) {
-      throw ConnectionError{ConnectionError::Cause::failed,
-                            compose("{} does not know the secret of this run: it is not to be trusted, or has another "
-                                    "secret",
-                                    peer())};
+    if (!send_all(socket, writer.bytes())) {
+      throw ConnectionError{ConnectionError::Cause::failed, compose("{} hung up before this process's proof", peer())};
     }
     SessionKeys keys{.outgoing = transcript.client_key(secret_), .incoming = transcript.server_key(secret_)};
-    SecureConnection connection{std::move(socket), std::move(keys), peer(), limits_};
-    const std::optional<Frame> answer = connection.receive(deadline_);
-    if (answer && answer->type == Frame::welcome) return connection;
-    throw ConnectionError{answer ? ConnectionError::Cause::refused : ConnectionError::Cause::failed,
-                          compose("{} does not take this process: {}", peer(),
-                                  answer ? answer->text() : std::string_view{"it did not answer in time"})};
+    return SecureConnection{std::move(socket), std::move(keys), peer(), limits_};
   }
 
   // These return false if the other end has hung up, or at the deadline.
@@ -277,14 +305,15 @@ class Connector {
   std::vector<std::byte> hello_;
   const Deadline& deadline_;
   ConnectionLimits limits_;
+  std::optional<Ticket> ticket_;
   Opening client_{};
   Opening server_{};
 };
 
 inline SecureConnection SecureConnection::connect(const std::string& host, int port, const Hmac& secret,
                                                   const Hello& hello, const Deadline& deadline,
-                                                  const ConnectionLimits& limits) {
-  return Connector{host, port, secret, hello, deadline, limits}.connect();
+                                                  const ConnectionLimits& limits, const std::optional<Ticket>& ticket) {
+  return Connector{host, port, secret, hello, deadline, limits, ticket}.connect();
 }
 
 }  // namespace detail
