@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT
+// The leader's ends of the connections, with the other ends in the hands of the test. ThreadSanitizer runs these: it
+// cannot follow the forks of a process with threads that whole groups need.
+#include "railyard/workers/detail/agent_lines.hpp"
+
+#include "support.hpp"
+#include "support/catch.hpp"
+
+#include <array>
+#include <atomic>
+#include <thread>
+
+#include <sys/socket.h>
+
+using namespace workers_test;
+using namespace ry::detail;
+using Catch::ContainsSubstring;
+
+namespace {
+
+// Both ends of a connection whose handshake is over.
+std::pair<SecureConnection, SecureConnection> connected_pair() {
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) != 0)
+    throw ry::Error{"socketpair"};
+  const Hmac one{text_bytes("one")};
+  const Hmac other{text_bytes("other")};
+  return {SecureConnection{Socket{Descriptor{ends[0]}}, {.outgoing = one, .incoming = other}, "the follower", {}},
+          SecureConnection{Socket{Descriptor{ends[1]}}, {.outgoing = other, .incoming = one}, "the leader", {}}};
+}
+
+struct Lines {
+  explicit Lines(int count, std::chrono::nanoseconds silence_limit = 30s) {
+    std::vector<SecureConnection> ours;
+    for (int i = 0; i < count; ++i) {
+      auto [here, there] = connected_pair();
+      ours.push_back(std::move(here));
+      followers.push_back(std::move(there));
+    }
+    lines.emplace(std::move(ours), silence_limit);
+  }
+  std::vector<SecureConnection> followers{};
+  std::optional<AgentLines> lines{};
+};
+
+void say(SecureConnection& to, News news, std::initializer_list<ConstBytes> pieces = {}) {
+  to.send(static_cast<std::uint8_t>(news), pieces, soon());
+}
+
+}  // namespace
+
+TEST_CASE("AgentLines: brings every order to its process, in order, from any thread") {
+  Lines set{2};
+  constexpr int count = 500;
+  std::vector<std::thread> threads;
+  for (int process = 1; process <= 2; ++process) {
+    threads.emplace_back([&, process] {
+      for (int at = 0; at < count; ++at) set.lines->post(process, Order::tell, text_bytes(std::to_string(at)));
+    });
+  }
+  for (SecureConnection& follower : set.followers) {
+    int wrong = 0;
+    for (int at = 0; at < count; ++at) {
+      const auto frame = follower.receive(soon());
+      wrong += !frame || frame->text() != std::to_string(at) || frame->type != static_cast<std::uint8_t>(Order::tell);
+    }
+    CHECK(wrong == 0);
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_CASE("AgentLines: hands on what processes say, keeps the newest pages, and names who is lost") {
+  Lines set{2};
+  say(set.followers[0], News::started);
+  const std::array<PageValues, 2> pages{PageValues{.steps = 3}, PageValues{.steps = 4, .waiting_for_ns = 5}};
+  say(set.followers[0], News::pages, {std::as_bytes(std::span{pages})});
+  say(set.followers[0], News::event, {encode_event(ry::SignalEvent{.signal = 15})});
+  for (const News expected : {News::started, News::event}) {
+    const auto item = set.lines->take(soon());
+    REQUIRE(item);
+    CHECK(item->process == 1);
+    CHECK(item->frame.type == static_cast<std::uint8_t>(expected));
+  }
+  std::array<ry::WorkerPage, 2> shown;
+  set.lines->show_pages(1, std::array<ry::WorkerPage*, 2>{&shown[0], &shown[1]});
+  CHECK(shown[0].steps.load() == 3);
+  CHECK(shown[1].steps.load() == 4);
+  CHECK(shown[0].waiting_since_ns.load() == 0);
+  CHECK(shown[1].waiting_since_ns.load() != 0);
+
+  set.followers[1].close();
+  const auto item = set.lines->take(soon());
+  REQUIRE(item);
+  CHECK(item->process == 2);
+  CHECK_THAT(item->loss, ContainsSubstring("the follower has closed the connection"));
+  CHECK(set.lines->loss(2) == item->loss);
+  CHECK(set.lines->loss(1).empty());
+  set.lines->post(2, Order::kill);  // does nothing
+}
+
+TEST_CASE("AgentLines: fetches for several threads at once, and fails for those whose process is lost") {
+  Lines set{2};
+  std::atomic<int> num_right{0};
+  std::vector<std::thread> threads;
+  for (int at = 0; at < 4; ++at) {
+    threads.emplace_back([&, at] {
+      const auto bytes = set.lines->fetch(1, {.rank = at, .slot = 1}, 1000);
+      num_right += bytes.size() == 1000 && bytes[999] == std::byte(at) ? 1 : 0;
+    });
+  }
+  threads.emplace_back([&] {
+    try {
+      static_cast<void>(set.lines->fetch(2, {}, 10));
+    } catch (const ry::Error& error) {
+      num_right += std::string_view{error.what()}.find("a part of the state was lost") == 0 ? 1 : 0;
+    }
+  });
+  for (int answered = 0; answered < 4; ++answered) {
+    const auto frame = set.followers[0].receive(soon());
+    REQUIRE(frame);
+    const auto order = WireReader{frame->payload}.take<FetchOrder>();
+    const std::vector<std::byte> bytes(order.size_bytes, std::byte(order.of.rank));
+    say(set.followers[0], News::fetched, {std::as_bytes(std::span{&order.number, 1}), bytes});
+  }
+  REQUIRE(set.followers[1].receive(soon()));
+  set.followers[1].close();
+  for (std::thread& thread : threads) thread.join();
+  CHECK(num_right == 5);
+
+  std::thread refused{[&] {
+    const std::string why = "no such worker is here";
+    const auto frame = set.followers[0].receive(soon());
+    const auto order = WireReader{frame->payload}.take<FetchOrder>();
+    say(set.followers[0], News::not_fetched, {std::as_bytes(std::span{&order.number, 1}), text_bytes(why)});
+  }};
+  CHECK_THROWS_WITH(set.lines->fetch(1, {}, 10), "no such worker is here");
+  refused.join();
+}
+
+TEST_CASE("AgentLines: a process that says nothing is lost after the limit of silence") {
+  Lines set{1, 50ms};
+  const auto item = set.lines->take(soon());
+  REQUIRE(item);
+  CHECK_THAT(item->loss, ContainsSubstring("has said nothing for"));
+}
+
+TEST_CASE("AgentLines: what was queued is sent before the end") {
+  Lines set{1};
+  const std::vector<std::byte> large(std::size_t{4} << 20U, std::byte{7});
+  set.lines->post(1, Order::tell, large);
+  std::thread end{[&] { set.lines.reset(); }};
+  const auto frame = set.followers[0].receive(soon());
+  REQUIRE(frame);
+  CHECK(frame->payload == large);
+  end.join();
+  CHECK_THROWS_AS(set.followers[0].receive(soon()), ConnectionError);
+}
+
+TEST_CASE("Agents' messages: events come out as they went in, and nonsense is refused") {
+  const GroupLayout layout{.first_rank = 10, .num_workers = 2, .world_size = 12};
+  const auto back = [&](const ry::GroupEvent& event) { return decode_event(encode_event(event), layout); };
+  const std::string text = "a line";
+  CHECK(std::get<ry::MessageEvent>(back(ry::MessageEvent{.rank = 1, .bytes = {std::byte{5}}})).rank == 11);
+  const auto output = std::get<ry::OutputEvent>(back(ry::OutputEvent{.rank = 0, .is_error = true, .line = text}));
+  CHECK((output.rank == 10 && output.is_error && output.line == text));
+  const auto exit = std::get<ry::ExitEvent>(
+      back(ry::ExitEvent{.rank = 1, .exit = {.kind = ry::WorkerExit::Kind::signalled, .code = 9, .message = text}}));
+  CHECK((exit.rank == 11 && exit.exit.code == 9 && exit.exit.message == text));
+  CHECK(std::get<ry::SilenceEvent>(back(ry::SilenceEvent{.rank = 0, .message = text})).message == text);
+  CHECK(std::get<ry::SignalEvent>(back(ry::SignalEvent{.signal = 15})).signal == 15);
+  CHECK(std::get<ry::BrokenEvent>(back(ry::BrokenEvent{.message = text})).message == text);
+
+  CHECK_THROWS_AS(back(ry::MessageEvent{.rank = 2, .bytes = {}}), ry::DataError);
+  CHECK_THROWS_AS(back(ry::MessageEvent{.rank = -1, .bytes = {}}), ry::DataError);
+  CHECK_THROWS_AS(decode_event(text_bytes("\x09nonsense"), layout), ry::DataError);
+  CHECK_THROWS_AS(decode_event({}, layout), ry::DataError);
+}
