@@ -38,6 +38,7 @@ printf '\x04one\n\ntwo\xc3\xa9\r\n' >texts/lines
 # The first byte says who speaks: a stranger, one who knows the secret, somebody on the way, clients of the store.
 opening='RAILYRD1................................'
 printf '\x00%s\x0d\0\0\0hello with a proof of thirty-two bytes' "$opening" >messages/stranger
+printf '\x00%s\x0d\0\0\0hello with a proof of thirty-two bytes' "${opening/D1/T1}" >messages/ticket
 printf '\x01\x01\x07\0\0\0\x02\0\0\0\x03\0\0\0jobpayload' >messages/member
 printf '\x02\x03\0\0\0\x01abc................' >messages/frame
 printf '\x03\x01\x02\x03key\x02\x01\x10\x01\0\0\0\x03\0\0\0keyvalue!\x01\x02\x03key' >messages/requests

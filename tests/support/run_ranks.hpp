@@ -29,7 +29,7 @@ class MemoryStore final : public ry::Store {
  public:
   void set(std::string_view key, std::string_view value) override {
     const std::lock_guard lock{mutex_};
-    if (!values_.emplace(key, value).second) throw ry::Error{fmt::format("the key {} is taken", key)};
+    if (!values_.emplace(key, value).second) throw ry::KeyTakenError{fmt::format("the key {} is taken", key)};
     changed_.notify_all();
   }
 

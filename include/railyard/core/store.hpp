@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/error.hpp"
 
 #include <optional>
 #include <string>
@@ -10,6 +11,12 @@
 #include <vector>
 
 namespace railyard::inline v0_1 {
+
+/// Says that a key has been set before.
+class KeyTakenError : public Error {
+ public:
+  using Error::Error;
+};
 
 /// Holds small values by key for all workers of one group. A key is set once and then never changes.
 ///
@@ -22,7 +29,7 @@ class Store {
   Store& operator=(const Store&) = delete;
   virtual ~Store() = default;
 
-  /// Leaves value, arbitrary bytes, under key. Throws: Error if the key is taken or the store is full.
+  /// Leaves value, arbitrary bytes, under key. Throws: KeyTakenError; Error if the store is full.
   virtual void set(std::string_view key, std::string_view value) = 0;
 
   /// Waits until the key is there and returns its value, or nothing at the deadline.

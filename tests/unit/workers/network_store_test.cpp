@@ -94,6 +94,7 @@ TEST_CASE("NetworkStore: refuses a second value and one too many, and stays usab
   const auto one = leader.store(0);
   const auto other = leader.store(1);
   one->set("key", "first");
+  CHECK_THROWS_AS(other->set("key", "second"), ry::KeyTakenError);
   CHECK_THROWS_WITH(other->set("key", "second"), ContainsSubstring("\"key\"") && ContainsSubstring("set before"));
   const std::string large(std::size_t{6} << 20U, 'x');
   one->set("a", large);

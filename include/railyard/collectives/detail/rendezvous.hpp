@@ -39,11 +39,12 @@ inline void expect_all(Store& store, const std::string& prefix, std::string_view
 [[nodiscard]] inline std::string enter_group(Store& store, std::string_view kind, const World& world) {
   for (int number = 0;; ++number) {
     std::string prefix = compose("{}/{}/", kind, number);
-    const std::string key = stage_key(prefix, "here", world.rank);
-    if (peek(store, key)) continue;  // an earlier connect of this very rank: nobody else sets this key
     expect_all(store, prefix, "here", world);
-    store.set(key, world.host);
-    return prefix;
+    try {
+      store.set(stage_key(prefix, "here", world.rank), world.host);
+      return prefix;
+    } catch (const KeyTakenError&) {  // by an earlier connect of this very rank: nobody else sets this key
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/system.hpp"
+#include "railyard/core/store.hpp"
 
 #include <array>
 #include <atomic>
@@ -29,7 +30,7 @@ struct StoreBlock {
 };
 
 [[noreturn]] inline void throw_key_taken(std::string_view key) {
-  throw Error{
+  throw KeyTakenError{
       compose("store.set(\"{}\"): the key has been set before; a key keeps its first value, so use another key", key)};
 }
 [[noreturn]] inline void throw_store_full(std::string_view key, std::string_view value) {
@@ -44,7 +45,7 @@ class SharedTable {
  public:
   SharedTable(StoreBlock& block, std::byte* bytes) noexcept : block_(&block), bytes_(bytes) {}
 
-  /// Throws: Error if the key is taken or the table is full.
+  /// Throws: KeyTakenError; Error if the table is full.
   void set(std::string_view key, std::string_view value) {
     if (find(key)) throw_key_taken(key);
     const std::uint32_t offset = write_record(key, value);
