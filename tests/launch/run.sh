@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Starts the real launchers and has them start processes: tests/launch/run.sh [PART...], see below for the parts. Each
-# ends what it has started. torchrun comes from a wheel: it is left out, in words, where no Python here has one and there
+# Starts the real launchers and has them start processes, which meet, and train digits to the same bits as one process
+# alone: tests/launch/run.sh [PART...], see below for the parts. Each ends what it has started. torchrun comes from a wheel: it is left out, in words, where no Python here has one and there
 # is none in build/pytorch; hosts are networks of the kernel, and are left out where it lets nobody make them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -15,7 +15,8 @@ source tests/launch/slurm_cluster.sh
 parts=("$@")
 [ $# != 0 ] || parts=(mpi slurm torchrun kubernetes hosts)
 
-packages=(g++ libfmt-dev libssl-dev python3)
+packages=(g++ cmake ninja-build libfmt-dev libssl-dev libgloo-dev libtorch-dev libopenblas0-pthread zlib1g-dev libzstd-dev
+  python3 pkg-config git catch2)
 case " ${parts[*]} " in *" mpi "*) packages+=(openmpi-bin mpich) ;; esac
 case " ${parts[*]} " in *" slurm "*) packages+=(slurmctld slurmd slurm-client munge openmpi-bin) ;; esac
 case " ${parts[*]} " in *" hosts "*) packages+=(iproute2) ;; esac
@@ -36,6 +37,13 @@ trap 'exit 130' INT TERM
 
 "$(railyard_cxx)" -std=c++20 -O1 -Iinclude tests/launch/show_launch.cpp -o "$folder/show_launch" -lfmt -lcrypto -pthread
 show=$folder/show_launch
+digits=${DIGITS_LAUNCHED:-$root/build/tests/examples/digits_launched}  # examples/launch/digits.cpp, built
+if [ -z "${DIGITS_LAUNCHED:-}" ]; then
+  cmake -S . -B build/tests -G Ninja -DRAILYARD_UNITY=ON >/dev/null
+  cmake --build build/tests --target digits_launched >/dev/null
+fi
+data=$root/examples/data/digits.csv
+export OMP_NUM_THREADS=1
 log=$folder/log
 
 fail() {
@@ -57,6 +65,29 @@ expect() {
   echo "ok: $num processes: $*"
 }
 
+# Prints what digits weigh when one process with a number of workers has trained them.
+weights_of() {
+  local file=$folder/weights$1
+  if [ ! -f "$file" ]; then
+    "$digits" "$data" "$1" "$folder/runs" "alone$1" 2>/dev/null | sed -n 's/.*, weights //p' >"$file"
+  fi
+  cat "$file"
+}
+
+# check_training NUM_WORKERS NAME: the log says that so many workers have trained to the bits that one process trains to.
+check_training() {
+  local expected
+  expected="$1 workers, weights $(weights_of "$1")"
+  [ "$(grep -c -x -F "$expected" "$log")" = 1 ] || fail "$2 did not train to: $expected"
+  echo "ok: $2: $expected"
+}
+
+# train NUM_WORKERS WORKERS_PER_PROCESS NAME COMMAND...
+train() {
+  "${@:4}" "$digits" "$data" "$2" "$folder/runs" "$3" >"$log" 2>&1 || fail "training as $3"
+  check_training "$1" "$3"
+}
+
 run_mpi() {
   MPIRUN=mpirun.openmpi bash examples/launch/mpirun.sh "$show" >"$log" 2>&1 || fail "mpirun"
   expect 3 "of 3 here" "/railyard-mpi-" "Open MPI: OMPI_COMM_WORLD_RANK="
@@ -71,6 +102,11 @@ run_mpi() {
     mv "$folder/$job.log" "$log"
     expect 2 "/railyard-hydra-"
   done
+  export PROCESSES
+  PROCESSES=1 MPIRUN=mpirun.openmpi train 1 1 mpi1 bash examples/launch/mpirun.sh
+  PROCESSES=2 MPIRUN=mpirun.openmpi train 4 2 mpi4 bash examples/launch/mpirun.sh
+  PROCESSES=2 MPIRUN=mpiexec.hydra train 2 1 hydra2 bash examples/launch/mpirun.sh
+  PROCESSES=4 MPIRUN=mpiexec.hydra train 4 1 hydra4 bash examples/launch/mpirun.sh
 }
 
 slurm_script() { printf '#!/usr/bin/env bash\n#SBATCH --output=%s\n%s\n' "$log" "$1" >"$folder/script"; }
@@ -106,6 +142,11 @@ run_slurm() {
     fail "examples/launch/slurm.sbatch"
   expect 3 "of 1 here" "restart 0"
   run_requeue
+
+  rm "$log"
+  sbatch --wait --output="$log" examples/launch/slurm.sbatch "$digits" "$data" 1 "$folder/runs" slurm3 >/dev/null || fail sbatch
+  check_training 3 slurm3
+  train 4 2 slurm4 srun -N2 --ntasks-per-node=1
 
   local list
   for list in 'n1' 'n[1-3]' 'a[01-03,7],b' 'n[8-11]' 'n[098-101]' 'c[1-2]-ib[5-6]' 'rack-3-node[12],x[1,3]' 'a,b,c[3-3]'; do
@@ -143,6 +184,7 @@ run_torchrun() {
   export TORCHRUN="$python -m torch.distributed.run"
   PROCESSES_PER_NODE=3 bash examples/launch/torchrun.sh "$show" >"$log" 2>&1 || fail "torchrun on one host"
   expect 3 "of 3 here" "/railyard-torchrun-" "torchrun: RANK="
+  PROCESSES_PER_NODE=2 train 2 1 torchrun2 bash examples/launch/torchrun.sh
 
   # Two agents of this host that call it by an address which other hosts could reach, and so believe to be on two.
   address=$(ip -4 -o addr show scope global | awk '{ sub("/.*", "", $4); print $4; exit }')
@@ -162,6 +204,7 @@ SCRIPT
     timeout 120 bash examples/launch/torchrun.sh "$folder/fails_once" >"$folder/node$node.log" 2>&1 &
   done
   wait
+  export RAILYARD_SECRET=0123456789abcdef0123456789abcdef
   for attempt in 0 1; do
     if ! grep -h "restart $attempt" "$folder"/node[12].log >"$log"; then
       cat "$folder"/node[12].log >"$log"
@@ -169,6 +212,13 @@ SCRIPT
     fi
     expect 4 "of 2 here" "met in torchrun's store at $address:"
   done
+  for node in 1 2; do
+    timeout 120 bash examples/launch/torchrun.sh "$digits" "$data" 1 "$folder/runs" torchrun4 >"$folder/node$node.log" 2>&1 &
+  done
+  wait
+  cat "$folder"/node[12].log >"$log"
+  check_training 4 torchrun4
+  unset RAILYARD_SECRET
 }
 
 run_kubernetes() {
@@ -178,10 +228,10 @@ run_kubernetes() {
 
 on_host() { ip netns exec "railyard-$$-$1" "${@:2}"; }
 
-# meet VARIABLE=VALUE...: process 0 on host one and process 1 on host two.
-meet() {
-  on_host two env RANK=1 WORLD_SIZE=2 "$@" "$show" >"$folder/two.log" 2>&1 &
-  on_host one env RANK=0 WORLD_SIZE=2 "$@" "$show" >"$log" 2>&1 || true
+# on_both COMMAND...: as process 0 on host one and as process 1 on host two.
+on_both() {
+  on_host two env RANK=1 WORLD_SIZE=2 "$@" >"$folder/two.log" 2>&1 &
+  on_host one env RANK=0 WORLD_SIZE=2 "$@" >"$log" 2>&1 || true
   wait
   cat "$folder/two.log" >>"$log"
 }
@@ -202,18 +252,21 @@ run_hosts() {
   done
 
   # Only IPv6, no names, no route to anywhere else.
-  meet MASTER_ADDR=fd77::1 MASTER_PORT=29500
+  on_both MASTER_ADDR=fd77::1 MASTER_PORT=29500 "$show"
   expect 2 "met in the fixed address fd77::1:29500"
   mkdir "$folder/ipv6" "$folder/both"
-  meet RAILYARD_RENDEZVOUS="$folder/ipv6" MASTER_ADDR=one
+  on_both RAILYARD_RENDEZVOUS="$folder/ipv6" MASTER_ADDR=one "$show"
   expect 2 "met in $folder/ipv6/railyard-one-0.0"
 
   on_host one ip address add 10.77.0.1/24 dev railyard-one
   on_host two ip address add 10.77.0.2/24 dev railyard-two
-  meet MASTER_ADDR=10.77.0.1 MASTER_PORT=29500
+  on_both MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 "$show"
   expect 2 "met in the fixed address 10.77.0.1:29500"
-  meet RAILYARD_RENDEZVOUS="$folder/both" MASTER_ADDR=one
+  on_both RAILYARD_RENDEZVOUS="$folder/both" MASTER_ADDR=one "$show"
   expect 2 "met in $folder/both/railyard-one-0.0"
+
+  on_both RAILYARD_RENDEZVOUS="$folder/both" MASTER_ADDR=one "$digits" "$data" 2 "$folder/runs" hosts4
+  check_training 4 hosts4
 }
 
 for part in "${parts[@]}"; do

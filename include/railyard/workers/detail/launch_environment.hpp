@@ -263,7 +263,7 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
 
 [[nodiscard]] inline std::optional<Launch> find_plain(const Environment& environment) {
   LaunchVariables variables{environment, "a plain launcher"};
-  const bool is_one = variables.text("WORLD_SIZE") == "1" && !variables.has("RANK");
+  const bool is_one = environment("WORLD_SIZE") == "1" && !variables.has("RANK");
   if (is_one || (!variables.has("RANK") && !variables.has("WORLD_SIZE"))) return {};
   Launch launch;
   launch.process = variables.number("RANK");
