@@ -59,7 +59,6 @@ class GlooTcp {
     if (world.size == 1) return std::unique_ptr<GlooTcp>{new GlooTcp{world}};
     const std::string prefix = detail::enter_group(store, name, world);
     detail::throw_if_missing(detail::await_all(store, prefix, "here", world, deadline), world, deadline);
-    detail::expect_all(store, prefix, "mesh", world);
     detail::expect_all(store, prefix, "connected", world);
     const std::string connected_key = detail::stage_key(prefix, "connected", world.rank);
     std::unique_ptr<GlooTcp> backend;
@@ -270,9 +269,10 @@ class GlooTcp {
     context_ = std::make_shared<gloo::rendezvous::Context>(world.rank, world.size);
     context_->setTimeout(timeout(deadline));
 #ifdef GLOO_SHARED_STORE
-    context_->connectFullMesh(std::make_shared<detail::GlooStore>(store, prefix + "mesh/", deadline), device);
+    context_->connectFullMesh(std::make_shared<detail::GlooStore>(store, prefix + "mesh/", world.size, deadline),
+                              device);
 #else
-    detail::GlooStore gloo_store{store, prefix + "mesh/", deadline};
+    detail::GlooStore gloo_store{store, prefix + "mesh/", world.size, deadline};
     context_->connectFullMesh(gloo_store, device);
 #endif
     post_canaries();

@@ -40,8 +40,14 @@ namespace detail {
 /// Lets Gloo read and write our store. Gloo's newer stores have more members, all with defaults.
 class GlooStore final : public gloo::rendezvous::Store {
  public:
-  GlooStore(railyard::Store& store, std::string prefix, const Deadline& deadline)
-      : store_(&store), prefix_(std::move(prefix)), deadline_(deadline) {}
+  GlooStore(railyard::Store& store, std::string prefix, int size, const Deadline& deadline)
+      : store_(&store), prefix_(std::move(prefix)), deadline_(deadline) {
+    std::vector<std::string> keys;  // what Gloo will ask for, one after the other: names of hosts, and addresses
+    for (const char* kind : {"rank_", ""}) {
+      for (int rank = 0; rank < size; ++rank) keys.push_back(compose("{}{}{}", prefix_, kind, rank));
+    }
+    store.expect(keys);
+  }
 
   void set(const std::string& key, const std::vector<char>& data) override {
     store_->set(prefix_ + key, std::string_view{data.data(), data.size()});
