@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Compiles a file that must be refused, and looks for the sentence:
-check.py refused FILE COMPILER [FLAG...]
-check.py fixed FILES COMPILER [FLAG...]     FILES with ; between them
+check.py refused FILE FOLDER COMPILER [FLAG...]
+check.py fixed FILES FOLDER COMPILER [FLAG...]       FILES with ; between them
+check.py header HEADER FOLDER COMPILER [FLAG...]     before, if it is worth it: precompiles railyard.hpp in FOLDER
 
 In the file, `// expect: REGEX` is matched against one line of the compiler's output, `// expect-first: REGEX` against
 its first error, and `// flags: ...` adds flags to the refused compilation. With FIXED defined, the files must compile:
@@ -13,6 +14,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+
+def precompile(header, folder, command):
+    """Where #include <railyard/railyard.hpp> finds it with -I FOLDER."""
+    place = Path(folder) / "railyard" / "railyard.hpp"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(f'#include "{header}"\n')
+    if subprocess.run(command + ["-std=c++20", "-x", "c++-header", place, "-o", f"{place}.gch"]).returncode:
+        sys.exit("The header is refused")
 
 
 def check_fixed(files, command):
@@ -27,13 +37,16 @@ def check_fixed(files, command):
             sys.exit("FIXED is refused as well")
 
 
-def check_refused(file, command):
+def check_refused(file, folder, command):
     text = Path(file).read_text()
     expected = re.findall(r"^// (expect(?:-first)?): (.+)$", text, re.M)
     if not expected:
         sys.exit(f"{file} expects nothing")
-    command = command + ["-std=c++20", "-fsyntax-only", file]
-    command += [flag for flags in re.findall(r"^// flags: (.+)$", text, re.M) for flag in flags.split()]
+    flags = [flag for flags in re.findall(r"^// flags: (.+)$", text, re.M) for flag in flags.split()]
+    with_header = [] if flags else ["-I", folder]  # which was precompiled without these flags
+    command = command[:1] + with_header + command[1:] + ["-std=c++20", "-fsyntax-only", file] + flags
+    if all(kind == "expect-first" for kind, _ in expected):
+        command.append("-Wfatal-errors")  # the rest would be compiled for nothing
     done = subprocess.run(command, capture_output=True, text=True)
     output = done.stdout + done.stderr
     if done.returncode == 0:
@@ -47,11 +60,13 @@ def check_refused(file, command):
 
 
 def main():
-    mode, files, *command = sys.argv[1:]
-    if mode == "fixed":
-        check_fixed(files.split(";"), command)
+    mode, files, folder, *command = sys.argv[1:]
+    if mode == "header":
+        precompile(files, folder, command)
+    elif mode == "fixed":
+        check_fixed(files.split(";"), [command[0], "-I", folder, *command[1:]])
     else:
-        check_refused(files, command)
+        check_refused(files, folder, command)
 
 
 main()
