@@ -36,7 +36,10 @@ trap clean_up EXIT
 trap 'exit 130' INT TERM
 
 "$(railyard_cxx)" -std=c++20 -O1 -Iinclude tests/launch/show_launch.cpp -o "$folder/show_launch" -lfmt -lcrypto -pthread
+"$(railyard_cxx)" -std=c++20 -O1 -Iinclude -DRAILYARD_WITH_GLOO=1 -DRAILYARD_WITH_LAUNCHED=1 tests/launch/counts.cpp \
+  -o "$folder/counts" -lgloo -lfmt -lcrypto -lz -lzstd -pthread
 show=$folder/show_launch
+counts=$folder/counts
 digits=${DIGITS_LAUNCHED:-$root/build/tests/examples/digits_launched}  # examples/launch/digits.cpp, built
 if [ -z "${DIGITS_LAUNCHED:-}" ]; then
   cmake -S . -B build/tests -G Ninja -DRAILYARD_UNITY=ON >/dev/null
@@ -156,22 +159,43 @@ run_slurm() {
   unset MASTER_ADDR
 }
 
-# A program that is told to stop leaves with status 75, and goes on when the job runs again.
+# says TEXT FILE...: waits until a line of the files holds the text.
+says() { wait_until 60 grep -q -F -- "$1" "${@:2}" || { cat "${@:2}" >"$log.all" && mv "$log.all" "$log" && fail "no \"$1\""; }; }
+
+# A run that is told to stop saves, leaves with status 75, and goes on where it was when the job runs again.
 run_requeue() {
   local job
-  cat >"$folder/stops_once" <<SCRIPT
-#!/usr/bin/env bash
-[ -n "\${SLURM_RESTART_COUNT:-}" ] || exit 75
-exec '$show'
-SCRIPT
-  chmod 755 "$folder/stops_once"
-  rm "$log"
-  job=$(cd "$folder" && sbatch --parsable --output="$log" "$root/examples/launch/slurm.sbatch" "$folder/stops_once")
+  rm -f "$log" "$folder/go"
+  job=$(sbatch --parsable --output="$log" examples/launch/slurm.sbatch "$counts" "$folder/go" "$folder/runs" requeued)
+  says "[rank 2] stands still at step 5" "$log"
+  scancel --signal=USR1 "$job" # to the processes, as --signal does when the time is nearly over
   wait_until 60 eval "scontrol show job $job | grep -q 'Restarts=1'" || fail "the job was not put into the queue again"
+  touch "$folder/go"
   # A job that has run before waits for two minutes otherwise.
   wait_until 30 scontrol update JobId="$job" StartTime=now || fail "scontrol update"
   wait_until 60 eval "scontrol show job $job | grep -q 'JobState=COMPLETED'" || fail "the job did not run again"
-  expect 3 "restart 1" "/railyard-slurm-$job.0.1"
+  says "SLURM_RESTART_COUNT=1" "$log"
+  says "[rank 0] begins at step 5" "$log"
+  says "sum 1140" "$log"
+  echo "ok: a run that was told to stop goes on when Slurm runs it again"
+}
+
+# A process that is killed makes torchrun start all of them again; the run goes on at its newest checkpoint.
+run_killed() {
+  local node logs=("$folder/node1.log" "$folder/node2.log")
+  rm -f "$folder/go"
+  for node in 1 2; do
+    PROCESSES_PER_NODE=1 timeout 180 bash examples/launch/torchrun.sh "$counts" "$folder/go" "$folder/runs" killed \
+      >"$folder/node$node.log" 2>&1 &
+  done
+  says "[rank 1] stands still at step 5" "${logs[@]}"
+  kill -9 "$(sed -n 's/^process //p' "$folder/node$1.log" | tail -n 1)"
+  says "TORCHELASTIC_RESTART_COUNT=1" "${logs[@]}"
+  touch "$folder/go"
+  wait
+  says "[rank 0] begins at step 5" "${logs[@]}"
+  says "sum 570" "${logs[@]}"
+  rm -rf "$folder/runs/killed"
 }
 
 run_torchrun() {
@@ -218,6 +242,9 @@ SCRIPT
   wait
   cat "$folder"/node[12].log >"$log"
   check_training 4 torchrun4
+  run_killed 1
+  run_killed 2
+  echo "ok: a run of which a process was killed goes on when torchrun starts it again"
   unset RAILYARD_SECRET
 }
 
@@ -266,7 +293,9 @@ run_hosts() {
   expect 2 "met in $folder/both/railyard-one-0.0"
 
   on_both RAILYARD_RENDEZVOUS="$folder/both" MASTER_ADDR=one "$digits" "$data" 2 "$folder/runs" hosts4
-  check_training 4 hosts4
+  # Sums across hosts are added in another order.
+  grep -q "^4 workers, weights $(weights_of 4 | cut -c1-6)" "$log" || fail "training on two hosts"
+  echo "ok: two hosts with two workers each: $(grep "^4 workers" "$log"), one host $(weights_of 4)"
 }
 
 for part in "${parts[@]}"; do
