@@ -3,12 +3,12 @@
 #pragma once
 
 #include "railyard/workers/detail/agent_wire.hpp"
+#include "railyard/workers/detail/event.hpp"
 #include "railyard/workers/detail/secure_connection.hpp"
 
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
-#include "railyard/core/detail/system.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -25,7 +25,6 @@
 #include <vector>
 
 #include <poll.h>
-#include <sys/eventfd.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -44,9 +43,7 @@ class AgentLines {
 
   /// connections: of the processes 1, 2, ... silence_limit: after which one that says nothing is lost.
   AgentLines(std::vector<SecureConnection> connections, std::chrono::nanoseconds silence_limit)
-      : silence_limit_(silence_limit),
-        wake_(adopt(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "start: a descriptor for wake-ups")),
-        news_(adopt(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "start: a descriptor for wake-ups")) {
+      : silence_limit_(silence_limit) {
     for (SecureConnection& connection : connections) lines_.emplace_back(std::move(connection));
     const BlockSignals block{deferrable_signals()};
     thread_ = std::thread{[this] { run(); }};
@@ -59,12 +56,12 @@ class AgentLines {
       const std::lock_guard lock{mutex_};
       is_ending_ = true;
     }
-    ring(wake_);
+    wake_.ring();
     thread_.join();
   }
 
   /// Can be read from while take() has something to return.
-  [[nodiscard]] int event_fd() const noexcept { return news_.get(); }
+  [[nodiscard]] int event_fd() const noexcept { return news_.fd(); }
   [[nodiscard]] const std::string& peer(int process) const { return line(process).connection.peer(); }
 
   /// Queues a message; for a process that is lost, does nothing.
@@ -75,7 +72,7 @@ class AgentLines {
       if (!to.loss.empty()) return;
       to.outgoing.push_back({static_cast<std::uint8_t>(order), {payload.begin(), payload.end()}});
     }
-    ring(wake_);
+    wake_.ring();
   }
   void post_to_all(Order order, std::span<const std::byte> payload = {}) {
     for (int process = 1; process < num_processes(); ++process) post(process, order, payload);
@@ -85,8 +82,7 @@ class AgentLines {
   [[nodiscard]] std::optional<Item> take() {
     const std::lock_guard lock{mutex_};
     if (items_.empty()) {
-      std::uint64_t count = 0;
-      [[maybe_unused]] const auto got = ::read(news_.get(), &count, sizeof count);
+      news_.clear();
       return std::nullopt;
     }
     Item item = std::move(items_.front());
@@ -97,7 +93,7 @@ class AgentLines {
   [[nodiscard]] std::optional<Item> take(const Deadline& deadline) {
     while (true) {
       if (auto item = take()) return item;
-      if (!wait_for(news_.get(), POLLIN, deadline)) return std::nullopt;
+      if (!wait_for(news_.fd(), POLLIN, deadline)) return std::nullopt;
     }
   }
 
@@ -150,11 +146,6 @@ class AgentLines {
     std::string complaint{};
   };
 
-  static void ring(const Descriptor& bell) noexcept {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(bell.get(), &one, sizeof one);
-  }
-
   [[nodiscard]] Line& line(int process) { return lines_[static_cast<std::size_t>(process - 1)]; }
   [[nodiscard]] const Line& line(int process) const { return lines_[static_cast<std::size_t>(process - 1)]; }
 
@@ -166,7 +157,7 @@ class AgentLines {
       {
         const std::lock_guard lock{mutex_};
         if (is_ending_ && !end) end = Deadline::after(std::chrono::seconds{5});
-        watched.back() = {.fd = wake_.get(), .events = POLLIN, .revents = 0};
+        watched.back() = {.fd = wake_.fd(), .events = POLLIN, .revents = 0};
         for (std::size_t at = 0; at < lines_.size(); ++at) {
           Line& one = lines_[at];
           move_outgoing(one);
@@ -180,10 +171,7 @@ class AgentLines {
       if (end && (is_all_sent || end->expired())) return;
       constexpr int most_ms = 200;
       ::poll(watched.data(), watched.size(), most_ms);
-      if (watched.back().revents != 0) {
-        std::uint64_t count = 0;
-        [[maybe_unused]] const auto got = ::read(wake_.get(), &count, sizeof count);
-      }
+      if (watched.back().revents != 0) wake_.clear();
       for (std::size_t at = 0; at < lines_.size(); ++at) attend(at, watched[at]);
     }
   }
@@ -237,7 +225,7 @@ class AgentLines {
       fetched_.notify_all();
     } else {
       items_.push_back({.process = process, .frame = std::move(frame)});
-      ring(news_);
+      news_.ring();
     }
   }
 
@@ -247,12 +235,12 @@ class AgentLines {
     lines_[at].loss = why;
     items_.push_back({.process = static_cast<int>(at) + 1, .loss = std::move(why)});
     fetched_.notify_all();
-    ring(news_);
+    news_.ring();
   }
 
   std::chrono::nanoseconds silence_limit_;
-  Descriptor wake_;  // for the thread: something is to be sent
-  Descriptor news_;
+  Event wake_{};  // for the thread: something is to be sent
+  Event news_{};
   mutable std::mutex mutex_;
   std::condition_variable fetched_;
   std::vector<Line> lines_{};

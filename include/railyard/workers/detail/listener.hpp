@@ -3,6 +3,7 @@
 // Workers room.
 #pragma once
 
+#include "railyard/workers/detail/event.hpp"
 #include "railyard/workers/detail/refusal_log.hpp"
 #include "railyard/workers/detail/secure_connection.hpp"
 #include "railyard/workers/detail/store_server.hpp"
@@ -30,7 +31,6 @@
 #include <vector>
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 namespace railyard::inline v0_1 {
@@ -66,11 +66,9 @@ class Listener {
         secret_(std::move(secret)),
         log_(options_.on_refusal),
         socket_(listen_at(options_.host, options_.port)),
-        poller_(adopt(::epoll_create1(EPOLL_CLOEXEC), "listening: epoll")),
-        wake_(adopt(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "listening: a descriptor for wake-ups")),
-        agents_event_(adopt(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "listening: a descriptor for agents")) {
+        poller_(adopt(::epoll_create1(EPOLL_CLOEXEC), "listening: epoll")) {
     watch(socket_.fd(), EPOLLIN, listening);
-    watch(wake_.get(), EPOLLIN, waking);
+    watch(wake_.fd(), EPOLLIN, waking);
     const BlockSignals block{deferrable_signals()};
     thread_ = std::thread{[this] { run(); }};
   }
@@ -81,7 +79,7 @@ class Listener {
       const std::lock_guard lock{mutex_};
       is_ending_ = true;
     }
-    ring(wake_);
+    wake_.ring();
     thread_.join();
   }
 
@@ -90,15 +88,15 @@ class Listener {
   [[nodiscard]] int port() const { return SocketAddress::of_self(socket_.fd()).port(); }
 
   /// Can be read from while an agent waits to be taken.
-  [[nodiscard]] int agents_fd() const noexcept { return agents_event_.get(); }
+  [[nodiscard]] int agents_fd() const noexcept { return agents_event_.fd(); }
   /// Returns the next agent that has connected, or nothing at the deadline.
   [[nodiscard]] std::optional<AgentConnection> take_agent(const Deadline& deadline) {
-    while (wait_for(agents_event_.get(), POLLIN, deadline)) {
+    while (wait_for(agents_event_.fd(), POLLIN, deadline)) {
       const std::lock_guard lock{mutex_};
       if (agents_.empty()) continue;
       AgentConnection agent = std::move(agents_.front());
       agents_.pop_front();
-      if (agents_.empty()) clear_event(agents_event_);
+      if (agents_.empty()) agents_event_.clear();
       return agent;
     }
     return std::nullopt;
@@ -154,15 +152,6 @@ class Listener {
   static constexpr std::size_t max_unsent_bytes = 4 * StoreServer::max_bytes;
   // So long an honest client's handshake may take before it can be the one that has to go.
   static constexpr std::chrono::milliseconds safe_age{250};
-
-  static void ring(const Descriptor& event) noexcept {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(event.get(), &one, sizeof one);
-  }
-  static void clear_event(const Descriptor& event) noexcept {
-    std::uint64_t count = 0;
-    [[maybe_unused]] const auto got = ::read(event.get(), &count, sizeof count);
-  }
 
   void watch(int fd, std::uint32_t events, std::uint64_t id, int operation = EPOLL_CTL_ADD) {
     epoll_event event{};
@@ -311,7 +300,7 @@ class Listener {
     } else if (why.empty()) {
       watch(connection.fd(), 0, id, EPOLL_CTL_DEL);
       agents_.push_back({.hello = std::move(hello), .connection = std::move(connection)});
-      ring(agents_event_);
+      agents_event_.ring();
     }
   }
 
@@ -377,8 +366,8 @@ class Listener {
   RefusalLog log_;
   Socket socket_;
   Descriptor poller_;
-  Descriptor wake_;
-  Descriptor agents_event_;
+  Event wake_{};
+  Event agents_event_{};
 
   mutable std::mutex mutex_{};  // guards all below
   bool is_ending_ = false;
