@@ -2,6 +2,7 @@
 // The backend for CPUs: shared memory among ranks of one host, libgloo's TCP transport among hosts. Collectives room.
 #pragma once
 
+#include "railyard/collectives/detail/gloo_hosts.hpp"
 #include "railyard/collectives/detail/gloo_tcp.hpp"
 #include "railyard/collectives/shared_memory.hpp"
 
@@ -24,13 +25,14 @@ namespace railyard::inline v0_1 {
 
 /// Names what Gloo moves values by.
 enum class GlooTransport {
-  automatic,  ///< shared memory if all ranks run on one host and see each other's, else TCP
-  tcp,        ///< TCP in any case
+  automatic,  ///< shared memory among the ranks of a host that see each other's, TCP between hosts
+  tcp,        ///< TCP between any two ranks, in any case
 };
 
-/// Joins processes or threads, of one host or several. Reductions add in the order of ranks, so that results depend on
-/// nothing but the ranks' values, and not on the transport either.
-/// Costs: by shared memory those of SharedMemory; by TCP see detail/mesh.hpp, and one thread for each object.
+/// Joins processes or threads, of one host or several. Reductions add in the order of ranks, those of a host first
+/// where there are several hosts: results depend on nothing but the ranks' values and their hosts, and on one host not
+/// on the transport either. Costs: by shared memory those of SharedMemory; by TCP see detail/mesh.hpp, and one thread
+/// for each object; of several hosts see detail/gloo_hosts.hpp.
 ///
 /// SIGPIPE, by TCP: blocked in Gloo's thread for good and in the calling thread during a call; a SIGPIPE that a call
 /// has caused is taken back. The process's disposition is not touched.
@@ -41,13 +43,16 @@ class Gloo {
   static constexpr DeviceKind device_kind = DeviceKind::cpu;
 
   struct Options {
-    /// This host's own name or address, on which it listens and under which the others reach it. For TCP only.
-    std::string host = "127.0.0.1";
+    /// This host's own name or address, on which it listens and under which the others reach it. For TCP only. If
+    /// empty, the loopback's for ranks of one host, else the one that World names.
+    std::string host{};
     GlooTransport transport = GlooTransport::automatic;
   };
 
   /// Throws: ConfigError if the host cannot be listened on, or if LibTorch's copy of Gloo would answer our calls.
-  static void check(const Options& options) { Tcp::check({.host = options.host}); }
+  static void check(const Options& options) {
+    Tcp::check({.host = options.host.empty() ? std::string{loopback} : options.host});
+  }
 
   /// Joins the group; the store must outlive the object. Cost: below a millisecond once all ranks have come, by TCP
   /// some milliseconds. Throws: ConfigError as check() does; CollectiveError that names the ranks which did not come or
@@ -55,55 +60,69 @@ class Gloo {
   [[nodiscard]] static std::unique_ptr<Gloo> connect(const Options& options, const World& world, Store& store,
                                                      const Deadline& deadline) {
     detail::check_world(world);
-    check(options);
+    const std::string host = host_of(options, world);
+    check({.host = host});
     const bool is_one_host = world.local_size == world.size;
-    if (options.transport == GlooTransport::automatic && is_one_host) {
+    const bool is_automatic = options.transport == GlooTransport::automatic;
+    if (is_automatic && is_one_host) {
       try {
         return std::unique_ptr<Gloo>{new Gloo{SharedMemory::connect({}, world, store, deadline)}};
       } catch (const ConfigError& error) {  // which all ranks get alike
         if (world.rank == 0) fmt::print(stderr, "railyard: Gloo uses TCP on one host: {}\n", error.what());
       }
     }
-    auto gloo = std::unique_ptr<Gloo>{new Gloo{Tcp::connect({.host = options.host}, world, store, deadline)}};
-    gloo->connect_again_ = [host = options.host, world, &store](const Deadline& until) {
-      return Tcp::connect({.host = host}, world, store, until);
+    auto gloo = std::unique_ptr<Gloo>{new Gloo};
+    if (is_automatic && !is_one_host && Hosts::fits(world, store, deadline)) {
+      gloo->hosts_ = Hosts::connect(host, world, store, deadline);
+    }
+    if (!gloo->hosts_) gloo->tcp_ = Tcp::connect({.host = host}, world, store, deadline);
+    gloo->connect_side_ = [host, world, &store, has_hosts = gloo->hosts_ != nullptr](const Deadline& until) {
+      auto side = std::make_unique<Side>();
+      if (has_hosts) side->hosts = Hosts::connect(host, world, store, until);
+      if (!side->hosts) side->tcp = Tcp::connect({.host = host}, world, store, until);
+      return side;
     };
     return gloo;
   }
 
   FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
-    return shared_ ? shared_->all_reduce(data, op, call) : tcp_->all_reduce(data, op, call);
+    return on_part([&](auto& part) { return part.all_reduce(data, op, call); });
   }
   FinishedWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) {
-    return shared_ ? shared_->reduce_scatter(in, out, op, call) : tcp_->reduce_scatter(in, out, op, call);
+    return on_part([&](auto& part) { return part.reduce_scatter(in, out, op, call); });
   }
   FinishedWork broadcast(Buffer data, int root, const Call& call) {
-    return shared_ ? shared_->broadcast(data, root, call) : tcp_->broadcast(data, root, call);
+    return on_part([&](auto& part) { return part.broadcast(data, root, call); });
   }
   FinishedWork all_gather(ConstBuffer in, Buffer out, const Call& call) {
-    return shared_ ? shared_->all_gather(in, out, call) : tcp_->all_gather(in, out, call);
+    return on_part([&](auto& part) { return part.all_gather(in, out, call); });
   }
   FinishedWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
-    return shared_ ? shared_->all_gather_uneven(in, out, counts, call) : tcp_->all_gather_uneven(in, out, counts, call);
+    return on_part([&](auto& part) { return part.all_gather_uneven(in, out, counts, call); });
   }
   FinishedWork gather(ConstBuffer in, Buffer out, int root, const Call& call) {
-    return shared_ ? shared_->gather(in, out, root, call) : tcp_->gather(in, out, root, call);
+    return on_part([&](auto& part) { return part.gather(in, out, root, call); });
   }
   FinishedWork scatter(ConstBuffer in, Buffer out, int root, const Call& call) {
-    return shared_ ? shared_->scatter(in, out, root, call) : tcp_->scatter(in, out, root, call);
+    return on_part([&](auto& part) { return part.scatter(in, out, root, call); });
   }
   FinishedWork all_to_all(ConstBuffer in, Buffer out, const Call& call) {
-    return shared_ ? shared_->all_to_all(in, out, call) : tcp_->all_to_all(in, out, call);
+    return on_part([&](auto& part) { return part.all_to_all(in, out, call); });
   }
-  FinishedWork barrier(const Call& call) { return shared_ ? shared_->barrier(call) : tcp_->barrier(call); }
+  FinishedWork barrier(const Call& call) {
+    return on_part([&](auto& part) { return part.barrier(call); });
+  }
   FinishedWork send(ConstBuffer data, int peer, const Call& call) {
-    return shared_ ? shared_->send(data, peer, call) : tcp_->send(data, peer, call);
+    return on_part([&](auto& part) { return part.send(data, peer, call); });
   }
   FinishedWork receive(Buffer data, int peer, const Call& call) {
-    return shared_ ? shared_->receive(data, peer, call) : tcp_->receive(data, peer, call);
+    return on_part([&](auto& part) { return part.receive(data, peer, call); });
   }
   void abort(std::string_view reason) noexcept {
-    shared_ ? shared_->abort(reason) : tcp_->abort(reason);
+    on_part([&](auto& part) {
+      part.abort(reason);
+      return FinishedWork{};
+    });
     if (SideLine* side = side_seen_.load()) side->abort(reason);
   }
 
@@ -115,7 +134,7 @@ class Gloo {
   [[nodiscard]] SideLine* side_line(const Deadline& deadline) {
     if (shared_) return nullptr;
     if (!side_) {
-      side_ = std::make_unique<Side>(connect_again_(deadline));
+      side_ = connect_side_(deadline);
       side_seen_.store(side_.get());
     }
     return side_.get();
@@ -123,23 +142,38 @@ class Gloo {
 
  private:
   using Tcp = detail::GlooTcp;
+  using Hosts = detail::GlooHosts;
+  static constexpr std::string_view loopback = "127.0.0.1";
 
-  class Side final : public SideLine {
-   public:
-    explicit Side(std::unique_ptr<Tcp> tcp) : tcp_(std::move(tcp)) {}
-    void all_reduce(Buffer data, ReduceOp op, const Call& call) override { tcp_->all_reduce(data, op, call); }
-    void abort(std::string_view reason) noexcept override { tcp_->abort(reason); }
+  struct Side final : SideLine {
+    void all_reduce(Buffer data, ReduceOp op, const Call& call) override {
+      hosts ? hosts->all_reduce(data, op, call) : tcp->all_reduce(data, op, call);
+    }
+    void abort(std::string_view reason) noexcept override { hosts ? hosts->abort(reason) : tcp->abort(reason); }
 
-   private:
-    std::unique_ptr<Tcp> tcp_;
+    std::unique_ptr<Hosts> hosts{};  // one of the two
+    std::unique_ptr<Tcp> tcp{};
   };
 
+  Gloo() = default;
   explicit Gloo(std::unique_ptr<SharedMemory> shared) : shared_(std::move(shared)) {}
-  explicit Gloo(std::unique_ptr<Tcp> tcp) : tcp_(std::move(tcp)) {}
 
-  std::unique_ptr<SharedMemory> shared_{};  // one of the two
+  static std::string host_of(const Options& options, const World& world) {
+    if (!options.host.empty()) return options.host;
+    return world.local_size == world.size || world.address.empty() ? std::string{loopback} : world.address;
+  }
+
+  template <class Function>
+  FinishedWork on_part(const Function& function) {
+    if (shared_) return function(*shared_);
+    if (hosts_) return function(*hosts_);
+    return function(*tcp_);
+  }
+
+  std::unique_ptr<SharedMemory> shared_{};  // one of the three
+  std::unique_ptr<Hosts> hosts_{};
   std::unique_ptr<Tcp> tcp_{};
-  std::function<std::unique_ptr<Tcp>(const Deadline&)> connect_again_{};
+  std::function<std::unique_ptr<Side>(const Deadline&)> connect_side_{};
   std::unique_ptr<Side> side_{};
   std::atomic<Side*> side_seen_{nullptr};  // by abort(), from another thread
 };
