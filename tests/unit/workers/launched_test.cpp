@@ -16,9 +16,9 @@ using Kind = ry::WorkerExit::Kind;
 namespace {
 
 // Forks followers that make workers as this process orders, and end when it tells them to.
-class Launch {
+class LaunchedGroups {
  public:
-  Launch(int num_processes, int workers_per_process, const ry::WorkerBody& body)
+  LaunchedGroups(int num_processes, int workers_per_process, const ry::WorkerBody& body)
       : num_processes_(num_processes), workers_(workers_per_process), body_(body) {
     const auto secret = scratch_.path() / "secret";
     std::ofstream{secret} << "0123456789abcdef0123456789abcdef\n";
@@ -27,9 +27,9 @@ class Launch {
     address_ = fmt::format("127.0.0.1:{}", ry::detail::SocketAddress::of_self(free.fd()).port());
     for (int process = 1; process < num_processes; ++process) followers_.push_back(fork_follower(process));
   }
-  Launch(const Launch&) = delete;
-  Launch& operator=(const Launch&) = delete;
-  ~Launch() {
+  LaunchedGroups(const LaunchedGroups&) = delete;
+  LaunchedGroups& operator=(const LaunchedGroups&) = delete;
+  ~LaunchedGroups() {
     for (const pid_t pid : followers_) {
       ::kill(pid, SIGKILL);
       ::waitpid(pid, nullptr, 0);
@@ -87,16 +87,17 @@ class Launch {
 }  // namespace
 
 TEST_CASE("Launched: gives every worker its rank, and one exit each, whichever process makes it") {
-  Launch launch{3, 2, [](ry::WorkerLink& link) {
-                  const ry::World& world = link.world();
-                  link.store().set(fmt::format("rank {}", world.rank), world.host);
-                  for (int rank = 0; rank < world.size; ++rank) {
-                    if (!link.store().get(fmt::format("rank {}", rank), soon())) throw ry::Error{"a rank is missing"};
-                  }
-                  link.post(bytes_of(fmt::format("{}/{} {}/{} {}/{} {}", world.rank, world.size, world.local_rank,
-                                                 world.local_size, world.node, world.num_nodes, link.briefing())));
-                  fmt::print("line of {}\n", world.rank);
-                }};
+  LaunchedGroups launch{
+      3, 2, [](ry::WorkerLink& link) {
+        const ry::World& world = link.world();
+        link.store().set(fmt::format("rank {}", world.rank), world.host);
+        for (int rank = 0; rank < world.size; ++rank) {
+          if (!link.store().get(fmt::format("rank {}", rank), soon())) throw ry::Error{"a rank is missing"};
+        }
+        link.post(bytes_of(fmt::format("{}/{} {}/{} {}/{} {}", world.rank, world.size, world.local_rank,
+                                       world.local_size, world.node, world.num_nodes, link.briefing())));
+        fmt::print("line of {}\n", world.rank);
+      }};
   ry::Launched leader;
   {
     auto group = launch.start(leader, "brief");
@@ -114,18 +115,18 @@ TEST_CASE("Launched: gives every worker its rank, and one exit each, whichever p
 }
 
 TEST_CASE("Launched: pages, flags, stacks and reasons reach the workers of other processes") {
-  Launch launch{2, 1, [](ry::WorkerLink& link) {
-                  link.page().steps.store(7 + static_cast<std::uint64_t>(link.world().rank));
-                  std::atomic<bool> is_aborted{false};
-                  link.on_abort([&](std::string_view reason) {
-                    link.post(bytes_of(std::string{reason}));
-                    is_aborted.store(true);
-                  });
-                  while (!link.page().leave_requested.load()) std::this_thread::sleep_for(1ms);
-                  link.post(bytes_of("leaves"));
-                  while (!is_aborted.load()) std::this_thread::sleep_for(1ms);
-                  link.on_abort({});
-                }};
+  LaunchedGroups launch{2, 1, [](ry::WorkerLink& link) {
+                          link.page().steps.store(7 + static_cast<std::uint64_t>(link.world().rank));
+                          std::atomic<bool> is_aborted{false};
+                          link.on_abort([&](std::string_view reason) {
+                            link.post(bytes_of(std::string{reason}));
+                            is_aborted.store(true);
+                          });
+                          while (!link.page().leave_requested.load()) std::this_thread::sleep_for(1ms);
+                          link.post(bytes_of("leaves"));
+                          while (!is_aborted.load()) std::this_thread::sleep_for(1ms);
+                          link.on_abort({});
+                        }};
   ry::Launched leader;
   auto group = launch.start(leader);
   const auto deadline = soon();
@@ -146,13 +147,14 @@ TEST_CASE("Launched: pages, flags, stacks and reasons reach the workers of other
 }
 
 TEST_CASE("Launched: the snapshots of other processes are read, held and given back") {
-  Launch launch{2, 1, [](ry::WorkerLink& link) {
-                  for (int i = 0; i < 5; ++i) {  // more than there are slots: waits until they are given back
-                    const auto snapshot = link.take_snapshot(100'000, ry::SnapshotKind::checkpoint);
-                    std::fill(snapshot.bytes.begin(), snapshot.bytes.end(), std::byte(10 * link.world().rank + i));
-                    link.post(bytes_of(fmt::to_string(snapshot.slot)));
-                  }
-                }};
+  LaunchedGroups launch{2, 1, [](ry::WorkerLink& link) {
+                          for (int i = 0; i < 5; ++i) {  // more than there are slots: waits until they are given back
+                            const auto snapshot = link.take_snapshot(100'000, ry::SnapshotKind::checkpoint);
+                            std::fill(snapshot.bytes.begin(), snapshot.bytes.end(),
+                                      std::byte(10 * link.world().rank + i));
+                            link.post(bytes_of(fmt::to_string(snapshot.slot)));
+                          }
+                        }};
   ry::Launched leader;
   auto group = launch.start(leader);
   std::vector<int> seen(2);
@@ -179,11 +181,11 @@ TEST_CASE("Launched: the snapshots of other processes are read, held and given b
 }
 
 TEST_CASE("Launched: starts workers again in all processes, with another briefing and an empty store") {
-  Launch launch{2, 2, [](ry::WorkerLink& link) {
-                  link.store().set(fmt::format("rank {}", link.world().rank), link.briefing());
-                  const auto other = link.store().get(fmt::format("rank {}", 3 - link.world().rank), soon());
-                  link.post(bytes_of(other.value_or("nothing")));
-                }};
+  LaunchedGroups launch{2, 2, [](ry::WorkerLink& link) {
+                          link.store().set(fmt::format("rank {}", link.world().rank), link.briefing());
+                          const auto other = link.store().get(fmt::format("rank {}", 3 - link.world().rank), soon());
+                          link.post(bytes_of(other.value_or("nothing")));
+                        }};
   ry::Launched leader;
   auto group = launch.start(leader, "first");
   for (const std::string briefing : {"first", "second", "third"}) {
@@ -196,10 +198,10 @@ TEST_CASE("Launched: starts workers again in all processes, with another briefin
 }
 
 TEST_CASE("Launched: the loss of a process is the loss of its workers, and only its engine brings it back") {
-  Launch launch{3, 2, [](ry::WorkerLink& link) {
-                  link.post(bytes_of("here"));
-                  while (true) ::pause();
-                }};
+  LaunchedGroups launch{3, 2, [](ry::WorkerLink& link) {
+                          link.post(bytes_of("here"));
+                          while (true) ::pause();
+                        }};
   ry::Launched leader;
   auto group = launch.start(leader);
   Story story;
@@ -217,11 +219,11 @@ TEST_CASE("Launched: the loss of a process is the loss of its workers, and only 
 
 TEST_CASE("Launched: a follower without a leader ends its workers and says so") {
   const TemporaryFolder scratch;
-  Launch launch{2, 1, [&](ry::WorkerLink& link) {
-                  std::ofstream{scratch.path() / fmt::to_string(link.world().rank)} << ::getpid() << std::flush;
-                  link.post(bytes_of("here"));
-                  while (true) ::pause();
-                }};
+  LaunchedGroups launch{2, 1, [&](ry::WorkerLink& link) {
+                          std::ofstream{scratch.path() / fmt::to_string(link.world().rank)} << ::getpid() << std::flush;
+                          link.post(bytes_of("here"));
+                          while (true) ::pause();
+                        }};
   {
     ry::Launched leader;
     auto group = launch.start(leader);

@@ -109,7 +109,7 @@ class Leader {
 };
 
 /// Makes the two ends of a connection that has been through its handshake.
-inline std::pair<SecureConnection, SecureConnection> connected_pair(const ry::detail::ConnectionLimits& limits = {}) {
+inline std::pair<SecureConnection, SecureConnection> secure_pair(const ry::detail::ConnectionLimits& limits = {}) {
   int ends[2] = {-1, -1};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw std::runtime_error{"socketpair"};
   const Hmac there = run_secret();

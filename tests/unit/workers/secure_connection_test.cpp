@@ -57,7 +57,7 @@ SecureConnection connect_to(int port, std::chrono::nanoseconds within = 30s) {
 }  // namespace
 
 TEST_CASE("SecureConnection: brings messages across, both ways, in order") {
-  auto [one, other] = connected_pair();
+  auto [one, other] = secure_pair();
   one.send(1, {bytes("first")}, soon());
   one.send(2, {bytes("sec"), bytes("ond")}, soon());
   other.send(3, {}, soon());
@@ -72,7 +72,7 @@ TEST_CASE("SecureConnection: brings messages across, both ways, in order") {
 }
 
 TEST_CASE("SecureConnection: brings across what is larger than any buffer while both ends send") {
-  auto [one, other] = connected_pair();
+  auto [one, other] = secure_pair();
   std::string large(20'000'000, 'x');
   for (std::size_t at = 0; at < large.size(); at += 1000) large[at] = static_cast<char>(at / 1000);
   other.post(1, {bytes(large)});  // receive() sends it
@@ -92,7 +92,7 @@ TEST_CASE("SecureConnection: brings across what is larger than any buffer while 
 }
 
 TEST_CASE("SecureConnection: gives up at the deadline if the other end takes nothing") {
-  auto [one, other] = connected_pair();
+  auto [one, other] = secure_pair();
   const std::string large(20'000'000, 'x');
   const auto [cause, message] =
       error_of([&one = one, &large] { one.send(1, {bytes(large)}, ry::Deadline::after(20ms)); });
@@ -102,7 +102,7 @@ TEST_CASE("SecureConnection: gives up at the deadline if the other end takes not
 
 TEST_CASE("SecureConnection: tells the other end's end from damage, and names it") {
   {
-    auto [one, other] = connected_pair();
+    auto [one, other] = secure_pair();
     one.send(1, {bytes("the last")}, soon());
     one.close();
     CHECK(other.receive(soon())->text() == "the last");
@@ -116,7 +116,7 @@ TEST_CASE("SecureConnection: tells the other end's end from damage, and names it
     CHECK_THAT(send_message, ContainsSubstring("process 3"));
   }
   {
-    auto [one, other] = connected_pair();
+    auto [one, other] = secure_pair();
     REQUIRE(::send(one.fd(), "\3\0\0\0\1ab", 7, 0) == 7);
     one.close();
     const auto [cause, message] = error_of([&other = other] { (void)other.receive(soon()); });
@@ -124,7 +124,7 @@ TEST_CASE("SecureConnection: tells the other end's end from damage, and names it
     CHECK_THAT(message, ContainsSubstring("in the middle of a message"));
   }
   {
-    auto [one, other] = connected_pair();
+    auto [one, other] = secure_pair();
     REQUIRE(::send(one.fd(), "\0\0\0\0\1 no code at all", 21, 0) == 21);
     const auto [cause, message] = error_of([&other = other] { (void)other.receive(soon()); });
     CHECK(cause == Cause::failed);
@@ -133,14 +133,14 @@ TEST_CASE("SecureConnection: tells the other end's end from damage, and names it
 }
 
 TEST_CASE("SecureConnection: refuses to send or take more than its limit") {
-  auto [one, other] = connected_pair({.max_frame_bytes = 10});
+  auto [one, other] = secure_pair({.max_frame_bytes = 10});
   CHECK_THROWS_AS(one.post(1, {bytes("eleven byte")}), ry::ConfigError);
   one.send(1, {bytes("ten bytes.")}, soon());
   CHECK(other.receive(soon()));
 }
 
 TEST_CASE("SecureConnection: leaves the parent's connection alone in a child that lets go of it") {
-  auto [one, other] = connected_pair();
+  auto [one, other] = secure_pair();
   workers_test::Forked child{[&one = one](const auto&) {
     one.forget_in_child();
     return 0;

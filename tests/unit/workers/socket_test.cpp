@@ -94,7 +94,7 @@ TEST_CASE("Socket: tells the other end of its end although a child holds it, but
 }
 
 TEST_CASE("wait_for: ends at the deadline, or as soon as there is something") {
-  auto [one, other] = connected_pair();
+  auto [one, other] = secure_pair();
   CHECK_FALSE(ry::detail::wait_for(one.fd(), POLLIN, ry::Deadline::after(1ms)));
   CHECK(ry::detail::wait_for(one.fd(), POLLOUT, soon()));
   other.close();

@@ -33,8 +33,8 @@ struct ConnectionLimits {
 };
 
 /// Sends and receives frames. One thread at a time may use it. Every frame carries a code of 16 bytes that covers its
-/// content and its number; what is sent can be read on its way, but not altered. All errors are ConnectionErrors that
-/// name the peer; after one of them the connection is of no use any more.
+/// content and its number; what is sent can be read on its way, but not altered. What goes wrong with the connection is
+/// a ConnectionError that names the peer; after that it is of no use any more.
 class SecureConnection {
  public:
   /// Takes over a socket whose two ends have proven themselves. peer: what errors call the other end.
