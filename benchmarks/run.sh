@@ -13,10 +13,11 @@ fi
 for name in "${names[@]}"; do
   [ -e "benchmarks/$name.cpp" ] || { echo "benchmarks/run.sh: there is no benchmark $name" >&2 && exit 2; }
 done
-railyard_need g++ cmake ninja-build libfmt-dev libgloo-dev libtorch-dev libopenblas0-pthread >&2
+railyard_need g++ cmake ninja-build libfmt-dev libgloo-dev libtorch-dev libopenblas0-pthread libssl-dev >&2
 for name in "${names[@]}"; do
   # A contestant: its figures are left out where it cannot be had.
   if [ "$name" = collectives ]; then (railyard_need libopenmpi-dev openmpi-bin) >&2 || true; fi
+  if [ "$name" = hosts ]; then (railyard_need iproute2) >&2 || true; fi
 done
 
 # Sets packages to a folder with PyTorch, which has a contestant of `training` and one of `durable`, and libtorch to the

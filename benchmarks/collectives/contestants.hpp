@@ -16,8 +16,9 @@ enum class Memory { arena, own };
 // SharedMemory as users get it; buffers from its arena, or ordinary memory.
 std::unique_ptr<Member> join_ours(railyard::Store& store, int rank, int size, Memory memory);
 
-// libgloo without anything of ours: its all-reduce (the ring, which is its default) over loopback.
-std::unique_ptr<Member> join_gloo(const std::string& folder, int rank, int size);
+// libgloo without anything of ours: its all-reduce (the ring, which is its default) over TCP. address: of this host.
+std::unique_ptr<Member> join_gloo(const std::string& folder, int rank, int size,
+                                  const std::string& address = "127.0.0.1");
 
 // The least work that the sum of two ranks' buffers can be, see limit.cpp. space: memory of both, all zero, large
 // enough for a page and twice `distance` elements, which lie between the beginnings of the two buffers.

@@ -13,9 +13,9 @@ namespace {
 
 class GlooMember : public Member {
  public:
-  GlooMember(const std::string& folder, int rank, int size) {
+  GlooMember(const std::string& folder, int rank, int size, const std::string& address) {
     gloo::transport::tcp::attr attr;
-    attr.hostname = "127.0.0.1";
+    attr.hostname = address;
     auto device = gloo::transport::tcp::CreateDevice(attr);
     auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
 #ifdef GLOO_SHARED_STORE
@@ -47,8 +47,8 @@ class GlooMember : public Member {
 
 }  // namespace
 
-std::unique_ptr<Member> join_gloo(const std::string& folder, int rank, int size) {
-  return std::make_unique<GlooMember>(folder, rank, size);
+std::unique_ptr<Member> join_gloo(const std::string& folder, int rank, int size, const std::string& address) {
+  return std::make_unique<GlooMember>(folder, rank, size, address);
 }
 
 }  // namespace bench
