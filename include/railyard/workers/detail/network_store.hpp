@@ -157,8 +157,7 @@ class NetworkStore final : public Store {
     Wanted& wanted = wanted_[std::string{key}];
     if (wanted.num_asked == 0) ask(key, wanted);
     connection_->flush(patience());
-    while (!wanted.value) {
-      if (!wait_for_frames(lock, deadline)) return std::nullopt;
+    while (!wanted.value && wait_for_frames(lock, deadline)) {
     }
     return wanted.value;
   }
