@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Reads the manifests of examples/launch/kubernetes and starts their containers' environments as processes of this host:
-manifests.py SHOW_LAUNCH. What Kubernetes would add (index, host name, secret) is added."""
+"""Reads the manifests of examples/launch/kubernetes and starts programs of this host in their containers' environments:
+manifests.py ADDRESS SHOW_LAUNCH PROGRAM [ARGUMENT...]. What Kubernetes would add (index, host name, secret, and the name
+of the first pod, here for ADDRESS of this host) is added. Without ADDRESS ("") nothing that has to meet is started."""
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import yaml
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "launch" / "kubernetes"
-show_launch = sys.argv[1]
+address, show_launch, *program = sys.argv[1:]
 
 
 def load(name):
@@ -35,6 +37,22 @@ def variables_of(container):
     return variables
 
 
+def run_pods(variables, job_name, leader, size, command):
+    """Runs the command in each pod's environment and with a file of hosts that knows the leader; returns the outputs."""
+    with tempfile.NamedTemporaryFile("w") as hosts:
+        hosts.write(f"127.0.0.1 localhost\n{address} {leader}\n")
+        hosts.flush()
+        in_pod = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', hosts.name]
+        pods = []
+        for index in range(size):
+            added = {"JOB_COMPLETION_INDEX": str(index), "HOSTNAME": f"{job_name}-{index}"}
+            pods.append(subprocess.Popen(in_pod + command, env=dict(os.environ) | variables | added, text=True,
+                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+        outputs = [pod.communicate(timeout=120)[0] for pod in pods]
+    check(all(pod.returncode == 0 for pod in pods), "".join(outputs))
+    return outputs
+
+
 def check_job(job, job_name, subdomain, title):
     """job_name: the beginning of the names of its pods."""
     spec = job["spec"]
@@ -49,13 +67,14 @@ def check_job(job, job_name, subdomain, title):
     check(variables["MASTER_ADDR"] == leader, f"MASTER_ADDR is {leader}")
     check(int(variables["MASTER_PORT"]) == container["ports"][0]["containerPort"], "the port is the container's")
     check(pod["restartPolicy"] == "Never", "a failed pod is not started again by itself")
-    for index in range(size):
-        added = {"JOB_COMPLETION_INDEX": str(index), "HOSTNAME": f"{job_name}-{index}", "PATH": os.environ["PATH"]}
-        said = subprocess.run([show_launch, "environment"], env=variables | added, capture_output=True, text=True)
-        for text in (f"process {index} of {size},", f"leader {leader}:29500;", f"job kubernetes-{job_name};",
-                     f"Kubernetes (Indexed Job): WORLD_SIZE={size}, JOB_COMPLETION_INDEX={index}"):
-            check(text in said.stdout, f"{title}: \"{text}\" is not in: {said.stdout}{said.stderr}")
+    outputs = run_pods(variables, job_name, leader, size, [show_launch] if address else [show_launch, "environment"])
+    for index, output in enumerate(outputs):
+        for text in (f"process {index} of {size},", f"Kubernetes (Indexed Job): WORLD_SIZE={size}, JOB_COMPLETION_INDEX={index}",
+                     f"met in the fixed address {leader}:29500" if address else f"leader {leader}:29500;"):
+            check(text in output, f"{title}: \"{text}\" is not in: {output}")
     print(f"ok: {title}, {size} processes, leader {leader}")
+    if address:
+        print("".join(run_pods(variables, job_name, leader, size, [*program, title.removesuffix(".yaml")])))
 
 
 job = load("indexed_job.yaml")

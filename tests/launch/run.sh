@@ -19,7 +19,7 @@ packages=(g++ cmake ninja-build libfmt-dev libssl-dev libgloo-dev libtorch-dev l
   python3 pkg-config git catch2)
 case " ${parts[*]} " in *" mpi "*) packages+=(openmpi-bin mpich) ;; esac
 case " ${parts[*]} " in *" slurm "*) packages+=(slurmctld slurmd slurm-client munge openmpi-bin) ;; esac
-case " ${parts[*]} " in *" hosts "*) packages+=(iproute2) ;; esac
+case " ${parts[*]} " in *" hosts "* | *" torchrun "* | *" kubernetes "*) packages+=(iproute2) ;; esac
 case " ${parts[*]} " in *" kubernetes "*) packages+=(python3-yaml) ;; esac
 railyard_need "${packages[@]}"
 
@@ -36,8 +36,11 @@ trap clean_up EXIT
 trap 'exit 130' INT TERM
 
 "$(railyard_cxx)" -std=c++20 -O1 -Iinclude tests/launch/show_launch.cpp -o "$folder/show_launch" -lfmt -lcrypto -pthread
-"$(railyard_cxx)" -std=c++20 -O1 -Iinclude -DRAILYARD_WITH_GLOO=1 -DRAILYARD_WITH_LAUNCHED=1 tests/launch/counts.cpp \
-  -o "$folder/counts" -lgloo -lfmt -lcrypto -lz -lzstd -pthread
+case " ${parts[*]} " in *" slurm "* | *" torchrun "*)
+  "$(railyard_cxx)" -std=c++20 -O1 -Iinclude -DRAILYARD_WITH_GLOO=1 -DRAILYARD_WITH_LAUNCHED=1 tests/launch/counts.cpp \
+    -o "$folder/counts" -lgloo -lfmt -lcrypto -lz -lzstd -pthread
+  ;;
+esac
 show=$folder/show_launch
 counts=$folder/counts
 digits=${DIGITS_LAUNCHED:-$root/build/tests/examples/digits_launched}  # examples/launch/digits.cpp, built
@@ -198,6 +201,9 @@ run_killed() {
   rm -rf "$folder/runs/killed"
 }
 
+# Prints the first address of this host that is not the loopback's.
+outward_address() { ip -4 -o addr show scope global | awk '{ sub("/.*", "", $4); print $4; exit }'; }
+
 run_torchrun() {
   local python=python3 address port node attempt
   if [ -d build/pytorch/torch ]; then export PYTHONPATH=$root/build/pytorch; fi
@@ -211,7 +217,7 @@ run_torchrun() {
   PROCESSES_PER_NODE=2 train 2 1 torchrun2 bash examples/launch/torchrun.sh
 
   # Two agents of this host that call it by an address which other hosts could reach, and so believe to be on two.
-  address=$(ip -4 -o addr show scope global | awk '{ sub("/.*", "", $4); print $4; exit }')
+  address=$(outward_address)
   if [ -z "$address" ]; then
     echo "not run: torchrun on several hosts, as this one has no address but that of the loopback"
     return
@@ -249,8 +255,15 @@ SCRIPT
 }
 
 run_kubernetes() {
-  python3 tests/launch/manifests.py "$show" >"$log" 2>&1 || fail "the manifests"
-  cat "$log"
+  python3 tests/launch/manifests.py "$(outward_address)" "$show" "$digits" "$data" 1 "$folder/runs" >"$log" 2>&1 ||
+    fail "the manifests"
+  grep '^ok' "$log"
+  if [ -z "$(outward_address)" ]; then
+    echo "not run: pods that meet, as this host has no address but that of the loopback"
+    return
+  fi
+  [ "$(grep -c -x -F "3 workers, weights $(weights_of 3)" "$log")" = 2 ] || fail "training in pods"
+  echo "ok: both trained to the weights $(weights_of 3)"
 }
 
 on_host() { ip netns exec "railyard-$$-$1" "${@:2}"; }
