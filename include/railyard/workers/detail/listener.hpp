@@ -125,6 +125,7 @@ class Listener {
       replies.push_back({.session = id, .type = StoreFrame::ended, .payload = {bytes.begin(), bytes.end()}});
     }
     deliver(replies);
+    send_all();
   }
 
   /// How many connections were refused so far.
@@ -167,6 +168,7 @@ class Listener {
       const std::lock_guard lock{mutex_};
       if (is_ending_) return;
       for (int at = 0; at < count; ++at) serve(events[static_cast<std::size_t>(at)].data.u64);
+      send_all();
       expire(Clock::now());
     }
   }
@@ -339,20 +341,34 @@ class Listener {
     }
   }
 
+  // What is little is kept until all who have asked are heard: where many ranks meet, everybody gets many values at
+  // once.
   void deliver(const std::vector<StoreReply>& replies) {
+    constexpr std::size_t little = std::size_t{64} << 10U;
     for (const StoreReply& reply : replies) {
       const auto found = sessions_.find(reply.session);
       if (found == sessions_.end()) continue;
-      SecureConnection& connection = found->second.connection;
-      try {
-        connection.post(static_cast<std::uint8_t>(reply.type), {reply.payload});
-        connection.flush();
-        if (connection.unsent_bytes() <= max_unsent_bytes) continue;
-        log_.note(compose("{} asks and does not listen", connection.peer()), Clock::now());
-      } catch (const ConnectionError&) {  // it has gone
-      }
-      end_session(reply.session);
+      found->second.connection.post(static_cast<std::uint8_t>(reply.type), {reply.payload});
+      unsent_.insert(reply.session);
+      if (found->second.connection.unsent_bytes() > little) send_to(reply.session);
     }
+  }
+
+  void send_all() {
+    for (const std::uint64_t id : std::exchange(unsent_, {})) send_to(id);
+  }
+
+  void send_to(std::uint64_t id) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;
+    SecureConnection& connection = found->second.connection;
+    try {
+      connection.flush();
+      if (connection.unsent_bytes() <= max_unsent_bytes) return;
+      log_.note(compose("{} asks and does not listen", connection.peer()), Clock::now());
+    } catch (const ConnectionError&) {  // it has gone
+    }
+    end_session(id);
   }
 
   void end_session(std::uint64_t id) {
@@ -377,6 +393,7 @@ class Listener {
   HalfOpens half_open_{};
   std::deque<AgentConnection> agents_{};
   std::map<std::uint64_t, Session> sessions_{};
+  std::set<std::uint64_t> unsent_{};  // the sessions for which something was queued
   StoreServer store_{};
   std::uint32_t store_generation_ = 0;
   std::set<std::array<std::byte, 32>> tickets_used_{};  // the nonces of hellos by ticket, so that none comes twice
