@@ -5,23 +5,27 @@
 
 #include "railyard/collectives/detail/arguments.hpp"
 #include "railyard/collectives/detail/gloo_tcp.hpp"
+#include "railyard/collectives/detail/losses.hpp"
+#include "railyard/collectives/detail/prefix_store.hpp"
 #include "railyard/collectives/detail/rendezvous.hpp"
 #include "railyard/collectives/shared_memory.hpp"
 
 #include "railyard/core/backend.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/signals.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/store.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <exception>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,39 +35,11 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Is a part of another store: the keys of those who share a prefix. Its waits end once it has been given up.
-class PrefixStore final : public Store {
- public:
-  PrefixStore(Store& store, std::string prefix) : store_(&store), prefix_(std::move(prefix)) {}
-
-  void set(std::string_view key, std::string_view value) override { store_->set(prefix_ + std::string{key}, value); }
-  [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {
-    const std::string whole = prefix_ + std::string{key};
-    while (true) {
-      constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{100};
-      const bool is_last = deadline.remaining() <= slice;
-      if (auto value = store_->get(whole, is_last ? deadline : Deadline::after(slice))) return value;
-      if (is_last) return std::nullopt;
-      if (is_given_up_.load()) throw Error{compose("{} was waited for when the group was given up", whole)};
-    }
-  }
-  void expect(const std::vector<std::string>& keys) override {
-    std::vector<std::string> whole;
-    for (const std::string& key : keys) whole.push_back(prefix_ + key);
-    store_->expect(whole);
-  }
-  void give_up() noexcept { is_given_up_.store(true); }
-
- private:
-  Store* store_;
-  std::string prefix_;
-  std::atomic<bool> is_given_up_{false};
-};
-
 /// Joins ranks of several hosts that have equally many ranks each, those of a host one after the other. What goes over
 /// the network goes there once per host: the ranks of a host add up first, each carries its share of the sums over a
 /// line of its own to the ranks of the same local rank elsewhere, and then they share them. Sums are made in one order,
-/// within hosts and then between them, whatever the timing.
+/// within hosts and then between them, whatever the timing. While one chunk is on the network, the memory works on the
+/// next.
 /// Costs: all_reduce sends 2 (hosts - 1) / hosts times the data over each host's network, whatever its number of ranks.
 class GlooHosts {
  public:
@@ -90,37 +66,36 @@ class GlooHosts {
   /// cannot share memory. Throws: CollectiveError that names the ranks which did not come or failed.
   [[nodiscard]] static std::unique_ptr<GlooHosts> connect(const std::string& host, const World& world, Store& store,
                                                           const Deadline& deadline) {
-    auto hosts = std::unique_ptr<GlooHosts>{new GlooHosts{host, world, store}};
     const std::string prefix = enter_group(store, "Gloo within hosts", world);
     expect_all(store, prefix, "shares", world);
+    auto hosts = std::unique_ptr<GlooHosts>{new GlooHosts{host, world, store, prefix}};
     std::string trouble;
     try {
       hosts->inner_ = SharedMemory::connect({}, hosts->inner_world(), hosts->inner_store_, deadline);
     } catch (const ConfigError& error) {
       trouble = error.what();
     }
-    store.set(stage_key(prefix, "shares", world.rank), trouble);
-    const auto troubles = await_all(store, prefix, "shares", world, deadline);
-    throw_if_missing(troubles, world, deadline);
-    for (const auto& one : troubles) {
-      if (!one->empty()) return nullptr;
+    const std::string name = compose("{}, {}", world.host, host);
+    store.set(stage_key(prefix, "shares", world.rank), compose("{}\n{}", name, trouble));
+    const auto answers = await_all(store, prefix, "shares", world, deadline);
+    throw_if_missing(answers, world, deadline);
+    for (int rank = 0; rank < world.size; ++rank) {
+      const std::string& answer = *answers[index_of(rank)];
+      const auto end = answer.find('\n');
+      if (end + 1 < answer.size()) return nullptr;
+      if (hosts->local_rank_of(rank) == 0) hosts->names_.push_back(answer.substr(0, end));
     }
     hosts->outer_ = GlooTcp::connect({.host = host}, hosts->outer_world(), hosts->outer_store_, deadline);
     return hosts;
   }
 
   FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
-    static_cast<void>(arguments().all_reduce(data, op));
-    const std::size_t share = data.count / index_of(world_.local_size);
-    const Buffer main = part_of(data, 0, share * index_of(world_.local_size));
-    const Buffer rest = part_of(data, main.count, data.count - main.count);
-    if (share > 0) {
-      const Buffer own{scratch(share * size_of(data.dtype)), share, data.dtype};
-      within([&] { inner_->reduce_scatter(main, own, op, call); });
-      across([&] { outer_->all_reduce(own, op, call); });
-      within([&] { inner_->all_gather(own, main, call); });
-    }
-    if (rest.count > 0 || share == 0) {  // fewer elements than a host has ranks: every line carries them
+    enter(arguments().all_reduce(data, op));
+    const std::size_t local_size = index_of(world_.local_size);
+    const std::size_t divided = data.size_bytes() <= direct_limit_bytes ? 0 : data.count / local_size * local_size;
+    if (divided > 0) all_reduce_in_chunks(part_of(data, 0, divided), op, call);
+    const Buffer rest = part_of(data, divided, data.count - divided);
+    if (rest.count > 0 || divided == 0) {  // too little to divide: each line carries all of it, in the fewest steps
       within([&] { inner_->all_reduce(rest, op, call); });
       across([&] { outer_->all_reduce(rest, op, call); });
     }
@@ -128,7 +103,7 @@ class GlooHosts {
   }
 
   FinishedWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) {
-    static_cast<void>(arguments().reduce_scatter(in, out, op));
+    enter(arguments().reduce_scatter(in, out, op));
     // Slices by local rank first, so that each rank's sums of its host are those that its line carries.
     const std::size_t slice = out.size_bytes();
     const std::size_t line = slice * index_of(world_.num_nodes);
@@ -144,7 +119,7 @@ class GlooHosts {
   }
 
   FinishedWork broadcast(Buffer data, int root, const Call& call) {
-    static_cast<void>(arguments().broadcast(data, root));
+    enter(arguments().broadcast(data, root));
     const int line = local_rank_of(root);
     if (world_.local_rank == line) across([&] { outer_->broadcast(data, node_of(root), call); });
     within([&] { inner_->broadcast(data, line, call); });
@@ -152,18 +127,19 @@ class GlooHosts {
   }
 
   FinishedWork all_gather(ConstBuffer in, Buffer out, const Call& call) {
-    static_cast<void>(arguments().all_gather(in, out));
+    enter(arguments().all_gather(in, out));
     const std::vector<std::size_t> counts(index_of(world_.size), in.count);
     gather_everywhere(in, out, counts, call);
     return {};
   }
   FinishedWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
-    static_cast<void>(arguments().all_gather_uneven(in, out, counts));
+    enter(arguments().all_gather_uneven(in, out, counts));
     gather_everywhere(in, out, counts, call);
     return {};
   }
 
   FinishedWork barrier(const Call& call) {
+    enter({.operation = Operation::barrier});
     within([&] { inner_->barrier(call); });
     across([&] { outer_->barrier(call); });
     within([&] { inner_->barrier(call); });
@@ -172,43 +148,54 @@ class GlooHosts {
 
   // These are rare, and what each rank gets is its own: any two ranks are connected when they first need it.
   FinishedWork gather(ConstBuffer in, Buffer out, int root, const Call& call) {
-    static_cast<void>(arguments().gather(in, out, root));
+    enter(arguments().gather(in, out, root));
     return flat(call, [&](GlooTcp& all) { all.gather(in, out, root, call); });
   }
   FinishedWork scatter(ConstBuffer in, Buffer out, int root, const Call& call) {
-    static_cast<void>(arguments().scatter(in, out, root));
+    enter(arguments().scatter(in, out, root));
     return flat(call, [&](GlooTcp& all) { all.scatter(in, out, root, call); });
   }
   FinishedWork all_to_all(ConstBuffer in, Buffer out, const Call& call) {
-    static_cast<void>(arguments().all_to_all(in, out));
+    enter(arguments().all_to_all(in, out));
     return flat(call, [&](GlooTcp& all) { all.all_to_all(in, out, call); });
   }
   FinishedWork send(ConstBuffer data, int peer, const Call& call) {
-    static_cast<void>(arguments().send(data, peer));
+    enter(arguments().send(data, peer));
     return pair(peer, call, [&](GlooTcp& two) { two.send(data, peer > world_.rank ? 1 : 0, call); });
   }
   FinishedWork receive(Buffer data, int peer, const Call& call) {
-    static_cast<void>(arguments().receive(data, peer));
+    enter(arguments().receive(data, peer));
     return pair(peer, call, [&](GlooTcp& two) { two.receive(data, peer > world_.rank ? 1 : 0, call); });
   }
 
   void abort(std::string_view reason) noexcept {
-    flat_store_.give_up();
-    if (inner_) inner_->abort(reason);
-    if (outer_) outer_->abort(reason);
-    const std::lock_guard lock{mutex_};
-    if (flat_) flat_->abort(reason);
-    for (auto& [peer, two] : pairs_) two->abort(reason);
-    is_aborted_ = true;
+    try {
+      lose({.text = compose("rank {} gave up: {}", world_.rank, reason), .blamed = {world_.rank}});
+    } catch (...) {  // out of memory: nothing can be told to anybody
+    }
   }
 
  private:
-  GlooHosts(std::string host, const World& world, Store& store)
+  // What the ranks of a part, which count from 0, are in the group.
+  struct Part {
+    int first = 0;
+    int stride = 1;
+    bool is_within_host = false;
+  };
+
+  // Whose mesh joins all ranks, and not two.
+  static constexpr int everybody = -1;
+  // The most that a rank carries between hosts at a time: large enough that the steps of a chunk cost little, and small
+  // enough that the network waits little for the first one and the memory for the last.
+  static constexpr std::size_t chunk_bytes = 2 * 1024 * 1024;
+
+  GlooHosts(std::string host, const World& world, Store& store, const std::string& prefix)
       : host_(std::move(host)),
         world_(world),
         inner_store_(store, compose("node {}/", world.node)),
         outer_store_(store, compose("line {}/", world.local_rank)),
-        flat_store_(store, "flat/") {}
+        mesh_store_(store, "mesh/"),
+        losses_(store, prefix, world.rank) {}
 
   static const std::byte* bytes_of(const ConstBuffer& buffer) noexcept {
     return static_cast<const std::byte*>(buffer.data);
@@ -252,6 +239,36 @@ class GlooHosts {
     return scratch_.get();
   }
 
+  void all_reduce_in_chunks(const Buffer& data, ReduceOp op, const Call& call) {
+    const std::size_t width = size_of(data.dtype);
+    const std::size_t share = data.count / index_of(world_.local_size);
+    const std::size_t longest = chunk_bytes / width;
+    std::byte* sums = scratch(share * width);
+    Buffer whole_before{};
+    Buffer own_before{};
+    std::future<void> on_network;
+    for (std::size_t done = 0; done < share; done += longest) {
+      const std::size_t count = std::min(longest, share - done);
+      const Buffer whole = part_of(data, done * index_of(world_.local_size), count * index_of(world_.local_size));
+      const Buffer own{sums + done * width, count, data.dtype};
+      within([&] { inner_->reduce_scatter(whole, own, op, call); });
+      if (on_network.valid()) on_network.get();
+      on_network = send_off([this, own, op, call] { outer_->all_reduce(own, op, call); });
+      if (done > 0) within([&] { inner_->all_gather(own_before, whole_before, call); });
+      whole_before = whole;
+      own_before = own;
+    }
+    on_network.get();
+    within([&] { inner_->all_gather(own_before, whole_before, call); });
+  }
+
+  // Does work across hosts in a thread of its own. If the work of this thread fails meanwhile, that ends it as well.
+  template <class Function>
+  [[nodiscard]] std::future<void> send_off(Function function) {
+    const BlockSignals no_signals{deferrable_signals()};
+    return std::async(std::launch::async, [this, function] { across(function); });
+  }
+
   // First what the ranks of this line have, then what those of this host have then; into the places of their ranks.
   void gather_everywhere(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
     std::vector<std::size_t> of_line;
@@ -278,42 +295,83 @@ class GlooHosts {
     }
   }
 
-  // The parts count ranks in their own way: here the errors get the ranks of all, and end the other parts as well.
+  void enter(const Signature& signature) {
+    running_ = signature;
+    const std::lock_guard lock{mutex_};
+    if (failure_) throw_failure(*failure_, "the group was lost before: ");
+  }
+
   template <class Function>
   void within(const Function& function) {
-    guarded(function, compose("among the ranks of host {} ({})", world_.node, world_.host),
-            [this](int rank) { return world_.node * world_.local_size + rank; });
+    guarded({.first = world_.node * world_.local_size, .is_within_host = true}, function);
   }
   template <class Function>
   void across(const Function& function) {
-    guarded(function, compose("between the {} hosts", world_.num_nodes),
-            [this](int rank) { return rank * world_.local_size + world_.local_rank; });
+    guarded({.first = world_.local_rank, .stride = world_.local_size}, function);
   }
-  template <class Function, class ToRank>
-  void guarded(const Function& function, const std::string& where, const ToRank& to_rank) {
+  template <class Function>
+  void guarded(const Part& part, const Function& function) {
     try {
       function();
     } catch (const CollectiveError& error) {
-      std::vector<int> blamed;
-      for (const int rank : error.blamed()) blamed.push_back(to_rank(rank));
-      const std::string names = blamed.empty() ? std::string{} : compose(", blaming {}", ranks_text(blamed));
-      const std::string text = compose("{} on rank {}/{} failed {}{}: {}", error.operation(), world_.rank, world_.size,
-                                       where, names, error.what());
-      abort(text);
-      throw CollectiveError{error.operation(), world_.rank, blamed, text};
+      const Verdict found = losses_.follow(lose(verdict_of(part, error)));
+      const std::lock_guard lock{mutex_};
+      failure_ = found;
+      throw_failure(found, "");
+    } catch (const std::exception& error) {
+      abort(error.what());
+      throw;
     }
+  }
+
+  [[nodiscard]] Verdict verdict_of(const Part& part, const CollectiveError& error) const {
+    std::vector<int> blamed;
+    for (const int rank : error.blamed()) blamed.push_back(part.first + rank * part.stride);
+    const std::string what = blamed.empty() ? std::string{"a transfer"} : ranks_text(blamed);
+    const std::string where = part.is_within_host
+                                  ? compose("within {}, whose ranks count from {}", host_text(world_.node), part.first)
+                                  : "between " + hosts_text(blamed);
+    return {compose("{} failed {}: {}", what, where, error.what()), blamed};
+  }
+
+  // This host and those of the ranks that are to blame, or where nobody is all that it can be.
+  [[nodiscard]] std::string hosts_text(const std::vector<int>& blamed) const {
+    constexpr int most_named = 4;
+    if (blamed.empty() && world_.num_nodes > most_named) return compose("{} hosts", world_.num_nodes);
+    std::set<int> nodes{world_.node};
+    for (const int rank : blamed) nodes.insert(node_of(rank));
+    for (int node = 0; blamed.empty() && node < world_.num_nodes; ++node) nodes.insert(node);
+    std::vector<std::string> hosts;
+    for (const int node : nodes) hosts.push_back(host_text(node));
+    return joined(hosts, " and ");
+  }
+  [[nodiscard]] std::string host_text(int node) const { return compose("host {} ({})", node, names_[index_of(node)]); }
+
+  // Ends the group for this rank and returns why: the first reason counts. It is told before the parts are seen to end.
+  Verdict lose(const Verdict& verdict) {
+    {
+      const std::lock_guard lock{mutex_};
+      if (failure_) return *failure_;
+      failure_ = verdict;
+    }
+    losses_.post(verdict);
+    mesh_store_.give_up();
+    inner_->abort(verdict.text);
+    outer_->abort(verdict.text);
+    const std::lock_guard lock{mutex_};
+    for (auto& [peer, mesh] : meshes_) mesh->abort(verdict.text);
+    return verdict;
+  }
+
+  [[noreturn]] void throw_failure(const Verdict& verdict, std::string_view when) const {
+    const std::string operation = describe(running_);
+    throw CollectiveError{operation, world_.rank, verdict.blamed,
+                          compose("{}: {}{}", place_text(operation, world_.rank, world_.size), when, verdict.text)};
   }
 
   template <class Function>
   FinishedWork flat(const Call& call, const Function& function) {
-    guarded(
-        [&] {
-          if (!flat_)
-            keep(
-                [this]() -> auto& { return flat_; }, connect_flat(world_, flat_store_, call));
-          function(*flat_);
-        },
-        "among all ranks", [](int rank) { return rank; });
+    guarded({}, [&] { function(mesh(everybody, world_, "all/", call)); });
     return {};
   }
 
@@ -321,48 +379,37 @@ class GlooHosts {
   FinishedWork pair(int peer, const Call& call, const Function& function) {
     const int low = std::min(peer, world_.rank);
     const int high = std::max(peer, world_.rank);
-    guarded(
-        [&] {
-          if (pairs_.count(peer) == 0) {
-            World two = world_;
-            two.rank = world_.rank == low ? 0 : 1;
-            two.size = 2;
-            auto store = std::make_unique<PrefixStore>(flat_store_, compose("pair {} {}/", low, high));
-            auto connected = connect_flat(two, *store, call);
-            pair_stores_.push_back(std::move(store));
-            keep(
-                [ this, peer ]() -> auto& { return pairs_[peer]; }, std::move(connected));
-          }
-          function(*pairs_.at(peer));
-        },
-        "between two ranks", [low, high](int rank) { return rank == 0 ? low : high; });
+    World two = world_;
+    two.rank = world_.rank == low ? 0 : 1;
+    two.size = 2;
+    guarded({.first = low, .stride = high - low},
+            [&] { function(mesh(peer, two, compose("pair {} {}/", low, high), call)); });
     return {};
   }
 
-  [[nodiscard]] std::unique_ptr<GlooTcp> connect_flat(const World& world, Store& store, const Call& call) const {
-    return GlooTcp::connect({.host = host_}, world, store, call.deadline);
-  }
-
-  template <class Place>
-  void keep(const Place& place, std::unique_ptr<GlooTcp> connected) {
+  [[nodiscard]] GlooTcp& mesh(int peer, const World& world, const std::string& prefix, const Call& call) {
+    if (const auto found = meshes_.find(peer); found != meshes_.end()) return *found->second;
+    PrefixStore& store = mesh_stores_.try_emplace(peer, mesh_store_, prefix).first->second;
+    auto connected = GlooTcp::connect({.host = host_}, world, store, call.deadline);
     const std::lock_guard lock{mutex_};
-    std::unique_ptr<GlooTcp>& kept = place();
-    kept = std::move(connected);
-    if (is_aborted_) kept->abort("the group was given up");
+    if (failure_) connected->abort(failure_->text);
+    return *meshes_.emplace(peer, std::move(connected)).first->second;
   }
 
   std::string host_;
   World world_;
   PrefixStore inner_store_;
   PrefixStore outer_store_;
-  PrefixStore flat_store_;
-  std::vector<std::unique_ptr<PrefixStore>> pair_stores_{};
+  PrefixStore mesh_store_;
+  std::map<int, PrefixStore> mesh_stores_{};
   std::unique_ptr<SharedMemory> inner_{};
   std::unique_ptr<GlooTcp> outer_{};
-  std::mutex mutex_;  // guards what abort() looks at: the next three
-  bool is_aborted_ = false;
-  std::unique_ptr<GlooTcp> flat_{};
-  std::map<int, std::unique_ptr<GlooTcp>> pairs_{};
+  std::vector<std::string> names_{};  // of the hosts, with their addresses
+  Losses losses_;
+  Signature running_{};  // the operation under way
+  std::mutex mutex_;     // guards what abort() looks at: the next two
+  std::optional<Verdict> failure_{};
+  std::map<int, std::unique_ptr<GlooTcp>> meshes_{};  // by peer
   std::unique_ptr<std::byte[]> scratch_{};
   std::size_t scratch_bytes_ = 0;
 };
