@@ -147,7 +147,7 @@ class Launched {
         detail::find_secret(plan_.launch).value_or(bulletin.carries_secret() ? detail::random_secret() : std::string{});
     if (secret.empty()) detail::refuse_without_secret(bulletin.where());
     secret_.emplace(detail::text_bytes(secret));
-    address_ = detail::own_address_towards({}, plan_.launch.network, !is_one_host());
+    address_ = detail::own_address_towards(launch_.leader_host, plan_.launch.network, !is_one_host());
     const auto generation = static_cast<std::uint32_t>(launch_.restart);
     listener_ =
         std::make_unique<detail::Listener>(detail::ListenerOptions{.host = is_one_host() ? address_ : std::string{},

@@ -244,6 +244,18 @@ TEST_CASE("Launched: a process that is stopped counts as lost after the limit of
   CHECK_THAT(launched.words(0), ContainsSubstring("has said nothing for"));
 }
 
+TEST_CASE("Launched: a run that has nothing to say goes on beyond the limit of silence") {
+  const Scratch scratch;
+  LaunchedProcesses launched{scratch, 2, [&](int) {
+                               const auto quiet = [](auto& worker) {
+                                 std::this_thread::sleep_for(2500ms);
+                                 sum_ranks(worker);
+                               };
+                               return text_of(fit(scratch, quiet, {.silence_limit = 1s}));
+                             }};
+  for (const int process : {0, 1}) CHECK(launched.words(process) == "status 0, 2 workers, sum 3, ");
+}
+
 TEST_CASE("Launched: a signal to every process is one request to save and leave") {
   const Scratch scratch;
   const auto wait_for_signal = [&](auto& worker, std::uint64_t step) {

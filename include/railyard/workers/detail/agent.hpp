@@ -63,7 +63,9 @@ class Agent {
 
   // Waits for events, an order, or the time for the next pages; passes on what events there are.
   void pass_on_events() {
+    const std::size_t unsent = leader_->unsent_bytes();
     const bool is_all_sent = leader_->flush();
+    if (is_all_sent || leader_->unsent_bytes() < unsent) listened_at_ = Clock::now();
     Deadline deadline = Deadline::after(std::max<Clock::duration>(next_pages_ - Clock::now(), {}));
     if (!local_ || num_alive_ == 0 || !is_all_sent) {
       const auto events = static_cast<short>(is_all_sent ? POLLIN : POLLIN | POLLOUT);
@@ -91,9 +93,6 @@ class Agent {
   }
 
   void check_that_leader_listens() {
-    const std::size_t unsent = leader_->unsent_bytes();
-    if (unsent == 0 || unsent < last_unsent_) listened_at_ = Clock::now();
-    last_unsent_ = unsent;
     if (Clock::now() - listened_at_ < silence_limit_) return;
     throw ConnectionError{ConnectionError::Cause::failed,
                           compose("{}, which leads the run, has taken nothing for {}: it is stopped, or its host or "
@@ -192,7 +191,6 @@ class Agent {
   int num_alive_ = 0;
   Clock::time_point next_pages_ = Clock::now();
   Clock::time_point listened_at_ = Clock::now();
-  std::size_t last_unsent_ = 0;
 };
 
 }  // namespace detail
