@@ -20,8 +20,8 @@ for part in "${parts[@]}"; do
   esac
 done
 
-packages=(g++ cmake ninja-build libfmt-dev libgloo-dev libtorch-dev libopenblas0-pthread catch2 libssl-dev zlib1g-dev libzstd-dev python3
-  pkg-config git)
+packages=(g++ cmake ninja-build libfmt-dev libgloo-dev libtorch-dev libopenblas0-pthread catch2 libssl-dev zlib1g-dev libzstd-dev
+  libpng-dev libjpeg-dev python3 pkg-config git)
 case " ${parts[*]} " in *" format "*) packages+=(clang-format) ;; esac
 optional=()
 case " ${parts[*]} " in *" clang "* | *" sanitizers "* | *" fuzz "*)

@@ -3,7 +3,8 @@
 //
 // RAILYARD_WITH_GLOO and RAILYARD_WITH_TORCH, if defined and not 0, bring in what needs libgloo and LibTorch;
 // RAILYARD_WITH_DATA all readers of files and what learns from data, which takes seconds to compile;
-// RAILYARD_WITH_ZLIB and RAILYARD_WITH_ZSTD what reads files compressed by gzip and zstd, and archives of NumPy.
+// RAILYARD_WITH_ZLIB and RAILYARD_WITH_ZSTD what reads files compressed by gzip and zstd, and archives of NumPy;
+// RAILYARD_WITH_IMAGES pictures.
 #pragma once
 
 #include "railyard/core/accuracy.hpp"
@@ -89,6 +90,7 @@
 #include "railyard/data/concatenator.hpp"
 #include "railyard/data/encoders.hpp"
 #include "railyard/data/idx_source.hpp"
+#include "railyard/data/image.hpp"
 #include "railyard/data/imputer.hpp"
 #include "railyard/data/json_lines_source.hpp"
 #include "railyard/data/normalizer.hpp"
@@ -108,6 +110,11 @@
 
 #if defined(RAILYARD_WITH_ZSTD) && RAILYARD_WITH_ZSTD
 #include "railyard/data/zstd.hpp"
+#endif
+
+#if defined(RAILYARD_WITH_IMAGES) && RAILYARD_WITH_IMAGES
+#include "railyard/data/decode_image.hpp"
+#include "railyard/data/image_folder.hpp"
 #endif
 
 #if defined(RAILYARD_WITH_LAUNCHED) && RAILYARD_WITH_LAUNCHED

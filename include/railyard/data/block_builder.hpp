@@ -104,6 +104,12 @@ class BlockBuilder {
   }
 
   [[nodiscard]] std::size_t rows() const noexcept { return ids_.size(); }
+  /// The bytes of all samples so far.
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    std::size_t sum = 0;
+    for (const Part& part : columns_) sum += part.bytes.size();
+    return sum;
+  }
   [[nodiscard]] const Schema& schema() const noexcept { return *schema_; }
 
   /// Makes the Block and begins anew. Throws: ConfigError if the last sample lacks a column.

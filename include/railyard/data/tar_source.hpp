@@ -50,7 +50,7 @@ class TarSource {
   [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const {
     BlockBuilder builder{shards_->plan()->schema};
     for (const std::uint64_t id : ids) {
-      if (add(builder, id) == 0) {
+      if (!add(builder, id)) {
         throw ConfigError{
             detail::compose("{} has {} samples and was asked for sample {}", describe(), index_->count(), id)};
       }
@@ -61,16 +61,14 @@ class TarSource {
  private:
   class Reader;
 
-  // Returns how many bytes that took; 0 if there is no such sample.
-  std::size_t add(BlockBuilder& builder, std::uint64_t id) const {
+  // False if there is no such sample.
+  bool add(BlockBuilder& builder, std::uint64_t id) const {
     const auto place = index_->find(id);
-    if (!place) return 0;
-    std::size_t size = 1;
+    if (!place) return false;
     std::vector<std::string> contents;
     for (std::size_t column = 0; column < place->places.size(); ++column) {
       const detail::TarPlace& content = place->places[column];
       contents.push_back(place->file->read_text(content.offset, static_cast<std::size_t>(content.size)));
-      size += contents.back().size();
       const Field& field = builder.schema()[column];
       const std::size_t wrong = field.is_text ? detail::find_invalid_utf8(contents.back()) : contents.back().size();
       if (wrong != contents.back().size()) {
@@ -78,7 +76,7 @@ class TarSource {
       }
     }
     detail::add_tar_sample(builder, id, place->key, contents);
-    return size;
+    return true;
   }
 
   std::shared_ptr<detail::TarShards> shards_;
@@ -90,13 +88,7 @@ class TarSource::Reader final : public BlockReader {
   Reader(TarSource source, std::uint64_t from) : source_(std::move(source)), at_(from) {}
   [[nodiscard]] Block next(std::size_t most_rows) override {
     BlockBuilder builder{source_.shards_->plan()->schema};
-    std::size_t size = 0;
-    while (builder.rows() < most_rows && size < detail::most_block_bytes) {
-      const std::size_t added = source_.add(builder, at_);
-      if (added == 0) break;
-      size += added;
-      ++at_;
-    }
+    while (builder.rows() < most_rows && builder.bytes() < detail::most_block_bytes && source_.add(builder, at_)) ++at_;
     return builder.build();
   }
 
@@ -138,11 +130,9 @@ class TarStream {
     }
     [[nodiscard]] Block next(std::size_t most_rows) override {
       BlockBuilder builder{schema_};
-      std::size_t size = 0;
-      while (builder.rows() < most_rows && size < detail::most_block_bytes) {
+      while (builder.rows() < most_rows && builder.bytes() < detail::most_block_bytes) {
         const auto sample = walk_.next(detail::TarContents::all);
         if (!sample) break;
-        for (const std::string& content : sample->contents) size += content.size();
         detail::add_tar_sample(builder, at_++, sample->key, sample->contents);
       }
       return builder.build();

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT
+// Samples out of PNG and JPEG files, a folder for each class. Data room.
+#pragma once
+
+#include "railyard/data/block_builder.hpp"
+#include "railyard/data/decode_image.hpp"
+#include "railyard/data/detail/byte_stream.hpp"
+#include "railyard/data/detail/image_files.hpp"
+#include "railyard/data/image.hpp"
+#include "railyard/data/on_error.hpp"
+
+#include "railyard/core/block.hpp"
+#include "railyard/core/dataset_source.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+/// Says in which order the numbers of a picture come.
+enum class ImageLayout : std::uint8_t {
+  hwc,  ///< pixel after pixel: height x width x channels
+  chw,  ///< colour after colour: channels x height x width
+};
+
+/// Says how a folder of pictures is read.
+struct ImageFolderOptions {
+  std::size_t height = 0;  ///< to which pictures are brought. Without height and width each stays as it is: "image" is
+  std::size_t width = 0;   ///< then ragged, and there are the columns "height" and "width"
+  ImageFit fit = ImageFit::crop;
+  ImageLayout layout = ImageLayout::hwc;
+  ImageColors colors = ImageColors::rgb;
+  std::uint64_t max_pixels = DecodeImageOptions{}.max_pixels;
+  OnError on_error = OnError::stop();
+};
+
+/// Gives the pictures in folders as samples, in any order: "image" is u8, and "label", i64, is the place of the
+/// folder's name among those of all folders. Each picture is read when it is asked for, by whoever asks. The folder is
+/// listed when it is first needed, and not to change as long as there is a source of it.
+///
+/// Cost: with .on_error other than stop() the first count() decodes all pictures, to know which can be.
+/// Example: ry::ImageFolder{"photos/train", {.height = 224, .width = 224}}
+class ImageFolder {
+ public:
+  /// Throws: ConfigError if one of height and width is given without the other.
+  explicit ImageFolder(std::string folder, const ImageFolderOptions& options = {})
+      : shared_(std::make_shared<Shared>(std::move(folder), options)) {
+    if ((options.height == 0) != (options.width == 0)) {
+      throw ConfigError{detail::compose("ImageFolder was given .height = {} and .width = {}: give both, or none",
+                                        options.height, options.width)};
+    }
+  }
+
+  [[nodiscard]] Schema schema() const { return *shared_->schema; }
+  [[nodiscard]] std::optional<std::uint64_t> count() const { return shared_->files().size(); }
+  [[nodiscard]] std::string describe() const { return detail::compose("pictures in {}", shared_->folder); }
+  [[nodiscard]] std::string label() const { return "label"; }
+  /// The names of the folders: label i is classes()[i].
+  [[nodiscard]] std::vector<std::string> classes() const {
+    (void)shared_->files();
+    return shared_->found.classes;
+  }
+  /// How many damaged pictures were left out.
+  [[nodiscard]] std::uint64_t skipped() const { return shared_->skips.count(); }
+
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
+    return std::make_unique<Reader>(shared_, from);
+  }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const {
+    const std::uint64_t count = shared_->files().size();
+    BlockBuilder builder{shared_->schema, shared_->options.height == 0 ? 0 : ids.size()};
+    for (const std::uint64_t id : ids) {
+      if (id >= count) {
+        throw ConfigError{detail::compose("{} has {} samples and was asked for sample {}", describe(), count, id)};
+      }
+      shared_->add(builder, id);
+    }
+    return builder.build();
+  }
+
+ private:
+  struct Shared {
+    Shared(std::string folder_, const ImageFolderOptions& options_)
+        : folder(std::move(folder_)), options(options_), schema(std::make_shared<const Schema>(fields_of(options_))) {}
+
+    [[nodiscard]] static std::vector<Field> fields_of(const ImageFolderOptions& options) {
+      const auto height = static_cast<std::int64_t>(options.height);
+      const auto width = static_cast<std::int64_t>(options.width);
+      const auto channels = static_cast<std::int64_t>(options.colors);
+      Field image{.name = "image", .dtype = Dtype::u8, .shape = {height, width, channels}};
+      if (options.layout == ImageLayout::chw) image.shape = {channels, height, width};
+      const Field label{.name = "label", .dtype = Dtype::i64};
+      if (height != 0) return {image, label};
+      image.shape = {-1};
+      return {image, label, {.name = "height", .dtype = Dtype::i64}, {.name = "width", .dtype = Dtype::i64}};
+    }
+
+    [[nodiscard]] const std::vector<detail::ImageFile>& files() {
+      const std::lock_guard lock{mutex};
+      if (found.files.empty()) found = list();
+      return found.files;
+    }
+    [[nodiscard]] detail::ImageFiles list() const {
+      detail::ImageFiles all = detail::list_image_files(folder);
+      if (options.on_error.stops_at_once()) return all;
+      std::uint64_t damaged = 0;
+      const auto is_damaged = [&](const detail::ImageFile& file) {
+        try {
+          (void)decode(file);
+          return false;
+        } catch (const DataError&) {
+          if (++damaged > options.on_error.max_skips()) throw;
+          skips.raise_to(damaged);
+          return true;
+        }
+      };
+      all.files.erase(std::remove_if(all.files.begin(), all.files.end(), is_damaged), all.files.end());
+      if (all.files.empty()) throw DataError{detail::compose("all {} pictures in {} are damaged", damaged, folder)};
+      return all;
+    }
+
+    [[nodiscard]] Image decode(const detail::ImageFile& file) const {
+      detail::FileBytes input{file.path};
+      std::vector<std::byte> bytes(static_cast<std::size_t>(input.stamp().size));
+      bytes.resize(input.read(reinterpret_cast<char*>(bytes.data()), bytes.size()));
+      try {
+        return decode_image(bytes, {options.colors, options.max_pixels});
+      } catch (const DataError& error) {
+        throw DataError{detail::compose("{}: {}", file.path, error.what())};
+      }
+    }
+
+    void add(BlockBuilder& builder, std::uint64_t id) {
+      const detail::ImageFile& file = found.files[static_cast<std::size_t>(id)];
+      Image image = decode(file);
+      if (options.height != 0) image = fit_image(std::move(image), options.height, options.width, options.fit);
+      SampleWriter& writer = builder.add(id);
+      if (options.layout == ImageLayout::chw) {
+        std::vector<std::uint8_t> planes(image.pixels.size());
+        put_planes(image, planes);
+        writer.set(0, planes);
+      } else {
+        writer.set(0, image.pixels);
+      }
+      writer.set(1, file.label);
+      if (options.height != 0) return;
+      writer.set(2, image.height);
+      writer.set(3, image.width);
+    }
+
+    std::string folder;
+    ImageFolderOptions options;
+    std::shared_ptr<const Schema> schema;
+    SkipCount skips{};
+    std::mutex mutex{};
+    detail::ImageFiles found{};
+  };
+
+  class Reader final : public BlockReader {
+   public:
+    Reader(std::shared_ptr<Shared> shared, std::uint64_t from)
+        : shared_(std::move(shared)), at_(std::min<std::uint64_t>(from, shared_->files().size())) {}
+    [[nodiscard]] Block next(std::size_t most_rows) override {
+      constexpr std::size_t most_bytes = std::size_t{16} << 20;
+      BlockBuilder builder{shared_->schema};
+      while (at_ < shared_->files().size() && builder.rows() < most_rows && builder.bytes() < most_bytes) {
+        shared_->add(builder, at_++);
+      }
+      return builder.build();
+    }
+
+   private:
+    std::shared_ptr<Shared> shared_;
+    std::uint64_t at_;
+  };
+
+  std::shared_ptr<Shared> shared_;
+};
+static_assert(IndexedSource<ImageFolder>);
+
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+#include "railyard/core/version.hpp"
+
+#if RAILYARD_WITH_IMAGES
+#include "railyard/data/image_folder.hpp"
+
+#include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
+#include "unit/data/binary_files.hpp"
+#include "unit/data/pictures.hpp"
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace ry = railyard;
+
+namespace {
+
+void make_folder(const TemporaryFolder& folder) {
+  std::filesystem::create_directories(folder.path() / "cat" / "deeper");
+  std::filesystem::create_directories(folder.path() / "ant");
+  folder.write("cat/b.png", pictures::png_of(pictures::make_image(4, 6, ry::ImageColors::rgb)));
+  folder.write("cat/deeper/a.PNG", pictures::png_of(pictures::make_image(5, 3, ry::ImageColors::grey)));
+  folder.write("ant/x.jpeg", pictures::jpeg_of(pictures::make_image(8, 8, ry::ImageColors::rgb)));
+  folder.write("ant/notes.txt", "no picture");
+  folder.write("README.png", "in no folder");
+}
+
+}  // namespace
+
+TEST_CASE("ImageFolder: gives the pictures of each folder as they are") {
+  const TemporaryFolder folder;
+  make_folder(folder);
+  const ry::ImageFolder source{folder.path().string()};
+  CHECK(source.schema() == ry::Schema{{"image", ry::Dtype::u8, {-1}},
+                                      {"label", ry::Dtype::i64},
+                                      {"height", ry::Dtype::i64},
+                                      {"width", ry::Dtype::i64}});
+  CHECK(source.label() == "label");
+  CHECK(source.classes() == std::vector<std::string>{"ant", "cat"});
+  CHECK(source.count() == 3);
+  CHECK(binary_files::all_values<std::int64_t>(source, "label") == std::vector<std::int64_t>{0, 1, 1});
+  CHECK(binary_files::all_values<std::int64_t>(source, "height") == std::vector<std::int64_t>{8, 4, 5});
+  CHECK(binary_files::all_values<std::int64_t>(source, "width") == std::vector<std::int64_t>{8, 6, 3});
+  const std::uint64_t second[] = {1};
+  const auto pixels = source.read(second).column("image").values<std::uint8_t>(0);
+  CHECK(std::vector<std::uint8_t>(pixels.begin(), pixels.end()) ==
+        pictures::make_image(4, 6, ry::ImageColors::rgb).pixels);
+  binary_files::check_order_of(source);
+}
+
+TEST_CASE("ImageFolder: brings pictures to one size, layout and colours") {
+  const TemporaryFolder folder;
+  make_folder(folder);
+  const ry::Image image = pictures::make_image(4, 6, ry::ImageColors::rgb);
+  const std::uint64_t second[] = {1};
+  const ry::ImageFolder rows{folder.path().string(), {.height = 3, .width = 2}};
+  CHECK(rows.schema()[0].shape == std::vector<std::int64_t>{3, 2, 3});
+  const ry::Image fitted = ry::fit_image(image, 3, 2);
+  const auto block = rows.read(second);
+  const auto pixels = block.column("image").values<std::uint8_t>();
+  CHECK(std::vector<std::uint8_t>(pixels.begin(), pixels.end()) == fitted.pixels);
+  const ry::ImageFolder planes{folder.path().string(),
+                               {.height = 3, .width = 2, .fit = ry::ImageFit::stretch, .layout = ry::ImageLayout::chw}};
+  CHECK(planes.schema()[0].shape == std::vector<std::int64_t>{3, 3, 2});
+  std::vector<std::uint8_t> expected(18);
+  ry::put_planes(ry::fit_image(image, 3, 2, ry::ImageFit::stretch), expected);
+  const auto by_color = planes.read(second);
+  const auto values = by_color.column("image").values<std::uint8_t>();
+  CHECK(std::vector<std::uint8_t>(values.begin(), values.end()) == expected);
+  binary_files::check_order_of(planes);
+  CHECK(ry::ImageFolder{folder.path().string(), {.height = 3, .width = 2, .colors = ry::ImageColors::grey}}
+            .schema()[0]
+            .shape == std::vector<std::int64_t>{3, 2, 1});
+  CHECK_THROWS_AS((ry::ImageFolder{folder.path().string(), {.height = 3}}), ry::ConfigError);
+}
+
+TEST_CASE("ImageFolder: names the damaged picture, and leaves it out where it may") {
+  const TemporaryFolder folder;
+  make_folder(folder);
+  folder.write("ant/y.jpg", "\xFF\xD8 and no more");
+  folder.write("cat/c.png", pictures::png_of(pictures::make_image(9, 9, ry::ImageColors::rgb)).substr(0, 60));
+  CHECK_THAT(binary_files::error_of(ry::ImageFolder{folder.path().string()}),
+             ContainsSubstring("ant/y.jpg: damaged JPEG: "));
+  const ry::ImageFolder skipping{folder.path().string(), {.on_error = ry::OnError::at_most(2)}};
+  CHECK(skipping.count() == 3);
+  CHECK(skipping.skipped() == 2);
+  CHECK(binary_files::all_values<std::int64_t>(skipping, "label") == std::vector<std::int64_t>{0, 1, 1});
+  CHECK_THAT(binary_files::error_of(ry::ImageFolder{folder.path().string(), {.on_error = ry::OnError::at_most(1)}}),
+             ContainsSubstring("cat/c.png: damaged PNG: "));
+}
+
+TEST_CASE("ImageFolder: says what is wrong with a folder") {
+  const TemporaryFolder folder;
+  CHECK_THAT(binary_files::error_of(ry::ImageFolder{folder / "nowhere"}), ContainsSubstring("nowhere"));
+  CHECK_THAT(binary_files::error_of(ry::ImageFolder{folder.path().string()}), ContainsSubstring("no folders in it"));
+  std::filesystem::create_directories(folder.path() / "empty");
+  CHECK_THAT(binary_files::error_of(ry::ImageFolder{folder.path().string()}), ContainsSubstring("the class \"empty\""));
+}
+#endif
