@@ -7,11 +7,12 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Every header of the standard library and of a third party that ours include.
+# Every header of the standard library and of a third party that ours include, if this LibTorch has it.
 {
   echo '#include <cstdint>'
   echo '#include <array>'
-  grep -rhoE '^#include <[^>]+>' "$root/include/railyard" | sort -u
+  grep -rhoE '^#include <[^>]+>' "$root/include/railyard" | sort -u |
+    sed -E 's/^#include (.+)/#if __has_include(\1)\n&\n#endif/'
 } >"$work/dependencies.cpp"
 cp "$work/dependencies.cpp" "$work/ours.cpp"
 echo '#include <railyard/railyard.hpp>' >>"$work/ours.cpp"
