@@ -9,6 +9,9 @@
 #include "railyard/data/npz_source.hpp"
 #include "railyard/data/safetensors_source.hpp"
 #include "railyard/data/tar_source.hpp"
+#if RAILYARD_WITH_IMAGES
+#include "railyard/data/image_folder.hpp"
+#endif
 
 #include <cstdint>
 #include <cstdio>
@@ -67,5 +70,20 @@ int main(int argc, char** argv) {
   if (source == "safetensors") write(ry::SafetensorsSource{files}, output);
   if (source == "tar") write(ry::TarSource{files, {.key = "key"}}, output);
   if (source == "tar.gz") write(ry::TarStream{ry::gzip(files), {.key = "key"}}, output);
+#if RAILYARD_WITH_IMAGES
+  if (source == "images") write(ry::ImageFolder{files.at(0)}, output);
+  if (source == "images.grey") write(ry::ImageFolder{files.at(0), {.colors = ry::ImageColors::grey}}, output);
+  if (source == "images.rgba") write(ry::ImageFolder{files.at(0), {.colors = ry::ImageColors::rgba}}, output);
+  if (source == "images.crop") write(ry::ImageFolder{files.at(0), {.height = 50, .width = 40}}, output);
+  if (source == "images.stretch") {
+    write(ry::ImageFolder{files.at(0),
+                          {.height = 64,
+                           .width = 96,
+                           .fit = ry::ImageFit::stretch,
+                           .layout = ry::ImageLayout::chw,
+                           .colors = ry::ImageColors::rgba}},
+          output);
+  }
+#endif
   return 0;
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Our sources of binary files give what NumPy and Python's own modules read: binary_sources.py PROGRAM FOLDER
+"""Our sources of binary files give what NumPy, Pillow and Python's own modules read: binary_sources.py PROGRAM FOLDER
 
-PROGRAM is what tests/python/binary_sources.cpp becomes, FOLDER a place for packages and files. NumPy is installed into
-FOLDER where it is not there already."""
+PROGRAM is what tests/python/binary_sources.cpp becomes, FOLDER a place for packages and files. NumPy and Pillow are
+installed into FOLDER where they are not there already."""
 import gzip
 import io
 import json
@@ -14,16 +14,17 @@ from pathlib import Path
 
 
 def install(packages):
-    """Makes sure that NumPy is there, or ends with the status of a test that is skipped."""
+    """Makes sure that NumPy and Pillow are there, or ends with the status of a test that is skipped."""
     try:
         import numpy
+        import PIL
         return numpy
     except ImportError:
         pass
     if not (packages / "complete").exists():
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--root-user-action=ignore", "--target", packages]
-        if subprocess.run(pip + ["numpy"]).returncode != 0:
-            print("Skipped: pip cannot install numpy here")
+        if subprocess.run(pip + ["numpy", "pillow"]).returncode != 0:
+            print("Skipped: pip cannot install numpy and pillow here")
             sys.exit(77)
         (packages / "complete").touch()
     sys.path.insert(0, str(packages))
@@ -152,6 +153,56 @@ def compare_tar(random, comparison):
             comparison.compared += 3
 
 
+def save_pictures(numpy, random, folder):
+    """Writes pictures of all kinds, and returns their paths in the order in which they are read."""
+    from PIL import Image
+    rows, columns = numpy.mgrid[0:97, 0:131]
+    smooth = numpy.stack([rows * 2, columns + rows, 255 - columns], axis=2).astype("u1")
+    noise = random.integers(0, 256, (61, 83, 4), dtype=numpy.uint8)
+    pictures = {"grey.png": Image.fromarray(noise[:, :, 0]), "grey_alpha.png": Image.fromarray(noise).convert("LA"),
+                "rgb.png": Image.fromarray(noise[:, :, :3]), "rgba.png": Image.fromarray(noise),
+                "palette.png": Image.fromarray(smooth).quantize(37), "bits.png": Image.fromarray(smooth).convert("1"),
+                "wide.png": Image.fromarray(numpy.tile(noise, (1, 9, 1))), "small.png": Image.fromarray(noise[:5, :9]),
+                "smooth.jpg": Image.fromarray(smooth), "grey.jpg": Image.fromarray(smooth).convert("L"),
+                "noise.jpeg": Image.fromarray(noise[:, :, :3]), "cmyk.jpg": Image.fromarray(smooth).convert("CMYK")}
+    for name, picture in pictures.items():
+        (folder / name[0]).mkdir(parents=True, exist_ok=True)
+        picture.save(folder / name[0] / name, **({"quality": 90} if name[-1] == "g" and "png" not in name else {}))
+    Image.fromarray(smooth).save(folder / "s" / "progressive.jpg", progressive=True, subsampling=1)
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def cover(image, height, width):
+    """The middle of a picture that is made as small as can be while it covers the size."""
+    from PIL import Image
+    full = (max(width, image.width * height // image.height), height) if image.width * height > image.height * width \
+        else (width, max(height, image.height * width // image.width))
+    left, top = (full[0] - width) // 2, (full[1] - height) // 2
+    return image.resize(full, Image.BILINEAR).crop((left, top, left + width, top + height))
+
+
+def compare_pictures(numpy, random, comparison):
+    from PIL import Image
+    folder = comparison.folder / "pictures"
+    paths = save_pictures(numpy, random, folder)
+    if not comparison.read("images", [folder]):
+        return print("Not compared: pictures, as libpng or libjpeg is missing")
+    classes = sorted({path.parent.name for path in paths})
+    labels = numpy.array([classes.index(path.parent.name) for path in paths])
+    images = [Image.open(path) for path in paths]
+    for source, mode in (("images", "RGB"), ("images.grey", "L"), ("images.rgba", "RGBA")):
+        columns = comparison.read(source, [folder])
+        pictures = [numpy.asarray(image.convert(mode)).tobytes() for image in images]
+        wanted = b"".join(b"%d %s" % (len(picture), picture) for picture in pictures)
+        assert columns["image"][3] == wanted, f"{source} differs"
+        assert columns["label"][3] == labels.tobytes() and len(columns) == 4
+        comparison.compared += 2
+    crops = [numpy.asarray(cover(image.convert("RGB"), 50, 40)) for image in images]
+    comparison.arrays("images.crop", [folder], {"image": numpy.stack(crops), "label": labels})
+    stretched = [numpy.asarray(image.convert("RGBA").resize((96, 64), Image.BILINEAR)) for image in images]
+    comparison.arrays("images.stretch", [folder], {"image": numpy.stack(stretched).transpose(0, 3, 1, 2), "label": labels})
+
+
 def main():
     program, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -162,6 +213,7 @@ def main():
     compare_images(numpy, random, comparison)
     compare_safetensors(numpy, random, comparison)
     compare_tar(random, comparison)
+    compare_pictures(numpy, random, comparison)
     print(f"NumPy {numpy.__version__}: {comparison.compared} columns are the same, byte by byte")
 
 
