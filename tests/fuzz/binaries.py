@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes small files of every binary format, as inputs to begin with: binaries.py FOLDER"""
+"""Writes small files of every binary format, as inputs to begin with: binaries.py FOLDER PICTURES"""
+import base64
 import io
 import json
 import sys
 import tarfile
 import zipfile
+import zlib
 from pathlib import Path
 
 
@@ -38,6 +40,23 @@ def tar(form):
     return file.getvalue().rstrip(b"\0") + bytes(512)
 
 
+def png(color, channels, interlaced):
+    def chunk(name, data):
+        return len(data).to_bytes(4, "big") + name + data + zlib.crc32(name + data).to_bytes(4, "big")
+
+    header = (5).to_bytes(4, "big") + (4).to_bytes(4, "big") + bytes([8, color, 0, 0, interlaced])
+    pixels = zlib.compress(bytes(200 * channels))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"PLTE", bytes(6)) * (color == 3) + chunk(b"IDAT", pixels) + \
+        chunk(b"IEND", b"")
+
+
+# 16 x 16 grey pixels.
+JPEG = base64.b64decode(
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAKBueIx4ZKCMgoy0qqC+8P//8Nzc8P//////////////////////////////////////////////////////"
+    "////wAALCAAQABABAREA/8QAFAABAAAAAAAAAAAAAAAAAAAAAP/EACEQAAECBgIDAAAAAAAAAAAAAAEAYREhMXGBkUHRobHw/9oACAEBAAA/AEoM0hk/"
+    "BOG0OzbSX81wKD0k4vs9C2l//9k=")
+
+PICTURES = [png(0, 1, 0), png(2, 3, 1), png(3, 1, 0), png(4, 2, 0), png(6, 4, 0), JPEG]
 FILES = [
     (0, npy("<f4", (2, 3), bytes(24))), (0, npy(">i2", (2, 2, 2), bytes(range(16)), True)),
     (1, bytes([0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 6])), (1, bytes([0, 0, 11, 1, 0, 0, 0, 1, 1, 2])),
@@ -46,3 +65,5 @@ FILES = [
 ]
 for number, (kind, content) in enumerate(FILES):
     (Path(sys.argv[1]) / str(number)).write_bytes(bytes([kind]) + content)
+for number, content in enumerate(PICTURES):
+    (Path(sys.argv[2]) / str(number)).write_bytes(bytes([number]) + content)

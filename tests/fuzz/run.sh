@@ -13,10 +13,10 @@ if ! command -v clang++ >/dev/null; then
 fi
 mkdir -p "$folder"
 cd "$folder"
-rm -rf corpus texts binaries messages && mkdir corpus texts binaries messages
-for name in checkpoint network text binary; do
+rm -rf corpus texts binaries pictures messages && mkdir corpus texts binaries pictures messages
+for name in checkpoint network text binary image; do
   clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I"$root/include" \
-    -I"$root/tests" "$root/tests/fuzz/${name}_fuzz.cpp" -o ${name}_fuzz -lcrypto -lfmt -lz -pthread
+    -I"$root/tests" "$root/tests/fuzz/${name}_fuzz.cpp" -o ${name}_fuzz -lcrypto -lfmt -lz -lpng -ljpeg -pthread
 done
 
 # It begins with what a checkpoint really holds.
@@ -42,8 +42,8 @@ printf '\x00%s\x0d\0\0\0hello with a proof of thirty-two bytes' "${opening/D1/T1
 printf '\x01\x01\x07\0\0\0\x02\0\0\0\x03\0\0\0jobpayload' >messages/member
 printf '\x02\x03\0\0\0\x01abc................' >messages/frame
 printf '\x03\x01\x02\x03key\x02\x01\x10\x01\0\0\0\x03\0\0\0keyvalue!\x01\x02\x03key' >messages/requests
-# Here it says which format the rest is: NPY, IDX, NPZ, safetensors, CIFAR or tar.
-python3 "$root/tests/fuzz/binaries.py" binaries
+# Here it says which format the rest is: NPY, IDX, NPZ, safetensors, CIFAR or tar; of a picture, in how many colours.
+python3 "$root/tests/fuzz/binaries.py" binaries pictures
 mkdir -p found
 try() {
   if ! "./$1_fuzz" -runs="$2" -max_len="$3" -timeout=10 -rss_limit_mb=2048 found "$4" >"$1.log" 2>&1; then
@@ -57,3 +57,4 @@ try checkpoint "$runs" 2048 corpus
 try network "$runs" 512 messages
 try text $((runs / 100)) 512 texts
 try binary $((runs / 10)) 4096 binaries
+try image $((runs / 10)) 4096 pictures
