@@ -25,22 +25,22 @@ namespace {
 
 using railyard_test::require;
 
-ry::World host_of(ry::World world) {
+ry::World pretended(ry::World world) {
   world = railyard_test::on_two_hosts(world);
   world.host = world.node == 0 ? "alpha" : "beta";
   return world;
 }
 
-std::unique_ptr<ry::detail::GlooHosts> join(const ry::World& world, ry::Store& store,
-                                            const std::string& address = "127.0.0.1") {
-  return ry::detail::GlooHosts::connect(address, host_of(world), store, ry::Deadline::after(60s));
+std::unique_ptr<ry::detail::GlooHosts> join_hosts(const ry::World& world, ry::Store& store,
+                                                  const std::string& address = "127.0.0.1") {
+  return ry::detail::GlooHosts::connect(address, pretended(world), store, ry::Deadline::after(60s));
 }
 
-ry::Call within(std::chrono::nanoseconds budget) { return {.deadline = ry::Deadline::after(budget)}; }
+ry::Call call_within(std::chrono::nanoseconds budget) { return {.deadline = ry::Deadline::after(budget)}; }
 
 // Calls call(), which has to throw a CollectiveError that blames these ranks and has all of the texts in it.
 template <class Call>
-void lost(const Call& call, const std::vector<int>& blamed, const std::vector<std::string>& texts) {
+void lost_group(const Call& call, const std::vector<int>& blamed, const std::vector<std::string>& texts) {
   try {
     call();
   } catch (const ry::CollectiveError& error) {
@@ -55,8 +55,8 @@ void lost(const Call& call, const std::vector<int>& blamed, const std::vector<st
   throw std::runtime_error{"not as required: a CollectiveError"};
 }
 
-void sum(ry::detail::GlooHosts& hosts, std::vector<float>& values, std::chrono::nanoseconds budget) {
-  hosts.all_reduce(ry::buffer_of(values), ry::ReduceOp::sum, within(budget));
+void sum_up(ry::detail::GlooHosts& hosts, std::vector<float>& values, std::chrono::nanoseconds budget) {
+  hosts.all_reduce(ry::buffer_of(values), ry::ReduceOp::sum, call_within(budget));
 }
 
 }  // namespace
@@ -64,7 +64,7 @@ void sum(ry::detail::GlooHosts& hosts, std::vector<float>& values, std::chrono::
 TEST_CASE("GlooHosts: equally many ranks on each host fit, others do not") {
   const auto fits = [](int size) {
     railyard_test::run_ranks(size, [size](const ry::World& world, ry::Store& store) {
-      const bool answer = ry::detail::GlooHosts::fits(host_of(world), store, ry::Deadline::after(60s));
+      const bool answer = ry::detail::GlooHosts::fits(pretended(world), store, ry::Deadline::after(60s));
       require(answer == (size == 4 || size == 6), fmt::format("the answer for {} ranks", size));
     });
   };
@@ -77,10 +77,10 @@ TEST_CASE("GlooHosts: a sum in many chunks has the bits of the sums within hosts
     return static_cast<float>((i * 7919 + static_cast<std::size_t>(rank) * 104729) % 1'000'003) * 1e-3F;
   };
   railyard_test::run_ranks(4, [&](const ry::World& world, ry::Store& store) {
-    const auto hosts = join(world, store);
+    const auto hosts = join_hosts(world, store);
     std::vector<float> values(count);
     for (std::size_t i = 0; i < count; ++i) values[i] = value(world.rank, i);
-    sum(*hosts, values, 60s);
+    sum_up(*hosts, values, 60s);
     for (std::size_t i = 0; i < count; ++i) {
       const float expected = (value(0, i) + value(1, i)) + (value(2, i) + value(3, i));
       require(values[i] == expected, fmt::format("element {} is {}, not {}", i, values[i], expected));
@@ -91,13 +91,14 @@ TEST_CASE("GlooHosts: a sum in many chunks has the bits of the sums within hosts
 TEST_CASE("GlooHosts: a killed rank is named on every host, in small operations and in large ones") {
   const std::size_t count = GENERATE(10U, 4'000'000U);
   const auto exits = railyard_test::run_group_to_end<ry::Processes>(4, [count](ry::WorkerLink& link) {
-    const auto hosts = join(link.world(), link.store());
+    const auto hosts = join_hosts(link.world(), link.store());
     std::vector<float> values(count);
-    sum(*hosts, values, 60s);
+    sum_up(*hosts, values, 60s);
     if (link.world().rank == 3) std::raise(SIGKILL);
-    lost([&] { sum(*hosts, values, 60s); }, {3}, {"all_reduce(sum, ", "died"});
-    lost([&] { hosts->barrier(within(1h)); }, {3}, {"barrier() on rank", "lost before"});
-    lost([&] { hosts->send(ry::buffer_of(values), (link.world().rank + 1) % 3, within(1h)); }, {3}, {"lost before"});
+    lost_group([&] { sum_up(*hosts, values, 60s); }, {3}, {"all_reduce(sum, ", "died"});
+    lost_group([&] { hosts->barrier(call_within(1h)); }, {3}, {"barrier() on rank", "lost before"});
+    lost_group([&] { hosts->send(ry::buffer_of(values), (link.world().rank + 1) % 3, call_within(1h)); }, {3},
+               {"lost before"});
   });
   for (const std::size_t rank : {0U, 1U, 2U}) {
     INFO(exits[rank].message);
@@ -107,11 +108,11 @@ TEST_CASE("GlooHosts: a killed rank is named on every host, in small operations 
 
 TEST_CASE("GlooHosts: a rank that does not come in time is named on every host") {
   railyard_test::run_ranks(4, [](const ry::World& world, ry::Store& store) {
-    const auto hosts = join(world, store);
+    const auto hosts = join_hosts(world, store);
     std::vector<float> values(10);
-    sum(*hosts, values, 60s);
+    sum_up(*hosts, values, 60s);
     if (world.rank != 3) {
-      lost([&] { sum(*hosts, values, 400ms); }, {3}, {"did not answer in 400 ms", "beta, 127.0.0.1"});
+      lost_group([&] { sum_up(*hosts, values, 400ms); }, {3}, {"did not answer in 400 ms", "beta, 127.0.0.1"});
       return store.set(fmt::format("seen by {}", world.rank), "");
     }
     for (const int rank : {0, 1, 2}) {
@@ -122,20 +123,21 @@ TEST_CASE("GlooHosts: a rank that does not come in time is named on every host")
 
 TEST_CASE("GlooHosts: who gives up is named on every host, with the reason") {
   railyard_test::run_ranks(4, [](const ry::World& world, ry::Store& store) {
-    const auto hosts = join(world, store);
+    const auto hosts = join_hosts(world, store);
     std::vector<float> values(10);
     if (world.rank == 2) hosts->abort("no disk");
-    lost([&] { hosts->all_reduce(ry::buffer_of(values), ry::ReduceOp::sum, {.deadline = ry::Deadline::never()}); }, {2},
-         {"rank 2 gave up: no disk"});
+    lost_group(
+        [&] { hosts->all_reduce(ry::buffer_of(values), ry::ReduceOp::sum, {.deadline = ry::Deadline::never()}); }, {2},
+        {"rank 2 gave up: no disk"});
   });
 }
 
 TEST_CASE("GlooHosts: another call on another host is told by both names") {
   railyard_test::run_ranks(4, [](const ry::World& world, ry::Store& store) {
-    const auto hosts = join(world, store);
+    const auto hosts = join_hosts(world, store);
     std::vector<float> values(10);
     try {
-      world.rank < 2 ? sum(*hosts, values, 60s) : static_cast<void>(hosts->barrier(within(60s)));
+      world.rank < 2 ? sum_up(*hosts, values, 60s) : static_cast<void>(hosts->barrier(call_within(60s)));
     } catch (const ry::CollectiveError& error) {
       const std::string text = error.what();
       require(text.find("barrier()") != text.npos && text.find("all_reduce(sum, 10 x f32)") != text.npos, text);
@@ -160,19 +162,19 @@ TEST_CASE("GlooHosts: a link that goes down in an operation ends it at the deadl
                         name, host, number)));
   }
   const auto exits = railyard_test::run_group_to_end<ry::Processes>(4, [&](ry::WorkerLink& link) {
-    const ry::World world = host_of(link.world());
+    const ry::World world = pretended(link.world());
     const int network = ::open(fmt::format("/run/netns/{}{}", name, world.node == 0 ? "a" : "b").c_str(), O_RDONLY);
     require(network >= 0 && ::setns(network, CLONE_NEWNET) == 0, "this rank on its host");
-    const auto hosts = join(link.world(), link.store(), fmt::format("10.79.0.{}", world.node + 1));
+    const auto hosts = join_hosts(link.world(), link.store(), fmt::format("10.79.0.{}", world.node + 1));
     std::vector<float> values(1'000'000);
-    sum(*hosts, values, 60s);
+    sum_up(*hosts, values, 60s);
     std::thread saw;
     if (world.rank == 0) saw = std::thread{[&] { run(fmt::format("ip -n {0}b link set {0}x down", name)); }};
     auto begin = std::chrono::steady_clock::now();
     try {
       for (int turn = 0; turn < 100'000; ++turn) {
         begin = std::chrono::steady_clock::now();
-        sum(*hosts, values, 2s);
+        sum_up(*hosts, values, 2s);
       }
     } catch (const ry::CollectiveError& error) {
       if (saw.joinable()) saw.join();
