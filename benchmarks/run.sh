@@ -50,6 +50,15 @@ find_ray() {
   fi
 } >&2
 
+# Sets tables to a folder with pandas and pyarrow. Without them the figures of contestants are left out.
+find_tables() {
+  tables=$root/build/tables
+  if [ ! -e "$tables/complete" ]; then
+    echo "Installing pandas and pyarrow into $tables (400 MB)"
+    python3 -m pip install --quiet --target "$tables" pandas pyarrow && touch "$tables/complete"
+  fi
+} >&2
+
 # Another LibTorch is another build.
 build_benchmarks() {
   local build=$1 libtorch=$2
@@ -65,7 +74,8 @@ for name in "${names[@]}"; do
     find_pytorch
     build_benchmarks build/benchmarks_training "$libtorch" benchmark_training
   else
-    if [ "$name" = durable ]; then find_pytorch && find_ray; fi
+    case $name in durable | data) find_pytorch && find_ray ;; esac
+    if [ "$name" = data ]; then find_tables || true; fi
     build_benchmarks build/benchmarks "${RAILYARD_LIBTORCH:-}" "benchmark_$name"
   fi
 done
@@ -79,6 +89,8 @@ for name in "${names[@]}"; do
       ${packages:+"$root/benchmarks/training/ddp.py" "$packages"}
   elif [ "$name" = durable ]; then
     "$root/build/benchmarks/benchmarks/benchmark_durable" ${ray:+"$root/benchmarks/durable" "$ray:$packages"}
+  elif [ "$name" = data ]; then
+    "$root/build/benchmarks/benchmarks/benchmark_data" "$root/benchmarks/data/peers.py" "$tables:$ray:$packages"
   else
     "$root/build/benchmarks/benchmarks/benchmark_$name"
   fi

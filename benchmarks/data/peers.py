@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: MIT
+# What Python's libraries do with the same data: peers.py WHAT [ARGUMENT]. Prints what it has measured, in seconds.
+#   pandas FILE, pyarrow FILE   parse a CSV file, by one thread
+#   dataloader N                an epoch of N small pictures in batches of 64, by two workers of PyTorch's DataLoader
+#   ray FILE                    an epoch of a CSV file in batches of 256, by Ray Data's iter_torch_batches
+import sys
+import time
+
+
+def pandas_seconds(path):
+    import pandas
+
+    begin = time.perf_counter()
+    pandas.read_csv(path, engine="c")
+    return time.perf_counter() - begin
+
+
+def pyarrow_seconds(path):
+    import pyarrow
+    import pyarrow.csv
+
+    pyarrow.set_cpu_count(1)
+    options = pyarrow.csv.ReadOptions(use_threads=False)
+    begin = time.perf_counter()
+    pyarrow.csv.read_csv(path, read_options=options)
+    return time.perf_counter() - begin
+
+
+def dataloader_seconds(count):
+    import torch
+
+    class Pictures(torch.utils.data.Dataset):
+        def __init__(self):
+            self.pixels = torch.randint(0, 256, (int(count), 28, 28), dtype=torch.uint8)
+
+        def __len__(self):
+            return len(self.pixels)
+
+        def __getitem__(self, index):
+            return self.pixels[index].float() / 255, index % 10
+
+    torch.set_num_threads(1)
+    loader = torch.utils.data.DataLoader(Pictures(), batch_size=64, shuffle=True, num_workers=2, persistent_workers=True)
+    for _ in loader:  # the workers exist from now on
+        pass
+    begin = time.perf_counter()
+    for _ in loader:
+        pass
+    return time.perf_counter() - begin
+
+
+def ray_seconds(path):
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    data = ray.data.read_csv(path).select_columns(["age", "balance", "share", "noise"])
+    begin = time.perf_counter()
+    for _ in data.iter_torch_batches(batch_size=256):
+        pass
+    return time.perf_counter() - begin
+
+
+measures = {"pandas": pandas_seconds, "pyarrow": pyarrow_seconds, "dataloader": dataloader_seconds, "ray": ray_seconds}
+print(measures[sys.argv[1]](*sys.argv[2:]))
