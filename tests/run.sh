@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/packages.sh
 
 every_part=(unit conformance headers single_header layers format examples compile_fail consumers fast_math sanitizers
-  clang no_optional fuzz python chaos)
+  clang no_optional fuzz python launch chaos)
 if [ "${1:-}" = help ]; then
   echo "Parts: ${every_part[*]} asan tsan wheel all"
   exit
