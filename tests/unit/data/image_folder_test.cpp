@@ -45,7 +45,8 @@ TEST_CASE("ImageFolder: gives the pictures of each folder as they are") {
   CHECK(binary_files::all_values<std::int64_t>(source, "height") == std::vector<std::int64_t>{8, 4, 5});
   CHECK(binary_files::all_values<std::int64_t>(source, "width") == std::vector<std::int64_t>{8, 6, 3});
   const std::uint64_t second[] = {1};
-  const auto pixels = source.read(second).column("image").values<std::uint8_t>(0);
+  const ry::Block block = source.read(second);
+  const auto pixels = block.column("image").values<std::uint8_t>(0);
   CHECK(std::vector<std::uint8_t>(pixels.begin(), pixels.end()) ==
         pictures::make_image(4, 6, ry::ImageColors::rgb).pixels);
   binary_files::check_order_of(source);

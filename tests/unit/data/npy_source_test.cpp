@@ -35,7 +35,7 @@ TEST_CASE("NpySource: reads arrays of several files in the order of C, of either
                npy_file(npy_header(">f4", "(1, 2)"), binary_files::bytes_of<float>({5, 6}, std::endian::big), 2));
   folder.write("y-0.npy", npy_file("{\"shape\":(2L,),\"descr\":\"<u2\",\"fortran_order\":False}",
                                    binary_files::bytes_of<std::uint16_t>({7, 65'535}), 3));
-  folder.write("y-1.npy", npy_file(npy_header("<u2", "(1,)"), binary_files::bytes_of<std::uint16_t>({9})));
+  folder.write("y-1.npy", npy_file(npy_header("<u2", "(1,)"), binary_files::bytes_of(std::uint16_t{9})));
   const ry::NpySource source{{{"x", folder / "x-*.npy"}, {"y", folder / "y-*.npy"}}, {.label = "y"}};
   CHECK(source.schema() == ry::Schema{{"x", ry::Dtype::f32, {2}}, {"y", ry::Dtype::i32}});
   CHECK(source.label() == "y");
