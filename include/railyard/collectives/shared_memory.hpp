@@ -52,6 +52,8 @@ class SharedMemory {
     return std::unique_ptr<SharedMemory>{new SharedMemory{world, builder.build(options.arena_bytes)}};
   }
 
+  // The collectives are templates although nothing depends on one: so a file compiles only what it uses of them.
+  template <class = void>
   FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
     const auto signature = arguments().all_reduce(data, op);
     meeting_.throw_if_lost(signature);
@@ -74,6 +76,7 @@ class SharedMemory {
     return {};
   }
 
+  template <class = void>
   FinishedWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) {
     const auto signature = arguments().reduce_scatter(in, out, op);
     std::vector<const std::byte*> sources(ranks());
@@ -85,6 +88,7 @@ class SharedMemory {
     return {};
   }
 
+  template <class = void>
   FinishedWork broadcast(Buffer data, int root, const Call& call) {
     const auto signature = arguments().broadcast(data, root);
     pull(signature, call, {.in = data, .count = data.count, .gives = world_.rank == root}, [&](const Piece& piece) {
@@ -93,6 +97,7 @@ class SharedMemory {
     return {};
   }
 
+  template <class = void>
   FinishedWork all_gather(ConstBuffer in, Buffer out, const Call& call) {
     const auto signature = arguments().all_gather(in, out);
     pull(signature, call, {.in = in, .count = in.count}, [&](const Piece& piece) {
@@ -101,6 +106,7 @@ class SharedMemory {
     return {};
   }
 
+  template <class = void>
   FinishedWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
     const auto signature = arguments().all_gather_uneven(in, out, counts);
     const std::size_t longest = *std::max_element(counts.begin(), counts.end());
@@ -117,6 +123,7 @@ class SharedMemory {
     return {};
   }
 
+  template <class = void>
   FinishedWork gather(ConstBuffer in, Buffer out, int root, const Call& call) {
     const auto signature = arguments().gather(in, out, root);
     pull(signature, call, {.in = in, .count = in.count}, [&](const Piece& piece) {
@@ -126,6 +133,7 @@ class SharedMemory {
     return {};
   }
 
+  template <class = void>
   FinishedWork scatter(ConstBuffer in, Buffer out, int root, const Call& call) {
     const auto signature = arguments().scatter(in, out, root);
     const Source source{.in = in, .num_parts = ranks(), .count = out.count, .gives = world_.rank == root};
@@ -133,6 +141,7 @@ class SharedMemory {
     return {};
   }
 
+  template <class = void>
   FinishedWork all_to_all(ConstBuffer in, Buffer out, const Call& call) {
     const auto signature = arguments().all_to_all(in, out);
     const std::size_t count = in.count / ranks();
@@ -324,6 +333,7 @@ class SharedMemory {
     return found;
   }
 
+  template <class = void>
   static void reduce_for_all(std::vector<std::byte*> data, std::pair<std::size_t, std::size_t> slice, Dtype dtype,
                              ReduceOp op) {
     for (std::byte*& one : data) one += slice.first * size_of(dtype);
@@ -333,6 +343,7 @@ class SharedMemory {
 
   // Every rank reduces its slice of a piece, where a rank's data is or in its stage. While it waits for the others'
   // slices it has shown its next piece in the other stage.
+  template <class = void>
   void reduce_in_pieces(const Running& running, const Buffer& data, ReduceOp op, bool is_staged) {
     std::vector<std::uint64_t> shown;
     for (int rank = 0; rank < world_.size; ++rank) shown.push_back(meeting_.post_of(rank).place);

@@ -120,7 +120,8 @@ void reduce_typed(std::byte* out, std::span<const std::byte* const> sources, std
 /// Combines count elements of all sources, in their order, into out; out may be one of the sources. The order makes
 /// results a function of the ranks' values alone: equal bits on every rank, with every backend and in every run.
 /// Cost: reads every source once and writes out once.
-inline void reduce(void* out, std::span<const std::byte* const> sources, std::size_t count, Dtype dtype, ReduceOp op) {
+template <class = void>
+void reduce(void* out, std::span<const std::byte* const> sources, std::size_t count, Dtype dtype, ReduceOp op) {
   auto* bytes = static_cast<std::byte*>(out);
   visit_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);

@@ -215,8 +215,9 @@ void sum_bytes(std::span<std::byte* const> targets, std::span<const std::byte* c
 
 /// Combines count elements of all sources, in their order, into every target. Targets may be sources.
 /// Cost: reads every source once and writes every target once.
-inline void reduce_into(std::span<std::byte* const> targets, std::span<const std::byte* const> sources,
-                        std::size_t count, Dtype dtype, ReduceOp op) {
+template <class = void>
+void reduce_into(std::span<std::byte* const> targets, std::span<const std::byte* const> sources, std::size_t count,
+                 Dtype dtype, ReduceOp op) {
   if (count == 0) return;
   const bool is_sum = op == ReduceOp::sum || op == ReduceOp::average;
   if (is_sum && sources.size() <= most_arrays && targets.size() <= most_arrays) {
