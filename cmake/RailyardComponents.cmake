@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
-# Makes the targets railyard::core, ::data, ::launched, ::gloo, ::torch and ::railyard (all that were found, but for data
-# and launched). The project itself and the installed package include this one file, so that both ways give the same
-# targets.
+# Makes the targets railyard::core, ::data, ::launched, ::nccl, ::gloo, ::torch and ::railyard (all that were found, but
+# for data, launched and nccl). The project itself and the installed package include this one file, so that both ways
+# give the same targets.
 include_guard(GLOBAL)
 include("${CMAKE_CURRENT_LIST_DIR}/RailyardData.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/RailyardGloo.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/RailyardLaunched.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/RailyardLibTorch.cmake")
+include("${CMAKE_CURRENT_LIST_DIR}/RailyardNccl.cmake")
 
 # They are imported targets: a project that installs libraries of its own on top of them needs no export set of ours,
 # and its compiler takes our headers for system headers.
@@ -53,6 +54,7 @@ function(railyard_add_components include_dir with_gloo with_torch)
 
   railyard_add_data()
   railyard_add_launched()
+  railyard_add_nccl()
   if(with_gloo)
     railyard_find_gloo(problem)
     if(NOT problem)
@@ -79,7 +81,7 @@ function(railyard_add_components include_dir with_gloo with_torch)
   set(all ${components})
   list(TRANSFORM all PREPEND railyard::)
   railyard_add_interface(railyard ${all})
-  list(APPEND components data)  # only for who asks for it: it takes seconds to compile
+  list(APPEND components data nccl)  # only for who asks for them: data takes seconds to compile, nccl needs a GPU
   if(TARGET railyard::launched)
     list(APPEND components launched)  # likewise: it has to be linked with libcrypto
   endif()

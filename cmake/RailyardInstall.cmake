@@ -12,7 +12,8 @@ write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/railyardConfigVers
                                  COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/railyardConfig.cmake"
               "${CMAKE_CURRENT_BINARY_DIR}/railyardConfigVersion.cmake" cmake/RailyardComponents.cmake
-              cmake/RailyardData.cmake cmake/RailyardGloo.cmake cmake/RailyardLaunched.cmake cmake/RailyardLibTorch.cmake cmake/libtorch_version.cpp
+              cmake/RailyardData.cmake cmake/RailyardGloo.cmake cmake/RailyardLaunched.cmake cmake/RailyardLibTorch.cmake cmake/RailyardNccl.cmake
+              cmake/libtorch_version.cpp
         DESTINATION "${railyard_package_dir}")
 
 # Installs name.pc for a component.

@@ -38,14 +38,14 @@ list(JOIN everything "" everything)
 file(GENERATE OUTPUT "${generated}/everything.cpp" CONTENT "${everything}int main() { return 0; }\n")
 
 add_library(headers_alone OBJECT EXCLUDE_FROM_ALL ${alone_plain})
-target_link_libraries(headers_alone PRIVATE railyard::data railyard::launched ${gloo})
+target_link_libraries(headers_alone PRIVATE railyard::data railyard::launched railyard::nccl ${gloo})
 railyard_warn(headers_alone)
 add_library(headers_alone_torch OBJECT EXCLUDE_FROM_ALL ${alone_torch})
 target_link_libraries(headers_alone_torch PRIVATE railyard::railyard)
 railyard_warn(headers_alone_torch)
 # Linked with a copy of itself, of which only main has another name: what is not inline is there twice.
 add_library(headers_once OBJECT EXCLUDE_FROM_ALL "${generated}/everything.cpp")
-target_link_libraries(headers_once PRIVATE railyard::railyard railyard::data railyard::launched)
+target_link_libraries(headers_once PRIVATE railyard::railyard railyard::data railyard::launched railyard::nccl)
 railyard_warn(headers_once)
 add_custom_command(OUTPUT "${generated}/again.o" VERBATIM COMMAND_EXPAND_LISTS
                    COMMAND "${CMAKE_OBJCOPY}" --redefine-sym main=other $<TARGET_OBJECTS:headers_once>
@@ -53,7 +53,7 @@ add_custom_command(OUTPUT "${generated}/again.o" VERBATIM COMMAND_EXPAND_LISTS
                    DEPENDS headers_once $<TARGET_OBJECTS:headers_once>)
 add_executable(headers_together EXCLUDE_FROM_ALL $<TARGET_OBJECTS:headers_once> "${generated}/again.o")
 set_target_properties(headers_together PROPERTIES LINKER_LANGUAGE CXX)
-target_link_libraries(headers_together PRIVATE railyard::railyard railyard::data railyard::launched)
+target_link_libraries(headers_together PRIVATE railyard::railyard railyard::data railyard::launched railyard::nccl)
 railyard_warn(headers_together)
 if(TARGET railyard::torch)
   set_target_properties(headers_alone_torch headers_once PROPERTIES JOB_POOL_COMPILE libtorch)

@@ -2,6 +2,7 @@
 // All of Railyard. Top of all rooms: the only file that decides by macro which of our headers are there.
 //
 // RAILYARD_WITH_GLOO and RAILYARD_WITH_TORCH, if defined and not 0, bring in what needs libgloo and LibTorch;
+// RAILYARD_WITH_NCCL the backend for GPUs, which needs neither NCCL nor CUDA to compile;
 // RAILYARD_WITH_DATA all readers of files and what learns from data, which takes seconds to compile;
 // RAILYARD_WITH_ZLIB and RAILYARD_WITH_ZSTD what reads files compressed by gzip and zstd, and archives of NumPy;
 // RAILYARD_WITH_IMAGES pictures.
@@ -123,6 +124,10 @@
 
 #if defined(RAILYARD_WITH_GLOO) && RAILYARD_WITH_GLOO
 #include "railyard/collectives/gloo.hpp"
+#endif
+
+#if defined(RAILYARD_WITH_NCCL) && RAILYARD_WITH_NCCL
+#include "railyard/collectives/nccl.hpp"
 #endif
 
 #if defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: MIT
+// The backend for NVIDIA's GPUs, by the NCCL and the CUDA runtime that it finds when it runs. Collectives room.
+#pragma once
+
+#include "railyard/collectives/detail/arguments.hpp"
+#include "railyard/collectives/detail/nccl_devices.hpp"
+#include "railyard/collectives/detail/nccl_group.hpp"
+#include "railyard/collectives/detail/nccl_library.hpp"
+#include "railyard/collectives/detail/rendezvous.hpp"
+
+#include "railyard/core/backend.hpp"
+#include "railyard/core/detail/compose.hpp"
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+
+/// Is an operation of Nccl that has been put on a stream of the device.
+class NcclWork {
+ public:
+  NcclWork(std::shared_ptr<detail::NcclGroup> group, detail::NcclGroup::Operation operation) noexcept
+      : group_(std::move(group)), operation_(std::move(operation)) {}
+
+  /// Says whether the device has done it. Never waits. Throws: CollectiveError if it never will have.
+  [[nodiscard]] bool is_done() { return group_->is_done(operation_); }
+
+  /// Waits until the device has done it. Whoever goes on on the same stream need not. Throws: CollectiveError.
+  void wait(const Deadline& deadline) { group_->wait(operation_, deadline); }
+
+ private:
+  std::shared_ptr<detail::NcclGroup> group_;
+  detail::NcclGroup::Operation operation_;
+};
+static_assert(Work<NcclWork>);
+
+/// Joins GPUs, one for each rank, of one host or several. NCCL 2.18 or newer and the CUDA runtime are found when it
+/// runs: LibTorch's own if it is loaded, else libnccl.so.2 and libcudart.so; RAILYARD_NCCL_LIBRARY and
+/// RAILYARD_CUDART_LIBRARY name others.
+///
+/// Operations are put on Call::stream, where nullptr is CUDA's default stream of the rank's device, and return; only
+/// the first between two ranks waits until NCCL has connected them. Failures after that are thrown by the Work, and by
+/// every later call. Buffers lie on the rank's device.
+///
+/// Where NCCL falls short of the concept: it sums half types in their own precision, and it does not compare what the
+/// ranks call. A disagreement that makes it hang is found and named; one that it lets pass (a smaller count here than
+/// there, in some releases) is not.
+class Nccl {
+ public:
+  static constexpr std::string_view name = "Nccl";
+  static constexpr Reach reach = Reach::network;
+  static constexpr DeviceKind device_kind = DeviceKind::cuda;
+
+  struct Options {
+    /// Which of the GPUs that CUDA shows to this process; -1 for the one with the number of the rank on its host.
+    int device = -1;
+    /// How many GPUs check() asks for.
+    int num_devices = 1;
+    std::string nccl_library{};    ///< file of NCCL; if empty, see above
+    std::string cudart_library{};  ///< file of the CUDA runtime; likewise
+  };
+
+  /// Throws: ConfigError if a library or a GPU is missing. Does not initialise CUDA, so that workers can be forked.
+  static void check(const Options& options) {
+    const detail::NcclLibrary nccl{options.nccl_library};
+    const detail::CudaLibrary cuda{options.cudart_library};
+    const int count = detail::count_devices_in_child(cuda);
+    if (count < options.num_devices) throw_too_few(options.num_devices, count);
+  }
+
+  /// Joins the group; the store must outlive the object. Ends with one sum of all ranks, as a test.
+  /// Throws: CollectiveError that names the ranks which did not come or failed; ConfigError if this rank has no library
+  /// or no GPU, or, on all ranks, if their releases of NCCL differ.
+  [[nodiscard]] static std::unique_ptr<Nccl> connect(const Options& options, const World& world, Store& store,
+                                                     const Deadline& deadline) {
+    detail::check_world(world);
+    const std::string prefix = detail::enter_group(store, name, world);
+    for (const std::string_view stage : {"card", "connected"}) detail::expect_all(store, prefix, stage, world);
+    const auto say = [&](std::string_view stage, std::string_view text) {
+      store.set(detail::stage_key(prefix, stage, world.rank), text);
+    };
+    std::unique_ptr<Nccl> backend;
+    try {
+      backend.reset(new Nccl{options, world, store, prefix});
+    } catch (const std::exception& error) {
+      say("card", std::string{failed_card} + error.what());
+      throw;
+    }
+    say("card", detail::compose("{} {}", backend->nccl_.version, detail::NcclPeers::own_identity()));
+    const auto identities = identities_in(detail::await_all(store, prefix, "card", world, deadline), world, deadline);
+    try {
+      backend->join(store, prefix, identities, deadline);
+      say("connected", "");
+    } catch (const CollectiveError& error) {
+      say("connected", error.what());
+      throw;
+    } catch (const std::exception& error) {
+      say("connected", error.what());
+      throw CollectiveError{
+          "connect",
+          world.rank,
+          {},
+          detail::compose("{} (host {}, cuda:{}): {}", detail::place_text("connect", world.rank, world.size),
+                          detail::host_name(), backend->device_, error.what())};
+    }
+    // Only now it is certain that the others have not failed: connect() succeeds everywhere or nowhere.
+    detail::throw_if_failed(detail::await_all(store, prefix, "connected", world, deadline), world, deadline);
+    return backend;
+  }
+
+  Nccl(const Nccl&) = delete;
+  Nccl& operator=(const Nccl&) = delete;
+  ~Nccl() {
+    // Freeing waits for the whole device. After a failure that may be for ever: the process's end frees it then.
+    if (group_->leave()) cuda_.free(word_);
+  }
+
+  /// Which GPU this rank uses.
+  [[nodiscard]] Device device() const noexcept { return {DeviceKind::cuda, device_}; }
+
+  NcclWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
+    const auto signature = arguments().all_reduce(data, op);
+    check_device(signature, {data});
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return nccl.all_reduce(data.data, data.data, data.count, dtype_of(data.dtype), op_of(op, data.dtype), comm,
+                             stream);
+    });
+  }
+  NcclWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) {
+    const auto signature = arguments().reduce_scatter(in, out, op);
+    check_device(signature, {in, out});
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return nccl.reduce_scatter(in.data, out.data, out.count, dtype_of(in.dtype), op_of(op, in.dtype), comm, stream);
+    });
+  }
+  NcclWork broadcast(Buffer data, int root, const Call& call) {
+    const auto signature = arguments().broadcast(data, root);
+    check_device(signature, {data});
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return nccl.broadcast(data.data, data.data, data.count, dtype_of(data.dtype), root, comm, stream);
+    });
+  }
+  NcclWork all_gather(ConstBuffer in, Buffer out, const Call& call) {
+    const auto signature = arguments().all_gather(in, out);
+    check_device(signature, {in, out});
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return nccl.all_gather(in.data, out.data, in.count, dtype_of(in.dtype), comm, stream);
+    });
+  }
+  NcclWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
+    const auto signature = arguments().all_gather_uneven(in, out, counts);
+    check_device(signature, {in, out});
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return detail::in_nccl_group(nccl, [&](const auto& add) {
+        std::size_t begin = 0;
+        for (std::size_t rank = 0; rank < counts.size(); begin += counts[rank++]) {
+          if (counts[rank] == 0) continue;
+          add(nccl.broadcast(in.data, at(out, begin), counts[rank], dtype_of(in.dtype), static_cast<int>(rank), comm,
+                             stream));
+        }
+      });
+    });
+  }
+  NcclWork gather(ConstBuffer in, Buffer out, int root, const Call& call) {
+    const auto signature = arguments().gather(in, out, root);
+    check_device(signature, {in});
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return detail::in_nccl_group(nccl, [&](const auto& add) {
+        add(nccl.send(in.data, in.count, dtype_of(in.dtype), root, comm, stream));
+        for (int rank = 0; world_.rank == root && rank < world_.size; ++rank) {
+          add(nccl.recv(slice(out, in.count, rank), in.count, dtype_of(in.dtype), rank, comm, stream));
+        }
+      });
+    });
+  }
+  NcclWork scatter(ConstBuffer in, Buffer out, int root, const Call& call) {
+    const auto signature = arguments().scatter(in, out, root);
+    check_device(signature, {out});
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return detail::in_nccl_group(nccl, [&](const auto& add) {
+        for (int rank = 0; world_.rank == root && rank < world_.size; ++rank) {
+          add(nccl.send(slice(in, out.count, rank), out.count, dtype_of(out.dtype), rank, comm, stream));
+        }
+        add(nccl.recv(out.data, out.count, dtype_of(out.dtype), root, comm, stream));
+      });
+    });
+  }
+  NcclWork all_to_all(ConstBuffer in, Buffer out, const Call& call) {
+    const auto signature = arguments().all_to_all(in, out);
+    check_device(signature, {in, out});
+    const std::size_t count = in.count / static_cast<std::size_t>(world_.size);
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return detail::in_nccl_group(nccl, [&](const auto& add) {
+        for (int rank = 0; rank < world_.size; ++rank) {
+          add(nccl.send(slice(in, count, rank), count, dtype_of(in.dtype), rank, comm, stream));
+          add(nccl.recv(slice(out, count, rank), count, dtype_of(in.dtype), rank, comm, stream));
+        }
+      });
+    });
+  }
+  /// The Work is done when all ranks' streams have come to it.
+  NcclWork barrier(const Call& call) {
+    return start({.operation = detail::Operation::barrier}, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return nccl.all_reduce(word_, word_, 1, detail::NcclDtype::i32, detail::NcclOp::max, comm, stream);
+    });
+  }
+  NcclWork send(ConstBuffer data, int peer, const Call& call) {
+    const auto signature = arguments().send(data, peer);
+    check_device(signature, {data});
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return nccl.send(data.data, data.count, dtype_of(data.dtype), peer, comm, stream);
+    });
+  }
+  NcclWork receive(Buffer data, int peer, const Call& call) {
+    const auto signature = arguments().receive(data, peer);
+    check_device(signature, {data});
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return nccl.recv(data.data, data.count, dtype_of(data.dtype), peer, comm, stream);
+    });
+  }
+
+  void abort(std::string_view reason) noexcept { group_->abort(reason); }
+
+ private:
+  using Library = detail::NcclLibrary;
+  using Comm = detail::NcclComm;
+  static constexpr char failed_card = '!';
+
+  Nccl(const Options& options, const World& world, Store& store, const std::string& prefix)
+      : nccl_(options.nccl_library),
+        cuda_(options.cudart_library),
+        world_(world),
+        device_(options.device < 0 ? world.local_rank : options.device) {
+    const int count = detail::count_devices_here(cuda_);
+    if (device_ >= count) throw_too_few(device_ + 1, count);
+    group_ = std::make_shared<detail::NcclGroup>(nccl_, cuda_, world, device_, store, prefix);
+  }
+
+  [[noreturn]] static void throw_too_few(int needed, int count) {
+    throw ConfigError{detail::compose(
+        "Nccl: {} GPUs are needed on host {} and there are {} ({}); start fewer workers there, or set Options::device "
+        "where each process is shown a GPU of its own",
+        needed, detail::host_name(), count, detail::visible_devices_text())};
+  }
+
+  // Reads what all ranks have said of themselves: the release of their NCCL, and who they are.
+  static std::vector<std::string> identities_in(const std::vector<std::optional<std::string>>& cards,
+                                                const World& world, const Deadline& deadline) {
+    detail::throw_if_missing(cards, world, deadline);
+    std::vector<std::optional<std::string>> failures;
+    for (const auto& card : cards) failures.emplace_back(card->front() == failed_card ? card->substr(1) : "");
+    detail::throw_if_failed(failures, world, deadline);
+    const auto version_of = [&](std::size_t rank) { return std::atoi(cards[rank]->c_str()); };
+    std::vector<std::string> identities;
+    for (std::size_t rank = 0; rank < cards.size(); ++rank) {
+      identities.push_back(cards[rank]->substr(cards[rank]->find(' ') + 1));
+      if (version_of(rank) == version_of(0)) continue;
+      throw ConfigError{detail::compose("Nccl: rank {} has NCCL {} and rank 0 has {}: install one release everywhere",
+                                        rank, Library::version_text(version_of(rank)),
+                                        Library::version_text(version_of(0)))};
+    }
+    return identities;
+  }
+
+  void join(Store& store, const std::string& prefix, const std::vector<std::string>& identities,
+            const Deadline& deadline) {
+    const auto throw_if_any_failed = [&] {
+      std::vector<std::optional<std::string>> values;
+      for (int rank = 0; rank < world_.size; ++rank) {
+        values.emplace_back(detail::peek(store, detail::stage_key(prefix, "connected", rank)).value_or(""));
+      }
+      detail::throw_if_failed(values, world_, deadline);
+    };
+    const std::string id_key = prefix + "id";
+    detail::NcclUniqueId id;
+    if (world_.rank == 0) {
+      group_->require(nccl_.get_unique_id(&id));
+      store.set(id_key, {id.bytes, sizeof id.bytes});
+    } else {
+      const auto bytes = store.get(id_key, deadline);
+      throw_if_any_failed();
+      if (!bytes) throw Error{detail::compose("rank 0 gave no unique id of NCCL in {}", deadline.budget_text())};
+      std::memcpy(id.bytes, bytes->data(), sizeof id.bytes);
+    }
+    group_->join(id, identities, deadline, throw_if_any_failed);
+    test(deadline);
+  }
+
+  // A sum of 1 to size: connections that cannot carry anything are found here, and not in the first hour of training.
+  void test(const Deadline& deadline) {
+    const detail::DeviceGuard guard{cuda_, device_};
+    cuda_.require(cuda_.malloc(&word_, sizeof(std::int32_t)), "cudaMalloc");
+    const auto copy = [&](void* to, const void* from) {
+      cuda_.require(cuda_.memcpy_async(to, from, sizeof(std::int32_t), detail::cuda_memcpy_default, nullptr),
+                    "cudaMemcpyAsync");
+    };
+    std::int32_t sum = world_.rank + 1;
+    copy(word_, &sum);
+    all_reduce({word_, 1, Dtype::i32, device()}, ReduceOp::sum, {.deadline = deadline}).wait(deadline);
+    copy(&sum, word_);  // to memory that is not pinned: is done when it returns
+    const std::int32_t expected = world_.size * (world_.size + 1) / 2;
+    if (sum != expected) {
+      throw Error{
+          detail::compose("a test sum of all ranks is {} and should be {}: the GPUs do not see each other's "
+                          "memory as they say; set NCCL_P2P_DISABLE=1",
+                          sum, expected)};
+    }
+  }
+
+  template <class Launch>
+  NcclWork start(const detail::Signature& signature, const Call& call, const Launch& launch) {
+    return {group_, group_->start(signature, call, launch)};
+  }
+
+  [[nodiscard]] detail::Arguments arguments() const noexcept { return {world_, device_kind}; }
+
+  void check_device(const detail::Signature& signature, std::initializer_list<ConstBuffer> buffers) const {
+    for (const ConstBuffer& buffer : buffers) {
+      if (buffer.count == 0 || buffer.device.index == device_) continue;
+      throw ConfigError{detail::compose("{}: a buffer lies on cuda:{}; this rank's device is cuda:{}; nothing was sent",
+                                        detail::place_text(detail::describe(signature), world_.rank, world_.size),
+                                        buffer.device.index, device_)};
+    }
+  }
+
+  // A bool is a byte of 0 or 1: any is their maximum, all their minimum.
+  [[nodiscard]] static constexpr detail::NcclOp op_of(ReduceOp op, Dtype dtype) noexcept {
+    using detail::NcclOp;
+    if (dtype == Dtype::boolean) return op == ReduceOp::sum || op == ReduceOp::max ? NcclOp::max : NcclOp::min;
+    switch (op) {
+      case ReduceOp::average:
+        return NcclOp::average;
+      case ReduceOp::min:
+        return NcclOp::min;
+      case ReduceOp::max:
+        return NcclOp::max;
+      case ReduceOp::product:
+        return NcclOp::product;
+      case ReduceOp::sum:
+        break;
+    }
+    return NcclOp::sum;
+  }
+
+  [[nodiscard]] static constexpr detail::NcclDtype dtype_of(Dtype dtype) noexcept {
+    using detail::NcclDtype;
+    switch (dtype) {
+      case Dtype::f16:
+        return NcclDtype::f16;
+      case Dtype::bf16:
+        return NcclDtype::bf16;
+      case Dtype::f32:
+        return NcclDtype::f32;
+      case Dtype::f64:
+        return NcclDtype::f64;
+      case Dtype::i8:
+        return NcclDtype::i8;
+      case Dtype::i32:
+        return NcclDtype::i32;
+      case Dtype::i64:
+        return NcclDtype::i64;
+      case Dtype::u8:
+      case Dtype::boolean:
+        break;
+    }
+    return NcclDtype::u8;
+  }
+
+  // The place of an element, or of a rank's slice of count elements.
+  [[nodiscard]] static void* at(const Buffer& buffer, std::size_t index) noexcept {
+    return static_cast<std::byte*>(buffer.data) + index * size_of(buffer.dtype);
+  }
+  [[nodiscard]] static void* slice(const Buffer& buffer, std::size_t count, int rank) noexcept {
+    return at(buffer, count * static_cast<std::size_t>(rank));
+  }
+  [[nodiscard]] static const void* slice(const ConstBuffer& buffer, std::size_t count, int rank) noexcept {
+    return static_cast<const std::byte*>(buffer.data) + count * static_cast<std::size_t>(rank) * size_of(buffer.dtype);
+  }
+
+  detail::NcclLibrary nccl_;
+  detail::CudaLibrary cuda_;
+  World world_;
+  int device_;
+  std::shared_ptr<detail::NcclGroup> group_{};
+  void* word_ = nullptr;  // on the device, for the barrier
+};
+static_assert(Backend<Nccl>);
+
+}  // namespace railyard::inline v0_1
