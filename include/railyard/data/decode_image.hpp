@@ -3,8 +3,7 @@
 #pragma once
 
 #if !__has_include(<png.h>) || !__has_include(<jpeglib.h>)
-#error \
-    "railyard/data/decode_image.hpp needs libpng and libjpeg: install them (Debian: libpng-dev libjpeg-dev) and link with -lpng -ljpeg"
+#error #error "decode_image.hpp needs libpng and libjpeg (Debian: libpng-dev libjpeg-dev), linked by -lpng -ljpeg"
 #endif
 
 #include "railyard/data/detail/jpeg_decoder.hpp"

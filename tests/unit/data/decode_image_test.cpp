@@ -4,6 +4,10 @@
 #if RAILYARD_WITH_IMAGES
 #include "railyard/data/decode_image.hpp"
 
+#include "railyard/data/dataset.hpp"
+#include "railyard/data/epoch_reader.hpp"
+#include "railyard/data/memory_source.hpp"
+
 #include "support/catch.hpp"
 #include "unit/data/pictures.hpp"
 
@@ -82,5 +86,28 @@ TEST_CASE("decode_image: may be called by several threads at once") {
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(wrong == std::vector<int>(4));
+}
+
+TEST_CASE("decode_image: makes pictures of the bytes of a dataset, on its threads") {
+  std::vector<std::string> files;
+  for (std::size_t size = 20; size < 60; ++size) {
+    files.push_back(pictures::png_of(pictures::make_image(size, 40, ry::ImageColors::rgb)));
+  }
+  const auto bytes = ry::Column::texts(files);
+  const ry::Field field{"png", ry::Dtype::u8, {-1}};
+  const ry::Dataset stored{ry::MemorySource{std::vector<ry::NamedColumn>{{field, bytes}}}};
+  const auto images =
+      stored.map({{"image", ry::Dtype::u8, {8, 8, 3}}}, [](const ry::Sample& in, ry::SampleWriter& out) {
+        out.set("image", ry::fit_image(ry::decode_image(in.bytes("png")), 8, 8).pixels);
+      });
+  ry::EpochReader reader{images, {.global_batch_size = 40, .threads = 3}};
+  const auto batch = reader.next();
+  REQUIRE(batch);
+  REQUIRE(batch->block.rows() == 40);
+  for (std::size_t row = 0; row < 40; ++row) {
+    const ry::Image image = pictures::make_image(20 + row, 40, ry::ImageColors::rgb);
+    const auto values = batch->block.column("image").values<std::uint8_t>(row);
+    REQUIRE(std::vector<std::uint8_t>(values.begin(), values.end()) == ry::fit_image(image, 8, 8).pixels);
+  }
 }
 #endif
