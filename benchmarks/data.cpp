@@ -307,9 +307,9 @@ void measure_seek() {
       double ms = 0;
       for (int at = 0; at <= round; ++at) {
         ms = 1000 * seconds_of([&] {
-               const auto ids = source.open(5'000'000U + static_cast<std::uint64_t>(at))->next(64).ids();
-               if (ids.front() != 5'000'000U + static_cast<std::uint64_t>(at))
-                 throw std::runtime_error{"a wrong sample"};
+               const std::uint64_t place = 5'000'000U + static_cast<std::uint64_t>(at);
+               const ry::Block block = source.open(place)->next(64);
+               if (block.ids().front() != place) throw std::runtime_error{"a wrong sample"};
              });
       }
       return ms;
