@@ -29,6 +29,11 @@ def dependencies(name, found):
     found[name] = None
 
 
+def macros_of(condition):
+    """Returns the macros that a condition asks for; it holds wherever one holds that asks for more of them."""
+    return set(re.findall(r"RAILYARD_WITH_\w+", condition))
+
+
 class Writer:
     def __init__(self):
         self.out = []
@@ -42,8 +47,27 @@ class Writer:
             if each not in self.done:
                 self.done[each] = condition
                 self.body(each, condition)
-            elif self.done[each] not in ("", condition):
+            elif not macros_of(self.done[each]) <= macros_of(condition):
                 sys.exit(f"{each} is needed under {condition!r} and already stands under {self.done[each]!r}")
+
+    def shared(self, blocks):
+        """Writes, under either condition, what is needed under two of which neither implies the other."""
+        needed = {}  # header: the conditions
+        for condition, names in blocks.items():
+            found = {}
+            for name in names:
+                dependencies(name, found)
+            for each in found:
+                needed.setdefault(each, []).append(condition)
+        for each, conditions in needed.items():
+            weakest = min(conditions, key=lambda condition: len(macros_of(condition)))
+            if each in self.done or all(macros_of(weakest) <= macros_of(other) for other in conditions):
+                continue
+            either = "#if " + " || ".join(f"({condition.removeprefix('#if ')})" for condition in conditions)
+            self.done[each] = ""  # it is there wherever it is needed
+            self.out.append(f"\n{either}")
+            self.body(each, either)
+            self.out.append("#endif")
 
     def body(self, name, condition):
         self.out.append(f"\n// ---- {name}")
@@ -70,7 +94,10 @@ class Writer:
                 condition = "" if match[1] == "endif" else line.strip()
             elif match := OURS.match(line):
                 blocks.setdefault(condition, []).append(match[1])
-        for condition, names in sorted(blocks.items(), key=lambda item: item[0] != ""):
+        for name in blocks.pop(""):
+            self.header(name, "")
+        self.shared(blocks)
+        for condition, names in blocks.items():
             if condition:
                 self.out.append(f"\n{condition}")
             for name in names:

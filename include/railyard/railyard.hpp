@@ -106,6 +106,9 @@
 
 #if defined(RAILYARD_WITH_ZLIB) && RAILYARD_WITH_ZLIB
 #include "railyard/data/gzip.hpp"
+#endif
+
+#if defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA && defined(RAILYARD_WITH_ZLIB) && RAILYARD_WITH_ZLIB
 #include "railyard/data/npz_source.hpp"
 #endif
 
@@ -113,7 +116,7 @@
 #include "railyard/data/zstd.hpp"
 #endif
 
-#if defined(RAILYARD_WITH_IMAGES) && RAILYARD_WITH_IMAGES
+#if defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA && defined(RAILYARD_WITH_IMAGES) && RAILYARD_WITH_IMAGES
 #include "railyard/data/decode_image.hpp"
 #include "railyard/data/image_folder.hpp"
 #endif
