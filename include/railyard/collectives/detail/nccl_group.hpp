@@ -198,7 +198,12 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
 
   void wait(Operation& operation, const Deadline& deadline) {
     if (!operation.event) return;
-    await(operation, deadline, [&] { return is_done(operation); });
+    try {
+      await(operation, deadline, [&] { return is_done(operation); });
+    } catch (const CollectiveError&) {
+      await_end(operation);
+      throw;
+    }
     skipped_.clear();
   }
 
@@ -272,6 +277,16 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
     const std::string text = compose("NCCL {} reports: {} ({})", NcclLibrary::version_text(nccl_.version),
                                      nccl_.get_error_string(result), last == nullptr ? "" : last);
     return text + nccl_remedy(text);
+  }
+
+  // An aborted operation may write for a moment still: the caller is about to free what it writes to. If it does not
+  // end soon the device is lost, and waiting would be for ever.
+  void await_end(const Operation& operation) const {
+    const Deadline deadline = Deadline::after(std::chrono::seconds{1});
+    while (cuda_.event_query(operation.event.get()) == cuda_not_ready && !deadline.expired()) {
+      cuda_.get_last_error();
+      std::this_thread::sleep_for(std::chrono::microseconds{100});
+    }
   }
 
   // Calls of NCCL are short, since the communicator never blocks: the lock keeps abort() from freeing it meanwhile.
