@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Starts the real launchers and has them start processes, which meet, and train digits to the same bits as one process
-# alone: tests/launch/run.sh [PART...], see below for the parts. Each ends what it has started. torchrun comes from a wheel: it is left out, in words, where no Python here has one and there
-# is none in build/pytorch; hosts are networks of the kernel, and are left out where it lets nobody make them.
+# alone: tests/launch/run.sh [PART...], see below for the parts. Each ends what it has started. torchrun comes from a
+# wheel: it is left out, in words, where no Python here has one and there is none in build/pytorch; hosts are networks of
+# the kernel, and are left out where it lets nobody make them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 if [ "$(id -u)" != 0 ]; then
