@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // A FAKE of the CUDA runtime, for tests without a GPU: devices are names, their memory is the host's, a stream is a
 // thread that does one thing after the other. RAILYARD_FAKE_CUDA_DEVICES says how many devices there are (default 8).
-// RAILYARD_FAKE_CUDA_ERROR makes cudaGetDeviceCount return that code.
+// RAILYARD_FAKE_CUDA_ERROR makes cudaGetDeviceCount return that code. With RAILYARD_FAKE_CUDA_STRICT=1 it refuses, as
+// the real one, a process that was forked from one which had called it before.
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
@@ -20,6 +21,7 @@ namespace {
 
 constexpr int success = 0;
 constexpr int invalid_value = 1;
+constexpr int initialization_error = 3;
 constexpr int invalid_device = 101;
 constexpr int not_ready = 600;
 
@@ -29,6 +31,14 @@ thread_local int last_error = success;
 int number_of(const char* variable, int otherwise) {
   const char* const text = std::getenv(variable);
   return text == nullptr ? otherwise : std::atoi(text);
+}
+
+bool is_forked_too_late() {
+  static std::atomic<pid_t> first{0};
+  if (std::getenv("RAILYARD_FAKE_CUDA_STRICT") == nullptr) return false;
+  pid_t none = 0;
+  first.compare_exchange_strong(none, ::getpid());
+  return first != ::getpid();
 }
 
 class Stream {
@@ -82,6 +92,7 @@ using Event = std::shared_ptr<EventState>;
 extern "C" {
 
 int cudaGetDeviceCount(int* count) {
+  if (is_forked_too_late()) return initialization_error;
   *count = number_of("RAILYARD_FAKE_CUDA_DEVICES", 8);
   return number_of("RAILYARD_FAKE_CUDA_ERROR", success);
 }

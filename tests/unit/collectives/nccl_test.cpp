@@ -117,6 +117,17 @@ TEST_CASE("Nccl: check says that there is no GPU, and why") {
   CHECK_THROWS_WITH(ry::Nccl::check(nccl_options()), Contains("CUDA error 100") && Contains("driver"));
 }
 
+TEST_CASE("Nccl: check leaves CUDA alone, so that this process can fork workers that use it") {
+  const Setting strict{"RAILYARD_FAKE_CUDA_STRICT", "1"};
+  CHECK_NOTHROW(ry::Nccl::check(nccl_options()));
+  railyard_test::run_group<ry::Processes>(
+      2, [](ry::WorkerLink& link) { sum(*connect_nccl(link.world(), link.store(), ry::Deadline::after(60s))); });
+  // A program that has initialised CUDA by itself is told what there is all the same.
+  const ry::detail::CudaLibrary cuda{RAILYARD_TEST_FAKE_CUDART};
+  CHECK(ry::detail::count_devices_here(cuda) == 8);
+  CHECK_NOTHROW(ry::Nccl::check(nccl_options()));
+}
+
 TEST_CASE("Nccl: check names the library that is missing, too old, or no NCCL") {
   auto options = nccl_options();
   options.nccl_library = "/nowhere/libnccl.so.2";
