@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -81,6 +82,24 @@ Stream& stream_of(void* handle) {
   return *stream;
 }
 
+// Memory of a device is no leak: it goes with the process.
+class Allocations {
+ public:
+  template <class Change>
+  void change(const Change& body) {
+    const std::lock_guard lock{mutex_};
+    body(all_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<void*> all_;
+};
+Allocations& allocations() {
+  static auto& all = *new Allocations;
+  return all;
+}
+
 struct EventState {
   std::atomic<int> recorded{0};
   std::atomic<int> done{0};
@@ -107,9 +126,11 @@ int cudaSetDevice(int device) {
 }
 int cudaMalloc(void** memory, std::size_t size_bytes) {
   *memory = std::malloc(size_bytes);
+  allocations().change([&](auto& all) { all.insert(*memory); });
   return success;
 }
 int cudaFree(void* memory) {
+  allocations().change([&](auto& all) { all.erase(memory); });
   std::free(memory);
   return success;
 }

@@ -126,6 +126,15 @@ TEST_CASE("Nccl: check leaves CUDA alone, so that this process can fork workers 
   const ry::detail::CudaLibrary cuda{RAILYARD_TEST_FAKE_CUDART};
   CHECK(ry::detail::count_devices_here(cuda) == 8);
   CHECK_NOTHROW(ry::Nccl::check(nccl_options()));
+  railyard_test::run_group<ry::Processes>(1, [](ry::WorkerLink& link) {
+    std::string refusal;
+    try {
+      static_cast<void>(connect_nccl(link.world(), link.store(), ry::Deadline::after(60s)));
+    } catch (const ry::ConfigError& error) {
+      refusal = error.what();
+    }
+    require(refusal.find("used CUDA before its workers were forked") != std::string::npos, refusal);
+  });
 }
 
 TEST_CASE("Nccl: check names the library that is missing, too old, or no NCCL") {

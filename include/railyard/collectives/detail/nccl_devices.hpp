@@ -30,6 +30,12 @@ namespace detail {
 /// Throws: ConfigError with CUDA's words, or if there is none.
 [[nodiscard]] inline int count_devices(const CudaLibrary& cuda, int code, int count) {
   if (code == cuda_success && count > 0) return count;
+  if (code == cuda_initialization_error) {
+    throw ConfigError{
+        compose("Nccl: CUDA cannot be initialised (CUDA error {}): most likely the program had used CUDA "
+                "before its workers were forked; use it in the training function alone, or take Launched",
+                code)};
+  }
   const char* const reason = code == cuda_success ? "there is none" : cuda.get_error_string(code);
   throw ConfigError{
       compose("Nccl: no GPU can be used: {} (CUDA error {}; {}); is the NVIDIA driver loaded, and is this "
