@@ -200,6 +200,12 @@ class CollectiveError : public Error {
   std::vector<int> blamed_;
 };
 
+/// Says that a process which an engine has started is gone, or the host it ran on: only the engine can bring it back.
+class HostLostError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Carries the first failure of a run to whoever asked for an exception: see Result::value_or_throw().
 class WorkerError : public Error {
  public:
@@ -1026,6 +1032,12 @@ inline constexpr std::array all_reduce_ops{ReduceOp::sum, ReduceOp::average, Red
 
 namespace railyard::inline v0_1 {
 
+/// Says that a key has been set before.
+class KeyTakenError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Holds small values by key for all workers of one group. A key is set once and then never changes.
 ///
 /// Laws: a value is complete as soon as it can be seen; whoever dies in the middle of a call leaves the store usable;
@@ -1037,11 +1049,14 @@ class Store {
   Store& operator=(const Store&) = delete;
   virtual ~Store() = default;
 
-  /// Leaves value, arbitrary bytes, under key. Throws: Error if the key is taken or the store is full.
+  /// Leaves value, arbitrary bytes, under key. Throws: KeyTakenError; Error if the store is full.
   virtual void set(std::string_view key, std::string_view value) = 0;
 
   /// Waits until the key is there and returns its value, or nothing at the deadline.
   [[nodiscard]] virtual std::optional<std::string> get(std::string_view key, const Deadline& deadline) = 0;
+
+  /// Says which keys will be asked for, so that a store far away sends their values as soon as they are there.
+  virtual void expect(const std::vector<std::string>& keys) { static_cast<void>(keys); }
 };
 
 }  // namespace railyard::inline v0_1
@@ -1060,6 +1075,7 @@ struct World {
   int node = 0;
   int num_nodes = 1;
   std::string host{};
+  std::string address{};  ///< by which other hosts reach this one; empty if unknown
 };
 
 /// Says how far apart the workers of a Scaling can be, and how far apart the ranks of a Backend may be.
@@ -2053,97 +2069,23 @@ class HostMemory {
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/core/mean.hpp
-// A mean that can be merged: a weighted sum and the weight behind it. Core room.
+// ---- railyard/core/launch_config.hpp
+// How a process finds the others that an engine has started beside it. Core room.
 
 namespace railyard::inline v0_1 {
 
-/// Collects values with their weights. Merging sums and weights, never means, is what makes the mean over workers
-/// exact.
-class Mean {
- public:
-  /// Adds the mean `value` of `weight` samples; a weight of zero leaves the value out, NaN included.
-  void add(double value, double weight) noexcept {
-    if (weight == 0) return;
-    sum_ += value * weight;
-    weight_ += weight;
-  }
-
-  /// Adds a sum over `weight` samples, such as the number of correct answers among them; a sum over none is left out.
-  void add_sum(double sum, double weight) noexcept {
-    if (weight == 0) return;
-    sum_ += sum;
-    weight_ += weight;
-  }
-
-  void merge(const Mean& other) noexcept { add_sum(other.sum_, other.weight_); }
-  void reset() noexcept { *this = Mean{}; }
-
-  [[nodiscard]] double sum() const noexcept { return sum_; }
-  [[nodiscard]] double weight() const noexcept { return weight_; }
-  /// The mean; NaN while nothing has been added.
-  [[nodiscard]] double value() const noexcept { return sum_ / weight_; }
-
-  /// Each rank's own, for the mean over all of them is put together when it is asked for.
-  [[nodiscard]] State state() const {
-    State state{{"sum", sum_}, {"weight", weight_}};
-    state.is_own = true;
-    return state;
-  }
-  void load_state(const State& state) {
-    sum_ = state.at("sum").number();
-    weight_ = state.at("weight").number();
-  }
-
- private:
-  double sum_ = 0;
-  double weight_ = 0;
+/// Says which of the launched processes this is and how it reaches the first one, which leads. Whatever is left empty
+/// is found out from what Slurm, MPI, torchrun or Kubernetes have put into the environment.
+struct LaunchConfig {
+  int process = -1;       ///< which of the launched processes this is, from 0; -1 asks the environment
+  int num_processes = 0;  ///< how many there are; 0 asks the environment
+  std::string leader{};   ///< "host:port" on which process 0 listens
+  std::string job{};      ///< what two jobs differ by, such as the number that a scheduler has given
+  std::string network{};  ///< name ("eth0") or network ("10.0.0.0/8") of the address by which others reach this host
+  std::filesystem::path rendezvous{};   ///< a folder that all processes see: process 0 leaves its address there
+  std::filesystem::path secret_file{};  ///< mode 600; empty takes RAILYARD_SECRET_FILE or RAILYARD_SECRET, or else a
+                                        ///< random secret that goes through the rendezvous folder
 };
-static_assert(Stateful<Mean>);
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/core/perplexity.hpp
-// How many tokens a language model hesitates between. Core room.
-
-#include <cmath>
-
-namespace railyard::inline v0_1 {
-
-/// Is e to the mean negative log-likelihood per token: the mean over all tokens, never of means over batches. Sums of
-/// float numbers round, so that n added batches, in whatever order and by whichever worker, give the same mean but for
-/// a part of n 2^-52 of it.
-class Perplexity {
- public:
-  /// Adds a mean loss (cross entropy, in nats) over so many tokens; of no tokens it is left out, NaN included.
-  void add(double mean_loss, std::uint64_t tokens) noexcept {
-    add_sum(mean_loss * static_cast<double>(tokens), tokens);
-  }
-  /// Adds a sum of losses over so many tokens.
-  void add_sum(double loss, std::uint64_t tokens) noexcept {
-    if (tokens == 0) return;
-    sums_[0] += loss;
-    sums_[1] += static_cast<double>(tokens);
-  }
-  void merge(const Perplexity& other) noexcept {
-    for (std::size_t at = 0; at < sums_.size(); ++at) sums_[at] += other.sums_[at];
-  }
-  void reset() noexcept { sums_ = {}; }
-
-  /// NaN while nothing has been added.
-  [[nodiscard]] double value() const noexcept { return std::exp(mean_loss()); }
-  [[nodiscard]] double mean_loss() const noexcept { return sums_[0] / sums_[1]; }
-  [[nodiscard]] std::uint64_t tokens() const noexcept { return static_cast<std::uint64_t>(sums_[1]); }
-  [[nodiscard]] std::span<double> sums() noexcept { return sums_; }
-  [[nodiscard]] std::span<const double> sums() const noexcept { return sums_; }
-
-  [[nodiscard]] State state() const { return detail::state_of_sums(sums_); }
-  void load_state(const State& state) { detail::load_sums(sums_, state, "Perplexity"); }
-
- private:
-  std::array<double, 2> sums_{};  // losses, tokens
-};
-static_assert(SummedMetric<Perplexity>);
 
 }  // namespace railyard::inline v0_1
 
@@ -2237,6 +2179,7 @@ struct WorkerExit {
     threw,      ///< an exception left its body; message is what() of it
     exited,     ///< it called exit() or the like before its body returned; code is the status
     signalled,  ///< a signal ended it; code is the signal, message its likely reason
+    lost,       ///< its host, or the process that looks after it there, is gone; message says which
   };
   Kind kind = Kind::returned;
   int code = 0;
@@ -2414,6 +2357,135 @@ concept Scaling = std::default_initializable<S> && requires(S& scaling, const Gr
   { S::copies_function } -> std::convertible_to<bool>;  // does each worker need a copy made by its copy constructor?
   { scaling.start(plan, body) } -> std::same_as<std::unique_ptr<WorkerGroup>>;
 };
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/joining.hpp
+// The concept of a Scaling whose processes something else has started: they find each other first. Core room.
+
+namespace railyard::inline v0_1 {
+
+/// Says what one process brings with it when the processes of a run find each other.
+struct JoinPlan {
+  LaunchConfig launch{};
+  int num_workers = 1;     ///< that this process makes
+  std::string settings{};  ///< what must be the same in all processes, in words
+  std::chrono::nanoseconds timeout = std::chrono::minutes{1};
+  std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};  ///< after which another process counts as lost
+  std::function<void(const std::string& line)> say{};                 ///< is told what the user should see
+};
+
+/// Is a Scaling of processes that others have started. One of them leads: only there is start() called, for the workers
+/// of all; the others follow, and make and end theirs as they are told.
+///
+/// Laws: join() returns in every process, or throws in every one that is alive, by the timeout. What the leader tells
+/// is heard by all others, in order. follow() returns when the leader has told the next text, and leaves no worker
+/// behind; if the leader is lost, the followers' calls throw Error.
+template <class S>
+concept JoiningScaling = Scaling<S> &&
+    requires(S& scaling, const JoinPlan& plan, const WorkerBody& body, std::string_view text) {
+  scaling.join(plan);
+  { scaling.leads() } -> std::same_as<bool>;
+  { scaling.num_processes() } -> std::same_as<int>;
+  { scaling.num_workers() } -> std::same_as<int>;   // of all processes together
+  scaling.tell(text);                               // by the leader
+  { scaling.hear() } -> std::same_as<std::string>;  // by the others
+  { scaling.follow(body) } -> std::same_as<std::string>;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/mean.hpp
+// A mean that can be merged: a weighted sum and the weight behind it. Core room.
+
+namespace railyard::inline v0_1 {
+
+/// Collects values with their weights. Merging sums and weights, never means, is what makes the mean over workers
+/// exact.
+class Mean {
+ public:
+  /// Adds the mean `value` of `weight` samples; a weight of zero leaves the value out, NaN included.
+  void add(double value, double weight) noexcept {
+    if (weight == 0) return;
+    sum_ += value * weight;
+    weight_ += weight;
+  }
+
+  /// Adds a sum over `weight` samples, such as the number of correct answers among them; a sum over none is left out.
+  void add_sum(double sum, double weight) noexcept {
+    if (weight == 0) return;
+    sum_ += sum;
+    weight_ += weight;
+  }
+
+  void merge(const Mean& other) noexcept { add_sum(other.sum_, other.weight_); }
+  void reset() noexcept { *this = Mean{}; }
+
+  [[nodiscard]] double sum() const noexcept { return sum_; }
+  [[nodiscard]] double weight() const noexcept { return weight_; }
+  /// The mean; NaN while nothing has been added.
+  [[nodiscard]] double value() const noexcept { return sum_ / weight_; }
+
+  /// Each rank's own, for the mean over all of them is put together when it is asked for.
+  [[nodiscard]] State state() const {
+    State state{{"sum", sum_}, {"weight", weight_}};
+    state.is_own = true;
+    return state;
+  }
+  void load_state(const State& state) {
+    sum_ = state.at("sum").number();
+    weight_ = state.at("weight").number();
+  }
+
+ private:
+  double sum_ = 0;
+  double weight_ = 0;
+};
+static_assert(Stateful<Mean>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/perplexity.hpp
+// How many tokens a language model hesitates between. Core room.
+
+#include <cmath>
+
+namespace railyard::inline v0_1 {
+
+/// Is e to the mean negative log-likelihood per token: the mean over all tokens, never of means over batches. Sums of
+/// float numbers round, so that n added batches, in whatever order and by whichever worker, give the same mean but for
+/// a part of n 2^-52 of it.
+class Perplexity {
+ public:
+  /// Adds a mean loss (cross entropy, in nats) over so many tokens; of no tokens it is left out, NaN included.
+  void add(double mean_loss, std::uint64_t tokens) noexcept {
+    add_sum(mean_loss * static_cast<double>(tokens), tokens);
+  }
+  /// Adds a sum of losses over so many tokens.
+  void add_sum(double loss, std::uint64_t tokens) noexcept {
+    if (tokens == 0) return;
+    sums_[0] += loss;
+    sums_[1] += static_cast<double>(tokens);
+  }
+  void merge(const Perplexity& other) noexcept {
+    for (std::size_t at = 0; at < sums_.size(); ++at) sums_[at] += other.sums_[at];
+  }
+  void reset() noexcept { sums_ = {}; }
+
+  /// NaN while nothing has been added.
+  [[nodiscard]] double value() const noexcept { return std::exp(mean_loss()); }
+  [[nodiscard]] double mean_loss() const noexcept { return sums_[0] / sums_[1]; }
+  [[nodiscard]] std::uint64_t tokens() const noexcept { return static_cast<std::uint64_t>(sums_[1]); }
+  [[nodiscard]] std::span<double> sums() noexcept { return sums_; }
+  [[nodiscard]] std::span<const double> sums() const noexcept { return sums_; }
+
+  [[nodiscard]] State state() const { return detail::state_of_sums(sums_); }
+  void load_state(const State& state) { detail::load_sums(sums_, state, "Perplexity"); }
+
+ private:
+  std::array<double, 2> sums_{};  // losses, tokens
+};
+static_assert(SummedMetric<Perplexity>);
 
 }  // namespace railyard::inline v0_1
 
@@ -5284,24 +5356,24 @@ struct Signature {
 /// Returns the text that messages print, such as "all_reduce(sum, 1024 x f32)".
 [[nodiscard]] inline std::string describe(const Signature& signature) {
   const auto name = name_of(signature.operation);
-  const auto elements = fmt::format("{} x {}", signature.count, name_of(signature.dtype));
+  const auto elements = compose("{} x {}", signature.count, name_of(signature.dtype));
   switch (signature.operation) {
     case Operation::all_reduce:
     case Operation::reduce_scatter:
-      return fmt::format("{}({}, {})", name, name_of(signature.op), elements);
+      return compose("{}({}, {})", name, name_of(signature.op), elements);
     case Operation::broadcast:
     case Operation::gather:
     case Operation::scatter:
-      return fmt::format("{}({}, root {})", name, elements, signature.root);
+      return compose("{}({}, root {})", name, elements, signature.root);
     case Operation::all_gather_uneven:
-      return fmt::format("{}({} in all, counts #{:04x})", name, elements, signature.counts_digest & 0xFFFFU);
+      return compose("{}({} in all, counts #{:04x})", name, elements, signature.counts_digest & 0xFFFFU);
     case Operation::send:
-      return fmt::format("{}({}, to {})", name, elements, signature.root);
+      return compose("{}({}, to {})", name, elements, signature.root);
     case Operation::receive:
-      return fmt::format("{}({}, from {})", name, elements, signature.root);
+      return compose("{}({}, from {})", name, elements, signature.root);
     case Operation::all_gather:
     case Operation::all_to_all:
-      return fmt::format("{}({})", name, elements);
+      return compose("{}({})", name, elements);
     case Operation::exchange:
       return exchange_text(static_cast<Purpose>(signature.root));
     case Operation::barrier:
@@ -5313,7 +5385,7 @@ struct Signature {
 /// Says which two ranks called different things, and what to do about it.
 [[nodiscard]] inline std::string disagreement(int one, std::string_view call_of_one, int other,
                                               std::string_view call_of_other) {
-  return fmt::format(
+  return compose(
       "rank {} called {}, rank {} {}; all ranks must call the same collectives with the same sizes in the same order "
       "(worker.mean(), should_stop() and backward() call some as well)",
       one, call_of_one, other, call_of_other);
@@ -5332,7 +5404,7 @@ struct Signature {
 
 /// Returns "all_reduce(sum, 1024 x f32) on rank 0/2": how every message begins.
 [[nodiscard]] inline std::string place_text(std::string_view operation, int rank, int size) {
-  return fmt::format("{} on rank {}/{}", operation, rank, size);
+  return compose("{} on rank {}/{}", operation, rank, size);
 }
 
 }  // namespace detail
@@ -6070,7 +6142,8 @@ void reduce_typed(std::byte* out, std::span<const std::byte* const> sources, std
 /// Combines count elements of all sources, in their order, into out; out may be one of the sources. The order makes
 /// results a function of the ranks' values alone: equal bits on every rank, with every backend and in every run.
 /// Cost: reads every source once and writes out once.
-inline void reduce(void* out, std::span<const std::byte* const> sources, std::size_t count, Dtype dtype, ReduceOp op) {
+template <class = void>
+void reduce(void* out, std::span<const std::byte* const> sources, std::size_t count, Dtype dtype, ReduceOp op) {
   auto* bytes = static_cast<std::byte*>(out);
   visit_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -6103,15 +6176,28 @@ namespace detail {
   return store.get(key, Deadline::after(std::chrono::nanoseconds{0}));
 }
 
+[[nodiscard]] inline std::string stage_key(const std::string& prefix, std::string_view stage, int rank) {
+  return compose("{}{}/{}", prefix, stage, rank);
+}
+
+/// Says that await_all() will be called: before this rank's own value is set, so that the others' come meanwhile.
+inline void expect_all(Store& store, const std::string& prefix, std::string_view stage, const World& world) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < world.size; ++rank) keys.push_back(stage_key(prefix, stage, rank));
+  store.expect(keys);
+}
+
 /// Announces this rank to the next group of that kind on the store and returns the group's prefix for keys. A store may
 /// serve several groups, one after the other or at once: every rank's n-th connect with a kind belongs to group n.
 [[nodiscard]] inline std::string enter_group(Store& store, std::string_view kind, const World& world) {
   for (int number = 0;; ++number) {
-    std::string prefix = fmt::format("{}/{}/", kind, number);
-    const std::string key = fmt::format("{}here/{}", prefix, world.rank);
-    if (peek(store, key)) continue;  // an earlier connect of this very rank: nobody else sets this key
-    store.set(key, world.host);
-    return prefix;
+    std::string prefix = compose("{}/{}/", kind, number);
+    expect_all(store, prefix, "here", world);
+    try {
+      store.set(stage_key(prefix, "here", world.rank), world.host);
+      return prefix;
+    } catch (const KeyTakenError&) {  // by an earlier connect of this very rank: nobody else sets this key
+    }
   }
 }
 
@@ -6122,7 +6208,7 @@ namespace detail {
                                                                        const Deadline& deadline) {
   std::vector<std::optional<std::string>> values;
   for (int rank = 0; rank < world.size; ++rank) {
-    values.push_back(store.get(fmt::format("{}{}/{}", prefix, stage, rank), deadline));
+    values.push_back(store.get(stage_key(prefix, stage, rank), deadline));
   }
   return values;
 }
@@ -6136,8 +6222,8 @@ inline void throw_if_missing(const std::vector<std::optional<std::string>>& valu
   }
   if (missing.empty()) return;
   throw CollectiveError{"connect", world.rank, missing,
-                        fmt::format("{}: {} did not connect in {}", place_text("connect", world.rank, world.size),
-                                    ranks_text(missing), deadline.budget_text())};
+                        compose("{}: {} did not connect in {}", place_text("connect", world.rank, world.size),
+                                ranks_text(missing), deadline.budget_text())};
 }
 
 /// Throws: CollectiveError that names the ranks without a value, or else the first that has left a reason.
@@ -6151,15 +6237,15 @@ inline void throw_if_failed(const std::vector<std::optional<std::string>>& value
         "connect",
         world.rank,
         {rank},
-        fmt::format("{}: rank {} could not connect: {}", place_text("connect", world.rank, world.size), rank, text)};
+        compose("{}: rank {} could not connect: {}", place_text("connect", world.rank, world.size), rank, text)};
   }
 }
 
 /// Throws ConfigError if the world makes no sense.
 inline void check_world(const World& world) {
   if (world.size >= 1 && world.rank >= 0 && world.rank < world.size) return;
-  throw ConfigError{fmt::format("connect: World::rank is {} and World::size is {}; ranks count from 0 to size - 1",
-                                world.rank, world.size)};
+  throw ConfigError{compose("connect: World::rank is {} and World::size is {}; ranks count from 0 to size - 1",
+                            world.rank, world.size)};
 }
 
 }  // namespace detail
@@ -6202,6 +6288,8 @@ class Local {
     if (hub_ != nullptr && hub_->leave(world_.rank)) delete hub_;
   }
 
+  // The collectives are templates although nothing depends on one: so a file compiles only what it uses of them.
+  template <class = void>
   FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
     const auto signature = arguments().all_reduce(data, op);
     auto* mine = static_cast<std::byte*>(data.data);
@@ -6217,6 +6305,7 @@ class Local {
     });
   }
 
+  template <class = void>
   FinishedWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) {
     const auto signature = arguments().reduce_scatter(in, out, op);
     return run(signature, in.data, out.data, call, [&](const Seats& seats) {
@@ -6226,6 +6315,7 @@ class Local {
     });
   }
 
+  template <class = void>
   FinishedWork broadcast(Buffer data, int root, const Call& call) {
     const auto signature = arguments().broadcast(data, root);
     return run(signature, data.data, data.data, call, [&](const Seats& seats) {
@@ -6233,6 +6323,7 @@ class Local {
     });
   }
 
+  template <class = void>
   FinishedWork all_gather(ConstBuffer in, Buffer out, const Call& call) {
     const auto signature = arguments().all_gather(in, out);
     return run(signature, in.data, out.data, call, [&](const Seats& seats) {
@@ -6243,6 +6334,7 @@ class Local {
     });
   }
 
+  template <class = void>
   FinishedWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
     const auto signature = arguments().all_gather_uneven(in, out, counts);
     return run(signature, in.data, out.data, call, [&](const Seats& seats) {
@@ -6254,6 +6346,7 @@ class Local {
     });
   }
 
+  template <class = void>
   FinishedWork gather(ConstBuffer in, Buffer out, int root, const Call& call) {
     const auto signature = arguments().gather(in, out, root);
     return run(signature, in.data, out.data, call, [&](const Seats& seats) {
@@ -6262,6 +6355,7 @@ class Local {
     });
   }
 
+  template <class = void>
   FinishedWork scatter(ConstBuffer in, Buffer out, int root, const Call& call) {
     const auto signature = arguments().scatter(in, out, root);
     return run(signature, in.data, out.data, call, [&](const Seats& seats) {
@@ -6269,6 +6363,7 @@ class Local {
     });
   }
 
+  template <class = void>
   FinishedWork all_to_all(ConstBuffer in, Buffer out, const Call& call) {
     const auto signature = arguments().all_to_all(in, out);
     return run(signature, in.data, out.data, call, [&](const Seats& seats) {
@@ -6573,7 +6668,7 @@ struct SegmentLayout {
 }
 
 [[noreturn]] inline void refuse_addresses(const std::string& what, std::size_t size, int error) {
-  throw ConfigError{fmt::format(
+  throw ConfigError{compose(
       "{}: there are no addresses left for {} MiB that become memory only as they are used: {}; see ulimit -v and "
       "vm.overcommit_memory, ask for less by SharedMemory::Options::arena_bytes, or use Gloo with .transport = "
       "GlooTransport::tcp",
@@ -6591,7 +6686,7 @@ struct SegmentLayout {
 [[nodiscard]] inline Descriptor make_memory_file(std::size_t size, const std::string& what) {
   const auto refuse = [&](const char* call) {
     const int error = errno;
-    return ConfigError{fmt::format(
+    return ConfigError{compose(
         "{}: {} of {} MiB of shared memory failed: {}; a container may forbid it (seccomp), or a limit be in the way "
         "(ulimit -f): lift it, or use Gloo with Options::transport = GlooTransport::tcp, which shares no memory",
         what, call, size >> 20U, explain_errno(error))};
@@ -6729,9 +6824,7 @@ class Meeting {
   }
 
   /// Ends the waits of this rank, from any thread, and of those who wait for it.
-  void abort(std::string_view reason) {
-    fail({{world_.rank}, fmt::format("rank {} gave up: {}", world_.rank, reason)});
-  }
+  void abort(std::string_view reason) { fail({{world_.rank}, compose("rank {} gave up: {}", world_.rank, reason)}); }
 
   struct Verdict {
     std::vector<int> blamed{};
@@ -6838,7 +6931,7 @@ class Meeting {
       const bool is_late = running.peer >= 0 ? rank == running.peer : is_behind(rank);
       if (is_late && rank != world_.rank) late.push_back(rank);
     }
-    return {late, fmt::format("{} did not answer in {}", ranks_text(late), running.deadline.budget_text())};
+    return {late, compose("{} did not answer in {}", ranks_text(late), running.deadline.budget_text())};
   }
 
   [[nodiscard]] Verdict disagreement_of_all() const {
@@ -6894,7 +6987,7 @@ class Meeting {
     const Verdict verdict = verdict_of(world_.rank);
     const std::string operation = describe(signature);
     throw CollectiveError{operation, world_.rank, verdict.blamed,
-                          fmt::format("{}: {}{}", place_text(operation, world_.rank, world_.size), when, verdict.text)};
+                          compose("{}: {}{}", place_text(operation, world_.rank, world_.size), when, verdict.text)};
   }
 
   World world_;
@@ -7004,9 +7097,7 @@ class GroupBuilder {
     std::vector<std::shared_ptr<Mapping>> mappings{};
   };
 
-  [[nodiscard]] std::string key(std::string_view stage, int rank) const {
-    return fmt::format("{}{}/{}", prefix_, stage, rank);
-  }
+  [[nodiscard]] std::string key(std::string_view stage, int rank) const { return stage_key(prefix_, stage, rank); }
   [[nodiscard]] std::string place() const { return place_text("connect", world_.rank, world_.size); }
 
   // Leaves what make() returns for the others, or why it has thrown, and returns what all have left. Throws on all
@@ -7023,13 +7114,14 @@ class GroupBuilder {
     } catch (const std::exception& error) {
       own = 'f' + std::string{error.what()};
     }
+    expect_all(store_, prefix_, stage, world_);
     store_.set(key(stage, world_.rank), own);
     const auto found = await_all(store_, prefix_, stage, world_, deadline_);
     throw_if_missing(found, world_, deadline_);
     std::vector<std::string> values;
     for (int rank = 0; rank < world_.size; ++rank) {
       const std::string& value = *found[static_cast<std::size_t>(rank)];
-      const auto text = fmt::format("{}: rank {} could not connect: {}", place(), rank, value.substr(1));
+      const auto text = compose("{}: rank {} could not connect: {}", place(), rank, value.substr(1));
       if (value.front() == refused) throw ConfigError{text};
       if (value.front() != good) throw CollectiveError{"connect", world_.rank, {rank}, text};
       values.push_back(value.substr(1));
@@ -7057,22 +7149,22 @@ class GroupBuilder {
     for (int rank = 0; rank < world_.size; ++rank) {
       if (from_text<Whereabouts>(all[static_cast<std::size_t>(rank)]).is_reached_from(own)) continue;
       throw ConfigError{
-          fmt::format("SharedMemory joins processes of one host and one container, but rank {} runs in another than "
-                      "this one; use Gloo, which sends over the network what cannot be shared",
-                      rank)};
+          compose("SharedMemory joins processes of one host and one container, but rank {} runs in another than "
+                  "this one; use Gloo, which sends over the network what cannot be shared",
+                  rank)};
     }
   }
 
   void check_memory() const {
     constexpr int most_ranks = 256;  // what one rank adds up at once
     if (world_.size > most_ranks) {
-      throw ConfigError{fmt::format("SharedMemory joins up to {} ranks, not {}: use Gloo over TCP, or fewer workers",
-                                    most_ranks, world_.size)};
+      throw ConfigError{compose("SharedMemory joins up to {} ranks, not {}: use Gloo over TCP, or fewer workers",
+                                most_ranks, world_.size)};
     }
     const std::size_t needed = group_.layout.touched() * static_cast<std::size_t>(world_.size);
     const std::size_t available = group_.available;
     if (available >= needed) return;
-    throw ConfigError{fmt::format(
+    throw ConfigError{compose(
         "{} ranks need {} MiB of shared memory to begin with, and {} MiB are left (see memory.max of this container's "
         "control group): raise the limit, or use fewer workers",
         world_.size, needed >> 20U, available >> 20U)};
@@ -7155,14 +7247,14 @@ class GroupBuilder {
   }
 
   [[nodiscard]] static Descriptor open_memory(int rank, pid_t process, const std::string& number) {
-    const std::string path = fmt::format("/proc/{}/fd/{}", process, number);
+    const std::string path = compose("/proc/{}/fd/{}", process, number);
     const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (fd >= 0) return adopt(fd, "connect");
     throw ConfigError{
-        fmt::format("the memory of rank {} (process {}) cannot be opened through {}: {}; ranks that share memory must "
-                    "run as one user and see each other in /proc. Use Gloo with .transport = GlooTransport::tcp where "
-                    "they do not",
-                    rank, process, path, explain_errno(errno))};
+        compose("the memory of rank {} (process {}) cannot be opened through {}: {}; ranks that share memory must "
+                "run as one user and see each other in /proc. Use Gloo with .transport = GlooTransport::tcp where "
+                "they do not",
+                rank, process, path, explain_errno(errno))};
   }
 
   const World& world_;
@@ -7461,8 +7553,9 @@ void sum_bytes(std::span<std::byte* const> targets, std::span<const std::byte* c
 
 /// Combines count elements of all sources, in their order, into every target. Targets may be sources.
 /// Cost: reads every source once and writes every target once.
-inline void reduce_into(std::span<std::byte* const> targets, std::span<const std::byte* const> sources,
-                        std::size_t count, Dtype dtype, ReduceOp op) {
+template <class = void>
+void reduce_into(std::span<std::byte* const> targets, std::span<const std::byte* const> sources, std::size_t count,
+                 Dtype dtype, ReduceOp op) {
   if (count == 0) return;
   const bool is_sum = op == ReduceOp::sum || op == ReduceOp::average;
   if (is_sum && sources.size() <= most_arrays && targets.size() <= most_arrays) {
@@ -7520,6 +7613,8 @@ class SharedMemory {
     return std::unique_ptr<SharedMemory>{new SharedMemory{world, builder.build(options.arena_bytes)}};
   }
 
+  // The collectives are templates although nothing depends on one: so a file compiles only what it uses of them.
+  template <class = void>
   FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
     const auto signature = arguments().all_reduce(data, op);
     meeting_.throw_if_lost(signature);
@@ -7542,6 +7637,7 @@ class SharedMemory {
     return {};
   }
 
+  template <class = void>
   FinishedWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) {
     const auto signature = arguments().reduce_scatter(in, out, op);
     std::vector<const std::byte*> sources(ranks());
@@ -7553,6 +7649,7 @@ class SharedMemory {
     return {};
   }
 
+  template <class = void>
   FinishedWork broadcast(Buffer data, int root, const Call& call) {
     const auto signature = arguments().broadcast(data, root);
     pull(signature, call, {.in = data, .count = data.count, .gives = world_.rank == root}, [&](const Piece& piece) {
@@ -7561,6 +7658,7 @@ class SharedMemory {
     return {};
   }
 
+  template <class = void>
   FinishedWork all_gather(ConstBuffer in, Buffer out, const Call& call) {
     const auto signature = arguments().all_gather(in, out);
     pull(signature, call, {.in = in, .count = in.count}, [&](const Piece& piece) {
@@ -7569,6 +7667,7 @@ class SharedMemory {
     return {};
   }
 
+  template <class = void>
   FinishedWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
     const auto signature = arguments().all_gather_uneven(in, out, counts);
     const std::size_t longest = *std::max_element(counts.begin(), counts.end());
@@ -7585,6 +7684,7 @@ class SharedMemory {
     return {};
   }
 
+  template <class = void>
   FinishedWork gather(ConstBuffer in, Buffer out, int root, const Call& call) {
     const auto signature = arguments().gather(in, out, root);
     pull(signature, call, {.in = in, .count = in.count}, [&](const Piece& piece) {
@@ -7594,6 +7694,7 @@ class SharedMemory {
     return {};
   }
 
+  template <class = void>
   FinishedWork scatter(ConstBuffer in, Buffer out, int root, const Call& call) {
     const auto signature = arguments().scatter(in, out, root);
     const Source source{.in = in, .num_parts = ranks(), .count = out.count, .gives = world_.rank == root};
@@ -7601,6 +7702,7 @@ class SharedMemory {
     return {};
   }
 
+  template <class = void>
   FinishedWork all_to_all(ConstBuffer in, Buffer out, const Call& call) {
     const auto signature = arguments().all_to_all(in, out);
     const std::size_t count = in.count / ranks();
@@ -7792,6 +7894,7 @@ class SharedMemory {
     return found;
   }
 
+  template <class = void>
   static void reduce_for_all(std::vector<std::byte*> data, std::pair<std::size_t, std::size_t> slice, Dtype dtype,
                              ReduceOp op) {
     for (std::byte*& one : data) one += slice.first * size_of(dtype);
@@ -7801,6 +7904,7 @@ class SharedMemory {
 
   // Every rank reduces its slice of a piece, where a rank's data is or in its stage. While it waits for the others'
   // slices it has shown its next piece in the other stage.
+  template <class = void>
   void reduce_in_pieces(const Running& running, const Buffer& data, ReduceOp op, bool is_staged) {
     std::vector<std::uint64_t> shown;
     for (int rank = 0; rank < world_.size; ++rank) shown.push_back(meeting_.post_of(rank).place);
@@ -8057,6 +8161,12 @@ class BlockBuilder {
   }
 
   [[nodiscard]] std::size_t rows() const noexcept { return ids_.size(); }
+  /// The bytes of all samples so far.
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    std::size_t sum = 0;
+    for (const Part& part : columns_) sum += part.bytes.size();
+    return sum;
+  }
   [[nodiscard]] const Schema& schema() const noexcept { return *schema_; }
 
   /// Makes the Block and begins anew. Throws: ConfigError if the last sample lacks a column.
@@ -8744,6 +8854,15 @@ class ByteStream {
 
   /// Returns how many bytes it has put there: fewer than asked for only at the end. Throws: DataError.
   [[nodiscard]] virtual std::size_t read(char* to, std::size_t size) = 0;
+  /// Steps over bytes and returns how many: fewer than asked for only at the end. Throws: DataError.
+  [[nodiscard]] virtual std::uint64_t skip(std::uint64_t size) {
+    std::array<char, 65536> part;
+    std::uint64_t done = 0;
+    for (std::size_t got = 1; got > 0 && done < size; done += got) {
+      got = read(part.data(), static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), size - done)));
+    }
+    return done;
+  }
 };
 
 /// Opens what it is told by path.
@@ -8780,6 +8899,12 @@ class FileBytes final : public ByteStream {
     const std::size_t got = read_at(at_, to, size);
     at_ += got;
     return got;
+  }
+
+  [[nodiscard]] std::uint64_t skip(std::uint64_t size) override {
+    const std::uint64_t done = std::min(size, stamp_.size - std::min(at_, stamp_.size));
+    at_ += done;
+    return done;
   }
 
   [[nodiscard]] std::size_t read_at(std::uint64_t offset, char* to, std::size_t size) const {
@@ -9763,6 +9888,12 @@ class InputFiles {
   std::vector<std::string> paths_;
 };
 
+/// Names files that are compressed, and knows how to read them: ry::gzip() and ry::zstd() make it.
+struct CompressedFiles {
+  InputFiles files;
+  detail::OpenBytes open = nullptr;
+};
+
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/record_files.hpp
@@ -10198,12 +10329,6 @@ class RecordSource {
 
  private:
   std::shared_ptr<detail::RecordFiles<Format>> files_;
-};
-
-/// Names files that are compressed, and knows how to read them: ry::gzip() and ry::zstd() make it.
-struct CompressedFiles {
-  InputFiles files;
-  detail::OpenBytes open = nullptr;
 };
 
 /// Gives the records of compressed text files as samples, one after another. To go on in the middle, all before is read
@@ -14142,14 +14267,25 @@ struct StoreBlock {
   std::array<std::atomic<std::uint32_t>, num_slots> slots{};
 };
 
+[[noreturn]] inline void throw_key_taken(std::string_view key) {
+  throw KeyTakenError{
+      compose("store.set(\"{}\"): the key has been set before; a key keeps its first value, so use another key", key)};
+}
+[[noreturn]] inline void throw_store_full(std::string_view key, std::string_view value) {
+  throw Error{
+      compose("store.set(\"{}\", {} bytes): the store is full (it holds {} MiB and {} keys); it is meant for small "
+              "values, send large ones by a collective",
+              key, value.size(), StoreBlock::num_bytes >> 20U, StoreBlock::num_slots)};
+}
+
 /// Sets and finds values in a StoreBlock.
 class SharedTable {
  public:
   SharedTable(StoreBlock& block, std::byte* bytes) noexcept : block_(&block), bytes_(bytes) {}
 
-  /// Throws: Error if the key is taken or the table is full.
+  /// Throws: KeyTakenError; Error if the table is full.
   void set(std::string_view key, std::string_view value) {
-    if (find(key)) throw_taken(key);
+    if (find(key)) throw_key_taken(key);
     const std::uint32_t offset = write_record(key, value);
     std::size_t slot = hash_of(key);
     for (std::size_t tried = 0; tried < StoreBlock::num_slots; ++tried, ++slot) {
@@ -14158,9 +14294,9 @@ class SharedTable {
         nudge(block_->changes);
         return;
       }
-      if (key_at(seen) == key) throw_taken(key);
+      if (key_at(seen) == key) throw_key_taken(key);
     }
-    throw_full(key, value);
+    throw_store_full(key, value);
   }
 
   [[nodiscard]] std::optional<std::string> find(std::string_view key) const {
@@ -14194,11 +14330,11 @@ class SharedTable {
   }
 
   std::uint32_t write_record(std::string_view key, std::string_view value) {
-    if (key.size() + value.size() > StoreBlock::num_bytes) throw_full(key, value);
+    if (key.size() + value.size() > StoreBlock::num_bytes) throw_store_full(key, value);
     const std::uint64_t size = (sizeof(Header) + key.size() + value.size() + 7U) / 8U * 8U;
     std::uint64_t offset = block_->used.load();
     do {
-      if (offset + size > StoreBlock::num_bytes) throw_full(key, value);
+      if (offset + size > StoreBlock::num_bytes) throw_store_full(key, value);
     } while (!block_->used.compare_exchange_weak(offset, offset + size));
     const Header header{.key_size = static_cast<std::uint32_t>(key.size()),
                         .value_size = static_cast<std::uint32_t>(value.size())};
@@ -14222,17 +14358,6 @@ class SharedTable {
   [[nodiscard]] std::string_view value_at(std::uint32_t offset) const noexcept {
     const Header header = header_at(offset);
     return {reinterpret_cast<const char*>(bytes_ + offset + sizeof(Header) + header.key_size), header.value_size};
-  }
-
-  [[noreturn]] static void throw_taken(std::string_view key) {
-    throw Error{compose(
-        "store.set(\"{}\"): the key has been set before; a key keeps its first value, so use another key", key)};
-  }
-  [[noreturn]] static void throw_full(std::string_view key, std::string_view value) {
-    throw Error{compose(
-        "store.set(\"{}\", {} bytes): the store is full (it holds {} MiB and {} keys); it is meant for small values, "
-        "send large ones by a collective",
-        key, value.size(), StoreBlock::num_bytes >> 20U, StoreBlock::num_slots)};
   }
 
   StoreBlock* block_;
@@ -15730,11 +15855,14 @@ class ProcessGroup final : public WorkerGroup {
     while (true) {
       if (auto event = inbox_.pop()) return event;
       if (num_over_ == workers_.size()) return inbox_.pop_signal();
-      const bool is_last_look = deadline.expired();
+      const bool is_last_look = deadline.expired() || is_readable(also_watched_);
       collect(is_last_look ? std::chrono::nanoseconds{0} : deadline.remaining());
       if (is_last_look) return inbox_.pop();
     }
   }
+
+  /// Makes next() return early, and perhaps without an event, whenever that descriptor can be read from.
+  void watch_also(int descriptor) noexcept { also_watched_ = descriptor; }
 
   void request_stop() override { memory_.request_stop(); }
   void request_leave() override { memory_.request_leave(); }
@@ -15912,7 +16040,7 @@ class ProcessGroup final : public WorkerGroup {
     std::vector<pollfd> watched = descriptors();
     if (inbox_.has_events()) at_most = std::chrono::nanoseconds{0};
     inbox_.wait(watched, std::min(at_most, silence_.until_look(monotonic_ns())));
-    std::size_t index = 2;
+    std::size_t index = 3;
     for (int rank = 0; rank < memory_.num_workers(); ++rank, index += 3) {
       if (at(rank).is_over) continue;
       if (watched[index].revents != 0) read_output(rank, false);
@@ -15928,13 +16056,14 @@ class ProcessGroup final : public WorkerGroup {
     }
   }
 
-  // Two for the zygote, then three for every rank; negative ones are passed over by poll.
+  // Two for the zygote, the one to be watched also, then three for every rank; poll passes over negative ones.
   [[nodiscard]] std::vector<pollfd> descriptors() const {
     std::vector<pollfd> watched;
-    watched.reserve(3 * workers_.size() + 4);
+    watched.reserve(3 * workers_.size() + 5);
     const auto add = [&](int fd) { watched.push_back({.fd = fd, .events = POLLIN, .revents = 0}); };
     add(is_zygote_lost_ ? -1 : channel_.fd());
     add(is_zygote_lost_ ? -1 : zygote_fd_.get());
+    add(also_watched_);
     for (const Process& worker : workers_) {
       add(worker.out.reader.get());
       add(worker.err.reader.get());
@@ -16096,6 +16225,7 @@ class ProcessGroup final : public WorkerGroup {
   Channel channel_{Descriptor{}};
   pid_t zygote_ = -1;
   Descriptor zygote_fd_;
+  int also_watched_ = -1;
   std::size_t num_over_ = 0;
   bool is_zygote_lost_ = false;
   bool was_killed_ = false;
@@ -16482,6 +16612,13 @@ struct Failure {
   int signal = 0;        ///< the signal to the supervisor that interrupted the run, 0 if none did
   bool is_wait = false;  ///< known only by that somebody waits or is silent: what each rank does tells more
   Kind kind = Kind::lost;
+  bool is_host = false;  ///< a process that an engine has started is gone: only the engine can start it again
+
+  /// Is what workers have failed by that could not be started.
+  [[nodiscard]] static Failure of_start(const std::exception& error, std::string what) {
+    const bool is_host = dynamic_cast<const HostLostError*>(&error) != nullptr;
+    return {.what = std::move(what), .kind = is_host ? Kind::final : Kind::lost, .is_host = is_host};
+  }
 };
 
 /// Says what the driver of a run has to do to its workers.
@@ -16537,7 +16674,8 @@ class Controller {
       const bool is_exception = gone.exit->kind == WorkerExit::Kind::threw;
       orders = fail({.rank = rank,
                      .what = text(*gone.exit),
-                     .kind = is_exception ? Failure::Kind::exception : Failure::Kind::lost},
+                     .kind = is_exception ? Failure::Kind::exception : Failure::Kind::lost,
+                     .is_host = gone.exit->kind == WorkerExit::Kind::lost},
                     now);
     } else if (phase_ == Phase::stopping && !has_returned) {
       orders = end(now);  // the others would wait for it
@@ -16660,6 +16798,8 @@ class Controller {
         if (exit.message.find(detail::signal_name(exit.code)) != std::string::npos) return "was " + exit.message;
         return detail::compose("was ended by signal {} ({}){}{}", exit.code, detail::signal_name(exit.code),
                                exit.message.empty() ? "" : ": ", exit.message);
+      case WorkerExit::Kind::lost:
+        return "was lost: " + exit.message;
     }
     return exit.message;
   }
@@ -16981,6 +17121,75 @@ namespace detail {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/wire.hpp
+// How messages between the processes of a run are put together and taken apart. Core room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Appends plain values to a message. All ends are one program on machines of one kind: no byte order to settle.
+class WireWriter {
+ public:
+  template <class T>
+  void put(T value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+    bytes_.insert(bytes_.end(), bytes, bytes + sizeof(T));
+  }
+  void put_text(std::string_view text) {
+    put(static_cast<std::uint32_t>(text.size()));
+    put_rest(std::as_bytes(std::span{text}));
+  }
+  /// What is put last needs no length: the message's own says it.
+  void put_rest(std::span<const std::byte> bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
+
+  [[nodiscard]] const std::vector<std::byte>& bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::string text() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
+  void reserve(std::size_t size) { bytes_.reserve(size); }
+
+ private:
+  std::vector<std::byte> bytes_{};
+};
+
+/// Takes a message apart; every length is checked before it is believed.
+class WireReader {
+ public:
+  explicit WireReader(std::span<const std::byte> bytes) noexcept : rest_(bytes) {}
+  explicit WireReader(std::string_view text) noexcept : rest_(std::as_bytes(std::span{text})) {}
+
+  template <class T>
+  [[nodiscard]] T take() {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T value{};
+    std::memcpy(&value, take_bytes(sizeof(T)).data(), sizeof(T));
+    return value;
+  }
+  [[nodiscard]] std::string take_text() {
+    const auto bytes = take_bytes(take<std::uint32_t>());
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  [[nodiscard]] std::span<const std::byte> take_rest() noexcept { return std::exchange(rest_, {}); }
+  [[nodiscard]] bool is_empty() const noexcept { return rest_.empty(); }
+
+ private:
+  std::span<const std::byte> take_bytes(std::size_t count) {
+    if (count > rest_.size()) {
+      throw DataError{
+          compose("a message between processes of a run is damaged: {} bytes were expected where {} are left; the "
+                  "memory of its sender may have been overwritten",
+                  count, rest_.size())};
+    }
+    const auto taken = rest_.first(count);
+    rest_ = rest_.subspan(count);
+    return taken;
+  }
+
+  std::span<const std::byte> rest_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/wire.hpp
 // The messages that a worker posts to its supervisor. Train room.
 
@@ -17023,61 +17232,6 @@ using WorkerMessage = std::variant<StartedMessage, ReportMessage, StepTimesMessa
 enum class MessageKind : std::uint8_t { started = 1, report = 2, step_times = 3, saved = 4, left = 5 };
 enum class ValueKind : std::uint8_t { truth = 0, integer = 1, number = 2, text = 3 };
 
-/// Appends plain values to a message. Both ends are one program on one host: no byte order to settle.
-class WireWriter {
- public:
-  template <class T>
-  void put(T value) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-    bytes_.insert(bytes_.end(), bytes, bytes + sizeof(T));
-  }
-  void put_text(std::string_view text) {
-    put(static_cast<std::uint32_t>(text.size()));
-    const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
-    bytes_.insert(bytes_.end(), bytes, bytes + text.size());
-  }
-  [[nodiscard]] const std::vector<std::byte>& bytes() const noexcept { return bytes_; }
-  void reserve(std::size_t size) { bytes_.reserve(size); }
-
- private:
-  std::vector<std::byte> bytes_{};
-};
-
-/// Takes a message apart; every length is checked before it is believed.
-class WireReader {
- public:
-  explicit WireReader(std::span<const std::byte> bytes) noexcept : rest_(bytes) {}
-
-  template <class T>
-  [[nodiscard]] T take() {
-    static_assert(std::is_trivially_copyable_v<T>);
-    T value{};
-    std::memcpy(&value, take_bytes(sizeof(T)).data(), sizeof(T));
-    return value;
-  }
-  [[nodiscard]] std::string take_text() {
-    const auto bytes = take_bytes(take<std::uint32_t>());
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  }
-  [[nodiscard]] bool is_empty() const noexcept { return rest_.empty(); }
-
- private:
-  std::span<const std::byte> take_bytes(std::size_t count) {
-    if (count > rest_.size()) {
-      throw DataError{
-          compose("a worker's message is damaged: {} bytes were expected where {} are left; memory of "
-                  "that worker may have been overwritten",
-                  count, rest_.size())};
-    }
-    const auto taken = rest_.first(count);
-    rest_ = rest_.subspan(count);
-    return taken;
-  }
-
-  std::span<const std::byte> rest_;
-};
-
 [[nodiscard]] inline std::vector<std::byte> encode_started(std::string_view host) {
   WireWriter writer;
   writer.put(MessageKind::started);
@@ -17085,10 +17239,7 @@ class WireReader {
   return writer.bytes();
 }
 
-[[nodiscard]] inline std::vector<std::byte> encode_report(const Metrics& metrics) {
-  WireWriter writer;
-  writer.reserve(32 * metrics.size() + 16);
-  writer.put(MessageKind::report);
+inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
   writer.put(static_cast<std::uint32_t>(metrics.size()));
   for (const auto& [name, value] : metrics) {
     writer.put_text(name);
@@ -17106,6 +17257,13 @@ class WireReader {
       }
     });
   }
+}
+
+[[nodiscard]] inline std::vector<std::byte> encode_report(const Metrics& metrics) {
+  WireWriter writer;
+  writer.reserve(32 * metrics.size() + 16);
+  writer.put(MessageKind::report);
+  put_metrics(writer, metrics);
   return writer.bytes();
 }
 
@@ -17176,6 +17334,16 @@ class WireReader {
   throw DataError{"a worker's message is damaged: it holds a value of an unknown type"};
 }
 
+[[nodiscard]] inline Metrics take_metrics(WireReader& reader) {
+  Metrics metrics;
+  const auto count = reader.take<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count; ++i) {
+    std::string name = reader.take_text();
+    metrics.set(std::move(name), decode_value(reader));
+  }
+  return metrics;
+}
+
 /// Returns what a worker has posted. Throws: DataError if the bytes are none of the messages above.
 [[nodiscard]] inline WorkerMessage decode_message(std::span<const std::byte> bytes) {
   WireReader reader{bytes};
@@ -17184,16 +17352,9 @@ class WireReader {
     case MessageKind::started:
       message = StartedMessage{reader.take_text()};
       break;
-    case MessageKind::report: {
-      ReportMessage report;
-      const auto count = reader.take<std::uint32_t>();
-      for (std::uint32_t i = 0; i < count; ++i) {
-        std::string name = reader.take_text();
-        report.metrics.set(std::move(name), decode_value(reader));
-      }
-      message = std::move(report);
+    case MessageKind::report:
+      message = ReportMessage{take_metrics(reader)};
       break;
-    }
     case MessageKind::saved:
       message = decode_saved(reader);
       break;
@@ -17286,7 +17447,7 @@ class Worker {
   void report(const Metrics& metrics) {
     for (const auto& [name, value] : metrics) {
       if (name == "report" || name == "seconds") {
-        throw ConfigError{fmt::format(
+        throw ConfigError{detail::compose(
             "report() on rank {}/{}: a metric is named \"{}\", but metrics.jsonl has a column of that name: "
             "give the metric another name",
             rank(), world_size(), name)};
@@ -17912,12 +18073,15 @@ class WorkerCount {
 /// do not: sums are made in another order, and what each worker has for itself (dropout, BatchNorm, its random numbers)
 /// is drawn and counted otherwise. A run without a TrainState changes its size only when it is started again.
 struct ScalingConfig {
+  /// Under Launched, as many in each process that the engine has started.
   WorkerCount num_workers = 1;
   /// With a range: says for how many workers there is room now. By default as many as there are cores for this process.
   /// Called in the process of fit(), on its thread.
   std::function<int()> capacity{};
   /// How often it is asked while workers train.
   std::chrono::nanoseconds capacity_interval = std::chrono::seconds{10};
+  /// Under Launched: what the environment does not say, or says wrong.
+  LaunchConfig launch{};
 };
 
 }  // namespace railyard::inline v0_1
@@ -18366,11 +18530,11 @@ struct Briefing {
   writer.put_text(briefing.checkpoint);
   writer.put(static_cast<std::uint32_t>(briefing.slots.size()));
   for (const std::uint8_t slot : briefing.slots) writer.put(slot);
-  return {reinterpret_cast<const char*>(writer.bytes().data()), writer.bytes().size()};
+  return writer.text();
 }
 
 [[nodiscard]] inline Briefing decode_briefing(std::string_view text) {
-  WireReader reader{std::as_bytes(std::span{text})};
+  WireReader reader{text};
   Briefing briefing;
   briefing.attempt = reader.take<std::int32_t>();
   briefing.checkpoint = reader.take_text();
@@ -18395,6 +18559,7 @@ class ConnectingStore final : public Store {
   ConnectingStore(Store& store, int rank) noexcept : store_(store), rank_(rank) {}
 
   void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
+  void expect(const std::vector<std::string>& keys) override { store_.expect(keys); }
 
   /// Throws: CollectiveError once the group is ending.
   [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {
@@ -20164,7 +20329,7 @@ class Supervision {
       if (!history_.has_record()) directory_.remove();
       throw;
     } catch (const std::exception& error) {
-      failure_before_start_ = Failure{.what = compose("the workers could not be started: {}", error.what())};
+      failure_before_start_ = Failure::of_start(error, compose("the workers could not be started: {}", error.what()));
     }
   }
 
@@ -20377,7 +20542,7 @@ class Supervision {
           resize_to(info_.world_size - 1);
           continue;
         }
-        static_cast<void>(controller_.on_failure({.what = what}, Clock::now()));
+        static_cast<void>(controller_.on_failure(Failure::of_start(error, what), Clock::now()));
         attempts_.push_back({.error = what, .begin_step = begin_step_, .end_step = begin_step_});
         return false;
       }
@@ -20586,7 +20751,7 @@ class Supervision {
       fields.error = error_text(*failure);
       fields.failed_rank = failure->rank;
       fields.exit_status = failure->signal != 0 ? 128 + failure->signal : 1;
-      if (has_left_in_order_) fields.exit_status = config_.preemption.exit_status;
+      if (has_left_in_order_ || failure->is_host) fields.exit_status = config_.preemption.exit_status;
     }
     fields.history = history_.take_metrics();
     fields.step_times_by_rank = std::move(step_times_);
@@ -20639,6 +20804,177 @@ class Supervision {
   int num_left_ = 0;          // ranks that have left in order
   bool is_resizing_ = false;  // and were asked to, for another number of them
 };
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/together.hpp
+// What the process that leads a run tells the others about it: where it is, and how it ended. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Names what a told text is.
+enum class Told : std::uint8_t {
+  begin = 1,    ///< workers are about to be made, for a run of that name in that directory
+  result = 2,   ///< it has ended
+  refused = 3,  ///< it could not begin: a ConfigError
+  failed = 4,   ///< any other exception
+};
+
+[[nodiscard]] inline std::string encode_begin(const RunInfo& info) {
+  WireWriter writer;
+  writer.put(Told::begin);
+  writer.put_text(info.name);
+  writer.put_text(info.path.string());
+  return writer.text();
+}
+
+/// Returns the run that is about to begin; nothing if the text tells of something else.
+[[nodiscard]] inline std::optional<RunInfo> decode_begin(std::string_view text) {
+  WireReader reader{text};
+  if (reader.take<Told>() != Told::begin) return std::nullopt;
+  RunInfo info{.name = reader.take_text()};
+  info.path = reader.take_text();
+  return info;
+}
+
+[[nodiscard]] inline std::string encode_refusal(Told kind, std::string_view why) {
+  WireWriter writer;
+  writer.put(kind);
+  writer.put_text(why);
+  return writer.text();
+}
+
+inline void put_checkpoint(WireWriter& writer, const Checkpoint& checkpoint) {
+  writer.put_text(checkpoint.path().string());
+}
+
+template <class T, class Put>
+void put_all(WireWriter& writer, const std::vector<T>& values, Put put) {
+  writer.put(static_cast<std::uint32_t>(values.size()));
+  for (const T& value : values) put(value);
+}
+
+template <class Take>
+void take_all(WireReader& reader, Take take) {
+  const auto count = reader.take<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count; ++i) take();
+}
+
+[[nodiscard]] inline std::string encode_result(const Result& result) {
+  WireWriter writer;
+  writer.put(Told::result);
+  writer.put_text(result.error());
+  writer.put(static_cast<std::int32_t>(result.failed_rank()));
+  writer.put(static_cast<std::int32_t>(result.exit_status()));
+  put_all(writer, result.history(), [&](const Metrics& metrics) { put_metrics(writer, metrics); });
+  writer.put_text(result.path().string());
+  writer.put(static_cast<std::int32_t>(result.world_size()));
+  writer.put(result.seconds());
+  writer.put(result.timings());
+  put_all(writer, result.warnings(), [&](const std::string& text) { writer.put_text(text); });
+  put_all(writer, result.step_times_by_rank(), [&](const StepTimes& times) { writer.put(times); });
+  put_all(writer, result.attempts(), [&](const Attempt& attempt) {
+    writer.put_text(attempt.error);
+    writer.put(static_cast<std::int32_t>(attempt.failed_rank));
+    for (const std::uint64_t step : {attempt.begin_step, attempt.end_step, attempt.lost_steps}) writer.put(step);
+    writer.put(attempt.seconds);
+    writer.put(static_cast<std::int32_t>(attempt.world_size));
+  });
+  writer.put(static_cast<std::uint8_t>(result.checkpoint().has_value()));
+  if (result.checkpoint()) put_checkpoint(writer, *result.checkpoint());
+  put_all(writer, result.best_checkpoints(), [&](const Checkpoint& one) { put_checkpoint(writer, one); });
+  writer.put(static_cast<std::uint8_t>(result.is_recorded()));
+  return writer.text();
+}
+
+/// Opens what the leader has written. Where the storage is not shared there is nothing to open: the Result says so.
+[[nodiscard]] inline std::optional<Checkpoint> take_checkpoint(WireReader& reader, ResultFields& fields) {
+  const std::string path = reader.take_text();
+  try {
+    return Checkpoint::open(path);
+  } catch (const Error& error) {
+    fields.warnings.push_back(compose("the checkpoint is not to be seen from {}: {}", host_name(), error.what()));
+    return std::nullopt;
+  }
+}
+
+[[nodiscard]] inline Result decode_result(WireReader& reader) {
+  ResultFields fields{.error = reader.take_text(), .is_leader = false};
+  fields.failed_rank = reader.take<std::int32_t>();
+  fields.exit_status = reader.take<std::int32_t>();
+  take_all(reader, [&] { fields.history.push_back(take_metrics(reader)); });
+  fields.path = reader.take_text();
+  fields.world_size = reader.take<std::int32_t>();
+  fields.seconds = reader.take<double>();
+  fields.timings = reader.take<Timings>();
+  take_all(reader, [&] { fields.warnings.push_back(reader.take_text()); });
+  take_all(reader, [&] { fields.step_times_by_rank.push_back(reader.take<StepTimes>()); });
+  take_all(reader, [&] {
+    Attempt attempt{.error = reader.take_text()};
+    attempt.failed_rank = reader.take<std::int32_t>();
+    for (std::uint64_t* step : {&attempt.begin_step, &attempt.end_step, &attempt.lost_steps}) {
+      *step = reader.take<std::uint64_t>();
+    }
+    attempt.seconds = reader.take<double>();
+    attempt.world_size = reader.take<std::int32_t>();
+    fields.attempts.push_back(std::move(attempt));
+  });
+  if (reader.take<std::uint8_t>() != 0) fields.checkpoint = take_checkpoint(reader, fields);
+  take_all(reader, [&] {
+    if (auto one = take_checkpoint(reader, fields)) fields.best_checkpoints.push_back(std::move(*one));
+  });
+  fields.is_recorded = reader.take<std::uint8_t>() != 0;
+  return Result{std::move(fields)};
+}
+
+/// Returns what the leader's fit() has returned. Throws: what it has thrown.
+[[nodiscard]] inline Result result_of_told(std::string_view text) {
+  WireReader reader{text};
+  const auto kind = reader.take<Told>();
+  if (kind == Told::result) return decode_result(reader);
+  const std::string why = reader.take_text();
+  if (kind == Told::refused) throw ConfigError{why};
+  throw Error{why};
+}
+
+/// Says what must be the same in all processes of a run; two that differ in anything of it would wait for each other.
+[[nodiscard]] inline std::string common_settings(std::string_view backend, const RunConfig& run) {
+  return compose("railyard {}, {}, seed {}, name \"{}\", a checkpoint every {} steps", version, backend, run.seed,
+                 run.name, run.checkpoint.every_steps);
+}
+
+/// Says on standard error what a process does before a run begins; nothing if it is to be quiet.
+[[nodiscard]] inline std::function<void(const std::string&)> launch_lines(Progress progress) {
+  if (progress == Progress::quiet) return {};
+  return [](const std::string& line) { std::fprintf(stderr, "railyard: %s\n", line.c_str()); };
+}
+
+/// Throws: ConfigError if the number of workers is one that several processes cannot follow.
+inline void check_can_be_many(const WorkerCount& count, bool is_many) {
+  if (!is_many || !count.is_elastic()) return;
+  throw ConfigError{compose(
+      "ScalingConfig::num_workers is {{{}, {}}}: where an engine starts several processes, each makes one number "
+      "of workers, such as {{.num_workers = {}}}",
+      count.min(), count.max(), count.max())};
+}
+
+/// Calls lead, and tells the other processes how it has ended, whichever way it does.
+template <class S, class Lead>
+[[nodiscard]] Result tell_others(S& scaling, const Lead& lead) {
+  try {
+    Result result = lead();
+    scaling.tell(encode_result(result));
+    return result;
+  } catch (const ConfigError& error) {
+    scaling.tell(encode_refusal(Told::refused, error.what()));
+    throw;
+  } catch (const std::exception& error) {
+    scaling.tell(encode_refusal(Told::failed, error.what()));
+    throw;
+  }
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -21022,7 +21358,8 @@ class Trainer<B, S> {
                   "the second argument of a Trainer says how many workers there are, by name: {.num_workers = 2}");
   }
 
-  /// Runs the function on all workers and returns when none of them is left. May be called again: a new run.
+  /// Runs the function on all workers and returns when none of them is left. May be called again: a new run. Under
+  /// Launched, every process calls it, and it returns the same in all of them.
   /// Throws: ConfigError before anything is started, if a setting cannot work; it names the setting and the remedy.
   Result fit() {
     const auto called_at = Deadline::Clock::now();
@@ -21030,44 +21367,19 @@ class Trainer<B, S> {
     detail::check_datasets(datasets_, run_.data);
     B::check(options_);
     detail::open_standard_streams();
-    detail::ElasticSize size{scaling_};
-    RunInfo info{.backend = std::string{B::name},
-                 .scaling = std::string{S::name},
-                 .world_size = detail::first_size(size, run_.start_timeout),
-                 .seed = run_.seed};
-    const detail::RunPlace place = detail::make_run_directory(run_.name, run_.storage_path);
-    info.name = place.name;
-    info.path = place.path;
-    detail::RunLease lease = detail::take_lease(place);
-    detail::RunRecord before = detail::read_earlier(place, run_, info);
-    if (before.has_succeeded) return detail::recorded_result(place, run_, std::move(before));
-    if (before.world_size == 0) detail::write_run(info, run_);
-
-    const RunContext context{.name = info.name,
-                             .path = info.path,
-                             .seed = run_.seed,
-                             .collective_timeout = run_.collective_timeout,
-                             .checkpoint_every_steps = run_.checkpoint.every_steps,
-                             .checkpoint_interval = run_.checkpoint.interval,
-                             .is_elastic = scaling_.num_workers.is_elastic(),
-                             .memory_percent = run_.failure.max_failures == 0 ? 0 : run_.failure.memory_percent,
-                             .waits_for_checkpoints = run_.checkpoint.synchronous,
-                             .datasets = datasets_,
-                             .data = run_.data};
-    std::vector<std::unique_ptr<Function>> copies;  // made one after another, by the thread that called fit()
-    const auto renew = [&](int num_workers) {
-      copies.clear();
-      for (int rank = 0; S::copies_function && rank < num_workers; ++rank) copies.push_back(function_->copy());
-    };
-    const WorkerBody body = [&](WorkerLink& link) {
-      Function& own = S::copies_function ? *copies[static_cast<std::size_t>(link.world().rank)] : *function_;
-      run_worker(link, context, own);
-    };
     S scaling{};
-    renew(info.world_size);
-    detail::Supervision supervision{run_,      std::move(size),  std::move(info),
-                                    called_at, std::move(lease), std::move(before)};
-    return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); }, renew);
+    if constexpr (JoiningScaling<S>) {
+      scaling.join({.launch = scaling_.launch,
+                    .num_workers = scaling_.num_workers.max(),
+                    .settings = detail::common_settings(B::name, run_),
+                    .timeout = run_.start_timeout,
+                    .silence_limit = run_.silence_limit,
+                    .say = detail::launch_lines(run_.progress)});
+      if (!scaling.leads()) return follow(scaling);
+      return detail::tell_others(scaling, [&] { return lead(scaling, called_at); });
+    } else {
+      return lead(scaling, called_at);
+    }
   }
 
   /// Returns a Trainer that goes on with the run in that directory. Throws: what fit() throws, when it is called.
@@ -21084,6 +21396,77 @@ class Trainer<B, S> {
 
  private:
   using Function = detail::TrainingFunction<B>;
+
+  Result lead(S& scaling, Deadline::Clock::time_point called_at) {
+    ScalingConfig count = scaling_;
+    bool is_many = false;
+    if constexpr (JoiningScaling<S>) {
+      is_many = scaling.num_processes() > 1;
+      detail::check_can_be_many(count.num_workers, is_many);
+      if (is_many || !count.num_workers.is_elastic()) count.num_workers = scaling.num_workers();
+    }
+    detail::ElasticSize size{std::move(count)};
+    RunInfo info{.backend = std::string{B::name},
+                 .scaling = std::string{S::name},
+                 .world_size = detail::first_size(size, run_.start_timeout),
+                 .seed = run_.seed};
+    const detail::RunPlace place = detail::make_run_directory(run_.name, run_.storage_path);
+    info.name = place.name;
+    info.path = place.path;
+    detail::RunLease lease = detail::take_lease(place);
+    detail::RunRecord before = detail::read_earlier(place, run_, info);
+    if (before.has_succeeded) return detail::recorded_result(place, run_, std::move(before));
+    if (before.world_size == 0) detail::write_run(info, run_);
+    if constexpr (JoiningScaling<S>) scaling.tell(detail::encode_begin(info));
+
+    const RunContext context = context_of(info.name, info.path, is_many);
+    std::vector<std::unique_ptr<Function>> copies;  // made one after another, by the thread that called fit()
+    const auto renew = [&](int num_workers) {
+      copies.clear();
+      for (int rank = 0; S::copies_function && rank < num_workers; ++rank) copies.push_back(function_->copy());
+    };
+    const WorkerBody body = [&](WorkerLink& link) {
+      Function& own = S::copies_function ? *copies[static_cast<std::size_t>(link.world().rank)] : *function_;
+      run_worker(link, context, own);
+    };
+    renew(info.world_size);
+    detail::Supervision supervision{run_,      std::move(size),  std::move(info),
+                                    called_at, std::move(lease), std::move(before)};
+    return supervision.run([&](const GroupPlan& plan) { return scaling.start(plan, body); }, renew);
+  }
+
+  // In a process that another one leads: makes workers as it is told to, until it is told the result.
+  Result follow(S& scaling) {
+    RunContext context;
+    try {
+      const std::string told = scaling.hear();
+      const auto begin = detail::decode_begin(told);
+      if (!begin) return detail::result_of_told(told);
+      context = context_of(begin->name, begin->path, true);
+      return detail::result_of_told(scaling.follow([&](WorkerLink& link) { run_worker(link, context, *function_); }));
+    } catch (const HostLostError& error) {
+      return Result{{.error = error.what(),
+                     .exit_status = run_.preemption.exit_status,
+                     .path = context.path,
+                     .is_leader = false}};
+    }
+  }
+
+  // is_many: several processes make the workers, and none sees the memory of all others.
+  [[nodiscard]] RunContext context_of(std::string name, std::filesystem::path path, bool is_many) const {
+    const bool copies_state = run_.failure.max_failures != 0 && !is_many;
+    return {.name = std::move(name),
+            .path = std::move(path),
+            .seed = run_.seed,
+            .collective_timeout = run_.collective_timeout,
+            .checkpoint_every_steps = run_.checkpoint.every_steps,
+            .checkpoint_interval = run_.checkpoint.interval,
+            .is_elastic = scaling_.num_workers.is_elastic(),
+            .memory_percent = copies_state ? run_.failure.memory_percent : 0,
+            .waits_for_checkpoints = run_.checkpoint.synchronous,
+            .datasets = datasets_,
+            .data = run_.data};
+  }
 
   template <class F>
   static std::unique_ptr<Function> keep(F&& function) {
@@ -21142,6 +21525,197 @@ template <class F, class B = Gloo>
 Trainer(F&&, ScalingConfig, RunConfig, Datasets, typename B::Options) -> Trainer<B, Processes>;
 
 }  // namespace railyard::inline v0_1
+
+#if (defined(RAILYARD_WITH_GLOO) && RAILYARD_WITH_GLOO) || (defined(RAILYARD_WITH_NCCL) && RAILYARD_WITH_NCCL)
+
+// ---- railyard/collectives/detail/notices.hpp
+// What the ranks of a group tell each other through the store when something goes wrong, so that every one of them can
+// name the culprit. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says which of its operations a rank is in, as text that is equal on all ranks which belong together.
+struct Position {
+  std::string key{};  ///< which one: "c17" is the 17th collective, "m0-1-4" the 4th message from rank 0 to rank 1
+  std::uint64_t digest = 0;
+  std::string operation{};
+};
+
+/// Is a rank's last word: how the group ended for it. Left before it closes its connections, so that whoever sees a
+/// connection closed and finds no notice knows that the rank has died.
+struct Notice {
+  enum class Kind : char { late = 'l', broken = 'b', differs = 'd', left = 'e', aborted = 'a' };
+  Kind kind = Kind::broken;
+  Position position{};
+  std::vector<int> culprits{};
+  std::string text{};
+};
+
+/// Is what a failure comes to: a sentence and the ranks it names.
+struct Verdict {
+  std::string text{};
+  std::vector<int> blamed{};
+};
+
+/// Is one rank's access to the notices of its group.
+class Notices {
+ public:
+  Notices(Store& store, std::string prefix, const World& world)
+      : store_(&store), prefix_(std::move(prefix)), rank_(world.rank), size_(world.size) {}
+
+  /// Tells the others where this rank has been waiting for a while. Nothing depends on it but the speed of diagnosis.
+  void announce(const Position& position) noexcept {
+    try {
+      store_->set(announcement_key(position.key, rank_), compose("{} {}", position.digest, position.operation));
+    } catch (const std::exception&) {  // the store is full: disagreements are then found at the deadline
+    }
+  }
+
+  /// Returns the rank and the operation of a rank that has announced something else at the same position.
+  [[nodiscard]] std::optional<Verdict> find_difference(const Position& position) {
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank == rank_) continue;
+      const auto announced = peek(*store_, announcement_key(position.key, rank));
+      if (!announced) continue;
+      const auto space = announced->find(' ');
+      if (announced->substr(0, space) == std::to_string(position.digest)) continue;
+      return difference(position, rank, announced->substr(space + 1));
+    }
+    return std::nullopt;
+  }
+
+  /// Leaves this rank's last word; only the first one counts.
+  void post(const Notice& notice) noexcept {
+    try {
+      if (!std::exchange(has_posted_, true)) store_->set(notice_key(rank_), encode(notice));
+    } catch (const std::exception&) {  // the others will take this rank for dead
+    }
+  }
+
+  /// Returns how the group ended for a rank, nothing if the rank has not said so.
+  [[nodiscard]] std::optional<Notice::Kind> kind_of(int rank) {
+    const auto bytes = peek(*store_, notice_key(rank));
+    return bytes ? std::optional{decode(*bytes).kind} : std::nullopt;
+  }
+
+  /// Finds out why this rank's operation failed. own is what it has posted. Waits for the others' notices where the
+  /// answer depends on them, so that a rank which was only in another call is not taken for a dead one.
+  [[nodiscard]] Verdict judge(const Notice& own, const std::string& fallback, std::string_view budget,
+                              std::chrono::milliseconds patience) {
+    if (own.kind == Notice::Kind::differs) return {own.text, own.culprits};
+    if (!own.culprits.empty()) return lost(own.culprits);
+    const Deadline deadline = Deadline::after(patience);
+    std::vector<std::pair<int, Notice>> notices;
+    std::vector<int> silent;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank == rank_) continue;
+      if (const auto bytes = store_->get(notice_key(rank), deadline)) {
+        notices.emplace_back(rank, decode(*bytes));
+      } else {
+        silent.push_back(rank);
+      }
+    }
+    return judge_by(own, notices, silent, fallback, budget);
+  }
+
+ private:
+  using Heard = std::vector<std::pair<int, Notice>>;
+
+  [[nodiscard]] std::string announcement_key(const std::string& position, int rank) const {
+    return compose("{}at/{}/{}", prefix_, position, rank);
+  }
+  [[nodiscard]] std::string notice_key(int rank) const { return compose("{}end/{}", prefix_, rank); }
+
+  [[nodiscard]] Verdict difference(const Position& own, int rank, std::string_view theirs) const {
+    // The lower rank last, on whichever rank this is composed: everybody prints the same sentence.
+    const auto [high, low] =
+        rank > rank_ ? std::pair{std::pair{rank, theirs}, std::pair{rank_, std::string_view{own.operation}}}
+                     : std::pair{std::pair{rank_, std::string_view{own.operation}}, std::pair{rank, theirs}};
+    return {disagreement(high.first, high.second, low.first, low.second), {rank}};
+  }
+
+  [[nodiscard]] static Verdict lost(const std::vector<int>& ranks) {
+    return {compose("the connection to {} was lost: {} died", ranks_text(ranks), ranks.size() == 1 ? "it" : "they"),
+            ranks};
+  }
+
+  [[nodiscard]] Verdict judge_by(const Notice& own, const Heard& notices, const std::vector<int>& silent,
+                                 const std::string& fallback, std::string_view budget) const {
+    for (const auto& [rank, notice] : notices) {
+      if (notice.position.key == own.position.key && notice.position.digest != own.position.digest) {
+        return difference(own.position, rank, notice.position.operation);
+      }
+    }
+    if (const auto told = told_by(notices)) return *told;
+    const bool anybody_late = own.kind == Notice::Kind::late ||
+                              std::any_of(notices.begin(), notices.end(),
+                                          [](const auto& heard) { return heard.second.kind == Notice::Kind::late; });
+    if (anybody_late && !silent.empty()) {
+      return {compose("{} did not answer in {}", ranks_text(silent), budget), silent};
+    }
+    std::string text = own.kind == Notice::Kind::late ? compose("it was not done in {}", budget) : fallback;
+    for (const auto& [rank, notice] : notices) {
+      text += compose("; rank {} was in {}", rank, notice.position.operation);
+    }
+    return {text, silent};
+  }
+
+  // What a notice alone explains, the most certain first.
+  [[nodiscard]] static std::optional<Verdict> told_by(const Heard& notices) {
+    for (const auto& [rank, notice] : notices) {
+      if (notice.kind == Notice::Kind::differs) return Verdict{notice.text, {rank}};
+    }
+    for (const auto& [rank, notice] : notices) {
+      if (!notice.culprits.empty()) return lost(notice.culprits);
+    }
+    for (const auto& [rank, notice] : notices) {
+      if (notice.kind == Notice::Kind::aborted) {
+        return Verdict{compose("rank {} gave up: {}", rank, notice.text), {rank}};
+      }
+      if (notice.kind == Notice::Kind::left) return Verdict{compose("rank {} left the group before", rank), {rank}};
+    }
+    return std::nullopt;
+  }
+
+  [[nodiscard]] static std::string encode(const Notice& notice) {
+    return compose("{}\n{}\n{}\n{}\n{}\n{}", std::string(1, static_cast<char>(notice.kind)), notice.position.key,
+                   notice.position.digest, notice.position.operation, joined(notice.culprits, " "), notice.text);
+  }
+
+  [[nodiscard]] static Notice decode(std::string_view bytes) {
+    const auto next = [&bytes](char end) {
+      const auto length = std::min(bytes.find(end), bytes.size());
+      const std::string_view field = bytes.substr(0, length);
+      bytes.remove_prefix(std::min(length + 1, bytes.size()));
+      return field;
+    };
+    const auto number = [](std::string_view text, auto value) {
+      std::from_chars(text.data(), text.data() + text.size(), value);
+      return value;
+    };
+    Notice notice;
+    notice.kind = static_cast<Notice::Kind>(next('\n').front());
+    notice.position.key = next('\n');
+    notice.position.digest = number(next('\n'), std::uint64_t{0});
+    notice.position.operation = next('\n');
+    std::string_view culprits = next('\n');
+    notice.text = bytes;
+    bytes = culprits;
+    while (!bytes.empty()) notice.culprits.push_back(number(next(' '), 0));
+    return notice;
+  }
+
+  Store* store_;
+  std::string prefix_;
+  int rank_;
+  int size_;
+  bool has_posted_ = false;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+#endif
 
 #if defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA
 
@@ -21345,6 +21919,500 @@ class AnyPreprocessor {
   std::unique_ptr<Held> held_;
 };
 static_assert(LearningPreprocessor<AnyPreprocessor>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/stored_element.hpp
+// How numbers are stored in binary files, and what becomes of them in a column. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Turns count stored elements into those of a column.
+using DecodeElements = void (*)(const std::byte* from, std::size_t count, std::byte* to);
+
+/// Says how an element is stored, and as what it comes into a column.
+struct StoredElement {
+  std::size_t size = 1;
+  Dtype dtype = Dtype::u8;
+  DecodeElements decode = nullptr;  ///< none: the bytes are those of the column
+};
+
+// Not by the value of From, which may be a bool of another byte than 0 or 1.
+template <class From, class To, bool is_swapped>
+void decode_elements(const std::byte* from, std::size_t count, std::byte* to) {
+  for (std::size_t at = 0; at < count; ++at) {
+    std::array<std::byte, sizeof(From)> bytes;
+    std::memcpy(bytes.data(), from + at * sizeof(From), sizeof(From));
+    if constexpr (is_swapped) std::reverse(bytes.begin(), bytes.end());
+    const To value = static_cast<To>(std::bit_cast<From>(bytes));
+    std::memcpy(to + at * sizeof(To), &value, sizeof(To));
+  }
+}
+
+/// Describes elements of the type From that become those of the type To.
+template <class From, class To = From>
+[[nodiscard]] constexpr StoredElement stored(std::endian order) noexcept {
+  static_assert(!std::is_same_v<From, bool>, "a stored bool is an std::uint8_t that becomes a bool");
+  constexpr Dtype dtype = dtype_of<To>;
+  if (sizeof(From) > 1 && order != std::endian::native) {
+    return {sizeof(From), dtype, &decode_elements<From, To, true>};
+  }
+  if (std::is_same_v<From, To>) return {sizeof(From), dtype, nullptr};
+  return {sizeof(From), dtype, &decode_elements<From, To, false>};
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/stored_file.hpp
+// A file, or what a compressed file holds, that is read at any of its places. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Holds a file open, or opens it for each read, or holds in memory what it was unpacked to. May be read by several
+/// threads at once, and by forked processes.
+class StoredFile {
+ public:
+  /// is_kept: whether it stays open; a process may have only so many.
+  StoredFile(std::string path, bool is_kept) : path_(std::move(path)) {
+    auto file = std::make_shared<const FileBytes>(path_);
+    stamp_ = file->stamp();
+    if (is_kept) file_ = std::move(file);
+  }
+  /// Takes bytes that are a part of the file.
+  StoredFile(std::string path, std::vector<char> unpacked)
+      : path_(std::move(path)), unpacked_(std::make_shared<const std::vector<char>>(std::move(unpacked))) {
+    stamp_.size = unpacked_->size();
+  }
+
+  /// Unpacks a compressed file to memory. Throws: DataError if that takes more than most bytes.
+  [[nodiscard]] static StoredFile unpack(const std::string& path, OpenBytes open, std::uint64_t most) {
+    const auto stream = open(path);
+    std::vector<char> bytes;
+    std::size_t size = 0;
+    for (std::size_t room = std::size_t{64} << 10; size == bytes.size(); room *= 2) {
+      bytes.resize(static_cast<std::size_t>(std::min<std::uint64_t>(room, most + 1)));
+      size += stream->read(bytes.data() + size, bytes.size() - size);
+      if (size > most) {
+        throw DataError{
+            compose("{} holds more than the {} bytes that .max_unpacked_bytes allows: unpack it first, or "
+                    "allow more if you trust it",
+                    path, most)};
+      }
+    }
+    bytes.resize(size);
+    return {path, std::move(bytes)};
+  }
+
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] std::uint64_t size() const noexcept { return stamp_.size; }
+
+  void read(std::uint64_t offset, void* to, std::size_t size) const {
+    if (size > stamp_.size || offset > stamp_.size - size) {
+      fail(offset, compose("{} bytes should follow, and the file has {}: it was cut off", size, stamp_.size));
+    }
+    if (unpacked_ != nullptr) {
+      if (size > 0) std::memcpy(to, unpacked_->data() + offset, size);
+    } else if (read_file(offset, static_cast<char*>(to), size) != size) {
+      fail(offset, "the file has changed since it was first read");
+    }
+  }
+  /// Reads a few bytes.
+  template <std::size_t size>
+  [[nodiscard]] std::array<unsigned char, size> read(std::uint64_t offset) const {
+    std::array<unsigned char, size> bytes{};
+    read(offset, bytes.data(), size);
+    return bytes;
+  }
+  [[nodiscard]] std::string read_text(std::uint64_t offset, std::size_t size) const {
+    std::string text(size <= stamp_.size ? size : 0, '\0');
+    read(offset, text.data(), size);
+    return text;
+  }
+
+  [[noreturn]] void fail(std::uint64_t offset, std::string_view what) const {
+    throw DataError{compose("{}: byte {}{}: {}", path_, offset,
+                            unpacked_ != nullptr ? std::string_view{" of what it holds"} : std::string_view{}, what)};
+  }
+
+ private:
+  [[nodiscard]] std::size_t read_file(std::uint64_t offset, char* to, std::size_t size) const {
+    if (file_ != nullptr) return file_->read_at(offset, to, size);
+    const FileBytes file{path_};
+    return file.stamp() == stamp_ ? file.read_at(offset, to, size) : 0;
+  }
+
+  std::string path_;
+  FileStamp stamp_{};
+  std::shared_ptr<const FileBytes> file_{};
+  std::shared_ptr<const std::vector<char>> unpacked_{};
+};
+
+/// Returns the number that so many bytes are, the first one the lowest.
+template <std::size_t size>
+[[nodiscard]] constexpr std::uint64_t little_endian(const std::array<unsigned char, size>& bytes, std::size_t begin = 0,
+                                                    std::size_t count = size) noexcept {
+  std::uint64_t number = 0;
+  for (std::size_t at = count; at-- > 0;) number = number << 8U | bytes[begin + at];
+  return number;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/array_table.hpp
+// Samples that are slices of arrays in files, along their first dimension. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is an array in a file, of which each sample is a slice.
+struct StoredArray {
+  Field field{};  ///< its shape is that of a sample
+  std::uint64_t samples = 0;
+  StoredElement element{};
+  std::shared_ptr<const StoredFile> file{};
+  std::uint64_t begin = 0;       ///< of the first element
+  std::uint64_t stride = 0;      ///< bytes from one sample to the next
+  bool is_column_major = false;  ///< the elements of all samples at one place lie side by side, as Fortran has them
+  std::int64_t num_values = 0;   ///< the values are from 0 to below this; 0 where they may be any. For i64 alone.
+
+  [[nodiscard]] std::size_t width() const noexcept { return field.width(); }
+  [[nodiscard]] std::size_t stored_row() const noexcept { return width() * element.size; }
+  [[nodiscard]] std::size_t row() const noexcept { return width() * size_of(element.dtype); }
+};
+
+/// Returns an array whose first dimension counts the samples, with all it must be. Throws: DataError if there is none
+/// of this shape, or the file is too short for it.
+[[nodiscard]] inline StoredArray make_array(std::string name, StoredElement element,
+                                            const std::vector<std::uint64_t>& shape,
+                                            std::shared_ptr<const StoredFile> file, std::uint64_t begin) {
+  const auto fail = [&](std::string_view what) {
+    file->fail(begin, compose("column \"{}\" of shape ({}): {}", name, joined(shape, ", "), what));
+  };
+  if (shape.empty()) fail("it is a single number, and the first dimension counts the samples");
+  std::uint64_t width = 1;
+  std::uint64_t size = 0;
+  constexpr std::uint64_t most = std::uint64_t{1} << 40U;  // also of samples that there are none of
+  StoredArray array{.field = {.name = std::move(name), .dtype = element.dtype}, .samples = shape.front()};
+  for (std::size_t axis = 1; axis < shape.size(); ++axis) {
+    if (shape[axis] == 0) fail("its samples are empty");
+    if (__builtin_mul_overflow(width, shape[axis], &width) || width > most) fail("it is larger than any file");
+    array.field.shape.push_back(static_cast<std::int64_t>(shape[axis]));
+  }
+  name = array.field.name;
+  if (__builtin_mul_overflow(width * element.size, array.samples, &size) || size > file->size() - begin) {
+    fail(compose("{} bytes are left in the file, which has {}: it was cut off", file->size() - begin, file->size()));
+  }
+  array.element = element;
+  array.file = std::move(file);
+  array.begin = begin;
+  array.stride = array.stored_row();
+  return array;
+}
+
+/// Returns those of the arrays of a file that are to be columns, in this order; all of them if no columns are named.
+/// Throws: DataError if one is not there, or there is none at all.
+template <class Array>
+[[nodiscard]] std::vector<const Array*> choose_columns(const StoredFile& file, const std::vector<Array>& arrays,
+                                                       const std::vector<std::string>& columns) {
+  std::vector<const Array*> chosen;
+  for (const Array& array : arrays) {
+    if (columns.empty()) chosen.push_back(&array);
+  }
+  for (const std::string& column : columns) {
+    const auto found =
+        std::find_if(arrays.begin(), arrays.end(), [&](const Array& array) { return array.name == column; });
+    if (found != arrays.end()) {
+      chosen.push_back(&*found);
+      continue;
+    }
+    std::string names;
+    for (const Array& array : arrays) names += compose(" \"{}\"", array.name);
+    throw DataError{compose("{} has no array \"{}\": there are{}", file.path(), column, names)};
+  }
+  if (chosen.empty()) throw DataError{compose("{} holds no arrays", file.path())};
+  return chosen;
+}
+
+/// Reads samples of an array to memory.
+class ArrayReader {
+ public:
+  explicit ArrayReader(const StoredArray& array) : array_(array) {}
+
+  void read(std::uint64_t first, std::size_t count, std::byte* to) {
+    if (array_.is_column_major) {
+      read_column_major(first, count, to);
+    } else if (array_.stride == array_.stored_row()) {
+      read_elements(array_.begin + first * array_.stride, count * array_.width(), to);
+    } else {
+      for (std::size_t at = 0; at < count; ++at) {
+        read_elements(array_.begin + (first + at) * array_.stride, array_.width(), to + at * array_.row());
+      }
+    }
+    check(first, count, to);
+  }
+
+ private:
+  void read_elements(std::uint64_t offset, std::size_t count, std::byte* to) {
+    if (array_.element.decode == nullptr) return array_.file->read(offset, to, count * array_.element.size);
+    stored_.resize(count * array_.element.size);
+    array_.file->read(offset, stored_.data(), stored_.size());
+    array_.element.decode(stored_.data(), count, to);
+  }
+
+  // One place of the samples after the other, in the order of the file: the first index runs fastest.
+  void read_column_major(std::uint64_t first, std::size_t count, std::byte* to) {
+    const auto& shape = array_.field.shape;
+    const std::size_t size = size_of(array_.element.dtype);
+    std::vector<std::byte> place(count * size);
+    std::vector<std::int64_t> index(shape.size());
+    for (std::size_t at = 0; at < array_.width(); ++at) {
+      read_elements(array_.begin + (at * array_.samples + first) * array_.element.size, count, place.data());
+      std::size_t element = 0;
+      for (std::size_t axis = 0; axis < shape.size(); ++axis) {
+        element = element * static_cast<std::size_t>(shape[axis]) + static_cast<std::size_t>(index[axis]);
+      }
+      for (std::size_t row = 0; row < count; ++row) {
+        std::memcpy(to + row * array_.row() + element * size, place.data() + row * size, size);
+      }
+      for (std::size_t axis = 0; axis < shape.size() && ++index[axis] == shape[axis]; ++axis) index[axis] = 0;
+    }
+  }
+
+  void check(std::uint64_t first, std::size_t count, const std::byte* values) const {
+    if (array_.num_values == 0) return;
+    for (std::size_t at = 0; at < count; ++at) {
+      std::int64_t value = 0;
+      std::memcpy(&value, values + at * sizeof value, sizeof value);
+      if (value >= 0 && value < array_.num_values) continue;
+      array_.file->fail(
+          array_.begin + (first + at) * array_.stride,
+          compose("column \"{}\" is {}, and can be 0 to {}", array_.field.name, value, array_.num_values - 1));
+    }
+  }
+
+  const StoredArray& array_;
+  std::vector<std::byte> stored_{};
+};
+
+/// Is the arrays of some files, whose samples follow each other. Every part has the same columns.
+class ArrayTable {
+ public:
+  /// Throws: DataError if the arrays of the part differ in their samples, or from the parts before in their columns.
+  void add(std::vector<StoredArray> part) {
+    std::vector<Field> fields;
+    for (const StoredArray& array : part) {
+      fields.push_back(array.field);
+      if (array.samples == part.front().samples) continue;
+      throw DataError{compose("{}: column \"{}\" has {} samples, and column \"{}\" of {} has {}", array.file->path(),
+                              array.field.name, array.samples, part.front().field.name, part.front().file->path(),
+                              part.front().samples)};
+    }
+    if (parts_.empty()) {
+      schema_ = std::make_shared<const Schema>(std::move(fields));
+    } else if (Schema{std::move(fields)} != *schema_) {
+      throw DataError{compose("{} has columns of other names, types or shapes than {}", part.front().file->path(),
+                              parts_.front().front().file->path())};
+    }
+    ends_.push_back(count() + part.front().samples);
+    parts_.push_back(std::move(part));
+  }
+
+  [[nodiscard]] bool empty() const noexcept { return parts_.empty(); }
+  [[nodiscard]] const std::shared_ptr<const Schema>& schema() const noexcept { return schema_; }
+  [[nodiscard]] std::uint64_t count() const noexcept { return ends_.empty() ? 0 : ends_.back(); }
+
+  /// ids: each below count().
+  [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const {
+    const std::vector<Run> runs = runs_of(ids);
+    std::vector<Column> columns;
+    for (std::size_t column = 0; column < schema_->size(); ++column) {
+      const std::size_t row = (*schema_)[column].width() * size_of((*schema_)[column].dtype);
+      const std::shared_ptr<std::byte[]> bytes{new std::byte[row * ids.size()]};  // not zeroed first
+      std::byte* to = bytes.get();
+      for (const Run& run : runs) {
+        ArrayReader{parts_[run.part][column]}.read(run.first, run.count, to);
+        to += run.count * row;
+      }
+      columns.emplace_back(std::shared_ptr<const std::byte>{bytes, bytes.get()}, ids.size(), row);
+    }
+    return {schema_, std::move(columns), {ids.begin(), ids.end()}};
+  }
+
+ private:
+  // Samples that follow each other in one part.
+  struct Run {
+    std::size_t part = 0;
+    std::uint64_t first = 0;
+    std::size_t count = 0;
+  };
+
+  [[nodiscard]] std::vector<Run> runs_of(std::span<const std::uint64_t> ids) const {
+    std::vector<Run> runs;
+    for (const std::uint64_t id : ids) {
+      const auto part = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), id) - ends_.begin());
+      const std::uint64_t first = id - (part == 0 ? 0 : ends_[part - 1]);
+      if (!runs.empty() && runs.back().part == part && runs.back().first + runs.back().count == first) {
+        ++runs.back().count;
+      } else {
+        runs.push_back({part, first, 1});
+      }
+    }
+    return runs;
+  }
+
+  std::shared_ptr<const Schema> schema_{};
+  std::vector<std::vector<StoredArray>> parts_{};
+  std::vector<std::uint64_t> ends_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/array_source.hpp
+// What the sources share whose files hold arrays: IDX, NPY, NPZ, CIFAR and safetensors. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Names files that are read at any place, or compressed ones, which are unpacked to memory first.
+struct ArrayFiles {
+  InputFiles files;
+  detail::OpenBytes open = nullptr;
+
+  template <std::convertible_to<InputFiles> Files>
+  ArrayFiles(Files&& files_) : files(std::forward<Files>(files_)) {}
+  ArrayFiles(CompressedFiles compressed) : files(std::move(compressed.files)), open(compressed.open) {}
+};
+
+/// Says what all files of arrays have in common.
+struct ArraySourceOptions {
+  std::string label{};
+  OnError on_error = OnError::stop();  ///< a damaged file is left out as a whole, and counts as one
+  std::uint64_t max_unpacked_bytes = std::uint64_t{1} << 30;  ///< that a compressed file may become in memory
+};
+
+/// Gives slices of arrays as samples, in any order: each is read where it lies in its file. Looks at the files when it
+/// is first asked for something; they are not to change as long as there is a source of them. What compressed files
+/// hold is in memory from then on, shared by all copies of the source and inherited by forked workers.
+class ArraySource {
+ public:
+  /// Returns the arrays of files that belong together, one of each list. Throws: DataError.
+  using Parse = std::function<std::vector<detail::StoredArray>(
+      std::span<const std::shared_ptr<const detail::StoredFile>> files, const ArraySourceOptions& options)>;
+
+  /// name: of the format, for messages. lists: of files whose columns stand side by side.
+  ArraySource(std::string name, std::vector<ArrayFiles> lists, ArraySourceOptions options, Parse parse)
+      : shared_(std::make_shared<Shared>(std::move(name), std::move(lists), std::move(options), std::move(parse))) {}
+
+  /// Throws: DataError if a file cannot be read or is damaged.
+  [[nodiscard]] Schema schema() const { return *shared_->table().schema(); }
+  [[nodiscard]] std::optional<std::uint64_t> count() const { return shared_->table().count(); }
+  [[nodiscard]] std::string describe() const {
+    return detail::compose("{} {}", shared_->name, shared_->lists.front().files.describe());
+  }
+  [[nodiscard]] const std::string& label() const { return shared_->options.label; }
+  /// How many damaged files were left out.
+  [[nodiscard]] std::uint64_t skipped() const { return shared_->skips.count(); }
+
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
+    return std::make_unique<Reader>(shared_, from);
+  }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const {
+    const detail::ArrayTable& table = shared_->table();
+    for (const std::uint64_t id : ids) {
+      if (id < table.count()) continue;
+      throw ConfigError{
+          detail::compose("{} has {} samples and was asked for sample {}", describe(), table.count(), id)};
+    }
+    return table.read(ids);
+  }
+
+ private:
+  struct Shared {
+    Shared(std::string name_, std::vector<ArrayFiles> lists_, ArraySourceOptions options_, Parse parse_)
+        : name(std::move(name_)), lists(std::move(lists_)), options(std::move(options_)), parse(std::move(parse_)) {}
+
+    [[nodiscard]] const detail::ArrayTable& table() {
+      const std::lock_guard lock{mutex};
+      if (loaded.empty()) loaded = load();
+      return loaded;
+    }
+
+    [[nodiscard]] detail::ArrayTable load() const {
+      std::vector<std::vector<std::string>> paths;
+      for (const ArrayFiles& list : lists) {
+        paths.push_back(list.files.expand());
+        if (paths.back().size() == paths.front().size()) continue;
+        throw ConfigError{detail::compose("{}: there are {} files {} and {} files {}: name as many of each", name,
+                                          paths.front().size(), lists.front().files.describe(), paths.back().size(),
+                                          list.files.describe())};
+      }
+      detail::ArrayTable table;
+      std::uint64_t damaged = 0;
+      for (std::size_t file = 0; file < paths.front().size(); ++file) {
+        try {
+          table.add(load_part(paths, file));
+        } catch (const DataError& error) {
+          if (++damaged > options.on_error.max_skips()) throw;
+          skips.raise_to(damaged);
+          if (table.empty() && file + 1 == paths.front().size()) throw;  // there is nothing left
+        }
+      }
+      if (!options.label.empty()) (void)table.schema()->index_of(options.label);
+      return table;
+    }
+    [[nodiscard]] std::vector<detail::StoredArray> load_part(const std::vector<std::vector<std::string>>& paths,
+                                                             std::size_t file) const {
+      constexpr std::size_t most_kept_open = 64;
+      std::vector<std::shared_ptr<const detail::StoredFile>> files;
+      for (std::size_t list = 0; list < lists.size(); ++list) {
+        const std::string& path = paths[list][file];
+        files.push_back(std::make_shared<const detail::StoredFile>(
+            lists[list].open == nullptr
+                ? detail::StoredFile{path, paths.size() * paths.front().size() <= most_kept_open}
+                : detail::StoredFile::unpack(path, lists[list].open, options.max_unpacked_bytes)));
+      }
+      return parse(files, options);
+    }
+
+    std::string name;
+    std::vector<ArrayFiles> lists;
+    ArraySourceOptions options;
+    Parse parse;
+    SkipCount skips{};
+    std::mutex mutex{};
+    detail::ArrayTable loaded{};
+  };
+
+  class Reader final : public BlockReader {
+   public:
+    Reader(std::shared_ptr<Shared> shared, std::uint64_t from)
+        : shared_(std::move(shared)), at_(std::min(from, shared_->table().count())) {
+      std::size_t row = 1;
+      for (const Field& field : *shared_->table().schema()) row += field.width() * size_of(field.dtype);
+      most_rows_ = std::max<std::size_t>((std::size_t{16} << 20) / row, 1);
+    }
+    [[nodiscard]] Block next(std::size_t most_rows) override {
+      const detail::ArrayTable& table = shared_->table();
+      std::vector<std::uint64_t> ids(
+          static_cast<std::size_t>(std::min<std::uint64_t>(std::min(most_rows, most_rows_), table.count() - at_)));
+      std::iota(ids.begin(), ids.end(), at_);
+      at_ += ids.size();
+      return table.read(ids);
+    }
+
+   private:
+    std::shared_ptr<Shared> shared_;
+    std::uint64_t at_;
+    std::size_t most_rows_ = 1;
+  };
+
+  std::shared_ptr<Shared> shared_;
+};
+static_assert(IndexedSource<ArraySource>);
 
 }  // namespace railyard::inline v0_1
 
@@ -21736,6 +22804,90 @@ class Chain {
   Schema before_{};              // of what these steps get
 };
 static_assert(LearningPreprocessor<Chain>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/cifar_source.hpp
+// Samples out of the binary files of CIFAR-10 and CIFAR-100. Data room.
+// Source: https://www.cs.toronto.edu/~kriz/cifar.html, "Binary version".
+
+namespace railyard::inline v0_1 {
+
+/// Names which of the two it is: files do not tell.
+enum class Cifar : std::uint8_t { cifar10, cifar100 };
+
+/// Says how files of CIFAR are read.
+struct CifarSourceOptions {
+  Cifar kind = Cifar::cifar10;
+  OnError on_error = OnError::stop();  ///< a file with a damaged sample is left out as a whole, and counts as one
+  std::uint64_t max_unpacked_bytes = std::uint64_t{1} << 30;
+};
+
+namespace detail {
+
+// A sample is its labels, of a byte each, and its image.
+struct CifarLayout {
+  static constexpr std::uint64_t image_bytes = 3 * 32 * 32;
+  std::vector<std::pair<std::string, std::int64_t>> labels{};  // how many there are of each
+
+  explicit CifarLayout(Cifar kind) {
+    if (kind == Cifar::cifar100) labels = {{"coarse_label", 20}, {"label", 100}};
+    if (kind == Cifar::cifar10) labels = {{"label", 10}};
+  }
+
+  [[nodiscard]] std::vector<StoredArray> arrays_of(const std::shared_ptr<const StoredFile>& file) const {
+    const std::uint64_t record = labels.size() + image_bytes;
+    const std::uint64_t samples = file->size() / record;
+    if (samples * record != file->size()) {
+      file->fail(samples * record,
+                 compose("the sample that begins here is not of {} bytes: the file was cut off, or is "
+                         "of the other kind of CIFAR (.kind)",
+                         record));
+    }
+    StoredArray image = make_array("image", stored<std::uint8_t>(std::endian::little), {samples, 3, 32, 32}, file, 0);
+    image.begin = labels.size();
+    image.stride = record;
+    std::vector<StoredArray> arrays{std::move(image)};
+    for (std::size_t at = labels.size(); at-- > 0;) {
+      StoredArray label =
+          make_array(labels[at].first, stored<std::uint8_t, std::int64_t>(std::endian::little), {samples}, file, at);
+      label.stride = record;
+      label.num_values = labels[at].second;
+      arrays.push_back(std::move(label));
+    }
+    return arrays;
+  }
+};
+
+}  // namespace detail
+
+/// Gives the images of CIFAR as samples: "image" is u8 of 3 x 32 x 32, "label" is i64; with CIFAR-100 there is also
+/// "coarse_label". Example: ry::CifarSource{"cifar-10-batches-bin/data_batch_*.bin"}
+class CifarSource : public ArraySource {
+ public:
+  explicit CifarSource(ArrayFiles files, const CifarSourceOptions& options = {})
+      : ArraySource("CIFAR", {std::move(files)}, {"label", options.on_error, options.max_unpacked_bytes},
+                    parse(options.kind)) {}
+
+ private:
+  [[nodiscard]] static Parse parse(Cifar kind) {
+    return [layout = detail::CifarLayout{kind}](std::span<const std::shared_ptr<const detail::StoredFile>> files,
+                                                const ArraySourceOptions& options) {
+      std::vector<detail::StoredArray> arrays = layout.arrays_of(files[0]);
+      if (!options.on_error.stops_at_once()) check_labels(arrays);
+      return arrays;
+    };
+  }
+  // What is left out must be known from the beginning: else labels are checked when they are read.
+  static void check_labels(const std::vector<detail::StoredArray>& arrays) {
+    for (const detail::StoredArray& array : arrays) {
+      if (array.num_values == 0) continue;
+      std::vector<std::byte> labels(static_cast<std::size_t>(array.samples) * array.row());
+      detail::ArrayReader{array}.read(0, static_cast<std::size_t>(array.samples), labels.data());
+    }
+  }
+};
+static_assert(IndexedSource<CifarSource>);
 
 }  // namespace railyard::inline v0_1
 
@@ -22611,6 +23763,334 @@ class LabelEncoder {
 };
 static_assert(LearningPreprocessor<LabelEncoder>);
 
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/idx_source.hpp
+// Samples out of IDX files, the format of MNIST. Data room.
+// Source: http://yann.lecun.com/exdb/mnist, "THE IDX FILE FORMAT".
+
+namespace railyard::inline v0_1 {
+
+/// Says how IDX files are read.
+struct IdxSourceOptions {
+  std::string image = "image";  ///< the name of the column of the first file
+  std::string label = "label";  ///< and of the second one, whose integers become i64
+  OnError on_error = OnError::stop();
+  std::uint64_t max_unpacked_bytes = std::uint64_t{1} << 30;
+};
+
+namespace detail {
+
+template <class Label>
+[[nodiscard]] StoredElement idx_integer(bool is_label) noexcept {
+  using Plain = std::conditional_t<sizeof(Label) == 2, std::int32_t, Label>;  // there are no columns of i16
+  return is_label ? stored<Label, std::int64_t>(std::endian::big) : stored<Label, Plain>(std::endian::big);
+}
+
+[[nodiscard]] inline StoredElement idx_element(const StoredFile& file, unsigned type, bool is_label) {
+  switch (type) {
+    case 0x08:
+      return idx_integer<std::uint8_t>(is_label);
+    case 0x09:
+      return idx_integer<std::int8_t>(is_label);
+    case 0x0B:
+      return idx_integer<std::int16_t>(is_label);
+    case 0x0C:
+      return idx_integer<std::int32_t>(is_label);
+    case 0x0D:
+      return stored<float>(std::endian::big);
+    case 0x0E:
+      return stored<double>(std::endian::big);
+    default:
+      file.fail(2, compose("{:#04x} is no type of elements that IDX has", type));
+  }
+}
+
+[[nodiscard]] inline StoredArray read_idx_header(std::shared_ptr<const StoredFile> file, const std::string& column,
+                                                 bool is_label) {
+  const auto magic = file->read<4>(0);
+  if (magic[0] == 0x1F && magic[1] == 0x8B) {
+    file->fail(0, "it is compressed by gzip: name it as ry::gzip(path), which is in railyard/data/gzip.hpp");
+  }
+  if (magic[0] != 0 || magic[1] != 0) file->fail(0, "it is no IDX file, which begins with two zeros");
+  const StoredElement element = idx_element(*file, magic[2], is_label);
+  std::vector<std::uint64_t> shape;
+  for (std::size_t axis = 0; axis < magic[3]; ++axis) {
+    std::uint64_t size = 0;
+    for (const unsigned char byte : file->read<4>(4 + 4 * axis)) size = size << 8U | byte;
+    shape.push_back(size);
+  }
+  const std::uint64_t begin = 4 + 4 * shape.size();
+  StoredArray array = make_array(column, element, shape, file, begin);
+  const std::uint64_t end = begin + array.samples * array.stride;
+  if (end != file->size()) file->fail(end, compose("the array ends here, and the file at byte {}", file->size()));
+  return array;
+}
+
+}  // namespace detail
+
+/// Gives the images of IDX files as samples, with labels out of other files, or alone.
+/// Example: ry::IdxSource{ry::gzip("train-images-idx3-ubyte.gz"), ry::gzip("train-labels-idx1-ubyte.gz")}
+class IdxSource : public ArraySource {
+ public:
+  IdxSource(ArrayFiles images, ArrayFiles labels, const IdxSourceOptions& options = {})
+      : ArraySource("IDX", {std::move(images), std::move(labels)},
+                    {options.label, options.on_error, options.max_unpacked_bytes}, parse(options.image)) {}
+  explicit IdxSource(ArrayFiles images, const IdxSourceOptions& options = {})
+      : ArraySource("IDX", {std::move(images)}, {{}, options.on_error, options.max_unpacked_bytes},
+                    parse(options.image)) {}
+
+ private:
+  [[nodiscard]] static Parse parse(std::string image) {
+    return [image = std::move(image)](std::span<const std::shared_ptr<const detail::StoredFile>> files,
+                                      const ArraySourceOptions& options) {
+      std::vector<detail::StoredArray> arrays{detail::read_idx_header(files[0], image, false)};
+      if (files.size() > 1) arrays.push_back(detail::read_idx_header(files[1], options.label, true));
+      return arrays;
+    };
+  }
+};
+static_assert(IndexedSource<IdxSource>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/resample.hpp
+// Brings pictures to another size by a weighted mean of pixels, to the same bits as Pillow does. Data room.
+// Source: https://github.com/python-pillow/Pillow, documentation, "Filters", BILINEAR.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says for each of some neighbouring places of the output which places of the input count how much.
+class ResampleAxis {
+ public:
+  /// in, full: places before and after; those from first are wanted, count of them.
+  ResampleAxis(std::size_t in, std::size_t full, std::size_t first, std::size_t count)
+      : in_(in), is_same_(in == full), first_(first) {
+    const double scale = static_cast<double>(in) / static_cast<double>(full);
+    const double reach = std::max(scale, 1.0);  // of the triangle to each side
+    most_ = static_cast<std::size_t>(std::ceil(reach)) * 2 + 1;
+    begins_.resize(count);
+    counts_.resize(count);
+    weights_.resize(count * most_);
+    for (std::size_t place = 0; place < count; ++place) {
+      set(place, (static_cast<double>(first + place) + 0.5) * scale, reach);
+    }
+  }
+
+  [[nodiscard]] std::size_t in() const noexcept { return in_; }
+  [[nodiscard]] std::size_t size() const noexcept { return begins_.size(); }
+  /// Whether every place of the output is one of the input.
+  [[nodiscard]] bool is_same() const noexcept { return is_same_; }
+  [[nodiscard]] std::size_t first() const noexcept { return first_; }
+  [[nodiscard]] std::size_t begin(std::size_t place) const noexcept { return begins_[place]; }
+  [[nodiscard]] std::size_t count(std::size_t place) const noexcept { return counts_[place]; }
+  [[nodiscard]] const std::int32_t* weights(std::size_t place) const noexcept { return &weights_[place * most_]; }
+
+  static constexpr int precision_bits = 22;  // a sum of weighted bytes fits into 32 bits
+  [[nodiscard]] static std::uint8_t to_byte(std::int32_t sum) noexcept {
+    return static_cast<std::uint8_t>(std::clamp(sum >> precision_bits, 0, 255));
+  }
+  static constexpr std::int32_t half = 1 << (precision_bits - 1);
+
+ private:
+  void set(std::size_t place, double center, double reach) {
+    const auto begin = static_cast<std::size_t>(std::max(center - reach + 0.5, 0.0));
+    const std::size_t end = std::min(static_cast<std::size_t>(center + reach + 0.5), in_);
+    begins_[place] = begin;
+    counts_[place] = end - begin;
+    std::vector<double> exact;
+    double sum = 0;
+    for (std::size_t at = begin; at < end; ++at) {
+      const double distance = std::abs((static_cast<double>(at) - center + 0.5) * (1.0 / reach));
+      exact.push_back(std::max(1.0 - distance, 0.0));
+      sum += exact.back();
+    }
+    for (std::size_t at = 0; at < exact.size(); ++at) {
+      weights_[place * most_ + at] = static_cast<std::int32_t>(0.5 + exact[at] / sum * (1 << precision_bits));
+    }
+  }
+
+  std::size_t in_;
+  bool is_same_;
+  std::size_t first_;
+  std::size_t most_ = 0;
+  std::vector<std::size_t> begins_{};
+  std::vector<std::size_t> counts_{};
+  std::vector<std::int32_t> weights_{};
+};
+
+// One row. in: where the row begins.
+template <std::size_t channels>
+void resample_row(const std::uint8_t* in, const ResampleAxis& axis, std::uint8_t* out) {
+  for (std::size_t place = 0; place < axis.size(); ++place) {
+    std::array<std::int32_t, channels> sums;
+    sums.fill(ResampleAxis::half);
+    const std::uint8_t* pixel = in + axis.begin(place) * channels;
+    const std::int32_t* weights = axis.weights(place);
+    for (std::size_t at = 0; at < axis.count(place); ++at, pixel += channels) {
+      for (std::size_t channel = 0; channel < channels; ++channel) sums[channel] += pixel[channel] * weights[at];
+    }
+    for (std::size_t channel = 0; channel < channels; ++channel) *out++ = ResampleAxis::to_byte(sums[channel]);
+  }
+}
+
+/// Returns the wanted part of pixels that are resampled, first along each row and then along the columns.
+[[nodiscard]] inline std::vector<std::uint8_t> resample(const std::vector<std::uint8_t>& pixels, std::size_t channels,
+                                                        const ResampleAxis& rows, const ResampleAxis& columns) {
+  using Row = void (*)(const std::uint8_t*, const ResampleAxis&, std::uint8_t*);
+  constexpr std::array<Row, 4> by_channels{&resample_row<1>, &resample_row<2>, &resample_row<3>, &resample_row<4>};
+  const std::size_t first_row = rows.is_same() ? rows.first() : rows.begin(0);
+  const std::size_t last = rows.size() - 1;
+  const std::size_t end_row = rows.is_same() ? first_row + rows.size() : rows.begin(last) + rows.count(last);
+  const std::size_t width = columns.size() * channels;
+  std::vector<std::uint8_t> across((end_row - first_row) * width);
+  for (std::size_t row = first_row; row < end_row; ++row) {
+    const std::uint8_t* in = pixels.data() + row * columns.in() * channels;
+    std::uint8_t* out = across.data() + (row - first_row) * width;
+    if (columns.is_same()) {
+      std::copy_n(in + columns.first() * channels, width, out);
+    } else {
+      by_channels[channels - 1](in, columns, out);
+    }
+  }
+  if (rows.is_same()) return across;
+  std::vector<std::uint8_t> result(rows.size() * width);
+  std::vector<std::int32_t> sums(width);
+  for (std::size_t place = 0; place < rows.size(); ++place) {
+    std::fill(sums.begin(), sums.end(), ResampleAxis::half);
+    for (std::size_t at = 0; at < rows.count(place); ++at) {
+      const std::uint8_t* row = across.data() + (rows.begin(place) + at - first_row) * width;
+      const std::int32_t weight = rows.weights(place)[at];
+      for (std::size_t column = 0; column < width; ++column) sums[column] += row[column] * weight;
+    }
+    std::transform(sums.begin(), sums.end(), result.data() + place * width, &ResampleAxis::to_byte);
+  }
+  return result;
+}
+
+/// Colours that cannot be seen must not show through where pixels are mixed.
+inline void multiply_by_alpha(std::vector<std::uint8_t>& pixels, std::size_t channels) {
+  for (std::size_t pixel = 0; pixel < pixels.size(); pixel += channels) {
+    for (std::size_t channel = 0; channel + 1 < channels; ++channel) {
+      const unsigned product = pixels[pixel + channel] * unsigned{pixels[pixel + channels - 1]} + 128;
+      pixels[pixel + channel] = static_cast<std::uint8_t>(((product >> 8U) + product) >> 8U);
+    }
+  }
+}
+inline void divide_by_alpha(std::vector<std::uint8_t>& pixels, std::size_t channels) {
+  for (std::size_t pixel = 0; pixel < pixels.size(); pixel += channels) {
+    const unsigned alpha = pixels[pixel + channels - 1];
+    if (alpha == 0) continue;
+    for (std::size_t channel = 0; channel + 1 < channels; ++channel) {
+      pixels[pixel + channel] = static_cast<std::uint8_t>(std::min(255 * pixels[pixel + channel] / alpha, 255U));
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/image.hpp
+// Pictures in memory, and how they come to the size and colours that a model wants. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Names the colours of a picture; the value is how many numbers a pixel has.
+enum class ImageColors : std::uint8_t { grey = 1, grey_alpha = 2, rgb = 3, rgba = 4 };
+
+/// Is a picture: rows from the top, pixels from the left, each of a number per colour.
+struct Image {
+  std::size_t height = 0;
+  std::size_t width = 0;
+  ImageColors colors = ImageColors::rgb;
+  std::vector<std::uint8_t> pixels{};
+
+  [[nodiscard]] std::size_t channels() const noexcept { return static_cast<std::size_t>(colors); }
+};
+
+/// Says how a picture comes to a size that has another shape.
+enum class ImageFit : std::uint8_t {
+  crop,     ///< it is made as small as it can be while it covers that size, and its middle is taken
+  stretch,  ///< height and width are changed each by itself
+};
+
+/// Returns the picture in other colours, as Pillow's convert() does: alpha is dropped, or is 255 where there was none.
+[[nodiscard]] inline Image convert_colors(Image image, ImageColors colors) {
+  if (image.colors == colors) return image;
+  const std::size_t from = image.channels();
+  const bool has_alpha = from % 2 == 0;
+  const bool is_grey = from < 3;
+  Image result{image.height, image.width, colors, {}};
+  const std::size_t to = result.channels();
+  const bool wants_alpha = to % 2 == 0;
+  const bool wants_grey = to < 3;
+  result.pixels.resize(image.height * image.width * to);
+  const std::uint8_t* in = image.pixels.data();
+  for (auto out = result.pixels.begin(); out != result.pixels.end(); in += from) {
+    const unsigned red = in[0];
+    const unsigned green = in[is_grey ? 0 : 1];
+    const unsigned blue = in[is_grey ? 0 : 2];
+    if (wants_grey) {
+      *out++ = static_cast<std::uint8_t>(is_grey ? red : (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16U);
+    } else {
+      *out++ = static_cast<std::uint8_t>(red);
+      *out++ = static_cast<std::uint8_t>(green);
+      *out++ = static_cast<std::uint8_t>(blue);
+    }
+    if (wants_alpha) *out++ = has_alpha ? in[from - 1] : std::uint8_t{255};
+  }
+  return result;
+}
+
+/// Returns the picture in another size. Where it becomes smaller, each pixel is the mean of those that it was, weighted
+/// by a triangle: the values are those of Pillow's resize() with BILINEAR.
+/// Throws: ConfigError for a size of 0; DataError if the picture is empty.
+[[nodiscard]] inline Image fit_image(Image image, std::size_t height, std::size_t width,
+                                     ImageFit fit = ImageFit::crop) {
+  if (height == 0 || width == 0) throw ConfigError{"a picture was to get a size of 0: say how large it shall be"};
+  if (image.height == 0 || image.width == 0) throw DataError{"the picture has no pixels"};
+  std::size_t full_height = height;
+  std::size_t full_width = width;
+  if (fit == ImageFit::crop) {
+    // Products of two sizes that libraries of pictures allow do not overflow.
+    if (image.width * height > image.height * width) {
+      full_width = std::max(width, image.width * height / image.height);
+    } else {
+      full_height = std::max(height, image.height * width / image.width);
+    }
+  }
+  const bool has_alpha = image.channels() % 2 == 0;
+  if (has_alpha) detail::multiply_by_alpha(image.pixels, image.channels());
+  const detail::ResampleAxis rows{image.height, full_height, (full_height - height) / 2, height};
+  const detail::ResampleAxis columns{image.width, full_width, (full_width - width) / 2, width};
+  Image result{height, width, image.colors, detail::resample(image.pixels, image.channels(), rows, columns)};
+  if (has_alpha) detail::divide_by_alpha(result.pixels, result.channels());
+  return result;
+}
+
+/// Writes the pixels color after color, as models of pictures want them: channels x height x width.
+/// Throws: ConfigError if there is not as much room as there are pixels.
+inline void put_planes(const Image& image, std::span<std::uint8_t> to) {
+  const std::size_t area = image.height * image.width;
+  if (to.size() != image.pixels.size()) {
+    throw ConfigError{detail::compose("put_planes() was given room for {} numbers, and the picture has {}", to.size(),
+                                      image.pixels.size())};
+  }
+  for (std::size_t channel = 0; channel < image.channels(); ++channel) {
+    for (std::size_t at = 0; at < area; ++at) to[channel * area + at] = image.pixels[at * image.channels() + channel];
+  }
+}
+
+namespace detail {
+
+inline void check_image_size(std::uint64_t width, std::uint64_t height, std::uint64_t max_pixels) {
+  if (width * height <= max_pixels) return;
+  throw DataError{
+      compose("a picture of {} x {} pixels is larger than .max_pixels allows, {}", width, height, max_pixels)};
+}
+
+}  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/moments.hpp
@@ -23722,6 +25202,382 @@ static_assert(Preprocessor<Normalizer>);
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/data/detail/npy_header.hpp
+// What an array in NumPy's format begins with. Data room.
+// Source: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Reads the dictionary of a header, which is written as Python writes it.
+class NpyHeaderParser {
+ public:
+  /// file, offset: where the text is, for messages.
+  NpyHeaderParser(std::string_view text, const StoredFile& file, std::uint64_t offset)
+      : text_(text), file_(file), offset_(offset) {}
+
+  struct Header {
+    std::string descr{};
+    bool is_column_major = false;
+    std::vector<std::uint64_t> shape{};
+  };
+
+  [[nodiscard]] Header read() {
+    Header header;
+    std::array<bool, 3> has{};
+    expect('{');
+    while (!take('}')) {
+      const std::string_view key = read_quoted();
+      expect(':');
+      const std::size_t which = key == "descr" ? 0 : key == "fortran_order" ? 1 : key == "shape" ? 2 : has.size();
+      if (which == has.size()) fail(compose("the header has the unknown key \"{}\"", shown_text(key)));
+      if (std::exchange(has[which], true)) fail(compose("the header has the key \"{}\" twice", key));
+      if (which == 0) header.descr = read_descr();
+      if (which == 1) header.is_column_major = read_boolean();
+      if (which == 2) header.shape = read_shape();
+      if (!take(',') && peek() != '}') fail("a comma is missing");
+    }
+    if (peek() != '\0') fail("more text follows the dictionary");
+    for (const bool one : has) {
+      if (!one) fail("the header lacks \"descr\", \"fortran_order\" or \"shape\"");
+    }
+    return header;
+  }
+
+ private:
+  [[noreturn]] void fail(std::string_view what) const { file_.fail(offset_ + at_, what); }
+
+  char peek() noexcept {
+    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n')) ++at_;
+    return at_ < text_.size() ? text_[at_] : '\0';
+  }
+  bool take(char wanted) noexcept {
+    if (peek() != wanted || at_ == text_.size()) return false;
+    ++at_;
+    return true;
+  }
+  void expect(char wanted) {
+    if (!take(wanted)) fail(compose("\"{}\" is missing", std::string_view{&wanted, 1}));
+  }
+  [[nodiscard]] std::string_view read_quoted() {
+    const char quote = peek();
+    const std::size_t end = text_.find(quote, at_ + 1);
+    if ((quote != '\'' && quote != '"') || end == std::string_view::npos) fail("a text in quotes is missing");
+    const std::string_view quoted = text_.substr(at_ + 1, end - at_ - 1);
+    at_ = end + 1;
+    return quoted;
+  }
+  // A list describes elements that are structures; the message about it names it.
+  [[nodiscard]] std::string read_descr() {
+    if (peek() != '[') return std::string{read_quoted()};
+    fail(compose("its elements are structures, {}: save each of their fields as an array of its own",
+                 shown_text(text_.substr(at_, std::min(text_.find(']', at_), text_.size() - 1) - at_ + 1))));
+  }
+  [[nodiscard]] bool read_boolean() {
+    peek();
+    for (const std::string_view word : {"True", "False"}) {
+      if (!text_.substr(at_).starts_with(word)) continue;
+      at_ += word.size();
+      return word == "True";
+    }
+    fail("True or False is missing");
+  }
+  [[nodiscard]] std::vector<std::uint64_t> read_shape() {
+    constexpr std::size_t most_axes = 64;  // as NumPy has it
+    std::vector<std::uint64_t> shape;
+    expect('(');
+    while (!take(')')) {
+      peek();
+      std::uint64_t size = 0;
+      const auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), size);
+      if (error != std::errc{}) fail("the shape has a size that is none");
+      at_ = static_cast<std::size_t>(end - text_.data());
+      take('L');  // what Python 2 has written
+      shape.push_back(size);
+      if (shape.size() > most_axes) fail("the shape has too many dimensions");
+      if (!take(',') && peek() != ')') fail("a comma is missing");
+    }
+    return shape;
+  }
+
+  std::string_view text_;
+  const StoredFile& file_;
+  std::uint64_t offset_;
+  std::size_t at_ = 0;
+};
+
+/// Returns how elements are stored that NumPy describes so; nothing if there are no columns of such.
+[[nodiscard]] inline std::optional<StoredElement> npy_element(std::string_view descr) {
+  if (descr.size() != 3) return std::nullopt;
+  const std::endian order = descr[0] == '>'   ? std::endian::big
+                            : descr[0] == '<' ? std::endian::little
+                                              : std::endian::native;
+  const std::string_view type = descr.substr(1);
+  if (std::string_view{"<>|="}.find(descr[0]) == std::string_view::npos) return std::nullopt;
+  if (type == "b1") return stored<std::uint8_t, bool>(order);
+  if (type == "i1") return stored<std::int8_t>(order);
+  if (type == "u1") return stored<std::uint8_t>(order);
+  if (type == "i2") return stored<std::int16_t, std::int32_t>(order);
+  if (type == "u2") return stored<std::uint16_t, std::int32_t>(order);
+  if (type == "i4") return stored<std::int32_t>(order);
+  if (type == "u4") return stored<std::uint32_t, std::int64_t>(order);
+  if (type == "i8") return stored<std::int64_t>(order);
+  if (type == "f2") return stored<Float16>(order);
+  if (type == "f4") return stored<float>(order);
+  if (type == "f8") return stored<double>(order);
+  return std::nullopt;
+}
+
+/// Reads what is at the begin of a file, or of a member of an archive that ends at the byte named. Throws: DataError.
+[[nodiscard]] inline StoredArray read_npy(std::string column, const std::shared_ptr<const StoredFile>& file,
+                                          std::uint64_t begin, std::uint64_t end) {
+  constexpr std::uint64_t longest = std::uint64_t{1} << 20;
+  const auto magic = file->read<8>(begin);
+  if (std::string_view{reinterpret_cast<const char*>(magic.data()), 6} != "\x93NUMPY") {
+    file->fail(begin, "it is no array of NumPy, which begins with \"\\x93NUMPY\"");
+  }
+  const unsigned version = magic[6];
+  if (version < 1 || version > 3) file->fail(begin + 6, compose("version {} of the format is not known", version));
+  const std::size_t length_size = version == 1 ? 2 : 4;
+  const std::uint64_t length =
+      version == 1 ? little_endian(file->read<2>(begin + 8)) : little_endian(file->read<4>(begin + 8));
+  const std::uint64_t text_begin = begin + 8 + length_size;
+  if (length > longest || text_begin + length > end) {
+    file->fail(begin + 8, compose("a header of {} bytes is too long", length));
+  }
+  const std::string text = file->read_text(text_begin, static_cast<std::size_t>(length));
+  const auto header = NpyHeaderParser{text, *file, text_begin}.read();
+  const auto element = npy_element(header.descr);
+  if (!element) {
+    file->fail(text_begin,
+               compose("column \"{}\": elements of type \"{}\" make no column: convert them to bool, int8 to "
+                       "int64, uint8 to uint32, float16, float32 or float64",
+                       column, shown_text(header.descr)));
+  }
+  StoredArray array = make_array(std::move(column), *element, header.shape, file, text_begin + length);
+  if (array.begin + array.samples * array.stride > end) {
+    file->fail(array.begin, compose("column \"{}\": its elements do not end where they should", array.field.name));
+  }
+  array.is_column_major = header.is_column_major && header.shape.size() > 1;
+  return array;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/npy_source.hpp
+// Samples out of files of one NumPy array each. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Names the files that a column is in.
+struct NpyColumn {
+  std::string name;
+  ArrayFiles files;
+};
+
+/// Says how files of NumPy arrays are read.
+struct NpySourceOptions {
+  std::string label{};
+  OnError on_error = OnError::stop();
+  std::uint64_t max_unpacked_bytes = std::uint64_t{1} << 30;
+};
+
+/// Gives slices of NumPy arrays along their first dimension as samples, of which only what is asked for is read. int16
+/// and uint16 become i32, uint32 becomes i64.
+/// Cost: an array in Fortran's order takes a read for each element of a sample, or of samples that follow each other.
+/// Example: ry::NpySource{{{"x", "x-*.npy"}, {"y", "y-*.npy"}}, {.label = "y"}}
+class NpySource : public ArraySource {
+ public:
+  explicit NpySource(std::vector<NpyColumn> columns, const NpySourceOptions& options = {})
+      : ArraySource("NPY", files_of(columns), {options.label, options.on_error, options.max_unpacked_bytes},
+                    parse(columns)) {}
+
+ private:
+  [[nodiscard]] static std::vector<ArrayFiles> files_of(const std::vector<NpyColumn>& columns) {
+    std::vector<ArrayFiles> lists;
+    for (const NpyColumn& column : columns) lists.push_back(column.files);
+    if (lists.empty()) throw ConfigError{"NpySource was given no columns: name at least one"};
+    return lists;
+  }
+  [[nodiscard]] static Parse parse(const std::vector<NpyColumn>& columns) {
+    return [columns](std::span<const std::shared_ptr<const detail::StoredFile>> files,
+                     const ArraySourceOptions& /*options*/) {
+      std::vector<detail::StoredArray> arrays;
+      for (std::size_t at = 0; at < columns.size(); ++at) {
+        arrays.push_back(detail::read_npy(columns[at].name, files[at], 0, files[at]->size()));
+      }
+      return arrays;
+    };
+  }
+};
+static_assert(IndexedSource<NpySource>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/tensor_places.hpp
+// Where the tensors of a safetensors file are. Data room, which knows no checkpoints.
+// Source: https://github.com/huggingface/safetensors, section "Format".
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is what the header of a file says of a tensor. Places count from the end of the header.
+struct TensorHeader {
+  std::string name{};
+  std::string type{};
+  std::vector<std::uint64_t> shape{};
+  std::vector<std::uint64_t> offsets{};
+};
+
+[[nodiscard]] inline std::optional<StoredElement> tensor_element(std::string_view type) {
+  constexpr auto order = std::endian::little;
+  if (type == "BOOL") return stored<std::uint8_t, bool>(order);
+  if (type == "U8") return stored<std::uint8_t>(order);
+  if (type == "I8") return stored<std::int8_t>(order);
+  if (type == "U16") return stored<std::uint16_t, std::int32_t>(order);
+  if (type == "I16") return stored<std::int16_t, std::int32_t>(order);
+  if (type == "U32") return stored<std::uint32_t, std::int64_t>(order);
+  if (type == "I32") return stored<std::int32_t>(order);
+  if (type == "I64") return stored<std::int64_t>(order);
+  if (type == "F16") return stored<Float16>(order);
+  if (type == "BF16") return stored<BFloat16>(order);
+  if (type == "F32") return stored<float>(order);
+  if (type == "F64") return stored<double>(order);
+  return std::nullopt;
+}
+
+/// Reads the JSON of a header.
+class TensorHeaderParser {
+ public:
+  explicit TensorHeaderParser(std::string_view json) : scanner_(json) {}
+
+  [[nodiscard]] std::vector<TensorHeader> read() {
+    std::vector<TensorHeader> tensors;
+    std::set<std::string> names;
+    scanner_.read_object([&](const std::string& name) {
+      if (!names.insert(name).second) scanner_.fail(compose("\"{}\" is there twice", name));
+      if (name == "__metadata__") return scanner_.skip_value();
+      tensors.push_back({.name = name});
+      read_tensor(tensors.back());
+    });
+    scanner_.expect_end();
+    return tensors;
+  }
+
+ private:
+  void read_tensor(TensorHeader& tensor) {
+    std::set<std::string> keys;
+    scanner_.read_object([&](const std::string& key) {
+      keys.insert(key);
+      if (key == "dtype") return scanner_.read_text(tensor.type);
+      if (key == "shape") return read_numbers(tensor.shape);
+      if (key == "data_offsets") return read_numbers(tensor.offsets);
+      scanner_.fail(compose("tensor \"{}\" has the unknown key \"{}\"", tensor.name, key));
+    });
+    if (keys.size() == 3 && tensor.offsets.size() == 2) return;
+    scanner_.fail(compose("tensor \"{}\" lacks dtype, shape or two data_offsets", tensor.name));
+  }
+  void read_numbers(std::vector<std::uint64_t>& numbers) {
+    numbers.clear();
+    scanner_.read_array([&] {
+      const std::string_view digits = scanner_.read_number();
+      const char* end = digits.data() + digits.size();
+      const auto [stop, error] = std::from_chars(digits.data(), end, numbers.emplace_back());
+      if (error != std::errc{} || stop != end) scanner_.fail("a size or a place is no whole number");
+    });
+  }
+
+  JsonScanner scanner_;
+};
+
+/// Each byte of the data belongs to one tensor. Throws: DataError.
+inline void check_tensor_offsets(const StoredFile& file, std::uint64_t data, std::vector<TensorHeader> tensors) {
+  std::sort(tensors.begin(), tensors.end(),
+            [](const TensorHeader& a, const TensorHeader& b) { return a.offsets < b.offsets; });
+  std::uint64_t at = 0;
+  for (const TensorHeader& tensor : tensors) {
+    if (tensor.offsets[0] != at || tensor.offsets[1] < at) {
+      file.fail(8, compose("tensor \"{}\" is from byte {} to {} of the data, and the one before ends at byte {}",
+                           tensor.name, tensor.offsets[0], tensor.offsets[1], at));
+    }
+    at = tensor.offsets[1];
+  }
+  if (at != file.size() - data) {
+    file.fail(8, compose("the tensors take {} bytes, and the file has {} for them", at, file.size() - data));
+  }
+}
+
+/// Returns the arrays of the columns, or of all tensors if no columns are named. Throws: DataError.
+[[nodiscard]] inline std::vector<StoredArray> read_tensor_arrays(const std::shared_ptr<const StoredFile>& file,
+                                                                 const std::vector<std::string>& columns) {
+  constexpr std::uint64_t longest = 100'000'000;  // the limit of the format
+  const std::uint64_t length = little_endian(file->read<8>(0));
+  if (length > longest || length > file->size() - 8) {
+    file->fail(0, compose("a header of {} bytes is longer than the file or the format allows", length));
+  }
+  std::string json = file->read_text(8, static_cast<std::size_t>(length));
+  std::replace(json.begin(), json.end(), '\n', ' ');  // the scanner is one for lines
+  std::vector<TensorHeader> tensors;
+  try {
+    tensors = TensorHeaderParser{json}.read();
+  } catch (const JsonFault& fault) {
+    file->fail(8, compose("the header is damaged: {}", fault.what()));
+  }
+  check_tensor_offsets(*file, 8 + length, tensors);
+  std::vector<StoredArray> arrays;
+  for (const TensorHeader* chosen : choose_columns(*file, tensors, columns)) {
+    const TensorHeader& tensor = *chosen;
+    const std::uint64_t begin = 8 + length + tensor.offsets[0];
+    const auto element = tensor_element(tensor.type);
+    if (!element) {
+      file->fail(begin, compose("column \"{}\": elements of type {} make no column: name the others in .columns",
+                                tensor.name, tensor.type));
+    }
+    arrays.push_back(make_array(tensor.name, *element, tensor.shape, file, begin));
+    const std::uint64_t size = arrays.back().samples * arrays.back().stride;
+    if (size != tensor.offsets[1] - tensor.offsets[0]) {
+      file->fail(begin, compose("column \"{}\" takes {} bytes by its shape, and has {}", tensor.name, size,
+                                tensor.offsets[1] - tensor.offsets[0]));
+    }
+  }
+  return arrays;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/safetensors_source.hpp
+// Samples out of the tensors of safetensors files. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Says how files of tensors are read.
+struct SafetensorsSourceOptions {
+  std::vector<std::string> columns{};  ///< the tensors that become columns; none: all, in the order of the header
+  std::string label{};
+  OnError on_error = OnError::stop();
+};
+
+/// Gives slices of the tensors of safetensors files along their first dimension, in which they are equal, as samples.
+/// int16 and uint16 become i32, uint32 becomes i64.
+/// Example: ry::SafetensorsSource{"features-*.safetensors", {.columns = {"x", "y"}, .label = "y"}}
+class SafetensorsSource : public ArraySource {
+ public:
+  explicit SafetensorsSource(InputFiles files, const SafetensorsSourceOptions& options = {})
+      : ArraySource("safetensors", {std::move(files)}, {.label = options.label, .on_error = options.on_error},
+                    parse(options.columns)) {}
+
+ private:
+  [[nodiscard]] static Parse parse(const std::vector<std::string>& columns) {
+    return [columns](std::span<const std::shared_ptr<const detail::StoredFile>> files,
+                     const ArraySourceOptions& /*options*/) { return detail::read_tensor_arrays(files[0], columns); };
+  }
+};
+static_assert(IndexedSource<SafetensorsSource>);
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/scalers.hpp
 // Preprocessors that shift and scale each column of numbers by what they have learned about it. Data room.
 
@@ -23933,6 +25789,664 @@ class RobustRule {
 /// Gives each feature the median 0, and the distance 1 between two quantiles.
 using RobustScaler = ColumnScaler<RobustRule>;
 static_assert(LearningPreprocessor<RobustScaler>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/tar_reader.hpp
+// The files in a tar archive, one after another. Data room.
+// Source: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Interchange Format"; GNU tar, "Basic Tar Format".
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is the place of a file's content in an archive.
+struct TarPlace {
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+};
+
+/// Is a regular file in an archive.
+struct TarMember {
+  std::string name{};
+  TarPlace place{};
+};
+
+/// Steps through an archive in the format of ustar, GNU or pax.
+class TarReader {
+ public:
+  TarReader(std::string path, std::unique_ptr<ByteStream> bytes) : path_(std::move(path)), bytes_(std::move(bytes)) {}
+
+  /// Goes on to the next regular file, past whatever is left of the one before; nothing at the end.
+  /// Throws: DataError if the archive is damaged; then what follows cannot be found.
+  [[nodiscard]] std::optional<TarMember> next() {
+    Extension extension;
+    while (true) {
+      skip(std::exchange(left_, 0));
+      const std::uint64_t begin = at_;
+      if (!read_header()) return std::nullopt;
+      const char type = header_[156];
+      std::uint64_t size = read_number(124, 12);
+      if (type == 'L' || type == 'x') {
+        read_extension(type, size, extension);
+        continue;
+      }
+      if (extension.size) size = *extension.size;
+      const bool has_no_data = type >= '1' && type <= '6';  // links, devices, folders
+      left_ = has_no_data ? 0 : padded(size, begin);
+      if (type == 'S' || extension.is_sparse) fail(begin, "it holds a sparse file: pack it without --sparse");
+      if (type == '0' || type == '\0' || type == '7') {
+        return TarMember{extension.name.empty() ? read_name() : std::move(extension.name), {at_, size}};
+      }
+      if (type != 'K' && type != 'g') extension = {};  // these say nothing that matters here
+    }
+  }
+
+  /// Reads what the file holds that next() has found. Throws: DataError if the archive ends before that.
+  [[nodiscard]] std::string read_content(const TarPlace& place) {
+    constexpr std::uint64_t first_part = std::uint64_t{1} << 20;
+    std::string content;
+    // Piece by piece: what the header says has cost nobody anything.
+    while (content.size() < place.size) {
+      const std::size_t had = content.size();
+      content.resize(
+          static_cast<std::size_t>(std::min<std::uint64_t>(place.size, std::max<std::uint64_t>(2 * had, first_part))));
+      read(content.data() + had, content.size() - had);
+    }
+    left_ -= place.size;
+    return content;
+  }
+
+  [[noreturn]] void fail(std::uint64_t offset, std::string_view what) const {
+    throw DataError{compose("{}: byte {} of the archive: {}", path_, offset, what)};
+  }
+
+ private:
+  static constexpr std::size_t block_size = 512;
+
+  // What comes before a header, about the file that it stands for.
+  struct Extension {
+    std::string name{};
+    std::optional<std::uint64_t> size{};
+    bool is_sparse = false;
+  };
+
+  void read(char* to, std::size_t size) {
+    const std::size_t got = bytes_->read(to, size);
+    at_ += got;
+    if (got < size) fail(at_, "it ends in the middle of a file: it was cut off");
+  }
+  void skip(std::uint64_t size) {
+    const std::uint64_t skipped = bytes_->skip(size);
+    at_ += skipped;
+    if (skipped < size) fail(at_, "it ends in the middle of a file: it was cut off");
+  }
+  [[nodiscard]] std::uint64_t padded(std::uint64_t size, std::uint64_t offset) const {
+    if (size > std::uint64_t{1} << 62U) fail(offset, "a file is larger than any archive");
+    return (size + block_size - 1) / block_size * block_size;
+  }
+
+  // False at the end: of the bytes, or a block of zeros.
+  [[nodiscard]] bool read_header() {
+    const std::uint64_t begin = at_;
+    const std::size_t got = bytes_->read(header_.data(), header_.size());
+    at_ += got;
+    if (got == 0 ||
+        (got == header_.size() && std::all_of(header_.begin(), header_.end(), [](char c) { return c == 0; })))
+      return false;
+    if (got < header_.size()) fail(at_, "it ends in the middle of a header: it was cut off");
+    const auto sum_of = [&](auto value_of) {
+      const auto add = [&](std::int64_t sum, char c) { return sum + value_of(c); };
+      const std::int64_t before = std::accumulate(header_.begin(), header_.begin() + 148, std::int64_t{8 * ' '}, add);
+      return std::accumulate(header_.begin() + 156, header_.end(), before, add);
+    };
+    // Some old programs add signed characters.
+    const auto sum = static_cast<std::int64_t>(read_number(148, 8));
+    if (sum != sum_of([](char c) { return static_cast<unsigned char>(c); }) &&
+        sum != sum_of([](char c) { return static_cast<signed char>(c); })) {
+      fail(begin, "no header is here, or a damaged one: its checksum is wrong");
+    }
+    return true;
+  }
+
+  [[nodiscard]] std::string_view field(std::size_t begin, std::size_t size) const noexcept {
+    const std::string_view all{header_.data() + begin, size};
+    return all.substr(0, std::min(all.find('\0'), size));
+  }
+  // Octal digits, or bytes of a number behind one of 0x80.
+  [[nodiscard]] std::uint64_t read_number(std::size_t begin, std::size_t size) const {
+    std::uint64_t number = 0;
+    if (header_[begin] == '\x80') {
+      for (std::size_t at = begin + 1; at < begin + size; ++at) {
+        if (number >> 56U != 0) fail(at_ - block_size, "a header has a number that is too large");
+        number = number << 8U | static_cast<unsigned char>(header_[at]);
+      }
+      return number;
+    }
+    std::string_view digits = field(begin, size);
+    digits.remove_prefix(std::min(digits.find_first_not_of(' '), digits.size()));
+    digits = digits.substr(0, std::min(digits.find(' '), digits.size()));
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number, 8);
+    if (digits.empty() || (error == std::errc{} && end == digits.data() + digits.size())) return number;
+    fail(at_ - block_size, "no header is here, or a damaged one: a number in it is none");
+  }
+  [[nodiscard]] std::string read_name() const {
+    const std::string name{field(0, 100)};
+    const std::string_view prefix = field(345, 155);
+    const bool has_prefix = field(257, 6) == "ustar" && !prefix.empty();  // GNU's own format has other things there
+    return has_prefix ? std::string{prefix} + "/" + name : name;
+  }
+
+  // A long name of GNU, or records of pax: "LENGTH KEY=VALUE\n", each as long as it says.
+  void read_extension(char type, std::uint64_t size, Extension& extension) {
+    constexpr std::uint64_t longest = std::uint64_t{1} << 20;
+    const std::uint64_t begin = at_;
+    if (size > longest) fail(begin, compose("a name or its like of {} bytes is too long", size));
+    const std::uint64_t padding = padded(size, begin) - size;
+    std::string text(static_cast<std::size_t>(size), '\0');
+    read(text.data(), text.size());
+    skip(padding);
+    if (type == 'L') {
+      extension.name = text.substr(0, text.find('\0'));
+      return;
+    }
+    for (std::string_view rest = text; !rest.empty();) {
+      std::size_t length = 0;
+      const auto [digits_end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), length);
+      const auto digits = static_cast<std::size_t>(digits_end - rest.data());
+      const std::size_t equals = rest.find('=');
+      if (error != std::errc{} || length > rest.size() || length < digits + 3 || rest[digits] != ' ' ||
+          rest[length - 1] != '\n' || equals >= length) {
+        fail(begin, "a record of the pax format is damaged");
+      }
+      add_record(rest.substr(digits + 1, equals - digits - 1), rest.substr(equals + 1, length - equals - 2), extension);
+      rest.remove_prefix(length);
+    }
+  }
+  void add_record(std::string_view key, std::string_view value, Extension& extension) const {
+    if (key == "path") extension.name = value;
+    if (key.starts_with("GNU.sparse.")) extension.is_sparse = true;
+    if (key != "size") return;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), extension.size.emplace());
+    if (error != std::errc{} || end != value.data() + value.size()) {
+      fail(at_, compose("the size \"{}\" in a record of the pax format is none", shown_text(value)));
+    }
+  }
+
+  std::string path_;
+  std::unique_ptr<ByteStream> bytes_;
+  std::array<char, block_size> header_{};
+  std::uint64_t at_ = 0;
+  std::uint64_t left_ = 0;  // of the file that was found, and what pads it
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/tar_samples.hpp
+// The samples in a tar archive: files whose names differ only in what follows the first dot. Data room.
+// Source: https://github.com/webdataset/webdataset, "The WebDataset Format".
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+inline constexpr std::size_t most_block_bytes = std::size_t{16} << 20;  // after which a reader gives what it has
+
+/// Says which files of a sample become which columns.
+struct TarPlan {
+  std::shared_ptr<const Schema> schema{};
+  std::size_t num_suffixes = 0;  ///< the first columns, named by them; one more holds the key, if there is one more
+  std::uint64_t max_member_bytes = 0;
+};
+
+/// Is the name of a file, divided.
+struct TarName {
+  std::string key{};     ///< with its folders
+  std::string suffix{};  ///< in small letters; empty if it is no part of a sample
+
+  explicit TarName(std::string_view name) {
+    const std::size_t base = name.rfind('/') == std::string_view::npos ? 0 : name.rfind('/') + 1;
+    const std::size_t dot = name.find('.', base);
+    if (dot == std::string_view::npos || dot == base) return;                         // as hidden files
+    if (name.substr(base, 2) == "__" && name.substr(0, dot).ends_with("__")) return;  // says something of the shard
+    key = name.substr(0, dot);
+    suffix = name.substr(dot + 1);
+    for (char& c : suffix) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+};
+
+/// Is a sample in an archive.
+struct TarSample {
+  std::string key{};
+  std::vector<std::optional<TarPlace>> places{};  ///< by column
+  std::vector<std::string> contents{};            ///< by column, as far as they were asked for
+  std::string fault{};                            ///< why it can be no sample
+  std::uint64_t offset = 0;                       ///< of its first file
+};
+
+/// Says which contents are to be read with the samples.
+enum class TarContents : std::uint8_t { none, texts, all };
+
+/// Reads an archive sample by sample.
+class TarSampleReader {
+ public:
+  TarSampleReader(const std::string& path, std::unique_ptr<ByteStream> bytes, std::shared_ptr<const TarPlan> plan)
+      : path_(path), reader_(path, std::move(bytes)), plan_(std::move(plan)) {
+    advance();
+  }
+
+  /// Returns the next sample, which may have a fault; nothing at the end. Throws: DataError if the archive is damaged.
+  [[nodiscard]] std::optional<TarSample> next(TarContents contents) {
+    if (!member_) return std::nullopt;
+    TarSample sample{.key = name_.key, .offset = member_->place.offset};
+    sample.places.resize(plan_->num_suffixes);
+    sample.contents.resize(plan_->num_suffixes);
+    while (member_ && name_.key == sample.key) {
+      add(sample, contents);
+      advance();
+    }
+    for (std::size_t column = 0; column < sample.places.size(); ++column) {
+      if (!sample.places[column]) add_fault(sample, compose("it has no .{}", (*plan_->schema)[column].name));
+    }
+    return sample;
+  }
+
+  /// Says where a sample is, as messages begin.
+  [[nodiscard]] std::string where(const TarSample& sample) const {
+    return compose("{}: byte {} of the archive: sample \"{}\"", path_, sample.offset, shown_text(sample.key));
+  }
+
+ private:
+  // Goes to the next file that is a part of a sample.
+  void advance() {
+    do {
+      member_ = reader_.next();
+      if (member_) name_ = TarName{member_->name};
+    } while (member_ && name_.suffix.empty());
+  }
+
+  static void add_fault(TarSample& sample, std::string fault) {
+    if (sample.fault.empty()) sample.fault = std::move(fault);
+  }
+
+  void add(TarSample& sample, TarContents contents) {
+    const std::optional<std::size_t> column = plan_->schema->find(name_.suffix);
+    if (!column || *column >= plan_->num_suffixes) return;
+    if (sample.places[*column]) return add_fault(sample, compose("it has two files .{}", name_.suffix));
+    sample.places[*column] = member_->place;
+    if (member_->place.size > plan_->max_member_bytes) {
+      return add_fault(sample, compose("its .{} has {} bytes, and .max_member_bytes allows {}", name_.suffix,
+                                       member_->place.size, plan_->max_member_bytes));
+    }
+    const bool is_text = (*plan_->schema)[*column].is_text;
+    if (contents == TarContents::none || (contents == TarContents::texts && !is_text)) return;
+    std::string& content = sample.contents[*column] = reader_.read_content(member_->place);
+    const std::size_t wrong = is_text ? find_invalid_utf8(content) : content.size();
+    if (wrong != content.size()) {
+      add_fault(sample, compose("column \"{}\": byte {} is not UTF-8 text", name_.suffix, wrong));
+    }
+  }
+
+  std::string path_;
+  TarReader reader_;
+  std::shared_ptr<const TarPlan> plan_;
+  std::optional<TarMember> member_{};  // the next one
+  TarName name_{""};
+};
+
+/// Adds a sample with all its contents to a block.
+inline void add_tar_sample(BlockBuilder& builder, std::uint64_t id, const std::string& key,
+                           std::span<const std::string> contents) {
+  SampleWriter& writer = builder.add(id);
+  for (std::size_t column = 0; column < contents.size(); ++column) {
+    const std::string& content = contents[column];
+    if (builder.schema()[column].is_text) {
+      writer.set(column, content);
+    } else {
+      writer.set(column, std::span{reinterpret_cast<const std::uint8_t*>(content.data()), content.size()});
+    }
+  }
+  if (contents.size() < builder.schema().size()) writer.set(contents.size(), key);
+}
+
+/// Returns the suffixes of the first sample of an archive, in their order. Throws: DataError if there is none.
+[[nodiscard]] inline std::vector<std::string> first_tar_suffixes(const std::string& path,
+                                                                 std::unique_ptr<ByteStream> bytes) {
+  TarReader reader{path, std::move(bytes)};
+  std::vector<std::string> suffixes;
+  std::string key;
+  while (const auto member = reader.next()) {
+    const TarName name{member->name};
+    if (name.suffix.empty()) continue;
+    if (!suffixes.empty() && name.key != key) return suffixes;
+    key = name.key;
+    if (std::find(suffixes.begin(), suffixes.end(), name.suffix) == suffixes.end()) suffixes.push_back(name.suffix);
+  }
+  if (suffixes.empty()) throw DataError{compose("{} holds no files whose names are KEY.SUFFIX", path)};
+  return suffixes;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/tar_shards.hpp
+// What all copies of a source of tar archives know of them: columns, and where the samples are. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Says how archives of samples are read.
+struct TarSourceOptions {
+  std::vector<std::string> bytes{};  ///< suffixes of files that become columns of u8, which differ in length
+  std::vector<std::string> text{};  ///< suffixes of files that become columns of text. With neither, those of the first
+                                    ///< sample: .txt, .text, .json, .cls and .csv are text, all others bytes
+  std::string key{};                ///< the name of a column of what comes before the suffix; empty: there is none
+  std::string label{};
+  std::uint64_t max_member_bytes = std::uint64_t{1} << 30;
+  OnError on_error = OnError::stop();  ///< a damaged archive is left out from where it is damaged, and counts as one
+};
+
+namespace detail {
+
+/// Knows the archives of a source, and what was left out of them.
+class TarShards {
+ public:
+  TarShards(InputFiles input, TarSourceOptions options, OpenBytes opener)
+      : input_(std::move(input)), options_(std::move(options)), open_(opener) {}
+
+  [[nodiscard]] const TarSourceOptions& options() const noexcept { return options_; }
+  [[nodiscard]] std::string describe() const { return compose("tar {}", input_.describe()); }
+  [[nodiscard]] const SkipCount& skips() const noexcept { return skips_; }
+
+  [[nodiscard]] std::vector<std::string> names() {
+    const std::lock_guard lock{mutex_};
+    return names_now();
+  }
+  [[nodiscard]] std::shared_ptr<const TarPlan> plan() {
+    const std::lock_guard lock{mutex_};
+    if (plan_ == nullptr) plan_ = make_plan();
+    return plan_;
+  }
+  [[nodiscard]] TarSampleReader open(const std::string& name) { return {name, open_bytes(name), plan()}; }
+  /// What must be read so that it is known which samples are left out.
+  [[nodiscard]] TarContents contents_to_check() const noexcept {
+    return options_.on_error.stops_at_once() ? TarContents::none : TarContents::texts;
+  }
+
+  /// Throws: DataError, unless this may be left out as well, where `before` were. Returns how many there are now.
+  std::uint64_t leave_out(std::uint64_t before, const std::string& message) const {
+    if (before + 1 > options_.on_error.max_skips()) throw DataError{message};
+    skips_.raise_to(before + 1);
+    return before + 1;
+  }
+
+ private:
+  [[nodiscard]] std::unique_ptr<ByteStream> open_bytes(const std::string& name) const {
+    return open_ != nullptr ? open_(name) : std::make_unique<FileBytes>(name);
+  }
+  const std::vector<std::string>& names_now() {
+    if (names_.empty()) names_ = input_.expand();
+    return names_;
+  }
+  [[nodiscard]] std::shared_ptr<const TarPlan> make_plan() {
+    std::vector<std::string> suffixes = options_.bytes;
+    suffixes.insert(suffixes.end(), options_.text.begin(), options_.text.end());
+    const bool is_told = !suffixes.empty();
+    if (!is_told) suffixes = first_tar_suffixes(names_now().front(), open_bytes(names_now().front()));
+    std::vector<Field> fields;
+    for (std::size_t at = 0; at < suffixes.size(); ++at) {
+      const bool is_text = is_told ? at >= options_.bytes.size() : is_usually_text(suffixes[at]);
+      fields.push_back(is_text ? Field::text(suffixes[at])
+                               : Field{.name = suffixes[at], .dtype = Dtype::u8, .shape = {-1}});
+    }
+    if (!options_.key.empty()) fields.push_back(Field::text(options_.key));
+    auto schema = std::make_shared<const Schema>(std::move(fields));
+    if (!options_.label.empty()) (void)schema->index_of(options_.label);
+    return std::make_shared<const TarPlan>(TarPlan{std::move(schema), suffixes.size(), options_.max_member_bytes});
+  }
+  [[nodiscard]] static bool is_usually_text(std::string_view suffix) noexcept {
+    constexpr std::array<std::string_view, 5> texts{"txt", "text", "json", "cls", "csv"};
+    return std::find(texts.begin(), texts.end(), suffix.substr(suffix.rfind('.') + 1)) != texts.end();
+  }
+
+  InputFiles input_;
+  TarSourceOptions options_;
+  OpenBytes open_;
+  SkipCount skips_{};
+  std::mutex mutex_{};
+  std::vector<std::string> names_{};
+  std::shared_ptr<const TarPlan> plan_{};
+};
+
+/// Goes over all archives, sample by sample, and counts what is left out.
+class TarWalk {
+ public:
+  explicit TarWalk(std::shared_ptr<TarShards> shards) : shards_(std::move(shards)), names_(shards_->names()) {}
+
+  /// Returns the next sample that has no fault; nothing at the end. Throws: DataError.
+  [[nodiscard]] std::optional<TarSample> next(TarContents contents) {
+    while (file_ < names_.size()) {
+      std::optional<TarSample> sample;
+      try {
+        if (!reader_) reader_.emplace(shards_->open(names_[file_]));
+        sample = reader_->next(contents);
+      } catch (const DataError& error) {
+        left_out_ = shards_->leave_out(left_out_, error.what());
+      }
+      if (sample && sample->fault.empty()) return sample;
+      if (sample) {
+        left_out_ = shards_->leave_out(left_out_, compose("{}: {}", reader_->where(*sample), sample->fault));
+      } else {
+        reader_.reset();
+        ++file_;
+      }
+    }
+    return std::nullopt;
+  }
+  /// The archive of the sample that came last.
+  [[nodiscard]] std::size_t file() const noexcept { return file_; }
+  [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
+
+ private:
+  std::shared_ptr<TarShards> shards_;
+  std::vector<std::string> names_;
+  std::size_t file_ = 0;
+  std::optional<TarSampleReader> reader_{};
+  std::uint64_t left_out_ = 0;
+};
+
+/// Knows where each sample is, as far as somebody has asked; shared by threads and inherited by forked processes.
+class TarIndex {
+ public:
+  explicit TarIndex(std::shared_ptr<TarShards> shards) : shards_(std::move(shards)) {}
+
+  struct Place {
+    std::shared_ptr<const StoredFile> file{};
+    std::string key{};
+    std::vector<TarPlace> places{};
+  };
+
+  /// Returns where a sample is; nothing if there is no such sample.
+  [[nodiscard]] std::optional<Place> find(std::uint64_t id) {
+    const std::lock_guard lock{mutex_};
+    while (id >= places_.size() && extend()) {
+    }
+    if (id >= places_.size()) return std::nullopt;
+    return places_[static_cast<std::size_t>(id)];
+  }
+  [[nodiscard]] std::uint64_t count() {
+    const std::lock_guard lock{mutex_};
+    while (extend()) {
+    }
+    return places_.size();
+  }
+
+ private:
+  bool extend() {
+    if (is_whole_) return false;
+    if (!walk_) walk_.emplace(shards_);
+    std::optional<TarSample> sample;
+    try {
+      if (failure_.empty()) sample = walk_->next(shards_->contents_to_check());
+    } catch (const DataError& error) {
+      failure_ = error.what();
+    }
+    if (!failure_.empty()) throw DataError{failure_};  // whoever asks again is told again
+    is_whole_ = !sample;
+    if (is_whole_) {
+      walk_.reset();
+      return false;
+    }
+    const std::string& name = walk_->names()[walk_->file()];
+    constexpr std::size_t most_kept_open = 64;
+    if (file_ == nullptr || file_->path() != name) {
+      file_ = std::make_shared<const StoredFile>(name, walk_->names().size() <= most_kept_open);
+    }
+    Place place{.file = file_};
+    if (!shards_->options().key.empty()) place.key = std::move(sample->key);
+    for (const auto& content : sample->places) place.places.push_back(*content);
+    places_.push_back(std::move(place));
+    return true;
+  }
+
+  std::shared_ptr<TarShards> shards_;
+  std::mutex mutex_{};
+  std::optional<TarWalk> walk_{};
+  std::shared_ptr<const StoredFile> file_{};
+  std::vector<Place> places_{};
+  bool is_whole_ = false;
+  std::string failure_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/tar_source.hpp
+// Samples out of tar archives, such as shards of WebDataset. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Gives the samples of tar archives (ustar, GNU, pax), in any order: files that follow each other and whose names are
+/// the same up to the first dot are one sample, and what follows the dot names the column. Archives are not to change
+/// as long as there is a source of them.
+///
+/// Cost: the first count(), read() or open() in the middle reads the headers of all archives up to there (.on_error
+/// other than stop(): texts as well), and keeps about 150 bytes per sample in memory.
+/// Example: ry::Dataset{ry::TarSource{"photos-*.tar", {.bytes = {"jpg"}, .text = {"cls"}}}}
+class TarSource {
+ public:
+  explicit TarSource(InputFiles files, TarSourceOptions options = {})
+      : shards_(std::make_shared<detail::TarShards>(std::move(files), std::move(options), nullptr)),
+        index_(std::make_shared<detail::TarIndex>(shards_)) {}
+
+  /// Throws: DataError if the first archive has to be read for it and is damaged or empty; ConfigError for two columns
+  /// of one name.
+  [[nodiscard]] Schema schema() const { return *shards_->plan()->schema; }
+  [[nodiscard]] std::optional<std::uint64_t> count() const { return index_->count(); }
+  [[nodiscard]] std::string describe() const { return shards_->describe(); }
+  [[nodiscard]] std::string label() const { return shards_->options().label; }
+  /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
+  [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
+
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const;
+  [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const {
+    BlockBuilder builder{shards_->plan()->schema};
+    for (const std::uint64_t id : ids) {
+      if (!add(builder, id)) {
+        throw ConfigError{
+            detail::compose("{} has {} samples and was asked for sample {}", describe(), index_->count(), id)};
+      }
+    }
+    return builder.build();
+  }
+
+ private:
+  class Reader;
+
+  // False if there is no such sample.
+  bool add(BlockBuilder& builder, std::uint64_t id) const {
+    const auto place = index_->find(id);
+    if (!place) return false;
+    std::vector<std::string> contents;
+    for (std::size_t column = 0; column < place->places.size(); ++column) {
+      const detail::TarPlace& content = place->places[column];
+      contents.push_back(place->file->read_text(content.offset, static_cast<std::size_t>(content.size)));
+      const Field& field = builder.schema()[column];
+      const std::size_t wrong = field.is_text ? detail::find_invalid_utf8(contents.back()) : contents.back().size();
+      if (wrong != contents.back().size()) {
+        place->file->fail(content.offset + wrong, detail::compose("column \"{}\" is not UTF-8 text", field.name));
+      }
+    }
+    detail::add_tar_sample(builder, id, place->key, contents);
+    return true;
+  }
+
+  std::shared_ptr<detail::TarShards> shards_;
+  std::shared_ptr<detail::TarIndex> index_;
+};
+
+class TarSource::Reader final : public BlockReader {
+ public:
+  Reader(TarSource source, std::uint64_t from) : source_(std::move(source)), at_(from) {}
+  [[nodiscard]] Block next(std::size_t most_rows) override {
+    BlockBuilder builder{source_.shards_->plan()->schema};
+    while (builder.rows() < most_rows && builder.bytes() < detail::most_block_bytes && source_.add(builder, at_)) ++at_;
+    return builder.build();
+  }
+
+ private:
+  TarSource source_;
+  std::uint64_t at_;
+};
+
+inline std::unique_ptr<BlockReader> TarSource::open(std::uint64_t from) const {
+  return std::make_unique<Reader>(*this, from);
+}
+static_assert(IndexedSource<TarSource>);
+
+/// Gives the samples of compressed tar archives, one after another. To go on in the middle, all before is read again.
+/// Example: ry::TarStream{ry::gzip("photos-*.tar.gz"), {.bytes = {"jpg"}, .text = {"cls"}}}
+class TarStream {
+ public:
+  explicit TarStream(CompressedFiles files, TarSourceOptions options = {})
+      : shards_(std::make_shared<detail::TarShards>(std::move(files.files), std::move(options), files.open)) {}
+
+  /// Throws: as TarSource::schema().
+  [[nodiscard]] Schema schema() const { return *shards_->plan()->schema; }
+  [[nodiscard]] std::optional<std::uint64_t> count() const { return std::nullopt; }
+  [[nodiscard]] std::string describe() const { return shards_->describe(); }
+  [[nodiscard]] std::string label() const { return shards_->options().label; }
+  /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
+  [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
+
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
+    return std::make_unique<Reader>(shards_, from);
+  }
+
+ private:
+  class Reader final : public BlockReader {
+   public:
+    Reader(const std::shared_ptr<detail::TarShards>& shards, std::uint64_t from)
+        : schema_(shards->plan()->schema), walk_(shards) {
+      while (at_ < from && walk_.next(shards->contents_to_check())) ++at_;
+    }
+    [[nodiscard]] Block next(std::size_t most_rows) override {
+      BlockBuilder builder{schema_};
+      while (builder.rows() < most_rows && builder.bytes() < detail::most_block_bytes) {
+        const auto sample = walk_.next(detail::TarContents::all);
+        if (!sample) break;
+        detail::add_tar_sample(builder, at_++, sample->key, sample->contents);
+      }
+      return builder.build();
+    }
+
+   private:
+    std::shared_ptr<const Schema> schema_;
+    detail::TarWalk walk_;
+    std::uint64_t at_ = 0;
+  };
+
+  std::shared_ptr<detail::TarShards> shards_;
+};
+static_assert(DatasetSource<TarStream> && !IndexedSource<TarStream>);
 
 }  // namespace railyard::inline v0_1
 
@@ -24165,6 +26679,264 @@ class GzipStream final : public ByteStream {
 }  // namespace railyard::inline v0_1
 #endif
 
+#if defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA && defined(RAILYARD_WITH_ZLIB) && RAILYARD_WITH_ZLIB
+
+// ---- railyard/data/detail/zip_directory.hpp
+// What is in a zip archive, and where. Data room.
+// Source: PKWARE, .ZIP File Format Specification (APPNOTE.TXT), sections 4.3 and 4.5.3.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a file in an archive.
+struct ZipEntry {
+  std::string name{};
+  unsigned method = 0;  ///< 0: stored as it is, 8: deflated
+  std::uint32_t crc = 0;
+  std::uint64_t stored_size = 0;
+  std::uint64_t size = 0;
+  std::uint64_t begin = 0;  ///< of its content in the archive, once that has been looked for
+};
+
+/// Reads the directory at the end of an archive. Throws: DataError if it is damaged.
+class ZipDirectory {
+ public:
+  explicit ZipDirectory(const StoredFile& file) : file_(file) {}
+
+  [[nodiscard]] std::vector<ZipEntry> read() {
+    find();
+    std::vector<ZipEntry> entries;
+    std::uint64_t at = begin_;
+    while (at + 46 <= begin_ + size_) {
+      const Fields fields = read_fields(at, 46, "PK\x01\x02");
+      entries.push_back(read_entry(at, fields));
+      at += 46 + fields.number(28, 2) + fields.number(30, 2) + fields.number(32, 2);
+    }
+    if (at != begin_ + size_ || entries.size() != num_entries_) {
+      file_.fail(begin_, compose("the directory of the archive should have {} files in {} bytes, and has {} in {}",
+                                 num_entries_, size_, entries.size(), at - begin_));
+    }
+    return entries;
+  }
+
+  /// Finds where the content of a file begins.
+  void locate(ZipEntry& entry) const {
+    const Fields fields = read_fields(entry.begin, 30, "PK\x03\x04");
+    const std::uint64_t begin = entry.begin + 30 + fields.number(26, 2) + fields.number(28, 2);
+    if ((fields.number(6, 2) & 1U) != 0) file_.fail(entry.begin, "the file is encrypted");
+    if (begin > file_.size() || entry.stored_size > file_.size() - begin) {
+      file_.fail(entry.begin, compose("the content of \"{}\" of {} bytes does not end in the archive",
+                                      shown_text(entry.name), entry.stored_size));
+    }
+    entry.begin = begin;
+  }
+
+ private:
+  struct Fields {
+    std::string bytes{};
+    [[nodiscard]] std::uint64_t number(std::size_t begin, std::size_t size) const noexcept {
+      std::uint64_t number = 0;
+      for (std::size_t at = begin + size; at-- > begin;) number = number << 8U | static_cast<unsigned char>(bytes[at]);
+      return number;
+    }
+  };
+
+  [[nodiscard]] Fields read_fields(std::uint64_t offset, std::size_t size, std::string_view magic) const {
+    Fields fields{file_.read_text(offset, size)};
+    if (!fields.bytes.starts_with(magic)) file_.fail(offset, "a part of a zip archive should be here: it is damaged");
+    return fields;
+  }
+
+  // The end of the archive is 22 bytes, behind which there may be a comment. Large archives have another end before it.
+  void find() {
+    constexpr std::uint64_t most = 22 + 65535;
+    const std::uint64_t begin = file_.size() - std::min(file_.size(), most);
+    const std::string tail = file_.read_text(begin, static_cast<std::size_t>(file_.size() - begin));
+    const std::size_t found = tail.size() < 22 ? std::string::npos : tail.rfind("PK\x05\x06", tail.size() - 22);
+    if (found == std::string::npos) file_.fail(0, "it is no zip archive, or was cut off: the directory is missing");
+    const Fields end = read_fields(begin + found, 22, "PK\x05\x06");
+    num_entries_ = end.number(10, 2);
+    size_ = end.number(12, 4);
+    begin_ = end.number(16, 4);
+    if (found >= 20 && std::string_view{tail}.substr(found - 20).starts_with("PK\x06\x07")) {
+      const std::uint64_t place = read_fields(begin + found - 20, 20, "PK\x06\x07").number(8, 8);
+      const Fields large = read_fields(place, 56, "PK\x06\x06");
+      num_entries_ = large.number(32, 8);
+      size_ = large.number(40, 8);
+      begin_ = large.number(48, 8);
+    }
+    if (begin_ > file_.size() || size_ > file_.size() - begin_) {
+      file_.fail(begin + found,
+                 compose("the directory of {} bytes at byte {} does not lie in the file", size_, begin_));
+    }
+  }
+
+  [[nodiscard]] ZipEntry read_entry(std::uint64_t at, const Fields& fields) const {
+    const auto name_size = static_cast<std::size_t>(fields.number(28, 2));
+    const Fields extra{file_.read_text(at + 46 + name_size, static_cast<std::size_t>(fields.number(30, 2)))};
+    ZipEntry entry{.name = file_.read_text(at + 46, name_size),
+                   .method = static_cast<unsigned>(fields.number(10, 2)),
+                   .crc = static_cast<std::uint32_t>(fields.number(16, 4)),
+                   .stored_size = fields.number(20, 4),
+                   .size = fields.number(24, 4),
+                   .begin = fields.number(42, 4)};
+    for (std::size_t part = 0; part + 4 <= extra.bytes.size();) {
+      const std::uint64_t id = extra.number(part, 2);
+      std::size_t left =
+          std::min<std::size_t>(static_cast<std::size_t>(extra.number(part + 2, 2)), extra.bytes.size() - part - 4);
+      part += 4;
+      if (id == 1) read_large_numbers(extra, part, left, entry);
+      part += left;
+    }
+    return entry;
+  }
+  // Those that did not fit into 32 bits, in this order.
+  static void read_large_numbers(const Fields& extra, std::size_t at, std::size_t left, ZipEntry& entry) {
+    for (std::uint64_t* number : {&entry.size, &entry.stored_size, &entry.begin}) {
+      if (*number != 0xFFFFFFFFU || left < 8) continue;
+      *number = extra.number(at, 8);
+      at += 8;
+      left -= 8;
+    }
+  }
+
+  const StoredFile& file_;
+  std::uint64_t num_entries_ = 0;
+  std::uint64_t size_ = 0;
+  std::uint64_t begin_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/npz_source.hpp
+// Samples out of archives of NumPy arrays, with zlib. Data room.
+
+#if !__has_include(<zlib.h>)
+#error "railyard/data/npz_source.hpp needs zlib: install it (Debian: zlib1g-dev) and link with -lz, or leave it out"
+#endif
+
+#include <zlib.h>
+
+namespace railyard::inline v0_1 {
+
+/// Says how archives of arrays are read.
+struct NpzSourceOptions {
+  std::vector<std::string> columns{};  ///< the arrays that become columns; none: all, in the order of the archive
+  std::string label{};
+  OnError on_error = OnError::stop();
+  std::uint64_t max_unpacked_bytes = std::uint64_t{1} << 30;  ///< that the deflated arrays of a file may become
+};
+
+namespace detail {
+
+/// Unpacks a file that was deflated into an archive. Throws: DataError if it is damaged.
+class MemberInflater {
+ public:
+  MemberInflater(const StoredFile& archive, const ZipEntry& entry) : archive_(archive), entry_(entry) {
+    constexpr int without_header = -MAX_WBITS;
+    if (::inflateInit2(&state_, without_header) != Z_OK) throw Error{compose("{}: zlib has no memory", archive.path())};
+  }
+  MemberInflater(const MemberInflater&) = delete;
+  MemberInflater& operator=(const MemberInflater&) = delete;
+  ~MemberInflater() { ::inflateEnd(&state_); }
+
+  [[nodiscard]] std::vector<char> read() {
+    constexpr std::uint64_t most_per_byte = 1032;  // to which deflate can shrink what it is given
+    if (entry_.size / most_per_byte > entry_.stored_size) fail("it cannot have become so small");
+    std::vector<char> bytes(static_cast<std::size_t>(entry_.size));
+    std::vector<char> piece(std::size_t{64} << 10);
+    std::uint64_t taken = 0;
+    std::size_t done = 0;
+    int status = Z_OK;
+    while (status == Z_OK) {
+      if (state_.avail_in == 0) {
+        const auto part = static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), entry_.stored_size - taken));
+        archive_.read(entry_.begin + taken, piece.data(), part);
+        taken += part;
+        state_.next_in = reinterpret_cast<Bytef*>(piece.data());
+        state_.avail_in = static_cast<unsigned>(part);
+      }
+      const std::size_t room = std::min<std::size_t>(bytes.size() - done, std::numeric_limits<unsigned>::max());
+      state_.next_out = reinterpret_cast<Bytef*>(bytes.data() + done);
+      state_.avail_out = static_cast<unsigned>(room);
+      status = ::inflate(&state_, Z_NO_FLUSH);
+      done += room - state_.avail_out;
+    }
+    if (status != Z_STREAM_END || done != bytes.size()) fail(state_.msg != nullptr ? state_.msg : "it is damaged");
+    if (checksum(bytes) != entry_.crc) fail("its checksum is wrong");
+    return bytes;
+  }
+
+ private:
+  [[noreturn]] void fail(std::string_view what) const {
+    archive_.fail(entry_.begin, compose("\"{}\" of {} bytes, deflated to {}: {}", shown_text(entry_.name), entry_.size,
+                                        entry_.stored_size, what));
+  }
+  [[nodiscard]] static std::uint32_t checksum(const std::vector<char>& bytes) {
+    return static_cast<std::uint32_t>(::crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+  }
+
+  const StoredFile& archive_;
+  const ZipEntry& entry_;
+  z_stream state_{};
+};
+
+[[nodiscard]] inline std::vector<StoredArray> read_npz(const std::shared_ptr<const StoredFile>& file,
+                                                       const std::vector<std::string>& columns,
+                                                       std::uint64_t max_unpacked_bytes) {
+  ZipDirectory directory{*file};
+  std::vector<ZipEntry> entries = directory.read();
+  for (ZipEntry& entry : entries) {
+    if (entry.name.ends_with(".npy")) entry.name.resize(entry.name.size() - 4);
+  }
+  std::vector<StoredArray> arrays;
+  std::uint64_t unpacked = 0;
+  for (const ZipEntry* chosen : choose_columns(*file, entries, columns)) {
+    ZipEntry entry = *chosen;
+    directory.locate(entry);
+    if (entry.method == 0) {
+      arrays.push_back(read_npy(entry.name, file, entry.begin, entry.begin + entry.stored_size));
+      continue;
+    }
+    if (entry.method != 8) file->fail(entry.begin, compose("method {} of compression is not known", entry.method));
+    unpacked += std::min(entry.size, max_unpacked_bytes + 1);
+    if (unpacked > max_unpacked_bytes) {
+      file->fail(entry.begin, compose("the arrays take more than the {} bytes that .max_unpacked_bytes allows: save "
+                                      "them by numpy.savez, or allow more",
+                                      max_unpacked_bytes));
+    }
+    auto member = std::make_shared<const StoredFile>(compose("{} ({})", file->path(), shown_text(entry.name)),
+                                                     MemberInflater{*file, entry}.read());
+    arrays.push_back(read_npy(entry.name, member, 0, member->size()));
+  }
+  return arrays;
+}
+
+}  // namespace detail
+
+/// Gives slices of the arrays that numpy.savez has put into a file, along their first dimension, in which they are
+/// equal, as samples. What numpy.savez_compressed has made is unpacked to memory first, and its checksums are compared.
+/// Example: ry::NpzSource{"digits.npz", {.columns = {"x", "y"}, .label = "y"}}
+class NpzSource : public ArraySource {
+ public:
+  explicit NpzSource(InputFiles files, const NpzSourceOptions& options = {})
+      : ArraySource("NPZ", {std::move(files)}, {options.label, options.on_error, options.max_unpacked_bytes},
+                    parse(options.columns)) {}
+
+ private:
+  [[nodiscard]] static Parse parse(const std::vector<std::string>& columns) {
+    return
+        [columns](std::span<const std::shared_ptr<const detail::StoredFile>> files, const ArraySourceOptions& options) {
+          return detail::read_npz(files[0], columns, options.max_unpacked_bytes);
+        };
+  }
+};
+static_assert(IndexedSource<NpzSource>);
+
+}  // namespace railyard::inline v0_1
+#endif
+
 #if defined(RAILYARD_WITH_ZSTD) && RAILYARD_WITH_ZSTD
 
 // ---- railyard/data/zstd.hpp
@@ -24230,6 +27002,4844 @@ class ZstdStream final : public ByteStream {
 }  // namespace railyard::inline v0_1
 #endif
 
+#if defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA && defined(RAILYARD_WITH_IMAGES) && RAILYARD_WITH_IMAGES
+
+// ---- railyard/data/detail/jpeg_decoder.hpp
+// Decodes JPEG pictures with libjpeg. Data room.
+
+#include <csetjmp>
+
+#include <jpeglib.h>
+
+#include <jerror.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Decodes one picture. The library leaves its functions by longjmp, which must pass no object that has to be
+/// destroyed: it is called in guarded(), by code that has none.
+class JpegDecoder {
+ public:
+  explicit JpegDecoder(std::span<const std::byte> bytes) : bytes_(bytes) {
+    state_.err = ::jpeg_std_error(&errors_);
+    errors_.error_exit = &on_error;
+    errors_.emit_message = &on_message;
+    if (!guarded([this] { jpeg_create_decompress(&state_); })) fail();
+    progress_.progress_monitor = &on_progress;
+    state_.progress = &progress_;
+  }
+  JpegDecoder(const JpegDecoder&) = delete;
+  JpegDecoder& operator=(const JpegDecoder&) = delete;
+  ~JpegDecoder() { ::jpeg_destroy_decompress(&state_); }
+
+  /// Throws: DataError.
+  [[nodiscard]] Image decode(std::uint64_t max_pixels) {
+    if (!guarded([this] {
+          ::jpeg_mem_src(&state_, reinterpret_cast<const unsigned char*>(bytes_.data()), bytes_.size());
+          (void)::jpeg_read_header(&state_, TRUE);
+        })) {
+      fail();
+    }
+    check_image_size(state_.image_width, state_.image_height, max_pixels);
+    const bool is_cmyk = state_.jpeg_color_space == JCS_CMYK || state_.jpeg_color_space == JCS_YCCK;
+    const bool is_grey = state_.jpeg_color_space == JCS_GRAYSCALE;
+    state_.out_color_space = is_cmyk ? JCS_CMYK : is_grey ? JCS_GRAYSCALE : JCS_RGB;
+    const std::size_t row = std::size_t{state_.image_width} * (is_cmyk ? 4 : is_grey ? 1 : 3);
+    std::vector<std::uint8_t> pixels(row * state_.image_height);
+    if (!guarded([this, row, to = pixels.data()] {
+          (void)::jpeg_start_decompress(&state_);
+          while (state_.output_scanline < state_.output_height) {
+            JSAMPROW line = to + row * state_.output_scanline;
+            (void)::jpeg_read_scanlines(&state_, &line, 1);
+          }
+        })) {
+      fail();
+    }
+    if (is_cmyk) pixels = to_rgb(pixels);
+    return {state_.image_height, state_.image_width, is_grey ? ImageColors::grey : ImageColors::rgb, std::move(pixels)};
+  }
+
+ private:
+  struct Errors : jpeg_error_mgr {
+    std::jmp_buf jump;
+    std::array<char, JMSG_LENGTH_MAX> message{};
+  };
+
+  // False if the library has given up.
+  template <class Call>
+  [[nodiscard]] bool guarded(const Call& call) noexcept {
+    if (setjmp(errors_.jump) != 0) return false;
+    call();
+    return true;
+  }
+  [[noreturn]] void fail() const { throw DataError{compose("damaged JPEG: {}", errors_.message.data())}; }
+
+  [[noreturn]] static void on_error(j_common_ptr state) {
+    auto& errors = *static_cast<Errors*>(state->err);
+    errors.format_message(state, errors.message.data());
+    std::longjmp(errors.jump, 1);
+  }
+  // The library calls it a warning, and makes pixels up, where the data of pixels is damaged or missing.
+  static void on_message(j_common_ptr state, int level) {
+    constexpr std::array damages{JWRN_JPEG_EOF, JWRN_HIT_MARKER, JWRN_HUFF_BAD_CODE, JWRN_MUST_RESYNC,
+                                 JWRN_ARITH_BAD_CODE};
+    const int code = state->err->msg_code;
+    if (level < 0 && std::find(damages.begin(), damages.end(), code) != damages.end()) on_error(state);
+  }
+  // A small file can ask for so much work that it takes hours.
+  static void on_progress(j_common_ptr state) {
+    constexpr int most_scans = 500;
+    if (reinterpret_cast<j_decompress_ptr>(state)->input_scan_number > most_scans) {
+      ERREXIT(state, JERR_BAD_PROGRESSION);
+    }
+  }
+
+  // As every program takes them, the inks are stored the other way round.
+  [[nodiscard]] static std::vector<std::uint8_t> to_rgb(const std::vector<std::uint8_t>& cmyk) {
+    std::vector<std::uint8_t> rgb(cmyk.size() / 4 * 3);
+    for (std::size_t pixel = 0; pixel < cmyk.size() / 4; ++pixel) {
+      const unsigned paper = cmyk[4 * pixel + 3];
+      for (std::size_t channel = 0; channel < 3; ++channel) {
+        const unsigned product = (255U - cmyk[4 * pixel + channel]) * paper + 128;
+        rgb[3 * pixel + channel] = static_cast<std::uint8_t>(paper - (((product >> 8U) + product) >> 8U));
+      }
+    }
+    return rgb;
+  }
+
+  std::span<const std::byte> bytes_;
+  jpeg_decompress_struct state_{};
+  Errors errors_{};
+  jpeg_progress_mgr progress_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/png_decoder.hpp
+// Decodes PNG pictures with libpng. Data room.
+
+#include <csetjmp>
+
+#include <png.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Decodes one picture. As with JpegDecoder, what the library may leave by longjmp is in guarded().
+class PngDecoder {
+ public:
+  explicit PngDecoder(std::span<const std::byte> bytes) : bytes_(bytes) {
+    state_ = ::png_create_read_struct(PNG_LIBPNG_VER_STRING, this, &on_error, &on_warning);
+    if (state_ != nullptr) info_ = ::png_create_info_struct(state_);
+    if (info_ == nullptr) {
+      ::png_destroy_read_struct(&state_, nullptr, nullptr);
+      throw Error{"libpng has no memory, or its library and its header are of two releases"};
+    }
+  }
+  PngDecoder(const PngDecoder&) = delete;
+  PngDecoder& operator=(const PngDecoder&) = delete;
+  ~PngDecoder() { ::png_destroy_read_struct(&state_, &info_, nullptr); }
+
+  /// Throws: DataError.
+  [[nodiscard]] Image decode(std::uint64_t max_pixels) {
+    if (!guarded([this] {
+          ::png_set_read_fn(state_, this, &on_read);
+          ::png_read_info(state_, info_);
+        })) {
+      fail();
+    }
+    const std::size_t width = ::png_get_image_width(state_, info_);
+    const std::size_t height = ::png_get_image_height(state_, info_);
+    check_image_size(width, height, max_pixels);
+    if (!guarded([this] { prepare(); })) fail();
+    const std::size_t row = ::png_get_rowbytes(state_, info_);
+    constexpr std::size_t most_per_byte = 1032 * 8;  // deflate shrinks so much, and a pixel may be a bit
+    if (row * height / most_per_byte > bytes_.size()) throw DataError{"damaged PNG: it was cut off"};
+    Image image{height, width, static_cast<ImageColors>(::png_get_channels(state_, info_)), {}};
+    image.pixels.resize(row * height);
+    std::vector<png_bytep> rows;
+    for (std::size_t at = 0; at < height; ++at) rows.push_back(image.pixels.data() + at * row);
+    if (!guarded([this, to = rows.data()] { ::png_read_image(state_, to); })) fail();
+    return image;
+  }
+
+ private:
+  // False if the library has given up.
+  template <class Call>
+  [[nodiscard]] bool guarded(const Call& call) noexcept {
+    if (setjmp(jump_) != 0) return false;
+    call();
+    return true;
+  }
+  [[noreturn]] void fail() const { throw DataError{compose("damaged PNG: {}", message_.data())}; }
+
+  // Makes grey, grey and alpha, RGB or RGBA of whatever it is, with a byte for each.
+  void prepare() {
+    ::png_set_palette_to_rgb(state_);
+    ::png_set_expand_gray_1_2_4_to_8(state_);
+    if (::png_get_valid(state_, info_, PNG_INFO_tRNS) != 0) ::png_set_tRNS_to_alpha(state_);
+    ::png_set_strip_16(state_);
+    (void)::png_set_interlace_handling(state_);
+    ::png_read_update_info(state_, info_);
+  }
+
+  [[noreturn]] static void on_error(png_structp state, png_const_charp message) {
+    auto& self = *static_cast<PngDecoder*>(::png_get_error_ptr(state));
+    std::strncpy(self.message_.data(), message, self.message_.size() - 1);
+    std::longjmp(self.jump_, 1);
+  }
+  static void on_warning(png_structp /*state*/, png_const_charp /*message*/) {}
+  static void on_read(png_structp state, png_bytep to, std::size_t size) {
+    auto& self = *static_cast<PngDecoder*>(::png_get_io_ptr(state));
+    if (size > self.bytes_.size()) ::png_error(state, "it was cut off");
+    std::memcpy(to, self.bytes_.data(), size);
+    self.bytes_ = self.bytes_.subspan(size);
+  }
+
+  std::span<const std::byte> bytes_;
+  png_structp state_ = nullptr;
+  png_infop info_ = nullptr;
+  std::jmp_buf jump_;
+  std::array<char, 200> message_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/decode_image.hpp
+// Pictures out of the bytes of PNG and JPEG files, with libpng and libjpeg. Data room.
+
+#if !__has_include(<png.h>) || !__has_include(<jpeglib.h>)
+#error #error "decode_image.hpp needs libpng and libjpeg (Debian: libpng-dev libjpeg-dev), linked by -lpng -ljpeg"
+#endif
+
+namespace railyard::inline v0_1 {
+
+/// Says how pictures are decoded.
+struct DecodeImageOptions {
+  ImageColors colors = ImageColors::rgb;
+  std::uint64_t max_pixels =
+      89'478'485;  ///< more are an error: a small file can become a picture that fills the memory
+};
+
+/// Returns the picture that the bytes of a PNG or JPEG file are, whichever it is. What its Exif data says of how it was
+/// held is left alone. Of 16 bits the upper eight are taken.
+/// Throws: DataError if it is damaged, also where other programs make up what is missing.
+/// Example: images.map({{"image", ry::Dtype::u8, {224, 224, 3}}}, [](const ry::Sample& in, ry::SampleWriter& out) {
+///   out.set("image", ry::fit_image(ry::decode_image(in.bytes("jpg")), 224, 224).pixels);
+/// });
+[[nodiscard]] inline Image decode_image(std::span<const std::byte> bytes, const DecodeImageOptions& options = {}) {
+  const std::string_view text{reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  if (text.starts_with("\x89PNG\r\n\x1A\n")) {
+    return convert_colors(detail::PngDecoder{bytes}.decode(options.max_pixels), options.colors);
+  }
+  if (text.starts_with("\xFF\xD8")) {
+    return convert_colors(detail::JpegDecoder{bytes}.decode(options.max_pixels), options.colors);
+  }
+  throw DataError{"it is neither PNG nor JPEG"};
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/image_files.hpp
+// The pictures in a folder of folders, each folder a class. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is the path of a picture, and which class it shows.
+struct ImageFile {
+  std::string path{};
+  std::int64_t label = 0;
+};
+
+/// Is what a folder holds: classes and, class after class, the pictures in the folder of each and in those below, all
+/// in the order of their names' bytes.
+struct ImageFiles {
+  std::vector<std::string> classes{};
+  std::vector<ImageFile> files{};
+};
+
+[[nodiscard]] inline bool has_image_suffix(const std::filesystem::path& path) {
+  std::string suffix = path.extension().string();
+  for (char& c : suffix) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return suffix == ".png" || suffix == ".jpg" || suffix == ".jpeg";
+}
+
+/// Looks at the folder. Links to files are followed, links to folders are not: they could lead in circles.
+/// Throws: DataError if it cannot be read, or there is a class without pictures.
+[[nodiscard]] inline ImageFiles list_image_files(const std::string& folder) {
+  namespace fs = std::filesystem;
+  ImageFiles found;
+  try {
+    for (const fs::directory_entry& entry : fs::directory_iterator{folder}) {
+      if (entry.is_directory()) found.classes.push_back(entry.path().filename().string());
+    }
+    std::sort(found.classes.begin(), found.classes.end());
+    for (const std::string& name : found.classes) {
+      std::vector<std::string> paths;
+      for (const fs::directory_entry& entry : fs::recursive_directory_iterator{fs::path{folder} / name}) {
+        if (has_image_suffix(entry.path()) && entry.is_regular_file()) paths.push_back(entry.path().string());
+      }
+      if (paths.empty()) {
+        throw DataError{compose("{}: there is no .png, .jpg or .jpeg in the folder of the class \"{}\"", folder, name)};
+      }
+      std::sort(paths.begin(), paths.end());
+      const auto label = static_cast<std::int64_t>(&name - found.classes.data());
+      for (std::string& path : paths) found.files.push_back({std::move(path), label});
+    }
+  } catch (const fs::filesystem_error& error) {
+    throw DataError{compose("the folder of pictures cannot be read: {}", error.what())};
+  }
+  if (found.files.empty()) throw DataError{compose("{}: there are no folders in it, one for each class", folder)};
+  return found;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/image_folder.hpp
+// Samples out of PNG and JPEG files, a folder for each class. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Says in which order the numbers of a picture come.
+enum class ImageLayout : std::uint8_t {
+  hwc,  ///< pixel after pixel: height x width x channels
+  chw,  ///< colour after colour: channels x height x width
+};
+
+/// Says how a folder of pictures is read.
+struct ImageFolderOptions {
+  std::size_t height = 0;  ///< to which pictures are brought. Without height and width each stays as it is: "image" is
+  std::size_t width = 0;   ///< then ragged, and there are the columns "height" and "width"
+  ImageFit fit = ImageFit::crop;
+  ImageLayout layout = ImageLayout::hwc;
+  ImageColors colors = ImageColors::rgb;
+  std::uint64_t max_pixels = DecodeImageOptions{}.max_pixels;
+  OnError on_error = OnError::stop();
+};
+
+/// Gives the pictures in folders as samples, in any order: "image" is u8, and "label", i64, is the place of the
+/// folder's name among those of all folders. Each picture is read when it is asked for, by whoever asks. The folder is
+/// listed when it is first needed, and not to change as long as there is a source of it.
+///
+/// Cost: with .on_error other than stop() the first count() decodes all pictures, to know which can be.
+/// Example: ry::ImageFolder{"photos/train", {.height = 224, .width = 224}}
+class ImageFolder {
+ public:
+  /// Throws: ConfigError if one of height and width is given without the other.
+  explicit ImageFolder(std::string folder, const ImageFolderOptions& options = {})
+      : shared_(std::make_shared<Shared>(std::move(folder), options)) {
+    if ((options.height == 0) != (options.width == 0)) {
+      throw ConfigError{detail::compose("ImageFolder was given .height = {} and .width = {}: give both, or none",
+                                        options.height, options.width)};
+    }
+  }
+
+  [[nodiscard]] Schema schema() const { return *shared_->schema; }
+  [[nodiscard]] std::optional<std::uint64_t> count() const { return shared_->files().size(); }
+  [[nodiscard]] std::string describe() const { return detail::compose("pictures in {}", shared_->folder); }
+  [[nodiscard]] std::string label() const { return "label"; }
+  /// The names of the folders: label i is classes()[i].
+  [[nodiscard]] std::vector<std::string> classes() const {
+    (void)shared_->files();
+    return shared_->found.classes;
+  }
+  /// How many damaged pictures were left out.
+  [[nodiscard]] std::uint64_t skipped() const { return shared_->skips.count(); }
+
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
+    return std::make_unique<Reader>(shared_, from);
+  }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const {
+    const std::uint64_t count = shared_->files().size();
+    BlockBuilder builder{shared_->schema, shared_->options.height == 0 ? 0 : ids.size()};
+    for (const std::uint64_t id : ids) {
+      if (id >= count) {
+        throw ConfigError{detail::compose("{} has {} samples and was asked for sample {}", describe(), count, id)};
+      }
+      shared_->add(builder, id);
+    }
+    return builder.build();
+  }
+
+ private:
+  struct Shared {
+    Shared(std::string folder_, const ImageFolderOptions& options_)
+        : folder(std::move(folder_)), options(options_), schema(std::make_shared<const Schema>(fields_of(options_))) {}
+
+    [[nodiscard]] static std::vector<Field> fields_of(const ImageFolderOptions& options) {
+      const auto height = static_cast<std::int64_t>(options.height);
+      const auto width = static_cast<std::int64_t>(options.width);
+      const auto channels = static_cast<std::int64_t>(options.colors);
+      Field image{.name = "image", .dtype = Dtype::u8, .shape = {height, width, channels}};
+      if (options.layout == ImageLayout::chw) image.shape = {channels, height, width};
+      const Field label{.name = "label", .dtype = Dtype::i64};
+      if (height != 0) return {image, label};
+      image.shape = {-1};
+      return {image, label, {.name = "height", .dtype = Dtype::i64}, {.name = "width", .dtype = Dtype::i64}};
+    }
+
+    [[nodiscard]] const std::vector<detail::ImageFile>& files() {
+      const std::lock_guard lock{mutex};
+      if (found.files.empty()) found = list();
+      return found.files;
+    }
+    [[nodiscard]] detail::ImageFiles list() const {
+      detail::ImageFiles all = detail::list_image_files(folder);
+      if (options.on_error.stops_at_once()) return all;
+      std::uint64_t damaged = 0;
+      const auto is_damaged = [&](const detail::ImageFile& file) {
+        try {
+          (void)decode(file);
+          return false;
+        } catch (const DataError&) {
+          if (++damaged > options.on_error.max_skips()) throw;
+          skips.raise_to(damaged);
+          return true;
+        }
+      };
+      all.files.erase(std::remove_if(all.files.begin(), all.files.end(), is_damaged), all.files.end());
+      if (all.files.empty()) throw DataError{detail::compose("all {} pictures in {} are damaged", damaged, folder)};
+      return all;
+    }
+
+    [[nodiscard]] Image decode(const detail::ImageFile& file) const {
+      detail::FileBytes input{file.path};
+      std::vector<std::byte> bytes(static_cast<std::size_t>(input.stamp().size));
+      bytes.resize(input.read(reinterpret_cast<char*>(bytes.data()), bytes.size()));
+      try {
+        return decode_image(bytes, {options.colors, options.max_pixels});
+      } catch (const DataError& error) {
+        throw DataError{detail::compose("{}: {}", file.path, error.what())};
+      }
+    }
+
+    void add(BlockBuilder& builder, std::uint64_t id) {
+      const detail::ImageFile& file = found.files[static_cast<std::size_t>(id)];
+      Image image = decode(file);
+      if (options.height != 0) image = fit_image(std::move(image), options.height, options.width, options.fit);
+      SampleWriter& writer = builder.add(id);
+      if (options.layout == ImageLayout::chw) {
+        std::vector<std::uint8_t> planes(image.pixels.size());
+        put_planes(image, planes);
+        writer.set(0, planes);
+      } else {
+        writer.set(0, image.pixels);
+      }
+      writer.set(1, file.label);
+      if (options.height != 0) return;
+      writer.set(2, image.height);
+      writer.set(3, image.width);
+    }
+
+    std::string folder;
+    ImageFolderOptions options;
+    std::shared_ptr<const Schema> schema;
+    SkipCount skips{};
+    std::mutex mutex{};
+    detail::ImageFiles found{};
+  };
+
+  class Reader final : public BlockReader {
+   public:
+    Reader(std::shared_ptr<Shared> shared, std::uint64_t from)
+        : shared_(std::move(shared)), at_(std::min<std::uint64_t>(from, shared_->files().size())) {}
+    [[nodiscard]] Block next(std::size_t most_rows) override {
+      constexpr std::size_t most_bytes = std::size_t{16} << 20;
+      BlockBuilder builder{shared_->schema};
+      while (at_ < shared_->files().size() && builder.rows() < most_rows && builder.bytes() < most_bytes) {
+        shared_->add(builder, at_++);
+      }
+      return builder.build();
+    }
+
+   private:
+    std::shared_ptr<Shared> shared_;
+    std::uint64_t at_;
+  };
+
+  std::shared_ptr<Shared> shared_;
+};
+static_assert(IndexedSource<ImageFolder>);
+
+}  // namespace railyard::inline v0_1
+#endif
+
+#if defined(RAILYARD_WITH_LAUNCHED) && RAILYARD_WITH_LAUNCHED
+
+// ---- railyard/workers/detail/agent_wire.hpp
+// What the process that leads and those that follow say to each other. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Names what the leader sends. Ranks in its messages count the workers of the process they go to.
+enum class Order : std::uint8_t {
+  tell = 1,     ///< a text for the program
+  start = 2,    ///< workers, as a StartOrder says
+  stop = 3,     ///< these set the flags on the workers' pages
+  leave = 4,    //
+  resize = 5,   //
+  abort = 6,    ///< a reason
+  kill = 7,     //
+  stacks = 8,   ///< answered by News::stacks
+  fetch = 9,    ///< a FetchOrder, answered by News::fetched or News::not_fetched
+  hold = 10,    ///< rank and slot of a snapshot
+  release = 11  ///< likewise
+};
+
+/// Names what a follower sends.
+enum class News : std::uint8_t {
+  started = 64,      ///< the workers exist
+  refused = 65,      ///< they cannot be made: whether a setting is to blame, and why
+  event = 66,        ///< a GroupEvent
+  pages = 67,        ///< of all its workers; also the sign that it is alive
+  stacks = 68,       ///< one text for each worker
+  fetched = 69,      ///< the number of the order, and bytes
+  not_fetched = 70,  ///< the number of the order, and why
+};
+
+/// Says where a process's workers stand among all.
+struct GroupLayout {
+  std::uint32_t generation = 0;  ///< counts the starts of the workers
+  std::int32_t first_rank = 0;
+  std::int32_t num_workers = 1;  ///< of this process
+  std::int32_t world_size = 1;
+  std::int32_t first_local_rank = 0;
+  std::int32_t local_size = 1;  ///< workers of this host
+  std::int32_t node = 0;
+  std::int32_t num_nodes = 1;
+};
+
+/// Puts the layout before the briefing: a worker learns of both in one piece.
+[[nodiscard]] inline std::string brief(const GroupLayout& layout, std::string_view briefing) {
+  WireWriter writer;
+  writer.put(layout);
+  writer.put_rest(std::as_bytes(std::span{briefing}));
+  return writer.text();
+}
+
+struct StartOrder {
+  GroupLayout layout{};
+  std::int64_t silence_limit_ns = 0;
+  std::string briefing{};
+
+  [[nodiscard]] std::vector<std::byte> encode() const {
+    WireWriter writer;
+    writer.put(layout);
+    writer.put(silence_limit_ns);
+    writer.put_text(briefing);
+    return writer.bytes();
+  }
+  [[nodiscard]] static StartOrder decode(std::span<const std::byte> bytes) {
+    WireReader reader{bytes};
+    StartOrder order{.layout = reader.take<GroupLayout>()};
+    order.silence_limit_ns = reader.take<std::int64_t>();
+    order.briefing = reader.take_text();
+    return order;
+  }
+};
+
+struct SlotOrder {
+  std::int32_t rank = 0;
+  std::int32_t slot = 0;
+};
+
+struct FetchOrder {
+  std::uint64_t number = 0;
+  SlotOrder of{};
+  std::uint64_t size_bytes = 0;
+};
+
+/// Is what a WorkerPage shows.
+struct PageValues {
+  std::uint64_t samples = 0;
+  std::uint64_t steps = 0;
+  std::int64_t epoch = -1;
+  std::uint64_t epoch_size = 0;
+  std::uint64_t epoch_done = 0;
+  std::uint64_t collectives = 0;
+  std::int64_t waiting_for_ns = -1;  ///< clocks of two hosts have nothing in common; -1 while it does not wait
+
+  [[nodiscard]] static PageValues of(const WorkerPage& page) noexcept {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    const std::int64_t since = page.waiting_since_ns.load(relaxed);
+    return {.samples = page.samples.load(relaxed),
+            .steps = page.steps.load(relaxed),
+            .epoch = page.epoch.load(relaxed),
+            .epoch_size = page.epoch_size.load(relaxed),
+            .epoch_done = page.epoch_done.load(relaxed),
+            .collectives = page.collectives.load(relaxed),
+            .waiting_for_ns = since == 0 ? -1 : monotonic_ns() - since};
+  }
+  void show_on(WorkerPage& page) const noexcept {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    page.samples.store(samples, relaxed);
+    page.steps.store(steps, relaxed);
+    page.epoch.store(epoch, relaxed);
+    page.epoch_size.store(epoch_size, relaxed);
+    page.epoch_done.store(epoch_done, relaxed);
+    page.collectives.store(collectives, relaxed);
+    page.waiting_since_ns.store(waiting_for_ns < 0 ? 0 : monotonic_ns() - waiting_for_ns, relaxed);
+  }
+};
+
+[[nodiscard]] inline std::vector<std::byte> encode_event(const GroupEvent& event) {
+  WireWriter writer;
+  writer.put(static_cast<std::uint8_t>(event.index()));
+  std::visit(
+      [&writer](const auto& one) {
+        using Event = std::remove_cvref_t<decltype(one)>;
+        if constexpr (requires { one.rank; }) writer.put(static_cast<std::int32_t>(one.rank));
+        if constexpr (std::is_same_v<Event, MessageEvent>) writer.put_rest(one.bytes);
+        if constexpr (std::is_same_v<Event, OutputEvent>) {
+          writer.put(static_cast<std::uint8_t>(one.is_error));
+          writer.put_text(one.line);
+        }
+        if constexpr (std::is_same_v<Event, ExitEvent>) writer.put_rest(encode_exit(one.exit));
+        if constexpr (std::is_same_v<Event, SignalEvent>) writer.put(static_cast<std::int32_t>(one.signal));
+        if constexpr (requires { one.message; }) writer.put_text(one.message);
+      },
+      event);
+  return writer.bytes();
+}
+
+/// first_rank: of the process from which the event comes. Throws: DataError if it is none, or not of its workers.
+[[nodiscard]] inline GroupEvent decode_event(std::span<const std::byte> bytes, const GroupLayout& layout) {
+  WireReader reader{bytes};
+  const auto index = reader.take<std::uint8_t>();
+  const auto take_rank = [&] {
+    const auto rank = reader.take<std::int32_t>();
+    if (rank < 0 || rank >= layout.num_workers) {
+      throw DataError{compose("it tells of its worker {}, and has {}", rank, layout.num_workers)};
+    }
+    return layout.first_rank + rank;
+  };
+  switch (index) {
+    case 0: {
+      MessageEvent event{.rank = take_rank()};
+      const auto rest = reader.take_rest();
+      event.bytes.assign(rest.begin(), rest.end());
+      return event;
+    }
+    case 1: {
+      OutputEvent event{.rank = take_rank(), .is_error = reader.take<std::uint8_t>() != 0};
+      event.line = reader.take_text();
+      return event;
+    }
+    case 2: {
+      ExitEvent event{.rank = take_rank()};
+      event.exit = decode_exit(reader.take_rest());
+      return event;
+    }
+    case 3: {
+      SilenceEvent event{.rank = take_rank()};
+      event.message = reader.take_text();
+      return event;
+    }
+    case 4:
+      return SignalEvent{.signal = reader.take<std::int32_t>()};
+    case 5:
+      return BrokenEvent{.message = reader.take_text()};
+    default:
+      throw DataError{compose("it tells of an event of the unknown kind {}", static_cast<int>(index))};
+  }
+}
+
+static_assert(std::is_same_v<std::variant_alternative_t<5, GroupEvent>, BrokenEvent>);
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/hmac.hpp
+// Proofs of knowing a secret: HMAC-SHA256 of OpenSSL's libcrypto, random bytes, comparison in constant time. Workers
+// room.
+
+#include <openssl/core_names.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/params.h>
+
+#include <sys/random.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+using ConstBytes = std::span<const std::byte>;
+using Digest = std::array<std::byte, 32>;
+
+[[nodiscard]] inline ConstBytes text_bytes(std::string_view text) noexcept { return std::as_bytes(std::span{text}); }
+
+/// Fills the bytes with what nobody can guess.
+inline void fill_random(std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t got = ::getrandom(bytes.data(), bytes.size(), 0);
+    if (got < 0 && errno != EINTR) throw_system("random bytes from the kernel", errno);
+    if (got > 0) bytes = bytes.subspan(static_cast<std::size_t>(got));
+  }
+}
+
+/// Compares in a time that tells nothing of where they differ.
+[[nodiscard]] inline bool are_equal(ConstBytes one, ConstBytes other) noexcept {
+  return one.size() == other.size() && CRYPTO_memcmp(one.data(), other.data(), one.size()) == 0;
+}
+
+/// Holds a key, in a form that does not show it, and authenticates bytes with it. Only the constructor takes locks of
+/// libcrypto: copies may be made, and used, in a process that was forked while other threads worked with libcrypto.
+class Hmac {
+ public:
+  explicit Hmac(ConstBytes key) {
+    const std::unique_ptr<EVP_MAC, void (*)(EVP_MAC*)> method{EVP_MAC_fetch(nullptr, OSSL_MAC_NAME_HMAC, nullptr),
+                                                              EVP_MAC_free};
+    if (method != nullptr) context_.reset(EVP_MAC_CTX_new(method.get()));
+    char name[] = "SHA256";
+    const OSSL_PARAM settings[] = {OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, name, 0),
+                                   OSSL_PARAM_construct_end()};
+    check(context_ != nullptr && EVP_MAC_CTX_set_params(context_.get(), settings) == 1);
+    set_key(key);
+  }
+  Hmac(const Hmac& other) : context_(EVP_MAC_CTX_dup(other.context_.get())) { check(context_ != nullptr); }
+  Hmac(Hmac&&) noexcept = default;
+  Hmac& operator=(const Hmac&) = delete;
+  Hmac& operator=(Hmac&&) noexcept = default;
+  ~Hmac() = default;
+
+  /// Returns one that holds another key.
+  [[nodiscard]] Hmac with_key(ConstBytes key) const {
+    Hmac other{*this};
+    other.set_key(key);
+    return other;
+  }
+
+  /// Authenticates the pieces, one after the other. Cost: about a microsecond, and a nanosecond for two bytes on a
+  /// processor that has instructions for it.
+  [[nodiscard]] Digest of(std::initializer_list<ConstBytes> pieces) {
+    check(EVP_MAC_init(context_.get(), nullptr, 0, nullptr) == 1);
+    for (const ConstBytes piece : pieces) update(piece);
+    return finish();
+  }
+  /// The same, for pieces that are counted only at run time and come after a first one.
+  [[nodiscard]] Digest of(ConstBytes first, std::span<const ConstBytes> pieces) {
+    check(EVP_MAC_init(context_.get(), nullptr, 0, nullptr) == 1);
+    update(first);
+    for (const ConstBytes piece : pieces) update(piece);
+    return finish();
+  }
+
+ private:
+  struct Free {
+    void operator()(EVP_MAC_CTX* context) const noexcept { EVP_MAC_CTX_free(context); }
+  };
+
+  static void check(bool went_well) {
+    if (!went_well) {
+      throw Error{
+          "libcrypto cannot compute HMAC-SHA256 here: see that OpenSSL 3 and its default provider are installed"};
+    }
+  }
+  void set_key(ConstBytes key) {
+    check(EVP_MAC_init(context_.get(), reinterpret_cast<const unsigned char*>(key.data()), key.size(), nullptr) == 1);
+  }
+  void update(ConstBytes piece) {
+    if (piece.empty()) return;
+    check(EVP_MAC_update(context_.get(), reinterpret_cast<const unsigned char*>(piece.data()), piece.size()) == 1);
+  }
+  [[nodiscard]] Digest finish() {
+    Digest digest;
+    std::size_t size = 0;
+    check(EVP_MAC_final(context_.get(), reinterpret_cast<unsigned char*>(digest.data()), &size, digest.size()) == 1);
+    return digest;
+  }
+
+  std::unique_ptr<EVP_MAC_CTX, Free> context_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/frames.hpp
+// Messages on a connection, each with a code that nobody can make who does not know the connection's key. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is one message. What types there are is for its users to say; listeners have two of their own.
+struct Frame {
+  static constexpr std::uint8_t welcome = 254;  ///< a listener's answer to a hello
+  static constexpr std::uint8_t refusal = 255;  ///< the other answer; the payload is a text that says why
+
+  std::uint8_t type = 0;
+  std::vector<std::byte> payload{};
+
+  [[nodiscard]] std::string_view text() const noexcept {
+    return {reinterpret_cast<const char*>(payload.data()), payload.size()};
+  }
+};
+
+/// Stands before the payload: its size as four bytes, its type as one. After it come the first bytes of the HMAC.
+inline constexpr std::size_t frame_head_bytes = 5;
+inline constexpr std::size_t frame_code_bytes = 16;
+
+/// Computes the code of each frame. It covers the frame's number as well: none can be left out, repeated or moved.
+class FrameCoder {
+ public:
+  explicit FrameCoder(Hmac key) noexcept : key_(std::move(key)) {}
+
+  [[nodiscard]] std::array<std::byte, frame_code_bytes> next(ConstBytes head, std::span<const ConstBytes> payload) {
+    std::array<std::byte, sizeof number_ + frame_head_bytes> start;
+    std::memcpy(start.data(), &number_, sizeof number_);
+    std::memcpy(start.data() + sizeof number_, head.data(), frame_head_bytes);
+    ++number_;
+    const Digest whole = key_.of(start, payload);
+    std::array<std::byte, frame_code_bytes> code;
+    std::copy_n(whole.begin(), code.size(), code.begin());
+    return code;
+  }
+
+ private:
+  Hmac key_;
+  std::uint64_t number_ = 0;
+};
+
+/// Holds what is still to be sent.
+class FrameWriter {
+ public:
+  FrameWriter(Hmac key, std::size_t max_bytes) noexcept : coder_(std::move(key)), max_bytes_(max_bytes) {}
+
+  /// Throws: ConfigError if the payload is larger than the other end takes.
+  void put(std::uint8_t type, std::initializer_list<ConstBytes> pieces) {
+    std::size_t size = 0;
+    for (const ConstBytes piece : pieces) size += piece.size();
+    if (size > max_bytes_) {
+      throw ConfigError{compose("a message of {} bytes is too large: at most {} are sent at once", size, max_bytes_)};
+    }
+    std::array<std::byte, frame_head_bytes> head;
+    const auto size_field = static_cast<std::uint32_t>(size);
+    std::memcpy(head.data(), &size_field, sizeof size_field);
+    head[4] = std::byte{type};
+    const auto code = coder_.next(head, {pieces.begin(), pieces.size()});
+    bytes_.reserve(bytes_.size() + head.size() + size + code.size());
+    append(head);
+    for (const ConstBytes piece : pieces) append(piece);
+    append(code);
+  }
+
+  [[nodiscard]] ConstBytes unsent() const noexcept { return ConstBytes{bytes_}.subspan(sent_); }
+  void mark_sent(std::size_t num_bytes) {
+    sent_ += num_bytes;
+    if (sent_ < bytes_.size()) return;
+    sent_ = 0;
+    constexpr std::size_t kept = std::size_t{1} << 20U;
+    if (bytes_.capacity() > kept) bytes_ = {};  // one large frame must not hold its memory for ever
+    bytes_.clear();
+  }
+
+ private:
+  void append(ConstBytes piece) { bytes_.insert(bytes_.end(), piece.begin(), piece.end()); }
+
+  FrameCoder coder_;
+  std::size_t max_bytes_;
+  std::vector<std::byte> bytes_{};
+  std::size_t sent_ = 0;
+};
+
+/// Puts frames together from whatever pieces they come in.
+class FrameReader {
+ public:
+  FrameReader(Hmac key, std::size_t max_bytes) noexcept : coder_(std::move(key)), max_bytes_(max_bytes) {}
+
+  /// Where the next bytes go: never beyond the end of a frame. It grows with what has come: a size that is a lie costs
+  /// no memory.
+  [[nodiscard]] std::span<std::byte> room() {
+    if (filled_ < frame_head_bytes) return std::span{head_}.subspan(filled_);
+    constexpr std::size_t first = std::size_t{256} << 10U;
+    const std::size_t got = filled_ - frame_head_bytes;
+    if (got == body_.size()) body_.resize(std::min(body_bytes_, got + std::max(got, first)));
+    return std::span{body_}.subspan(got);
+  }
+
+  /// Takes what has been put into room(), and returns the frame that it has made whole.
+  /// Throws: DataError if the frame is too large or has been altered.
+  [[nodiscard]] std::optional<Frame> take(std::size_t num_bytes) {
+    filled_ += num_bytes;
+    if (filled_ == frame_head_bytes) take_head();
+    if (filled_ < frame_head_bytes + body_bytes_ || filled_ < frame_head_bytes) return std::nullopt;
+    const ConstBytes payload = ConstBytes{body_}.first(body_bytes_ - frame_code_bytes);
+    if (!are_equal(coder_.next(head_, {&payload, 1}), ConstBytes{body_}.last(frame_code_bytes))) {
+      throw DataError{compose("a message of {} bytes was altered on its way", payload.size())};
+    }
+    Frame frame{.type = std::to_integer<std::uint8_t>(head_[4]), .payload = std::exchange(body_, {})};
+    frame.payload.resize(frame.payload.size() - frame_code_bytes);
+    filled_ = 0;
+    return frame;
+  }
+
+  /// Is a frame under way?
+  [[nodiscard]] bool is_inside() const noexcept { return filled_ != 0; }
+
+ private:
+  void take_head() {
+    std::uint32_t size = 0;
+    std::memcpy(&size, head_.data(), sizeof size);
+    if (size > max_bytes_) {
+      throw DataError{compose("a message claims to have {} bytes; at most {} are taken", size, max_bytes_)};
+    }
+    body_bytes_ = size + frame_code_bytes;
+  }
+
+  FrameCoder coder_;
+  std::size_t max_bytes_;
+  std::array<std::byte, frame_head_bytes> head_{};
+  std::vector<std::byte> body_{};
+  std::size_t body_bytes_ = 0;
+  std::size_t filled_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/hello.hpp
+// How two processes prove to each other that they know the run's secret before either believes a byte. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says what a connection is for.
+enum class HelloKind : std::uint8_t { agent = 1, store = 2 };
+
+/// Is what a process says of itself when it connects.
+struct Hello {
+  HelloKind kind = HelloKind::agent;
+  std::string job{};             ///< what two jobs differ by
+  std::uint32_t generation = 0;  ///< which attempt it belongs to
+  std::int32_t process = 0;      ///< which of the launched processes; of a store: which rank
+  std::string payload{};         ///< whatever else; of no meaning here
+};
+
+inline constexpr std::size_t max_hello_bytes = std::size_t{64} << 10U;
+
+/// Throws: ConfigError if it is larger than a listener takes.
+[[nodiscard]] inline std::vector<std::byte> encode_hello(const Hello& hello) {
+  WireWriter writer;
+  writer.put(hello.kind);
+  writer.put(hello.generation);
+  writer.put(hello.process);
+  writer.put_text(hello.job);
+  writer.put_rest(text_bytes(hello.payload));
+  if (writer.bytes().size() <= max_hello_bytes) return writer.bytes();
+  throw ConfigError{compose("a hello of {} bytes is too large: name of the job and payload together may have about {}",
+                            writer.bytes().size(), max_hello_bytes)};
+}
+
+/// Throws: DataError if it is none.
+[[nodiscard]] inline Hello decode_hello(ConstBytes bytes) {
+  WireReader reader{bytes};
+  Hello hello{.kind = reader.take<HelloKind>()};
+  if (hello.kind != HelloKind::agent && hello.kind != HelloKind::store) {
+    throw DataError{compose("a hello is of the unknown kind {}", static_cast<int>(hello.kind))};
+  }
+  hello.generation = reader.take<std::uint32_t>();
+  hello.process = reader.take<std::int32_t>();
+  hello.job = reader.take_text();
+  const ConstBytes rest = reader.take_rest();
+  hello.payload.assign(reinterpret_cast<const char*>(rest.data()), rest.size());
+  return hello;
+}
+
+/// Is what each side sends first: who does not speak this protocol is found out by the first eight bytes, of which the
+/// last is its version.
+struct Opening {
+  using Magic = std::array<char, 8>;
+  static constexpr Magic at_length{'R', 'A', 'I', 'L', 'Y', 'R', 'D', '1'};
+  static constexpr Magic by_ticket{'R', 'A', 'I', 'L', 'Y', 'R', 'T', '1'};
+  Magic magic = at_length;
+  std::array<std::byte, 32> nonce{};
+
+  [[nodiscard]] static Opening make(const Magic& magic = at_length) {
+    Opening opening{.magic = magic};
+    fill_random(opening.nonce);
+    return opening;
+  }
+  [[nodiscard]] ConstBytes bytes() const noexcept { return std::as_bytes(std::span{this, 1}); }
+
+  /// Returns what is wrong with the magic; empty if nothing is.
+  [[nodiscard]] std::string complaint() const {
+    if (magic == at_length || magic == by_ticket) return {};
+    if (!std::equal(magic.begin(), magic.end() - 1, at_length.begin())) return "it does not speak Railyard's protocol";
+    return compose("it speaks version {} of the protocol, and this program version {}: build both from one release",
+                   magic[7] - '0', at_length[7] - '0');
+  }
+};
+static_assert(sizeof(Opening) == 40);
+
+/// Is what a listener gives to those who have proven themselves, for them and the processes they start: its opening of
+/// all connections that are made by ticket, so that nobody has to wait for one. Not secret.
+using Ticket = Opening;
+
+/// Is what both sides have seen of a handshake. Proofs and keys cover all of it, so that none can be used a second time
+/// or for another connection; the labels keep what one side sends from being sent back as the other's.
+class Transcript {
+ public:
+  Transcript(const Opening& client, const Opening& server, ConstBytes hello) noexcept
+      : client_(client.bytes()), server_(server.bytes()), hello_(hello) {}
+
+  [[nodiscard]] Digest client_proof(const Hmac& secret) const { return sign(secret, "railyard: the client's proof"); }
+  /// What the client's frames are authenticated with, and the server's, of which the first is the server's proof.
+  [[nodiscard]] Hmac client_key(const Hmac& secret) const { return key(secret, "railyard: the client's frames"); }
+  [[nodiscard]] Hmac server_key(const Hmac& secret) const { return key(secret, "railyard: the server's frames"); }
+
+ private:
+  [[nodiscard]] Digest sign(const Hmac& secret, std::string_view label) const {
+    return Hmac{secret}.of({text_bytes(label), client_, server_, hello_});
+  }
+  [[nodiscard]] Hmac key(const Hmac& secret, std::string_view label) const {
+    Digest key = sign(secret, label);
+    Hmac keyed = secret.with_key(key);
+    OPENSSL_cleanse(key.data(), key.size());
+    return keyed;
+  }
+
+  ConstBytes client_;
+  ConstBytes server_;
+  ConstBytes hello_;
+};
+
+/// Holds what the frames of a connection are authenticated with: what it sends, and what it receives.
+struct SessionKeys {
+  Hmac outgoing;
+  Hmac incoming;
+};
+
+/// Is the listening side of a handshake: the client's opening, the server's, the client's hello with its proof. A
+/// client with a ticket leaves the second one out and sends all at once; that such a hello comes once only is for the
+/// listener to see. Reads nothing beyond the proof, and takes the hello apart only after it.
+class ServerHandshake {
+ public:
+  enum class State : std::uint8_t { waiting, proven, refused };
+
+  /// Both outlive it.
+  ServerHandshake(const Hmac& secret, const Ticket& ticket)
+      : secret_(&secret), ticket_(&ticket), input_(sizeof client_.magic) {}
+
+  [[nodiscard]] State state() const noexcept { return state_; }
+  /// Where the next bytes go.
+  [[nodiscard]] std::span<std::byte> room() noexcept { return std::span{input_}.subspan(filled_); }
+  /// Takes what has been put into room(), and returns what the client is to be sent.
+  [[nodiscard]] ConstBytes take(std::size_t num_bytes) {
+    filled_ += num_bytes;
+    if (state_ != State::waiting || filled_ < input_.size()) return {};
+    switch (step_) {
+      case Step::magic:
+        return take_magic();
+      case Step::nonce:
+        return take_nonce();
+      case Step::size:
+        return take_size();
+      case Step::hello:
+        return take_hello();
+    }
+    return {};
+  }
+
+  /// Has anything come at all?
+  [[nodiscard]] bool is_untouched() const noexcept { return step_ == Step::magic && filled_ == 0; }
+  /// Why it was refused.
+  [[nodiscard]] const std::string& refusal() const noexcept { return refusal_; }
+  /// The client's: no other connection has the same nonce, unless somebody repeats what he has heard.
+  [[nodiscard]] const Opening& opening() const noexcept { return client_; }
+  /// What the client says of itself, once it is proven.
+  [[nodiscard]] Hello& hello() noexcept { return hello_; }
+  [[nodiscard]] SessionKeys keys() const {
+    return {.outgoing = transcript().server_key(*secret_), .incoming = transcript().client_key(*secret_)};
+  }
+
+ private:
+  enum class Step : std::uint8_t { magic, nonce, size, hello };
+
+  ConstBytes refuse(std::string why) {
+    state_ = State::refused;
+    refusal_ = std::move(why);
+    return {};
+  }
+
+  void expect(Step step, std::size_t total_bytes) {
+    step_ = step;
+    input_.resize(total_bytes);
+  }
+
+  ConstBytes take_magic() {
+    std::memcpy(client_.magic.data(), input_.data(), client_.magic.size());
+    if (std::string why = client_.complaint(); !why.empty()) return refuse(std::move(why));
+    expect(Step::nonce, sizeof(Opening));
+    return {};
+  }
+
+  ConstBytes take_nonce() {
+    std::memcpy(client_.nonce.data(), input_.data() + client_.magic.size(), client_.nonce.size());
+    filled_ = 0;
+    expect(Step::size, sizeof(std::uint32_t));
+    const bool has_ticket = client_.magic == Opening::by_ticket;
+    server_ = has_ticket ? *ticket_ : Opening::make();
+    return has_ticket ? ConstBytes{} : server_.bytes();
+  }
+
+  ConstBytes take_size() {
+    std::uint32_t size = 0;
+    std::memcpy(&size, input_.data(), sizeof size);
+    if (size > max_hello_bytes) return refuse(compose("its hello claims to have {} bytes", size));
+    filled_ = 0;
+    expect(Step::hello, size + sizeof(Digest));
+    return {};
+  }
+
+  ConstBytes take_hello() {
+    if (!are_equal(transcript().client_proof(*secret_), ConstBytes{input_}.last(sizeof(Digest)))) {
+      return refuse("it does not know the secret of this run");
+    }
+    try {
+      hello_ = decode_hello(hello_bytes());
+    } catch (const DataError& error) {
+      return refuse(error.what());
+    }
+    state_ = State::proven;
+    return {};
+  }
+
+  [[nodiscard]] ConstBytes hello_bytes() const noexcept {
+    return ConstBytes{input_}.first(input_.size() - sizeof(Digest));
+  }
+  [[nodiscard]] Transcript transcript() const noexcept { return {client_, server_, hello_bytes()}; }
+
+  const Hmac* secret_;
+  const Ticket* ticket_;
+  Step step_ = Step::magic;
+  State state_ = State::waiting;
+  std::vector<std::byte> input_;
+  std::size_t filled_ = 0;
+  Opening client_{};
+  Opening server_{};
+  Hello hello_{};
+  std::string refusal_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/socket.hpp
+// Sockets of TCP that listen and connect, over IPv4 and IPv6, and what the other end's address reads like. Workers
+// room.
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says that a connection cannot be had, or is lost.
+class ConnectionError : public Error {
+ public:
+  enum class Cause : std::uint8_t {
+    failed,   ///< it was never made, the network or the other host is gone, or what came was damaged
+    closed,   ///< the other end has closed it
+    refused,  ///< the other end does not want it, and has said why
+  };
+  ConnectionError(Cause cause, const std::string& message) : Error(message), cause_(cause) {}
+  [[nodiscard]] Cause cause() const noexcept { return cause_; }
+
+ private:
+  Cause cause_;
+};
+
+/// Owns a connected or listening socket. In the end it is shut down before it is closed, so that the other end hears of
+/// it even if a forked process still holds it.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(Descriptor descriptor) noexcept : descriptor_(std::move(descriptor)) {}
+  Socket(Socket&&) noexcept = default;
+  Socket& operator=(Socket&& other) noexcept {
+    close();
+    descriptor_ = std::move(other.descriptor_);
+    return *this;
+  }
+  ~Socket() { close(); }
+
+  [[nodiscard]] int fd() const noexcept { return descriptor_.get(); }
+  [[nodiscard]] bool is_open() const noexcept { return descriptor_.is_open(); }
+  void close() noexcept {
+    if (descriptor_.is_open()) ::shutdown(descriptor_.get(), SHUT_RDWR);
+    descriptor_.reset();
+  }
+  /// In a process that has just been forked: lets go of it; the other process's connection stays.
+  void forget_in_child() noexcept { descriptor_.reset(); }
+
+ private:
+  Descriptor descriptor_{};
+};
+
+/// Waits until the descriptor can be read from or written to (POLLIN, POLLOUT), or would say what is wrong with it.
+/// Returns false at the deadline.
+[[nodiscard]] inline bool wait_for(int fd, short events, const Deadline& deadline) noexcept {
+  pollfd one{.fd = fd, .events = events, .revents = 0};
+  while (true) {
+    const timespec time = to_timespec(deadline.remaining());
+    const int ready = ::ppoll(&one, 1, &time, nullptr);
+    if (ready > 0 || (ready < 0 && errno != EINTR)) return true;
+    if (deadline.expired()) return false;
+  }
+}
+
+/// Is the address of one end, as sockets have it.
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof(sockaddr_storage);
+
+  [[nodiscard]] sockaddr* get() noexcept { return reinterpret_cast<sockaddr*>(&storage); }
+  [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&storage); }
+
+  /// Whom the socket is connected to; family AF_UNSPEC if to nobody any more.
+  [[nodiscard]] static SocketAddress of_peer(int fd) noexcept {
+    SocketAddress address;
+    if (::getpeername(fd, address.get(), &address.size) != 0) address = {};
+    return address;
+  }
+  [[nodiscard]] static SocketAddress of_self(int fd) noexcept {
+    SocketAddress address;
+    if (::getsockname(fd, address.get(), &address.size) != 0) address = {};
+    return address;
+  }
+
+  /// Numeric: "10.0.0.7", "fe80::1%eth0". Empty for what is no address of the internet.
+  [[nodiscard]] std::string host() const {
+    char text[NI_MAXHOST] = {};
+    if (!is_internet() || ::getnameinfo(get(), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0) return {};
+    constexpr std::string_view mapped = "::ffff:";  // an address of IPv4, seen through a socket that takes both
+    const std::string_view host{text};
+    const bool is_mapped = host.starts_with(mapped) && host.find('.') != std::string_view::npos;
+    return std::string{is_mapped ? host.substr(mapped.size()) : host};
+  }
+  [[nodiscard]] int port() const noexcept {
+    if (storage.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(storage).sin_port);
+    if (storage.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(storage).sin6_port);
+    return 0;
+  }
+  /// "10.0.0.7:5000", "[fe80::1%eth0]:5000".
+  [[nodiscard]] std::string text() const {
+    const std::string name = host();
+    if (name.empty()) return "a socket of this host";
+    return name.find(':') == std::string::npos ? compose("{}:{}", name, port()) : compose("[{}]:{}", name, port());
+  }
+  friend bool operator==(const SocketAddress& one, const SocketAddress& other) noexcept {
+    return one.size == other.size && std::memcmp(&one.storage, &other.storage, one.size) == 0;
+  }
+
+ private:
+  [[nodiscard]] bool is_internet() const noexcept {
+    return storage.ss_family == AF_INET || storage.ss_family == AF_INET6;
+  }
+};
+
+using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+
+/// Returns the addresses of a host; empty, with status set as getaddrinfo has it, if there are none. An empty host
+/// means any address of this one, for a socket that listens.
+[[nodiscard]] inline AddressList resolve(const std::string& host, int port, int& status) {
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  wanted.ai_flags = AI_NUMERICSERV | AI_PASSIVE;
+  addrinfo* found = nullptr;
+  status = ::getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &wanted, &found);
+  return {status == 0 ? found : nullptr, ::freeaddrinfo};
+}
+
+template <class T>
+bool set_option(int fd, int level, int option, T value) noexcept {
+  return ::setsockopt(fd, level, option, &value, sizeof value) == 0;
+}
+
+/// Sends small messages at once, and notices within the given time that the other host is lost: it sends no goodbye.
+/// Does nothing to a socket that is not TCP's.
+inline void tune_connection(int fd, std::chrono::milliseconds lost_after) noexcept {
+  const auto third_s = static_cast<int>(std::max<std::int64_t>(lost_after.count() / 3000, 1));
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, third_s);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, third_s);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 2);
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<unsigned>(lost_after.count()));
+}
+
+/// Listens at an address of this host; an empty host means any. Port 0 lets the kernel choose.
+/// Throws: ConfigError if the host is not known here; Error if it cannot be listened on.
+[[nodiscard]] inline Socket listen_at(const std::string& host, int port) {
+  int status = 0;
+  const AddressList addresses = resolve(host, port, status);
+  if (addresses == nullptr) {
+    throw ConfigError{compose(R"(listening at "{}" port {}: this is no name or address that is known here ({}))", host,
+                              port, ::gai_strerror(status))};
+  }
+  int error = 0;
+  // Of "any", the socket of IPv6 takes both kinds, unless the system has none.
+  for (const int family : {AF_INET6, AF_INET}) {
+    for (const addrinfo* entry = addresses.get(); entry != nullptr; entry = entry->ai_next) {
+      if (entry->ai_family != family) continue;
+      const int fd = ::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+      if (fd < 0) {
+        error = errno;
+        continue;
+      }
+      Socket socket{adopt(fd, "a socket to listen on")};
+      set_option(socket.fd(), SOL_SOCKET, SO_REUSEADDR, 1);
+      if (family == AF_INET6) set_option(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, host.empty() ? 0 : 1);
+      if (::bind(socket.fd(), entry->ai_addr, entry->ai_addrlen) == 0 && ::listen(socket.fd(), SOMAXCONN) == 0) {
+        return socket;
+      }
+      error = errno;
+    }
+  }
+  throw_system(compose(R"(listening at "{}" port {}: take another port, or 0 to let the kernel choose)", host, port),
+               error);
+}
+
+// Returns 0 or what went wrong, as errno has it.
+[[nodiscard]] inline int finish_connect(const Socket& socket, const sockaddr* address, socklen_t size,
+                                        const Deadline& deadline) {
+  if (::connect(socket.fd(), address, size) != 0) {
+    if (errno != EINPROGRESS) return errno;
+    if (!wait_for(socket.fd(), POLLOUT, deadline)) return ETIMEDOUT;
+    int error = 0;
+    socklen_t length = sizeof error;
+    if (::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
+    if (error != 0) return error;
+  }
+  // Where nobody listens on a port that the kernel gives out, a socket may connect to itself.
+  return SocketAddress::of_self(socket.fd()) == SocketAddress::of_peer(socket.fd()) ? ECONNREFUSED : 0;
+}
+
+/// Tries each address of the host once. Returns a socket that is not open if none answers, and says why in `cause`.
+[[nodiscard]] inline Socket try_connect(const std::string& host, int port, const Deadline& deadline,
+                                        std::string& cause) {
+  using namespace std::chrono_literals;
+  int status = 0;
+  const AddressList addresses = resolve(host, port, status);
+  cause = addresses == nullptr ? compose("its name is not known here: {}", ::gai_strerror(status)) : std::string{};
+  for (const addrinfo* entry = addresses.get(); entry != nullptr; entry = entry->ai_next) {
+    const int fd = ::socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int error = errno;
+    if (fd >= 0) {
+      Socket socket{adopt(fd, "a socket to connect with")};
+      constexpr std::chrono::nanoseconds slice = 3s;  // the next address may be the one that is routed
+      error = finish_connect(socket, entry->ai_addr, entry->ai_addrlen,
+                             deadline.remaining() < slice ? deadline : Deadline::after(slice));
+      if (error == 0) return socket;
+    }
+    SocketAddress tried{.size = entry->ai_addrlen};
+    std::memcpy(&tried.storage, entry->ai_addr, entry->ai_addrlen);
+    cause += compose("{}{}: {}", cause.empty() ? "" : ", ", tried.text(), std::generic_category().message(error));
+  }
+  return {};
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/secure_connection.hpp
+// A connection of two processes that have proven to each other that they know the run's secret. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Bounds what a connection takes.
+struct ConnectionLimits {
+  std::size_t max_frame_bytes = std::size_t{1} << 30U;
+  std::chrono::milliseconds lost_after{15'000};  ///< how long the other host may leave what it got unacknowledged
+};
+
+/// Sends and receives frames. One thread at a time may use it. Every frame carries a code of 16 bytes that covers its
+/// content and its number; what is sent can be read on its way, but not altered. What goes wrong with the connection is
+/// a ConnectionError that names the peer; after that it is of no use any more.
+class SecureConnection {
+ public:
+  /// Takes over a socket whose two ends have proven themselves. peer: what errors call the other end.
+  SecureConnection(Socket socket, SessionKeys keys, std::string peer, const ConnectionLimits& limits)
+      : socket_(std::move(socket)),
+        writer_(std::move(keys.outgoing), limits.max_frame_bytes),
+        reader_(std::move(keys.incoming), limits.max_frame_bytes),
+        peer_(std::move(peer)),
+        lost_after_(limits.lost_after) {
+    tune_connection(socket_.fd(), limits.lost_after);
+  }
+
+  /// Connects to a listener; tries again until somebody listens there. Cost: two round trips after TCP's own; none with
+  /// a ticket: then the first frame to come is the listener's answer, a welcome or a refusal.
+  /// Throws: ConnectionError, whose cause is `refused` if the listener knows this process but does not want it.
+  [[nodiscard]] static SecureConnection connect(const std::string& host, int port, const Hmac& secret,
+                                                const Hello& hello, const Deadline& deadline,
+                                                const ConnectionLimits& limits = {},
+                                                const std::optional<Ticket>& ticket = std::nullopt);
+
+  [[nodiscard]] int fd() const noexcept { return socket_.fd(); }
+  [[nodiscard]] const std::string& peer() const noexcept { return peer_; }
+  /// What the listener has given to this process, for further connections; only where connect() has waited for it.
+  [[nodiscard]] const std::optional<Ticket>& ticket() const noexcept { return ticket_; }
+
+  /// Queues a message, whose payload is the pieces one after the other, without waiting; flush() sends it.
+  void post(std::uint8_t type, std::initializer_list<ConstBytes> pieces) { writer_.put(type, pieces); }
+  [[nodiscard]] std::size_t unsent_bytes() const noexcept { return writer_.unsent().size(); }
+
+  /// Sends what the network takes at once. Returns true if nothing is left.
+  bool flush() {
+    while (!writer_.unsent().empty()) {
+      const ssize_t sent = ::send(fd(), writer_.unsent().data(), writer_.unsent().size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent >= 0) {
+        writer_.mark_sent(static_cast<std::size_t>(sent));
+      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        return false;
+      } else if (errno != EINTR) {
+        throw_lost("sending", errno);
+      }
+    }
+    return true;
+  }
+
+  /// Waits until the network has taken all that is queued. Throws: as flush(), and if that does not happen in time.
+  void flush(const Deadline& deadline) {
+    while (!flush()) {
+      if (wait_for(fd(), POLLOUT, deadline)) continue;
+      throw ConnectionError{ConnectionError::Cause::failed,
+                            compose("{} has not taken {} bytes in {}: it is stopped or busy, or the network is too "
+                                    "slow for them",
+                                    peer_, unsent_bytes(), deadline.budget_text())};
+    }
+  }
+
+  /// Sends a message, and waits until the network has taken it.
+  void send(std::uint8_t type, std::initializer_list<ConstBytes> pieces, const Deadline& deadline) {
+    post(type, pieces);
+    flush(deadline);
+  }
+
+  /// Returns a message if one is complete, without waiting.
+  [[nodiscard]] std::optional<Frame> try_receive() {
+    while (true) {
+      const std::span<std::byte> room = reader_.room();
+      const ssize_t got = ::recv(fd(), room.data(), room.size(), MSG_DONTWAIT);
+      if (got > 0) {
+        if (auto frame = take(static_cast<std::size_t>(got))) return frame;
+      } else if (got == 0) {
+        throw ConnectionError{
+            ConnectionError::Cause::closed,
+            compose("{} has closed the connection{}", peer_, reader_.is_inside() ? " in the middle of a message" : "")};
+      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        return std::nullopt;
+      } else if (errno != EINTR) {
+        throw_lost("receiving", errno);
+      }
+    }
+  }
+
+  /// Waits for a message, and sends meanwhile what is queued. Returns nothing at the deadline.
+  [[nodiscard]] std::optional<Frame> receive(const Deadline& deadline) {
+    while (true) {
+      const bool all_sent = flush();
+      if (auto frame = try_receive()) return frame;
+      const short events = all_sent ? POLLIN : POLLIN | POLLOUT;
+      if (!wait_for(fd(), events, deadline)) return std::nullopt;
+    }
+  }
+
+  /// Ends it: the other end sees that it was closed, after all that was sent.
+  void close() noexcept { socket_.close(); }
+  /// In a process that has just been forked: lets go of it; the other process's connection stays.
+  void forget_in_child() noexcept { socket_.forget_in_child(); }
+
+ private:
+  friend class Connector;
+
+  [[nodiscard]] std::optional<Frame> take(std::size_t num_bytes) {
+    try {
+      return reader_.take(num_bytes);
+    } catch (const DataError& error) {
+      throw ConnectionError{ConnectionError::Cause::failed, compose("{}: {}", peer_, error.what())};
+    }
+  }
+
+  [[noreturn]] void throw_lost(std::string_view doing, int error) const {
+    if (error == ECONNRESET || error == EPIPE) {
+      throw ConnectionError{ConnectionError::Cause::closed,
+                            compose("{} has ended while this process was {}", peer_, doing)};
+    }
+    const bool is_lost = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
+    throw ConnectionError{
+        ConnectionError::Cause::failed,
+        is_lost ? compose("{} has not answered for {} s: its host, or the network between, is down ({})", peer_,
+                          static_cast<double>(lost_after_.count()) / 1000.0, std::generic_category().message(error))
+                : compose("{}: {} failed: {}", peer_, doing, std::generic_category().message(error))};
+  }
+
+  Socket socket_;
+  FrameWriter writer_;
+  FrameReader reader_;
+  std::string peer_;
+  std::chrono::milliseconds lost_after_;
+  std::optional<Ticket> ticket_{};
+};
+
+/// Is the connecting side of a handshake: tries until it has gone through all of it, or was turned away.
+class Connector {
+ public:
+  Connector(std::string host, int port, const Hmac& secret, const Hello& hello, const Deadline& deadline,
+            const ConnectionLimits& limits, const std::optional<Ticket>& ticket)
+      : host_(std::move(host)),
+        port_(port),
+        secret_(secret),
+        hello_(encode_hello(hello)),
+        deadline_(deadline),
+        limits_(limits),
+        ticket_(ticket) {
+    if (host_.empty() || port < 1 || port > 65535) {
+      throw ConfigError{
+          compose(R"(connecting to "{}" port {}: that is no address; it looks like "10.0.0.1", 29400)", host_, port)};
+    }
+  }
+
+  [[nodiscard]] SecureConnection connect() {
+    using namespace std::chrono_literals;
+    std::chrono::nanoseconds pause = 5ms;
+    while (true) {
+      std::string cause;
+      Socket socket = try_connect(host_, port_, deadline_, cause);
+      if (socket.is_open()) {
+        tune_connection(socket.fd(), limits_.lost_after);
+        cause = compose("{} was connected, but did not answer", SocketAddress::of_peer(socket.fd()).text());
+        if (ticket_) return present_ticket(std::move(socket));
+        if (exchange_openings(socket)) return introduce(std::move(socket));
+      }
+      if (deadline_.remaining() <= pause) {
+        throw ConnectionError{ConnectionError::Cause::failed,
+                              compose("{} cannot be reached within {}: {}", peer(), deadline_.budget_text(), cause)};
+      }
+      wait_at_random(pause);
+      pause = std::min<std::chrono::nanoseconds>(2 * pause, 500ms);
+    }
+  }
+
+ private:
+  // Many processes that have failed at once must not all come back at once.
+  static void wait_at_random(std::chrono::nanoseconds pause) {
+    std::array<std::byte, 1> random{};
+    fill_random(random);
+    const timespec time = to_timespec(pause / 2 + pause * std::to_integer<int>(random[0]) / 512);
+    ::clock_nanosleep(CLOCK_MONOTONIC, 0, &time, nullptr);
+  }
+
+  [[nodiscard]] std::string peer() const { return compose("the leader at {} port {}", host_, port_); }
+
+  // Until the server has answered it does not know whether this one is honest: if it hangs up, it had no room.
+  [[nodiscard]] bool exchange_openings(const Socket& socket) {
+    client_ = Opening::make();
+    if (!send_all(socket, client_.bytes()) || !receive_all(socket, std::as_writable_bytes(std::span{server_.magic}))) {
+      return false;
+    }
+    if (const std::string complaint = server_.complaint(); !complaint.empty()) {
+      throw ConnectionError{ConnectionError::Cause::failed,
+                            compose("{} is not the run's leader: {}", peer(), complaint)};
+    }
+    return receive_all(socket, server_.nonce);
+  }
+
+  [[nodiscard]] SecureConnection introduce(Socket socket) {
+    SecureConnection connection = send_hello(std::move(socket), {});
+    const Frame answer = receive_answer(connection);
+    if (answer.type != Frame::welcome || answer.payload.size() != sizeof(Ticket)) {
+      throw ConnectionError{ConnectionError::Cause::refused,
+                            compose("{} does not take this process: {}", peer(), answer.text())};
+    }
+    std::memcpy(&connection.ticket_.emplace(), answer.payload.data(), sizeof(Ticket));
+    return connection;
+  }
+
+  // The answer's code proves that the listener knows the secret.
+  [[nodiscard]] Frame receive_answer(SecureConnection& connection) const {
+    std::string cause = "it did not answer in time";
+    try {
+      if (auto answer = connection.receive(deadline_)) return std::move(*answer);
+    } catch (const ConnectionError& error) {
+      cause = error.cause() == ConnectionError::Cause::closed
+                  ? "most likely the two have different secrets (of different runs, or of different files)"
+                  : "it does not know the secret of this run";
+    }
+    throw ConnectionError{ConnectionError::Cause::failed,
+                          compose("{} did not accept this process's proof: {}", peer(), cause)};
+  }
+
+  [[nodiscard]] SecureConnection present_ticket(Socket socket) {
+    client_ = Opening::make(Opening::by_ticket);
+    server_ = *ticket_;
+    return send_hello(std::move(socket), client_.bytes());
+  }
+
+  [[nodiscard]] SecureConnection send_hello(Socket socket, ConstBytes before) {
+    const Transcript transcript{client_, server_, hello_};
+    WireWriter writer;
+    writer.put_rest(before);
+    writer.put(static_cast<std::uint32_t>(hello_.size()));
+    writer.put_rest(hello_);
+    writer.put_rest(transcript.client_proof(secret_));
+    if (!send_all(socket, writer.bytes())) {
+      throw ConnectionError{ConnectionError::Cause::failed, compose("{} hung up before this process's proof", peer())};
+    }
+    SessionKeys keys{.outgoing = transcript.client_key(secret_), .incoming = transcript.server_key(secret_)};
+    return SecureConnection{std::move(socket), std::move(keys), peer(), limits_};
+  }
+
+  // These return false if the other end has hung up, or at the deadline.
+  [[nodiscard]] bool send_all(const Socket& socket, ConstBytes bytes) const {
+    while (!bytes.empty()) {
+      const ssize_t sent = ::send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent >= 0) {
+        bytes = bytes.subspan(static_cast<std::size_t>(sent));
+      } else if (!may_try_again(socket, POLLOUT)) {
+        return false;
+      }
+    }
+    return true;
+  }
+  [[nodiscard]] bool receive_all(const Socket& socket, std::span<std::byte> bytes) const {
+    while (!bytes.empty()) {
+      const ssize_t got = ::recv(socket.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+      if (got == 0) return false;
+      if (got > 0) {
+        bytes = bytes.subspan(static_cast<std::size_t>(got));
+      } else if (!may_try_again(socket, POLLIN)) {
+        return false;
+      }
+    }
+    return true;
+  }
+  [[nodiscard]] bool may_try_again(const Socket& socket, short events) const {
+    if (errno == EINTR) return true;
+    return (errno == EAGAIN || errno == EWOULDBLOCK) && wait_for(socket.fd(), events, deadline_);
+  }
+
+  std::string host_;
+  int port_;
+  const Hmac& secret_;
+  std::vector<std::byte> hello_;
+  const Deadline& deadline_;
+  ConnectionLimits limits_;
+  std::optional<Ticket> ticket_;
+  Opening client_{};
+  Opening server_{};
+};
+
+inline SecureConnection SecureConnection::connect(const std::string& host, int port, const Hmac& secret,
+                                                  const Hello& hello, const Deadline& deadline,
+                                                  const ConnectionLimits& limits, const std::optional<Ticket>& ticket) {
+  return Connector{host, port, secret, hello, deadline, limits, ticket}.connect();
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/agent.hpp
+// What a process does that follows: makes and ends workers as the leader orders, and passes on what becomes of them.
+// Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Follows one leader. Used by one thread.
+class Agent {
+ public:
+  /// leader must outlive it. silence_limit: after which a leader that takes nothing counts as lost.
+  Agent(SecureConnection& leader, const WorkerBody& body, std::chrono::nanoseconds silence_limit)
+      : leader_(&leader), body_(&body), silence_limit_(silence_limit) {}
+
+  /// Carries out orders until the leader tells a text, and returns that. No worker is left then.
+  /// Throws: Error if the leader is lost; the workers have been killed.
+  [[nodiscard]] std::string run() {
+    std::optional<std::string> told;
+    while (!told) {
+      pass_on_events();
+      show_pages();
+      while (auto frame = leader_->try_receive()) {
+        carry_out(*frame, told);
+        if (told) break;
+      }
+      check_that_leader_listens();
+    }
+    local_.reset();
+    return std::move(*told);
+  }
+
+ private:
+  using Clock = Deadline::Clock;
+  static constexpr std::chrono::milliseconds page_interval{200};
+  static constexpr std::size_t max_unsent_bytes = std::size_t{64} << 20U;
+
+  void say(News news, std::initializer_list<ConstBytes> pieces = {}) {
+    leader_->post(static_cast<std::uint8_t>(news), pieces);
+  }
+
+  // Waits for events, an order, or the time for the next pages; passes on what events there are.
+  void pass_on_events() {
+    const std::size_t unsent = leader_->unsent_bytes();
+    const bool is_all_sent = leader_->flush();
+    if (is_all_sent || leader_->unsent_bytes() < unsent) listened_at_ = Clock::now();
+    Deadline deadline = Deadline::after(std::max<Clock::duration>(next_pages_ - Clock::now(), {}));
+    if (!local_ || num_alive_ == 0 || !is_all_sent) {
+      const auto events = static_cast<short>(is_all_sent ? POLLIN : POLLIN | POLLOUT);
+      [[maybe_unused]] const bool is_ready = wait_for(leader_->fd(), events, deadline);
+      deadline = Deadline::after(std::chrono::nanoseconds{0});
+    }
+    while (local_ && leader_->unsent_bytes() < max_unsent_bytes) {
+      const auto event = local_->next(deadline);
+      if (!event) return;
+      if (std::holds_alternative<ExitEvent>(*event)) --num_alive_;
+      if (num_alive_ == 0) show_pages_now();  // as they were in the end, before the leader hears of it
+      say(News::event, {encode_event(*event)});
+      deadline = Deadline::after(std::chrono::nanoseconds{0});  // what there is goes first
+    }
+  }
+
+  void show_pages() {
+    if (Clock::now() >= next_pages_) show_pages_now();
+  }
+  void show_pages_now() {
+    next_pages_ = Clock::now() + page_interval;
+    std::vector<PageValues> pages;
+    for (int rank = 0; local_ && rank < num_workers_; ++rank) pages.push_back(PageValues::of(local_->page(rank)));
+    say(News::pages, {std::as_bytes(std::span{pages})});
+  }
+
+  void check_that_leader_listens() {
+    if (Clock::now() - listened_at_ < silence_limit_) return;
+    throw ConnectionError{ConnectionError::Cause::failed,
+                          compose("{}, which leads the run, has taken nothing for {}: it is stopped, or its host or "
+                                  "the network between is down",
+                                  leader_->peer(), Deadline::after(silence_limit_).budget_text())};
+  }
+
+  void carry_out(const Frame& frame, std::optional<std::string>& told) {
+    switch (static_cast<Order>(frame.type)) {
+      case Order::tell:
+        told.emplace(frame.text());
+        return;
+      case Order::start:
+        return start(StartOrder::decode(frame.payload));
+      case Order::stacks:
+        return tell_stacks(WireReader{frame.payload}.take<std::int64_t>());
+      case Order::fetch:
+        return fetch(WireReader{frame.payload}.take<FetchOrder>());
+      default:
+        if (local_) command(static_cast<Order>(frame.type), frame);
+    }
+  }
+
+  void command(Order order, const Frame& frame) {
+    const auto slot = [&frame] { return WireReader{frame.payload}.take<SlotOrder>(); };
+    switch (order) {
+      case Order::stop:
+        return local_->request_stop();
+      case Order::leave:
+        return local_->request_leave();
+      case Order::resize:
+        return local_->request_resize();
+      case Order::abort:
+        return local_->abort(frame.text());
+      case Order::kill:
+        return local_->kill();
+      case Order::hold:
+        return local_->hold_snapshot(slot().rank, slot().slot);
+      case Order::release:
+        return local_->release_snapshot(slot().rank, slot().slot);
+      default:
+        throw ConnectionError{ConnectionError::Cause::failed, compose("{} orders what is not known here (number {})",
+                                                                      leader_->peer(), static_cast<int>(frame.type))};
+    }
+  }
+
+  void start(const StartOrder& order) {
+    try {
+      num_workers_ = order.layout.num_workers;
+      const std::string briefing = brief(order.layout, order.briefing);
+      if (local_) {
+        local_->restart(num_workers_, briefing);
+      } else {
+        const GroupPlan plan{.num_workers = num_workers_,
+                             .silence_limit = std::chrono::nanoseconds{order.silence_limit_ns},
+                             .briefing = briefing};
+        local_ = std::make_unique<ProcessGroup>(plan, *body_);
+        local_->watch_also(leader_->fd());
+      }
+      num_alive_ = num_workers_;
+      say(News::started);
+    } catch (const std::exception& error) {
+      local_.reset();
+      num_alive_ = 0;
+      WireWriter writer;
+      writer.put(static_cast<std::uint8_t>(dynamic_cast<const ConfigError*>(&error) != nullptr));
+      writer.put_text(error.what());
+      say(News::refused, {writer.bytes()});
+    }
+  }
+
+  void tell_stacks(std::int64_t at_most_ns) {
+    WireWriter writer;
+    if (local_) {
+      const auto stacks = local_->stacks(Deadline::after(std::chrono::nanoseconds{at_most_ns}));
+      for (const std::string& text : stacks) writer.put_text(text);
+    }
+    say(News::stacks, {writer.bytes()});
+  }
+
+  void fetch(const FetchOrder& order) {
+    const auto number = std::as_bytes(std::span{&order.number, 1});
+    try {
+      if (!local_ || order.of.rank < 0 || order.of.rank >= num_workers_) throw Error{"no such worker is here"};
+      say(News::fetched, {number, local_->snapshot(order.of.rank, order.of.slot, order.size_bytes)});
+    } catch (const std::exception& error) {
+      say(News::not_fetched, {number, text_bytes(error.what())});
+    }
+  }
+
+  SecureConnection* leader_;
+  const WorkerBody* body_;
+  std::chrono::nanoseconds silence_limit_;
+  std::unique_ptr<ProcessGroup> local_{};
+  int num_workers_ = 0;
+  int num_alive_ = 0;
+  Clock::time_point next_pages_ = Clock::now();
+  Clock::time_point listened_at_ = Clock::now();
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/event.hpp
+// A descriptor by which one thread wakes another that waits for descriptors. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Can be read from since it was rung, until it is cleared.
+class Event {
+ public:
+  Event() : descriptor_(adopt(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "a descriptor for wake-ups")) {}
+
+  [[nodiscard]] int fd() const noexcept { return descriptor_.get(); }
+  void ring() const noexcept {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(fd(), &one, sizeof one);
+  }
+  void clear() const noexcept {
+    std::uint64_t count = 0;
+    [[maybe_unused]] const auto got = ::read(fd(), &count, sizeof count);
+  }
+
+ private:
+  Descriptor descriptor_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/agent_lines.hpp
+// The leader's ends of the connections to all processes that follow. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Moves what goes both ways between the leader and the others, on a thread of its own: nobody else touches the
+/// connections, so that no order waits for a network and none is lost in between. All members may be called from any
+/// thread. Processes are counted as the launcher does; the leader is number 0 and has no line.
+class AgentLines {
+ public:
+  /// Is something that a process has said, or nothing but that it is lost.
+  struct Item {
+    int process = 0;
+    Frame frame{};
+    std::string loss{};  ///< why it is lost; empty if it is not
+  };
+
+  /// connections: of the processes 1, 2, ... silence_limit: after which one that says nothing is lost.
+  AgentLines(std::vector<SecureConnection> connections, std::chrono::nanoseconds silence_limit)
+      : silence_limit_(silence_limit) {
+    for (SecureConnection& connection : connections) lines_.emplace_back(std::move(connection));
+    const BlockSignals block{deferrable_signals()};
+    thread_ = std::thread{[this] { run(); }};
+  }
+  AgentLines(const AgentLines&) = delete;
+  AgentLines& operator=(const AgentLines&) = delete;
+  /// Sends what is queued, for some seconds at most, and hangs up.
+  ~AgentLines() {
+    {
+      const std::lock_guard lock{mutex_};
+      is_ending_ = true;
+    }
+    wake_.ring();
+    thread_.join();
+  }
+
+  /// Can be read from while take() has something to return.
+  [[nodiscard]] int event_fd() const noexcept { return news_.fd(); }
+  [[nodiscard]] const std::string& peer(int process) const { return line(process).connection.peer(); }
+
+  /// Queues a message; for a process that is lost, does nothing.
+  void post(int process, Order order, std::span<const std::byte> payload = {}) {
+    {
+      const std::lock_guard lock{mutex_};
+      Line& to = line(process);
+      if (!to.loss.empty()) return;
+      to.outgoing.push_back({static_cast<std::uint8_t>(order), {payload.begin(), payload.end()}});
+    }
+    wake_.ring();
+  }
+  void post_to_all(Order order, std::span<const std::byte> payload = {}) {
+    for (int process = 1; process < num_processes(); ++process) post(process, order, payload);
+  }
+
+  /// Returns what has been said first of all that has not been taken, or nothing.
+  [[nodiscard]] std::optional<Item> take() {
+    const std::lock_guard lock{mutex_};
+    if (items_.empty()) {
+      news_.clear();
+      return std::nullopt;
+    }
+    Item item = std::move(items_.front());
+    items_.pop_front();
+    return item;
+  }
+  /// Waits for it.
+  [[nodiscard]] std::optional<Item> take(const Deadline& deadline) {
+    while (true) {
+      if (auto item = take()) return item;
+      if (!wait_for(news_.fd(), POLLIN, deadline)) return std::nullopt;
+    }
+  }
+
+  /// Copies what the process has last shown of its workers' pages; they begin anew with a start of workers.
+  void show_pages(int process, std::span<WorkerPage* const> pages) const {
+    const std::lock_guard lock{mutex_};
+    const std::vector<PageValues>& values = line(process).pages;
+    for (std::size_t at = 0; at < std::min(pages.size(), values.size()); ++at) values[at].show_on(*pages[at]);
+  }
+  void forget_pages() {
+    const std::lock_guard lock{mutex_};
+    for (Line& one : lines_) one.pages.clear();
+  }
+
+  /// Returns the bytes of a snapshot that is another process's. Throws: Error if it is lost, or cannot give them.
+  [[nodiscard]] std::vector<std::byte> fetch(int process, SlotOrder of, std::uint64_t size_bytes) {
+    std::unique_lock lock{mutex_};
+    const FetchOrder order{.number = ++num_fetches_, .of = of, .size_bytes = size_bytes};
+    lock.unlock();
+    post(process, Order::fetch, std::as_bytes(std::span{&order, 1}));
+    lock.lock();
+    fetched_.wait(lock, [&] { return answers_.count(order.number) > 0 || !line(process).loss.empty(); });
+    if (answers_.count(order.number) == 0) throw Error{compose("a part of the state was lost: {}", line(process).loss)};
+    Answer answer = std::move(answers_.at(order.number));
+    answers_.erase(order.number);
+    if (!answer.complaint.empty()) throw Error{answer.complaint};
+    return std::move(answer.bytes);
+  }
+
+  /// Why the process is lost; empty if it is not.
+  [[nodiscard]] std::string loss(int process) const {
+    const std::lock_guard lock{mutex_};
+    return line(process).loss;
+  }
+  [[nodiscard]] int num_processes() const noexcept { return static_cast<int>(lines_.size()) + 1; }
+
+ private:
+  using Clock = Deadline::Clock;
+
+  struct Line {
+    explicit Line(SecureConnection one) : connection(std::move(one)) {}
+    SecureConnection connection;  // of the thread alone
+    Clock::time_point last_heard = Clock::now();
+    std::vector<Frame> outgoing{};
+    std::vector<PageValues> pages{};
+    std::string loss{};
+  };
+  struct Answer {
+    std::vector<std::byte> bytes{};
+    std::string complaint{};
+  };
+
+  [[nodiscard]] Line& line(int process) { return lines_[static_cast<std::size_t>(process - 1)]; }
+  [[nodiscard]] const Line& line(int process) const { return lines_[static_cast<std::size_t>(process - 1)]; }
+
+  void run() {
+    std::vector<pollfd> watched(lines_.size() + 1);
+    std::optional<Deadline> end;
+    while (true) {
+      bool is_all_sent = true;
+      {
+        const std::lock_guard lock{mutex_};
+        if (is_ending_ && !end) end = Deadline::after(std::chrono::seconds{5});
+        watched.back() = {.fd = wake_.fd(), .events = POLLIN, .revents = 0};
+        for (std::size_t at = 0; at < lines_.size(); ++at) {
+          Line& one = lines_[at];
+          move_outgoing(one);
+          const bool has_more = one.loss.empty() && one.connection.unsent_bytes() > 0;
+          is_all_sent = is_all_sent && !has_more;
+          watched[at] = {.fd = one.loss.empty() ? one.connection.fd() : -1,
+                         .events = static_cast<short>(has_more ? POLLIN | POLLOUT : POLLIN),
+                         .revents = 0};
+        }
+      }
+      if (end && (is_all_sent || end->expired())) return;
+      constexpr int most_ms = 200;
+      ::poll(watched.data(), watched.size(), most_ms);
+      if (watched.back().revents != 0) wake_.clear();
+      for (std::size_t at = 0; at < lines_.size(); ++at) attend(at, watched[at]);
+    }
+  }
+
+  // With the lock.
+  void move_outgoing(Line& one) {
+    if (!one.loss.empty()) return;
+    for (const Frame& frame : std::exchange(one.outgoing, {})) one.connection.post(frame.type, {frame.payload});
+  }
+
+  void attend(std::size_t at, const pollfd& watched) {
+    Line& one = lines_[at];
+    if (watched.fd < 0) return;
+    try {
+      one.connection.flush();
+      if (watched.revents != 0) {
+        one.last_heard = Clock::now();
+        for (int taken = 0; taken < 64; ++taken) {  // the others are to have their turn
+          std::optional<Frame> frame = one.connection.try_receive();
+          if (!frame) break;
+          sort(static_cast<int>(at) + 1, std::move(*frame));
+        }
+      } else if (const auto quiet = Clock::now() - one.last_heard; quiet > silence_limit_) {
+        lose(at, compose("{} has said nothing for {:.1f} s: it is stopped, or its host or the network between is down",
+                         one.connection.peer(), std::chrono::duration<double>(quiet).count()));
+      }
+    } catch (const std::exception& error) {
+      lose(at, error.what());
+    }
+  }
+
+  void sort(int process, Frame frame) {
+    const auto news = static_cast<News>(frame.type);
+    const std::lock_guard lock{mutex_};
+    if (news == News::pages) {
+      WireReader reader{frame.payload};
+      std::vector<PageValues> pages(frame.payload.size() / sizeof(PageValues));
+      for (PageValues& page : pages) page = reader.take<PageValues>();
+      line(process).pages = std::move(pages);
+    } else if (news == News::fetched || news == News::not_fetched) {
+      WireReader reader{frame.payload};
+      const auto number = reader.take<std::uint64_t>();
+      const auto rest = reader.take_rest();
+      Answer answer;
+      if (news == News::fetched) {
+        answer.bytes.assign(rest.begin(), rest.end());
+      } else {
+        answer.complaint.assign(reinterpret_cast<const char*>(rest.data()), rest.size());
+      }
+      answers_.emplace(number, std::move(answer));
+      fetched_.notify_all();
+    } else {
+      items_.push_back({.process = process, .frame = std::move(frame)});
+      news_.ring();
+    }
+  }
+
+  void lose(std::size_t at, std::string why) {
+    lines_[at].connection.close();
+    const std::lock_guard lock{mutex_};
+    lines_[at].loss = why;
+    items_.push_back({.process = static_cast<int>(at) + 1, .loss = std::move(why)});
+    fetched_.notify_all();
+    news_.ring();
+  }
+
+  std::chrono::nanoseconds silence_limit_;
+  Event wake_{};  // for the thread: something is to be sent
+  Event news_{};
+  mutable std::mutex mutex_;
+  std::condition_variable fetched_;
+  std::vector<Line> lines_{};
+  std::deque<Item> items_{};
+  std::map<std::uint64_t, Answer> answers_{};  // of fetch orders, by number
+  std::uint64_t num_fetches_ = 0;
+  bool is_ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/node_list.hpp
+// What Slurm writes short: the names of nodes, and how many tasks each of them has. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+inline constexpr std::size_t most_nodes = 65'536;  // Slurm's own limit of one list
+
+/// Reads a whole text as a number from 0; nothing if it is none, has a sign, or is too large.
+[[nodiscard]] inline std::optional<int> parse_count(std::string_view text) noexcept {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || text.front() == '-' || error != std::errc{} || end != text.data() + text.size()) return {};
+  return value;
+}
+
+/// Divides a list at the commas that are not in brackets.
+[[nodiscard]] inline std::vector<std::string_view> split_items(std::string_view list) {
+  std::vector<std::string_view> items;
+  std::size_t begin = 0;
+  bool in_brackets = false;
+  for (std::size_t at = 0; at <= list.size(); ++at) {
+    if (at < list.size() && (list[at] == '[' || list[at] == ']')) in_brackets = list[at] == '[';
+    if (at < list.size() && (list[at] != ',' || in_brackets)) continue;
+    items.push_back(list.substr(begin, at - begin));
+    begin = at + 1;
+  }
+  return items;
+}
+
+/// Expands lists of nodes as `scontrol show hostnames` does: "a[01-03,7],b-[1-2]-ib[5-6]".
+class NodeList {
+ public:
+  /// Throws: ConfigError for what is no list of nodes, or has more nodes than a list of Slurm can have.
+  [[nodiscard]] static std::vector<std::string> expand(std::string_view text) {
+    NodeList list{text};
+    for (const std::string_view item : split_items(text)) list.add_item(item);
+    return std::move(list.names_);
+  }
+
+ private:
+  explicit NodeList(std::string_view text) noexcept : text_(text) {}
+
+  // Each pair of brackets multiplies: every name so far goes on with each of its items, in order.
+  void add_item(std::string_view item) {
+    if (item.empty()) refuse("an item is empty");
+    std::vector<std::string> names{""};
+    while (!item.empty()) {
+      const std::size_t open = std::min(item.find('['), item.size());
+      append(names, {std::string{item.substr(0, open)}});
+      item.remove_prefix(open);
+      if (item.empty()) break;
+      const std::size_t close = item.find(']');
+      if (close == std::string_view::npos) refuse("a [ has no ]");
+      append(names, numbers(item.substr(1, close - 1)));
+      item.remove_prefix(close + 1);
+    }
+    if (names_.size() + names.size() > most_nodes) refuse("it has too many nodes");
+    names_.insert(names_.end(), names.begin(), names.end());
+  }
+
+  void append(std::vector<std::string>& names, const std::vector<std::string>& endings) const {
+    if (names.size() * endings.size() > most_nodes) refuse("it has too many nodes");
+    std::vector<std::string> longer;
+    longer.reserve(names.size() * endings.size());
+    for (const std::string& name : names) {
+      for (const std::string& ending : endings) {
+        if (ending.find(']') != std::string::npos) refuse("a ] has no [");
+        longer.push_back(name + ending);
+      }
+    }
+    names = std::move(longer);
+  }
+
+  // What stands in one pair of brackets. A number is padded to the width of the first of its range.
+  [[nodiscard]] std::vector<std::string> numbers(std::string_view ranges) const {
+    std::vector<std::string> all;
+    for (const std::string_view range : split_items(ranges)) {
+      const std::size_t dash = std::min(range.find('-'), range.size());
+      const std::string_view low = range.substr(0, dash);
+      const auto first = parse_count(low);
+      const auto last = dash == range.size() ? first : parse_count(range.substr(dash + 1));
+      if (!first || !last || *last < *first) refuse(compose(R"("{}" is no range of numbers)", range));
+      const auto count = static_cast<std::size_t>(*last - *first) + 1;
+      if (all.size() + count > most_nodes) refuse("it has too many nodes");
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::string digits = compose("{}", static_cast<std::size_t>(*first) + i);
+        all.push_back(std::string(low.size() - std::min(low.size(), digits.size()), '0') + digits);
+      }
+    }
+    return all;
+  }
+
+  [[noreturn]] void refuse(std::string_view why) const {
+    throw ConfigError{compose(R"(the list of nodes "{}" cannot be read: {}; scontrol show hostnames shows what Slurm )"
+                              "makes of it",
+                              text_.substr(0, 200), why)};
+  }
+
+  std::string_view text_;
+  std::vector<std::string> names_{};
+};
+
+/// Expands Slurm's counts of tasks per node: "2(x3),1" is 2, 2, 2, 1. Throws: ConfigError.
+[[nodiscard]] inline std::vector<int> expand_task_counts(std::string_view text) {
+  std::vector<int> counts;
+  for (const std::string_view item : split_items(text)) {
+    const std::size_t open = std::min(item.find("(x"), item.size());
+    const auto count = parse_count(item.substr(0, open));
+    std::optional<int> times = 1;
+    if (open < item.size()) {
+      const bool is_closed = item.back() == ')';
+      times = is_closed ? parse_count(item.substr(open + 2, item.size() - open - 3)) : std::nullopt;
+    }
+    if (!count || !times || counts.size() + static_cast<std::size_t>(*times) > most_nodes) {
+      throw ConfigError{compose(R"(the counts of tasks per node "{}" cannot be read at "{}"; they look like "2(x3),1")",
+                                text.substr(0, 200), item.substr(0, 50))};
+    }
+    counts.insert(counts.end(), static_cast<std::size_t>(*times), *count);
+  }
+  return counts;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/posting.hpp
+// What the leader of a job lets the other processes know before they are connected. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says where the leader listens.
+struct Posting {
+  std::string host{};
+  int port = 0;
+  std::uint32_t generation = 0;
+  std::string secret{};  ///< empty where the bulletin carries none
+  friend bool operator==(const Posting&, const Posting&) = default;
+};
+
+/// Makes a secret that nobody can guess, as 64 hexadecimal digits.
+[[nodiscard]] inline std::string random_secret() {
+  Digest bytes;
+  fill_random(bytes);
+  std::string text;
+  for (const std::byte byte : bytes) text += compose("{:02x}", std::to_integer<unsigned>(byte));
+  return text;
+}
+
+/// Writes a posting as lines of a name and a value.
+[[nodiscard]] inline std::string write_posting(const Posting& posting) {
+  const std::string secret = posting.secret.empty() ? "" : compose("secret {}\n", posting.secret);
+  return compose("railyard 1\nhost {}\nport {}\ngeneration {}\n{}", posting.host, posting.port, posting.generation,
+                 secret);
+}
+
+/// Returns the value of a name in such lines; empty if there is none.
+[[nodiscard]] inline std::string_view line_of(std::string_view text, std::string_view name) {
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    if (line.size() > name.size() && line.starts_with(name) && line[name.size()] == ' ') {
+      return line.substr(name.size() + 1);
+    }
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+  }
+  return {};
+}
+
+/// Reads a posting; nothing if it is none.
+[[nodiscard]] inline std::optional<Posting> read_posting(std::string_view text) {
+  const auto port = parse_count(line_of(text, "port"));
+  const auto generation = parse_count(line_of(text, "generation"));
+  Posting posting{.host = std::string{line_of(text, "host")}, .secret = std::string{line_of(text, "secret")}};
+  if (line_of(text, "railyard") != "1" || posting.host.empty() || !port || *port < 1 || *port > 65'535 || !generation) {
+    return {};
+  }
+  posting.port = *port;
+  posting.generation = static_cast<std::uint32_t>(*generation);
+  return posting;
+}
+
+/// Tells people what a process waits for, not more often than they want to read it.
+class WaitTeller {
+ public:
+  using Say = std::function<void(const std::string&)>;
+  static constexpr std::chrono::seconds usual_interval{5};
+
+  /// subject: "process 2 of 4 (node2)", the beginning of each line.
+  WaitTeller(std::string subject, Say say, std::chrono::nanoseconds interval = usual_interval)
+      : subject_(std::move(subject)), say_(std::move(say)), interval_(interval), next_(Deadline::after(interval)) {}
+
+  [[nodiscard]] const std::string& subject() const noexcept { return subject_; }
+
+  /// Starts to count. Nothing is said before the first interval has passed.
+  void start() {
+    began_ = Deadline::Clock::now();
+    next_ = Deadline::after(interval_);
+  }
+  /// Says it if the time has come. what: "process 0 to leave its address in /shared/run".
+  void look(std::string_view what, const Deadline& deadline) {
+    if (!next_.expired()) return;
+    next_ = next_.renewed();
+    const auto waited = std::chrono::duration_cast<std::chrono::seconds>(Deadline::Clock::now() - began_);
+    if (say_) {
+      say_(compose("{} waits for {} ({} s of {})", subject_, what, waited.count(), deadline.budget_text()));
+    }
+  }
+
+ private:
+  std::string subject_;
+  Say say_;
+  std::chrono::nanoseconds interval_;
+  Deadline::Clock::time_point began_ = Deadline::Clock::now();
+  Deadline next_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/file_bulletin.hpp
+// A bulletin that is a file in a folder which all processes of a job see, on one host or on many. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a place where the leader of a job posts its address, and where the other processes read it.
+class Bulletin {
+ public:
+  Bulletin() = default;
+  Bulletin(const Bulletin&) = delete;
+  Bulletin& operator=(const Bulletin&) = delete;
+  virtual ~Bulletin() = default;
+
+  /// Called by the leader, when it listens; again whenever something has changed. Throws: Error.
+  virtual void post(const Posting& posting) = 0;
+  /// Waits for a posting. refused: one at which nobody was found; it is given again only after patience, as another may
+  /// replace it. Throws: Error at the deadline, and where the place cannot be trusted.
+  static constexpr std::chrono::seconds patience{1};
+  [[nodiscard]] virtual Posting read(const Deadline& deadline, const Posting* refused = nullptr) = 0;
+  /// May the secret of the run go this way?
+  [[nodiscard]] virtual bool carries_secret() const = 0;
+  /// The port on which the leader has to listen; 0 leaves it to the kernel.
+  [[nodiscard]] virtual int port_to_listen_on() const { return 0; }
+  /// How messages call it.
+  [[nodiscard]] virtual std::string where() const = 0;
+};
+
+[[noreturn]] inline void fail_to_read(std::string_view subject, std::string_view where, const Deadline& deadline) {
+  throw Error{
+      compose("{}: process 0 left no address in {} within {}: see whether it has started, whether its log says why it "
+              "could not, "
+              "and whether both mean the same place",
+              subject, where, deadline.budget_text())};
+}
+
+/// Returns the name of a job's file: another for every job and for every restart of one.
+[[nodiscard]] inline std::string file_name_of(std::string_view job, int restart) {
+  std::string name = "railyard-";
+  for (const char letter : job.substr(0, 180)) {
+    const bool is_plain = (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
+                          (letter >= '0' && letter <= '9') || letter == '-' || letter == '.';
+    name += is_plain ? letter : '_';
+  }
+  return compose("{}.{}", name, restart);
+}
+
+/// Makes sure of a folder on this host that only this user may enter: below XDG_RUNTIME_DIR if that is this user's own,
+/// else /tmp/railyard-<user>. Throws: ConfigError if somebody else has made it, or may enter it.
+[[nodiscard]] inline std::filesystem::path make_local_folder(const std::optional<std::string>& runtime_folder) {
+  struct stat status {};
+  const bool has_runtime = runtime_folder && ::lstat(runtime_folder->c_str(), &status) == 0 &&
+                           S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 0077U) == 0;
+  const std::filesystem::path folder = has_runtime ? std::filesystem::path{*runtime_folder} / "railyard"
+                                                   : std::filesystem::path{compose("/tmp/railyard-{}", ::geteuid())};
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) throw_system(compose("making {}", folder.string()), errno);
+  if (::lstat(folder.c_str(), &status) != 0) throw_system(compose("looking at {}", folder.string()), errno);
+  if (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & 0077U) != 0) {
+    throw ConfigError{compose(
+        "{} is not a folder that only user {} may enter (owner {}, mode {:o}), so that others could read the secret of "
+        "the run: remove it, or set ScalingConfig::launch.rendezvous to another folder",
+        folder.string(), ::geteuid(), status.st_uid, status.st_mode & 07777U)};
+  }
+  return folder;
+}
+
+/// Writes and reads one file of mode 600 that belongs to the user who reads it. The leader keeps a lock on it while it
+/// lives, by which processes of its own host know a dead leader's file; what a dead leader of another host has left is
+/// known by nobody answering there, and is replaced by the next one.
+class FileBulletin final : public Bulletin {
+ public:
+  FileBulletin(std::filesystem::path folder, const std::string& name, WaitTeller teller)
+      : folder_(std::move(folder)), path_(folder_ / name), teller_(std::move(teller)) {
+    std::ifstream{"/proc/sys/kernel/random/boot_id"} >> boot_;
+  }
+  ~FileBulletin() override { take_down(); }
+
+  /// Throws: ConfigError if another leader of the same job is alive on this host, or the folder cannot be trusted.
+  void post(const Posting& posting) override {
+    check_folder();
+    if (!posted_.is_open()) check_for_second_leader();
+    const std::string temporary = compose("{}.{}.new", path_.string(), random_secret().substr(0, 16));
+    constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    Descriptor file = adopt(::open(temporary.c_str(), flags, 0600), compose("making {}", temporary));
+    try {
+      write(file, compose("{}boot {}\n", write_posting(posting), boot_));
+      ::flock(file.get(), LOCK_EX | LOCK_NB);  // where the file system has no locks nobody is known to be dead
+      if (::rename(temporary.c_str(), path_.c_str()) != 0) throw_system(compose("making {}", path_.string()), errno);
+    } catch (...) {
+      ::unlink(temporary.c_str());
+      throw;
+    }
+    posted_ = std::move(file);
+    poster_ = ::getpid();
+  }
+
+  [[nodiscard]] Posting read(const Deadline& deadline, const Posting* refused) override {
+    const Deadline again = Deadline::after(patience);
+    teller_.start();
+    auto pause = first_pause;
+    while (true) {
+      check_folder();
+      const auto there = look_up();
+      const bool has_leader = there && there->posting && there->leader != Leader::dead;
+      if (has_leader && (refused == nullptr || *there->posting != *refused || again.expired())) return *there->posting;
+      if (deadline.expired()) fail_to_read(teller_.subject(), where(), deadline);
+      teller_.look(compose("process 0 to leave its address in {}", where()), deadline);
+      std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, deadline.remaining()));
+      pause = std::min(pause * 2, last_pause);
+    }
+  }
+
+  [[nodiscard]] bool carries_secret() const override { return true; }
+  [[nodiscard]] std::string where() const override { return path_.string(); }
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+ private:
+  static constexpr std::size_t most_bytes = 4096;
+  static constexpr std::chrono::milliseconds first_pause{2};
+  static constexpr std::chrono::milliseconds last_pause{100};
+
+  enum class Leader : std::uint8_t { alive, dead, unknown };
+  struct Posted {
+    Leader leader = Leader::unknown;
+    std::optional<Posting> posting{};  ///< nothing if the file holds none
+  };
+
+  // Nothing if there is no file.
+  [[nodiscard]] std::optional<Posted> look_up() const {
+    const int fd = ::open(path_.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0 && (errno == ENOENT || errno == ESTALE)) return {};
+    const Descriptor file = adopt(fd, compose("opening {}", path_.string()));
+    check_file(file);
+    std::string text(most_bytes, '\0');
+    const ssize_t got = ::read(file.get(), text.data(), text.size());
+    if (got < 0 && errno == ESTALE) return {};  // replaced just now, on another host
+    if (got < 0) throw_system(compose("reading {}", path_.string()), errno);
+    text.resize(static_cast<std::size_t>(got));
+    return Posted{.leader = leader_of(file, text), .posting = read_posting(text)};
+  }
+
+  // Locks are believed on the leader's own host only: some file systems keep those of each host to themselves.
+  [[nodiscard]] Leader leader_of(const Descriptor& file, std::string_view text) const {
+    if (line_of(text, "boot") != boot_) return Leader::unknown;
+    if (::flock(file.get(), LOCK_SH | LOCK_NB) == 0) return Leader::dead;
+    return errno == EWOULDBLOCK ? Leader::alive : Leader::unknown;
+  }
+
+  void check_file(const Descriptor& file) const {
+    struct stat status {};
+    if (::fstat(file.get(), &status) != 0) throw_system(compose("looking at {}", path_.string()), errno);
+    if (S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 0077U) == 0) return;
+    throw ConfigError{
+        compose("{} holds the secret of a run and is not a file that only user {} may read (owner {}, mode {:o}): "
+                "somebody else "
+                "may have made it; remove it, or set ScalingConfig::launch.rendezvous to another folder",
+                path_.string(), ::geteuid(), status.st_uid, status.st_mode & 07777U)};
+  }
+
+  // Others must not be able to replace the file. Opening the folder also makes NFS ask the server what is new in it.
+  void check_folder() const {
+    const Descriptor folder = adopt(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC),
+                                    compose("opening {}, the folder in which processes meet", folder_.string()));
+    struct stat status {};
+    if (::fstat(folder.get(), &status) != 0) throw_system(compose("looking at {}", folder_.string()), errno);
+    const bool is_ours = status.st_uid == ::geteuid() || status.st_uid == 0;
+    const bool is_safe = (status.st_mode & 0022U) == 0 || (status.st_mode & S_ISVTX) != 0;
+    if (is_ours && is_safe) return;
+    throw ConfigError{compose(
+        "others than user {} may replace files in {} (owner {}, mode {:o}), in which the processes of the run would "
+        "meet: take a folder of your own (chmod go-w)",
+        ::geteuid(), folder_.string(), status.st_uid, status.st_mode & 07777U)};
+  }
+
+  void check_for_second_leader() const {
+    const auto there = look_up();
+    if (!there || !there->posting || there->leader != Leader::alive) return;
+    throw ConfigError{compose(
+        "another leader of this job is alive on this host and listens at {}:{} (it has left {}): give each run a "
+        "ScalingConfig::launch.job of its own",
+        there->posting->host, there->posting->port, path_.string())};
+  }
+
+  void write(const Descriptor& file, std::string_view text) const {
+    const ssize_t written = ::write(file.get(), text.data(), text.size());
+    if (written != static_cast<ssize_t>(text.size())) {
+      throw_system(compose("writing {}", path_.string()), written < 0 ? errno : ENOSPC);
+    }
+    // NFS shows other hosts what has reached the server.
+    if (::fsync(file.get()) != 0) throw_system(compose("writing {}", path_.string()), errno);
+  }
+
+  // Only what this process has posted itself: not what a forked one has inherited, or another leader put there since.
+  void take_down() noexcept {
+    struct stat ours {};
+    struct stat there {};
+    if (!posted_.is_open() || poster_ != ::getpid()) return;
+    if (::fstat(posted_.get(), &ours) != 0 || ::lstat(path_.c_str(), &there) != 0) return;
+    if (ours.st_ino == there.st_ino && ours.st_dev == there.st_dev) ::unlink(path_.c_str());
+  }
+
+  std::filesystem::path folder_;
+  std::filesystem::path path_;
+  WaitTeller teller_;
+  std::string boot_{};
+  Descriptor posted_{};
+  pid_t poster_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/launch_variables.hpp
+// Variables that a launcher has set: reads them, checks them, and remembers what was read, to tell people. Workers
+// room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Looks up a variable; nothing if it is not set, or empty. Tests give a table instead of the process's environment.
+using Environment = std::function<std::optional<std::string>(const std::string& name)>;
+
+[[nodiscard]] inline Environment process_environment() {
+  return [](const std::string& name) -> std::optional<std::string> {
+    const char* const value = std::getenv(name.c_str());
+    if (value != nullptr && *value != '\0') return value;
+    // A shell's variable, which reaches no program unless it was exported; in a pod it is the pod's name.
+    if (name == "HOSTNAME") return host_name();
+    return {};
+  };
+}
+
+/// Reads the variables of one launcher.
+class LaunchVariables {
+ public:
+  /// The environment must outlive this. launcher: who sets them, as messages call it.
+  LaunchVariables(const Environment& environment, std::string launcher)
+      : environment_(environment), launcher_(std::move(launcher)) {}
+
+  [[nodiscard]] bool has(const std::string& name) const { return environment_(name).has_value(); }
+
+  /// Returns the value, or an empty text.
+  [[nodiscard]] std::string text(const std::string& name) {
+    const auto value = environment_(name);
+    if (!value) return {};
+    read_ += compose("{}{}={}", read_.empty() ? "" : ", ", name, *value);
+    return *value;
+  }
+
+  /// Throws: ConfigError if it is not set. remedy: what to do then.
+  [[nodiscard]] std::string needed(const std::string& name, std::string_view remedy = {}) {
+    const std::string value = text(name);
+    if (!value.empty()) return value;
+    throw ConfigError{compose("{} is not set, although this looks like a process of {}{}{}: {}", name, launcher_,
+                              read_.empty() ? "" : " with ", read_,
+                              remedy.empty() ? "set it, or unset the others, or set ScalingConfig::launch" : remedy)};
+  }
+
+  /// Throws: ConfigError if it is not set, or no number from 0.
+  [[nodiscard]] int number(const std::string& name, std::string_view remedy = {}) {
+    const std::string value = needed(name, remedy);
+    if (const auto number = parse_count(value)) return *number;
+    throw ConfigError{compose(R"({} is "{}", which is no number from 0; {} sets it: {})", name, value, launcher_,
+                              remedy.empty() ? "see what else does, or set ScalingConfig::launch" : remedy)};
+  }
+  [[nodiscard]] int number_or(const std::string& name, int otherwise) { return has(name) ? number(name) : otherwise; }
+
+  [[nodiscard]] int port(const std::string& name) {
+    const int port = number(name);
+    if (port >= 1 && port <= 65'535) return port;
+    throw ConfigError{compose("{} is {}, which is no port: process 0 listens on one from 1 to 65535", name, port)};
+  }
+  [[nodiscard]] int port_or(const std::string& name, int otherwise) { return has(name) ? port(name) : otherwise; }
+
+  /// Returns the launch, in which stands who has told it.
+  template <class Launch>
+  [[nodiscard]] Launch told(Launch launch) const {
+    launch.launcher = launcher_;
+    launch.why = compose("{}: {}", launcher_, read_);
+    return launch;
+  }
+
+ private:
+  const Environment& environment_;
+  std::string launcher_;
+  std::string read_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/launch_environment.hpp
+// Who has started this process, and which of how many it is: from options, else from what the launchers of jobs put
+// into the environment. Workers room.
+
+#include <tuple>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says which of the launched processes this is, and what is known of the first of them, which leads.
+struct Launch {
+  std::string launcher{};         ///< "torchrun", "Slurm", ...
+  std::string why{};              ///< what that was concluded from, for people
+  int process = 0;                ///< from 0
+  int num_processes = 1;          ///< on all hosts
+  int local_process = 0;          ///< which of the processes of this host
+  int num_local_processes = 1;    ///< 0 if unknown
+  int workers_per_process = 0;    ///< how many workers the launcher asks each process to start; 0 if it does not say
+  std::string leader_host{};      ///< where process 0 is; empty if unknown
+  int leader_port = 0;            ///< on which it listens; 0 if unknown
+  std::string job{};              ///< the same in all processes, another in every other job; empty if unknown
+  int restart = 0;                ///< how often the launcher has started this job again
+  bool uses_torch_store = false;  ///< torchrun's agent serves its store at leader_host:leader_port
+  std::string torch_store_prefix{};
+};
+
+/// Divides "host:port" or "[address]:port". Throws: ConfigError that names what has been written there.
+[[nodiscard]] inline std::pair<std::string, int> split_address(std::string_view address, std::string_view field) {
+  const std::size_t colon = address.rfind(':');
+  const int port = colon == std::string_view::npos ? 0 : parse_count(address.substr(colon + 1)).value_or(0);
+  std::string_view host = address.substr(0, std::min(colon, address.size()));
+  const bool is_bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (is_bracketed) host = host.substr(1, host.size() - 2);
+  if (host.empty() || port < 1 || port > 65'535 ||
+      (!is_bracketed && host.find_first_of(":[]") != std::string_view::npos)) {
+    throw ConfigError{compose(R"({} is "{}"; write the host and the port of process 0 as "10.0.0.1:29500", )"
+                              R"("node1:29500" or "[fd00::1]:29500")",
+                              field, address)};
+  }
+  return {std::string{host}, port};
+}
+
+/// Returns the name of a job; empty where nothing tells it from others.
+[[nodiscard]] inline std::string job_name(std::string_view launcher, std::string_view id) {
+  return id.empty() ? std::string{} : compose("{}-{}", launcher, id);
+}
+
+/// torchrun gives every process all of it; its agents restart the processes, and ranks may move.
+[[nodiscard]] inline std::optional<Launch> find_torchrun(const Environment& environment) {
+  LaunchVariables variables{environment, "torchrun"};
+  if (!variables.has("TORCHELASTIC_RUN_ID")) return {};
+  Launch launch;
+  launch.process = variables.number("RANK");
+  launch.num_processes = variables.number("WORLD_SIZE");
+  launch.local_process = variables.number_or("LOCAL_RANK", 0);
+  launch.num_local_processes = variables.number_or("LOCAL_WORLD_SIZE", 0);
+  launch.leader_host = variables.needed("MASTER_ADDR");
+  launch.leader_port = variables.port("MASTER_PORT");
+  launch.restart = variables.number_or("TORCHELASTIC_RESTART_COUNT", 0);
+  launch.uses_torch_store = variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  launch.torch_store_prefix = compose("/worker/attempt_{}", launch.restart);
+  // The id is "none" where nobody has given one; the port then tells jobs of one host apart.
+  launch.job =
+      compose("torchrun-{}-{}-{}", variables.needed("TORCHELASTIC_RUN_ID"), launch.leader_host, launch.leader_port);
+  return variables.told(std::move(launch));
+}
+
+inline void take_leader(LaunchVariables& variables, Launch& launch) {
+  launch.leader_host = variables.text("MASTER_ADDR");
+  if (!launch.leader_host.empty() && variables.has("MASTER_PORT")) launch.leader_port = variables.port("MASTER_PORT");
+}
+
+/// Comes before Slurm: under mpirun inside of an allocation, the processes inherit the variables of the step in which
+/// Open MPI's daemon runs.
+[[nodiscard]] inline std::optional<Launch> find_open_mpi(const Environment& environment) {
+  LaunchVariables variables{environment, "Open MPI"};
+  if (!variables.has("OMPI_COMM_WORLD_RANK")) return {};
+  Launch launch;
+  launch.process = variables.number("OMPI_COMM_WORLD_RANK");
+  launch.num_processes = variables.number("OMPI_COMM_WORLD_SIZE");  // OMPI_UNIVERSE_SIZE counts slots
+  launch.local_process = variables.number_or("OMPI_COMM_WORLD_LOCAL_RANK", 0);
+  launch.num_local_processes = variables.number_or("OMPI_COMM_WORLD_LOCAL_SIZE", 0);
+  take_leader(variables, launch);
+  launch.job = job_name("mpi", variables.text("PMIX_NAMESPACE"));
+  return variables.told(std::move(launch));
+}
+
+/// Returns what all processes of one mpiexec have in common, and no other job: the address at which Hydra's proxies,
+/// the parents of the processes, reach it. The environment holds nothing of the kind. Empty if there is no such parent.
+[[nodiscard]] inline std::string hydra_job(pid_t process) {
+  constexpr int most_generations = 16;
+  for (int i = 0; i < most_generations && process > 1; ++i) {
+    std::ifstream status_file{compose("/proc/{}/stat", process)};
+    std::string status;
+    std::getline(status_file, status);
+    std::ifstream command_file{compose("/proc/{}/cmdline", process)};
+    std::string argument;
+    while (std::getline(command_file, argument, '\0')) {
+      if (argument == "--control-port" && std::getline(command_file, argument, '\0')) return argument;
+    }
+    const std::size_t name_end = status.rfind(") ");  // "pid (name) state parent ..."; a name may hold anything
+    if (name_end == std::string::npos || status.size() < name_end + 5) break;
+    process = 0;
+    std::from_chars(status.data() + name_end + 4, status.data() + status.size(), process);
+  }
+  return {};
+}
+
+[[nodiscard]] inline std::optional<Launch> find_hydra(const Environment& environment) {
+  LaunchVariables variables{environment, "PMI (mpiexec)"};
+  const bool is_slurms = variables.has("SLURM_STEP_ID") && !variables.has("MPI_LOCALNRANKS");  // srun --mpi=pmi2
+  if (!variables.has("PMI_RANK") || is_slurms) return {};
+  Launch launch;
+  launch.process = variables.number("PMI_RANK");
+  launch.num_processes = variables.number("PMI_SIZE");
+  launch.local_process = variables.number_or("MPI_LOCALRANKID", 0);
+  launch.num_local_processes = variables.number_or("MPI_LOCALNRANKS", 0);
+  take_leader(variables, launch);
+  launch.job = job_name("hydra", hydra_job(::getppid()));
+  return variables.told(std::move(launch));
+}
+
+/// A port for a job that has none: any two steps of one job, and most jobs of one host, get different ones, below those
+/// that the kernel gives out.
+[[nodiscard]] inline int port_of_job(int job, int step) noexcept {
+  return static_cast<int>(20'000 + (static_cast<long long>(job) + 1'009LL * step) % 10'000);
+}
+
+/// A process is Slurm's only within a step: the batch script has a rank and a number of tasks as well, but nobody has
+/// started the others.
+[[nodiscard]] inline bool is_in_slurm_step(const Environment& environment) {
+  // Ids above are no steps: the shell of an interactive allocation, the batch script.
+  constexpr unsigned long long first_special = 0xFFFF'FFF0;
+  const std::string step = environment("SLURM_STEP_ID").value_or("");
+  unsigned long long id = 0;
+  std::from_chars(step.data(), step.data() + step.size(), id);
+  return !step.empty() && id < first_special;
+}
+
+// SLURM_STEP_TASKS_PER_NODE says it of all nodes, in the order of the list of nodes.
+[[nodiscard]] inline int slurm_local_tasks(LaunchVariables& variables) {
+  const auto counts = expand_task_counts(variables.needed("SLURM_STEP_TASKS_PER_NODE"));
+  const auto node = static_cast<std::size_t>(variables.number("SLURM_NODEID"));
+  return node < counts.size() ? counts[node] : 0;
+}
+
+[[nodiscard]] inline std::optional<Launch> find_slurm(const Environment& environment) {
+  LaunchVariables variables{environment, "Slurm (srun)"};
+  if (!is_in_slurm_step(environment)) return {};
+  Launch launch;
+  launch.process = variables.number("SLURM_PROCID");
+  launch.num_processes =
+      variables.number(variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS");
+  launch.local_process = variables.number_or("SLURM_LOCALID", 0);
+  launch.num_local_processes = variables.has("SLURM_STEP_TASKS_PER_NODE") ? slurm_local_tasks(variables) : 0;
+  launch.restart = variables.number_or("SLURM_RESTART_COUNT", 0);
+  const int job = variables.number("SLURM_JOB_ID");
+  const int step = variables.number("SLURM_STEP_ID");
+  launch.job = compose("slurm-{}.{}", job, step);
+  take_leader(variables, launch);
+  if (launch.leader_host.empty()) {
+    const auto nodes = NodeList::expand(variables.needed("SLURM_STEP_NODELIST"));
+    launch.leader_host = nodes.front();
+  }
+  if (launch.leader_port == 0) launch.leader_port = port_of_job(job, step);
+  return variables.told(std::move(launch));
+}
+
+/// PMIx alone does not put the number of processes into the environment.
+[[nodiscard]] inline std::optional<Launch> find_pmix(const Environment& environment, const LaunchConfig& config) {
+  LaunchVariables variables{environment, "PMIx"};
+  if (!variables.has("PMIX_RANK")) return {};
+  Launch launch;
+  launch.process = variables.number("PMIX_RANK");
+  launch.num_processes = config.num_processes > 0 ? config.num_processes
+                                                  : variables.number("WORLD_SIZE",
+                                                                     "PMIx does not say how many processes there are: "
+                                                                     "set it, or ScalingConfig::launch.num_processes");
+  launch.num_local_processes = 0;
+  take_leader(variables, launch);
+  launch.job = job_name("pmix", variables.text("PMIX_NAMESPACE"));
+  return variables.told(std::move(launch));
+}
+
+/// Kubeflow Trainer describes pods to torchrun, which would start a number of workers in each: so does Railyard.
+[[nodiscard]] inline std::optional<Launch> find_kubeflow(const Environment& environment) {
+  LaunchVariables variables{environment, "Kubeflow Trainer"};
+  if (!variables.has("PET_NNODES") || variables.has("RANK")) return {};
+  Launch launch;
+  launch.num_processes =
+      variables.number("PET_NNODES", "a range of nodes cannot be started: give the job one number of nodes");
+  launch.process = variables.number(variables.has("PET_NODE_RANK") ? "PET_NODE_RANK" : "JOB_COMPLETION_INDEX");
+  launch.workers_per_process =
+      parse_count(variables.text("PET_NPROC_PER_NODE")).value_or(0);  // or "auto", "gpu", "cpu"
+  launch.leader_host = variables.text("PET_MASTER_ADDR");
+  if (!launch.leader_host.empty()) launch.leader_port = variables.port_or("PET_MASTER_PORT", 29'500);
+  launch.job = job_name("kubeflow", launch.leader_host);
+  return variables.told(std::move(launch));
+}
+
+/// Removes what is of one pod only from the name of a pod: "digits-master-0" and "digits-worker-3" are of "digits".
+[[nodiscard]] inline std::string job_of_pod(std::string_view pod) {
+  const std::size_t dash = pod.rfind('-');
+  if (dash != std::string_view::npos && parse_count(pod.substr(dash + 1))) pod = pod.substr(0, dash);
+  for (const std::string_view role : {"-master", "-worker"}) {
+    if (pod.ends_with(role)) pod.remove_suffix(role.size());
+  }
+  return std::string{pod};
+}
+
+/// The first version of Kubeflow's operator numbers pods; newer ones count the processes that torchrun would start in
+/// WORLD_SIZE, older ones count pods.
+[[nodiscard]] inline std::optional<Launch> find_pytorch_job(const Environment& environment) {
+  LaunchVariables variables{environment, "Kubeflow PyTorchJob"};
+  const bool has_pet = variables.has("PET_NNODES") || variables.has("PET_NPROC_PER_NODE");
+  if (!has_pet || !variables.has("RANK") || !variables.has("WORLD_SIZE")) return {};
+  Launch launch;
+  launch.process = variables.number("RANK");
+  launch.workers_per_process = parse_count(variables.text("PET_NPROC_PER_NODE")).value_or(0);
+  launch.num_processes = variables.number(variables.has("PET_NNODES") ? "PET_NNODES" : "WORLD_SIZE");
+  take_leader(variables, launch);
+  const std::string pod = variables.text("HOSTNAME");
+  // In the pod that leads it says "localhost", which no other pod could make use of.
+  if (launch.leader_host == "localhost") launch.leader_host = pod;
+  launch.job = job_name("kubeflow", job_of_pod(pod));
+  return variables.told(std::move(launch));
+}
+
+/// Kubernetes numbers the pods of an Indexed Job, but does not say how many there are: the manifest has to.
+[[nodiscard]] inline std::optional<Launch> find_indexed_job(const Environment& environment,
+                                                            const LaunchConfig& config) {
+  LaunchVariables variables{environment, "Kubernetes (Indexed Job)"};
+  if (!variables.has("JOB_COMPLETION_INDEX") || variables.has("RANK")) return {};
+  Launch launch;
+  const int num_processes =
+      config.num_processes > 0 ? config.num_processes
+                               : variables.number("WORLD_SIZE",
+                                                  "Kubernetes does not say how many pods there are: give the container "
+                                                  "WORLD_SIZE with the value of completions, or 1 if each pod is a run "
+                                                  "of its own");
+  launch.num_processes = num_processes;
+  launch.process = num_processes == 1 ? 0 : variables.number("JOB_COMPLETION_INDEX");
+  take_leader(variables, launch);
+  launch.job = job_name("kubernetes", job_of_pod(variables.text("HOSTNAME")));
+  return variables.told(std::move(launch));
+}
+
+[[nodiscard]] inline std::optional<Launch> find_plain(const Environment& environment) {
+  LaunchVariables variables{environment, "a plain launcher"};
+  const bool is_one = environment("WORLD_SIZE") == "1" && !variables.has("RANK");
+  if (is_one || (!variables.has("RANK") && !variables.has("WORLD_SIZE"))) return {};
+  Launch launch;
+  launch.process = variables.number("RANK");
+  launch.num_processes = variables.number("WORLD_SIZE");
+  launch.local_process = variables.number_or("LOCAL_RANK", 0);
+  launch.num_local_processes = variables.number_or("LOCAL_WORLD_SIZE", 0);
+  take_leader(variables, launch);
+  if (!launch.leader_host.empty()) launch.job = compose("{}-{}", launch.leader_host, launch.leader_port);
+  return variables.told(std::move(launch));
+}
+
+[[nodiscard]] inline std::optional<Launch> find_options(const Environment& environment, const LaunchConfig& config) {
+  if (config.process < 0) return {};
+  if (config.num_processes == 0) {
+    throw ConfigError{compose("ScalingConfig::launch.process is {}, but num_processes is not set: set both, or neither",
+                              config.process)};
+  }
+  LaunchVariables variables{environment, "ScalingConfig::launch"};
+  Launch launch;
+  launch.process = config.process;
+  launch.num_processes = config.num_processes;
+  launch.num_local_processes = 0;
+  take_leader(variables, launch);
+  launch = variables.told(std::move(launch));
+  launch.why = compose("ScalingConfig::launch: process {} of {}", launch.process, launch.num_processes);
+  return launch;
+}
+
+[[nodiscard]] inline Launch find_alone(const Environment& environment) {
+  Launch launch;
+  launch.launcher = "nobody";
+  launch.why = "one process: no variable of Slurm, MPI, torchrun or Kubernetes says that there are others";
+  if (const auto job = environment("SLURM_JOB_ID")) {
+    launch.why = compose(
+        "one process: SLURM_JOB_ID is {}, but this is no step of that job: start the program by srun "
+        "to have one on each node",
+        *job);
+  }
+  return launch;
+}
+
+/// Where a launcher was found, a RANK and a WORLD_SIZE that somebody else has set must say the same.
+inline void check_ranks_agree(const Environment& environment, const Launch& launch) {
+  const auto rank = environment("RANK");
+  const auto size = environment("WORLD_SIZE");
+  if (!rank || !size || launch.workers_per_process > 0) return;
+  if (parse_count(*rank) == launch.process && parse_count(*size) == launch.num_processes) return;
+  throw ConfigError{
+      compose("{} says that this is process {} of {}, but RANK is {} and WORLD_SIZE is {}: unset those two, or set "
+              "ScalingConfig::launch.process and num_processes to what is right ({})",
+              launch.launcher, launch.process, launch.num_processes, *rank, *size, launch.why)};
+}
+
+/// What is set in the options stands above the environment.
+inline void apply_options(const LaunchConfig& config, Launch& launch) {
+  if (!config.leader.empty()) {
+    std::tie(launch.leader_host, launch.leader_port) = split_address(config.leader, "ScalingConfig::launch.leader");
+    launch.uses_torch_store = false;
+  }
+  if (!config.job.empty()) launch.job = config.job;
+  if (config.num_processes > 0 && config.num_processes != launch.num_processes) {
+    throw ConfigError{compose("ScalingConfig::launch.num_processes is {}, but {} has started {} ({}): leave it at 0",
+                              config.num_processes, launch.launcher, launch.num_processes, launch.why)};
+  }
+}
+
+[[nodiscard]] inline Launch find_launcher(const LaunchConfig& config, const Environment& environment) {
+  if (auto launch = find_options(environment, config)) return *launch;
+  if (auto launch = find_torchrun(environment)) return *launch;
+  if (auto launch = find_pytorch_job(environment)) return *launch;
+  for (const auto find : {find_open_mpi, find_hydra, find_slurm}) {
+    if (auto launch = find(environment)) {
+      check_ranks_agree(environment, *launch);
+      return *launch;
+    }
+  }
+  if (auto launch = find_pmix(environment, config)) return *launch;
+  if (auto launch = find_kubeflow(environment)) return *launch;
+  if (auto launch = find_indexed_job(environment, config)) return *launch;
+  if (auto launch = find_plain(environment)) return *launch;
+  return find_alone(environment);
+}
+
+/// Finds out who has started this process. Throws: ConfigError if what it is told is incomplete or contradicts itself.
+[[nodiscard]] inline Launch find_launch(const LaunchConfig& config,
+                                        const Environment& environment = process_environment()) {
+  if (config.process < -1 || config.num_processes < 0) {
+    throw ConfigError{
+        compose("ScalingConfig::launch.process is {} and num_processes is {}: they count processes; leave "
+                "-1 and 0 to take what the launcher says",
+                config.process, config.num_processes)};
+  }
+  Launch launch = find_launcher(config, environment);
+  apply_options(config, launch);
+  if (launch.num_processes < 1 || launch.process >= launch.num_processes) {
+    throw ConfigError{compose("this would be process {} of {}, counted from 0, which cannot be ({})", launch.process,
+                              launch.num_processes, launch.why)};
+  }
+  return launch;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/torch_store.hpp
+// A client of the store that torchrun's agents serve, as far as a rendezvous needs it: set and get. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Speaks the protocol of LibTorch's TCPStore, of version 2.2 and later (older ones have other numbers): a byte that
+/// says what is wanted, lengths of 64 bits before texts, all of it in the order of bytes of the hosts. The store trusts
+/// everybody and shows everything to everybody, so nothing secret goes there, and what comes from there is not believed
+/// before the other end has shown that it knows the secret of the run.
+class TorchStore {
+ public:
+  static constexpr std::uint64_t most_bytes = 4096;  ///< of a value
+
+  /// Connects; tries again until the deadline, as the agent that serves the store may start later than others.
+  /// prefix: stands before all keys, as LibTorch's PrefixStore puts it there. Throws: Error at the deadline.
+  TorchStore(const std::string& host, int port, std::string_view prefix, const Deadline& deadline)
+      : where_(compose("torchrun's store at {}:{}", host, port)), prefix_(compose("/{}/", prefix)) {
+    std::string cause;
+    while (!socket_.is_open()) {
+      socket_ = try_connect(host, port, deadline, cause);
+      if (socket_.is_open()) break;
+      if (deadline.expired()) fail(compose("did not answer in {} ({})", deadline.budget_text(), cause));
+      std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(deadline.remaining(), retry_delay));
+    }
+    constexpr std::uint32_t greeting = 0x3C85'F7CE;
+    std::string request(1, static_cast<char>(Query::validate));
+    append(request, greeting);
+    send(request, deadline);
+  }
+
+  /// Sets a key, and returns when the store has it. Throws: Error if the store is lost or does not answer.
+  void set(std::string_view key, std::string_view value, const Deadline& deadline) {
+    std::string request = query(Query::set, key);
+    append_text(request, value);
+    send(request, deadline);
+    // A set is not answered, but the store works requests off in order.
+    if (get(key, deadline) != value) fail(compose(R"(does not hold the "{}" that was just set)", key));
+  }
+
+  /// Waits for a key and returns its value; nothing at the deadline. Throws: Error if the store is lost or its answer
+  /// makes no sense.
+  [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) {
+    if (!is_waiting_for_.has_value()) {
+      std::string request(1, static_cast<char>(Query::wait));
+      append(request, std::uint64_t{1});  // key
+      append_text(request, prefix_ + std::string{key});
+      send(request, deadline);
+      is_waiting_for_ = key;
+    }
+    if (*is_waiting_for_ != key) fail(compose(R"(was asked for "{}" and now for "{}")", *is_waiting_for_, key));
+    if (!wait_for(socket_.fd(), POLLIN, deadline)) return {};  // asked for again, the answer will still come
+    is_waiting_for_.reset();
+    const Deadline at_once = Deadline::after(answer_time);  // what is there is answered without a wait
+    if (receive<std::uint8_t>(at_once) != 0) fail("has broken off a wait");
+    send(query(Query::get, key), at_once);
+    const auto size = receive<std::uint64_t>(at_once);
+    if (size > most_bytes) fail(compose(R"(has {} bytes under "{}", where at most {} may be)", size, key, most_bytes));
+    std::string value(static_cast<std::size_t>(size), '\0');
+    receive(std::as_writable_bytes(std::span{value}), at_once);
+    return value;
+  }
+
+ private:
+  enum class Query : std::uint8_t { validate = 0, set = 1, get = 3, wait = 6 };
+  static constexpr std::chrono::milliseconds retry_delay{100};
+  static constexpr std::chrono::seconds answer_time{5};
+
+  template <class T>
+  static void append(std::string& request, T value) {
+    char bytes[sizeof value];
+    std::memcpy(bytes, &value, sizeof value);
+    request.append(bytes, sizeof value);
+  }
+  static void append_text(std::string& request, std::string_view text) {
+    append(request, std::uint64_t{text.size()});
+    request += text;
+  }
+  [[nodiscard]] std::string query(Query what, std::string_view key) const {
+    std::string request(1, static_cast<char>(what));
+    append_text(request, prefix_ + std::string{key});
+    return request;
+  }
+
+  void send(std::string_view bytes, const Deadline& deadline) {
+    while (!bytes.empty()) {
+      if (!wait_for(socket_.fd(), POLLOUT, deadline)) fail(compose("takes nothing for {}", deadline.budget_text()));
+      const ssize_t sent = ::send(socket_.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent < 0 && errno != EAGAIN && errno != EINTR) fail(compose("is lost: {}", explain_errno(errno)));
+      if (sent > 0) bytes.remove_prefix(static_cast<std::size_t>(sent));
+    }
+  }
+  void receive(std::span<std::byte> bytes, const Deadline& deadline) {
+    while (!bytes.empty()) {
+      if (!wait_for(socket_.fd(), POLLIN, deadline)) fail(compose("did not answer in {}", deadline.budget_text()));
+      const ssize_t got = ::recv(socket_.fd(), bytes.data(), bytes.size(), 0);
+      if (got == 0) fail("has closed the connection: did the agent end, or is this no store of LibTorch 2.2 or later?");
+      if (got < 0 && errno != EAGAIN && errno != EINTR) fail(compose("is lost: {}", explain_errno(errno)));
+      if (got > 0) bytes = bytes.subspan(static_cast<std::size_t>(got));
+    }
+  }
+  template <class T>
+  [[nodiscard]] T receive(const Deadline& deadline) {
+    T value{};
+    receive(std::as_writable_bytes(std::span{&value, 1}), deadline);
+    return value;
+  }
+
+  [[noreturn]] void fail(const std::string& what) const { throw Error{compose("{} {}", where_, what)}; }
+
+  std::string where_;
+  std::string prefix_;
+  Socket socket_{};
+  std::optional<std::string> is_waiting_for_{};  ///< the key of a wait that the store has not answered yet
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/bulletin.hpp
+// Where the leader of a job posts its address, and where the other processes read it. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Reads an address that everybody knows beforehand; there the leader has to listen.
+class FixedBulletin final : public Bulletin {
+ public:
+  FixedBulletin(std::string host, int port) : host_(std::move(host)), port_(port) {}
+
+  void post(const Posting&) override {}
+  [[nodiscard]] Posting read(const Deadline&, const Posting*) override { return {.host = host_, .port = port_}; }
+  [[nodiscard]] bool carries_secret() const override { return false; }
+  [[nodiscard]] int port_to_listen_on() const override { return port_; }
+  [[nodiscard]] std::string where() const override { return compose("the fixed address {}:{}", host_, port_); }
+
+ private:
+  std::string host_;
+  int port_;
+};
+
+/// Uses the store that torchrun's agent serves: whoever reaches its port can read and write there, so the secret of the
+/// run never goes there, and a wrong address only leads to somebody who cannot show that he knows it.
+class TorchBulletin final : public Bulletin {
+ public:
+  TorchBulletin(const Launch& launch, WaitTeller teller)
+      : host_(launch.leader_host),
+        port_(launch.leader_port),
+        prefix_(launch.torch_store_prefix),
+        teller_(std::move(teller)) {}
+
+  void post(const Posting& posting) override {
+    Posting without_secret = posting;
+    without_secret.secret.clear();
+    const Deadline deadline = Deadline::after(post_time);
+    store(deadline).set(key, write_posting(without_secret), deadline);
+  }
+
+  [[nodiscard]] Posting read(const Deadline& deadline, const Posting* refused) override {
+    const Deadline again = Deadline::after(patience);
+    teller_.start();
+    while (true) {
+      const auto slice = std::min<std::chrono::nanoseconds>(deadline.remaining(), slice_time);
+      if (const auto text = store(deadline).get(key, Deadline::after(slice))) {
+        const auto posting = read_posting(*text);
+        if (posting && (refused == nullptr || *posting != *refused || again.expired())) return *posting;
+        std::this_thread::sleep_for(slice);
+      }
+      if (deadline.expired()) fail_to_read(teller_.subject(), where(), deadline);
+      teller_.look(compose("process 0 to leave its address in {}", where()), deadline);
+    }
+  }
+
+  [[nodiscard]] bool carries_secret() const override { return false; }
+  [[nodiscard]] std::string where() const override { return compose("torchrun's store at {}:{}", host_, port_); }
+
+ private:
+  static constexpr std::string_view key = "railyard/leader";
+  static constexpr std::chrono::seconds post_time{30};
+  static constexpr std::chrono::milliseconds slice_time{100};
+
+  [[nodiscard]] TorchStore& store(const Deadline& deadline) {
+    if (!store_) store_.emplace(host_, port_, prefix_, deadline);
+    return *store_;
+  }
+
+  std::string host_;
+  int port_;
+  std::string prefix_;
+  WaitTeller teller_;
+  std::optional<TorchStore> store_{};
+};
+
+[[nodiscard]] inline bool is_loopback_name(std::string_view host) noexcept {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+/// Are all processes of the job on this host?
+[[nodiscard]] inline bool is_one_host(const Launch& launch) noexcept {
+  return launch.num_local_processes == launch.num_processes || is_loopback_name(launch.leader_host);
+}
+
+/// Chooses the first way that serves: what the options name; for processes of one host a folder that only its user may
+/// enter, which carries a secret as well; the store that torchrun serves; the address that the launcher has named.
+/// Throws: ConfigError if there is none.
+[[nodiscard]] inline std::unique_ptr<Bulletin> choose_bulletin(const Launch& launch, const LaunchConfig& config,
+                                                               WaitTeller teller,
+                                                               const Environment& environment = process_environment()) {
+  const auto in_folder = [&](const std::filesystem::path& folder) {
+    if (!launch.job.empty()) {
+      return std::make_unique<FileBulletin>(folder, file_name_of(launch.job, launch.restart), std::move(teller));
+    }
+    throw ConfigError{compose(
+        "nothing tells this job from others whose processes meet in {} ({}): set ScalingConfig::launch.job to the same "
+        "text in all of its processes",
+        folder.string(), launch.why)};
+  };
+  if (!config.leader.empty()) return std::make_unique<FixedBulletin>(launch.leader_host, launch.leader_port);
+  const auto folder =
+      config.rendezvous.empty() ? environment("RAILYARD_RENDEZVOUS").value_or("") : config.rendezvous.string();
+  if (!folder.empty()) return in_folder(folder);
+  if (is_one_host(launch)) return in_folder(make_local_folder(environment("XDG_RUNTIME_DIR")));
+  if (launch.uses_torch_store) return std::make_unique<TorchBulletin>(launch, std::move(teller));
+  if (!launch.leader_host.empty() && launch.leader_port > 0) {
+    return std::make_unique<FixedBulletin>(launch.leader_host, launch.leader_port);
+  }
+  throw ConfigError{compose(
+      "nothing says where process 0 is ({}): set MASTER_ADDR and MASTER_PORT to its host and to a port that is free "
+      R"(there, or ScalingConfig::launch.leader to "host:port", or ScalingConfig::launch.rendezvous (or )"
+      "RAILYARD_RENDEZVOUS) to a folder that all processes see",
+      launch.why)};
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/host_identity.hpp
+// What tells hosts apart: processes of one host see each other, and share its memory. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns the same text for processes that run under one kernel and in the same namespaces: containers of one machine
+/// are hosts of their own.
+[[nodiscard]] inline std::string host_identity() {
+  char boot[64] = {};
+  const Descriptor file{::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC)};
+  const ssize_t got = file.is_open() ? ::read(file.get(), boot, sizeof boot - 1) : 0;
+  std::string identity = got > 1 ? std::string(boot, static_cast<std::size_t>(got - 1)) : host_name();
+  for (const char* space : {"/proc/self/ns/pid", "/proc/self/ns/net"}) {
+    struct stat status {};
+    if (::stat(space, &status) == 0) identity += compose("-{}", status.st_ino);
+  }
+  return identity;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/launch_secret.hpp
+// The secret that the processes of a run know each other by. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Below this, all possibilities can be tried.
+inline constexpr std::size_t least_secret_bytes = 16;
+
+[[nodiscard]] inline std::string checked_secret(std::string secret, std::string_view from) {
+  while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
+  if (secret.size() >= least_secret_bytes) return secret;
+  throw ConfigError{
+      compose("the secret of the run from {} has {} bytes, and needs at least {}: make one with "
+              "`openssl rand -hex 32`",
+              from, secret.size(), least_secret_bytes)};
+}
+
+/// Reads it from a file that nobody else may read. Throws: ConfigError.
+[[nodiscard]] inline std::string read_secret(const std::string& path, std::string_view field) {
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  struct stat status {};
+  if (!file.is_open() || ::fstat(file.get(), &status) != 0) {
+    throw ConfigError{compose("{} is {}, which cannot be read: {}", field, path, explain_errno(errno))};
+  }
+  if (!S_ISREG(status.st_mode) || (status.st_mode & 077U) != 0) {
+    throw ConfigError{
+        compose("{} is {}, which others than its owner may read or write (mode {:o}): chmod 600 it, and "
+                "make another secret",
+                field, path, status.st_mode & 07777U)};
+  }
+  std::string secret(4096, '\0');
+  const ssize_t got = ::read(file.get(), secret.data(), secret.size());
+  secret.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  return checked_secret(std::move(secret), path);
+}
+
+/// Returns the secret that this process was given; nothing if none was.
+/// Throws: ConfigError if it is too short, or not kept as a secret.
+[[nodiscard]] inline std::optional<std::string> find_secret(const LaunchConfig& config,
+                                                            const Environment& environment = process_environment()) {
+  if (!config.secret_file.empty()) {
+    return read_secret(config.secret_file.string(), "ScalingConfig::launch.secret_file");
+  }
+  if (const auto file = environment("RAILYARD_SECRET_FILE")) return read_secret(*file, "RAILYARD_SECRET_FILE");
+  if (const auto secret = environment("RAILYARD_SECRET")) return checked_secret(*secret, "RAILYARD_SECRET");
+  return std::nullopt;
+}
+
+[[noreturn]] inline void refuse_without_secret(std::string_view where) {
+  throw ConfigError{compose(
+      "processes of several hosts prove to each other that they belong to one run, and there is no secret for it ({} "
+      "carries none): set RAILYARD_SECRET_FILE to a file of mode 600 that holds one, or RAILYARD_SECRET, or "
+      "ScalingConfig::launch.rendezvous to a folder that all processes see",
+      where)};
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/launched_group.hpp
+// The group of workers that several processes make together, as the one that leads sees it. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Gives each process's workers their places: ranks go on from process to process, those of one host side by side.
+/// workers: of each process. hosts: what names its host. Returns the layouts by process.
+[[nodiscard]] inline std::vector<GroupLayout> lay_out(const std::vector<int>& workers,
+                                                      const std::vector<std::string>& hosts) {
+  std::vector<std::string> nodes;
+  std::vector<GroupLayout> layouts(workers.size());
+  std::map<std::string, int> local_sizes;
+  for (std::size_t at = 0; at < workers.size(); ++at) {
+    const auto found = std::find(nodes.begin(), nodes.end(), hosts[at]);
+    layouts[at].node = static_cast<int>(found - nodes.begin());
+    if (found == nodes.end()) nodes.push_back(hosts[at]);
+    layouts[at].num_workers = workers[at];
+    layouts[at].first_local_rank = local_sizes[hosts[at]];
+    local_sizes[hosts[at]] += workers[at];
+  }
+  int rank = 0;
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    for (std::size_t at = 0; at < workers.size(); ++at) {
+      if (hosts[at] != nodes[node]) continue;
+      layouts[at].first_rank = rank;
+      rank += workers[at];
+    }
+  }
+  for (std::size_t at = 0; at < workers.size(); ++at) {
+    layouts[at].world_size = rank;
+    layouts[at].local_size = local_sizes[hosts[at]];
+    layouts[at].num_nodes = static_cast<int>(nodes.size());
+  }
+  return layouts;
+}
+
+/// Is the group of Launched where there are several processes. The leader's own workers are its children; those of the
+/// others are known by what their processes say.
+class LaunchedGroup final : public WorkerGroup {
+ public:
+  /// Is called with each generation of workers before they are made: what earlier ones have left is of no use.
+  using Renew = std::function<void(std::uint32_t generation)>;
+
+  /// lines must outlive the group. layouts: by process, the leader's first.
+  LaunchedGroup(const GroupPlan& plan, const WorkerBody& body, std::vector<GroupLayout> layouts, AgentLines& lines,
+                Renew renew)
+      : layouts_(std::move(layouts)), lines_(&lines), renew_(std::move(renew)), silence_limit_(plan.silence_limit) {
+    for (int rank = 0; rank < world_size(); ++rank) pages_.push_back(std::make_unique<WorkerPage>());
+    signals_.resize(layouts_.size());
+    begin();
+    const GroupPlan own{.num_workers = layouts_.front().num_workers,
+                        .silence_limit = plan.silence_limit,
+                        .briefing = brief(layouts_.front(), plan.briefing)};
+    local_ = std::make_unique<ProcessGroup>(own, body);
+    local_->watch_also(lines_->event_fd());
+    order_start(plan.briefing);
+  }
+  ~LaunchedGroup() override { lines_->post_to_all(Order::kill); }
+
+  [[nodiscard]] std::optional<GroupEvent> next(const Deadline& deadline) override {
+    while (true) {
+      if (auto event = take_event()) return event;
+      if (num_exited_ == world_size()) return pass(local_->next(Deadline::after(std::chrono::nanoseconds{0})), 0);
+      if (num_local_exited_ < layouts_.front().num_workers) {
+        if (auto event = pass(local_->next(deadline), 0)) return event;
+      } else {
+        // All of this process have ended: only signals can come here, and nobody waits for them.
+        const auto slice = std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::milliseconds{50});
+        [[maybe_unused]] const bool is_ready = wait_for(lines_->event_fd(), POLLIN, Deadline::after(slice));
+        if (auto event = pass(local_->next(Deadline::after(std::chrono::nanoseconds{0})), 0)) return event;
+      }
+      if (deadline.expired()) return take_event();
+    }
+  }
+
+  void request_stop() override {
+    local_->request_stop();
+    lines_->post_to_all(Order::stop);
+  }
+  void request_leave() override {
+    local_->request_leave();
+    lines_->post_to_all(Order::leave);
+  }
+  void request_resize() override {
+    local_->request_resize();
+    lines_->post_to_all(Order::resize);
+  }
+  void abort(std::string_view reason) override {
+    local_->abort(reason);
+    lines_->post_to_all(Order::abort, std::as_bytes(std::span{reason}));
+  }
+  void kill() override {
+    local_->kill();
+    lines_->post_to_all(Order::kill);
+  }
+  [[nodiscard]] bool can_kill() const noexcept override { return true; }
+
+  [[nodiscard]] const WorkerPage& page(int rank) const override {
+    const auto [process, own_rank] = place_of(rank);
+    if (process == 0) return local_->page(own_rank);
+    std::vector<WorkerPage*> shown;
+    for (int at = 0; at < layout(process).num_workers; ++at) {
+      shown.push_back(pages_[index(layout(process).first_rank + at)].get());
+    }
+    lines_->show_pages(process, shown);
+    return *pages_[index(rank)];
+  }
+
+  [[nodiscard]] std::vector<std::string> stacks(const Deadline& deadline) override {
+    std::vector<std::string> all(index(world_size()));
+    const std::int64_t at_most = deadline.remaining().count();
+    lines_->post_to_all(Order::stacks, std::as_bytes(std::span{&at_most, 1}));
+    put_stacks(all, 0, local_->stacks(deadline));
+    int num_asked = 0;
+    for (int process = 1; process < num_processes(); ++process) num_asked += lines_->loss(process).empty() ? 1 : 0;
+    const Deadline until = Deadline::after(deadline.remaining() + std::chrono::milliseconds{200});
+    while (num_asked > 0) {
+      auto item = lines_->take(until);
+      if (!item) break;
+      if (static_cast<News>(item->frame.type) == News::stacks) {
+        WireReader reader{item->frame.payload};
+        std::vector<std::string> texts;
+        while (!reader.is_empty()) texts.push_back(reader.take_text());
+        put_stacks(all, item->process, texts);
+        --num_asked;
+      } else {
+        if (!item->loss.empty()) --num_asked;
+        note(std::move(*item));
+      }
+    }
+    return all;
+  }
+
+  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {
+    const auto [process, own_rank] = place_of(rank);
+    if (process == 0) return local_->snapshot(own_rank, slot, size_bytes);
+    std::vector<std::byte> bytes = lines_->fetch(process, {own_rank, slot}, size_bytes);
+    const std::lock_guard lock{mutex_};
+    return copies_[{rank, slot}] = std::move(bytes);
+  }
+  void hold_snapshot(int rank, int slot) noexcept override {
+    const auto [process, own_rank] = place_of(rank);
+    if (process == 0) return local_->hold_snapshot(own_rank, slot);
+    order(process, Order::hold, {own_rank, slot});
+  }
+  void release_snapshot(int rank, int slot) noexcept override {
+    const auto [process, own_rank] = place_of(rank);
+    if (process == 0) return local_->release_snapshot(own_rank, slot);
+    {
+      const std::lock_guard lock{mutex_};
+      copies_.erase({rank, slot});
+    }
+    order(process, Order::release, {own_rank, slot});
+  }
+
+  void restart(int num_workers, std::string_view briefing) override {
+    for (int process = 1; process < num_processes(); ++process) {
+      if (const std::string loss = lines_->loss(process); !loss.empty()) {
+        throw HostLostError{compose("a process that an engine has started can only be started again by it: {}", loss)};
+      }
+    }
+    if (num_workers != world_size()) {
+      throw Error{compose("the processes make {} workers together, and {} were asked for", world_size(), num_workers)};
+    }
+    for (GroupLayout& one : layouts_) ++one.generation;
+    begin();
+    local_->restart(layouts_.front().num_workers, brief(layouts_.front(), briefing));
+    order_start(briefing);
+  }
+  [[nodiscard]] bool forks_to_restart() const override { return local_->forks_to_restart(); }
+
+ private:
+  struct Place {
+    int process = 0;
+    int rank = 0;  // among the workers of that process
+  };
+
+  static std::size_t index(int number) noexcept { return static_cast<std::size_t>(number); }
+  [[nodiscard]] const GroupLayout& layout(int process) const { return layouts_[index(process)]; }
+  [[nodiscard]] int world_size() const noexcept { return layouts_.front().world_size; }
+  [[nodiscard]] int num_processes() const noexcept { return static_cast<int>(layouts_.size()); }
+
+  [[nodiscard]] Place place_of(int rank) const {
+    for (int process = 0; process < num_processes(); ++process) {
+      const int own = rank - layout(process).first_rank;
+      if (own >= 0 && own < layout(process).num_workers) return {process, own};
+    }
+    throw Error{compose("there is no rank {} among {}", rank, world_size())};
+  }
+
+  void begin() {
+    num_exited_ = 0;
+    num_local_exited_ = 0;
+    has_exited_.assign(index(world_size()), false);
+    std::erase_if(events_, [](const GroupEvent& event) { return !std::holds_alternative<SignalEvent>(event); });
+    lines_->forget_pages();
+    for (auto& page : pages_) PageValues{}.show_on(*page);
+    renew_(layouts_.front().generation);
+  }
+
+  // Returns when every process has made its workers.
+  void order_start(std::string_view briefing) {
+    for (int process = 1; process < num_processes(); ++process) {
+      const StartOrder order{
+          .layout = layout(process), .silence_limit_ns = silence_limit_.count(), .briefing = std::string{briefing}};
+      lines_->post(process, Order::start, order.encode());
+    }
+    int num_waited_for = num_processes() - 1;
+    const Deadline deadline = Deadline::after(std::chrono::seconds{60});
+    while (num_waited_for > 0) {
+      auto item = lines_->take(deadline);
+      if (!item) throw Error{"start: another process has not made its workers in 60 s: see what it prints"};
+      if (!item->loss.empty()) throw HostLostError{compose("start: {}", item->loss)};
+      const auto news = static_cast<News>(item->frame.type);
+      if (news == News::started) {
+        --num_waited_for;
+      } else if (news == News::refused) {
+        WireReader reader{item->frame.payload};
+        const bool is_setting = reader.take<std::uint8_t>() != 0;
+        const std::string text = compose("{}: {}", lines_->peer(item->process), reader.take_text());
+        if (is_setting) throw ConfigError{text};
+        throw Error{text};
+      } else {
+        note(std::move(*item));
+      }
+    }
+  }
+
+  void order(int process, Order order, SlotOrder of) noexcept {
+    try {
+      lines_->post(process, order, std::as_bytes(std::span{&of, 1}));
+    } catch (...) {  // no memory for a message of eight bytes: the slot stays taken, and its worker waits for it
+    }
+  }
+
+  void put_stacks(std::vector<std::string>& all, int process, const std::vector<std::string>& of_process) const {
+    const int most = std::min(layout(process).num_workers, static_cast<int>(of_process.size()));
+    for (int at = 0; at < most; ++at) all[index(layout(process).first_rank + at)] = of_process[index(at)];
+  }
+
+  [[nodiscard]] std::optional<GroupEvent> take_event() {
+    while (events_.empty()) {
+      auto item = lines_->take();
+      if (!item) return std::nullopt;
+      note(std::move(*item));
+    }
+    GroupEvent event = std::move(events_.front());
+    events_.pop_front();
+    return event;
+  }
+
+  // Turns what a process has said into events.
+  void note(AgentLines::Item item) {
+    if (!item.loss.empty()) return lose(item.process, item.loss);
+    if (static_cast<News>(item.frame.type) != News::event) return;  // a late answer
+    try {
+      if (auto event = pass(decode_event(item.frame.payload, layout(item.process)), item.process)) {
+        events_.push_back(std::move(*event));
+      }
+    } catch (const Error& error) {
+      events_.push_back(
+          BrokenEvent{.message = compose("{} sends nonsense: {}", lines_->peer(item.process), error.what())});
+    }
+  }
+
+  // Counts exits, and lets of each signal pass one only: the engine sends it to every process.
+  [[nodiscard]] std::optional<GroupEvent> pass(std::optional<GroupEvent> event, int process) {
+    if (!event) return event;
+    if (const auto* exit = std::get_if<ExitEvent>(&*event)) {
+      if (has_exited_[index(exit->rank)]) return std::nullopt;
+      has_exited_[index(exit->rank)] = true;
+      ++num_exited_;
+      if (process == 0) ++num_local_exited_;
+    }
+    if (std::holds_alternative<SignalEvent>(*event)) {
+      const int seen = *std::max_element(signals_.begin(), signals_.end());
+      if (++signals_[index(process)] <= seen) return std::nullopt;
+    }
+    return event;
+  }
+
+  void lose(int process, const std::string& why) {
+    for (int at = 0; at < layout(process).num_workers; ++at) {
+      const int rank = layout(process).first_rank + at;
+      auto event = pass(ExitEvent{.rank = rank, .exit = {.kind = WorkerExit::Kind::lost, .message = why}}, process);
+      if (event) events_.push_back(std::move(*event));
+    }
+  }
+
+  std::vector<GroupLayout> layouts_;
+  AgentLines* lines_;
+  Renew renew_;
+  std::chrono::nanoseconds silence_limit_;
+  std::unique_ptr<ProcessGroup> local_{};
+  std::vector<std::unique_ptr<WorkerPage>> pages_{};  // of all ranks; those of this process's stay unused
+  std::deque<GroupEvent> events_{};
+  std::vector<bool> has_exited_{};
+  std::vector<int> signals_{};  // how many each process has seen
+  int num_exited_ = 0;
+  int num_local_exited_ = 0;
+  std::mutex mutex_;
+  std::map<std::pair<int, int>, std::vector<std::byte>> copies_{};  // of snapshots, by rank and slot
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/store_server.hpp
+// The group's store as its leader keeps it for processes of other hosts, without the connections. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// What clients and the server of a store say to each other.
+enum class StoreFrame : std::uint8_t {
+  set = 1,     ///< client: a number, the key, the rest is the value
+  get = 2,     ///< client: the rest is the key
+  answer = 3,  ///< to set: the number, a SetOutcome
+  value = 4,   ///< to get, at once or when somebody sets it: the key, the rest is the value
+  absent = 5,  ///< to get, at once: the key is not there yet; the rest is the key
+  ended = 6,   ///< there is nothing more to come; the rest is a text that says why
+};
+enum class SetOutcome : std::uint8_t { done = 0, taken = 1, full = 2 };
+
+/// Says what is sent to whom.
+struct StoreReply {
+  std::uint64_t session = 0;
+  StoreFrame type = StoreFrame::answer;
+  std::vector<std::byte> payload{};
+};
+
+/// Answers the requests of the store's clients: as much as the shared table of one host holds, and no more.
+class StoreServer {
+ public:
+  static constexpr std::size_t max_keys = StoreBlock::num_slots;
+  static constexpr std::size_t max_bytes = StoreBlock::num_bytes;
+
+  /// Throws: DataError if the frame is no request, or waits for more than a client may.
+  [[nodiscard]] std::vector<StoreReply> handle(std::uint64_t session, const Frame& frame) {
+    std::vector<StoreReply> replies;
+    WireReader reader{frame.payload};
+    switch (static_cast<StoreFrame>(frame.type)) {
+      case StoreFrame::set:
+        set(session, reader, replies);
+        return replies;
+      case StoreFrame::get:
+        get(session, text_of(reader.take_rest()), replies);
+        return replies;
+      default:
+        throw DataError{compose("a message of type {} is no request to the store", static_cast<int>(frame.type))};
+    }
+  }
+
+  /// A client has gone: nothing is sent to it any more.
+  void forget(std::uint64_t session) {
+    for (auto& [key, sessions] : waiting_) sessions.erase(session);
+  }
+
+  /// Forgets all values and who waits for one.
+  void clear() noexcept {
+    values_.clear();
+    waiting_.clear();
+    num_bytes_ = 0;
+    waiting_bytes_ = 0;
+  }
+
+ private:
+  static std::string_view text_of(ConstBytes bytes) noexcept {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+
+  void set(std::uint64_t session, WireReader& reader, std::vector<StoreReply>& replies) {
+    const auto number = reader.take<std::uint32_t>();
+    const std::string key = reader.take_text();
+    const std::string_view value = text_of(reader.take_rest());
+    const SetOutcome outcome = keep(key, value);
+    WireWriter answer;
+    answer.put(number);
+    answer.put(outcome);
+    replies.push_back({.session = session, .type = StoreFrame::answer, .payload = answer.bytes()});
+    const auto waiting = outcome == SetOutcome::done ? waiting_.find(key) : waiting_.end();
+    if (waiting == waiting_.end()) return;
+    for (const std::uint64_t waiter : waiting->second) replies.push_back(value_reply(waiter, key, value));
+    waiting_bytes_ -= key.size();
+    waiting_.erase(waiting);
+  }
+
+  [[nodiscard]] SetOutcome keep(const std::string& key, std::string_view value) {
+    if (values_.count(key) != 0) return SetOutcome::taken;
+    const std::size_t size = key.size() + value.size();
+    if (values_.size() == max_keys || size > max_bytes - num_bytes_) return SetOutcome::full;
+    values_.emplace(key, value);
+    num_bytes_ += size;
+    return SetOutcome::done;
+  }
+
+  void get(std::uint64_t session, std::string_view key, std::vector<StoreReply>& replies) {
+    if (const auto found = values_.find(key); found != values_.end()) {
+      replies.push_back(value_reply(session, key, found->second));
+      return;
+    }
+    auto waiting = waiting_.find(key);
+    if (waiting == waiting_.end()) {
+      // As many as there can ever be values for.
+      if (waiting_.size() == max_keys || key.size() > max_bytes - waiting_bytes_) {
+        throw DataError{"the store's clients wait for more keys than it can hold"};
+      }
+      waiting = waiting_.emplace(key, std::set<std::uint64_t>{}).first;
+      waiting_bytes_ += key.size();
+    }
+    waiting->second.insert(session);
+    const ConstBytes bytes = text_bytes(key);
+    replies.push_back({.session = session, .type = StoreFrame::absent, .payload = {bytes.begin(), bytes.end()}});
+  }
+
+  static StoreReply value_reply(std::uint64_t session, std::string_view key, std::string_view value) {
+    WireWriter writer;
+    writer.put_text(key);
+    writer.put_rest(text_bytes(value));
+    return {.session = session, .type = StoreFrame::value, .payload = writer.bytes()};
+  }
+
+  std::map<std::string, std::string, std::less<>> values_{};
+  std::map<std::string, std::set<std::uint64_t>, std::less<>> waiting_{};
+  std::size_t num_bytes_ = 0;
+  std::size_t waiting_bytes_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/network_store.hpp
+// The group's store as a worker sees it that reaches its leader over the network. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says where the store of a group is.
+struct NetworkStorePlace {
+  std::string host{};  ///< of the leader's listener
+  int port = 0;
+  std::string job{};
+  std::uint32_t generation = 0;
+  int rank = 0;
+  std::chrono::nanoseconds patience = std::chrono::seconds{30};  ///< for connecting, and for each answer
+  ConnectionLimits limits{};
+  std::optional<Ticket> ticket{};  ///< of the listener: saves two round trips
+};
+
+/// Sets and gets through one connection, made by the first call and anew in a forked process. Values never change, so
+/// that each is fetched once. Costs: set() a round trip, get() one if the value has not been fetched before.
+/// Throws: CollectiveError if the leader is gone, does not answer, or has ended this generation of workers.
+class NetworkStore final : public Store {
+ public:
+  NetworkStore(NetworkStorePlace place, Hmac secret) : place_(std::move(place)), secret_(std::move(secret)) {}
+
+  void set(std::string_view key, std::string_view value) override {
+    check_size(key, value);
+    const SetOutcome outcome = guarded("set", key, [&](Lock& lock) { return send_value(key, value, lock); });
+    if (outcome == SetOutcome::taken) throw_key_taken(key);
+    if (outcome == SetOutcome::full) throw_store_full(key, value);
+  }
+
+  [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {
+    check_size(key, {});
+    // Who does not want to wait wants to know what is there now: that takes an answer.
+    const bool is_look = deadline.expired();
+    return guarded("get", key, [&](Lock& lock) { return is_look ? look(key, lock) : await(key, deadline, lock); });
+  }
+
+  void expect(const std::vector<std::string>& keys) override {
+    if (keys.empty()) return;
+    for (const std::string& key : keys) check_size(key, {});
+    guarded("expect", keys.front(), [&](Lock&) {
+      for (const std::string& key : keys) {
+        Wanted& wanted = wanted_[key];
+        if (wanted.num_asked == 0) ask(key, wanted);
+      }
+      connection_->flush(patience());
+    });
+  }
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  struct Wanted {
+    std::optional<std::string> value{};
+    std::uint64_t num_asked = 0;
+    std::uint64_t num_absent = 0;  // how often the answer was that it is not there; the server then sends it once it is
+  };
+
+  static void check_size(std::string_view key, std::string_view value) {
+    if (key.size() + value.size() > StoreServer::max_bytes) throw_store_full(key, value);
+  }
+
+  // Whatever goes wrong means that the group is lost, for all later calls as well.
+  template <class Function>
+  std::invoke_result_t<Function, Lock&> guarded(std::string_view name, std::string_view key, const Function& function) {
+    Lock lock{mutex_};
+    try {
+      connect();
+      return function(lock);
+    } catch (const Error& error) {
+      lost_ = error.what();
+      changed_.notify_all();
+      std::string operation = compose("store.{}(\"{}\")", name, key);
+      const std::string message = compose("{} on rank {}: {}", operation, place_.rank, lost_);
+      throw CollectiveError{std::move(operation), place_.rank, {}, message};
+    }
+  }
+
+  // The connection is the parent's: two processes that send on it would spoil it for both.
+  void forget_if_forked() {
+    if (owner_ == ::getpid()) return;
+    owner_ = ::getpid();
+    if (connection_) connection_->forget_in_child();
+    connection_.reset();
+    is_watched_ = false;
+    wanted_.clear();
+    outcomes_.clear();
+    lost_.clear();
+  }
+
+  void connect() {
+    forget_if_forked();
+    throw_if_lost();
+    if (connection_) return;
+    const Hello hello{.kind = HelloKind::store,
+                      .job = place_.job,
+                      .generation = place_.generation,
+                      .process = place_.rank,
+                      .payload = {}};
+    connection_ =
+        SecureConnection::connect(place_.host, place_.port, secret_, hello, patience(), place_.limits, place_.ticket);
+  }
+
+  void throw_if_lost() const {
+    if (!lost_.empty()) throw ConnectionError{ConnectionError::Cause::closed, lost_};
+  }
+
+  SetOutcome send_value(std::string_view key, std::string_view value, Lock& lock) {
+    const Deadline deadline = patience();
+    const std::uint32_t number = next_number_++;
+    WireWriter writer;
+    writer.put(number);
+    writer.put_text(key);
+    connection_->send(static_cast<std::uint8_t>(StoreFrame::set), {writer.bytes(), text_bytes(value)}, deadline);
+    std::optional<SetOutcome>& outcome = outcomes_[number];
+    while (!outcome) wait_for_answer(lock, deadline);
+    return *outcomes_.extract(number).mapped();
+  }
+
+  std::optional<std::string> look(std::string_view key, Lock& lock) {
+    Wanted& wanted = wanted_[std::string{key}];
+    if (wanted.value) return wanted.value;
+    ask(key, wanted);
+    const std::uint64_t asked = wanted.num_asked;
+    const Deadline deadline = patience();
+    connection_->flush(deadline);
+    while (!wanted.value && wanted.num_absent < asked) wait_for_answer(lock, deadline);
+    return wanted.value;
+  }
+
+  std::optional<std::string> await(std::string_view key, const Deadline& deadline, Lock& lock) {
+    Wanted& wanted = wanted_[std::string{key}];
+    if (wanted.num_asked == 0) ask(key, wanted);
+    connection_->flush(patience());
+    while (!wanted.value && wait_for_frames(lock, deadline)) {
+    }
+    return wanted.value;
+  }
+
+  // Only queues it.
+  void ask(std::string_view key, Wanted& wanted) {
+    connection_->post(static_cast<std::uint8_t>(StoreFrame::get), {text_bytes(key)});
+    ++wanted.num_asked;
+  }
+
+  [[nodiscard]] Deadline patience() const { return Deadline::after(place_.patience); }
+
+  void wait_for_answer(Lock& lock, const Deadline& deadline) {
+    if (wait_for_frames(lock, deadline)) return;
+    throw ConnectionError{ConnectionError::Cause::failed,
+                          compose("{} has not answered in {}", connection_->peer(), deadline.budget_text())};
+  }
+
+  // Returns false at the deadline. One of the waiting threads looks at the socket, the others wait for what it finds.
+  [[nodiscard]] bool wait_for_frames(Lock& lock, const Deadline& deadline) {
+    if (is_watched_) {
+      if (deadline.is_never()) {
+        changed_.wait(lock);
+      } else if (changed_.wait_until(lock, deadline.time()) == std::cv_status::timeout) {
+        return false;
+      }
+    } else {
+      is_watched_ = true;
+      lock.unlock();
+      const bool has_come = wait_for(connection_->fd(), POLLIN, deadline);
+      lock.lock();
+      is_watched_ = false;
+      changed_.notify_all();
+      if (!has_come) return false;
+      while (const std::optional<Frame> frame = connection_->try_receive()) take(*frame);
+    }
+    throw_if_lost();
+    return true;
+  }
+
+  void take(const Frame& frame) {
+    if (frame.type == Frame::welcome) return;
+    if (frame.type == Frame::refusal) {
+      throw ConnectionError{ConnectionError::Cause::refused,
+                            compose("{} does not take this process: {}", connection_->peer(), frame.text())};
+    }
+    WireReader reader{frame.payload};
+    switch (static_cast<StoreFrame>(frame.type)) {
+      case StoreFrame::answer: {
+        const auto number = reader.take<std::uint32_t>();
+        outcomes_[number] = reader.take<SetOutcome>();
+        return;
+      }
+      case StoreFrame::value: {
+        Wanted& wanted = wanted_[reader.take_text()];
+        const ConstBytes value = reader.take_rest();
+        wanted.value.emplace(reinterpret_cast<const char*>(value.data()), value.size());
+        return;
+      }
+      case StoreFrame::absent:
+        ++wanted_[std::string{frame.text()}].num_absent;
+        return;
+      case StoreFrame::ended:
+        throw ConnectionError{ConnectionError::Cause::refused,
+                              compose("{} has ended this group: {}", connection_->peer(), frame.text())};
+      default:
+        throw ConnectionError{
+            ConnectionError::Cause::failed,
+            compose("{} has sent a message of the unknown type {}", connection_->peer(), static_cast<int>(frame.type))};
+    }
+  }
+
+  const NetworkStorePlace place_;
+  const Hmac secret_;
+  std::mutex mutex_{};  // guards all below
+  std::condition_variable changed_{};
+  std::optional<SecureConnection> connection_{};
+  pid_t owner_ = ::getpid();
+  bool is_watched_ = false;
+  std::string lost_{};  // why no call can succeed any more, empty while one may
+  std::map<std::string, Wanted> wanted_{};
+  std::map<std::uint32_t, std::optional<SetOutcome>> outcomes_{};
+  std::uint32_t next_number_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/launched_link.hpp
+// A worker's end where several processes make the workers: its place among all, and the store of all. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Passes on what the worker's own process provides, but for what is of all processes together.
+class LaunchedLink final : public WorkerLink {
+ public:
+  /// own: the link that the worker's process has made; outlives this one. place: of the store; rank and generation are
+  /// filled in here. address: by which the others reach this host.
+  LaunchedLink(WorkerLink& own, NetworkStorePlace place, const Hmac& secret, const std::string& address)
+      : LaunchedLink(own, WireReader{own.briefing()}, std::move(place), secret, address) {}
+
+  [[nodiscard]] const World& world() const noexcept override { return world_; }
+  [[nodiscard]] Store& store() noexcept override { return store_; }
+  [[nodiscard]] WorkerPage& page() noexcept override { return own_->page(); }
+  [[nodiscard]] std::string_view briefing() const noexcept override {
+    return own_->briefing().substr(sizeof(GroupLayout));
+  }
+
+  [[nodiscard]] Snapshot take_snapshot(std::size_t size_bytes, SnapshotKind kind) override {
+    return own_->take_snapshot(size_bytes, kind);
+  }
+  void drop_snapshot(int slot) noexcept override { own_->drop_snapshot(slot); }
+  void await_snapshot(int slot) override { own_->await_snapshot(slot); }
+  [[nodiscard]] std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) override {
+    return own_->held_snapshot(rank - first_rank_, slot, size_bytes);
+  }
+
+  void post(std::span<const std::byte> message) override { own_->post(message); }
+  void on_abort(std::function<void(std::string_view)> handler) override { own_->on_abort(std::move(handler)); }
+
+ private:
+  LaunchedLink(WorkerLink& own, WireReader briefing, NetworkStorePlace place, const Hmac& secret,
+               const std::string& address)
+      : LaunchedLink(own, briefing.take<GroupLayout>(), std::move(place), secret, address) {}
+  LaunchedLink(WorkerLink& own, const GroupLayout& layout, NetworkStorePlace place, const Hmac& secret,
+               const std::string& address)
+      : own_(&own),
+        first_rank_(layout.first_rank),
+        world_(world_of(own.world(), layout, address)),
+        store_(store_place(std::move(place), layout, world_.rank), secret) {}
+
+  static World world_of(const World& own, const GroupLayout& layout, const std::string& address) {
+    World world = own;
+    world.rank = layout.first_rank + own.rank;
+    world.size = layout.world_size;
+    world.local_rank = layout.first_local_rank + own.rank;
+    world.local_size = layout.local_size;
+    world.node = layout.node;
+    world.num_nodes = layout.num_nodes;
+    world.address = address;
+    return world;
+  }
+  static NetworkStorePlace store_place(NetworkStorePlace place, const GroupLayout& layout, int rank) {
+    place.generation = layout.generation;
+    place.rank = rank;
+    return place;
+  }
+
+  WorkerLink* own_;
+  int first_rank_;
+  World world_;
+  NetworkStore store_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/refusal_log.hpp
+// Tells of connections that were refused, a few lines a second however many there are. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Passes lines on to a function, and counts those for which there were too many.
+class RefusalLog {
+ public:
+  using Clock = Deadline::Clock;
+  static constexpr int lines_per_second = 5;
+
+  explicit RefusalLog(std::function<void(const std::string&)> tell) : tell_(std::move(tell)) {}
+
+  void note(const std::string& line, Clock::time_point now) {
+    ++total_;
+    if (now >= window_end_) begin_window(now);
+    if (++in_window_ > lines_per_second) {
+      ++untold_;
+    } else if (tell_) {
+      tell_(line);
+    }
+  }
+
+  /// Tells how many lines were left out, once the second is over.
+  void tell_rest(Clock::time_point now) {
+    if (untold_ > 0 && now >= window_end_) begin_window(now);
+  }
+  /// When tell_rest() has something to tell; far in the future if it has not.
+  [[nodiscard]] Clock::time_point due() const noexcept { return untold_ > 0 ? window_end_ : Clock::time_point::max(); }
+  [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
+
+ private:
+  void begin_window(Clock::time_point now) {
+    window_end_ = now + std::chrono::seconds{1};
+    in_window_ = 0;
+    const std::uint64_t untold = std::exchange(untold_, 0);
+    if (untold > 0 && tell_) tell_(compose("refused {} more connections in the second before", untold));
+  }
+
+  std::function<void(const std::string&)> tell_;
+  Clock::time_point window_end_{};
+  int in_window_ = 0;
+  std::uint64_t untold_ = 0;
+  std::uint64_t total_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/listener.hpp
+// The leader's ear: takes connections of those who know the secret, serves the store, bears with everybody else.
+// Workers room.
+
+#include <sys/epoll.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+struct ListenerOptions {
+  std::string host{};  ///< a name or address of this host; empty takes any
+  int port = 0;        ///< 0 lets the kernel choose
+  std::string job{};
+  std::uint32_t generation = 0;  ///< of agents; that of the store's clients is set by reset_store()
+  ConnectionLimits limits{};
+  std::size_t max_half_open = 256;  ///< connections that have not proven themselves yet
+  std::chrono::milliseconds handshake_time{5000};
+  /// Is told, in words, who was refused and why. Must neither throw nor call the listener.
+  std::function<void(const std::string&)> on_refusal{};
+};
+
+/// Is the connection to one other launched process.
+struct AgentConnection {
+  Hello hello{};
+  SecureConnection connection;
+};
+
+/// Listens on a thread of its own. Whoever connects proves that it knows the secret, within a bounded time and number
+/// of bytes; those who do not are closed and told of. Connections for the store are served here, those of agents are
+/// handed over. Where too many at once have not proven themselves, the oldest of them has to go, so that nobody is kept
+/// out.
+class Listener {
+ public:
+  /// Throws: ConfigError or Error if it cannot listen there.
+  Listener(ListenerOptions options, Hmac secret)
+      : options_(std::move(options)),
+        secret_(std::move(secret)),
+        log_(options_.on_refusal),
+        socket_(listen_at(options_.host, options_.port)),
+        poller_(adopt(::epoll_create1(EPOLL_CLOEXEC), "listening: epoll")) {
+    watch(socket_.fd(), EPOLLIN, listening);
+    watch(wake_.fd(), EPOLLIN, waking);
+    const BlockSignals block{deferrable_signals()};
+    thread_ = std::thread{[this] { run(); }};
+  }
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+  ~Listener() {
+    {
+      const std::lock_guard lock{mutex_};
+      is_ending_ = true;
+    }
+    wake_.ring();
+    thread_.join();
+  }
+
+  /// The address and port that it listens on, numeric.
+  [[nodiscard]] std::string host() const { return SocketAddress::of_self(socket_.fd()).host(); }
+  [[nodiscard]] int port() const { return SocketAddress::of_self(socket_.fd()).port(); }
+
+  /// Can be read from while an agent waits to be taken.
+  [[nodiscard]] int agents_fd() const noexcept { return agents_event_.fd(); }
+  /// Returns the next agent that has connected, or nothing at the deadline.
+  [[nodiscard]] std::optional<AgentConnection> take_agent(const Deadline& deadline) {
+    while (wait_for(agents_event_.fd(), POLLIN, deadline)) {
+      const std::lock_guard lock{mutex_};
+      if (agents_.empty()) continue;
+      AgentConnection agent = std::move(agents_.front());
+      agents_.pop_front();
+      if (agents_.empty()) agents_event_.clear();
+      return agent;
+    }
+    return std::nullopt;
+  }
+
+  /// For processes on this host; others get it with their welcome.
+  [[nodiscard]] const Ticket& ticket() const noexcept { return ticket_; }
+
+  /// From now on an agent that comes is told that the run has begun without it.
+  void expect_no_more_agents() {
+    const std::lock_guard lock{mutex_};
+    expects_agents_ = false;
+  }
+
+  /// Empties the store for another generation of workers. Those of the one before are told, and turned away from now
+  /// on.
+  void reset_store(std::uint32_t generation) {
+    const std::lock_guard lock{mutex_};
+    store_.clear();
+    tickets_used_.clear();  // those hellos are of a generation that nobody is let in with any more
+    const std::string text = outdated_text(std::exchange(store_generation_, generation), generation);
+    const ConstBytes bytes = text_bytes(text);
+    std::vector<StoreReply> replies;
+    for (auto& [id, session] : sessions_) {
+      if (std::exchange(session.is_over, true)) continue;
+      replies.push_back({.session = id, .type = StoreFrame::ended, .payload = {bytes.begin(), bytes.end()}});
+    }
+    deliver(replies);
+    send_all();
+  }
+
+  /// How many connections were refused so far.
+  [[nodiscard]] std::uint64_t num_refused() const {
+    const std::lock_guard lock{mutex_};
+    return log_.total();
+  }
+
+ private:
+  using Clock = Deadline::Clock;
+  struct HalfOpen {
+    Socket socket{};
+    std::string address{};
+    Clock::time_point since{};
+    ServerHandshake handshake;
+  };
+  struct Session {
+    SecureConnection connection;
+    bool is_over = false;  // it has been told so, and is closed by the client: what it still sends would undo that
+  };
+  using HalfOpens = std::map<std::uint64_t, HalfOpen>;  // in the order of their coming
+
+  static constexpr std::uint64_t listening = 0;
+  static constexpr std::uint64_t waking = 1;
+  static constexpr std::size_t max_unsent_bytes = 4 * StoreServer::max_bytes;
+  // So long an honest client's handshake may take before it can be the one that has to go.
+  static constexpr std::chrono::milliseconds safe_age{250};
+
+  void watch(int fd, std::uint32_t events, std::uint64_t id, int operation = EPOLL_CTL_ADD) {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = id;
+    if (::epoll_ctl(poller_.get(), operation, fd, &event) != 0) throw_system("listening: epoll", errno);
+  }
+
+  void run() {
+    std::array<epoll_event, 64> events{};
+    while (true) {
+      const int count = ::epoll_wait(poller_.get(), events.data(), static_cast<int>(events.size()), wait_ms());
+      const std::lock_guard lock{mutex_};
+      if (is_ending_) return;
+      for (int at = 0; at < count; ++at) serve(events[static_cast<std::size_t>(at)].data.u64);
+      send_all();
+      expire(Clock::now());
+    }
+  }
+
+  [[nodiscard]] int wait_ms() const {
+    const std::lock_guard lock{mutex_};
+    Clock::time_point next = std::min(log_.due(), accepts_again_);
+    if (!half_open_.empty()) next = std::min(next, half_open_.begin()->second.since + options_.handshake_time);
+    if (next == Clock::time_point::max()) return -1;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
+    return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
+  }
+
+  void serve(std::uint64_t id) {
+    try {
+      if (id == listening) return accept_some();
+      if (const auto found = half_open_.find(id); found != half_open_.end()) return shake_hands(found);
+      if (const auto found = sessions_.find(id); found != sessions_.end()) serve_session(id, found->second);
+    } catch (const std::exception& error) {  // the system has no room for this connection: the others go on
+      log_.note(error.what(), Clock::now());
+    }
+  }
+
+  void expire(Clock::time_point now) {
+    while (!half_open_.empty() && half_open_.begin()->second.since + options_.handshake_time <= now) {
+      refuse(half_open_.begin(), "it has not proven itself in time");
+    }
+    log_.tell_rest(now);
+    if (now < accepts_again_ && half_open_.size() >= accepts_again_below_) return;
+    accepts_again_ = Clock::time_point::max();
+    accepts_again_below_ = 0;
+    watch(socket_.fd(), EPOLLIN, listening, EPOLL_CTL_MOD);
+  }
+
+  // Until the time is over, or fewer than so many have not proven themselves.
+  void pause_accepting(std::chrono::milliseconds time, std::size_t below) {
+    accepts_again_ = Clock::now() + time;
+    accepts_again_below_ = below;
+    watch(socket_.fd(), 0, listening, EPOLL_CTL_MOD);
+  }
+
+  void accept_some() {
+    constexpr int most_at_once = 64;  // those who are already there come first
+    for (int at = 0; at < most_at_once; ++at) {
+      if (is_crowded()) return;
+      const int fd = ::accept4(socket_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (fd >= 0) {
+        take_in(Socket{adopt(fd, "listening: a connection")});
+      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        return;
+      } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        log_.note(compose("no connection can be taken: {}", explain_errno(errno)), Clock::now());
+        while (!half_open_.empty() && oldest_age() >= safe_age) {
+          refuse(half_open_.begin(), "it has not proven itself, and there are no descriptors for others");
+        }
+        return pause_accepting(std::chrono::milliseconds{100}, 0);
+      }  // else it has gone again
+    }
+  }
+
+  // Where all have only just come, the next one waits in the kernel's queue.
+  [[nodiscard]] bool is_crowded() {
+    if (half_open_.size() < options_.max_half_open) return false;
+    const auto age = oldest_age();
+    if (age >= safe_age) return false;
+    pause_accepting(std::chrono::ceil<std::chrono::milliseconds>(safe_age - age), options_.max_half_open);
+    return true;
+  }
+  [[nodiscard]] Clock::duration oldest_age() const { return Clock::now() - half_open_.begin()->second.since; }
+
+  void take_in(Socket socket) {
+    const std::uint64_t id = next_id_++;
+    tune_connection(socket.fd(), options_.limits.lost_after);
+    watch(socket.fd(), EPOLLIN, id);
+    const SocketAddress address = SocketAddress::of_peer(socket.fd());
+    half_open_.emplace(id, HalfOpen{.socket = std::move(socket),
+                                    .address = address.text(),
+                                    .since = Clock::now(),
+                                    .handshake = ServerHandshake{secret_, ticket_}});
+    if (half_open_.size() > options_.max_half_open) {
+      refuse(half_open_.begin(), "it has not proven itself, and others are waiting");
+    }
+  }
+
+  void refuse(HalfOpens::iterator at, std::string_view why) {
+    log_.note(compose("refused a connection from {}: {}", at->second.address, why), Clock::now());
+    half_open_.erase(at);
+  }
+
+  void shake_hands(HalfOpens::iterator at) {
+    ServerHandshake& handshake = at->second.handshake;
+    while (handshake.state() == ServerHandshake::State::waiting) {
+      const std::span<std::byte> room = handshake.room();
+      const ssize_t got = ::recv(at->second.socket.fd(), room.data(), room.size(), MSG_DONTWAIT);
+      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) {
+        return refuse(at, handshake.is_untouched() ? "it has left without a word" : "it has left before its proof");
+      }
+      const ConstBytes reply = handshake.take(static_cast<std::size_t>(got));
+      // A new connection has room for so few bytes.
+      if (!reply.empty() && ::send(at->second.socket.fd(), reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
+                                static_cast<ssize_t>(reply.size())) {
+        return refuse(at, "it does not take an answer");
+      }
+    }
+    if (handshake.state() == ServerHandshake::State::refused) return refuse(at, handshake.refusal());
+    auto node = half_open_.extract(at);
+    admit(node.key(), std::move(node.mapped()));
+  }
+
+  void admit(std::uint64_t id, HalfOpen client) {
+    Hello& hello = client.handshake.hello();
+    const bool is_agent = hello.kind == HelloKind::agent;
+    const std::string peer =
+        compose("{} {} ({})", is_agent ? "process" : "the store's client of rank", hello.process, client.address);
+    ConnectionLimits limits = options_.limits;
+    if (!is_agent) limits.max_frame_bytes = StoreServer::max_bytes + max_hello_bytes;
+    SecureConnection connection{std::move(client.socket), client.handshake.keys(), peer, limits};
+    const std::string why = complaint(hello, client.handshake.opening());
+    if (!why.empty()) log_.note(compose("refused {}: {}", peer, why), Clock::now());
+    try {
+      connection.post(why.empty() ? Frame::welcome : Frame::refusal, {why.empty() ? ticket_.bytes() : text_bytes(why)});
+      connection.flush();
+    } catch (const ConnectionError&) {
+      return;  // it has already gone
+    }
+    if (!is_agent) {
+      watch(connection.fd(), EPOLLIN | EPOLLOUT | EPOLLET, id, EPOLL_CTL_MOD);
+      sessions_.emplace(id, Session{.connection = std::move(connection), .is_over = !why.empty()});
+    } else if (why.empty()) {
+      watch(connection.fd(), 0, id, EPOLL_CTL_DEL);
+      agents_.push_back({.hello = std::move(hello), .connection = std::move(connection)});
+      agents_event_.ring();
+    }
+  }
+
+  // Returns why a client that has proven itself is not wanted; empty if it is.
+  [[nodiscard]] std::string complaint(const Hello& hello, const Opening& opening) {
+    if (hello.job != options_.job) {
+      return compose(R"(it belongs to the job "{}", and this is the job "{}")", hello.job, options_.job);
+    }
+    const bool is_agent = hello.kind == HelloKind::agent;
+    if (is_agent && !expects_agents_) return "the run has begun, with all processes that it has";
+    const std::uint32_t expected = is_agent ? options_.generation : store_generation_;
+    if (hello.generation != expected) return outdated_text(hello.generation, expected);
+    if (opening.magic != Opening::by_ticket) return {};
+    if (is_agent) return "a ticket is for the store alone";
+    return tickets_used_.insert(opening.nonce).second ? std::string{} : "this very hello has come before";
+  }
+
+  static std::string outdated_text(std::uint32_t generation, std::uint32_t expected) {
+    return compose("it is of generation {}, and the run is now at {}: what was started earlier has to end", generation,
+                   expected);
+  }
+
+  void serve_session(std::uint64_t id, Session& session) {
+    try {
+      session.connection.flush();
+      while (const std::optional<Frame> frame = session.connection.try_receive()) {
+        if (!session.is_over) deliver(store_.handle(id, *frame));
+        if (sessions_.count(id) == 0) return;
+      }
+    } catch (const ConnectionError& error) {
+      if (error.cause() == ConnectionError::Cause::failed) log_.note(error.what(), Clock::now());
+      end_session(id);
+    } catch (const DataError& error) {
+      log_.note(compose("{}: {}", session.connection.peer(), error.what()), Clock::now());
+      end_session(id);
+    }
+  }
+
+  // What is little is kept until all who have asked are heard: where many ranks meet, everybody gets many values at
+  // once.
+  void deliver(const std::vector<StoreReply>& replies) {
+    constexpr std::size_t little = std::size_t{64} << 10U;
+    for (const StoreReply& reply : replies) {
+      const auto found = sessions_.find(reply.session);
+      if (found == sessions_.end()) continue;
+      found->second.connection.post(static_cast<std::uint8_t>(reply.type), {reply.payload});
+      unsent_.insert(reply.session);
+      if (found->second.connection.unsent_bytes() > little) send_to(reply.session);
+    }
+  }
+
+  void send_all() {
+    for (const std::uint64_t id : std::exchange(unsent_, {})) send_to(id);
+  }
+
+  void send_to(std::uint64_t id) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;
+    SecureConnection& connection = found->second.connection;
+    try {
+      connection.flush();
+      if (connection.unsent_bytes() <= max_unsent_bytes) return;
+      log_.note(compose("{} asks and does not listen", connection.peer()), Clock::now());
+    } catch (const ConnectionError&) {  // it has gone
+    }
+    end_session(id);
+  }
+
+  void end_session(std::uint64_t id) {
+    store_.forget(id);
+    sessions_.erase(id);
+  }
+
+  const ListenerOptions options_;
+  const Hmac secret_;
+  const Ticket ticket_ = Ticket::make();
+  RefusalLog log_;
+  Socket socket_;
+  Descriptor poller_;
+  Event wake_{};
+  Event agents_event_{};
+
+  mutable std::mutex mutex_{};  // guards all below
+  bool is_ending_ = false;
+  std::uint64_t next_id_ = waking + 1;
+  Clock::time_point accepts_again_ = Clock::time_point::max();  // the far future: it accepts now
+  std::size_t accepts_again_below_ = 0;
+  HalfOpens half_open_{};
+  std::deque<AgentConnection> agents_{};
+  std::map<std::uint64_t, Session> sessions_{};
+  std::set<std::uint64_t> unsent_{};  // the sessions for which something was queued
+  StoreServer store_{};
+  std::uint32_t store_generation_ = 0;
+  std::set<std::array<std::byte, 32>> tickets_used_{};  // the nonces of hellos by ticket, so that none comes twice
+  bool expects_agents_ = true;
+
+  std::thread thread_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/own_address.hpp
+// By which of its addresses other hosts reach this one. Workers room.
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is one address of one interface of this host.
+struct InterfaceAddress {
+  std::string interface {};
+  SocketAddress address{};
+  bool is_loopback = false;
+
+  /// The bytes of the address: 4 or 16.
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept {
+    if (address.storage.ss_family == AF_INET) {
+      return std::as_bytes(std::span{&reinterpret_cast<const sockaddr_in&>(address.storage).sin_addr, 1});
+    }
+    return std::as_bytes(std::span{&reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr, 1});
+  }
+  /// Is it one that means nothing without the name of an interface?
+  [[nodiscard]] bool is_link_local() const noexcept {
+    return address.storage.ss_family == AF_INET6 &&
+           IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr);
+  }
+};
+
+/// Returns the addresses of all interfaces that are up, in the order of the system.
+[[nodiscard]] inline std::vector<InterfaceAddress> interface_addresses() {
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) throw_system("asking for the addresses of this host", errno);
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner{first, ::freeifaddrs};
+  std::vector<InterfaceAddress> all;
+  for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
+    const int family = entry->ifa_addr == nullptr ? AF_UNSPEC : entry->ifa_addr->sa_family;
+    if ((family != AF_INET && family != AF_INET6) || (entry->ifa_flags & IFF_UP) == 0) continue;
+    InterfaceAddress one{.interface = entry->ifa_name, .is_loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0};
+    one.address.size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    std::memcpy(&one.address.storage, entry->ifa_addr, one.address.size);
+    all.push_back(one);
+  }
+  return all;
+}
+
+/// Is a network, such as 10.0.0.0/8 or fd00::/8, or a single address.
+class Network {
+ public:
+  /// Nothing if the text is not the address of a network.
+  [[nodiscard]] static std::optional<Network> parse(const std::string& text) {
+    Network network;
+    const std::size_t slash = text.find('/');
+    const std::string address = text.substr(0, slash);
+    for (const int family : {AF_INET, AF_INET6}) {
+      if (::inet_pton(family, address.c_str(), network.bytes_) != 1) continue;
+      network.num_bytes_ = family == AF_INET ? 4 : 16;
+      const int most = static_cast<int>(8 * network.num_bytes_);
+      const int bits = slash == std::string::npos ? most : parse_count(text.substr(slash + 1)).value_or(most + 1);
+      if (bits > most) return {};
+      network.num_bits_ = static_cast<std::size_t>(bits);
+      return network;
+    }
+    return {};
+  }
+
+  [[nodiscard]] bool contains(std::span<const std::byte> address) const noexcept {
+    if (address.size() != num_bytes_) return false;
+    const std::size_t whole = num_bits_ / 8;
+    if (std::memcmp(address.data(), bytes_, whole) != 0) return false;
+    const auto mask = static_cast<std::byte>(0xFF00U >> (num_bits_ % 8));
+    return num_bits_ % 8 == 0 || (address[whole] & mask) == (bytes_[whole] & mask);
+  }
+
+ private:
+  std::byte bytes_[16] = {};
+  std::size_t num_bytes_ = 0;
+  std::size_t num_bits_ = 0;
+};
+
+/// Lists addresses as errors do: "eth0 10.0.0.7, lo 127.0.0.1".
+[[nodiscard]] inline std::string list_addresses(const std::vector<InterfaceAddress>& addresses) {
+  std::vector<std::string> lines;
+  for (const auto& one : addresses) lines.push_back(compose("{} {}", one.interface, one.address.host()));
+  return lines.empty() ? "none" : joined(lines, ", ");
+}
+
+/// Returns the address from which packets to a host would be sent, without sending any; nothing if there is no way
+/// there.
+[[nodiscard]] inline std::optional<SocketAddress> address_towards(const std::string& host) {
+  constexpr int discard_port = 9;
+  int status = 0;
+  const AddressList addresses = resolve(host, discard_port, status);
+  for (const addrinfo* entry = addresses.get(); entry != nullptr; entry = entry->ai_next) {
+    const Descriptor socket{::socket(entry->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
+    if (!socket.is_open() || ::connect(socket.get(), entry->ai_addr, entry->ai_addrlen) != 0) continue;
+    return SocketAddress::of_self(socket.get());
+  }
+  return {};
+}
+
+[[nodiscard]] inline bool is_loopback(const SocketAddress& address) noexcept {
+  const std::string host = address.host();
+  return host == "::1" || host.starts_with("127.");
+}
+
+// The address that was asked for by the name of an interface or as a network.
+[[nodiscard]] inline std::string address_in(const std::string& network, const std::vector<InterfaceAddress>& all) {
+  const auto range = Network::parse(network);
+  const InterfaceAddress* found = nullptr;
+  for (const auto& one : all) {
+    if (range ? !range->contains(one.bytes()) : one.interface != network) continue;
+    if (found == nullptr || (found->is_link_local() && !one.is_link_local())) found = &one;
+  }
+  if (found != nullptr) return found->address.host();
+  throw ConfigError{compose(
+      R"(ScalingConfig::launch.network is "{}", and no address of {} is of that interface or network (it has: {}); )"
+      R"(write the name of an interface such as "eth0", or a network such as "10.0.0.0/8")",
+      network, host_name(), list_addresses(all))};
+}
+
+// The one address by which other hosts may reach this one, where nobody has said towards whom.
+[[nodiscard]] inline std::string only_address(const std::vector<InterfaceAddress>& all) {
+  // Reserved for documentation, so nobody has them: what is asked for is the interface of the default route.
+  for (const char* const nowhere : {"192.0.2.1", "2001:db8::1"}) {
+    const auto address = address_towards(nowhere);
+    if (address && !is_loopback(*address)) return address->host();
+  }
+  std::vector<InterfaceAddress> outward;
+  for (const auto& one : all) {
+    if (!one.is_loopback && !one.is_link_local()) outward.push_back(one);
+  }
+  const auto is_of_first = [&](const InterfaceAddress& one) { return one.interface == outward.front().interface; };
+  if (!outward.empty() && std::all_of(outward.begin(), outward.end(), is_of_first)) {
+    return outward.front().address.host();
+  }
+  throw ConfigError{compose(
+      "it is not clear by which address other hosts reach {}: it has no default route, and these addresses: {}; set "
+      R"(ScalingConfig::launch.network to the name of an interface such as "eth0", or to a network such as "10.0.0.0/8")",
+      host_name(), list_addresses(all))};
+}
+
+/// Returns the address, in numbers, by which the other processes reach this host: the one that packets to the leader
+/// are sent from, unless network names another. leader_host: empty where it is not known, as by the leader itself.
+/// hosts_differ: not all processes are on this host, so that an address of the loopback would be of no use to them.
+/// Throws: ConfigError if there is none, or none is the obvious one.
+[[nodiscard]] inline std::string own_address_towards(const std::string& leader_host, const std::string& network,
+                                                     bool hosts_differ) {
+  const auto all = interface_addresses();
+  if (!network.empty()) return address_in(network, all);
+  if (!hosts_differ) {
+    for (const auto& one : all) {
+      if (one.is_loopback) return one.address.host();
+    }
+  }
+  const auto towards = leader_host.empty() ? std::nullopt : address_towards(leader_host);
+  if (towards && !is_loopback(*towards)) return towards->host();
+  // A host often knows its own name as an address of the loopback (Debian writes 127.0.1.1 into /etc/hosts).
+  return only_address(all);
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/launched.hpp
+// Workers of processes that an engine has started - Slurm, MPI, torchrun, Kubernetes - on one host or many. Workers
+// room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is what a process tells the leader of itself when it comes.
+struct Newcomer {
+  std::int32_t num_workers = 1;
+  std::string host{};  ///< a HostIdentity, and how people call it
+  std::string host_name{};
+  std::string settings{};
+
+  [[nodiscard]] std::string encode() const {
+    WireWriter writer;
+    writer.put(num_workers);
+    for (const std::string* text : {&host, &host_name, &settings}) writer.put_text(*text);
+    return writer.text();
+  }
+  [[nodiscard]] static Newcomer decode(std::string_view text) {
+    WireReader reader{text};
+    Newcomer one{.num_workers = reader.take<std::int32_t>()};
+    for (std::string* part : {&one.host, &one.host_name, &one.settings}) *part = reader.take_text();
+    return one;
+  }
+};
+
+}  // namespace detail
+
+/// Joins the processes that an engine has started, each of which calls fit(), to one run. Each makes
+/// ScalingConfig::num_workers workers, as Processes does: one where the engine starts a process for every rank, as many
+/// as there are cores where it starts one for every host. Process 0 leads: what a run writes and says comes from there.
+/// Where nothing has started the process, it is alone, and all is as with Processes.
+///
+/// Who has started it is found out from LaunchConfig, else from the environment. Processes of several hosts need
+/// something to know each other by: a secret in RAILYARD_SECRET_FILE or RAILYARD_SECRET, or a folder that all of them
+/// see (LaunchConfig::rendezvous).
+class Launched {
+ public:
+  static constexpr std::string_view name = "Launched";
+  static constexpr Reach reach = Reach::network;
+  static constexpr bool copies_function = false;
+
+  /// Throws: ConfigError if what this process was told makes no sense; Error that names who did not come.
+  /// Costs: some milliseconds once all have come.
+  void join(const JoinPlan& plan) {
+    plan_ = plan;
+    launch_ = detail::find_launch(plan.launch);
+    const Deadline deadline = Deadline::after(plan.timeout);
+    detail::Newcomer own{.num_workers = launch_.workers_per_process > 0 && plan.num_workers == 1
+                                            ? launch_.workers_per_process
+                                            : plan.num_workers,
+                         .host = detail::host_identity(),
+                         .host_name = detail::host_name(),
+                         .settings = plan.settings};
+    if (launch_.num_processes == 1) {
+      layouts_ = detail::lay_out({own.num_workers}, {own.host});
+      return;
+    }
+    const std::string subject =
+        detail::compose("process {} of {} ({})", launch_.process, launch_.num_processes, own.host_name);
+    detail::WaitTeller teller{subject, plan.say};
+    const auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller);
+    if (leads()) {
+      if (plan.say) plan.say(launch_.why);
+      gather(*bulletin, std::move(teller), std::move(own), deadline);
+    } else {
+      find_leader(*bulletin, own, deadline);
+    }
+  }
+
+  [[nodiscard]] bool leads() const noexcept { return launch_.process == 0; }
+  [[nodiscard]] int num_processes() const noexcept { return launch_.num_processes; }
+  /// Of all processes together; known to the leader.
+  [[nodiscard]] int num_workers() const noexcept { return layouts_.empty() ? 0 : layouts_.front().world_size; }
+
+  /// Starts the workers of all processes; without a join(), of this one.
+  /// Throws: ConfigError if the plan or the limits of a process do not allow it, Error if the system cannot do it.
+  [[nodiscard]] std::unique_ptr<WorkerGroup> start(const GroupPlan& plan, const WorkerBody& body) {
+    if (!lines_) return Processes{}.start(plan, body);
+    detail::check_plan(plan, body);
+    detail::prepare_to_fork(layouts_.front().num_workers);
+    return std::make_unique<detail::LaunchedGroup>(
+        plan, body_of(body), layouts_, *lines_,
+        [listener = listener_.get()](std::uint32_t generation) { listener->reset_store(generation); });
+  }
+
+  void tell(std::string_view text) {
+    if (lines_) lines_->post_to_all(detail::Order::tell, detail::text_bytes(text));
+  }
+  [[nodiscard]] std::string hear() { return follow({}); }
+  [[nodiscard]] std::string follow(const WorkerBody& body) {
+    const WorkerBody own = body ? body_of(body) : body;
+    if (own) detail::prepare_to_fork(plan_.num_workers);
+    detail::Agent agent{*leader_, own, plan_.silence_limit};
+    try {
+      return agent.run();
+    } catch (const detail::ConnectionError& error) {
+      throw HostLostError{detail::compose("process {} of {} has lost the one that leads the run: {}", launch_.process,
+                                          launch_.num_processes, error.what())};
+    }
+  }
+
+ private:
+  [[nodiscard]] bool is_one_host() const { return detail::is_one_host(launch_); }
+
+  [[nodiscard]] WorkerBody body_of(const WorkerBody& body) const {
+    return [body, place = place_, secret = *secret_, address = address_](WorkerLink& own) {
+      detail::LaunchedLink link{own, place, secret, address};
+      body(link);
+    };
+  }
+
+  // Of the leader: listens, leaves its address, and waits for all others.
+  void gather(detail::Bulletin& bulletin, detail::WaitTeller teller, detail::Newcomer own, const Deadline& deadline) {
+    const std::string secret =
+        detail::find_secret(plan_.launch).value_or(bulletin.carries_secret() ? detail::random_secret() : std::string{});
+    if (secret.empty()) detail::refuse_without_secret(bulletin.where());
+    secret_.emplace(detail::text_bytes(secret));
+    address_ = detail::own_address_towards(launch_.leader_host, plan_.launch.network, !is_one_host());
+    const auto generation = static_cast<std::uint32_t>(launch_.restart);
+    listener_ =
+        std::make_unique<detail::Listener>(detail::ListenerOptions{.host = is_one_host() ? address_ : std::string{},
+                                                                   .port = bulletin.port_to_listen_on(),
+                                                                   .job = launch_.job,
+                                                                   .generation = generation,
+                                                                   .on_refusal = plan_.say},
+                                           *secret_);
+    bulletin.post({.host = address_,
+                   .port = listener_->port(),
+                   .generation = generation,
+                   .secret = bulletin.carries_secret() ? secret : std::string{}});
+    place_ = {.host = address_, .port = listener_->port(), .job = launch_.job, .ticket = listener_->ticket()};
+
+    std::vector<std::optional<detail::AgentConnection>> agents(static_cast<std::size_t>(launch_.num_processes));
+    teller.start();
+    for (int num_missing = launch_.num_processes - 1; num_missing > 0;) {
+      constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{200};
+      auto agent = listener_->take_agent(deadline.remaining() < slice ? deadline : Deadline::after(slice));
+      if (agent) {
+        const auto process = static_cast<std::size_t>(agent->hello.process);
+        if (process == 0 || process >= agents.size() || agents[process]) {
+          throw ConfigError{detail::compose(
+              "two processes of this job say that they are number {} of {}, the second one is {}: each needs a number "
+              "of its own, and the same one as its launcher says",
+              agent->hello.process, launch_.num_processes, agent->connection.peer())};
+        }
+        agents[process] = std::move(agent);
+        --num_missing;
+        continue;
+      }
+      const std::string missing = missing_text(agents);
+      if (deadline.expired()) {
+        throw Error{detail::compose(
+            "{}: {} did not come within {}: see whether they run, what they print, and whether they can reach {} port "
+            "{}, which this process has left in {}",
+            teller.subject(), missing, deadline.budget_text(), address_, listener_->port(), bulletin.where())};
+      }
+      teller.look(missing, deadline);
+    }
+    listener_->expect_no_more_agents();
+    lay_out(agents, std::move(own));
+  }
+
+  static std::string missing_text(const std::vector<std::optional<detail::AgentConnection>>& agents) {
+    std::vector<int> missing;
+    for (std::size_t process = 1; process < agents.size(); ++process) {
+      if (!agents[process]) missing.push_back(static_cast<int>(process));
+    }
+    std::string text = missing.size() == 1 ? "process" : "processes";
+    constexpr std::size_t most = 8;
+    for (std::size_t at = 0; at < std::min(most, missing.size()); ++at) {
+      text += detail::compose("{} {}", at == 0 ? "" : ",", missing[at]);
+    }
+    return missing.size() > most ? text + detail::compose(" and {} more", missing.size() - most) : text;
+  }
+
+  void lay_out(std::vector<std::optional<detail::AgentConnection>>& agents, detail::Newcomer own) {
+    std::vector<int> workers{own.num_workers};
+    std::vector<std::string> hosts{own.host};
+    std::vector<detail::SecureConnection> connections;
+    for (std::size_t process = 1; process < agents.size(); ++process) {
+      detail::AgentConnection& agent = *agents[process];
+      const auto newcomer = detail::Newcomer::decode(agent.hello.payload);
+      if (newcomer.settings != own.settings) {
+        throw ConfigError{detail::compose(
+            "process {} on {} was started with other settings than process 0 on {}: \"{}\" there, \"{}\" here; start "
+            "the same program with the same arguments everywhere",
+            process, newcomer.host_name, own.host_name, newcomer.settings, own.settings)};
+      }
+      if (newcomer.num_workers < 1) {
+        throw ConfigError{
+            detail::compose("process {} on {} makes {} workers", process, newcomer.host_name, newcomer.num_workers)};
+      }
+      workers.push_back(newcomer.num_workers);
+      hosts.push_back(newcomer.host);
+      connections.push_back(std::move(agent.connection));
+    }
+    layouts_ = detail::lay_out(workers, hosts);
+    lines_ = std::make_unique<detail::AgentLines>(std::move(connections), plan_.silence_limit);
+  }
+
+  // Of the others.
+  void find_leader(detail::Bulletin& bulletin, const detail::Newcomer& own, const Deadline& deadline) {
+    const auto secret = detail::find_secret(plan_.launch);
+    if (!secret && !bulletin.carries_secret()) detail::refuse_without_secret(bulletin.where());
+    std::optional<detail::Posting> posting;
+    while (true) {
+      posting = bulletin.read(deadline, posting ? &*posting : nullptr);
+      if (try_leader(*posting, secret.value_or(posting->secret), own, deadline)) return;
+    }
+  }
+
+  // Returns false if nobody is there any more, so that another address is worth a look.
+  [[nodiscard]] bool try_leader(const detail::Posting& posting, const std::string& secret, const detail::Newcomer& own,
+                                const Deadline& deadline) {
+    secret_.emplace(detail::text_bytes(secret));
+    const detail::Hello hello{.kind = detail::HelloKind::agent,
+                              .job = launch_.job,
+                              .generation = static_cast<std::uint32_t>(launch_.restart),
+                              .process = launch_.process,
+                              .payload = own.encode()};
+    constexpr std::chrono::nanoseconds slice = std::chrono::seconds{3};
+    const bool is_last = deadline.remaining() <= slice;
+    try {
+      leader_.emplace(detail::SecureConnection::connect(posting.host, posting.port, *secret_, hello,
+                                                        is_last ? deadline : Deadline::after(slice)));
+    } catch (const detail::ConnectionError& error) {
+      // Who turns this process away may be the leader of an earlier run that is about to end.
+      if (is_last) {
+        throw Error{detail::compose("process {} of {} ({}) does not reach the one that leads: {}", launch_.process,
+                                    launch_.num_processes, own.host_name, error.what())};
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds{50});
+      return false;
+    }
+    address_ = detail::own_address_towards(posting.host, plan_.launch.network, !is_one_host());
+    place_ = {.host = posting.host, .port = posting.port, .job = launch_.job, .ticket = leader_->ticket()};
+    return true;
+  }
+
+  JoinPlan plan_{};
+  detail::Launch launch_{};
+  std::optional<detail::Hmac> secret_{};
+  std::string address_{};  // by which the others reach this host
+  detail::NetworkStorePlace place_{};
+  std::unique_ptr<detail::Listener> listener_{};      // of the leader
+  std::unique_ptr<detail::AgentLines> lines_{};       // of the leader
+  std::vector<detail::GroupLayout> layouts_{};        // of the leader
+  std::optional<detail::SecureConnection> leader_{};  // of the others
+};
+static_assert(Scaling<Launched> && JoiningScaling<Launched>);
+
+}  // namespace railyard::inline v0_1
+#endif
+
 #if defined(RAILYARD_WITH_GLOO) && RAILYARD_WITH_GLOO
 
 // ---- railyard/collectives/detail/gloo_transport.hpp
@@ -24249,8 +31859,14 @@ namespace detail {
 /// Lets Gloo read and write our store. Gloo's newer stores have more members, all with defaults.
 class GlooStore final : public gloo::rendezvous::Store {
  public:
-  GlooStore(railyard::Store& store, std::string prefix, const Deadline& deadline)
-      : store_(&store), prefix_(std::move(prefix)), deadline_(deadline) {}
+  GlooStore(railyard::Store& store, std::string prefix, int size, const Deadline& deadline)
+      : store_(&store), prefix_(std::move(prefix)), deadline_(deadline) {
+    std::vector<std::string> keys;  // what Gloo will ask for, one after the other: names of hosts, and addresses
+    for (const char* kind : {"rank_", ""}) {
+      for (int rank = 0; rank < size; ++rank) keys.push_back(compose("{}{}{}", prefix_, kind, rank));
+    }
+    store.expect(keys);
+  }
 
   void set(const std::string& key, const std::vector<char>& data) override {
     store_->set(prefix_ + key, std::string_view{data.data(), data.size()});
@@ -24722,194 +32338,6 @@ void mesh_barrier(M& mesh) {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/collectives/detail/notices.hpp
-// What the ranks of a group tell each other through the store when something goes wrong, so that every one of them can
-// name the culprit. Collectives room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Says which of its operations a rank is in, as text that is equal on all ranks which belong together.
-struct Position {
-  std::string key{};  ///< which one: "c17" is the 17th collective, "m0-1-4" the 4th message from rank 0 to rank 1
-  std::uint64_t digest = 0;
-  std::string operation{};
-};
-
-/// Is a rank's last word: how the group ended for it. Left before it closes its connections, so that whoever sees a
-/// connection closed and finds no notice knows that the rank has died.
-struct Notice {
-  enum class Kind : char { late = 'l', broken = 'b', differs = 'd', left = 'e', aborted = 'a' };
-  Kind kind = Kind::broken;
-  Position position{};
-  std::vector<int> culprits{};
-  std::string text{};
-};
-
-/// Is what a failure comes to: a sentence and the ranks it names.
-struct Verdict {
-  std::string text{};
-  std::vector<int> blamed{};
-};
-
-/// Is one rank's access to the notices of its group.
-class Notices {
- public:
-  Notices(Store& store, std::string prefix, const World& world)
-      : store_(&store), prefix_(std::move(prefix)), rank_(world.rank), size_(world.size) {}
-
-  /// Tells the others where this rank has been waiting for a while. Nothing depends on it but the speed of diagnosis.
-  void announce(const Position& position) noexcept {
-    try {
-      store_->set(announcement_key(position.key, rank_), compose("{} {}", position.digest, position.operation));
-    } catch (const std::exception&) {  // the store is full: disagreements are then found at the deadline
-    }
-  }
-
-  /// Returns the rank and the operation of a rank that has announced something else at the same position.
-  [[nodiscard]] std::optional<Verdict> find_difference(const Position& position) {
-    for (int rank = 0; rank < size_; ++rank) {
-      if (rank == rank_) continue;
-      const auto announced = peek(*store_, announcement_key(position.key, rank));
-      if (!announced) continue;
-      const auto space = announced->find(' ');
-      if (announced->substr(0, space) == std::to_string(position.digest)) continue;
-      return difference(position, rank, announced->substr(space + 1));
-    }
-    return std::nullopt;
-  }
-
-  /// Leaves this rank's last word; only the first one counts.
-  void post(const Notice& notice) noexcept {
-    try {
-      if (!std::exchange(has_posted_, true)) store_->set(notice_key(rank_), encode(notice));
-    } catch (const std::exception&) {  // the others will take this rank for dead
-    }
-  }
-
-  /// Returns how the group ended for a rank, nothing if the rank has not said so.
-  [[nodiscard]] std::optional<Notice::Kind> kind_of(int rank) {
-    const auto bytes = peek(*store_, notice_key(rank));
-    return bytes ? std::optional{decode(*bytes).kind} : std::nullopt;
-  }
-
-  /// Finds out why this rank's operation failed. own is what it has posted. Waits for the others' notices where the
-  /// answer depends on them, so that a rank which was only in another call is not taken for a dead one.
-  [[nodiscard]] Verdict judge(const Notice& own, const std::string& fallback, std::string_view budget,
-                              std::chrono::milliseconds patience) {
-    if (own.kind == Notice::Kind::differs) return {own.text, own.culprits};
-    if (!own.culprits.empty()) return lost(own.culprits);
-    const Deadline deadline = Deadline::after(patience);
-    std::vector<std::pair<int, Notice>> notices;
-    std::vector<int> silent;
-    for (int rank = 0; rank < size_; ++rank) {
-      if (rank == rank_) continue;
-      if (const auto bytes = store_->get(notice_key(rank), deadline)) {
-        notices.emplace_back(rank, decode(*bytes));
-      } else {
-        silent.push_back(rank);
-      }
-    }
-    return judge_by(own, notices, silent, fallback, budget);
-  }
-
- private:
-  using Heard = std::vector<std::pair<int, Notice>>;
-
-  [[nodiscard]] std::string announcement_key(const std::string& position, int rank) const {
-    return compose("{}at/{}/{}", prefix_, position, rank);
-  }
-  [[nodiscard]] std::string notice_key(int rank) const { return compose("{}end/{}", prefix_, rank); }
-
-  [[nodiscard]] Verdict difference(const Position& own, int rank, std::string_view theirs) const {
-    // The lower rank last, on whichever rank this is composed: everybody prints the same sentence.
-    const auto [high, low] =
-        rank > rank_ ? std::pair{std::pair{rank, theirs}, std::pair{rank_, std::string_view{own.operation}}}
-                     : std::pair{std::pair{rank_, std::string_view{own.operation}}, std::pair{rank, theirs}};
-    return {disagreement(high.first, high.second, low.first, low.second), {rank}};
-  }
-
-  [[nodiscard]] static Verdict lost(const std::vector<int>& ranks) {
-    return {compose("the connection to {} was lost: {} died", ranks_text(ranks), ranks.size() == 1 ? "it" : "they"),
-            ranks};
-  }
-
-  [[nodiscard]] Verdict judge_by(const Notice& own, const Heard& notices, const std::vector<int>& silent,
-                                 const std::string& fallback, std::string_view budget) const {
-    for (const auto& [rank, notice] : notices) {
-      if (notice.position.key == own.position.key && notice.position.digest != own.position.digest) {
-        return difference(own.position, rank, notice.position.operation);
-      }
-    }
-    if (const auto told = told_by(notices)) return *told;
-    const bool anybody_late = own.kind == Notice::Kind::late ||
-                              std::any_of(notices.begin(), notices.end(),
-                                          [](const auto& heard) { return heard.second.kind == Notice::Kind::late; });
-    if (anybody_late && !silent.empty()) {
-      return {compose("{} did not answer in {}", ranks_text(silent), budget), silent};
-    }
-    std::string text = own.kind == Notice::Kind::late ? compose("it was not done in {}", budget) : fallback;
-    for (const auto& [rank, notice] : notices) {
-      text += compose("; rank {} was in {}", rank, notice.position.operation);
-    }
-    return {text, silent};
-  }
-
-  // What a notice alone explains, the most certain first.
-  [[nodiscard]] static std::optional<Verdict> told_by(const Heard& notices) {
-    for (const auto& [rank, notice] : notices) {
-      if (notice.kind == Notice::Kind::differs) return Verdict{notice.text, {rank}};
-    }
-    for (const auto& [rank, notice] : notices) {
-      if (!notice.culprits.empty()) return lost(notice.culprits);
-    }
-    for (const auto& [rank, notice] : notices) {
-      if (notice.kind == Notice::Kind::aborted) {
-        return Verdict{compose("rank {} gave up: {}", rank, notice.text), {rank}};
-      }
-      if (notice.kind == Notice::Kind::left) return Verdict{compose("rank {} left the group before", rank), {rank}};
-    }
-    return std::nullopt;
-  }
-
-  [[nodiscard]] static std::string encode(const Notice& notice) {
-    return compose("{}\n{}\n{}\n{}\n{}\n{}", std::string(1, static_cast<char>(notice.kind)), notice.position.key,
-                   notice.position.digest, notice.position.operation, joined(notice.culprits, " "), notice.text);
-  }
-
-  [[nodiscard]] static Notice decode(std::string_view bytes) {
-    const auto next = [&bytes](char end) {
-      const auto length = std::min(bytes.find(end), bytes.size());
-      const std::string_view field = bytes.substr(0, length);
-      bytes.remove_prefix(std::min(length + 1, bytes.size()));
-      return field;
-    };
-    const auto number = [](std::string_view text, auto value) {
-      std::from_chars(text.data(), text.data() + text.size(), value);
-      return value;
-    };
-    Notice notice;
-    notice.kind = static_cast<Notice::Kind>(next('\n').front());
-    notice.position.key = next('\n');
-    notice.position.digest = number(next('\n'), std::uint64_t{0});
-    notice.position.operation = next('\n');
-    std::string_view culprits = next('\n');
-    notice.text = bytes;
-    bytes = culprits;
-    while (!bytes.empty()) notice.culprits.push_back(number(next(' '), 0));
-    return notice;
-  }
-
-  Store* store_;
-  std::string prefix_;
-  int rank_;
-  int size_;
-  bool has_posted_ = false;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/collectives/detail/gloo_tcp.hpp
 // The part of Gloo that sends over TCP, on the transport of libgloo. Collectives room: with detail/gloo_transport.hpp
 // the only header that includes gloo's.
@@ -24948,7 +32376,8 @@ class GlooTcp {
     if (world.size == 1) return std::unique_ptr<GlooTcp>{new GlooTcp{world}};
     const std::string prefix = detail::enter_group(store, name, world);
     detail::throw_if_missing(detail::await_all(store, prefix, "here", world, deadline), world, deadline);
-    const std::string connected_key = fmt::format("{}connected/{}", prefix, world.rank);
+    detail::expect_all(store, prefix, "connected", world);
+    const std::string connected_key = detail::stage_key(prefix, "connected", world.rank);
     std::unique_ptr<GlooTcp> backend;
     try {
       backend.reset(new GlooTcp{options, world, store, prefix, deadline});
@@ -25033,7 +32462,7 @@ class GlooTcp {
 
   void abort(std::string_view reason) noexcept {
     try {
-      const auto text = fmt::format("rank {} gave up: {}", world_.rank, reason);
+      const auto text = compose("rank {} gave up: {}", world_.rank, reason);
       {
         const std::lock_guard lock{mutex_};
         if (!failure_) failure_ = detail::Verdict{text, {}};
@@ -25157,9 +32586,10 @@ class GlooTcp {
     context_ = std::make_shared<gloo::rendezvous::Context>(world.rank, world.size);
     context_->setTimeout(timeout(deadline));
 #ifdef GLOO_SHARED_STORE
-    context_->connectFullMesh(std::make_shared<detail::GlooStore>(store, prefix + "mesh/", deadline), device);
+    context_->connectFullMesh(std::make_shared<detail::GlooStore>(store, prefix + "mesh/", world.size, deadline),
+                              device);
 #else
-    detail::GlooStore gloo_store{store, prefix + "mesh/", deadline};
+    detail::GlooStore gloo_store{store, prefix + "mesh/", world.size, deadline};
     context_->connectFullMesh(gloo_store, device);
 #endif
     post_canaries();
@@ -25213,8 +32643,8 @@ class GlooTcp {
   }
 
   [[nodiscard]] static detail::Position position(const Running& running) {
-    std::string key = running.from < 0 ? fmt::format("c{}", running.number)
-                                       : fmt::format("m{}-{}-{}", running.from, running.to, running.number);
+    std::string key = running.from < 0 ? compose("c{}", running.number)
+                                       : compose("m{}-{}-{}", running.from, running.to, running.number);
     return {std::move(key), running.signature.digest(), detail::describe(running.signature)};
   }
 
@@ -25248,7 +32678,7 @@ class GlooTcp {
       if (rank == world_.rank || !is_closed(rank)) continue;
       // A rank may leave when it has done its part. If it had not, this operation will notice.
       if (notices_->kind_of(rank) == detail::Notice::Kind::left) continue;
-      fail(detail::Notice::Kind::broken, fmt::format("the connection to rank {} was closed", rank));
+      fail(detail::Notice::Kind::broken, compose("the connection to rank {} was closed", rank));
     }
     if (Deadline::Clock::now() >= running_->next_look) compare_positions();
     set_alarm();
@@ -25341,8 +32771,8 @@ class GlooTcp {
 
   [[noreturn]] void throw_failure(const std::string& operation, const detail::Verdict& verdict, bool is_later) const {
     throw CollectiveError{operation, world_.rank, verdict.blamed,
-                          fmt::format("{}: {}{}", detail::place_text(operation, world_.rank, world_.size),
-                                      is_later ? "the group was lost before: " : "", verdict.text)};
+                          compose("{}: {}{}", detail::place_text(operation, world_.rank, world_.size),
+                                  is_later ? "the group was lost before: " : "", verdict.text)};
   }
 
   // How long a rank that has failed waits for the others' notices.
@@ -25376,6 +32806,506 @@ static_assert(detail::Mesh<GlooTcp>);
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/collectives/detail/losses.hpp
+// Why a group that is made of several parts was lost: what its ranks tell each other of it. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is one rank's access to what the ranks of a group say of its end. Where a rank waits for one that waits for another,
+/// all see the group end; each says at once for whom it has waited, and the culprit is found by going from one to the
+/// next.
+class Losses {
+ public:
+  Losses(Store& store, std::string prefix, int rank) : store_(&store), prefix_(std::move(prefix)), rank_(rank) {}
+
+  /// Leaves what this rank knows by itself, before it ends the parts of the group.
+  void post(const Verdict& verdict) noexcept {
+    try {
+      store_->set(key(rank_), compose("{}\n{}", joined(verdict.blamed, " "), verdict.text));
+    } catch (const std::exception&) {  // a full or a lost store: the others name this rank instead
+    }
+  }
+
+  /// Returns the verdict of the rank at the end of the row that begins with those whom this rank's own one blames.
+  [[nodiscard]] Verdict follow(Verdict verdict) {
+    const Deadline deadline = Deadline::after(patience);
+    std::set<int> asked{rank_};
+    while (auto next = ask_any(verdict.blamed, asked, deadline)) verdict = std::move(*next);
+    return verdict;
+  }
+
+ private:
+  // Longer than the parts take to be sure of their own reasons.
+  static constexpr std::chrono::milliseconds patience{600};
+
+  // A rank that blames this one in its turn knows no more.
+  [[nodiscard]] std::optional<Verdict> ask_any(const std::vector<int>& ranks, std::set<int>& asked,
+                                               const Deadline& deadline) {
+    for (const int rank : ranks) {
+      if (!asked.insert(rank).second) continue;
+      auto told = ask(rank, deadline);
+      if (told && std::find(told->blamed.begin(), told->blamed.end(), rank_) == told->blamed.end()) return told;
+    }
+    return std::nullopt;
+  }
+
+  [[nodiscard]] std::optional<Verdict> ask(int rank, const Deadline& deadline) {
+    std::optional<std::string> bytes;
+    try {
+      bytes = store_->get(key(rank), deadline);
+    } catch (const std::exception&) {  // a lost store: what is known here has to do
+    }
+    if (!bytes) return std::nullopt;
+    const auto end = bytes->find('\n');
+    Verdict verdict{.text = bytes->substr(end + 1)};
+    const char* at = bytes->data();
+    for (int blamed = 0; at < bytes->data() + end; ++at) {
+      at = std::from_chars(at, bytes->data() + end, blamed).ptr;
+      verdict.blamed.push_back(blamed);
+    }
+    return verdict;
+  }
+
+  [[nodiscard]] std::string key(int rank) const { return stage_key(prefix_, "lost", rank); }
+
+  Store* store_;
+  std::string prefix_;
+  int rank_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/prefix_store.hpp
+// A part of a store that one group has for itself. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a part of another store: the keys of those who share a prefix. Its waits end once it has been given up.
+class PrefixStore final : public Store {
+ public:
+  PrefixStore(Store& store, std::string prefix) : store_(&store), prefix_(std::move(prefix)) {}
+
+  void set(std::string_view key, std::string_view value) override { store_->set(prefix_ + std::string{key}, value); }
+  [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {
+    const std::string whole = prefix_ + std::string{key};
+    while (true) {
+      constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{100};
+      const bool is_last = deadline.remaining() <= slice;
+      if (auto value = store_->get(whole, is_last ? deadline : Deadline::after(slice))) return value;
+      if (is_last) return std::nullopt;
+      if (is_given_up_.load()) throw Error{compose("{} was waited for when the group was given up", whole)};
+    }
+  }
+  void expect(const std::vector<std::string>& keys) override {
+    std::vector<std::string> whole;
+    for (const std::string& key : keys) whole.push_back(prefix_ + key);
+    store_->expect(whole);
+  }
+  void give_up() noexcept { is_given_up_.store(true); }
+
+ private:
+  Store* store_;
+  std::string prefix_;
+  std::atomic<bool> is_given_up_{false};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/gloo_hosts.hpp
+// The part of Gloo for several hosts: shared memory within each, as many lines of TCP between them as a host has ranks.
+// Collectives room.
+
+#include <future>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Joins ranks of several hosts that have equally many ranks each, those of a host one after the other. What goes over
+/// the network goes there once per host: the ranks of a host add up first, each carries its share of the sums over a
+/// line of its own to the ranks of the same local rank elsewhere, and then they share them. Sums are made in one order,
+/// within hosts and then between them, whatever the timing. While one chunk is on the network, the memory works on the
+/// next.
+/// Costs: all_reduce sends 2 (hosts - 1) / hosts times the data over each host's network, whatever its number of ranks.
+class GlooHosts {
+ public:
+  /// Whether these ranks can be joined so. Every rank calls it, and gets the same answer.
+  [[nodiscard]] static bool fits(const World& world, Store& store, const Deadline& deadline) {
+    if (world.size == 1) return false;
+    const std::string prefix = enter_group(store, "Gloo hosts", world);
+    expect_all(store, prefix, "place", world);
+    const auto place = [](int node, int local_rank, int local_size) {
+      return compose("{} {} {}", node, local_rank, local_size);
+    };
+    store.set(stage_key(prefix, "place", world.rank), place(world.node, world.local_rank, world.local_size));
+    const auto places = await_all(store, prefix, "place", world, deadline);
+    throw_if_missing(places, world, deadline);
+    const int local_size = world.size / std::max(world.num_nodes, 1);
+    bool fits = world.num_nodes > 1 && local_size > 1;
+    for (int rank = 0; fits && rank < world.size; ++rank) {
+      fits = places[index_of(rank)] == place(rank / local_size, rank % local_size, local_size);
+    }
+    return fits;
+  }
+
+  /// Joins the group; the store must outlive the object. Returns nothing, on every rank, if the ranks of some host
+  /// cannot share memory. Throws: CollectiveError that names the ranks which did not come or failed.
+  [[nodiscard]] static std::unique_ptr<GlooHosts> connect(const std::string& host, const World& world, Store& store,
+                                                          const Deadline& deadline) {
+    const std::string prefix = enter_group(store, "Gloo within hosts", world);
+    expect_all(store, prefix, "shares", world);
+    auto hosts = std::unique_ptr<GlooHosts>{new GlooHosts{host, world, store, prefix}};
+    std::string trouble;
+    try {
+      hosts->inner_ = SharedMemory::connect({}, hosts->inner_world(), hosts->inner_store_, deadline);
+    } catch (const ConfigError& error) {
+      trouble = error.what();
+    }
+    const std::string name = compose("{}, {}", world.host, host);
+    store.set(stage_key(prefix, "shares", world.rank), compose("{}\n{}", name, trouble));
+    const auto answers = await_all(store, prefix, "shares", world, deadline);
+    throw_if_missing(answers, world, deadline);
+    for (int rank = 0; rank < world.size; ++rank) {
+      const std::string& answer = *answers[index_of(rank)];
+      const auto end = answer.find('\n');
+      if (end + 1 < answer.size()) return nullptr;
+      if (hosts->local_rank_of(rank) == 0) hosts->names_.push_back(answer.substr(0, end));
+    }
+    hosts->outer_ = GlooTcp::connect({.host = host}, hosts->outer_world(), hosts->outer_store_, deadline);
+    return hosts;
+  }
+
+  FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
+    enter(arguments().all_reduce(data, op));
+    const std::size_t local_size = index_of(world_.local_size);
+    const std::size_t divided = data.size_bytes() <= direct_limit_bytes ? 0 : data.count / local_size * local_size;
+    if (divided > 0) all_reduce_in_chunks(part_of(data, 0, divided), op, call);
+    const Buffer rest = part_of(data, divided, data.count - divided);
+    if (rest.count > 0 || divided == 0) {  // too little to divide: each line carries all of it, in the fewest steps
+      within([&] { inner_->all_reduce(rest, op, call); });
+      across([&] { outer_->all_reduce(rest, op, call); });
+    }
+    return {};
+  }
+
+  FinishedWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) {
+    enter(arguments().reduce_scatter(in, out, op));
+    // Slices by local rank first, so that each rank's sums of its host are those that its line carries.
+    const std::size_t slice = out.size_bytes();
+    const std::size_t line = slice * index_of(world_.num_nodes);
+    std::byte* sorted = scratch(in.size_bytes() + line);
+    for (int rank = 0; rank < world_.size; ++rank) {
+      copy(sorted + index_of(local_rank_of(rank)) * line + index_of(node_of(rank)) * slice,
+           bytes_of(in) + index_of(rank) * slice, slice);
+    }
+    const Buffer sums{sorted + in.size_bytes(), out.count * index_of(world_.num_nodes), out.dtype};
+    within([&] { inner_->reduce_scatter(ConstBuffer{sorted, in.count, in.dtype}, sums, op, call); });
+    across([&] { outer_->reduce_scatter(sums, out, op, call); });
+    return {};
+  }
+
+  FinishedWork broadcast(Buffer data, int root, const Call& call) {
+    enter(arguments().broadcast(data, root));
+    const int line = local_rank_of(root);
+    if (world_.local_rank == line) across([&] { outer_->broadcast(data, node_of(root), call); });
+    within([&] { inner_->broadcast(data, line, call); });
+    return {};
+  }
+
+  FinishedWork all_gather(ConstBuffer in, Buffer out, const Call& call) {
+    enter(arguments().all_gather(in, out));
+    const std::vector<std::size_t> counts(index_of(world_.size), in.count);
+    gather_everywhere(in, out, counts, call);
+    return {};
+  }
+  FinishedWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
+    enter(arguments().all_gather_uneven(in, out, counts));
+    gather_everywhere(in, out, counts, call);
+    return {};
+  }
+
+  FinishedWork barrier(const Call& call) {
+    enter({.operation = Operation::barrier});
+    within([&] { inner_->barrier(call); });
+    across([&] { outer_->barrier(call); });
+    within([&] { inner_->barrier(call); });
+    return {};
+  }
+
+  // These are rare, and what each rank gets is its own: any two ranks are connected when they first need it.
+  FinishedWork gather(ConstBuffer in, Buffer out, int root, const Call& call) {
+    enter(arguments().gather(in, out, root));
+    return flat(call, [&](GlooTcp& all) { all.gather(in, out, root, call); });
+  }
+  FinishedWork scatter(ConstBuffer in, Buffer out, int root, const Call& call) {
+    enter(arguments().scatter(in, out, root));
+    return flat(call, [&](GlooTcp& all) { all.scatter(in, out, root, call); });
+  }
+  FinishedWork all_to_all(ConstBuffer in, Buffer out, const Call& call) {
+    enter(arguments().all_to_all(in, out));
+    return flat(call, [&](GlooTcp& all) { all.all_to_all(in, out, call); });
+  }
+  FinishedWork send(ConstBuffer data, int peer, const Call& call) {
+    enter(arguments().send(data, peer));
+    return pair(peer, call, [&](GlooTcp& two) { two.send(data, peer > world_.rank ? 1 : 0, call); });
+  }
+  FinishedWork receive(Buffer data, int peer, const Call& call) {
+    enter(arguments().receive(data, peer));
+    return pair(peer, call, [&](GlooTcp& two) { two.receive(data, peer > world_.rank ? 1 : 0, call); });
+  }
+
+  void abort(std::string_view reason) noexcept {
+    try {
+      lose({.text = compose("rank {} gave up: {}", world_.rank, reason), .blamed = {world_.rank}});
+    } catch (...) {  // out of memory: nothing can be told to anybody
+    }
+  }
+
+ private:
+  // What the ranks of a part, which count from 0, are in the group.
+  struct Part {
+    int first = 0;
+    int stride = 1;
+    bool is_within_host = false;
+  };
+
+  // Whose mesh joins all ranks, and not two.
+  static constexpr int everybody = -1;
+  // The most that a rank carries between hosts at a time: large enough that the steps of a chunk cost little, and small
+  // enough that the network waits little for the first one and the memory for the last.
+  static constexpr std::size_t chunk_bytes = 2 * 1024 * 1024;
+
+  GlooHosts(std::string host, const World& world, Store& store, const std::string& prefix)
+      : host_(std::move(host)),
+        world_(world),
+        inner_store_(store, compose("node {}/", world.node)),
+        outer_store_(store, compose("line {}/", world.local_rank)),
+        mesh_store_(store, "mesh/"),
+        losses_(store, prefix, world.rank) {}
+
+  static const std::byte* bytes_of(const ConstBuffer& buffer) noexcept {
+    return static_cast<const std::byte*>(buffer.data);
+  }
+  static void copy(std::byte* to, const std::byte* from, std::size_t size_bytes) noexcept {
+    if (size_bytes > 0) std::memcpy(to, from, size_bytes);
+  }
+  static Buffer part_of(const Buffer& data, std::size_t begin, std::size_t count) noexcept {
+    if (count == 0) return {.data = nullptr, .count = 0, .dtype = data.dtype};
+    return {
+        .data = static_cast<std::byte*>(data.data) + begin * size_of(data.dtype), .count = count, .dtype = data.dtype};
+  }
+
+  [[nodiscard]] Arguments arguments() const noexcept { return {world_, DeviceKind::cpu}; }
+  [[nodiscard]] int node_of(int rank) const noexcept { return rank / world_.local_size; }
+  [[nodiscard]] int local_rank_of(int rank) const noexcept { return rank % world_.local_size; }
+
+  [[nodiscard]] World inner_world() const {
+    World world = world_;
+    world.rank = world.local_rank;
+    world.size = world.local_size;
+    world.node = 0;
+    world.num_nodes = 1;
+    return world;
+  }
+  // Of these no two run on one host.
+  [[nodiscard]] World outer_world() const {
+    World world = world_;
+    world.rank = world.node;
+    world.size = world.num_nodes;
+    world.local_rank = 0;
+    world.local_size = 1;
+    return world;
+  }
+
+  [[nodiscard]] std::byte* scratch(std::size_t size_bytes) {
+    if (scratch_bytes_ < size_bytes) {
+      scratch_ = std::make_unique_for_overwrite<std::byte[]>(size_bytes);
+      scratch_bytes_ = size_bytes;
+    }
+    return scratch_.get();
+  }
+
+  void all_reduce_in_chunks(const Buffer& data, ReduceOp op, const Call& call) {
+    const std::size_t width = size_of(data.dtype);
+    const std::size_t share = data.count / index_of(world_.local_size);
+    const std::size_t longest = chunk_bytes / width;
+    std::byte* sums = scratch(share * width);
+    Buffer whole_before{};
+    Buffer own_before{};
+    std::future<void> on_network;
+    for (std::size_t done = 0; done < share; done += longest) {
+      const std::size_t count = std::min(longest, share - done);
+      const Buffer whole = part_of(data, done * index_of(world_.local_size), count * index_of(world_.local_size));
+      const Buffer own{sums + done * width, count, data.dtype};
+      within([&] { inner_->reduce_scatter(whole, own, op, call); });
+      if (on_network.valid()) on_network.get();
+      on_network = send_off([this, own, op, call] { outer_->all_reduce(own, op, call); });
+      if (done > 0) within([&] { inner_->all_gather(own_before, whole_before, call); });
+      whole_before = whole;
+      own_before = own;
+    }
+    on_network.get();
+    within([&] { inner_->all_gather(own_before, whole_before, call); });
+  }
+
+  // Does work across hosts in a thread of its own. If the work of this thread fails meanwhile, that ends it as well.
+  template <class Function>
+  [[nodiscard]] std::future<void> send_off(Function function) {
+    const BlockSignals no_signals{deferrable_signals()};
+    return std::async(std::launch::async, [this, function] { across(function); });
+  }
+
+  // First what the ranks of this line have, then what those of this host have then; into the places of their ranks.
+  void gather_everywhere(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
+    std::vector<std::size_t> of_line;
+    std::vector<std::size_t> of_lines(index_of(world_.local_size));
+    for (int rank = 0; rank < world_.size; ++rank) {
+      if (local_rank_of(rank) == world_.local_rank) of_line.push_back(counts[index_of(rank)]);
+      of_lines[index_of(local_rank_of(rank))] += counts[index_of(rank)];
+    }
+    const std::size_t width = size_of(in.dtype);
+    const std::size_t of_own_line = of_lines[index_of(world_.local_rank)];
+    std::byte* line = scratch(of_own_line * width + out.size_bytes());
+    std::byte* all = line + of_own_line * width;
+    const Buffer line_buffer{line, of_own_line, in.dtype};
+    across([&] { outer_->all_gather_uneven(in, line_buffer, of_line, call); });
+    within([&] { inner_->all_gather_uneven(line_buffer, Buffer{all, out.count, out.dtype}, of_lines, call); });
+    std::vector<std::size_t> places(index_of(world_.size));
+    for (std::size_t rank = 1; rank < places.size(); ++rank) places[rank] = places[rank - 1] + counts[rank - 1] * width;
+    for (int local_rank = 0; local_rank < world_.local_size; ++local_rank) {
+      for (int node = 0; node < world_.num_nodes; ++node) {
+        const std::size_t rank = index_of(node * world_.local_size + local_rank);
+        copy(static_cast<std::byte*>(out.data) + places[rank], all, counts[rank] * width);
+        all += counts[rank] * width;
+      }
+    }
+  }
+
+  void enter(const Signature& signature) {
+    running_ = signature;
+    const std::lock_guard lock{mutex_};
+    if (failure_) throw_failure(*failure_, "the group was lost before: ");
+  }
+
+  template <class Function>
+  void within(const Function& function) {
+    guarded({.first = world_.node * world_.local_size, .is_within_host = true}, function);
+  }
+  template <class Function>
+  void across(const Function& function) {
+    guarded({.first = world_.local_rank, .stride = world_.local_size}, function);
+  }
+  template <class Function>
+  void guarded(const Part& part, const Function& function) {
+    try {
+      function();
+    } catch (const CollectiveError& error) {
+      const Verdict found = losses_.follow(lose(verdict_of(part, error)));
+      const std::lock_guard lock{mutex_};
+      failure_ = found;
+      throw_failure(found, "");
+    } catch (const std::exception& error) {
+      abort(error.what());
+      throw;
+    }
+  }
+
+  [[nodiscard]] Verdict verdict_of(const Part& part, const CollectiveError& error) const {
+    std::vector<int> blamed;
+    for (const int rank : error.blamed()) blamed.push_back(part.first + rank * part.stride);
+    const std::string what = blamed.empty() ? std::string{"a transfer"} : ranks_text(blamed);
+    const std::string where = part.is_within_host
+                                  ? compose("within {}, whose ranks count from {}", host_text(world_.node), part.first)
+                                  : "between " + hosts_text(blamed);
+    return {compose("{} failed {}: {}", what, where, error.what()), blamed};
+  }
+
+  // This host and those of the ranks that are to blame, or where nobody is all that it can be.
+  [[nodiscard]] std::string hosts_text(const std::vector<int>& blamed) const {
+    constexpr int most_named = 4;
+    if (blamed.empty() && world_.num_nodes > most_named) return compose("{} hosts", world_.num_nodes);
+    std::set<int> nodes{world_.node};
+    for (const int rank : blamed) nodes.insert(node_of(rank));
+    for (int node = 0; blamed.empty() && node < world_.num_nodes; ++node) nodes.insert(node);
+    std::vector<std::string> hosts;
+    for (const int node : nodes) hosts.push_back(host_text(node));
+    return joined(hosts, " and ");
+  }
+  [[nodiscard]] std::string host_text(int node) const { return compose("host {} ({})", node, names_[index_of(node)]); }
+
+  // Ends the group for this rank and returns why: the first reason counts. It is told before the parts are seen to end.
+  Verdict lose(const Verdict& verdict) {
+    {
+      const std::lock_guard lock{mutex_};
+      if (failure_) return *failure_;
+      failure_ = verdict;
+    }
+    losses_.post(verdict);
+    mesh_store_.give_up();
+    inner_->abort(verdict.text);
+    outer_->abort(verdict.text);
+    const std::lock_guard lock{mutex_};
+    for (auto& [peer, mesh] : meshes_) mesh->abort(verdict.text);
+    return verdict;
+  }
+
+  [[noreturn]] void throw_failure(const Verdict& verdict, std::string_view when) const {
+    const std::string operation = describe(running_);
+    throw CollectiveError{operation, world_.rank, verdict.blamed,
+                          compose("{}: {}{}", place_text(operation, world_.rank, world_.size), when, verdict.text)};
+  }
+
+  template <class Function>
+  FinishedWork flat(const Call& call, const Function& function) {
+    guarded({}, [&] { function(mesh(everybody, world_, "all/", call)); });
+    return {};
+  }
+
+  template <class Function>
+  FinishedWork pair(int peer, const Call& call, const Function& function) {
+    const int low = std::min(peer, world_.rank);
+    const int high = std::max(peer, world_.rank);
+    World two = world_;
+    two.rank = world_.rank == low ? 0 : 1;
+    two.size = 2;
+    guarded({.first = low, .stride = high - low},
+            [&] { function(mesh(peer, two, compose("pair {} {}/", low, high), call)); });
+    return {};
+  }
+
+  [[nodiscard]] GlooTcp& mesh(int peer, const World& world, const std::string& prefix, const Call& call) {
+    if (const auto found = meshes_.find(peer); found != meshes_.end()) return *found->second;
+    PrefixStore& store = mesh_stores_.try_emplace(peer, mesh_store_, prefix).first->second;
+    auto connected = GlooTcp::connect({.host = host_}, world, store, call.deadline);
+    const std::lock_guard lock{mutex_};
+    if (failure_) connected->abort(failure_->text);
+    return *meshes_.emplace(peer, std::move(connected)).first->second;
+  }
+
+  std::string host_;
+  World world_;
+  PrefixStore inner_store_;
+  PrefixStore outer_store_;
+  PrefixStore mesh_store_;
+  std::map<int, PrefixStore> mesh_stores_{};
+  std::unique_ptr<SharedMemory> inner_{};
+  std::unique_ptr<GlooTcp> outer_{};
+  std::vector<std::string> names_{};  // of the hosts, with their addresses
+  Losses losses_;
+  Signature running_{};  // the operation under way
+  std::mutex mutex_;     // guards what abort() looks at: the next two
+  std::optional<Verdict> failure_{};
+  std::map<int, std::unique_ptr<GlooTcp>> meshes_{};  // by peer
+  std::unique_ptr<std::byte[]> scratch_{};
+  std::size_t scratch_bytes_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/collectives/gloo.hpp
 // The backend for CPUs: shared memory among ranks of one host, libgloo's TCP transport among hosts. Collectives room.
 
@@ -25383,13 +33313,14 @@ namespace railyard::inline v0_1 {
 
 /// Names what Gloo moves values by.
 enum class GlooTransport {
-  automatic,  ///< shared memory if all ranks run on one host and see each other's, else TCP
-  tcp,        ///< TCP in any case
+  automatic,  ///< shared memory among the ranks of a host that see each other's, TCP between hosts
+  tcp,        ///< TCP between any two ranks, in any case
 };
 
-/// Joins processes or threads, of one host or several. Reductions add in the order of ranks, so that results depend on
-/// nothing but the ranks' values, and not on the transport either.
-/// Costs: by shared memory those of SharedMemory; by TCP see detail/mesh.hpp, and one thread for each object.
+/// Joins processes or threads, of one host or several. Reductions add in the order of ranks, those of a host first
+/// where there are several hosts: results depend on nothing but the ranks' values and their hosts, and on one host not
+/// on the transport either. Costs: by shared memory those of SharedMemory; by TCP see detail/mesh.hpp, and one thread
+/// for each object; of several hosts see detail/gloo_hosts.hpp.
 ///
 /// SIGPIPE, by TCP: blocked in Gloo's thread for good and in the calling thread during a call; a SIGPIPE that a call
 /// has caused is taken back. The process's disposition is not touched.
@@ -25400,13 +33331,16 @@ class Gloo {
   static constexpr DeviceKind device_kind = DeviceKind::cpu;
 
   struct Options {
-    /// This host's own name or address, on which it listens and under which the others reach it. For TCP only.
-    std::string host = "127.0.0.1";
+    /// This host's own name or address, on which it listens and under which the others reach it. For TCP only. If
+    /// empty, the loopback's for ranks of one host, else the one that World names.
+    std::string host{};
     GlooTransport transport = GlooTransport::automatic;
   };
 
   /// Throws: ConfigError if the host cannot be listened on, or if LibTorch's copy of Gloo would answer our calls.
-  static void check(const Options& options) { Tcp::check({.host = options.host}); }
+  static void check(const Options& options) {
+    Tcp::check({.host = options.host.empty() ? std::string{loopback} : options.host});
+  }
 
   /// Joins the group; the store must outlive the object. Cost: below a millisecond once all ranks have come, by TCP
   /// some milliseconds. Throws: ConfigError as check() does; CollectiveError that names the ranks which did not come or
@@ -25414,55 +33348,69 @@ class Gloo {
   [[nodiscard]] static std::unique_ptr<Gloo> connect(const Options& options, const World& world, Store& store,
                                                      const Deadline& deadline) {
     detail::check_world(world);
-    check(options);
+    const std::string host = host_of(options, world);
+    check({.host = host});
     const bool is_one_host = world.local_size == world.size;
-    if (options.transport == GlooTransport::automatic && is_one_host) {
+    const bool is_automatic = options.transport == GlooTransport::automatic;
+    if (is_automatic && is_one_host) {
       try {
         return std::unique_ptr<Gloo>{new Gloo{SharedMemory::connect({}, world, store, deadline)}};
       } catch (const ConfigError& error) {  // which all ranks get alike
         if (world.rank == 0) fmt::print(stderr, "railyard: Gloo uses TCP on one host: {}\n", error.what());
       }
     }
-    auto gloo = std::unique_ptr<Gloo>{new Gloo{Tcp::connect({.host = options.host}, world, store, deadline)}};
-    gloo->connect_again_ = [host = options.host, world, &store](const Deadline& until) {
-      return Tcp::connect({.host = host}, world, store, until);
+    auto gloo = std::unique_ptr<Gloo>{new Gloo};
+    if (is_automatic && !is_one_host && Hosts::fits(world, store, deadline)) {
+      gloo->hosts_ = Hosts::connect(host, world, store, deadline);
+    }
+    if (!gloo->hosts_) gloo->tcp_ = Tcp::connect({.host = host}, world, store, deadline);
+    gloo->connect_side_ = [host, world, &store, has_hosts = gloo->hosts_ != nullptr](const Deadline& until) {
+      auto side = std::make_unique<Side>();
+      if (has_hosts) side->hosts = Hosts::connect(host, world, store, until);
+      if (!side->hosts) side->tcp = Tcp::connect({.host = host}, world, store, until);
+      return side;
     };
     return gloo;
   }
 
   FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
-    return shared_ ? shared_->all_reduce(data, op, call) : tcp_->all_reduce(data, op, call);
+    return on_part([&](auto& part) { return part.all_reduce(data, op, call); });
   }
   FinishedWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) {
-    return shared_ ? shared_->reduce_scatter(in, out, op, call) : tcp_->reduce_scatter(in, out, op, call);
+    return on_part([&](auto& part) { return part.reduce_scatter(in, out, op, call); });
   }
   FinishedWork broadcast(Buffer data, int root, const Call& call) {
-    return shared_ ? shared_->broadcast(data, root, call) : tcp_->broadcast(data, root, call);
+    return on_part([&](auto& part) { return part.broadcast(data, root, call); });
   }
   FinishedWork all_gather(ConstBuffer in, Buffer out, const Call& call) {
-    return shared_ ? shared_->all_gather(in, out, call) : tcp_->all_gather(in, out, call);
+    return on_part([&](auto& part) { return part.all_gather(in, out, call); });
   }
   FinishedWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
-    return shared_ ? shared_->all_gather_uneven(in, out, counts, call) : tcp_->all_gather_uneven(in, out, counts, call);
+    return on_part([&](auto& part) { return part.all_gather_uneven(in, out, counts, call); });
   }
   FinishedWork gather(ConstBuffer in, Buffer out, int root, const Call& call) {
-    return shared_ ? shared_->gather(in, out, root, call) : tcp_->gather(in, out, root, call);
+    return on_part([&](auto& part) { return part.gather(in, out, root, call); });
   }
   FinishedWork scatter(ConstBuffer in, Buffer out, int root, const Call& call) {
-    return shared_ ? shared_->scatter(in, out, root, call) : tcp_->scatter(in, out, root, call);
+    return on_part([&](auto& part) { return part.scatter(in, out, root, call); });
   }
   FinishedWork all_to_all(ConstBuffer in, Buffer out, const Call& call) {
-    return shared_ ? shared_->all_to_all(in, out, call) : tcp_->all_to_all(in, out, call);
+    return on_part([&](auto& part) { return part.all_to_all(in, out, call); });
   }
-  FinishedWork barrier(const Call& call) { return shared_ ? shared_->barrier(call) : tcp_->barrier(call); }
+  FinishedWork barrier(const Call& call) {
+    return on_part([&](auto& part) { return part.barrier(call); });
+  }
   FinishedWork send(ConstBuffer data, int peer, const Call& call) {
-    return shared_ ? shared_->send(data, peer, call) : tcp_->send(data, peer, call);
+    return on_part([&](auto& part) { return part.send(data, peer, call); });
   }
   FinishedWork receive(Buffer data, int peer, const Call& call) {
-    return shared_ ? shared_->receive(data, peer, call) : tcp_->receive(data, peer, call);
+    return on_part([&](auto& part) { return part.receive(data, peer, call); });
   }
   void abort(std::string_view reason) noexcept {
-    shared_ ? shared_->abort(reason) : tcp_->abort(reason);
+    on_part([&](auto& part) {
+      part.abort(reason);
+      return FinishedWork{};
+    });
     if (SideLine* side = side_seen_.load()) side->abort(reason);
   }
 
@@ -25474,7 +33422,7 @@ class Gloo {
   [[nodiscard]] SideLine* side_line(const Deadline& deadline) {
     if (shared_) return nullptr;
     if (!side_) {
-      side_ = std::make_unique<Side>(connect_again_(deadline));
+      side_ = connect_side_(deadline);
       side_seen_.store(side_.get());
     }
     return side_.get();
@@ -25482,27 +33430,1191 @@ class Gloo {
 
  private:
   using Tcp = detail::GlooTcp;
+  using Hosts = detail::GlooHosts;
+  static constexpr std::string_view loopback = "127.0.0.1";
 
-  class Side final : public SideLine {
-   public:
-    explicit Side(std::unique_ptr<Tcp> tcp) : tcp_(std::move(tcp)) {}
-    void all_reduce(Buffer data, ReduceOp op, const Call& call) override { tcp_->all_reduce(data, op, call); }
-    void abort(std::string_view reason) noexcept override { tcp_->abort(reason); }
+  struct Side final : SideLine {
+    void all_reduce(Buffer data, ReduceOp op, const Call& call) override {
+      hosts ? hosts->all_reduce(data, op, call) : tcp->all_reduce(data, op, call);
+    }
+    void abort(std::string_view reason) noexcept override { hosts ? hosts->abort(reason) : tcp->abort(reason); }
 
-   private:
-    std::unique_ptr<Tcp> tcp_;
+    std::unique_ptr<Hosts> hosts{};  // one of the two
+    std::unique_ptr<Tcp> tcp{};
   };
 
+  Gloo() = default;
   explicit Gloo(std::unique_ptr<SharedMemory> shared) : shared_(std::move(shared)) {}
-  explicit Gloo(std::unique_ptr<Tcp> tcp) : tcp_(std::move(tcp)) {}
 
-  std::unique_ptr<SharedMemory> shared_{};  // one of the two
+  static std::string host_of(const Options& options, const World& world) {
+    if (!options.host.empty()) return options.host;
+    return world.local_size == world.size || world.address.empty() ? std::string{loopback} : world.address;
+  }
+
+  template <class Function>
+  FinishedWork on_part(const Function& function) {
+    if (shared_) return function(*shared_);
+    if (hosts_) return function(*hosts_);
+    return function(*tcp_);
+  }
+
+  std::unique_ptr<SharedMemory> shared_{};  // one of the three
+  std::unique_ptr<Hosts> hosts_{};
   std::unique_ptr<Tcp> tcp_{};
-  std::function<std::unique_ptr<Tcp>(const Deadline&)> connect_again_{};
+  std::function<std::unique_ptr<Side>(const Deadline&)> connect_side_{};
   std::unique_ptr<Side> side_{};
   std::atomic<Side*> side_seen_{nullptr};  // by abort(), from another thread
 };
 static_assert(Backend<Gloo>);
+
+}  // namespace railyard::inline v0_1
+#endif
+
+#if defined(RAILYARD_WITH_NCCL) && RAILYARD_WITH_NCCL
+
+// ---- railyard/collectives/detail/nccl_library.hpp
+// The few functions of NCCL and of the CUDA runtime that are called, found in a running program. Collectives room.
+
+#include <climits>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// What nccl.h and cuda_runtime_api.h declare, so that neither has to be there. tests/unit/collectives/nccl_test.cpp
+// compares the two where the headers are.
+struct NcclComm;
+struct NcclUniqueId {
+  char bytes[128] = {};
+};
+enum class NcclResult : int {
+  success = 0,
+  unhandled_cuda_error = 1,
+  system_error = 2,
+  internal_error = 3,
+  invalid_argument = 4,
+  invalid_usage = 5,
+  remote_error = 6,
+  in_progress = 7,
+};
+enum class NcclDtype : int { i8 = 0, u8 = 1, i32 = 2, i64 = 4, f16 = 6, f32 = 7, f64 = 8, bf16 = 9 };
+enum class NcclOp : int { sum = 0, product = 1, max = 2, min = 3, average = 4 };
+
+/// Is ncclConfig_t as of 2.18: newer releases take the older size, and defaults for what has come since.
+struct NcclConfig {
+  static constexpr int undefined = INT_MIN;
+
+  std::size_t size = sizeof(NcclConfig);
+  unsigned magic = 0xCAFEBEEFU;
+  unsigned version = 21800;
+  int blocking = 0;
+  int cga_cluster_size = undefined;
+  int min_ctas = undefined;
+  int max_ctas = undefined;
+  const char* net_name = nullptr;
+  int split_share = undefined;
+};
+
+inline constexpr int cuda_success = 0;
+inline constexpr int cuda_initialization_error = 3;
+inline constexpr int cuda_not_ready = 600;
+inline constexpr unsigned cuda_event_disable_timing = 2;
+inline constexpr int cuda_memcpy_default = 4;  // by the addresses: to and from the device, or on it
+
+/// Is a library in this program. It stays for good: threads of its own may run in it.
+class DynamicLibrary {
+ public:
+  /// Takes the library at path; if path is empty, what the variable names; else the one that is loaded already, by
+  /// which `probe` is found, so that LibTorch and we share it; else the first of names.
+  /// Throws: ConfigError that says how to name one.
+  DynamicLibrary(std::string_view what, const std::string& path, const char* variable, const char* probe,
+                 std::span<const char* const> names) {
+    const char* const set = std::getenv(variable);
+    const std::string own = path.empty() && set != nullptr ? std::string{set} : path;
+    if (own.empty() && ::dlsym(RTLD_DEFAULT, probe) != nullptr) return;
+    std::string problem;
+    const auto open = [&](const char* name) {
+      handle_ = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+      if (handle_ == nullptr) problem = ::dlerror();
+      return handle_ != nullptr;
+    };
+    if (!own.empty()) {
+      if (open(own.c_str())) return;
+    } else {
+      for (const char* name : names) {
+        if (open(name)) return;
+      }
+    }
+    throw ConfigError{
+        compose("Nccl: {} cannot be loaded ({}); install it, or name its file by {}", what, problem, variable)};
+  }
+
+  /// Throws: ConfigError if there is no such function.
+  template <class Function>
+  void find(const char* name, Function*& function) const {
+    function = reinterpret_cast<Function*>(::dlsym(handle_, name));
+    if (function == nullptr) throw ConfigError{compose("Nccl: the library has no function {}: it is too old", name)};
+  }
+
+ private:
+  void* handle_ = RTLD_DEFAULT;
+};
+
+/// Is NCCL, 2.18 or newer.
+struct NcclLibrary {
+  explicit NcclLibrary(const std::string& path) {
+    constexpr const char* names[] = {"libnccl.so.2"};
+    const DynamicLibrary library{"NCCL (libnccl.so.2)", path, "RAILYARD_NCCL_LIBRARY", "ncclGetVersion", names};
+    library.find("ncclGetVersion", get_version);
+    if (get_version(&version) != NcclResult::success || version < 21800) {
+      throw ConfigError{compose("Nccl: this is NCCL {}; 2.18 or newer is needed", version_text(version))};
+    }
+    library.find("ncclGetUniqueId", get_unique_id);
+    library.find("ncclCommInitRankConfig", comm_init_rank_config);
+    library.find("ncclCommFinalize", comm_finalize);
+    library.find("ncclCommDestroy", comm_destroy);
+    library.find("ncclCommAbort", comm_abort);
+    library.find("ncclCommGetAsyncError", comm_get_async_error);
+    library.find("ncclGetErrorString", get_error_string);
+    library.find("ncclGetLastError", get_last_error);
+    library.find("ncclAllReduce", all_reduce);
+    library.find("ncclReduceScatter", reduce_scatter);
+    library.find("ncclBroadcast", broadcast);
+    library.find("ncclAllGather", all_gather);
+    library.find("ncclSend", send);
+    library.find("ncclRecv", recv);
+    library.find("ncclGroupStart", group_start);
+    library.find("ncclGroupEnd", group_end);
+  }
+
+  [[nodiscard]] static std::string version_text(int version) {
+    return compose("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+  }
+
+  int version = 0;
+  NcclResult (*get_version)(int*) = nullptr;
+  NcclResult (*get_unique_id)(NcclUniqueId*) = nullptr;
+  NcclResult (*comm_init_rank_config)(NcclComm**, int, NcclUniqueId, int, NcclConfig*) = nullptr;
+  NcclResult (*comm_finalize)(NcclComm*) = nullptr;
+  NcclResult (*comm_destroy)(NcclComm*) = nullptr;
+  NcclResult (*comm_abort)(NcclComm*) = nullptr;
+  NcclResult (*comm_get_async_error)(NcclComm*, NcclResult*) = nullptr;
+  const char* (*get_error_string)(NcclResult) = nullptr;
+  const char* (*get_last_error)(NcclComm*) = nullptr;
+  NcclResult (*all_reduce)(const void*, void*, std::size_t, NcclDtype, NcclOp, NcclComm*, void*) = nullptr;
+  NcclResult (*reduce_scatter)(const void*, void*, std::size_t, NcclDtype, NcclOp, NcclComm*, void*) = nullptr;
+  NcclResult (*broadcast)(const void*, void*, std::size_t, NcclDtype, int, NcclComm*, void*) = nullptr;
+  NcclResult (*all_gather)(const void*, void*, std::size_t, NcclDtype, NcclComm*, void*) = nullptr;
+  NcclResult (*send)(const void*, std::size_t, NcclDtype, int, NcclComm*, void*) = nullptr;
+  NcclResult (*recv)(void*, std::size_t, NcclDtype, int, NcclComm*, void*) = nullptr;
+  NcclResult (*group_start)() = nullptr;
+  NcclResult (*group_end)() = nullptr;
+};
+
+/// Is the CUDA runtime. Loading it does not initialise CUDA.
+struct CudaLibrary {
+  explicit CudaLibrary(const std::string& path) {
+    constexpr const char* names[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so"};
+    const DynamicLibrary library{"the CUDA runtime (libcudart.so)", path, "RAILYARD_CUDART_LIBRARY",
+                                 "cudaGetDeviceCount", names};
+    library.find("cudaGetDeviceCount", get_device_count);
+    library.find("cudaGetDevice", get_device);
+    library.find("cudaSetDevice", set_device);
+    library.find("cudaMalloc", malloc);
+    library.find("cudaFree", free);
+    library.find("cudaMemcpyAsync", memcpy_async);
+    library.find("cudaEventCreateWithFlags", event_create);
+    library.find("cudaEventRecord", event_record);
+    library.find("cudaEventQuery", event_query);
+    library.find("cudaEventDestroy", event_destroy);
+    library.find("cudaGetLastError", get_last_error);
+    library.find("cudaGetErrorString", get_error_string);
+  }
+
+  /// Throws: Error with CUDA's own words, if the code is one of failure.
+  void require(int code, std::string_view what) const {
+    if (code != cuda_success) throw Error{compose("{}: {} (CUDA error {})", what, get_error_string(code), code)};
+  }
+
+  int (*get_device_count)(int*) = nullptr;
+  int (*get_device)(int*) = nullptr;
+  int (*set_device)(int) = nullptr;
+  int (*malloc)(void**, std::size_t) = nullptr;
+  int (*free)(void*) = nullptr;
+  int (*memcpy_async)(void*, const void*, std::size_t, int, void*) = nullptr;
+  int (*event_create)(void**, unsigned) = nullptr;
+  int (*event_record)(void*, void*) = nullptr;
+  int (*event_query)(void*) = nullptr;
+  int (*event_destroy)(void*) = nullptr;
+  int (*get_last_error)() = nullptr;
+  const char* (*get_error_string)(int) = nullptr;
+};
+
+/// Makes a device the calling thread's, and at its end the one that was.
+class DeviceGuard {
+ public:
+  /// Throws: Error if the device cannot be used.
+  DeviceGuard(const CudaLibrary& cuda, int device) : cuda_(&cuda) {
+    cuda.require(cuda.get_device(&former_), "cudaGetDevice");
+    if (former_ != device) cuda.require(cuda.set_device(device), compose("cudaSetDevice({})", device));
+    is_same_ = former_ == device;
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+  ~DeviceGuard() {
+    if (!is_same_) cuda_->set_device(former_);
+  }
+
+ private:
+  const CudaLibrary* cuda_;
+  int former_ = 0;
+  bool is_same_ = true;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/nccl_devices.hpp
+// Counts the GPUs that a program may use, without initialising CUDA in it. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says which GPUs this process is shown, for messages.
+[[nodiscard]] inline std::string visible_devices_text() {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible == nullptr ? std::string{"CUDA_VISIBLE_DEVICES is not set"}
+                            : compose("CUDA_VISIBLE_DEVICES is \"{}\"", visible);
+}
+
+/// Returns the number of GPUs as CUDA counts them in this process, which initialises it.
+/// Throws: ConfigError with CUDA's words, or if there is none.
+[[nodiscard]] inline int count_devices(const CudaLibrary& cuda, int code, int count) {
+  if (code == cuda_success && count > 0) return count;
+  if (code == cuda_initialization_error) {
+    throw ConfigError{
+        compose("Nccl: CUDA cannot be initialised (CUDA error {}): most likely the program had used CUDA "
+                "before its workers were forked; use it in the training function alone, or take Launched",
+                code)};
+  }
+  const char* const reason = code == cuda_success ? "there is none" : cuda.get_error_string(code);
+  throw ConfigError{
+      compose("Nccl: no GPU can be used: {} (CUDA error {}; {}); is the NVIDIA driver loaded, and is this "
+              "process shown a GPU? On CPUs, use Gloo",
+              reason, code, visible_devices_text())};
+}
+
+[[nodiscard]] inline int count_devices_here(const CudaLibrary& cuda) {
+  int count = 0;
+  const int code = cuda.get_device_count(&count);
+  return count_devices(cuda, code, count);
+}
+
+/// Does the same in a child that is thrown away: a process in which CUDA has been initialised cannot fork workers that
+/// use it. CUDA does the counting, so that CUDA_VISIBLE_DEVICES means what it means there, UUIDs and MIG included.
+[[nodiscard]] inline int count_devices_in_child(const CudaLibrary& cuda) {
+  const auto ends = make_pipe(0, "Nccl: no pipe to count GPUs by");
+  const pid_t child = ::fork();
+  if (child < 0) throw_system("Nccl: no process to count GPUs in", errno);
+  if (child == 0) {
+    std::array<int, 2> answer{};
+    answer[0] = cuda.get_device_count(&answer[1]);
+    ::_exit(::write(ends.second.get(), answer.data(), sizeof answer) == sizeof answer ? 0 : 1);
+  }
+  std::array<int, 2> answer{-1, 0};
+  pollfd waiting{ends.first.get(), POLLIN, 0};
+  constexpr int patience_ms = 60'000;  // a driver that has to be loaded first takes its time
+  if (::poll(&waiting, 1, patience_ms) == 1 &&
+      ::read(ends.first.get(), answer.data(), sizeof answer) != sizeof answer) {
+    answer = {-1, 0};
+  }
+  ::kill(child, SIGKILL);
+  while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  // In the child of a process that has initialised CUDA it cannot be: here it can, and nothing is lost any more.
+  if (answer[0] == cuda_initialization_error) return count_devices_here(cuda);
+  return count_devices(cuda, answer[0], answer[1]);
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/nccl_peers.hpp
+// Learns of the death of ranks on the same host, which NCCL does not notice over NVLink. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Watches those processes of a group that this one can see.
+class NcclPeers {
+ public:
+  /// Returns what identifies this process to the others: its host and its namespace of processes, then its number.
+  [[nodiscard]] static std::string own_identity() {
+    struct stat space {};
+    static_cast<void>(::stat("/proc/self/ns/pid", &space));
+    return compose("{}/{}/{} {}", host_name(), space.st_dev, space.st_ino, ::getpid());
+  }
+
+  /// identities: of all ranks, by rank.
+  void watch(const std::vector<std::string>& identities) {
+    const std::string own = own_identity();
+    const auto place = [](const std::string& identity) { return identity.substr(0, identity.rfind(' ')); };
+    for (std::size_t rank = 0; rank < identities.size(); ++rank) {
+      const std::string& identity = identities[rank];
+      if (identity == own || place(identity) != place(own)) continue;
+      const int pid = std::atoi(identity.c_str() + identity.rfind(' '));
+      const int pidfd = open_pidfd(pid);
+      if (pidfd >= 0) watched_.emplace_back(static_cast<int>(rank), Descriptor{pidfd});
+    }
+  }
+
+  /// Returns the ranks whose processes have ended.
+  [[nodiscard]] std::vector<int> ended() const {
+    std::vector<int> ranks;
+    for (const auto& [rank, pidfd] : watched_) {
+      pollfd state{pidfd.get(), POLLIN, 0};
+      if (::poll(&state, 1, 0) == 1) ranks.push_back(rank);
+    }
+    return ranks;
+  }
+
+ private:
+  std::vector<std::pair<int, Descriptor>> watched_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/nccl_group.hpp
+// One communicator of NCCL with everything that keeps a wait for it from lasting for ever. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns what to do about a failure that NCCL describes by text, with a space before it.
+[[nodiscard]] inline std::string nccl_remedy(std::string_view text) {
+  struct Remedy {
+    std::string_view symptom;
+    std::string_view text;
+  };
+  static constexpr std::array<Remedy, 10> remedies{{
+      {"Duplicate GPU", "two ranks were given one GPU: start no more workers on a host than it has GPUs"},
+      {"shared memory", "/dev/shm is too small: give the container more (--shm-size=1g, --ipc=host)"},
+      {"/dev/shm", "/dev/shm is too small: give the container more (--shm-size=1g, --ipc=host)"},
+      {"peer access", "the GPUs cannot see each other's memory: set NCCL_P2P_DISABLE=1"},
+      {"P2P", "the GPUs cannot see each other's memory: set NCCL_P2P_DISABLE=1"},
+      {"ersion", "all ranks need the same NCCL, and a driver that is no older than its CUDA"},
+      {"interface", "name the network between the hosts by NCCL_SOCKET_IFNAME"},
+      {"onnect", "name the network between the hosts by NCCL_SOCKET_IFNAME, and let their firewalls pass it"},
+      {"remote", "another rank or the network failed first: see the logs of the others, and NCCL_SOCKET_IFNAME"},
+      {"out of memory", "the GPU's memory is full: use smaller batches, or look for another program with nvidia-smi"},
+  }};
+  for (const Remedy& remedy : remedies) {
+    if (text.find(remedy.symptom) != std::string_view::npos) return compose("; {}", remedy.text);
+  }
+  return "; NCCL_DEBUG=WARN makes NCCL say more";
+}
+
+/// Runs body(add) between ncclGroupStart and ncclGroupEnd, where add takes each call's result, and returns the first
+/// that is a failure.
+template <class Body>
+[[nodiscard]] NcclResult in_nccl_group(const NcclLibrary& nccl, const Body& body) {
+  NcclResult first = nccl.group_start();
+  const auto add = [&first](NcclResult next) {
+    if (first == NcclResult::success || first == NcclResult::in_progress) first = next;
+  };
+  body(add);
+  add(nccl.group_end());  // in any case, or later calls of this thread would join the group
+  return first;
+}
+
+class NcclGroup;
+struct GiveEventBack {
+  std::shared_ptr<NcclGroup> group{};
+  void operator()(void* event) const;
+};
+
+/// Is one rank's part of a group. Used by one thread at a time, but for abort().
+class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
+ public:
+  /// Is an event of CUDA, which goes back to the group it was taken from.
+  using Event = std::unique_ptr<void, GiveEventBack>;
+
+  /// Is an operation under way, or done: then it has no event.
+  struct Operation {
+    Signature signature{};
+    std::uint64_t number = 0;
+    int from = -1;  // of messages; -1 in collectives
+    int to = -1;
+    Event event{};
+  };
+
+  NcclGroup(const NcclLibrary& nccl, const CudaLibrary& cuda, const World& world, int device, Store& store,
+            const std::string& prefix)
+      : nccl_(nccl),
+        cuda_(cuda),
+        world_(world),
+        device_(device),
+        store_(&store),
+        prefix_(prefix),
+        sent_(static_cast<std::size_t>(world.size)),
+        received_(sent_),
+        notices_(store, prefix, world) {
+    store.expect({ended_key()});
+  }
+  NcclGroup(const NcclGroup&) = delete;
+  NcclGroup& operator=(const NcclGroup&) = delete;
+  ~NcclGroup() {
+    abort_communicator();
+    for (void* event : events_) cuda_.event_destroy(event);
+  }
+
+  /// Makes the communicator, together with all ranks. identities: NcclPeers' of all ranks. poll() is called now and
+  /// then, and throws where there is nothing to wait for any more. Throws: Error with NCCL's words.
+  template <class Poll>
+  void join(const NcclUniqueId& id, const std::vector<std::string>& identities, const Deadline& deadline,
+            const Poll& poll) {
+    peers_.watch(identities);
+    const DeviceGuard guard{cuda_, device_};
+    NcclConfig config;
+    NcclResult result = nccl_.comm_init_rank_config(&comm_, world_.size, id, world_.rank, &config);
+    auto next_poll = Clock::now() + look_interval;
+    for (; is_good(result); result = state()) {
+      if (result == NcclResult::success && state() == NcclResult::success) {
+        is_joined_ = true;
+        return;
+      }
+      if (deadline.expired()) {
+        throw Error{
+            compose("NCCL had not connected all ranks in {}{}", deadline.budget_text(), nccl_remedy("interface"))};
+      }
+      if (Clock::now() >= next_poll) {
+        poll();
+        next_poll = Clock::now() + look_interval;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds{2});
+    }
+    require(result);
+  }
+
+  /// Throws: Error with NCCL's words and what to do about it, if the result is a failure.
+  void require(NcclResult result) const {
+    if (!is_good(result)) throw Error{text_of(result)};
+  }
+
+  /// Starts an operation on call's stream and returns without waiting for it, but the first time that two ranks meet:
+  /// launch(nccl, communicator, stream).
+  template <class Launch>
+  [[nodiscard]] Operation start(const Signature& signature, const Call& call, const Launch& launch) {
+    throw_if_lost(signature);
+    Operation operation = number(signature);
+    const bool is_empty = signature.count == 0 && signature.operation != detail::Operation::barrier;
+    if (is_empty) {  // nothing moves, but whoever waits for more can learn of it
+      if (skipped_.size() == 8) skipped_.erase(skipped_.begin());
+      skipped_.push_back(position(operation));
+      return operation;
+    }
+    try {
+      const DeviceGuard guard{cuda_, device_};
+      operation.event = take_event();
+      NcclResult result = NcclResult::success;
+      with_communicator(operation, [&] { result = launch(nccl_, comm_, call.stream.handle); });
+      if (result == NcclResult::in_progress) {  // until then nothing is on the stream
+        await(operation, call.deadline, [&] {
+          with_communicator(operation, [&] { result = state(); });
+          return result != NcclResult::in_progress;
+        });
+      }
+      if (result != NcclResult::success) fail(operation, call.deadline, Notice::Kind::broken, text_of(result));
+      cuda_.require(cuda_.event_record(operation.event.get(), call.stream.handle), "cudaEventRecord");
+    } catch (const CollectiveError&) {
+      throw;
+    } catch (const Error& error) {  // CUDA's: as good as a lost device
+      fail(operation, call.deadline, Notice::Kind::broken, error.what() + nccl_remedy(error.what()));
+    }
+    return operation;
+  }
+
+  /// Says whether the operation is done. Throws: CollectiveError if it never will be.
+  [[nodiscard]] bool is_done(Operation& operation) {
+    if (!operation.event) return true;
+    int code = cuda_not_ready;
+    NcclResult result = NcclResult::success;
+    with_communicator(operation, [&] {  // what an abort ends looks done as well: seen under the lock, it is not aborted
+      code = cuda_.event_query(operation.event.get());
+      if (code == cuda_success) result = state();
+    });
+    if (code == cuda_not_ready) {
+      cuda_.get_last_error();  // or the next that asks CUDA for an error is told of this one
+      return false;
+    }
+    if (code != cuda_success || !is_good(result)) {
+      const std::string text = code != cuda_success ? std::string{cuda_.get_error_string(code)} : text_of(result);
+      fail(operation, Deadline::never(), Notice::Kind::broken, text);
+    }
+    operation.event.reset();
+    return true;
+  }
+
+  void wait(Operation& operation, const Deadline& deadline) {
+    if (!operation.event) return;
+    try {
+      await(operation, deadline, [&] { return is_done(operation); });
+    } catch (const CollectiveError&) {
+      await_end(operation);
+      throw;
+    }
+    skipped_.clear();
+  }
+
+  void give_back(void* event) {
+    const std::lock_guard lock{events_mutex_};
+    events_.push_back(event);
+  }
+
+  void abort(std::string_view reason) noexcept {
+    try {
+      {
+        const std::lock_guard lock{mutex_};
+        if (!failure_) failure_ = Verdict{compose("rank {} gave up: {}", world_.rank, reason), {}};
+      }
+      post({.kind = Notice::Kind::aborted, .position = {}, .text = std::string{reason}});
+      abort_communicator();
+    } catch (...) {  // out of memory: nothing can be told to anybody
+    }
+  }
+
+  /// Ends the communicator in order, which the others do at the same time or never: after five seconds, by force.
+  /// Returns whether it was in order.
+  bool leave() noexcept {
+    try {
+      const std::lock_guard lock{mutex_};
+      if (failure_ || !is_joined_) return false;
+      store_->set(left_key(world_.rank), compose("{}", num_collectives_));
+      post({.kind = Notice::Kind::left, .position = {.operation = "no operation"}});
+      const Deadline deadline = Deadline::after(std::chrono::seconds{5});
+      NcclResult result = nccl_.comm_finalize(comm_);
+      while (result == NcclResult::in_progress && !deadline.expired()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds{1});
+        result = state();
+      }
+      if (result != NcclResult::success) return false;
+      nccl_.comm_destroy(std::exchange(comm_, nullptr));
+      return true;
+    } catch (const std::exception&) {  // the store is gone: the destructor aborts
+      return false;
+    }
+  }
+
+ private:
+  using Clock = Deadline::Clock;
+  using Milliseconds = std::chrono::milliseconds;
+
+  // How a wait goes on.
+  struct Watch {
+    Clock::time_point begin = Clock::now();
+    Clock::time_point next_look = begin + look_interval;
+    Clock::time_point next_comparison{};
+    std::optional<Clock::time_point> peer_left{};
+    bool has_announced = false;
+  };
+
+  [[nodiscard]] static bool is_good(NcclResult result) noexcept {
+    return result == NcclResult::success || result == NcclResult::in_progress;
+  }
+
+  [[nodiscard]] std::string ended_key() const { return prefix_ + "ended"; }
+  [[nodiscard]] std::string left_key(int rank) const { return compose("{}left/{}", prefix_, rank); }
+
+  [[nodiscard]] NcclResult state() const {
+    NcclResult result = NcclResult::success;
+    const NcclResult asked = nccl_.comm_get_async_error(comm_, &result);
+    return asked == NcclResult::success ? result : asked;
+  }
+
+  [[nodiscard]] std::string text_of(NcclResult result) const {
+    const char* const last = nccl_.get_last_error(comm_);
+    const std::string text = compose("NCCL {} reports: {} ({})", NcclLibrary::version_text(nccl_.version),
+                                     nccl_.get_error_string(result), last == nullptr ? "" : last);
+    return text + nccl_remedy(text);
+  }
+
+  // An aborted operation may write for a moment still: the caller is about to free what it writes to. If it does not
+  // end soon the device is lost, and waiting would be for ever.
+  void await_end(const Operation& operation) const {
+    const Deadline deadline = Deadline::after(std::chrono::seconds{1});
+    while (cuda_.event_query(operation.event.get()) == cuda_not_ready && !deadline.expired()) {
+      cuda_.get_last_error();
+      std::this_thread::sleep_for(std::chrono::microseconds{100});
+    }
+  }
+
+  // Calls of NCCL are short, since the communicator never blocks: the lock keeps abort() from freeing it meanwhile.
+  template <class Body>
+  void with_communicator(const Operation& operation, const Body& body) {
+    const std::lock_guard lock{mutex_};
+    if (failure_) throw_failure(describe(operation.signature), *failure_, false);
+    body();
+  }
+
+  void abort_communicator() noexcept {
+    const std::lock_guard lock{mutex_};
+    if (comm_ != nullptr) nccl_.comm_abort(std::exchange(comm_, nullptr));
+  }
+
+  [[nodiscard]] Event take_event() {
+    void* event = nullptr;
+    {
+      const std::lock_guard lock{events_mutex_};
+      if (!events_.empty()) {
+        event = events_.back();
+        events_.pop_back();
+      }
+    }
+    if (event == nullptr) {
+      cuda_.require(cuda_.event_create(&event, cuda_event_disable_timing), "cudaEventCreateWithFlags");
+    }
+    return Event{event, {shared_from_this()}};
+  }
+  // Counts the operation: collectives in one row, messages in a row for each direction and peer.
+  [[nodiscard]] Operation number(const Signature& signature) {
+    Operation operation{.signature = signature};
+    const bool sends = signature.operation == detail::Operation::send;
+    if (sends || signature.operation == detail::Operation::receive) {
+      operation.from = sends ? world_.rank : signature.root;
+      operation.to = sends ? signature.root : world_.rank;
+      operation.number = ++(sends ? sent_ : received_)[static_cast<std::size_t>(signature.root)];
+    } else {
+      operation.number = ++num_collectives_;
+    }
+    return operation;
+  }
+
+  [[nodiscard]] static Position position(const Operation& operation) {
+    std::string key = operation.from < 0 ? compose("c{}", operation.number)
+                                         : compose("m{}-{}-{}", operation.from, operation.to, operation.number);
+    return {std::move(key), operation.signature.digest(), describe(operation.signature)};
+  }
+
+  template <class Done>
+  void await(const Operation& operation, const Deadline& deadline, const Done& done) {
+    Watch watch;
+    while (!done()) {
+      const auto now = Clock::now();
+      if (deadline.expired()) fail(operation, deadline, Notice::Kind::late, "the deadline has passed");
+      if (now >= watch.next_look) look_around(operation, deadline, watch);
+      if (now - watch.begin > std::chrono::microseconds{100}) {  // before, a sleep would cost more than it spares
+        const auto nap = std::min<std::chrono::nanoseconds>((now - watch.begin) / 8, std::chrono::milliseconds{1});
+        std::this_thread::sleep_for(std::min(nap, deadline.remaining()));
+      }
+    }
+  }
+
+  // Called now and then when an operation takes long: ends it when it cannot be done any more.
+  void look_around(const Operation& operation, const Deadline& deadline, Watch& watch) {
+    watch.next_look = Clock::now() + look_interval;
+    NcclResult result = NcclResult::success;
+    with_communicator(operation, [&] { result = state(); });
+    if (!is_good(result)) {
+      fail(operation, deadline, Notice::Kind::broken, text_of_current(operation, result));
+    }
+    std::vector<int> dead;
+    for (const int rank : peers_.ended()) {
+      if (!notices_.kind_of(rank)) dead.push_back(rank);
+    }
+    if (!dead.empty()) fail(operation, deadline, Notice::Kind::broken, "a process has ended", dead);
+    if (peek(*store_, ended_key())) look_at_ends(operation, deadline, watch);
+    if (Clock::now() >= watch.next_comparison) compare_positions(operation, deadline, watch);
+  }
+
+  [[nodiscard]] std::string text_of_current(const Operation& operation, NcclResult result) {
+    std::string text;
+    with_communicator(operation, [&] { text = text_of(result); });
+    return text;
+  }
+
+  // A rank that has left had done its part of everything before; who waits for more waits in vain. Of messages there is
+  // no such count: what a peer has sent before it left is there soon.
+  void look_at_ends(const Operation& operation, const Deadline& deadline, Watch& watch) {
+    for (int rank = 0; rank < world_.size; ++rank) {
+      if (rank == world_.rank) continue;
+      const auto kind = notices_.kind_of(rank);
+      if (!kind) continue;
+      if (*kind != Notice::Kind::left) fail(operation, deadline, Notice::Kind::broken, "the group was lost");
+      const bool is_message = operation.from >= 0;
+      if (is_message && operation.from != rank && operation.to != rank) continue;
+      if (is_message && !watch.peer_left) watch.peer_left = Clock::now();
+      const bool is_over = is_message ? Clock::now() - *watch.peer_left > std::chrono::seconds{1}
+                                      : num_collectives_of(rank) < operation.number;
+      if (is_over) fail(operation, deadline, Notice::Kind::broken, compose("rank {} left the group before", rank));
+    }
+  }
+
+  [[nodiscard]] std::uint64_t num_collectives_of(int rank) {
+    std::uint64_t number = 0;
+    if (const auto text = peek(*store_, left_key(rank))) {
+      std::from_chars(text->data(), text->data() + text->size(), number);
+    }
+    return number;
+  }
+
+  // The first comparison comes early and each later one after twice the time, in this operation and the next slow
+  // ones: a group whose ranks often wait for each other leaves no more than a few announcements in the store.
+  void compare_positions(const Operation& operation, const Deadline& deadline, Watch& watch) {
+    const Position here = position(operation);
+    if (!std::exchange(watch.has_announced, true)) {
+      for (const auto& skipped : std::exchange(skipped_, {})) notices_.announce(skipped);
+      notices_.announce(here);
+      until_comparison_ = std::min<Milliseconds>(until_comparison_ * 2, std::chrono::minutes{1});
+    }
+    if (const auto difference = notices_.find_difference(here)) {
+      fail(operation, deadline, Notice::Kind::differs, difference->text, difference->blamed);
+    }
+    watch.next_comparison = Clock::now() + until_comparison_;
+  }
+
+  // Ends the group for this rank: tells the others, ends what is on the device, and finds out why.
+  [[noreturn]] void fail(const Operation& operation, const Deadline& deadline, Notice::Kind kind,
+                         const std::string& text, std::vector<int> culprits = {}) {
+    const Position here = position(operation);
+    {
+      const std::lock_guard lock{mutex_};
+      if (failure_) throw_failure(here.operation, *failure_, false);  // abort() came first, and its reason is better
+    }
+    const Notice notice{.kind = kind, .position = here, .culprits = std::move(culprits), .text = text};
+    post(notice);
+    abort_communicator();
+    auto verdict = notices_.judge(notice, text, deadline.budget_text(), patience);
+    const std::lock_guard lock{mutex_};
+    if (!failure_) failure_ = std::move(verdict);
+    throw_failure(here.operation, *failure_, false);
+  }
+
+  void post(const Notice& notice) noexcept {
+    const std::lock_guard lock{post_mutex_};
+    notices_.post(notice);
+    try {
+      store_->set(ended_key(), "");
+    } catch (const std::exception&) {  // another rank has set it; or the store is gone, and they wait for the deadline
+    }
+  }
+
+  void throw_if_lost(const Signature& signature) {
+    const std::lock_guard lock{mutex_};
+    if (failure_) throw_failure(describe(signature), *failure_, true);
+  }
+
+  [[noreturn]] void throw_failure(const std::string& operation, const Verdict& verdict, bool is_later) const {
+    throw CollectiveError{operation, world_.rank, verdict.blamed,
+                          compose("{} (host {}, cuda:{}): {}{}", place_text(operation, world_.rank, world_.size),
+                                  host_name(), device_, is_later ? "the group was lost before: " : "", verdict.text)};
+  }
+
+  // How long a rank that has failed waits for the others' notices.
+  static constexpr Milliseconds patience{250};
+  // How often a rank that waits looks whether the others are still there.
+  static constexpr Milliseconds look_interval{100};
+
+  NcclLibrary nccl_;
+  CudaLibrary cuda_;
+  World world_;
+  int device_;
+  Store* store_;
+  std::string prefix_;
+  NcclPeers peers_{};
+  NcclComm* comm_ = nullptr;
+  bool is_joined_ = false;
+  std::uint64_t num_collectives_ = 0;
+  std::vector<std::uint64_t> sent_;      // messages, by receiver
+  std::vector<std::uint64_t> received_;  // messages, by sender
+  std::vector<Position> skipped_{};
+  Milliseconds until_comparison_{100};
+  Notices notices_;
+  std::mutex post_mutex_;
+  std::mutex mutex_;                  // of the communicator and the failure
+  std::optional<Verdict> failure_{};  // set once, and never changed after
+  std::mutex events_mutex_;
+  std::vector<void*> events_{};
+};
+
+inline void GiveEventBack::operator()(void* event) const { group->give_back(event); }
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/nccl.hpp
+// The backend for NVIDIA's GPUs, by the NCCL and the CUDA runtime that it finds when it runs. Collectives room.
+
+namespace railyard::inline v0_1 {
+
+/// Is an operation of Nccl that has been put on a stream of the device.
+class NcclWork {
+ public:
+  NcclWork(std::shared_ptr<detail::NcclGroup> group, detail::NcclGroup::Operation operation) noexcept
+      : group_(std::move(group)), operation_(std::move(operation)) {}
+
+  /// Says whether the device has done it. Never waits. Throws: CollectiveError if it never will have.
+  [[nodiscard]] bool is_done() { return group_->is_done(operation_); }
+
+  /// Waits until the device has done it. Whoever goes on on the same stream need not. Throws: CollectiveError.
+  void wait(const Deadline& deadline) { group_->wait(operation_, deadline); }
+
+ private:
+  std::shared_ptr<detail::NcclGroup> group_;
+  detail::NcclGroup::Operation operation_;
+};
+static_assert(Work<NcclWork>);
+
+/// Joins GPUs, one for each rank, of one host or several. NCCL 2.18 or newer and the CUDA runtime are found when it
+/// runs: LibTorch's own if it is loaded, else libnccl.so.2 and libcudart.so; RAILYARD_NCCL_LIBRARY and
+/// RAILYARD_CUDART_LIBRARY name others.
+///
+/// Operations are put on Call::stream, where nullptr is CUDA's default stream of the rank's device, and return; only
+/// the first between two ranks waits until NCCL has connected them. Failures after that are thrown by the Work, and by
+/// every later call. Buffers lie on the rank's device.
+///
+/// Where NCCL falls short of the concept: it sums half types in their own precision, and it does not compare what the
+/// ranks call. A disagreement that makes it hang is found and named; one that it lets pass (a smaller count here than
+/// there, in some releases) is not.
+class Nccl {
+ public:
+  static constexpr std::string_view name = "Nccl";
+  static constexpr Reach reach = Reach::network;
+  static constexpr DeviceKind device_kind = DeviceKind::cuda;
+
+  struct Options {
+    /// Which of the GPUs that CUDA shows to this process; -1 for the one with the number of the rank on its host.
+    int device = -1;
+    /// How many GPUs check() asks for.
+    int num_devices = 1;
+    std::string nccl_library{};    ///< file of NCCL; if empty, see above
+    std::string cudart_library{};  ///< file of the CUDA runtime; likewise
+  };
+
+  /// Throws: ConfigError if a library or a GPU is missing. Does not initialise CUDA, so that workers can be forked.
+  static void check(const Options& options) {
+    const detail::NcclLibrary nccl{options.nccl_library};
+    const detail::CudaLibrary cuda{options.cudart_library};
+    const int count = detail::count_devices_in_child(cuda);
+    if (count < options.num_devices) throw_too_few(options.num_devices, count);
+  }
+
+  /// Joins the group; the store must outlive the object. Ends with one sum of all ranks, as a test.
+  /// Throws: CollectiveError that names the ranks which did not come or failed; ConfigError if this rank has no library
+  /// or no GPU, or, on all ranks, if their releases of NCCL differ.
+  [[nodiscard]] static std::unique_ptr<Nccl> connect(const Options& options, const World& world, Store& store,
+                                                     const Deadline& deadline) {
+    detail::check_world(world);
+    const std::string prefix = detail::enter_group(store, name, world);
+    for (const std::string_view stage : {"card", "connected"}) detail::expect_all(store, prefix, stage, world);
+    const auto say = [&](std::string_view stage, std::string_view text) {
+      store.set(detail::stage_key(prefix, stage, world.rank), text);
+    };
+    std::unique_ptr<Nccl> backend;
+    try {
+      backend.reset(new Nccl{options, world, store, prefix});
+    } catch (const std::exception& error) {
+      say("card", std::string{failed_card} + error.what());
+      throw;
+    }
+    say("card", detail::compose("{} {}", backend->nccl_.version, detail::NcclPeers::own_identity()));
+    const auto identities = identities_in(detail::await_all(store, prefix, "card", world, deadline), world, deadline);
+    try {
+      backend->join(store, prefix, identities, deadline);
+      say("connected", "");
+    } catch (const CollectiveError& error) {
+      say("connected", error.what());
+      throw;
+    } catch (const std::exception& error) {
+      say("connected", error.what());
+      throw CollectiveError{
+          "connect",
+          world.rank,
+          {},
+          detail::compose("{} (host {}, cuda:{}): {}", detail::place_text("connect", world.rank, world.size),
+                          detail::host_name(), backend->device_, error.what())};
+    }
+    // Only now it is certain that the others have not failed: connect() succeeds everywhere or nowhere.
+    detail::throw_if_failed(detail::await_all(store, prefix, "connected", world, deadline), world, deadline);
+    return backend;
+  }
+
+  Nccl(const Nccl&) = delete;
+  Nccl& operator=(const Nccl&) = delete;
+  ~Nccl() {
+    // Freeing waits for the whole device. After a failure that may be for ever: the process's end frees it then.
+    if (group_->leave()) cuda_.free(word_);
+  }
+
+  /// Which GPU this rank uses.
+  [[nodiscard]] Device device() const noexcept { return {DeviceKind::cuda, device_}; }
+
+  NcclWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
+    const auto signature = arguments().all_reduce(data, op);
+    check_device(signature, {data});
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return nccl.all_reduce(data.data, data.data, data.count, dtype_of(data.dtype), op_of(op, data.dtype), comm,
+                             stream);
+    });
+  }
+  NcclWork reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op, const Call& call) {
+    const auto signature = arguments().reduce_scatter(in, out, op);
+    check_device(signature, {in, out});
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return nccl.reduce_scatter(in.data, out.data, out.count, dtype_of(in.dtype), op_of(op, in.dtype), comm, stream);
+    });
+  }
+  NcclWork broadcast(Buffer data, int root, const Call& call) {
+    const auto signature = arguments().broadcast(data, root);
+    check_device(signature, {data});
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return nccl.broadcast(data.data, data.data, data.count, dtype_of(data.dtype), root, comm, stream);
+    });
+  }
+  NcclWork all_gather(ConstBuffer in, Buffer out, const Call& call) {
+    const auto signature = arguments().all_gather(in, out);
+    check_device(signature, {in, out});
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return nccl.all_gather(in.data, out.data, in.count, dtype_of(in.dtype), comm, stream);
+    });
+  }
+  NcclWork all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts, const Call& call) {
+    const auto signature = arguments().all_gather_uneven(in, out, counts);
+    check_device(signature, {in, out});
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return detail::in_nccl_group(nccl, [&](const auto& add) {
+        std::size_t begin = 0;
+        for (std::size_t rank = 0; rank < counts.size(); begin += counts[rank++]) {
+          if (counts[rank] == 0) continue;
+          add(nccl.broadcast(in.data, at(out, begin), counts[rank], dtype_of(in.dtype), static_cast<int>(rank), comm,
+                             stream));
+        }
+      });
+    });
+  }
+  NcclWork gather(ConstBuffer in, Buffer out, int root, const Call& call) {
+    const auto signature = arguments().gather(in, out, root);
+    check_device(signature, {in});
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return detail::in_nccl_group(nccl, [&](const auto& add) {
+        add(nccl.send(in.data, in.count, dtype_of(in.dtype), root, comm, stream));
+        for (int rank = 0; world_.rank == root && rank < world_.size; ++rank) {
+          add(nccl.recv(slice(out, in.count, rank), in.count, dtype_of(in.dtype), rank, comm, stream));
+        }
+      });
+    });
+  }
+  NcclWork scatter(ConstBuffer in, Buffer out, int root, const Call& call) {
+    const auto signature = arguments().scatter(in, out, root);
+    check_device(signature, {out});
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return detail::in_nccl_group(nccl, [&](const auto& add) {
+        for (int rank = 0; world_.rank == root && rank < world_.size; ++rank) {
+          add(nccl.send(slice(in, out.count, rank), out.count, dtype_of(out.dtype), rank, comm, stream));
+        }
+        add(nccl.recv(out.data, out.count, dtype_of(out.dtype), root, comm, stream));
+      });
+    });
+  }
+  NcclWork all_to_all(ConstBuffer in, Buffer out, const Call& call) {
+    const auto signature = arguments().all_to_all(in, out);
+    check_device(signature, {in, out});
+    const std::size_t count = in.count / static_cast<std::size_t>(world_.size);
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return detail::in_nccl_group(nccl, [&](const auto& add) {
+        for (int rank = 0; rank < world_.size; ++rank) {
+          add(nccl.send(slice(in, count, rank), count, dtype_of(in.dtype), rank, comm, stream));
+          add(nccl.recv(slice(out, count, rank), count, dtype_of(in.dtype), rank, comm, stream));
+        }
+      });
+    });
+  }
+  /// The Work is done when all ranks' streams have come to it.
+  NcclWork barrier(const Call& call) {
+    return start({.operation = detail::Operation::barrier}, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return nccl.all_reduce(word_, word_, 1, detail::NcclDtype::i32, detail::NcclOp::max, comm, stream);
+    });
+  }
+  NcclWork send(ConstBuffer data, int peer, const Call& call) {
+    const auto signature = arguments().send(data, peer);
+    check_device(signature, {data});
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return nccl.send(data.data, data.count, dtype_of(data.dtype), peer, comm, stream);
+    });
+  }
+  NcclWork receive(Buffer data, int peer, const Call& call) {
+    const auto signature = arguments().receive(data, peer);
+    check_device(signature, {data});
+    return start(signature, call, [&](const Library& nccl, Comm* comm, void* stream) {
+      return nccl.recv(data.data, data.count, dtype_of(data.dtype), peer, comm, stream);
+    });
+  }
+
+  void abort(std::string_view reason) noexcept { group_->abort(reason); }
+
+ private:
+  using Library = detail::NcclLibrary;
+  using Comm = detail::NcclComm;
+  static constexpr char failed_card = '!';
+
+  Nccl(const Options& options, const World& world, Store& store, const std::string& prefix)
+      : nccl_(options.nccl_library),
+        cuda_(options.cudart_library),
+        world_(world),
+        device_(options.device < 0 ? world.local_rank : options.device) {
+    const int count = detail::count_devices_here(cuda_);
+    if (device_ >= count) throw_too_few(device_ + 1, count);
+    group_ = std::make_shared<detail::NcclGroup>(nccl_, cuda_, world, device_, store, prefix);
+  }
+
+  [[noreturn]] static void throw_too_few(int needed, int count) {
+    throw ConfigError{detail::compose(
+        "Nccl: {} GPUs are needed on host {} and there are {} ({}); start fewer workers there, or set Options::device "
+        "where each process is shown a GPU of its own",
+        needed, detail::host_name(), count, detail::visible_devices_text())};
+  }
+
+  // Reads what all ranks have said of themselves: the release of their NCCL, and who they are.
+  static std::vector<std::string> identities_in(const std::vector<std::optional<std::string>>& cards,
+                                                const World& world, const Deadline& deadline) {
+    detail::throw_if_missing(cards, world, deadline);
+    std::vector<std::optional<std::string>> failures;
+    for (const auto& card : cards) failures.emplace_back(card->front() == failed_card ? card->substr(1) : "");
+    detail::throw_if_failed(failures, world, deadline);
+    const auto version_of = [&](std::size_t rank) { return std::atoi(cards[rank]->c_str()); };
+    std::vector<std::string> identities;
+    for (std::size_t rank = 0; rank < cards.size(); ++rank) {
+      identities.push_back(cards[rank]->substr(cards[rank]->find(' ') + 1));
+      if (version_of(rank) == version_of(0)) continue;
+      throw ConfigError{detail::compose("Nccl: rank {} has NCCL {} and rank 0 has {}: install one release everywhere",
+                                        rank, Library::version_text(version_of(rank)),
+                                        Library::version_text(version_of(0)))};
+    }
+    return identities;
+  }
+
+  void join(Store& store, const std::string& prefix, const std::vector<std::string>& identities,
+            const Deadline& deadline) {
+    const auto throw_if_any_failed = [&] {
+      std::vector<std::optional<std::string>> values;
+      for (int rank = 0; rank < world_.size; ++rank) {
+        values.emplace_back(detail::peek(store, detail::stage_key(prefix, "connected", rank)).value_or(""));
+      }
+      detail::throw_if_failed(values, world_, deadline);
+    };
+    const std::string id_key = prefix + "id";
+    detail::NcclUniqueId id;
+    if (world_.rank == 0) {
+      group_->require(nccl_.get_unique_id(&id));
+      store.set(id_key, {id.bytes, sizeof id.bytes});
+    } else {
+      const auto bytes = store.get(id_key, deadline);
+      throw_if_any_failed();
+      if (!bytes) throw Error{detail::compose("rank 0 gave no unique id of NCCL in {}", deadline.budget_text())};
+      std::memcpy(id.bytes, bytes->data(), sizeof id.bytes);
+    }
+    group_->join(id, identities, deadline, throw_if_any_failed);
+    test(deadline);
+  }
+
+  // A sum of 1 to size: connections that cannot carry anything are found here, and not in the first hour of training.
+  void test(const Deadline& deadline) {
+    const detail::DeviceGuard guard{cuda_, device_};
+    cuda_.require(cuda_.malloc(&word_, sizeof(std::int32_t)), "cudaMalloc");
+    const auto copy = [&](void* to, const void* from) {
+      cuda_.require(cuda_.memcpy_async(to, from, sizeof(std::int32_t), detail::cuda_memcpy_default, nullptr),
+                    "cudaMemcpyAsync");
+    };
+    std::int32_t sum = world_.rank + 1;
+    copy(word_, &sum);
+    all_reduce({word_, 1, Dtype::i32, device()}, ReduceOp::sum, {.deadline = deadline}).wait(deadline);
+    copy(&sum, word_);  // to memory that is not pinned: is done when it returns
+    const std::int32_t expected = world_.size * (world_.size + 1) / 2;
+    if (sum != expected) {
+      throw Error{
+          detail::compose("a test sum of all ranks is {} and should be {}: the GPUs do not see each other's "
+                          "memory as they say; set NCCL_P2P_DISABLE=1",
+                          sum, expected)};
+    }
+  }
+
+  template <class Launch>
+  NcclWork start(const detail::Signature& signature, const Call& call, const Launch& launch) {
+    return {group_, group_->start(signature, call, launch)};
+  }
+
+  [[nodiscard]] detail::Arguments arguments() const noexcept { return {world_, device_kind}; }
+
+  void check_device(const detail::Signature& signature, std::initializer_list<ConstBuffer> buffers) const {
+    for (const ConstBuffer& buffer : buffers) {
+      if (buffer.count == 0 || buffer.device.index == device_) continue;
+      throw ConfigError{detail::compose("{}: a buffer lies on cuda:{}; this rank's device is cuda:{}; nothing was sent",
+                                        detail::place_text(detail::describe(signature), world_.rank, world_.size),
+                                        buffer.device.index, device_)};
+    }
+  }
+
+  // A bool is a byte of 0 or 1: any is their maximum, all their minimum.
+  [[nodiscard]] static constexpr detail::NcclOp op_of(ReduceOp op, Dtype dtype) noexcept {
+    using detail::NcclOp;
+    if (dtype == Dtype::boolean) return op == ReduceOp::sum || op == ReduceOp::max ? NcclOp::max : NcclOp::min;
+    switch (op) {
+      case ReduceOp::average:
+        return NcclOp::average;
+      case ReduceOp::min:
+        return NcclOp::min;
+      case ReduceOp::max:
+        return NcclOp::max;
+      case ReduceOp::product:
+        return NcclOp::product;
+      case ReduceOp::sum:
+        break;
+    }
+    return NcclOp::sum;
+  }
+
+  [[nodiscard]] static constexpr detail::NcclDtype dtype_of(Dtype dtype) noexcept {
+    using detail::NcclDtype;
+    switch (dtype) {
+      case Dtype::f16:
+        return NcclDtype::f16;
+      case Dtype::bf16:
+        return NcclDtype::bf16;
+      case Dtype::f32:
+        return NcclDtype::f32;
+      case Dtype::f64:
+        return NcclDtype::f64;
+      case Dtype::i8:
+        return NcclDtype::i8;
+      case Dtype::i32:
+        return NcclDtype::i32;
+      case Dtype::i64:
+        return NcclDtype::i64;
+      case Dtype::u8:
+      case Dtype::boolean:
+        break;
+    }
+    return NcclDtype::u8;
+  }
+
+  // The place of an element, or of a rank's slice of count elements.
+  [[nodiscard]] static void* at(const Buffer& buffer, std::size_t index) noexcept {
+    return static_cast<std::byte*>(buffer.data) + index * size_of(buffer.dtype);
+  }
+  [[nodiscard]] static void* slice(const Buffer& buffer, std::size_t count, int rank) noexcept {
+    return at(buffer, count * static_cast<std::size_t>(rank));
+  }
+  [[nodiscard]] static const void* slice(const ConstBuffer& buffer, std::size_t count, int rank) noexcept {
+    return static_cast<const std::byte*>(buffer.data) + count * static_cast<std::size_t>(rank) * size_of(buffer.dtype);
+  }
+
+  detail::NcclLibrary nccl_;
+  detail::CudaLibrary cuda_;
+  World world_;
+  int device_;
+  std::shared_ptr<detail::NcclGroup> group_{};
+  void* word_ = nullptr;  // on the device, for the barrier
+};
+static_assert(Backend<Nccl>);
 
 }  // namespace railyard::inline v0_1
 #endif
@@ -28147,9 +37259,9 @@ class HostReduction {
   [[nodiscard]] void* allocate(std::size_t size_bytes) const {
     if (void* memory = memory_->heap()->allocate(size_bytes)) return memory;
     throw Error{
-        fmt::format("there is no room for {} more bytes of gradients in the memory that rank {}/{} shares with the "
-                    "others: see the limits of address space (ulimit -v) and of the container's memory",
-                    size_bytes, worker_->rank(), worker_->world_size())};
+        compose("there is no room for {} more bytes of gradients in the memory that rank {}/{} shares with the "
+                "others: see the limits of address space (ulimit -v) and of the container's memory",
+                size_bytes, worker_->rank(), worker_->world_size())};
   }
 
   void summarise() {
@@ -28825,10 +37937,10 @@ class GradientExchange {
     for (const auto& item : module.named_parameters()) {
       if (known_.contains(item.value().unsafeGetTensorImpl())) continue;
       throw ConfigError{
-          fmt::format("the parameter \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so its "
-                      "gradients would not be averaged: build the model before prepare_model(), or call "
-                      "prepare_model(worker, model) again after changing it",
-                      item.key(), worker_->rank(), worker_->world_size())};
+          compose("the parameter \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so its "
+                  "gradients would not be averaged: build the model before prepare_model(), or call "
+                  "prepare_model(worker, model) again after changing it",
+                  item.key(), worker_->rank(), worker_->world_size())};
     }
   }
 
@@ -28852,10 +37964,10 @@ class GradientExchange {
     const std::lock_guard lock{self->mutex_};
     if (c10::GradMode::is_enabled()) {
       throw ConfigError{
-          fmt::format("backward(create_graph=true) reached the parameter \"{}\" of a prepared model on rank "
-                      "{}/{}: an averaged gradient cannot be differentiated. For a gradient penalty use "
-                      "torch::autograd::grad(..., create_graph=true) and a plain backward() of the penalty",
-                      self->slots_[index].name, self->worker_->rank(), self->worker_->world_size())};
+          compose("backward(create_graph=true) reached the parameter \"{}\" of a prepared model on rank "
+                  "{}/{}: an averaged gradient cannot be differentiated. For a gradient penalty use "
+                  "torch::autograd::grad(..., create_graph=true) and a plain backward() of the penalty",
+                  self->slots_[index].name, self->worker_->rank(), self->worker_->world_size())};
     }
     if (self->pass_.expired()) queue_end(self);
     self->note_arrival(self->slots_[index], index, added);
@@ -29055,17 +38167,17 @@ class GradientExchange {
     window_.is_refused = true;
     drop_gradients();
     ++num_skipped_;
-    const std::string what = fmt::format("step {}: the gradient{}, averaged over all ranks, is not finite",
-                                         window_.step, name.empty() ? "" : fmt::format(" of \"{}\"", name));
+    const std::string what = compose("step {}: the gradient{}, averaged over all ranks, is not finite", window_.step,
+                                     name.empty() ? "" : compose(" of \"{}\"", name));
     if (options_.non_finite == NonFinite::stop) {
-      throw DataError{fmt::format(
-          "{} (backward() on rank {}/{}): look for NaNs in the data, lower the learning rate or clip; or set "
-          "ModelOptions::non_finite to skip or allow",
-          what, worker_->rank(), worker_->world_size())};
+      throw DataError{
+          compose("{} (backward() on rank {}/{}): look for NaNs in the data, lower the learning rate or clip; or set "
+                  "ModelOptions::non_finite to skip or allow",
+                  what, worker_->rank(), worker_->world_size())};
     }
     if (worker_->rank() == 0 && num_skipped_ == 1) {
-      fmt::print(stderr, "railyard: {}; the step is left out on all ranks, as later ones will be without a word\n",
-                 what);
+      std::fprintf(stderr, "railyard: %s; the step is left out on all ranks, as later ones will be without a word\n",
+                   what.c_str());
     }
   }
 
@@ -30191,9 +39303,9 @@ template <class T>
   }
   if (module != nullptr) return *module;
   throw ConfigError{
-      fmt::format("prepare_model on rank {}/{} was given an empty model: give a module that has been built, "
-                  "not nullptr",
-                  worker.rank(), worker.world_size())};
+      compose("prepare_model on rank {}/{} was given an empty model: give a module that has been built, "
+              "not nullptr",
+              worker.rank(), worker.world_size())};
 }
 
 // What one worker knows about its models.
@@ -30855,9 +39967,9 @@ class SharedWeights {
       if (record.size() == sizeof own && std::memcmp(record.data(), &own, sizeof own) == 0) continue;
       memory_->step({});
       throw ConfigError{
-          fmt::format("optimizer.step() on rank {}/{}: the learning rates of rank {} are others than this rank's; one "
-                      "copy of the weights is updated by all ranks, so set them alike everywhere",
-                      worker_->rank(), worker_->world_size(), rank)};
+          compose("optimizer.step() on rank {}/{}: the learning rates of rank {} are others than this rank's; one "
+                  "copy of the weights is updated by all ranks, so set them alike everywhere",
+                  worker_->rank(), worker_->world_size(), rank)};
     }
   }
   void end_update() {
@@ -30870,7 +39982,7 @@ class SharedWeights {
   void refuse_other_owners() const {
     for (const at::Tensor& parameter : parameters_) {
       if (parameter.storage().use_count() <= 1) continue;
-      throw ConfigError{fmt::format(
+      throw ConfigError{compose(
           "prepare_optimizer on rank {}/{}: the parameter \"{}\" shares its memory with another tensor, such as a copy "
           "made by .data() or .detach(), which would not follow when the weights move to shared memory: make it with "
           ".clone(), or call prepare_optimizer() first",
@@ -30879,7 +39991,7 @@ class SharedWeights {
   }
 
   [[noreturn]] void refuse_replaced(const at::Tensor& parameter) const {
-    throw ConfigError{fmt::format(
+    throw ConfigError{compose(
         "optimizer.step() on rank {}/{}: the weights of \"{}\" have been replaced since prepare_optimizer() (by "
         "torch::load(), .to() or set_data()), so the update would not reach them: load weights before "
         "prepare_optimizer(), or copy them with copy_() on rank 0",
@@ -31113,16 +40225,16 @@ class PreparedOptimizer {
   void check(const at::Tensor& parameter) const {
     detail::GradientSlot* slot = detail::gradient_exchange_of(*worker_)->find(parameter);
     if (slot == nullptr) {
-      throw ConfigError{fmt::format(
+      throw ConfigError{detail::compose(
           "prepare_optimizer on rank {}/{}: a parameter {} is of no prepared model, so its gradients would not be "
           "averaged: call prepare_model() first",
           worker_->rank(), worker_->world_size(), detail::shape_of(parameter))};
     }
     if (slot->piece.expired()) return;
-    throw ConfigError{
-        fmt::format("prepare_optimizer on rank {}/{}: the parameter \"{}\" has a prepared optimizer already: let that "
-                    "one end first",
-                    worker_->rank(), worker_->world_size(), slot->name)};
+    throw ConfigError{detail::compose(
+        "prepare_optimizer on rank {}/{}: the parameter \"{}\" has a prepared optimizer already: let that "
+        "one end first",
+        worker_->rank(), worker_->world_size(), slot->name)};
   }
 
   [[nodiscard]] at::Tensor full_gradient(const at::Tensor& parameter, const detail::GradientPiece& piece) const {
