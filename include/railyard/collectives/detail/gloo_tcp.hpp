@@ -22,6 +22,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -391,7 +392,7 @@ class GlooTcp {
       const std::lock_guard lock{mutex_};
       if (failure_) throw_failure(here.operation, *failure_, false);  // abort() came first, and its reason is better
     }
-    if (kind == detail::Notice::Kind::broken) culprits = dead_peers();
+    if (kind == detail::Notice::Kind::broken) culprits = await_dead_peers();
     const detail::Notice notice{.kind = kind, .position = here, .culprits = culprits, .text = text};
     post(notice);
     close_connections();
@@ -410,6 +411,24 @@ class GlooTcp {
       if (rank != world_.rank && is_closed(rank) && !notices_->kind_of(rank)) dead.push_back(rank);
     }
     return dead;
+  }
+
+  // Of all that waits for a connection, Gloo tells one after the other that it is closed: what failed may have been
+  // told before the buffer by which a closed connection is known here.
+  [[nodiscard]] std::vector<int> await_dead_peers() {
+    const Deadline deadline = Deadline::after(std::chrono::milliseconds{50});
+    while (true) {
+      std::vector<int> dead = dead_peers();
+      if (!dead.empty() || has_seen_a_notice() || deadline.expired()) return dead;
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    }
+  }
+  // Is there a closed connection to a rank which has said why?
+  [[nodiscard]] bool has_seen_a_notice() {
+    for (int rank = 0; rank < world_.size; ++rank) {
+      if (rank != world_.rank && is_closed(rank) && notices_->kind_of(rank)) return true;
+    }
+    return false;
   }
 
   // Gloo tells those whose messages are under way that a connection is closed, and nobody else. So a receive that never

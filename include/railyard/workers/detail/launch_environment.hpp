@@ -266,8 +266,9 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
   const bool is_one = environment("WORLD_SIZE") == "1" && !variables.has("RANK");
   if (is_one || (!variables.has("RANK") && !variables.has("WORLD_SIZE"))) return {};
   Launch launch;
-  launch.process = variables.number("RANK");
+  if (variables.has("RANK")) launch.process = variables.number("RANK");
   launch.num_processes = variables.number("WORLD_SIZE");
+  if (!variables.has("RANK")) launch.process = variables.number("RANK");  // throws, and names what there is
   launch.local_process = variables.number_or("LOCAL_RANK", 0);
   launch.num_local_processes = variables.number_or("LOCAL_WORLD_SIZE", 0);
   take_leader(variables, launch);
