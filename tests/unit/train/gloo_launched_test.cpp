@@ -248,10 +248,10 @@ TEST_CASE("Launched: a run that has nothing to say goes on beyond the limit of s
   const Scratch scratch;
   LaunchedProcesses launched{scratch, 2, [&](int) {
                                const auto quiet = [](auto& worker) {
-                                 std::this_thread::sleep_for(2500ms);
+                                 std::this_thread::sleep_for(4500ms);
                                  sum_ranks(worker);
                                };
-                               return text_of(fit(scratch, quiet, {.silence_limit = 1s}));
+                               return text_of(fit(scratch, quiet, {.silence_limit = 2s}));
                              }};
   for (const int process : {0, 1}) CHECK(launched.words(process) == "status 0, 2 workers, sum 3, ");
 }
@@ -298,9 +298,9 @@ TEST_CASE("Launched: processes with different settings are told apart") {
 
 TEST_CASE("Launched: names the processes that do not come") {
   const Scratch scratch;
-  LaunchedProcesses launched{scratch, 2, [&](int) { return text_of(fit(scratch, sum_ranks, {.start_timeout = 1s})); },
+  LaunchedProcesses launched{scratch, 2, [&](int) { return text_of(fit(scratch, sum_ranks, {.start_timeout = 4s})); },
                              4};
-  CHECK_THAT(launched.words(0), ContainsSubstring("processes 2, 3 did not come within 1 s"));
+  CHECK_THAT(launched.words(0), ContainsSubstring("processes 2, 3 did not come within 4 s"));
   CHECK_THAT(launched.words(1), ContainsSubstring("has lost the one that leads"));
 }
 
