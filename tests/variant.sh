@@ -18,6 +18,9 @@ check() { python3 "$root/tests/syntax_only.py" "$build" "$jobs" "$@"; }  # witho
 # One suite at a time: what the tests start uses all cores and more.
 run() { flock "$folder/running" ctest --test-dir "$build" --output-on-failure --no-tests=error "$@"; }
 suites='^(unit|conformance)$'
+# The undefined-behaviour sanitizer needs a descriptor to look whether an object is one: a process that has none left is
+# reported for nothing.
+without_descriptors='more connections than this process has descriptors'
 
 mkdir -p "$folder"
 case $name in
@@ -25,7 +28,7 @@ case $name in
     configure -DRAILYARD_WITH_TORCH=OFF -DRAILYARD_EXAMPLES=OFF -DRAILYARD_SANITIZE=address,undefined
     compile part_unit part_conformance
     export UBSAN_OPTIONS=print_stacktrace=1
-    run -L "$suites"
+    run -L "$suites" -E "$without_descriptors"
     ;;
   tsan)
     # Debian's libgloo is not instrumented: what its threads hand over looks like races. Local takes its place.
@@ -44,7 +47,7 @@ case $name in
     compile part_unit_without_torch part_conformance
     check examples/quickstart.cpp
     export UBSAN_OPTIONS=print_stacktrace=1
-    run -L "$suites" -E '^torch_tests'
+    run -L "$suites" -E "^torch_tests|$without_descriptors"
     ;;
   clang_19)  # what it warns of and refuses
     if ! command -v clang++-19 >/dev/null; then
