@@ -57,7 +57,9 @@ SecureConnection connect_to(int port, std::chrono::nanoseconds within = 30s) {
 }  // namespace
 
 TEST_CASE("SecureConnection: brings messages across, both ways, in order") {
-  auto [one, other] = secure_pair();
+  auto ends = secure_pair();
+  auto& one = ends.first;
+  auto& other = ends.second;
   one.send(1, {bytes("first")}, soon());
   one.send(2, {bytes("sec"), bytes("ond")}, soon());
   other.send(3, {}, soon());
@@ -72,12 +74,14 @@ TEST_CASE("SecureConnection: brings messages across, both ways, in order") {
 }
 
 TEST_CASE("SecureConnection: brings across what is larger than any buffer while both ends send") {
-  auto [one, other] = secure_pair();
+  auto ends = secure_pair();
+  auto& one = ends.first;
+  auto& other = ends.second;
   std::string large(20'000'000, 'x');
   for (std::size_t at = 0; at < large.size(); at += 1000) large[at] = static_cast<char>(at / 1000);
   other.post(1, {bytes(large)});  // receive() sends it
   std::optional<Frame> there;
-  std::thread thread{[&one = one, &large, &there] {
+  std::thread thread{[&one, &large, &there] {
     one.post(2, {bytes(large)});
     there = one.receive(soon());
     while (!one.flush() && ry::detail::wait_for(one.fd(), POLLOUT, soon())) {
@@ -92,41 +96,47 @@ TEST_CASE("SecureConnection: brings across what is larger than any buffer while 
 }
 
 TEST_CASE("SecureConnection: gives up at the deadline if the other end takes nothing") {
-  auto [one, other] = secure_pair();
+  auto ends = secure_pair();
+  auto& one = ends.first;
   const std::string large(20'000'000, 'x');
-  const auto [cause, message] =
-      error_of([&one = one, &large] { one.send(1, {bytes(large)}, ry::Deadline::after(20ms)); });
+  const auto [cause, message] = error_of([&one, &large] { one.send(1, {bytes(large)}, ry::Deadline::after(20ms)); });
   CHECK(cause == Cause::failed);
   CHECK_THAT(message, ContainsSubstring("the leader has not taken") && ContainsSubstring("20 ms"));
 }
 
 TEST_CASE("SecureConnection: tells the other end's end from damage, and names it") {
   {
-    auto [one, other] = secure_pair();
+    auto ends = secure_pair();
+    auto& one = ends.first;
+    auto& other = ends.second;
     one.send(1, {bytes("the last")}, soon());
     one.close();
     CHECK(other.receive(soon())->text() == "the last");
-    const auto [cause, message] = error_of([&other = other] { (void)other.receive(soon()); });
+    const auto [cause, message] = error_of([&other] { (void)other.receive(soon()); });
     CHECK(cause == Cause::closed);
     CHECK(message == "process 3 has closed the connection");
-    const auto [send_cause, send_message] = error_of([&other = other] {
+    const auto [send_cause, send_message] = error_of([&other] {
       other.send(1, {bytes("x")}, soon());  // raises no SIGPIPE
     });
     CHECK(send_cause == Cause::closed);
     CHECK_THAT(send_message, ContainsSubstring("process 3"));
   }
   {
-    auto [one, other] = secure_pair();
+    auto ends = secure_pair();
+    auto& one = ends.first;
+    auto& other = ends.second;
     REQUIRE(::send(one.fd(), "\3\0\0\0\1ab", 7, 0) == 7);
     one.close();
-    const auto [cause, message] = error_of([&other = other] { (void)other.receive(soon()); });
+    const auto [cause, message] = error_of([&other] { (void)other.receive(soon()); });
     CHECK(cause == Cause::closed);
     CHECK_THAT(message, ContainsSubstring("in the middle of a message"));
   }
   {
-    auto [one, other] = secure_pair();
+    auto ends = secure_pair();
+    auto& one = ends.first;
+    auto& other = ends.second;
     REQUIRE(::send(one.fd(), "\0\0\0\0\1 no code at all", 21, 0) == 21);
-    const auto [cause, message] = error_of([&other = other] { (void)other.receive(soon()); });
+    const auto [cause, message] = error_of([&other] { (void)other.receive(soon()); });
     CHECK(cause == Cause::failed);
     CHECK_THAT(message, ContainsSubstring("process 3") && ContainsSubstring("altered"));
   }
@@ -140,8 +150,10 @@ TEST_CASE("SecureConnection: refuses to send or take more than its limit") {
 }
 
 TEST_CASE("SecureConnection: leaves the parent's connection alone in a child that lets go of it") {
-  auto [one, other] = secure_pair();
-  workers_test::Forked child{[&one = one](const auto&) {
+  auto ends = secure_pair();
+  auto& one = ends.first;
+  auto& other = ends.second;
+  workers_test::Forked child{[&one](const auto&) {
     one.forget_in_child();
     return 0;
   }};
