@@ -39,7 +39,7 @@ case $name in
     export TSAN_OPTIONS=die_after_fork=0:halt_on_error=1:report_thread_leaks=0:second_deadlock_stack=1
     # Left out: a user who may have no more than three threads, for the sanitizer needs one of them; and groups of several
     # processes, whose leader forks while it has threads: their ids come back in the child, and the sanitizer gives up.
-    run -L "$suites" -E 'names the rank when no more threads can be made|tests: Launched: '
+    run -L "$suites" -E 'names the rank when no more threads can be made|tests: ?Launched: '
     ;;
   clang)  # and its sanitizers, which take half of the time that those of GCC take
     clang++ --version | head -n 1
