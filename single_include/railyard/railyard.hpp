@@ -28923,11 +28923,11 @@ class AgentLines {
     }
   }
 
-  /// Copies what the process has last shown of its workers' pages; they begin anew with a start of workers.
-  void show_pages(int process, std::span<WorkerPage* const> pages) const {
+  /// Copies what the process has last shown of a worker's page; pages begin anew with a start of workers.
+  void show_page(int process, int rank, WorkerPage& page) const {
     const std::lock_guard lock{mutex_};
     const std::vector<PageValues>& values = line(process).pages;
-    for (std::size_t at = 0; at < std::min(pages.size(), values.size()); ++at) values[at].show_on(*pages[at]);
+    if (static_cast<std::size_t>(rank) < values.size()) values[static_cast<std::size_t>(rank)].show_on(page);
   }
   void forget_pages() {
     const std::lock_guard lock{mutex_};
@@ -30366,11 +30366,7 @@ class LaunchedGroup final : public WorkerGroup {
   [[nodiscard]] const WorkerPage& page(int rank) const override {
     const auto [process, own_rank] = place_of(rank);
     if (process == 0) return local_->page(own_rank);
-    std::vector<WorkerPage*> shown;
-    for (int at = 0; at < layout(process).num_workers; ++at) {
-      shown.push_back(pages_[index(layout(process).first_rank + at)].get());
-    }
-    lines_->show_pages(process, shown);
+    lines_->show_page(process, own_rank, *pages_[index(rank)]);
     return *pages_[index(rank)];
   }
 

@@ -82,7 +82,7 @@ TEST_CASE("AgentLines: hands on what processes say, keeps the newest pages, and 
     CHECK(item->frame.type == static_cast<std::uint8_t>(expected));
   }
   std::array<ry::WorkerPage, 2> shown;
-  set.lines->show_pages(1, std::array<ry::WorkerPage*, 2>{&shown[0], &shown[1]});
+  for (const int rank : {0, 1}) set.lines->show_page(1, rank, shown[static_cast<std::size_t>(rank)]);
   CHECK(shown[0].steps.load() == 3);
   CHECK(shown[1].steps.load() == 4);
   CHECK(shown[0].waiting_since_ns.load() == 0);

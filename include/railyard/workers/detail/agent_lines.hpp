@@ -97,11 +97,11 @@ class AgentLines {
     }
   }
 
-  /// Copies what the process has last shown of its workers' pages; they begin anew with a start of workers.
-  void show_pages(int process, std::span<WorkerPage* const> pages) const {
+  /// Copies what the process has last shown of a worker's page; pages begin anew with a start of workers.
+  void show_page(int process, int rank, WorkerPage& page) const {
     const std::lock_guard lock{mutex_};
     const std::vector<PageValues>& values = line(process).pages;
-    for (std::size_t at = 0; at < std::min(pages.size(), values.size()); ++at) values[at].show_on(*pages[at]);
+    if (static_cast<std::size_t>(rank) < values.size()) values[static_cast<std::size_t>(rank)].show_on(page);
   }
   void forget_pages() {
     const std::lock_guard lock{mutex_};

@@ -122,11 +122,7 @@ class LaunchedGroup final : public WorkerGroup {
   [[nodiscard]] const WorkerPage& page(int rank) const override {
     const auto [process, own_rank] = place_of(rank);
     if (process == 0) return local_->page(own_rank);
-    std::vector<WorkerPage*> shown;
-    for (int at = 0; at < layout(process).num_workers; ++at) {
-      shown.push_back(pages_[index(layout(process).first_rank + at)].get());
-    }
-    lines_->show_pages(process, shown);
+    lines_->show_page(process, own_rank, *pages_[index(rank)]);
     return *pages_[index(rank)];
   }
 
