@@ -32335,6 +32335,32 @@ void mesh_barrier(M& mesh) {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/collectives/detail/scratch.hpp
+// Memory that operations need for a while, kept for the next one. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Grows to the largest that was asked for.
+class Scratch {
+ public:
+  /// Returns that many bytes at least; what was there before may be gone.
+  [[nodiscard]] std::byte* take(std::size_t size_bytes) {
+    if (size_bytes_ < size_bytes) {
+      bytes_ = std::make_unique_for_overwrite<std::byte[]>(size_bytes);
+      size_bytes_ = size_bytes;
+    }
+    return bytes_.get();
+  }
+
+ private:
+  std::unique_ptr<std::byte[]> bytes_{};
+  std::size_t size_bytes_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/collectives/detail/gloo_tcp.hpp
 // The part of Gloo that sends over TCP, on the transport of libgloo. Collectives room: with detail/gloo_transport.hpp
 // the only header that includes gloo's.
@@ -32497,13 +32523,7 @@ class GlooTcp {
   [[nodiscard]] int rank() const noexcept { return world_.rank; }
   [[nodiscard]] int size() const noexcept { return world_.size; }
 
-  [[nodiscard]] std::byte* scratch(std::size_t size_bytes) {
-    if (scratch_bytes_ < size_bytes) {
-      scratch_ = std::make_unique_for_overwrite<std::byte[]>(size_bytes);
-      scratch_bytes_ = size_bytes;
-    }
-    return scratch_.get();
-  }
+  [[nodiscard]] std::byte* scratch(std::size_t size_bytes) { return scratch_.take(size_bytes); }
 
   /// Is one step of an operation: messages that are under way together.
   class Step {
@@ -32802,8 +32822,7 @@ class GlooTcp {
   std::shared_ptr<gloo::rendezvous::Context> context_{};
   char canary_byte_ = 0;
   std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> canaries_{};
-  std::unique_ptr<std::byte[]> scratch_{};
-  std::size_t scratch_bytes_ = 0;
+  detail::Scratch scratch_{};
   std::uint64_t num_collectives_ = 0;
   std::vector<std::uint64_t> sent_{};      // messages, by receiver
   std::vector<std::uint64_t> received_{};  // messages, by sender
@@ -33135,13 +33154,7 @@ class GlooHosts {
     return world;
   }
 
-  [[nodiscard]] std::byte* scratch(std::size_t size_bytes) {
-    if (scratch_bytes_ < size_bytes) {
-      scratch_ = std::make_unique_for_overwrite<std::byte[]>(size_bytes);
-      scratch_bytes_ = size_bytes;
-    }
-    return scratch_.get();
-  }
+  [[nodiscard]] std::byte* scratch(std::size_t size_bytes) { return scratch_.take(size_bytes); }
 
   void all_reduce_in_chunks(const Buffer& data, ReduceOp op, const Call& call) {
     const std::size_t width = size_of(data.dtype);
@@ -33314,8 +33327,7 @@ class GlooHosts {
   std::mutex mutex_;     // guards what abort() looks at: the next two
   std::optional<Verdict> failure_{};
   std::map<int, std::unique_ptr<GlooTcp>> meshes_{};  // by peer
-  std::unique_ptr<std::byte[]> scratch_{};
-  std::size_t scratch_bytes_ = 0;
+  detail::Scratch scratch_{};
 };
 
 }  // namespace detail

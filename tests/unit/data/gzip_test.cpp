@@ -7,6 +7,7 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 #include "unit/data/compressed.hpp"
+#include "unit/data/deflate.hpp"
 
 #include <string>
 
@@ -14,19 +15,7 @@ namespace ry = railyard;
 
 namespace {
 
-std::string gzip_text(std::string_view text) {
-  std::string out(text.size() + 1000, '\0');
-  z_stream state{};
-  deflateInit2(&state, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
-  state.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-  state.avail_in = static_cast<unsigned>(text.size());
-  state.next_out = reinterpret_cast<Bytef*>(out.data());
-  state.avail_out = static_cast<unsigned>(out.size());
-  deflate(&state, Z_FINISH);
-  out.resize(state.total_out);
-  deflateEnd(&state);
-  return out;
-}
+std::string gzip_text(std::string_view text) { return deflated(text, 16 + MAX_WBITS); }
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 #include "unit/data/binary_files.hpp"
+#include "unit/data/deflate.hpp"
 
 #include <cstdint>
 #include <string>
@@ -22,25 +23,11 @@ std::string npz_array(const std::string& descr, const std::string& shape, const 
          data;
 }
 
-std::string deflated(const std::string& content) {
-  std::string out(content.size() + 1000, '\0');
-  z_stream state{};
-  deflateInit2(&state, 6, Z_DEFLATED, -MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
-  state.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(content.data()));
-  state.avail_in = static_cast<unsigned>(content.size());
-  state.next_out = reinterpret_cast<Bytef*>(out.data());
-  state.avail_out = static_cast<unsigned>(out.size());
-  deflate(&state, Z_FINISH);
-  out.resize(state.total_out);
-  deflateEnd(&state);
-  return out;
-}
-
 /// Packs files as zip does.
 class ZipFile {
  public:
   void add(const std::string& name, const std::string& content, bool is_deflated, bool is_large = false) {
-    const std::string stored = is_deflated ? deflated(content) : content;
+    const std::string stored = is_deflated ? deflated(content, -MAX_WBITS) : content;
     const auto crc =
         static_cast<std::uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(content.data()), content.size()));
     const auto number = [](std::size_t size) { return binary_files::bytes_of(static_cast<std::uint32_t>(size)); };

@@ -8,6 +8,7 @@
 #include "railyard/collectives/detail/losses.hpp"
 #include "railyard/collectives/detail/prefix_store.hpp"
 #include "railyard/collectives/detail/rendezvous.hpp"
+#include "railyard/collectives/detail/scratch.hpp"
 #include "railyard/collectives/shared_memory.hpp"
 
 #include "railyard/core/backend.hpp"
@@ -231,13 +232,7 @@ class GlooHosts {
     return world;
   }
 
-  [[nodiscard]] std::byte* scratch(std::size_t size_bytes) {
-    if (scratch_bytes_ < size_bytes) {
-      scratch_ = std::make_unique_for_overwrite<std::byte[]>(size_bytes);
-      scratch_bytes_ = size_bytes;
-    }
-    return scratch_.get();
-  }
+  [[nodiscard]] std::byte* scratch(std::size_t size_bytes) { return scratch_.take(size_bytes); }
 
   void all_reduce_in_chunks(const Buffer& data, ReduceOp op, const Call& call) {
     const std::size_t width = size_of(data.dtype);
@@ -410,8 +405,7 @@ class GlooHosts {
   std::mutex mutex_;     // guards what abort() looks at: the next two
   std::optional<Verdict> failure_{};
   std::map<int, std::unique_ptr<GlooTcp>> meshes_{};  // by peer
-  std::unique_ptr<std::byte[]> scratch_{};
-  std::size_t scratch_bytes_ = 0;
+  detail::Scratch scratch_{};
 };
 
 }  // namespace detail

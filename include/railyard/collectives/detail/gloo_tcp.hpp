@@ -8,6 +8,7 @@
 #include "railyard/collectives/detail/host_address.hpp"
 #include "railyard/collectives/detail/mesh.hpp"
 #include "railyard/collectives/detail/notices.hpp"
+#include "railyard/collectives/detail/scratch.hpp"
 
 #include "railyard/core/backend.hpp"
 #include "railyard/core/detail/compose.hpp"
@@ -184,13 +185,7 @@ class GlooTcp {
   [[nodiscard]] int rank() const noexcept { return world_.rank; }
   [[nodiscard]] int size() const noexcept { return world_.size; }
 
-  [[nodiscard]] std::byte* scratch(std::size_t size_bytes) {
-    if (scratch_bytes_ < size_bytes) {
-      scratch_ = std::make_unique_for_overwrite<std::byte[]>(size_bytes);
-      scratch_bytes_ = size_bytes;
-    }
-    return scratch_.get();
-  }
+  [[nodiscard]] std::byte* scratch(std::size_t size_bytes) { return scratch_.take(size_bytes); }
 
   /// Is one step of an operation: messages that are under way together.
   class Step {
@@ -489,8 +484,7 @@ class GlooTcp {
   std::shared_ptr<gloo::rendezvous::Context> context_{};
   char canary_byte_ = 0;
   std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> canaries_{};
-  std::unique_ptr<std::byte[]> scratch_{};
-  std::size_t scratch_bytes_ = 0;
+  detail::Scratch scratch_{};
   std::uint64_t num_collectives_ = 0;
   std::vector<std::uint64_t> sent_{};      // messages, by receiver
   std::vector<std::uint64_t> received_{};  // messages, by sender
