@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/data/detail/block_op_node.hpp"
+#include "railyard/data/detail/bucket_node.hpp"
 #include "railyard/data/detail/cache_node.hpp"
 #include "railyard/data/detail/data_node.hpp"
 #include "railyard/data/detail/joining_nodes.hpp"
@@ -42,10 +43,11 @@ namespace railyard::inline v0_1 {
 /// DataError that names the operation and the sample.
 ///
 /// A dataset is indexed when any of its samples can be computed alone: its source is, and what is done with it is
-/// neither filter(), flat_map(), mix(), shuffle_window() nor a repeat() without end. Workers then compute only their
-/// own samples, and a run goes on at once anywhere. Of others each worker goes through the stream, and only the
-/// operations at its end that make one sample of one are done for its own samples alone; a run that goes on reads the
-/// last block again, which is a 32nd of the reader's bound or 4096 samples, and of a shuffle_window() its window.
+/// neither filter(), flat_map(), mix(), shuffle_window(), bucket_by_length() nor a repeat() without end. Workers then
+/// compute only their own samples, and a run goes on at once anywhere. Of others each worker goes through the stream,
+/// and only the operations at its end that make one sample of one are done for its own samples alone; a run that goes
+/// on reads the last block again, which is a 32nd of the reader's bound or 4096 samples, and of a shuffle_window() or
+/// bucket_by_length() its window.
 class Dataset {
  public:
   /// Makes a dataset of a source. A source that has a label() gives it to the dataset.
@@ -215,6 +217,23 @@ class Dataset {
   [[nodiscard]] Dataset shuffle_window(std::size_t samples, std::uint64_t seed = 0) const {
     if (samples == 0) refuse("shuffle_window", "a window of 0 samples holds none: give the largest that memory allows");
     return over<detail::WindowNode<>>(samples, seed);
+  }
+
+  /// Gives samples of similar length together, so that a batch of them needs little padding: windows of the samples are
+  /// sorted by the length in a column and cut into groups, which come in an order of their own each epoch. Batches as
+  /// large as a group fit best. A window has whole groups, at least one; a larger one makes for less padding and a
+  /// better mix. Its samples are held in memory, and read again where a run goes on in the middle of them; the sizes
+  /// may then be others. An indexed dataset becomes a stream, whose samples shuffle() before this one mixes. Throws:
+  /// ConfigError if all samples of the column are equally long, or for a group of none.
+  template <class = void>
+  [[nodiscard]] Dataset bucket_by_length(const std::string& column, std::size_t group, std::size_t window) const {
+    const std::size_t number = checked("bucket_by_length", [&] { return schema().index_of(column); });
+    if (!schema()[number].is_ragged()) {
+      refuse("bucket_by_length", detail::compose("\"{}\" is equally long in all samples: leave it out", column));
+    }
+    if (group == 0) refuse("bucket_by_length", "groups of 0 samples: give the size of a batch");
+    const std::size_t groups = std::max<std::size_t>(window / group, 1);
+    return over<detail::BucketNode<>>(detail::Bucketing{number, group, groups * group});
   }
 
   /// Gives the samples so many times over. Each time is an epoch of its own for what is random before it.

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <string>
 #include <utility>
 
 namespace railyard::inline v0_1 {
@@ -32,6 +33,12 @@ struct LoaderOptions {
   std::function<std::pair<at::Tensor, at::Tensor>(const Block&)> collate{};
   /// What samples end with that are shorter than the longest of their batch.
   double padding = 0;
+  /// A column whose samples differ in length: batches are made of samples of similar length, so that little is padded.
+  /// The order is still one of seed and epoch alone, and also where a dataset was indexed, its samples are read one
+  /// after another. See Dataset::bucket_by_length(), whose groups have one of the sizes above.
+  std::string bucket_by{};
+  /// Samples among which those of similar length are found; 0 for a hundred times one of the sizes above.
+  std::size_t bucket_window = 0;
   /// Threads that read ahead, for each worker. With none, the loop reads by itself.
   std::size_t threads = 2;
   /// Batches that are read ahead at most.

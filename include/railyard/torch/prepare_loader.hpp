@@ -151,6 +151,13 @@ inline void check_equal_parts(Worker& worker, std::optional<std::uint64_t> num_s
               worker.rank(), worker.world_size(), -bounds[1], bounds[0])};
 }
 
+// Groups are of the size that the user gave, for the order must not depend on the number of workers.
+[[nodiscard]] inline Dataset bucketed(const Dataset& dataset, const LoaderOptions& options) {
+  const std::size_t group = std::max(options.global_batch_size, options.batch_size_per_worker);
+  const std::size_t window = options.bucket_window > 0 ? options.bucket_window : 100 * group;
+  return (options.shuffle ? dataset.shuffle() : dataset).bucket_by_length(options.bucket_by, group, window);
+}
+
 template <class D>
 [[nodiscard]] std::size_t size_of_dataset(const Worker& worker, D& dataset) {
   const auto size = dataset.size();
@@ -205,6 +212,12 @@ template <class D>
 /// DataError, if no batch comes within RunConfig::collective_timeout.
 [[nodiscard]] inline Loader prepare_loader(Worker& worker, const Dataset& dataset, const LoaderOptions& options) {
   const detail::BatchShares shares = detail::checked_shares(worker, options, dataset.is_divided());
+  if (!options.bucket_by.empty()) {
+    LoaderOptions ordered = options;  // the dataset itself shuffles
+    ordered.shuffle = false;
+    ordered.bucket_by.clear();
+    return prepare_loader(worker, detail::bucketed(dataset, options), ordered);
+  }
   const auto num_samples = dataset.count();
   if (options.drives_step && !dataset.is_divided()) detail::check_equal_parts(worker, num_samples);
   auto source = std::make_unique<detail::DatasetBatches>(dataset, options, shares, device(worker));

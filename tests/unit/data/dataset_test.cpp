@@ -238,3 +238,34 @@ TEST_CASE("Dataset: cache reads once and draws what is random once") {
   CHECK(second.next()->block.column("age").values<float>()[2] == first[2]);
   CHECK(reads == 4);
 }
+
+TEST_CASE("Dataset: bucket_by_length puts samples of similar length into one group, and groups in no order of length") {
+  constexpr std::size_t group = 8;
+  const ry::Schema schema{{"tokens", ry::Dtype::u8, {-1}}};
+  const auto samples = ry::Dataset::from_function(schema, 1000, [](std::uint64_t id, ry::SampleWriter& out) {
+    out.set("tokens", std::vector<std::uint8_t>(static_cast<std::size_t>(id * 37 % 100)));
+  });
+  const auto padded = [](const ry::Dataset& dataset, std::uint64_t epoch) {
+    std::vector<std::size_t> longest;
+    std::size_t padding = 0;
+    for (ry::EpochStep& step : ry::EpochReader{dataset, {.global_batch_size = group, .epoch = epoch}}) {
+      std::size_t most = 0;
+      for (std::size_t row = 0; row < step.samples; ++row) most = std::max(most, step.block[0].sample(row).size());
+      for (std::size_t row = 0; row < step.samples; ++row) padding += most - step.block[0].sample(row).size();
+      longest.push_back(most);
+    }
+    return std::pair{padding, longest};
+  };
+  const auto bucketed = samples.shuffle().bucket_by_length("tokens", group, 400);
+  const auto [without, lengths] = padded(samples.shuffle(), 0);
+  const auto [with, sorted_lengths] = padded(bucketed, 0);
+  CHECK(with * 10 < without);
+  CHECK(!std::is_sorted(sorted_lengths.begin(), sorted_lengths.begin() + 20));
+  CHECK(padded(bucketed, 1).second != sorted_lengths);
+
+  CHECK(bucketed.count() == 1000);
+  CHECK(bucketed.describe() == "function -> shuffle -> bucket_by_length(tokens, 8 of 400)");
+  CHECK_THROWS_WITH(people().bucket_by_length("age", 8, 64), ContainsSubstring("equally long"));
+  CHECK_THROWS_WITH(people().bucket_by_length("nome", 8, 64), ContainsSubstring("\"name\""));
+  CHECK_THROWS_WITH(people().bucket_by_length("name", 0, 64), ContainsSubstring("groups of 0"));
+}

@@ -58,6 +58,15 @@ ry::Dataset twice_each(const ry::Dataset& dataset) {
   });
 }
 
+// The same with lengths, between 0 and 6.
+ry::Dataset with_lengths(const ry::Dataset& dataset) {
+  const ry::Schema schema{{"n", ry::Dtype::i64}, {"tokens", ry::Dtype::u8, {-1}}};
+  return dataset.map(schema, [](const ry::Sample& in, ry::SampleWriter& out) {
+    const std::int64_t number = in.values<std::int64_t>("n")[0];
+    out.set("tokens", std::vector<std::uint8_t>(static_cast<std::size_t>(number * number % 7)));
+  });
+}
+
 struct Shape {
   const char* name;
   std::function<ry::Dataset(std::size_t)> make;
@@ -85,6 +94,12 @@ const std::vector<Shape>& shapes() {
       {"window", [](std::size_t count) { return plus(stream_of(count).shuffle_window(37), 1); }},
       {"window of filter",
        [](std::size_t count) { return no_multiples_of(stream_of(count), 5).shuffle_window(100, 2); }},
+      {"bucket",
+       [](std::size_t count) { return with_lengths(numbers(count)).shuffle().bucket_by_length("tokens", 8, 64); }},
+      {"bucket of stream",
+       [](std::size_t count) {
+         return plus(with_lengths(stream_of(count)).bucket_by_length("tokens", 7, 1), 1).drop({"tokens"});
+       }},
       {"stream range", [](std::size_t count) { return no_multiples_of(stream_of(count), 2).skip(11).take(count / 3); }},
       {"stream concat",
        [](std::size_t count) {
@@ -219,6 +234,27 @@ TEST_CASE(
       std::sort(all.seen.begin(), all.seen.end());
       REQUIRE(all.seen == expected);
     }
+  }
+}
+
+TEST_CASE("EpochReader: gives each sample once when groups of similar length get another size on the way") {
+  std::mt19937_64 random{4};
+  for (int round = 0; round < 20; ++round) {
+    const auto samples = with_lengths(round % 2 == 0 ? numbers(500).shuffle() : stream_of(500));
+    ry::EpochOptions options{.global_batch_size = 16, .seed = random()};
+    Part all;
+    while (true) {
+      const std::size_t group = 1 + random() % 30;
+      options.world_size = 1 + random() % 3;
+      const Part part =
+          read_batches(samples.bucket_by_length("tokens", group, group * (random() % 6)), options, 1 + random() % 9);
+      all.seen.insert(all.seen.end(), part.seen.begin(), part.seen.end());
+      if (part.is_over) break;
+      options.from = through_a_checkpoint(part.position);
+    }
+    std::sort(all.seen.begin(), all.seen.end());
+    CAPTURE(round);
+    REQUIRE(all.seen == read_all(numbers(500), {.global_batch_size = 64}));
   }
 }
 

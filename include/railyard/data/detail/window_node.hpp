@@ -2,18 +2,17 @@
 // Shuffles a stream within windows of it. Data room.
 #pragma once
 
+#include "railyard/data/detail/held_window.hpp"
 #include "railyard/data/detail/order_nodes.hpp"
+#include "railyard/data/shuffle.hpp"
 
 #include "railyard/core/detail/compose.hpp"
-#include "railyard/core/error.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -42,13 +41,12 @@ class WindowNode final : public OrderNode {
   class Stream final : public ChunkStream {
    public:
     Stream(const WindowNode& node, const Scope& scope, PlaceCursor& from)
-        : scope_(scope),
-          window_(node.window_),
+        : size_(node.window_),
           seed_(scope.key.order_seed(node.seed_)),
-          name_(node.describe()),
           number_(from.next()),
           given_(static_cast<std::size_t>(from.next())),
-          rows_(node.upstream(), scope, from) {}
+          rows_(node.upstream(), scope, from),
+          window_(scope, node.describe()) {}
 
     [[nodiscard]] Chunk next() override {
       while (given_ >= order_.size()) {
@@ -56,12 +54,9 @@ class WindowNode final : public OrderNode {
       }
       Place place{number_, given_};
       place.insert(place.end(), begin_.begin(), begin_.end());
-      const std::size_t each = std::max<std::size_t>(bytes_ / order_.size(), 1);
-      const std::size_t rows = std::clamp<std::size_t>(scope_.block_bytes() / each, 1, order_.size() - given_);
-      Block block = take_rows(std::span{order_}.subspan(given_, rows));
-      given_ += rows;
-      MemoryShare share{*scope_.budget, bytes_of(block)};
-      return {std::move(block), std::move(place), std::move(share)};
+      Chunk chunk = window_.give(std::span{order_}.subspan(given_), std::move(place));
+      given_ += chunk.block.rows();
+      return chunk;
     }
 
    private:
@@ -71,60 +66,19 @@ class WindowNode final : public OrderNode {
         given_ -= order_.size();
         ++number_;
       }
-      parts_.clear();
-      starts_.clear();
-      shares_.clear();
-      bytes_ = 0;
       begin_.clear();
       rows_.append_place(begin_);
-      const std::size_t size = number_ == 0 ? 1 + static_cast<std::size_t>(Draws{seed_}.below(window_)) : window_;
-      std::size_t rows = 0;
-      while (rows < size) {
-        Block part = rows_.some(size - rows);
-        if (part.empty()) break;
-        starts_.push_back(rows);
-        rows += part.rows();
-        hold(std::move(part));
-      }
-      order_ = shuffled_indices(rows, derive_seed(seed_, number_));
-      return rows > 0;
+      window_.load(rows_, number_ == 0 ? 1 + static_cast<std::size_t>(Draws{seed_}.below(size_)) : size_);
+      order_ = shuffled_indices(window_.rows(), derive_seed(seed_, number_));
+      return !order_.empty();
     }
 
-    void hold(Block part) {
-      const std::size_t bytes = bytes_of(part);
-      bytes_ += bytes;
-      if (bytes_ > scope_.budget->most_ahead()) {
-        throw ConfigError{
-            compose("{}: the window takes more than {} bytes, three quarters of what the reader may use: "
-                    "make it smaller or EpochOptions::bound_bytes larger",
-                    name_, scope_.budget->most_ahead())};
-      }
-      shares_.emplace_back(*scope_.budget, bytes);
-      parts_.push_back(std::move(part));
-    }
-
-    // Gathers samples of the window.
-    [[nodiscard]] Block take_rows(std::span<const std::size_t> rows) const {
-      std::vector<RowOfPart> chosen;
-      for (const std::size_t row : rows) {
-        const auto part =
-            static_cast<std::size_t>(std::upper_bound(starts_.begin(), starts_.end(), row) - starts_.begin()) - 1;
-        chosen.push_back({part, row - starts_[part]});
-      }
-      return gather(parts_, chosen);
-    }
-
-    Scope scope_;
-    std::size_t window_;
+    std::size_t size_;
     std::uint64_t seed_;
-    std::string name_;
     std::uint64_t number_;
     std::size_t given_;
     RowReader rows_;
-    std::vector<Block> parts_{};
-    std::vector<std::size_t> starts_{};  // of the parts in the window
-    std::vector<MemoryShare> shares_{};
-    std::size_t bytes_ = 0;
+    HeldWindow window_;
     Place begin_{};  // of the window
     std::vector<std::size_t> order_{};
   };
