@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Builds the suites once more with one thing changed, in a build folder of its own, and runs them:
-#   tests/variant.sh asan|tsan|clang|clang_19|no_optional|wheel FOLDER JOBS
+#   tests/variant.sh asan|tsan|clang|clang_19|wheel FOLDER JOBS
 set -euo pipefail
 name=$1
 folder=$2
@@ -15,9 +15,8 @@ configure() {
 }
 compile() { cmake --build "$build" -j "$jobs" --target "$@"; }
 check() { python3 "$root/tests/syntax_only.py" "$build" "$jobs" "$@"; }  # without precompiled headers: nothing is made
-# One suite at a time: what the tests start uses all cores and more.
-run() { flock "$folder/running" ctest --test-dir "$build" --output-on-failure --no-tests=error "$@"; }
-suites='^(unit|conformance)$'
+run() { ctest --test-dir "$build" --output-on-failure --no-tests=error "$@"; }
+suites='^(unit|conformance|headers)$'
 # The undefined-behaviour sanitizer needs a descriptor to look whether an object is one: a process that has none left is
 # reported for nothing.
 without_descriptors='more connections than this process has descriptors'
@@ -31,9 +30,10 @@ case $name in
     run -L "$suites" -E "$without_descriptors"
     ;;
   tsan)
-    # Debian's libgloo is not instrumented: what its threads hand over looks like races. Local takes its place.
+    # Without LibTorch and Gloo: what needs neither compiles and works where they are not. Debian's libgloo is not
+    # instrumented anyway: what its threads hand over looks like races. Local takes its place.
     configure -DRAILYARD_WITH_TORCH=OFF -DRAILYARD_WITH_GLOO=OFF -DRAILYARD_EXAMPLES=OFF -DRAILYARD_SANITIZE=thread
-    compile part_unit part_conformance
+    compile part_unit part_conformance headers_alone_torch headers_together
     # Workers are forked by programs that may have threads; by default the sanitizer ends such a child. Threads that are
     # deaf when their program ends are what some tests make, and no leak.
     export TSAN_OPTIONS=die_after_fork=0:halt_on_error=1:report_thread_leaks=0:second_deadlock_stack=1
@@ -57,12 +57,6 @@ case $name in
     clang++-19 --version | head -n 1
     configure -DCMAKE_CXX_COMPILER=clang++-19 -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
     check tests/support tests/unit tests/conformance examples/quickstart.cpp --without torch_tests core_tests_single
-    ;;
-  no_optional)
-    configure -DRAILYARD_WITH_TORCH=OFF -DRAILYARD_WITH_GLOO=OFF
-    # The other suites and headers do not ask for the two: they would be compiled as they were before.
-    compile train_tests collectives_tests headers_alone_torch headers_together
-    run -R '^(train_tests|collectives_tests|headers)'
     ;;
   wheel)
     wheel=$folder/libtorch_wheel

@@ -5,6 +5,7 @@
 
 #include "support/catch.hpp"
 #include "support/run_ranks.hpp"
+#include "support/sanitizers.hpp"
 #include "support/values.hpp"
 
 #include "railyard/core/backend.hpp"
@@ -86,11 +87,7 @@ const std::vector<std::size_t> small_counts{0, 1, 37};
 
 // About 1 MB, which takes several ways through a backend; less where every access is checked and costs twenty times.
 inline std::size_t large_count(ry::Dtype dtype) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  constexpr std::size_t size_bytes = 300'000;
-#else
-  constexpr std::size_t size_bytes = 1'000'000;
-#endif
+  const std::size_t size_bytes = is_sanitized ? 300'000 : 1'000'000;
   return size_bytes / ry::size_of(dtype) + 3;
 }
 
@@ -107,8 +104,10 @@ inline std::size_t stride(std::size_t count) { return count < 1000 ? 1 : count /
 template <class Expected>
 void check(const Values& values, const std::string& what, const Expected& expected) {
   for (std::size_t i = 0; i < values.count(); i += stride(values.count())) {
-    require(values.get(i) == expected(i), fmt::format("{} of {} x {}: element {} is {}, not {}", what, values.count(),
-                                                      ry::name_of(values.dtype()), i, values.get(i), expected(i)));
+    require(values.get(i) == expected(i), [&] {
+      return fmt::format("{} of {} x {}: element {} is {}, not {}", what, values.count(), ry::name_of(values.dtype()),
+                         i, values.get(i), expected(i));
+    });
   }
 }
 

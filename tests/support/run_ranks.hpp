@@ -120,8 +120,15 @@ void run_group(int size, const ry::WorkerBody& body) {
 
 /// Fails the rank it is called on unless the condition holds. For code that may run in a child process, where an
 /// assertion of the test framework reaches nobody.
-inline void require(bool condition, const std::string& what) {
-  if (!condition) throw std::runtime_error{"not as required: " + what};
+/// what is a text, or makes one when it is needed: composing it for each of a million elements takes minutes.
+template <class What>
+void require(bool condition, const What& what) {
+  if (condition) return;
+  if constexpr (std::is_invocable_v<const What&>) {
+    throw std::runtime_error{"not as required: " + what()};
+  } else {
+    throw std::runtime_error{"not as required: " + std::string{what}};
+  }
 }
 
 }  // namespace railyard_test

@@ -83,7 +83,7 @@ TEST_CASE("GlooHosts: a sum in many chunks has the bits of the sums within hosts
     sum_up(*hosts, values, 60s);
     for (std::size_t i = 0; i < count; ++i) {
       const float expected = (value(0, i) + value(1, i)) + (value(2, i) + value(3, i));
-      require(values[i] == expected, fmt::format("element {} is {}, not {}", i, values[i], expected));
+      require(values[i] == expected, [&] { return fmt::format("element {} is {}, not {}", i, values[i], expected); });
     }
   });
 }

@@ -72,7 +72,8 @@ class Numbers {
   [[nodiscard]] ry::Buffer buffer() { return {data(), count_, ry::Dtype::i64, {}}; }
   void require_all(std::size_t begin, std::size_t end, std::int64_t value) {
     for (std::size_t i = begin; i < end; ++i) {
-      require(data()[i] == value, fmt::format("element {} of {} is {}, not {}", i, count_, data()[i], value));
+      require(data()[i] == value,
+              [&] { return fmt::format("element {} of {} is {}, not {}", i, count_, data()[i], value); });
     }
   }
 

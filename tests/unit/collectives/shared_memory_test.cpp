@@ -61,7 +61,8 @@ void reduce_everywhere() {
         for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<float>(i % 1000 + static_cast<std::size_t>(rank));
         backend->all_reduce({data, count, ry::Dtype::f32, {}}, ry::ReduceOp::sum, {});
         for (std::size_t i = 0; i < count; ++i) {
-          require(data[i] == static_cast<float>(3 * (i % 1000) + 3), fmt::format("element {} of {}", i, count));
+          require(data[i] == static_cast<float>(3 * (i % 1000) + 3),
+                  [&] { return fmt::format("element {} of {}", i, count); });
         }
         if (is_in_arena) backend->heap()->deallocate(data);
       }
