@@ -90,6 +90,7 @@
 #include "railyard/data/column_scaler.hpp"
 #include "railyard/data/concatenator.hpp"
 #include "railyard/data/encoders.hpp"
+#include "railyard/data/fit.hpp"
 #include "railyard/data/idx_source.hpp"
 #include "railyard/data/image.hpp"
 #include "railyard/data/imputer.hpp"
@@ -102,6 +103,7 @@
 #include "railyard/data/tar_source.hpp"
 #include "railyard/data/text_lines_source.hpp"
 #include "railyard/data/tokenizer.hpp"
+#include "railyard/train/fit.hpp"
 #endif
 
 #if defined(RAILYARD_WITH_ZLIB) && RAILYARD_WITH_ZLIB

@@ -14,6 +14,7 @@
 #include "railyard/data/detail/window_node.hpp"
 #include "railyard/data/function_source.hpp"
 #include "railyard/data/memory_source.hpp"
+#include "railyard/data/preprocessor.hpp"
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/dataset_source.hpp"
@@ -44,10 +45,11 @@ namespace railyard::inline v0_1 {
 ///
 /// A dataset is indexed when any of its samples can be computed alone: its source is, and what is done with it is
 /// neither filter(), flat_map(), mix(), shuffle_window(), bucket_by_length() nor a repeat() without end. Workers then
-/// compute only their own samples, and a run goes on at once anywhere. Of others each worker goes through the stream,
-/// and only the operations at its end that make one sample of one are done for its own samples alone; a run that goes
-/// on reads the last block again, which is a 32nd of the reader's bound or 4096 samples, and of a shuffle_window() or
-/// bucket_by_length() its window.
+/// compute only their own samples, and a run goes on at once anywhere. Of others one worker of each host goes through
+/// the stream, where loaders with threads read it, and hands the others theirs through memory that they share;
+/// elsewhere each worker does. The operations at its end that make one sample of one are done by each worker for its
+/// own samples alone. A run that goes on reads the last block again, which is a 32nd of the reader's bound or 4096
+/// samples, and of a shuffle_window() or bucket_by_length() its window.
 class Dataset {
  public:
   /// Makes a dataset of a source. A source that has a label() gives it to the dataset.
@@ -125,6 +127,17 @@ class Dataset {
   [[nodiscard]] Dataset map_batches(Schema to, F function) const {
     auto site = site_of("map_batches", std::move(to));
     return operation("map_batches", site.schema, detail::map_blocks(site, std::move(function)), true);
+  }
+  /// Changes samples by what a preprocessor has learned by now; see fit(). Throws: ConfigError if it has learned
+  /// nothing yet, or from other columns. Example: dataset.transform(scaler)
+  template <Preprocessor P>
+  [[nodiscard]] Dataset transform(P preprocessor) const {
+    const auto schema_after = [&] { return Schema{preprocessor.schema(schema())}; };
+    auto site = site_of("transform", checked("transform", schema_after));
+    const auto change = [fitted = std::move(preprocessor)](const Block& block) {
+      return Block{fitted.transform(block)};
+    };
+    return operation("transform", site.schema, detail::map_blocks(site, change), true);
   }
   /// Keeps the samples for which the function is true: bool(const Sample&[, SampleRandom&]).
   template <detail::FilterFunction F>

@@ -12,6 +12,8 @@
 #include "railyard/core/mean.hpp"
 #include "railyard/core/scaling.hpp"
 #include "railyard/core/side_line.hpp"
+#include "railyard/core/store.hpp"
+#include "railyard/core/summed_metric.hpp"
 #include "railyard/core/value.hpp"
 
 #include <cstdint>
@@ -130,6 +132,12 @@ class Worker {
     do_all_reduce(buffer_of_value(value), ReduceOp::sum);
     return value / world_size();
   }
+  /// Returns the metric of what all ranks have added, equal on every rank. Example: worker.reduce(auc).value()
+  template <SummedMetric M>
+  [[nodiscard]] M reduce(M metric) {
+    do_all_reduce(buffer_of(metric.sums()), ReduceOp::sum);
+    return metric;
+  }
 
   /// States how many samples are behind the gradients of the next backward passes of this rank; gradients are averaged
   /// with these weights. Loaders with drives_step call it; with a loader of one's own it is the user's to call, before
@@ -230,6 +238,8 @@ class Worker {
   void send(ConstBuffer data, int to) { do_send(data, to); }
   void receive(Buffer data, int from) { do_receive(data, from); }
 
+  /// Where the workers leave small values for each other; for rooms above this one.
+  [[nodiscard]] Store& store() noexcept { return link_->store(); }
   /// What this worker shows its supervisor while it runs: loaders write their progress there.
   [[nodiscard]] WorkerPage& page() noexcept { return link_->page(); }
 

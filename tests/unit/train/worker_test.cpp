@@ -5,6 +5,7 @@
 #include "unit/train/quick_trainer.hpp"
 
 #include "railyard/collectives/local.hpp"
+#include "railyard/core/accuracy.hpp"
 #include "railyard/workers/threads.hpp"
 
 #include <cmath>
@@ -82,6 +83,17 @@ TEST_CASE("Worker: mean weighs every sample alike") {
     expect(worker.mean(loss) == 3.25, "weighted mean");
     expect(worker.mean(worker.rank() == 0 ? 1.0 : 4.0) == 2.5, "plain mean");
     expect(std::isnan(worker.mean(ry::Mean{})), "mean of nothing");
+  });
+  CHECK(result.error() == "");
+}
+
+TEST_CASE("Worker: reduce gives every rank the metric of all samples") {
+  const auto result = run([](ry::Worker& worker) {
+    ry::Accuracy mine;
+    mine.add_counts(worker.rank() == 0 ? 3 : 0, worker.rank() == 0 ? 4 : 6);
+    const ry::Accuracy all = worker.reduce(mine);
+    expect(all.correct() == 3 && all.samples() == 10, "sums of both ranks");
+    expect(mine.samples() == (worker.rank() == 0 ? 4U : 6U), "the own metric is as it was");
   });
   CHECK(result.error() == "");
 }

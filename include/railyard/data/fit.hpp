@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+// Lets preprocessors learn from datasets. Data room.
+#pragma once
+
+#include "railyard/data/dataset.hpp"
+#include "railyard/data/epoch_reader.hpp"
+#include "railyard/data/preprocessor.hpp"
+
+#include "railyard/core/block.hpp"
+#include "railyard/core/dataset_source.hpp"
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Gives one worker's part of a dataset, block after block, as it comes in epoch 0 of seed 0.
+class EpochBlocks final : public BlockReader {
+ public:
+  EpochBlocks(const Dataset& dataset, std::size_t rank, std::size_t world_size)
+      : reader_(
+            dataset,
+            {.global_batch_size = FitOptions{}.rows_per_block * world_size, .rank = rank, .world_size = world_size}) {}
+
+  // Only the last batch can have fewer samples than there are workers, so that an empty part is the end.
+  [[nodiscard]] Block next(std::size_t /*most_rows*/) override {
+    std::optional<EpochStep> step = reader_.next();
+    return step ? std::move(step->block) : Block{};
+  }
+
+ private:
+  EpochReader reader_;
+};
+
+}  // namespace detail
+
+/// Lets a preprocessor learn from all samples of a dataset, before the workers start: what it has learned is in every
+/// copy of it. Dataset::transform() then changes samples by it. Throws: as the other fit() does.
+/// Example: ry::StandardScaler scaler{{.except = {"label"}}}; ry::fit(scaler, train_set);
+template <LearningPreprocessor P>
+void fit(P& preprocessor, const Dataset& dataset) {
+  fit(preprocessor, dataset.schema(),
+      [&]() -> std::unique_ptr<BlockReader> { return std::make_unique<detail::EpochBlocks>(dataset, 0, 1); });
+}
+
+}  // namespace railyard::inline v0_1

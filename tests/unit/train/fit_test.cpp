@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+#include "railyard/train/fit.hpp"
+
+#include "support/catch.hpp"
+#include "unit/train/quick_trainer.hpp"
+
+#include "railyard/collectives/local.hpp"
+#include "railyard/data/scalers.hpp"
+#include "railyard/workers/threads.hpp"
+
+#include <cstddef>
+#include <numeric>
+#include <vector>
+
+namespace ry = railyard;
+
+namespace fit_on_workers_test {
+
+inline ry::Dataset numbers(std::size_t count) {
+  std::vector<double> x(count);
+  std::iota(x.begin(), x.end(), 0.0);
+  return ry::Dataset::from_columns({{"x", x}});
+}
+
+/// Returns the median that each of the workers has learned. split: as in DataConfig.
+inline std::vector<double> medians(std::size_t count, int num_workers, std::vector<std::string> split = {"all"}) {
+  const Scratch scratch;
+  std::vector<double> learned(static_cast<std::size_t>(num_workers));
+  const auto train = [&learned](ry::Worker& worker) {
+    ry::RobustScaler scaler{{.columns = {"x"}}};
+    ry::fit(worker, scaler, worker.dataset("train"));
+    learned[static_cast<std::size_t>(worker.rank())] = scaler.learned()[0].median;
+  };
+  ry::RunConfig config{.storage_path = scratch.path(), .progress = ry::Progress::quiet};
+  config.data.split = std::move(split);
+  ry::Trainer<ry::Local, ry::Threads>{
+      train, {.num_workers = num_workers}, std::move(config), {{"train", numbers(count)}}}
+      .fit()
+      .value_or_throw();
+  return learned;
+}
+
+TEST_CASE("fit: lets all workers learn from all samples, of which each reads its part") {
+  const int num_workers = GENERATE(1, 2, 3);
+  CAPTURE(num_workers);
+  const std::vector<double> learned = medians(5'001, num_workers);
+  CHECK(learned == std::vector<double>(learned.size(), 2'500.0));
+}
+
+TEST_CASE("fit: is right with fewer samples than workers") { CHECK(medians(1, 3) == std::vector<double>(3, 0.0)); }
+
+TEST_CASE("fit: is right for a dataset that every worker has whole") {
+  CHECK(medians(101, 2, {}) == std::vector<double>(2, 50.0));
+}
+
+}  // namespace fit_on_workers_test
