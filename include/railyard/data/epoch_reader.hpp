@@ -4,6 +4,8 @@
 
 #include "railyard/data/dataset.hpp"
 #include "railyard/data/detail/batch_plan.hpp"
+#include "railyard/data/detail/feed_ends.hpp"
+#include "railyard/data/detail/host_feed.hpp"
 #include "railyard/data/detail/memory_budget.hpp"
 #include "railyard/data/detail/ordered_stage.hpp"
 #include "railyard/data/detail/task_pool.hpp"
@@ -46,8 +48,9 @@ struct EpochStep {
 class EpochReader {
  public:
   /// Throws: ConfigError if the options cannot be met, or go on from another dataset or order. Reading begins here
-  /// where there are threads.
-  EpochReader(const Dataset& dataset, const EpochOptions& options);
+  /// where there are threads. feed, for loaders: through which the workers of this host share the reading of a stream;
+  /// it outlives the reader.
+  EpochReader(const Dataset& dataset, const EpochOptions& options, detail::HostFeed* feed = nullptr);
   EpochReader(const EpochReader&) = delete;
   EpochReader& operator=(const EpochReader&) = delete;
   ~EpochReader() { stop(); }
@@ -111,6 +114,8 @@ class EpochReader {
 
   Dataset dataset_;
   EpochOptions options_;
+  detail::HostFeed* feed_;
+  detail::FeedTaker taker_{};
   EpochPosition position_;
   detail::MemoryBudget budget_;
   detail::TaskPool pool_;
@@ -128,9 +133,10 @@ class EpochReader {
   std::thread driver_{};
 };
 
-inline EpochReader::EpochReader(const Dataset& dataset, const EpochOptions& options)
+inline EpochReader::EpochReader(const Dataset& dataset, const EpochOptions& options, detail::HostFeed* feed)
     : dataset_(dataset),
       options_(options),
+      feed_(options.threads > 0 ? feed : nullptr),  // whoever reads only when asked would hold the others up
       position_(detail::check_epoch_options(dataset, options)),
       budget_(options.bound_bytes),
       pool_(options.threads > 0 ? options.threads - 1 : 0) {
@@ -142,7 +148,7 @@ inline EpochReader::EpochReader(const Dataset& dataset, const EpochOptions& opti
 // Opens the dataset: what that throws belongs to the first step.
 inline void EpochReader::start() {
   const detail::Scope scope{{options_.seed, options_.epoch}, &pool_, &budget_};
-  plan_.emplace(dataset_, options_, scope, position_);
+  plan_.emplace(dataset_, options_, scope, position_, feed_, taker_);
   const auto plan = [this]() -> std::optional<detail::Work> {
     auto next = plan_->next();
     if (!next) return std::nullopt;
@@ -201,6 +207,7 @@ inline std::optional<EpochReader::Ready> EpochReader::wait_for_ready(const Deadl
   std::unique_lock lock{mutex_};
   changed_.notify_all();  // the memory of the last block has been given back
   const auto is_ready = [this] { return is_over_ || !ready_.empty(); };
+  taker_.waits.store(!is_ready());
   if (deadline.is_never()) {
     changed_.wait(lock, is_ready);
   } else if (!changed_.wait_until(lock, deadline.time(), is_ready)) {
@@ -209,6 +216,7 @@ inline std::optional<EpochReader::Ready> EpochReader::wait_for_ready(const Deadl
                         "slow or does not return",
                         dataset_.describe(), options_.rank, options_.world_size, deadline.budget_text())};
   }
+  taker_.waits.store(false);
   if (!ready_.empty()) {
     Ready first = std::move(ready_.front());
     ready_.pop_front();
@@ -220,6 +228,7 @@ inline std::optional<EpochReader::Ready> EpochReader::wait_for_ready(const Deadl
 }
 
 inline void EpochReader::stop() noexcept {
+  taker_.has_left.store(true);
   {
     const std::lock_guard lock{mutex_};
     is_stopping_ = true;

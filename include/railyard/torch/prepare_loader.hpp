@@ -7,6 +7,7 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/data/dataset.hpp"
+#include "railyard/data/detail/host_feed.hpp"
 #include "railyard/train/worker.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -23,6 +24,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -151,6 +153,33 @@ inline void check_equal_parts(Worker& worker, std::optional<std::uint64_t> num_s
               worker.rank(), worker.world_size(), -bounds[1], bounds[0])};
 }
 
+// Counts the loaders of a worker that share their reading with others of the host, so that each has a name.
+struct SharedLoaders {
+  static constexpr std::string_view extension_name = "torch.shared_loaders";
+  std::size_t count = 0;
+};
+
+// Returns what lets the workers of a host read a stream once; nullptr where each reads what it needs by itself.
+[[nodiscard]] inline std::unique_ptr<HostFeed> feed_for(Worker& worker, const Dataset& dataset,
+                                                        const LoaderOptions& options) {
+  const bool has_use = !dataset.is_indexed() && dataset.is_divided() && options.threads > 0;
+  const auto local_size = static_cast<std::size_t>(worker.local_world_size());
+  if (!has_use || local_size == 1) return nullptr;
+  const std::size_t number = worker.extension<SharedLoaders>().count++;
+  const std::string name = compose("loader/{}/{}", worker.world().node, number);
+  const std::size_t capacity =
+      std::clamp<std::size_t>(options.bound_bytes / 64 / local_size, std::size_t{64} << 10U, std::size_t{4} << 20U);
+  try {
+    return std::make_unique<HostFeed>(HostFeed::Seat{.store = &worker.store(),
+                                                     .name = name,
+                                                     .local_rank = static_cast<std::size_t>(worker.local_rank()),
+                                                     .local_size = local_size},
+                                      capacity);
+  } catch (const Error&) {  // there is no memory, or no room in the store: each reads by itself
+    return nullptr;
+  }
+}
+
 // Groups are of the size that the user gave, for the order must not depend on the number of workers.
 [[nodiscard]] inline Dataset bucketed(const Dataset& dataset, const LoaderOptions& options) {
   const std::size_t group = std::max(options.global_batch_size, options.batch_size_per_worker);
@@ -206,7 +235,9 @@ template <class D>
 /// Makes a loader over a dataset, whose samples are read and prepared by other threads while the loop computes. The
 /// target of a batch is the label's column. Its data is the other columns of numbers: a single one as it is, several
 /// side by side as floats. Texts, and samples that differ in length beside others, are in batch.tensor("name") and
-/// batch.columns(). What cannot be read is thrown where its batch would come, with the sample's name or number.
+/// batch.columns(). What cannot be read is thrown where its batch would come, with the sample's name or number. All
+/// workers give the same dataset: of a stream, one worker of each host may read for all. The memory of a batch is used
+/// again once no tensor has it: clone() what is to live on as a bare pointer.
 /// Shapes: target (batch, shape of the label); data (batch, shape of the column), or (batch, sum of widths) of float.
 /// Throws: ConfigError if the options do not name exactly one batch size, or shuffle a stream; in the loop also
 /// DataError, if no batch comes within RunConfig::collective_timeout.
@@ -220,7 +251,8 @@ template <class D>
   }
   const auto num_samples = dataset.count();
   if (options.drives_step && !dataset.is_divided()) detail::check_equal_parts(worker, num_samples);
-  auto source = std::make_unique<detail::DatasetBatches>(dataset, options, shares, device(worker));
+  auto source = std::make_unique<detail::DatasetBatches>(dataset, options, shares, device(worker),
+                                                         detail::feed_for(worker, dataset, options));
   return detail::make_loader(worker, std::move(source), num_samples, dataset.is_indexed(), shares, options);
 }
 

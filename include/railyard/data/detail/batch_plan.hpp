@@ -5,10 +5,12 @@
 #include "railyard/data/dataset.hpp"
 #include "railyard/data/detail/block_op_node.hpp"
 #include "railyard/data/detail/blocks.hpp"
+#include "railyard/data/detail/fed_batches.hpp"
+#include "railyard/data/detail/host_feed.hpp"
 #include "railyard/data/detail/memory_budget.hpp"
 #include "railyard/data/detail/ordered_stage.hpp"
 #include "railyard/data/detail/permutation.hpp"
-#include "railyard/data/detail/row_reader.hpp"
+#include "railyard/data/detail/stream_batches.hpp"
 #include "railyard/data/epoch_options.hpp"
 #include "railyard/data/epoch_position.hpp"
 #include "railyard/data/shuffle.hpp"
@@ -18,6 +20,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -36,7 +39,9 @@ class BatchPlan {
     EpochPosition after{};
   };
 
-  BatchPlan(const Dataset& dataset, const EpochOptions& options, const Scope& scope, EpochPosition position)
+  // feed: where a worker of this host reads for all; nullptr if each reads for itself.
+  BatchPlan(const Dataset& dataset, const EpochOptions& options, const Scope& scope, EpochPosition position,
+            HostFeed* feed, const FeedTaker& taker)
       : options_(options), scope_(scope), chain_{dataset.node()}, position_(std::move(position)) {
     if (dataset.is_indexed()) {
       count_ = *dataset.count();
@@ -44,25 +49,28 @@ class BatchPlan {
       return;
     }
     chain_ = OperationChain::of(dataset.node(), true);
-    PlaceCursor cursor{position_.place()};
-    rows_.emplace(chain_.base, scope, cursor);
-    cursor.check_all_taken();
+    const auto key = feed == nullptr ? 0 : feed_key(dataset, options, position_);
+    if (feed != nullptr && !feed->leads()) {
+      stream_ = std::make_unique<FedBatches>(chain_.base, scope, options, position_.place(), *feed, taker, key);
+      return;
+    }
+    auto own = std::make_unique<OwnBatches>(chain_.base, scope, options, position_.place());
+    if (feed == nullptr) {
+      stream_ = std::move(own);
+    } else {
+      stream_ = std::make_unique<LedBatches>(std::move(own), scope, options, *feed, taker, key);
+    }
   }
 
   // The next step, or nothing after the last one.
   [[nodiscard]] std::optional<std::pair<Work, Outline>> next() {
     if (part_ == num_parts_ && !begin_batch()) return std::nullopt;
     const Range whole = part_of({0, size_}, part_++, num_parts_);
-    const Range mine = part_of(whole, options_.rank, options_.world_size);
     const bool is_last = part_ == num_parts_;
     if (is_last) position_ = end_;
-    const bool stands_in = mine.size() == 0 && options_.stands_in;
-    Outline outline{mine.size(), whole.size(), is_last, position_};
-    Work work = work_for(stands_in ? Range{whole.begin, whole.begin + 1} : mine);
-    if (is_last) {
-      batch_.clear();
-      batch_share_ = {};
-    }
+    Outline outline{part_of(whole, options_.rank, options_.world_size).size(), whole.size(), is_last, position_};
+    Work work = work_for(given_range(options_, whole));
+    if (is_last && stream_) stream_->end();
     return std::pair{std::move(work), std::move(outline)};
   }
 
@@ -70,30 +78,19 @@ class BatchPlan {
   // Goes on to the next batch. False at the end of the epoch.
   bool begin_batch() {
     const std::uint64_t consumed = position_.consumed();
-    if (rows_) {
-      batch_ = rows_->take_parts(options_.global_batch_size);
-      size_ = 0;
-      batch_share_ = {*scope_.budget, 0};
-      for (const Block& part : batch_) {
-        size_ += part.rows();
-        batch_share_.resize(batch_share_.bytes() + bytes_of(part));
-      }
-    } else {
-      size_ = static_cast<std::size_t>(std::min<std::uint64_t>(options_.global_batch_size, count_ - consumed));
-    }
+    size_ = stream_ ? stream_->begin()
+                    : static_cast<std::size_t>(std::min<std::uint64_t>(options_.global_batch_size, count_ - consumed));
     if (size_ == 0) return false;
     num_parts_ = std::min(options_.micro_batches, size_);
     part_ = 0;
-    Place place;
-    if (rows_) rows_->append_place(place);
-    end_ = position_.moved_to(consumed + size_, std::move(place));
+    end_ = position_.moved_to(consumed + size_, stream_ ? stream_->place() : Place{});
     return true;
   }
 
   // The computation of samples of the batch, which count from its begin.
   [[nodiscard]] Work work_for(Range range) const {
-    if (rows_) {
-      Block input = range.size() == 0 ? no_samples(chain_.base->schema()) : slice_of(batch_, range);
+    if (stream_) {
+      Block input = stream_->take(range);
       MemoryShare share{*scope_.budget, bytes_of(input)};
       return {[chain = chain_, key = scope_.key, input = std::move(input)] { return chain.apply(input, key); },
               {},
@@ -112,30 +109,15 @@ class BatchPlan {
             {}};
   }
 
-  // Samples of the batch; copied where the rest of it is other workers', so that its memory is not kept.
-  [[nodiscard]] Block slice_of(const std::vector<Block>& parts, Range range) const {
-    std::vector<Block> slices;
-    std::size_t begin = 0;
-    for (const Block& part : parts) {
-      const std::size_t from = std::clamp(range.begin, begin, begin + part.rows()) - begin;
-      const std::size_t to = std::clamp(range.end, begin, begin + part.rows()) - begin;
-      if (from < to) slices.push_back(part.slice(from, to));
-      begin += part.rows();
-    }
-    return options_.world_size > 1 ? join_copies(slices) : join(slices);
-  }
-
   EpochOptions options_;
   Scope scope_;
-  OperationChain chain_;                // the operations that are done for this worker's samples alone
-  EpochPosition position_;              // after the last whole batch
-  EpochPosition end_{};                 // of the batch
-  std::uint64_t count_ = 0;             // if indexed
-  std::optional<Permutation> order_{};  // if indexed and shuffled
-  std::optional<RowReader> rows_{};     // if not indexed
-  std::vector<Block> batch_{};          // if not indexed: of all workers
-  MemoryShare batch_share_{};
-  std::size_t size_ = 0;  // of the batch
+  OperationChain chain_;                     // the operations that are done for this worker's samples alone
+  EpochPosition position_;                   // after the last whole batch
+  EpochPosition end_{};                      // of the batch
+  std::uint64_t count_ = 0;                  // if indexed
+  std::optional<Permutation> order_{};       // if indexed and shuffled
+  std::unique_ptr<StreamBatches> stream_{};  // if not indexed
+  std::size_t size_ = 0;                     // of the batch
   std::size_t num_parts_ = 0;
   std::size_t part_ = 0;  // that is planned next
 };

@@ -11,6 +11,7 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/data/dataset.hpp"
+#include "railyard/data/detail/host_feed.hpp"
 #include "railyard/data/epoch_position.hpp"
 #include "railyard/data/epoch_reader.hpp"
 #include "railyard/data/shuffle.hpp"
@@ -132,8 +133,11 @@ class IndexedBatches final : public BatchSource {
 // Makes tensors of the blocks of a Dataset.
 class DatasetBatches final : public BatchSource {
  public:
-  DatasetBatches(Dataset dataset, const LoaderOptions& options, const BatchShares& shares, at::Device device)
+  // feed: as an EpochReader's; may be nullptr.
+  DatasetBatches(Dataset dataset, const LoaderOptions& options, const BatchShares& shares, at::Device device,
+                 std::unique_ptr<HostFeed> feed)
       : dataset_(std::move(dataset)),
+        feed_(std::move(feed)),
         collate_(options.collate),
         padding_(options.padding),
         device_(device),
@@ -153,7 +157,7 @@ class DatasetBatches final : public BatchSource {
     reading_.epoch = from.epoch();
     reading_.shuffle = from.is_shuffled();
     reading_.from = from;
-    reader_.emplace(dataset_, reading_);
+    reader_.emplace(dataset_, reading_, feed_.get());
   }
 
   [[nodiscard]] std::optional<LoadedPart> next(const Deadline& deadline) override {
@@ -170,6 +174,7 @@ class DatasetBatches final : public BatchSource {
 
  private:
   Dataset dataset_;
+  std::unique_ptr<HostFeed> feed_;
   std::function<std::pair<at::Tensor, at::Tensor>(const Block&)> collate_;
   double padding_;
   at::Device device_;

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT
+// Batches of a stream that one worker of a host reads for all of them. Data room.
+#pragma once
+
+#include "railyard/data/detail/blocks.hpp"
+#include "railyard/data/detail/feed_ends.hpp"
+#include "railyard/data/detail/host_feed.hpp"
+#include "railyard/data/detail/memory_budget.hpp"
+#include "railyard/data/detail/stream_batches.hpp"
+#include "railyard/data/epoch_options.hpp"
+#include "railyard/data/shuffle.hpp"
+
+#include "railyard/core/block.hpp"
+#include "railyard/core/dtype.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// What a message begins with; the place, the ids and the columns follow.
+struct FeedMessage {
+  std::uint64_t size = 0;  // of the batch, all workers together
+  std::uint64_t rows = 0;  // of it, for this one
+  std::uint64_t place = 0;
+};
+
+[[nodiscard]] inline bool write_block(FeedWriter& to, std::span<const Block> slices, FeedPatience& patience) {
+  for (const Block& slice : slices) {
+    if (!to.write(slice.ids().data(), slice.ids().size_bytes(), patience)) return false;
+  }
+  for (std::size_t column = 0; column < slices.front().columns().size(); ++column) {
+    std::vector<std::uint64_t> ends;
+    for (const Block& slice : slices) {
+      const Column& part = slice[column];
+      for (std::size_t row = 0; part.is_ragged() && row < part.rows(); ++row) {
+        ends.push_back((ends.empty() ? 0 : ends.back()) + part.sample(row).size());
+      }
+    }
+    if (!to.write(ends.data(), ends.size() * sizeof(std::uint64_t), patience)) return false;
+    for (const Block& slice : slices) {
+      if (!to.write(slice[column].bytes().data(), slice[column].bytes().size(), patience)) return false;
+    }
+  }
+  return true;
+}
+
+// Returns nothing if the leader has left.
+[[nodiscard]] inline std::optional<Block> read_block(FeedReader& from, const std::shared_ptr<const Schema>& schema,
+                                                     std::size_t rows, FeedPatience& patience) {
+  std::vector<std::uint64_t> ids(rows);
+  if (!from.read(ids.data(), rows * sizeof(std::uint64_t), patience)) return std::nullopt;
+  std::vector<Column> columns;
+  for (const Field& field : *schema) {
+    const std::size_t each = field.width() * size_of(field.dtype);
+    const auto ends = std::make_shared<std::vector<std::uint64_t>>(field.is_ragged() ? rows : 0);
+    if (!from.read(ends->data(), ends->size() * sizeof(std::uint64_t), patience)) return std::nullopt;
+    const std::size_t size = !field.is_ragged() ? rows * each : (rows == 0 ? 0 : ends->back());
+    const std::shared_ptr<std::byte[]> bytes{new std::byte[size]};
+    if (!from.read(bytes.get(), size, patience)) return std::nullopt;
+    const std::shared_ptr<const std::byte> shared{bytes, bytes.get()};
+    columns.push_back(field.is_ragged() ? Column{shared, ends} : Column{shared, rows, each});
+  }
+  return Block{schema, std::move(columns), std::move(ids)};
+}
+
+// Goes through the stream, and gives the other workers of the host their parts of each batch.
+class LedBatches final : public StreamBatches {
+ public:
+  LedBatches(std::unique_ptr<OwnBatches> own, const Scope& scope, const EpochOptions& options, HostFeed& feed,
+             const FeedTaker& taker, std::uint64_t key)
+      : own_(std::move(own)),
+        options_(options),
+        feed_(&feed),
+        taker_(&taker),
+        key_(key),
+        share_(*scope.budget, feed.bytes()) {}
+  ~LedBatches() override { feed_->end_session(); }
+
+  [[nodiscard]] std::size_t begin() override {
+    if (!std::exchange(has_begun_, true)) feed_->gather(key_, *taker_);
+    const std::size_t size = read();
+    for (FeedWriter& writer : feed_->writers()) {
+      if (!writer.is_serving()) continue;
+      if (send(writer, size)) {
+        writer.flush();
+      } else {
+        writer.leave();
+      }
+    }
+    return size;
+  }
+  [[nodiscard]] Place place() const override { return own_->place(); }
+  [[nodiscard]] Block take(Range range) override { return own_->take(range); }
+  void end() noexcept override { own_->end(); }
+
+ private:
+  // Where it fails, it does so for each worker by itself, which then says what it was.
+  [[nodiscard]] std::size_t read() {
+    feed_->set_state(FeedHeader::reading);
+    try {
+      const std::size_t size = own_->begin();
+      feed_->set_state(FeedHeader::resting);
+      return size;
+    } catch (...) {
+      feed_->set_state(FeedHeader::resting);
+      feed_->end_session();
+      throw;
+    }
+  }
+
+  [[nodiscard]] bool send(FeedWriter& writer, std::size_t size) const {
+    EpochOptions theirs = options_;
+    theirs.rank = writer.rank();
+    std::vector<Block> slices;
+    std::size_t rows = 0;
+    const std::size_t num_parts = std::min(options_.micro_batches, size);
+    for (std::size_t part = 0; part < num_parts; ++part) {
+      for (Block& slice : own_->slices_of(given_range(theirs, part_of({0, size}, part, num_parts)))) {
+        rows += slice.rows();
+        slices.push_back(std::move(slice));
+      }
+    }
+    const Place place = own_->place();
+    const FeedMessage message{size, rows, place.size()};
+    FeedPatience patience = feed_->patience(*taker_);
+    return writer.write(&message, sizeof message, patience) &&
+           writer.write(place.data(), place.size() * sizeof(std::uint64_t), patience) &&
+           (slices.empty() || write_block(writer, slices, patience));
+  }
+
+  std::unique_ptr<OwnBatches> own_;
+  EpochOptions options_;
+  HostFeed* feed_;
+  const FeedTaker* taker_;
+  std::uint64_t key_;
+  MemoryShare share_;  // of what is under way to the others
+  bool has_begun_ = false;
+};
+
+// Has its parts of the batches from the worker that leads, and goes on by itself where that one leaves.
+class FedBatches final : public StreamBatches {
+ public:
+  FedBatches(const NodePtr& node, const Scope& scope, const EpochOptions& options, Place from, HostFeed& feed,
+             const FeedTaker& taker, std::uint64_t key)
+      : node_(node),
+        scope_(scope),
+        options_(options),
+        place_(std::move(from)),
+        feed_(&feed),
+        taker_(&taker),
+        key_(key) {}
+  ~FedBatches() override { feed_->leave(); }
+
+  [[nodiscard]] std::size_t begin() override {
+    if (!own_) {
+      if (!std::exchange(has_begun_, true)) line_ = feed_->join(key_, options_.rank, *taker_);
+      if (line_ != nullptr) {
+        if (const auto size = receive()) return *size;
+      }
+      feed_->leave();
+      if (taker_->has_left.load()) return 0;  // nobody wants the batch any more
+      own_ = std::make_unique<OwnBatches>(node_, scope_, options_, place_);
+    }
+    return own_->begin();
+  }
+  [[nodiscard]] Place place() const override { return own_ ? own_->place() : place_; }
+  [[nodiscard]] Block take(Range range) override {
+    if (own_) return own_->take(range);
+    const std::size_t first = std::exchange(given_, given_ + range.size());
+    return block_.slice(first, given_);
+  }
+  void end() noexcept override {
+    if (own_) own_->end();
+    block_ = {};
+  }
+
+ private:
+  // The size of the batch, which is then there; nothing if the leader has left.
+  [[nodiscard]] std::optional<std::size_t> receive() {
+    FeedPatience patience = feed_->patience(*taker_);
+    FeedMessage message;
+    if (!line_->read(&message, sizeof message, patience)) return std::nullopt;
+    Place place(static_cast<std::size_t>(message.place));
+    if (!line_->read(place.data(), place.size() * sizeof(std::uint64_t), patience)) return std::nullopt;
+    auto block = read_block(*line_, node_->schema(), static_cast<std::size_t>(message.rows), patience);
+    if (!block) return std::nullopt;
+    line_->release();
+    block_ = std::move(*block);
+    place_ = std::move(place);
+    given_ = 0;
+    return static_cast<std::size_t>(message.size);
+  }
+
+  NodePtr node_;
+  Scope scope_;
+  EpochOptions options_;
+  Place place_;  // after the last batch
+  HostFeed* feed_;
+  const FeedTaker* taker_;
+  std::uint64_t key_;
+  bool has_begun_ = false;
+  FeedReader* line_ = nullptr;
+  Block block_{};  // of the batch, what is for this worker
+  std::size_t given_ = 0;
+  std::unique_ptr<OwnBatches> own_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+// The two ends of the line through which one worker of a host hands batches to another. Data room.
+#pragma once
+
+#include "railyard/data/detail/feed_memory.hpp"
+
+#include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/system.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Tells a thread that reads ahead what the loop does that takes its batches.
+struct FeedTaker {
+  std::atomic<bool> waits{false};
+  std::atomic<bool> has_left{false};
+};
+
+// Counts how long another worker may hold up this one's loop. Only while the loop waits: what is read ahead has time.
+class FeedPatience {
+ public:
+  FeedPatience(const FeedTaker& taker, std::chrono::nanoseconds budget) noexcept : taker_(&taker), left_(budget) {}
+
+  // Sleeps for a moment, or until the word is another. False when it is enough.
+  [[nodiscard]] bool wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, bool counts = true) noexcept {
+    const auto begin = Deadline::Clock::now();
+    counts = counts && taker_->waits.load();
+    futex_wait(word, seen, std::chrono::milliseconds{20});
+    if (counts) left_ -= Deadline::Clock::now() - begin;
+    return left_.count() > 0 && !taker_->has_left.load();
+  }
+
+ private:
+  const FeedTaker* taker_;
+  std::chrono::nanoseconds left_;
+};
+
+// The leader's end. Used by one thread at a time.
+class FeedWriter {
+ public:
+  FeedWriter(const FeedMemory& memory, std::size_t reader) noexcept
+      : line_(&memory.line(reader)), bytes_(memory.bytes(reader)), capacity_(memory.header().capacity) {}
+
+  // Serves the reader from here on, if it wants the batches that have the key.
+  [[nodiscard]] bool accept(std::uint64_t key) noexcept {
+    const std::uint64_t session = line_->session.load();
+    if (session == 0 || line_->key.load() != key) return false;
+    written_ = line_->written.load();
+    line_->start.store(written_);
+    line_->served.store(session);
+    return true;
+  }
+  [[nodiscard]] bool is_serving() const noexcept {
+    const std::uint64_t served = line_->served.load();
+    return served != 0 && served == line_->session.load();
+  }
+  [[nodiscard]] std::size_t rank() const noexcept { return static_cast<std::size_t>(line_->rank.load()); }
+
+  // False if the reader has left, or patience is at its end.
+  [[nodiscard]] bool write(const void* from, std::size_t size, FeedPatience& patience) noexcept {
+    const auto* next = static_cast<const std::byte*>(from);
+    while (size > 0) {
+      const std::uint32_t seen = line_->taken.load();
+      if (!is_serving()) return false;
+      const std::size_t part = std::min<std::size_t>(size, capacity_ - (written_ - line_->read.load()));
+      if (part == 0) {
+        flush();
+        if (!patience.wait(line_->taken, seen)) return false;
+        continue;
+      }
+      const std::size_t at = written_ % capacity_;
+      const std::size_t first = std::min(part, capacity_ - at);
+      std::memcpy(bytes_ + at, next, first);
+      std::memcpy(bytes_, next + first, part - first);
+      line_->written.store(written_ += part);
+      next += part;
+      size -= part;
+    }
+    return true;
+  }
+  // Wakes the reader.
+  void flush() const noexcept { nudge(line_->filled); }
+  void leave() const noexcept {
+    line_->served.store(0);
+    flush();
+  }
+
+ private:
+  FeedLine* line_;
+  std::byte* bytes_;
+  std::size_t capacity_;
+  std::uint64_t written_ = 0;
+};
+
+// The reader's end. Used by one thread at a time.
+class FeedReader {
+ public:
+  FeedReader(const FeedMemory& memory, std::size_t reader) noexcept
+      : memory_(&memory), line_(&memory.line(reader)), bytes_(memory.bytes(reader)) {}
+
+  // Asks to be served, and waits for that. False if it comes too late, or patience is at its end.
+  [[nodiscard]] bool join(std::uint64_t key, std::size_t rank, FeedPatience& patience) noexcept {
+    FeedHeader& header = memory_->header();
+    line_->key.store(key);
+    line_->rank.store(rank);
+    line_->session.store(++session_);
+    nudge(header.asked);
+    while (true) {
+      const std::uint32_t seen = line_->filled.load();
+      const bool is_late = header.key.load() == key;  // loaded first: it is set after the readers are known
+      if (line_->served.load() == session_) break;
+      if (is_late || header.state.load() == FeedHeader::gone || !patience.wait(line_->filled, seen)) return false;
+    }
+    read_ = line_->start.load();
+    line_->read.store(read_);
+    return true;
+  }
+
+  // False if the leader has left, or patience with one that rests is at its end.
+  [[nodiscard]] bool read(void* to, std::size_t size, FeedPatience& patience) noexcept {
+    auto* next = static_cast<std::byte*>(to);
+    const std::size_t capacity = memory_->header().capacity;
+    while (size > 0) {
+      const std::uint32_t seen = line_->filled.load();
+      const bool is_served = line_->served.load() == session_;
+      const std::size_t part = std::min<std::size_t>(size, line_->written.load() - read_);
+      if (part == 0) {
+        release();
+        const bool is_reading = memory_->header().state.load() == FeedHeader::reading;
+        if (!is_served || !memory_->has_maker() || !patience.wait(line_->filled, seen, !is_reading)) return false;
+        continue;
+      }
+      const std::size_t at = read_ % capacity;
+      const std::size_t first = std::min(part, capacity - at);
+      std::memcpy(next, bytes_ + at, first);
+      std::memcpy(next + first, bytes_, part - first);
+      line_->read.store(read_ += part);
+      next += part;
+      size -= part;
+    }
+    return true;
+  }
+  // Wakes the leader, if it waits for room.
+  void release() const noexcept { nudge(line_->taken); }
+  void leave() const noexcept {
+    line_->session.store(0);
+    release();
+  }
+
+ private:
+  const FeedMemory* memory_;
+  FeedLine* line_;
+  std::byte* bytes_;
+  std::uint64_t session_ = 0;
+  std::uint64_t read_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

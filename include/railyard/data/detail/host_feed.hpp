@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT
+// Lets one worker of a host read a stream, and the others have their samples from it. Data room.
+#pragma once
+
+#include "railyard/data/detail/feed_ends.hpp"
+#include "railyard/data/detail/feed_memory.hpp"
+#include "railyard/data/epoch_options.hpp"
+#include "railyard/data/epoch_position.hpp"
+
+#include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+#include "railyard/core/store.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Says which batches of what are gone over: workers that say the same are given parts of the same.
+[[nodiscard]] inline std::uint64_t feed_key(const Dataset& dataset, const EpochOptions& options,
+                                            const EpochPosition& from) {
+  const std::string text = compose("{} {} {} {} {} {} {} {} {}", dataset.describe(), options.seed, options.epoch,
+                                   from.consumed(), joined(from.place(), " "), options.global_batch_size,
+                                   options.micro_batches, options.world_size, options.stands_in);
+  return std::hash<std::string>{}(text) | 1U;  // 0 is none
+}
+
+// Is one loader's end. The worker whose local rank is 0 leads: it reads, and hands out. Nobody depends on another: who
+// is not there in time, stops, or dies is left behind, and the others go on as they would alone, each from where it
+// stands. So all that a mishap costs is that samples are read more than once.
+class HostFeed {
+ public:
+  // Says which worker this is, and where it finds the others. name: of the loader, equal on all workers.
+  struct Seat {
+    Store* store = nullptr;
+    std::string name{};
+    std::size_t local_rank = 0;
+    std::size_t local_size = 1;
+    /// How long one message to or from another worker may hold this one's loop up.
+    std::chrono::nanoseconds patience = std::chrono::seconds{2};
+  };
+
+  // capacity: bytes under way to each worker.
+  HostFeed(Seat seat, std::size_t capacity) : seat_(std::move(seat)) {
+    if (!leads()) return;
+    memory_.emplace(seat_.local_size - 1, capacity);
+    for (std::size_t reader = 0; reader + 1 < seat_.local_size; ++reader) writers_.emplace_back(*memory_, reader);
+    is_expected_.assign(writers_.size(), true);
+    seat_.store->set(seat_.name, memory_->address());
+  }
+  HostFeed(const HostFeed&) = delete;
+  HostFeed& operator=(const HostFeed&) = delete;
+  ~HostFeed() {
+    if (!leads() || !memory_->is_maker()) return;  // a forked child leaves it alone
+    memory_->header().state.store(FeedHeader::gone);
+    for (const FeedWriter& writer : writers_) writer.leave();
+  }
+
+  [[nodiscard]] bool leads() const noexcept { return seat_.local_rank == 0; }
+  // Of all lines together, for the leader.
+  [[nodiscard]] std::size_t bytes() const noexcept { return writers_.size() * memory_->header().capacity; }
+
+  // For the leader: waits for those who want the batches of the key; those who were missing the last time are hardly
+  // waited for.
+  void gather(std::uint64_t key, const FeedTaker& taker) {
+    FeedHeader& header = memory_->header();
+    std::vector<bool> is_there(writers_.size(), false);
+    const auto is_missing = [&](bool only_expected) {
+      for (std::size_t at = 0; at < writers_.size(); ++at) {
+        if (!is_there[at] && (is_expected_[at] || !only_expected)) return true;
+      }
+      return false;
+    };
+    FeedPatience full{taker, seat_.patience};
+    FeedPatience little{taker, little_patience()};
+    while (true) {
+      const std::uint32_t seen = header.asked.load();
+      for (std::size_t at = 0; at < writers_.size(); ++at) is_there[at] = is_there[at] || writers_[at].accept(key);
+      if (!is_missing(false)) break;
+      if (!(is_missing(true) ? full : little).wait(header.asked, seen)) break;
+    }
+    is_expected_ = is_there;
+    header.key.store(key);
+    for (const FeedWriter& writer : writers_) writer.flush();  // who is not served need not wait
+  }
+  [[nodiscard]] std::vector<FeedWriter>& writers() noexcept { return writers_; }
+  void set_state(FeedHeader::State state) const noexcept { memory_->header().state.store(state); }
+  void end_session() noexcept {
+    memory_->header().key.store(0);
+    for (const FeedWriter& writer : writers_) writer.leave();
+  }
+
+  // For the others: their line, once the leader serves this one. nullptr if it does not.
+  [[nodiscard]] FeedReader* join(std::uint64_t key, std::size_t rank, const FeedTaker& taker) {
+    const auto budget = is_leader_expected_ ? seat_.patience : little_patience();
+    FeedPatience patience{taker, budget};
+    is_leader_expected_ = find_leader(taker, Deadline::after(budget)) && reader_->join(key, rank, patience);
+    return is_leader_expected_ ? &*reader_ : nullptr;
+  }
+  void leave() const noexcept {
+    if (reader_) reader_->leave();
+  }
+
+  [[nodiscard]] FeedPatience patience(const FeedTaker& taker) const noexcept { return {taker, seat_.patience}; }
+
+ private:
+  // With those who were missing the last time.
+  [[nodiscard]] std::chrono::nanoseconds little_patience() const noexcept { return seat_.patience / 40; }
+
+  [[nodiscard]] bool find_leader(const FeedTaker& taker, const Deadline& deadline) {
+    if (reader_) return true;
+    std::optional<std::string> address;
+    while (!address && !deadline.expired() && !taker.has_left.load()) {
+      address = seat_.store->get(seat_.name, Deadline::after(std::chrono::milliseconds{20}));
+    }
+    if (!address) return false;
+    try {
+      memory_.emplace(*address);
+    } catch (const Error&) {  // it has gone, or this process may not see it
+      return false;
+    }
+    reader_.emplace(*memory_, seat_.local_rank - 1);
+    return true;
+  }
+
+  Seat seat_;
+  std::optional<FeedMemory> memory_{};
+  std::vector<FeedWriter> writers_{};  // of the leader
+  std::vector<bool> is_expected_{};    // of whom it waits for
+  std::optional<FeedReader> reader_{};
+  bool is_leader_expected_ = true;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

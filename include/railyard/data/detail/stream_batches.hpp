@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT
+// Takes the samples of one batch after another from a stream. Data room.
+#pragma once
+
+#include "railyard/data/detail/blocks.hpp"
+#include "railyard/data/detail/data_node.hpp"
+#include "railyard/data/detail/memory_budget.hpp"
+#include "railyard/data/detail/row_reader.hpp"
+#include "railyard/data/epoch_options.hpp"
+#include "railyard/data/shuffle.hpp"
+
+#include "railyard/core/block.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Which samples of a part of a batch a worker is given, counted from the batch's begin: where there is none for it, one
+// of another worker's if it asks for that.
+[[nodiscard]] inline Range given_range(const EpochOptions& options, Range part) noexcept {
+  const Range mine = part_of(part, options.rank, options.world_size);
+  return mine.size() == 0 && options.stands_in ? Range{part.begin, part.begin + 1} : mine;
+}
+
+// Gives what one worker has of the batches of a stream.
+class StreamBatches {
+ public:
+  StreamBatches() = default;
+  StreamBatches(const StreamBatches&) = delete;
+  StreamBatches& operator=(const StreamBatches&) = delete;
+  virtual ~StreamBatches() = default;
+
+  // Goes on to the next batch, of all workers, and returns how many samples it has; none at the end.
+  [[nodiscard]] virtual std::size_t begin() = 0;
+  // Where a stream begins that gives what comes after the batch.
+  [[nodiscard]] virtual Place place() const = 0;
+  // This worker's samples of a part of the batch, which are these of the whole. Asked for part after part.
+  [[nodiscard]] virtual Block take(Range range) = 0;
+  // Gives the memory of the batch back.
+  virtual void end() noexcept = 0;
+};
+
+// Goes through the stream itself.
+class OwnBatches final : public StreamBatches {
+ public:
+  OwnBatches(const NodePtr& node, const Scope& scope, const EpochOptions& options, Place from)
+      : node_(node), scope_(scope), options_(options), rows_(open(node, scope, std::move(from))) {}
+
+  [[nodiscard]] std::size_t begin() override {
+    batch_ = rows_.take_parts(options_.global_batch_size);
+    std::size_t size = 0;
+    share_ = {*scope_.budget, 0};
+    for (const Block& part : batch_) {
+      size += part.rows();
+      share_.resize(share_.bytes() + bytes_of(part));
+    }
+    return size;
+  }
+  [[nodiscard]] Place place() const override {
+    Place place;
+    rows_.append_place(place);
+    return place;
+  }
+  // Copied where the rest of the batch is other workers', so that its memory is not kept.
+  [[nodiscard]] Block take(Range range) override {
+    if (range.size() == 0) return no_samples(node_->schema());
+    const std::vector<Block> slices = slices_of(range);
+    return options_.world_size > 1 ? join_copies(slices) : join(slices);
+  }
+  void end() noexcept override {
+    batch_.clear();
+    share_ = {};
+  }
+
+  // Samples of the batch, as they lie in memory.
+  [[nodiscard]] std::vector<Block> slices_of(Range range) const {
+    std::vector<Block> slices;
+    std::size_t begin = 0;
+    for (const Block& part : batch_) {
+      const std::size_t from = std::clamp(range.begin, begin, begin + part.rows()) - begin;
+      const std::size_t to = std::clamp(range.end, begin, begin + part.rows()) - begin;
+      if (from < to) slices.push_back(part.slice(from, to));
+      begin += part.rows();
+    }
+    return slices;
+  }
+
+ private:
+  [[nodiscard]] static RowReader open(const NodePtr& node, const Scope& scope, Place from) {
+    PlaceCursor cursor{std::move(from)};
+    RowReader rows{node, scope, cursor};
+    cursor.check_all_taken();
+    return rows;
+  }
+
+  NodePtr node_;
+  Scope scope_;
+  EpochOptions options_;
+  RowReader rows_;
+  std::vector<Block> batch_{};  // of all workers
+  MemoryShare share_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

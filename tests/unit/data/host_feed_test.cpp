@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MIT
+#include "railyard/data/detail/host_feed.hpp"
+
+#include "railyard/data/epoch_reader.hpp"
+
+#include "support/catch.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <csignal>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace ry = railyard;
+using ry::detail::HostFeed;
+
+namespace {
+
+class MapStore final : public ry::Store {
+ public:
+  void set(std::string_view key, std::string_view value) override {
+    const std::lock_guard lock{mutex_};
+    values_.emplace(key, value);
+    changed_.notify_all();
+  }
+  std::optional<std::string> get(std::string_view key, const ry::Deadline& deadline) override {
+    std::unique_lock lock{mutex_};
+    const auto is_there = [&] { return values_.count(std::string{key}) > 0; };
+    if (!changed_.wait_until(lock, deadline.time(), is_there)) return std::nullopt;
+    return values_.at(std::string{key});
+  }
+
+ private:
+  std::mutex mutex_{};
+  std::condition_variable changed_{};
+  std::map<std::string, std::string> values_{};
+};
+
+// Counts, also in other processes, how often a sample has been made.
+class SharedCount {
+ public:
+  SharedCount()
+      : count_(::new (::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+                   std::atomic<std::uint64_t>{0}) {}
+  ~SharedCount() { ::munmap(count_, 4096); }
+  std::atomic<std::uint64_t>& operator*() const { return *count_; }
+
+ private:
+  std::atomic<std::uint64_t>* count_;
+};
+
+// Numbers with texts of several lengths, one after another.
+ry::Dataset stream_of(std::size_t count, const SharedCount& made) {
+  const ry::Schema schema{{"n", ry::Dtype::i64}, ry::Field::text("word"), {"pair", ry::Dtype::f32, {2}}};
+  return ry::Dataset::from_generator(schema, [count, &made] {
+    return [count, &made, at = std::size_t{0}](ry::SampleWriter& out) mutable {
+      if (at == count) return false;
+      ++*made;
+      out.set("n", static_cast<std::int64_t>(at));
+      out.set("word", std::string(at % 11, static_cast<char>('a' + at % 26)));
+      out.set("pair", std::vector<float>{static_cast<float>(at), 0.5F});
+      ++at;
+      return true;
+    };
+  });
+}
+
+using Seen = std::vector<std::string>;
+
+void append(Seen& seen, const ry::EpochStep& step) {
+  for (std::size_t row = 0; row < step.block.rows(); ++row) {
+    seen.push_back(std::to_string(step.block.column("n").values<std::int64_t>(row)[0]) + " " +
+                   std::string{step.block.column("word").text(row)} + " " +
+                   std::to_string(step.block.column("pair").values<float>(row)[0]) + " " +
+                   std::to_string(step.block.ids()[row]) + " " + std::to_string(step.samples) + " " +
+                   std::to_string(step.after.consumed()));
+  }
+}
+
+Seen read_alone(const ry::Dataset& dataset, const ry::EpochOptions& options) {
+  Seen seen;
+  for (const ry::EpochStep& step : ry::EpochReader{dataset, options}) append(seen, step);
+  return seen;
+}
+
+HostFeed::Seat seat(ry::Store& store, std::size_t rank, std::size_t size,
+                    std::chrono::milliseconds patience = std::chrono::seconds{20}) {
+  return {.store = &store, .name = "feed", .local_rank = rank, .local_size = size, .patience = patience};
+}
+
+// Runs on so many threads, each with its end, and returns what each returns.
+template <class Function>
+auto on_host(std::size_t size, Function function, std::chrono::milliseconds patience = std::chrono::seconds{20}) {
+  MapStore store;
+  std::vector<std::future<decltype(function(std::size_t{}, std::declval<HostFeed&>()))>> all;
+  for (std::size_t rank = 0; rank < size; ++rank) {
+    all.push_back(std::async(std::launch::async, [&, rank] {
+      HostFeed feed{seat(store, rank, size, patience), 4096};
+      return function(rank, feed);
+    }));
+  }
+  std::vector<decltype(all.front().get())> results;
+  for (auto& one : all) results.push_back(one.get());
+  return results;
+}
+
+}  // namespace
+
+TEST_CASE("HostFeed: gives each worker what it would read alone, and each sample is read once") {
+  const std::vector<std::function<ry::Dataset(const ry::Dataset&)>> operations{
+      [](const ry::Dataset& from) { return from; },
+      [](const ry::Dataset& from) {
+        return from.filter([](const ry::Sample& in) { return in.id() % 3 != 0; })
+            .shuffle_window(40)
+            .map([](const ry::Sample& in, ry::SampleWriter& out) {
+              out.set("word", std::string{in.text("word")} + "!");
+            });
+      },
+      [](const ry::Dataset& from) { return from.bucket_by_length("word", 16, 64).skip(3); },
+      [](const ry::Dataset& from) { return from.take(0); }};
+  for (std::size_t at = 0; at < operations.size(); ++at) {
+    for (const std::size_t world : {2U, 3U, 5U}) {
+      SharedCount made;
+      const auto dataset = operations[at](stream_of(700, made));
+      ry::EpochOptions options{.global_batch_size = 17,
+                               .epoch = 1,
+                               .world_size = world,
+                               .micro_batches = world - 1,
+                               .threads = world - 1,
+                               .stands_in = world == 5};
+      static_cast<void>(read_alone(dataset, options));
+      const std::uint64_t once = (*made).exchange(0);
+      const auto seen = on_host(world, [&](std::size_t rank, HostFeed& feed) {
+        ry::EpochOptions own = options;
+        own.rank = rank;
+        Seen all;
+        ry::EpochReader reader{dataset, own, &feed};
+        while (const auto step = reader.next()) append(all, *step);
+        return all;
+      });
+      CAPTURE(at, world);
+      CHECK((*made).load() == once);
+      for (options.rank = 0; options.rank < world; ++options.rank) {
+        CHECK(seen[options.rank] == read_alone(dataset, options));
+      }
+    }
+  }
+}
+
+TEST_CASE("HostFeed: goes on from a position, epoch after epoch") {
+  SharedCount made;
+  const auto dataset = stream_of(300, made).shuffle_window(30);
+  const auto seen = on_host(3, [&](std::size_t rank, HostFeed& feed) {
+    std::vector<Seen> epochs;
+    for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+      ry::EpochOptions options{.global_batch_size = 12, .epoch = epoch, .rank = rank, .world_size = 3};
+      Seen all;
+      {
+        ry::EpochReader reader{dataset, options, &feed};
+        for (int batch = 0; batch < 7; ++batch) append(all, *reader.next());
+        options.from = reader.position();
+      }
+      ry::EpochReader reader{dataset, options, &feed};
+      while (const auto step = reader.next()) append(all, *step);
+      epochs.push_back(all);
+    }
+    return epochs;
+  });
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+      CHECK(seen[rank][epoch] ==
+            read_alone(dataset, {.global_batch_size = 12, .epoch = epoch, .rank = rank, .world_size = 3}));
+    }
+  }
+}
+
+TEST_CASE("HostFeed: who comes late, leaves, or stops taking holds nobody up, and everybody sees what is theirs") {
+  SharedCount made;
+  const auto dataset = stream_of(500, made);
+  // 0 reads all; 1 never comes; 2 reads three batches and then waits for the others; 3 leaves after five.
+  for (const std::size_t shift : {0U, 1U, 2U, 3U}) {
+    std::atomic<std::size_t> done = 0;
+    const auto seen = on_host(
+        4,
+        [&](std::size_t rank, HostFeed& feed) {
+          const std::size_t role = (rank + shift) % 4;
+          Seen all;
+          if (role == 1) {
+            while (done.load() < 2) std::this_thread::yield();
+          }
+          ry::EpochReader reader{
+              dataset, {.global_batch_size = 8, .rank = rank, .world_size = 4, .prefetch = 2}, &feed};
+          for (int batch = 0; role != 3 || batch < 5; ++batch) {
+            if (role == 2 && batch == 3) {
+              while (done.load() < 2) std::this_thread::yield();
+            }
+            const auto step = reader.next();
+            if (!step) break;
+            append(all, *step);
+          }
+          if (role == 0 || role == 3) ++done;
+          return all;
+        },
+        std::chrono::milliseconds{100});
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+      Seen expected = read_alone(dataset, {.global_batch_size = 8, .rank = rank, .world_size = 4});
+      if ((rank + shift) % 4 == 3) expected.resize(10);
+      CAPTURE(shift, rank);
+      CHECK(seen[rank] == expected);
+    }
+  }
+}
+
+TEST_CASE("HostFeed: tells every worker what is wrong with a sample") {
+  SharedCount made;
+  const auto dataset = stream_of(100, made).filter([](const ry::Sample& in) -> bool {
+    if (in.id() == 50) throw std::runtime_error{"no good"};
+    return true;
+  });
+  const auto errors = on_host(3, [&](std::size_t rank, HostFeed& feed) {
+    ry::EpochReader reader{dataset, {.global_batch_size = 9, .rank = rank, .world_size = 3}, &feed};
+    std::size_t batches = 0;
+    try {
+      while (reader.next()) ++batches;
+    } catch (const ry::DataError& error) {
+      return std::pair{batches, std::string{error.what()}};
+    }
+    return std::pair{batches, std::string{}};
+  });
+  for (const auto& [batches, error] : errors) {
+    CHECK(batches > 0);
+    CHECK_THAT(error, Catch::ContainsSubstring("sample 50") && Catch::ContainsSubstring("no good"));
+  }
+}
+
+TEST_CASE("HostFeed: goes on where the process that reads for all is killed") {
+  SharedCount made;
+  SharedCount given;
+  const auto dataset = stream_of(2000, made);
+  const ry::EpochOptions options{.global_batch_size = 8, .world_size = 2};
+  int address[2];
+  REQUIRE(::pipe(address) == 0);
+  const pid_t leader = ::fork();
+  if (leader == 0) {
+    MapStore store;
+    HostFeed feed{seat(store, 0, 2), 4096};
+    const std::string text = *store.get("feed", ry::Deadline::after(std::chrono::seconds{1}));
+    static_cast<void>(!::write(address[1], text.data(), text.size()));
+    ry::EpochReader reader{dataset, options, &feed};
+    for (int batch = 0; batch < 20; ++batch) static_cast<void>(reader.next());
+    *given = 1;
+    while (true) ::pause();
+  }
+  char text[100] = {};
+  REQUIRE(::read(address[0], text, sizeof text - 1) > 0);
+  MapStore store;
+  store.set("feed", text);
+  HostFeed feed{seat(store, 1, 2), 4096};
+  ry::EpochOptions own = options;
+  own.rank = 1;
+  own.prefetch = 1;
+  ry::EpochReader reader{dataset, own, &feed};
+  Seen seen;
+  for (int batch = 0; batch < 10; ++batch) append(seen, *reader.next());
+  while ((*given).load() == 0) {
+    if (seen.size() < 60) append(seen, *reader.next());
+    std::this_thread::yield();
+  }
+  ::kill(leader, SIGKILL);
+  ::waitpid(leader, nullptr, 0);
+  while (const auto step = reader.next()) append(seen, *step);
+  CHECK(seen == read_alone(dataset, own));
+  ::close(address[0]);
+  ::close(address[1]);
+}
