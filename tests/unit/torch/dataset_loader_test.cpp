@@ -5,9 +5,15 @@
 #include "numbered.hpp"
 #include "support/catch.hpp"
 
+#include <algorithm>
+#include <atomic>
+#include <new>
 #include <numeric>
+#include <set>
 #include <string>
 #include <vector>
+
+#include <sys/mman.h>
 
 namespace ry = railyard;
 using Catch::ContainsSubstring;
@@ -177,6 +183,71 @@ TEST_CASE("Loader of a Dataset: samples of different lengths end with the paddin
   });
 }
 
+TEST_CASE("Loader of a Dataset: the workers of a host read a stream once, and see what one worker sees") {
+  constexpr std::int64_t count = 203;
+  auto* made = ::new (::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+      std::atomic<std::int64_t>{0};
+  const auto stream = ry::Dataset::from_generator({{"x", ry::Dtype::f32}, {"y", ry::Dtype::i64}},
+                                                  [made] {
+                                                    return [made, at = std::int64_t{0}](ry::SampleWriter& out) mutable {
+                                                      if (at == count) return false;
+                                                      ++*made;
+                                                      out.set("x", static_cast<float>(at));
+                                                      out.set("y", at++);
+                                                      return true;
+                                                    };
+                                                  })
+                          .shuffle_window(50)
+                          .with_label("y");
+  std::vector<Numbers> alone[2];
+  test::on_threads(1, [&](auto& worker) {
+    auto loader = ry::prepare_loader(worker, stream, {.global_batch_size = 8});
+    for (auto& epoch : alone) epoch = batches_of(worker, loader);
+  });
+  const auto all_see_it = [&](auto& worker) {
+    auto loader = ry::prepare_loader(worker, stream, {.global_batch_size = 8});
+    for (const auto& epoch : alone) {
+      worker.barrier();  // whoever comes much later reads by itself
+      EXPECT(batches_of(worker, loader) == epoch);
+    }
+  };
+  *made = 0;
+  test::on_threads(3, all_see_it);
+  CHECK(made->exchange(0) == 2 * count);
+  test::on_processes(3, all_see_it);
+  CHECK(made->load() == 2 * count);
+  ::munmap(made, 4096);
+}
+
+TEST_CASE("Loader of a Dataset: bucket_by makes batches of samples of similar length, the same for any workers") {
+  const ry::Schema schema{{.name = "tokens", .dtype = ry::Dtype::i32, .shape = {-1}},
+                          {.name = "y", .dtype = ry::Dtype::i64}};
+  const auto texts = ry::Dataset::from_function(schema, 100, [](std::uint64_t id, ry::SampleWriter& out) {
+                       out.set("tokens", std::vector<std::int32_t>(static_cast<std::size_t>(1 + id * 7 % 50), 1));
+                       out.set("y", static_cast<std::int64_t>(id));
+                     }).with_label("y");
+  Numbers alone;
+  for (const int workers : {1, 3}) {
+    test::on_threads(workers, [&, workers](auto& worker) {
+      auto loader =
+          ry::prepare_loader(worker, texts, {.global_batch_size = 10, .shuffle = true, .bucket_by = "tokens"});
+      Numbers order;
+      double padding = 0;
+      for (const auto& batch : loader) {
+        padding += static_cast<double>(batch.data.numel()) - batch.data.sum().template item<double>();
+        const Numbers whole = test::whole_of(worker, batch);
+        order.insert(order.end(), whole.begin(), whole.end());
+      }
+      worker.all_reduce(ry::buffer_of_value(padding), ry::ReduceOp::sum);
+      EXPECT(padding < 1000);  // in any order it would be about 2000
+      if (workers == 1) alone = order;
+      EXPECT(order == alone);
+    });
+  }
+  std::sort(alone.begin(), alone.end());
+  CHECK(alone == numbers_of(ry::Batch{{}, torch::arange(100), 100}));
+}
+
 TEST_CASE("Loader of a Dataset: one column keeps its type and shape, and there may be no label or no numbers") {
   test::on_threads(1, [](auto& worker) {
     const ry::Batch one = first_batch(worker, mixed().select({"word", "pair"}));
@@ -206,6 +277,33 @@ TEST_CASE("Loader of a Dataset: a batch is the loop's own, also where the datase
     auto loader = ry::prepare_loader(worker, numbered_columns(4).cache(), {.global_batch_size = 4});
     for (auto& batch : loader) batch.data.zero_();
     for (auto& batch : loader) EXPECT(batch.data.sum().template item<double>() == 6);
+  });
+}
+
+TEST_CASE("Loader of a Dataset: writes batches to memory that nobody holds any more, and to no other") {
+  test::on_threads(1, [](auto& worker) {
+    auto loader = ry::prepare_loader(worker, numbered_columns(64).cache(), {.global_batch_size = 4});
+    std::set<const void*> places;
+    for (const auto& batch : loader) places.insert(batch.data.data_ptr());
+    EXPECT(places.size() <= 2);  // one is written while the loop has the other
+
+    // What holds the memory of a batch: the tensor, a view, one without its history, or a graph.
+    std::vector<torch::Tensor> kept;
+    std::vector<torch::Tensor> weights;
+    for (const auto& batch : loader) {
+      weights.push_back(torch::ones({1}, torch::requires_grad()));
+      const std::size_t kind = kept.size() % 4;
+      kept.push_back(kind == 0   ? batch.data
+                     : kind == 1 ? batch.data.view({2, 2})
+                     : kind == 2 ? batch.data.detach()
+                                 : (weights.back() * batch.data).sum());
+    }
+    for (const auto& batch : loader) EXPECT(batch.data.defined());
+    for (std::size_t at = 0; at < kept.size(); ++at) {
+      if (at % 4 == 3) kept[at].backward();
+      const torch::Tensor sum = at % 4 == 3 ? weights[at].grad() : kept[at].sum();
+      EXPECT(sum.item<double>() == static_cast<double>(16 * at + 6));  // of the samples 4 at to 4 at + 3
+    }
   });
 }
 

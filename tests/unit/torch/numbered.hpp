@@ -29,20 +29,25 @@ inline Numbers numbers_of(const ry::Batch& batch) {
   return numbers;
 }
 
+// Returns the samples of a batch, rank after rank.
+inline Numbers whole_of(ry::Worker& worker, const ry::Batch& batch) {
+  Numbers padded(16, -1);
+  const Numbers mine = numbers_of(batch);
+  std::copy(mine.begin(), mine.end(), padded.begin());
+  Numbers whole;
+  for (const auto number : ry::detail::gather_values(worker, padded)) {
+    if (number >= 0) whole.push_back(number);
+  }
+  return whole;
+}
+
 // Returns the samples of one epoch as all ranks together see them: batch after batch, rank after rank.
 inline std::vector<Numbers> batches_of(ry::Worker& worker, ry::Loader& loader) {
   std::vector<Numbers> batches;
   for (const auto& batch : loader) {
     EXPECT(torch::equal(batch.data.view(-1).to(torch::kLong), batch.target));
     EXPECT(batch.size() == 0 ? batch.data.size(0) == 1 : batch.data.size(0) == static_cast<std::int64_t>(batch.size()));
-    Numbers padded(16, -1);
-    const Numbers mine = numbers_of(batch);
-    std::copy(mine.begin(), mine.end(), padded.begin());
-    Numbers whole;
-    for (const auto number : ry::detail::gather_values(worker, padded)) {
-      if (number >= 0) whole.push_back(number);
-    }
-    batches.push_back(whole);
+    batches.push_back(whole_of(worker, batch));
   }
   return batches;
 }

@@ -2,6 +2,7 @@
 // Makes tensors of the columns of a block. Torch room.
 #pragma once
 
+#include "railyard/torch/detail/batch_buffers.hpp"
 #include "railyard/torch/detail/tensor_state.hpp"
 
 #include "railyard/core/block.hpp"
@@ -9,12 +10,12 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -37,12 +38,13 @@ namespace detail {
 
 // Copies a column: the memory of a block may be that of its dataset, and a batch is the loop's own to write to. Samples
 // shorter than the longest end with the padding. Shapes: (samples, those of the field).
-[[nodiscard]] inline at::Tensor tensor_of(const Field& field, const Column& column, double padding) {
+[[nodiscard]] inline at::Tensor tensor_of(const Field& field, const Column& column, double padding,
+                                          BatchBuffers& buffers) {
   std::vector<std::int64_t> shape{static_cast<std::int64_t>(column.rows())};
   shape.insert(shape.end(), field.shape.begin(), field.shape.end());
   const at::ScalarType type = scalar_type_of(field.dtype);
   if (!field.is_ragged()) {
-    const at::Tensor tensor = at::empty(shape, type);
+    const at::Tensor tensor = buffers.take(shape, type);
     const auto bytes = column.bytes();
     if (!bytes.empty()) std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
     return tensor;
@@ -50,13 +52,19 @@ namespace detail {
   std::size_t longest = 0;  // in bytes
   for (std::size_t row = 0; row < column.rows(); ++row) longest = std::max(longest, column.sample(row).size());
   shape[1] = static_cast<std::int64_t>(longest / (field.width() * size_of(field.dtype)));
-  const at::Tensor tensor = at::full(shape, padding, type);
+  const at::Tensor tensor = buffers.take(shape, type).fill_(padding);
   auto* to = static_cast<std::byte*>(tensor.data_ptr());
   for (std::size_t row = 0; row < column.rows(); ++row) {
     const auto bytes = column.sample(row);
     std::copy(bytes.begin(), bytes.end(), to + row * longest);
   }
   return tensor;
+}
+
+// Does the same in memory of its own.
+[[nodiscard]] inline at::Tensor tensor_of(const Field& field, const Column& column, double padding) {
+  BatchBuffers none;
+  return tensor_of(field, column, padding, none);
 }
 
 // Writes the numbers of a column as floats side by side with those of others, of which a sample has `width` in all.
@@ -76,7 +84,8 @@ inline void write_floats(const Field& field, const Column& column, float* to, st
 class BlockCollation {
  public:
   // label: may be empty. padding: of samples that differ in length.
-  BlockCollation(const Schema& schema, const std::string& label, double padding) : padding_(padding) {
+  BlockCollation(const Schema& schema, const std::string& label, double padding)
+      : padding_(padding), buffers_(std::make_shared<BatchBuffers>()) {
     if (!label.empty()) label_ = schema.index_of(label);
     std::vector<std::size_t> others;
     for (std::size_t column = 0; column < schema.size(); ++column) {
@@ -88,7 +97,7 @@ class BlockCollation {
 
   [[nodiscard]] std::pair<at::Tensor, at::Tensor> operator()(const Block& block) const {
     const auto of_column = [&](std::size_t column) {
-      return tensor_of(block.schema()[column], block[column], padding_);
+      return tensor_of(block.schema()[column], block[column], padding_, *buffers_);
     };
     const bool has_target = label_ && !block.schema()[*label_].is_text;
     return {features_.size() == 1 ? of_column(features_.front()) : side_by_side(block),
@@ -100,8 +109,8 @@ class BlockCollation {
     if (features_.empty()) return {};
     std::size_t width = 0;
     for (const std::size_t column : features_) width += block.schema()[column].width();
-    const at::Tensor tensor =
-        at::empty({static_cast<std::int64_t>(block.rows()), static_cast<std::int64_t>(width)}, at::ScalarType::Float);
+    const at::Tensor tensor = buffers_->take(
+        {static_cast<std::int64_t>(block.rows()), static_cast<std::int64_t>(width)}, at::ScalarType::Float);
     auto* to = tensor.data_ptr<float>();
     for (const std::size_t column : features_) {
       write_floats(block.schema()[column], block[column], to, width);
@@ -113,6 +122,7 @@ class BlockCollation {
   std::vector<std::size_t> features_{};
   std::optional<std::size_t> label_{};
   double padding_;
+  std::shared_ptr<BatchBuffers> buffers_;  // of all copies, which are used one after another
 };
 
 }  // namespace detail
