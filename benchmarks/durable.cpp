@@ -353,6 +353,7 @@ void compare_with_dcp(const std::string& scripts, const std::string& packages, d
 }  // namespace
 
 int main(int argc, char** argv) try {
+  notes();  // before any fork, so that workers write where this process reads
   const std::vector<std::string> words{argv + 1, argv + argc};
   const double recovered_ms =
       measure_restart("restart.2ranks", {.widths = large, .checkpoint = {.keep = 1, .every_steps = 4}});
