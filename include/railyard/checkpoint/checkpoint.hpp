@@ -20,6 +20,7 @@
 #include "railyard/checkpoint/safetensors.hpp"
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
 #include "railyard/core/stateful.hpp"
 
 #include <algorithm>
@@ -135,6 +136,19 @@ class Checkpoint {
       return state;
     }
     return std::nullopt;
+  }
+
+  /// Puts the state of a part into an object that is made as the one was that was saved.
+  /// Throws: ConfigError that lists the parts if there is none of that name, or if it does not fit; as load().
+  /// Example: ry::Checkpoint::open(path).load_into("net", net);
+  template <HasState T>
+  void load_into(std::string_view part, T& object, int rank = 0) const {
+    const std::optional<State> state = load(part, rank);
+    if (!state) {
+      throw ConfigError{detail::compose("{} has no part \"{}\" for rank {}: its parts are {}", path().string(), part,
+                                        rank, detail::joined(parts(), ", "))};
+    }
+    StateAccess<T>::put(object, *state);
   }
 
   /// Where the files are that the user has added.

@@ -11,7 +11,9 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 namespace railyard::inline v0_1 {
@@ -41,6 +43,15 @@ class Batch {
         size_(size),
         completes_step_(completes_step),
         columns_(std::move(columns)) {}
+  /// Makes tensors of samples that no loader gave, such as those to predict for: the data and the target that a loader
+  /// of their dataset would make by default. label: the column of the target; there is none if it is empty.
+  /// Example: const ry::Batch batch{step.block, dataset.label()};  // of a step of an EpochReader
+  explicit Batch(Block block, const std::string& label = {}, double padding = 0)
+      : size_(block.rows()),
+        columns_(std::make_shared<const detail::BatchColumns>(
+            detail::BatchColumns{.block = std::move(block), .padding = padding})) {
+    std::tie(data, target) = detail::BlockCollation{columns().schema(), label, padding}(columns());
+  }
 
   /// The number of samples that count: those of data, or 0 where the batch had fewer samples than there are workers and
   /// this one has been given a sample of another worker's, to keep step. Weight sums with it.

@@ -13,6 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -83,6 +84,19 @@ namespace detail {
         detail::compose("collectives know tensors on CPUs and CUDA devices; this one is on {}", tensor.device().str())};
   }
   return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype, device};
+}
+
+/// Views the elements of a tensor on the CPU, which must outlive the view, as metrics take them.
+/// Throws: ConfigError as buffer_of() does, and if the elements are not of type T or are on a GPU.
+/// Example: auc.add(ry::values<float>(scores), ry::values<std::int64_t>(batch.target));
+template <Element T>
+[[nodiscard]] std::span<const T> values(const at::Tensor& tensor) {
+  const Buffer elements = buffer_of(tensor);
+  if (elements.dtype != dtype_of<T> || elements.device.kind != DeviceKind::cpu) {
+    throw ConfigError{detail::compose("a tensor ({} on {}) was to be read as {} on the CPU: convert it with .to()",
+                                      detail::shape_of(tensor), tensor.device().str(), name_of(dtype_of<T>))};
+  }
+  return {static_cast<const T*>(elements.data), elements.count};
 }
 
 /// Returns the device that this worker's tensors belong on: the CPU, or the GPU of its local rank for a GPU backend.
