@@ -13,8 +13,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
+#include <random>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include <sys/mman.h>
@@ -181,6 +184,51 @@ TEST_CASE("HostFeed: goes on from a position, epoch after epoch") {
       CHECK(seen[rank][epoch] ==
             read_alone(dataset, {.global_batch_size = 12, .epoch = epoch, .rank = rank, .world_size = 3}));
     }
+  }
+}
+
+TEST_CASE("HostFeed: gives each sample once when runs end anywhere and go on with other workers") {
+  std::mt19937_64 random{6};
+  for (int round = 0; round < 8; ++round) {
+    SharedCount made;
+    const auto stream = stream_of(random() % 900, made);
+    const auto dataset = round % 2 == 0 ? stream.shuffle_window(60) : stream.bucket_by_length("word", 10, 50);
+    ry::EpochOptions options{.global_batch_size = 1 + random() % 20, .epoch = random() % 4};
+    std::vector<std::int64_t> all;
+    bool is_over = false;
+    while (!is_over) {
+      options.world_size = 1 + random() % 4;
+      options.micro_batches = 1 + random() % 3;
+      const std::size_t batches = 1 + random() % 40;
+      const auto parts = on_host(options.world_size, [&](std::size_t rank, HostFeed& feed) {
+        ry::EpochOptions own = options;
+        own.rank = rank;
+        ry::EpochReader reader{dataset, own, &feed};
+        std::vector<std::int64_t> numbers;
+        for (std::size_t batch = 0; batch < batches;) {
+          const auto step = reader.next();
+          if (!step) return std::tuple{numbers, reader.position(), true};
+          for (std::size_t row = 0; row < step->samples; ++row) {
+            numbers.push_back(step->block.column("n").values<std::int64_t>(row)[0]);
+          }
+          batch += step->completes_batch ? 1 : 0;
+        }
+        return std::tuple{numbers, reader.position(), false};
+      });
+      for (const auto& [numbers, position, ends] : parts) {
+        all.insert(all.end(), numbers.begin(), numbers.end());
+        CHECK(position == std::get<1>(parts.front()));
+        CHECK(ends == std::get<2>(parts.front()));
+      }
+      options.from = std::get<1>(parts.front());
+      is_over = std::get<2>(parts.front());
+    }
+    std::sort(all.begin(), all.end());
+    std::vector<std::int64_t> expected(all.size());
+    std::iota(expected.begin(), expected.end(), 0);
+    CAPTURE(round);
+    REQUIRE(all == expected);
+    REQUIRE(all.size() == options.from.consumed());
   }
 }
 
