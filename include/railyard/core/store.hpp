@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 
 #include <optional>
@@ -37,6 +38,10 @@ class Store {
 
   /// Says which keys will be asked for, so that a store far away sends their values as soon as they are there.
   virtual void expect(const std::vector<std::string>& keys) { static_cast<void>(keys); }
+
+  /// Takes a file in memory that serves the same rank of a later start as well, which then finds its pages there: what
+  /// it holds means nothing, and nobody else has it mapped. No descriptor if there is none, or it was taken before.
+  [[nodiscard]] virtual detail::Descriptor take_memory() { return {}; }
 };
 
 }  // namespace railyard::inline v0_1

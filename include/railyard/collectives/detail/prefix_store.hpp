@@ -39,6 +39,7 @@ class PrefixStore final : public Store {
     for (const std::string& key : keys) whole.push_back(prefix_ + key);
     store_->expect(whole);
   }
+  [[nodiscard]] Descriptor take_memory() override { return store_->take_memory(); }
   void give_up() noexcept { is_given_up_.store(true); }
 
  private:

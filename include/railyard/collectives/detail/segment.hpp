@@ -197,8 +197,9 @@ struct SegmentLayout {
   return std::make_shared<Mapping>(base, size);
 }
 
-/// Makes a file without a name in memory. Throws: ConfigError if the system makes none or not of that size.
-[[nodiscard]] inline Descriptor make_memory_file(std::size_t size, const std::string& what) {
+/// Gives a file in memory that size; makes one without a name if it is not open. Throws: ConfigError if the system
+/// makes none or not of that size.
+[[nodiscard]] inline Descriptor size_memory_file(Descriptor file, std::size_t size, const std::string& what) {
   const auto refuse = [&](const char* call) {
     const int error = errno;
     return ConfigError{compose(
@@ -206,9 +207,11 @@ struct SegmentLayout {
         "(ulimit -f): lift it, or use Gloo with Options::transport = GlooTransport::tcp, which shares no memory",
         what, call, size >> 20U, explain_errno(error))};
   };
-  const int fd = ::memfd_create("railyard", MFD_CLOEXEC);
-  if (fd < 0) throw refuse("memfd_create()");
-  Descriptor file = adopt(fd, what);
+  if (!file.is_open()) {
+    const int fd = ::memfd_create("railyard", MFD_CLOEXEC);
+    if (fd < 0) throw refuse("memfd_create()");
+    file = adopt(fd, what);
+  }
   if (::ftruncate(file.get(), static_cast<off_t>(size)) != 0) throw refuse("ftruncate()");
   return file;
 }
@@ -220,6 +223,25 @@ struct SegmentLayout {
   if (base == MAP_FAILED) refuse_addresses(what, size, errno);
   ::madvise(base, size, MADV_DONTDUMP);  // or a core dump of one rank would hold the memory of all
   return std::make_shared<Mapping>(base, size);
+}
+
+/// Returns the bytes that a file in memory takes.
+[[nodiscard]] inline std::size_t memory_of(const Descriptor& file) noexcept {
+  struct stat status {};
+  return file.is_open() && ::fstat(file.get(), &status) == 0 ? static_cast<std::size_t>(status.st_blocks) * 512 : 0;
+}
+
+/// Maps the pages that the file has already at once, instead of each as it is touched, if the kernel can do that.
+inline void map_pages(const Descriptor& file, const Mapping& mapping) noexcept {
+#ifdef MADV_POPULATE_READ
+  for (off_t end = 0;;) {
+    const off_t begin = ::lseek(file.get(), end, SEEK_DATA);
+    if (begin < 0) return;
+    end = ::lseek(file.get(), begin, SEEK_HOLE);
+    if (end < begin) return;
+    ::madvise(mapping.base() + begin, static_cast<std::size_t>(end - begin), MADV_POPULATE_READ);
+  }
+#endif
 }
 
 }  // namespace detail

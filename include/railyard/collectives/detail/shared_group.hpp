@@ -56,6 +56,7 @@ struct Whereabouts {
   std::int32_t process = 0;
   std::uint64_t arena_size = 0;
   std::uint64_t available = 0;  ///< memory that the container or the host has left
+  std::uint64_t kept = 0;       ///< memory that an earlier start of this rank has left for it
   cpu_set_t cores{};
 
   [[nodiscard]] static Whereabouts here(std::size_t wanted_arena, int world_size) {
@@ -101,7 +102,9 @@ class GroupBuilder {
   /// they cannot share memory.
   [[nodiscard]] SharedGroup build(std::size_t wanted_arena) {
     throw_if_missing(await_all(store_, prefix_, "here", world_, deadline_), world_, deadline_);
-    const auto own = Whereabouts::here(wanted_arena, world_.size);
+    file_ = store_.take_memory();
+    auto own = Whereabouts::here(wanted_arena, world_.size);
+    own.kept = memory_of(file_);
     const auto all = exchange("at", [&] { return to_text(own); });
     compare(own, all);
     if (group_.is_one_process) {
@@ -157,13 +160,16 @@ class GroupBuilder {
     group_.layout = {.world_size = world_.size, .arena_size = own.arena_size};
     group_.is_one_process = true;
     group_.available = own.available;
+    std::size_t kept = 0;
     for (const std::string& text : all) {
       const auto other = from_text<Whereabouts>(text);
       group_.is_one_process = group_.is_one_process && other.is_reached_from(own) && other.process == own.process;
       group_.layout.arena_size = std::min<std::size_t>(group_.layout.arena_size, other.arena_size);
       group_.available = std::min<std::size_t>(group_.available, other.available);
+      kept += other.kept;
       CPU_OR(&cores, &cores, &other.cores);
     }
+    group_.available += kept;
     group_.has_cores_for_all = CPU_COUNT(&cores) >= world_.size;
   }
 
@@ -244,15 +250,15 @@ class GroupBuilder {
   }
 
   void share_with_processes(const Whereabouts& own, const std::vector<std::string>& all) {
-    Descriptor file;
     std::shared_ptr<Mapping> segment;
     const auto files = exchange("memory", [&] {
       check_reach(own, all);
       check_memory();
-      file = make_memory_file(group_.layout.size(), "connect");
-      segment = map_shared(file, group_.layout.size(), "connect");
+      file_ = size_memory_file(std::move(file_), group_.layout.size(), "connect");
+      segment = map_shared(file_, group_.layout.size(), "connect");
+      map_pages(file_, *segment);
       make_cell(*segment);
-      return std::to_string(file.get());
+      return std::to_string(file_.get());
     });
     // The file stays open here until everybody has mapped it.
     exchange("mapped", [&]() -> std::string {
@@ -286,6 +292,7 @@ class GroupBuilder {
   Handover* handover_ = nullptr;
   bool has_seat_ = false;
   bool is_complete_ = false;  // every rank has its seat, and gives it back itself
+  Descriptor file_;           // of this rank's segment, among processes
   SharedGroup group_{};
 };
 

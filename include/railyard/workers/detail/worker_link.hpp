@@ -58,7 +58,8 @@ class AbortHandler {
 /// Is the group's store as one worker sees it: its waits end with the group.
 class WorkerStore final : public Store {
  public:
-  WorkerStore(GroupMemory& memory, int rank) noexcept : memory_(&memory), table_(memory.store()), rank_(rank) {}
+  WorkerStore(GroupMemory& memory, int rank, Descriptor kept_file) noexcept
+      : memory_(&memory), table_(memory.store()), rank_(rank), kept_file_(std::move(kept_file)) {}
 
   void set(std::string_view key, std::string_view value) override { table_.set(key, value); }
 
@@ -78,10 +79,16 @@ class WorkerStore final : public Store {
     }
   }
 
+  [[nodiscard]] Descriptor take_memory() override {
+    return is_file_taken_.exchange(true) ? Descriptor{} : std::move(kept_file_);
+  }
+
  private:
   GroupMemory* memory_;
   SharedTable table_;
   int rank_;
+  Descriptor kept_file_;
+  std::atomic<bool> is_file_taken_{false};
 };
 
 /// Writes how a worker ended as bytes, and back.
@@ -116,11 +123,13 @@ class WorkerStore final : public Store {
   return exit;
 }
 
-/// Is the WorkerLink of both Threads and Processes. agent is the word on which the one who runs abort handlers sleeps.
+/// Is the WorkerLink of both Threads and Processes. agent is the word on which the one who runs abort handlers sleeps;
+/// kept_file what the store gives as memory.
 class SharedLink final : public WorkerLink {
  public:
-  SharedLink(GroupMemory& memory, int rank, int event_fd, std::atomic<std::uint32_t>& agent, const std::string& host)
-      : memory_(&memory), store_(memory, rank), event_fd_(event_fd), agent_(&agent) {
+  SharedLink(GroupMemory& memory, int rank, int event_fd, std::atomic<std::uint32_t>& agent, const std::string& host,
+             Descriptor kept_file = {})
+      : memory_(&memory), store_(memory, rank, std::move(kept_file)), event_fd_(event_fd), agent_(&agent) {
     const int size = memory.num_workers();
     world_ = World{.rank = rank, .size = size, .local_rank = rank, .local_size = size, .host = host};
   }

@@ -55,10 +55,11 @@ inline void flush_streams(bool every_stream) noexcept {
 /// moves the heartbeat and runs the abort handler, whatever the body does.
 class WorkerProcess {
  public:
-  WorkerProcess(const WorkerSetup& setup, int rank)
+  /// kept_file: see Store::take_memory().
+  WorkerProcess(const WorkerSetup& setup, int rank, Descriptor kept_file)
       : setup_(&setup),
         rank_(rank),
-        link_(*setup.memory, rank, setup.event_fd, setup.memory->rank(rank).agent, setup.host) {}
+        link_(*setup.memory, rank, setup.event_fd, setup.memory->rank(rank).agent, setup.host, std::move(kept_file)) {}
 
   /// Sets up what must be so before anything of the user's runs.
   static void prepare(const WorkerSetup& setup, int rank, pid_t zygote, int out, int err) noexcept {

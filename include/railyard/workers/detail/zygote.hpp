@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -95,6 +96,8 @@ class Zygote {
   }
 
   bool spawn(int rank, std::vector<Descriptor>& fds) {
+    if (workers_.empty()) renew_kept_files();
+    make_kept_file(rank);
     const pid_t self = ::getpid();
     const pid_t pid = fds.size() == 2 ? ::fork() : (errno = EMFILE, -1);
     if (pid == 0) become_worker(rank, self, fds);
@@ -114,10 +117,29 @@ class Zygote {
       channel_.close();
       signals_.reset();
       supervisor_fd_.reset();
-      WorkerProcess{*setup_, rank}.run();
+      Descriptor own_file = std::move(kept_files_[static_cast<std::size_t>(rank)]);
+      kept_files_.clear();
+      WorkerProcess{*setup_, rank, std::move(own_file)}.run();
     } catch (...) {
       ::_exit(71);
     }
+  }
+
+  // What ranks share lies in files that are kept here: to make the pages anew takes longer than all else of a restart.
+  // All that a worker has ever forked is a child of this process once the worker is gone, so without children nobody
+  // can still write to a file. Otherwise it is left to them.
+  void renew_kept_files() {
+    const bool has_children = ::waitid(P_ALL, 0, nullptr, WEXITED | WNOHANG | WNOWAIT) == 0;
+    if (has_children) kept_files_.clear();
+    kept_files_.resize(static_cast<std::size_t>(setup_->memory->num_workers()));
+  }
+
+  // Without one, a rank makes a file of its own, and says what is wrong if it cannot.
+  void make_kept_file(int rank) {
+    Descriptor& file = kept_files_[static_cast<std::size_t>(rank)];
+    if (file.is_open()) return;
+    const int made = ::memfd_create("railyard", MFD_CLOEXEC);
+    if (made >= 0) file = adopt(made, "start: memory for what ranks share");
   }
 
   // A worker's process group is ended before the worker is reaped: until then its number cannot be anybody else's.
@@ -177,6 +199,7 @@ class Zygote {
   Descriptor signals_;
   Descriptor supervisor_fd_;
   std::map<pid_t, int> workers_;
+  std::vector<Descriptor> kept_files_{};  // by rank
 };
 
 }  // namespace detail

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+// Memory that was there before: how much it is, and that it costs no page faults.
+#include "railyard/collectives/detail/segment.hpp"
+
+#include "support/catch.hpp"
+
+#include <sys/resource.h>
+
+namespace ry = railyard;
+
+namespace {
+
+constexpr std::size_t page = 4096;
+constexpr std::size_t num_pages = 256;
+
+std::shared_ptr<ry::detail::Mapping> map_small_pages(const ry::detail::Descriptor& file, std::size_t count) {
+  auto mapping = ry::detail::map_shared(file, count * page, "a test");
+  ::madvise(mapping->base(), mapping->size(), MADV_NOHUGEPAGE);  // which are counted below
+  return mapping;
+}
+
+// Writes to every page, and returns how many of them the system had to bring.
+long faults_of_writing(const ry::detail::Mapping& mapping, std::size_t first, std::size_t count) {
+  const auto faults = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_minflt;
+  };
+  const long before = faults();
+  for (std::size_t at = first; at < first + count; ++at) mapping.base()[at * page] = std::byte{1};
+  return faults() - before;
+}
+
+}  // namespace
+
+TEST_CASE("Segment: pages that a file has already are mapped at once, and holes take no memory") {
+  ry::detail::Descriptor file = ry::detail::size_memory_file({}, 4 * num_pages * page, "a test");
+  {
+    const auto first = map_small_pages(file, 4 * num_pages);
+    CHECK(faults_of_writing(*first, 0, num_pages) >= static_cast<long>(num_pages));
+    CHECK(faults_of_writing(*first, 2 * num_pages, num_pages) >= static_cast<long>(num_pages));
+  }
+  CHECK(ry::detail::memory_of(file) == 2 * num_pages * page);
+  file = ry::detail::size_memory_file(std::move(file), 3 * num_pages * page, "a test");
+  const auto second = map_small_pages(file, 3 * num_pages);
+  ry::detail::map_pages(file, *second);
+  CHECK(ry::detail::memory_of(file) == 2 * num_pages * page);
+  CHECK(faults_of_writing(*second, 0, num_pages) < static_cast<long>(num_pages) / 4);
+  CHECK(faults_of_writing(*second, 2 * num_pages, num_pages) < static_cast<long>(num_pages) / 4);
+}
+
+TEST_CASE("Segment: a file that is not there takes no memory") {
+  CHECK(ry::detail::memory_of(ry::detail::Descriptor{}) == 0);
+}
