@@ -30,6 +30,14 @@ TEST_CASE("buffer_of: views the elements of a tensor") {
   CHECK_THROWS_WITH(ry::buffer_of(tensor.view({2, 2}).t()), ContainsSubstring("contiguous"));
 }
 
+TEST_CASE("values: views the elements of a tensor of that type") {
+  const auto tensor = torch::arange(6, torch::kLong).view({2, 3});
+  const auto elements = ry::values<std::int64_t>(tensor);
+  CHECK((static_cast<const void*>(elements.data()) == tensor.data_ptr() && elements.size() == 6 && elements[5] == 5));
+  CHECK_THROWS_WITH(ry::values<float>(tensor), ContainsSubstring("Long[2, 3]") && ContainsSubstring("f32"));
+  CHECK_THROWS_WITH(ry::values<std::int64_t>(tensor.t()), ContainsSubstring("contiguous"));
+}
+
 TEST_CASE("device: is the CPU for CPU backends") {
   test::on_threads(1, [](auto& worker) { EXPECT(ry::device(worker).is_cpu()); });
 }
