@@ -109,6 +109,9 @@ class EpochReader {
   void start();
   void stop() noexcept;
   void drive() noexcept;
+  void rest(bool rests) const noexcept {
+    if (feed_ != nullptr) feed_->rest(rests);
+  }
   std::optional<Ready> compute();
   std::optional<Ready> wait_for_ready(const Deadline& deadline);
 
@@ -135,9 +138,9 @@ class EpochReader {
 
 inline EpochReader::EpochReader(const Dataset& dataset, const EpochOptions& options, detail::HostFeed* feed)
     : dataset_(dataset),
-      options_(options),
+      options_(detail::completed(options, dataset)),
       feed_(options.threads > 0 ? feed : nullptr),  // whoever reads only when asked would hold the others up
-      position_(detail::check_epoch_options(dataset, options)),
+      position_(detail::check_epoch_options(dataset, options_)),
       budget_(options.bound_bytes),
       pool_(options.threads > 0 ? options.threads - 1 : 0) {
   const detail::BlockSignals no_signals{
@@ -179,14 +182,19 @@ inline std::optional<EpochReader::Ready> EpochReader::compute() {
 // Fills the queue of what is ready, on a thread of its own that helps the pool while it waits.
 inline void EpochReader::drive() noexcept {
   std::size_t largest = 0;
+  const auto has_room = [&] {
+    return is_stopping_ || ready_.empty() || (ready_.size() < options_.prefetch && budget_.has_room(2 * largest));
+  };
   while (true) {
     {
       std::unique_lock lock{mutex_};
-      changed_.wait(lock, [&] {
-        return is_stopping_ || ready_.empty() || (ready_.size() < options_.prefetch && budget_.has_room(2 * largest));
-      });
+      if (!has_room()) {
+        rest(true);
+        changed_.wait(lock, has_room);
+      }
       if (is_stopping_) return;
     }
+    rest(false);
     std::optional<Ready> ready;
     try {
       ready = compute();
@@ -199,7 +207,7 @@ inline void EpochReader::drive() noexcept {
       ready_.push_back(std::move(*ready));
     }
     changed_.notify_all();
-    if (is_over_) return;
+    if (is_over_) return rest(true);
   }
 }
 

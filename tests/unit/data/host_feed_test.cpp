@@ -78,9 +78,9 @@ ry::Dataset stream_of(std::size_t count, const SharedCount& made) {
   });
 }
 
-using Seen = std::vector<std::string>;
+using FedSamples = std::vector<std::string>;
 
-void append(Seen& seen, const ry::EpochStep& step) {
+void append_fed(FedSamples& seen, const ry::EpochStep& step) {
   for (std::size_t row = 0; row < step.block.rows(); ++row) {
     seen.push_back(std::to_string(step.block.column("n").values<std::int64_t>(row)[0]) + " " +
                    std::string{step.block.column("word").text(row)} + " " +
@@ -90,9 +90,9 @@ void append(Seen& seen, const ry::EpochStep& step) {
   }
 }
 
-Seen read_alone(const ry::Dataset& dataset, const ry::EpochOptions& options) {
-  Seen seen;
-  for (const ry::EpochStep& step : ry::EpochReader{dataset, options}) append(seen, step);
+FedSamples read_alone(const ry::Dataset& dataset, const ry::EpochOptions& options) {
+  FedSamples seen;
+  for (const ry::EpochStep& step : ry::EpochReader{dataset, options}) append_fed(seen, step);
   return seen;
 }
 
@@ -146,9 +146,9 @@ TEST_CASE("HostFeed: gives each worker what it would read alone, and each sample
       const auto seen = on_host(world, [&](std::size_t rank, HostFeed& feed) {
         ry::EpochOptions own = options;
         own.rank = rank;
-        Seen all;
+        FedSamples all;
         ry::EpochReader reader{dataset, own, &feed};
-        while (const auto step = reader.next()) append(all, *step);
+        while (const auto step = reader.next()) append_fed(all, *step);
         return all;
       });
       CAPTURE(at, world);
@@ -164,17 +164,17 @@ TEST_CASE("HostFeed: goes on from a position, epoch after epoch") {
   SharedCount made;
   const auto dataset = stream_of(300, made).shuffle_window(30);
   const auto seen = on_host(3, [&](std::size_t rank, HostFeed& feed) {
-    std::vector<Seen> epochs;
+    std::vector<FedSamples> epochs;
     for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
       ry::EpochOptions options{.global_batch_size = 12, .epoch = epoch, .rank = rank, .world_size = 3};
-      Seen all;
+      FedSamples all;
       {
         ry::EpochReader reader{dataset, options, &feed};
-        for (int batch = 0; batch < 7; ++batch) append(all, *reader.next());
+        for (int batch = 0; batch < 7; ++batch) append_fed(all, *reader.next());
         options.from = reader.position();
       }
       ry::EpochReader reader{dataset, options, &feed};
-      while (const auto step = reader.next()) append(all, *step);
+      while (const auto step = reader.next()) append_fed(all, *step);
       epochs.push_back(all);
     }
     return epochs;
@@ -242,7 +242,7 @@ TEST_CASE("HostFeed: who comes late, leaves, or stops taking holds nobody up, an
         4,
         [&](std::size_t rank, HostFeed& feed) {
           const std::size_t role = (rank + shift) % 4;
-          Seen all;
+          FedSamples all;
           if (role == 1) {
             while (done.load() < 2) std::this_thread::yield();
           }
@@ -254,19 +254,40 @@ TEST_CASE("HostFeed: who comes late, leaves, or stops taking holds nobody up, an
             }
             const auto step = reader.next();
             if (!step) break;
-            append(all, *step);
+            append_fed(all, *step);
           }
           if (role == 0 || role == 3) ++done;
           return all;
         },
         std::chrono::milliseconds{100});
     for (std::size_t rank = 0; rank < 4; ++rank) {
-      Seen expected = read_alone(dataset, {.global_batch_size = 8, .rank = rank, .world_size = 4});
+      FedSamples expected = read_alone(dataset, {.global_batch_size = 8, .rank = rank, .world_size = 4});
       if ((rank + shift) % 4 == 3) expected.resize(10);
       CAPTURE(shift, rank);
       CHECK(seen[rank] == expected);
     }
   }
+}
+
+TEST_CASE("HostFeed: takes a worker that has much to do for no reason to read by oneself") {
+  SharedCount made;
+  constexpr std::chrono::milliseconds patience{250};
+  const auto dataset = stream_of(900, made).map_batches([patience](const ry::Block& block) {
+    const auto deadline = ry::Deadline::after(patience + patience / 4);
+    while (!deadline.expired()) continue;
+    return block;
+  });
+  const auto seen = on_host(
+      2,
+      [&](std::size_t rank, HostFeed& feed) {
+        const ry::EpochOptions options{.global_batch_size = 300, .rank = rank, .world_size = 2, .threads = 1};
+        std::size_t samples = 0;
+        for (const ry::EpochStep& step : ry::EpochReader{dataset, options, &feed}) samples += step.samples;
+        return samples;
+      },
+      patience);
+  CHECK(seen == std::vector<std::size_t>{450, 450});
+  CHECK((*made).load() == 900);
 }
 
 TEST_CASE("HostFeed: tells every worker what is wrong with a sample") {
@@ -318,15 +339,15 @@ TEST_CASE("HostFeed: goes on where the process that reads for all is killed") {
   own.rank = 1;
   own.prefetch = 1;
   ry::EpochReader reader{dataset, own, &feed};
-  Seen seen;
-  for (int batch = 0; batch < 10; ++batch) append(seen, *reader.next());
+  FedSamples seen;
+  for (int batch = 0; batch < 10; ++batch) append_fed(seen, *reader.next());
   while ((*given).load() == 0) {
-    if (seen.size() < 60) append(seen, *reader.next());
+    if (seen.size() < 60) append_fed(seen, *reader.next());
     std::this_thread::yield();
   }
   ::kill(leader, SIGKILL);
   ::waitpid(leader, nullptr, 0);
-  while (const auto step = reader.next()) append(seen, *step);
+  while (const auto step = reader.next()) append_fed(seen, *step);
   CHECK(seen == read_alone(dataset, own));
   ::close(address[0]);
   ::close(address[1]);

@@ -104,13 +104,9 @@ class LedBatches final : public StreamBatches {
  private:
   // Where it fails, it does so for each worker by itself, which then says what it was.
   [[nodiscard]] std::size_t read() {
-    feed_->set_state(FeedHeader::reading);
     try {
-      const std::size_t size = own_->begin();
-      feed_->set_state(FeedHeader::resting);
-      return size;
+      return own_->begin();
     } catch (...) {
-      feed_->set_state(FeedHeader::resting);
       feed_->end_session();
       throw;
     }

@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include <unistd.h>
+
 namespace railyard::inline v0_1 {
 namespace detail {
 
@@ -46,7 +48,7 @@ class FeedPatience {
 class FeedWriter {
  public:
   FeedWriter(const FeedMemory& memory, std::size_t reader) noexcept
-      : line_(&memory.line(reader)), bytes_(memory.bytes(reader)), capacity_(memory.header().capacity) {}
+      : header_(&memory.header()), line_(&memory.line(reader)), bytes_(memory.bytes(reader)) {}
 
   // Serves the reader from here on, if it wants the batches that have the key.
   [[nodiscard]] bool accept(std::uint64_t key) noexcept {
@@ -63,20 +65,20 @@ class FeedWriter {
   }
   [[nodiscard]] std::size_t rank() const noexcept { return static_cast<std::size_t>(line_->rank.load()); }
 
-  // False if the reader has left, or patience is at its end.
+  // False if the reader has left or died, or patience is at its end.
   [[nodiscard]] bool write(const void* from, std::size_t size, FeedPatience& patience) noexcept {
     const auto* next = static_cast<const std::byte*>(from);
+    const std::size_t capacity = header_->capacity;
     while (size > 0) {
       const std::uint32_t seen = line_->taken.load();
       if (!is_serving()) return false;
-      const std::size_t part = std::min<std::size_t>(size, capacity_ - (written_ - line_->read.load()));
+      const std::size_t part = std::min<std::size_t>(size, capacity - (written_ - line_->read.load()));
       if (part == 0) {
-        flush();
-        if (!patience.wait(line_->taken, seen)) return false;
+        if (!wait_for_room(seen, patience)) return false;
         continue;
       }
-      const std::size_t at = written_ % capacity_;
-      const std::size_t first = std::min(part, capacity_ - at);
+      const std::size_t at = written_ % capacity;
+      const std::size_t first = std::min(part, capacity - at);
       std::memcpy(bytes_ + at, next, first);
       std::memcpy(bytes_, next + first, part - first);
       line_->written.store(written_ += part);
@@ -93,9 +95,19 @@ class FeedWriter {
   }
 
  private:
+  // Patience is for readers that rest. Meanwhile the leader rests too, for whoever waits for it.
+  [[nodiscard]] bool wait_for_room(std::uint32_t seen, FeedPatience& patience) const noexcept {
+    flush();
+    const bool rests = line_->rests.load();
+    if (rests) header_->state.store(FeedHeader::resting);
+    const bool may_go_on = patience.wait(line_->taken, seen, rests) && is_alive(line_->process.load());
+    header_->state.store(FeedHeader::working);
+    return may_go_on;
+  }
+
+  FeedHeader* header_;
   FeedLine* line_;
   std::byte* bytes_;
-  std::size_t capacity_;
   std::uint64_t written_ = 0;
 };
 
@@ -110,6 +122,7 @@ class FeedReader {
     FeedHeader& header = memory_->header();
     line_->key.store(key);
     line_->rank.store(rank);
+    line_->process.store(::getpid());
     line_->session.store(++session_);
     nudge(header.asked);
     while (true) {
@@ -123,7 +136,7 @@ class FeedReader {
     return true;
   }
 
-  // False if the leader has left, or patience with one that rests is at its end.
+  // False if the leader has left or died, or patience with one that rests is at its end.
   [[nodiscard]] bool read(void* to, std::size_t size, FeedPatience& patience) noexcept {
     auto* next = static_cast<std::byte*>(to);
     const std::size_t capacity = memory_->header().capacity;
@@ -133,8 +146,8 @@ class FeedReader {
       const std::size_t part = std::min<std::size_t>(size, line_->written.load() - read_);
       if (part == 0) {
         release();
-        const bool is_reading = memory_->header().state.load() == FeedHeader::reading;
-        if (!is_served || !memory_->has_maker() || !patience.wait(line_->filled, seen, !is_reading)) return false;
+        const bool rests = memory_->header().state.load() == FeedHeader::resting;
+        if (!is_served || !is_alive(memory_->maker()) || !patience.wait(line_->filled, seen, rests)) return false;
         continue;
       }
       const std::size_t at = read_ % capacity;
@@ -149,6 +162,7 @@ class FeedReader {
   }
   // Wakes the leader, if it waits for room.
   void release() const noexcept { nudge(line_->taken); }
+  void rest(bool rests) const noexcept { line_->rests.store(rests); }
   void leave() const noexcept {
     line_->session.store(0);
     release();

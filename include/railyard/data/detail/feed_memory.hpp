@@ -25,6 +25,9 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
+// One that is dead, and waits to be buried, counts as alive.
+[[nodiscard]] inline bool is_alive(pid_t process) noexcept { return ::kill(process, 0) == 0 || errno != ESRCH; }
+
 // Belongs to one reader, and to the leader who writes for it. Bytes are counted from the begin of the memory's life;
 // byte number n lies at n modulo the capacity.
 struct alignas(64) FeedLine {
@@ -32,6 +35,8 @@ struct alignas(64) FeedLine {
   std::atomic<std::uint64_t> session{0};  // that it wants to be served; 0 for none
   std::atomic<std::uint64_t> key{0};      // which batches of what these are
   std::atomic<std::uint64_t> rank{0};     // whose part of them it wants
+  std::atomic<std::int32_t> process{0};
+  std::atomic<bool> rests{false};  // it takes nothing, for its loop does not
   std::atomic<std::uint64_t> read{0};
   std::atomic<std::uint32_t> taken{0};  // a futex: moves when the leader may find something new here
   // Written by the leader.
@@ -42,7 +47,7 @@ struct alignas(64) FeedLine {
 };
 
 struct FeedHeader {
-  enum State : std::uint32_t { resting, reading, gone };
+  enum State : std::uint32_t { resting, working, gone };
 
   std::uint64_t token = 0;  // tells this memory from any other
   std::uint64_t num_readers = 0;
@@ -98,8 +103,7 @@ class FeedMemory {
     return line_at(header().num_readers) + reader * header().capacity;
   }
 
-  // Whether the process that has made it lives. One that is dead, and waits to be buried, counts as alive.
-  [[nodiscard]] bool has_maker() const noexcept { return ::kill(process_, 0) == 0 || errno != ESRCH; }
+  [[nodiscard]] pid_t maker() const noexcept { return process_; }
   [[nodiscard]] bool is_maker() const noexcept { return ::getpid() == process_; }
 
  private:

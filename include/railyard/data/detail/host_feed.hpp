@@ -69,6 +69,12 @@ class HostFeed {
   // Of all lines together, for the leader.
   [[nodiscard]] std::size_t bytes() const noexcept { return writers_.size() * memory_->header().capacity; }
 
+  // Says that this worker reads no further, for its loop does not take what it has read; or that it does again.
+  void rest(bool rests) const noexcept {
+    if (leads()) memory_->header().state.store(rests ? FeedHeader::resting : FeedHeader::working);
+    if (reader_) reader_->rest(rests);
+  }
+
   // For the leader: waits for those who want the batches of the key; those who were missing the last time are hardly
   // waited for.
   void gather(std::uint64_t key, const FeedTaker& taker) {
@@ -93,7 +99,6 @@ class HostFeed {
     for (const FeedWriter& writer : writers_) writer.flush();  // who is not served need not wait
   }
   [[nodiscard]] std::vector<FeedWriter>& writers() noexcept { return writers_; }
-  void set_state(FeedHeader::State state) const noexcept { memory_->header().state.store(state); }
   void end_session() noexcept {
     memory_->header().key.store(0);
     for (const FeedWriter& writer : writers_) writer.leave();
