@@ -96,13 +96,31 @@ class Dataset {
     return result;
   }
   /// Whether a loader gives each worker its share of the samples, as it does by default, or all of them.
-  [[nodiscard]] bool is_divided() const noexcept { return is_divided_; }
+  [[nodiscard]] bool is_divided() const noexcept { return reading_.is_divided; }
   /// Returns the dataset of which loaders give all samples to each worker.
   [[nodiscard]] Dataset undivided() const {
     Dataset result = *this;
-    result.is_divided_ = false;
+    result.reading_.is_divided = false;
     return result;
   }
+  /// Returns the dataset of which loaders and readers give batches of so many samples, all workers together, unless
+  /// their options name a size. Operations do not see batches, and keep the size, but for split() and what joins
+  /// datasets. Example: {{"train", digits.batch(64).prefetch(16)}} for the Trainer
+  [[nodiscard]] Dataset batch(std::size_t samples) const {
+    Dataset result = *this;
+    result.reading_.batch_size = samples;
+    return result;
+  }
+  /// What batch() has said; 0 if nothing.
+  [[nodiscard]] std::size_t batch_size() const noexcept { return reading_.batch_size; }
+  /// Returns the dataset of which loaders and readers read so many batches ahead at most, unless their options say so.
+  [[nodiscard]] Dataset prefetch(std::size_t batches) const {
+    Dataset result = *this;
+    result.reading_.batches_ahead = batches;
+    return result;
+  }
+  /// What prefetch() has said; 8 if nothing.
+  [[nodiscard]] std::size_t batches_ahead() const noexcept { return reading_.batches_ahead; }
 
   /// Makes one sample of each: function(const Sample& in, SampleWriter& out[, SampleRandom&]). Columns that it does not
   /// set stay as they are.
@@ -281,8 +299,16 @@ class Dataset {
   }
 
  private:
-  Dataset(detail::NodePtr node, std::string label, bool is_divided = true)
-      : node_(std::move(node)), label_(std::move(label)), is_divided_(is_divided) {}
+  // How loaders and readers go over it.
+  struct Reading {
+    bool is_divided = true;
+    std::size_t batch_size = 0;
+    std::size_t batches_ahead = 8;
+  };
+
+  Dataset(detail::NodePtr node, std::string label) : Dataset(std::move(node), std::move(label), Reading{}) {}
+  Dataset(detail::NodePtr node, std::string label, const Reading& reading)
+      : node_(std::move(node)), label_(std::move(label)), reading_(reading) {}
 
   template <class S>
   [[nodiscard]] static std::string label_of(const S& source) {
@@ -323,7 +349,7 @@ class Dataset {
     const bool has_label = !label_.empty() && to->find(label_);
     return {std::make_shared<const detail::BlockOpNode>(
                 node_, std::move(to), detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count}),
-            has_label ? label_ : std::string{}, is_divided_};
+            has_label ? label_ : std::string{}, reading_};
   }
   template <class = void>
   [[nodiscard]] Dataset choose(std::string_view name, std::vector<std::size_t> chosen) const {
@@ -336,12 +362,12 @@ class Dataset {
 
   template <class Node, class... Arguments>
   [[nodiscard]] Dataset over(Arguments&&... arguments) const {
-    return {std::make_shared<const Node>(node_, std::forward<Arguments>(arguments)...), label_, is_divided_};
+    return {std::make_shared<const Node>(node_, std::forward<Arguments>(arguments)...), label_, reading_};
   }
 
   detail::NodePtr node_;
   std::string label_;
-  bool is_divided_ = true;
+  Reading reading_{};
 };
 
 namespace detail {

@@ -17,7 +17,7 @@ namespace railyard::inline v0_1 {
 
 /// Says how an EpochReader goes over a dataset.
 struct EpochOptions {
-  /// Samples of a batch, all workers together; to be given.
+  /// Samples of a batch, all workers together; to be given, or said by Dataset::batch().
   std::size_t global_batch_size = 0;
   std::uint64_t seed = 0;
   std::uint64_t epoch = 0;
@@ -31,8 +31,8 @@ struct EpochOptions {
   EpochPosition from{};
   /// Threads that read ahead. With none, next() reads by itself.
   std::size_t threads = 2;
-  /// Batches that are read ahead at most.
-  std::size_t prefetch = 8;
+  /// Batches that are read ahead at most; 0 for what Dataset::prefetch() says.
+  std::size_t prefetch = 0;
   /// Bytes that all samples under way may take: those read ahead, those operations work on, the window of a shuffle,
   /// and the block that was given last. A batch, and a sample for each operation on a stream, are read even if they
   /// take more.
@@ -42,6 +42,13 @@ struct EpochOptions {
 };
 
 namespace detail {
+
+// Fills in what the dataset says and the options do not.
+[[nodiscard]] inline EpochOptions completed(EpochOptions options, const Dataset& dataset) {
+  if (options.global_batch_size == 0) options.global_batch_size = dataset.batch_size();
+  if (options.prefetch == 0) options.prefetch = dataset.batches_ahead();
+  return options;
+}
 
 // Returns where the reader begins. Throws: ConfigError if the options cannot be met.
 [[nodiscard]] inline EpochPosition check_epoch_options(const Dataset& dataset, const EpochOptions& options) {

@@ -13,8 +13,8 @@
 
 namespace railyard::inline v0_1 {
 
-/// Says how prepare_loader() divides a dataset. Exactly one of the two sizes must be given: the learning rate depends
-/// on what it is.
+/// Says how prepare_loader() divides a dataset. Exactly one of the two sizes must be given, or Dataset::batch() have
+/// said the first: the learning rate depends on what it is.
 struct LoaderOptions {
   std::size_t global_batch_size = 0;      ///< samples of a batch, all workers together
   std::size_t batch_size_per_worker = 0;  ///< samples of a batch for each worker
@@ -41,8 +41,8 @@ struct LoaderOptions {
   std::size_t bucket_window = 0;
   /// Threads that read ahead, for each worker. With none, the loop reads by itself.
   std::size_t threads = 2;
-  /// Batches that are read ahead at most.
-  std::size_t prefetch = 8;
+  /// Batches that are read ahead at most; 0 for what Dataset::prefetch() says.
+  std::size_t prefetch = 0;
   /// Bytes that all samples under way may take, for each worker; see EpochOptions.
   std::size_t bound_bytes = std::size_t{256} << 20U;
 };

@@ -239,9 +239,12 @@ template <class D>
 /// workers give the same dataset: of a stream, one worker of each host may read for all. The memory of a batch is used
 /// again once no tensor has it: clone() what is to live on as a bare pointer.
 /// Shapes: target (batch, shape of the label); data (batch, shape of the column), or (batch, sum of widths) of float.
-/// Throws: ConfigError if the options do not name exactly one batch size, or shuffle a stream; in the loop also
+/// Throws: ConfigError if options and dataset do not name exactly one batch size, or shuffle a stream; in the loop also
 /// DataError, if no batch comes within RunConfig::collective_timeout.
-[[nodiscard]] inline Loader prepare_loader(Worker& worker, const Dataset& dataset, const LoaderOptions& options) {
+[[nodiscard]] inline Loader prepare_loader(Worker& worker, const Dataset& dataset, LoaderOptions options) {
+  if (options.global_batch_size == 0 && options.batch_size_per_worker == 0) {
+    options.global_batch_size = dataset.batch_size();
+  }
   const detail::BatchShares shares = detail::checked_shares(worker, options, dataset.is_divided());
   if (!options.bucket_by.empty()) {
     LoaderOptions ordered = options;  // the dataset itself shuffles

@@ -3,6 +3,8 @@
 
 #include "support/catch.hpp"
 
+#include "railyard/data/epoch_reader.hpp"
+
 #include <vector>
 
 namespace ry = railyard;
@@ -20,4 +22,20 @@ TEST_CASE("EpochOptions: are refused when they cannot be met") {
   const auto stream = dataset.filter([](const ry::Sample&) { return true; });
   CHECK_THROWS_WITH(check(stream, {.global_batch_size = 1, .shuffle = true}),
                     ContainsSubstring("-> filter") && ContainsSubstring("shuffle_window()"));
+}
+
+TEST_CASE("EpochOptions: take from the dataset what they do not say") {
+  const auto dataset = ry::Dataset::from_columns({{"x", std::vector<float>(10)}});
+  const ry::Dataset said = dataset.batch(4).prefetch(2).filter([](const ry::Sample&) { return true; }).take(9);
+  CHECK((said.batch_size() == 4 && said.batches_ahead() == 2));
+  const ry::EpochOptions completed = ry::detail::completed({}, said);
+  CHECK((completed.global_batch_size == 4 && completed.prefetch == 2));
+  const ry::EpochOptions given = ry::detail::completed({.global_batch_size = 3, .prefetch = 7}, said);
+  CHECK((given.global_batch_size == 3 && given.prefetch == 7));
+  CHECK((dataset.batch_size() == 0 && ry::detail::completed({}, dataset).prefetch == 8));
+
+  ry::EpochReader reader{said, {}};
+  std::vector<std::size_t> sizes;
+  for (const ry::EpochStep& step : reader) sizes.push_back(step.block.rows());
+  CHECK(sizes == std::vector<std::size_t>{4, 4, 1});
 }

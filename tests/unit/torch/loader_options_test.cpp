@@ -58,3 +58,11 @@ TEST_CASE("LoaderOptions: no micro-batch is larger than the largest, in as few p
     EXPECT(sizes.size() == 3 && *std::max_element(sizes.begin(), sizes.end()) == 2);
   });
 }
+
+TEST_CASE("LoaderOptions: a dataset may say how large a batch is, unless they do") {
+  test::on_threads(2, [](auto& worker) {
+    EXPECT(ry::prepare_loader(worker, ten_samples().batch(4), {}).num_batches() == 3);
+    EXPECT(ry::prepare_loader(worker, ten_samples().batch(4), {.global_batch_size = 5}).num_batches() == 2);
+    EXPECT(ry::prepare_loader(worker, ten_samples().batch(4), {.batch_size_per_worker = 1}).num_batches() == 5);
+  });
+}
