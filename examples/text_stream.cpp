@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+// Teaches a small recurrent network the characters of a text, from a stream of windows, and kills a worker in between.
+// Look at windows_of(): how many windows there are is known only at the end of the stream, and still each of them comes
+// exactly once per epoch, for the loader's position, which the TrainState holds, is one in the stream as it is
+// shuffled.
+#include <railyard/data/text_lines_source.hpp>
+#include <railyard/railyard.hpp>
+
+#include <torch/torch.h>
+
+#include <fmt/format.h>
+
+#include <csignal>
+
+namespace ry = railyard;
+
+constexpr std::size_t length = 32;  // characters of a window
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    embedding = register_module("embedding", torch::nn::Embedding(128, 32));
+    memory = register_module("memory", torch::nn::GRU(torch::nn::GRUOptions(32, 64).batch_first(true)));
+    output = register_module("output", torch::nn::Linear(64, 128));
+  }
+  torch::Tensor forward(const torch::Tensor& characters) {
+    return output(std::get<0>(memory(embedding(characters)))).flatten(0, 1);
+  }
+  torch::nn::Embedding embedding{nullptr};
+  torch::nn::GRU memory{nullptr};
+  torch::nn::Linear output{nullptr};
+};
+TORCH_MODULE(Net);
+
+// Makes windows of each line. For each of its characters the network is to guess the next one.
+ry::Dataset windows_of(const ry::Dataset& lines) {
+  const std::int64_t width = length;
+  const ry::Schema schema{{.name = "characters", .dtype = ry::Dtype::i64, .shape = {width}},
+                          {.name = "next", .dtype = ry::Dtype::i64, .shape = {width}}};
+  return lines
+      .flat_map(schema,
+                [](const ry::Sample& line, ry::SampleList& out) {
+                  std::vector<std::int64_t> codes;
+                  for (const char character : line.text("text")) codes.push_back(character & 0x7F);
+                  const std::span<const std::int64_t> all{codes};
+                  for (std::size_t at = 0; at + length < all.size(); at += length) {
+                    ry::SampleWriter& window = out.add();
+                    window.set("characters", all.subspan(at, length));
+                    window.set("next", all.subspan(at + 1, length));
+                  }
+                })
+      .with_label("next");
+}
+
+torch::Tensor loss_of(Net& net, const ry::Batch& batch) {
+  return torch::nn::functional::cross_entropy(net->forward(batch.data), batch.target.flatten());
+}
+
+double evaluate(ry::Worker& worker, Net& net, ry::Loader& loader) {
+  const torch::NoGradGuard no_grad;
+  ry::Perplexity perplexity;
+  for (const auto& batch : loader) perplexity.add(loss_of(net, batch).item<double>(), batch.size() * length);
+  return worker.reduce(perplexity).value();
+}
+
+void train(ry::Worker& worker) {
+  auto net = ry::prepare_model(worker, [] { return Net(); });
+  auto training = ry::prepare_loader(worker, worker.dataset("train"), {.global_batch_size = 32, .drives_step = true});
+  auto test = ry::prepare_loader(worker, worker.dataset("test"), {.global_batch_size = 64});
+  torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(5e-3));
+  ry::Perplexity seen;  // goes on in the middle of an epoch, as the loader does
+  ry::TrainState state{worker, {{"net", net}, {"optimizer", optimizer}, {"training", training}, {"seen", seen}}};
+
+  for (const int epoch : state.epochs(6)) {
+    for (const auto& batch : training) {
+      optimizer.zero_grad();
+      auto loss = loss_of(net, batch);
+      loss.backward();
+      optimizer.step();
+      seen.add(loss.item<double>(), batch.size() * length);
+      if (worker.attempt() == 0 && epoch == 2 && seen.tokens() > 200 * length && worker.rank() == 1)
+        std::raise(SIGKILL);
+    }
+    const ry::Perplexity all = worker.reduce(seen);
+    seen.reset();
+    worker.report({{"epoch", epoch},
+                   {"windows", all.tokens() / length},
+                   {"perplexity", all.value()},
+                   {"test_perplexity", evaluate(worker, net, test)}},
+                  state);
+  }
+}
+
+int main(int argc, char** argv) try {
+  const std::string path = argc > 1 ? argv[1] : "/usr/share/common-licenses/*GPL-3";
+  const auto [training_lines, test_lines] = ry::split(ry::Dataset{ry::TextLinesSource{path}}, {0.9, 0.1}, /*seed=*/1);
+  const ry::Dataset training_set = windows_of(training_lines.shuffle()).shuffle_window(256);
+
+  ry::Trainer<ry::Gloo, ry::Processes> trainer{train,
+                                               {.num_workers = 2},
+                                               {.seed = 1, .checkpoint = {.keep = 1}, .failure = {.max_failures = 1}},
+                                               {{"train", training_set}, {"test", windows_of(test_lines)}}};
+  const ry::Result result = trainer.fit().value_or_throw();
+
+  const auto windows = static_cast<double>(ry::stats(training_set).samples);
+  for (const ry::Metrics& epoch : result.history()) {
+    if (epoch.at("windows").number() != windows) throw ry::Error{"an epoch had not each window once"};
+  }
+  fmt::print("{} starts, each of {} windows once per epoch; perplexity of a character {:.1f}\n",
+             result.attempts().size(), windows, result.metrics().at("test_perplexity").number());
+} catch (const ry::Error& error) {
+  fmt::print(stderr, "{}\n", error.what());
+  return 1;
+}
