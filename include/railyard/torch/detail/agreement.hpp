@@ -14,6 +14,8 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
@@ -44,12 +46,27 @@ struct NamedTensor {
 }
 
 [[nodiscard]] inline std::uint64_t hash_bytes(std::uint64_t hash, const void* data, std::size_t size_bytes) {
+  constexpr std::size_t word_bytes = sizeof(std::uint64_t);
+  const auto mix = [](std::uint64_t before, std::uint64_t word) {
+    const std::uint64_t mixed = (before ^ word) * 0x9E3779B97F4A7C15U;
+    return mixed ^ mixed >> 29U;
+  };
   const auto* bytes = static_cast<const unsigned char*>(data);
-  for (std::size_t done = 0; done < size_bytes; done += 8) {
+  std::size_t done = 0;
+  // Each chain waits for its own multiplications only: one alone takes three times as long.
+  std::array<std::uint64_t, 8> chains{};
+  for (; size_bytes - done >= sizeof chains; done += sizeof chains) {
+    for (std::size_t at = 0; at < chains.size(); ++at) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, bytes + done + at * word_bytes, word_bytes);
+      chains[at] = mix(chains[at], word);
+    }
+  }
+  for (const std::uint64_t chain : chains) hash = mix(hash, chain);
+  for (; done < size_bytes; done += word_bytes) {
     std::uint64_t word = 0;
-    std::memcpy(&word, bytes + done, std::min<std::size_t>(8, size_bytes - done));
-    hash = (hash ^ word) * 0x9E3779B97F4A7C15U;
-    hash ^= hash >> 29U;
+    std::memcpy(&word, bytes + done, std::min(word_bytes, size_bytes - done));
+    hash = mix(hash, word);
   }
   return mix_bits(hash ^ size_bytes);
 }
