@@ -70,7 +70,7 @@ class CommunicationThread {
   void run() {
     const at::NoGradGuard no_grad;
     static_cast<void>(at::get_num_threads());  // or LibTorch would undo the next line later
-    if (auto* set = function_beside_torch<void(int)>("omp_set_num_threads")) set(1);  // the others compute
+    if (auto* set = TorchLibrary{}.find<void(int)>("omp_set_num_threads")) set(1);  // the others compute
     std::optional<PoolBinding> pool;
     if (heap_) pool.emplace(heap_);
     std::unique_lock lock{mutex_};

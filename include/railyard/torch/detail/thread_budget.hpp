@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <string_view>
 
 #include <dlfcn.h>
@@ -20,27 +21,43 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// Returns a function of a library that LibTorch itself uses, or nullptr. Asking LibTorch's own library first finds its
-// OpenMP even where the program carries another one, and needs no -fopenmp of the user.
-template <class Function>
-[[nodiscard]] Function* function_beside_torch(const char* name) {
-  Dl_info info{};
-  void* found = nullptr;
-  if (dladdr(reinterpret_cast<void*>(&at::get_num_threads), &info) != 0 && info.dli_fname != nullptr) {
-    if (void* library = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY)) {
-      found = dlsym(library, name);
-      dlclose(library);
+// Finds functions of libraries that LibTorch itself uses. Asking LibTorch's own library first finds its OpenMP even
+// where the program carries another one, and needs no -fopenmp of the user. To make one takes milliseconds, of every
+// worker.
+class TorchLibrary {
+ public:
+  TorchLibrary() noexcept {
+    Dl_info info{};
+    if (dladdr(reinterpret_cast<void*>(&at::get_num_threads), &info) != 0 && info.dli_fname != nullptr) {
+      library_ = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY);
     }
   }
-  if (found == nullptr) found = dlsym(RTLD_DEFAULT, name);
-  return reinterpret_cast<Function*>(found);
-}
+  TorchLibrary(const TorchLibrary&) = delete;
+  TorchLibrary& operator=(const TorchLibrary&) = delete;
+  ~TorchLibrary() {
+    if (library_ != nullptr) dlclose(library_);
+  }
+
+  // Returns nullptr if there is none of that name.
+  template <class Function>
+  [[nodiscard]] Function* find(const char* name) const noexcept {
+    void* found = library_ == nullptr ? nullptr : dlsym(library_, name);
+    if (found == nullptr) found = dlsym(RTLD_DEFAULT, name);
+    return reinterpret_cast<Function*>(found);
+  }
+
+ private:
+  void* library_ = nullptr;
+};
 
 // The share of one worker.
 struct ThreadBudget {
   static constexpr std::string_view extension_name = "torch.thread_budget";
   int threads = 0;  // 0: not applied yet, or the user has decided
   bool applied = false;
+  std::optional<TorchLibrary> used{};
+
+  [[nodiscard]] const TorchLibrary& library() { return used ? *used : used.emplace(); }
 };
 
 // The user's own decision stands: OMP_NUM_THREADS is how one is made for every library at once.
@@ -57,17 +74,18 @@ inline void apply_thread_budget(Worker& worker) {
   if (user_set_threads()) return;
   budget.threads = std::max(1, usable_cores() / std::max(1, worker.local_world_size()));
   if (budget.threads >= now) return;  // never more than the user has asked LibTorch for
-  if (auto* set = function_beside_torch<void(int)>("omp_set_num_threads")) set(budget.threads);
+  if (auto* set = budget.library().find<void(int)>("omp_set_num_threads")) set(budget.threads);
 }
 
 // OpenBLAS has threads of its own, and one number of them per process. It is lowered where workers are threads, too:
 // each of their products would wait for threads that another one's product has, which was seen to take thirty times as
 // long.
 inline void apply_thread_budget_to_process(Worker& worker) {
-  const int threads = worker.extension<ThreadBudget>().threads;
+  auto& budget = worker.extension<ThreadBudget>();
+  const int threads = budget.threads;
   if (threads == 0 || worker.local_world_size() == 1 || std::getenv("OPENBLAS_NUM_THREADS") != nullptr) return;
-  auto* get = function_beside_torch<int()>("openblas_get_num_threads");
-  auto* set = function_beside_torch<void(int)>("openblas_set_num_threads");
+  auto* get = budget.library().find<int()>("openblas_get_num_threads");
+  auto* set = budget.library().find<void(int)>("openblas_set_num_threads");
   if (get != nullptr && set != nullptr && get() > threads) set(threads);
 }
 
