@@ -151,6 +151,7 @@
 #include "railyard/torch/prepare_loader.hpp"
 #include "railyard/torch/prepare_model.hpp"
 #include "railyard/torch/prepare_optimizer.hpp"
+#include "railyard/torch/replicas.hpp"
 #include "railyard/torch/state.hpp"
 #include "railyard/torch/step_times.hpp"
 #include "railyard/torch/sync_batch_norm.hpp"

@@ -39,8 +39,9 @@ struct ModelOptions {
   /// and optimizers are not divided among the ranks.
   AnyCommHook comm_hook{};
   /// Whether gradients are exchanged, bucket by bucket, as soon as all ranks have them. The same bits either way. It
-  /// begins when one whole step has shown the order in which they come. Not used with a comm_hook, on GPUs, by backends
-  /// other than Gloo and SharedMemory, and where that step has shown a gradient that comes in several parts in one
+  /// begins when one whole step has shown the order in which they come. Not used with a comm_hook, whose collectives
+  /// would come among those of the user's own thread, on GPUs, by backends other than Gloo and SharedMemory (Checked
+  /// ones are others), and where that step has shown a gradient that comes in several parts in one
   /// backward pass (re-entrant checkpointing of a shared parameter); where one does so later, backward() throws. A
   /// backward pass that ends by an exception ends the group.
   Overlap overlap = Overlap::automatic;

@@ -136,7 +136,8 @@ inline void seed_apart(Worker& worker) {
 /// The mean is weighted with worker.samples(), which a loader with drives_step sets: a rank with 10 of 30 samples
 /// counts 1/3. A parameter that a rank has not used counts there as a gradient of zero; one that no rank has used keeps
 /// its .grad as it was. Several backward passes add up, as on a single worker. Sparse gradients become dense.
-/// Not averaged: what torch::autograd::grad() returns, and buffers unless ModelOptions::buffers says so. torch's
+/// Not averaged: what torch::autograd::grad() returns, buffers unless ModelOptions::buffers says so, and what
+/// a model has not registered (replica_difference() finds that). torch's
 /// BatchNorm normalises over each worker's own part of a batch; see sync_batch_norm() for one over the whole. Convert,
 /// extend and replace parts of a model before the call, or call again with the model right afterwards. Cost: per
 /// backward pass one small exchange and one as large as the gradients. Throws: ConfigError on every rank if the ranks'
@@ -151,6 +152,8 @@ template <class Source>
   if constexpr (detail::IsModel<Plain> || detail::IsModelFactory<Plain>) {
     detail::apply_thread_budget(worker);
     if (options.memory_pool) detail::bind_pool(worker);
+    const auto& exchange = detail::gradient_exchange_of(worker);
+    exchange->drop_ended_models();
     auto model = [&] {
       if constexpr (detail::IsModel<Plain>) {
         return detail::held(std::forward<Source>(source));
@@ -162,7 +165,6 @@ template <class Source>
     const torch::nn::Module& module = detail::module_of(worker, model);
     const auto tensors = detail::tensors_of(module);
     detail::make_equal(worker, tensors);
-    const auto& exchange = detail::gradient_exchange_of(worker);
     for (const auto& named : tensors) {
       if (named.is_parameter && named.tensor.defined()) {
         detail::GradientExchange::add(exchange, named.name, named.tensor);

@@ -49,6 +49,7 @@ class PreparedOptimizer {
         (is_shared ? shared : whole_).push_back(parameter);
       }
     }
+    if (can_share) compare_with_other_ranks();  // whose pieces must be of the same weights
     if (!shared.empty()) shared_ = std::make_unique<detail::SharedWeights>(worker, std::move(shared));
     std::vector<torch::optim::OptimizerParamGroup> own;
     for (std::size_t index = 0; index < groups.size(); ++index) {
@@ -159,6 +160,17 @@ class PreparedOptimizer {
         worker_->rank(), worker_->world_size(), slot->name)};
   }
 
+  void compare_with_other_ranks() const {
+    std::string mine;
+    for (std::size_t group = 0; group < parameters_.size(); ++group) {
+      for (const detail::OptimizedTensor& one : parameters_[group]) {
+        const std::string& name = detail::gradient_exchange_of(*worker_)->find(one.whole)->name;
+        mine += detail::compose("{} of group {}\n", detail::describe({.name = name, .tensor = one.whole}), group);
+      }
+    }
+    detail::check_descriptions(*worker_, "prepare_optimizer", "parameters", mine);
+  }
+
   [[nodiscard]] at::Tensor full_gradient(const at::Tensor& parameter, const detail::GradientPiece& piece) const {
     const bool is_here = !piece.is_empty() && piece.weights.grad().defined();
     at::Tensor full = at::zeros_like(parameter.detach());
@@ -216,7 +228,8 @@ template <class X, class Options>
 
 /// Makes an optimizer for a prepared model; see PreparedOptimizer. X is SGD, Adam, AdamW, Adagrad or RMSprop. Every
 /// rank calls it, after prepare_model(), and drops it before the training function ends. Throws: ConfigError if a
-/// parameter is of no prepared model, or shares its memory with another tensor. Example: auto optimizer =
+/// parameter is of no prepared model, or shares its memory with another tensor, or if ranks that share weights give
+/// other ones. Example: auto optimizer =
 /// ry::prepare_optimizer<torch::optim::Adam>(worker, net, torch::optim::AdamOptions(1e-3));
 template <class X, class Model, class Options>
 requires(detail::IsModel<Model>)

@@ -144,6 +144,35 @@ TEST_CASE("prepare_model: ranks whose parameters lie in another order are refuse
              ContainsSubstring("parameter weight") && ContainsSubstring("strides"));
 }
 
+TEST_CASE(
+    "prepare_model: names rank, tensor and shape where parameters differ in order, type or name (FAULTS A12, A13)") {
+  // Makes a model of what a rank is given, in its order, and returns what two ranks are told.
+  using Parameters = std::vector<std::pair<std::string, torch::Tensor>>;
+  const auto error_of = [](const Parameters& of_rank_0, const Parameters& of_rank_1) {
+    return test::error_of(2, [&](auto& worker) {
+      auto net = ry::prepare_model(worker, [&] {
+        auto module = std::make_shared<torch::nn::Module>();
+        for (const auto& [name, value] : worker.rank() == 0 ? of_rank_0 : of_rank_1) {
+          module->register_parameter(name, value.clone());
+        }
+        return module;
+      });
+    });
+  };
+  const auto a = torch::zeros({3});
+  const auto b = torch::zeros({2, 2});
+  CHECK_THAT(
+      error_of({{"a", a}, {"b", b}}, {{"b", b}, {"a", a}}),
+      ContainsSubstring("tensor 0 is \"parameter b Float[2, 2]\" on rank 1 and \"parameter a Float[3]\" on rank 0"));
+  CHECK_THAT(error_of({{"a", a}, {"b", b}}, {{"a", a}, {"b", b.to(torch::kDouble)}}),
+             ContainsSubstring("\"parameter b Double[2, 2]\" on rank 1 and \"parameter b Float[2, 2]\" on rank 0"));
+  CHECK_THAT(error_of({{"a", a}, {"b", b}}, {{"a", a}, {"c", b}}),
+             ContainsSubstring("\"parameter c Float[2, 2]\" on rank 1 and \"parameter b Float[2, 2]\" on rank 0"));
+  CHECK_THAT(error_of({{"a", a}}, {{"a", a}, {"b", b}}),
+             ContainsSubstring("rank 1 has 2 tensors, rank 0 has 1") &&
+                 ContainsSubstring("\"parameter b Float[2, 2]\" on rank 1 and \"nothing more\" on rank 0"));
+}
+
 TEST_CASE("Micro-batches: two passes in one of them are refused, and so is a batch in no part") {
   CHECK_THAT(test::error_of(2,
                             [](auto& worker) {

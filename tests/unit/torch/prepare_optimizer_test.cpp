@@ -279,6 +279,15 @@ TEST_CASE("prepare_optimizer: what would go wrong without a word is refused (TRA
                optimizer.step();
              }),
              ContainsSubstring("have been replaced since prepare_optimizer()"));
+  CHECK_THAT(
+      shared_error([&](auto& worker) {
+        auto net = ry::prepare_model(worker, [] { return make_net(); });
+        auto parameters = net->parameters();
+        if (worker.rank() == 1) std::swap(parameters[0], parameters[1]);
+        static_cast<void>(ry::prepare_optimizer<SGD>(worker, {torch::optim::OptimizerParamGroup{parameters}}, options));
+      }),
+      ContainsSubstring("prepare_optimizer on rank") && ContainsSubstring("tensor 0 is \"parameter 0.bias") &&
+          ContainsSubstring("of group 0\" on rank 1 and \"parameter 0.weight"));
 }
 
 TEST_CASE("prepare_optimizer: a rank that leaves out backward() and calls step() is told apart (TRAPS 17)") {

@@ -26,6 +26,14 @@ namespace detail {
               slot.name, shape_of(slot.parameter), worker.rank(), worker.world_size())};
 }
 
+[[noreturn]] inline void refuse_newcomer(const Worker& worker, const std::string& name) {
+  throw ConfigError{
+      compose("the parameter \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so its "
+              "gradients would not be averaged: build the model before prepare_model(), or call "
+              "prepare_model(worker, model) again after changing it",
+              name, worker.rank(), worker.world_size())};
+}
+
 [[noreturn]] inline void refuse_repeat(const Worker& worker, const GradientSlot& slot, std::uint64_t step) {
   throw ConfigError{compose(
       "backward() on rank {}/{}: the parameter \"{}\" got more of its gradient in step {} after that was exchanged; "
@@ -39,6 +47,15 @@ namespace detail {
       compose("backward() on rank {}/{} was called twice in step {}, which has several micro-batches: add the "
               "losses and call backward() once for each micro-batch",
               worker.rank(), worker.world_size(), step)};
+}
+
+[[noreturn]] inline void refuse_unfinished(const Worker& worker, std::uint64_t step, const CollectiveError& error) {
+  throw CollectiveError{
+      error.operation(), error.rank(), error.blamed(),
+      compose("backward() on rank {}/{} exchanges gradients in step {} and could not finish: {}. All ranks must call "
+              "backward() equally often; a loss that uses no prepared parameter counts as not calling it, and so does "
+              "a break or continue on one rank alone",
+              worker.rank(), worker.world_size(), step, error.what())};
 }
 
 // A half type ends at 65,504, and micro-batches are weighted before they are accumulated.

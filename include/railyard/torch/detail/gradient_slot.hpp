@@ -56,6 +56,11 @@ struct GradientSlot {
                                                                                    : at::ScalarType::Float;
   }
 
+  // Whether its model is gone, and every graph that leads to it: nobody knows it but this slot and its accumulator.
+  [[nodiscard]] bool is_ended() const {
+    return accumulator ? accumulator.use_count() == 1 && parameter.use_count() == 2 : parameter.use_count() == 1;
+  }
+
   // Elements of the sum: two for a complex number.
   [[nodiscard]] std::int64_t real_count() const { return parameter.numel() * (parameter.is_complex() ? 2 : 1); }
 

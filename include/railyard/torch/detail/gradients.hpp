@@ -6,6 +6,7 @@
 #include "railyard/torch/detail/backward_depth.hpp"
 #include "railyard/torch/detail/bucket_schedule.hpp"
 #include "railyard/torch/detail/communication_thread.hpp"
+#include "railyard/torch/detail/ended_slots.hpp"
 #include "railyard/torch/detail/gradient_refusals.hpp"
 #include "railyard/torch/detail/gradient_slot.hpp"
 #include "railyard/torch/detail/pass_exchange.hpp"
@@ -64,6 +65,16 @@ class GradientExchange {
   explicit GradientExchange(Worker& worker) : worker_(&worker), exchange_(worker) {}
   GradientExchange(const GradientExchange&) = delete;
   GradientExchange& operator=(const GradientExchange&) = delete;
+
+  // Forgets models that are gone. All ranks call it before they take another in.
+  void drop_ended_models() {
+    if (!drop_ended(*worker_, slots_)) return;
+    known_.clear();
+    for (std::size_t index = 0; index < slots_.size(); ++index) {
+      known_.emplace(slots_[index].parameter.unsafeGetTensorImpl(), index);
+    }
+    schedule_.reset(slots_.size());
+  }
 
   // Takes a model's parameter in. One that is known already, such as a tied one, is hooked anew if need be.
   static void add(const std::shared_ptr<GradientExchange>& self, const std::string& name, const at::Tensor& parameter) {
@@ -170,7 +181,7 @@ class GradientExchange {
     if (window.is_accumulating && !std::exchange(self->has_weights_, true)) {
       for (std::size_t at = 0; at < self->slots_.size(); ++at) {
         if (const auto& accumulator = self->slots_[at].accumulator)
-          accumulator->add_pre_hook(std::make_unique<Weight>(self, at));
+          accumulator->add_pre_hook(std::make_unique<Weight>(self, self->slots_[at]));
       }
     }
     window.is_last = completes_step;
@@ -234,33 +245,34 @@ class GradientExchange {
   // Holds the exchange weakly, for a model may outlive its worker; its gradients are then nobody else's business.
   class Hook final : public torch::autograd::FunctionPostHook {
    public:
-    Hook(std::weak_ptr<GradientExchange> exchange, std::size_t index) : exchange_(std::move(exchange)), index_(index) {}
+    Hook(std::weak_ptr<GradientExchange> exchange, const GradientSlot& slot)
+        : exchange_(std::move(exchange)), parameter_(slot.parameter.unsafeGetTensorImpl()) {}
 
     [[nodiscard]] std::shared_ptr<GradientExchange> exchange() const { return exchange_.lock(); }
 
     torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
                                               const torch::autograd::variable_list& inputs) override {
       if (const auto exchange = exchange_.lock()) {
-        arrived(exchange, index_, inputs.empty() ? at::Tensor{} : inputs.front());
+        arrived(exchange, exchange->known_.at(parameter_), inputs.empty() ? at::Tensor{} : inputs.front());
       }
       return outputs;
     }
 
    private:
     std::weak_ptr<GradientExchange> exchange_;
-    std::size_t index_;
+    const void* parameter_;  // of the accumulator that has the hook, which keeps it alive
   };
 
   // Weights what a micro-batch adds to the gradient.
   class Weight final : public torch::autograd::FunctionPreHook {
    public:
-    Weight(std::weak_ptr<GradientExchange> exchange, std::size_t index)
-        : exchange_(std::move(exchange)), index_(index) {}
+    Weight(std::weak_ptr<GradientExchange> exchange, const GradientSlot& slot)
+        : exchange_(std::move(exchange)), parameter_(slot.parameter.unsafeGetTensorImpl()) {}
 
     torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
       const auto exchange = exchange_.lock();
       if (!exchange || !exchange->window_.is_accumulating) return gradients;
-      exchange->slots_[index_].begin_weighting();
+      exchange->slots_[exchange->known_.at(parameter_)].begin_weighting();
       const std::uint64_t samples = exchange->window_.micro_batch;
       torch::autograd::variable_list weighted;
       for (const at::Tensor& gradient : gradients) {
@@ -273,18 +285,20 @@ class GradientExchange {
 
    private:
     std::weak_ptr<GradientExchange> exchange_;
-    std::size_t index_;
+    const void* parameter_;  // of the accumulator that has the hook, which keeps it alive
   };
 
   [[nodiscard]] static bool has_lost_hook(const GradientSlot& slot) {
     return torch::autograd::impl::try_get_grad_accumulator(slot.parameter) != slot.accumulator;
   }
 
-  // Walks by itself, for named_parameters() of the whole would put all names together in every step.
+  // Walks by itself and looks at the members, for named_parameters() would copy them with their names in every step.
   [[nodiscard]] bool knows_all_of(const torch::nn::Module& module) const {
-    const auto own = module.named_parameters(/*recurse=*/false);
-    for (const auto& item : own) {
-      if (!known_.contains(item.value().unsafeGetTensorImpl())) return false;
+    struct Access : torch::nn::Module {
+      static const auto& parameters_of(const torch::nn::Module& other) { return other.*(&Access::parameters_); }
+    };
+    for (const auto& item : Access::parameters_of(module)) {
+      if (item.value().defined() && !known_.contains(item.value().unsafeGetTensorImpl())) return false;
     }
     const auto children = module.children();
     return std::all_of(children.begin(), children.end(), [this](const auto& child) { return knows_all_of(*child); });
@@ -293,11 +307,7 @@ class GradientExchange {
   void refuse_unknown(const torch::nn::Module& module) const {
     for (const auto& item : module.named_parameters()) {
       if (known_.contains(item.value().unsafeGetTensorImpl())) continue;
-      throw ConfigError{
-          compose("the parameter \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so its "
-                  "gradients would not be averaged: build the model before prepare_model(), or call "
-                  "prepare_model(worker, model) again after changing it",
-                  item.key(), worker_->rank(), worker_->world_size())};
+      refuse_newcomer(*worker_, item.key());
     }
   }
 
@@ -312,8 +322,8 @@ class GradientExchange {
     if (is_frozen) slot.parameter.set_requires_grad(true);
     slot.accumulator = torch::autograd::impl::grad_accumulator(slot.parameter);
     if (is_frozen) slot.parameter.set_requires_grad(false);
-    if (self->has_weights_) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self, index));
-    slot.accumulator->add_post_hook(std::make_unique<Hook>(self, index));
+    if (self->has_weights_) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self, slot));
+    slot.accumulator->add_post_hook(std::make_unique<Hook>(self, slot));
   }
 
   // Runs on the thread of the parameter's device.
@@ -406,12 +416,7 @@ class GradientExchange {
     try {
       function();
     } catch (const CollectiveError& error) {
-      throw CollectiveError{
-          error.operation(), error.rank(), error.blamed(),
-          compose("backward() on rank {}/{} exchanges gradients in step {} and could not finish: {}. All ranks must "
-                  "call backward() equally often; a loss that uses no prepared parameter counts as not calling it, "
-                  "and so does a break or continue on one rank alone",
-                  worker_->rank(), worker_->world_size(), window_.step, error.what())};
+      refuse_unfinished(*worker_, window_.step, error);
     }
   }
 
