@@ -48,6 +48,9 @@ struct RunConfig {
   std::vector<AnyCallback> callbacks{};
   /// How long a collective waits for the other ranks.
   std::chrono::nanoseconds collective_timeout = std::chrono::minutes{10};
+  /// The same until this rank's first step has ended: what comes before may take one rank long, such as rank 0 that
+  /// prepares the data for all. 0: no longer than later on.
+  std::chrono::nanoseconds setup_timeout{0};
   /// How long the workers may take until every one is about to call the training function.
   std::chrono::nanoseconds start_timeout = std::chrono::minutes{1};
   /// How long workers that were asked to stop, or that are left over after a failure, may go on before they are killed.

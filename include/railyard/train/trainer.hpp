@@ -71,6 +71,9 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   check_time("stop_grace", run.stop_grace);
   check_time("silence_limit", run.silence_limit);
   check_name(run.name);
+  if (run.setup_timeout.count() < 0) {
+    throw ConfigError{"RunConfig::setup_timeout is negative: 0 makes it as long as collective_timeout"};
+  }
   if (run.step_timeout.count() < 0) throw ConfigError{"RunConfig::step_timeout is negative: 0 watches no steps"};
   if (run.checkpoint.keep < 0) {
     throw ConfigError{
@@ -174,6 +177,7 @@ inline void write_run(const RunInfo& info, const RunConfig& run) {
   object.add("world_size", info.world_size).add("seed", info.seed).add("started_at", time_text(std::time(nullptr)));
   object.add("railyard_version", version);
   object.add("collective_timeout_seconds", in_seconds(run.collective_timeout));
+  object.add("setup_timeout_seconds", in_seconds(run.setup_timeout));
   object.add("start_timeout_seconds", in_seconds(run.start_timeout));
   object.add("stop_grace_seconds", in_seconds(run.stop_grace));
   object.add("silence_limit_seconds", in_seconds(run.silence_limit));
@@ -341,6 +345,7 @@ class Trainer<B, S> {
             .path = std::move(path),
             .seed = run_.seed,
             .collective_timeout = run_.collective_timeout,
+            .setup_timeout = run_.setup_timeout,
             .checkpoint_every_steps = run_.checkpoint.every_steps,
             .checkpoint_interval = run_.checkpoint.interval,
             .is_elastic = scaling_.num_workers.is_elastic(),

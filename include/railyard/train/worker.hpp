@@ -36,6 +36,7 @@ struct RunContext {
   std::filesystem::path path{};  ///< the run's directory
   std::uint64_t seed = 0;
   std::chrono::nanoseconds collective_timeout = std::chrono::minutes{10};
+  std::chrono::nanoseconds setup_timeout{0};  ///< that of the time before a worker's first step has ended; 0: the same
   std::uint64_t checkpoint_every_steps = 0;
   std::chrono::nanoseconds checkpoint_interval{0};
   bool is_elastic = false;    ///< the number of workers may change
@@ -57,7 +58,8 @@ class TrainState;
 /// the backend's.
 ///
 /// Collectives return when the buffers may be used again. All ranks call the same ones in the same order; whoever does
-/// not, dies, or is later than RunConfig::collective_timeout makes them throw CollectiveError on every rank.
+/// not, dies, or is later than RunConfig::collective_timeout (at first setup_timeout) makes them throw CollectiveError
+/// on every rank.
 class Worker {
  public:
   Worker(const Worker&) = delete;
@@ -90,7 +92,10 @@ class Worker {
   /// call it at the same place; the first call joins the ranks anew. Lives as long as the worker.
   [[nodiscard]] virtual SideLine* side_line() = 0;
   /// When a collective that begins now is to give up.
-  [[nodiscard]] Deadline collective_deadline() const { return Deadline::after(context_->collective_timeout); }
+  [[nodiscard]] Deadline collective_deadline() const {
+    const bool is_setting_up = !has_ended_step_ && context_->setup_timeout.count() > 0;
+    return Deadline::after(is_setting_up ? context_->setup_timeout : context_->collective_timeout);
+  }
 
   /// Reports metrics. Call number i of all ranks forms report i; rank 0's metrics are the run's. Never waits for
   /// another rank. Cost: about a microsecond. Throws: ConfigError for a report of more than 1 MiB, or a metric named
@@ -164,6 +169,7 @@ class Worker {
   /// loaders with drives_step do before they go on to the next batch or epoch, and so does report() with a state.
   void end_step() {
     if (!completes_step_ || !std::exchange(has_step_, false)) return;
+    has_ended_step_ = true;
     link_->page().steps.fetch_add(1, std::memory_order_relaxed);
     if (on_step_end_) on_step_end_();
   }
@@ -314,6 +320,7 @@ class Worker {
   std::int64_t num_reports_ = 0;  // those before the checkpoint that the run goes on from included
   bool has_step_ = false;         // one has begun and not ended
   bool completes_step_ = false;   // its last micro-batch has begun
+  bool has_ended_step_ = false;
   bool stop_requested_ = false;
   bool stop_agreed_ = false;
   bool has_copied_ = false;  // its state to memory, over what it has gone on from

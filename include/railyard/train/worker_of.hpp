@@ -63,7 +63,7 @@ class WorkerOf final : public Worker {
   // Shows on the page what this worker waits for, and since when: that is how a supervisor tells who is late.
   template <class Operation>
   void carry_out(Operation operation) {
-    const Call call{.deadline = Deadline::after(this->context().collective_timeout)};
+    const Call call{.deadline = this->collective_deadline()};
     WaitingMark mark{this->page()};
     try {
       auto work = operation(call);

@@ -41,6 +41,7 @@ TEST_CASE("fit: refuses a number of workers that no machine bears") {
 }
 
 TEST_CASE("fit: refuses times that are not positive, by field") {
+  refused({}, {.setup_timeout = -1s}, "RunConfig::setup_timeout is negative", "as long as collective_timeout");
   refused({}, {.collective_timeout = 0s}, "RunConfig::collective_timeout is 0 s", "longer than nothing");
   refused({}, {.start_timeout = -1s}, "RunConfig::start_timeout is -1 s", "longer than nothing");
   refused({}, {.stop_grace = 0s}, "RunConfig::stop_grace", "longer than nothing");

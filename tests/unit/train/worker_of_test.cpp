@@ -69,6 +69,33 @@ TEST_CASE(
   CHECK_THAT(result.error(), Catch::ContainsSubstring("200 ms"));
 }
 
+TEST_CASE("WorkerOf: before a rank's first step has ended others wait for RunConfig::setup_timeout (FAULTS A16)") {
+  const Scratch scratch;
+  std::atomic<bool> has_met = false;
+  std::atomic<bool> has_given_up = false;
+  const auto result = run_in<ry::Local, ry::Threads>(
+      scratch, 2,
+      [&](auto& worker) {
+        // Rank 0 alone prepares something, for longer than a collective may take later.
+        if (worker.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds{150});
+        worker.barrier();
+        has_met = true;
+        worker.samples(1);
+        worker.end_step();
+        if (worker.rank() == 0) return has_given_up.wait(false);  // never comes
+        try {
+          worker.barrier();
+        } catch (const ry::CollectiveError&) {
+          has_given_up = true;
+          has_given_up.notify_all();
+          throw;
+        }
+      },
+      {.collective_timeout = std::chrono::milliseconds{50}, .setup_timeout = std::chrono::seconds{30}});
+  CHECK(has_met);
+  CHECK_THAT(result.error(), Catch::ContainsSubstring("50 ms"));
+}
+
 TEST_CASE("WorkerOf: extensions end while the backend still works") {
   const Scratch scratch;
   const auto result = run_in<ry::Local, ry::Threads>(

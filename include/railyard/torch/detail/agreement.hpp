@@ -164,18 +164,23 @@ template <class T>
   return compose("{}tensor {} is \"{}\" on rank {} and \"{}\" on rank 0", counts, at, show(theirs), rank, show(ours));
 }
 
+// Compares descriptions of tensors, one a line; throws the same error on every rank. what: they are the ranks' own.
+inline void check_descriptions(Worker& worker, std::string_view operation, std::string_view what,
+                               const std::string& mine) {
+  const auto texts = gather_texts(worker, mine);
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts[0]) continue;
+    throw ConfigError{compose("{} on rank {}/{}: the ranks have different {}: {}. Make it the same on every rank",
+                              operation, worker.rank(), worker.world_size(), what,
+                              difference(texts[0], static_cast<int>(rank), texts[rank]))};
+  }
+}
+
 // Compares counts, names, types and shapes; throws the same error on every rank.
 inline void check_structure(Worker& worker, const std::vector<NamedTensor>& tensors) {
   std::string mine;
   for (const NamedTensor& named : tensors) mine += describe(named) + "\n";
-  const auto texts = gather_texts(worker, mine);
-  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
-    if (texts[rank] == texts[0]) continue;
-    throw ConfigError{
-        compose("prepare_model on rank {}/{}: the ranks have different models: {}. Build the same model "
-                "on every rank",
-                worker.rank(), worker.world_size(), difference(texts[0], static_cast<int>(rank), texts[rank]))};
-  }
+  check_descriptions(worker, "prepare_model", "models", mine);
 }
 
 // Compares what prepare_model() was told besides the model, in words; throws the same error on every rank.
