@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -62,6 +63,53 @@ class Bytes64 {
   const char* text_;
 };
 #endif
+
+/// Where each of some characters is among 64.
+template <std::size_t Count>
+using ByteMarks = std::array<std::uint64_t, Count>;
+
+#if defined(__x86_64__)
+typedef char Bytes32 __attribute__((vector_size(32)));
+
+template <std::size_t Count>
+[[gnu::target("avx2")]] bool mark_bytes_avx2(const char* text, std::size_t blocks,
+                                             const std::array<char, Count>& wanted, ByteMarks<Count>* marks) noexcept {
+  Bytes32 all{};
+  for (std::size_t block = 0; block < blocks; ++block) {
+    Bytes32 low;
+    Bytes32 high;
+    std::memcpy(&low, text + 64 * block, sizeof low);
+    std::memcpy(&high, text + 64 * block + 32, sizeof high);
+    all |= low | high;
+#pragma GCC unroll 4
+    for (std::size_t at = 0; at < Count; ++at) {
+      const auto first = static_cast<std::uint32_t>(__builtin_ia32_pmovmskb256(Bytes32(low == wanted[at])));
+      const auto second = static_cast<std::uint32_t>(__builtin_ia32_pmovmskb256(Bytes32(high == wanted[at])));
+      marks[block][at] = first | std::uint64_t{second} << 32;
+    }
+  }
+  return __builtin_ia32_pmovmskb256(all) == 0;
+}
+#endif
+
+/// Marks the wanted characters in so many blocks of 64. Returns whether all of the text is ASCII.
+template <std::size_t Count>
+bool mark_bytes(const char* text, std::size_t blocks, const std::array<char, Count>& wanted,
+                ByteMarks<Count>* marks) noexcept {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) return mark_bytes_avx2(text, blocks, wanted, marks);
+#endif
+  bool is_ascii = true;
+  for (std::size_t block = 0; block < blocks; ++block) {
+    const Bytes64 bytes{text + 64 * block};
+    for (std::size_t at = 0; at < Count; ++at) marks[block][at] = bytes.equal_to(wanted[at]);
+    is_ascii = is_ascii && bytes.is_ascii();
+  }
+  return is_ascii;
+}
+
+/// How many blocks are best marked at a time: the marks stay in the nearest cache.
+inline constexpr std::size_t blocks_at_once = 64;
 
 /// Returns for each bit how many bits at it and before it are set, modulo 2: of quotes, what lies within them.
 [[nodiscard]] constexpr std::uint64_t parity_before(std::uint64_t bits) noexcept {

@@ -5,6 +5,7 @@
 #include "railyard/data/detail/byte_masks.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +39,16 @@ class CsvCutter {
     if (separators_.size() < size + 2 * 64) separators_.resize(size + 2 * 64);
     separators_[0] = ~std::uint32_t{0};  // the text begins behind it
     State state;
-    for (std::size_t block = 0; block < size; block += 64) cut_block(block, size - block, state);
+    std::array<Marks, blocks_at_once> marks;
+    for (std::size_t begin = 0; begin < size; begin += 64 * marks.size()) {
+      const std::size_t blocks = std::min(marks.size(), (size - begin + 63) / 64);
+      // What lies behind the text may say in vain that there is more than ASCII.
+      is_ascii_ &= mark_bytes(text + begin, blocks, {delimiter_, '\n', quote_}, marks.data());
+      for (std::size_t block = 0; block < blocks; ++block) {
+        const std::size_t at = begin + 64 * block;
+        cut_block(at, lowest_bits(size - at), marks[block], state);
+      }
+    }
     std::size_t taken = separators_[state.record] + std::uint32_t{1};
     if (is_end && taken < size) {
       is_unclosed_ = true;
@@ -91,6 +101,7 @@ class CsvCutter {
   }
 
  private:
+  using Marks = ByteMarks<3>;
   // What is handed from block to block; of the bits, the lowest says what the last character before the block was.
   struct State {
     std::size_t count = 0;     // separators
@@ -105,13 +116,11 @@ class CsvCutter {
     return separators_[separator] + std::uint32_t{1};  // wraps to 0 for the first
   }
 
-  void cut_block(std::size_t block, std::size_t size, State& state) {
-    const Bytes64 bytes{text_ + block};
-    const std::uint64_t valid = lowest_bits(size);
-    std::uint64_t delimiters = bytes.equal_to(delimiter_) & valid;
-    std::uint64_t lines = bytes.equal_to('\n') & valid;
-    const std::uint64_t quotes = quote_ == '\0' ? 0 : bytes.equal_to(quote_) & valid;
-    if (!bytes.is_ascii()) is_ascii_ = false;  // what lies behind the text may say so in vain
+  // marks: of delimiters, line feeds and quotes.
+  void cut_block(std::size_t block, std::uint64_t valid, const Marks& marks, State& state) {
+    std::uint64_t delimiters = marks[0] & valid;
+    std::uint64_t lines = marks[1] & valid;
+    const std::uint64_t quotes = quote_ == '\0' ? 0 : marks[2] & valid;
     std::uint64_t quoted = 0;
     if ((quotes | state.quoted) != 0) {
       quoted = parity_before(quotes) ^ state.quoted;
@@ -178,14 +187,25 @@ class CsvCutter {
   bool is_unclosed_ = false;
 };
 
+/// Copies what a field within quotes says, which is no longer than the field. Returns how many characters that are.
+inline std::size_t copy_unquoted(std::string_view field, char quote, char* to) noexcept {
+  if (field.size() < 2) {
+    std::copy(field.begin(), field.end(), to);
+    return field.size();
+  }
+  std::size_t size = 0;
+  for (std::size_t at = 1; at < field.size() - 1; ++at) {
+    to[size++] = field[at];
+    at += field[at] == quote ? 1 : 0;  // the second of two
+  }
+  return size;
+}
+
 /// Returns what a field says that may be within quotes.
 [[nodiscard]] inline std::string unquoted(std::string_view field, char quote) {
-  if (quote == '\0' || field.size() < 2 || field.front() != quote) return std::string{field};
-  field = field.substr(1, field.size() - 2);
-  std::string text;
-  for (std::size_t at = 0; at < field.size(); ++at) {
-    text += field[at];
-    if (field[at] == quote) ++at;  // the second of two
+  std::string text{field};
+  if (quote != '\0' && !field.empty() && field.front() == quote) {
+    text.resize(copy_unquoted(field, quote, text.data()));
   }
   return text;
 }

@@ -4,6 +4,7 @@
 
 #include "railyard/data/detail/csv_cutter.hpp"
 #include "railyard/data/detail/csv_plan.hpp"
+#include "railyard/data/detail/number_lanes.hpp"
 #include "railyard/data/detail/number_text.hpp"
 #include "railyard/data/detail/record_faults.hpp"
 #include "railyard/data/detail/utf8.hpp"
@@ -169,18 +170,53 @@ class CsvParser {
     }
   }
 
+  // What a column keeps of a T.
+  template <class T>
+  using Stored = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>;
+
   template <class T>
   [[nodiscard]] Column read_numbers(const Cells& cells, const Field& field, RecordFaults& faults) const {
-    using Stored = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>;
-    const bool may_be_missing = plan_->is_number_missing;
-    std::vector<Stored> values(cells.rows());
-    for (std::size_t row = 0; row < values.size(); ++row) {
-      const std::string_view text = cells[row];
-      T value{};
-      if (may_be_missing || !read_fast(text, value)) value = read_slowly<T>(text, row, field, faults);
-      values[row] = static_cast<Stored>(value);
+    const auto values = std::make_shared_for_overwrite<Stored<T>[]>(cells.rows());
+#if defined(__x86_64__)
+    if constexpr (!std::is_same_v<T, bool>) {
+      if (has_number_lanes() && !plan_->is_number_missing) {
+        fill_by_lanes<T>(cells, field, faults, values.get());
+        return as_column(values, cells.rows());
+      }
     }
-    return Column{field, std::move(values)};
+#endif
+    for (std::size_t row = 0; row < cells.rows(); ++row) values[row] = read_number<T>(cells[row], row, field, faults);
+    return as_column(values, cells.rows());
+  }
+
+  template <class T>
+  [[nodiscard]] static Column as_column(const std::shared_ptr<T[]>& values, std::size_t rows) {
+    return Column{{values, reinterpret_cast<const std::byte*>(values.get())}, rows, sizeof(T)};
+  }
+
+#if defined(__x86_64__)
+  template <class T>
+  [[gnu::target("avx2,bmi,bmi2")]] void fill_by_lanes(const Cells& cells, const Field& field, RecordFaults& faults,
+                                                      T* values) const {
+    using Parsed = std::conditional_t<std::is_floating_point_v<T>, T, std::int64_t>;
+    for (std::size_t row = 0; row < cells.rows(); ++row) {
+      const std::string_view text = cells[row];
+      Parsed parsed{};
+      const bool is_read = parse_by_lanes(text.data(), text.size(), parsed);
+      values[row] = static_cast<T>(parsed);
+      if (!is_read || (!std::is_floating_point_v<T> && values[row] != parsed)) {
+        values[row] = read_number<T>(text, row, field, faults);
+      }
+    }
+  }
+#endif
+
+  template <class T>
+  [[nodiscard]] Stored<T> read_number(std::string_view text, std::size_t row, const Field& field,
+                                      RecordFaults& faults) const {
+    T value{};
+    if (plan_->is_number_missing || !read_fast(text, value)) value = read_slowly<T>(text, row, field, faults);
+    return static_cast<Stored<T>>(value);
   }
 
   template <class T>
@@ -241,9 +277,7 @@ class CsvParser {
     for (std::size_t row = 0; row < cells.rows(); ++row) {
       const std::string_view text = cells[row];
       if (!text.empty() && quote != '\0' && text.front() == quote) {
-        const std::string plain = unquoted(text, quote);
-        std::memcpy(bytes.get() + at, plain.data(), plain.size());
-        at += plain.size();
+        at += copy_unquoted(text, quote, reinterpret_cast<char*>(bytes.get() + at));
       } else {
         // Most are short: whole strides are copied, and what is too much is overwritten by the next one.
         for (std::size_t part = 0; part < text.size(); part += stride) {

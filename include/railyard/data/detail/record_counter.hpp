@@ -6,6 +6,7 @@
 #include "railyard/data/detail/byte_stream.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -81,8 +82,15 @@ class RecordCounter {
   RecordCounter(RecordRules rules, std::uint64_t begin) : rules_(rules), at_(begin), line_(begin) {}
 
   void add(const char* text, std::size_t size) {
-    for (std::size_t block = 0; block < size; block += 64)
-      add_block(text + block, std::min<std::size_t>(64, size - block));
+    std::array<Marks, blocks_at_once> marks;
+    for (std::size_t begin = 0; begin < size; begin += 64 * marks.size()) {
+      const std::size_t blocks = std::min(marks.size(), (size - begin + 63) / 64);
+      mark_bytes(text + begin, blocks, {'\n', rules_.quote}, marks.data());
+      for (std::size_t block = 0; block < blocks; ++block) {
+        const std::size_t at = begin + 64 * block;
+        add_block(text + at, std::min<std::size_t>(64, size - at), marks[block]);
+      }
+    }
   }
 
   /// Returns the index. The last record needs no line feed.
@@ -93,11 +101,13 @@ class RecordCounter {
   }
 
  private:
-  void add_block(const char* text, std::size_t size) {
-    const Bytes64 bytes{text};
-    std::uint64_t lines = bytes.equal_to('\n') & lowest_bits(size);
+  using Marks = ByteMarks<2>;
+
+  // marks: of line feeds and quotes.
+  void add_block(const char* text, std::size_t size, const Marks& marks) {
+    std::uint64_t lines = marks[0] & lowest_bits(size);
     if (rules_.quote != '\0') {
-      const std::uint64_t quotes = bytes.equal_to(rules_.quote) & lowest_bits(size);
+      const std::uint64_t quotes = marks[1] & lowest_bits(size);
       if (quotes != 0 || is_quoted_) {
         const std::uint64_t quoted = parity_before(quotes) ^ (is_quoted_ ? ~std::uint64_t{0} : 0);
         is_quoted_ = (quoted >> 63) != 0;
