@@ -5,6 +5,8 @@
 
 #include "support/catch.hpp"
 
+#include "railyard/core/mean.hpp"
+
 #include <cmath>
 
 using namespace railyard_test;
@@ -170,6 +172,23 @@ TEST_CASE("Checkpoint: each rank gets its own part back, and a new rank nothing"
     CHECK(elements_of<std::uint8_t>(loaded->tensors.at(0)) == std::vector{static_cast<std::uint8_t>(rank)});
   }
   CHECK(!saved_and_loaded(by_rank, 2));
+}
+
+TEST_CASE("Checkpoint: puts a part into an object, or says which parts there are") {
+  const Scratch scratch;
+  ry::Mean loss;
+  loss.add(2.5, 4);
+  Contribution contribution;
+  const std::vector<ry::NamedState> parts{{"loss", loss.state()}};
+  contribution.add(parts, 0);
+  ry::CheckpointFolder folder{scratch.path() / "checkpoints"};
+  const auto checkpoint = ry::Checkpoint::open(folder.commit({}, contribution.parts()));
+
+  ry::Mean loaded;
+  checkpoint.load_into("loss", loaded);
+  CHECK(loaded.sum() == 10);
+  CHECK_THROWS_WITH(checkpoint.load_into("lost", loaded), ContainsSubstring("\"lost\"") && ContainsSubstring("loss"));
+  CHECK_THROWS_AS(checkpoint.load_into("loss", loaded, 1), ry::ConfigError);  // it is rank 0's own
 }
 
 TEST_CASE("Checkpoint: tensors can be read after it is gone from the disk and from memory") {
