@@ -145,7 +145,8 @@ struct Case {
   std::uint64_t batch = 1;
 };
 
-enum class Kind { zeroed, undefined, pooled, ours };
+// barrier: as pooled, and after each step both wait for each other. That is the least a synchronous step can cost.
+enum class Kind { zeroed, undefined, pooled, barrier, ours };
 
 // Equal weights for every contestant, and a batch for each rank.
 std::shared_ptr<Net> with_weights(const Case& what) {
@@ -186,7 +187,7 @@ void drop(const std::vector<torch::Tensor>& parameters) {
 void take_turn(ry::Worker& worker, const Case& what, Kind kind) {
   pin(worker.rank());
   std::optional<ry::Pool> pool;
-  if (kind == Kind::pooled) pool.emplace();
+  if (kind == Kind::pooled || kind == Kind::barrier) pool.emplace();
   std::shared_ptr<Net> net;
   if (kind == Kind::ours) {
     net = ry::prepare_model(worker, [&what] { return with_weights(what); });
@@ -208,7 +209,7 @@ void take_turn(ry::Worker& worker, const Case& what, Kind kind) {
   double last_loss = 0;
   const auto step = [&](bool is_last) {
     if (kind == Kind::zeroed) zero(parameters);
-    if (kind == Kind::undefined || kind == Kind::pooled) drop(parameters);
+    if (kind != Kind::zeroed && kind != Kind::ours) drop(parameters);
     if (prepared) {
       prepared->zero_grad();
       worker.samples(what.batch);
@@ -216,6 +217,7 @@ void take_turn(ry::Worker& worker, const Case& what, Kind kind) {
     auto loss = net->loss();
     loss.backward();
     prepared ? prepared->step() : static_cast<void>(plain.step());
+    if (kind == Kind::barrier) worker.barrier();
     if (is_last) last_loss = loss.item<double>();
   };
   for (int i = 0; i < warm_up_steps(what); ++i) step(false);
@@ -295,14 +297,18 @@ void print_ratios(const std::string& step, const Times& us) {
   const double best = std::min({medians["zeroed"], medians["undefined"], medians["pooled"]});
   fmt::print("{}.ours_over_lone {:.3f} ratio\n", step, medians["ours"] / lone);
   fmt::print("{}.ours_over_best_lone {:.3f} ratio\n", step, medians["ours"] / best);
+  fmt::print("{}.barrier_over_best_lone {:.3f} ratio\n", step, medians["barrier"] / best);
   if (us.count("ddp") > 0) fmt::print("{}.ddp_over_ours {:.3f} ratio\n", step, medians["ddp"] / medians["ours"]);
   std::fflush(stdout);
 }
 
 template <class Scaling>
 void measure(const Case& what, const std::string& scaling, Ddp* ddp) {
-  const std::vector<std::pair<std::string, Kind>> kinds{
-      {"zeroed", Kind::zeroed}, {"undefined", Kind::undefined}, {"pooled", Kind::pooled}, {"ours", Kind::ours}};
+  const std::vector<std::pair<std::string, Kind>> kinds{{"zeroed", Kind::zeroed},
+                                                        {"undefined", Kind::undefined},
+                                                        {"pooled", Kind::pooled},
+                                                        {"barrier", Kind::barrier},
+                                                        {"ours", Kind::ours}};
   const std::string step = "step." + what.name + "." + scaling;
   const auto reference = run<Scaling>(1, [&what](ry::Worker& worker) { train_on_both(worker, what); });
   Expected expected{.loss = reference.at("loss").number()};
