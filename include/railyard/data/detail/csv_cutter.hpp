@@ -140,16 +140,17 @@ class CsvCutter {
     state.count += count_bits(separators);
   }
 
-  // Four at a time, whether there are so many or not: what is too much is overwritten.
+  // Eight at a time, whether there are so many or not: what is too much is overwritten.
   void note_separators(std::size_t block, std::uint64_t separators, std::size_t at) noexcept {
     std::uint32_t* to = separators_.data() + at;
     const auto base = static_cast<std::uint32_t>(block);
     while (separators != 0) {
-      for (std::size_t next = 0; next < 4; ++next) {
+#pragma GCC unroll 8
+      for (std::size_t next = 0; next < 8; ++next) {
         to[next] = base + static_cast<std::uint32_t>(std::countr_zero(separators));
         separators &= separators - 1;
       }
-      to += 4;
+      to += 8;
     }
   }
 

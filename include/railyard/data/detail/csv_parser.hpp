@@ -2,6 +2,7 @@
 // Makes columns of CSV text, one column of many records at a time. Data room.
 #pragma once
 
+#include "railyard/data/detail/byte_masks.hpp"
 #include "railyard/data/detail/csv_cutter.hpp"
 #include "railyard/data/detail/csv_plan.hpp"
 #include "railyard/data/detail/number_lanes.hpp"
@@ -185,7 +186,9 @@ class CsvParser {
       }
     }
 #endif
-    for (std::size_t row = 0; row < cells.rows(); ++row) values[row] = read_number<T>(cells[row], row, field, faults);
+    for (std::size_t row = 0; row < cells.rows(); ++row) {
+      values.get()[row] = read_number<T>(cells[row], row, field, faults);
+    }
     return as_column(values, cells.rows());
   }
 
@@ -222,9 +225,12 @@ class CsvParser {
   template <class T>
   static bool read_fast(std::string_view text, T& value) noexcept {
     if constexpr (std::is_same_v<T, bool>) {
-      const auto parsed = parse_boolean(text);
-      value = parsed.value_or(false);
-      return parsed.has_value();
+      // Which it is, is at random, and a branch would be mispredicted.
+      const std::uint64_t word = load_eight(text.data()) & lowest_bits(8 * text.size());
+      const bool is_true = word == load_eight("true\0\0\0");
+      const bool is_false = word == load_eight("false\0\0");
+      value = is_true;
+      return is_true != is_false;
     } else if constexpr (std::is_floating_point_v<T>) {
       return parse_short(text.data(), text.size(), value);
     } else {
@@ -267,7 +273,7 @@ class CsvParser {
   }
 
   [[nodiscard]] Column read_texts(const Cells& cells) const {
-    constexpr std::size_t stride = 16;
+    constexpr std::size_t stride = 32;
     auto ends = std::make_shared<std::vector<std::uint64_t>>(cells.rows());
     std::size_t most = 0;
     for (std::size_t row = 0; row < cells.rows(); ++row) most += cells[row].size();

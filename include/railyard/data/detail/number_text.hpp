@@ -147,6 +147,9 @@ inline constexpr std::array<std::uint64_t, 28> powers_of_five = [] {
 template <class Float>
 struct FloatFacts {
   static constexpr int digits = std::numeric_limits<Float>::digits;
+  // Up to here digits are exact. Of doubles not up to 2^53, which is amid the numbers of 16 digits: the branch would be
+  // mispredicted.
+  static constexpr std::uint64_t most_exact_digits = digits == 53 ? 1'000'000'000'000'000 : std::uint64_t{1} << digits;
   static constexpr int most_exact_power = digits == 53 ? 22 : 10;  // 10 to this power is exact
   using Bits = std::conditional_t<digits == 53, std::uint64_t, std::uint32_t>;
   static constexpr auto powers = [] {
@@ -156,23 +159,42 @@ struct FloatFacts {
   }();
 };
 
+struct Division {
+  std::uint64_t quotient = 0;
+  std::uint64_t remainder = 0;
+};
+
+// Divides high * 2^64 + low; high < divisor. The compilers call a function for what is one instruction.
+[[nodiscard]] inline Division divide_wide(std::uint64_t high, std::uint64_t low, std::uint64_t divisor) noexcept {
+  Division result;
+#if defined(__x86_64__)
+  asm("divq %[divisor]"
+      : "=a"(result.quotient), "=d"(result.remainder)
+      : "a"(low), "d"(high), [divisor] "r"(divisor)
+      : "cc");
+#else
+  const Wide dividend = static_cast<Wide>(high) << 64 | low;
+  result.quotient = static_cast<std::uint64_t>(dividend / divisor);
+  result.remainder = static_cast<std::uint64_t>(dividend % divisor);
+#endif
+  return result;
+}
+
 /// Returns digits / 10^power, rounded once, to nearest and even. digits: not 0. power: 0 to 27.
 /// A quotient of 63 bits or more and whether there is a remainder decide how to round; no table of long reciprocals.
 template <class Float>
-[[nodiscard]] Float divide_by_power(std::uint64_t digits, int power) noexcept {
+[[nodiscard]] [[gnu::noinline]] Float divide_by_power(std::uint64_t digits, int power) noexcept {
   using Facts = FloatFacts<Float>;
   const std::uint64_t five = powers_of_five[static_cast<std::size_t>(power)];
   const int up = std::countl_zero(digits);
   const int down = std::countl_zero(five);
   const std::uint64_t divisor = five << down;
-  const Wide dividend = static_cast<Wide>(digits << up) << 63;
-  const auto quotient = static_cast<std::uint64_t>(dividend / divisor);
-  const bool is_exact = static_cast<Wide>(quotient) * divisor == dividend;
+  const auto [quotient, remainder] = divide_wide((digits << up) >> 1, digits << up << 63, divisor);
   const int dropped = static_cast<int>(std::bit_width(quotient)) - Facts::digits;
   const std::uint64_t half = std::uint64_t{1} << (dropped - 1);
   const std::uint64_t rest = quotient & (2 * half - 1);
   std::uint64_t kept = quotient >> dropped;
-  if (rest > half || (rest == half && (!is_exact || kept % 2 == 1))) ++kept;
+  if (rest > half || (rest == half && (remainder != 0 || kept % 2 == 1))) ++kept;
   const int exponent = dropped - 63 - up + down - power;
   using Bits = typename Facts::Bits;
   constexpr int bias = std::numeric_limits<Float>::max_exponent - 1;
@@ -182,9 +204,9 @@ template <class Float>
 
 // Puts digits x 10^power together; false where the standard function must.
 template <class Float>
-[[nodiscard]] bool scale_digits(std::uint64_t digits, int power, Float& value) noexcept {
+[[nodiscard]] [[gnu::always_inline]] inline bool scale_digits(std::uint64_t digits, int power, Float& value) noexcept {
   using Facts = FloatFacts<Float>;
-  if (digits <= std::uint64_t{1} << Facts::digits) {
+  if (digits <= Facts::most_exact_digits) {
     // Both are exact, so that the one operation rounds once.
     if (power < 0 && power >= -Facts::most_exact_power) {
       value = static_cast<Float>(digits) / Facts::powers[static_cast<std::size_t>(-power)];
