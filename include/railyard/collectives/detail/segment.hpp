@@ -239,7 +239,9 @@ inline void map_pages(const Descriptor& file, const Mapping& mapping) noexcept {
     if (begin < 0) return;
     end = ::lseek(file.get(), begin, SEEK_HOLE);
     if (end < begin) return;
-    ::madvise(mapping.base() + begin, static_cast<std::size_t>(end - begin), MADV_POPULATE_READ);
+    const auto size = static_cast<std::size_t>(end - begin);
+    ::madvise(mapping.base() + begin, size, MADV_HUGEPAGE);  // first, or huge pages would be mapped as small ones
+    ::madvise(mapping.base() + begin, size, MADV_POPULATE_READ);
   }
 #endif
 }
