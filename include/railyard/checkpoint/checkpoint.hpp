@@ -44,26 +44,20 @@
 namespace railyard::inline v0_1 {
 
 /// Is a complete checkpoint. Copies are cheap; while one of them lives, here or in a process that was forked meanwhile,
-/// retention leaves the checkpoint's files alone.
+/// retention leaves the checkpoint's files alone, unless it comes from peek().
 class Checkpoint {
  public:
   /// Reads the manifest and compares the sizes of all files.
   /// Throws: DataError that names the file, says what is wrong with it and what to do; Error if a file may be whole,
   /// but cannot be opened.
   [[nodiscard]] static Checkpoint open(const std::filesystem::path& directory) {
-    auto contents = std::make_shared<Contents>();
-    contents->path = std::filesystem::absolute(directory);
-    contents->lock = detail::InputFile::open(contents->path, detail::manifest_name);
-    lock(*contents->lock);
-    const std::string text = contents->lock->text(detail::max_manifest_size);
-    contents->manifest = detail::reading(contents->lock->path(), [&] { return detail::read_manifest(text); });
-    for (const ManifestFile& file : contents->manifest.files) {
-      const auto size = detail::InputFile::open(contents->path, file.name)->size();
-      if (size != file.size) {
-        detail::throw_damaged(contents->path / file.name,
-                              detail::compose("it has {} bytes and should have {}", size, file.size));
-      }
-    }
+    return Checkpoint{read_contents(directory)};
+  }
+
+  /// Does the same, but keeps no file open, so that retention knows nothing of it. For those who look at many.
+  [[nodiscard]] static Checkpoint peek(const std::filesystem::path& directory) {
+    auto contents = read_contents(directory);
+    contents->lock.reset();
     return Checkpoint{std::move(contents)};
   }
 
@@ -170,6 +164,23 @@ class Checkpoint {
 
   explicit Checkpoint(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
 
+  [[nodiscard]] static std::shared_ptr<Contents> read_contents(const std::filesystem::path& directory) {
+    auto contents = std::make_shared<Contents>();
+    contents->path = std::filesystem::absolute(directory);
+    contents->lock = detail::InputFile::open(contents->path, detail::manifest_name);
+    lock(*contents->lock);
+    const std::string text = contents->lock->text(detail::max_manifest_size);
+    contents->manifest = detail::reading(contents->lock->path(), [&] { return detail::read_manifest(text); });
+    for (const ManifestFile& file : contents->manifest.files) {
+      const auto size = detail::InputFile::open(contents->path, file.name)->size();
+      if (size != file.size) {
+        detail::throw_damaged(contents->path / file.name,
+                              detail::compose("it has {} bytes and should have {}", size, file.size));
+      }
+    }
+    return contents;
+  }
+
   // Whoever wants to remove the checkpoint takes the lock for himself alone. Where there are no locks at all, nobody
   // can be kept from it.
   static void lock(const detail::InputFile& manifest) {
@@ -194,7 +205,7 @@ class Checkpoint {
     return std::any_of(files.begin(), files.end(), [name](const ManifestFile& file) { return file.name == name; });
   }
 
-  [[nodiscard]] bool is_in_memory() const noexcept { return contents_->lock == nullptr; }
+  [[nodiscard]] bool is_in_memory() const noexcept { return !contents_->in_memory.empty(); }
 
   static std::optional<int> rank_of(const ManifestFile& file) {
     return detail::number_between<int>("state.rank-", file.name, ".json");

@@ -77,20 +77,15 @@ class CheckpointFolder {
     return path;
   }
 
-  /// Returns the complete checkpoints, oldest first. Damaged ones are left out: see problems().
-  [[nodiscard]] std::vector<Checkpoint> list() const {
-    std::vector<Checkpoint> all;
-    for (const std::uint64_t number : numbers()) {
-      if (auto checkpoint = open(number)) all.push_back(std::move(*checkpoint));
-    }
-    return all;
-  }
+  /// Returns the complete checkpoints, oldest first. Damaged ones are left out: see problems(). Cost: a descriptor
+  /// each.
+  [[nodiscard]] std::vector<Checkpoint> list() const { return all(&Checkpoint::open); }
 
   /// Returns the newest complete checkpoint.
   [[nodiscard]] std::optional<Checkpoint> newest() const {
     const auto all = numbers();
     for (auto number = all.rbegin(); number != all.rend(); ++number) {
-      if (auto checkpoint = open(*number)) return checkpoint;
+      if (auto checkpoint = open(path_of(*number), &Checkpoint::open)) return checkpoint;
     }
     return std::nullopt;
   }
@@ -100,7 +95,7 @@ class CheckpointFolder {
   [[nodiscard]] std::optional<Checkpoint> newest_whole(std::vector<std::string>& problems) const {
     const auto all = numbers();
     for (auto number = all.rbegin(); number != all.rend(); ++number) {
-      auto checkpoint = open(*number, &problems);
+      auto checkpoint = open(path_of(*number), &Checkpoint::open, &problems);
       if (!checkpoint) continue;
       try {
         if (checkpoint->manifest().generation != generation_) checkpoint->verify();
@@ -115,7 +110,7 @@ class CheckpointFolder {
   /// Says what is wrong with the checkpoints that list() leaves out.
   [[nodiscard]] std::vector<std::string> problems() const {
     std::vector<std::string> all;
-    for (const std::uint64_t number : numbers()) open(number, &all);
+    for (const std::uint64_t number : numbers()) open(path_of(number), &Checkpoint::open, &all);
     return all;
   }
 
@@ -142,19 +137,30 @@ class CheckpointFolder {
   /// Removes all complete checkpoints but the best and the newest; those that somebody reads stay for now.
   /// Throws: Error if one cannot be removed.
   void retain(const Retention& retention) {
-    if (retention.keep == 0) return;
-    std::vector<Doomed> doomed = take_away(retention);
-    if (doomed.empty()) return;
-    // Before that is durable no file may go: a power cut could bring the old name back.
-    detail::sync_directory(*files_, folder_);
-    std::vector<std::filesystem::path> trash;
-    for (const Doomed& one : doomed) trash.push_back(one.trash);
-    remove(trash);
+    constexpr std::size_t most_at_once = 16;  // each costs a descriptor
+    const auto surplus = surplus_of(retention);
+    for (std::size_t begin = 0; begin < surplus.size(); begin += most_at_once) {
+      const auto size = std::min(most_at_once, surplus.size() - begin);
+      const std::vector<Doomed> doomed = take_away(std::span{surplus}.subspan(begin, size));
+      if (doomed.empty()) continue;
+      // Before that is durable no file may go: a power cut could bring the old name back.
+      detail::sync_directory(*files_, folder_);
+      std::vector<std::filesystem::path> trash;
+      for (const Doomed& one : doomed) trash.push_back(one.trash);
+      remove(trash);
+    }
   }
 
-  /// Returns the checkpoints that retention would keep for their score, best first.
+  /// Returns the checkpoints that retention would keep for their score, best first. Those of a retention that keeps all
+  /// come from Checkpoint::peek(): there may be thousands.
   [[nodiscard]] std::vector<Checkpoint> best(const Retention& retention) const {
-    return detail::best_of(list(), retention);
+    auto best = detail::best_of(all(&Checkpoint::peek), retention);
+    if (retention.keep == 0) return best;
+    std::vector<Checkpoint> held;
+    for (const Checkpoint& one : best) {
+      if (auto checkpoint = open(one.path(), &Checkpoint::open)) held.push_back(std::move(*checkpoint));
+    }
+    return held;
   }
 
  private:
@@ -281,28 +287,42 @@ class CheckpointFolder {
     return std::nullopt;
   }
 
-  std::optional<Checkpoint> open(std::uint64_t number, std::vector<std::string>* problems = nullptr) const {
+  using Read = Checkpoint (*)(const std::filesystem::path&);
+
+  static std::optional<Checkpoint> open(const std::filesystem::path& path, Read read,
+                                        std::vector<std::string>* problems = nullptr) {
     try {
-      return Checkpoint::open(path_of(number));
+      return read(path);
     } catch (const DataError& error) {
       if (problems != nullptr) problems->emplace_back(error.what());
       return std::nullopt;
     }
   }
 
+  [[nodiscard]] std::vector<Checkpoint> all(Read read) const {
+    std::vector<Checkpoint> all;
+    for (const std::uint64_t number : numbers()) {
+      if (auto checkpoint = open(path_of(number), read)) all.push_back(std::move(*checkpoint));
+    }
+    return all;
+  }
+
+  [[nodiscard]] std::vector<std::filesystem::path> surplus_of(const Retention& retention) const {
+    if (retention.keep == 0) return {};
+    const auto all_there = all(&Checkpoint::peek);
+    std::set<std::filesystem::path> kept;
+    for (const Checkpoint& checkpoint : detail::best_of(all_there, retention)) kept.insert(checkpoint.path());
+    std::vector<std::filesystem::path> surplus;
+    for (std::size_t i = 0; i + 1 < all_there.size(); ++i) {  // the last is the newest
+      if (!kept.contains(all_there[i].path())) surplus.push_back(all_there[i].path());
+    }
+    return surplus;
+  }
+
   // Renames what need not be kept, so that it is complete or absent whatever happens while its files are removed.
-  std::vector<Doomed> take_away(const Retention& retention) {
-    std::vector<std::filesystem::path> candidates;
-    {
-      const auto all = list();
-      std::set<std::filesystem::path> kept;
-      for (const Checkpoint& checkpoint : detail::best_of(all, retention)) kept.insert(checkpoint.path());
-      for (std::size_t i = 0; i + 1 < all.size(); ++i) {  // the last is the newest
-        if (!kept.contains(all[i].path())) candidates.push_back(all[i].path());
-      }
-    }  // from here on this function itself reads none of them
+  std::vector<Doomed> take_away(std::span<const std::filesystem::path> surplus) {
     std::vector<Doomed> doomed;
-    for (const auto& path : candidates) {
+    for (const auto& path : surplus) {
       detail::Descriptor lock{::open((path / detail::manifest_name).c_str(), O_RDWR | O_CLOEXEC)};
       if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
       auto trash = trash_of(path.filename().string());

@@ -93,7 +93,8 @@ class [[nodiscard]] Result {
   [[nodiscard]] const std::vector<Attempt>& attempts() const noexcept { return fields_.attempts; }
   /// The newest checkpoint; none if there is none.
   [[nodiscard]] const std::optional<Checkpoint>& checkpoint() const noexcept { return fields_.checkpoint; }
-  /// The checkpoints that CheckpointConfig keeps for their score, best first; the metrics are in their manifests.
+  /// The checkpoints that CheckpointConfig keeps for their score, best first; the metrics are in their manifests. See
+  /// CheckpointFolder::best().
   [[nodiscard]] const std::vector<Checkpoint>& best_checkpoints() const noexcept { return fields_.best_checkpoints; }
   /// Whether the run had succeeded before, so that fit() has only read what it left.
   [[nodiscard]] bool is_recorded() const noexcept { return fields_.is_recorded; }

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <limits>
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -108,6 +109,21 @@ TEST_CASE("Retention: a checkpoint that is being read stays until nobody reads i
   scored.folder.retain({.keep = 1});
   CHECK(scored.kept() == Steps{3});
   CHECK(scored.num_entries() == 1);
+}
+
+TEST_CASE("Retention: many checkpoints cost few descriptors, to rank them and to remove them") {
+  const Scored scored{std::vector<ry::Metrics>(45)};
+  rlimit former{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &former) == 0);
+  rlimit few = former;
+  few.rlim_cur = 32;
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  const auto all = scored.best({});
+  ry::CheckpointFolder folder{scored.path};
+  folder.retain({.keep = 3});
+  ::setrlimit(RLIMIT_NOFILE, &former);
+  CHECK(all.size() == 45);
+  CHECK(scored.kept() == Steps{43, 44, 45});
 }
 
 TEST_CASE("Retention: a checkpoint that another process reads stays until that has ended, however it ends") {

@@ -105,10 +105,11 @@ void take_all(WireReader& reader, Take take) {
 }
 
 /// Opens what the leader has written. Where the storage is not shared there is nothing to open: the Result says so.
-[[nodiscard]] inline std::optional<Checkpoint> take_checkpoint(WireReader& reader, ResultFields& fields) {
+[[nodiscard]] inline std::optional<Checkpoint> take_checkpoint(WireReader& reader, ResultFields& fields,
+                                                               Checkpoint (*read)(const std::filesystem::path&)) {
   const std::string path = reader.take_text();
   try {
-    return Checkpoint::open(path);
+    return read(path);
   } catch (const Error& error) {
     fields.warnings.push_back(compose("the checkpoint is not to be seen from {}: {}", host_name(), error.what()));
     return std::nullopt;
@@ -136,9 +137,10 @@ void take_all(WireReader& reader, Take take) {
     attempt.world_size = reader.take<std::int32_t>();
     fields.attempts.push_back(std::move(attempt));
   });
-  if (reader.take<std::uint8_t>() != 0) fields.checkpoint = take_checkpoint(reader, fields);
+  if (reader.take<std::uint8_t>() != 0) fields.checkpoint = take_checkpoint(reader, fields, &Checkpoint::open);
   take_all(reader, [&] {
-    if (auto one = take_checkpoint(reader, fields)) fields.best_checkpoints.push_back(std::move(*one));
+    if (auto one = take_checkpoint(reader, fields, &Checkpoint::peek))
+      fields.best_checkpoints.push_back(std::move(*one));
   });
   fields.is_recorded = reader.take<std::uint8_t>() != 0;
   return Result{std::move(fields)};
