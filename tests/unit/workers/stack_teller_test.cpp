@@ -61,3 +61,25 @@ TEMPLATE_TEST_CASE("WorkerGroup: tells what each rank is in, also when it waits 
   CHECK_THAT(stacks[1], ContainsSubstring("#0 ") && ContainsSubstring("#1 "));
   group->abort("a test");
 }
+
+TEST_CASE("Threads: the handler that has told of stacks goes with the last group") {
+  const auto handler = [] {
+    struct sigaction current {};
+    ::sigaction(ry::detail::StackSignal::number(), nullptr, &current);
+    return current.sa_handler;
+  };
+  const auto start_and_ask = [] {
+    auto group = ry::Threads{}.start({.num_workers = 2}, [](ry::WorkerLink& link) {
+      static_cast<void>(link.store().get("none", ry::Deadline::after(std::chrono::minutes{1})));
+    });
+    static_cast<void>(group->stacks(ry::Deadline::after(std::chrono::milliseconds{100})));
+    return group;
+  };
+  REQUIRE(handler() == SIG_DFL);
+  auto first = start_and_ask();
+  auto second = start_and_ask();
+  first.reset();
+  CHECK(handler() != SIG_DFL);
+  second.reset();
+  CHECK(handler() == SIG_DFL);
+}

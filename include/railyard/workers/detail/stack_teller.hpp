@@ -18,6 +18,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <cxxabi.h>
 #include <dlfcn.h>
@@ -49,12 +50,56 @@ namespace detail {
   return compose("{} ({})", name, place);
 }
 
+/// Is the one count per shared library of those who use the signal: its handler belongs to the process, and goes with
+/// the last of them.
+class StackSignal {
+ public:
+  using Handler = void (*)(int, siginfo_t*, void*);
+  [[nodiscard]] static int number() noexcept { return SIGRTMAX - 2; }
+
+  [[nodiscard]] static StackSignal& of_process() {
+    static StackSignal signal;
+    return signal;
+  }
+
+  /// Sees to it that the handler is there, for somebody who is counted from the first time on. Returns false if the
+  /// program uses the signal itself.
+  [[nodiscard]] bool install(Handler handler, bool& is_user) {
+    const std::lock_guard lock{mutex_};
+    struct sigaction current {};
+    ::sigaction(number(), nullptr, &current);
+    if (current.sa_handler != SIG_DFL && current.sa_sigaction != handler) return false;
+    struct sigaction own {};
+    own.sa_sigaction = handler;
+    own.sa_flags = SA_SIGINFO | SA_RESTART;
+    ::sigfillset(&own.sa_mask);
+    ::sigaction(number(), &own, nullptr);
+    if (!std::exchange(is_user, true)) ++num_users_;
+    return true;
+  }
+  void remove_user(Handler handler) noexcept {
+    const std::lock_guard lock{mutex_};
+    struct sigaction current {};
+    ::sigaction(number(), nullptr, &current);
+    if (--num_users_ == 0 && current.sa_sigaction == handler) std::signal(number(), SIG_DFL);
+  }
+
+ private:
+  StackSignal() = default;
+
+  std::mutex mutex_;
+  int num_users_ = 0;
+};
+
 /// Asks one thread by a signal. It must outlive that thread: an answer may come late.
 class StackTeller {
  public:
   StackTeller() = default;
   StackTeller(const StackTeller&) = delete;
   StackTeller& operator=(const StackTeller&) = delete;
+  ~StackTeller() {
+    if (uses_signal_) StackSignal::of_process().remove_user(&StackTeller::answer);
+  }
 
   /// Called on the thread that is to be asked, when it begins and when it ends.
   void watch_this_thread() {
@@ -72,24 +117,14 @@ class StackTeller {
   /// Returns the calls the thread is in, the innermost first, one a line; empty if it has ended or does not answer in
   /// time. Called on another thread.
   [[nodiscard]] std::string tell(const Deadline& deadline) {
-    const int signal = SIGRTMAX - 2;
-    struct sigaction former {};
-    struct sigaction own {};
-    own.sa_sigaction = &StackTeller::answer;
-    own.sa_flags = SA_SIGINFO | SA_RESTART;
-    ::sigfillset(&own.sa_mask);
     const std::uint32_t before = num_answers_.load();
     {
       const std::lock_guard lock{mutex_};  // the thread does not end meanwhile
       if (!is_watched_) return {};
-      ::sigaction(signal, nullptr, &former);
-      const bool is_free = former.sa_handler == SIG_DFL || former.sa_sigaction == &StackTeller::answer;
-      if (!is_free) return {};  // the program uses it
-      // It stays: an answer that comes late finds it.
-      ::sigaction(signal, &own, nullptr);
+      if (!StackSignal::of_process().install(&StackTeller::answer, uses_signal_)) return {};
       sigval self{};
       self.sival_ptr = this;
-      if (::pthread_sigqueue(thread_, signal, self) != 0) return {};
+      if (::pthread_sigqueue(thread_, StackSignal::number(), self) != 0) return {};
     }
     while (num_answers_.load() == before) {
       if (deadline.expired()) return {};
@@ -124,6 +159,7 @@ class StackTeller {
 
   std::mutex mutex_;
   bool is_watched_ = false;
+  bool uses_signal_ = false;
   pthread_t thread_{};
   std::array<void*, most_frames> frames_{};
   int num_frames_ = 0;
