@@ -164,13 +164,13 @@ template <class T>
   return compose("{}tensor {} is \"{}\" on rank {} and \"{}\" on rank 0", counts, at, show(theirs), rank, show(ours));
 }
 
-// Compares descriptions of tensors, one a line; throws the same error on every rank. what: they are the ranks' own.
+// Compares descriptions of tensors, one a line; throws the same error on every rank. what: whose they are.
 inline void check_descriptions(Worker& worker, std::string_view operation, std::string_view what,
                                const std::string& mine) {
   const auto texts = gather_texts(worker, mine);
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
     if (texts[rank] == texts[0]) continue;
-    throw ConfigError{compose("{} on rank {}/{}: the ranks have different {}: {}. Make it the same on every rank",
+    throw ConfigError{compose("{} on rank {}/{}: the ranks have different {}: {}. Make them alike on every rank",
                               operation, worker.rank(), worker.world_size(), what,
                               difference(texts[0], static_cast<int>(rank), texts[rank]))};
   }
