@@ -250,6 +250,9 @@ class WorkerGroup {
   /// Gives a snapshot back to its worker. May be called on any thread.
   virtual void release_snapshot(int rank, int slot) noexcept = 0;
 
+  /// Whether every worker sees the snapshots of all ranks: see WorkerLink::held_snapshot().
+  [[nodiscard]] virtual bool shares_snapshots() const noexcept = 0;
+
   /// Starts workers anew, at most as many as at first, each with a new page and none of the messages and keys of
   /// before. Only after one ExitEvent per rank. Throws: as Scaling::start.
   virtual void restart(int num_workers, std::string_view briefing) = 0;

@@ -167,7 +167,7 @@ class TrainState {
     const std::string& path = worker_->resumes_from();
     if (path.empty()) return;
     const auto& held = worker_->context().held_slots;
-    if (!held.empty() && worker_->has_copied_) return;  // they are an earlier TrainState's by now
+    if (!held.empty() && worker_->has_saved_) return;  // they are an earlier TrainState's by now
     const Checkpoint checkpoint =
         held.empty() ? Checkpoint::open(path) : detail::open_held_state(worker_->link(), held);
     std::string missing;
@@ -189,9 +189,15 @@ class TrainState {
     resumed_epoch_ = manifest.epoch;
     epoch_ = manifest.epoch - 1;
     is_resumed_ = true;
-    if (missing.empty() || worker_->rank() != 0) return;
-    std::fprintf(stderr, "railyard: the checkpoint %s has nothing for: %s; they stay as the program has made them\n",
-                 path.c_str(), missing.c_str());
+    if (worker_->rank() != 0) return;
+    if (!missing.empty()) {
+      std::fprintf(stderr, "railyard: the checkpoint %s has nothing for: %s; they stay as the program has made them\n",
+                   path.c_str(), missing.c_str());
+    }
+    if (manifest.world_size != worker_->world_size()) return;  // which changes bits by itself
+    if (const std::string text = detail::difference_of(worker_->environment(), manifest.environment); !text.empty()) {
+      std::fprintf(stderr, "railyard: the run goes on from %s with %s: bits may differ\n", path.c_str(), text.c_str());
+    }
   }
 
   void put(const StatePart& part, const State& state) const {
@@ -300,8 +306,9 @@ class TrainState {
                               .epoch = next_epoch(),
                               .report = worker_->num_reports_ - 1,
                               .is_report = is_report,
-                              .is_memory = kind == SnapshotKind::memory};
-    worker_->has_copied_ = worker_->has_copied_ || save.is_memory;
+                              .is_memory = kind == SnapshotKind::memory,
+                              .environment = worker_->rank() == 0 ? worker_->environment() : NamedValues{}};
+    worker_->has_saved_ = true;
     const std::uint64_t size = detail::place_files(save, images);
     const auto wait_begin = Clock::now();
     const Snapshot snapshot = worker_->link().take_snapshot(size, kind);

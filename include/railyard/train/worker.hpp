@@ -4,6 +4,7 @@
 
 #include "railyard/train/data_config.hpp"
 #include "railyard/train/detail/control_lane.hpp"
+#include "railyard/train/detail/environment.hpp"
 #include "railyard/train/detail/wire.hpp"
 
 #include "railyard/core/backend.hpp"
@@ -244,6 +245,9 @@ class Worker {
   void send(ConstBuffer data, int to) { do_send(data, to); }
   void receive(Buffer data, int from) { do_receive(data, from); }
 
+  /// What equal bits depend on, for the manifests of checkpoints: rooms above this one add what they know.
+  [[nodiscard]] NamedValues& environment() noexcept { return environment_; }
+
   /// Where the workers leave small values for each other; for rooms above this one.
   [[nodiscard]] Store& store() noexcept { return link_->store(); }
   /// What this worker shows its supervisor while it runs: loaders write their progress there.
@@ -262,7 +266,7 @@ class Worker {
   }
 
  protected:
-  Worker(WorkerLink& link, const RunContext& context) noexcept : link_(&link), context_(&context) {}
+  Worker(WorkerLink& link, const RunContext& context) : link_(&link), context_(&context) {}
   ~Worker() { drop_extensions(); }
 
   void drop_extensions() noexcept {
@@ -323,8 +327,9 @@ class Worker {
   bool has_ended_step_ = false;
   bool stop_requested_ = false;
   bool stop_agreed_ = false;
-  bool has_copied_ = false;  // its state to memory, over what it has gone on from
+  bool has_saved_ = false;  // its state, over what it has gone on from in memory
   detail::ControlLane control_{};
+  NamedValues environment_ = detail::basic_environment();
   std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
 };
 

@@ -74,6 +74,8 @@ TEST_CASE("thread budget: a worker gets its share of the cores, and the process 
     if (at::get_num_threads() != std::min(expected, at::get_num_threads()))
       throw std::runtime_error("more threads than its share");
     if (at::get_num_threads() > expected) throw std::runtime_error("more threads than cores");
+    if (worker.environment().at("threads").as<std::int64_t>() != at::get_num_threads())
+      throw std::runtime_error("checkpoints would tell of another number of threads");
     worker.report({{"threads", at::get_num_threads()}});
   };
   const int cores = ry::detail::usable_cores();

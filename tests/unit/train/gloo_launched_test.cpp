@@ -160,13 +160,32 @@ TEST_CASE("Launched: makes one group of all processes' workers, and fit() return
   for (const int other : {1, 2}) CHECK_THAT(launched.words(other), ContainsSubstring("sum 21, ; leads false; true"));
 }
 
+TEST_CASE("Launched: ranks that end first, also rank 0, take nothing from those that go on (FAULTS B13)") {
+  const Scratch scratch;
+  const auto outlive_rank_0 = [&scratch](ry::Worker& worker) {
+    if (worker.rank() == 0) std::ofstream{scratch.path() / "process"} << ::getpid();
+    worker.barrier();
+    worker.report({{"sum", worker.rank()}});
+    if (worker.rank() == 0) return;
+    pid_t first = 0;
+    std::ifstream{scratch.path() / "process"} >> first;
+    const ry::Deadline deadline = ry::Deadline::after(30s);
+    while (::kill(first, 0) == 0 && !deadline.expired()) std::this_thread::sleep_for(2ms);
+    if (deadline.expired()) throw std::runtime_error{"rank 0 has not ended"};
+    worker.store().set(fmt::format("after/{}", worker.rank()), "here");
+    static_cast<void>(worker.store().get(fmt::format("after/{}", 3 - worker.rank()), deadline));
+  };
+  LaunchedProcesses launched{scratch, 3, [&](int) { return text_of(fit(scratch, outlive_rank_0)); }};
+  for (const int process : {0, 1, 2}) CHECK(launched.words(process) == "status 0, 3 workers, sum 0, ");
+}
+
 TEST_CASE("Launched: alone, makes workers as Processes does") {
   const Scratch scratch;
   const auto result = fit(scratch, sum_ranks, {}, 3);
   CHECK(text_of(result) == "status 0, 3 workers, sum 6, ");
 }
 
-TEST_CASE("Launched: a program may call fit() again") {
+TEST_CASE("Launched: a program may call fit() again, at once (FAULTS B19)") {
   const Scratch scratch;
   LaunchedProcesses launched{scratch, 3, [&](int) {
                                std::string text;

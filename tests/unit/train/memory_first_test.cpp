@@ -5,6 +5,9 @@
 #include "support/catch.hpp"
 #include "unit/train/toy_training.hpp"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 namespace ry = railyard;
 using namespace toy;  // its names stand in nearly every line
 
@@ -53,6 +56,25 @@ struct HalfWeights {
     return state;
   }
   void load_state(const ry::State& state) { all->load_state(state); }
+};
+
+// Holds up the first checkpoint of a run before its first byte: the writer makes run.json durable first.
+class StuckDisk {
+ public:
+  explicit StuckDisk(const std::filesystem::path& run) : file_(run / "run.json"), kept_(run / "run.json.kept") {}
+  void stick() const {
+    std::filesystem::rename(file_, kept_);
+    if (::mkfifo(file_.c_str(), 0666) != 0) throw std::runtime_error{"mkfifo failed"};
+  }
+  void free() const {
+    const int fifo = ::open(file_.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    std::filesystem::rename(kept_, file_);
+    ::close(fifo);
+  }
+
+ private:
+  std::filesystem::path file_;
+  std::filesystem::path kept_;
 };
 
 }  // namespace
@@ -223,6 +245,67 @@ TEST_CASE("Memory first: a second TrainState does not go on from copies that the
   REQUIRE(result);
   CHECK(result.attempts().at(1).begin_step > 0);
   CHECK(result.history().at(0).at("begins_at").as<std::int64_t>() == 0);
+}
+
+TEMPLATE_TEST_CASE("Memory first: a restart does not wait for the newest checkpoint to be written", "", SharedThreads,
+                   SharedProcesses) {
+  const Scratch scratch;
+  const ry::Result result = run_in<typename TestType::B, typename TestType::S>(
+      scratch, 2,
+      [](auto& worker) {
+        const StuckDisk disk{worker.run_path()};
+        Weights weights;
+        HalfWeights half{.all = &weights, .rank = worker.rank()};
+        ry::TrainState state{worker, {{"weights", half}}};
+        if (worker.rank() == 0 && worker.attempt() < 2) worker.attempt() == 0 ? disk.stick() : disk.free();
+        worker.barrier();
+        while (worker.steps() < last_step) {
+          worker.samples(1);
+          weights.step(worker.steps());
+          worker.end_step();
+          if (worker.attempt() > 0) continue;
+          worker.report({{"sum", weights.sum()}}, state);
+          if (worker.rank() == 1) throw std::runtime_error{"a test"};
+        }
+        worker.report({{"sum", weights.sum()}, {"from", worker.resumes_from()}}, state);
+      },
+      {.failure = {.max_failures = 1, .memory_percent = 0}});
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.attempts().at(1).begin_step == 1);
+  CHECK(result.metrics().at("from").template as<std::string>() == "memory");
+  CHECK(result.metrics().at("sum").template as<double>() == straight_sum());
+  REQUIRE(result.checkpoint());
+  CHECK(result.checkpoint()->manifest().step == last_step);
+}
+
+TEST_CASE("Memory first: a second TrainState does not go on from where the first one has saved meanwhile") {
+  const Scratch scratch;
+  const ry::Result result =
+      run_in<ry::SharedMemory, ry::Processes>(scratch, 2,
+                                              [](auto& worker) {
+                                                const StuckDisk disk{worker.run_path()};
+                                                for (const int stage : {0, 1}) {
+                                                  Weights weights;
+                                                  ry::TrainState state{worker, {{"weights", weights}}};
+                                                  worker.report({{"resumed", state.is_resumed()}, {"stage", stage}});
+                                                  if (worker.rank() == 0 && stage == 0)
+                                                    worker.attempt() == 0 ? disk.stick() : disk.free();
+                                                  worker.barrier();
+                                                  for (int at = 0; at < 3; ++at) {
+                                                    worker.samples(1);
+                                                    worker.report({{"at", at}}, state);
+                                                    if (worker.attempt() == 0) throw std::runtime_error{"a test"};
+                                                  }
+                                                }
+                                              },
+                                              {.failure = {.max_failures = 1, .memory_percent = 0}});
+  INFO(result.error());
+  REQUIRE(result);
+  const auto& history = result.history();
+  REQUIRE(history.size() == 10);
+  CHECK(history[2].at("resumed").as<bool>());
+  CHECK_FALSE(history[6].at("resumed").as<bool>());
 }
 
 TEST_CASE("Memory first: no copies are made where a state has files") {

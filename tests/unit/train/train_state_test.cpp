@@ -183,6 +183,35 @@ TEST_CASE("Run: takes an older checkpoint where the newest is damaged, and never
   CHECK(names_in(second.path() / "checkpoints").size() == 3);
 }
 
+TEST_CASE("Run: a checkpoint says what equal bits depend on, and the log what of it has changed") {
+  const Scratch scratch;
+  const auto run_on = [&scratch](int threads, std::uint64_t last, int num_workers) {
+    return run_in<ry::SharedMemory, ry::Processes>(scratch, num_workers,
+                                                   [threads, last](auto& worker) {
+                                                     worker.environment().set("threads", threads);
+                                                     train(worker, [last](auto&, std::uint64_t step) {
+                                                       if (step == last) throw std::runtime_error{"a test"};
+                                                     });
+                                                   },
+                                                   {.name = "run"});
+  };
+  const ry::Result first = run_on(2, 8, 2);
+  REQUIRE(first.checkpoint());
+  const ry::NamedValues& environment = first.checkpoint()->manifest().environment;
+  CHECK(environment.at("backend").as<std::string>() == "SharedMemory");
+  CHECK(environment.at("scaling").as<std::string>() == "Processes");
+  CHECK(environment.at("railyard").as<std::string>() == ry::version);
+  CHECK(environment.at("threads").as<std::int64_t>() == 2);
+  CHECK_FALSE(environment.at("cpu").as<std::string>().empty());
+  static_cast<void>(run_on(2, 12, 2));
+  const auto log = first.path() / "logs" / "rank-0.log";
+  CHECK_FALSE(std::filesystem::exists(log));
+  static_cast<void>(run_on(4, 17, 2));
+  CHECK_THAT(read_text(log), ContainsSubstring("with threads 4 instead of 2: bits may differ"));
+  static_cast<void>(run_on(2, 22, 1));  // another number of workers, about which that is said
+  CHECK(read_lines(log).size() == 1);
+}
+
 TEST_CASE("Run: keeps the lines of metrics that belong to a checkpoint by their number, not by their place") {
   const Scratch scratch;
   const ry::Result whole = run<SharedThreads>(scratch, never);

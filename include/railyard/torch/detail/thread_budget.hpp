@@ -9,6 +9,7 @@
 #include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
 
 #include <ATen/Parallel.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -71,10 +72,13 @@ inline void apply_thread_budget(Worker& worker) {
   if (budget.applied) return;
   budget.applied = true;
   const int now = at::get_num_threads();
+  worker.environment().set("libtorch", TORCH_VERSION);
+  worker.environment().set("threads", now);
   if (user_set_threads()) return;
   budget.threads = std::max(1, usable_cores() / std::max(1, worker.local_world_size()));
   if (budget.threads >= now) return;  // never more than the user has asked LibTorch for
   if (auto* set = budget.library().find<void(int)>("omp_set_num_threads")) set(budget.threads);
+  worker.environment().set("threads", at::get_num_threads());
 }
 
 // OpenBLAS has threads of its own, and one number of them per process. It is lowered where workers are threads, too:

@@ -59,11 +59,24 @@ class CheckpointWriter {
     if (thread_.joinable()) thread_.join();
   }
 
+  /// Throws: what the system or the memory refuses; the job's memory is the caller's to give back then.
   void submit(SaveJob job) {
     const std::lock_guard lock{mutex_};
-    jobs_.push_back(std::move(job));
     if (!thread_.joinable()) start();
+    jobs_.push_back(std::move(job));
     changed_.notify_all();
+  }
+
+  /// Takes note of a checkpoint that could not even be submitted.
+  void note_failure(Manifest manifest, std::string error) {
+    const std::lock_guard lock{mutex_};
+    outcomes_.push_back({.manifest = std::move(manifest), .error = std::move(error)});
+  }
+
+  /// Whether the memory of what was submitted last is still held: it is given back once that is written.
+  [[nodiscard]] bool holds_last() {
+    const std::lock_guard lock{mutex_};
+    return !jobs_.empty() || holds_job_;
   }
 
   /// Waits until all has been written, or the time is over. Returns whether it has.
@@ -94,7 +107,7 @@ class CheckpointWriter {
       if (jobs_.empty()) return;
       SaveJob job = std::move(jobs_.front());
       jobs_.pop_front();
-      is_writing_ = true;
+      is_writing_ = holds_job_ = true;
       lock.unlock();
       SaveOutcome outcome = write(job);
       lock.lock();
@@ -111,6 +124,10 @@ class CheckpointWriter {
       outcome.path = folder_.commit(job.manifest, job.parts);
     } catch (const std::exception& error) {
       outcome.error = error.what();
+    }
+    {
+      const std::lock_guard lock{mutex_};
+      holds_job_ = false;  // before a worker may write to it again
     }
     for (const auto& [rank, slot] : job.slots) group_->release_snapshot(rank, slot);
     if (outcome.path.empty()) return outcome;
@@ -149,6 +166,7 @@ class CheckpointWriter {
   std::deque<SaveJob> jobs_{};
   std::vector<SaveOutcome> outcomes_{};
   bool is_writing_ = false;
+  bool holds_job_ = false;
   bool is_ending_ = false;
   std::thread thread_{};
 };

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -57,7 +58,7 @@ namespace detail {
 class RunCheckpoints {
  public:
   RunCheckpoints(const RunInfo& info, const CheckpointConfig& config, const RunLease& lease, WorkerGroup& group)
-      : environment_{{"backend", info.backend}, {"scaling", info.scaling}, {"railyard", std::string{version}}},
+      : environment_{{"backend", info.backend}, {"scaling", info.scaling}},
         run_(info.path),
         generation_(lease.generation()),
         group_(&group),
@@ -125,6 +126,15 @@ class RunCheckpoints {
     return held_.empty() || place_of(held_.front()) < saved_ ? std::vector<SavedMessage>{} : held_;
   }
 
+  /// The newest state in memory, by rank: that copy, or the newest checkpoint while it is being written. To be asked
+  /// when no worker is left: the next ones find it there, even if it has been written meanwhile. A group whose workers
+  /// do not see each other's snapshots has none.
+  [[nodiscard]] std::vector<SavedMessage> newest_in_memory() {
+    if (!group_->shares_snapshots()) return {};
+    auto copy = newest_copy();
+    return copy.empty() && writer_.holds_last() ? submitted_ : copy;
+  }
+
   /// Makes a checkpoint of that copy, if there is one, which can no more be gone on from without reading.
   void write_newest_copy(int attempt) {
     if (const auto copy = newest_copy(); !copy.empty()) {
@@ -165,29 +175,44 @@ class RunCheckpoints {
   void add_copy(int rank, SavedMessage save) {
     copies_.add(rank, std::move(save));
     while (auto copy = copies_.take()) {
-      for (std::size_t of = 0; of < held_.size(); ++of) {
-        group_->release_snapshot(static_cast<int>(of), held_[of].slot);
-      }
+      release(held_);
       held_ = std::move(*copy);
     }
   }
 
+  // One that cannot be submitted is one that cannot be written: training goes on.
   void submit(const std::vector<SavedMessage>& saves, Metrics metrics, int attempt) {
+    saved_ = std::max(saved_, place_of(saves.front()));
+    Manifest manifest = manifest_of(saves, std::move(metrics), attempt);
+    try {
+      writer_.submit(job_of(saves, manifest));
+      submitted_ = saves;
+    } catch (const std::exception& error) {
+      release(saves);
+      writer_.note_failure(std::move(manifest), error.what());
+    }
+  }
+
+  [[nodiscard]] Manifest manifest_of(const std::vector<SavedMessage>& saves, Metrics metrics, int attempt) const {
     const SavedMessage& first = saves.front();
-    saved_ = std::max(saved_, place_of(first));
-    SaveJob job;
-    job.manifest = {.world_size = static_cast<int>(saves.size()),
-                    .step = first.step,
-                    .epoch = first.epoch,
-                    .report = first.report,
-                    .attempt = attempt,
-                    .generation = generation_,
-                    .metrics = std::move(metrics),
-                    .environment = environment_};
+    Manifest manifest{.world_size = static_cast<int>(saves.size()),
+                      .step = first.step,
+                      .epoch = first.epoch,
+                      .report = first.report,
+                      .attempt = attempt,
+                      .generation = generation_,
+                      .metrics = std::move(metrics),
+                      .environment = environment_};
+    for (const SavedMessage& save : saves) manifest.samples += save.samples;
+    for (const auto& [name, value] : first.environment) manifest.environment.set(name, value);
+    return manifest;
+  }
+
+  [[nodiscard]] SaveJob job_of(const std::vector<SavedMessage>& saves, const Manifest& manifest) {
+    SaveJob job{.manifest = manifest};
     for (std::size_t at = 0; at < saves.size(); ++at) {
       const int rank = static_cast<int>(at);
       const SavedMessage& save = saves[at];
-      job.manifest.samples += save.samples;
       job.slots.push_back({.rank = rank, .slot = save.slot});
       if (save.files.empty()) continue;
       const auto bytes = group_->snapshot(rank, save.slot, save.files.back().offset + save.files.back().size);
@@ -195,7 +220,13 @@ class RunCheckpoints {
         job.parts.push_back({.name = file.name, .bytes = bytes.subspan(file.offset, file.size)});
       }
     }
-    writer_.submit(std::move(job));
+    return job;
+  }
+
+  void release(const std::vector<SavedMessage>& saves) noexcept {
+    for (std::size_t rank = 0; rank < saves.size(); ++rank) {
+      group_->release_snapshot(static_cast<int>(rank), saves[rank].slot);
+    }
   }
 
   NamedValues environment_;
@@ -204,8 +235,9 @@ class RunCheckpoints {
   WorkerGroup* group_;
   SaveBook book_;
   SaveBook copies_;
-  std::vector<SavedMessage> held_{};  // the newest copy that is whole, by rank
-  Place saved_{0, -1};                // of the newest checkpoint, unless it could not be written
+  std::vector<SavedMessage> held_{};       // the newest copy that is whole, by rank
+  std::vector<SavedMessage> submitted_{};  // what the writer was given last, by rank
+  Place saved_{0, -1};                     // of the newest checkpoint, unless it could not be written
   Place written_{0, -1};
   int num_written_ = 0;
   int num_of_attempt_ = 0;

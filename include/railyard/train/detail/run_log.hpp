@@ -2,6 +2,7 @@
 // What a supervisor has to say while a run goes on: on the console, in events.jsonl, in the Result. Train room.
 #pragma once
 
+#include "railyard/train/controller.hpp"
 #include "railyard/train/detail/checkpoint_writer.hpp"
 #include "railyard/train/detail/files.hpp"
 #include "railyard/train/result.hpp"
@@ -19,6 +20,15 @@
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+/// Says which rank has failed where, and what there is to see of it.
+[[nodiscard]] inline std::string text_of_rank_failure(const Failure& failure, int world_size, const std::string& host,
+                                                      std::int64_t num_reports, const RunDirectory& directory) {
+  std::string text = compose("rank {} of {} on {} {}", failure.rank, world_size, host, failure.what);
+  text += num_reports > 0 ? compose("; its last report was number {}", num_reports - 1) : "; it had not reported yet";
+  if (const auto log = directory.log_of(failure.rank)) text += "; its output is in " + log->string();
+  return text;
+}
 
 /// Both the directory and the line must outlive it.
 class RunLog {

@@ -80,9 +80,11 @@ class Supervision {
       go_on_from(find_checkpoint(info_.path, lease_, config_.resume, problems));
       for (const std::string& problem : problems) log_.warn(problem + "; an older checkpoint is taken");
     }
+    if (!lease_.takeover().empty()) log_.warn(lease_.takeover());
     tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     if (!failure_before_start_) start_group(start);
     if (group_) {
+      lease_.keep_alive();
       checkpoints_.emplace(info_, config_.checkpoint, lease_, *group_);
       do {
         while (controller_.phase() != Phase::finished) handle_next();
@@ -229,7 +231,7 @@ class Supervision {
       interrupt_between_attempts();
       return std::nullopt;
     }
-    const auto copy = checkpoints_->newest_copy();
+    const auto copy = checkpoints_->newest_in_memory();
     checkpoints_->note_outcomes(log_);
     const bool has_progress = checkpoints_->num_of_attempt() > 0 || (!copy.empty() && copy.front().step > begin_step_);
     const auto verdict = budget_.judge(*controller_.failure(), failed_step_, has_progress);
@@ -268,8 +270,11 @@ class Supervision {
   }
 
   [[nodiscard]] bool go_on_from_newest() {
-    if (checkpoints_->newest_copy().empty() || group_->forks_to_restart()) settle();
-    const auto copy = checkpoints_->newest_copy();  // also where a newer checkpoint could not be written
+    auto copy = checkpoints_->newest_in_memory();
+    if (copy.empty() || group_->forks_to_restart()) {
+      settle();
+      copy = checkpoints_->newest_copy();  // also where a newer checkpoint could not be written
+    }
     if (!copy.empty()) {
       go_on_from(copy);
       return true;
@@ -306,8 +311,7 @@ class Supervision {
 
   void begin_attempt() {
     ++briefing_.attempt;
-    num_started_ = 0;
-    num_left_ = 0;
+    num_started_ = num_left_ = 0;
     is_resizing_ = false;
     activity_.clear();
     step_times_.assign(static_cast<std::size_t>(info_.world_size), {});
@@ -517,11 +521,8 @@ class Supervision {
   [[nodiscard]] std::string error_text(const Failure& failure) const {
     std::string text = failure.what;
     if (failure.rank >= 0) {
-      const std::int64_t reports = history_.count(failure.rank);
-      text = compose("rank {} of {} on {} {}", failure.rank, info_.world_size,
-                     hosts_[static_cast<std::size_t>(failure.rank)], failure.what);
-      text += reports > 0 ? compose("; its last report was number {}", reports - 1) : "; it had not reported yet";
-      if (const auto log = directory_.log_of(failure.rank)) text += "; its output is in " + log->string();
+      const auto& host = hosts_[static_cast<std::size_t>(failure.rank)];
+      text = text_of_rank_failure(failure, info_.world_size, host, history_.count(failure.rank), directory_);
     }
     if (failure.is_wait && !activity_.empty()) text += "; then " + activity_;
     if (!last_word_.empty()) text += "; " + last_word_;

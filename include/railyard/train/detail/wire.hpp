@@ -46,9 +46,10 @@ struct SavedMessage {
   std::uint64_t step = 0;
   std::uint64_t samples = 0;
   std::int64_t epoch = 0;
-  std::int64_t report = -1;  ///< the number of the last report before it; -1 if there was none
-  bool is_report = false;    ///< it belongs to that report, and has its metrics
-  bool is_memory = false;    ///< it is not to be written, but to go on from
+  std::int64_t report = -1;   ///< the number of the last report before it; -1 if there was none
+  bool is_report = false;     ///< it belongs to that report, and has its metrics
+  bool is_memory = false;     ///< it is not to be written, but to go on from
+  NamedValues environment{};  ///< of rank 0: see Manifest
   std::vector<SavedFile> files{};
 };
 /// The training function was left at the end of a step, because the run, or this number of workers, is to end.
@@ -116,6 +117,7 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
   writer.put(save.report);
   writer.put(static_cast<std::uint8_t>(save.is_report));
   writer.put(static_cast<std::uint8_t>(save.is_memory));
+  put_metrics(writer, save.environment);
   writer.put(static_cast<std::uint32_t>(save.files.size()));
   for (const SavedFile& file : save.files) {
     writer.put_text(file.name);
@@ -123,27 +125,6 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
     writer.put(file.size);
   }
   return writer.bytes();
-}
-
-[[nodiscard]] inline SavedMessage decode_saved(WireReader& reader) {
-  SavedMessage save;
-  save.slot = reader.take<std::int32_t>();
-  if (save.slot < 0 || save.slot >= num_snapshot_slots)
-    throw DataError{"a worker's message is damaged: it names no snapshot"};
-  save.step = reader.take<std::uint64_t>();
-  save.samples = reader.take<std::uint64_t>();
-  save.epoch = reader.take<std::int64_t>();
-  save.report = reader.take<std::int64_t>();
-  save.is_report = reader.take<std::uint8_t>() != 0;
-  save.is_memory = reader.take<std::uint8_t>() != 0;
-  const auto count = reader.take<std::uint32_t>();
-  for (std::uint32_t i = 0; i < count; ++i) {
-    SavedFile file{.name = reader.take_text()};
-    file.offset = reader.take<std::uint64_t>();
-    file.size = reader.take<std::uint64_t>();
-    save.files.push_back(std::move(file));
-  }
-  return save;
 }
 
 [[nodiscard]] inline Value decode_value(WireReader& reader) {
@@ -168,6 +149,28 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
     metrics.set(std::move(name), decode_value(reader));
   }
   return metrics;
+}
+
+[[nodiscard]] inline SavedMessage decode_saved(WireReader& reader) {
+  SavedMessage save;
+  save.slot = reader.take<std::int32_t>();
+  if (save.slot < 0 || save.slot >= num_snapshot_slots)
+    throw DataError{"a worker's message is damaged: it names no snapshot"};
+  save.step = reader.take<std::uint64_t>();
+  save.samples = reader.take<std::uint64_t>();
+  save.epoch = reader.take<std::int64_t>();
+  save.report = reader.take<std::int64_t>();
+  save.is_report = reader.take<std::uint8_t>() != 0;
+  save.is_memory = reader.take<std::uint8_t>() != 0;
+  save.environment = take_metrics(reader);
+  const auto count = reader.take<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count; ++i) {
+    SavedFile file{.name = reader.take_text()};
+    file.offset = reader.take<std::uint64_t>();
+    file.size = reader.take<std::uint64_t>();
+    save.files.push_back(std::move(file));
+  }
+  return save;
 }
 
 /// Returns what a worker has posted. Throws: DataError if the bytes are none of the messages above.

@@ -172,6 +172,7 @@ class LaunchedGroup final : public WorkerGroup {
     }
     order(process, Order::release, {own_rank, slot});
   }
+  [[nodiscard]] bool shares_snapshots() const noexcept override { return false; }
 
   void restart(int num_workers, std::string_view briefing) override {
     for (int process = 1; process < num_processes(); ++process) {

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+#include "railyard/train/detail/run_checkpoints.hpp"
+
+#include "support/catch.hpp"
+#include "unit/train/scratch.hpp"
+
+#include <set>
+#include <stdexcept>
+
+namespace ry = railyard;
+using ry::detail::RunCheckpoints;
+
+namespace {
+
+// Has workers that are not there, and no memory for what they have saved.
+class PoorGroup final : public ry::WorkerGroup {
+ public:
+  std::set<std::pair<int, int>> held{};
+
+  [[nodiscard]] std::optional<ry::GroupEvent> next(const ry::Deadline& /*deadline*/) override { return std::nullopt; }
+  void request_stop() override {}
+  void request_leave() override {}
+  void request_resize() override {}
+  void abort(std::string_view /*reason*/) override {}
+  void kill() override {}
+  [[nodiscard]] bool can_kill() const noexcept override { return true; }
+  [[nodiscard]] const ry::WorkerPage& page(int /*rank*/) const override { throw std::logic_error{"no page"}; }
+  [[nodiscard]] std::vector<std::string> stacks(const ry::Deadline& /*deadline*/) override { return {}; }
+  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int /*slot*/, std::size_t /*size_bytes*/) override {
+    if (rank == 1) throw ry::Error{"a snapshot does not fit into memory"};
+    return {bytes_};
+  }
+  void hold_snapshot(int rank, int slot) noexcept override { held.emplace(rank, slot); }
+  void release_snapshot(int rank, int slot) noexcept override { held.erase({rank, slot}); }
+  [[nodiscard]] bool shares_snapshots() const noexcept override { return true; }
+  void restart(int /*num_workers*/, std::string_view /*briefing*/) override {}
+  [[nodiscard]] bool forks_to_restart() const override { return false; }
+
+ private:
+  std::array<std::byte, 8> bytes_{};
+};
+
+ry::detail::SavedMessage save_of(int slot, bool is_memory) {
+  return {.slot = slot, .step = 4, .is_memory = is_memory, .files = {{.name = "state.json", .offset = 0, .size = 8}}};
+}
+
+}  // namespace
+
+TEST_CASE("RunCheckpoints: what cannot be handed to the writer is given back and told of, and the run goes on") {
+  const Scratch scratch;
+  std::ofstream{scratch.path() / "run.json"} << "{}";
+  const ry::detail::RunLease lease{scratch.path()};
+  ry::detail::RunDirectory directory{scratch.path(), 2};
+  ry::ProgressLine line{ry::detail::Console{}, true};
+  ry::detail::RunLog log{directory, line, ry::Deadline::Clock::now()};
+  PoorGroup group;
+  const ry::RunInfo info{.path = scratch.path(), .world_size = 2};
+  RunCheckpoints checkpoints{info, {}, lease, group};
+  SECTION("a checkpoint") {
+    for (const int rank : {0, 1}) checkpoints.add(rank, save_of(0, false), {}, 0);
+  }
+  SECTION("a copy of the state that has to be written at last") {
+    for (const int rank : {0, 1}) checkpoints.add(rank, save_of(2, true), {}, 0);
+    REQUIRE(group.held.size() == 2);
+    checkpoints.write_newest_copy(0);
+    CHECK(checkpoints.newest_copy().empty());
+  }
+  CHECK(group.held.empty());
+  CHECK(checkpoints.newest_in_memory().empty());
+  CHECK(checkpoints.drain(ry::Deadline::after(std::chrono::seconds{30})));
+  checkpoints.note_outcomes(log);
+  REQUIRE(log.warnings().size() == 1);
+  CHECK_THAT(log.warnings().front(), ContainsSubstring("step 4 could not be written: a snapshot does not fit"));
+}
