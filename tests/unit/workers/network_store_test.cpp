@@ -184,7 +184,7 @@ TEST_CASE("NetworkStore: ends every wait of a generation that is over, and its v
   CHECK(next->get("key", soon()) == "another value");
 }
 
-TEST_CASE("NetworkStore: says that the leader is gone, to all who wait and from then on") {
+TEST_CASE("NetworkStore: says that the leader is gone, to all who wait and from then on (FAULTS B15)") {
   auto leader = std::make_unique<Leader>();
   const std::string port = ry::detail::compose("port {}", (*leader)->port());
   const auto store = leader->store(1);
