@@ -1025,6 +1025,166 @@ inline constexpr std::array all_reduce_ops{ReduceOp::sum, ReduceOp::average, Red
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/system.hpp
+// What the kernel offers, made safe to use: descriptors, futexes, times and messages of failed calls. Core room.
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <ctime>
+#include <system_error>
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Owns one file descriptor.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) noexcept : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  ~Descriptor() { reset(); }
+
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  [[nodiscard]] bool is_open() const noexcept { return fd_ >= 0; }
+  void reset() noexcept {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+/// Says what a failed call of the system means, and what to do where that is known.
+[[nodiscard]] inline std::string explain_errno(int error) {
+  const std::string text = std::generic_category().message(error);
+  if (error == EMFILE) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    return compose("{} (this process may have {} descriptors: raise the limit with ulimit -n, or close some)", text,
+                   limit.rlim_cur);
+  }
+  if (error == EAGAIN) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NPROC, &limit);
+    const auto count = limit.rlim_cur == RLIM_INFINITY ? std::string{"unlimited"} : compose("{}", limit.rlim_cur);
+    return compose("{} (the limit of processes is reached: see ulimit -u, here {}, and pids.max of the cgroup)", text,
+                   count);
+  }
+  return text;
+}
+
+[[noreturn]] inline void throw_system(std::string_view what, int error) {
+  throw Error{compose("{}: {}", what, explain_errno(error))};
+}
+
+/// Takes over a new descriptor and moves it above 2, where it would end up if the program has closed its standard
+/// streams: later it would be overwritten or be taken for one.
+[[nodiscard]] inline Descriptor adopt(int fd, std::string_view what) {
+  if (fd < 0) throw_system(what, errno);
+  if (fd > 2) return Descriptor{fd};
+  const Descriptor low{fd};
+  const int moved = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
+  if (moved < 0) throw_system(what, errno);
+  return Descriptor{moved};
+}
+
+/// Makes a pipe, both ends closed on exec. Returns the end to read from, then the end to write to.
+[[nodiscard]] inline std::pair<Descriptor, Descriptor> make_pipe(int flags, std::string_view what) {
+  int ends[2] = {-1, -1};
+  if (::pipe2(ends, O_CLOEXEC | flags) != 0) throw_system(what, errno);
+  Descriptor second{ends[1]};  // is not lost if the first cannot be moved
+  Descriptor reader = adopt(ends[0], what);
+  if (second.get() > 2) return {std::move(reader), std::move(second)};
+  const int moved = ::fcntl(second.get(), F_DUPFD_CLOEXEC, 3);
+  if (moved < 0) throw_system(what, errno);
+  return {std::move(reader), Descriptor{moved}};
+}
+
+[[nodiscard]] inline std::int64_t monotonic_ns() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Deadline::Clock::now().time_since_epoch()).count();
+}
+
+[[nodiscard]] inline timespec to_timespec(std::chrono::nanoseconds time) noexcept {
+  const auto bounded = std::clamp(time, std::chrono::nanoseconds{0}, std::chrono::nanoseconds{std::chrono::hours{24}});
+  return {static_cast<std::time_t>(bounded.count() / 1'000'000'000),
+          static_cast<long>(bounded.count() % 1'000'000'000)};
+}
+
+/// Sleeps while word holds expected, for at most the given time; may return early. Works across processes.
+inline void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
+                       std::chrono::nanoseconds at_most) noexcept {
+  static_assert(sizeof(word) == sizeof(std::uint32_t) && std::atomic<std::uint32_t>::is_always_lock_free);
+  const timespec time = to_timespec(at_most);
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &time, nullptr, 0);
+}
+
+/// Wakes everybody who sleeps on word.
+inline void futex_wake(const std::atomic<std::uint32_t>& word) noexcept {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, 0x7FFFFFFF, nullptr, nullptr, 0);
+}
+
+/// Changes the word and wakes everybody who sleeps on it.
+inline void nudge(std::atomic<std::uint32_t>& word) noexcept {
+  word.fetch_add(1);
+  futex_wake(word);
+}
+
+[[nodiscard]] inline int open_pidfd(pid_t pid) noexcept {
+#ifdef SYS_pidfd_open
+  return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+#else
+  errno = ENOSYS;
+  return -1;
+#endif
+}
+
+inline void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal) noexcept {
+#ifdef SYS_pidfd_send_signal
+  ::syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0);
+#endif
+}
+
+/// Returns the bytes of memory that the host has.
+[[nodiscard]] inline std::size_t physical_memory() noexcept {
+  return static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L)) *
+         static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+[[nodiscard]] inline std::string host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
+  return name;
+}
+
+/// Ends the program as the signal would have, had nobody caught it.
+[[noreturn]] inline void end_by_signal(int signal) {
+  ::signal(signal, SIG_DFL);
+  sigset_t one;
+  ::sigemptyset(&one);
+  ::sigaddset(&one, signal);
+  ::pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
+  ::raise(signal);
+  ::_exit(128 + signal);
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/core/store.hpp
 // The place where workers leave small values for each other before they are connected. Core room.
 
@@ -1057,6 +1217,10 @@ class Store {
 
   /// Says which keys will be asked for, so that a store far away sends their values as soon as they are there.
   virtual void expect(const std::vector<std::string>& keys) { static_cast<void>(keys); }
+
+  /// Takes a file in memory that serves the same rank of a later start as well, which then finds its pages there: what
+  /// it holds means nothing, and nobody else has it mapped. No descriptor if there is none, or it was taken before.
+  [[nodiscard]] virtual detail::Descriptor take_memory() { return {}; }
 };
 
 }  // namespace railyard::inline v0_1
@@ -1670,13 +1834,11 @@ concept IndexedSource = DatasetSource<S> && requires(const S& source, std::span<
 // ---- railyard/core/detail/heap.hpp
 // Gives out blocks of one range of memory, such as one that several processes map. Core room.
 
-#include <atomic>
 #include <mutex>
 #include <new>
 
 #include <sched.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 namespace railyard::inline v0_1 {
 
@@ -2323,6 +2485,9 @@ class WorkerGroup {
   /// Gives a snapshot back to its worker. May be called on any thread.
   virtual void release_snapshot(int rank, int slot) noexcept = 0;
 
+  /// Whether every worker sees the snapshots of all ranks: see WorkerLink::held_snapshot().
+  [[nodiscard]] virtual bool shares_snapshots() const noexcept = 0;
+
   /// Starts workers anew, at most as many as at first, each with a new page and none of the messages and keys of
   /// before. Only after one ExitEvent per rank. Throws: as Scaling::start.
   virtual void restart(int num_workers, std::string_view briefing) = 0;
@@ -2514,10 +2679,6 @@ class SideLine {
 // ---- railyard/core/detail/signals.hpp
 // Keeps signals away from code that they would disturb, and names them. Core room.
 
-#include <cerrno>
-#include <csignal>
-#include <ctime>
-
 namespace railyard::inline v0_1 {
 namespace detail {
 
@@ -2590,7 +2751,6 @@ class WriteSignalGuard {
 
 #include <cstdio>
 
-#include <fcntl.h>
 #include <poll.h>
 #include <stdio_ext.h>
 #include <sys/ioctl.h>
@@ -3097,7 +3257,6 @@ inline void append_json_text(std::string& json, std::string_view text) {
 // Reads JSON that may come from anywhere, with bounds and without loss. Checkpoint room.
 
 #include <charconv>
-#include <system_error>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -3327,158 +3486,6 @@ class JsonParser {
     text.remove_prefix(length);
   }
   return true;
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/core/detail/system.hpp
-// What the kernel offers, made safe to use: descriptors, futexes, times and messages of failed calls. Core room.
-
-#include <linux/futex.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Owns one file descriptor.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) noexcept : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    if (this != &other) {
-      reset();
-      fd_ = std::exchange(other.fd_, -1);
-    }
-    return *this;
-  }
-  ~Descriptor() { reset(); }
-
-  [[nodiscard]] int get() const noexcept { return fd_; }
-  [[nodiscard]] bool is_open() const noexcept { return fd_ >= 0; }
-  void reset() noexcept {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = -1;
-  }
-
- private:
-  int fd_ = -1;
-};
-
-/// Says what a failed call of the system means, and what to do where that is known.
-[[nodiscard]] inline std::string explain_errno(int error) {
-  const std::string text = std::generic_category().message(error);
-  if (error == EMFILE) {
-    rlimit limit{};
-    ::getrlimit(RLIMIT_NOFILE, &limit);
-    return compose("{} (this process may have {} descriptors: raise the limit with ulimit -n, or close some)", text,
-                   limit.rlim_cur);
-  }
-  if (error == EAGAIN) {
-    rlimit limit{};
-    ::getrlimit(RLIMIT_NPROC, &limit);
-    const auto count = limit.rlim_cur == RLIM_INFINITY ? std::string{"unlimited"} : compose("{}", limit.rlim_cur);
-    return compose("{} (the limit of processes is reached: see ulimit -u, here {}, and pids.max of the cgroup)", text,
-                   count);
-  }
-  return text;
-}
-
-[[noreturn]] inline void throw_system(std::string_view what, int error) {
-  throw Error{compose("{}: {}", what, explain_errno(error))};
-}
-
-/// Takes over a new descriptor and moves it above 2, where it would end up if the program has closed its standard
-/// streams: later it would be overwritten or be taken for one.
-[[nodiscard]] inline Descriptor adopt(int fd, std::string_view what) {
-  if (fd < 0) throw_system(what, errno);
-  if (fd > 2) return Descriptor{fd};
-  const Descriptor low{fd};
-  const int moved = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
-  if (moved < 0) throw_system(what, errno);
-  return Descriptor{moved};
-}
-
-/// Makes a pipe, both ends closed on exec. Returns the end to read from, then the end to write to.
-[[nodiscard]] inline std::pair<Descriptor, Descriptor> make_pipe(int flags, std::string_view what) {
-  int ends[2] = {-1, -1};
-  if (::pipe2(ends, O_CLOEXEC | flags) != 0) throw_system(what, errno);
-  Descriptor second{ends[1]};  // is not lost if the first cannot be moved
-  Descriptor reader = adopt(ends[0], what);
-  if (second.get() > 2) return {std::move(reader), std::move(second)};
-  const int moved = ::fcntl(second.get(), F_DUPFD_CLOEXEC, 3);
-  if (moved < 0) throw_system(what, errno);
-  return {std::move(reader), Descriptor{moved}};
-}
-
-[[nodiscard]] inline std::int64_t monotonic_ns() noexcept {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Deadline::Clock::now().time_since_epoch()).count();
-}
-
-[[nodiscard]] inline timespec to_timespec(std::chrono::nanoseconds time) noexcept {
-  const auto bounded = std::clamp(time, std::chrono::nanoseconds{0}, std::chrono::nanoseconds{std::chrono::hours{24}});
-  return {static_cast<std::time_t>(bounded.count() / 1'000'000'000),
-          static_cast<long>(bounded.count() % 1'000'000'000)};
-}
-
-/// Sleeps while word holds expected, for at most the given time; may return early. Works across processes.
-inline void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
-                       std::chrono::nanoseconds at_most) noexcept {
-  static_assert(sizeof(word) == sizeof(std::uint32_t) && std::atomic<std::uint32_t>::is_always_lock_free);
-  const timespec time = to_timespec(at_most);
-  ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &time, nullptr, 0);
-}
-
-/// Wakes everybody who sleeps on word.
-inline void futex_wake(const std::atomic<std::uint32_t>& word) noexcept {
-  ::syscall(SYS_futex, &word, FUTEX_WAKE, 0x7FFFFFFF, nullptr, nullptr, 0);
-}
-
-/// Changes the word and wakes everybody who sleeps on it.
-inline void nudge(std::atomic<std::uint32_t>& word) noexcept {
-  word.fetch_add(1);
-  futex_wake(word);
-}
-
-[[nodiscard]] inline int open_pidfd(pid_t pid) noexcept {
-#ifdef SYS_pidfd_open
-  return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
-#else
-  errno = ENOSYS;
-  return -1;
-#endif
-}
-
-inline void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal) noexcept {
-#ifdef SYS_pidfd_send_signal
-  ::syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0);
-#endif
-}
-
-/// Returns the bytes of memory that the host has.
-[[nodiscard]] inline std::size_t physical_memory() noexcept {
-  return static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L)) *
-         static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
-
-[[nodiscard]] inline std::string host_name() {
-  char name[256] = {};
-  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
-  return name;
-}
-
-/// Ends the program as the signal would have, had nobody caught it.
-[[noreturn]] inline void end_by_signal(int signal) {
-  ::signal(signal, SIG_DFL);
-  sigset_t one;
-  ::sigemptyset(&one);
-  ::sigaddset(&one, signal);
-  ::pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
-  ::raise(signal);
-  ::_exit(128 + signal);
 }
 
 }  // namespace detail
@@ -4289,26 +4296,20 @@ inline void add_pieces(std::map<std::string, Pieces>& tensors, const std::vector
 namespace railyard::inline v0_1 {
 
 /// Is a complete checkpoint. Copies are cheap; while one of them lives, here or in a process that was forked meanwhile,
-/// retention leaves the checkpoint's files alone.
+/// retention leaves the checkpoint's files alone, unless it comes from peek().
 class Checkpoint {
  public:
   /// Reads the manifest and compares the sizes of all files.
   /// Throws: DataError that names the file, says what is wrong with it and what to do; Error if a file may be whole,
   /// but cannot be opened.
   [[nodiscard]] static Checkpoint open(const std::filesystem::path& directory) {
-    auto contents = std::make_shared<Contents>();
-    contents->path = std::filesystem::absolute(directory);
-    contents->lock = detail::InputFile::open(contents->path, detail::manifest_name);
-    lock(*contents->lock);
-    const std::string text = contents->lock->text(detail::max_manifest_size);
-    contents->manifest = detail::reading(contents->lock->path(), [&] { return detail::read_manifest(text); });
-    for (const ManifestFile& file : contents->manifest.files) {
-      const auto size = detail::InputFile::open(contents->path, file.name)->size();
-      if (size != file.size) {
-        detail::throw_damaged(contents->path / file.name,
-                              detail::compose("it has {} bytes and should have {}", size, file.size));
-      }
-    }
+    return Checkpoint{read_contents(directory)};
+  }
+
+  /// Does the same, but keeps no file open, so that retention knows nothing of it. For those who look at many.
+  [[nodiscard]] static Checkpoint peek(const std::filesystem::path& directory) {
+    auto contents = read_contents(directory);
+    contents->lock.reset();
     return Checkpoint{std::move(contents)};
   }
 
@@ -4383,6 +4384,19 @@ class Checkpoint {
     return std::nullopt;
   }
 
+  /// Puts the state of a part into an object that is made as the one was that was saved.
+  /// Throws: ConfigError that lists the parts if there is none of that name, or if it does not fit; as load().
+  /// Example: ry::Checkpoint::open(path).load_into("net", net);
+  template <HasState T>
+  void load_into(std::string_view part, T& object, int rank = 0) const {
+    const std::optional<State> state = load(part, rank);
+    if (!state) {
+      throw ConfigError{detail::compose("{} has no part \"{}\" for rank {}: its parts are {}", path().string(), part,
+                                        rank, detail::joined(parts(), ", "))};
+    }
+    StateAccess<T>::put(object, *state);
+  }
+
   /// Where the files are that the user has added.
   [[nodiscard]] std::vector<std::filesystem::path> files() const {
     std::vector<std::filesystem::path> paths;
@@ -4401,6 +4415,23 @@ class Checkpoint {
   };
 
   explicit Checkpoint(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
+
+  [[nodiscard]] static std::shared_ptr<Contents> read_contents(const std::filesystem::path& directory) {
+    auto contents = std::make_shared<Contents>();
+    contents->path = std::filesystem::absolute(directory);
+    contents->lock = detail::InputFile::open(contents->path, detail::manifest_name);
+    lock(*contents->lock);
+    const std::string text = contents->lock->text(detail::max_manifest_size);
+    contents->manifest = detail::reading(contents->lock->path(), [&] { return detail::read_manifest(text); });
+    for (const ManifestFile& file : contents->manifest.files) {
+      const auto size = detail::InputFile::open(contents->path, file.name)->size();
+      if (size != file.size) {
+        detail::throw_damaged(contents->path / file.name,
+                              detail::compose("it has {} bytes and should have {}", size, file.size));
+      }
+    }
+    return contents;
+  }
 
   // Whoever wants to remove the checkpoint takes the lock for himself alone. Where there are no locks at all, nobody
   // can be kept from it.
@@ -4426,7 +4457,7 @@ class Checkpoint {
     return std::any_of(files.begin(), files.end(), [name](const ManifestFile& file) { return file.name == name; });
   }
 
-  [[nodiscard]] bool is_in_memory() const noexcept { return contents_->lock == nullptr; }
+  [[nodiscard]] bool is_in_memory() const noexcept { return !contents_->in_memory.empty(); }
 
   static std::optional<int> rank_of(const ManifestFile& file) {
     return detail::number_between<int>("state.rank-", file.name, ".json");
@@ -4845,20 +4876,15 @@ class CheckpointFolder {
     return path;
   }
 
-  /// Returns the complete checkpoints, oldest first. Damaged ones are left out: see problems().
-  [[nodiscard]] std::vector<Checkpoint> list() const {
-    std::vector<Checkpoint> all;
-    for (const std::uint64_t number : numbers()) {
-      if (auto checkpoint = open(number)) all.push_back(std::move(*checkpoint));
-    }
-    return all;
-  }
+  /// Returns the complete checkpoints, oldest first. Damaged ones are left out: see problems(). Cost: a descriptor
+  /// each.
+  [[nodiscard]] std::vector<Checkpoint> list() const { return all(&Checkpoint::open); }
 
   /// Returns the newest complete checkpoint.
   [[nodiscard]] std::optional<Checkpoint> newest() const {
     const auto all = numbers();
     for (auto number = all.rbegin(); number != all.rend(); ++number) {
-      if (auto checkpoint = open(*number)) return checkpoint;
+      if (auto checkpoint = open(path_of(*number), &Checkpoint::open)) return checkpoint;
     }
     return std::nullopt;
   }
@@ -4868,7 +4894,7 @@ class CheckpointFolder {
   [[nodiscard]] std::optional<Checkpoint> newest_whole(std::vector<std::string>& problems) const {
     const auto all = numbers();
     for (auto number = all.rbegin(); number != all.rend(); ++number) {
-      auto checkpoint = open(*number, &problems);
+      auto checkpoint = open(path_of(*number), &Checkpoint::open, &problems);
       if (!checkpoint) continue;
       try {
         if (checkpoint->manifest().generation != generation_) checkpoint->verify();
@@ -4883,7 +4909,7 @@ class CheckpointFolder {
   /// Says what is wrong with the checkpoints that list() leaves out.
   [[nodiscard]] std::vector<std::string> problems() const {
     std::vector<std::string> all;
-    for (const std::uint64_t number : numbers()) open(number, &all);
+    for (const std::uint64_t number : numbers()) open(path_of(number), &Checkpoint::open, &all);
     return all;
   }
 
@@ -4910,19 +4936,30 @@ class CheckpointFolder {
   /// Removes all complete checkpoints but the best and the newest; those that somebody reads stay for now.
   /// Throws: Error if one cannot be removed.
   void retain(const Retention& retention) {
-    if (retention.keep == 0) return;
-    std::vector<Doomed> doomed = take_away(retention);
-    if (doomed.empty()) return;
-    // Before that is durable no file may go: a power cut could bring the old name back.
-    detail::sync_directory(*files_, folder_);
-    std::vector<std::filesystem::path> trash;
-    for (const Doomed& one : doomed) trash.push_back(one.trash);
-    remove(trash);
+    constexpr std::size_t most_at_once = 16;  // each costs a descriptor
+    const auto surplus = surplus_of(retention);
+    for (std::size_t begin = 0; begin < surplus.size(); begin += most_at_once) {
+      const auto size = std::min(most_at_once, surplus.size() - begin);
+      const std::vector<Doomed> doomed = take_away(std::span{surplus}.subspan(begin, size));
+      if (doomed.empty()) continue;
+      // Before that is durable no file may go: a power cut could bring the old name back.
+      detail::sync_directory(*files_, folder_);
+      std::vector<std::filesystem::path> trash;
+      for (const Doomed& one : doomed) trash.push_back(one.trash);
+      remove(trash);
+    }
   }
 
-  /// Returns the checkpoints that retention would keep for their score, best first.
+  /// Returns the checkpoints that retention would keep for their score, best first. Those of a retention that keeps all
+  /// come from Checkpoint::peek(): there may be thousands.
   [[nodiscard]] std::vector<Checkpoint> best(const Retention& retention) const {
-    return detail::best_of(list(), retention);
+    auto best = detail::best_of(all(&Checkpoint::peek), retention);
+    if (retention.keep == 0) return best;
+    std::vector<Checkpoint> held;
+    for (const Checkpoint& one : best) {
+      if (auto checkpoint = open(one.path(), &Checkpoint::open)) held.push_back(std::move(*checkpoint));
+    }
+    return held;
   }
 
  private:
@@ -5049,28 +5086,42 @@ class CheckpointFolder {
     return std::nullopt;
   }
 
-  std::optional<Checkpoint> open(std::uint64_t number, std::vector<std::string>* problems = nullptr) const {
+  using Read = Checkpoint (*)(const std::filesystem::path&);
+
+  static std::optional<Checkpoint> open(const std::filesystem::path& path, Read read,
+                                        std::vector<std::string>* problems = nullptr) {
     try {
-      return Checkpoint::open(path_of(number));
+      return read(path);
     } catch (const DataError& error) {
       if (problems != nullptr) problems->emplace_back(error.what());
       return std::nullopt;
     }
   }
 
+  [[nodiscard]] std::vector<Checkpoint> all(Read read) const {
+    std::vector<Checkpoint> all;
+    for (const std::uint64_t number : numbers()) {
+      if (auto checkpoint = open(path_of(number), read)) all.push_back(std::move(*checkpoint));
+    }
+    return all;
+  }
+
+  [[nodiscard]] std::vector<std::filesystem::path> surplus_of(const Retention& retention) const {
+    if (retention.keep == 0) return {};
+    const auto all_there = all(&Checkpoint::peek);
+    std::set<std::filesystem::path> kept;
+    for (const Checkpoint& checkpoint : detail::best_of(all_there, retention)) kept.insert(checkpoint.path());
+    std::vector<std::filesystem::path> surplus;
+    for (std::size_t i = 0; i + 1 < all_there.size(); ++i) {  // the last is the newest
+      if (!kept.contains(all_there[i].path())) surplus.push_back(all_there[i].path());
+    }
+    return surplus;
+  }
+
   // Renames what need not be kept, so that it is complete or absent whatever happens while its files are removed.
-  std::vector<Doomed> take_away(const Retention& retention) {
-    std::vector<std::filesystem::path> candidates;
-    {
-      const auto all = list();
-      std::set<std::filesystem::path> kept;
-      for (const Checkpoint& checkpoint : detail::best_of(all, retention)) kept.insert(checkpoint.path());
-      for (std::size_t i = 0; i + 1 < all.size(); ++i) {  // the last is the newest
-        if (!kept.contains(all[i].path())) candidates.push_back(all[i].path());
-      }
-    }  // from here on this function itself reads none of them
+  std::vector<Doomed> take_away(std::span<const std::filesystem::path> surplus) {
     std::vector<Doomed> doomed;
-    for (const auto& path : candidates) {
+    for (const auto& path : surplus) {
       detail::Descriptor lock{::open((path / detail::manifest_name).c_str(), O_RDWR | O_CLOEXEC)};
       if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
       auto trash = trash_of(path.filename().string());
@@ -6682,8 +6733,9 @@ struct SegmentLayout {
   return std::make_shared<Mapping>(base, size);
 }
 
-/// Makes a file without a name in memory. Throws: ConfigError if the system makes none or not of that size.
-[[nodiscard]] inline Descriptor make_memory_file(std::size_t size, const std::string& what) {
+/// Gives a file in memory that size; makes one without a name if it is not open. Throws: ConfigError if the system
+/// makes none or not of that size.
+[[nodiscard]] inline Descriptor size_memory_file(Descriptor file, std::size_t size, const std::string& what) {
   const auto refuse = [&](const char* call) {
     const int error = errno;
     return ConfigError{compose(
@@ -6691,9 +6743,11 @@ struct SegmentLayout {
         "(ulimit -f): lift it, or use Gloo with Options::transport = GlooTransport::tcp, which shares no memory",
         what, call, size >> 20U, explain_errno(error))};
   };
-  const int fd = ::memfd_create("railyard", MFD_CLOEXEC);
-  if (fd < 0) throw refuse("memfd_create()");
-  Descriptor file = adopt(fd, what);
+  if (!file.is_open()) {
+    const int fd = ::memfd_create("railyard", MFD_CLOEXEC);
+    if (fd < 0) throw refuse("memfd_create()");
+    file = adopt(fd, what);
+  }
   if (::ftruncate(file.get(), static_cast<off_t>(size)) != 0) throw refuse("ftruncate()");
   return file;
 }
@@ -6705,6 +6759,27 @@ struct SegmentLayout {
   if (base == MAP_FAILED) refuse_addresses(what, size, errno);
   ::madvise(base, size, MADV_DONTDUMP);  // or a core dump of one rank would hold the memory of all
   return std::make_shared<Mapping>(base, size);
+}
+
+/// Returns the bytes that a file in memory takes.
+[[nodiscard]] inline std::size_t memory_of(const Descriptor& file) noexcept {
+  struct stat status {};
+  return file.is_open() && ::fstat(file.get(), &status) == 0 ? static_cast<std::size_t>(status.st_blocks) * 512 : 0;
+}
+
+/// Maps the pages that the file has already at once, instead of each as it is touched, if the kernel can do that.
+inline void map_pages(const Descriptor& file, const Mapping& mapping) noexcept {
+#ifdef MADV_POPULATE_READ
+  for (off_t end = 0;;) {
+    const off_t begin = ::lseek(file.get(), end, SEEK_DATA);
+    if (begin < 0) return;
+    end = ::lseek(file.get(), begin, SEEK_HOLE);
+    if (end < begin) return;
+    const auto size = static_cast<std::size_t>(end - begin);
+    ::madvise(mapping.base() + begin, size, MADV_HUGEPAGE);  // first, or huge pages would be mapped as small ones
+    ::madvise(mapping.base() + begin, size, MADV_POPULATE_READ);
+  }
+#endif
 }
 
 }  // namespace detail
@@ -7034,6 +7109,7 @@ struct Whereabouts {
   std::int32_t process = 0;
   std::uint64_t arena_size = 0;
   std::uint64_t available = 0;  ///< memory that the container or the host has left
+  std::uint64_t kept = 0;       ///< memory that an earlier start of this rank has left for it
   cpu_set_t cores{};
 
   [[nodiscard]] static Whereabouts here(std::size_t wanted_arena, int world_size) {
@@ -7079,7 +7155,9 @@ class GroupBuilder {
   /// they cannot share memory.
   [[nodiscard]] SharedGroup build(std::size_t wanted_arena) {
     throw_if_missing(await_all(store_, prefix_, "here", world_, deadline_), world_, deadline_);
-    const auto own = Whereabouts::here(wanted_arena, world_.size);
+    file_ = store_.take_memory();
+    auto own = Whereabouts::here(wanted_arena, world_.size);
+    own.kept = memory_of(file_);
     const auto all = exchange("at", [&] { return to_text(own); });
     compare(own, all);
     if (group_.is_one_process) {
@@ -7135,13 +7213,16 @@ class GroupBuilder {
     group_.layout = {.world_size = world_.size, .arena_size = own.arena_size};
     group_.is_one_process = true;
     group_.available = own.available;
+    std::size_t kept = 0;
     for (const std::string& text : all) {
       const auto other = from_text<Whereabouts>(text);
       group_.is_one_process = group_.is_one_process && other.is_reached_from(own) && other.process == own.process;
       group_.layout.arena_size = std::min<std::size_t>(group_.layout.arena_size, other.arena_size);
       group_.available = std::min<std::size_t>(group_.available, other.available);
+      kept += other.kept;
       CPU_OR(&cores, &cores, &other.cores);
     }
+    group_.available += kept;
     group_.has_cores_for_all = CPU_COUNT(&cores) >= world_.size;
   }
 
@@ -7222,15 +7303,15 @@ class GroupBuilder {
   }
 
   void share_with_processes(const Whereabouts& own, const std::vector<std::string>& all) {
-    Descriptor file;
     std::shared_ptr<Mapping> segment;
     const auto files = exchange("memory", [&] {
       check_reach(own, all);
       check_memory();
-      file = make_memory_file(group_.layout.size(), "connect");
-      segment = map_shared(file, group_.layout.size(), "connect");
+      file_ = size_memory_file(std::move(file_), group_.layout.size(), "connect");
+      segment = map_shared(file_, group_.layout.size(), "connect");
+      map_pages(file_, *segment);
       make_cell(*segment);
-      return std::to_string(file.get());
+      return std::to_string(file_.get());
     });
     // The file stays open here until everybody has mapped it.
     exchange("mapped", [&]() -> std::string {
@@ -7264,6 +7345,7 @@ class GroupBuilder {
   Handover* handover_ = nullptr;
   bool has_seat_ = false;
   bool is_complete_ = false;  // every rank has its seat, and gives it back itself
+  Descriptor file_;           // of this rank's segment, among processes
   SharedGroup group_{};
 };
 
@@ -8356,6 +8438,53 @@ class Bytes64 {
 };
 #endif
 
+/// Where each of some characters is among 64.
+template <std::size_t Count>
+using ByteMarks = std::array<std::uint64_t, Count>;
+
+#if defined(__x86_64__)
+typedef char Bytes32 __attribute__((vector_size(32)));
+
+template <std::size_t Count>
+[[gnu::target("avx2")]] bool mark_bytes_avx2(const char* text, std::size_t blocks,
+                                             const std::array<char, Count>& wanted, ByteMarks<Count>* marks) noexcept {
+  Bytes32 all{};
+  for (std::size_t block = 0; block < blocks; ++block) {
+    Bytes32 low;
+    Bytes32 high;
+    std::memcpy(&low, text + 64 * block, sizeof low);
+    std::memcpy(&high, text + 64 * block + 32, sizeof high);
+    all |= low | high;
+#pragma GCC unroll 4
+    for (std::size_t at = 0; at < Count; ++at) {
+      const auto first = static_cast<std::uint32_t>(__builtin_ia32_pmovmskb256(Bytes32(low == wanted[at])));
+      const auto second = static_cast<std::uint32_t>(__builtin_ia32_pmovmskb256(Bytes32(high == wanted[at])));
+      marks[block][at] = first | std::uint64_t{second} << 32;
+    }
+  }
+  return __builtin_ia32_pmovmskb256(all) == 0;
+}
+#endif
+
+/// Marks the wanted characters in so many blocks of 64. Returns whether all of the text is ASCII.
+template <std::size_t Count>
+bool mark_bytes(const char* text, std::size_t blocks, const std::array<char, Count>& wanted,
+                ByteMarks<Count>* marks) noexcept {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) return mark_bytes_avx2(text, blocks, wanted, marks);
+#endif
+  bool is_ascii = true;
+  for (std::size_t block = 0; block < blocks; ++block) {
+    const Bytes64 bytes{text + 64 * block};
+    for (std::size_t at = 0; at < Count; ++at) marks[block][at] = bytes.equal_to(wanted[at]);
+    is_ascii = is_ascii && bytes.is_ascii();
+  }
+  return is_ascii;
+}
+
+/// How many blocks are best marked at a time: the marks stay in the nearest cache.
+inline constexpr std::size_t blocks_at_once = 64;
+
 /// Returns for each bit how many bits at it and before it are set, modulo 2: of quotes, what lies within them.
 [[nodiscard]] constexpr std::uint64_t parity_before(std::uint64_t bits) noexcept {
   bits ^= bits << 1;
@@ -8413,7 +8542,16 @@ class CsvCutter {
     if (separators_.size() < size + 2 * 64) separators_.resize(size + 2 * 64);
     separators_[0] = ~std::uint32_t{0};  // the text begins behind it
     State state;
-    for (std::size_t block = 0; block < size; block += 64) cut_block(block, size - block, state);
+    std::array<Marks, blocks_at_once> marks;
+    for (std::size_t begin = 0; begin < size; begin += 64 * marks.size()) {
+      const std::size_t blocks = std::min(marks.size(), (size - begin + 63) / 64);
+      // What lies behind the text may say in vain that there is more than ASCII.
+      is_ascii_ &= mark_bytes(text + begin, blocks, {delimiter_, '\n', quote_}, marks.data());
+      for (std::size_t block = 0; block < blocks; ++block) {
+        const std::size_t at = begin + 64 * block;
+        cut_block(at, lowest_bits(size - at), marks[block], state);
+      }
+    }
     std::size_t taken = separators_[state.record] + std::uint32_t{1};
     if (is_end && taken < size) {
       is_unclosed_ = true;
@@ -8466,6 +8604,7 @@ class CsvCutter {
   }
 
  private:
+  using Marks = ByteMarks<3>;
   // What is handed from block to block; of the bits, the lowest says what the last character before the block was.
   struct State {
     std::size_t count = 0;     // separators
@@ -8480,13 +8619,11 @@ class CsvCutter {
     return separators_[separator] + std::uint32_t{1};  // wraps to 0 for the first
   }
 
-  void cut_block(std::size_t block, std::size_t size, State& state) {
-    const Bytes64 bytes{text_ + block};
-    const std::uint64_t valid = lowest_bits(size);
-    std::uint64_t delimiters = bytes.equal_to(delimiter_) & valid;
-    std::uint64_t lines = bytes.equal_to('\n') & valid;
-    const std::uint64_t quotes = quote_ == '\0' ? 0 : bytes.equal_to(quote_) & valid;
-    if (!bytes.is_ascii()) is_ascii_ = false;  // what lies behind the text may say so in vain
+  // marks: of delimiters, line feeds and quotes.
+  void cut_block(std::size_t block, std::uint64_t valid, const Marks& marks, State& state) {
+    std::uint64_t delimiters = marks[0] & valid;
+    std::uint64_t lines = marks[1] & valid;
+    const std::uint64_t quotes = quote_ == '\0' ? 0 : marks[2] & valid;
     std::uint64_t quoted = 0;
     if ((quotes | state.quoted) != 0) {
       quoted = parity_before(quotes) ^ state.quoted;
@@ -8506,16 +8643,17 @@ class CsvCutter {
     state.count += count_bits(separators);
   }
 
-  // Four at a time, whether there are so many or not: what is too much is overwritten.
+  // Eight at a time, whether there are so many or not: what is too much is overwritten.
   void note_separators(std::size_t block, std::uint64_t separators, std::size_t at) noexcept {
     std::uint32_t* to = separators_.data() + at;
     const auto base = static_cast<std::uint32_t>(block);
     while (separators != 0) {
-      for (std::size_t next = 0; next < 4; ++next) {
+#pragma GCC unroll 8
+      for (std::size_t next = 0; next < 8; ++next) {
         to[next] = base + static_cast<std::uint32_t>(std::countr_zero(separators));
         separators &= separators - 1;
       }
-      to += 4;
+      to += 8;
     }
   }
 
@@ -8553,14 +8691,25 @@ class CsvCutter {
   bool is_unclosed_ = false;
 };
 
+/// Copies what a field within quotes says, which is no longer than the field. Returns how many characters that are.
+inline std::size_t copy_unquoted(std::string_view field, char quote, char* to) noexcept {
+  if (field.size() < 2) {
+    std::copy(field.begin(), field.end(), to);
+    return field.size();
+  }
+  std::size_t size = 0;
+  for (std::size_t at = 1; at < field.size() - 1; ++at) {
+    to[size++] = field[at];
+    at += field[at] == quote ? 1 : 0;  // the second of two
+  }
+  return size;
+}
+
 /// Returns what a field says that may be within quotes.
 [[nodiscard]] inline std::string unquoted(std::string_view field, char quote) {
-  if (quote == '\0' || field.size() < 2 || field.front() != quote) return std::string{field};
-  field = field.substr(1, field.size() - 2);
-  std::string text;
-  for (std::size_t at = 0; at < field.size(); ++at) {
-    text += field[at];
-    if (field[at] == quote) ++at;  // the second of two
+  std::string text{field};
+  if (quote != '\0' && !field.empty() && field.front() == quote) {
+    text.resize(copy_unquoted(field, quote, text.data()));
   }
   return text;
 }
@@ -8701,6 +8850,9 @@ inline constexpr std::array<std::uint64_t, 28> powers_of_five = [] {
 template <class Float>
 struct FloatFacts {
   static constexpr int digits = std::numeric_limits<Float>::digits;
+  // Up to here digits are exact. Of doubles not up to 2^53, which is amid the numbers of 16 digits: the branch would be
+  // mispredicted.
+  static constexpr std::uint64_t most_exact_digits = digits == 53 ? 1'000'000'000'000'000 : std::uint64_t{1} << digits;
   static constexpr int most_exact_power = digits == 53 ? 22 : 10;  // 10 to this power is exact
   using Bits = std::conditional_t<digits == 53, std::uint64_t, std::uint32_t>;
   static constexpr auto powers = [] {
@@ -8710,23 +8862,42 @@ struct FloatFacts {
   }();
 };
 
+struct Division {
+  std::uint64_t quotient = 0;
+  std::uint64_t remainder = 0;
+};
+
+// Divides high * 2^64 + low; high < divisor. The compilers call a function for what is one instruction.
+[[nodiscard]] inline Division divide_wide(std::uint64_t high, std::uint64_t low, std::uint64_t divisor) noexcept {
+  Division result;
+#if defined(__x86_64__)
+  asm("divq %[divisor]"
+      : "=a"(result.quotient), "=d"(result.remainder)
+      : "a"(low), "d"(high), [divisor] "r"(divisor)
+      : "cc");
+#else
+  const Wide dividend = static_cast<Wide>(high) << 64 | low;
+  result.quotient = static_cast<std::uint64_t>(dividend / divisor);
+  result.remainder = static_cast<std::uint64_t>(dividend % divisor);
+#endif
+  return result;
+}
+
 /// Returns digits / 10^power, rounded once, to nearest and even. digits: not 0. power: 0 to 27.
 /// A quotient of 63 bits or more and whether there is a remainder decide how to round; no table of long reciprocals.
 template <class Float>
-[[nodiscard]] Float divide_by_power(std::uint64_t digits, int power) noexcept {
+[[nodiscard]] [[gnu::noinline]] Float divide_by_power(std::uint64_t digits, int power) noexcept {
   using Facts = FloatFacts<Float>;
   const std::uint64_t five = powers_of_five[static_cast<std::size_t>(power)];
   const int up = std::countl_zero(digits);
   const int down = std::countl_zero(five);
   const std::uint64_t divisor = five << down;
-  const Wide dividend = static_cast<Wide>(digits << up) << 63;
-  const auto quotient = static_cast<std::uint64_t>(dividend / divisor);
-  const bool is_exact = static_cast<Wide>(quotient) * divisor == dividend;
+  const auto [quotient, remainder] = divide_wide((digits << up) >> 1, digits << up << 63, divisor);
   const int dropped = static_cast<int>(std::bit_width(quotient)) - Facts::digits;
   const std::uint64_t half = std::uint64_t{1} << (dropped - 1);
   const std::uint64_t rest = quotient & (2 * half - 1);
   std::uint64_t kept = quotient >> dropped;
-  if (rest > half || (rest == half && (!is_exact || kept % 2 == 1))) ++kept;
+  if (rest > half || (rest == half && (remainder != 0 || kept % 2 == 1))) ++kept;
   const int exponent = dropped - 63 - up + down - power;
   using Bits = typename Facts::Bits;
   constexpr int bias = std::numeric_limits<Float>::max_exponent - 1;
@@ -8736,9 +8907,9 @@ template <class Float>
 
 // Puts digits x 10^power together; false where the standard function must.
 template <class Float>
-[[nodiscard]] bool scale_digits(std::uint64_t digits, int power, Float& value) noexcept {
+[[nodiscard]] [[gnu::always_inline]] inline bool scale_digits(std::uint64_t digits, int power, Float& value) noexcept {
   using Facts = FloatFacts<Float>;
-  if (digits <= std::uint64_t{1} << Facts::digits) {
+  if (digits <= Facts::most_exact_digits) {
     // Both are exact, so that the one operation rounds once.
     if (power < 0 && power >= -Facts::most_exact_power) {
       value = static_cast<Float>(digits) / Facts::powers[static_cast<std::size_t>(-power)];
@@ -9317,6 +9488,109 @@ inline void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields) {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/data/detail/number_lanes.hpp
+// Numbers out of text, 16 characters at once, where the processor can; most of them take the same steps whatever their
+// length and sign. Data room.
+
+#if defined(__x86_64__)
+#include <smmintrin.h>
+#endif
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+#if defined(__x86_64__)
+/// Whether parse_by_lanes() can be called.
+[[nodiscard]] inline bool has_number_lanes() noexcept {
+  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("bmi2") != 0;
+}
+
+// Reads the first `size` of 16 characters, of which the one at `point` is left out. point + 1 == size == 17 for all 16.
+[[nodiscard]] [[gnu::target("avx2,bmi,bmi2"), gnu::always_inline]] inline bool read_lanes(
+    __m128i text, std::size_t size, std::size_t point, std::uint64_t& value) noexcept {
+  const __m128i lanes = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  // To the right end; what is before the point one further. Lanes that take a character before the text become 0.
+  __m128i from = _mm_add_epi8(lanes, _mm_set1_epi8(static_cast<char>(size - 16)));
+  from = _mm_add_epi8(from, _mm_cmpgt_epi8(_mm_set1_epi8(static_cast<char>(point + 1)), from));
+  const __m128i digits = _mm_shuffle_epi8(_mm_sub_epi8(text, _mm_set1_epi8('0')), from);
+  const __m128i above_nine = _mm_subs_epu8(digits, _mm_set1_epi8(9));
+  const __m128i twos = _mm_maddubs_epi16(digits, _mm_set1_epi16(1 * 256 + 10));
+  const __m128i fours = _mm_madd_epi16(twos, _mm_set1_epi32(1 * 65536 + 100));
+  const __m128i eights = _mm_madd_epi16(_mm_packus_epi32(fours, fours), _mm_set1_epi32(1 * 65536 + 10000));
+  const auto halves = static_cast<std::uint64_t>(_mm_cvtsi128_si64(eights));
+  value = (halves & 0xFFFFFFFFU) * 100'000'000 + (halves >> 32);
+  return _mm_testz_si128(above_nine, above_nine) != 0;
+}
+
+[[nodiscard]] [[gnu::target("avx2,bmi,bmi2"), gnu::always_inline]] inline __m128i load_lanes(
+    const char* text) noexcept {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(text));
+}
+
+// Reads at most 19 digits, with a point or without; of more than 16 characters, the point is before the last 16.
+[[nodiscard]] [[gnu::target("avx2,bmi,bmi2"), gnu::always_inline]] inline bool read_plain_by_lanes(
+    const char* text, std::size_t size, std::uint64_t& digits, int& power) noexcept {
+  if (size - 1 > 19) return false;
+  const std::size_t head = size > 16 ? size - 16 : size;
+  const __m128i first = load_lanes(text);
+  const auto points = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(first, _mm_set1_epi8('.'))));
+  const auto point = static_cast<std::size_t>(std::countr_zero(points | std::uint32_t{1} << head));
+  const std::size_t end = std::max(head, point + 1);  // as if there were one behind a number without a point
+  if (end < 2 || !read_lanes(first, end, point, digits)) return false;
+  power = -static_cast<int>(end - point - 1);
+  if (size <= 16) return true;
+  std::uint64_t last = 0;
+  if (digits > 999 || !read_lanes(load_lanes(text + head), 17, 16, last)) return false;
+  digits = digits * powers_of_ten[16] + last;
+  if (point < head) power -= 16;
+  return true;
+}
+
+/// Reads most numbers, as parse_short() would; false where that or parse_number() is needed.
+template <class Float>
+requires std::is_floating_point_v<Float>
+[[nodiscard]] [[gnu::target("avx2,bmi,bmi2"), gnu::always_inline]] inline bool parse_by_lanes(const char* text,
+                                                                                              std::size_t size,
+                                                                                              Float& value) noexcept {
+  const bool is_negative = *text == '-';
+  text += is_negative;
+  size -= is_negative;
+  std::uint64_t digits = 0;
+  int power = 0;
+  // As most programs write an exponent: e, a sign and two digits.
+  if (size > 4 && (text[size - 4] | 0x20) == 'e') {
+    const auto tens = static_cast<unsigned>(text[size - 2] - '0');
+    const auto ones = static_cast<unsigned>(text[size - 1] - '0');
+    const char sign = text[size - 3];
+    if (tens > 9 || ones > 9 || (sign != '-' && sign != '+')) return false;
+    if (!read_plain_by_lanes(text, size - 4, digits, power)) return false;
+    const int exponent = static_cast<int>(tens * 10 + ones);
+    power += sign == '-' ? -exponent : exponent;
+  } else if (!read_plain_by_lanes(text, size, digits, power)) {
+    return false;
+  }
+  if (!scale_digits(digits, power, value)) return false;
+  using Bits = typename FloatFacts<Float>::Bits;  // signs are at random, and a branch would be mispredicted
+  value = std::bit_cast<Float>(std::bit_cast<Bits>(value) | static_cast<Bits>(is_negative) << (sizeof(Bits) * 8 - 1));
+  return true;
+}
+
+[[nodiscard]] [[gnu::target("avx2,bmi,bmi2"), gnu::always_inline]] inline bool parse_by_lanes(
+    const char* text, std::size_t size, std::int64_t& value) noexcept {
+  const bool is_negative = *text == '-';
+  text += is_negative;
+  size -= is_negative;
+  std::uint64_t digits = 0;
+  if (size - 1 > 15 || !read_lanes(load_lanes(text), size + 1, size, digits)) return false;
+  const auto sign = -static_cast<std::int64_t>(is_negative);
+  value = (static_cast<std::int64_t>(digits) ^ sign) - sign;
+  return true;
+}
+#endif
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/detail/record_faults.hpp
 // Which records of a piece of text are damaged, and why the first one is. Data room.
 
@@ -9503,26 +9777,66 @@ class CsvParser {
     }
   }
 
+  // What a column keeps of a T.
+  template <class T>
+  using Stored = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>;
+
   template <class T>
   [[nodiscard]] Column read_numbers(const Cells& cells, const Field& field, RecordFaults& faults) const {
-    using Stored = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>;
-    const bool may_be_missing = plan_->is_number_missing;
-    std::vector<Stored> values(cells.rows());
-    for (std::size_t row = 0; row < values.size(); ++row) {
-      const std::string_view text = cells[row];
-      T value{};
-      if (may_be_missing || !read_fast(text, value)) value = read_slowly<T>(text, row, field, faults);
-      values[row] = static_cast<Stored>(value);
+    const auto values = std::make_shared_for_overwrite<Stored<T>[]>(cells.rows());
+#if defined(__x86_64__)
+    if constexpr (!std::is_same_v<T, bool>) {
+      if (has_number_lanes() && !plan_->is_number_missing) {
+        fill_by_lanes<T>(cells, field, faults, values.get());
+        return as_column(values, cells.rows());
+      }
     }
-    return Column{field, std::move(values)};
+#endif
+    for (std::size_t row = 0; row < cells.rows(); ++row) {
+      values.get()[row] = read_number<T>(cells[row], row, field, faults);
+    }
+    return as_column(values, cells.rows());
+  }
+
+  template <class T>
+  [[nodiscard]] static Column as_column(const std::shared_ptr<T[]>& values, std::size_t rows) {
+    return Column{{values, reinterpret_cast<const std::byte*>(values.get())}, rows, sizeof(T)};
+  }
+
+#if defined(__x86_64__)
+  template <class T>
+  [[gnu::target("avx2,bmi,bmi2")]] void fill_by_lanes(const Cells& cells, const Field& field, RecordFaults& faults,
+                                                      T* values) const {
+    using Parsed = std::conditional_t<std::is_floating_point_v<T>, T, std::int64_t>;
+    for (std::size_t row = 0; row < cells.rows(); ++row) {
+      const std::string_view text = cells[row];
+      Parsed parsed{};
+      const bool is_read = parse_by_lanes(text.data(), text.size(), parsed);
+      values[row] = static_cast<T>(parsed);
+      if (!is_read || (!std::is_floating_point_v<T> && values[row] != parsed)) {
+        values[row] = read_number<T>(text, row, field, faults);
+      }
+    }
+  }
+#endif
+
+  template <class T>
+  [[nodiscard]] Stored<T> read_number(std::string_view text, std::size_t row, const Field& field,
+                                      RecordFaults& faults) const {
+    T value{};
+    if (plan_->is_number_missing || !read_fast(text, value)) value = read_slowly<T>(text, row, field, faults);
+    return static_cast<Stored<T>>(value);
   }
 
   template <class T>
   static bool read_fast(std::string_view text, T& value) noexcept {
     if constexpr (std::is_same_v<T, bool>) {
-      const auto parsed = parse_boolean(text);
-      value = parsed.value_or(false);
-      return parsed.has_value();
+      // Which it is, is at random, and a branch would be mispredicted.
+      const std::uint64_t word = load_eight(text.data()) & lowest_bits(8 * text.size());
+      const bool is_true = word == load_eight("true\0\0\0");
+      const bool is_false = word == load_eight("false\0\0");
+      value = is_true;
+      return is_true != is_false;
     } else if constexpr (std::is_floating_point_v<T>) {
       return parse_short(text.data(), text.size(), value);
     } else {
@@ -9565,7 +9879,7 @@ class CsvParser {
   }
 
   [[nodiscard]] Column read_texts(const Cells& cells) const {
-    constexpr std::size_t stride = 16;
+    constexpr std::size_t stride = 32;
     auto ends = std::make_shared<std::vector<std::uint64_t>>(cells.rows());
     std::size_t most = 0;
     for (std::size_t row = 0; row < cells.rows(); ++row) most += cells[row].size();
@@ -9575,9 +9889,7 @@ class CsvParser {
     for (std::size_t row = 0; row < cells.rows(); ++row) {
       const std::string_view text = cells[row];
       if (!text.empty() && quote != '\0' && text.front() == quote) {
-        const std::string plain = unquoted(text, quote);
-        std::memcpy(bytes.get() + at, plain.data(), plain.size());
-        at += plain.size();
+        at += copy_unquoted(text, quote, reinterpret_cast<char*>(bytes.get() + at));
       } else {
         // Most are short: whole strides are copied, and what is too much is overwritten by the next one.
         for (std::size_t part = 0; part < text.size(); part += stride) {
@@ -9671,8 +9983,15 @@ class RecordCounter {
   RecordCounter(RecordRules rules, std::uint64_t begin) : rules_(rules), at_(begin), line_(begin) {}
 
   void add(const char* text, std::size_t size) {
-    for (std::size_t block = 0; block < size; block += 64)
-      add_block(text + block, std::min<std::size_t>(64, size - block));
+    std::array<Marks, blocks_at_once> marks;
+    for (std::size_t begin = 0; begin < size; begin += 64 * marks.size()) {
+      const std::size_t blocks = std::min(marks.size(), (size - begin + 63) / 64);
+      mark_bytes(text + begin, blocks, {'\n', rules_.quote}, marks.data());
+      for (std::size_t block = 0; block < blocks; ++block) {
+        const std::size_t at = begin + 64 * block;
+        add_block(text + at, std::min<std::size_t>(64, size - at), marks[block]);
+      }
+    }
   }
 
   /// Returns the index. The last record needs no line feed.
@@ -9683,11 +10002,13 @@ class RecordCounter {
   }
 
  private:
-  void add_block(const char* text, std::size_t size) {
-    const Bytes64 bytes{text};
-    std::uint64_t lines = bytes.equal_to('\n') & lowest_bits(size);
+  using Marks = ByteMarks<2>;
+
+  // marks: of line feeds and quotes.
+  void add_block(const char* text, std::size_t size, const Marks& marks) {
+    std::uint64_t lines = marks[0] & lowest_bits(size);
     if (rules_.quote != '\0') {
-      const std::uint64_t quotes = bytes.equal_to(rules_.quote) & lowest_bits(size);
+      const std::uint64_t quotes = marks[1] & lowest_bits(size);
       if (quotes != 0 || is_quoted_) {
         const std::uint64_t quoted = parity_before(quotes) ^ (is_quoted_ ? ~std::uint64_t{0} : 0);
         is_quoted_ = (quoted >> 63) != 0;
@@ -11307,60 +11628,6 @@ inline std::unique_ptr<ChunkStream> BlockOpNode::open(const Scope& scope, PlaceC
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/data/detail/permutation.hpp
-// A random order of any number of samples that is asked for one place at a time. Data room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-// Is an order of 0 to count - 1, a function of count and seed only. Up to 65536 samples it is a list, drawn evenly from
-// all orders. Larger ones are computed place by place: a list of 10^9 would take 8 GB in every worker, and a run that
-// goes on in the middle would wait for it. That is a Feistel network on the smallest square that holds count, gone
-// through again while its result is none of the samples, which is at most 4 times on average.
-// Source: Black, Rogaway, "Ciphers with arbitrary finite domains", 2002 (cycle walking).
-class Permutation {
- public:
-  Permutation(std::uint64_t count, std::uint64_t seed) : count_(count) {
-    for (std::size_t round = 0; round < keys_.size(); ++round) keys_[round] = derive_seed(seed, round);
-    if (count <= largest_list) {
-      list_ = std::make_shared<const std::vector<std::size_t>>(shuffled_indices(static_cast<std::size_t>(count), seed));
-    } else {
-      half_bits_ = static_cast<unsigned>(std::bit_width(count - 1) + 1) / 2;
-    }
-  }
-
-  // Which sample stands at the place, which is below count.
-  [[nodiscard]] std::uint64_t operator()(std::uint64_t place) const noexcept {
-    if (list_ != nullptr) return (*list_)[static_cast<std::size_t>(place)];
-    std::uint64_t at = scramble(place);
-    while (at >= count_) at = scramble(at);
-    return at;
-  }
-
- private:
-  static constexpr std::uint64_t largest_list = 65536;
-
-  [[nodiscard]] std::uint64_t scramble(std::uint64_t at) const noexcept {
-    const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
-    std::uint64_t left = at >> half_bits_;
-    std::uint64_t right = at & mask;
-    for (const std::uint64_t key : keys_) {
-      const std::uint64_t next = left ^ (mix_bits(key + right) & mask);
-      left = right;
-      right = next;
-    }
-    return (left << half_bits_) | right;
-  }
-
-  std::uint64_t count_;
-  std::array<std::uint64_t, 6> keys_{};                     // of the rounds
-  std::shared_ptr<const std::vector<std::size_t>> list_{};  // so that copies cost nothing
-  unsigned half_bits_ = 0;
-};
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/data/detail/row_reader.hpp
 // Takes any number of samples at a time from a stream, and knows to the sample where it stands. Data room.
 
@@ -11447,6 +11714,141 @@ class RowReader {
   Chunk chunk_{};
   std::size_t used_;  // of the chunk's samples, or more, where some are yet to be skipped
   bool is_over_ = false;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/held_window.hpp
+// Holds some samples of a stream in memory, to give them in another order. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+class HeldWindow {
+ public:
+  // name: of the operation, for messages.
+  HeldWindow(const Scope& scope, std::string name) : scope_(scope), name_(std::move(name)) {}
+
+  // Holds the next samples of the stream instead of what it held, at most so many: fewer only at its end.
+  void load(RowReader& rows, std::size_t most) {
+    parts_.clear();
+    starts_.clear();
+    shares_.clear();
+    rows_ = bytes_ = 0;
+    while (rows_ < most) {
+      Block part = rows.some(most - rows_);
+      if (part.empty()) break;
+      starts_.push_back(rows_);
+      rows_ += part.rows();
+      hold(std::move(part));
+    }
+  }
+
+  [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
+
+  // Gives the next samples of an order of the window, as many as a block should have.
+  [[nodiscard]] Chunk give(std::span<const std::size_t> order, Place place) const {
+    const std::size_t each = std::max<std::size_t>(bytes_ / rows_, 1);
+    const std::size_t count = std::clamp<std::size_t>(scope_.block_bytes() / each, 1, order.size());
+    std::vector<RowOfPart> chosen;
+    for (const std::size_t row : order.first(count)) chosen.push_back(find(row));
+    Block block = gather(parts_, chosen);
+    MemoryShare share{*scope_.budget, bytes_of(block)};
+    return {std::move(block), std::move(place), std::move(share)};
+  }
+
+  // The bytes of each sample in one column.
+  [[nodiscard]] std::vector<std::size_t> sizes(std::size_t column) const {
+    std::vector<std::size_t> all;
+    all.reserve(rows_);
+    for (const Block& part : parts_) {
+      for (std::size_t row = 0; row < part.rows(); ++row) all.push_back(part[column].sample(row).size());
+    }
+    return all;
+  }
+
+ private:
+  void hold(Block part) {
+    const std::size_t bytes = bytes_of(part);
+    bytes_ += bytes;
+    if (bytes_ > scope_.budget->most_ahead()) {
+      throw ConfigError{
+          compose("{}: the window takes more than {} bytes, three quarters of what the reader may use: "
+                  "make it smaller or EpochOptions::bound_bytes larger",
+                  name_, scope_.budget->most_ahead())};
+    }
+    shares_.emplace_back(*scope_.budget, bytes);
+    parts_.push_back(std::move(part));
+  }
+
+  [[nodiscard]] RowOfPart find(std::size_t row) const {
+    const auto part =
+        static_cast<std::size_t>(std::upper_bound(starts_.begin(), starts_.end(), row) - starts_.begin()) - 1;
+    return {part, row - starts_[part]};
+  }
+
+  Scope scope_;
+  std::string name_;
+  std::vector<Block> parts_{};
+  std::vector<std::size_t> starts_{};  // of the parts in the window
+  std::vector<MemoryShare> shares_{};
+  std::size_t rows_ = 0;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/permutation.hpp
+// A random order of any number of samples that is asked for one place at a time. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Is an order of 0 to count - 1, a function of count and seed only. Up to 65536 samples it is a list, drawn evenly from
+// all orders. Larger ones are computed place by place: a list of 10^9 would take 8 GB in every worker, and a run that
+// goes on in the middle would wait for it. That is a Feistel network on the smallest square that holds count, gone
+// through again while its result is none of the samples, which is at most 4 times on average.
+// Source: Black, Rogaway, "Ciphers with arbitrary finite domains", 2002 (cycle walking).
+class Permutation {
+ public:
+  Permutation(std::uint64_t count, std::uint64_t seed) : count_(count) {
+    for (std::size_t round = 0; round < keys_.size(); ++round) keys_[round] = derive_seed(seed, round);
+    if (count <= largest_list) {
+      list_ = std::make_shared<const std::vector<std::size_t>>(shuffled_indices(static_cast<std::size_t>(count), seed));
+    } else {
+      half_bits_ = static_cast<unsigned>(std::bit_width(count - 1) + 1) / 2;
+    }
+  }
+
+  // Which sample stands at the place, which is below count.
+  [[nodiscard]] std::uint64_t operator()(std::uint64_t place) const noexcept {
+    if (list_ != nullptr) return (*list_)[static_cast<std::size_t>(place)];
+    std::uint64_t at = scramble(place);
+    while (at >= count_) at = scramble(at);
+    return at;
+  }
+
+ private:
+  static constexpr std::uint64_t largest_list = 65536;
+
+  [[nodiscard]] std::uint64_t scramble(std::uint64_t at) const noexcept {
+    const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
+    std::uint64_t left = at >> half_bits_;
+    std::uint64_t right = at & mask;
+    for (const std::uint64_t key : keys_) {
+      const std::uint64_t next = left ^ (mix_bits(key + right) & mask);
+      left = right;
+      right = next;
+    }
+    return (left << half_bits_) | right;
+  }
+
+  std::uint64_t count_;
+  std::array<std::uint64_t, 6> keys_{};                     // of the rounds
+  std::shared_ptr<const std::vector<std::size_t>> list_{};  // so that copies cost nothing
+  unsigned half_bits_ = 0;
 };
 
 }  // namespace detail
@@ -11591,6 +11993,128 @@ class ShuffleNode final : public OrderNode {
   mutable std::mutex mutex_{};
   mutable std::uint64_t order_seed_ = 0;
   mutable std::shared_ptr<const Permutation> order_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/bucket_node.hpp
+// Brings samples of similar length together within windows of a stream. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Says what bucket_by_length() brings together.
+struct Bucketing {
+  std::size_t column = 0;
+  std::size_t group = 1;   // samples of similar length that follow each other
+  std::size_t window = 1;  // samples among which they are looked for: a multiple of group
+};
+
+// Returns an order in which samples of similar size stand in groups. The groups come at random, and so do the samples
+// of each, so that workers that divide a group have equally much to do. What is left over is the last group.
+[[nodiscard]] inline std::vector<std::size_t> bucketed_indices(std::span<const std::size_t> sizes, std::size_t group,
+                                                               std::uint64_t seed) {
+  const std::size_t count = sizes.size();
+  std::vector<std::size_t> sorted = shuffled_indices(count, seed);  // so that equal sizes are not always together
+  std::vector<std::size_t> drawn(count);
+  for (std::size_t at = 0; at < count; ++at) drawn[sorted[at]] = at;
+  std::stable_sort(sorted.begin(), sorted.end(), [&](std::size_t a, std::size_t b) { return sizes[a] < sizes[b]; });
+  std::vector<std::size_t> order;
+  order.reserve(count);
+  const auto add = [&](std::size_t begin, std::size_t end) {
+    order.insert(order.end(), sorted.begin() + static_cast<std::ptrdiff_t>(begin),
+                 sorted.begin() + static_cast<std::ptrdiff_t>(end));
+    std::sort(order.end() - static_cast<std::ptrdiff_t>(end - begin), order.end(),
+              [&](std::size_t a, std::size_t b) { return drawn[a] < drawn[b]; });
+  };
+  for (const std::size_t whole : shuffled_indices(count / group, derive_seed(seed, count))) {
+    add(whole * group, (whole + 1) * group);
+  }
+  add(count / group * group, count);
+  return order;
+}
+
+template <class = void>
+class BucketNode final : public OrderNode {
+ public:
+  BucketNode(NodePtr upstream, const Bucketing& bucketing)
+      : OrderNode(upstream, compose("bucket_by_length({}, {} of {})", (*upstream->schema())[bucketing.column].name,
+                                    bucketing.group, bucketing.window)),
+        bucketing_(bucketing) {}
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override { return upstream()->count(); }
+  [[nodiscard]] bool is_indexed() const override { return false; }
+  [[nodiscard]] bool is_reordered() const override { return true; }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    return std::make_unique<Stream>(*this, scope, from);
+  }
+
+ private:
+  // Its place: the number of the window, how many samples of it have been given, its size and that of its groups, and
+  // where it begins. The sizes, for a run that goes on with another size of batches must end this window as it was.
+  class Stream final : public ChunkStream {
+   public:
+    Stream(const BucketNode& node, const Scope& scope, PlaceCursor& from)
+        : bucketing_(node.bucketing_),
+          seed_(scope.key.order_seed(0)),
+          number_(from.next()),
+          given_(static_cast<std::size_t>(from.next())),
+          saved_window_(static_cast<std::size_t>(from.next())),
+          saved_group_(static_cast<std::size_t>(from.next())),
+          rows_(node.upstream(), scope, from),
+          window_(scope, node.describe()) {}
+
+    [[nodiscard]] Chunk next() override {
+      while (given_ >= order_.size()) {
+        if (!load()) return {};
+      }
+      Place place{number_, given_, size_, group_};
+      place.insert(place.end(), begin_.begin(), begin_.end());
+      Chunk chunk = window_.give(std::span{order_}.subspan(given_), std::move(place));
+      given_ += chunk.block.rows();
+      return chunk;
+    }
+
+   private:
+    // Reads the next window, or the one that the place says. False at the end.
+    bool load() {
+      if (!order_.empty()) {
+        given_ -= order_.size();
+        ++number_;
+      }
+      choose_sizes();
+      begin_.clear();
+      rows_.append_place(begin_);
+      window_.load(rows_, size_);
+      order_ = bucketed_indices(window_.sizes(bucketing_.column), group_, derive_seed(seed_, number_));
+      return !order_.empty();
+    }
+
+    // The first window is of a size drawn for each epoch, so that the borders of windows move.
+    void choose_sizes() {
+      const std::size_t groups = bucketing_.window / bucketing_.group;
+      const std::size_t own = number_ == 0 ? 1 + static_cast<std::size_t>(Draws{seed_}.below(groups)) : groups;
+      const std::size_t saved = std::exchange(saved_window_, 0);
+      size_ = saved > 0 ? saved : own * bucketing_.group;
+      group_ = saved > 0 ? saved_group_ : bucketing_.group;
+    }
+
+    Bucketing bucketing_;
+    std::uint64_t seed_;
+    std::uint64_t number_;
+    std::size_t given_;
+    std::size_t saved_window_;  // of the window that a place says; 0 where there is none
+    std::size_t saved_group_;
+    RowReader rows_;
+    HeldWindow window_;
+    std::size_t size_ = 0;
+    std::size_t group_ = 0;
+    Place begin_{};  // of the window
+    std::vector<std::size_t> order_{};
+  };
+
+  Bucketing bucketing_;
 };
 
 }  // namespace detail
@@ -12676,13 +13200,12 @@ class WindowNode final : public OrderNode {
   class Stream final : public ChunkStream {
    public:
     Stream(const WindowNode& node, const Scope& scope, PlaceCursor& from)
-        : scope_(scope),
-          window_(node.window_),
+        : size_(node.window_),
           seed_(scope.key.order_seed(node.seed_)),
-          name_(node.describe()),
           number_(from.next()),
           given_(static_cast<std::size_t>(from.next())),
-          rows_(node.upstream(), scope, from) {}
+          rows_(node.upstream(), scope, from),
+          window_(scope, node.describe()) {}
 
     [[nodiscard]] Chunk next() override {
       while (given_ >= order_.size()) {
@@ -12690,12 +13213,9 @@ class WindowNode final : public OrderNode {
       }
       Place place{number_, given_};
       place.insert(place.end(), begin_.begin(), begin_.end());
-      const std::size_t each = std::max<std::size_t>(bytes_ / order_.size(), 1);
-      const std::size_t rows = std::clamp<std::size_t>(scope_.block_bytes() / each, 1, order_.size() - given_);
-      Block block = take_rows(std::span{order_}.subspan(given_, rows));
-      given_ += rows;
-      MemoryShare share{*scope_.budget, bytes_of(block)};
-      return {std::move(block), std::move(place), std::move(share)};
+      Chunk chunk = window_.give(std::span{order_}.subspan(given_), std::move(place));
+      given_ += chunk.block.rows();
+      return chunk;
     }
 
    private:
@@ -12705,60 +13225,19 @@ class WindowNode final : public OrderNode {
         given_ -= order_.size();
         ++number_;
       }
-      parts_.clear();
-      starts_.clear();
-      shares_.clear();
-      bytes_ = 0;
       begin_.clear();
       rows_.append_place(begin_);
-      const std::size_t size = number_ == 0 ? 1 + static_cast<std::size_t>(Draws{seed_}.below(window_)) : window_;
-      std::size_t rows = 0;
-      while (rows < size) {
-        Block part = rows_.some(size - rows);
-        if (part.empty()) break;
-        starts_.push_back(rows);
-        rows += part.rows();
-        hold(std::move(part));
-      }
-      order_ = shuffled_indices(rows, derive_seed(seed_, number_));
-      return rows > 0;
+      window_.load(rows_, number_ == 0 ? 1 + static_cast<std::size_t>(Draws{seed_}.below(size_)) : size_);
+      order_ = shuffled_indices(window_.rows(), derive_seed(seed_, number_));
+      return !order_.empty();
     }
 
-    void hold(Block part) {
-      const std::size_t bytes = bytes_of(part);
-      bytes_ += bytes;
-      if (bytes_ > scope_.budget->most_ahead()) {
-        throw ConfigError{
-            compose("{}: the window takes more than {} bytes, three quarters of what the reader may use: "
-                    "make it smaller or EpochOptions::bound_bytes larger",
-                    name_, scope_.budget->most_ahead())};
-      }
-      shares_.emplace_back(*scope_.budget, bytes);
-      parts_.push_back(std::move(part));
-    }
-
-    // Gathers samples of the window.
-    [[nodiscard]] Block take_rows(std::span<const std::size_t> rows) const {
-      std::vector<RowOfPart> chosen;
-      for (const std::size_t row : rows) {
-        const auto part =
-            static_cast<std::size_t>(std::upper_bound(starts_.begin(), starts_.end(), row) - starts_.begin()) - 1;
-        chosen.push_back({part, row - starts_[part]});
-      }
-      return gather(parts_, chosen);
-    }
-
-    Scope scope_;
-    std::size_t window_;
+    std::size_t size_;
     std::uint64_t seed_;
-    std::string name_;
     std::uint64_t number_;
     std::size_t given_;
     RowReader rows_;
-    std::vector<Block> parts_{};
-    std::vector<std::size_t> starts_{};  // of the parts in the window
-    std::vector<MemoryShare> shares_{};
-    std::size_t bytes_ = 0;
+    HeldWindow window_;
     Place begin_{};  // of the window
     std::vector<std::size_t> order_{};
   };
@@ -12850,6 +13329,107 @@ static_assert(IndexedSource<MemorySource>);
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/data/preprocessor.hpp
+// The concepts of what changes samples by what it has learned from others, and fit(), which lets it learn. Data room.
+
+namespace railyard::inline v0_1 {
+
+/// Changes blocks of samples. A value; transform() may be called on several threads at once.
+///
+/// Laws: transform(block) has the columns schema(block.schema()), and the samples and ids of block in their order, each
+/// as if it were alone. It may have touches(), which returns the names of all columns that it looks at or changes, or
+/// nothing where they are not known.
+template <class P>
+concept Preprocessor = std::copy_constructible<P> &&
+    requires(const P& fitted, const Schema& before, const Block& block) {
+  { fitted.schema(before) } -> std::convertible_to<Schema>;  // throws ConfigError if it cannot change such samples
+  { fitted.transform(block) } -> std::convertible_to<Block>;
+};
+
+/// Is a Preprocessor that first learns from samples. What it has learned is its state. It may have passes(), which says
+/// how often it must see all samples where that is not once; then finish() ends each pass.
+///
+/// Laws: begin() forgets all. After begin(), merge(bytes) has the effect of all add() behind the statistics() that gave
+/// the bytes, but for rounding and the error that a sketch states; merging the same bytes in the same order gives the
+/// same bits.
+template <class P>
+concept LearningPreprocessor = Preprocessor<P> && std::copyable<P> && Stateful<P> &&
+    requires(P& part, const P& begun, const Schema& schema, const Block& block, std::span<const std::byte> bytes) {
+  part.begin(schema);  // throws ConfigError if it cannot learn from such samples
+  part.add(block);
+  { begun.statistics() } -> std::convertible_to<std::vector<std::byte>>;
+  part.merge(bytes);
+  part.finish();  // throws DataError if it cannot learn from what was added
+};
+
+/// Gathers what every worker gives, in the order of ranks: how workers fit together.
+using GatherBytes = std::function<std::vector<std::vector<std::byte>>(std::vector<std::byte>)>;
+
+/// Says where fit() reads, and with whom.
+struct FitOptions {
+  std::size_t rows_per_block = 4096;
+  /// Of the workers of which each reads a part; empty where one reads all. Then all learn the same bits.
+  GatherBytes gather{};
+};
+
+/// Names columns, or nothing where they are not known.
+using TouchedColumns = std::optional<std::vector<std::string>>;
+
+namespace detail {
+
+/// Returns the columns that options name, which are known only if they are not all but some.
+[[nodiscard]] inline TouchedColumns touched(const std::vector<std::string>& columns) {
+  return columns.empty() ? TouchedColumns{} : TouchedColumns{columns};
+}
+
+/// How often a preprocessor must see the samples to learn.
+template <Preprocessor P>
+[[nodiscard]] std::size_t passes_of(const P& preprocessor) {
+  if constexpr (requires { preprocessor.passes(); }) {
+    return preprocessor.passes();
+  } else {
+    return LearningPreprocessor<P> ? 1 : 0;
+  }
+}
+
+template <class P>
+void fit_pass(P& preprocessor, BlockReader& reader, const FitOptions& options) {
+  const P before = preprocessor;
+  for (Block block = reader.next(options.rows_per_block); !block.empty(); block = reader.next(options.rows_per_block)) {
+    preprocessor.add(block);
+  }
+  if (options.gather) {
+    const auto all = options.gather(preprocessor.statistics());
+    preprocessor = before;  // so that every rank merges the same bytes in the same order
+    for (const std::vector<std::byte>& statistics : all) preprocessor.merge(statistics);
+  }
+  preprocessor.finish();
+}
+
+}  // namespace detail
+
+/// Lets a preprocessor learn from the samples that readers give.
+/// open: begins to read at the first sample; called once, for a Chain Chain::passes() times.
+/// Throws: what reading throws; ConfigError, DataError if the preprocessor cannot learn from these samples.
+template <LearningPreprocessor P, std::invocable Open>
+requires std::convertible_to<std::invoke_result_t<Open>, std::unique_ptr<BlockReader>>
+void fit(P& preprocessor, const Schema& schema, Open&& open, const FitOptions& options = {}) {
+  preprocessor.begin(schema);
+  for (std::size_t pass = detail::passes_of(preprocessor); pass > 0; --pass) {
+    const std::unique_ptr<BlockReader> reader = open();
+    detail::fit_pass(preprocessor, *reader, options);
+  }
+}
+
+/// Lets a preprocessor learn from all samples of a source.
+template <LearningPreprocessor P, DatasetSource S>
+void fit(P& preprocessor, const S& source, const FitOptions& options = {}) {
+  fit(
+      preprocessor, Schema{source.schema()}, [&]() -> std::unique_ptr<BlockReader> { return source.open(0); }, options);
+}
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/dataset.hpp
 // A dataset: where samples come from and what is done with them, read when they are needed. Data room.
 
@@ -12863,10 +13443,12 @@ namespace railyard::inline v0_1 {
 /// DataError that names the operation and the sample.
 ///
 /// A dataset is indexed when any of its samples can be computed alone: its source is, and what is done with it is
-/// neither filter(), flat_map(), mix(), shuffle_window() nor a repeat() without end. Workers then compute only their
-/// own samples, and a run goes on at once anywhere. Of others each worker goes through the stream, and only the
-/// operations at its end that make one sample of one are done for its own samples alone; a run that goes on reads the
-/// last block again, which is a 32nd of the reader's bound or 4096 samples, and of a shuffle_window() its window.
+/// neither filter(), flat_map(), mix(), shuffle_window(), bucket_by_length() nor a repeat() without end. Workers then
+/// compute only their own samples, and a run goes on at once anywhere. Of others one worker of each host goes through
+/// the stream, where loaders with threads read it, and hands the others theirs through memory that they share;
+/// elsewhere each worker does. The operations at its end that make one sample of one are done by each worker for its
+/// own samples alone. A run that goes on reads the last block again, which is a 32nd of the reader's bound or 4096
+/// samples, and of a shuffle_window() or bucket_by_length() its window.
 class Dataset {
  public:
   /// Makes a dataset of a source. A source that has a label() gives it to the dataset.
@@ -12913,13 +13495,31 @@ class Dataset {
     return result;
   }
   /// Whether a loader gives each worker its share of the samples, as it does by default, or all of them.
-  [[nodiscard]] bool is_divided() const noexcept { return is_divided_; }
+  [[nodiscard]] bool is_divided() const noexcept { return reading_.is_divided; }
   /// Returns the dataset of which loaders give all samples to each worker.
   [[nodiscard]] Dataset undivided() const {
     Dataset result = *this;
-    result.is_divided_ = false;
+    result.reading_.is_divided = false;
     return result;
   }
+  /// Returns the dataset of which loaders and readers give batches of so many samples, all workers together, unless
+  /// their options name a size. Operations do not see batches, and keep the size, but for split() and what joins
+  /// datasets. Example: {{"train", digits.batch(64).prefetch(16)}} for the Trainer
+  [[nodiscard]] Dataset batch(std::size_t samples) const {
+    Dataset result = *this;
+    result.reading_.batch_size = samples;
+    return result;
+  }
+  /// What batch() has said; 0 if nothing.
+  [[nodiscard]] std::size_t batch_size() const noexcept { return reading_.batch_size; }
+  /// Returns the dataset of which loaders and readers read so many batches ahead at most, unless their options say so.
+  [[nodiscard]] Dataset prefetch(std::size_t batches) const {
+    Dataset result = *this;
+    result.reading_.batches_ahead = batches;
+    return result;
+  }
+  /// What prefetch() has said; 8 if nothing.
+  [[nodiscard]] std::size_t batches_ahead() const noexcept { return reading_.batches_ahead; }
 
   /// Makes one sample of each: function(const Sample& in, SampleWriter& out[, SampleRandom&]). Columns that it does not
   /// set stay as they are.
@@ -12944,6 +13544,17 @@ class Dataset {
   [[nodiscard]] Dataset map_batches(Schema to, F function) const {
     auto site = site_of("map_batches", std::move(to));
     return operation("map_batches", site.schema, detail::map_blocks(site, std::move(function)), true);
+  }
+  /// Changes samples by what a preprocessor has learned by now; see fit(). Throws: ConfigError if it has learned
+  /// nothing yet, or from other columns. Example: dataset.transform(scaler)
+  template <Preprocessor P>
+  [[nodiscard]] Dataset transform(P preprocessor) const {
+    const auto schema_after = [&] { return Schema{preprocessor.schema(schema())}; };
+    auto site = site_of("transform", checked("transform", schema_after));
+    const auto change = [fitted = std::move(preprocessor)](const Block& block) {
+      return Block{fitted.transform(block)};
+    };
+    return operation("transform", site.schema, detail::map_blocks(site, change), true);
   }
   /// Keeps the samples for which the function is true: bool(const Sample&[, SampleRandom&]).
   template <detail::FilterFunction F>
@@ -13038,6 +13649,23 @@ class Dataset {
     return over<detail::WindowNode<>>(samples, seed);
   }
 
+  /// Gives samples of similar length together, so that a batch of them needs little padding: windows of the samples are
+  /// sorted by the length in a column and cut into groups, which come in an order of their own each epoch. Batches as
+  /// large as a group fit best. A window has whole groups, at least one; a larger one makes for less padding and a
+  /// better mix. Its samples are held in memory, and read again where a run goes on in the middle of them; the sizes
+  /// may then be others. An indexed dataset becomes a stream, whose samples shuffle() before this one mixes. Throws:
+  /// ConfigError if all samples of the column are equally long, or for a group of none.
+  template <class = void>
+  [[nodiscard]] Dataset bucket_by_length(const std::string& column, std::size_t group, std::size_t window) const {
+    const std::size_t number = checked("bucket_by_length", [&] { return schema().index_of(column); });
+    if (!schema()[number].is_ragged()) {
+      refuse("bucket_by_length", detail::compose("\"{}\" is equally long in all samples: leave it out", column));
+    }
+    if (group == 0) refuse("bucket_by_length", "groups of 0 samples: give the size of a batch");
+    const std::size_t groups = std::max<std::size_t>(window / group, 1);
+    return over<detail::BucketNode<>>(detail::Bucketing{number, group, groups * group});
+  }
+
   /// Gives the samples so many times over. Each time is an epoch of its own for what is random before it.
   template <class = void>
   [[nodiscard]] Dataset repeat(std::uint64_t times) const {
@@ -13070,8 +13698,16 @@ class Dataset {
   }
 
  private:
-  Dataset(detail::NodePtr node, std::string label, bool is_divided = true)
-      : node_(std::move(node)), label_(std::move(label)), is_divided_(is_divided) {}
+  // How loaders and readers go over it.
+  struct Reading {
+    bool is_divided = true;
+    std::size_t batch_size = 0;
+    std::size_t batches_ahead = 8;
+  };
+
+  Dataset(detail::NodePtr node, std::string label) : Dataset(std::move(node), std::move(label), Reading{}) {}
+  Dataset(detail::NodePtr node, std::string label, const Reading& reading)
+      : node_(std::move(node)), label_(std::move(label)), reading_(reading) {}
 
   template <class S>
   [[nodiscard]] static std::string label_of(const S& source) {
@@ -13112,7 +13748,7 @@ class Dataset {
     const bool has_label = !label_.empty() && to->find(label_);
     return {std::make_shared<const detail::BlockOpNode>(
                 node_, std::move(to), detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count}),
-            has_label ? label_ : std::string{}, is_divided_};
+            has_label ? label_ : std::string{}, reading_};
   }
   template <class = void>
   [[nodiscard]] Dataset choose(std::string_view name, std::vector<std::size_t> chosen) const {
@@ -13125,12 +13761,12 @@ class Dataset {
 
   template <class Node, class... Arguments>
   [[nodiscard]] Dataset over(Arguments&&... arguments) const {
-    return {std::make_shared<const Node>(node_, std::forward<Arguments>(arguments)...), label_, is_divided_};
+    return {std::make_shared<const Node>(node_, std::forward<Arguments>(arguments)...), label_, reading_};
   }
 
   detail::NodePtr node_;
   std::string label_;
-  bool is_divided_ = true;
+  Reading reading_{};
 };
 
 namespace detail {
@@ -13444,7 +14080,7 @@ namespace railyard::inline v0_1 {
 
 /// Says how an EpochReader goes over a dataset.
 struct EpochOptions {
-  /// Samples of a batch, all workers together; to be given.
+  /// Samples of a batch, all workers together; to be given, or said by Dataset::batch().
   std::size_t global_batch_size = 0;
   std::uint64_t seed = 0;
   std::uint64_t epoch = 0;
@@ -13458,8 +14094,8 @@ struct EpochOptions {
   EpochPosition from{};
   /// Threads that read ahead. With none, next() reads by itself.
   std::size_t threads = 2;
-  /// Batches that are read ahead at most.
-  std::size_t prefetch = 8;
+  /// Batches that are read ahead at most; 0 for what Dataset::prefetch() says.
+  std::size_t prefetch = 0;
   /// Bytes that all samples under way may take: those read ahead, those operations work on, the window of a shuffle,
   /// and the block that was given last. A batch, and a sample for each operation on a stream, are read even if they
   /// take more.
@@ -13469,6 +14105,13 @@ struct EpochOptions {
 };
 
 namespace detail {
+
+// Fills in what the dataset says and the options do not.
+[[nodiscard]] inline EpochOptions completed(EpochOptions options, const Dataset& dataset) {
+  if (options.global_batch_size == 0) options.global_batch_size = dataset.batch_size();
+  if (options.prefetch == 0) options.prefetch = dataset.batches_ahead();
+  return options;
+}
 
 // Returns where the reader begins. Throws: ConfigError if the options cannot be met.
 [[nodiscard]] inline EpochPosition check_epoch_options(const Dataset& dataset, const EpochOptions& options) {
@@ -13501,6 +14144,702 @@ namespace detail {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/data/detail/feed_memory.hpp
+// The memory through which one worker of a host hands batches to the others. Data room.
+
+#include <sstream>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// One that is dead, and waits to be buried, counts as alive.
+[[nodiscard]] inline bool is_alive(pid_t process) noexcept { return ::kill(process, 0) == 0 || errno != ESRCH; }
+
+// Belongs to one reader, and to the leader who writes for it. Bytes are counted from the begin of the memory's life;
+// byte number n lies at n modulo the capacity.
+struct alignas(64) FeedLine {
+  // Written by the reader.
+  std::atomic<std::uint64_t> session{0};  // that it wants to be served; 0 for none
+  std::atomic<std::uint64_t> key{0};      // which batches of what these are
+  std::atomic<std::uint64_t> rank{0};     // whose part of them it wants
+  std::atomic<std::int32_t> process{0};
+  std::atomic<bool> rests{false};  // it takes nothing, for its loop does not
+  std::atomic<std::uint64_t> read{0};
+  std::atomic<std::uint32_t> taken{0};  // a futex: moves when the leader may find something new here
+  // Written by the leader.
+  alignas(64) std::atomic<std::uint64_t> served{0};  // the session that it writes for; 0 for none
+  std::atomic<std::uint64_t> start{0};               // where that begins
+  std::atomic<std::uint64_t> written{0};
+  std::atomic<std::uint32_t> filled{0};  // a futex: moves when the reader may find something new here
+};
+
+struct FeedHeader {
+  enum State : std::uint32_t { resting, working, gone };
+
+  std::uint64_t token = 0;  // tells this memory from any other
+  std::uint64_t num_readers = 0;
+  std::uint64_t capacity = 0;           // bytes of each line
+  std::atomic<std::uint32_t> state{};   // of the leader
+  std::atomic<std::uint64_t> key{0};    // of the session that is under way, whose readers are known; 0 for none
+  std::atomic<std::uint32_t> asked{0};  // a futex: moves when a reader wants to be served
+};
+
+// Is a mapping of it. Disappears with the last process that maps it, however that ends.
+class FeedMemory {
+ public:
+  // Makes the memory. Throws: Error if there is none.
+  FeedMemory(std::size_t num_readers, std::size_t capacity)
+      : file_(adopt(::memfd_create("railyard-feed", MFD_CLOEXEC), "memory for batches")), process_(::getpid()) {
+    size_ = size_for(num_readers, capacity);
+    if (::ftruncate(file_.get(), static_cast<off_t>(size_)) != 0) throw_system("memory for batches", errno);
+    map();
+    const auto token = derive_seed(static_cast<std::uint64_t>(monotonic_ns()), static_cast<std::uint64_t>(process_));
+    ::new (base_) FeedHeader{.token = token, .num_readers = num_readers, .capacity = capacity};
+    for (std::size_t reader = 0; reader < num_readers; ++reader) ::new (line_at(reader)) FeedLine;
+  }
+  // Opens what another worker has made, by its address. Throws: Error if it is not there any more.
+  explicit FeedMemory(const std::string& address) {
+    std::istringstream words{address};
+    int file = -1;
+    std::uint64_t token = 0;
+    words >> process_ >> file >> token;
+    file_ = adopt(::open(compose("/proc/{}/fd/{}", process_, file).c_str(), O_RDWR | O_CLOEXEC), "memory for batches");
+    struct stat status {};
+    if (::fstat(file_.get(), &status) != 0) throw_system("memory for batches", errno);
+    size_ = static_cast<std::size_t>(status.st_size);
+    if (size_ < sizeof(FeedHeader)) throw Error{"memory for batches: it is another file by now"};
+    map();
+    file_.reset();
+    if (header().token == token && size_ == size_for(header().num_readers, header().capacity)) return;
+    ::munmap(base_, size_);
+    throw Error{"memory for batches: it is another file by now"};
+  }
+  FeedMemory(const FeedMemory&) = delete;
+  FeedMemory& operator=(const FeedMemory&) = delete;
+  ~FeedMemory() { ::munmap(base_, size_); }
+
+  // What others open it by, while this object lives.
+  [[nodiscard]] std::string address() const { return compose("{} {} {}", process_, file_.get(), header().token); }
+
+  [[nodiscard]] FeedHeader& header() const noexcept { return *std::launder(static_cast<FeedHeader*>(base_)); }
+  [[nodiscard]] FeedLine& line(std::size_t reader) const noexcept {
+    return *std::launder(reinterpret_cast<FeedLine*>(line_at(reader)));
+  }
+  // The bytes of a line.
+  [[nodiscard]] std::byte* bytes(std::size_t reader) const noexcept {
+    return line_at(header().num_readers) + reader * header().capacity;
+  }
+
+  [[nodiscard]] pid_t maker() const noexcept { return process_; }
+  [[nodiscard]] bool is_maker() const noexcept { return ::getpid() == process_; }
+
+ private:
+  static constexpr std::size_t lines_offset =
+      (sizeof(FeedHeader) + alignof(FeedLine) - 1) / alignof(FeedLine) * alignof(FeedLine);
+
+  [[nodiscard]] static std::size_t size_for(std::size_t num_readers, std::size_t capacity) noexcept {
+    return lines_offset + num_readers * (sizeof(FeedLine) + capacity);
+  }
+  [[nodiscard]] std::byte* line_at(std::size_t reader) const noexcept {
+    return static_cast<std::byte*>(base_) + lines_offset + reader * sizeof(FeedLine);
+  }
+  void map() {
+    base_ = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
+    if (base_ == MAP_FAILED) throw_system("memory for batches", errno);
+  }
+
+  Descriptor file_{};
+  pid_t process_ = 0;
+  std::size_t size_ = 0;
+  void* base_ = nullptr;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/feed_ends.hpp
+// The two ends of the line through which one worker of a host hands batches to another. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Tells a thread that reads ahead what the loop does that takes its batches.
+struct FeedTaker {
+  std::atomic<bool> waits{false};
+  std::atomic<bool> has_left{false};
+};
+
+// Counts how long another worker may hold up this one's loop. Only while the loop waits: what is read ahead has time.
+class FeedPatience {
+ public:
+  FeedPatience(const FeedTaker& taker, std::chrono::nanoseconds budget) noexcept : taker_(&taker), left_(budget) {}
+
+  // Sleeps for a moment, or until the word is another. False when it is enough.
+  [[nodiscard]] bool wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, bool counts = true) noexcept {
+    const auto begin = Deadline::Clock::now();
+    counts = counts && taker_->waits.load();
+    futex_wait(word, seen, std::chrono::milliseconds{20});
+    if (counts) left_ -= Deadline::Clock::now() - begin;
+    return left_.count() > 0 && !taker_->has_left.load();
+  }
+
+ private:
+  const FeedTaker* taker_;
+  std::chrono::nanoseconds left_;
+};
+
+// The leader's end. Used by one thread at a time.
+class FeedWriter {
+ public:
+  FeedWriter(const FeedMemory& memory, std::size_t reader) noexcept
+      : header_(&memory.header()), line_(&memory.line(reader)), bytes_(memory.bytes(reader)) {}
+
+  // Serves the reader from here on, if it wants the batches that have the key.
+  [[nodiscard]] bool accept(std::uint64_t key) noexcept {
+    const std::uint64_t session = line_->session.load();
+    if (session == 0 || line_->key.load() != key) return false;
+    written_ = line_->written.load();
+    line_->start.store(written_);
+    line_->served.store(session);
+    return true;
+  }
+  [[nodiscard]] bool is_serving() const noexcept {
+    const std::uint64_t served = line_->served.load();
+    return served != 0 && served == line_->session.load();
+  }
+  [[nodiscard]] std::size_t rank() const noexcept { return static_cast<std::size_t>(line_->rank.load()); }
+
+  // False if the reader has left or died, or patience is at its end.
+  [[nodiscard]] bool write(const void* from, std::size_t size, FeedPatience& patience) noexcept {
+    const auto* next = static_cast<const std::byte*>(from);
+    const std::size_t capacity = header_->capacity;
+    while (size > 0) {
+      const std::uint32_t seen = line_->taken.load();
+      if (!is_serving()) return false;
+      const std::size_t part = std::min<std::size_t>(size, capacity - (written_ - line_->read.load()));
+      if (part == 0) {
+        if (!wait_for_room(seen, patience)) return false;
+        continue;
+      }
+      const std::size_t at = written_ % capacity;
+      const std::size_t first = std::min(part, capacity - at);
+      std::memcpy(bytes_ + at, next, first);
+      std::memcpy(bytes_, next + first, part - first);
+      line_->written.store(written_ += part);
+      next += part;
+      size -= part;
+    }
+    return true;
+  }
+  // Wakes the reader.
+  void flush() const noexcept { nudge(line_->filled); }
+  void leave() const noexcept {
+    line_->served.store(0);
+    flush();
+  }
+
+ private:
+  // Patience is for readers that rest. Meanwhile the leader rests too, for whoever waits for it.
+  [[nodiscard]] bool wait_for_room(std::uint32_t seen, FeedPatience& patience) const noexcept {
+    flush();
+    const bool rests = line_->rests.load();
+    if (rests) header_->state.store(FeedHeader::resting);
+    const bool may_go_on = patience.wait(line_->taken, seen, rests) && is_alive(line_->process.load());
+    header_->state.store(FeedHeader::working);
+    return may_go_on;
+  }
+
+  FeedHeader* header_;
+  FeedLine* line_;
+  std::byte* bytes_;
+  std::uint64_t written_ = 0;
+};
+
+// The reader's end. Used by one thread at a time.
+class FeedReader {
+ public:
+  FeedReader(const FeedMemory& memory, std::size_t reader) noexcept
+      : memory_(&memory), line_(&memory.line(reader)), bytes_(memory.bytes(reader)) {}
+
+  // Asks to be served, and waits for that. False if it comes too late, or patience is at its end.
+  [[nodiscard]] bool join(std::uint64_t key, std::size_t rank, FeedPatience& patience) noexcept {
+    FeedHeader& header = memory_->header();
+    line_->key.store(key);
+    line_->rank.store(rank);
+    line_->process.store(::getpid());
+    line_->session.store(++session_);
+    nudge(header.asked);
+    while (true) {
+      const std::uint32_t seen = line_->filled.load();
+      const bool is_late = header.key.load() == key;  // loaded first: it is set after the readers are known
+      if (line_->served.load() == session_) break;
+      if (is_late || header.state.load() == FeedHeader::gone || !patience.wait(line_->filled, seen)) return false;
+    }
+    read_ = line_->start.load();
+    line_->read.store(read_);
+    return true;
+  }
+
+  // False if the leader has left or died, or patience with one that rests is at its end.
+  [[nodiscard]] bool read(void* to, std::size_t size, FeedPatience& patience) noexcept {
+    auto* next = static_cast<std::byte*>(to);
+    const std::size_t capacity = memory_->header().capacity;
+    while (size > 0) {
+      const std::uint32_t seen = line_->filled.load();
+      const bool is_served = line_->served.load() == session_;
+      const std::size_t part = std::min<std::size_t>(size, line_->written.load() - read_);
+      if (part == 0) {
+        release();
+        const bool rests = memory_->header().state.load() == FeedHeader::resting;
+        if (!is_served || !is_alive(memory_->maker()) || !patience.wait(line_->filled, seen, rests)) return false;
+        continue;
+      }
+      const std::size_t at = read_ % capacity;
+      const std::size_t first = std::min(part, capacity - at);
+      std::memcpy(next, bytes_ + at, first);
+      std::memcpy(next + first, bytes_, part - first);
+      line_->read.store(read_ += part);
+      next += part;
+      size -= part;
+    }
+    return true;
+  }
+  // Wakes the leader, if it waits for room.
+  void release() const noexcept { nudge(line_->taken); }
+  void rest(bool rests) const noexcept { line_->rests.store(rests); }
+  void leave() const noexcept {
+    line_->session.store(0);
+    release();
+  }
+
+ private:
+  const FeedMemory* memory_;
+  FeedLine* line_;
+  std::byte* bytes_;
+  std::uint64_t session_ = 0;
+  std::uint64_t read_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/host_feed.hpp
+// Lets one worker of a host read a stream, and the others have their samples from it. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Says which batches of what are gone over: workers that say the same are given parts of the same.
+[[nodiscard]] inline std::uint64_t feed_key(const Dataset& dataset, const EpochOptions& options,
+                                            const EpochPosition& from) {
+  const std::string text = compose("{} {} {} {} {} {} {} {} {}", dataset.describe(), options.seed, options.epoch,
+                                   from.consumed(), joined(from.place(), " "), options.global_batch_size,
+                                   options.micro_batches, options.world_size, options.stands_in);
+  return std::hash<std::string>{}(text) | 1U;  // 0 is none
+}
+
+// Is one loader's end. The worker whose local rank is 0 leads: it reads, and hands out. Nobody depends on another: who
+// is not there in time, stops, or dies is left behind, and the others go on as they would alone, each from where it
+// stands. So all that a mishap costs is that samples are read more than once.
+class HostFeed {
+ public:
+  // Says which worker this is, and where it finds the others. name: of the loader, equal on all workers.
+  struct Seat {
+    Store* store = nullptr;
+    std::string name{};
+    std::size_t local_rank = 0;
+    std::size_t local_size = 1;
+    /// How long one message to or from another worker may hold this one's loop up.
+    std::chrono::nanoseconds patience = std::chrono::seconds{2};
+  };
+
+  // capacity: bytes under way to each worker.
+  HostFeed(Seat seat, std::size_t capacity) : seat_(std::move(seat)) {
+    if (!leads()) return;
+    memory_.emplace(seat_.local_size - 1, capacity);
+    for (std::size_t reader = 0; reader + 1 < seat_.local_size; ++reader) writers_.emplace_back(*memory_, reader);
+    is_expected_.assign(writers_.size(), true);
+    seat_.store->set(seat_.name, memory_->address());
+  }
+  HostFeed(const HostFeed&) = delete;
+  HostFeed& operator=(const HostFeed&) = delete;
+  ~HostFeed() {
+    if (!leads() || !memory_->is_maker()) return;  // a forked child leaves it alone
+    memory_->header().state.store(FeedHeader::gone);
+    for (const FeedWriter& writer : writers_) writer.leave();
+  }
+
+  [[nodiscard]] bool leads() const noexcept { return seat_.local_rank == 0; }
+  // Of all lines together, for the leader.
+  [[nodiscard]] std::size_t bytes() const noexcept { return writers_.size() * memory_->header().capacity; }
+
+  // Says that this worker reads no further, for its loop does not take what it has read; or that it does again.
+  void rest(bool rests) const noexcept {
+    if (leads()) memory_->header().state.store(rests ? FeedHeader::resting : FeedHeader::working);
+    if (reader_) reader_->rest(rests);
+  }
+
+  // For the leader: waits for those who want the batches of the key; those who were missing the last time are hardly
+  // waited for.
+  void gather(std::uint64_t key, const FeedTaker& taker) {
+    FeedHeader& header = memory_->header();
+    std::vector<bool> is_there(writers_.size(), false);
+    const auto is_missing = [&](bool only_expected) {
+      for (std::size_t at = 0; at < writers_.size(); ++at) {
+        if (!is_there[at] && (is_expected_[at] || !only_expected)) return true;
+      }
+      return false;
+    };
+    FeedPatience full{taker, seat_.patience};
+    FeedPatience little{taker, little_patience()};
+    while (true) {
+      const std::uint32_t seen = header.asked.load();
+      for (std::size_t at = 0; at < writers_.size(); ++at) is_there[at] = is_there[at] || writers_[at].accept(key);
+      if (!is_missing(false)) break;
+      if (!(is_missing(true) ? full : little).wait(header.asked, seen)) break;
+    }
+    is_expected_ = is_there;
+    header.key.store(key);
+    for (const FeedWriter& writer : writers_) writer.flush();  // who is not served need not wait
+  }
+  [[nodiscard]] std::vector<FeedWriter>& writers() noexcept { return writers_; }
+  void end_session() noexcept {
+    memory_->header().key.store(0);
+    for (const FeedWriter& writer : writers_) writer.leave();
+  }
+
+  // For the others: their line, once the leader serves this one. nullptr if it does not.
+  [[nodiscard]] FeedReader* join(std::uint64_t key, std::size_t rank, const FeedTaker& taker) {
+    const auto budget = is_leader_expected_ ? seat_.patience : little_patience();
+    FeedPatience patience{taker, budget};
+    is_leader_expected_ = find_leader(taker, Deadline::after(budget)) && reader_->join(key, rank, patience);
+    return is_leader_expected_ ? &*reader_ : nullptr;
+  }
+  void leave() const noexcept {
+    if (reader_) reader_->leave();
+  }
+
+  [[nodiscard]] FeedPatience patience(const FeedTaker& taker) const noexcept { return {taker, seat_.patience}; }
+
+ private:
+  // With those who were missing the last time.
+  [[nodiscard]] std::chrono::nanoseconds little_patience() const noexcept { return seat_.patience / 40; }
+
+  [[nodiscard]] bool find_leader(const FeedTaker& taker, const Deadline& deadline) {
+    if (reader_) return true;
+    std::optional<std::string> address;
+    while (!address && !deadline.expired() && !taker.has_left.load()) {
+      address = seat_.store->get(seat_.name, Deadline::after(std::chrono::milliseconds{20}));
+    }
+    if (!address) return false;
+    try {
+      memory_.emplace(*address);
+    } catch (const Error&) {  // it has gone, or this process may not see it
+      return false;
+    }
+    reader_.emplace(*memory_, seat_.local_rank - 1);
+    return true;
+  }
+
+  Seat seat_;
+  std::optional<FeedMemory> memory_{};
+  std::vector<FeedWriter> writers_{};  // of the leader
+  std::vector<bool> is_expected_{};    // of whom it waits for
+  std::optional<FeedReader> reader_{};
+  bool is_leader_expected_ = true;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/stream_batches.hpp
+// Takes the samples of one batch after another from a stream. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Which samples of a part of a batch a worker is given, counted from the batch's begin: where there is none for it, one
+// of another worker's if it asks for that.
+[[nodiscard]] inline Range given_range(const EpochOptions& options, Range part) noexcept {
+  const Range mine = part_of(part, options.rank, options.world_size);
+  return mine.size() == 0 && options.stands_in ? Range{part.begin, part.begin + 1} : mine;
+}
+
+// Gives what one worker has of the batches of a stream.
+class StreamBatches {
+ public:
+  StreamBatches() = default;
+  StreamBatches(const StreamBatches&) = delete;
+  StreamBatches& operator=(const StreamBatches&) = delete;
+  virtual ~StreamBatches() = default;
+
+  // Goes on to the next batch, of all workers, and returns how many samples it has; none at the end.
+  [[nodiscard]] virtual std::size_t begin() = 0;
+  // Where a stream begins that gives what comes after the batch.
+  [[nodiscard]] virtual Place place() const = 0;
+  // This worker's samples of a part of the batch, which are these of the whole. Asked for part after part.
+  [[nodiscard]] virtual Block take(Range range) = 0;
+  // Gives the memory of the batch back.
+  virtual void end() noexcept = 0;
+};
+
+// Goes through the stream itself.
+class OwnBatches final : public StreamBatches {
+ public:
+  OwnBatches(const NodePtr& node, const Scope& scope, const EpochOptions& options, Place from)
+      : node_(node), scope_(scope), options_(options), rows_(open(node, scope, std::move(from))) {}
+
+  [[nodiscard]] std::size_t begin() override {
+    batch_ = rows_.take_parts(options_.global_batch_size);
+    std::size_t size = 0;
+    share_ = {*scope_.budget, 0};
+    for (const Block& part : batch_) {
+      size += part.rows();
+      share_.resize(share_.bytes() + bytes_of(part));
+    }
+    return size;
+  }
+  [[nodiscard]] Place place() const override {
+    Place place;
+    rows_.append_place(place);
+    return place;
+  }
+  // Copied where the rest of the batch is other workers', so that its memory is not kept.
+  [[nodiscard]] Block take(Range range) override {
+    if (range.size() == 0) return no_samples(node_->schema());
+    const std::vector<Block> slices = slices_of(range);
+    return options_.world_size > 1 ? join_copies(slices) : join(slices);
+  }
+  void end() noexcept override {
+    batch_.clear();
+    share_ = {};
+  }
+
+  // Samples of the batch, as they lie in memory.
+  [[nodiscard]] std::vector<Block> slices_of(Range range) const {
+    std::vector<Block> slices;
+    std::size_t begin = 0;
+    for (const Block& part : batch_) {
+      const std::size_t from = std::clamp(range.begin, begin, begin + part.rows()) - begin;
+      const std::size_t to = std::clamp(range.end, begin, begin + part.rows()) - begin;
+      if (from < to) slices.push_back(part.slice(from, to));
+      begin += part.rows();
+    }
+    return slices;
+  }
+
+ private:
+  [[nodiscard]] static RowReader open(const NodePtr& node, const Scope& scope, Place from) {
+    PlaceCursor cursor{std::move(from)};
+    RowReader rows{node, scope, cursor};
+    cursor.check_all_taken();
+    return rows;
+  }
+
+  NodePtr node_;
+  Scope scope_;
+  EpochOptions options_;
+  RowReader rows_;
+  std::vector<Block> batch_{};  // of all workers
+  MemoryShare share_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/fed_batches.hpp
+// Batches of a stream that one worker of a host reads for all of them. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// What a message begins with; the place, the ids and the columns follow.
+struct FeedMessage {
+  std::uint64_t size = 0;  // of the batch, all workers together
+  std::uint64_t rows = 0;  // of it, for this one
+  std::uint64_t place = 0;
+};
+
+[[nodiscard]] inline bool write_block(FeedWriter& to, std::span<const Block> slices, FeedPatience& patience) {
+  for (const Block& slice : slices) {
+    if (!to.write(slice.ids().data(), slice.ids().size_bytes(), patience)) return false;
+  }
+  for (std::size_t column = 0; column < slices.front().columns().size(); ++column) {
+    std::vector<std::uint64_t> ends;
+    for (const Block& slice : slices) {
+      const Column& part = slice[column];
+      for (std::size_t row = 0; part.is_ragged() && row < part.rows(); ++row) {
+        ends.push_back((ends.empty() ? 0 : ends.back()) + part.sample(row).size());
+      }
+    }
+    if (!to.write(ends.data(), ends.size() * sizeof(std::uint64_t), patience)) return false;
+    for (const Block& slice : slices) {
+      if (!to.write(slice[column].bytes().data(), slice[column].bytes().size(), patience)) return false;
+    }
+  }
+  return true;
+}
+
+// Returns nothing if the leader has left.
+[[nodiscard]] inline std::optional<Block> read_block(FeedReader& from, const std::shared_ptr<const Schema>& schema,
+                                                     std::size_t rows, FeedPatience& patience) {
+  std::vector<std::uint64_t> ids(rows);
+  if (!from.read(ids.data(), rows * sizeof(std::uint64_t), patience)) return std::nullopt;
+  std::vector<Column> columns;
+  for (const Field& field : *schema) {
+    const std::size_t each = field.width() * size_of(field.dtype);
+    const auto ends = std::make_shared<std::vector<std::uint64_t>>(field.is_ragged() ? rows : 0);
+    if (!from.read(ends->data(), ends->size() * sizeof(std::uint64_t), patience)) return std::nullopt;
+    const std::size_t size = !field.is_ragged() ? rows * each : (rows == 0 ? 0 : ends->back());
+    const std::shared_ptr<std::byte[]> bytes{new std::byte[size]};
+    if (!from.read(bytes.get(), size, patience)) return std::nullopt;
+    const std::shared_ptr<const std::byte> shared{bytes, bytes.get()};
+    columns.push_back(field.is_ragged() ? Column{shared, ends} : Column{shared, rows, each});
+  }
+  return Block{schema, std::move(columns), std::move(ids)};
+}
+
+// Goes through the stream, and gives the other workers of the host their parts of each batch.
+class LedBatches final : public StreamBatches {
+ public:
+  LedBatches(std::unique_ptr<OwnBatches> own, const Scope& scope, const EpochOptions& options, HostFeed& feed,
+             const FeedTaker& taker, std::uint64_t key)
+      : own_(std::move(own)),
+        options_(options),
+        feed_(&feed),
+        taker_(&taker),
+        key_(key),
+        share_(*scope.budget, feed.bytes()) {}
+  ~LedBatches() override { feed_->end_session(); }
+
+  [[nodiscard]] std::size_t begin() override {
+    if (!std::exchange(has_begun_, true)) feed_->gather(key_, *taker_);
+    const std::size_t size = read();
+    for (FeedWriter& writer : feed_->writers()) {
+      if (!writer.is_serving()) continue;
+      if (send(writer, size)) {
+        writer.flush();
+      } else {
+        writer.leave();
+      }
+    }
+    return size;
+  }
+  [[nodiscard]] Place place() const override { return own_->place(); }
+  [[nodiscard]] Block take(Range range) override { return own_->take(range); }
+  void end() noexcept override { own_->end(); }
+
+ private:
+  // Where it fails, it does so for each worker by itself, which then says what it was.
+  [[nodiscard]] std::size_t read() {
+    try {
+      return own_->begin();
+    } catch (...) {
+      feed_->end_session();
+      throw;
+    }
+  }
+
+  [[nodiscard]] bool send(FeedWriter& writer, std::size_t size) const {
+    EpochOptions theirs = options_;
+    theirs.rank = writer.rank();
+    std::vector<Block> slices;
+    std::size_t rows = 0;
+    const std::size_t num_parts = std::min(options_.micro_batches, size);
+    for (std::size_t part = 0; part < num_parts; ++part) {
+      for (Block& slice : own_->slices_of(given_range(theirs, part_of({0, size}, part, num_parts)))) {
+        rows += slice.rows();
+        slices.push_back(std::move(slice));
+      }
+    }
+    const Place place = own_->place();
+    const FeedMessage message{size, rows, place.size()};
+    FeedPatience patience = feed_->patience(*taker_);
+    return writer.write(&message, sizeof message, patience) &&
+           writer.write(place.data(), place.size() * sizeof(std::uint64_t), patience) &&
+           (slices.empty() || write_block(writer, slices, patience));
+  }
+
+  std::unique_ptr<OwnBatches> own_;
+  EpochOptions options_;
+  HostFeed* feed_;
+  const FeedTaker* taker_;
+  std::uint64_t key_;
+  MemoryShare share_;  // of what is under way to the others
+  bool has_begun_ = false;
+};
+
+// Has its parts of the batches from the worker that leads, and goes on by itself where that one leaves.
+class FedBatches final : public StreamBatches {
+ public:
+  FedBatches(const NodePtr& node, const Scope& scope, const EpochOptions& options, Place from, HostFeed& feed,
+             const FeedTaker& taker, std::uint64_t key)
+      : node_(node),
+        scope_(scope),
+        options_(options),
+        place_(std::move(from)),
+        feed_(&feed),
+        taker_(&taker),
+        key_(key) {}
+  ~FedBatches() override { feed_->leave(); }
+
+  [[nodiscard]] std::size_t begin() override {
+    if (!own_) {
+      if (!std::exchange(has_begun_, true)) line_ = feed_->join(key_, options_.rank, *taker_);
+      if (line_ != nullptr) {
+        if (const auto size = receive()) return *size;
+      }
+      feed_->leave();
+      if (taker_->has_left.load()) return 0;  // nobody wants the batch any more
+      own_ = std::make_unique<OwnBatches>(node_, scope_, options_, place_);
+    }
+    return own_->begin();
+  }
+  [[nodiscard]] Place place() const override { return own_ ? own_->place() : place_; }
+  [[nodiscard]] Block take(Range range) override {
+    if (own_) return own_->take(range);
+    const std::size_t first = std::exchange(given_, given_ + range.size());
+    return block_.slice(first, given_);
+  }
+  void end() noexcept override {
+    if (own_) own_->end();
+    block_ = {};
+  }
+
+ private:
+  // The size of the batch, which is then there; nothing if the leader has left.
+  [[nodiscard]] std::optional<std::size_t> receive() {
+    FeedPatience patience = feed_->patience(*taker_);
+    FeedMessage message;
+    if (!line_->read(&message, sizeof message, patience)) return std::nullopt;
+    Place place(static_cast<std::size_t>(message.place));
+    if (!line_->read(place.data(), place.size() * sizeof(std::uint64_t), patience)) return std::nullopt;
+    auto block = read_block(*line_, node_->schema(), static_cast<std::size_t>(message.rows), patience);
+    if (!block) return std::nullopt;
+    line_->release();
+    block_ = std::move(*block);
+    place_ = std::move(place);
+    given_ = 0;
+    return static_cast<std::size_t>(message.size);
+  }
+
+  NodePtr node_;
+  Scope scope_;
+  EpochOptions options_;
+  Place place_;  // after the last batch
+  HostFeed* feed_;
+  const FeedTaker* taker_;
+  std::uint64_t key_;
+  bool has_begun_ = false;
+  FeedReader* line_ = nullptr;
+  Block block_{};  // of the batch, what is for this worker
+  std::size_t given_ = 0;
+  std::unique_ptr<OwnBatches> own_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/detail/batch_plan.hpp
 // Cuts an epoch into batches and each of them among the workers. Data room.
 
@@ -13518,7 +14857,9 @@ class BatchPlan {
     EpochPosition after{};
   };
 
-  BatchPlan(const Dataset& dataset, const EpochOptions& options, const Scope& scope, EpochPosition position)
+  // feed: where a worker of this host reads for all; nullptr if each reads for itself.
+  BatchPlan(const Dataset& dataset, const EpochOptions& options, const Scope& scope, EpochPosition position,
+            HostFeed* feed, const FeedTaker& taker)
       : options_(options), scope_(scope), chain_{dataset.node()}, position_(std::move(position)) {
     if (dataset.is_indexed()) {
       count_ = *dataset.count();
@@ -13526,25 +14867,28 @@ class BatchPlan {
       return;
     }
     chain_ = OperationChain::of(dataset.node(), true);
-    PlaceCursor cursor{position_.place()};
-    rows_.emplace(chain_.base, scope, cursor);
-    cursor.check_all_taken();
+    const auto key = feed == nullptr ? 0 : feed_key(dataset, options, position_);
+    if (feed != nullptr && !feed->leads()) {
+      stream_ = std::make_unique<FedBatches>(chain_.base, scope, options, position_.place(), *feed, taker, key);
+      return;
+    }
+    auto own = std::make_unique<OwnBatches>(chain_.base, scope, options, position_.place());
+    if (feed == nullptr) {
+      stream_ = std::move(own);
+    } else {
+      stream_ = std::make_unique<LedBatches>(std::move(own), scope, options, *feed, taker, key);
+    }
   }
 
   // The next step, or nothing after the last one.
   [[nodiscard]] std::optional<std::pair<Work, Outline>> next() {
     if (part_ == num_parts_ && !begin_batch()) return std::nullopt;
     const Range whole = part_of({0, size_}, part_++, num_parts_);
-    const Range mine = part_of(whole, options_.rank, options_.world_size);
     const bool is_last = part_ == num_parts_;
     if (is_last) position_ = end_;
-    const bool stands_in = mine.size() == 0 && options_.stands_in;
-    Outline outline{mine.size(), whole.size(), is_last, position_};
-    Work work = work_for(stands_in ? Range{whole.begin, whole.begin + 1} : mine);
-    if (is_last) {
-      batch_.clear();
-      batch_share_ = {};
-    }
+    Outline outline{part_of(whole, options_.rank, options_.world_size).size(), whole.size(), is_last, position_};
+    Work work = work_for(given_range(options_, whole));
+    if (is_last && stream_) stream_->end();
     return std::pair{std::move(work), std::move(outline)};
   }
 
@@ -13552,30 +14896,19 @@ class BatchPlan {
   // Goes on to the next batch. False at the end of the epoch.
   bool begin_batch() {
     const std::uint64_t consumed = position_.consumed();
-    if (rows_) {
-      batch_ = rows_->take_parts(options_.global_batch_size);
-      size_ = 0;
-      batch_share_ = {*scope_.budget, 0};
-      for (const Block& part : batch_) {
-        size_ += part.rows();
-        batch_share_.resize(batch_share_.bytes() + bytes_of(part));
-      }
-    } else {
-      size_ = static_cast<std::size_t>(std::min<std::uint64_t>(options_.global_batch_size, count_ - consumed));
-    }
+    size_ = stream_ ? stream_->begin()
+                    : static_cast<std::size_t>(std::min<std::uint64_t>(options_.global_batch_size, count_ - consumed));
     if (size_ == 0) return false;
     num_parts_ = std::min(options_.micro_batches, size_);
     part_ = 0;
-    Place place;
-    if (rows_) rows_->append_place(place);
-    end_ = position_.moved_to(consumed + size_, std::move(place));
+    end_ = position_.moved_to(consumed + size_, stream_ ? stream_->place() : Place{});
     return true;
   }
 
   // The computation of samples of the batch, which count from its begin.
   [[nodiscard]] Work work_for(Range range) const {
-    if (rows_) {
-      Block input = range.size() == 0 ? no_samples(chain_.base->schema()) : slice_of(batch_, range);
+    if (stream_) {
+      Block input = stream_->take(range);
       MemoryShare share{*scope_.budget, bytes_of(input)};
       return {[chain = chain_, key = scope_.key, input = std::move(input)] { return chain.apply(input, key); },
               {},
@@ -13594,30 +14927,15 @@ class BatchPlan {
             {}};
   }
 
-  // Samples of the batch; copied where the rest of it is other workers', so that its memory is not kept.
-  [[nodiscard]] Block slice_of(const std::vector<Block>& parts, Range range) const {
-    std::vector<Block> slices;
-    std::size_t begin = 0;
-    for (const Block& part : parts) {
-      const std::size_t from = std::clamp(range.begin, begin, begin + part.rows()) - begin;
-      const std::size_t to = std::clamp(range.end, begin, begin + part.rows()) - begin;
-      if (from < to) slices.push_back(part.slice(from, to));
-      begin += part.rows();
-    }
-    return options_.world_size > 1 ? join_copies(slices) : join(slices);
-  }
-
   EpochOptions options_;
   Scope scope_;
-  OperationChain chain_;                // the operations that are done for this worker's samples alone
-  EpochPosition position_;              // after the last whole batch
-  EpochPosition end_{};                 // of the batch
-  std::uint64_t count_ = 0;             // if indexed
-  std::optional<Permutation> order_{};  // if indexed and shuffled
-  std::optional<RowReader> rows_{};     // if not indexed
-  std::vector<Block> batch_{};          // if not indexed: of all workers
-  MemoryShare batch_share_{};
-  std::size_t size_ = 0;  // of the batch
+  OperationChain chain_;                     // the operations that are done for this worker's samples alone
+  EpochPosition position_;                   // after the last whole batch
+  EpochPosition end_{};                      // of the batch
+  std::uint64_t count_ = 0;                  // if indexed
+  std::optional<Permutation> order_{};       // if indexed and shuffled
+  std::unique_ptr<StreamBatches> stream_{};  // if not indexed
+  std::size_t size_ = 0;                     // of the batch
   std::size_t num_parts_ = 0;
   std::size_t part_ = 0;  // that is planned next
 };
@@ -13649,8 +14967,9 @@ struct EpochStep {
 class EpochReader {
  public:
   /// Throws: ConfigError if the options cannot be met, or go on from another dataset or order. Reading begins here
-  /// where there are threads.
-  EpochReader(const Dataset& dataset, const EpochOptions& options);
+  /// where there are threads. feed, for loaders: through which the workers of this host share the reading of a stream;
+  /// it outlives the reader.
+  EpochReader(const Dataset& dataset, const EpochOptions& options, detail::HostFeed* feed = nullptr);
   EpochReader(const EpochReader&) = delete;
   EpochReader& operator=(const EpochReader&) = delete;
   ~EpochReader() { stop(); }
@@ -13709,11 +15028,16 @@ class EpochReader {
   void start();
   void stop() noexcept;
   void drive() noexcept;
+  void rest(bool rests) const noexcept {
+    if (feed_ != nullptr) feed_->rest(rests);
+  }
   std::optional<Ready> compute();
   std::optional<Ready> wait_for_ready(const Deadline& deadline);
 
   Dataset dataset_;
   EpochOptions options_;
+  detail::HostFeed* feed_;
+  detail::FeedTaker taker_{};
   EpochPosition position_;
   detail::MemoryBudget budget_;
   detail::TaskPool pool_;
@@ -13731,10 +15055,11 @@ class EpochReader {
   std::thread driver_{};
 };
 
-inline EpochReader::EpochReader(const Dataset& dataset, const EpochOptions& options)
+inline EpochReader::EpochReader(const Dataset& dataset, const EpochOptions& options, detail::HostFeed* feed)
     : dataset_(dataset),
-      options_(options),
-      position_(detail::check_epoch_options(dataset, options)),
+      options_(detail::completed(options, dataset)),
+      feed_(options.threads > 0 ? feed : nullptr),  // whoever reads only when asked would hold the others up
+      position_(detail::check_epoch_options(dataset, options_)),
       budget_(options.bound_bytes),
       pool_(options.threads > 0 ? options.threads - 1 : 0) {
   const detail::BlockSignals no_signals{
@@ -13745,7 +15070,7 @@ inline EpochReader::EpochReader(const Dataset& dataset, const EpochOptions& opti
 // Opens the dataset: what that throws belongs to the first step.
 inline void EpochReader::start() {
   const detail::Scope scope{{options_.seed, options_.epoch}, &pool_, &budget_};
-  plan_.emplace(dataset_, options_, scope, position_);
+  plan_.emplace(dataset_, options_, scope, position_, feed_, taker_);
   const auto plan = [this]() -> std::optional<detail::Work> {
     auto next = plan_->next();
     if (!next) return std::nullopt;
@@ -13776,14 +15101,19 @@ inline std::optional<EpochReader::Ready> EpochReader::compute() {
 // Fills the queue of what is ready, on a thread of its own that helps the pool while it waits.
 inline void EpochReader::drive() noexcept {
   std::size_t largest = 0;
+  const auto has_room = [&] {
+    return is_stopping_ || ready_.empty() || (ready_.size() < options_.prefetch && budget_.has_room(2 * largest));
+  };
   while (true) {
     {
       std::unique_lock lock{mutex_};
-      changed_.wait(lock, [&] {
-        return is_stopping_ || ready_.empty() || (ready_.size() < options_.prefetch && budget_.has_room(2 * largest));
-      });
+      if (!has_room()) {
+        rest(true);
+        changed_.wait(lock, has_room);
+      }
       if (is_stopping_) return;
     }
+    rest(false);
     std::optional<Ready> ready;
     try {
       ready = compute();
@@ -13796,7 +15126,7 @@ inline void EpochReader::drive() noexcept {
       ready_.push_back(std::move(*ready));
     }
     changed_.notify_all();
-    if (is_over_) return;
+    if (is_over_) return rest(true);
   }
 }
 
@@ -13804,6 +15134,7 @@ inline std::optional<EpochReader::Ready> EpochReader::wait_for_ready(const Deadl
   std::unique_lock lock{mutex_};
   changed_.notify_all();  // the memory of the last block has been given back
   const auto is_ready = [this] { return is_over_ || !ready_.empty(); };
+  taker_.waits.store(!is_ready());
   if (deadline.is_never()) {
     changed_.wait(lock, is_ready);
   } else if (!changed_.wait_until(lock, deadline.time(), is_ready)) {
@@ -13812,6 +15143,7 @@ inline std::optional<EpochReader::Ready> EpochReader::wait_for_ready(const Deadl
                         "slow or does not return",
                         dataset_.describe(), options_.rank, options_.world_size, deadline.budget_text())};
   }
+  taker_.waits.store(false);
   if (!ready_.empty()) {
     Ready first = std::move(ready_.front());
     ready_.pop_front();
@@ -13823,6 +15155,7 @@ inline std::optional<EpochReader::Ready> EpochReader::wait_for_ready(const Deadl
 }
 
 inline void EpochReader::stop() noexcept {
+  taker_.has_left.store(true);
   {
     const std::lock_guard lock{mutex_};
     is_stopping_ = true;
@@ -14820,12 +16153,56 @@ namespace detail {
   return compose("{} ({})", name, place);
 }
 
+/// Is the one count per shared library of those who use the signal: its handler belongs to the process, and goes with
+/// the last of them.
+class StackSignal {
+ public:
+  using Handler = void (*)(int, siginfo_t*, void*);
+  [[nodiscard]] static int number() noexcept { return SIGRTMAX - 2; }
+
+  [[nodiscard]] static StackSignal& of_process() {
+    static StackSignal signal;
+    return signal;
+  }
+
+  /// Sees to it that the handler is there, for somebody who is counted from the first time on. Returns false if the
+  /// program uses the signal itself.
+  [[nodiscard]] bool install(Handler handler, bool& is_user) {
+    const std::lock_guard lock{mutex_};
+    struct sigaction current {};
+    ::sigaction(number(), nullptr, &current);
+    if (current.sa_handler != SIG_DFL && current.sa_sigaction != handler) return false;
+    struct sigaction own {};
+    own.sa_sigaction = handler;
+    own.sa_flags = SA_SIGINFO | SA_RESTART;
+    ::sigfillset(&own.sa_mask);
+    ::sigaction(number(), &own, nullptr);
+    if (!std::exchange(is_user, true)) ++num_users_;
+    return true;
+  }
+  void remove_user(Handler handler) noexcept {
+    const std::lock_guard lock{mutex_};
+    struct sigaction current {};
+    ::sigaction(number(), nullptr, &current);
+    if (--num_users_ == 0 && current.sa_sigaction == handler) std::signal(number(), SIG_DFL);
+  }
+
+ private:
+  StackSignal() = default;
+
+  std::mutex mutex_;
+  int num_users_ = 0;
+};
+
 /// Asks one thread by a signal. It must outlive that thread: an answer may come late.
 class StackTeller {
  public:
   StackTeller() = default;
   StackTeller(const StackTeller&) = delete;
   StackTeller& operator=(const StackTeller&) = delete;
+  ~StackTeller() {
+    if (uses_signal_) StackSignal::of_process().remove_user(&StackTeller::answer);
+  }
 
   /// Called on the thread that is to be asked, when it begins and when it ends.
   void watch_this_thread() {
@@ -14843,24 +16220,14 @@ class StackTeller {
   /// Returns the calls the thread is in, the innermost first, one a line; empty if it has ended or does not answer in
   /// time. Called on another thread.
   [[nodiscard]] std::string tell(const Deadline& deadline) {
-    const int signal = SIGRTMAX - 2;
-    struct sigaction former {};
-    struct sigaction own {};
-    own.sa_sigaction = &StackTeller::answer;
-    own.sa_flags = SA_SIGINFO | SA_RESTART;
-    ::sigfillset(&own.sa_mask);
     const std::uint32_t before = num_answers_.load();
     {
       const std::lock_guard lock{mutex_};  // the thread does not end meanwhile
       if (!is_watched_) return {};
-      ::sigaction(signal, nullptr, &former);
-      const bool is_free = former.sa_handler == SIG_DFL || former.sa_sigaction == &StackTeller::answer;
-      if (!is_free) return {};  // the program uses it
-      // It stays: an answer that comes late finds it.
-      ::sigaction(signal, &own, nullptr);
+      if (!StackSignal::of_process().install(&StackTeller::answer, uses_signal_)) return {};
       sigval self{};
       self.sival_ptr = this;
-      if (::pthread_sigqueue(thread_, signal, self) != 0) return {};
+      if (::pthread_sigqueue(thread_, StackSignal::number(), self) != 0) return {};
     }
     while (num_answers_.load() == before) {
       if (deadline.expired()) return {};
@@ -14895,6 +16262,7 @@ class StackTeller {
 
   std::mutex mutex_;
   bool is_watched_ = false;
+  bool uses_signal_ = false;
   pthread_t thread_{};
   std::array<void*, most_frames> frames_{};
   int num_frames_ = 0;
@@ -14953,7 +16321,8 @@ class AbortHandler {
 /// Is the group's store as one worker sees it: its waits end with the group.
 class WorkerStore final : public Store {
  public:
-  WorkerStore(GroupMemory& memory, int rank) noexcept : memory_(&memory), table_(memory.store()), rank_(rank) {}
+  WorkerStore(GroupMemory& memory, int rank, Descriptor kept_file) noexcept
+      : memory_(&memory), table_(memory.store()), rank_(rank), kept_file_(std::move(kept_file)) {}
 
   void set(std::string_view key, std::string_view value) override { table_.set(key, value); }
 
@@ -14973,10 +16342,16 @@ class WorkerStore final : public Store {
     }
   }
 
+  [[nodiscard]] Descriptor take_memory() override {
+    return is_file_taken_.exchange(true) ? Descriptor{} : std::move(kept_file_);
+  }
+
  private:
   GroupMemory* memory_;
   SharedTable table_;
   int rank_;
+  Descriptor kept_file_;
+  std::atomic<bool> is_file_taken_{false};
 };
 
 /// Writes how a worker ended as bytes, and back.
@@ -15011,11 +16386,13 @@ class WorkerStore final : public Store {
   return exit;
 }
 
-/// Is the WorkerLink of both Threads and Processes. agent is the word on which the one who runs abort handlers sleeps.
+/// Is the WorkerLink of both Threads and Processes. agent is the word on which the one who runs abort handlers sleeps;
+/// kept_file what the store gives as memory.
 class SharedLink final : public WorkerLink {
  public:
-  SharedLink(GroupMemory& memory, int rank, int event_fd, std::atomic<std::uint32_t>& agent, const std::string& host)
-      : memory_(&memory), store_(memory, rank), event_fd_(event_fd), agent_(&agent) {
+  SharedLink(GroupMemory& memory, int rank, int event_fd, std::atomic<std::uint32_t>& agent, const std::string& host,
+             Descriptor kept_file = {})
+      : memory_(&memory), store_(memory, rank, std::move(kept_file)), event_fd_(event_fd), agent_(&agent) {
     const int size = memory.num_workers();
     world_ = World{.rank = rank, .size = size, .local_rank = rank, .local_size = size, .host = host};
   }
@@ -15526,10 +16903,11 @@ inline void flush_streams(bool every_stream) noexcept {
 /// moves the heartbeat and runs the abort handler, whatever the body does.
 class WorkerProcess {
  public:
-  WorkerProcess(const WorkerSetup& setup, int rank)
+  /// kept_file: see Store::take_memory().
+  WorkerProcess(const WorkerSetup& setup, int rank, Descriptor kept_file)
       : setup_(&setup),
         rank_(rank),
-        link_(*setup.memory, rank, setup.event_fd, setup.memory->rank(rank).agent, setup.host) {}
+        link_(*setup.memory, rank, setup.event_fd, setup.memory->rank(rank).agent, setup.host, std::move(kept_file)) {}
 
   /// Sets up what must be so before anything of the user's runs.
   static void prepare(const WorkerSetup& setup, int rank, pid_t zygote, int out, int err) noexcept {
@@ -15712,6 +17090,8 @@ class Zygote {
   }
 
   bool spawn(int rank, std::vector<Descriptor>& fds) {
+    if (workers_.empty()) renew_kept_files();
+    make_kept_file(rank);
     const pid_t self = ::getpid();
     const pid_t pid = fds.size() == 2 ? ::fork() : (errno = EMFILE, -1);
     if (pid == 0) become_worker(rank, self, fds);
@@ -15731,10 +17111,29 @@ class Zygote {
       channel_.close();
       signals_.reset();
       supervisor_fd_.reset();
-      WorkerProcess{*setup_, rank}.run();
+      Descriptor own_file = std::move(kept_files_[static_cast<std::size_t>(rank)]);
+      kept_files_.clear();
+      WorkerProcess{*setup_, rank, std::move(own_file)}.run();
     } catch (...) {
       ::_exit(71);
     }
+  }
+
+  // What ranks share lies in files that are kept here: to make the pages anew takes longer than all else of a restart.
+  // All that a worker has ever forked is a child of this process once the worker is gone, so without children nobody
+  // can still write to a file. Otherwise it is left to them.
+  void renew_kept_files() {
+    const bool has_children = ::waitid(P_ALL, 0, nullptr, WEXITED | WNOHANG | WNOWAIT) == 0;
+    if (has_children) kept_files_.clear();
+    kept_files_.resize(static_cast<std::size_t>(setup_->memory->num_workers()));
+  }
+
+  // Without one, a rank makes a file of its own, and says what is wrong if it cannot.
+  void make_kept_file(int rank) {
+    Descriptor& file = kept_files_[static_cast<std::size_t>(rank)];
+    if (file.is_open()) return;
+    const int made = ::memfd_create("railyard", MFD_CLOEXEC);
+    if (made >= 0) file = adopt(made, "start: memory for what ranks share");
   }
 
   // A worker's process group is ended before the worker is reaped: until then its number cannot be anybody else's.
@@ -15794,6 +17193,7 @@ class Zygote {
   Descriptor signals_;
   Descriptor supervisor_fd_;
   std::map<pid_t, int> workers_;
+  std::vector<Descriptor> kept_files_{};  // by rank
 };
 
 }  // namespace detail
@@ -15907,6 +17307,7 @@ class ProcessGroup final : public WorkerGroup {
   }
   void hold_snapshot(int rank, int slot) noexcept override { memory_.hold_snapshot(rank, slot); }
   void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
+  [[nodiscard]] bool shares_snapshots() const noexcept override { return true; }
 
   void restart(int num_workers, std::string_view briefing) override {
     const bool needs_zygote = forks_to_restart();
@@ -16318,6 +17719,7 @@ class ThreadGroup final : public WorkerGroup {
   }
   void hold_snapshot(int rank, int slot) noexcept override { memory_.hold_snapshot(rank, slot); }
   void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
+  [[nodiscard]] bool shares_snapshots() const noexcept override { return true; }
 
   void restart(int num_workers, std::string_view briefing) override {
     join_all();
@@ -17066,6 +18468,60 @@ class ControlLane {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/environment.hpp
+// What equal bits depend on beside the program: which CPU, which releases. Train room.
+
+#include <sys/utsname.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns the model of this host's CPUs and the widest vectors that they compute with, such as "AMD EPYC 7763, avx2":
+/// libraries choose their kernels, and with them the order of sums, by that.
+[[nodiscard]] inline std::string cpu_kind() {
+  std::ifstream file{"/proc/cpuinfo"};
+  std::string kind;
+  for (std::string line; kind.empty() && std::getline(file, line);) {
+    if (line.starts_with("model name") && line.find(": ") != std::string::npos) kind = line.substr(line.find(": ") + 2);
+  }
+  struct utsname system {};
+  if (kind.empty() && ::uname(&system) == 0) kind = system.machine;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return kind + ", avx512f";
+  if (__builtin_cpu_supports("avx2")) return kind + ", avx2";
+#endif
+  return kind;
+}
+
+/// Returns what every worker knows of it; rooms above this one know more.
+[[nodiscard]] inline NamedValues basic_environment() {
+  return {{"railyard", std::string{version}}, {"cpu", cpu_kind()}};
+}
+
+[[nodiscard]] inline std::string text_of_value(const Value& value) {
+  return value.visit([](const auto& held) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(held)>, std::string>) {
+      return held;
+    } else {
+      return std::to_string(held);
+    }
+  });
+}
+
+/// Says what differs, "threads 4 instead of 2, ..."; empty if nothing does that both know.
+[[nodiscard]] inline std::string difference_of(const NamedValues& now, const NamedValues& then) {
+  std::string text;
+  for (const auto& [name, value] : now) {
+    const Value* former = then.find(name);
+    if (former == nullptr || *former == value) continue;
+    text += (text.empty() ? "" : ", ") + name + " " + text_of_value(value) + " instead of " + text_of_value(*former);
+  }
+  return text;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/step_times.hpp
 // Where the time of training steps has gone. Train room.
 
@@ -17220,9 +18676,10 @@ struct SavedMessage {
   std::uint64_t step = 0;
   std::uint64_t samples = 0;
   std::int64_t epoch = 0;
-  std::int64_t report = -1;  ///< the number of the last report before it; -1 if there was none
-  bool is_report = false;    ///< it belongs to that report, and has its metrics
-  bool is_memory = false;    ///< it is not to be written, but to go on from
+  std::int64_t report = -1;   ///< the number of the last report before it; -1 if there was none
+  bool is_report = false;     ///< it belongs to that report, and has its metrics
+  bool is_memory = false;     ///< it is not to be written, but to go on from
+  NamedValues environment{};  ///< of rank 0: see Manifest
   std::vector<SavedFile> files{};
 };
 /// The training function was left at the end of a step, because the run, or this number of workers, is to end.
@@ -17290,6 +18747,7 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
   writer.put(save.report);
   writer.put(static_cast<std::uint8_t>(save.is_report));
   writer.put(static_cast<std::uint8_t>(save.is_memory));
+  put_metrics(writer, save.environment);
   writer.put(static_cast<std::uint32_t>(save.files.size()));
   for (const SavedFile& file : save.files) {
     writer.put_text(file.name);
@@ -17297,27 +18755,6 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
     writer.put(file.size);
   }
   return writer.bytes();
-}
-
-[[nodiscard]] inline SavedMessage decode_saved(WireReader& reader) {
-  SavedMessage save;
-  save.slot = reader.take<std::int32_t>();
-  if (save.slot < 0 || save.slot >= num_snapshot_slots)
-    throw DataError{"a worker's message is damaged: it names no snapshot"};
-  save.step = reader.take<std::uint64_t>();
-  save.samples = reader.take<std::uint64_t>();
-  save.epoch = reader.take<std::int64_t>();
-  save.report = reader.take<std::int64_t>();
-  save.is_report = reader.take<std::uint8_t>() != 0;
-  save.is_memory = reader.take<std::uint8_t>() != 0;
-  const auto count = reader.take<std::uint32_t>();
-  for (std::uint32_t i = 0; i < count; ++i) {
-    SavedFile file{.name = reader.take_text()};
-    file.offset = reader.take<std::uint64_t>();
-    file.size = reader.take<std::uint64_t>();
-    save.files.push_back(std::move(file));
-  }
-  return save;
 }
 
 [[nodiscard]] inline Value decode_value(WireReader& reader) {
@@ -17342,6 +18779,28 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
     metrics.set(std::move(name), decode_value(reader));
   }
   return metrics;
+}
+
+[[nodiscard]] inline SavedMessage decode_saved(WireReader& reader) {
+  SavedMessage save;
+  save.slot = reader.take<std::int32_t>();
+  if (save.slot < 0 || save.slot >= num_snapshot_slots)
+    throw DataError{"a worker's message is damaged: it names no snapshot"};
+  save.step = reader.take<std::uint64_t>();
+  save.samples = reader.take<std::uint64_t>();
+  save.epoch = reader.take<std::int64_t>();
+  save.report = reader.take<std::int64_t>();
+  save.is_report = reader.take<std::uint8_t>() != 0;
+  save.is_memory = reader.take<std::uint8_t>() != 0;
+  save.environment = take_metrics(reader);
+  const auto count = reader.take<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count; ++i) {
+    SavedFile file{.name = reader.take_text()};
+    file.offset = reader.take<std::uint64_t>();
+    file.size = reader.take<std::uint64_t>();
+    save.files.push_back(std::move(file));
+  }
+  return save;
 }
 
 /// Returns what a worker has posted. Throws: DataError if the bytes are none of the messages above.
@@ -17385,6 +18844,7 @@ struct RunContext {
   std::filesystem::path path{};  ///< the run's directory
   std::uint64_t seed = 0;
   std::chrono::nanoseconds collective_timeout = std::chrono::minutes{10};
+  std::chrono::nanoseconds setup_timeout{0};  ///< that of the time before a worker's first step has ended; 0: the same
   std::uint64_t checkpoint_every_steps = 0;
   std::chrono::nanoseconds checkpoint_interval{0};
   bool is_elastic = false;    ///< the number of workers may change
@@ -17406,7 +18866,8 @@ class TrainState;
 /// the backend's.
 ///
 /// Collectives return when the buffers may be used again. All ranks call the same ones in the same order; whoever does
-/// not, dies, or is later than RunConfig::collective_timeout makes them throw CollectiveError on every rank.
+/// not, dies, or is later than RunConfig::collective_timeout (at first setup_timeout) makes them throw CollectiveError
+/// on every rank.
 class Worker {
  public:
   Worker(const Worker&) = delete;
@@ -17439,7 +18900,10 @@ class Worker {
   /// call it at the same place; the first call joins the ranks anew. Lives as long as the worker.
   [[nodiscard]] virtual SideLine* side_line() = 0;
   /// When a collective that begins now is to give up.
-  [[nodiscard]] Deadline collective_deadline() const { return Deadline::after(context_->collective_timeout); }
+  [[nodiscard]] Deadline collective_deadline() const {
+    const bool is_setting_up = !has_ended_step_ && context_->setup_timeout.count() > 0;
+    return Deadline::after(is_setting_up ? context_->setup_timeout : context_->collective_timeout);
+  }
 
   /// Reports metrics. Call number i of all ranks forms report i; rank 0's metrics are the run's. Never waits for
   /// another rank. Cost: about a microsecond. Throws: ConfigError for a report of more than 1 MiB, or a metric named
@@ -17481,6 +18945,12 @@ class Worker {
     do_all_reduce(buffer_of_value(value), ReduceOp::sum);
     return value / world_size();
   }
+  /// Returns the metric of what all ranks have added, equal on every rank. Example: worker.reduce(auc).value()
+  template <SummedMetric M>
+  [[nodiscard]] M reduce(M metric) {
+    do_all_reduce(buffer_of(metric.sums()), ReduceOp::sum);
+    return metric;
+  }
 
   /// States how many samples are behind the gradients of the next backward passes of this rank; gradients are averaged
   /// with these weights. Loaders with drives_step call it; with a loader of one's own it is the user's to call, before
@@ -17507,6 +18977,7 @@ class Worker {
   /// loaders with drives_step do before they go on to the next batch or epoch, and so does report() with a state.
   void end_step() {
     if (!completes_step_ || !std::exchange(has_step_, false)) return;
+    has_ended_step_ = true;
     link_->page().steps.fetch_add(1, std::memory_order_relaxed);
     if (on_step_end_) on_step_end_();
   }
@@ -17581,6 +19052,11 @@ class Worker {
   void send(ConstBuffer data, int to) { do_send(data, to); }
   void receive(Buffer data, int from) { do_receive(data, from); }
 
+  /// What equal bits depend on, for the manifests of checkpoints: rooms above this one add what they know.
+  [[nodiscard]] NamedValues& environment() noexcept { return environment_; }
+
+  /// Where the workers leave small values for each other; for rooms above this one.
+  [[nodiscard]] Store& store() noexcept { return link_->store(); }
   /// What this worker shows its supervisor while it runs: loaders write their progress there.
   [[nodiscard]] WorkerPage& page() noexcept { return link_->page(); }
 
@@ -17597,7 +19073,7 @@ class Worker {
   }
 
  protected:
-  Worker(WorkerLink& link, const RunContext& context) noexcept : link_(&link), context_(&context) {}
+  Worker(WorkerLink& link, const RunContext& context) : link_(&link), context_(&context) {}
   ~Worker() { drop_extensions(); }
 
   void drop_extensions() noexcept {
@@ -17655,10 +19131,12 @@ class Worker {
   std::int64_t num_reports_ = 0;  // those before the checkpoint that the run goes on from included
   bool has_step_ = false;         // one has begun and not ended
   bool completes_step_ = false;   // its last micro-batch has begun
+  bool has_ended_step_ = false;
   bool stop_requested_ = false;
   bool stop_agreed_ = false;
-  bool has_copied_ = false;  // its state to memory, over what it has gone on from
+  bool has_saved_ = false;  // its state, over what it has gone on from in memory
   detail::ControlLane control_{};
+  NamedValues environment_ = detail::basic_environment();
   std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
 };
 
@@ -17847,7 +19325,6 @@ struct PreemptionConfig {
 #include <istream>
 #include <locale>
 #include <ostream>
-#include <sstream>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -17974,7 +19451,8 @@ class [[nodiscard]] Result {
   [[nodiscard]] const std::vector<Attempt>& attempts() const noexcept { return fields_.attempts; }
   /// The newest checkpoint; none if there is none.
   [[nodiscard]] const std::optional<Checkpoint>& checkpoint() const noexcept { return fields_.checkpoint; }
-  /// The checkpoints that CheckpointConfig keeps for their score, best first; the metrics are in their manifests.
+  /// The checkpoints that CheckpointConfig keeps for their score, best first; the metrics are in their manifests. See
+  /// CheckpointFolder::best().
   [[nodiscard]] const std::vector<Checkpoint>& best_checkpoints() const noexcept { return fields_.best_checkpoints; }
   /// Whether the run had succeeded before, so that fit() has only read what it left.
   [[nodiscard]] bool is_recorded() const noexcept { return fields_.is_recorded; }
@@ -18029,6 +19507,9 @@ struct RunConfig {
   std::vector<AnyCallback> callbacks{};
   /// How long a collective waits for the other ranks.
   std::chrono::nanoseconds collective_timeout = std::chrono::minutes{10};
+  /// The same until this rank's first step has ended: what comes before may take one rank long, such as rank 0 that
+  /// prepares the data for all. 0: no longer than later on.
+  std::chrono::nanoseconds setup_timeout{0};
   /// How long the workers may take until every one is about to call the training function.
   std::chrono::nanoseconds start_timeout = std::chrono::minutes{1};
   /// How long workers that were asked to stop, or that are left over after a failure, may go on before they are killed.
@@ -18325,7 +19806,7 @@ class TrainState {
     const std::string& path = worker_->resumes_from();
     if (path.empty()) return;
     const auto& held = worker_->context().held_slots;
-    if (!held.empty() && worker_->has_copied_) return;  // they are an earlier TrainState's by now
+    if (!held.empty() && worker_->has_saved_) return;  // they are an earlier TrainState's by now
     const Checkpoint checkpoint =
         held.empty() ? Checkpoint::open(path) : detail::open_held_state(worker_->link(), held);
     std::string missing;
@@ -18347,9 +19828,15 @@ class TrainState {
     resumed_epoch_ = manifest.epoch;
     epoch_ = manifest.epoch - 1;
     is_resumed_ = true;
-    if (missing.empty() || worker_->rank() != 0) return;
-    std::fprintf(stderr, "railyard: the checkpoint %s has nothing for: %s; they stay as the program has made them\n",
-                 path.c_str(), missing.c_str());
+    if (worker_->rank() != 0) return;
+    if (!missing.empty()) {
+      std::fprintf(stderr, "railyard: the checkpoint %s has nothing for: %s; they stay as the program has made them\n",
+                   path.c_str(), missing.c_str());
+    }
+    if (manifest.world_size != worker_->world_size()) return;  // which changes bits by itself
+    if (const std::string text = detail::difference_of(worker_->environment(), manifest.environment); !text.empty()) {
+      std::fprintf(stderr, "railyard: the run goes on from %s with %s: bits may differ\n", path.c_str(), text.c_str());
+    }
   }
 
   void put(const StatePart& part, const State& state) const {
@@ -18458,8 +19945,9 @@ class TrainState {
                               .epoch = next_epoch(),
                               .report = worker_->num_reports_ - 1,
                               .is_report = is_report,
-                              .is_memory = kind == SnapshotKind::memory};
-    worker_->has_copied_ = worker_->has_copied_ || save.is_memory;
+                              .is_memory = kind == SnapshotKind::memory,
+                              .environment = worker_->rank() == 0 ? worker_->environment() : NamedValues{}};
+    worker_->has_saved_ = true;
     const std::uint64_t size = detail::place_files(save, images);
     const auto wait_begin = Clock::now();
     const Snapshot snapshot = worker_->link().take_snapshot(size, kind);
@@ -18560,6 +20048,7 @@ class ConnectingStore final : public Store {
 
   void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
   void expect(const std::vector<std::string>& keys) override { store_.expect(keys); }
+  [[nodiscard]] Descriptor take_memory() override { return store_.take_memory(); }
 
   /// Throws: CollectiveError once the group is ending.
   [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {
@@ -18849,11 +20338,24 @@ class CheckpointWriter {
     if (thread_.joinable()) thread_.join();
   }
 
+  /// Throws: what the system or the memory refuses; the job's memory is the caller's to give back then.
   void submit(SaveJob job) {
     const std::lock_guard lock{mutex_};
-    jobs_.push_back(std::move(job));
     if (!thread_.joinable()) start();
+    jobs_.push_back(std::move(job));
     changed_.notify_all();
+  }
+
+  /// Takes note of a checkpoint that could not even be submitted.
+  void note_failure(Manifest manifest, std::string error) {
+    const std::lock_guard lock{mutex_};
+    outcomes_.push_back({.manifest = std::move(manifest), .error = std::move(error)});
+  }
+
+  /// Whether the memory of what was submitted last is still held: it is given back once that is written.
+  [[nodiscard]] bool holds_last() {
+    const std::lock_guard lock{mutex_};
+    return !jobs_.empty() || holds_job_;
   }
 
   /// Waits until all has been written, or the time is over. Returns whether it has.
@@ -18884,7 +20386,7 @@ class CheckpointWriter {
       if (jobs_.empty()) return;
       SaveJob job = std::move(jobs_.front());
       jobs_.pop_front();
-      is_writing_ = true;
+      is_writing_ = holds_job_ = true;
       lock.unlock();
       SaveOutcome outcome = write(job);
       lock.lock();
@@ -18901,6 +20403,10 @@ class CheckpointWriter {
       outcome.path = folder_.commit(job.manifest, job.parts);
     } catch (const std::exception& error) {
       outcome.error = error.what();
+    }
+    {
+      const std::lock_guard lock{mutex_};
+      holds_job_ = false;  // before a worker may write to it again
     }
     for (const auto& [rank, slot] : job.slots) group_->release_snapshot(rank, slot);
     if (outcome.path.empty()) return outcome;
@@ -18939,6 +20445,7 @@ class CheckpointWriter {
   std::deque<SaveJob> jobs_{};
   std::vector<SaveOutcome> outcomes_{};
   bool is_writing_ = false;
+  bool holds_job_ = false;
   bool is_ending_ = false;
   std::thread thread_{};
 };
@@ -19217,29 +20724,197 @@ class RunDirectory {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/heartbeat.hpp
+// Does something again and again on a thread of its own. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Owns the thread.
+class Heartbeat {
+ public:
+  Heartbeat(std::function<void()> beat, std::chrono::nanoseconds interval)
+      : beat_(std::move(beat)), interval_(interval) {
+    const BlockSignals block{deferrable_signals()};  // they are for the thread that called fit()
+    thread_ = std::thread{[this] { run(); }};
+  }
+  Heartbeat(const Heartbeat&) = delete;
+  Heartbeat& operator=(const Heartbeat&) = delete;
+  ~Heartbeat() {
+    {
+      const std::lock_guard lock{mutex_};
+      is_ending_ = true;
+    }
+    ending_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock{mutex_};
+    while (!ending_.wait_for(lock, interval_, [this] { return is_ending_; })) {
+      lock.unlock();
+      beat_();
+      lock.lock();
+    }
+  }
+
+  std::function<void()> beat_;
+  std::chrono::nanoseconds interval_;
+  std::mutex mutex_;
+  std::condition_variable ending_;
+  bool is_ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/run_record.hpp
+// What an earlier program has written about a run. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says where a report stands in metrics.jsonl. Lines can be missing: training goes on when one cannot be written.
+struct HistoryLine {
+  std::int64_t report = 0;
+  std::uint64_t end = 0;
+};
+
+/// Is what run.json, result.json and metrics.jsonl say.
+struct RunRecord {
+  std::string backend{};
+  std::string scaling{};
+  int world_size = 0;
+  std::uint64_t seed = 0;
+  bool has_succeeded = false;
+  double seconds = 0;
+  std::vector<Metrics> history{};
+  std::vector<HistoryLine> lines{};  ///< of history, in metrics.jsonl
+};
+
+[[nodiscard]] inline std::string text_of_file(const std::filesystem::path& path) {
+  std::ifstream file{path, std::ios::binary};
+  return {std::istreambuf_iterator<char>{file}, {}};
+}
+
+/// Returns one line of metrics.jsonl without the columns that are not the user's.
+[[nodiscard]] inline Metrics metrics_of_line(const Json& json) {
+  Metrics metrics;
+  for (const std::string& name : json.names()) {
+    if (name == "report" || name == "seconds") continue;
+    const Json& value = json.at(name);
+    // What has no place in JSON was written as null.
+    metrics.set(name,
+                value.kind() == Json::Kind::null ? Value{std::numeric_limits<double>::quiet_NaN()} : read_value(value));
+  }
+  return metrics;
+}
+
+/// Reads the lines of metrics.jsonl; what follows the first one that is damaged was being written when its program
+/// died.
+inline void read_history(const std::filesystem::path& path, RunRecord& record) {
+  const std::string text = text_of_file(path);
+  std::size_t begin = 0;
+  for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
+    try {
+      const Json json = parse_json(std::string_view{text}.substr(begin, end - begin));
+      const auto report = json.at("report").as<std::int64_t>();
+      record.history.push_back(metrics_of_line(json));
+      begin = end + 1;
+      record.lines.push_back({.report = report, .end = begin});
+    } catch (const std::exception&) {
+      return;
+    }
+  }
+}
+
+/// Whether a program has died in that directory before it could write what the run is.
+[[nodiscard]] inline bool is_barely_begun(const std::filesystem::path& run) {
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
+    const std::string name = entry.path().filename().string();
+    if (name != "logs" && name != "lease.json" && !name.starts_with("run.json.")) return false;
+  }
+  return !code;
+}
+
+/// Reads the record of the run in that directory. Throws: ConfigError if it is none, or damaged.
+[[nodiscard]] inline RunRecord read_run_record(const std::filesystem::path& run) {
+  RunRecord record;
+  try {
+    const Json json = parse_json(text_of_file(run / "run.json"));
+    record.backend = json.at("backend").text();
+    record.scaling = json.at("scaling").text();
+    record.world_size = json.at("world_size").as<int>();
+    record.seed = json.at("seed").as<std::uint64_t>();
+  } catch (const std::exception& error) {
+    throw ConfigError{
+        compose("{} exists, but its run.json is no record of a run ({}): choose another RunConfig::name, or remove the "
+                "directory",
+                run.string(), error.what())};
+  }
+  try {
+    const Json json = parse_json(text_of_file(run / "result.json"));
+    record.has_succeeded = json.at("succeeded").boolean();
+    record.seconds = json.at("seconds").as<double>();
+  } catch (const std::exception&) {  // it has not come to its end
+    record.has_succeeded = false;
+  }
+  read_history(run / "metrics.jsonl", record);
+  return record;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/run_lease.hpp
 // Sees to it that one program at a time writes to a run's directory. Train room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// Says how often a holder gives a sign of life, and how long one that gives none is waited for.
+struct LeaseTimes {
+  std::chrono::nanoseconds beat = std::chrono::seconds{2};
+  std::chrono::nanoseconds patience = std::chrono::seconds{15};
+};
+
 /// Holds lease.json of a run. Its lock belongs to the open file, which the workers inherit: it is free when the last of
-/// them has gone, however they end. Its generation grows with each holder, for file systems on which locks do not reach
-/// other hosts: there a holder that was replaced finds another generation than its own, and commits nothing any more.
+/// them has gone, however they end. Between hosts locks may not reach, or stay behind when a host dies. So a holder
+/// touches the file again and again, and who comes from another host looks whether that goes on; the time that the file
+/// has got by it is only compared with itself, for clocks differ. Its generation grows with each holder: one that was
+/// replaced all the same, because it was suspended, finds another than its own, and commits nothing any more.
 class RunLease {
  public:
   /// Throws: ConfigError that names the holder if there is one, or if the file cannot be written.
-  explicit RunLease(const std::filesystem::path& run) : path_(run / "lease.json") {
+  explicit RunLease(const std::filesystem::path& run, const LeaseTimes& times = {})
+      : path_(run / "lease.json"), times_(times) {
     file_ = Descriptor{::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", error_text(errno)));
-    take_lock(run);
+    own_.boot = boot_id();
+    const bool is_locked_elsewhere = !take_lock();
     const Content before = read();
+    const bool is_left_elsewhere = !before.id.empty() && !before.has_ended && before.boot != own_.boot;
+    if (is_locked_elsewhere || is_left_elsewhere) watch(before);
     own_.generation = before.generation + 1;
     own_.id = unique_name();
     own_.host = host_name();
     own_.since = time_text(std::time(nullptr));
     own_.pid = ::getpid();
     write();
+  }
+  RunLease(RunLease&&) = default;
+  RunLease& operator=(RunLease&&) = delete;
+  ~RunLease() {
+    heartbeat_.reset();
+    if (!file_.is_open()) return;  // moved from
+    try {
+      own_.has_ended = true;
+      if (is_held()) write();
+    } catch (const std::exception&) {  // the next one from another host waits for signs of life
+    }
   }
 
   [[nodiscard]] std::uint64_t generation() const noexcept { return own_.generation; }
@@ -19250,33 +20925,79 @@ class RunLease {
     return now.generation == own_.generation && now.id == own_.id;
   }
 
+  /// Gives signs of life from now on; to be called when processes have been forked. The lease stays where it is then.
+  void keep_alive() {
+    const auto beat = [this] {
+      if (is_held()) ::futimens(file_.get(), nullptr);
+    };
+    heartbeat_ = std::make_unique<Heartbeat>(beat, times_.beat);
+  }
+
+  /// Says from whom the run was taken over who had not ended in order on another host; empty if there is no such one.
+  [[nodiscard]] const std::string& takeover() const noexcept { return takeover_; }
+
  private:
   struct Content {
     std::uint64_t generation = 0;
     std::string id{};
     std::string host = "an unknown host";
+    std::string boot{};  // of the holder's kernel, which knows of all its locks
     std::string since = "an unknown time";
     std::int64_t pid = 0;
+    bool has_ended = false;
   };
 
-  // Where the holder has died, its workers still have the file for a moment.
-  void take_lock(const std::filesystem::path& run) const {
+  [[nodiscard]] static std::string boot_id() {
+    std::string text = text_of_file("/proc/sys/kernel/random/boot_id");
+    while (!text.empty() && text.back() == '\n') text.pop_back();
+    return text;
+  }
+
+  // Returns false if somebody on another host has it. Where the holder has died, its workers still have the file for a
+  // moment.
+  [[nodiscard]] bool take_lock() const {
     struct flock whole {};
     whole.l_type = F_WRLCK;
     whole.l_whence = SEEK_SET;
     const Deadline deadline = Deadline::after(std::chrono::seconds{10});
     while (::fcntl(file_.get(), F_OFD_SETLK, &whole) != 0 && (errno == EAGAIN || errno == EACCES)) {
       const Content holder = read();
+      if (holder.boot != own_.boot) return false;
       const bool is_here = holder.host == host_name() && holder.pid > 0;
       const bool has_died = is_here && ::kill(static_cast<pid_t>(holder.pid), 0) != 0 && errno == ESRCH;
-      if (!has_died || deadline.expired()) {
-        throw ConfigError{
-            compose("the run in {} is in use: process {} on {} has had it since {}; wait for its end, or end "
-                    "it, or choose another RunConfig::name",
-                    run.string(), holder.pid, holder.host, holder.since)};
-      }
+      if (!has_died || deadline.expired()) throw_in_use(holder, "");
       std::this_thread::sleep_for(std::chrono::milliseconds{5});
     }
+    return true;
+  }
+
+  // Whose host it is cannot be asked, nor its clock be trusted.
+  void watch(const Content& holder) {
+    const auto first = last_sign();
+    const Deadline deadline = Deadline::after(times_.patience);
+    while (!deadline.expired()) {
+      std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(times_.beat, deadline.remaining()));
+      if (last_sign() != first) throw_in_use(read(), " and gives signs of life");
+    }
+    takeover_ = compose(
+        "the run in {} is taken over: process {} on {} had it since {}, has not ended in order, and "
+        "has given no sign of life for {}",
+        path_.parent_path().string(), holder.pid, holder.host, holder.since, deadline.budget_text());
+  }
+
+  // When the file was written or touched last, by whatever clock. Opened anew, as below.
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> last_sign() const {
+    const Descriptor file{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
+    struct stat status {};
+    if (!file.is_open() || ::fstat(file.get(), &status) != 0) return {};
+    return {status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+  }
+
+  [[noreturn]] void throw_in_use(const Content& holder, std::string_view sign) const {
+    throw ConfigError{
+        compose("the run in {} is in use: process {} on {} has had it since {}{}; wait for its end, or end it, or "
+                "choose another RunConfig::name",
+                path_.parent_path().string(), holder.pid, holder.host, holder.since, sign)};
   }
 
   // Opened anew, so that a network file system asks its server.
@@ -19293,6 +21014,8 @@ class RunLease {
       content.host = json.at("host").text();
       content.since = json.at("since").text();
       content.pid = json.at("pid").as<std::int64_t>();
+      content.boot = json.at("boot").text();
+      content.has_ended = json.at("has_ended").boolean();
     } catch (const std::exception&) {  // half written by one that has died: as good as none
     }
     return content;
@@ -19301,7 +21024,7 @@ class RunLease {
   void write() const {
     JsonObject object;
     object.add("generation", own_.generation).add("id", own_.id).add("host", own_.host);
-    object.add("since", own_.since).add("pid", own_.pid);
+    object.add("since", own_.since).add("pid", own_.pid).add("boot", own_.boot).add("has_ended", own_.has_ended);
     const std::string text = object.text() + "\n";
     const WriteSignalGuard<SIGXFSZ> guard;
     const ssize_t written = ::pwrite(file_.get(), text.data(), text.size(), 0);
@@ -19319,8 +21042,11 @@ class RunLease {
   }
 
   std::filesystem::path path_;
+  LeaseTimes times_;
   Descriptor file_{};
   Content own_{};
+  std::string takeover_{};
+  std::unique_ptr<Heartbeat> heartbeat_{};
 };
 
 /// Takes the lease of a run; leaves nothing of a new one behind if it cannot be had.
@@ -19341,6 +21067,15 @@ class RunLease {
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+/// Says which rank has failed where, and what there is to see of it.
+[[nodiscard]] inline std::string text_of_rank_failure(const Failure& failure, int world_size, const std::string& host,
+                                                      std::int64_t num_reports, const RunDirectory& directory) {
+  std::string text = compose("rank {} of {} on {} {}", failure.rank, world_size, host, failure.what);
+  text += num_reports > 0 ? compose("; its last report was number {}", num_reports - 1) : "; it had not reported yet";
+  if (const auto log = directory.log_of(failure.rank)) text += "; its output is in " + log->string();
+  return text;
+}
 
 /// Both the directory and the line must outlive it.
 class RunLog {
@@ -19528,7 +21263,7 @@ namespace detail {
 class RunCheckpoints {
  public:
   RunCheckpoints(const RunInfo& info, const CheckpointConfig& config, const RunLease& lease, WorkerGroup& group)
-      : environment_{{"backend", info.backend}, {"scaling", info.scaling}, {"railyard", std::string{version}}},
+      : environment_{{"backend", info.backend}, {"scaling", info.scaling}},
         run_(info.path),
         generation_(lease.generation()),
         group_(&group),
@@ -19596,6 +21331,15 @@ class RunCheckpoints {
     return held_.empty() || place_of(held_.front()) < saved_ ? std::vector<SavedMessage>{} : held_;
   }
 
+  /// The newest state in memory, by rank: that copy, or the newest checkpoint while it is being written. To be asked
+  /// when no worker is left: the next ones find it there, even if it has been written meanwhile. A group whose workers
+  /// do not see each other's snapshots has none.
+  [[nodiscard]] std::vector<SavedMessage> newest_in_memory() {
+    if (!group_->shares_snapshots()) return {};
+    auto copy = newest_copy();
+    return copy.empty() && writer_.holds_last() ? submitted_ : copy;
+  }
+
   /// Makes a checkpoint of that copy, if there is one, which can no more be gone on from without reading.
   void write_newest_copy(int attempt) {
     if (const auto copy = newest_copy(); !copy.empty()) {
@@ -19636,29 +21380,44 @@ class RunCheckpoints {
   void add_copy(int rank, SavedMessage save) {
     copies_.add(rank, std::move(save));
     while (auto copy = copies_.take()) {
-      for (std::size_t of = 0; of < held_.size(); ++of) {
-        group_->release_snapshot(static_cast<int>(of), held_[of].slot);
-      }
+      release(held_);
       held_ = std::move(*copy);
     }
   }
 
+  // One that cannot be submitted is one that cannot be written: training goes on.
   void submit(const std::vector<SavedMessage>& saves, Metrics metrics, int attempt) {
+    saved_ = std::max(saved_, place_of(saves.front()));
+    Manifest manifest = manifest_of(saves, std::move(metrics), attempt);
+    try {
+      writer_.submit(job_of(saves, manifest));
+      submitted_ = saves;
+    } catch (const std::exception& error) {
+      release(saves);
+      writer_.note_failure(std::move(manifest), error.what());
+    }
+  }
+
+  [[nodiscard]] Manifest manifest_of(const std::vector<SavedMessage>& saves, Metrics metrics, int attempt) const {
     const SavedMessage& first = saves.front();
-    saved_ = std::max(saved_, place_of(first));
-    SaveJob job;
-    job.manifest = {.world_size = static_cast<int>(saves.size()),
-                    .step = first.step,
-                    .epoch = first.epoch,
-                    .report = first.report,
-                    .attempt = attempt,
-                    .generation = generation_,
-                    .metrics = std::move(metrics),
-                    .environment = environment_};
+    Manifest manifest{.world_size = static_cast<int>(saves.size()),
+                      .step = first.step,
+                      .epoch = first.epoch,
+                      .report = first.report,
+                      .attempt = attempt,
+                      .generation = generation_,
+                      .metrics = std::move(metrics),
+                      .environment = environment_};
+    for (const SavedMessage& save : saves) manifest.samples += save.samples;
+    for (const auto& [name, value] : first.environment) manifest.environment.set(name, value);
+    return manifest;
+  }
+
+  [[nodiscard]] SaveJob job_of(const std::vector<SavedMessage>& saves, const Manifest& manifest) {
+    SaveJob job{.manifest = manifest};
     for (std::size_t at = 0; at < saves.size(); ++at) {
       const int rank = static_cast<int>(at);
       const SavedMessage& save = saves[at];
-      job.manifest.samples += save.samples;
       job.slots.push_back({.rank = rank, .slot = save.slot});
       if (save.files.empty()) continue;
       const auto bytes = group_->snapshot(rank, save.slot, save.files.back().offset + save.files.back().size);
@@ -19666,7 +21425,13 @@ class RunCheckpoints {
         job.parts.push_back({.name = file.name, .bytes = bytes.subspan(file.offset, file.size)});
       }
     }
-    writer_.submit(std::move(job));
+    return job;
+  }
+
+  void release(const std::vector<SavedMessage>& saves) noexcept {
+    for (std::size_t rank = 0; rank < saves.size(); ++rank) {
+      group_->release_snapshot(static_cast<int>(rank), saves[rank].slot);
+    }
   }
 
   NamedValues environment_;
@@ -19675,113 +21440,15 @@ class RunCheckpoints {
   WorkerGroup* group_;
   SaveBook book_;
   SaveBook copies_;
-  std::vector<SavedMessage> held_{};  // the newest copy that is whole, by rank
-  Place saved_{0, -1};                // of the newest checkpoint, unless it could not be written
+  std::vector<SavedMessage> held_{};       // the newest copy that is whole, by rank
+  std::vector<SavedMessage> submitted_{};  // what the writer was given last, by rank
+  Place saved_{0, -1};                     // of the newest checkpoint, unless it could not be written
   Place written_{0, -1};
   int num_written_ = 0;
   int num_of_attempt_ = 0;
   std::deque<Metrics> metrics_{};  // of rank 0, by checkpoint that is not whole yet
   CheckpointWriter writer_;
 };
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/detail/run_record.hpp
-// What an earlier program has written about a run. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Says where a report stands in metrics.jsonl. Lines can be missing: training goes on when one cannot be written.
-struct HistoryLine {
-  std::int64_t report = 0;
-  std::uint64_t end = 0;
-};
-
-/// Is what run.json, result.json and metrics.jsonl say.
-struct RunRecord {
-  std::string backend{};
-  std::string scaling{};
-  int world_size = 0;
-  std::uint64_t seed = 0;
-  bool has_succeeded = false;
-  double seconds = 0;
-  std::vector<Metrics> history{};
-  std::vector<HistoryLine> lines{};  ///< of history, in metrics.jsonl
-};
-
-[[nodiscard]] inline std::string text_of_file(const std::filesystem::path& path) {
-  std::ifstream file{path, std::ios::binary};
-  return {std::istreambuf_iterator<char>{file}, {}};
-}
-
-/// Returns one line of metrics.jsonl without the columns that are not the user's.
-[[nodiscard]] inline Metrics metrics_of_line(const Json& json) {
-  Metrics metrics;
-  for (const std::string& name : json.names()) {
-    if (name == "report" || name == "seconds") continue;
-    const Json& value = json.at(name);
-    // What has no place in JSON was written as null.
-    metrics.set(name,
-                value.kind() == Json::Kind::null ? Value{std::numeric_limits<double>::quiet_NaN()} : read_value(value));
-  }
-  return metrics;
-}
-
-/// Reads the lines of metrics.jsonl; what follows the first one that is damaged was being written when its program
-/// died.
-inline void read_history(const std::filesystem::path& path, RunRecord& record) {
-  const std::string text = text_of_file(path);
-  std::size_t begin = 0;
-  for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
-    try {
-      const Json json = parse_json(std::string_view{text}.substr(begin, end - begin));
-      const auto report = json.at("report").as<std::int64_t>();
-      record.history.push_back(metrics_of_line(json));
-      begin = end + 1;
-      record.lines.push_back({.report = report, .end = begin});
-    } catch (const std::exception&) {
-      return;
-    }
-  }
-}
-
-/// Whether a program has died in that directory before it could write what the run is.
-[[nodiscard]] inline bool is_barely_begun(const std::filesystem::path& run) {
-  std::error_code code;
-  for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
-    const std::string name = entry.path().filename().string();
-    if (name != "logs" && name != "lease.json" && !name.starts_with("run.json.")) return false;
-  }
-  return !code;
-}
-
-/// Reads the record of the run in that directory. Throws: ConfigError if it is none, or damaged.
-[[nodiscard]] inline RunRecord read_run_record(const std::filesystem::path& run) {
-  RunRecord record;
-  try {
-    const Json json = parse_json(text_of_file(run / "run.json"));
-    record.backend = json.at("backend").text();
-    record.scaling = json.at("scaling").text();
-    record.world_size = json.at("world_size").as<int>();
-    record.seed = json.at("seed").as<std::uint64_t>();
-  } catch (const std::exception& error) {
-    throw ConfigError{
-        compose("{} exists, but its run.json is no record of a run ({}): choose another RunConfig::name, or remove the "
-                "directory",
-                run.string(), error.what())};
-  }
-  try {
-    const Json json = parse_json(text_of_file(run / "result.json"));
-    record.has_succeeded = json.at("succeeded").boolean();
-    record.seconds = json.at("seconds").as<double>();
-  } catch (const std::exception&) {  // it has not come to its end
-    record.has_succeeded = false;
-  }
-  read_history(run / "metrics.jsonl", record);
-  return record;
-}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -20290,9 +21957,11 @@ class Supervision {
       go_on_from(find_checkpoint(info_.path, lease_, config_.resume, problems));
       for (const std::string& problem : problems) log_.warn(problem + "; an older checkpoint is taken");
     }
+    if (!lease_.takeover().empty()) log_.warn(lease_.takeover());
     tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     if (!failure_before_start_) start_group(start);
     if (group_) {
+      lease_.keep_alive();
       checkpoints_.emplace(info_, config_.checkpoint, lease_, *group_);
       do {
         while (controller_.phase() != Phase::finished) handle_next();
@@ -20439,7 +22108,7 @@ class Supervision {
       interrupt_between_attempts();
       return std::nullopt;
     }
-    const auto copy = checkpoints_->newest_copy();
+    const auto copy = checkpoints_->newest_in_memory();
     checkpoints_->note_outcomes(log_);
     const bool has_progress = checkpoints_->num_of_attempt() > 0 || (!copy.empty() && copy.front().step > begin_step_);
     const auto verdict = budget_.judge(*controller_.failure(), failed_step_, has_progress);
@@ -20478,8 +22147,11 @@ class Supervision {
   }
 
   [[nodiscard]] bool go_on_from_newest() {
-    if (checkpoints_->newest_copy().empty() || group_->forks_to_restart()) settle();
-    const auto copy = checkpoints_->newest_copy();  // also where a newer checkpoint could not be written
+    auto copy = checkpoints_->newest_in_memory();
+    if (copy.empty() || group_->forks_to_restart()) {
+      settle();
+      copy = checkpoints_->newest_copy();  // also where a newer checkpoint could not be written
+    }
     if (!copy.empty()) {
       go_on_from(copy);
       return true;
@@ -20516,8 +22188,7 @@ class Supervision {
 
   void begin_attempt() {
     ++briefing_.attempt;
-    num_started_ = 0;
-    num_left_ = 0;
+    num_started_ = num_left_ = 0;
     is_resizing_ = false;
     activity_.clear();
     step_times_.assign(static_cast<std::size_t>(info_.world_size), {});
@@ -20727,11 +22398,8 @@ class Supervision {
   [[nodiscard]] std::string error_text(const Failure& failure) const {
     std::string text = failure.what;
     if (failure.rank >= 0) {
-      const std::int64_t reports = history_.count(failure.rank);
-      text = compose("rank {} of {} on {} {}", failure.rank, info_.world_size,
-                     hosts_[static_cast<std::size_t>(failure.rank)], failure.what);
-      text += reports > 0 ? compose("; its last report was number {}", reports - 1) : "; it had not reported yet";
-      if (const auto log = directory_.log_of(failure.rank)) text += "; its output is in " + log->string();
+      const auto& host = hosts_[static_cast<std::size_t>(failure.rank)];
+      text = text_of_rank_failure(failure, info_.world_size, host, history_.count(failure.rank), directory_);
     }
     if (failure.is_wait && !activity_.empty()) text += "; then " + activity_;
     if (!last_word_.empty()) text += "; " + last_word_;
@@ -20890,10 +22558,11 @@ void take_all(WireReader& reader, Take take) {
 }
 
 /// Opens what the leader has written. Where the storage is not shared there is nothing to open: the Result says so.
-[[nodiscard]] inline std::optional<Checkpoint> take_checkpoint(WireReader& reader, ResultFields& fields) {
+[[nodiscard]] inline std::optional<Checkpoint> take_checkpoint(WireReader& reader, ResultFields& fields,
+                                                               Checkpoint (*read)(const std::filesystem::path&)) {
   const std::string path = reader.take_text();
   try {
-    return Checkpoint::open(path);
+    return read(path);
   } catch (const Error& error) {
     fields.warnings.push_back(compose("the checkpoint is not to be seen from {}: {}", host_name(), error.what()));
     return std::nullopt;
@@ -20921,9 +22590,10 @@ void take_all(WireReader& reader, Take take) {
     attempt.world_size = reader.take<std::int32_t>();
     fields.attempts.push_back(std::move(attempt));
   });
-  if (reader.take<std::uint8_t>() != 0) fields.checkpoint = take_checkpoint(reader, fields);
+  if (reader.take<std::uint8_t>() != 0) fields.checkpoint = take_checkpoint(reader, fields, &Checkpoint::open);
   take_all(reader, [&] {
-    if (auto one = take_checkpoint(reader, fields)) fields.best_checkpoints.push_back(std::move(*one));
+    if (auto one = take_checkpoint(reader, fields, &Checkpoint::peek))
+      fields.best_checkpoints.push_back(std::move(*one));
   });
   fields.is_recorded = reader.take<std::uint8_t>() != 0;
   return Result{std::move(fields)};
@@ -21029,7 +22699,7 @@ class WorkerOf final : public Worker {
   // Shows on the page what this worker waits for, and since when: that is how a supervisor tells who is late.
   template <class Operation>
   void carry_out(Operation operation) {
-    const Call call{.deadline = Deadline::after(this->context().collective_timeout)};
+    const Call call{.deadline = this->collective_deadline()};
     WaitingMark mark{this->page()};
     try {
       auto work = operation(call);
@@ -21189,6 +22859,9 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   check_time("stop_grace", run.stop_grace);
   check_time("silence_limit", run.silence_limit);
   check_name(run.name);
+  if (run.setup_timeout.count() < 0) {
+    throw ConfigError{"RunConfig::setup_timeout is negative: 0 makes it as long as collective_timeout"};
+  }
   if (run.step_timeout.count() < 0) throw ConfigError{"RunConfig::step_timeout is negative: 0 watches no steps"};
   if (run.checkpoint.keep < 0) {
     throw ConfigError{
@@ -21292,6 +22965,7 @@ inline void write_run(const RunInfo& info, const RunConfig& run) {
   object.add("world_size", info.world_size).add("seed", info.seed).add("started_at", time_text(std::time(nullptr)));
   object.add("railyard_version", version);
   object.add("collective_timeout_seconds", in_seconds(run.collective_timeout));
+  object.add("setup_timeout_seconds", in_seconds(run.setup_timeout));
   object.add("start_timeout_seconds", in_seconds(run.start_timeout));
   object.add("stop_grace_seconds", in_seconds(run.stop_grace));
   object.add("silence_limit_seconds", in_seconds(run.silence_limit));
@@ -21459,6 +23133,7 @@ class Trainer<B, S> {
             .path = std::move(path),
             .seed = run_.seed,
             .collective_timeout = run_.collective_timeout,
+            .setup_timeout = run_.setup_timeout,
             .checkpoint_every_steps = run_.checkpoint.every_steps,
             .checkpoint_interval = run_.checkpoint.interval,
             .is_elastic = scaling_.num_workers.is_elastic(),
@@ -21718,107 +23393,6 @@ class Notices {
 #endif
 
 #if defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA
-
-// ---- railyard/data/preprocessor.hpp
-// The concepts of what changes samples by what it has learned from others, and fit(), which lets it learn. Data room.
-
-namespace railyard::inline v0_1 {
-
-/// Changes blocks of samples. A value; transform() may be called on several threads at once.
-///
-/// Laws: transform(block) has the columns schema(block.schema()), and the samples and ids of block in their order, each
-/// as if it were alone. It may have touches(), which returns the names of all columns that it looks at or changes, or
-/// nothing where they are not known.
-template <class P>
-concept Preprocessor = std::copy_constructible<P> &&
-    requires(const P& fitted, const Schema& before, const Block& block) {
-  { fitted.schema(before) } -> std::convertible_to<Schema>;  // throws ConfigError if it cannot change such samples
-  { fitted.transform(block) } -> std::convertible_to<Block>;
-};
-
-/// Is a Preprocessor that first learns from samples. What it has learned is its state. It may have passes(), which says
-/// how often it must see all samples where that is not once; then finish() ends each pass.
-///
-/// Laws: begin() forgets all. After begin(), merge(bytes) has the effect of all add() behind the statistics() that gave
-/// the bytes, but for rounding and the error that a sketch states; merging the same bytes in the same order gives the
-/// same bits.
-template <class P>
-concept LearningPreprocessor = Preprocessor<P> && std::copyable<P> && Stateful<P> &&
-    requires(P& part, const P& begun, const Schema& schema, const Block& block, std::span<const std::byte> bytes) {
-  part.begin(schema);  // throws ConfigError if it cannot learn from such samples
-  part.add(block);
-  { begun.statistics() } -> std::convertible_to<std::vector<std::byte>>;
-  part.merge(bytes);
-  part.finish();  // throws DataError if it cannot learn from what was added
-};
-
-/// Gathers what every worker gives, in the order of ranks: how workers fit together.
-using GatherBytes = std::function<std::vector<std::vector<std::byte>>(std::vector<std::byte>)>;
-
-/// Says where fit() reads, and with whom.
-struct FitOptions {
-  std::size_t rows_per_block = 4096;
-  /// Of the workers of which each reads a part; empty where one reads all. Then all learn the same bits.
-  GatherBytes gather{};
-};
-
-/// Names columns, or nothing where they are not known.
-using TouchedColumns = std::optional<std::vector<std::string>>;
-
-namespace detail {
-
-/// Returns the columns that options name, which are known only if they are not all but some.
-[[nodiscard]] inline TouchedColumns touched(const std::vector<std::string>& columns) {
-  return columns.empty() ? TouchedColumns{} : TouchedColumns{columns};
-}
-
-/// How often a preprocessor must see the samples to learn.
-template <Preprocessor P>
-[[nodiscard]] std::size_t passes_of(const P& preprocessor) {
-  if constexpr (requires { preprocessor.passes(); }) {
-    return preprocessor.passes();
-  } else {
-    return LearningPreprocessor<P> ? 1 : 0;
-  }
-}
-
-template <class P>
-void fit_pass(P& preprocessor, BlockReader& reader, const FitOptions& options) {
-  const P before = preprocessor;
-  for (Block block = reader.next(options.rows_per_block); !block.empty(); block = reader.next(options.rows_per_block)) {
-    preprocessor.add(block);
-  }
-  if (options.gather) {
-    const auto all = options.gather(preprocessor.statistics());
-    preprocessor = before;  // so that every rank merges the same bytes in the same order
-    for (const std::vector<std::byte>& statistics : all) preprocessor.merge(statistics);
-  }
-  preprocessor.finish();
-}
-
-}  // namespace detail
-
-/// Lets a preprocessor learn from the samples that readers give.
-/// open: begins to read at the first sample; called once, for a Chain Chain::passes() times.
-/// Throws: what reading throws; ConfigError, DataError if the preprocessor cannot learn from these samples.
-template <LearningPreprocessor P, std::invocable Open>
-requires std::convertible_to<std::invoke_result_t<Open>, std::unique_ptr<BlockReader>>
-void fit(P& preprocessor, const Schema& schema, Open&& open, const FitOptions& options = {}) {
-  preprocessor.begin(schema);
-  for (std::size_t pass = detail::passes_of(preprocessor); pass > 0; --pass) {
-    const std::unique_ptr<BlockReader> reader = open();
-    detail::fit_pass(preprocessor, *reader, options);
-  }
-}
-
-/// Lets a preprocessor learn from all samples of a source.
-template <LearningPreprocessor P, DatasetSource S>
-void fit(P& preprocessor, const S& source, const FitOptions& options = {}) {
-  fit(
-      preprocessor, Schema{source.schema()}, [&]() -> std::unique_ptr<BlockReader> { return source.open(0); }, options);
-}
-
-}  // namespace railyard::inline v0_1
 
 // ---- railyard/data/any_preprocessor.hpp
 // Any preprocessor, its type forgotten: what chains are made of. Data room.
@@ -23762,6 +25336,44 @@ class LabelEncoder {
   OrdinalEncoder encoder_{};
 };
 static_assert(LearningPreprocessor<LabelEncoder>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/fit.hpp
+// Lets preprocessors learn from datasets. Data room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Gives one worker's part of a dataset, block after block, as it comes in epoch 0 of seed 0.
+class EpochBlocks final : public BlockReader {
+ public:
+  EpochBlocks(const Dataset& dataset, std::size_t rank, std::size_t world_size)
+      : reader_(
+            dataset,
+            {.global_batch_size = FitOptions{}.rows_per_block * world_size, .rank = rank, .world_size = world_size}) {}
+
+  // Only the last batch can have fewer samples than there are workers, so that an empty part is the end.
+  [[nodiscard]] Block next(std::size_t /*most_rows*/) override {
+    std::optional<EpochStep> step = reader_.next();
+    return step ? std::move(step->block) : Block{};
+  }
+
+ private:
+  EpochReader reader_;
+};
+
+}  // namespace detail
+
+/// Lets a preprocessor learn from all samples of a dataset, before the workers start: what it has learned is in every
+/// copy of it. Dataset::transform() then changes samples by it. Throws: as the other fit() does.
+/// Example: ry::StandardScaler scaler{{.except = {"label"}}}; ry::fit(scaler, train_set);
+template <LearningPreprocessor P>
+void fit(P& preprocessor, const Dataset& dataset) {
+  fit(preprocessor, dataset.schema(),
+      [&]() -> std::unique_ptr<BlockReader> { return std::make_unique<detail::EpochBlocks>(dataset, 0, 1); });
+}
 
 }  // namespace railyard::inline v0_1
 
@@ -26593,6 +28205,52 @@ class Tokenizer {
   Options options_;
 };
 static_assert(Preprocessor<Tokenizer>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/fit.hpp
+// Lets preprocessors learn from datasets on all workers together. Train room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Returns what each rank gives, in the order of ranks.
+[[nodiscard]] inline std::vector<std::vector<std::byte>> gather_bytes(Worker& worker, std::vector<std::byte> mine) {
+  const auto world_size = static_cast<std::size_t>(worker.world_size());
+  const auto size = static_cast<std::int64_t>(mine.size());
+  std::vector<std::int64_t> sizes(world_size);
+  worker.all_gather(ConstBuffer{&size, 1, Dtype::i64}, buffer_of(sizes));
+  const std::vector<std::size_t> counts(sizes.begin(), sizes.end());
+  std::vector<std::byte> all(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
+  worker.all_gather_uneven(ConstBuffer{mine.data(), mine.size(), Dtype::u8},
+                           Buffer{all.data(), all.size(), Dtype::u8, {}}, counts);
+  std::vector<std::vector<std::byte>> parts;
+  auto at = all.begin();
+  for (const std::size_t count : counts) {
+    parts.emplace_back(at, at + static_cast<std::ptrdiff_t>(count));
+    at += static_cast<std::ptrdiff_t>(count);
+  }
+  return parts;
+}
+
+}  // namespace detail
+
+/// Lets a preprocessor learn from a dataset of which each worker reads its part. Called by every worker; all learn the
+/// same bits, which differ between numbers of workers as roundings do. Of a dataset that is not divided each worker
+/// reads what it has. Throws: as fit() without a worker.
+/// Example: ry::fit(worker, scaler, worker.dataset("train"));
+template <LearningPreprocessor P>
+void fit(Worker& worker, P& preprocessor, const Dataset& dataset) {
+  const bool is_divided = dataset.is_divided();
+  const auto rank = static_cast<std::size_t>(is_divided ? worker.rank() : 0);
+  const auto world_size = static_cast<std::size_t>(is_divided ? worker.world_size() : 1);
+  const auto open = [&]() -> std::unique_ptr<BlockReader> {
+    return std::make_unique<detail::EpochBlocks>(dataset, rank, world_size);
+  };
+  const auto gather = [&worker](std::vector<std::byte> mine) { return detail::gather_bytes(worker, std::move(mine)); };
+  fit(preprocessor, dataset.schema(), open, {.gather = gather});
+}
 
 }  // namespace railyard::inline v0_1
 #endif
@@ -30416,6 +32074,7 @@ class LaunchedGroup final : public WorkerGroup {
     }
     order(process, Order::release, {own_rank, slot});
   }
+  [[nodiscard]] bool shares_snapshots() const noexcept override { return false; }
 
   void restart(int num_workers, std::string_view briefing) override {
     for (int process = 1; process < num_processes(); ++process) {
@@ -32938,6 +34597,7 @@ class PrefixStore final : public Store {
     for (const std::string& key : keys) whole.push_back(prefix_ + key);
     store_->expect(whole);
   }
+  [[nodiscard]] Descriptor take_memory() override { return store_->take_memory(); }
   void give_up() noexcept { is_given_up_.store(true); }
 
  private:
@@ -34648,6 +36308,53 @@ static_assert(Backend<Nccl>);
 
 #if defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH
 
+// ---- railyard/torch/detail/batch_buffers.hpp
+// The memory that batches are written to, used again once nobody holds it. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/Storage.h>
+#include <c10/core/TensorImpl.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Gives out tensors, each new, over memory that no other tensor has: whatever holds one, be it a view, a graph or the
+// user, also holds its storage, and so keeps it from being given out again. Used by one thread at a time; tensors may
+// be let go of on any.
+class BatchBuffers {
+ public:
+  // Its elements are whatever was there.
+  [[nodiscard]] at::Tensor take(at::IntArrayRef shape, at::ScalarType type) {
+    const auto count = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>{});
+    const std::size_t size = static_cast<std::size_t>(count) * c10::elementSize(type);
+    const auto free = std::find_if(kept_.begin(), kept_.end(), [size](const c10::Storage& storage) {
+      return storage.use_count() == 1 && storage.nbytes() >= size && storage.nbytes() / 2 <= size;
+    });
+    if (free == kept_.end()) return take_new(shape, type);
+    at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage{*free}, c10::DispatchKeySet{c10::DispatchKey::CPU}, c10::scalarTypeToTypeMeta(type));
+    tensor.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
+    return tensor;
+  }
+
+ private:
+  // Enough for data and target of the batch under way and of those before it that a graph may still hold.
+  static constexpr std::size_t most_kept = 8;
+
+  [[nodiscard]] at::Tensor take_new(at::IntArrayRef shape, at::ScalarType type) {
+    at::Tensor tensor = at::empty(shape, type);
+    if (kept_.size() == most_kept) kept_.erase(kept_.begin());
+    kept_.push_back(tensor.storage());
+    return tensor;
+  }
+
+  std::vector<c10::Storage> kept_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/torch/detail/gradient_slot.hpp
 // What is known of one parameter whose gradients are averaged, and of one backward pass. Torch room.
 
@@ -34693,6 +36400,11 @@ struct GradientSlot {
     const at::ScalarType type = parameter.scalar_type();
     return type == at::ScalarType::Double || type == at::ScalarType::ComplexDouble ? at::ScalarType::Double
                                                                                    : at::ScalarType::Float;
+  }
+
+  // Whether its model is gone, and every graph that leads to it: nobody knows it but this slot and its accumulator.
+  [[nodiscard]] bool is_ended() const {
+    return accumulator ? accumulator.use_count() == 1 && parameter.use_count() == 2 : parameter.use_count() == 1;
   }
 
   // Elements of the sum: two for a complex number.
@@ -34837,32 +36549,49 @@ struct PassSummary {
 #include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
 
 #include <ATen/Parallel.h>
+#include <torch/version.h>
 
 namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// Returns a function of a library that LibTorch itself uses, or nullptr. Asking LibTorch's own library first finds its
-// OpenMP even where the program carries another one, and needs no -fopenmp of the user.
-template <class Function>
-[[nodiscard]] Function* function_beside_torch(const char* name) {
-  Dl_info info{};
-  void* found = nullptr;
-  if (dladdr(reinterpret_cast<void*>(&at::get_num_threads), &info) != 0 && info.dli_fname != nullptr) {
-    if (void* library = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY)) {
-      found = dlsym(library, name);
-      dlclose(library);
+// Finds functions of libraries that LibTorch itself uses. Asking LibTorch's own library first finds its OpenMP even
+// where the program carries another one, and needs no -fopenmp of the user. To make one takes milliseconds, of every
+// worker.
+class TorchLibrary {
+ public:
+  TorchLibrary() noexcept {
+    Dl_info info{};
+    if (dladdr(reinterpret_cast<void*>(&at::get_num_threads), &info) != 0 && info.dli_fname != nullptr) {
+      library_ = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY);
     }
   }
-  if (found == nullptr) found = dlsym(RTLD_DEFAULT, name);
-  return reinterpret_cast<Function*>(found);
-}
+  TorchLibrary(const TorchLibrary&) = delete;
+  TorchLibrary& operator=(const TorchLibrary&) = delete;
+  ~TorchLibrary() {
+    if (library_ != nullptr) dlclose(library_);
+  }
+
+  // Returns nullptr if there is none of that name.
+  template <class Function>
+  [[nodiscard]] Function* find(const char* name) const noexcept {
+    void* found = library_ == nullptr ? nullptr : dlsym(library_, name);
+    if (found == nullptr) found = dlsym(RTLD_DEFAULT, name);
+    return reinterpret_cast<Function*>(found);
+  }
+
+ private:
+  void* library_ = nullptr;
+};
 
 // The share of one worker.
 struct ThreadBudget {
   static constexpr std::string_view extension_name = "torch.thread_budget";
   int threads = 0;  // 0: not applied yet, or the user has decided
   bool applied = false;
+  std::optional<TorchLibrary> used{};
+
+  [[nodiscard]] const TorchLibrary& library() { return used ? *used : used.emplace(); }
 };
 
 // The user's own decision stands: OMP_NUM_THREADS is how one is made for every library at once.
@@ -34876,20 +36605,24 @@ inline void apply_thread_budget(Worker& worker) {
   if (budget.applied) return;
   budget.applied = true;
   const int now = at::get_num_threads();
+  worker.environment().set("libtorch", TORCH_VERSION);
+  worker.environment().set("threads", now);
   if (user_set_threads()) return;
   budget.threads = std::max(1, usable_cores() / std::max(1, worker.local_world_size()));
   if (budget.threads >= now) return;  // never more than the user has asked LibTorch for
-  if (auto* set = function_beside_torch<void(int)>("omp_set_num_threads")) set(budget.threads);
+  if (auto* set = budget.library().find<void(int)>("omp_set_num_threads")) set(budget.threads);
+  worker.environment().set("threads", at::get_num_threads());
 }
 
 // OpenBLAS has threads of its own, and one number of them per process. It is lowered where workers are threads, too:
 // each of their products would wait for threads that another one's product has, which was seen to take thirty times as
 // long.
 inline void apply_thread_budget_to_process(Worker& worker) {
-  const int threads = worker.extension<ThreadBudget>().threads;
+  auto& budget = worker.extension<ThreadBudget>();
+  const int threads = budget.threads;
   if (threads == 0 || worker.local_world_size() == 1 || std::getenv("OPENBLAS_NUM_THREADS") != nullptr) return;
-  auto* get = function_beside_torch<int()>("openblas_get_num_threads");
-  auto* set = function_beside_torch<void(int)>("openblas_set_num_threads");
+  auto* get = budget.library().find<int()>("openblas_get_num_threads");
+  auto* set = budget.library().find<void(int)>("openblas_set_num_threads");
   if (get != nullptr && set != nullptr && get() > threads) set(threads);
 }
 
@@ -34970,6 +36703,19 @@ namespace detail {
         detail::compose("collectives know tensors on CPUs and CUDA devices; this one is on {}", tensor.device().str())};
   }
   return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype, device};
+}
+
+/// Views the elements of a tensor on the CPU, which must outlive the view, as metrics take them.
+/// Throws: ConfigError as buffer_of() does, and if the elements are not of type T or are on a GPU.
+/// Example: auc.add(ry::values<float>(scores), ry::values<std::int64_t>(batch.target));
+template <Element T>
+[[nodiscard]] std::span<const T> values(const at::Tensor& tensor) {
+  const Buffer elements = buffer_of(tensor);
+  if (elements.dtype != dtype_of<T> || elements.device.kind != DeviceKind::cpu) {
+    throw ConfigError{detail::compose("a tensor ({} on {}) was to be read as {} on the CPU: convert it with .to()",
+                                      detail::shape_of(tensor), tensor.device().str(), name_of(dtype_of<T>))};
+  }
+  return {static_cast<const T*>(elements.data), elements.count};
 }
 
 /// Returns the device that this worker's tensors belong on: the CPU, or the GPU of its local rank for a GPU backend.
@@ -35212,7 +36958,6 @@ class UnreadTensors {
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -35231,12 +36976,13 @@ namespace detail {
 
 // Copies a column: the memory of a block may be that of its dataset, and a batch is the loop's own to write to. Samples
 // shorter than the longest end with the padding. Shapes: (samples, those of the field).
-[[nodiscard]] inline at::Tensor tensor_of(const Field& field, const Column& column, double padding) {
+[[nodiscard]] inline at::Tensor tensor_of(const Field& field, const Column& column, double padding,
+                                          BatchBuffers& buffers) {
   std::vector<std::int64_t> shape{static_cast<std::int64_t>(column.rows())};
   shape.insert(shape.end(), field.shape.begin(), field.shape.end());
   const at::ScalarType type = scalar_type_of(field.dtype);
   if (!field.is_ragged()) {
-    const at::Tensor tensor = at::empty(shape, type);
+    const at::Tensor tensor = buffers.take(shape, type);
     const auto bytes = column.bytes();
     if (!bytes.empty()) std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
     return tensor;
@@ -35244,13 +36990,19 @@ namespace detail {
   std::size_t longest = 0;  // in bytes
   for (std::size_t row = 0; row < column.rows(); ++row) longest = std::max(longest, column.sample(row).size());
   shape[1] = static_cast<std::int64_t>(longest / (field.width() * size_of(field.dtype)));
-  const at::Tensor tensor = at::full(shape, padding, type);
+  const at::Tensor tensor = buffers.take(shape, type).fill_(padding);
   auto* to = static_cast<std::byte*>(tensor.data_ptr());
   for (std::size_t row = 0; row < column.rows(); ++row) {
     const auto bytes = column.sample(row);
     std::copy(bytes.begin(), bytes.end(), to + row * longest);
   }
   return tensor;
+}
+
+// Does the same in memory of its own.
+[[nodiscard]] inline at::Tensor tensor_of(const Field& field, const Column& column, double padding) {
+  BatchBuffers none;
+  return tensor_of(field, column, padding, none);
 }
 
 // Writes the numbers of a column as floats side by side with those of others, of which a sample has `width` in all.
@@ -35270,7 +37022,8 @@ inline void write_floats(const Field& field, const Column& column, float* to, st
 class BlockCollation {
  public:
   // label: may be empty. padding: of samples that differ in length.
-  BlockCollation(const Schema& schema, const std::string& label, double padding) : padding_(padding) {
+  BlockCollation(const Schema& schema, const std::string& label, double padding)
+      : padding_(padding), buffers_(std::make_shared<BatchBuffers>()) {
     if (!label.empty()) label_ = schema.index_of(label);
     std::vector<std::size_t> others;
     for (std::size_t column = 0; column < schema.size(); ++column) {
@@ -35282,7 +37035,7 @@ class BlockCollation {
 
   [[nodiscard]] std::pair<at::Tensor, at::Tensor> operator()(const Block& block) const {
     const auto of_column = [&](std::size_t column) {
-      return tensor_of(block.schema()[column], block[column], padding_);
+      return tensor_of(block.schema()[column], block[column], padding_, *buffers_);
     };
     const bool has_target = label_ && !block.schema()[*label_].is_text;
     return {features_.size() == 1 ? of_column(features_.front()) : side_by_side(block),
@@ -35294,8 +37047,8 @@ class BlockCollation {
     if (features_.empty()) return {};
     std::size_t width = 0;
     for (const std::size_t column : features_) width += block.schema()[column].width();
-    const at::Tensor tensor =
-        at::empty({static_cast<std::int64_t>(block.rows()), static_cast<std::int64_t>(width)}, at::ScalarType::Float);
+    const at::Tensor tensor = buffers_->take(
+        {static_cast<std::int64_t>(block.rows()), static_cast<std::int64_t>(width)}, at::ScalarType::Float);
     auto* to = tensor.data_ptr<float>();
     for (const std::size_t column : features_) {
       write_floats(block.schema()[column], block[column], to, width);
@@ -35307,6 +37060,7 @@ class BlockCollation {
   std::vector<std::size_t> features_{};
   std::optional<std::size_t> label_{};
   double padding_;
+  std::shared_ptr<BatchBuffers> buffers_;  // of all copies, which are used one after another
 };
 
 }  // namespace detail
@@ -35316,6 +37070,8 @@ class BlockCollation {
 // What a loader gives for each step. Torch room.
 
 #include <ATen/core/Tensor.h>
+
+#include <tuple>
 
 namespace railyard::inline v0_1 {
 
@@ -35344,6 +37100,15 @@ class Batch {
         size_(size),
         completes_step_(completes_step),
         columns_(std::move(columns)) {}
+  /// Makes tensors of samples that no loader gave, such as those to predict for: the data and the target that a loader
+  /// of their dataset would make by default. label: the column of the target; there is none if it is empty.
+  /// Example: const ry::Batch batch{step.block, dataset.label()};  // of a step of an EpochReader
+  explicit Batch(Block block, const std::string& label = {}, double padding = 0)
+      : size_(block.rows()),
+        columns_(std::make_shared<const detail::BatchColumns>(
+            detail::BatchColumns{.block = std::move(block), .padding = padding})) {
+    std::tie(data, target) = detail::BlockCollation{columns().schema(), label, padding}(columns());
+  }
 
   /// The number of samples that count: those of data, or 0 where the batch had fewer samples than there are workers and
   /// this one has been given a sample of another worker's, to keep step. Weight sums with it.
@@ -35840,12 +37605,27 @@ struct NamedTensor {
 }
 
 [[nodiscard]] inline std::uint64_t hash_bytes(std::uint64_t hash, const void* data, std::size_t size_bytes) {
+  constexpr std::size_t word_bytes = sizeof(std::uint64_t);
+  const auto mix = [](std::uint64_t before, std::uint64_t word) {
+    const std::uint64_t mixed = (before ^ word) * 0x9E3779B97F4A7C15U;
+    return mixed ^ mixed >> 29U;
+  };
   const auto* bytes = static_cast<const unsigned char*>(data);
-  for (std::size_t done = 0; done < size_bytes; done += 8) {
+  std::size_t done = 0;
+  // Each chain waits for its own multiplications only: one alone takes three times as long.
+  std::array<std::uint64_t, 8> chains{};
+  for (; size_bytes - done >= sizeof chains; done += sizeof chains) {
+    for (std::size_t at = 0; at < chains.size(); ++at) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, bytes + done + at * word_bytes, word_bytes);
+      chains[at] = mix(chains[at], word);
+    }
+  }
+  for (const std::uint64_t chain : chains) hash = mix(hash, chain);
+  for (; done < size_bytes; done += word_bytes) {
     std::uint64_t word = 0;
-    std::memcpy(&word, bytes + done, std::min<std::size_t>(8, size_bytes - done));
-    hash = (hash ^ word) * 0x9E3779B97F4A7C15U;
-    hash ^= hash >> 29U;
+    std::memcpy(&word, bytes + done, std::min(word_bytes, size_bytes - done));
+    hash = mix(hash, word);
   }
   return mix_bits(hash ^ size_bytes);
 }
@@ -35943,18 +37723,23 @@ template <class T>
   return compose("{}tensor {} is \"{}\" on rank {} and \"{}\" on rank 0", counts, at, show(theirs), rank, show(ours));
 }
 
+// Compares descriptions of tensors, one a line; throws the same error on every rank. what: whose they are.
+inline void check_descriptions(Worker& worker, std::string_view operation, std::string_view what,
+                               const std::string& mine) {
+  const auto texts = gather_texts(worker, mine);
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts[0]) continue;
+    throw ConfigError{compose("{} on rank {}/{}: the ranks have different {}: {}. Make them alike on every rank",
+                              operation, worker.rank(), worker.world_size(), what,
+                              difference(texts[0], static_cast<int>(rank), texts[rank]))};
+  }
+}
+
 // Compares counts, names, types and shapes; throws the same error on every rank.
 inline void check_structure(Worker& worker, const std::vector<NamedTensor>& tensors) {
   std::string mine;
   for (const NamedTensor& named : tensors) mine += describe(named) + "\n";
-  const auto texts = gather_texts(worker, mine);
-  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
-    if (texts[rank] == texts[0]) continue;
-    throw ConfigError{
-        compose("prepare_model on rank {}/{}: the ranks have different models: {}. Build the same model "
-                "on every rank",
-                worker.rank(), worker.world_size(), difference(texts[0], static_cast<int>(rank), texts[rank]))};
-  }
+  check_descriptions(worker, "prepare_model", "models", mine);
 }
 
 // Compares what prepare_model() was told besides the model, in words; throws the same error on every rank.
@@ -36456,8 +38241,9 @@ struct ModelOptions {
   /// and optimizers are not divided among the ranks.
   AnyCommHook comm_hook{};
   /// Whether gradients are exchanged, bucket by bucket, as soon as all ranks have them. The same bits either way. It
-  /// begins when one whole step has shown the order in which they come. Not used with a comm_hook, on GPUs, by backends
-  /// other than Gloo and SharedMemory, and where that step has shown a gradient that comes in several parts in one
+  /// begins when one whole step has shown the order in which they come. Not used with a comm_hook, whose collectives
+  /// would come among those of the user's own thread, on GPUs, by backends other than Gloo and SharedMemory (Checked
+  /// ones are others), and where that step has shown a gradient that comes in several parts in one
   /// backward pass (re-entrant checkpointing of a shared parameter); where one does so later, backward() throws. A
   /// backward pass that ends by an exception ends the group.
   Overlap overlap = Overlap::automatic;
@@ -36772,7 +38558,7 @@ class CommunicationThread {
   void run() {
     const at::NoGradGuard no_grad;
     static_cast<void>(at::get_num_threads());  // or LibTorch would undo the next line later
-    if (auto* set = function_beside_torch<void(int)>("omp_set_num_threads")) set(1);  // the others compute
+    if (auto* set = TorchLibrary{}.find<void(int)>("omp_set_num_threads")) set(1);  // the others compute
     std::optional<PoolBinding> pool;
     if (heap_) pool.emplace(heap_);
     std::unique_lock lock{mutex_};
@@ -36807,6 +38593,37 @@ class CommunicationThread {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/torch/detail/ended_slots.hpp
+// Forgets the parameters of models that are gone. Torch room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Drops the slots that nobody but the exchange knows of on any rank, so that a run which makes many models remembers
+// few. All ranks call it. Returns whether there were any.
+[[nodiscard]] inline bool drop_ended(Worker& worker, std::vector<GradientSlot>& slots) {
+  std::string ended;
+  for (const GradientSlot& slot : slots) ended += slot.is_ended() ? '1' : '0';
+  if (worker.world_size() > 1) {
+    for (const std::string& theirs : gather_texts(worker, ended)) {
+      if (theirs.size() != ended.size()) return false;  // whoever compares the models will say so
+      std::transform(ended.begin(), ended.end(), theirs.begin(), ended.begin(),
+                     [](char one, char other) { return std::min(one, other); });
+    }
+  }
+  std::vector<GradientSlot> kept;
+  for (std::size_t index = 0; index < slots.size(); ++index) {
+    if (ended[index] == '0') kept.push_back(std::move(slots[index]));
+  }
+  slots.swap(kept);
+  return slots.size() < kept.size();
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/torch/detail/gradient_refusals.hpp
 // What is refused because gradients would go wrong without a word. Torch room.
 
@@ -36822,6 +38639,14 @@ namespace detail {
               slot.name, shape_of(slot.parameter), worker.rank(), worker.world_size())};
 }
 
+[[noreturn]] inline void refuse_newcomer(const Worker& worker, const std::string& name) {
+  throw ConfigError{
+      compose("the parameter \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so its "
+              "gradients would not be averaged: build the model before prepare_model(), or call "
+              "prepare_model(worker, model) again after changing it",
+              name, worker.rank(), worker.world_size())};
+}
+
 [[noreturn]] inline void refuse_repeat(const Worker& worker, const GradientSlot& slot, std::uint64_t step) {
   throw ConfigError{compose(
       "backward() on rank {}/{}: the parameter \"{}\" got more of its gradient in step {} after that was exchanged; "
@@ -36835,6 +38660,15 @@ namespace detail {
       compose("backward() on rank {}/{} was called twice in step {}, which has several micro-batches: add the "
               "losses and call backward() once for each micro-batch",
               worker.rank(), worker.world_size(), step)};
+}
+
+[[noreturn]] inline void refuse_unfinished(const Worker& worker, std::uint64_t step, const CollectiveError& error) {
+  throw CollectiveError{
+      error.operation(), error.rank(), error.blamed(),
+      compose("backward() on rank {}/{} exchanges gradients in step {} and could not finish: {}. All ranks must call "
+              "backward() equally often; a loss that uses no prepared parameter counts as not calling it, and so does "
+              "a break or continue on one rank alone",
+              worker.rank(), worker.world_size(), step, error.what())};
 }
 
 // A half type ends at 65,504, and micro-batches are weighted before they are accumulated.
@@ -37735,6 +39569,16 @@ class GradientExchange {
   GradientExchange(const GradientExchange&) = delete;
   GradientExchange& operator=(const GradientExchange&) = delete;
 
+  // Forgets models that are gone. All ranks call it before they take another in.
+  void drop_ended_models() {
+    if (!drop_ended(*worker_, slots_)) return;
+    known_.clear();
+    for (std::size_t index = 0; index < slots_.size(); ++index) {
+      known_.emplace(slots_[index].parameter.unsafeGetTensorImpl(), index);
+    }
+    schedule_.reset(slots_.size());
+  }
+
   // Takes a model's parameter in. One that is known already, such as a tied one, is hooked anew if need be.
   static void add(const std::shared_ptr<GradientExchange>& self, const std::string& name, const at::Tensor& parameter) {
     const auto [known, is_new] = self->known_.emplace(parameter.unsafeGetTensorImpl(), self->slots_.size());
@@ -37840,7 +39684,7 @@ class GradientExchange {
     if (window.is_accumulating && !std::exchange(self->has_weights_, true)) {
       for (std::size_t at = 0; at < self->slots_.size(); ++at) {
         if (const auto& accumulator = self->slots_[at].accumulator)
-          accumulator->add_pre_hook(std::make_unique<Weight>(self, at));
+          accumulator->add_pre_hook(std::make_unique<Weight>(self, self->slots_[at]));
       }
     }
     window.is_last = completes_step;
@@ -37904,33 +39748,34 @@ class GradientExchange {
   // Holds the exchange weakly, for a model may outlive its worker; its gradients are then nobody else's business.
   class Hook final : public torch::autograd::FunctionPostHook {
    public:
-    Hook(std::weak_ptr<GradientExchange> exchange, std::size_t index) : exchange_(std::move(exchange)), index_(index) {}
+    Hook(std::weak_ptr<GradientExchange> exchange, const GradientSlot& slot)
+        : exchange_(std::move(exchange)), parameter_(slot.parameter.unsafeGetTensorImpl()) {}
 
     [[nodiscard]] std::shared_ptr<GradientExchange> exchange() const { return exchange_.lock(); }
 
     torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
                                               const torch::autograd::variable_list& inputs) override {
       if (const auto exchange = exchange_.lock()) {
-        arrived(exchange, index_, inputs.empty() ? at::Tensor{} : inputs.front());
+        arrived(exchange, exchange->known_.at(parameter_), inputs.empty() ? at::Tensor{} : inputs.front());
       }
       return outputs;
     }
 
    private:
     std::weak_ptr<GradientExchange> exchange_;
-    std::size_t index_;
+    const void* parameter_;  // of the accumulator that has the hook, which keeps it alive
   };
 
   // Weights what a micro-batch adds to the gradient.
   class Weight final : public torch::autograd::FunctionPreHook {
    public:
-    Weight(std::weak_ptr<GradientExchange> exchange, std::size_t index)
-        : exchange_(std::move(exchange)), index_(index) {}
+    Weight(std::weak_ptr<GradientExchange> exchange, const GradientSlot& slot)
+        : exchange_(std::move(exchange)), parameter_(slot.parameter.unsafeGetTensorImpl()) {}
 
     torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
       const auto exchange = exchange_.lock();
       if (!exchange || !exchange->window_.is_accumulating) return gradients;
-      exchange->slots_[index_].begin_weighting();
+      exchange->slots_[exchange->known_.at(parameter_)].begin_weighting();
       const std::uint64_t samples = exchange->window_.micro_batch;
       torch::autograd::variable_list weighted;
       for (const at::Tensor& gradient : gradients) {
@@ -37943,18 +39788,20 @@ class GradientExchange {
 
    private:
     std::weak_ptr<GradientExchange> exchange_;
-    std::size_t index_;
+    const void* parameter_;  // of the accumulator that has the hook, which keeps it alive
   };
 
   [[nodiscard]] static bool has_lost_hook(const GradientSlot& slot) {
     return torch::autograd::impl::try_get_grad_accumulator(slot.parameter) != slot.accumulator;
   }
 
-  // Walks by itself, for named_parameters() of the whole would put all names together in every step.
+  // Walks by itself and looks at the members, for named_parameters() would copy them with their names in every step.
   [[nodiscard]] bool knows_all_of(const torch::nn::Module& module) const {
-    const auto own = module.named_parameters(/*recurse=*/false);
-    for (const auto& item : own) {
-      if (!known_.contains(item.value().unsafeGetTensorImpl())) return false;
+    struct Access : torch::nn::Module {
+      static const auto& parameters_of(const torch::nn::Module& other) { return other.*(&Access::parameters_); }
+    };
+    for (const auto& item : Access::parameters_of(module)) {
+      if (item.value().defined() && !known_.contains(item.value().unsafeGetTensorImpl())) return false;
     }
     const auto children = module.children();
     return std::all_of(children.begin(), children.end(), [this](const auto& child) { return knows_all_of(*child); });
@@ -37963,11 +39810,7 @@ class GradientExchange {
   void refuse_unknown(const torch::nn::Module& module) const {
     for (const auto& item : module.named_parameters()) {
       if (known_.contains(item.value().unsafeGetTensorImpl())) continue;
-      throw ConfigError{
-          compose("the parameter \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so its "
-                  "gradients would not be averaged: build the model before prepare_model(), or call "
-                  "prepare_model(worker, model) again after changing it",
-                  item.key(), worker_->rank(), worker_->world_size())};
+      refuse_newcomer(*worker_, item.key());
     }
   }
 
@@ -37982,8 +39825,8 @@ class GradientExchange {
     if (is_frozen) slot.parameter.set_requires_grad(true);
     slot.accumulator = torch::autograd::impl::grad_accumulator(slot.parameter);
     if (is_frozen) slot.parameter.set_requires_grad(false);
-    if (self->has_weights_) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self, index));
-    slot.accumulator->add_post_hook(std::make_unique<Hook>(self, index));
+    if (self->has_weights_) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self, slot));
+    slot.accumulator->add_post_hook(std::make_unique<Hook>(self, slot));
   }
 
   // Runs on the thread of the parameter's device.
@@ -38076,12 +39919,7 @@ class GradientExchange {
     try {
       function();
     } catch (const CollectiveError& error) {
-      throw CollectiveError{
-          error.operation(), error.rank(), error.blamed(),
-          compose("backward() on rank {}/{} exchanges gradients in step {} and could not finish: {}. All ranks must "
-                  "call backward() equally often; a loss that uses no prepared parameter counts as not calling it, "
-                  "and so does a break or continue on one rank alone",
-                  worker_->rank(), worker_->world_size(), window_.step, error.what())};
+      refuse_unfinished(*worker_, window_.step, error);
     }
   }
 
@@ -38294,8 +40132,8 @@ static_assert(Stateful<CommHookState>);
 
 namespace railyard::inline v0_1 {
 
-/// Says how prepare_loader() divides a dataset. Exactly one of the two sizes must be given: the learning rate depends
-/// on what it is.
+/// Says how prepare_loader() divides a dataset. Exactly one of the two sizes must be given, or Dataset::batch() have
+/// said the first: the learning rate depends on what it is.
 struct LoaderOptions {
   std::size_t global_batch_size = 0;      ///< samples of a batch, all workers together
   std::size_t batch_size_per_worker = 0;  ///< samples of a batch for each worker
@@ -38314,10 +40152,16 @@ struct LoaderOptions {
   std::function<std::pair<at::Tensor, at::Tensor>(const Block&)> collate{};
   /// What samples end with that are shorter than the longest of their batch.
   double padding = 0;
+  /// A column whose samples differ in length: batches are made of samples of similar length, so that little is padded.
+  /// The order is still one of seed and epoch alone, and also where a dataset was indexed, its samples are read one
+  /// after another. See Dataset::bucket_by_length(), whose groups have one of the sizes above.
+  std::string bucket_by{};
+  /// Samples among which those of similar length are found; 0 for a hundred times one of the sizes above.
+  std::size_t bucket_window = 0;
   /// Threads that read ahead, for each worker. With none, the loop reads by itself.
   std::size_t threads = 2;
-  /// Batches that are read ahead at most.
-  std::size_t prefetch = 8;
+  /// Batches that are read ahead at most; 0 for what Dataset::prefetch() says.
+  std::size_t prefetch = 0;
   /// Bytes that all samples under way may take, for each worker; see EpochOptions.
   std::size_t bound_bytes = std::size_t{256} << 20U;
 };
@@ -38435,8 +40279,11 @@ class IndexedBatches final : public BatchSource {
 // Makes tensors of the blocks of a Dataset.
 class DatasetBatches final : public BatchSource {
  public:
-  DatasetBatches(Dataset dataset, const LoaderOptions& options, const BatchShares& shares, at::Device device)
+  // feed: as an EpochReader's; may be nullptr.
+  DatasetBatches(Dataset dataset, const LoaderOptions& options, const BatchShares& shares, at::Device device,
+                 std::unique_ptr<HostFeed> feed)
       : dataset_(std::move(dataset)),
+        feed_(std::move(feed)),
         collate_(options.collate),
         padding_(options.padding),
         device_(device),
@@ -38456,7 +40303,7 @@ class DatasetBatches final : public BatchSource {
     reading_.epoch = from.epoch();
     reading_.shuffle = from.is_shuffled();
     reading_.from = from;
-    reader_.emplace(dataset_, reading_);
+    reader_.emplace(dataset_, reading_, feed_.get());
   }
 
   [[nodiscard]] std::optional<LoadedPart> next(const Deadline& deadline) override {
@@ -38473,6 +40320,7 @@ class DatasetBatches final : public BatchSource {
 
  private:
   Dataset dataset_;
+  std::unique_ptr<HostFeed> feed_;
   std::function<std::pair<at::Tensor, at::Tensor>(const Block&)> collate_;
   double padding_;
   at::Device device_;
@@ -39192,6 +41040,40 @@ inline void check_equal_parts(Worker& worker, std::optional<std::uint64_t> num_s
               worker.rank(), worker.world_size(), -bounds[1], bounds[0])};
 }
 
+// Counts the loaders of a worker that share their reading with others of the host, so that each has a name.
+struct SharedLoaders {
+  static constexpr std::string_view extension_name = "torch.shared_loaders";
+  std::size_t count = 0;
+};
+
+// Returns what lets the workers of a host read a stream once; nullptr where each reads what it needs by itself.
+[[nodiscard]] inline std::unique_ptr<HostFeed> feed_for(Worker& worker, const Dataset& dataset,
+                                                        const LoaderOptions& options) {
+  const bool has_use = !dataset.is_indexed() && dataset.is_divided() && options.threads > 0;
+  const auto local_size = static_cast<std::size_t>(worker.local_world_size());
+  if (!has_use || local_size == 1) return nullptr;
+  const std::size_t number = worker.extension<SharedLoaders>().count++;
+  const std::string name = compose("loader/{}/{}", worker.world().node, number);
+  const std::size_t capacity =
+      std::clamp<std::size_t>(options.bound_bytes / 64 / local_size, std::size_t{64} << 10U, std::size_t{4} << 20U);
+  try {
+    return std::make_unique<HostFeed>(HostFeed::Seat{.store = &worker.store(),
+                                                     .name = name,
+                                                     .local_rank = static_cast<std::size_t>(worker.local_rank()),
+                                                     .local_size = local_size},
+                                      capacity);
+  } catch (const Error&) {  // there is no memory, or no room in the store: each reads by itself
+    return nullptr;
+  }
+}
+
+// Groups are of the size that the user gave, for the order must not depend on the number of workers.
+[[nodiscard]] inline Dataset bucketed(const Dataset& dataset, const LoaderOptions& options) {
+  const std::size_t group = std::max(options.global_batch_size, options.batch_size_per_worker);
+  const std::size_t window = options.bucket_window > 0 ? options.bucket_window : 100 * group;
+  return (options.shuffle ? dataset.shuffle() : dataset).bucket_by_length(options.bucket_by, group, window);
+}
+
 template <class D>
 [[nodiscard]] std::size_t size_of_dataset(const Worker& worker, D& dataset) {
   const auto size = dataset.size();
@@ -39240,15 +41122,27 @@ template <class D>
 /// Makes a loader over a dataset, whose samples are read and prepared by other threads while the loop computes. The
 /// target of a batch is the label's column. Its data is the other columns of numbers: a single one as it is, several
 /// side by side as floats. Texts, and samples that differ in length beside others, are in batch.tensor("name") and
-/// batch.columns(). What cannot be read is thrown where its batch would come, with the sample's name or number.
+/// batch.columns(). What cannot be read is thrown where its batch would come, with the sample's name or number. All
+/// workers give the same dataset: of a stream, one worker of each host may read for all. The memory of a batch is used
+/// again once no tensor has it: clone() what is to live on as a bare pointer.
 /// Shapes: target (batch, shape of the label); data (batch, shape of the column), or (batch, sum of widths) of float.
-/// Throws: ConfigError if the options do not name exactly one batch size, or shuffle a stream; in the loop also
+/// Throws: ConfigError if options and dataset do not name exactly one batch size, or shuffle a stream; in the loop also
 /// DataError, if no batch comes within RunConfig::collective_timeout.
-[[nodiscard]] inline Loader prepare_loader(Worker& worker, const Dataset& dataset, const LoaderOptions& options) {
+[[nodiscard]] inline Loader prepare_loader(Worker& worker, const Dataset& dataset, LoaderOptions options) {
+  if (options.global_batch_size == 0 && options.batch_size_per_worker == 0) {
+    options.global_batch_size = dataset.batch_size();
+  }
   const detail::BatchShares shares = detail::checked_shares(worker, options, dataset.is_divided());
+  if (!options.bucket_by.empty()) {
+    LoaderOptions ordered = options;  // the dataset itself shuffles
+    ordered.shuffle = false;
+    ordered.bucket_by.clear();
+    return prepare_loader(worker, detail::bucketed(dataset, options), ordered);
+  }
   const auto num_samples = dataset.count();
   if (options.drives_step && !dataset.is_divided()) detail::check_equal_parts(worker, num_samples);
-  auto source = std::make_unique<detail::DatasetBatches>(dataset, options, shares, device(worker));
+  auto source = std::make_unique<detail::DatasetBatches>(dataset, options, shares, device(worker),
+                                                         detail::feed_for(worker, dataset, options));
   return detail::make_loader(worker, std::move(source), num_samples, dataset.is_indexed(), shares, options);
 }
 
@@ -39398,7 +41292,8 @@ inline void seed_apart(Worker& worker) {
 /// The mean is weighted with worker.samples(), which a loader with drives_step sets: a rank with 10 of 30 samples
 /// counts 1/3. A parameter that a rank has not used counts there as a gradient of zero; one that no rank has used keeps
 /// its .grad as it was. Several backward passes add up, as on a single worker. Sparse gradients become dense.
-/// Not averaged: what torch::autograd::grad() returns, and buffers unless ModelOptions::buffers says so. torch's
+/// Not averaged: what torch::autograd::grad() returns, buffers unless ModelOptions::buffers says so, and what
+/// a model has not registered (replica_difference() finds that). torch's
 /// BatchNorm normalises over each worker's own part of a batch; see sync_batch_norm() for one over the whole. Convert,
 /// extend and replace parts of a model before the call, or call again with the model right afterwards. Cost: per
 /// backward pass one small exchange and one as large as the gradients. Throws: ConfigError on every rank if the ranks'
@@ -39413,6 +41308,8 @@ template <class Source>
   if constexpr (detail::IsModel<Plain> || detail::IsModelFactory<Plain>) {
     detail::apply_thread_budget(worker);
     if (options.memory_pool) detail::bind_pool(worker);
+    const auto& exchange = detail::gradient_exchange_of(worker);
+    exchange->drop_ended_models();
     auto model = [&] {
       if constexpr (detail::IsModel<Plain>) {
         return detail::held(std::forward<Source>(source));
@@ -39424,7 +41321,6 @@ template <class Source>
     const torch::nn::Module& module = detail::module_of(worker, model);
     const auto tensors = detail::tensors_of(module);
     detail::make_equal(worker, tensors);
-    const auto& exchange = detail::gradient_exchange_of(worker);
     for (const auto& named : tensors) {
       if (named.is_parameter && named.tensor.defined()) {
         detail::GradientExchange::add(exchange, named.name, named.tensor);
@@ -40154,6 +42050,7 @@ class PreparedOptimizer {
         (is_shared ? shared : whole_).push_back(parameter);
       }
     }
+    if (can_share) compare_with_other_ranks();  // whose pieces must be of the same weights
     if (!shared.empty()) shared_ = std::make_unique<detail::SharedWeights>(worker, std::move(shared));
     std::vector<torch::optim::OptimizerParamGroup> own;
     for (std::size_t index = 0; index < groups.size(); ++index) {
@@ -40264,6 +42161,17 @@ class PreparedOptimizer {
         worker_->rank(), worker_->world_size(), slot->name)};
   }
 
+  void compare_with_other_ranks() const {
+    std::string mine;
+    for (std::size_t group = 0; group < parameters_.size(); ++group) {
+      for (const detail::OptimizedTensor& one : parameters_[group]) {
+        const std::string& name = detail::gradient_exchange_of(*worker_)->find(one.whole)->name;
+        mine += detail::compose("{} of group {}\n", detail::describe({.name = name, .tensor = one.whole}), group);
+      }
+    }
+    detail::check_descriptions(*worker_, "prepare_optimizer", "parameters", mine);
+  }
+
   [[nodiscard]] at::Tensor full_gradient(const at::Tensor& parameter, const detail::GradientPiece& piece) const {
     const bool is_here = !piece.is_empty() && piece.weights.grad().defined();
     at::Tensor full = at::zeros_like(parameter.detach());
@@ -40321,7 +42229,8 @@ template <class X, class Options>
 
 /// Makes an optimizer for a prepared model; see PreparedOptimizer. X is SGD, Adam, AdamW, Adagrad or RMSprop. Every
 /// rank calls it, after prepare_model(), and drops it before the training function ends. Throws: ConfigError if a
-/// parameter is of no prepared model, or shares its memory with another tensor. Example: auto optimizer =
+/// parameter is of no prepared model, or shares its memory with another tensor, or if ranks that share weights give
+/// other ones. Example: auto optimizer =
 /// ry::prepare_optimizer<torch::optim::Adam>(worker, net, torch::optim::AdamOptions(1e-3));
 template <class X, class Model, class Options>
 requires(detail::IsModel<Model>)
@@ -40335,6 +42244,109 @@ requires(detail::IsModel<Model>)
 template <detail::ElementwiseOptimizer X>
 double clip_grad_norm_(PreparedOptimizer<X>& optimizer, double max_norm) {
   return optimizer.clip_grad_norm_(max_norm);
+}
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/replicas.hpp
+// Finds what makes the ranks' copies of one model differ. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Keeps a module in evaluation for a while, its parts as well.
+class Evaluating {
+ public:
+  explicit Evaluating(torch::nn::Module& module) {
+    for (const auto& part : module.modules()) was_training_.emplace_back(part, part->is_training());
+    module.eval();
+  }
+  Evaluating(const Evaluating&) = delete;
+  Evaluating& operator=(const Evaluating&) = delete;
+  ~Evaluating() {
+    for (const auto& [part, was_training] : was_training_) part->train(was_training);  // of parts after the whole
+  }
+
+ private:
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> was_training_{};
+};
+
+// The first weight or buffer that is not rank 0's.
+[[nodiscard]] inline std::string difference_of_tensors(Worker& worker, const torch::nn::Module& module) {
+  const auto tensors = tensors_of(module);
+  if (tensors.empty()) return "";
+  check_structure(worker, tensors);
+  std::vector<std::int64_t> hashes;
+  for (const NamedTensor& named : tensors) hashes.push_back(static_cast<std::int64_t>(hash_of({named})));
+  const auto all = gather_values(worker, hashes);
+  for (std::size_t entry = hashes.size(); entry < all.size(); ++entry) {
+    const std::size_t index = entry % hashes.size();
+    if (all[entry] == all[index]) continue;
+    return compose("the {} of rank {} has other values than that of rank 0{}", describe(tensors[index]),
+                   entry / hashes.size(),
+                   tensors[index].is_parameter ? ": did something but the optimizer write to it?"
+                                               : ": ModelOptions::buffers can keep them equal");
+  }
+  return "";
+}
+
+// Whether one rank's output is not rank 0's; processors of two kinds need not round alike.
+[[nodiscard]] inline std::string difference_of_outputs(Worker& worker, const at::Tensor& output) {
+  const auto shapes = gather_texts(worker, shape_of(output));
+  for (std::size_t rank = 1; rank < shapes.size(); ++rank) {
+    if (shapes[rank] == shapes[0]) continue;
+    return compose("rank {} computes {} and rank 0 {}", rank, shapes[rank], shapes[0]);
+  }
+  const at::Tensor own = as_real(output).contiguous().to(at::ScalarType::Double);
+  const at::Tensor first = own.clone();
+  worker.broadcast(buffer_of(first), 0);
+  const double size = own.numel() == 0 ? 0 : first.nan_to_num(0, 0, 0).abs().max().item<double>();
+  const bool is_close = own.allclose(first, 0, 1e-4 * size, /*equal_nan=*/true);
+  const double distance = is_close ? 0 : std::abs((own - first).abs().max().item<double>());  // no -nan
+  const auto different = gather_values<double>(worker, {is_close ? 0.0 : 1.0, distance});
+  for (std::size_t at = 2; at < different.size(); at += 2) {
+    if (different[at] == 0) continue;
+    return compose("the output of rank {} is off rank 0's by {}", at / 2, different[at + 1]);
+  }
+  return "";
+}
+
+}  // namespace detail
+
+/// Says how the ranks' copies of a prepared model differ, the same on every rank; nothing if they do not. A collective.
+///
+/// Compares weights and buffers, and then what model->forward(inputs...) makes in evaluation of rank 0's inputs. Where
+/// that alone differs, the model keeps something that it has not registered, such as statistics in a plain member,
+/// which neither prepare_model() nor a checkpoint can know of.
+/// Shapes: inputs and outputs are tensors, of one shape on all ranks. Cost: a hash of all weights and a forward pass.
+/// Example: if (auto text = ry::replica_difference(worker, net, batch.data); !text.empty()) throw ry::Error{text};
+template <class Model, std::same_as<at::Tensor>... Inputs>
+requires(detail::IsModel<Model>) [[nodiscard]] std::string
+    replica_difference(Worker& worker, const Model& model, const Inputs&... inputs) {
+  torch::nn::Module& module = detail::module_of(worker, model);
+  if (worker.world_size() == 1) return "";
+  if (auto text = detail::difference_of_tensors(worker, module); !text.empty()) return text;
+  if constexpr (sizeof...(inputs) > 0) {
+    const at::NoGradGuard no_grad;
+    const detail::Evaluating evaluating{module};
+    const auto of_rank_0 = [&worker](const at::Tensor& input) {
+      const at::Tensor copy = input.contiguous().clone();
+      worker.broadcast(buffer_of(copy), 0);
+      return copy;
+    };
+    const auto text = detail::difference_of_outputs(worker, model->forward(of_rank_0(inputs)...));
+    if (!text.empty()) {
+      return text +
+             ", from one input by equal weights and buffers: the model keeps something that it has not registered. "
+             "Register statistics with register_buffer(), and choose ModelOptions::buffers";
+    }
+  }
+  return "";
 }
 
 }  // namespace railyard::inline v0_1
