@@ -49,6 +49,10 @@ TESTED_ELSEWHERE = {
     "train/scaling_config.hpp": "tests/unit/train/run_config_test.cpp",
 }
 
+# What headers of torch/ include first of LibTorch, unless one of their own room does: clang 14 rejects the rest of
+# LibTorch 1.13 without it.
+FIRST_OF_LIBTORCH = "ATen/core/ivalue.h"
+
 problems = []
 
 
@@ -89,6 +93,10 @@ def check_header(path):
         problem(path, 1, "starts with the licence line and a sentence that says what it is for")
     if "#pragma once" not in lines:
         problem(path, 1, "lacks #pragma once")
+    included = [match[1] for text in lines if (match := re.match(r'#include ["<]([^">]+)[">]', text))]
+    libtorch = [name for name in included if re.match("(ATen|torch)/", name)]
+    if libtorch and libtorch[0] != FIRST_OF_LIBTORCH and not any(name.startswith("railyard/torch/") for name in included):
+        problem(path, 1, f"includes {FIRST_OF_LIBTORCH} before the rest of LibTorch")
     conditions = 0
     for number, text in enumerate(lines, 1):
         if re.match(r"\s*#\s*if", text):

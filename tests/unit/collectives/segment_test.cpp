@@ -8,6 +8,7 @@
 
 namespace ry = railyard;
 
+#if !defined(__SANITIZE_THREAD__)  // which has pages of its own for each that is written to
 namespace {
 
 constexpr std::size_t page = 4096;
@@ -33,7 +34,6 @@ long faults_of_writing(const ry::detail::Mapping& mapping, std::size_t first, st
 
 }  // namespace
 
-#if !defined(__SANITIZE_THREAD__)  // which has pages of its own for each that is written to
 TEST_CASE("Segment: pages that a file has already are mapped at once, and holes take no memory") {
   ry::detail::Descriptor file = ry::detail::size_memory_file({}, 4 * num_pages * page, "a test");
   {

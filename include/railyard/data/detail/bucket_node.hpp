@@ -35,7 +35,9 @@ struct Bucketing {
   std::vector<std::size_t> sorted = shuffled_indices(count, seed);  // so that equal sizes are not always together
   std::vector<std::size_t> drawn(count);
   for (std::size_t at = 0; at < count; ++at) drawn[sorted[at]] = at;
-  std::stable_sort(sorted.begin(), sorted.end(), [&](std::size_t a, std::size_t b) { return sizes[a] < sizes[b]; });
+  std::sort(sorted.begin(), sorted.end(), [&](std::size_t a, std::size_t b) {
+    return sizes[a] != sizes[b] ? sizes[a] < sizes[b] : drawn[a] < drawn[b];
+  });
   std::vector<std::size_t> order;
   order.reserve(count);
   const auto add = [&](std::size_t begin, std::size_t end) {

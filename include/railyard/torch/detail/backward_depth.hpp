@@ -4,6 +4,8 @@
 
 #include "railyard/core/version.hpp"
 
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <cstddef>
