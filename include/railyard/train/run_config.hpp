@@ -49,7 +49,7 @@ struct RunConfig {
   /// How long a collective waits for the other ranks.
   std::chrono::nanoseconds collective_timeout = std::chrono::minutes{10};
   /// The same until this rank's first step has ended: what comes before may take one rank long, such as rank 0 that
-  /// prepares the data for all. 0: no longer than later on.
+  /// prepares the data for all. Where no step is ever ended, it stays that. 0: no longer than later on.
   std::chrono::nanoseconds setup_timeout{0};
   /// How long the workers may take until every one is about to call the training function.
   std::chrono::nanoseconds start_timeout = std::chrono::minutes{1};

@@ -170,9 +170,9 @@ class Worker {
   /// loaders with drives_step do before they go on to the next batch or epoch, and so does report() with a state.
   void end_step() {
     if (!completes_step_ || !std::exchange(has_step_, false)) return;
-    has_ended_step_ = true;
     link_->page().steps.fetch_add(1, std::memory_order_relaxed);
     if (on_step_end_) on_step_end_();
+    has_ended_step_ = true;
   }
   /// Steps that this rank has ended, in all attempts of the run together.
   [[nodiscard]] std::uint64_t steps() const noexcept { return link_->page().steps.load(std::memory_order_relaxed); }

@@ -116,7 +116,10 @@ TEST_CASE("Retention: many checkpoints cost few descriptors, to rank them and to
   rlimit former{};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &former) == 0);
   rlimit few = former;
-  few.rlim_cur = 32;
+  const int next = ::dup(0);
+  REQUIRE(next >= 0);
+  ::close(next);
+  few.rlim_cur = static_cast<rlim_t>(next) + 28;
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
   const auto all = scored.best({});
   ry::CheckpointFolder folder{scored.path};

@@ -173,7 +173,9 @@ TEST_CASE("Launched: ranks that end first, also rank 0, take nothing from those 
     while (::kill(first, 0) == 0 && !deadline.expired()) std::this_thread::sleep_for(2ms);
     if (deadline.expired()) throw std::runtime_error{"rank 0 has not ended"};
     worker.store().set(fmt::format("after/{}", worker.rank()), "here");
-    static_cast<void>(worker.store().get(fmt::format("after/{}", 3 - worker.rank()), deadline));
+    if (!worker.store().get(fmt::format("after/{}", 3 - worker.rank()), deadline)) {
+      throw std::runtime_error{"the other rank has left nothing"};
+    }
   };
   LaunchedProcesses launched{scratch, 3, [&](int) { return text_of(fit(scratch, outlive_rank_0)); }};
   for (const int process : {0, 1, 2}) CHECK(launched.words(process) == "status 0, 3 workers, sum 0, ");

@@ -265,6 +265,7 @@ TEMPLATE_TEST_CASE("Memory first: a restart does not wait for the newest checkpo
           worker.end_step();
           if (worker.attempt() > 0) continue;
           worker.report({{"sum", weights.sum()}}, state);
+          worker.barrier();  // all have saved
           if (worker.rank() == 1) throw std::runtime_error{"a test"};
         }
         worker.report({{"sum", weights.sum()}, {"from", worker.resumes_from()}}, state);
@@ -295,6 +296,7 @@ TEST_CASE("Memory first: a second TrainState does not go on from where the first
                                                   for (int at = 0; at < 3; ++at) {
                                                     worker.samples(1);
                                                     worker.report({{"at", at}}, state);
+                                                    worker.barrier();  // both have saved
                                                     if (worker.attempt() == 0) throw std::runtime_error{"a test"};
                                                   }
                                                 }
@@ -306,6 +308,34 @@ TEST_CASE("Memory first: a second TrainState does not go on from where the first
   REQUIRE(history.size() == 10);
   CHECK(history[2].at("resumed").as<bool>());
   CHECK_FALSE(history[6].at("resumed").as<bool>());
+}
+
+TEST_CASE(
+    "Memory first: a restart waits for the newest checkpoint where a state has files, which are found only there") {
+  const Scratch scratch;
+  const auto notes = scratch.path() / "notes.txt";
+  std::ofstream{notes} << "a note";
+  const ry::Result result = run_in<ry::SharedMemory, ry::Processes>(
+      scratch, 2,
+      [notes](auto& worker) {
+        Weights weights;
+        ry::TrainState state{worker, {{"weights", weights}}};
+        state.add_file(worker.rank() == 0 ? "notes.txt" : "other.txt", notes);
+        if (worker.attempt() == 0) {
+          worker.samples(1);
+          worker.report({{"at", 0}}, state);
+          worker.barrier();  // both have saved
+          if (worker.rank() == 1) throw std::runtime_error{"a test"};
+          worker.barrier();
+        }
+        worker.report({{"from", worker.resumes_from()}, {"steps", static_cast<std::int64_t>(worker.steps())}});
+      },
+      {.failure = {.max_failures = 1, .memory_percent = 0}});
+  INFO(result.error());
+  REQUIRE(result);
+  const auto from = result.metrics().at("from").as<std::string>();
+  CHECK(std::filesystem::exists(std::filesystem::path{from} / "files/notes.txt"));
+  CHECK(result.metrics().at("steps").as<std::int64_t>() == 1);
 }
 
 TEST_CASE("Memory first: no copies are made where a state has files") {

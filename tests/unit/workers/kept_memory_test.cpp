@@ -54,8 +54,16 @@ TEST_CASE("Processes: give no memory to a later start that a process of an earli
   auto group = ry::Processes{}.start({.num_workers = 2, .briefing = "fork"}, [](ry::WorkerLink& link) {
     const bool forks = link.briefing() == "fork" && link.world().rank == 0;
     link.post(bytes_of(read_and_write(link)));
-    if (!forks || ::fork() != 0) return;
-    ::setsid();  // out of the process group that ends with the worker
+    if (!forks) return;
+    int has_left[2] = {-1, -1};
+    if (::pipe(has_left) != 0) throw std::runtime_error{"pipe() failed"};
+    char sign = 0;
+    if (::fork() != 0) {
+      if (::read(has_left[0], &sign, 1) != 1) throw std::runtime_error{"the process has not come to live by itself"};
+      return;
+    }
+    ::alarm(60);
+    if (::setsid() < 0 || ::write(has_left[1], &sign, 1) != 1) ::_exit(1);  // out of what ends with the worker
     while (true) ::pause();
   });
   CHECK(found_by_ranks(*group) == std::vector<std::string>{"", ""});

@@ -72,7 +72,9 @@ TEST_CASE("Threads: the handler that has told of stacks goes with the last group
     auto group = ry::Threads{}.start({.num_workers = 2}, [](ry::WorkerLink& link) {
       static_cast<void>(link.store().get("none", ry::Deadline::after(std::chrono::minutes{1})));
     });
-    static_cast<void>(group->stacks(ry::Deadline::after(std::chrono::milliseconds{100})));
+    const auto deadline = ry::Deadline::after(std::chrono::seconds{30});
+    while (group->stacks(ry::Deadline::after(std::chrono::seconds{1}))[0].empty() && !deadline.expired()) {
+    }
     return group;
   };
   REQUIRE(handler() == SIG_DFL);

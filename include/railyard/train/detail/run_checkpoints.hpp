@@ -128,11 +128,11 @@ class RunCheckpoints {
 
   /// The newest state in memory, by rank: that copy, or the newest checkpoint while it is being written. To be asked
   /// when no worker is left: the next ones find it there, even if it has been written meanwhile. A group whose workers
-  /// do not see each other's snapshots has none.
+  /// do not see each other's snapshots has none; and files that the user has added are found in a checkpoint only.
   [[nodiscard]] std::vector<SavedMessage> newest_in_memory() {
     if (!group_->shares_snapshots()) return {};
     auto copy = newest_copy();
-    return copy.empty() && writer_.holds_last() ? submitted_ : copy;
+    return copy.empty() && writer_.holds_last() && !has_user_files(submitted_) ? submitted_ : copy;
   }
 
   /// Makes a checkpoint of that copy, if there is one, which can no more be gone on from without reading.
@@ -162,6 +162,12 @@ class RunCheckpoints {
   [[nodiscard]] std::vector<Checkpoint> best() { return writer_.folder().best(writer_.retention()); }
 
  private:
+  [[nodiscard]] static bool has_user_files(const std::vector<SavedMessage>& saves) {
+    return std::any_of(saves.begin(), saves.end(), [](const SavedMessage& save) {
+      return std::any_of(save.files.begin(), save.files.end(),
+                         [](const SavedFile& file) { return file.name.starts_with(user_folder); });
+    });
+  }
   [[nodiscard]] static CheckpointFolder folder_of(const RunInfo& info, const RunLease& lease) {
     CheckpointFolder folder{info.path / "checkpoints", lease.generation()};
     folder.still_mine = [&lease] { return lease.is_held(); };

@@ -139,7 +139,10 @@ class Zygote {
     Descriptor& file = kept_files_[static_cast<std::size_t>(rank)];
     if (file.is_open()) return;
     const int made = ::memfd_create("railyard", MFD_CLOEXEC);
-    if (made >= 0) file = adopt(made, "start: memory for what ranks share");
+    try {
+      if (made >= 0) file = adopt(made, "start: memory for what ranks share");
+    } catch (const Error&) {  // no descriptor is left
+    }
   }
 
   // A worker's process group is ended before the worker is reaped: until then its number cannot be anybody else's.
