@@ -157,11 +157,12 @@ class Dataset {
     };
     return operation("transform", site.schema, detail::map_blocks(site, change), true);
   }
-  /// Keeps the samples for which the function is true: bool(const Sample&[, SampleRandom&]).
+  /// Keeps the samples for which the function is true: bool(const Sample&[, SampleRandom&]). name: what messages, and
+  /// describe(), call it.
   template <detail::FilterFunction F>
-  [[nodiscard]] Dataset filter(F function) const {
-    auto site = site_of("filter", schema());
-    return operation("filter", site.schema, detail::filter_samples(site, std::move(function)), false);
+  [[nodiscard]] Dataset filter(F function, const std::string& name = "filter") const {
+    auto site = site_of(name, schema());
+    return operation(name, site.schema, detail::filter_samples(site, std::move(function)), false);
   }
   /// Makes any number of samples of each: function(const Sample& in, SampleList& out[, SampleRandom&]).
   template <detail::FlatMapFunction F>

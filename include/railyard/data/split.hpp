@@ -88,10 +88,12 @@ inline void deal(const std::vector<std::uint64_t>& places, const std::vector<dou
                                                        std::uint64_t seed) {
   std::vector<Dataset> datasets;
   for (std::size_t part = 0; part + 1 < sums.size(); ++part) {
-    datasets.push_back(dataset.filter([from = sums[part], to = sums[part + 1], seed](const Sample& sample) {
+    const auto is_in_part = [from = sums[part], to = sums[part + 1], seed](const Sample& sample) {
       const double drawn = SampleRandom{derive_seed(seed, sample.id())}.uniform();
       return drawn >= from && drawn < to;
-    }));
+    };
+    datasets.push_back(
+        dataset.filter(is_in_part, compose("split({:.3g} to {:.3g}, seed {})", sums[part], sums[part + 1], seed)));
   }
   return datasets;
 }

@@ -47,8 +47,8 @@ class Evaluating {
 // The first weight or buffer that is not rank 0's.
 [[nodiscard]] inline std::string difference_of_tensors(Worker& worker, const torch::nn::Module& module) {
   const auto tensors = tensors_of(module);
-  if (tensors.empty()) return "";
   check_structure(worker, tensors);
+  if (tensors.empty()) return "";
   std::vector<std::int64_t> hashes;
   for (const NamedTensor& named : tensors) hashes.push_back(static_cast<std::int64_t>(hash_of({named})));
   const auto all = gather_values(worker, hashes);

@@ -2,6 +2,7 @@
 #include "railyard/data/detail/host_feed.hpp"
 
 #include "railyard/data/epoch_reader.hpp"
+#include "railyard/data/split.hpp"
 
 #include "support/catch.hpp"
 
@@ -269,19 +270,73 @@ TEST_CASE("HostFeed: who comes late, leaves, or stops taking holds nobody up, an
   }
 }
 
+TEST_CASE("HostFeed: a worker gets nothing twice when the one that reads begins the same epoch again meanwhile") {
+  SharedCount made;
+  const auto dataset = stream_of(500, made);
+  std::atomic<bool> has_begun = false;
+  std::atomic<bool> has_begun_again = false;
+  const auto seen = on_host(
+      2,
+      [&](std::size_t rank, HostFeed& feed) {
+        const ry::EpochOptions options{.global_batch_size = 8, .rank = rank, .world_size = 2, .prefetch = 2};
+        FedSamples all;
+        if (rank == 0) {
+          static_cast<void>(ry::EpochReader{dataset, options, &feed}.next());
+          while (!has_begun) std::this_thread::yield();
+        }
+        ry::EpochReader reader{dataset, options, &feed};
+        while (const auto step = reader.next()) {
+          append_fed(all, *step);
+          (rank == 0 ? has_begun_again : has_begun) = true;
+          while (!has_begun_again) std::this_thread::yield();
+        }
+        return all;
+      },
+      std::chrono::milliseconds{100});
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    CHECK(seen[rank] == read_alone(dataset, {.global_batch_size = 8, .rank = rank, .world_size = 2}));
+  }
+}
+
+TEST_CASE("HostFeed: other data under the same name is not taken for one's own") {
+  SharedCount made;
+  const auto parts = ry::split(stream_of(300, made), {0.5, 0.5}, 1);
+  const auto other = stream_of(300, made).shuffle_window(40, 1);
+  const std::vector<ry::Dataset> datasets{parts[0], parts[1], other, stream_of(300, made).shuffle_window(40, 2)};
+  for (const std::size_t first : {0U, 2U}) {
+    const auto seen = on_host(
+        2,
+        [&](std::size_t rank, HostFeed& feed) {
+          FedSamples all;
+          ry::EpochReader reader{
+              datasets[first + rank], {.global_batch_size = 8, .rank = rank, .world_size = 2}, &feed};
+          while (const auto step = reader.next()) append_fed(all, *step);
+          return all;
+        },
+        std::chrono::milliseconds{100});
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      const ry::EpochOptions options{.global_batch_size = 8, .rank = rank, .world_size = 2};
+      CHECK(seen[rank] == read_alone(datasets[first + rank], options));
+    }
+  }
+}
+
 TEST_CASE("HostFeed: takes a worker that has much to do for no reason to read by oneself") {
   SharedCount made;
-  constexpr std::chrono::milliseconds patience{250};
+  constexpr std::chrono::milliseconds patience{1000};
   const auto dataset = stream_of(900, made).map_batches([patience](const ry::Block& block) {
     const auto deadline = ry::Deadline::after(patience + patience / 4);
     while (!deadline.expired()) continue;
     return block;
   });
+  std::atomic<int> here = 0;
   const auto seen = on_host(
       2,
       [&](std::size_t rank, HostFeed& feed) {
         const ry::EpochOptions options{.global_batch_size = 300, .rank = rank, .world_size = 2, .threads = 1};
         std::size_t samples = 0;
+        ++here;
+        while (here < 2) std::this_thread::yield();
         for (const ry::EpochStep& step : ry::EpochReader{dataset, options, &feed}) samples += step.samples;
         return samples;
       },

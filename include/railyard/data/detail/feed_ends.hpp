@@ -50,10 +50,12 @@ class FeedWriter {
   FeedWriter(const FeedMemory& memory, std::size_t reader) noexcept
       : header_(&memory.header()), line_(&memory.line(reader)), bytes_(memory.bytes(reader)) {}
 
-  // Serves the reader from here on, if it wants the batches that have the key.
+  // Serves the reader from here on, if it wants the batches that have the key. Once a session: a reader that has not
+  // seen yet that it is no longer served stands somewhere else than where the leader begins again.
   [[nodiscard]] bool accept(std::uint64_t key) noexcept {
     const std::uint64_t session = line_->session.load();
-    if (session == 0 || line_->key.load() != key) return false;
+    if (session == 0 || session == accepted_ || line_->key.load() != key) return false;
+    accepted_ = session;
     written_ = line_->written.load();
     line_->start.store(written_);
     line_->served.store(session);
@@ -109,6 +111,7 @@ class FeedWriter {
   FeedLine* line_;
   std::byte* bytes_;
   std::uint64_t written_ = 0;
+  std::uint64_t accepted_ = 0;  // the last session
 };
 
 // The reader's end. Used by one thread at a time.

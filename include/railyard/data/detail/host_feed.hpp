@@ -28,9 +28,12 @@ namespace detail {
 // Says which batches of what are gone over: workers that say the same are given parts of the same.
 [[nodiscard]] inline std::uint64_t feed_key(const Dataset& dataset, const EpochOptions& options,
                                             const EpochPosition& from) {
-  const std::string text = compose("{} {} {} {} {} {} {} {} {}", dataset.describe(), options.seed, options.epoch,
-                                   from.consumed(), joined(from.place(), " "), options.global_batch_size,
-                                   options.micro_batches, options.world_size, options.stands_in);
+  std::string text = compose("{} {} {} {} {} {} {} {} {}", dataset.describe(), options.seed, options.epoch,
+                             from.consumed(), joined(from.place(), " "), options.global_batch_size,
+                             options.micro_batches, options.world_size, options.stands_in);
+  for (const Field& field : dataset.schema()) {
+    text += compose(" {} {} {}", field.name, static_cast<int>(field.dtype), joined(field.shape, "x"));
+  }
   return std::hash<std::string>{}(text) | 1U;  // 0 is none
 }
 

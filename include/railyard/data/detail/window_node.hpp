@@ -27,7 +27,7 @@ template <class = void>
 class WindowNode final : public OrderNode {
  public:
   WindowNode(NodePtr upstream, std::size_t window, std::uint64_t seed)
-      : OrderNode(std::move(upstream), compose("shuffle_window({})", window)), window_(window), seed_(seed) {}
+      : OrderNode(std::move(upstream), operation_of(window, seed)), window_(window), seed_(seed) {}
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return upstream()->count(); }
   [[nodiscard]] bool is_indexed() const override { return false; }
@@ -37,6 +37,10 @@ class WindowNode final : public OrderNode {
   }
 
  private:
+  [[nodiscard]] static std::string operation_of(std::size_t window, std::uint64_t seed) {
+    return seed == 0 ? compose("shuffle_window({})", window) : compose("shuffle_window({}, seed {})", window, seed);
+  }
+
   // Its place: the number of the window, how many samples of it have been given, and where the window begins.
   class Stream final : public ChunkStream {
    public:
