@@ -118,6 +118,14 @@ auto on_host(std::size_t size, Function function, std::chrono::milliseconds pati
   return results;
 }
 
+// Waits until those who read ahead have as much as they want: nothing is made any more.
+void await_rest(SharedCount& made) {
+  for (std::size_t before = (*made).load() + 1; before != (*made).load();) {
+    before = (*made).load();
+    std::this_thread::sleep_for(std::chrono::milliseconds{50});
+  }
+}
+
 }  // namespace
 
 TEST_CASE("HostFeed: gives each worker what it would read alone, and each sample is read once") {
@@ -281,8 +289,10 @@ TEST_CASE("HostFeed: a worker gets nothing twice when the one that reads begins 
         const ry::EpochOptions options{.global_batch_size = 8, .rank = rank, .world_size = 2, .prefetch = 2};
         FedSamples all;
         if (rank == 0) {
-          static_cast<void>(ry::EpochReader{dataset, options, &feed}.next());
+          ry::EpochReader first{dataset, options, &feed};
+          static_cast<void>(first.next());
           while (!has_begun) std::this_thread::yield();
+          await_rest(made);  // then the other does not notice for now that this ends
         }
         ry::EpochReader reader{dataset, options, &feed};
         while (const auto step = reader.next()) {
