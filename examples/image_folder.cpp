@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Trains a convolutional network on a folder of pictures, PNG and JPEG, which has a folder for each class.
+// Trains a convolutional network on a folder of pictures, PNG and JPEG, which has a folder for each class:
+// image_folder FOLDER. `write_pictures examples/data/digits.csv pictures` makes one of small digits.
 // Look at augment(): it is called on several threads for samples in any order, and yet each sample gets the same random
 // numbers in an epoch, whichever worker reads it. A run that goes on after a failure sees the same pictures as well.
 #include <railyard/data/image_folder.hpp>

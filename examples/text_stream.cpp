@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Teaches a small recurrent network the characters of a text, from a stream of windows, and kills a worker in between.
+// Teaches a small recurrent network the characters of a text, from a stream of windows, and kills a worker in between:
+// text_stream [FILE]; by default the licence that Debian and its kin have.
 // Look at windows_of(): how many windows there are is known only at the end of the stream, and still each of them comes
 // exactly once per epoch, for the loader's position, which the TrainState holds, is one in the stream as it is
 // shuffled.

@@ -237,7 +237,8 @@ template <class D>
 /// side by side as floats. Texts, and samples that differ in length beside others, are in batch.tensor("name") and
 /// batch.columns(). What cannot be read is thrown where its batch would come, with the sample's name or number. All
 /// workers give the same dataset: of a stream, one worker of each host may read for all. The memory of a batch is used
-/// again once no tensor has it: clone() what is to live on as a bare pointer.
+/// again once no tensor has it: clone() what is to live on as a bare pointer, or goes to torch::save(), which writes
+/// all of that memory.
 /// Shapes: target (batch, shape of the label); data (batch, shape of the column), or (batch, sum of widths) of float.
 /// Throws: ConfigError if options and dataset do not name exactly one batch size, or shuffle a stream; in the loop also
 /// DataError, if no batch comes within RunConfig::collective_timeout.
