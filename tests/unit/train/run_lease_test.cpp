@@ -6,12 +6,16 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstddef>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
 #include <thread>
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,7 +25,9 @@ using ry::detail::RunLease;
 namespace {
 
 using Times = ry::detail::LeaseTimes;
-constexpr Times brief{.beat = std::chrono::milliseconds{5}, .patience = std::chrono::milliseconds{100}};
+constexpr Times brief{.beat = std::chrono::milliseconds{5},
+                      .patience = std::chrono::milliseconds{100},
+                      .lock = std::chrono::milliseconds{20}};
 constexpr Times patient{.beat = std::chrono::milliseconds{5}, .patience = std::chrono::minutes{1}};
 
 // What a program on another host has written, whose locks nobody here knows of.
@@ -30,6 +36,41 @@ void write_elsewhere(const Scratch& scratch, bool has_ended = false) {
       << R"({"generation": 7, "id": "a", "host": "node7", "since": "yesterday", "pid": 12, "boot": "b", "has_ended": )"
       << (has_ended ? "true}" : "false}");
 }
+
+// A lock that a host which has died has left behind, or a holder of this host that has not written yet.
+ry::detail::Descriptor lock_lease(const Scratch& scratch) {
+  ry::detail::Descriptor lock{::open((scratch.path() / "lease.json").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  REQUIRE(::fcntl(lock.get(), F_OFD_SETLK, &whole) == 0);
+  return lock;
+}
+
+// Returns whether a sign of life has come.
+bool awaits_sign(const Scratch& scratch) {
+  const auto file = scratch.path() / "lease.json";
+  const auto first = std::filesystem::last_write_time(file);
+  const auto deadline = ry::Deadline::after(std::chrono::seconds{30});
+  while (std::filesystem::last_write_time(file) == first && !deadline.expired()) std::this_thread::yield();
+  return std::filesystem::last_write_time(file) != first;
+}
+
+// Lets this process open no file, for as long as it lives.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    ::getrlimit(RLIMIT_NOFILE, &former_);
+    const rlimit none{.rlim_cur = 0, .rlim_max = former_.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  }
+  NoDescriptors(const NoDescriptors&) = delete;
+  NoDescriptors& operator=(const NoDescriptors&) = delete;
+  ~NoDescriptors() { ::setrlimit(RLIMIT_NOFILE, &former_); }
+
+ private:
+  rlimit former_{};
+};
 
 }  // namespace
 
@@ -52,13 +93,7 @@ TEST_CASE("RunLease: a holder on another host that gives no sign of life is repl
   write_elsewhere(scratch);
   std::optional<ry::detail::Descriptor> lock;
   SECTION("where its host has taken its lock along") {}
-  SECTION("where its lock is still there") {
-    lock.emplace(::open((scratch.path() / "lease.json").c_str(), O_RDWR | O_CLOEXEC));
-    struct flock whole {};
-    whole.l_type = F_WRLCK;
-    whole.l_whence = SEEK_SET;
-    REQUIRE(::fcntl(lock->get(), F_OFD_SETLK, &whole) == 0);
-  }
+  SECTION("where its lock is still there") { lock = lock_lease(scratch); }
   const RunLease lease{scratch.path(), brief};
   CHECK(lease.is_held());
   CHECK(lease.generation() == 8);
@@ -81,16 +116,111 @@ TEST_CASE("RunLease: nobody is waited for who has ended in order, or has died on
   CHECK(lease.takeover().empty());
 }
 
+TEST_CASE("RunLease: a lock without a holder that says where it is counts as one of this host") {
+  const Scratch scratch;
+  std::string text;
+  SECTION("which has written nothing yet") {}
+  SECTION("which is torn") { text = R"({"generation": 7, "id": "a", "ho)"; }
+  SECTION("of an older release") {
+    text = R"({"generation": 7, "id": "a", "host": "node7", "since": "yesterday", "pid": 12, "has_ended": false})";
+  }
+  std::ofstream{scratch.path() / "lease.json"} << text;
+  const auto lock = lock_lease(scratch);
+  CHECK_THROWS_WITH(RunLease(scratch.path(), brief), ContainsSubstring("in use"));
+  CHECK(read_text(scratch.path() / "lease.json") == text);
+}
+
+TEST_CASE("RunLease: a host that has taken a run over past a lock that stays is not shut out") {
+  const Scratch scratch;
+  write_elsewhere(scratch);
+  const auto lock = lock_lease(scratch);
+  {
+    RunLease former{scratch.path(), brief};
+    CHECK_THAT(read_text(scratch.path() / "lease.json"), ContainsSubstring("\"locked\": false"));
+    CHECK_THROWS_WITH(RunLease(scratch.path(), brief), ContainsSubstring("in use"));
+  }
+  const RunLease lease{scratch.path(), brief};
+  CHECK(lease.is_held());
+  CHECK(lease.generation() == 9);
+}
+
+TEST_CASE("RunLease: a holder without the lock is respected when the lock has gone") {
+  const Scratch scratch;
+  write_elsewhere(scratch);
+  std::optional lock = lock_lease(scratch);
+  RunLease lease{scratch.path(), brief};
+  lock.reset();
+  CHECK(lease.keep_alive().empty());
+  CHECK_THROWS_WITH(RunLease(scratch.path(), patient), ContainsSubstring("gives signs of life"));
+  CHECK(lease.is_held());
+}
+
+TEST_CASE("RunLease: of two that take over the same run, one has it") {
+  const Scratch scratch;
+  write_elsewhere(scratch);
+  const auto file = scratch.path() / "lease.json";
+  const Times slow{.beat = std::chrono::milliseconds{300}, .patience = std::chrono::milliseconds{300}};
+  std::thread other{[&] {
+    const auto deadline = ry::Deadline::after(std::chrono::seconds{30});
+    std::string text;
+    while (text.find("\"generation\": 8") == std::string::npos && !deadline.expired()) text = read_text(file);
+    std::fstream{file, std::ios::in | std::ios::out} << text.replace(text.find("\"id\": \"") + 7, 3, "999");
+  }};
+  CHECK_THROWS_WITH(RunLease(scratch.path(), slow), ContainsSubstring("in use") && ContainsSubstring("was faster"));
+  other.join();
+}
+
+TEST_CASE("RunLease: is as long whoever writes it, whatever was there") {
+  const Scratch scratch;
+  const auto file = scratch.path() / "lease.json";
+  write_elsewhere(scratch, true);
+  std::ofstream{file, std::ios::app} << std::string(300, ' ');
+  { const RunLease lease{scratch.path()}; }
+  const auto size = std::filesystem::file_size(file);
+  const RunLease lease{scratch.path()};
+  CHECK(std::filesystem::file_size(file) == size);
+  CHECK(lease.generation() == 9);
+}
+
+TEST_CASE("RunLease: goes on giving signs of life where it cannot be read, and does not say that it is another's") {
+  const Scratch scratch;
+  RunLease lease{scratch.path(), brief};
+  CHECK(lease.keep_alive().empty());
+  {
+    const NoDescriptors limit;
+    CHECK_THROWS_WITH(lease.is_held(), ContainsSubstring("whose run it is cannot be read"));
+    CHECK(awaits_sign(scratch));
+    CHECK(awaits_sign(scratch));  // not one that was under way
+  }
+  CHECK(lease.is_held());
+}
+
+TEST_CASE("RunLease: tells when there is no thread for signs of life, and gives them when there is one again") {
+  const Scratch scratch;
+  RunLease lease{scratch.path(), brief};
+  pthread_attr_t former;
+  REQUIRE(::pthread_getattr_default_np(&former) == 0);
+  pthread_attr_t huge;
+  REQUIRE(::pthread_getattr_default_np(&huge) == 0);
+  REQUIRE(::pthread_attr_setstacksize(&huge, std::size_t{1} << 50U) == 0);
+  REQUIRE(::pthread_setattr_default_np(&huge) == 0);
+  const std::string text = lease.keep_alive();
+  REQUIRE(::pthread_setattr_default_np(&former) == 0);
+  CHECK_THAT(text, ContainsSubstring("no signs of life are given"));
+  CHECK(lease.keep_alive().empty());
+  CHECK(awaits_sign(scratch));
+  lease.pause();
+  CHECK(lease.keep_alive().empty());
+  CHECK(awaits_sign(scratch));
+}
+
 TEST_CASE("RunLease: gives signs of life, and none any more when it has ended") {
   const Scratch scratch;
   const auto file = scratch.path() / "lease.json";
   {
     RunLease lease{scratch.path(), brief};
-    const auto first = std::filesystem::last_write_time(file);
-    lease.keep_alive();
-    const auto deadline = ry::Deadline::after(std::chrono::seconds{30});
-    while (std::filesystem::last_write_time(file) == first && !deadline.expired()) std::this_thread::yield();
-    CHECK(std::filesystem::last_write_time(file) != first);
+    CHECK(lease.keep_alive().empty());
+    CHECK(awaits_sign(scratch));
     CHECK(lease.is_held());
   }
   CHECK_THAT(read_text(file), ContainsSubstring("\"has_ended\": true"));

@@ -7,24 +7,28 @@
 #include "railyard/train/detail/json.hpp"
 #include "railyard/train/detail/run_record.hpp"
 
+#include "railyard/checkpoint/detail/files.hpp"
 #include "railyard/checkpoint/detail/json.hpp"
+#include "railyard/checkpoint/detail/storage.hpp"
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <ctime>
 #include <exception>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -35,10 +39,12 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Says how often a holder gives a sign of life, and how long one that gives none is waited for.
+/// Says how often a holder gives a sign of life, how long one that gives none is waited for, and how long a lock whose
+/// holder cannot be told, or has died.
 struct LeaseTimes {
   std::chrono::nanoseconds beat = std::chrono::seconds{2};
   std::chrono::nanoseconds patience = std::chrono::seconds{15};
+  std::chrono::nanoseconds lock = std::chrono::seconds{10};
 };
 
 /// Holds lease.json of a run. Its lock belongs to the open file, which the workers inherit: it is free when the last of
@@ -48,22 +54,25 @@ struct LeaseTimes {
 /// replaced all the same, because it was suspended, finds another than its own, and commits nothing any more.
 class RunLease {
  public:
-  /// Throws: ConfigError that names the holder if there is one, or if the file cannot be written.
+  /// Throws: ConfigError that names the holder if there is one, or if the file cannot be read or written.
   explicit RunLease(const std::filesystem::path& run, const LeaseTimes& times = {})
       : path_(run / "lease.json"), times_(times) {
     file_ = Descriptor{::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", error_text(errno)));
     own_.boot = boot_id();
-    const bool is_locked_elsewhere = !take_lock();
-    const Content before = read();
-    const bool is_left_elsewhere = !before.id.empty() && !before.has_ended && before.boot != own_.boot;
-    if (is_locked_elsewhere || is_left_elsewhere) watch(before);
+    own_.is_locked = take_lock();
+    const Content before = read_or_refuse();
+    const bool may_live = !before.has_ended && (is_elsewhere(before) || (!before.is_locked && !has_died(before)));
+    const bool is_watched = !own_.is_locked || may_live;
+    if (is_watched) watch(before);
     own_.generation = before.generation + 1;
     own_.id = unique_name();
     own_.host = host_name();
     own_.since = time_text(std::time(nullptr));
     own_.pid = ::getpid();
     write();
+    if (before.id.empty()) sync_folder();
+    if (is_watched) yield_to_others();
   }
   RunLease(RunLease&&) = default;
   RunLease& operator=(RunLease&&) = delete;
@@ -79,19 +88,30 @@ class RunLease {
 
   [[nodiscard]] std::uint64_t generation() const noexcept { return own_.generation; }
 
-  /// Whether nobody has taken the run over.
+  /// Whether nobody has taken the run over. Throws: Error if that cannot be told.
   [[nodiscard]] bool is_held() const {
-    const Content now = read();
-    return now.generation == own_.generation && now.id == own_.id;
+    const auto now = read();
+    if (!now) throw Error{compose("whose run it is cannot be read in {}: {}", path_.string(), error_text(errno))};
+    return is_own(*now);
   }
 
-  /// Gives signs of life from now on; to be called when processes have been forked. The lease stays where it is then.
-  void keep_alive() {
+  /// Gives signs of life from now on. The lease stays where it is then. Returns what there is to be said if it cannot.
+  [[nodiscard]] std::string keep_alive() {
     const auto beat = [this] {
-      if (is_held()) ::futimens(file_.get(), nullptr);
+      const auto now = read();
+      if (!now || is_own(*now)) ::futimens(file_.get(), nullptr);
     };
-    heartbeat_ = std::make_unique<Heartbeat>(beat, times_.beat);
+    try {
+      if (!heartbeat_) heartbeat_ = std::make_unique<Heartbeat>(beat, times_.beat);
+      return {};
+    } catch (const std::system_error& error) {
+      return compose("no signs of life are given in {}, so a program on another host may take the run over: {}",
+                     path_.string(), error.what());
+    }
   }
+
+  /// Gives none until it is asked to again: a fork of this process needs all threads to be at rest.
+  void pause() { heartbeat_.reset(); }
 
   /// Says from whom the run was taken over who had not ended in order on another host; empty if there is no such one.
   [[nodiscard]] const std::string& takeover() const noexcept { return takeover_; }
@@ -105,6 +125,7 @@ class RunLease {
     std::string since = "an unknown time";
     std::int64_t pid = 0;
     bool has_ended = false;
+    bool is_locked = true;
   };
 
   [[nodiscard]] static std::string boot_id() {
@@ -113,44 +134,71 @@ class RunLease {
     return text;
   }
 
-  // Returns false if somebody on another host has it. Where the holder has died, its workers still have the file for a
-  // moment.
+  [[nodiscard]] bool is_own(const Content& content) const {
+    return content.generation == own_.generation && content.id == own_.id;
+  }
+
+  // One that has written no boot may be about to, or belong to an older release, on this host.
+  [[nodiscard]] bool is_elsewhere(const Content& holder) const {
+    return !holder.boot.empty() && holder.boot != own_.boot;
+  }
+
+  [[nodiscard]] static bool has_died(const Content& holder) {
+    const bool is_here = holder.host == host_name() && holder.pid > 0;
+    return is_here && ::kill(static_cast<pid_t>(holder.pid), 0) != 0 && errno == ESRCH;
+  }
+
+  // Returns false if somebody on another host has it, or had it when one on this host took the run over who has gone
+  // as well. Where the holder has died, its workers still have the file for a moment.
   [[nodiscard]] bool take_lock() const {
     struct flock whole {};
     whole.l_type = F_WRLCK;
     whole.l_whence = SEEK_SET;
-    const Deadline deadline = Deadline::after(std::chrono::seconds{10});
+    const Deadline deadline = Deadline::after(times_.lock);
     while (::fcntl(file_.get(), F_OFD_SETLK, &whole) != 0 && (errno == EAGAIN || errno == EACCES)) {
-      const Content holder = read();
-      if (holder.boot != own_.boot) return false;
-      const bool is_here = holder.host == host_name() && holder.pid > 0;
-      const bool has_died = is_here && ::kill(static_cast<pid_t>(holder.pid), 0) != 0 && errno == ESRCH;
-      if (!has_died || deadline.expired()) throw_in_use(holder, "");
+      const Content holder = read_or_refuse();
+      if (is_elsewhere(holder)) return false;
+      if (!holder.is_locked && (holder.has_ended || has_died(holder))) return false;
+      const bool is_soon_free = has_died(holder) || holder.boot.empty();
+      if (!is_soon_free || deadline.expired()) throw_in_use(holder, "");
       std::this_thread::sleep_for(std::chrono::milliseconds{5});
     }
     return true;
   }
 
-  // Whose host it is cannot be asked, nor its clock be trusted.
+  // Whose host it is cannot be asked, nor its clock be trusted. Silence is counted in looks, and a look that stalls
+  // tells nothing: the storage may have stood still, or this process, while the holder went on.
   void watch(const Content& holder) {
     const auto first = last_sign();
-    const Deadline deadline = Deadline::after(times_.patience);
-    while (!deadline.expired()) {
-      std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(times_.beat, deadline.remaining()));
-      if (last_sign() != first) throw_in_use(read(), " and gives signs of life");
+    const Deadline deadline = Deadline::after(10 * times_.patience);
+    for (auto looks = times_.patience / times_.beat; looks > 0;) {
+      std::this_thread::sleep_for(times_.beat);
+      const Deadline in_time = Deadline::after(times_.beat);
+      const auto sign = last_sign();
+      if (first && sign && sign != first) throw_in_use(read_or_refuse(), " and gives signs of life");
+      if (first && sign && !in_time.expired()) --looks;
+      if (deadline.expired()) refuse("cannot be looked at in time: the storage stalls");
     }
     takeover_ = compose(
         "the run in {} is taken over: process {} on {} had it since {}, has not ended in order, and "
         "has given no sign of life for {}",
-        path_.parent_path().string(), holder.pid, holder.host, holder.since, deadline.budget_text());
+        path_.parent_path().string(), holder.pid, holder.host, holder.since,
+        Deadline::after(times_.patience).budget_text());
   }
 
-  // When the file was written or touched last, by whatever clock. Opened anew, as below.
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> last_sign() const {
+  // Of several that have watched the same holder, the last one to write has the run.
+  void yield_to_others() const {
+    std::this_thread::sleep_for(times_.beat);
+    const Content now = read_or_refuse();
+    if (!is_own(now)) throw_in_use(now, " and was faster to take it over");
+  }
+
+  // When the file was written or touched last, by whatever clock; nothing if it cannot be told. Opened anew, as below.
+  [[nodiscard]] std::optional<std::pair<std::int64_t, std::int64_t>> last_sign() const {
     const Descriptor file{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
     struct stat status {};
-    if (!file.is_open() || ::fstat(file.get(), &status) != 0) return {};
-    return {status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+    if (!file.is_open() || ::fstat(file.get(), &status) != 0) return std::nullopt;
+    return std::pair<std::int64_t, std::int64_t>{status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
   }
 
   [[noreturn]] void throw_in_use(const Content& holder, std::string_view sign) const {
@@ -160,13 +208,15 @@ class RunLease {
                 path_.parent_path().string(), holder.pid, holder.host, holder.since, sign)};
   }
 
-  // Opened anew, so that a network file system asks its server.
-  [[nodiscard]] Content read() const {
+  // Opened anew, so that a network file system asks its server. Returns nothing if it cannot be read, which says
+  // nothing about whose it is; errno says why.
+  [[nodiscard]] std::optional<Content> read() const {
     const Descriptor file{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
-    char text[4096];
+    if (!file.is_open() && errno != ENOENT) return std::nullopt;
+    char text[size];
     const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
+    if (got < 0) return std::nullopt;
     Content content;
-    if (got <= 0) return content;
     try {
       const Json json = parse_json({text, static_cast<std::size_t>(got)});
       content.generation = json.at("generation").as<std::uint64_t>();
@@ -176,23 +226,36 @@ class RunLease {
       content.pid = json.at("pid").as<std::int64_t>();
       content.boot = json.at("boot").text();
       content.has_ended = json.at("has_ended").boolean();
+      if (const Json* locked = json.find("locked")) content.is_locked = locked->boolean();
     } catch (const std::exception&) {  // half written by one that has died: as good as none
     }
     return content;
   }
 
+  [[nodiscard]] Content read_or_refuse() const {
+    const auto content = read();
+    if (!content) refuse(compose("cannot be read: {}", error_text(errno)));
+    return *content;
+  }
+
+  // Always as long, so that it is there whole after one call, whatever was there before.
   void write() const {
     JsonObject object;
     object.add("generation", own_.generation).add("id", own_.id).add("host", own_.host);
     object.add("since", own_.since).add("pid", own_.pid).add("boot", own_.boot).add("has_ended", own_.has_ended);
-    const std::string text = object.text() + "\n";
+    std::string text = object.add("locked", own_.is_locked).text();
+    text.resize(size - 1, ' ');
+    text += '\n';
     const WriteSignalGuard<SIGXFSZ> guard;
     const ssize_t written = ::pwrite(file_.get(), text.data(), text.size(), 0);
     if (written < 0) refuse(compose("cannot be written: {}", error_text(errno)));
     if (written != static_cast<ssize_t>(text.size())) refuse("cannot be written: there is no room");
-    if (::ftruncate(file_.get(), static_cast<off_t>(text.size())) != 0) {
-      refuse(compose("cannot be cut to its size: {}", error_text(errno)));
-    }
+    if (::fdatasync(file_.get()) != 0) refuse(compose("cannot be made durable: {}", error_text(errno)));
+  }
+
+  void sync_folder() const {
+    Files files;
+    sync_directory(files, path_.parent_path());
   }
 
   [[noreturn]] void refuse(const std::string& why) const {
@@ -200,6 +263,8 @@ class RunLease {
         compose("RunConfig::storage_path is \"{}\": {} {}; choose a folder that you can write to and that has room",
                 path_.parent_path().parent_path().string(), path_.string(), why)};
   }
+
+  static constexpr std::size_t size = 1024;
 
   std::filesystem::path path_;
   LeaseTimes times_;
@@ -213,7 +278,7 @@ class RunLease {
 [[nodiscard]] inline RunLease take_lease(const RunPlace& place) {
   try {
     return RunLease{place.path};
-  } catch (const ConfigError&) {
+  } catch (const Error&) {
     if (place.is_new) RunDirectory{place.path, 0}.remove();
     throw;
   }

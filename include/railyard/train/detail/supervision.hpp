@@ -75,6 +75,7 @@ class Supervision {
   /// Throws: ConfigError if the run cannot go on as it was asked to, or if the group cannot be started because of its
   /// settings.
   [[nodiscard]] Result run(const Start& start, const Renew& renew) {
+    log_.complain(lease_.keep_alive());
     if (history_.has_record()) {  // a new run has no checkpoints to look for
       std::vector<std::string> problems;
       go_on_from(find_checkpoint(info_.path, lease_, config_.resume, problems));
@@ -84,7 +85,7 @@ class Supervision {
     tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     if (!failure_before_start_) start_group(start);
     if (group_) {
-      lease_.keep_alive();
+      log_.complain(lease_.keep_alive());
       checkpoints_.emplace(info_, config_.checkpoint, lease_, *group_);
       do {
         while (controller_.phase() != Phase::finished) handle_next();
@@ -111,6 +112,7 @@ class Supervision {
 
   void start_group(const Start& start) {
     controller_.begin(Clock::now());
+    lease_.pause();
     try {
       group_ = start({.num_workers = info_.world_size,
                       .silence_limit = config_.silence_limit,
@@ -242,11 +244,9 @@ class Supervision {
 
   // Waits until there is room for enough workers. Returns false if there is none, or the run was interrupted meanwhile.
   [[nodiscard]] bool find_room() {
-    const Deadline deadline = Deadline::after(config_.start_timeout);
     auto size = size_.ask();
-    while (!size && !deadline.expired()) {
+    for (const Deadline end = Deadline::after(config_.start_timeout); !size && !end.expired(); size = size_.ask()) {
       if (!pause(std::chrono::milliseconds{20})) return false;
-      size = size_.ask();
     }
     if (!size) {
       last_word_ = size_.no_room();
@@ -327,9 +327,12 @@ class Supervision {
       renew(info_.world_size);
       begin_attempt();
       try {
+        if (group_->forks_to_restart()) lease_.pause();
         group_->restart(info_.world_size, encode_briefing(briefing_));
+        log_.complain(lease_.keep_alive());
         return true;
       } catch (const std::exception& error) {
+        log_.complain(lease_.keep_alive());
         const std::string what = compose("the workers could not be started again: {}", error.what());
         if (size_.shrink(info_.world_size)) {
           log_.print(what);
@@ -368,6 +371,7 @@ class Supervision {
         orders.abort && controller_.failure()->kind != Failure::Kind::final && budget_.allows_any();
     if (orders.kill || (will_restart && group_->can_kill())) group_->kill();
   }
+  void fail(const Failure& failure) { carry_out(controller_.on_failure(failure, Clock::now())); }
 
   void handle(const MessageEvent& event) {
     try {
@@ -385,11 +389,9 @@ class Supervision {
         step_times_[static_cast<std::size_t>(event.rank)] = told->times;
       }
     } catch (const DataError& error) {
-      carry_out(controller_.on_failure({.rank = event.rank, .what = compose("sent nonsense: {}", error.what())},
-                                       Clock::now()));
+      fail({.rank = event.rank, .what = compose("sent nonsense: {}", error.what())});
     } catch (const std::exception& error) {  // no memory, no thread
-      carry_out(
-          controller_.on_failure({.what = compose("the supervisor cannot go on: {}", error.what())}, Clock::now()));
+      fail({.what = compose("the supervisor cannot go on: {}", error.what())});
     }
   }
   void handle(const OutputEvent& event) {
@@ -406,7 +408,7 @@ class Supervision {
     log_.tell_of_stacks(group_->stacks(Deadline::after(std::chrono::milliseconds{500})));
     carry_out(controller_.on_silence(event.rank, event.message, Clock::now()));
   }
-  void handle(const BrokenEvent& event) { carry_out(controller_.on_failure({.what = event.message}, Clock::now())); }
+  void handle(const BrokenEvent& event) { fail({.what = event.message}); }
   void handle(const SignalEvent& event) {
     if (notice_.concerns_run(event.signal)) handle_signal(event.signal, notice_.is_announced_by(event.signal));
   }
@@ -431,7 +433,7 @@ class Supervision {
     if (!found || controller_.phase() != Phase::running) return;
     note_activity();
     log_.tell_of_stacks(group_->stacks(Deadline::after(std::chrono::milliseconds{500})));
-    carry_out(controller_.on_failure({.rank = found->rank, .what = found->what, .is_wait = true}, Clock::now()));
+    fail({.rank = found->rank, .what = found->what, .is_wait = true});
   }
 
   void look_for_room() {
@@ -475,12 +477,10 @@ class Supervision {
   void refuse_part_checkpoint(int rank, std::uint64_t steps) {
     const int other = checkpoints_->waits_for(rank, steps);
     if (other < 0) return;
-    carry_out(controller_.on_failure(
-        {.rank = rank,
-         .what = compose("has not saved where rank {} has: every rank passes its TrainState to report(), or none does",
-                         other),
-         .kind = Failure::Kind::final},
-        Clock::now()));
+    fail({.rank = rank,
+          .what = compose("has not saved where rank {} has: every rank passes its TrainState to report(), or none does",
+                          other),
+          .kind = Failure::Kind::final});
   }
 
   void tell_reports(bool is_end) {
@@ -505,7 +505,7 @@ class Supervision {
   }
 
   void note_hook_failure(Failure failure) {
-    if (group_) carry_out(controller_.on_failure(failure, Clock::now()));
+    if (group_) fail(failure);
     if (controller_.failure() && controller_.failure()->what == failure.what) return;
     if (controller_.failure() || failure_before_start_) {
       log_.warn_in_result(failure.what);
