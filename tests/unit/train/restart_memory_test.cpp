@@ -17,6 +17,7 @@
 
 namespace ry = railyard;
 
+#if !defined(__SANITIZE_THREAD__)  // which has eight pages of its own for each that is written to
 namespace {
 
 constexpr std::size_t block_bytes = std::size_t{8} << 20U;
@@ -40,7 +41,6 @@ long faults_of_writing(ry::Worker& worker) {
 
 }  // namespace
 
-#if !defined(__SANITIZE_THREAD__)  // which has eight pages of its own for each that is written to
 TEST_CASE("Restart: a worker finds the memory that its rank has shared before, without page faults") {
   const Scratch scratch;
   const ry::Result result = run_in<ry::SharedMemory, ry::Processes>(
