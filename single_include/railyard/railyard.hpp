@@ -12019,7 +12019,9 @@ struct Bucketing {
   std::vector<std::size_t> sorted = shuffled_indices(count, seed);  // so that equal sizes are not always together
   std::vector<std::size_t> drawn(count);
   for (std::size_t at = 0; at < count; ++at) drawn[sorted[at]] = at;
-  std::stable_sort(sorted.begin(), sorted.end(), [&](std::size_t a, std::size_t b) { return sizes[a] < sizes[b]; });
+  std::sort(sorted.begin(), sorted.end(), [&](std::size_t a, std::size_t b) {
+    return sizes[a] != sizes[b] ? sizes[a] < sizes[b] : drawn[a] < drawn[b];
+  });
   std::vector<std::size_t> order;
   order.reserve(count);
   const auto add = [&](std::size_t begin, std::size_t end) {
@@ -13186,7 +13188,7 @@ template <class = void>
 class WindowNode final : public OrderNode {
  public:
   WindowNode(NodePtr upstream, std::size_t window, std::uint64_t seed)
-      : OrderNode(std::move(upstream), compose("shuffle_window({})", window)), window_(window), seed_(seed) {}
+      : OrderNode(std::move(upstream), operation_of(window, seed)), window_(window), seed_(seed) {}
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return upstream()->count(); }
   [[nodiscard]] bool is_indexed() const override { return false; }
@@ -13196,6 +13198,10 @@ class WindowNode final : public OrderNode {
   }
 
  private:
+  [[nodiscard]] static std::string operation_of(std::size_t window, std::uint64_t seed) {
+    return seed == 0 ? compose("shuffle_window({})", window) : compose("shuffle_window({}, seed {})", window, seed);
+  }
+
   // Its place: the number of the window, how many samples of it have been given, and where the window begins.
   class Stream final : public ChunkStream {
    public:
@@ -13556,11 +13562,12 @@ class Dataset {
     };
     return operation("transform", site.schema, detail::map_blocks(site, change), true);
   }
-  /// Keeps the samples for which the function is true: bool(const Sample&[, SampleRandom&]).
+  /// Keeps the samples for which the function is true: bool(const Sample&[, SampleRandom&]). name: what messages, and
+  /// describe(), call it.
   template <detail::FilterFunction F>
-  [[nodiscard]] Dataset filter(F function) const {
-    auto site = site_of("filter", schema());
-    return operation("filter", site.schema, detail::filter_samples(site, std::move(function)), false);
+  [[nodiscard]] Dataset filter(F function, const std::string& name = "filter") const {
+    auto site = site_of(name, schema());
+    return operation(name, site.schema, detail::filter_samples(site, std::move(function)), false);
   }
   /// Makes any number of samples of each: function(const Sample& in, SampleList& out[, SampleRandom&]).
   template <detail::FlatMapFunction F>
@@ -14294,10 +14301,12 @@ class FeedWriter {
   FeedWriter(const FeedMemory& memory, std::size_t reader) noexcept
       : header_(&memory.header()), line_(&memory.line(reader)), bytes_(memory.bytes(reader)) {}
 
-  // Serves the reader from here on, if it wants the batches that have the key.
+  // Serves the reader from here on, if it wants the batches that have the key. Once a session: a reader that has not
+  // seen yet that it is no longer served stands somewhere else than where the leader begins again.
   [[nodiscard]] bool accept(std::uint64_t key) noexcept {
     const std::uint64_t session = line_->session.load();
-    if (session == 0 || line_->key.load() != key) return false;
+    if (session == 0 || session == accepted_ || line_->key.load() != key) return false;
+    accepted_ = session;
     written_ = line_->written.load();
     line_->start.store(written_);
     line_->served.store(session);
@@ -14353,6 +14362,7 @@ class FeedWriter {
   FeedLine* line_;
   std::byte* bytes_;
   std::uint64_t written_ = 0;
+  std::uint64_t accepted_ = 0;  // the last session
 };
 
 // The reader's end. Used by one thread at a time.
@@ -14432,9 +14442,12 @@ namespace detail {
 // Says which batches of what are gone over: workers that say the same are given parts of the same.
 [[nodiscard]] inline std::uint64_t feed_key(const Dataset& dataset, const EpochOptions& options,
                                             const EpochPosition& from) {
-  const std::string text = compose("{} {} {} {} {} {} {} {} {}", dataset.describe(), options.seed, options.epoch,
-                                   from.consumed(), joined(from.place(), " "), options.global_batch_size,
-                                   options.micro_batches, options.world_size, options.stands_in);
+  std::string text = compose("{} {} {} {} {} {} {} {} {}", dataset.describe(), options.seed, options.epoch,
+                             from.consumed(), joined(from.place(), " "), options.global_batch_size,
+                             options.micro_batches, options.world_size, options.stands_in);
+  for (const Field& field : dataset.schema()) {
+    text += compose(" {} {} {}", field.name, static_cast<int>(field.dtype), joined(field.shape, "x"));
+  }
   return std::hash<std::string>{}(text) | 1U;  // 0 is none
 }
 
@@ -15250,10 +15263,12 @@ inline void deal(const std::vector<std::uint64_t>& places, const std::vector<dou
                                                        std::uint64_t seed) {
   std::vector<Dataset> datasets;
   for (std::size_t part = 0; part + 1 < sums.size(); ++part) {
-    datasets.push_back(dataset.filter([from = sums[part], to = sums[part + 1], seed](const Sample& sample) {
+    const auto is_in_part = [from = sums[part], to = sums[part + 1], seed](const Sample& sample) {
       const double drawn = SampleRandom{derive_seed(seed, sample.id())}.uniform();
       return drawn >= from && drawn < to;
-    }));
+    };
+    datasets.push_back(
+        dataset.filter(is_in_part, compose("split({:.3g} to {:.3g}, seed {})", sums[part], sums[part + 1], seed)));
   }
   return datasets;
 }
@@ -17133,7 +17148,10 @@ class Zygote {
     Descriptor& file = kept_files_[static_cast<std::size_t>(rank)];
     if (file.is_open()) return;
     const int made = ::memfd_create("railyard", MFD_CLOEXEC);
-    if (made >= 0) file = adopt(made, "start: memory for what ranks share");
+    try {
+      if (made >= 0) file = adopt(made, "start: memory for what ranks share");
+    } catch (const Error&) {  // no descriptor is left
+    }
   }
 
   // A worker's process group is ended before the worker is reaped: until then its number cannot be anybody else's.
@@ -18977,9 +18995,9 @@ class Worker {
   /// loaders with drives_step do before they go on to the next batch or epoch, and so does report() with a state.
   void end_step() {
     if (!completes_step_ || !std::exchange(has_step_, false)) return;
-    has_ended_step_ = true;
     link_->page().steps.fetch_add(1, std::memory_order_relaxed);
     if (on_step_end_) on_step_end_();
+    has_ended_step_ = true;
   }
   /// Steps that this rank has ended, in all attempts of the run together.
   [[nodiscard]] std::uint64_t steps() const noexcept { return link_->page().steps.load(std::memory_order_relaxed); }
@@ -19508,7 +19526,7 @@ struct RunConfig {
   /// How long a collective waits for the other ranks.
   std::chrono::nanoseconds collective_timeout = std::chrono::minutes{10};
   /// The same until this rank's first step has ended: what comes before may take one rank long, such as rank 0 that
-  /// prepares the data for all. 0: no longer than later on.
+  /// prepares the data for all. Where no step is ever ended, it stays that. 0: no longer than later on.
   std::chrono::nanoseconds setup_timeout{0};
   /// How long the workers may take until every one is about to call the training function.
   std::chrono::nanoseconds start_timeout = std::chrono::minutes{1};
@@ -20875,10 +20893,12 @@ inline void read_history(const std::filesystem::path& path, RunRecord& record) {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Says how often a holder gives a sign of life, and how long one that gives none is waited for.
+/// Says how often a holder gives a sign of life, how long one that gives none is waited for, and how long a lock whose
+/// holder cannot be told, or has died.
 struct LeaseTimes {
   std::chrono::nanoseconds beat = std::chrono::seconds{2};
   std::chrono::nanoseconds patience = std::chrono::seconds{15};
+  std::chrono::nanoseconds lock = std::chrono::seconds{10};
 };
 
 /// Holds lease.json of a run. Its lock belongs to the open file, which the workers inherit: it is free when the last of
@@ -20888,22 +20908,25 @@ struct LeaseTimes {
 /// replaced all the same, because it was suspended, finds another than its own, and commits nothing any more.
 class RunLease {
  public:
-  /// Throws: ConfigError that names the holder if there is one, or if the file cannot be written.
+  /// Throws: ConfigError that names the holder if there is one, or if the file cannot be read or written.
   explicit RunLease(const std::filesystem::path& run, const LeaseTimes& times = {})
       : path_(run / "lease.json"), times_(times) {
     file_ = Descriptor{::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", error_text(errno)));
     own_.boot = boot_id();
-    const bool is_locked_elsewhere = !take_lock();
-    const Content before = read();
-    const bool is_left_elsewhere = !before.id.empty() && !before.has_ended && before.boot != own_.boot;
-    if (is_locked_elsewhere || is_left_elsewhere) watch(before);
+    own_.is_locked = take_lock();
+    const Content before = read_or_refuse();
+    const bool may_live = !before.has_ended && (is_elsewhere(before) || (!before.is_locked && !has_died(before)));
+    const bool is_watched = !own_.is_locked || may_live;
+    if (is_watched) watch(before);
     own_.generation = before.generation + 1;
     own_.id = unique_name();
     own_.host = host_name();
     own_.since = time_text(std::time(nullptr));
     own_.pid = ::getpid();
     write();
+    if (before.id.empty()) sync_folder();
+    if (is_watched) yield_to_others();
   }
   RunLease(RunLease&&) = default;
   RunLease& operator=(RunLease&&) = delete;
@@ -20919,19 +20942,30 @@ class RunLease {
 
   [[nodiscard]] std::uint64_t generation() const noexcept { return own_.generation; }
 
-  /// Whether nobody has taken the run over.
+  /// Whether nobody has taken the run over. Throws: Error if that cannot be told.
   [[nodiscard]] bool is_held() const {
-    const Content now = read();
-    return now.generation == own_.generation && now.id == own_.id;
+    const auto now = read();
+    if (!now) throw Error{compose("whose run it is cannot be read in {}: {}", path_.string(), error_text(errno))};
+    return is_own(*now);
   }
 
-  /// Gives signs of life from now on; to be called when processes have been forked. The lease stays where it is then.
-  void keep_alive() {
+  /// Gives signs of life from now on. The lease stays where it is then. Returns what there is to be said if it cannot.
+  [[nodiscard]] std::string keep_alive() {
     const auto beat = [this] {
-      if (is_held()) ::futimens(file_.get(), nullptr);
+      const auto now = read();
+      if (!now || is_own(*now)) ::futimens(file_.get(), nullptr);
     };
-    heartbeat_ = std::make_unique<Heartbeat>(beat, times_.beat);
+    try {
+      if (!heartbeat_) heartbeat_ = std::make_unique<Heartbeat>(beat, times_.beat);
+      return {};
+    } catch (const std::system_error& error) {
+      return compose("no signs of life are given in {}, so a program on another host may take the run over: {}",
+                     path_.string(), error.what());
+    }
   }
+
+  /// Gives none until it is asked to again: a fork of this process needs all threads to be at rest.
+  void pause() { heartbeat_.reset(); }
 
   /// Says from whom the run was taken over who had not ended in order on another host; empty if there is no such one.
   [[nodiscard]] const std::string& takeover() const noexcept { return takeover_; }
@@ -20945,6 +20979,7 @@ class RunLease {
     std::string since = "an unknown time";
     std::int64_t pid = 0;
     bool has_ended = false;
+    bool is_locked = true;
   };
 
   [[nodiscard]] static std::string boot_id() {
@@ -20953,44 +20988,71 @@ class RunLease {
     return text;
   }
 
-  // Returns false if somebody on another host has it. Where the holder has died, its workers still have the file for a
-  // moment.
+  [[nodiscard]] bool is_own(const Content& content) const {
+    return content.generation == own_.generation && content.id == own_.id;
+  }
+
+  // One that has written no boot may be about to, or belong to an older release, on this host.
+  [[nodiscard]] bool is_elsewhere(const Content& holder) const {
+    return !holder.boot.empty() && holder.boot != own_.boot;
+  }
+
+  [[nodiscard]] static bool has_died(const Content& holder) {
+    const bool is_here = holder.host == host_name() && holder.pid > 0;
+    return is_here && ::kill(static_cast<pid_t>(holder.pid), 0) != 0 && errno == ESRCH;
+  }
+
+  // Returns false if somebody on another host has it, or had it when one on this host took the run over who has gone
+  // as well. Where the holder has died, its workers still have the file for a moment.
   [[nodiscard]] bool take_lock() const {
     struct flock whole {};
     whole.l_type = F_WRLCK;
     whole.l_whence = SEEK_SET;
-    const Deadline deadline = Deadline::after(std::chrono::seconds{10});
+    const Deadline deadline = Deadline::after(times_.lock);
     while (::fcntl(file_.get(), F_OFD_SETLK, &whole) != 0 && (errno == EAGAIN || errno == EACCES)) {
-      const Content holder = read();
-      if (holder.boot != own_.boot) return false;
-      const bool is_here = holder.host == host_name() && holder.pid > 0;
-      const bool has_died = is_here && ::kill(static_cast<pid_t>(holder.pid), 0) != 0 && errno == ESRCH;
-      if (!has_died || deadline.expired()) throw_in_use(holder, "");
+      const Content holder = read_or_refuse();
+      if (is_elsewhere(holder)) return false;
+      if (!holder.is_locked && (holder.has_ended || has_died(holder))) return false;
+      const bool is_soon_free = has_died(holder) || holder.boot.empty();
+      if (!is_soon_free || deadline.expired()) throw_in_use(holder, "");
       std::this_thread::sleep_for(std::chrono::milliseconds{5});
     }
     return true;
   }
 
-  // Whose host it is cannot be asked, nor its clock be trusted.
+  // Whose host it is cannot be asked, nor its clock be trusted. Silence is counted in looks, and a look that stalls
+  // tells nothing: the storage may have stood still, or this process, while the holder went on.
   void watch(const Content& holder) {
     const auto first = last_sign();
-    const Deadline deadline = Deadline::after(times_.patience);
-    while (!deadline.expired()) {
-      std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(times_.beat, deadline.remaining()));
-      if (last_sign() != first) throw_in_use(read(), " and gives signs of life");
+    const Deadline deadline = Deadline::after(10 * times_.patience);
+    for (auto looks = times_.patience / times_.beat; looks > 0;) {
+      std::this_thread::sleep_for(times_.beat);
+      const Deadline in_time = Deadline::after(times_.beat);
+      const auto sign = last_sign();
+      if (first && sign && sign != first) throw_in_use(read_or_refuse(), " and gives signs of life");
+      if (first && sign && !in_time.expired()) --looks;
+      if (deadline.expired()) refuse("cannot be looked at in time: the storage stalls");
     }
     takeover_ = compose(
         "the run in {} is taken over: process {} on {} had it since {}, has not ended in order, and "
         "has given no sign of life for {}",
-        path_.parent_path().string(), holder.pid, holder.host, holder.since, deadline.budget_text());
+        path_.parent_path().string(), holder.pid, holder.host, holder.since,
+        Deadline::after(times_.patience).budget_text());
   }
 
-  // When the file was written or touched last, by whatever clock. Opened anew, as below.
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> last_sign() const {
+  // Of several that have watched the same holder, the last one to write has the run.
+  void yield_to_others() const {
+    std::this_thread::sleep_for(times_.beat);
+    const Content now = read_or_refuse();
+    if (!is_own(now)) throw_in_use(now, " and was faster to take it over");
+  }
+
+  // When the file was written or touched last, by whatever clock; nothing if it cannot be told. Opened anew, as below.
+  [[nodiscard]] std::optional<std::pair<std::int64_t, std::int64_t>> last_sign() const {
     const Descriptor file{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
     struct stat status {};
-    if (!file.is_open() || ::fstat(file.get(), &status) != 0) return {};
-    return {status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+    if (!file.is_open() || ::fstat(file.get(), &status) != 0) return std::nullopt;
+    return std::pair<std::int64_t, std::int64_t>{status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
   }
 
   [[noreturn]] void throw_in_use(const Content& holder, std::string_view sign) const {
@@ -21000,13 +21062,15 @@ class RunLease {
                 path_.parent_path().string(), holder.pid, holder.host, holder.since, sign)};
   }
 
-  // Opened anew, so that a network file system asks its server.
-  [[nodiscard]] Content read() const {
+  // Opened anew, so that a network file system asks its server. Returns nothing if it cannot be read, which says
+  // nothing about whose it is; errno says why.
+  [[nodiscard]] std::optional<Content> read() const {
     const Descriptor file{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
-    char text[4096];
+    if (!file.is_open() && errno != ENOENT) return std::nullopt;
+    char text[size];
     const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
+    if (got < 0) return std::nullopt;
     Content content;
-    if (got <= 0) return content;
     try {
       const Json json = parse_json({text, static_cast<std::size_t>(got)});
       content.generation = json.at("generation").as<std::uint64_t>();
@@ -21016,23 +21080,36 @@ class RunLease {
       content.pid = json.at("pid").as<std::int64_t>();
       content.boot = json.at("boot").text();
       content.has_ended = json.at("has_ended").boolean();
+      if (const Json* locked = json.find("locked")) content.is_locked = locked->boolean();
     } catch (const std::exception&) {  // half written by one that has died: as good as none
     }
     return content;
   }
 
+  [[nodiscard]] Content read_or_refuse() const {
+    const auto content = read();
+    if (!content) refuse(compose("cannot be read: {}", error_text(errno)));
+    return *content;
+  }
+
+  // Always as long, so that it is there whole after one call, whatever was there before.
   void write() const {
     JsonObject object;
     object.add("generation", own_.generation).add("id", own_.id).add("host", own_.host);
     object.add("since", own_.since).add("pid", own_.pid).add("boot", own_.boot).add("has_ended", own_.has_ended);
-    const std::string text = object.text() + "\n";
+    std::string text = object.add("locked", own_.is_locked).text();
+    text.resize(size - 1, ' ');
+    text += '\n';
     const WriteSignalGuard<SIGXFSZ> guard;
     const ssize_t written = ::pwrite(file_.get(), text.data(), text.size(), 0);
     if (written < 0) refuse(compose("cannot be written: {}", error_text(errno)));
     if (written != static_cast<ssize_t>(text.size())) refuse("cannot be written: there is no room");
-    if (::ftruncate(file_.get(), static_cast<off_t>(text.size())) != 0) {
-      refuse(compose("cannot be cut to its size: {}", error_text(errno)));
-    }
+    if (::fdatasync(file_.get()) != 0) refuse(compose("cannot be made durable: {}", error_text(errno)));
+  }
+
+  void sync_folder() const {
+    Files files;
+    sync_directory(files, path_.parent_path());
   }
 
   [[noreturn]] void refuse(const std::string& why) const {
@@ -21040,6 +21117,8 @@ class RunLease {
         compose("RunConfig::storage_path is \"{}\": {} {}; choose a folder that you can write to and that has room",
                 path_.parent_path().parent_path().string(), path_.string(), why)};
   }
+
+  static constexpr std::size_t size = 1024;
 
   std::filesystem::path path_;
   LeaseTimes times_;
@@ -21053,7 +21132,7 @@ class RunLease {
 [[nodiscard]] inline RunLease take_lease(const RunPlace& place) {
   try {
     return RunLease{place.path};
-  } catch (const ConfigError&) {
+  } catch (const Error&) {
     if (place.is_new) RunDirectory{place.path, 0}.remove();
     throw;
   }
@@ -21333,11 +21412,11 @@ class RunCheckpoints {
 
   /// The newest state in memory, by rank: that copy, or the newest checkpoint while it is being written. To be asked
   /// when no worker is left: the next ones find it there, even if it has been written meanwhile. A group whose workers
-  /// do not see each other's snapshots has none.
+  /// do not see each other's snapshots has none; and files that the user has added are found in a checkpoint only.
   [[nodiscard]] std::vector<SavedMessage> newest_in_memory() {
     if (!group_->shares_snapshots()) return {};
     auto copy = newest_copy();
-    return copy.empty() && writer_.holds_last() ? submitted_ : copy;
+    return copy.empty() && writer_.holds_last() && !has_user_files(submitted_) ? submitted_ : copy;
   }
 
   /// Makes a checkpoint of that copy, if there is one, which can no more be gone on from without reading.
@@ -21367,6 +21446,12 @@ class RunCheckpoints {
   [[nodiscard]] std::vector<Checkpoint> best() { return writer_.folder().best(writer_.retention()); }
 
  private:
+  [[nodiscard]] static bool has_user_files(const std::vector<SavedMessage>& saves) {
+    return std::any_of(saves.begin(), saves.end(), [](const SavedMessage& save) {
+      return std::any_of(save.files.begin(), save.files.end(),
+                         [](const SavedFile& file) { return file.name.starts_with(user_folder); });
+    });
+  }
   [[nodiscard]] static CheckpointFolder folder_of(const RunInfo& info, const RunLease& lease) {
     CheckpointFolder folder{info.path / "checkpoints", lease.generation()};
     folder.still_mine = [&lease] { return lease.is_held(); };
@@ -21952,6 +22037,7 @@ class Supervision {
   /// Throws: ConfigError if the run cannot go on as it was asked to, or if the group cannot be started because of its
   /// settings.
   [[nodiscard]] Result run(const Start& start, const Renew& renew) {
+    log_.complain(lease_.keep_alive());
     if (history_.has_record()) {  // a new run has no checkpoints to look for
       std::vector<std::string> problems;
       go_on_from(find_checkpoint(info_.path, lease_, config_.resume, problems));
@@ -21961,7 +22047,7 @@ class Supervision {
     tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     if (!failure_before_start_) start_group(start);
     if (group_) {
-      lease_.keep_alive();
+      log_.complain(lease_.keep_alive());
       checkpoints_.emplace(info_, config_.checkpoint, lease_, *group_);
       do {
         while (controller_.phase() != Phase::finished) handle_next();
@@ -21988,6 +22074,7 @@ class Supervision {
 
   void start_group(const Start& start) {
     controller_.begin(Clock::now());
+    lease_.pause();
     try {
       group_ = start({.num_workers = info_.world_size,
                       .silence_limit = config_.silence_limit,
@@ -22119,11 +22206,9 @@ class Supervision {
 
   // Waits until there is room for enough workers. Returns false if there is none, or the run was interrupted meanwhile.
   [[nodiscard]] bool find_room() {
-    const Deadline deadline = Deadline::after(config_.start_timeout);
     auto size = size_.ask();
-    while (!size && !deadline.expired()) {
+    for (const Deadline end = Deadline::after(config_.start_timeout); !size && !end.expired(); size = size_.ask()) {
       if (!pause(std::chrono::milliseconds{20})) return false;
-      size = size_.ask();
     }
     if (!size) {
       last_word_ = size_.no_room();
@@ -22204,9 +22289,12 @@ class Supervision {
       renew(info_.world_size);
       begin_attempt();
       try {
+        if (group_->forks_to_restart()) lease_.pause();
         group_->restart(info_.world_size, encode_briefing(briefing_));
+        log_.complain(lease_.keep_alive());
         return true;
       } catch (const std::exception& error) {
+        log_.complain(lease_.keep_alive());
         const std::string what = compose("the workers could not be started again: {}", error.what());
         if (size_.shrink(info_.world_size)) {
           log_.print(what);
@@ -22245,6 +22333,7 @@ class Supervision {
         orders.abort && controller_.failure()->kind != Failure::Kind::final && budget_.allows_any();
     if (orders.kill || (will_restart && group_->can_kill())) group_->kill();
   }
+  void fail(const Failure& failure) { carry_out(controller_.on_failure(failure, Clock::now())); }
 
   void handle(const MessageEvent& event) {
     try {
@@ -22262,11 +22351,9 @@ class Supervision {
         step_times_[static_cast<std::size_t>(event.rank)] = told->times;
       }
     } catch (const DataError& error) {
-      carry_out(controller_.on_failure({.rank = event.rank, .what = compose("sent nonsense: {}", error.what())},
-                                       Clock::now()));
+      fail({.rank = event.rank, .what = compose("sent nonsense: {}", error.what())});
     } catch (const std::exception& error) {  // no memory, no thread
-      carry_out(
-          controller_.on_failure({.what = compose("the supervisor cannot go on: {}", error.what())}, Clock::now()));
+      fail({.what = compose("the supervisor cannot go on: {}", error.what())});
     }
   }
   void handle(const OutputEvent& event) {
@@ -22283,7 +22370,7 @@ class Supervision {
     log_.tell_of_stacks(group_->stacks(Deadline::after(std::chrono::milliseconds{500})));
     carry_out(controller_.on_silence(event.rank, event.message, Clock::now()));
   }
-  void handle(const BrokenEvent& event) { carry_out(controller_.on_failure({.what = event.message}, Clock::now())); }
+  void handle(const BrokenEvent& event) { fail({.what = event.message}); }
   void handle(const SignalEvent& event) {
     if (notice_.concerns_run(event.signal)) handle_signal(event.signal, notice_.is_announced_by(event.signal));
   }
@@ -22308,7 +22395,7 @@ class Supervision {
     if (!found || controller_.phase() != Phase::running) return;
     note_activity();
     log_.tell_of_stacks(group_->stacks(Deadline::after(std::chrono::milliseconds{500})));
-    carry_out(controller_.on_failure({.rank = found->rank, .what = found->what, .is_wait = true}, Clock::now()));
+    fail({.rank = found->rank, .what = found->what, .is_wait = true});
   }
 
   void look_for_room() {
@@ -22352,12 +22439,10 @@ class Supervision {
   void refuse_part_checkpoint(int rank, std::uint64_t steps) {
     const int other = checkpoints_->waits_for(rank, steps);
     if (other < 0) return;
-    carry_out(controller_.on_failure(
-        {.rank = rank,
-         .what = compose("has not saved where rank {} has: every rank passes its TrainState to report(), or none does",
-                         other),
-         .kind = Failure::Kind::final},
-        Clock::now()));
+    fail({.rank = rank,
+          .what = compose("has not saved where rank {} has: every rank passes its TrainState to report(), or none does",
+                          other),
+          .kind = Failure::Kind::final});
   }
 
   void tell_reports(bool is_end) {
@@ -22382,7 +22467,7 @@ class Supervision {
   }
 
   void note_hook_failure(Failure failure) {
-    if (group_) carry_out(controller_.on_failure(failure, Clock::now()));
+    if (group_) fail(failure);
     if (controller_.failure() && controller_.failure()->what == failure.what) return;
     if (controller_.failure() || failure_before_start_) {
       log_.warn_in_result(failure.what);
@@ -36311,6 +36396,8 @@ static_assert(Backend<Nccl>);
 // ---- railyard/torch/detail/batch_buffers.hpp
 // The memory that batches are written to, used again once nobody holds it. Torch room.
 
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/Storage.h>
@@ -37360,6 +37447,8 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
 // ---- railyard/torch/detail/running_statistics.hpp
 // Keeps batches of weight zero out of the running statistics of a model. Torch room.
 
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
@@ -38186,6 +38275,8 @@ static_assert(StatefulCommHook<AnyCommHook>);
 
 // ---- railyard/torch/detail/backward_depth.hpp
 // How deep one backward pass lies in others. Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
 
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -40128,6 +40219,8 @@ static_assert(Stateful<CommHookState>);
 // ---- railyard/torch/loader_options.hpp
 // Says how a loader divides a dataset and makes batches of it. Torch room.
 
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
 #include <ATen/core/Tensor.h>
 
 namespace railyard::inline v0_1 {
@@ -40561,6 +40654,8 @@ static_assert(Stateful<Loader>);
 
 // ---- railyard/torch/lockstep.hpp
 // Knows the size of LibTorch's batches for lockstep(). Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
 
 #include <ATen/core/Tensor.h>
 #include <torch/data/example.h>
@@ -41124,7 +41219,8 @@ template <class D>
 /// side by side as floats. Texts, and samples that differ in length beside others, are in batch.tensor("name") and
 /// batch.columns(). What cannot be read is thrown where its batch would come, with the sample's name or number. All
 /// workers give the same dataset: of a stream, one worker of each host may read for all. The memory of a batch is used
-/// again once no tensor has it: clone() what is to live on as a bare pointer.
+/// again once no tensor has it: clone() what is to live on as a bare pointer, or goes to torch::save(), which writes
+/// all of that memory.
 /// Shapes: target (batch, shape of the label); data (batch, shape of the column), or (batch, sum of widths) of float.
 /// Throws: ConfigError if options and dataset do not name exactly one batch size, or shuffle a stream; in the loop also
 /// DataError, if no batch comes within RunConfig::collective_timeout.
@@ -41336,6 +41432,8 @@ template <class Source>
 
 // ---- railyard/torch/detail/optimizer_fields.hpp
 // The options and the state of LibTorch's optimizers by name, to be read and written alike. Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
 
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -42279,8 +42377,8 @@ class Evaluating {
 // The first weight or buffer that is not rank 0's.
 [[nodiscard]] inline std::string difference_of_tensors(Worker& worker, const torch::nn::Module& module) {
   const auto tensors = tensors_of(module);
-  if (tensors.empty()) return "";
   check_structure(worker, tensors);
+  if (tensors.empty()) return "";
   std::vector<std::int64_t> hashes;
   for (const NamedTensor& named : tensors) hashes.push_back(static_cast<std::int64_t>(hash_of({named})));
   const auto all = gather_values(worker, hashes);
