@@ -20441,6 +20441,7 @@ class CheckpointWriter {
     if (is_run_durable_) return;
     Files files;
     sync_file(run_ / "run.json");
+    if (std::filesystem::exists(run_ / "lease.json")) sync_file(run_ / "lease.json");  // the generation of what follows
     sync_directory(files, run_);
     sync_directory(files, run_.parent_path());
     sync_directory(files, run_.parent_path().parent_path());
@@ -20925,7 +20926,6 @@ class RunLease {
     own_.since = time_text(std::time(nullptr));
     own_.pid = ::getpid();
     write();
-    if (before.id.empty()) sync_folder();
     if (is_watched) yield_to_others();
   }
   RunLease(RunLease&&) = default;
@@ -21092,7 +21092,8 @@ class RunLease {
     return *content;
   }
 
-  // Always as long, so that it is there whole after one call, whatever was there before.
+  // Always as long, so that it is there whole after one call, whatever was there before. It lasts once the first
+  // checkpoint of its generation does: see CheckpointWriter.
   void write() const {
     JsonObject object;
     object.add("generation", own_.generation).add("id", own_.id).add("host", own_.host);
@@ -21104,12 +21105,6 @@ class RunLease {
     const ssize_t written = ::pwrite(file_.get(), text.data(), text.size(), 0);
     if (written < 0) refuse(compose("cannot be written: {}", error_text(errno)));
     if (written != static_cast<ssize_t>(text.size())) refuse("cannot be written: there is no room");
-    if (::fdatasync(file_.get()) != 0) refuse(compose("cannot be made durable: {}", error_text(errno)));
-  }
-
-  void sync_folder() const {
-    Files files;
-    sync_directory(files, path_.parent_path());
   }
 
   [[noreturn]] void refuse(const std::string& why) const {

@@ -144,6 +144,7 @@ class CheckpointWriter {
     if (is_run_durable_) return;
     Files files;
     sync_file(run_ / "run.json");
+    if (std::filesystem::exists(run_ / "lease.json")) sync_file(run_ / "lease.json");  // the generation of what follows
     sync_directory(files, run_);
     sync_directory(files, run_.parent_path());
     sync_directory(files, run_.parent_path().parent_path());

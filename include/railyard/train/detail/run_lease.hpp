@@ -7,7 +7,6 @@
 #include "railyard/train/detail/json.hpp"
 #include "railyard/train/detail/run_record.hpp"
 
-#include "railyard/checkpoint/detail/files.hpp"
 #include "railyard/checkpoint/detail/json.hpp"
 #include "railyard/checkpoint/detail/storage.hpp"
 #include "railyard/core/deadline.hpp"
@@ -71,7 +70,6 @@ class RunLease {
     own_.since = time_text(std::time(nullptr));
     own_.pid = ::getpid();
     write();
-    if (before.id.empty()) sync_folder();
     if (is_watched) yield_to_others();
   }
   RunLease(RunLease&&) = default;
@@ -238,7 +236,8 @@ class RunLease {
     return *content;
   }
 
-  // Always as long, so that it is there whole after one call, whatever was there before.
+  // Always as long, so that it is there whole after one call, whatever was there before. It lasts once the first
+  // checkpoint of its generation does: see CheckpointWriter.
   void write() const {
     JsonObject object;
     object.add("generation", own_.generation).add("id", own_.id).add("host", own_.host);
@@ -250,12 +249,6 @@ class RunLease {
     const ssize_t written = ::pwrite(file_.get(), text.data(), text.size(), 0);
     if (written < 0) refuse(compose("cannot be written: {}", error_text(errno)));
     if (written != static_cast<ssize_t>(text.size())) refuse("cannot be written: there is no room");
-    if (::fdatasync(file_.get()) != 0) refuse(compose("cannot be made durable: {}", error_text(errno)));
-  }
-
-  void sync_folder() const {
-    Files files;
-    sync_directory(files, path_.parent_path());
   }
 
   [[noreturn]] void refuse(const std::string& why) const {
