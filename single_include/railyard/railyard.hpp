@@ -18486,60 +18486,6 @@ class ControlLane {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/train/detail/environment.hpp
-// What equal bits depend on beside the program: which CPU, which releases. Train room.
-
-#include <sys/utsname.h>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Returns the model of this host's CPUs and the widest vectors that they compute with, such as "AMD EPYC 7763, avx2":
-/// libraries choose their kernels, and with them the order of sums, by that.
-[[nodiscard]] inline std::string cpu_kind() {
-  std::ifstream file{"/proc/cpuinfo"};
-  std::string kind;
-  for (std::string line; kind.empty() && std::getline(file, line);) {
-    if (line.starts_with("model name") && line.find(": ") != std::string::npos) kind = line.substr(line.find(": ") + 2);
-  }
-  struct utsname system {};
-  if (kind.empty() && ::uname(&system) == 0) kind = system.machine;
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return kind + ", avx512f";
-  if (__builtin_cpu_supports("avx2")) return kind + ", avx2";
-#endif
-  return kind;
-}
-
-/// Returns what every worker knows of it; rooms above this one know more.
-[[nodiscard]] inline NamedValues basic_environment() {
-  return {{"railyard", std::string{version}}, {"cpu", cpu_kind()}};
-}
-
-[[nodiscard]] inline std::string text_of_value(const Value& value) {
-  return value.visit([](const auto& held) {
-    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(held)>, std::string>) {
-      return held;
-    } else {
-      return std::to_string(held);
-    }
-  });
-}
-
-/// Says what differs, "threads 4 instead of 2, ..."; empty if nothing does that both know.
-[[nodiscard]] inline std::string difference_of(const NamedValues& now, const NamedValues& then) {
-  std::string text;
-  for (const auto& [name, value] : now) {
-    const Value* former = then.find(name);
-    if (former == nullptr || *former == value) continue;
-    text += (text.empty() ? "" : ", ") + name + " " + text_of_value(value) + " instead of " + text_of_value(*former);
-  }
-  return text;
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/train/step_times.hpp
 // Where the time of training steps has gone. Train room.
 
@@ -19091,7 +19037,7 @@ class Worker {
   }
 
  protected:
-  Worker(WorkerLink& link, const RunContext& context) : link_(&link), context_(&context) {}
+  Worker(WorkerLink& link, const RunContext& context) noexcept : link_(&link), context_(&context) {}
   ~Worker() { drop_extensions(); }
 
   void drop_extensions() noexcept {
@@ -19154,7 +19100,7 @@ class Worker {
   bool stop_agreed_ = false;
   bool has_saved_ = false;  // its state, over what it has gone on from in memory
   detail::ControlLane control_{};
-  NamedValues environment_ = detail::basic_environment();
+  NamedValues environment_{};
   std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
 };
 
@@ -19585,6 +19531,61 @@ struct ScalingConfig {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/environment.hpp
+// What equal bits depend on beside the program: which CPU, which releases. Train room.
+
+#include <sys/utsname.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns the model of this host's CPUs and the widest vectors that they compute with, such as "AMD EPYC 7763, avx2":
+/// libraries choose their kernels, and with them the order of sums, by that.
+[[nodiscard]] inline std::string cpu_kind() {
+  std::ifstream file{"/proc/cpuinfo"};
+  std::string kind;
+  for (std::string line; kind.empty() && std::getline(file, line);) {
+    if (line.starts_with("model name") && line.find(": ") != std::string::npos) kind = line.substr(line.find(": ") + 2);
+  }
+  struct utsname system {};
+  if (kind.empty() && ::uname(&system) == 0) kind = system.machine;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return kind + ", avx512f";
+  if (__builtin_cpu_supports("avx2")) return kind + ", avx2";
+#endif
+  return kind;
+}
+
+/// Adds what this room knows of it; rooms above know more.
+inline void note_environment(NamedValues& environment) {
+  environment.set("railyard", std::string{version});
+  environment.set("cpu", cpu_kind());
+}
+
+[[nodiscard]] inline std::string text_of_value(const Value& value) {
+  return value.visit([](const auto& held) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(held)>, std::string>) {
+      return held;
+    } else {
+      return std::to_string(held);
+    }
+  });
+}
+
+/// Says what differs, "threads 4 instead of 2, ..."; empty if nothing does that both know.
+[[nodiscard]] inline std::string difference_of(const NamedValues& now, const NamedValues& then) {
+  std::string text;
+  for (const auto& [name, value] : now) {
+    const Value* former = then.find(name);
+    if (former == nullptr || *former == value) continue;
+    text += (text.empty() ? "" : ", ") + name + " " + text_of_value(value) + " instead of " + text_of_value(*former);
+  }
+  return text;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/held_state.hpp
 // How a rank's part of the state lies in a snapshot, and how a later start finds it there. Train room.
 //
@@ -19789,6 +19790,7 @@ class TrainState {
           "TrainState on rank {}/{}: there is one already: give all parts to it, so that checkpoints hold all of them",
           worker.rank(), worker.world_size())};
     }
+    if (worker.rank() == 0) detail::note_environment(worker.environment());  // which its checkpoints hold
     resume();
     worker.state_ = this;
     worker.on_step_end([this] { end_step(); });

@@ -2,6 +2,7 @@
 // All that a run must not lose: named parts that checkpoints hold, and the epochs that are left. Train room.
 #pragma once
 
+#include "railyard/train/detail/environment.hpp"
 #include "railyard/train/detail/held_state.hpp"
 #include "railyard/train/detail/snapshot_pace.hpp"
 #include "railyard/train/detail/wire.hpp"
@@ -132,6 +133,7 @@ class TrainState {
           "TrainState on rank {}/{}: there is one already: give all parts to it, so that checkpoints hold all of them",
           worker.rank(), worker.world_size())};
     }
+    if (worker.rank() == 0) detail::note_environment(worker.environment());  // which its checkpoints hold
     resume();
     worker.state_ = this;
     worker.on_step_end([this] { end_step(); });

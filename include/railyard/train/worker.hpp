@@ -4,7 +4,6 @@
 
 #include "railyard/train/data_config.hpp"
 #include "railyard/train/detail/control_lane.hpp"
-#include "railyard/train/detail/environment.hpp"
 #include "railyard/train/detail/wire.hpp"
 
 #include "railyard/core/backend.hpp"
@@ -266,7 +265,7 @@ class Worker {
   }
 
  protected:
-  Worker(WorkerLink& link, const RunContext& context) : link_(&link), context_(&context) {}
+  Worker(WorkerLink& link, const RunContext& context) noexcept : link_(&link), context_(&context) {}
   ~Worker() { drop_extensions(); }
 
   void drop_extensions() noexcept {
@@ -329,7 +328,7 @@ class Worker {
   bool stop_agreed_ = false;
   bool has_saved_ = false;  // its state, over what it has gone on from in memory
   detail::ControlLane control_{};
-  NamedValues environment_ = detail::basic_environment();
+  NamedValues environment_{};
   std::vector<std::pair<std::string_view, std::shared_ptr<void>>> extensions_{};
 };
 

@@ -31,9 +31,10 @@ namespace detail {
   return kind;
 }
 
-/// Returns what every worker knows of it; rooms above this one know more.
-[[nodiscard]] inline NamedValues basic_environment() {
-  return {{"railyard", std::string{version}}, {"cpu", cpu_kind()}};
+/// Adds what this room knows of it; rooms above know more.
+inline void note_environment(NamedValues& environment) {
+  environment.set("railyard", std::string{version});
+  environment.set("cpu", cpu_kind());
 }
 
 [[nodiscard]] inline std::string text_of_value(const Value& value) {
