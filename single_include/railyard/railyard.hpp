@@ -11720,7 +11720,7 @@ class RowReader {
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/held_window.hpp
-// Holds some samples of a stream in memory, to give them in another order. Data room.
+// Holds windows of a stream in memory, to give their samples in another order. Data room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -11795,6 +11795,68 @@ class HeldWindow {
   std::vector<MemoryShare> shares_{};
   std::size_t rows_ = 0;
   std::size_t bytes_ = 0;
+};
+
+// Goes through a stream window by window, and gives the samples of each in an order of its own. Its place: the number
+// of the window, how many samples of it have been given, what the kind of window adds, and where the window begins.
+class WindowStream : public ChunkStream {
+ public:
+  [[nodiscard]] Chunk next() final {
+    while (given_ >= order_.size()) {
+      if (!load()) return {};
+    }
+    Place place{number_, given_};
+    place.insert(place.end(), added_.begin(), added_.end());
+    place.insert(place.end(), begin_.begin(), begin_.end());
+    Chunk chunk = window_.give(std::span{order_}.subspan(given_), std::move(place));
+    given_ += chunk.block.rows();
+    return chunk;
+  }
+
+ protected:
+  // name: of the operation, for messages. num_added: how many numbers of a place the kind of window adds.
+  WindowStream(const NodePtr& upstream, std::string name, const Scope& scope, PlaceCursor& from,
+               std::size_t num_added = 0)
+      : number_(from.next()),
+        given_(static_cast<std::size_t>(from.next())),
+        added_(num_added),
+        rows_(upstream, scope, skip(from, added_)),
+        window_(scope, std::move(name)) {}
+
+  // Says how many samples the window of that number holds, but for the last one.
+  [[nodiscard]] virtual std::size_t size_of(std::uint64_t number) = 0;
+  [[nodiscard]] virtual std::vector<std::size_t> order_of(const HeldWindow& window, std::uint64_t number) const = 0;
+
+  [[nodiscard]] Place& added() noexcept { return added_; }
+  [[nodiscard]] const Place& added() const noexcept { return added_; }
+
+ private:
+  [[nodiscard]] static PlaceCursor& skip(PlaceCursor& from, Place& added) {
+    for (std::uint64_t& number : added) number = from.next();
+    return from;
+  }
+
+  // Reads the next window, or the one that the place says. False at the end.
+  bool load() {
+    if (!order_.empty()) {
+      given_ -= order_.size();
+      ++number_;
+    }
+    const std::size_t size = size_of(number_);
+    begin_.clear();
+    rows_.append_place(begin_);
+    window_.load(rows_, size);
+    order_ = order_of(window_, number_);
+    return !order_.empty();
+  }
+
+  std::uint64_t number_;
+  std::size_t given_;
+  Place added_;
+  RowReader rows_;
+  HeldWindow window_;
+  Place begin_{};  // of the window
+  std::vector<std::size_t> order_{};
 };
 
 }  // namespace detail
@@ -12053,67 +12115,32 @@ class BucketNode final : public OrderNode {
   }
 
  private:
-  // Its place: the number of the window, how many samples of it have been given, its size and that of its groups, and
-  // where it begins. The sizes, for a run that goes on with another size of batches must end this window as it was.
-  class Stream final : public ChunkStream {
+  // Adds to a place the sizes of its window and of the groups: a run that goes on with another size of batches must end
+  // this window as it was.
+  class Stream final : public WindowStream {
    public:
     Stream(const BucketNode& node, const Scope& scope, PlaceCursor& from)
-        : bucketing_(node.bucketing_),
+        : WindowStream(node.upstream(), node.describe(), scope, from, 2),
+          bucketing_(node.bucketing_),
           seed_(scope.key.order_seed(0)),
-          number_(from.next()),
-          given_(static_cast<std::size_t>(from.next())),
-          saved_window_(static_cast<std::size_t>(from.next())),
-          saved_group_(static_cast<std::size_t>(from.next())),
-          rows_(node.upstream(), scope, from),
-          window_(scope, node.describe()) {}
-
-    [[nodiscard]] Chunk next() override {
-      while (given_ >= order_.size()) {
-        if (!load()) return {};
-      }
-      Place place{number_, given_, size_, group_};
-      place.insert(place.end(), begin_.begin(), begin_.end());
-      Chunk chunk = window_.give(std::span{order_}.subspan(given_), std::move(place));
-      given_ += chunk.block.rows();
-      return chunk;
-    }
+          is_of_place_(added().front() > 0) {}
 
    private:
-    // Reads the next window, or the one that the place says. False at the end.
-    bool load() {
-      if (!order_.empty()) {
-        given_ -= order_.size();
-        ++number_;
-      }
-      choose_sizes();
-      begin_.clear();
-      rows_.append_place(begin_);
-      window_.load(rows_, size_);
-      order_ = bucketed_indices(window_.sizes(bucketing_.column), group_, derive_seed(seed_, number_));
-      return !order_.empty();
-    }
-
     // The first window is of a size drawn for each epoch, so that the borders of windows move.
-    void choose_sizes() {
+    [[nodiscard]] std::size_t size_of(std::uint64_t number) override {
       const std::size_t groups = bucketing_.window / bucketing_.group;
-      const std::size_t own = number_ == 0 ? 1 + static_cast<std::size_t>(Draws{seed_}.below(groups)) : groups;
-      const std::size_t saved = std::exchange(saved_window_, 0);
-      size_ = saved > 0 ? saved : own * bucketing_.group;
-      group_ = saved > 0 ? saved_group_ : bucketing_.group;
+      const std::size_t own = number == 0 ? 1 + static_cast<std::size_t>(Draws{seed_}.below(groups)) : groups;
+      if (!std::exchange(is_of_place_, false)) added() = {own * bucketing_.group, bucketing_.group};
+      return static_cast<std::size_t>(added().front());
+    }
+    [[nodiscard]] std::vector<std::size_t> order_of(const HeldWindow& window, std::uint64_t number) const override {
+      return bucketed_indices(window.sizes(bucketing_.column), static_cast<std::size_t>(added().back()),
+                              derive_seed(seed_, number));
     }
 
     Bucketing bucketing_;
     std::uint64_t seed_;
-    std::uint64_t number_;
-    std::size_t given_;
-    std::size_t saved_window_;  // of the window that a place says; 0 where there is none
-    std::size_t saved_group_;
-    RowReader rows_;
-    HeldWindow window_;
-    std::size_t size_ = 0;
-    std::size_t group_ = 0;
-    Place begin_{};  // of the window
-    std::vector<std::size_t> order_{};
+    bool is_of_place_;  // the window to come is the one that a place says
   };
 
   Bucketing bucketing_;
@@ -13202,50 +13229,23 @@ class WindowNode final : public OrderNode {
     return seed == 0 ? compose("shuffle_window({})", window) : compose("shuffle_window({}, seed {})", window, seed);
   }
 
-  // Its place: the number of the window, how many samples of it have been given, and where the window begins.
-  class Stream final : public ChunkStream {
+  class Stream final : public WindowStream {
    public:
     Stream(const WindowNode& node, const Scope& scope, PlaceCursor& from)
-        : size_(node.window_),
-          seed_(scope.key.order_seed(node.seed_)),
-          number_(from.next()),
-          given_(static_cast<std::size_t>(from.next())),
-          rows_(node.upstream(), scope, from),
-          window_(scope, node.describe()) {}
-
-    [[nodiscard]] Chunk next() override {
-      while (given_ >= order_.size()) {
-        if (!load()) return {};
-      }
-      Place place{number_, given_};
-      place.insert(place.end(), begin_.begin(), begin_.end());
-      Chunk chunk = window_.give(std::span{order_}.subspan(given_), std::move(place));
-      given_ += chunk.block.rows();
-      return chunk;
-    }
+        : WindowStream(node.upstream(), node.describe(), scope, from),
+          size_(node.window_),
+          seed_(scope.key.order_seed(node.seed_)) {}
 
    private:
-    // Reads the next window, or the one that the place says. False at the end.
-    bool load() {
-      if (!order_.empty()) {
-        given_ -= order_.size();
-        ++number_;
-      }
-      begin_.clear();
-      rows_.append_place(begin_);
-      window_.load(rows_, number_ == 0 ? 1 + static_cast<std::size_t>(Draws{seed_}.below(size_)) : size_);
-      order_ = shuffled_indices(window_.rows(), derive_seed(seed_, number_));
-      return !order_.empty();
+    [[nodiscard]] std::size_t size_of(std::uint64_t number) override {
+      return number == 0 ? 1 + static_cast<std::size_t>(Draws{seed_}.below(size_)) : size_;
+    }
+    [[nodiscard]] std::vector<std::size_t> order_of(const HeldWindow& window, std::uint64_t number) const override {
+      return shuffled_indices(window.rows(), derive_seed(seed_, number));
     }
 
     std::size_t size_;
     std::uint64_t seed_;
-    std::uint64_t number_;
-    std::size_t given_;
-    RowReader rows_;
-    HeldWindow window_;
-    Place begin_{};  // of the window
-    std::vector<std::size_t> order_{};
   };
 
   std::size_t window_;

@@ -69,67 +69,32 @@ class BucketNode final : public OrderNode {
   }
 
  private:
-  // Its place: the number of the window, how many samples of it have been given, its size and that of its groups, and
-  // where it begins. The sizes, for a run that goes on with another size of batches must end this window as it was.
-  class Stream final : public ChunkStream {
+  // Adds to a place the sizes of its window and of the groups: a run that goes on with another size of batches must end
+  // this window as it was.
+  class Stream final : public WindowStream {
    public:
     Stream(const BucketNode& node, const Scope& scope, PlaceCursor& from)
-        : bucketing_(node.bucketing_),
+        : WindowStream(node.upstream(), node.describe(), scope, from, 2),
+          bucketing_(node.bucketing_),
           seed_(scope.key.order_seed(0)),
-          number_(from.next()),
-          given_(static_cast<std::size_t>(from.next())),
-          saved_window_(static_cast<std::size_t>(from.next())),
-          saved_group_(static_cast<std::size_t>(from.next())),
-          rows_(node.upstream(), scope, from),
-          window_(scope, node.describe()) {}
-
-    [[nodiscard]] Chunk next() override {
-      while (given_ >= order_.size()) {
-        if (!load()) return {};
-      }
-      Place place{number_, given_, size_, group_};
-      place.insert(place.end(), begin_.begin(), begin_.end());
-      Chunk chunk = window_.give(std::span{order_}.subspan(given_), std::move(place));
-      given_ += chunk.block.rows();
-      return chunk;
-    }
+          is_of_place_(added().front() > 0) {}
 
    private:
-    // Reads the next window, or the one that the place says. False at the end.
-    bool load() {
-      if (!order_.empty()) {
-        given_ -= order_.size();
-        ++number_;
-      }
-      choose_sizes();
-      begin_.clear();
-      rows_.append_place(begin_);
-      window_.load(rows_, size_);
-      order_ = bucketed_indices(window_.sizes(bucketing_.column), group_, derive_seed(seed_, number_));
-      return !order_.empty();
-    }
-
     // The first window is of a size drawn for each epoch, so that the borders of windows move.
-    void choose_sizes() {
+    [[nodiscard]] std::size_t size_of(std::uint64_t number) override {
       const std::size_t groups = bucketing_.window / bucketing_.group;
-      const std::size_t own = number_ == 0 ? 1 + static_cast<std::size_t>(Draws{seed_}.below(groups)) : groups;
-      const std::size_t saved = std::exchange(saved_window_, 0);
-      size_ = saved > 0 ? saved : own * bucketing_.group;
-      group_ = saved > 0 ? saved_group_ : bucketing_.group;
+      const std::size_t own = number == 0 ? 1 + static_cast<std::size_t>(Draws{seed_}.below(groups)) : groups;
+      if (!std::exchange(is_of_place_, false)) added() = {own * bucketing_.group, bucketing_.group};
+      return static_cast<std::size_t>(added().front());
+    }
+    [[nodiscard]] std::vector<std::size_t> order_of(const HeldWindow& window, std::uint64_t number) const override {
+      return bucketed_indices(window.sizes(bucketing_.column), static_cast<std::size_t>(added().back()),
+                              derive_seed(seed_, number));
     }
 
     Bucketing bucketing_;
     std::uint64_t seed_;
-    std::uint64_t number_;
-    std::size_t given_;
-    std::size_t saved_window_;  // of the window that a place says; 0 where there is none
-    std::size_t saved_group_;
-    RowReader rows_;
-    HeldWindow window_;
-    std::size_t size_ = 0;
-    std::size_t group_ = 0;
-    Place begin_{};  // of the window
-    std::vector<std::size_t> order_{};
+    bool is_of_place_;  // the window to come is the one that a place says
   };
 
   Bucketing bucketing_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Holds some samples of a stream in memory, to give them in another order. Data room.
+// Holds windows of a stream in memory, to give their samples in another order. Data room.
 #pragma once
 
 #include "railyard/data/detail/blocks.hpp"
@@ -90,6 +90,68 @@ class HeldWindow {
   std::vector<MemoryShare> shares_{};
   std::size_t rows_ = 0;
   std::size_t bytes_ = 0;
+};
+
+// Goes through a stream window by window, and gives the samples of each in an order of its own. Its place: the number
+// of the window, how many samples of it have been given, what the kind of window adds, and where the window begins.
+class WindowStream : public ChunkStream {
+ public:
+  [[nodiscard]] Chunk next() final {
+    while (given_ >= order_.size()) {
+      if (!load()) return {};
+    }
+    Place place{number_, given_};
+    place.insert(place.end(), added_.begin(), added_.end());
+    place.insert(place.end(), begin_.begin(), begin_.end());
+    Chunk chunk = window_.give(std::span{order_}.subspan(given_), std::move(place));
+    given_ += chunk.block.rows();
+    return chunk;
+  }
+
+ protected:
+  // name: of the operation, for messages. num_added: how many numbers of a place the kind of window adds.
+  WindowStream(const NodePtr& upstream, std::string name, const Scope& scope, PlaceCursor& from,
+               std::size_t num_added = 0)
+      : number_(from.next()),
+        given_(static_cast<std::size_t>(from.next())),
+        added_(num_added),
+        rows_(upstream, scope, skip(from, added_)),
+        window_(scope, std::move(name)) {}
+
+  // Says how many samples the window of that number holds, but for the last one.
+  [[nodiscard]] virtual std::size_t size_of(std::uint64_t number) = 0;
+  [[nodiscard]] virtual std::vector<std::size_t> order_of(const HeldWindow& window, std::uint64_t number) const = 0;
+
+  [[nodiscard]] Place& added() noexcept { return added_; }
+  [[nodiscard]] const Place& added() const noexcept { return added_; }
+
+ private:
+  [[nodiscard]] static PlaceCursor& skip(PlaceCursor& from, Place& added) {
+    for (std::uint64_t& number : added) number = from.next();
+    return from;
+  }
+
+  // Reads the next window, or the one that the place says. False at the end.
+  bool load() {
+    if (!order_.empty()) {
+      given_ -= order_.size();
+      ++number_;
+    }
+    const std::size_t size = size_of(number_);
+    begin_.clear();
+    rows_.append_place(begin_);
+    window_.load(rows_, size);
+    order_ = order_of(window_, number_);
+    return !order_.empty();
+  }
+
+  std::uint64_t number_;
+  std::size_t given_;
+  Place added_;
+  RowReader rows_;
+  HeldWindow window_;
+  Place begin_{};  // of the window
+  std::vector<std::size_t> order_{};
 };
 
 }  // namespace detail

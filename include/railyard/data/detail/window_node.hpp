@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -41,50 +40,23 @@ class WindowNode final : public OrderNode {
     return seed == 0 ? compose("shuffle_window({})", window) : compose("shuffle_window({}, seed {})", window, seed);
   }
 
-  // Its place: the number of the window, how many samples of it have been given, and where the window begins.
-  class Stream final : public ChunkStream {
+  class Stream final : public WindowStream {
    public:
     Stream(const WindowNode& node, const Scope& scope, PlaceCursor& from)
-        : size_(node.window_),
-          seed_(scope.key.order_seed(node.seed_)),
-          number_(from.next()),
-          given_(static_cast<std::size_t>(from.next())),
-          rows_(node.upstream(), scope, from),
-          window_(scope, node.describe()) {}
-
-    [[nodiscard]] Chunk next() override {
-      while (given_ >= order_.size()) {
-        if (!load()) return {};
-      }
-      Place place{number_, given_};
-      place.insert(place.end(), begin_.begin(), begin_.end());
-      Chunk chunk = window_.give(std::span{order_}.subspan(given_), std::move(place));
-      given_ += chunk.block.rows();
-      return chunk;
-    }
+        : WindowStream(node.upstream(), node.describe(), scope, from),
+          size_(node.window_),
+          seed_(scope.key.order_seed(node.seed_)) {}
 
    private:
-    // Reads the next window, or the one that the place says. False at the end.
-    bool load() {
-      if (!order_.empty()) {
-        given_ -= order_.size();
-        ++number_;
-      }
-      begin_.clear();
-      rows_.append_place(begin_);
-      window_.load(rows_, number_ == 0 ? 1 + static_cast<std::size_t>(Draws{seed_}.below(size_)) : size_);
-      order_ = shuffled_indices(window_.rows(), derive_seed(seed_, number_));
-      return !order_.empty();
+    [[nodiscard]] std::size_t size_of(std::uint64_t number) override {
+      return number == 0 ? 1 + static_cast<std::size_t>(Draws{seed_}.below(size_)) : size_;
+    }
+    [[nodiscard]] std::vector<std::size_t> order_of(const HeldWindow& window, std::uint64_t number) const override {
+      return shuffled_indices(window.rows(), derive_seed(seed_, number));
     }
 
     std::size_t size_;
     std::uint64_t seed_;
-    std::uint64_t number_;
-    std::size_t given_;
-    RowReader rows_;
-    HeldWindow window_;
-    Place begin_{};  // of the window
-    std::vector<std::size_t> order_{};
   };
 
   std::size_t window_;
