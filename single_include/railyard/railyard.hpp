@@ -3500,6 +3500,13 @@ class JsonParser {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// Says that a checkpoint is no longer one, since its program keeps newer ones.
+class RemovedError : public DataError {
+ public:
+  explicit RemovedError(const std::filesystem::path& file)
+      : DataError{compose("{}: it has just been removed; take a newer checkpoint", file.string())} {}
+};
+
 /// Is a plain file that is open for reading, or what would be one in memory. A file is read by calls and not mapped:
 /// one that somebody cuts short would end the program by a signal.
 class InputFile {
@@ -4437,13 +4444,13 @@ class Checkpoint {
   // can be kept from it.
   static void lock(const detail::InputFile& manifest) {
     if (::flock(manifest.descriptor(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      detail::throw_damaged(manifest.path(), "it is being removed");
+      throw detail::RemovedError{manifest.path()};
     }
     struct stat opened {};
     struct stat named {};
     if (::fstat(manifest.descriptor(), &opened) != 0 || ::stat(manifest.path().c_str(), &named) != 0 ||
         opened.st_ino != named.st_ino) {
-      detail::throw_damaged(manifest.path(), "it has just been removed");
+      throw detail::RemovedError{manifest.path()};
     }
   }
 
@@ -4880,11 +4887,17 @@ class CheckpointFolder {
   /// each.
   [[nodiscard]] std::vector<Checkpoint> list() const { return all(&Checkpoint::open); }
 
-  /// Returns the newest complete checkpoint.
+  /// Returns the newest complete checkpoint, also while a program commits and removes them.
   [[nodiscard]] std::optional<Checkpoint> newest() const {
-    const auto all = numbers();
-    for (auto number = all.rbegin(); number != all.rend(); ++number) {
-      if (auto checkpoint = open(path_of(*number), &Checkpoint::open)) return checkpoint;
+    auto all = numbers();
+    while (!all.empty()) {
+      for (auto number = all.rbegin(); number != all.rend(); ++number) {
+        if (auto checkpoint = open(path_of(*number), &Checkpoint::open)) return checkpoint;
+      }
+      // Those that have been removed meanwhile have made room for newer ones.
+      auto later = numbers();
+      if (later == all) return std::nullopt;
+      all = std::move(later);
     }
     return std::nullopt;
   }
@@ -5092,10 +5105,13 @@ class CheckpointFolder {
                                         std::vector<std::string>* problems = nullptr) {
     try {
       return read(path);
+    } catch (const detail::RemovedError&) {
     } catch (const DataError& error) {
-      if (problems != nullptr) problems->emplace_back(error.what());
-      return std::nullopt;
+      std::error_code ignored;
+      const bool is_gone = !std::filesystem::exists(path, ignored) && !ignored;
+      if (problems != nullptr && !is_gone) problems->emplace_back(error.what());
     }
+    return std::nullopt;
   }
 
   [[nodiscard]] std::vector<Checkpoint> all(Read read) const {
@@ -16941,14 +16957,7 @@ class WorkerProcess {
     ::dup2(err, 2);
     buffer_by_line();
     ::sigaction(SIGCHLD, &setup.child_action, nullptr);
-    struct sigaction fallback {};
-    fallback.sa_handler = SIG_DFL;
-    for (const int signal : caught_signals) {
-      struct sigaction current {};
-      ::sigaction(signal, nullptr, &current);
-      if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_IGN) continue;
-      ::sigaction(signal, &fallback, nullptr);
-    }
+    be_deaf();
     ::sigset_t mask = setup.signal_mask;
     for (const int signal : caught_signals) ::sigdelset(&mask, signal);
     ::sigdelset(&mask, SIGCHLD);
@@ -16977,6 +16986,21 @@ class WorkerProcess {
   }
 
  private:
+  // Slurm and systemd send these signals to all processes of a job at once. The supervisor hears them, and has the
+  // workers save and leave: one that died of them could not. With a handler that does nothing, since what the body
+  // executes would ignore them as well if this process did.
+  static void be_deaf() noexcept {
+    struct sigaction nothing {};
+    nothing.sa_handler = [](int) {};
+    nothing.sa_flags = SA_RESTART;
+    for (const int signal : caught_signals) {
+      struct sigaction current {};
+      ::sigaction(signal, nullptr, &current);
+      if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_IGN) continue;
+      ::sigaction(signal, &nothing, nullptr);
+    }
+  }
+
   // To a pipe, stdio would write by the page, and a line come late. Only with a buffer of its own does glibc forget
   // that the parent's was one to be filled: otherwise puts() keeps the line feed back.
   static void buffer_by_line() noexcept {

@@ -22,6 +22,7 @@ PHASES = {
 }
 LETTERS = {b"s": "step", b"u": "update", b"c": "snapshot"}
 ENTRY = struct.Struct("@ic3x")  # of a rank in the file of phases: its process, and a letter
+LONGEST_RUN = 120  # seconds
 MANY, ENOUGH = 160, 20  # from so many kills on, each phase must have had so many
 
 
@@ -209,12 +210,28 @@ class Torment:
 
 
 def finish(run):
-    """Has the run go on to its end."""
+    """Has the run go on to its end, which takes seconds."""
     while not run.has_succeeded():
         if not run.is_running():
             run.check_end()
             run.start()
-        run.process.wait()
+        try:
+            run.process.wait(timeout=LONGEST_RUN)
+        except subprocess.TimeoutExpired:
+            print(stacks_of(run))
+            fail(f"the run that nobody hurts any more has stood still for {LONGEST_RUN} s", run)
+
+
+def stacks_of(run):
+    """What the run's processes are at, as far as a debugger is there to tell."""
+    lines = []
+    for what, pids in run.family().items():
+        for pid in pids:
+            lines.append(f"{what} {pid}: {Path(f'/proc/{pid}/wchan').read_text()}")
+            if shutil.which("gdb"):
+                command = ["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all backtrace 30"]
+                lines.append(subprocess.run(command, capture_output=True, text=True).stdout)
+    return "\n".join(lines)
 
 
 def compare(run):

@@ -139,8 +139,9 @@ int train_all(const char* storage, const char* name, const char* phase_file, int
 
 int verify(const std::filesystem::path& run) {
   const ry::CheckpointFolder folder{run / "checkpoints"};
-  for (const std::string& problem : folder.problems()) std::printf("damaged: %s\n", problem.c_str());
-  if (!folder.problems().empty()) return 1;
+  const std::vector<std::string> problems = folder.problems();
+  for (const std::string& problem : problems) std::printf("damaged: %s\n", problem.c_str());
+  if (!problems.empty()) return 1;
   if (const auto newest = folder.newest()) {
     newest->verify();
     for (const std::string& part : newest->parts()) {

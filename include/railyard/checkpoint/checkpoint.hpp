@@ -185,13 +185,13 @@ class Checkpoint {
   // can be kept from it.
   static void lock(const detail::InputFile& manifest) {
     if (::flock(manifest.descriptor(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      detail::throw_damaged(manifest.path(), "it is being removed");
+      throw detail::RemovedError{manifest.path()};
     }
     struct stat opened {};
     struct stat named {};
     if (::fstat(manifest.descriptor(), &opened) != 0 || ::stat(manifest.path().c_str(), &named) != 0 ||
         opened.st_ino != named.st_ino) {
-      detail::throw_damaged(manifest.path(), "it has just been removed");
+      throw detail::RemovedError{manifest.path()};
     }
   }
 

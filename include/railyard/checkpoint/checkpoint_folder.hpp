@@ -81,11 +81,17 @@ class CheckpointFolder {
   /// each.
   [[nodiscard]] std::vector<Checkpoint> list() const { return all(&Checkpoint::open); }
 
-  /// Returns the newest complete checkpoint.
+  /// Returns the newest complete checkpoint, also while a program commits and removes them.
   [[nodiscard]] std::optional<Checkpoint> newest() const {
-    const auto all = numbers();
-    for (auto number = all.rbegin(); number != all.rend(); ++number) {
-      if (auto checkpoint = open(path_of(*number), &Checkpoint::open)) return checkpoint;
+    auto all = numbers();
+    while (!all.empty()) {
+      for (auto number = all.rbegin(); number != all.rend(); ++number) {
+        if (auto checkpoint = open(path_of(*number), &Checkpoint::open)) return checkpoint;
+      }
+      // Those that have been removed meanwhile have made room for newer ones.
+      auto later = numbers();
+      if (later == all) return std::nullopt;
+      all = std::move(later);
     }
     return std::nullopt;
   }
@@ -293,10 +299,13 @@ class CheckpointFolder {
                                         std::vector<std::string>* problems = nullptr) {
     try {
       return read(path);
+    } catch (const detail::RemovedError&) {
     } catch (const DataError& error) {
-      if (problems != nullptr) problems->emplace_back(error.what());
-      return std::nullopt;
+      std::error_code ignored;
+      const bool is_gone = !std::filesystem::exists(path, ignored) && !ignored;
+      if (problems != nullptr && !is_gone) problems->emplace_back(error.what());
     }
+    return std::nullopt;
   }
 
   [[nodiscard]] std::vector<Checkpoint> all(Read read) const {

@@ -7,7 +7,9 @@
 #include "support/crash_disk.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
+#include <thread>
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -189,6 +191,31 @@ TEST_CASE("FAULTS F14: CheckpointFolder: two programs in one folder disturb each
   for (const auto& checkpoint : all) checkpoint.verify();
   CHECK(all[0].manifest().step == 2);
   CHECK(all[1].manifest().step == 1);
+}
+
+TEST_CASE("CheckpointFolder: who reads while a program keeps two always finds one, and nothing that is wrong") {
+  const Scratch scratch;
+  ry::CheckpointFolder folder{scratch.path() / "checkpoints"};
+  commit_small(folder, 1);
+  std::atomic<bool> is_over{false};
+  std::thread writer{[&] {
+    for (std::uint64_t step = 2; step < 150; ++step) {
+      commit_small(folder, step);
+      folder.retain({.keep = 2});
+    }
+    is_over.store(true);
+  }};
+  const ry::CheckpointFolder readers{scratch.path() / "checkpoints"};
+  std::size_t num_missing = 0;
+  std::vector<std::string> problems;
+  while (!is_over.load()) {
+    if (!readers.newest()) ++num_missing;
+    const auto found = readers.problems();
+    problems.insert(problems.end(), found.begin(), found.end());
+  }
+  writer.join();
+  CHECK(num_missing == 0);
+  CHECK(problems == std::vector<std::string>{});
 }
 
 TEST_CASE("CheckpointFolder: sweeping removes what its own and earlier generations have left, and nothing else") {

@@ -246,22 +246,25 @@ TEST_CASE("Processes: closes in the workers what is the supervisor's") {
   for (int rank = 0; rank < 3; ++rank) CHECK(std::stoul(story.messages.at(rank).front()) == inherited - 9);
 }
 
-TEST_CASE("Processes: gives the body the signal mask and dispositions of a fresh process") {
+TEST_CASE("Processes: a signal to all processes of a job ends no worker, but what a worker executes (FAULTS B7)") {
   struct sigaction action {};
   struct sigaction before {};
-  action.sa_handler = [](int) {};
+  action.sa_handler = [](int) { ::_exit(9); };
   ::sigaction(SIGTERM, &action, &before);
   auto group = start(alone, [](ry::WorkerLink& link) {
     sigset_t mask;
     ::pthread_sigmask(SIG_SETMASK, nullptr, &mask);
     link.post(bytes_of(::sigismember(&mask, SIGTERM) + ::sigismember(&mask, SIGUSR1) == 0 ? "open" : "blocked"));
-    ::kill(::getpid(), SIGTERM);
-    wait_for_ever();
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) ::kill(::getpid(), signal);
+    for (const char* signal : {"INT", "TERM", "HUP", "USR1"}) {
+      const int status = std::system((std::string{"kill -"} + signal + " $$").c_str());
+      link.post(bytes_of(WIFSIGNALED(status) ? "dies" : "lives"));
+    }
   });
   const Story story = follow_to_end(*group);
   ::sigaction(SIGTERM, &before, nullptr);
-  CHECK(story.messages.at(0) == std::vector<std::string>{"open"});
-  CHECK(story.exit_of(0).code == SIGTERM);
+  CHECK(story.messages.at(0) == std::vector<std::string>{"open", "dies", "dies", "dies", "dies"});
+  CHECK(story.exit_of(0).kind == Kind::returned);
 }
 
 TEST_CASE("Processes: goes on when the thread that started the group has ended") {

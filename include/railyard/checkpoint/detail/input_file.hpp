@@ -29,6 +29,13 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// Says that a checkpoint is no longer one, since its program keeps newer ones.
+class RemovedError : public DataError {
+ public:
+  explicit RemovedError(const std::filesystem::path& file)
+      : DataError{compose("{}: it has just been removed; take a newer checkpoint", file.string())} {}
+};
+
 /// Is a plain file that is open for reading, or what would be one in memory. A file is read by calls and not mapped:
 /// one that somebody cuts short would end the program by a signal.
 class InputFile {

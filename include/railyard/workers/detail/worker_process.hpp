@@ -78,14 +78,7 @@ class WorkerProcess {
     ::dup2(err, 2);
     buffer_by_line();
     ::sigaction(SIGCHLD, &setup.child_action, nullptr);
-    struct sigaction fallback {};
-    fallback.sa_handler = SIG_DFL;
-    for (const int signal : caught_signals) {
-      struct sigaction current {};
-      ::sigaction(signal, nullptr, &current);
-      if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_IGN) continue;
-      ::sigaction(signal, &fallback, nullptr);
-    }
+    be_deaf();
     ::sigset_t mask = setup.signal_mask;
     for (const int signal : caught_signals) ::sigdelset(&mask, signal);
     ::sigdelset(&mask, SIGCHLD);
@@ -114,6 +107,21 @@ class WorkerProcess {
   }
 
  private:
+  // Slurm and systemd send these signals to all processes of a job at once. The supervisor hears them, and has the
+  // workers save and leave: one that died of them could not. With a handler that does nothing, since what the body
+  // executes would ignore them as well if this process did.
+  static void be_deaf() noexcept {
+    struct sigaction nothing {};
+    nothing.sa_handler = [](int) {};
+    nothing.sa_flags = SA_RESTART;
+    for (const int signal : caught_signals) {
+      struct sigaction current {};
+      ::sigaction(signal, nullptr, &current);
+      if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_IGN) continue;
+      ::sigaction(signal, &nothing, nullptr);
+    }
+  }
+
   // To a pipe, stdio would write by the page, and a line come late. Only with a buffer of its own does glibc forget
   // that the parent's was one to be filled: otherwise puts() keeps the line feed back.
   static void buffer_by_line() noexcept {
