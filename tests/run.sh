@@ -50,8 +50,9 @@ cmake --build "$build" -j "$(nproc)" --target "${targets[@]}"
 labels=$(IFS='|' && echo "${parts[*]}")
 status=0
 ctest --test-dir "$build" --label-regex "^($labels)\$" --no-tests=error --output-on-failure --no-label-summary \
-  --parallel "$(nproc)" 2>&1 |
+  --output-junit results.xml --parallel "$(nproc)" 2>&1 |
   tee "$log" || status=$?
+[ $status = 0 ] || python3 tests/failures.py "$build/results.xml"
 case " ${parts[*]} " in
   *" wheel "*) ;;
   *) echo "Not run: the tests with the newest LibTorch, a download of 1 GB: bash tests/run.sh wheel" ;;

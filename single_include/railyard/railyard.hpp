@@ -21397,7 +21397,8 @@ class RunCheckpoints {
     for (const SaveOutcome& outcome : writer_.take_outcomes()) {
       log.tell_of(outcome);
       const Place place{outcome.manifest.step, outcome.manifest.report};
-      if (outcome.path.empty()) {
+      has_last_failed_ = outcome.path.empty();
+      if (has_last_failed_) {
         if (saved_ == place) saved_ = written_;
         continue;
       }
@@ -21410,6 +21411,8 @@ class RunCheckpoints {
   /// How many have been written by this program; in the attempt under way.
   [[nodiscard]] int num_written() const noexcept { return num_written_; }
   [[nodiscard]] int num_of_attempt() const noexcept { return num_of_attempt_; }
+  /// Whether the last one could not be written.
+  [[nodiscard]] bool has_last_failed() const noexcept { return has_last_failed_; }
 
   /// Says why checkpoints may not last where they are; empty if no reason is known.
   [[nodiscard]] std::string doubt() const {
@@ -21552,6 +21555,7 @@ class RunCheckpoints {
   Place written_{0, -1};
   int num_written_ = 0;
   int num_of_attempt_ = 0;
+  bool has_last_failed_ = false;
   std::deque<Metrics> metrics_{};  // of rank 0, by checkpoint that is not whole yet
   CheckpointWriter writer_;
 };
@@ -22151,7 +22155,7 @@ class Supervision {
     if (num_left_ > 0) controller_.give_up("the run was to go on with another number of workers, and could not");
     if (controller_.failure()) checkpoints_->write_newest_copy(briefing_.attempt);
     settle();
-    has_left_in_order_ = farewell_.is_in_order(checkpoints_->num_written());
+    has_left_in_order_ = farewell_.is_in_order(checkpoints_->num_written()) && !checkpoints_->has_last_failed();
     if (has_left_in_order_) last_word_ = "its state was saved first, and a run of the same name goes on from there";
     try {
       newest_ = checkpoints_->newest();

@@ -90,3 +90,41 @@ TEST_CASE("Preemption: a file announces it whatever the signals are, and a signa
   REQUIRE(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 75);
 }
+
+TEST_CASE("Preemption: a state that could not be written is not said to be saved") {
+  const bool is_between = GENERATE(false, true);  // the signal comes while no worker is there
+  INFO(is_between);
+  const Scratch scratch;
+  const ry::RunConfig config{.name = "lost",
+                             .failure = {.max_failures = is_between ? -1 : 0, .backoff = std::chrono::minutes{1}}};
+  const pid_t program = ::fork();
+  if (program == 0) {
+    for (const int one : {SIGINT, SIGTERM, SIGUSR1}) ::signal(one, SIG_DFL);
+    const auto fail = [&, program_id = ::getpid()](auto& worker, std::uint64_t step) {
+      if (step != 8 || worker.rank() != 0) return;
+      const auto checkpoints = scratch.path() / "lost" / "checkpoints";
+      while (!std::filesystem::is_regular_file(checkpoints)) {  // the first one may be on its way
+        std::error_code ignored;
+        std::filesystem::rename(checkpoints, scratch.path() / "lost" / "hidden", ignored);
+        std::ofstream{checkpoints} << "no directory";
+      }
+      if (!is_between) {
+        ::kill(::getpid(), SIGTERM);
+        while (!worker.page().stop_requested.load()) std::this_thread::yield();
+        return;
+      }
+      if (::fork() == 0) {
+        ::setsid();
+        ::usleep(300'000);
+        ::kill(program_id, SIGTERM);
+        ::_exit(0);
+      }
+      throw std::runtime_error{"a test"};
+    };
+    ::_exit(run<SharedThreads>(scratch, fail, config).exit_status());
+  }
+  int status = 0;
+  ::waitpid(program, &status, 0);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 128 + SIGTERM);
+}

@@ -92,7 +92,8 @@ class RunCheckpoints {
     for (const SaveOutcome& outcome : writer_.take_outcomes()) {
       log.tell_of(outcome);
       const Place place{outcome.manifest.step, outcome.manifest.report};
-      if (outcome.path.empty()) {
+      has_last_failed_ = outcome.path.empty();
+      if (has_last_failed_) {
         if (saved_ == place) saved_ = written_;
         continue;
       }
@@ -105,6 +106,8 @@ class RunCheckpoints {
   /// How many have been written by this program; in the attempt under way.
   [[nodiscard]] int num_written() const noexcept { return num_written_; }
   [[nodiscard]] int num_of_attempt() const noexcept { return num_of_attempt_; }
+  /// Whether the last one could not be written.
+  [[nodiscard]] bool has_last_failed() const noexcept { return has_last_failed_; }
 
   /// Says why checkpoints may not last where they are; empty if no reason is known.
   [[nodiscard]] std::string doubt() const {
@@ -247,6 +250,7 @@ class RunCheckpoints {
   Place written_{0, -1};
   int num_written_ = 0;
   int num_of_attempt_ = 0;
+  bool has_last_failed_ = false;
   std::deque<Metrics> metrics_{};  // of rank 0, by checkpoint that is not whole yet
   CheckpointWriter writer_;
 };

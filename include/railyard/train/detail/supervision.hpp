@@ -168,7 +168,7 @@ class Supervision {
     if (num_left_ > 0) controller_.give_up("the run was to go on with another number of workers, and could not");
     if (controller_.failure()) checkpoints_->write_newest_copy(briefing_.attempt);
     settle();
-    has_left_in_order_ = farewell_.is_in_order(checkpoints_->num_written());
+    has_left_in_order_ = farewell_.is_in_order(checkpoints_->num_written()) && !checkpoints_->has_last_failed();
     if (has_left_in_order_) last_word_ = "its state was saved first, and a run of the same name goes on from there";
     try {
       newest_ = checkpoints_->newest();
