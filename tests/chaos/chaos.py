@@ -190,7 +190,8 @@ class Torment:
         if not run.is_running():
             run.check_end()
             run.start()
-        wanted = self.least([phase for phase in run.wanted if phase != "start" or not run.has_begun])
+        impossible = "start" if run.has_begun else "restart"
+        wanted = self.least([phase for phase in run.wanted if phase != impossible])
         phase = wait_for_phase(run, wanted)
         if not run.is_running():
             return

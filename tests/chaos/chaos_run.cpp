@@ -88,6 +88,17 @@ class Ledger {
   std::array<std::int64_t, num_samples> counts_{};
 };
 
+// Differs where any bit of the weights does.
+std::int64_t checksum_of(const torch::nn::Module& net) {
+  std::uint32_t checksum = 0;
+  for (const at::Tensor& weights : net.parameters()) {
+    const at::Tensor flat = weights.detach().contiguous();
+    checksum = ry::detail::crc32c_update(
+        checksum, {static_cast<const std::byte*>(flat.data_ptr()), static_cast<std::size_t>(flat.nbytes())});
+  }
+  return checksum;
+}
+
 void train(ry::Worker& worker, const std::pair<at::Tensor, at::Tensor>& data, const Phases& phases, int num_epochs) {
   phases.begin(worker.rank());
   auto net = ry::prepare_model(worker, [] {
@@ -98,10 +109,15 @@ void train(ry::Worker& worker, const std::pair<at::Tensor, at::Tensor>& data, co
   auto optimizer = ry::prepare_optimizer<torch::optim::Adam>(worker, net, torch::optim::AdamOptions(1e-3));
   ry::TorchRandom random;
   Ledger ledger;
-  ry::TrainState state{
-      worker, {{"net", net}, {"optimizer", optimizer}, {"loader", loader}, {"random", random}, {"ledger", ledger}}};
+  ry::Mean loss;
+  ry::TrainState state{worker,
+                       {{"net", net},
+                        {"optimizer", optimizer},
+                        {"loader", loader},
+                        {"random", random},
+                        {"ledger", ledger},
+                        {"loss", loss}}};
   for (const int epoch : state.epochs(num_epochs)) {
-    ry::Mean loss;
     for (const auto& batch : loader) {
       phases.set(worker.rank(), 's');
       optimizer.zero_grad();
@@ -114,7 +130,9 @@ void train(ry::Worker& worker, const std::pair<at::Tensor, at::Tensor>& data, co
       phases.set(worker.rank(), 'c');
     }
     const bool is_once = ledger.close_epoch(worker);
-    worker.report({{"epoch", epoch}, {"each_sample_once", is_once}}, state);
+    worker.report(
+        {{"epoch", epoch}, {"each_sample_once", is_once}, {"loss", worker.mean(loss)}, {"weights", checksum_of(*net)}},
+        state);
   }
   phases.set(worker.rank(), 'e');
 }
