@@ -18025,6 +18025,186 @@ struct CheckpointConfig {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/data_config.hpp
+// The datasets of a run, by name, and how they are divided among its workers. Train room.
+
+namespace railyard::inline v0_1 {
+
+/// Is a dataset with the name that workers ask for it by.
+struct NamedDataset {
+  std::string name{};
+  Dataset dataset;
+};
+
+/// Lists the datasets of a run. Example: ry::Datasets{{"train", training_set}, {"validation", validation_set}}
+class Datasets {
+ public:
+  Datasets() = default;
+  Datasets(std::initializer_list<NamedDataset> datasets) : datasets_(datasets) {}
+  Datasets(std::vector<NamedDataset> datasets) : datasets_(std::move(datasets)) {}
+
+  [[nodiscard]] auto begin() const noexcept { return datasets_.begin(); }
+  [[nodiscard]] auto end() const noexcept { return datasets_.end(); }
+
+  /// Returns the dataset of that name, or nullptr.
+  [[nodiscard]] const Dataset* find(std::string_view name) const noexcept {
+    const auto at = std::find_if(begin(), end(), [name](const NamedDataset& one) { return one.name == name; });
+    return at == end() ? nullptr : &at->dataset;
+  }
+  /// The names, as messages show them.
+  [[nodiscard]] std::string names() const {
+    std::string all;
+    for (const NamedDataset& one : datasets_) all += (all.empty() ? "\"" : ", \"") + one.name + "\"";
+    return all.empty() ? "none" : all;
+  }
+
+ private:
+  std::vector<NamedDataset> datasets_{};
+};
+
+/// Says which datasets of a run are divided among its workers, and how.
+struct DataConfig {
+  /// The names of those that are divided; "all" stands for all. Of the others, each worker gets all samples: sums over
+  /// the workers then count each sample once per worker, which leaves means as they are.
+  std::vector<std::string> split{"all"};
+  /// Gives the part of a worker, instead of shares of every batch: all that its loaders give it. A loader with
+  /// drives_step needs parts of equally many batches. Another number of workers cannot go on in the middle of an epoch.
+  std::function<Dataset(const Dataset& whole, std::size_t rank, std::size_t world_size)> splitter{};
+};
+
+namespace detail {
+
+// Throws: ConfigError if a name stands for two datasets, or for none.
+inline void check_datasets(const Datasets& datasets, const DataConfig& config) {
+  for (const NamedDataset& one : datasets) {
+    if (datasets.find(one.name) != &one.dataset) {
+      throw ConfigError{compose("two datasets of the Trainer are named \"{}\": rename one of them", one.name)};
+    }
+  }
+  for (const std::string& name : config.split) {
+    if (name == "all" || datasets.find(name) != nullptr) continue;
+    throw ConfigError{
+        compose("RunConfig::data.split names \"{}\", but the datasets of the Trainer are {}", name, datasets.names())};
+  }
+}
+
+// Returns the dataset as a worker gets it. Throws: ConfigError if there is none of that name.
+[[nodiscard]] inline Dataset dataset_of_worker(const Datasets& datasets, const DataConfig& config,
+                                               std::string_view name, std::size_t rank, std::size_t world_size) {
+  const Dataset* const whole = datasets.find(name);
+  if (whole == nullptr) {
+    throw ConfigError{compose("worker.dataset(\"{}\") on rank {}/{}: the datasets of the Trainer are {}", name, rank,
+                              world_size, datasets.names())};
+  }
+  const auto& split = config.split;
+  const bool is_split =
+      std::any_of(split.begin(), split.end(), [name](const std::string& one) { return one == "all" || one == name; });
+  if (!is_split) return whole->undivided();
+  return config.splitter ? config.splitter(*whole, rank, world_size).undivided() : *whole;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/failure_config.hpp
+// What happens when a worker fails. Train room.
+
+namespace railyard::inline v0_1 {
+
+/// Says how often a run may be started again after a failure: all workers anew, from the newest state that there is, in
+/// memory or on disk.
+struct FailureConfig {
+  /// How many failures the run survives; -1 for any number. A failure of the group counts once, however many ranks
+  /// have failed. Ctrl-C, SIGTERM and exceptions of callbacks end the run in any case.
+  int max_failures = 0;
+  /// Whether an exception out of the training function counts as such a failure; otherwise it ends the run.
+  bool retry_exceptions = true;
+  /// Whether a checkpoint that was made since the last failure makes the budget whole again.
+  bool renew_after_progress = false;
+  /// Ends the run when it has failed so often in a row at the same step, whatever the budget: the program does it.
+  int max_failures_at_same_step = 3;
+  /// How long to wait before the first restart; twice as long before each further one without progress between them.
+  std::chrono::nanoseconds backoff{0};
+  std::chrono::nanoseconds max_backoff = std::chrono::minutes{1};
+  /// How much of the time of training goes into copies of the TrainState to memory that outlives the workers, in
+  /// percent: a restart on this host goes on from the last one, which loses a few steps only. Each worker keeps two
+  /// copies of its part. 0: none; nor are there any where no failure is survived, or where a TrainState has files.
+  double memory_percent = 1;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/preemption_config.hpp
+// How a run leaves when its machine is taken away. Train room.
+
+namespace railyard::inline v0_1 {
+
+/// Says what announces that the machine will be taken away. Where the training function has a TrainState, all ranks
+/// then save it at the end of the same step and leave, within RunConfig::stop_grace; so they do after Ctrl-C.
+struct PreemptionConfig {
+  /// Of SIGTERM and SIGUSR1, those that do.
+  std::vector<int> signals{SIGTERM, SIGUSR1};
+  /// A file that does as soon as it exists; none if empty.
+  std::filesystem::path file{};
+  /// Result::exit_status() when a checkpoint was saved so: a scheduler is to start the job again. 75 is EX_TEMPFAIL.
+  int exit_status = 75;
+};
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/run_config.hpp
+// The settings of a run. Train room.
+
+namespace railyard::inline v0_1 {
+
+/// Says whether a run shows how far it is, on standard error: one line that is redrawn on a terminal, else a plain line
+/// now and then.
+enum class Progress : std::uint8_t { automatic, quiet };
+
+/// Says what fit() does about a run of the same name that is there already.
+enum class Resume : std::uint8_t {
+  if_unfinished,  ///< goes on with it; of one that has succeeded it returns the recorded Result and starts nothing
+  never,          ///< refuses the name
+  required,       ///< as if_unfinished, and refuses to begin at the beginning
+};
+
+/// Holds the settings of a run; fit() checks all of them before anything is started.
+struct RunConfig {
+  /// Name of the run's directory in storage_path; if empty, date and time and a random suffix.
+  std::string name{};
+  /// Where runs are kept; made if it does not exist.
+  std::filesystem::path storage_path = "runs";
+  /// What everything random in the run starts from; equal on all ranks.
+  std::uint64_t seed = 0;
+  /// What is done if the run exists already.
+  Resume resume = Resume::if_unfinished;
+  /// Settings that may differ from those with which an existing run was started: "seed".
+  std::vector<std::string> accept_changes{};
+  CheckpointConfig checkpoint{};
+  PreemptionConfig preemption{};
+  FailureConfig failure{};
+  DataConfig data{};
+  Progress progress = Progress::automatic;
+  /// Told about the run in this order, in the process and on the thread that called fit().
+  std::vector<AnyCallback> callbacks{};
+  /// How long a collective waits for the other ranks.
+  std::chrono::nanoseconds collective_timeout = std::chrono::minutes{10};
+  /// The same until this rank's first step has ended: what comes before may take one rank long, such as rank 0 that
+  /// prepares the data for all. Where no step is ever ended, it stays that. 0: no longer than later on.
+  std::chrono::nanoseconds setup_timeout{0};
+  /// How long the workers may take until every one is about to call the training function.
+  std::chrono::nanoseconds start_timeout = std::chrono::minutes{1};
+  /// How long workers that were asked to stop, or that are left over after a failure, may go on before they are killed.
+  std::chrono::nanoseconds stop_grace = std::chrono::seconds{30};
+  /// How long a rank may take for a step, from its first one on, until the group counts as failed and every rank's
+  /// position is told; evaluation between steps included. 0: as long as it likes.
+  std::chrono::nanoseconds step_timeout{0};
+  /// How long a worker process may show no sign of life (stopped, frozen) before it counts as failed.
+  std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};
+};
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/controller.hpp
 // Decides what a run does next: a state machine without clock, workers or files of its own. Train room.
 //
@@ -18313,115 +18493,18 @@ class Controller {
   std::optional<Failure> failure_{};
 };
 
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/data_config.hpp
-// The datasets of a run, by name, and how they are divided among its workers. Train room.
-
-namespace railyard::inline v0_1 {
-
-/// Is a dataset with the name that workers ask for it by.
-struct NamedDataset {
-  std::string name{};
-  Dataset dataset;
-};
-
-/// Lists the datasets of a run. Example: ry::Datasets{{"train", training_set}, {"validation", validation_set}}
-class Datasets {
- public:
-  Datasets() = default;
-  Datasets(std::initializer_list<NamedDataset> datasets) : datasets_(datasets) {}
-  Datasets(std::vector<NamedDataset> datasets) : datasets_(std::move(datasets)) {}
-
-  [[nodiscard]] auto begin() const noexcept { return datasets_.begin(); }
-  [[nodiscard]] auto end() const noexcept { return datasets_.end(); }
-
-  /// Returns the dataset of that name, or nullptr.
-  [[nodiscard]] const Dataset* find(std::string_view name) const noexcept {
-    const auto at = std::find_if(begin(), end(), [name](const NamedDataset& one) { return one.name == name; });
-    return at == end() ? nullptr : &at->dataset;
-  }
-  /// The names, as messages show them.
-  [[nodiscard]] std::string names() const {
-    std::string all;
-    for (const NamedDataset& one : datasets_) all += (all.empty() ? "\"" : ", \"") + one.name + "\"";
-    return all.empty() ? "none" : all;
-  }
-
- private:
-  std::vector<NamedDataset> datasets_{};
-};
-
-/// Says which datasets of a run are divided among its workers, and how.
-struct DataConfig {
-  /// The names of those that are divided; "all" stands for all. Of the others, each worker gets all samples: sums over
-  /// the workers then count each sample once per worker, which leaves means as they are.
-  std::vector<std::string> split{"all"};
-  /// Gives the part of a worker, instead of shares of every batch: all that its loaders give it. A loader with
-  /// drives_step needs parts of equally many batches. Another number of workers cannot go on in the middle of an epoch.
-  std::function<Dataset(const Dataset& whole, std::size_t rank, std::size_t world_size)> splitter{};
-};
-
 namespace detail {
 
-// Throws: ConfigError if a name stands for two datasets, or for none.
-inline void check_datasets(const Datasets& datasets, const DataConfig& config) {
-  for (const NamedDataset& one : datasets) {
-    if (datasets.find(one.name) != &one.dataset) {
-      throw ConfigError{compose("two datasets of the Trainer are named \"{}\": rename one of them", one.name)};
-    }
-  }
-  for (const std::string& name : config.split) {
-    if (name == "all" || datasets.find(name) != nullptr) continue;
-    throw ConfigError{
-        compose("RunConfig::data.split names \"{}\", but the datasets of the Trainer are {}", name, datasets.names())};
-  }
-}
-
-// Returns the dataset as a worker gets it. Throws: ConfigError if there is none of that name.
-[[nodiscard]] inline Dataset dataset_of_worker(const Datasets& datasets, const DataConfig& config,
-                                               std::string_view name, std::size_t rank, std::size_t world_size) {
-  const Dataset* const whole = datasets.find(name);
-  if (whole == nullptr) {
-    throw ConfigError{compose("worker.dataset(\"{}\") on rank {}/{}: the datasets of the Trainer are {}", name, rank,
-                              world_size, datasets.names())};
-  }
-  const auto& split = config.split;
-  const bool is_split =
-      std::any_of(split.begin(), split.end(), [name](const std::string& one) { return one == "all" || one == name; });
-  if (!is_split) return whole->undivided();
-  return config.splitter ? config.splitter(*whole, rank, world_size).undivided() : *whole;
+/// Are what a run's settings mean for its controller.
+[[nodiscard]] inline Controller::Settings controller_settings(const RunConfig& config, int num_workers) {
+  constexpr std::chrono::nanoseconds longest = std::chrono::hours{24 * 365};
+  // A backend that cannot connect says more about it than we can: it goes first.
+  return {.num_workers = num_workers,
+          .start_timeout = std::min<std::chrono::nanoseconds>(config.start_timeout, longest) + std::chrono::seconds{1},
+          .stop_grace = config.stop_grace};
 }
 
 }  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/failure_config.hpp
-// What happens when a worker fails. Train room.
-
-namespace railyard::inline v0_1 {
-
-/// Says how often a run may be started again after a failure: all workers anew, from the newest state that there is, in
-/// memory or on disk.
-struct FailureConfig {
-  /// How many failures the run survives; -1 for any number. A failure of the group counts once, however many ranks
-  /// have failed. Ctrl-C, SIGTERM and exceptions of callbacks end the run in any case.
-  int max_failures = 0;
-  /// Whether an exception out of the training function counts as such a failure; otherwise it ends the run.
-  bool retry_exceptions = true;
-  /// Whether a checkpoint that was made since the last failure makes the budget whole again.
-  bool renew_after_progress = false;
-  /// Ends the run when it has failed so often in a row at the same step, whatever the budget: the program does it.
-  int max_failures_at_same_step = 3;
-  /// How long to wait before the first restart; twice as long before each further one without progress between them.
-  std::chrono::nanoseconds backoff{0};
-  std::chrono::nanoseconds max_backoff = std::chrono::minutes{1};
-  /// How much of the time of training goes into copies of the TrainState to memory that outlives the workers, in
-  /// percent: a restart on this host goes on from the last one, which loses a few steps only. Each worker keeps two
-  /// copies of its part. 0: none; nor are there any where no failure is survived, or where a TrainState has files.
-  double memory_percent = 1;
-};
-
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/train/detail/control_lane.hpp
@@ -19289,24 +19372,6 @@ template <detail::LoopRange Batches, detail::CountsSamples<detail::ValueOf<Batch
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/train/preemption_config.hpp
-// How a run leaves when its machine is taken away. Train room.
-
-namespace railyard::inline v0_1 {
-
-/// Says what announces that the machine will be taken away. Where the training function has a TrainState, all ranks
-/// then save it at the end of the same step and leave, within RunConfig::stop_grace; so they do after Ctrl-C.
-struct PreemptionConfig {
-  /// Of SIGTERM and SIGUSR1, those that do.
-  std::vector<int> signals{SIGTERM, SIGUSR1};
-  /// A file that does as soon as it exists; none if empty.
-  std::filesystem::path file{};
-  /// Result::exit_status() when a checkpoint was saved so: a scheduler is to start the job again. 75 is EX_TEMPFAIL.
-  int exit_status = 75;
-};
-
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/train/random.hpp
 // The state of the standard library's random numbers. Train room.
 
@@ -19454,59 +19519,6 @@ class [[nodiscard]] Result {
  private:
   ResultFields fields_;
   Metrics none_{};
-};
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/train/run_config.hpp
-// The settings of a run. Train room.
-
-namespace railyard::inline v0_1 {
-
-/// Says whether a run shows how far it is, on standard error: one line that is redrawn on a terminal, else a plain line
-/// now and then.
-enum class Progress : std::uint8_t { automatic, quiet };
-
-/// Says what fit() does about a run of the same name that is there already.
-enum class Resume : std::uint8_t {
-  if_unfinished,  ///< goes on with it; of one that has succeeded it returns the recorded Result and starts nothing
-  never,          ///< refuses the name
-  required,       ///< as if_unfinished, and refuses to begin at the beginning
-};
-
-/// Holds the settings of a run; fit() checks all of them before anything is started.
-struct RunConfig {
-  /// Name of the run's directory in storage_path; if empty, date and time and a random suffix.
-  std::string name{};
-  /// Where runs are kept; made if it does not exist.
-  std::filesystem::path storage_path = "runs";
-  /// What everything random in the run starts from; equal on all ranks.
-  std::uint64_t seed = 0;
-  /// What is done if the run exists already.
-  Resume resume = Resume::if_unfinished;
-  /// Settings that may differ from those with which an existing run was started: "seed".
-  std::vector<std::string> accept_changes{};
-  CheckpointConfig checkpoint{};
-  PreemptionConfig preemption{};
-  FailureConfig failure{};
-  DataConfig data{};
-  Progress progress = Progress::automatic;
-  /// Told about the run in this order, in the process and on the thread that called fit().
-  std::vector<AnyCallback> callbacks{};
-  /// How long a collective waits for the other ranks.
-  std::chrono::nanoseconds collective_timeout = std::chrono::minutes{10};
-  /// The same until this rank's first step has ended: what comes before may take one rank long, such as rank 0 that
-  /// prepares the data for all. Where no step is ever ended, it stays that. 0: no longer than later on.
-  std::chrono::nanoseconds setup_timeout{0};
-  /// How long the workers may take until every one is about to call the training function.
-  std::chrono::nanoseconds start_timeout = std::chrono::minutes{1};
-  /// How long workers that were asked to stop, or that are left over after a failure, may go on before they are killed.
-  std::chrono::nanoseconds stop_grace = std::chrono::seconds{30};
-  /// How long a rank may take for a step, from its first one on, until the group counts as failed and every rank's
-  /// position is told; evaluation between steps included. 0: as long as it likes.
-  std::chrono::nanoseconds step_timeout{0};
-  /// How long a worker process may show no sign of life (stopped, frozen) before it counts as failed.
-  std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};
 };
 
 }  // namespace railyard::inline v0_1
@@ -21199,7 +21211,13 @@ class RunLog {
     print(text);
   }
   void warn_in_result(std::string text) { warnings_.push_back(std::move(text)); }
-  [[nodiscard]] const std::vector<std::string>& warnings() const noexcept { return warnings_; }
+  /// All that the result is to warn of: lost lines of files and of the console as well.
+  [[nodiscard]] std::vector<std::string> all_warnings() const {
+    std::vector<std::string> all = directory_->warnings();
+    if (std::string text = progress_->warning(); !text.empty()) all.push_back(std::move(text));
+    all.insert(all.end(), warnings_.begin(), warnings_.end());
+    return all;
+  }
 
   void tell_of(const SaveOutcome& outcome) {
     JsonObject event = begin_event(outcome.path.empty() ? "checkpoint_failed" : "checkpoint");
@@ -22053,7 +22071,7 @@ class Supervision {
         step_times_(static_cast<std::size_t>(info_.world_size)),
         progress_(console, config.progress == Progress::quiet),
         log_(directory_, progress_, called_at),
-        controller_(controller_settings()),
+        controller_(controller_settings(config, info_.world_size)),
         budget_(config.failure),
         steps_(info_.world_size, config.step_timeout),
         notice_(config.preemption) {}
@@ -22089,29 +22107,33 @@ class Supervision {
   }
 
  private:
-  [[nodiscard]] Controller::Settings controller_settings() const {
-    return {.num_workers = info_.world_size,
-            // a backend that cannot connect says more about it than we can: it goes first
-            .start_timeout = std::min<std::chrono::nanoseconds>(config_.start_timeout, std::chrono::hours{24 * 365}) +
-                             std::chrono::seconds{1},
-            .stop_grace = config_.stop_grace};
-  }
-
   void start_group(const Start& start) {
     controller_.begin(Clock::now());
     lease_.pause();
-    try {
-      group_ = start({.num_workers = info_.world_size,
-                      .silence_limit = config_.silence_limit,
-                      .briefing = encode_briefing(briefing_),
-                      .most_workers = size_.count().max()});
-      timings_.start = log_.seconds();
-    } catch (const ConfigError&) {
-      if (!history_.has_record()) directory_.remove();
-      throw;
-    } catch (const std::exception& error) {
-      failure_before_start_ = Failure::of_start(error, compose("the workers could not be started: {}", error.what()));
+    while (!group_ && !failure_before_start_) {
+      try {
+        group_ = start({.num_workers = info_.world_size,
+                        .silence_limit = config_.silence_limit,
+                        .briefing = encode_briefing(briefing_),
+                        .most_workers = size_.count().max()});
+        timings_.start = log_.seconds();
+      } catch (const ConfigError&) {
+        if (!history_.has_record()) directory_.remove();
+        throw;
+      } catch (const std::exception& error) {
+        judge_start(Failure::of_start(error, compose("the workers could not be started: {}", error.what())));
+      }
     }
+  }
+
+  // Waits for the time of another start, if there may be one.
+  void judge_start(Failure failure) {
+    const auto verdict = budget_.judge(failure, begin_step_, false);
+    last_word_ = verdict.reason;
+    attempts_.push_back({.error = failure.what, .begin_step = begin_step_, .end_step = begin_step_});
+    if (verdict.restarts) log_.print(compose("{}; it is tried again", failure.what));
+    if (!verdict.restarts) failure_before_start_ = std::move(failure);
+    std::this_thread::sleep_for(verdict.delay);
   }
 
   // From here on, what was reported after the checkpoint will be reported anew.
@@ -22130,9 +22152,7 @@ class Supervision {
     log_.complain(history_.go_back(copy.front().report + 1));
   }
 
-  [[nodiscard]] std::uint64_t steps_of(int rank) const {
-    return group_->page(rank).steps.load(std::memory_order_relaxed);
-  }
+  [[nodiscard]] std::uint64_t steps_of(int rank) const { return group_->page(rank).steps.load(); }
 
   void end_attempt() {
     Attempt attempt{
@@ -22291,7 +22311,7 @@ class Supervision {
     farewell_.begin(notice_.is_announced_by(stop_signal_),
                     checkpoints_->newest_copy().empty() && !briefing_.checkpoint.empty(), checkpoints_->num_written(),
                     Clock::now());
-    controller_ = Controller{controller_settings()};
+    controller_ = Controller{controller_settings(config_, info_.world_size)};
     controller_.begin(Clock::now());
     static_cast<void>(controller_.on_signal(stop_signal_, Clock::now()));
   }
@@ -22305,7 +22325,7 @@ class Supervision {
     steps_ = StepWatch{info_.world_size, config_.step_timeout};
     history_.begin_attempt(info_.world_size);
     checkpoints_->begin_attempt(info_.world_size);
-    controller_ = Controller{controller_settings()};
+    controller_ = Controller{controller_settings(config_, info_.world_size)};
     controller_.begin(Clock::now());
   }
 
@@ -22520,9 +22540,9 @@ class Supervision {
     const Failure* failure = controller_.failure() ? &*controller_.failure() : nullptr;
     if (failure == nullptr && failure_before_start_) failure = &*failure_before_start_;
     ResultFields fields{.path = info_.path, .world_size = info_.world_size};
-    RunEnd end{.seconds = log_.seconds()};
-    if (failure != nullptr) end.error = error_text(*failure);
-    end.metrics = history_.newest();
+    const RunEnd end{.error = failure != nullptr ? error_text(*failure) : std::string{},
+                     .metrics = history_.newest(),
+                     .seconds = log_.seconds()};
     tell("on_end", [&end](const AnyCallback& callback) { callback.on_end(end); });
     if (failure == nullptr && failure_before_start_) failure = &*failure_before_start_;  // on_end has thrown
     if (failure != nullptr) {
@@ -22536,9 +22556,7 @@ class Supervision {
     fields.attempts = std::move(attempts_);
     fields.checkpoint = std::move(newest_);
     fields.best_checkpoints = std::move(best_);
-    fields.warnings = directory_.warnings();
-    if (std::string text = progress_.warning(); !text.empty()) fields.warnings.push_back(std::move(text));
-    fields.warnings.insert(fields.warnings.end(), log_.warnings().begin(), log_.warnings().end());
+    fields.warnings = log_.all_warnings();
     fields.seconds = log_.seconds();
     fields.timings = timings_;
     fields.timings.teardown = std::max(0.0, fields.seconds - timings_.first_line - timings_.training);

@@ -13,6 +13,8 @@
 // From starting, running and stopping a failure leads to ending, and the exit of the last rank leads to finished.
 #pragma once
 
+#include "railyard/train/run_config.hpp"
+
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
@@ -302,4 +304,16 @@ class Controller {
   std::optional<Failure> failure_{};
 };
 
+namespace detail {
+
+/// Are what a run's settings mean for its controller.
+[[nodiscard]] inline Controller::Settings controller_settings(const RunConfig& config, int num_workers) {
+  constexpr std::chrono::nanoseconds longest = std::chrono::hours{24 * 365};
+  // A backend that cannot connect says more about it than we can: it goes first.
+  return {.num_workers = num_workers,
+          .start_timeout = std::min<std::chrono::nanoseconds>(config.start_timeout, longest) + std::chrono::seconds{1},
+          .stop_grace = config.stop_grace};
+}
+
+}  // namespace detail
 }  // namespace railyard::inline v0_1

@@ -10,6 +10,43 @@
 namespace ry = railyard;
 using namespace toy;  // its names stand in nearly every line
 
+namespace {
+
+/// Stands for threads that cannot be had the first times.
+struct ScarceThreads {
+  static constexpr std::string_view name = "ScarceThreads";
+  static constexpr ry::Reach reach = ry::Threads::reach;
+  static constexpr bool copies_function = ry::Threads::copies_function;
+  static inline int num_refusals = 0;
+
+  static std::unique_ptr<ry::WorkerGroup> start(const ry::GroupPlan& plan, const ry::WorkerBody& body) {
+    if (num_refusals-- > 0) throw ry::Error{"none is left"};
+    return ry::Threads{}.start(plan, body);
+  }
+};
+struct SharedScarce {
+  using B = ry::SharedMemory;
+  using S = ScarceThreads;
+};
+
+}  // namespace
+
+TEST_CASE("Run: tries again to start workers, for as long as the budget lasts") {
+  const Scratch scratch;
+  ScarceThreads::num_refusals = 2;
+  const ry::Result late = run<SharedScarce>(scratch, never, {.name = "late", .failure = {.max_failures = 2}});
+  REQUIRE(late);
+  REQUIRE(late.attempts().size() == 3);
+  CHECK(late.attempts()[1].error == "the workers could not be started: none is left");
+  ScarceThreads::num_refusals = 3;
+  const ry::Result never_started = run<SharedScarce>(scratch, never, {.name = "no", .failure = {.max_failures = 2}});
+  CHECK_FALSE(never_started);
+  CHECK_THAT(never_started.error(), ContainsSubstring("could not be started: none is left; it has failed 3 times"));
+  ScarceThreads::num_refusals = 1;
+  CHECK_FALSE(run<SharedScarce>(scratch, never, {.name = "strict"}));
+  CHECK(ScarceThreads::num_refusals == 0);
+}
+
 TEMPLATE_TEST_CASE("Run: starts again after failures and ends as if nothing had happened", "", LocalThreads,
                    SharedThreads, SharedProcesses) {
   const Scratch scratch;

@@ -52,7 +52,13 @@ class RunLog {
     print(text);
   }
   void warn_in_result(std::string text) { warnings_.push_back(std::move(text)); }
-  [[nodiscard]] const std::vector<std::string>& warnings() const noexcept { return warnings_; }
+  /// All that the result is to warn of: lost lines of files and of the console as well.
+  [[nodiscard]] std::vector<std::string> all_warnings() const {
+    std::vector<std::string> all = directory_->warnings();
+    if (std::string text = progress_->warning(); !text.empty()) all.push_back(std::move(text));
+    all.insert(all.end(), warnings_.begin(), warnings_.end());
+    return all;
+  }
 
   void tell_of(const SaveOutcome& outcome) {
     JsonObject event = begin_event(outcome.path.empty() ? "checkpoint_failed" : "checkpoint");

@@ -66,7 +66,7 @@ class Supervision {
         step_times_(static_cast<std::size_t>(info_.world_size)),
         progress_(console, config.progress == Progress::quiet),
         log_(directory_, progress_, called_at),
-        controller_(controller_settings()),
+        controller_(controller_settings(config, info_.world_size)),
         budget_(config.failure),
         steps_(info_.world_size, config.step_timeout),
         notice_(config.preemption) {}
@@ -102,29 +102,33 @@ class Supervision {
   }
 
  private:
-  [[nodiscard]] Controller::Settings controller_settings() const {
-    return {.num_workers = info_.world_size,
-            // a backend that cannot connect says more about it than we can: it goes first
-            .start_timeout = std::min<std::chrono::nanoseconds>(config_.start_timeout, std::chrono::hours{24 * 365}) +
-                             std::chrono::seconds{1},
-            .stop_grace = config_.stop_grace};
-  }
-
   void start_group(const Start& start) {
     controller_.begin(Clock::now());
     lease_.pause();
-    try {
-      group_ = start({.num_workers = info_.world_size,
-                      .silence_limit = config_.silence_limit,
-                      .briefing = encode_briefing(briefing_),
-                      .most_workers = size_.count().max()});
-      timings_.start = log_.seconds();
-    } catch (const ConfigError&) {
-      if (!history_.has_record()) directory_.remove();
-      throw;
-    } catch (const std::exception& error) {
-      failure_before_start_ = Failure::of_start(error, compose("the workers could not be started: {}", error.what()));
+    while (!group_ && !failure_before_start_) {
+      try {
+        group_ = start({.num_workers = info_.world_size,
+                        .silence_limit = config_.silence_limit,
+                        .briefing = encode_briefing(briefing_),
+                        .most_workers = size_.count().max()});
+        timings_.start = log_.seconds();
+      } catch (const ConfigError&) {
+        if (!history_.has_record()) directory_.remove();
+        throw;
+      } catch (const std::exception& error) {
+        judge_start(Failure::of_start(error, compose("the workers could not be started: {}", error.what())));
+      }
     }
+  }
+
+  // Waits for the time of another start, if there may be one.
+  void judge_start(Failure failure) {
+    const auto verdict = budget_.judge(failure, begin_step_, false);
+    last_word_ = verdict.reason;
+    attempts_.push_back({.error = failure.what, .begin_step = begin_step_, .end_step = begin_step_});
+    if (verdict.restarts) log_.print(compose("{}; it is tried again", failure.what));
+    if (!verdict.restarts) failure_before_start_ = std::move(failure);
+    std::this_thread::sleep_for(verdict.delay);
   }
 
   // From here on, what was reported after the checkpoint will be reported anew.
@@ -143,9 +147,7 @@ class Supervision {
     log_.complain(history_.go_back(copy.front().report + 1));
   }
 
-  [[nodiscard]] std::uint64_t steps_of(int rank) const {
-    return group_->page(rank).steps.load(std::memory_order_relaxed);
-  }
+  [[nodiscard]] std::uint64_t steps_of(int rank) const { return group_->page(rank).steps.load(); }
 
   void end_attempt() {
     Attempt attempt{
@@ -304,7 +306,7 @@ class Supervision {
     farewell_.begin(notice_.is_announced_by(stop_signal_),
                     checkpoints_->newest_copy().empty() && !briefing_.checkpoint.empty(), checkpoints_->num_written(),
                     Clock::now());
-    controller_ = Controller{controller_settings()};
+    controller_ = Controller{controller_settings(config_, info_.world_size)};
     controller_.begin(Clock::now());
     static_cast<void>(controller_.on_signal(stop_signal_, Clock::now()));
   }
@@ -318,7 +320,7 @@ class Supervision {
     steps_ = StepWatch{info_.world_size, config_.step_timeout};
     history_.begin_attempt(info_.world_size);
     checkpoints_->begin_attempt(info_.world_size);
-    controller_ = Controller{controller_settings()};
+    controller_ = Controller{controller_settings(config_, info_.world_size)};
     controller_.begin(Clock::now());
   }
 
@@ -533,9 +535,9 @@ class Supervision {
     const Failure* failure = controller_.failure() ? &*controller_.failure() : nullptr;
     if (failure == nullptr && failure_before_start_) failure = &*failure_before_start_;
     ResultFields fields{.path = info_.path, .world_size = info_.world_size};
-    RunEnd end{.seconds = log_.seconds()};
-    if (failure != nullptr) end.error = error_text(*failure);
-    end.metrics = history_.newest();
+    const RunEnd end{.error = failure != nullptr ? error_text(*failure) : std::string{},
+                     .metrics = history_.newest(),
+                     .seconds = log_.seconds()};
     tell("on_end", [&end](const AnyCallback& callback) { callback.on_end(end); });
     if (failure == nullptr && failure_before_start_) failure = &*failure_before_start_;  // on_end has thrown
     if (failure != nullptr) {
@@ -549,9 +551,7 @@ class Supervision {
     fields.attempts = std::move(attempts_);
     fields.checkpoint = std::move(newest_);
     fields.best_checkpoints = std::move(best_);
-    fields.warnings = directory_.warnings();
-    if (std::string text = progress_.warning(); !text.empty()) fields.warnings.push_back(std::move(text));
-    fields.warnings.insert(fields.warnings.end(), log_.warnings().begin(), log_.warnings().end());
+    fields.warnings = log_.all_warnings();
     fields.seconds = log_.seconds();
     fields.timings = timings_;
     fields.timings.teardown = std::max(0.0, fields.seconds - timings_.first_line - timings_.training);
