@@ -22,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -117,8 +118,29 @@ void write_mixed_csv(const std::string& path, std::size_t size_bytes) {
   file << rows;
 }
 
+// Keeps this thread, and those that it starts, on one core while it lives.
+class OnOneCore {
+ public:
+  OnOneCore() {
+    sched_getaffinity(0, sizeof former_, &former_);
+    int core = 0;
+    while (!CPU_ISSET(core, &former_)) ++core;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    sched_setaffinity(0, sizeof one, &one);
+  }
+  OnOneCore(const OnOneCore&) = delete;
+  OnOneCore& operator=(const OnOneCore&) = delete;
+  ~OnOneCore() { sched_setaffinity(0, sizeof former_, &former_); }
+
+ private:
+  cpu_set_t former_;
+};
+
 // All columns are kept until the end, as a data frame keeps them.
 void read_whole_csv(const std::string& path) {
+  const OnOneCore here;
   const ry::CsvSource source{path};
   std::vector<ry::Block> blocks;
   for (const auto reader = source.open(0);;) {

@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: MIT
 # What Python's libraries do with the same data: peers.py WHAT [ARGUMENT]. Prints what it has measured, in seconds.
-#   pandas FILE, pyarrow FILE   parse a CSV file, by one thread
+#   pandas FILE, pyarrow FILE   parse a CSV file, on one core
 #   dataloader N                an epoch of N small pictures in batches of 64, by two workers of PyTorch's DataLoader
 #   ray FILE                    an epoch of a CSV file in batches of 256, by Ray Data's iter_torch_batches
+import os
 import sys
 import time
 
 
+def stay_on_one_core():
+    """Before a library counts the cores that there are for its threads."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
 def pandas_seconds(path):
+    stay_on_one_core()
     import pandas
 
     begin = time.perf_counter()
@@ -16,6 +23,7 @@ def pandas_seconds(path):
 
 
 def pyarrow_seconds(path):
+    stay_on_one_core()
     import pyarrow
     import pyarrow.csv
 

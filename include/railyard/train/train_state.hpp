@@ -293,7 +293,7 @@ class TrainState {
 
   struct Handed {
     int slot = 0;
-    Clock::duration cost{};  // without the wait for memory
+    Clock::duration cost{};  // of all that the step waits for, the making of memory for the first copies included
   };
 
   // Copies this rank's part of the state to memory that outlives the worker, and hands it over.
@@ -312,9 +312,7 @@ class TrainState {
                               .environment = worker_->rank() == 0 ? worker_->environment() : NamedValues{}};
     worker_->has_saved_ = true;
     const std::uint64_t size = detail::place_files(save, images);
-    const auto wait_begin = Clock::now();
     const Snapshot snapshot = worker_->link().take_snapshot(size, kind);
-    const auto wait_end = Clock::now();
     save.slot = snapshot.slot;
     try {
       for (std::size_t at = 0; at < images.size(); ++at) images[at].fill(snapshot.bytes.data() + save.files[at].offset);
@@ -325,7 +323,7 @@ class TrainState {
       worker_->link().drop_snapshot(snapshot.slot);
       throw;
     }
-    return {.slot = snapshot.slot, .cost = Clock::now() - begin - (wait_end - wait_begin)};
+    return {.slot = snapshot.slot, .cost = Clock::now() - begin};
   }
 
   [[nodiscard]] static FileImage image_of(const std::string& name, const std::filesystem::path& source) {
