@@ -216,6 +216,20 @@ void measure_loaders(const Peers& peers) {
   });
 }
 
+void measure_jpeg(const Peers& peers) {
+  if (!peers.seconds("photographs", "photographs")) return;
+  on_a_worker([&](ry::Worker& worker) {
+    const ry::Dataset pictures{ry::ImageFolder{"photographs", {.height = 224, .width = 224}}};
+    auto loader = ry::prepare_loader(worker, pictures.with_label("label"),
+                                     {.global_batch_size = 64, .shuffle = true, .threads = 2});
+    compare(
+        "loader.jpeg.torch_dataloader_over_ours", [&] { return peers.seconds("jpeg", "photographs"); },
+        [&] {
+          for (const auto& one : loader) g_sink += static_cast<double>(one.data.size(0));
+        });
+  });
+}
+
 void measure_ray(const Peers& peers) {
   on_a_worker([&](ry::Worker& worker) {
     const auto table = ry::read_csv("mixed.csv", {.label = "age"}).select({"age", "balance", "share", "noise"});
@@ -408,6 +422,7 @@ int main(int argc, char** argv) try {
   measure_seek();
   measure_csv(peers);
   measure_loaders(peers);
+  measure_jpeg(peers);
   measure_stall();
   measure_ray(peers);
   measure_decodes();

@@ -17,6 +17,7 @@ railyard_need g++ cmake ninja-build libfmt-dev libgloo-dev libtorch-dev libopenb
 for name in "${names[@]}"; do
   # A contestant: its figures are left out where it cannot be had.
   if [ "$name" = collectives ]; then (railyard_need libopenmpi-dev openmpi-bin) >&2 || true; fi
+  if [ "$name" = data ]; then railyard_need zlib1g-dev libzstd-dev libpng-dev libjpeg-dev >&2; fi
   if [ "$name" = hosts ]; then (railyard_need iproute2) >&2 || true; fi
 done
 
@@ -50,12 +51,12 @@ find_ray() {
   fi
 } >&2
 
-# Sets tables to a folder with pandas and pyarrow. Without them the figures of contestants are left out.
+# Sets tables to a folder with pandas, pyarrow and Pillow. Without them the figures of contestants are left out.
 find_tables() {
   tables=$root/build/tables
   if [ ! -e "$tables/complete" ]; then
-    echo "Installing pandas and pyarrow into $tables (400 MB)"
-    python3 -m pip install --quiet --target "$tables" pandas pyarrow && touch "$tables/complete"
+    echo "Installing pandas, pyarrow and Pillow into $tables (400 MB)"
+    python3 -m pip install --quiet --target "$tables" pandas pyarrow pillow && touch "$tables/complete"
   fi
 } >&2
 
