@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "railyard/data/image.hpp"
 
+#include "railyard/data/detail/resample.hpp"
+
 #include "support/catch.hpp"
 
+#include <cstddef>
 #include <cstdint>
+#include <random>
 #include <vector>
 
 namespace ry = railyard;
@@ -56,4 +60,42 @@ TEST_CASE("put_planes: puts colour after colour") {
   CHECK(planes == std::vector<std::uint8_t>{1, 4, 2, 5, 3, 6});
   planes.pop_back();
   CHECK_THROWS_AS(ry::put_planes(image, planes), ry::ConfigError);
+}
+
+TEST_CASE("resample: gives the bits of plain loops for any channels and sizes, up to the last byte") {
+  using Axis = ry::detail::ResampleAxis;
+  std::mt19937 random{1};
+  const auto below = [&random](std::size_t bound) { return random() % bound; };
+  for (int turn = 0; turn < 300; ++turn) {
+    const std::size_t channels = 1 + below(4);
+    const std::size_t height = 1 + below(20);
+    const std::size_t width = 1 + below(20);
+    std::vector<std::uint8_t> pixels(height * width * channels);
+    for (std::uint8_t& byte : pixels) byte = static_cast<std::uint8_t>(below(2) == 0 ? 255 * below(2) : below(256));
+    const std::size_t tall = 1 + below(40);
+    const std::size_t wide = 1 + below(40);
+    const Axis rows{height, tall, 0, tall};
+    const Axis columns{width, wide, 0, wide};
+    std::vector<std::uint8_t> across;
+    for (std::size_t at = 0; at < height * wide * channels; ++at) {
+      const std::size_t place = at / channels % wide;
+      const std::uint8_t* pixel = &pixels[(at / channels / wide * width + columns.begin(place)) * channels];
+      std::int32_t sum = Axis::half;
+      for (std::size_t tap = 0; tap < columns.count(place); ++tap) {
+        sum += pixel[tap * channels + at % channels] * columns.weights(place)[tap];
+      }
+      across.push_back(Axis::to_byte(sum));
+    }
+    std::vector<std::uint8_t> expected;
+    for (std::size_t at = 0; at < tall * wide * channels; ++at) {
+      const std::size_t place = at / (wide * channels);
+      std::int32_t sum = Axis::half;
+      for (std::size_t tap = 0; tap < rows.count(place); ++tap) {
+        sum += across[(rows.begin(place) + tap) * wide * channels + at % (wide * channels)] * rows.weights(place)[tap];
+      }
+      expected.push_back(Axis::to_byte(sum));
+    }
+    INFO(channels << " channels, " << height << "x" << width << " to " << tall << "x" << wide);
+    CHECK(ry::detail::resample(pixels, channels, rows, columns) == expected);
+  }
 }

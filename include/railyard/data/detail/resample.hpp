@@ -3,74 +3,17 @@
 // Source: https://github.com/python-pillow/Pillow, documentation, "Filters", BILINEAR.
 #pragma once
 
+#include "railyard/data/detail/resample_axis.hpp"
+#include "railyard/data/detail/resample_lanes.hpp"
+
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Says for each of some neighbouring places of the output which places of the input count how much.
-class ResampleAxis {
- public:
-  /// in, full: places before and after; those from first are wanted, count of them.
-  ResampleAxis(std::size_t in, std::size_t full, std::size_t first, std::size_t count)
-      : in_(in), is_same_(in == full), first_(first) {
-    const double scale = static_cast<double>(in) / static_cast<double>(full);
-    const double reach = std::max(scale, 1.0);  // of the triangle to each side
-    most_ = static_cast<std::size_t>(std::ceil(reach)) * 2 + 1;
-    begins_.resize(count);
-    counts_.resize(count);
-    weights_.resize(count * most_);
-    for (std::size_t place = 0; place < count; ++place) {
-      set(place, (static_cast<double>(first + place) + 0.5) * scale, reach);
-    }
-  }
-
-  [[nodiscard]] std::size_t in() const noexcept { return in_; }
-  [[nodiscard]] std::size_t size() const noexcept { return begins_.size(); }
-  /// Whether every place of the output is one of the input.
-  [[nodiscard]] bool is_same() const noexcept { return is_same_; }
-  [[nodiscard]] std::size_t first() const noexcept { return first_; }
-  [[nodiscard]] std::size_t begin(std::size_t place) const noexcept { return begins_[place]; }
-  [[nodiscard]] std::size_t count(std::size_t place) const noexcept { return counts_[place]; }
-  [[nodiscard]] const std::int32_t* weights(std::size_t place) const noexcept { return &weights_[place * most_]; }
-
-  static constexpr int precision_bits = 22;  // a sum of weighted bytes fits into 32 bits
-  [[nodiscard]] static std::uint8_t to_byte(std::int32_t sum) noexcept {
-    return static_cast<std::uint8_t>(std::clamp(sum >> precision_bits, 0, 255));
-  }
-  static constexpr std::int32_t half = 1 << (precision_bits - 1);
-
- private:
-  void set(std::size_t place, double center, double reach) {
-    const auto begin = static_cast<std::size_t>(std::max(center - reach + 0.5, 0.0));
-    const std::size_t end = std::min(static_cast<std::size_t>(center + reach + 0.5), in_);
-    begins_[place] = begin;
-    counts_[place] = end - begin;
-    std::vector<double> exact;
-    double sum = 0;
-    for (std::size_t at = begin; at < end; ++at) {
-      const double distance = std::abs((static_cast<double>(at) - center + 0.5) * (1.0 / reach));
-      exact.push_back(std::max(1.0 - distance, 0.0));
-      sum += exact.back();
-    }
-    for (std::size_t at = 0; at < exact.size(); ++at) {
-      weights_[place * most_ + at] = static_cast<std::int32_t>(0.5 + exact[at] / sum * (1 << precision_bits));
-    }
-  }
-
-  std::size_t in_;
-  bool is_same_;
-  std::size_t first_;
-  std::size_t most_ = 0;
-  std::vector<std::size_t> begins_{};
-  std::vector<std::size_t> counts_{};
-  std::vector<std::int32_t> weights_{};
-};
 
 // One row. in: where the row begins.
 template <std::size_t channels>
@@ -87,11 +30,36 @@ void resample_row(const std::uint8_t* in, const ResampleAxis& axis, std::uint8_t
   }
 }
 
+using ResampleRow = void (*)(const std::uint8_t*, const ResampleAxis&, std::uint8_t*);
+
+/// has_more: bytes of the picture follow after the row.
+[[nodiscard]] inline ResampleRow resample_row_of(std::size_t channels, [[maybe_unused]] bool has_more) noexcept {
+#if defined(__x86_64__)
+  if (has_resample_lanes() && channels == 4) return &resample_row_by_lanes<4>;
+  if (has_resample_lanes() && channels == 3 && has_more) return &resample_row_by_lanes<3>;
+#endif
+  constexpr std::array<ResampleRow, 4> by_channels{&resample_row<1>, &resample_row<2>, &resample_row<3>,
+                                                   &resample_row<4>};
+  return by_channels[channels - 1];
+}
+
+// Writes one row of the output. rows: the first row of those that it is a mean of.
+inline void resample_columns(const std::uint8_t* rows, std::size_t width, const ResampleAxis& axis, std::size_t place,
+                             std::uint8_t* out) noexcept {
+  std::size_t column = 0;
+#if defined(__x86_64__)
+  if (has_resample_lanes()) column = resample_columns_by_lanes(rows, width, axis, place, out);
+#endif
+  for (; column < width; ++column) {
+    std::int32_t sum = ResampleAxis::half;
+    for (std::size_t at = 0; at < axis.count(place); ++at) sum += rows[at * width + column] * axis.weights(place)[at];
+    out[column] = ResampleAxis::to_byte(sum);
+  }
+}
+
 /// Returns the wanted part of pixels that are resampled, first along each row and then along the columns.
 [[nodiscard]] inline std::vector<std::uint8_t> resample(const std::vector<std::uint8_t>& pixels, std::size_t channels,
                                                         const ResampleAxis& rows, const ResampleAxis& columns) {
-  using Row = void (*)(const std::uint8_t*, const ResampleAxis&, std::uint8_t*);
-  constexpr std::array<Row, 4> by_channels{&resample_row<1>, &resample_row<2>, &resample_row<3>, &resample_row<4>};
   const std::size_t first_row = rows.is_same() ? rows.first() : rows.begin(0);
   const std::size_t last = rows.size() - 1;
   const std::size_t end_row = rows.is_same() ? first_row + rows.size() : rows.begin(last) + rows.count(last);
@@ -103,20 +71,14 @@ void resample_row(const std::uint8_t* in, const ResampleAxis& axis, std::uint8_t
     if (columns.is_same()) {
       std::copy_n(in + columns.first() * channels, width, out);
     } else {
-      by_channels[channels - 1](in, columns, out);
+      resample_row_of(channels, in + columns.in() * channels < pixels.data() + pixels.size())(in, columns, out);
     }
   }
   if (rows.is_same()) return across;
   std::vector<std::uint8_t> result(rows.size() * width);
-  std::vector<std::int32_t> sums(width);
   for (std::size_t place = 0; place < rows.size(); ++place) {
-    std::fill(sums.begin(), sums.end(), ResampleAxis::half);
-    for (std::size_t at = 0; at < rows.count(place); ++at) {
-      const std::uint8_t* row = across.data() + (rows.begin(place) + at - first_row) * width;
-      const std::int32_t weight = rows.weights(place)[at];
-      for (std::size_t column = 0; column < width; ++column) sums[column] += row[column] * weight;
-    }
-    std::transform(sums.begin(), sums.end(), result.data() + place * width, &ResampleAxis::to_byte);
+    const std::uint8_t* from = across.data() + (rows.begin(place) - first_row) * width;
+    resample_columns(from, width, rows, place, result.data() + place * width);
   }
   return result;
 }
