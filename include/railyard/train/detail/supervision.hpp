@@ -104,8 +104,8 @@ class Supervision {
  private:
   void start_group(const Start& start) {
     controller_.begin(Clock::now());
-    lease_.pause();
     while (!group_ && !failure_before_start_) {
+      lease_.pause();
       try {
         group_ = start({.num_workers = info_.world_size,
                         .silence_limit = config_.silence_limit,
@@ -121,13 +121,13 @@ class Supervision {
     }
   }
 
-  // Waits for the time of another start, if there may be one.
   void judge_start(Failure failure) {
     const auto verdict = budget_.judge(failure, begin_step_, false);
     last_word_ = verdict.reason;
     attempts_.push_back({.error = failure.what, .begin_step = begin_step_, .end_step = begin_step_});
     if (verdict.restarts) log_.print(compose("{}; it is tried again", failure.what));
     if (!verdict.restarts) failure_before_start_ = std::move(failure);
+    log_.complain(lease_.keep_alive());
     std::this_thread::sleep_for(verdict.delay);
   }
 
