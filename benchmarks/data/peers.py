@@ -36,6 +36,20 @@ def pyarrow_seconds(path):
     return time.perf_counter() - begin
 
 
+def epoch_seconds(dataset):
+    """An epoch in batches of 64, by two workers of PyTorch's DataLoader."""
+    import torch
+
+    torch.set_num_threads(1)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=64, shuffle=True, num_workers=2, persistent_workers=True)
+    for _ in loader:  # the workers exist from now on
+        pass
+    begin = time.perf_counter()
+    for _ in loader:
+        pass
+    return time.perf_counter() - begin
+
+
 def dataloader_seconds(count):
     import torch
 
@@ -49,14 +63,7 @@ def dataloader_seconds(count):
         def __getitem__(self, index):
             return self.pixels[index].float() / 255, index % 10
 
-    torch.set_num_threads(1)
-    loader = torch.utils.data.DataLoader(Pictures(), batch_size=64, shuffle=True, num_workers=2, persistent_workers=True)
-    for _ in loader:  # the workers exist from now on
-        pass
-    begin = time.perf_counter()
-    for _ in loader:
-        pass
-    return time.perf_counter() - begin
+    return epoch_seconds(Pictures())
 
 
 def photographs(folder):
@@ -97,14 +104,7 @@ def jpeg_seconds(folder):
             picture = picture.crop((left, top, left + 224, top + 224))
             return torch.from_numpy(numpy.array(picture)), index % 2
 
-    torch.set_num_threads(1)
-    loader = torch.utils.data.DataLoader(Photographs(), batch_size=64, shuffle=True, num_workers=2, persistent_workers=True)
-    for _ in loader:
-        pass
-    begin = time.perf_counter()
-    for _ in loader:
-        pass
-    return time.perf_counter() - begin
+    return epoch_seconds(Photographs())
 
 
 def ray_seconds(path):

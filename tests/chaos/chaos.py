@@ -206,10 +206,13 @@ class Torment:
     def num_kills(self):
         return sum(self.struck.values())
 
+    def lacking(self, kills):
+        """The phases that have not had enough, for a torment of so many kills."""
+        return [phase for phase in EVERY_PHASE if kills >= MANY and self.coverage[phase] < ENOUGH]
+
     def is_enough(self, kills):
         """Whether there were so many kills, and enough in each phase; some phases are short, and missed at times."""
-        rare = kills >= MANY and any(self.coverage[phase] < ENOUGH for phase in EVERY_PHASE)
-        return self.num_kills() >= (2 * kills if rare else kills)
+        return self.num_kills() >= (2 * kills if self.lacking(kills) else kills)
 
     def go_on(self, kills):
         while not self.is_enough(kills):
@@ -294,9 +297,8 @@ def main():
     torment.go_on(kills)
     print("phases: " + ", ".join(f"{phase} {torment.coverage[phase]}" for phase in EVERY_PHASE))
     print("struck: " + ", ".join(f"{what} {count}" for what, count in sorted(torment.struck.items())))
-    rare = [phase for phase in EVERY_PHASE if torment.coverage[phase] < ENOUGH]
-    if kills >= MANY and rare:
-        fail(f"fewer than {ENOUGH} kills in {', '.join(rare)}")
+    if torment.lacking(kills):
+        fail(f"fewer than {ENOUGH} kills in {', '.join(torment.lacking(kills))}")
     deadline = time.monotonic() + 10
     while left_over(program) and time.monotonic() < deadline:
         time.sleep(0.05)

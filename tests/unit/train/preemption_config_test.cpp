@@ -10,24 +10,45 @@ using namespace toy;  // its names stand in nearly every line
 
 namespace {
 
-/// Runs a program that gets a signal in its sixth step, and returns its exit status.
-template <class P>
-int status_after(const Scratch& scratch, int signal, const ry::RunConfig& config, std::uint64_t at_step = 5) {
+/// Trains in a program of its own, and returns its exit status, or minus the signal that has killed it. fail: see
+/// train(); it is given the program's number as well.
+template <class P, class Fail>
+int status_of(const Scratch& scratch, const Fail& fail, const ry::RunConfig& config) {
   const pid_t program = ::fork();
   if (program == 0) {
     for (const int one : {SIGINT, SIGTERM, SIGUSR1}) ::signal(one, SIG_DFL);  // Catch2 has handlers
-    const auto fail = [signal, at_step, program_id = ::getpid()](auto& worker, std::uint64_t step) {
-      if (worker.rank() == 1 && step == at_step && signal != 0) ::kill(program_id, signal);
-      if (step < at_step) return;
-      // The signal is on its way: it is heard in this step.
-      const auto deadline = ry::Deadline::after(std::chrono::seconds{30});
-      while (!worker.page().stop_requested.load() && !deadline.expired()) std::this_thread::yield();
+    const auto fail_here = [&fail, program_id = ::getpid()](auto& worker, std::uint64_t step) {
+      fail(worker, step, program_id);
     };
-    ::_exit(run<P>(scratch, fail, config).exit_status());
+    ::_exit(run<P>(scratch, fail_here, config).exit_status());
   }
   int status = 0;
   ::waitpid(program, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+/// Runs a program that gets a signal in its sixth step, and returns its exit status.
+template <class P>
+int status_after(const Scratch& scratch, int signal, const ry::RunConfig& config, std::uint64_t at_step = 5) {
+  const auto fail = [signal, at_step](auto& worker, std::uint64_t step, pid_t program) {
+    if (worker.rank() == 1 && step == at_step && signal != 0) ::kill(program, signal);
+    if (step < at_step) return;
+    // The signal is on its way: it is heard in this step.
+    const auto deadline = ry::Deadline::after(std::chrono::seconds{30});
+    while (!worker.page().stop_requested.load() && !deadline.expired()) std::this_thread::yield();
+  };
+  return status_of<P>(scratch, fail, config);
+}
+
+/// Throws, and has the program get a signal when its workers have ended.
+[[noreturn]] void fail_before_signal(pid_t program) {
+  if (::fork() == 0) {
+    ::setsid();
+    ::usleep(300'000);
+    ::kill(program, SIGTERM);
+    ::_exit(0);
+  }
+  throw std::runtime_error{"a test"};
 }
 
 }  // namespace
@@ -70,25 +91,10 @@ TEST_CASE("Preemption: a file announces it whatever the signals are, and a signa
   ry::RunConfig config{.name = "file", .preemption = {.signals = {}, .file = scratch.path() / "drain"}};
   CHECK(status_after<SharedProcesses>(scratch, 0, config) == 75);
   config = {.name = "between", .failure = {.max_failures = -1, .backoff = std::chrono::minutes{1}}};
-  const pid_t program = ::fork();
-  if (program == 0) {
-    for (const int one : {SIGINT, SIGTERM, SIGUSR1}) ::signal(one, SIG_DFL);
-    const auto fail = [program_id = ::getpid()](auto& worker, std::uint64_t step) {
-      if (step != 8 || worker.rank() != 0) return;
-      if (::fork() == 0) {  // a signal that comes when the workers have ended
-        ::setsid();
-        ::usleep(300'000);
-        ::kill(program_id, SIGTERM);
-        ::_exit(0);
-      }
-      throw std::runtime_error{"a test"};
-    };
-    ::_exit(run<SharedThreads>(scratch, fail, config).exit_status());
-  }
-  int status = 0;
-  ::waitpid(program, &status, 0);
-  REQUIRE(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 75);
+  const auto fail = [](auto& worker, std::uint64_t step, pid_t program) {
+    if (step == 8 && worker.rank() == 0) fail_before_signal(program);
+  };
+  CHECK(status_of<SharedThreads>(scratch, fail, config) == 75);
 }
 
 TEST_CASE("Preemption: a state that could not be written is not said to be saved") {
@@ -97,34 +103,17 @@ TEST_CASE("Preemption: a state that could not be written is not said to be saved
   const Scratch scratch;
   const ry::RunConfig config{.name = "lost",
                              .failure = {.max_failures = is_between ? -1 : 0, .backoff = std::chrono::minutes{1}}};
-  const pid_t program = ::fork();
-  if (program == 0) {
-    for (const int one : {SIGINT, SIGTERM, SIGUSR1}) ::signal(one, SIG_DFL);
-    const auto fail = [&, program_id = ::getpid()](auto& worker, std::uint64_t step) {
-      if (step != 8 || worker.rank() != 0) return;
-      const auto checkpoints = scratch.path() / "lost" / "checkpoints";
-      while (!std::filesystem::is_regular_file(checkpoints)) {  // the first one may be on its way
-        std::error_code ignored;
-        std::filesystem::rename(checkpoints, scratch.path() / "lost" / "hidden", ignored);
-        std::ofstream{checkpoints} << "no directory";
-      }
-      if (!is_between) {
-        ::kill(::getpid(), SIGTERM);
-        while (!worker.page().stop_requested.load()) std::this_thread::yield();
-        return;
-      }
-      if (::fork() == 0) {
-        ::setsid();
-        ::usleep(300'000);
-        ::kill(program_id, SIGTERM);
-        ::_exit(0);
-      }
-      throw std::runtime_error{"a test"};
-    };
-    ::_exit(run<SharedThreads>(scratch, fail, config).exit_status());
-  }
-  int status = 0;
-  ::waitpid(program, &status, 0);
-  REQUIRE(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 128 + SIGTERM);
+  const auto fail = [&](auto& worker, std::uint64_t step, pid_t program) {
+    if (step != 8 || worker.rank() != 0) return;
+    const auto checkpoints = scratch.path() / "lost" / "checkpoints";
+    while (!std::filesystem::is_regular_file(checkpoints)) {  // the first one may be on its way
+      std::error_code ignored;
+      std::filesystem::rename(checkpoints, scratch.path() / "lost" / "hidden", ignored);
+      std::ofstream{checkpoints} << "no directory";
+    }
+    if (is_between) fail_before_signal(program);
+    ::kill(program, SIGTERM);
+    while (!worker.page().stop_requested.load()) std::this_thread::yield();
+  };
+  CHECK(status_of<SharedThreads>(scratch, fail, config) == 128 + SIGTERM);
 }
