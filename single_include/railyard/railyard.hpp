@@ -11005,6 +11005,13 @@ class MemoryShare {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+// Tells the scheduler that the calling thread does what has time: when it is woken, it waits for a core instead of
+// taking the one of who has woken it, which may be the training loop. A policy that somebody has set stays.
+inline void have_time() noexcept {
+  const sched_param none{};
+  if (::sched_getscheduler(0) == SCHED_OTHER) ::sched_setscheduler(0, SCHED_BATCH, &none);
+}
+
 // Is the computation of one block. It depends on no other, so whoever waits for one may do any of them meanwhile.
 class Task {
  public:
@@ -11070,6 +11077,7 @@ class TaskPool {
 
  private:
   void help() {
+    have_time();
     std::unique_lock lock{mutex_};
     while (true) {
       changed_.wait(lock, [this] { return is_stopping_ || !queue_.empty(); });
@@ -14987,7 +14995,27 @@ struct EpochStep {
   bool completes_batch = true;     ///< false while more micro-batches follow
   /// What has been consumed when this batch has: until its last micro-batch, what had been before it.
   EpochPosition after{};
+  /// What a loader has had made of the block.
+  std::shared_ptr<void> made{};
 };
+
+namespace detail {
+
+// Is what a loader has made of a block, in memory beside it.
+struct MadeOfBlock {
+  std::shared_ptr<void> what{};
+  std::size_t bytes = 0;
+};
+
+// What a loader asks of a reader beyond the options.
+struct LoaderWishes {
+  HostFeed* feed =
+      nullptr;  // through which the workers of this host share the reading of a stream; outlives the reader
+  // Called for block after block on the thread that reads ahead, or in next() where there is none.
+  std::function<MadeOfBlock(const Block&)> make{};
+};
+
+}  // namespace detail
 
 /// Goes over one epoch of a dataset for one worker. The order of the samples is a function of seed and epoch; the
 /// workers divide each batch in parts whose sizes differ by at most one, and the last batch may be smaller, so that
@@ -14996,9 +15024,8 @@ struct EpochStep {
 class EpochReader {
  public:
   /// Throws: ConfigError if the options cannot be met, or go on from another dataset or order. Reading begins here
-  /// where there are threads. feed, for loaders: through which the workers of this host share the reading of a stream;
-  /// it outlives the reader.
-  EpochReader(const Dataset& dataset, const EpochOptions& options, detail::HostFeed* feed = nullptr);
+  /// where there are threads, which are none that the scheduler hurries: they do not push the loop off its core.
+  EpochReader(const Dataset& dataset, const EpochOptions& options, detail::LoaderWishes wishes = {});
   EpochReader(const EpochReader&) = delete;
   EpochReader& operator=(const EpochReader&) = delete;
   ~EpochReader() { stop(); }
@@ -15058,14 +15085,17 @@ class EpochReader {
   void stop() noexcept;
   void drive() noexcept;
   void rest(bool rests) const noexcept {
-    if (feed_ != nullptr) feed_->rest(rests);
+    if (wishes_.feed != nullptr) wishes_.feed->rest(rests);
+  }
+  [[nodiscard]] bool has_room_below(std::size_t batches) const noexcept {
+    return ready_.empty() || (ready_.size() < batches && budget_.has_room(2 * largest_));
   }
   std::optional<Ready> compute();
   std::optional<Ready> wait_for_ready(const Deadline& deadline);
 
   Dataset dataset_;
   EpochOptions options_;
-  detail::HostFeed* feed_;
+  detail::LoaderWishes wishes_;
   detail::FeedTaker taker_{};
   EpochPosition position_;
   detail::MemoryBudget budget_;
@@ -15078,19 +15108,22 @@ class EpochReader {
   std::mutex mutex_{};
   std::condition_variable changed_{};
   std::deque<Ready> ready_{};
+  std::size_t largest_ = 0;  // bytes of a step
+  bool is_resting_ = false;  // the driver, until there is room for several steps
   bool is_over_ = false;
   bool is_stopping_ = false;
   std::exception_ptr failure_{};
   std::thread driver_{};
 };
 
-inline EpochReader::EpochReader(const Dataset& dataset, const EpochOptions& options, detail::HostFeed* feed)
+inline EpochReader::EpochReader(const Dataset& dataset, const EpochOptions& options, detail::LoaderWishes wishes)
     : dataset_(dataset),
       options_(detail::completed(options, dataset)),
-      feed_(options.threads > 0 ? feed : nullptr),  // whoever reads only when asked would hold the others up
+      wishes_(std::move(wishes)),
       position_(detail::check_epoch_options(dataset, options_)),
       budget_(options.bound_bytes),
       pool_(options.threads > 0 ? options.threads - 1 : 0) {
+  if (options.threads == 0) wishes_.feed = nullptr;  // whoever reads only when asked would hold the others up
   const detail::BlockSignals no_signals{
       detail::deferrable_signals()};  // in the thread, which runs no handler of the user's
   if (options.threads > 0) driver_ = std::thread{[this] { drive(); }};
@@ -15099,7 +15132,7 @@ inline EpochReader::EpochReader(const Dataset& dataset, const EpochOptions& opti
 // Opens the dataset: what that throws belongs to the first step.
 inline void EpochReader::start() {
   const detail::Scope scope{{options_.seed, options_.epoch}, &pool_, &budget_};
-  plan_.emplace(dataset_, options_, scope, position_, feed_, taker_);
+  plan_.emplace(dataset_, options_, scope, position_, wishes_.feed, taker_);
   const auto plan = [this]() -> std::optional<detail::Work> {
     auto next = plan_->next();
     if (!next) return std::nullopt;
@@ -15118,8 +15151,11 @@ inline std::optional<EpochReader::Ready> EpochReader::compute() {
     if (outlines_.empty()) return std::nullopt;
     detail::BatchPlan::Outline outline = std::move(outlines_.front());
     outlines_.pop_front();
+    detail::MadeOfBlock made;
+    if (wishes_.make) made = wishes_.make(chunk.block);
+    chunk.share.resize(chunk.share.bytes() + made.bytes);
     return Ready{{std::move(chunk.block), outline.samples, outline.global_samples, outline.completes_batch,
-                  std::move(outline.after)},
+                  std::move(outline.after), std::move(made.what)},
                  std::move(chunk.share)};
   } catch (...) {
     failure_ = std::current_exception();
@@ -15127,18 +15163,17 @@ inline std::optional<EpochReader::Ready> EpochReader::compute() {
   }
 }
 
-// Fills the queue of what is ready, on a thread of its own that helps the pool while it waits.
+// Fills the queue of what is ready, on a thread of its own that helps the pool while it waits. When the queue is full,
+// it rests until half of it has been taken: to be woken for each step would cost the loop more than the step is worth.
 inline void EpochReader::drive() noexcept {
-  std::size_t largest = 0;
-  const auto has_room = [&] {
-    return is_stopping_ || ready_.empty() || (ready_.size() < options_.prefetch && budget_.has_room(2 * largest));
-  };
+  detail::have_time();
   while (true) {
     {
       std::unique_lock lock{mutex_};
-      if (!has_room()) {
+      if (!has_room_below(options_.prefetch)) {
+        is_resting_ = true;
         rest(true);
-        changed_.wait(lock, has_room);
+        changed_.wait(lock, [this] { return is_stopping_ || !is_resting_; });
       }
       if (is_stopping_) return;
     }
@@ -15151,7 +15186,7 @@ inline void EpochReader::drive() noexcept {
     const std::lock_guard lock{mutex_};
     is_over_ = !ready;
     if (ready) {
-      largest = std::max(largest, ready->share.bytes());
+      largest_ = std::max(largest_, ready->share.bytes());
       ready_.push_back(std::move(*ready));
     }
     changed_.notify_all();
@@ -15161,7 +15196,6 @@ inline void EpochReader::drive() noexcept {
 
 inline std::optional<EpochReader::Ready> EpochReader::wait_for_ready(const Deadline& deadline) {
   std::unique_lock lock{mutex_};
-  changed_.notify_all();  // the memory of the last block has been given back
   const auto is_ready = [this] { return is_over_ || !ready_.empty(); };
   taker_.waits.store(!is_ready());
   if (deadline.is_never()) {
@@ -15176,7 +15210,10 @@ inline std::optional<EpochReader::Ready> EpochReader::wait_for_ready(const Deadl
   if (!ready_.empty()) {
     Ready first = std::move(ready_.front());
     ready_.pop_front();
-    changed_.notify_all();
+    const bool wakes = is_resting_ && has_room_below(options_.prefetch / 2 + 1);
+    if (wakes) is_resting_ = false;
+    lock.unlock();
+    if (wakes) changed_.notify_all();
     return first;
   }
   if (failure_) std::rethrow_exception(failure_);
@@ -36552,6 +36589,9 @@ namespace detail {
 // be let go of on any.
 class BatchBuffers {
  public:
+  // most_kept: tensors whose memory is used again; that of others goes back when they are let go of.
+  explicit BatchBuffers(std::size_t most_kept) noexcept : most_kept_(most_kept) {}
+
   // Its elements are whatever was there.
   [[nodiscard]] at::Tensor take(at::IntArrayRef shape, at::ScalarType type) {
     const auto count = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>{});
@@ -36567,16 +36607,14 @@ class BatchBuffers {
   }
 
  private:
-  // Enough for data and target of the batch under way and of those before it that a graph may still hold.
-  static constexpr std::size_t most_kept = 8;
-
   [[nodiscard]] at::Tensor take_new(at::IntArrayRef shape, at::ScalarType type) {
     at::Tensor tensor = at::empty(shape, type);
-    if (kept_.size() == most_kept) kept_.erase(kept_.begin());
-    kept_.push_back(tensor.storage());
+    if (kept_.size() == most_kept_ && most_kept_ > 0) kept_.erase(kept_.begin());
+    if (most_kept_ > 0) kept_.push_back(tensor.storage());
     return tensor;
   }
 
+  std::size_t most_kept_;
   std::vector<c10::Storage> kept_{};
 };
 
@@ -37186,6 +37224,7 @@ class UnreadTensors {
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -37218,18 +37257,24 @@ namespace detail {
   std::size_t longest = 0;  // in bytes
   for (std::size_t row = 0; row < column.rows(); ++row) longest = std::max(longest, column.sample(row).size());
   shape[1] = static_cast<std::int64_t>(longest / (field.width() * size_of(field.dtype)));
-  const at::Tensor tensor = buffers.take(shape, type).fill_(padding);
-  auto* to = static_cast<std::byte*>(tensor.data_ptr());
-  for (std::size_t row = 0; row < column.rows(); ++row) {
-    const auto bytes = column.sample(row);
-    std::copy(bytes.begin(), bytes.end(), to + row * longest);
-  }
+  const at::Tensor tensor = buffers.take(shape, type);
+  const at::Tensor end = at::full({}, padding, type);
+  visit_dtype(field.dtype, [&](auto value) {  // by this thread alone, which may be one that reads ahead
+    std::memcpy(&value, end.data_ptr(), sizeof value);
+    auto* to = static_cast<decltype(value)*>(tensor.data_ptr());
+    for (std::size_t row = 0; row < column.rows(); ++row) {
+      const auto elements = column.values<decltype(value)>(row);
+      auto* const next = to + longest / sizeof value;
+      std::fill(std::copy(elements.begin(), elements.end(), to), next, value);
+      to = next;
+    }
+  });
   return tensor;
 }
 
 // Does the same in memory of its own.
 [[nodiscard]] inline at::Tensor tensor_of(const Field& field, const Column& column, double padding) {
-  BatchBuffers none;
+  BatchBuffers none{0};
   return tensor_of(field, column, padding, none);
 }
 
@@ -37249,9 +37294,9 @@ inline void write_floats(const Field& field, const Column& column, float* to, st
 // Decides what of a block is data and what is target.
 class BlockCollation {
  public:
-  // label: may be empty. padding: of samples that differ in length.
-  BlockCollation(const Schema& schema, const std::string& label, double padding)
-      : padding_(padding), buffers_(std::make_shared<BatchBuffers>()) {
+  // label: may be empty. padding: of samples that differ in length. ahead: batches that are made before they are used.
+  BlockCollation(const Schema& schema, const std::string& label, double padding, std::size_t ahead = 0)
+      : padding_(padding), buffers_(std::make_shared<BatchBuffers>(most_kept_for(ahead))) {
     if (!label.empty()) label_ = schema.index_of(label);
     std::vector<std::size_t> others;
     for (std::size_t column = 0; column < schema.size(); ++column) {
@@ -37271,6 +37316,11 @@ class BlockCollation {
   }
 
  private:
+  // Data and target of those that are made ahead, of the one under way, and of those before it that a graph may hold.
+  [[nodiscard]] static std::size_t most_kept_for(std::size_t ahead) noexcept {
+    return 2 * (std::min<std::size_t>(ahead, 60) + 4);
+  }
+
   [[nodiscard]] at::Tensor side_by_side(const Block& block) const {
     if (features_.empty()) return {};
     std::size_t width = 0;
@@ -40382,7 +40432,8 @@ struct LoaderOptions {
 
   // The following is for loaders of a railyard::Dataset.
 
-  /// Makes data and target of the samples; by default they are the columns of numbers and that of the label.
+  /// Makes data and target of the samples; by default they are the columns of numbers and that of the label, and are
+  /// made by a thread that reads ahead. A function given here is called by the loop's own thread, batch after batch.
   std::function<std::pair<at::Tensor, at::Tensor>(const Block&)> collate{};
   /// What samples end with that are shorter than the longest of their batch.
   double padding = 0;
@@ -40396,7 +40447,7 @@ struct LoaderOptions {
   std::size_t threads = 2;
   /// Batches that are read ahead at most; 0 for what Dataset::prefetch() says.
   std::size_t prefetch = 0;
-  /// Bytes that all samples under way may take, for each worker; see EpochOptions.
+  /// Bytes that all samples under way, and tensors made of them, may take for each worker; see EpochOptions.
   std::size_t bound_bytes = std::size_t{256} << 20U;
 };
 
@@ -40510,7 +40561,8 @@ class IndexedBatches final : public BatchSource {
   std::size_t part_ = 0;  // that is read next
 };
 
-// Makes tensors of the blocks of a Dataset.
+// Makes tensors of the blocks of a Dataset: its own on the thread that reads ahead, so that the loop need not wait for
+// them; a user's on the loop's, whose generators it may use.
 class DatasetBatches final : public BatchSource {
  public:
   // feed: as an EpochReader's; may be nullptr.
@@ -40529,7 +40581,13 @@ class DatasetBatches final : public BatchSource {
                  .prefetch = options.prefetch,
                  .bound_bytes = options.bound_bytes,
                  .stands_in = true} {
-    if (!collate_) collate_ = BlockCollation{dataset_.schema(), dataset_.label(), padding_};
+    if (collate_) return;
+    const std::size_t ahead = options.prefetch > 0 ? options.prefetch : dataset_.batches_ahead();
+    make_ = [collation = BlockCollation{dataset_.schema(), dataset_.label(), padding_, ahead}](const Block& block) {
+      auto made = std::make_shared<Tensors>(collation(block));
+      const std::size_t bytes = bytes_of(made->first) + bytes_of(made->second);
+      return MadeOfBlock{std::move(made), bytes};
+    };
   }
 
   void open(const EpochPosition& from) override {
@@ -40537,7 +40595,7 @@ class DatasetBatches final : public BatchSource {
     reading_.epoch = from.epoch();
     reading_.shuffle = from.is_shuffled();
     reading_.from = from;
-    reader_.emplace(dataset_, reading_, feed_.get());
+    reader_.emplace(dataset_, reading_, LoaderWishes{feed_.get(), make_});
   }
 
   [[nodiscard]] std::optional<LoadedPart> next(const Deadline& deadline) override {
@@ -40545,7 +40603,8 @@ class DatasetBatches final : public BatchSource {
     if (!step) return std::nullopt;
     LoadedPart part{
         .samples = step->samples, .completes_batch = step->completes_batch, .after = std::move(step->after)};
-    std::tie(part.data, part.target) = collate_(step->block);
+    std::tie(part.data, part.target) =
+        collate_ ? collate_(step->block) : std::move(*std::static_pointer_cast<Tensors>(step->made));
     part.columns = std::make_shared<const BatchColumns>(BatchColumns{std::move(step->block), device_, padding_});
     return part;
   }
@@ -40553,9 +40612,16 @@ class DatasetBatches final : public BatchSource {
   void close() noexcept override { reader_.reset(); }
 
  private:
+  using Tensors = std::pair<at::Tensor, at::Tensor>;
+
+  [[nodiscard]] static std::size_t bytes_of(const at::Tensor& tensor) {
+    return tensor.defined() ? static_cast<std::size_t>(tensor.nbytes()) : 0;
+  }
+
   Dataset dataset_;
   std::unique_ptr<HostFeed> feed_;
-  std::function<std::pair<at::Tensor, at::Tensor>(const Block&)> collate_;
+  std::function<Tensors(const Block&)> collate_;     // the user's
+  std::function<MadeOfBlock(const Block&)> make_{};  // otherwise
   double padding_;
   at::Device device_;
   EpochOptions reading_;
@@ -41355,7 +41421,7 @@ template <class D>
   return detail::make_loader(worker, fetch, num_samples, options);
 }
 
-/// Makes a loader over a dataset, whose samples are read and prepared by other threads while the loop computes. The
+/// Makes a loader over a dataset, whose samples are read and made tensors by other threads while the loop computes. The
 /// target of a batch is the label's column. Its data is the other columns of numbers: a single one as it is, several
 /// side by side as floats. Texts, and samples that differ in length beside others, are in batch.tensor("name") and
 /// batch.columns(). What cannot be read is thrown where its batch would come, with the sample's name or number. All

@@ -23,7 +23,9 @@
 #include <cstddef>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <iterator>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -39,7 +41,27 @@ struct EpochStep {
   bool completes_batch = true;     ///< false while more micro-batches follow
   /// What has been consumed when this batch has: until its last micro-batch, what had been before it.
   EpochPosition after{};
+  /// What a loader has had made of the block.
+  std::shared_ptr<void> made{};
 };
+
+namespace detail {
+
+// Is what a loader has made of a block, in memory beside it.
+struct MadeOfBlock {
+  std::shared_ptr<void> what{};
+  std::size_t bytes = 0;
+};
+
+// What a loader asks of a reader beyond the options.
+struct LoaderWishes {
+  HostFeed* feed =
+      nullptr;  // through which the workers of this host share the reading of a stream; outlives the reader
+  // Called for block after block on the thread that reads ahead, or in next() where there is none.
+  std::function<MadeOfBlock(const Block&)> make{};
+};
+
+}  // namespace detail
 
 /// Goes over one epoch of a dataset for one worker. The order of the samples is a function of seed and epoch; the
 /// workers divide each batch in parts whose sizes differ by at most one, and the last batch may be smaller, so that
@@ -48,9 +70,8 @@ struct EpochStep {
 class EpochReader {
  public:
   /// Throws: ConfigError if the options cannot be met, or go on from another dataset or order. Reading begins here
-  /// where there are threads. feed, for loaders: through which the workers of this host share the reading of a stream;
-  /// it outlives the reader.
-  EpochReader(const Dataset& dataset, const EpochOptions& options, detail::HostFeed* feed = nullptr);
+  /// where there are threads, which are none that the scheduler hurries: they do not push the loop off its core.
+  EpochReader(const Dataset& dataset, const EpochOptions& options, detail::LoaderWishes wishes = {});
   EpochReader(const EpochReader&) = delete;
   EpochReader& operator=(const EpochReader&) = delete;
   ~EpochReader() { stop(); }
@@ -110,14 +131,17 @@ class EpochReader {
   void stop() noexcept;
   void drive() noexcept;
   void rest(bool rests) const noexcept {
-    if (feed_ != nullptr) feed_->rest(rests);
+    if (wishes_.feed != nullptr) wishes_.feed->rest(rests);
+  }
+  [[nodiscard]] bool has_room_below(std::size_t batches) const noexcept {
+    return ready_.empty() || (ready_.size() < batches && budget_.has_room(2 * largest_));
   }
   std::optional<Ready> compute();
   std::optional<Ready> wait_for_ready(const Deadline& deadline);
 
   Dataset dataset_;
   EpochOptions options_;
-  detail::HostFeed* feed_;
+  detail::LoaderWishes wishes_;
   detail::FeedTaker taker_{};
   EpochPosition position_;
   detail::MemoryBudget budget_;
@@ -130,19 +154,22 @@ class EpochReader {
   std::mutex mutex_{};
   std::condition_variable changed_{};
   std::deque<Ready> ready_{};
+  std::size_t largest_ = 0;  // bytes of a step
+  bool is_resting_ = false;  // the driver, until there is room for several steps
   bool is_over_ = false;
   bool is_stopping_ = false;
   std::exception_ptr failure_{};
   std::thread driver_{};
 };
 
-inline EpochReader::EpochReader(const Dataset& dataset, const EpochOptions& options, detail::HostFeed* feed)
+inline EpochReader::EpochReader(const Dataset& dataset, const EpochOptions& options, detail::LoaderWishes wishes)
     : dataset_(dataset),
       options_(detail::completed(options, dataset)),
-      feed_(options.threads > 0 ? feed : nullptr),  // whoever reads only when asked would hold the others up
+      wishes_(std::move(wishes)),
       position_(detail::check_epoch_options(dataset, options_)),
       budget_(options.bound_bytes),
       pool_(options.threads > 0 ? options.threads - 1 : 0) {
+  if (options.threads == 0) wishes_.feed = nullptr;  // whoever reads only when asked would hold the others up
   const detail::BlockSignals no_signals{
       detail::deferrable_signals()};  // in the thread, which runs no handler of the user's
   if (options.threads > 0) driver_ = std::thread{[this] { drive(); }};
@@ -151,7 +178,7 @@ inline EpochReader::EpochReader(const Dataset& dataset, const EpochOptions& opti
 // Opens the dataset: what that throws belongs to the first step.
 inline void EpochReader::start() {
   const detail::Scope scope{{options_.seed, options_.epoch}, &pool_, &budget_};
-  plan_.emplace(dataset_, options_, scope, position_, feed_, taker_);
+  plan_.emplace(dataset_, options_, scope, position_, wishes_.feed, taker_);
   const auto plan = [this]() -> std::optional<detail::Work> {
     auto next = plan_->next();
     if (!next) return std::nullopt;
@@ -170,8 +197,11 @@ inline std::optional<EpochReader::Ready> EpochReader::compute() {
     if (outlines_.empty()) return std::nullopt;
     detail::BatchPlan::Outline outline = std::move(outlines_.front());
     outlines_.pop_front();
+    detail::MadeOfBlock made;
+    if (wishes_.make) made = wishes_.make(chunk.block);
+    chunk.share.resize(chunk.share.bytes() + made.bytes);
     return Ready{{std::move(chunk.block), outline.samples, outline.global_samples, outline.completes_batch,
-                  std::move(outline.after)},
+                  std::move(outline.after), std::move(made.what)},
                  std::move(chunk.share)};
   } catch (...) {
     failure_ = std::current_exception();
@@ -179,18 +209,17 @@ inline std::optional<EpochReader::Ready> EpochReader::compute() {
   }
 }
 
-// Fills the queue of what is ready, on a thread of its own that helps the pool while it waits.
+// Fills the queue of what is ready, on a thread of its own that helps the pool while it waits. When the queue is full,
+// it rests until half of it has been taken: to be woken for each step would cost the loop more than the step is worth.
 inline void EpochReader::drive() noexcept {
-  std::size_t largest = 0;
-  const auto has_room = [&] {
-    return is_stopping_ || ready_.empty() || (ready_.size() < options_.prefetch && budget_.has_room(2 * largest));
-  };
+  detail::have_time();
   while (true) {
     {
       std::unique_lock lock{mutex_};
-      if (!has_room()) {
+      if (!has_room_below(options_.prefetch)) {
+        is_resting_ = true;
         rest(true);
-        changed_.wait(lock, has_room);
+        changed_.wait(lock, [this] { return is_stopping_ || !is_resting_; });
       }
       if (is_stopping_) return;
     }
@@ -203,7 +232,7 @@ inline void EpochReader::drive() noexcept {
     const std::lock_guard lock{mutex_};
     is_over_ = !ready;
     if (ready) {
-      largest = std::max(largest, ready->share.bytes());
+      largest_ = std::max(largest_, ready->share.bytes());
       ready_.push_back(std::move(*ready));
     }
     changed_.notify_all();
@@ -213,7 +242,6 @@ inline void EpochReader::drive() noexcept {
 
 inline std::optional<EpochReader::Ready> EpochReader::wait_for_ready(const Deadline& deadline) {
   std::unique_lock lock{mutex_};
-  changed_.notify_all();  // the memory of the last block has been given back
   const auto is_ready = [this] { return is_over_ || !ready_.empty(); };
   taker_.waits.store(!is_ready());
   if (deadline.is_never()) {
@@ -228,7 +256,10 @@ inline std::optional<EpochReader::Ready> EpochReader::wait_for_ready(const Deadl
   if (!ready_.empty()) {
     Ready first = std::move(ready_.front());
     ready_.pop_front();
-    changed_.notify_all();
+    const bool wakes = is_resting_ && has_room_below(options_.prefetch / 2 + 1);
+    if (wakes) is_resting_ = false;
+    lock.unlock();
+    if (wakes) changed_.notify_all();
     return first;
   }
   if (failure_) std::rethrow_exception(failure_);

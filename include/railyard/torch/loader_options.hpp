@@ -31,7 +31,8 @@ struct LoaderOptions {
 
   // The following is for loaders of a railyard::Dataset.
 
-  /// Makes data and target of the samples; by default they are the columns of numbers and that of the label.
+  /// Makes data and target of the samples; by default they are the columns of numbers and that of the label, and are
+  /// made by a thread that reads ahead. A function given here is called by the loop's own thread, batch after batch.
   std::function<std::pair<at::Tensor, at::Tensor>(const Block&)> collate{};
   /// What samples end with that are shorter than the longest of their batch.
   double padding = 0;
@@ -45,7 +46,7 @@ struct LoaderOptions {
   std::size_t threads = 2;
   /// Batches that are read ahead at most; 0 for what Dataset::prefetch() says.
   std::size_t prefetch = 0;
-  /// Bytes that all samples under way may take, for each worker; see EpochOptions.
+  /// Bytes that all samples under way, and tensors made of them, may take for each worker; see EpochOptions.
   std::size_t bound_bytes = std::size_t{256} << 20U;
 };
 

@@ -232,7 +232,7 @@ template <class D>
   return detail::make_loader(worker, fetch, num_samples, options);
 }
 
-/// Makes a loader over a dataset, whose samples are read and prepared by other threads while the loop computes. The
+/// Makes a loader over a dataset, whose samples are read and made tensors by other threads while the loop computes. The
 /// target of a batch is the label's column. Its data is the other columns of numbers: a single one as it is, several
 /// side by side as floats. Texts, and samples that differ in length beside others, are in batch.tensor("name") and
 /// batch.columns(). What cannot be read is thrown where its batch would come, with the sample's name or number. All

@@ -11,6 +11,8 @@
 #include <numeric>
 #include <set>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <sys/mman.h>
@@ -282,10 +284,14 @@ TEST_CASE("Loader of a Dataset: a batch is the loop's own, also where the datase
 
 TEST_CASE("Loader of a Dataset: writes batches to memory that nobody holds any more, and to no other") {
   test::on_threads(1, [](auto& worker) {
-    auto loader = ry::prepare_loader(worker, numbered_columns(64).cache(), {.global_batch_size = 4});
-    std::set<const void*> places;
-    for (const auto& batch : loader) places.insert(batch.data.data_ptr());
-    EXPECT(places.size() <= 2);  // one is written while the loop has the other
+    const auto dataset = numbered_columns(64).cache();
+    for (const std::size_t threads : {0U, 1U}) {
+      auto few = ry::prepare_loader(worker, dataset, {.global_batch_size = 4, .threads = threads, .prefetch = 2});
+      std::set<const void*> places;
+      for (const auto& batch : few) places.insert(batch.data.data_ptr());
+      EXPECT(places.size() <= (threads == 0 ? 2 : 5));  // those ahead, the one that is written, and the loop's
+    }
+    auto loader = ry::prepare_loader(worker, dataset, {.global_batch_size = 4});
 
     // What holds the memory of a batch: the tensor, a view, one without its history, or a graph.
     std::vector<torch::Tensor> kept;
@@ -305,6 +311,119 @@ TEST_CASE("Loader of a Dataset: writes batches to memory that nobody holds any m
       EXPECT(sum.item<double>() == static_cast<double>(16 * at + 6));  // of the samples 4 at to 4 at + 3
     }
   });
+}
+
+namespace {
+
+// Goes over two epochs, keeps all batches, changes every other one, and looks at them when the loader is gone.
+void check_kept_batches(ry::Worker& worker, const ry::Dataset& dataset, const ry::LoaderOptions& options) {
+  struct Kept {
+    ry::Batch batch{};
+    torch::Tensor data{};
+    torch::Tensor target{};
+  };
+  std::vector<Kept> kept;
+  {
+    auto loader = ry::prepare_loader(worker, dataset, options);
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      worker.barrier();
+      for (auto& batch : loader) {
+        kept.push_back({batch, batch.data.clone(), batch.target.clone()});
+        if (kept.size() % 2 != 0) continue;
+        batch.data.fill_(-7);
+        batch.target.sub_(1000);
+        kept.back().data.fill_(-7);
+        kept.back().target.sub_(1000);
+      }
+    }
+  }
+  for (std::size_t at = 0; at < kept.size(); ++at) {
+    const auto& [batch, data, target] = kept[at];
+    EXPECT(batch.data.equal(data) && batch.target.equal(target));
+    const bool is_changed = at % 2 != 0;
+    EXPECT(batch.tensor("y").equal(is_changed ? target + 1000 : target));  // what was read stays what it was
+    if (!is_changed) EXPECT(batch.tensor("x").equal(data));
+    const auto ids = batch.columns().ids();
+    const auto y = batch.tensor("y");
+    for (std::size_t row = 0; row < ids.size(); ++row) {
+      EXPECT(y[static_cast<std::int64_t>(row)].item<std::int64_t>() == static_cast<std::int64_t>(ids[row]));
+      if (is_changed) EXPECT(batch.columns().column("x").values<float>(row).front() == static_cast<float>(ids[row]));
+    }
+  }
+}
+
+// Sample i is 1 + i % 5 times its number.
+ry::Dataset of_unequal_lengths(std::uint64_t count) {
+  return ry::Dataset::from_function({{.name = "x", .dtype = ry::Dtype::f32, .shape = {-1}}, {"y", ry::Dtype::i64}},
+                                    count,
+                                    [](std::uint64_t id, ry::SampleWriter& out) {
+                                      out.set("x", std::vector<float>(1 + id % 5, static_cast<float>(id)));
+                                      out.set("y", static_cast<std::int64_t>(id));
+                                    })
+      .with_label("y");
+}
+
+}  // namespace
+
+TEST_CASE("Loader of a Dataset: batches that are kept or written to are nobody else's, also when the loader is gone") {
+  const std::vector<ry::Dataset> datasets{numbered_columns(61), numbered_columns(61).cache(), every_third(183),
+                                          of_unequal_lengths(61), of_unequal_lengths(61).cache()};
+  for (const ry::Dataset& dataset : datasets) {
+    for (const bool shuffle : {false, true}) {
+      if (shuffle && !dataset.is_indexed()) continue;
+      for (const std::size_t threads : {0U, 2U}) {
+        const ry::LoaderOptions options{.global_batch_size = 4,
+                                        .shuffle = shuffle,
+                                        .micro_batches = 2,
+                                        .padding = -1,
+                                        .threads = threads,
+                                        .prefetch = 3};
+        for (const int workers : {1, 3}) {
+          test::on_threads(workers, [&](auto& worker) { check_kept_batches(worker, dataset, options); });
+        }
+      }
+    }
+  }
+  const auto through_one_reader = [&](auto& worker) {
+    check_kept_batches(worker, every_third(183), {.global_batch_size = 8, .prefetch = 3});
+  };
+  test::on_processes(2, through_one_reader);
+}
+
+TEST_CASE("Loader of a Dataset: makes its tensors on the thread that reads, a collate function runs on the loop's") {
+  test::on_threads(1, [](auto& worker) {
+    const auto loops = std::this_thread::get_id();
+    std::set<std::thread::id> seen;
+    torch::manual_seed(11);
+    const auto first = torch::rand({1});
+    const auto collate = [&](const ry::Block& block) {
+      seen.insert(std::this_thread::get_id());
+      return std::pair{torch::rand({static_cast<std::int64_t>(block.rows())}), torch::Tensor{}};
+    };
+    std::vector<torch::Tensor> runs[2];
+    for (auto& run : runs) {
+      auto loader = ry::prepare_loader(worker, numbered_columns(40), {.global_batch_size = 8, .collate = collate});
+      torch::manual_seed(11);
+      EXPECT(torch::rand({1}).equal(first));
+      for (const auto& batch : loader) {
+        run.push_back(batch.data);
+        run.push_back(torch::rand({1}));  // in between, as a dropout would
+      }
+    }
+    EXPECT(seen == std::set{loops});
+    EXPECT(runs[0].size() == 10);
+    for (std::size_t at = 0; at < runs[0].size(); ++at) EXPECT(runs[0][at].equal(runs[1][at]));
+  });
+}
+
+TEST_CASE("Loader of a Dataset: a padding that the column's type cannot hold is refused where the batch would come") {
+  CHECK_THAT(test::error_of(1,
+                            [](auto& worker) {
+                              auto loader = ry::prepare_loader(worker, mixed().select({"tokens"}),
+                                                               {.global_batch_size = 2, .padding = 1e20});
+                              for (const auto& batch : loader) EXPECT(batch.size() == 0);
+                            }),
+             ContainsSubstring("overflow"));
 }
 
 TEST_CASE("Loader of a Dataset: what goes wrong with a sample reaches the step that needs it, with its number (E10)") {

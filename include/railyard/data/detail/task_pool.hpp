@@ -16,8 +16,17 @@
 #include <utility>
 #include <vector>
 
+#include <sched.h>
+
 namespace railyard::inline v0_1 {
 namespace detail {
+
+// Tells the scheduler that the calling thread does what has time: when it is woken, it waits for a core instead of
+// taking the one of who has woken it, which may be the training loop. A policy that somebody has set stays.
+inline void have_time() noexcept {
+  const sched_param none{};
+  if (::sched_getscheduler(0) == SCHED_OTHER) ::sched_setscheduler(0, SCHED_BATCH, &none);
+}
 
 // Is the computation of one block. It depends on no other, so whoever waits for one may do any of them meanwhile.
 class Task {
@@ -84,6 +93,7 @@ class TaskPool {
 
  private:
   void help() {
+    have_time();
     std::unique_lock lock{mutex_};
     while (true) {
       changed_.wait(lock, [this] { return is_stopping_ || !queue_.empty(); });

@@ -27,6 +27,9 @@ namespace detail {
 // be let go of on any.
 class BatchBuffers {
  public:
+  // most_kept: tensors whose memory is used again; that of others goes back when they are let go of.
+  explicit BatchBuffers(std::size_t most_kept) noexcept : most_kept_(most_kept) {}
+
   // Its elements are whatever was there.
   [[nodiscard]] at::Tensor take(at::IntArrayRef shape, at::ScalarType type) {
     const auto count = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>{});
@@ -42,16 +45,14 @@ class BatchBuffers {
   }
 
  private:
-  // Enough for data and target of the batch under way and of those before it that a graph may still hold.
-  static constexpr std::size_t most_kept = 8;
-
   [[nodiscard]] at::Tensor take_new(at::IntArrayRef shape, at::ScalarType type) {
     at::Tensor tensor = at::empty(shape, type);
-    if (kept_.size() == most_kept) kept_.erase(kept_.begin());
-    kept_.push_back(tensor.storage());
+    if (kept_.size() == most_kept_ && most_kept_ > 0) kept_.erase(kept_.begin());
+    if (most_kept_ > 0) kept_.push_back(tensor.storage());
     return tensor;
   }
 
+  std::size_t most_kept_;
   std::vector<c10::Storage> kept_{};
 };
 

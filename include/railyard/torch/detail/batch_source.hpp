@@ -130,7 +130,8 @@ class IndexedBatches final : public BatchSource {
   std::size_t part_ = 0;  // that is read next
 };
 
-// Makes tensors of the blocks of a Dataset.
+// Makes tensors of the blocks of a Dataset: its own on the thread that reads ahead, so that the loop need not wait for
+// them; a user's on the loop's, whose generators it may use.
 class DatasetBatches final : public BatchSource {
  public:
   // feed: as an EpochReader's; may be nullptr.
@@ -149,7 +150,13 @@ class DatasetBatches final : public BatchSource {
                  .prefetch = options.prefetch,
                  .bound_bytes = options.bound_bytes,
                  .stands_in = true} {
-    if (!collate_) collate_ = BlockCollation{dataset_.schema(), dataset_.label(), padding_};
+    if (collate_) return;
+    const std::size_t ahead = options.prefetch > 0 ? options.prefetch : dataset_.batches_ahead();
+    make_ = [collation = BlockCollation{dataset_.schema(), dataset_.label(), padding_, ahead}](const Block& block) {
+      auto made = std::make_shared<Tensors>(collation(block));
+      const std::size_t bytes = bytes_of(made->first) + bytes_of(made->second);
+      return MadeOfBlock{std::move(made), bytes};
+    };
   }
 
   void open(const EpochPosition& from) override {
@@ -157,7 +164,7 @@ class DatasetBatches final : public BatchSource {
     reading_.epoch = from.epoch();
     reading_.shuffle = from.is_shuffled();
     reading_.from = from;
-    reader_.emplace(dataset_, reading_, feed_.get());
+    reader_.emplace(dataset_, reading_, LoaderWishes{feed_.get(), make_});
   }
 
   [[nodiscard]] std::optional<LoadedPart> next(const Deadline& deadline) override {
@@ -165,7 +172,8 @@ class DatasetBatches final : public BatchSource {
     if (!step) return std::nullopt;
     LoadedPart part{
         .samples = step->samples, .completes_batch = step->completes_batch, .after = std::move(step->after)};
-    std::tie(part.data, part.target) = collate_(step->block);
+    std::tie(part.data, part.target) =
+        collate_ ? collate_(step->block) : std::move(*std::static_pointer_cast<Tensors>(step->made));
     part.columns = std::make_shared<const BatchColumns>(BatchColumns{std::move(step->block), device_, padding_});
     return part;
   }
@@ -173,9 +181,16 @@ class DatasetBatches final : public BatchSource {
   void close() noexcept override { reader_.reset(); }
 
  private:
+  using Tensors = std::pair<at::Tensor, at::Tensor>;
+
+  [[nodiscard]] static std::size_t bytes_of(const at::Tensor& tensor) {
+    return tensor.defined() ? static_cast<std::size_t>(tensor.nbytes()) : 0;
+  }
+
   Dataset dataset_;
   std::unique_ptr<HostFeed> feed_;
-  std::function<std::pair<at::Tensor, at::Tensor>(const Block&)> collate_;
+  std::function<Tensors(const Block&)> collate_;     // the user's
+  std::function<MadeOfBlock(const Block&)> make_{};  // otherwise
   double padding_;
   at::Device device_;
   EpochOptions reading_;

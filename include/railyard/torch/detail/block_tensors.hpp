@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -52,18 +53,24 @@ namespace detail {
   std::size_t longest = 0;  // in bytes
   for (std::size_t row = 0; row < column.rows(); ++row) longest = std::max(longest, column.sample(row).size());
   shape[1] = static_cast<std::int64_t>(longest / (field.width() * size_of(field.dtype)));
-  const at::Tensor tensor = buffers.take(shape, type).fill_(padding);
-  auto* to = static_cast<std::byte*>(tensor.data_ptr());
-  for (std::size_t row = 0; row < column.rows(); ++row) {
-    const auto bytes = column.sample(row);
-    std::copy(bytes.begin(), bytes.end(), to + row * longest);
-  }
+  const at::Tensor tensor = buffers.take(shape, type);
+  const at::Tensor end = at::full({}, padding, type);
+  visit_dtype(field.dtype, [&](auto value) {  // by this thread alone, which may be one that reads ahead
+    std::memcpy(&value, end.data_ptr(), sizeof value);
+    auto* to = static_cast<decltype(value)*>(tensor.data_ptr());
+    for (std::size_t row = 0; row < column.rows(); ++row) {
+      const auto elements = column.values<decltype(value)>(row);
+      auto* const next = to + longest / sizeof value;
+      std::fill(std::copy(elements.begin(), elements.end(), to), next, value);
+      to = next;
+    }
+  });
   return tensor;
 }
 
 // Does the same in memory of its own.
 [[nodiscard]] inline at::Tensor tensor_of(const Field& field, const Column& column, double padding) {
-  BatchBuffers none;
+  BatchBuffers none{0};
   return tensor_of(field, column, padding, none);
 }
 
@@ -83,9 +90,9 @@ inline void write_floats(const Field& field, const Column& column, float* to, st
 // Decides what of a block is data and what is target.
 class BlockCollation {
  public:
-  // label: may be empty. padding: of samples that differ in length.
-  BlockCollation(const Schema& schema, const std::string& label, double padding)
-      : padding_(padding), buffers_(std::make_shared<BatchBuffers>()) {
+  // label: may be empty. padding: of samples that differ in length. ahead: batches that are made before they are used.
+  BlockCollation(const Schema& schema, const std::string& label, double padding, std::size_t ahead = 0)
+      : padding_(padding), buffers_(std::make_shared<BatchBuffers>(most_kept_for(ahead))) {
     if (!label.empty()) label_ = schema.index_of(label);
     std::vector<std::size_t> others;
     for (std::size_t column = 0; column < schema.size(); ++column) {
@@ -105,6 +112,11 @@ class BlockCollation {
   }
 
  private:
+  // Data and target of those that are made ahead, of the one under way, and of those before it that a graph may hold.
+  [[nodiscard]] static std::size_t most_kept_for(std::size_t ahead) noexcept {
+    return 2 * (std::min<std::size_t>(ahead, 60) + 4);
+  }
+
   [[nodiscard]] at::Tensor side_by_side(const Block& block) const {
     if (features_.empty()) return {};
     std::size_t width = 0;
