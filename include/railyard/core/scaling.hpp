@@ -266,6 +266,9 @@ struct GroupPlan {
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};
   std::string briefing{};  ///< for every worker, at most max_briefing_bytes
   int most_workers = 0;    ///< how many a restart may ask for, if more than num_workers
+  /// Called before this process is forked, when its other threads have to rest, and again right after, in this process,
+  /// also when the fork has failed. May be empty.
+  std::function<void(bool begins)> on_fork{};
 };
 
 inline constexpr std::size_t max_briefing_bytes = 8192;

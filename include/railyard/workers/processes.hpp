@@ -12,6 +12,7 @@
 #include "railyard/core/scaling.hpp"
 
 #include <csignal>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,7 +51,8 @@ class ProcessGroup final : public WorkerGroup {
       : memory_(plan.num_workers, plan.briefing, plan.most_workers),
         inbox_(memory_),
         body_(body),
-        silence_limit_(plan.silence_limit) {
+        silence_limit_(plan.silence_limit),
+        on_fork_(plan.on_fork) {
     setup_.memory = &memory_;
     setup_.body = &body_;
     setup_.event_fd = inbox_.event_fd();
@@ -149,7 +151,24 @@ class ProcessGroup final : public WorkerGroup {
     bool is_over = false;
   };
 
+  // Lets the other threads of this process rest while it lives: in this process alone, for the forked one never returns.
+  class Rest {
+   public:
+    explicit Rest(const std::function<void(bool)>& on_fork) : on_fork_(&on_fork) {
+      if (*on_fork_) (*on_fork_)(true);
+    }
+    Rest(const Rest&) = delete;
+    Rest& operator=(const Rest&) = delete;
+    ~Rest() {
+      if (*on_fork_) (*on_fork_)(false);
+    }
+
+   private:
+    const std::function<void(bool)>* on_fork_;
+  };
+
   void fork_zygote() {
+    const Rest rest{on_fork_};
     is_zygote_lost_ = false;
     auto ends = Channel::make_pair();
     flush_streams(setup_.flushes_all);  // what is unwritten now would be written by every child as well
@@ -433,6 +452,7 @@ class ProcessGroup final : public WorkerGroup {
   Inbox inbox_;
   WorkerBody body_;
   std::chrono::nanoseconds silence_limit_;
+  std::function<void(bool begins)> on_fork_;
   SilenceWatch silence_{0, {}, 0};
   OomCounter oom_;
   WorkerSetup setup_{};

@@ -72,3 +72,23 @@ TEST_CASE("RunCheckpoints: what cannot be handed to the writer is given back and
   REQUIRE(log.all_warnings().size() == 1);
   CHECK_THAT(log.all_warnings().front(), ContainsSubstring("step 4 could not be written: a snapshot does not fit"));
 }
+
+TEST_CASE("RunCheckpoints: one that is still being written when the next attempt begins is no progress of that") {
+  const Scratch scratch;
+  std::ofstream{scratch.path() / "run.json"} << "{}";
+  const ry::detail::RunLease lease{scratch.path()};
+  ry::detail::RunDirectory directory{scratch.path(), 1};
+  ry::ProgressLine line{ry::detail::Console{}, true};
+  ry::detail::RunLog log{directory, line, ry::Deadline::Clock::now()};
+  PoorGroup group;
+  const ry::RunInfo info{.path = scratch.path(), .world_size = 1};
+  RunCheckpoints checkpoints{info, {}, lease, group};
+  for (const int attempt : {0, 1}) {
+    checkpoints.add(0, save_of(0, false), {}, attempt);
+    if (attempt == 0) checkpoints.begin_attempt(1, 1);
+    REQUIRE(checkpoints.drain(ry::Deadline::after(std::chrono::seconds{30})));
+    checkpoints.note_outcomes(log);
+    CHECK(checkpoints.num_of_attempt() == attempt);
+    CHECK(checkpoints.num_written() == attempt + 1);
+  }
+}

@@ -6,6 +6,7 @@
 #include "railyard/collectives/detail/segment.hpp"
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/store.hpp"
 #include "railyard/core/world.hpp"
@@ -14,7 +15,6 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <new>
 #include <string>
@@ -62,7 +62,7 @@ struct Whereabouts {
   [[nodiscard]] static Whereabouts here(std::size_t wanted_arena, int world_size) {
     Whereabouts where;
     std::memset(static_cast<void*>(&where), 0, sizeof where);  // the padding as well: it is sent as it lies
-    std::ifstream{"/proc/sys/kernel/random/boot_id"}.read(where.boot_id.data(), where.boot_id.size() - 1);
+    detail::boot_id().copy(where.boot_id.data(), where.boot_id.size() - 1);
     struct stat status {};
     if (::stat("/proc/self/ns/pid", &status) == 0) where.pid_namespace = status.st_ino;
     where.process = ::getpid();

@@ -143,6 +143,17 @@ inline void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal
 #endif
 }
 
+/// Returns what names the running kernel, until the next start of the machine: the same in all its containers. Empty if
+/// the system does not tell.
+[[nodiscard]] inline std::string boot_id() {
+  char text[64];
+  const Descriptor file{::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC)};
+  const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
+  std::string id(text, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  while (!id.empty() && id.back() == '\n') id.pop_back();
+  return id;
+}
+
 /// Returns the bytes of memory that the host has.
 [[nodiscard]] inline std::size_t physical_memory() noexcept {
   return static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L)) *

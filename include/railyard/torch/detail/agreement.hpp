@@ -5,6 +5,7 @@
 #include "railyard/torch/tensor.hpp"
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/data/shuffle.hpp"
 #include "railyard/train/worker.hpp"
@@ -18,7 +19,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -116,12 +116,10 @@ template <class T>
 
 // Tells processes apart, also those of two hosts or containers that have the same id.
 [[nodiscard]] inline std::int64_t process_token() {
-  std::ifstream file{"/proc/sys/kernel/random/boot_id"};
-  std::string boot_id;
-  std::getline(file, boot_id);
+  const std::string boot = boot_id();
   struct stat space {};
   const auto pid_space = stat("/proc/self/ns/pid", &space) == 0 ? static_cast<std::uint64_t>(space.st_ino) : 0;
-  const std::uint64_t hash = hash_bytes(pid_space, boot_id.data(), boot_id.size());
+  const std::uint64_t hash = hash_bytes(pid_space, boot.data(), boot.size());
   return static_cast<std::int64_t>(mix_bits(hash ^ static_cast<std::uint64_t>(getpid())));
 }
 

@@ -2,6 +2,7 @@
 // The checkpoints of a run as its supervisor sees them: put together, written, counted. Train room.
 #pragma once
 
+#include "railyard/train/controller.hpp"
 #include "railyard/train/detail/checkpoint_writer.hpp"
 #include "railyard/train/detail/run_lease.hpp"
 #include "railyard/train/detail/run_log.hpp"
@@ -79,8 +80,17 @@ class RunCheckpoints {
     }
   }
 
+  /// Says that a rank, which has ended so many steps, has gone by one that another rank has saved; nothing otherwise.
+  [[nodiscard]] std::optional<Failure> part_failure(int rank, std::uint64_t steps) const {
+    const int other = book_.waits_for(rank, steps);
+    if (other < 0) return std::nullopt;
+    return Failure{.rank = rank,
+                   .what = compose("has not saved where rank {} has: every rank passes its TrainState to report(), or "
+                                   "none does",
+                                   other),
+                   .kind = Failure::Kind::final};
+  }
   /// See SaveBook.
-  [[nodiscard]] int waits_for(int rank, std::uint64_t steps) const { return book_.waits_for(rank, steps); }
   template <class Steps>
   [[nodiscard]] int late_rank(const Steps& steps) const {
     return book_.late_rank(steps);
@@ -98,7 +108,7 @@ class RunCheckpoints {
         continue;
       }
       written_ = std::max(written_, place);
-      ++num_of_attempt_;
+      if (outcome.manifest.attempt == attempt_) ++num_of_attempt_;  // not one that was still being written
       if (++num_written_ > 1) continue;
       if (const std::string text = doubt(); !text.empty()) log.warn(text);
     }
@@ -147,9 +157,10 @@ class RunCheckpoints {
   }
 
   /// So many workers begin, after the end of those before.
-  void begin_attempt(int world_size) {
+  void begin_attempt(int world_size, int attempt) {
     book_ = SaveBook{world_size};
     copies_ = SaveBook{world_size};
+    attempt_ = attempt;
     num_of_attempt_ = 0;
   }
 
@@ -249,6 +260,7 @@ class RunCheckpoints {
   Place saved_{0, -1};                     // of the newest checkpoint, unless it could not be written
   Place written_{0, -1};
   int num_written_ = 0;
+  int attempt_ = 0;  // that is under way
   int num_of_attempt_ = 0;
   bool has_last_failed_ = false;
   std::deque<Metrics> metrics_{};  // of rank 0, by checkpoint that is not whole yet

@@ -126,12 +126,6 @@ class RunLease {
     bool is_locked = true;
   };
 
-  [[nodiscard]] static std::string boot_id() {
-    std::string text = text_of_file("/proc/sys/kernel/random/boot_id");
-    while (!text.empty() && text.back() == '\n') text.pop_back();
-    return text;
-  }
-
   [[nodiscard]] bool is_own(const Content& content) const {
     return content.generation == own_.generation && content.id == own_.id;
   }

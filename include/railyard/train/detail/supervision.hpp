@@ -9,9 +9,11 @@
 #include "railyard/train/detail/failure_budget.hpp"
 #include "railyard/train/detail/farewell.hpp"
 #include "railyard/train/detail/files.hpp"
+#include "railyard/train/detail/first_start.hpp"
 #include "railyard/train/detail/patience.hpp"
 #include "railyard/train/detail/preemption_notice.hpp"
 #include "railyard/train/detail/result_file.hpp"
+#include "railyard/train/detail/run_callbacks.hpp"
 #include "railyard/train/detail/run_checkpoints.hpp"
 #include "railyard/train/detail/run_history.hpp"
 #include "railyard/train/detail/run_lease.hpp"
@@ -69,7 +71,8 @@ class Supervision {
         controller_(controller_settings(config, info_.world_size)),
         budget_(config.failure),
         steps_(info_.world_size, config.step_timeout),
-        notice_(config.preemption) {}
+        notice_(config.preemption),
+        callbacks_(config.callbacks, [this](Failure failure) { note_hook_failure(std::move(failure)); }) {}
 
   /// Runs to the end. renew: called before the workers are started again.
   /// Throws: ConfigError if the run cannot go on as it was asked to, or if the group cannot be started because of its
@@ -82,11 +85,9 @@ class Supervision {
       for (const std::string& problem : problems) log_.warn(problem + "; an older checkpoint is taken");
     }
     if (!lease_.takeover().empty()) log_.warn(lease_.takeover());
-    tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
+    callbacks_.tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     if (!failure_before_start_) start_group(start);
     if (group_) {
-      log_.complain(lease_.keep_alive());
-      checkpoints_.emplace(info_, config_.checkpoint, lease_, *group_);
       do {
         while (controller_.phase() != Phase::finished) handle_next();
         end_attempt();
@@ -104,31 +105,34 @@ class Supervision {
  private:
   void start_group(const Start& start) {
     controller_.begin(Clock::now());
-    while (!group_ && !failure_before_start_) {
-      lease_.pause();
-      try {
-        group_ = start({.num_workers = info_.world_size,
-                        .silence_limit = config_.silence_limit,
-                        .briefing = encode_briefing(briefing_),
-                        .most_workers = size_.count().max()});
-        timings_.start = log_.seconds();
-      } catch (const ConfigError&) {
-        if (!history_.has_record()) directory_.remove();
-        throw;
-      } catch (const std::exception& error) {
-        judge_start(Failure::of_start(error, compose("the workers could not be started: {}", error.what())));
-      }
+    FirstStart first{budget_, notice_, log_, attempts_};
+    const GroupPlan plan{.num_workers = info_.world_size,
+                         .silence_limit = config_.silence_limit,
+                         .briefing = encode_briefing(briefing_),
+                         .most_workers = size_.count().max(),
+                         .on_fork = [this](bool begins) { begins ? lease_.pause() : log_.complain(lease_.keep_alive()); }};
+    try {
+      group_ = first.make([&] { return start(plan); }, begin_step_);
+    } catch (const ConfigError&) {
+      if (!history_.has_record()) directory_.remove();
+      throw;
     }
+    last_word_ = first.reason();
+    if (!group_) return note_no_start(first);
+    timings_.start = log_.seconds();
+    checkpoints_.emplace(info_, config_.checkpoint, lease_, *group_);
+    first.catch_up(
+        *group_, [this](GroupEvent& event) { std::visit([this](auto& one) { handle(one); }, event); },
+        [this](int signal) { handle_signal(signal, notice_.is_announced_by(signal)); });
   }
 
-  void judge_start(Failure failure) {
-    const auto verdict = budget_.judge(failure, begin_step_, false);
-    last_word_ = verdict.reason;
-    attempts_.push_back({.error = failure.what, .begin_step = begin_step_, .end_step = begin_step_});
-    if (verdict.restarts) log_.print(compose("{}; it is tried again", failure.what));
-    if (!verdict.restarts) failure_before_start_ = std::move(failure);
-    log_.complain(lease_.keep_alive());
-    std::this_thread::sleep_for(verdict.delay);
+  void note_no_start(const FirstStart& first) {
+    failure_before_start_ = first.failure();
+    const CheckpointFolder folder{info_.path / "checkpoints"};
+    look_up_checkpoints([&] { return folder.newest(); },
+                        [&] { return folder.best(retention_of(config_.checkpoint)); });
+    has_left_in_order_ = first.is_preempted() && newest_;
+    if (has_left_in_order_) last_word_ = "nothing was lost, and a run of the same name goes on from its checkpoint";
   }
 
   // From here on, what was reported after the checkpoint will be reported anew.
@@ -172,9 +176,14 @@ class Supervision {
     settle();
     has_left_in_order_ = farewell_.is_in_order(checkpoints_->num_written()) && !checkpoints_->has_last_failed();
     if (has_left_in_order_) last_word_ = "its state was saved first, and a run of the same name goes on from there";
+    look_up_checkpoints([&] { return checkpoints_->newest(); }, [&] { return checkpoints_->best(); });
+  }
+
+  template <class Newest, class Best>
+  void look_up_checkpoints(const Newest& newest, const Best& best) {
     try {
-      newest_ = checkpoints_->newest();
-      best_ = checkpoints_->best();
+      newest_ = newest();
+      best_ = best();
     } catch (const Error& error) {
       log_.warn(error.what());
     }
@@ -268,7 +277,7 @@ class Supervision {
     if (info_.world_size == former) return;
     const Resize resize{.from = former, .to = info_.world_size, .step = begin_step_};
     log_.tell_of_resize(resize);
-    tell("on_resize", [&resize](const AnyCallback& callback) { callback.on_resize(resize); });
+    callbacks_.tell("on_resize", [&resize](const AnyCallback& callback) { callback.on_resize(resize); });
   }
 
   [[nodiscard]] bool go_on_from_newest() {
@@ -319,7 +328,7 @@ class Supervision {
     step_times_.assign(static_cast<std::size_t>(info_.world_size), {});
     steps_ = StepWatch{info_.world_size, config_.step_timeout};
     history_.begin_attempt(info_.world_size);
-    checkpoints_->begin_attempt(info_.world_size);
+    checkpoints_->begin_attempt(info_.world_size, briefing_.attempt);
     controller_ = Controller{controller_settings(config_, info_.world_size)};
     controller_.begin(Clock::now());
   }
@@ -329,12 +338,9 @@ class Supervision {
       renew(info_.world_size);
       begin_attempt();
       try {
-        if (group_->forks_to_restart()) lease_.pause();
         group_->restart(info_.world_size, encode_briefing(briefing_));
-        log_.complain(lease_.keep_alive());
         return true;
       } catch (const std::exception& error) {
-        log_.complain(lease_.keep_alive());
         const std::string what = compose("the workers could not be started again: {}", error.what());
         if (size_.shrink(info_.world_size)) {
           log_.print(what);
@@ -477,32 +483,14 @@ class Supervision {
   }
 
   void refuse_part_checkpoint(int rank, std::uint64_t steps) {
-    const int other = checkpoints_->waits_for(rank, steps);
-    if (other < 0) return;
-    fail({.rank = rank,
-          .what = compose("has not saved where rank {} has: every rank passes its TrainState to report(), or none does",
-                          other),
-          .kind = Failure::Kind::final});
+    if (auto failure = checkpoints_->part_failure(rank, steps)) fail(*failure);
   }
 
   void tell_reports(bool is_end) {
     while (const auto report = history_.take(is_end)) {
-      tell("on_report", [&](const AnyCallback& callback) {
+      callbacks_.tell("on_report", [&](const AnyCallback& callback) {
         if (callback.on_report(*report) == Next::stop && !is_end) group_->request_stop();
       });
-    }
-  }
-
-  // A callback that throws ends the run; the others still hear of everything.
-  template <class Call>
-  void tell(std::string_view hook, Call call) {
-    for (const AnyCallback& callback : config_.callbacks) {
-      try {
-        call(callback);
-      } catch (...) {
-        const std::string what = exit_of(std::current_exception()).message;
-        note_hook_failure({.what = compose("a callback's {} threw: {}", hook, what), .kind = Failure::Kind::final});
-      }
     }
   }
 
@@ -538,7 +526,7 @@ class Supervision {
     const RunEnd end{.error = failure != nullptr ? error_text(*failure) : std::string{},
                      .metrics = history_.newest(),
                      .seconds = log_.seconds()};
-    tell("on_end", [&end](const AnyCallback& callback) { callback.on_end(end); });
+    callbacks_.tell("on_end", [&end](const AnyCallback& callback) { callback.on_end(end); });
     if (failure == nullptr && failure_before_start_) failure = &*failure_before_start_;  // on_end has thrown
     if (failure != nullptr) {
       fields.error = error_text(*failure);
@@ -575,6 +563,7 @@ class Supervision {
   FailureBudget budget_;
   StepWatch steps_;
   PreemptionNotice notice_;
+  RunCallbacks callbacks_;
   Briefing briefing_{};
   std::uint64_t begin_step_ = 0;   // of this attempt
   std::uint64_t failed_step_ = 0;  // at which the last attempt failed

@@ -15,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -97,9 +96,7 @@ class Bulletin {
 class FileBulletin final : public Bulletin {
  public:
   FileBulletin(std::filesystem::path folder, const std::string& name, WaitTeller teller)
-      : folder_(std::move(folder)), path_(folder_ / name), teller_(std::move(teller)) {
-    std::ifstream{"/proc/sys/kernel/random/boot_id"} >> boot_;
-  }
+      : folder_(std::move(folder)), path_(folder_ / name), teller_(std::move(teller)) {}
   ~FileBulletin() override { take_down(); }
 
   /// Throws: ConfigError if another leader of the same job is alive on this host, or the folder cannot be trusted.
@@ -229,7 +226,7 @@ class FileBulletin final : public Bulletin {
   std::filesystem::path folder_;
   std::filesystem::path path_;
   WaitTeller teller_;
-  std::string boot_{};
+  std::string boot_ = boot_id();
   Descriptor posted_{};
   pid_t poster_ = 0;
 };

@@ -74,7 +74,8 @@ class LaunchedGroup final : public WorkerGroup {
     begin();
     const GroupPlan own{.num_workers = layouts_.front().num_workers,
                         .silence_limit = plan.silence_limit,
-                        .briefing = brief(layouts_.front(), plan.briefing)};
+                        .briefing = brief(layouts_.front(), plan.briefing),
+                        .on_fork = plan.on_fork};
     local_ = std::make_unique<ProcessGroup>(own, body);
     local_->watch_also(lines_->event_fd());
     order_start(plan.briefing);

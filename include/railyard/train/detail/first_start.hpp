@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+// Makes the first workers of a run, again if need be, and hears meanwhile who asks it to end. Train room.
+#pragma once
+
+#include "railyard/train/controller.hpp"
+#include "railyard/train/detail/failure_budget.hpp"
+#include "railyard/train/detail/patience.hpp"
+#include "railyard/train/detail/preemption_notice.hpp"
+#include "railyard/train/detail/run_log.hpp"
+#include "railyard/train/result.hpp"
+
+#include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/signals.hpp"
+#include "railyard/core/error.hpp"
+#include "railyard/core/scaling.hpp"
+#include "railyard/workers/detail/signal_watch.hpp"
+
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is the time until there is a group that hears signals itself.
+class FirstStart {
+ public:
+  /// All must outlive it. attempts: gets those that have failed.
+  FirstStart(FailureBudget& budget, PreemptionNotice& notice, RunLog& log, std::vector<Attempt>& attempts) noexcept
+      : budget_(&budget), notice_(&notice), log_(&log), attempts_(&attempts) {}
+
+  /// Calls start() until it returns a group. Returns nothing if the failures allowed are spent, or the run is asked to
+  /// end while another start is waited for: failure() says which. begin_step: where the run goes on. Throws: ConfigError
+  /// as start() does.
+  template <class StartOnce>
+  [[nodiscard]] std::unique_ptr<WorkerGroup> make(const StartOnce& start, std::uint64_t begin_step) {
+    while (!failure_) {
+      try {
+        return start();
+      } catch (const ConfigError&) {
+        throw;
+      } catch (const std::exception& error) {
+        judge(Failure::of_start(error, compose("the workers could not be started: {}", error.what())), begin_step);
+      }
+    }
+    return nullptr;
+  }
+
+  [[nodiscard]] const std::optional<Failure>& failure() const noexcept { return failure_; }
+  /// Why it is final, if there is more to say.
+  [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
+  /// Whether it is that the machine will be taken away.
+  [[nodiscard]] bool is_preempted() const noexcept { return is_preempted_; }
+
+  /// Hands on what came while the group was made: its first events, until it has told of the signals that it has heard
+  /// itself, and then those that came too early for it.
+  template <class Handle, class HandleSignal>
+  void catch_up(WorkerGroup& group, const Handle& handle, const HandleSignal& handle_signal) {
+    const std::vector<int> signals = take_signals();
+    std::size_t num_told = 0;
+    while (num_told < signals.size()) {
+      auto event = group.next(Deadline::after(std::chrono::nanoseconds{0}));
+      if (!event) break;
+      if (const auto* told = std::get_if<SignalEvent>(&*event); told && notice_->concerns_run(told->signal)) ++num_told;
+      handle(*event);
+    }
+    // Each was heard by both from some moment on, so the first ones are those that the group has not heard.
+    for (std::size_t at = 0; num_told + at < signals.size(); ++at) handle_signal(signals[at]);
+  }
+
+ private:
+  [[nodiscard]] std::vector<int> take_signals() {
+    std::vector<int> signals;
+    while (const auto signal = watch_.take()) {
+      if (notice_->concerns_run(*signal)) signals.push_back(*signal);
+    }
+    return signals;
+  }
+
+  void judge(Failure failure, std::uint64_t begin_step) {
+    const auto verdict = budget_->judge(failure, begin_step, false);
+    reason_ = verdict.reason;
+    attempts_->push_back({.error = failure.what, .begin_step = begin_step, .end_step = begin_step});
+    if (!verdict.restarts) {
+      failure_ = std::move(failure);
+      return;
+    }
+    log_->print(compose("{}; it is tried again", failure.what));
+    static_cast<void>(sleeps_unless([this] { return is_asked_to_end(); }, verdict.delay));
+  }
+
+  [[nodiscard]] bool is_asked_to_end() {
+    const auto signals = take_signals();
+    const bool has_file = notice_->take_file();
+    if (signals.empty() && !has_file) return false;
+    const int signal = has_file ? SIGTERM : signals.front();
+    is_preempted_ = has_file || notice_->is_announced_by(signal);
+    failure_ = Failure{.what = compose("interrupted by {} before its workers could be started", signal_name(signal)),
+                       .signal = signal,
+                       .kind = Failure::Kind::final};
+    return true;
+  }
+
+  FailureBudget* budget_;
+  PreemptionNotice* notice_;
+  RunLog* log_;
+  std::vector<Attempt>* attempts_;
+  SignalWatch watch_{};
+  std::optional<Failure> failure_{};
+  std::string reason_{};
+  bool is_preempted_ = false;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1

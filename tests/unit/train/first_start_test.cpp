@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT
+// A run until it has workers: signals and signs of life.
+#include "railyard/train/detail/first_start.hpp"
+
+#include "railyard/train/detail/supervision.hpp"
+#include "railyard/workers/processes.hpp"
+#include "railyard/workers/threads.hpp"
+
+#include "support/catch.hpp"
+#include "unit/train/scratch.hpp"
+#include "unit/train/toy_training.hpp"
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+namespace ry = railyard;
+using namespace std::chrono_literals;
+
+namespace {
+
+using StartOfGroup = std::function<std::unique_ptr<ry::WorkerGroup>(const ry::GroupPlan&)>;
+
+ry::RunConfig patient_config() {
+  return {.failure = {.max_failures = -1, .backoff = 1h, .max_backoff = 1h}, .progress = ry::Progress::quiet};
+}
+
+// Runs with one worker that is made by start.
+ry::Result run_with(const Scratch& scratch, const ry::RunConfig& config, const StartOfGroup& start,
+                    const ry::detail::LeaseTimes& times = {}) {
+  ry::detail::Supervision supervision{config,
+                                      ry::detail::ElasticSize{{.num_workers = 1}},
+                                      {.name = "x", .path = scratch.path(), .world_size = 1},
+                                      ry::Deadline::Clock::now(),
+                                      ry::detail::RunLease{scratch.path(), times}};
+  return supervision.run(start, [](int) {});
+}
+
+// Says that it has started, and ends when it is asked to stop, after some deadline at last.
+void wait_for_stop(ry::WorkerLink& link) {
+  link.post(ry::detail::encode_started("here"));
+  const auto deadline = ry::Deadline::after(5min);
+  while (!link.page().stop_requested.load() && !deadline.expired()) std::this_thread::sleep_for(1ms);
+}
+
+// Makes no workers.
+struct NoWorkers {
+  static constexpr std::string_view name = "NoWorkers";
+  static constexpr ry::Reach reach = ry::Reach::host;
+  static constexpr bool copies_function = true;
+  [[nodiscard]] std::unique_ptr<ry::WorkerGroup> start(const ry::GroupPlan&, const ry::WorkerBody&) {
+    throw ry::Error{"no processes are left"};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("FirstStart: a signal while another start is waited for ends the run in order") {
+  const Scratch scratch;
+  for (const int signal : {SIGINT, SIGTERM}) {
+    int num_starts = 0;
+    const auto result = run_with(scratch, patient_config(), [&](const ry::GroupPlan&) -> std::unique_ptr<ry::WorkerGroup> {
+      ++num_starts;
+      ::raise(signal);
+      throw ry::Error{"no processes are left"};
+    });
+    CHECK(num_starts == 1);
+    CHECK_FALSE(result);
+    CHECK(result.exit_status() == 128 + signal);
+    CHECK_THAT(result.error(), ContainsSubstring("interrupted by " + ry::detail::signal_name(signal)));
+    REQUIRE(result.attempts().size() == 1);
+    CHECK_THAT(result.attempts().front().error, ContainsSubstring("no processes are left"));
+  }
+}
+
+TEST_CASE("FirstStart: the file that announces the end of the machine ends the wait for another start as well") {
+  const Scratch scratch;
+  ry::RunConfig config = patient_config();
+  config.preemption.file = scratch.path() / "notice";
+  const auto result = run_with(scratch, config, [&](const ry::GroupPlan&) -> std::unique_ptr<ry::WorkerGroup> {
+    std::ofstream{config.preemption.file};
+    throw ry::Error{"no processes are left"};
+  });
+  CHECK(result.exit_status() == 128 + SIGTERM);
+}
+
+TEST_CASE("FirstStart: a signal while the workers are made asks them to stop, once") {
+  const Scratch scratch;
+  const bool hears_itself = GENERATE(false, true);  // the group, because it is there already
+  const auto result = run_with(scratch, {.progress = ry::Progress::quiet}, [&](const ry::GroupPlan& plan) {
+    if (!hears_itself) ::raise(SIGTERM);
+    auto group = ry::Threads{}.start(plan, wait_for_stop);
+    if (hears_itself) ::raise(SIGTERM);
+    return group;
+  });
+  CHECK(result.exit_status() == 128 + SIGTERM);
+  CHECK_THAT(result.error(), ContainsSubstring("interrupted by SIGTERM"));
+}
+
+TEST_CASE("FirstStart: signals before and after the workers can hear them count as they came") {
+  const Scratch scratch;
+  const auto begin = ry::Deadline::Clock::now();
+  ry::RunConfig config{.progress = ry::Progress::quiet, .stop_grace = 1h};
+  const auto result = run_with(scratch, config, [&](const ry::GroupPlan& plan) {
+    ::raise(SIGTERM);
+    auto group = ry::Processes{}.start(plan, [](ry::WorkerLink& link) {
+      link.post(ry::detail::encode_started("here"));
+      std::this_thread::sleep_for(5min);  // deaf
+    });
+    ::raise(SIGTERM);
+    return group;
+  });
+  CHECK(result.exit_status() == 128 + SIGTERM);
+  CHECK(ry::Deadline::Clock::now() - begin < 4min);  // the second one has killed it
+}
+
+TEST_CASE("FirstStart: signs of life are given while the workers are made, however long that takes") {
+  const Scratch scratch;
+  bool has_sign = false;
+  const auto last_sign = [&] { return std::filesystem::last_write_time(scratch.path() / "lease.json"); };
+  const auto result = run_with(
+      scratch, {.progress = ry::Progress::quiet},
+      [&](const ry::GroupPlan& plan) {
+        ry::GroupPlan watched = plan;
+        watched.on_fork = [&](bool begins) {
+          plan.on_fork(begins);
+          if (begins) return;
+          const auto before = last_sign();
+          const auto deadline = ry::Deadline::after(1min);
+          while (last_sign() == before && !deadline.expired()) std::this_thread::sleep_for(1ms);
+          has_sign = last_sign() != before;
+        };
+        return ry::Processes{}.start(watched,
+                                     [](ry::WorkerLink& link) { link.post(ry::detail::encode_started("here")); });
+      },
+      {.beat = 5ms});
+  CHECK(result.error() == "");
+  CHECK(has_sign);
+}
+
+TEST_CASE("FirstStart: a run whose workers cannot be made tells of the checkpoint that it would have gone on from") {
+  const Scratch scratch;
+  const auto save = [](ry::Worker& worker) {
+    toy::Weights weights;
+    ry::TrainState state{worker, {{"weights", weights}}};
+    worker.report({{"loss", 1.0}}, state);
+    throw std::runtime_error{"enough"};
+  };
+  ry::RunConfig config{.name = "run", .storage_path = scratch.path(), .progress = ry::Progress::quiet};
+  const ry::Result first = ry::Trainer<ry::SharedMemory, ry::Threads>{save, {.num_workers = 2}, config}.fit();
+  REQUIRE(first.checkpoint());
+  config.preemption.file = scratch.path() / "notice";
+  SECTION("because the failures allowed are spent") {
+    const ry::Result result = ry::Trainer<ry::SharedMemory, NoWorkers>{save, {.num_workers = 2}, config}.fit();
+    CHECK(result.exit_status() == 1);
+    REQUIRE(result.checkpoint());
+    CHECK(result.checkpoint()->path() == first.checkpoint()->path());
+    CHECK(result.best_checkpoints().size() == 1);
+  }
+  SECTION("because the machine will be taken away") {
+    config.failure = {.max_failures = -1, .backoff = 1h, .max_backoff = 1h};
+    std::ofstream{config.preemption.file};
+    const ry::Result result = ry::Trainer<ry::SharedMemory, NoWorkers>{save, {.num_workers = 2}, config}.fit();
+    CHECK(result.exit_status() == 75);
+    CHECK_THAT(result.error(), ContainsSubstring("nothing was lost"));
+    CHECK(result.checkpoint());
+  }
+}
