@@ -232,7 +232,7 @@ struct SegmentLayout {
 }
 
 /// Maps the pages that the file has already at once, instead of each as it is first written to. A page that is read
-/// brings its neighbours with it, which takes a third less time than MADV_POPULATE_READ, for that asks for each.
+/// brings its neighbours with it, which takes a third less time than MADV_POPULATE_READ: that asks for each.
 inline void map_pages(const Descriptor& file, const Mapping& mapping) noexcept {
   constexpr std::size_t neighbourhood = 64U << 10U;  // what the kernel maps around a page, unless it is told otherwise
   for (off_t end = 0;;) {
@@ -243,7 +243,7 @@ inline void map_pages(const Descriptor& file, const Mapping& mapping) noexcept {
     const auto size = static_cast<std::size_t>(end - begin);
     ::madvise(mapping.base() + begin, size, MADV_HUGEPAGE);  // first, or huge pages would be mapped as small ones
     for (std::size_t at = 0; at < size; at += neighbourhood) {
-      [[maybe_unused]] const auto read = *static_cast<const volatile std::byte*>(mapping.base() + begin + at);
+      [[maybe_unused]] const std::byte read = *static_cast<const volatile std::byte*>(mapping.base() + begin + at);
     }
   }
 }
