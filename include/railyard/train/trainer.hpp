@@ -268,13 +268,20 @@ class Trainer<B, S> {
     }
   }
 
-  /// Returns a Trainer that goes on with the run in that directory. Throws: what fit() throws, when it is called.
+  /// Returns a Trainer that goes on with the run in that directory. Throws: ConfigError if the path names none; what
+  /// fit() throws, when it is called.
   template <class F>
   [[nodiscard]] static Trainer restore(const std::filesystem::path& run_directory, F&& function, ScalingConfig scaling,
                                        RunConfig run = {}, Datasets datasets = {}, typename B::Options options = {}) {
-    const auto path = std::filesystem::absolute(run_directory).lexically_normal();
-    run.name = path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
-    run.storage_path = path.has_filename() ? path.parent_path() : path.parent_path().parent_path();
+    std::error_code code;
+    auto path = std::filesystem::absolute(run_directory, code).lexically_normal();
+    if (!path.has_filename()) path = path.parent_path();
+    if (code || !path.has_filename()) {
+      throw ConfigError{detail::compose("Trainer::restore() was given \"{}\": give it the directory of a run",
+                                        run_directory.string())};
+    }
+    run.name = path.filename().string();
+    run.storage_path = path.parent_path();
     run.resume = Resume::required;
     return Trainer{std::forward<F>(function), std::move(scaling), std::move(run), std::move(datasets),
                    std::move(options)};

@@ -69,6 +69,26 @@ TEST_CASE("LineFile: takes lines back, also those of an earlier program") {
   CHECK(read_text(file.path()) == "first\nother\n");
 }
 
+TEST_CASE("make_run_directory: writes nothing into a directory that is no run's") {
+  const Scratch scratch;
+  const auto holds_only = [](const std::filesystem::path& folder, const std::string& name) {
+    for (const auto& entry : std::filesystem::directory_iterator{folder}) {
+      if (entry.path().filename() != name) return false;
+    }
+    return true;
+  };
+  std::filesystem::create_directories(scratch.path() / "photographs");
+  LineFile{scratch.path() / "photographs" / "list.txt"}.append("x");
+  CHECK_THROWS_WITH(ry::detail::make_run_directory("photographs", scratch.path()),
+                    Catch::ContainsSubstring("no run.json") && Catch::ContainsSubstring("another RunConfig::name"));
+  CHECK(holds_only(scratch.path() / "photographs", "list.txt"));
+  std::filesystem::create_directories(scratch.path() / "checkpoint-000001");
+  LineFile{scratch.path() / "checkpoint-000001" / "manifest.json"}.append("{}");
+  CHECK_THROWS_WITH(ry::detail::make_run_directory("checkpoint-000001", scratch.path()),
+                    Catch::ContainsSubstring("is a checkpoint") && Catch::ContainsSubstring("checkpoints/ lies in"));
+  CHECK(holds_only(scratch.path() / "checkpoint-000001", "manifest.json"));
+}
+
 TEST_CASE("make_run_directory: refuses storage where nothing can be made, with the system's reason") {
   const auto refused = [](const std::filesystem::path& storage, const std::string& why) {
     CHECK_THROWS_WITH(ry::detail::make_run_directory("", storage),

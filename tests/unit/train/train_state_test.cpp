@@ -124,6 +124,24 @@ TEST_CASE("Checkpoints: hold files of the user's, and what a run began with is f
   CHECK(result.metrics().at("resumed").as<bool>());
 }
 
+TEST_CASE("Trainer::restore: says what it was given that is no run, and writes nothing there") {
+  const Scratch scratch;
+  const ry::Result whole = run<SharedThreads>(scratch, never);
+  const auto restore = [](const std::filesystem::path& path) {
+    return ry::Trainer<ry::SharedMemory, ry::Threads>::restore(
+               path, [](auto& worker) { train(worker, never); }, {.num_workers = 2}, {.progress = ry::Progress::quiet})
+        .fit();
+  };
+  const auto checkpoint = whole.checkpoint()->path();
+  const auto files = names_in(checkpoint);
+  CHECK_THROWS_WITH(restore(checkpoint), ContainsSubstring("is a checkpoint, not the directory of a run"));
+  CHECK(names_in(checkpoint) == files);
+  CHECK_THROWS_WITH(restore(scratch.path() / "none"), ContainsSubstring("there is no run in"));
+  CHECK_THROWS_AS(restore(""), ry::ConfigError);
+  CHECK_THROWS_AS(restore("/"), ry::ConfigError);
+  CHECK(restore(whole.path() / "").is_recorded());
+}
+
 TEST_CASE("Run: goes on after kill -9 of the whole program (FAULTS F1)") {
   const Scratch scratch;
   const ry::Result whole = run<SharedProcesses>(scratch, never);

@@ -5,6 +5,7 @@
 #include "railyard/train/detail/json.hpp"
 
 #include "railyard/callbacks/detail/console.hpp"
+#include "railyard/checkpoint/detail/names.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
 #include "railyard/core/error.hpp"
@@ -149,8 +150,32 @@ struct RunPlace {
   bool is_new = true;
 };
 
+/// Whether a program has died in that directory before it could write what the run is.
+[[nodiscard]] inline bool is_barely_begun(const std::filesystem::path& run) {
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
+    const std::string name = entry.path().filename().string();
+    if (name != "logs" && name != "lease.json" && !name.starts_with("run.json.")) return false;
+  }
+  return !code;
+}
+
+/// Throws: ConfigError if a directory that exists is no run's: nothing is written into what is somebody else's.
+inline void check_is_run(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (is_barely_begun(path) || std::filesystem::exists(path / "run.json", ignored)) return;
+  if (std::filesystem::exists(path / manifest_name, ignored)) {
+    throw ConfigError{compose("{} is a checkpoint, not the directory of a run: a run goes on from the directory that "
+                              "its checkpoints/ lies in, by itself from the newest one; Checkpoint::open() reads one",
+                              path.string())};
+  }
+  throw ConfigError{
+      compose("{} is no run's directory, for it has no run.json, and is left as it is: choose another RunConfig::name",
+              path.string())};
+}
+
 /// Makes the directory of a run, or finds it there if there is one of that name.
-/// Throws: ConfigError if it cannot be made.
+/// Throws: ConfigError if it cannot be made, or is no run's.
 [[nodiscard]] inline RunPlace make_run_directory(const std::string& wanted_name, const std::filesystem::path& storage) {
   const auto refuse = [&storage](const std::error_code& code) {
     throw ConfigError{
@@ -174,6 +199,7 @@ struct RunPlace {
       throw ConfigError{
           compose("RunConfig::name is \"{}\", but {} is no directory: choose another name", name, path.string())};
     }
+    if (!is_new) check_is_run(path);
     std::filesystem::create_directory(path / "logs", code);
     if (!code) return {name, path, is_new};
     if (is_new) ::rmdir(path.c_str());

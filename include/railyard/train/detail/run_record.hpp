@@ -77,16 +77,6 @@ inline void read_history(const std::filesystem::path& path, RunRecord& record) {
   }
 }
 
-/// Whether a program has died in that directory before it could write what the run is.
-[[nodiscard]] inline bool is_barely_begun(const std::filesystem::path& run) {
-  std::error_code code;
-  for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
-    const std::string name = entry.path().filename().string();
-    if (name != "logs" && name != "lease.json" && !name.starts_with("run.json.")) return false;
-  }
-  return !code;
-}
-
 /// Reads the record of the run in that directory. Throws: ConfigError if it is none, or damaged.
 [[nodiscard]] inline RunRecord read_run_record(const std::filesystem::path& run) {
   RunRecord record;
@@ -98,8 +88,8 @@ inline void read_history(const std::filesystem::path& path, RunRecord& record) {
     record.seed = json.at("seed").as<std::uint64_t>();
   } catch (const std::exception& error) {
     throw ConfigError{
-        compose("{} exists, but its run.json is no record of a run ({}): choose another RunConfig::name, or remove the "
-                "directory",
+        compose("{} exists, but its run.json is no record of a run ({}): choose another RunConfig::name, or put back the "
+                "file as it was",
                 run.string(), error.what())};
   }
   try {
