@@ -1159,6 +1159,17 @@ inline void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal
 #endif
 }
 
+/// Returns what names the running kernel, until the next start of the machine: the same in all its containers. Empty if
+/// the system does not tell.
+[[nodiscard]] inline std::string boot_id() {
+  char text[64];
+  const Descriptor file{::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC)};
+  const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
+  std::string id(text, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  while (!id.empty() && id.back() == '\n') id.pop_back();
+  return id;
+}
+
 /// Returns the bytes of memory that the host has.
 [[nodiscard]] inline std::size_t physical_memory() noexcept {
   return static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L)) *
@@ -2501,6 +2512,9 @@ struct GroupPlan {
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};
   std::string briefing{};  ///< for every worker, at most max_briefing_bytes
   int most_workers = 0;    ///< how many a restart may ask for, if more than num_workers
+  /// Called before this process is forked, when its other threads have to rest, and again right after, in this process,
+  /// also when the fork has failed. May be empty.
+  std::function<void(bool begins)> on_fork{};
 };
 
 inline constexpr std::size_t max_briefing_bytes = 8192;
@@ -4371,8 +4385,9 @@ class Checkpoint {
 
   /// Returns the state of a part, or nothing if there is none. The pieces of all ranks are one tensor again. Of a part
   /// that each rank has for itself, that of this rank, or nothing. Tensors are read from the files when their read
-  /// function is called, which may be after the last copy of the checkpoint is gone.
-  /// Throws: DataError if a file is damaged, or elements of a tensor are in none of them.
+  /// function is called, which may be after the last copy of the checkpoint is gone. Ranks of a host that load at once
+  /// take the bytes from the storage once, where the system keeps what it has read: each copies them from there to
+  /// their place. Throws: DataError if a file is damaged, or elements of a tensor are in none of them.
   [[nodiscard]] std::optional<State> load(std::string_view part, int rank) const {
     if (auto values = values_in(std::string{detail::state_name}, part)) {
       State state;
@@ -4924,6 +4939,18 @@ class CheckpointFolder {
     std::vector<std::string> all;
     for (const std::uint64_t number : numbers()) open(path_of(number), &Checkpoint::open, &all);
     return all;
+  }
+
+  /// Returns the highest generation that has left something here; 0 if none has.
+  [[nodiscard]] std::uint64_t last_generation() const {
+    std::uint64_t last = 0;
+    for (const std::string& name : names()) last = std::max(last, generation_of(name).value_or(0));
+    for (const std::uint64_t number : numbers()) {
+      if (const auto checkpoint = open(path_of(number), &Checkpoint::peek)) {
+        last = std::max(last, checkpoint->manifest().generation);
+      }
+    }
+    return last;
   }
 
   /// Says why checkpoints here would not last, such as "it is kept in memory, ..."; nothing if no reason is known.
@@ -6783,9 +6810,10 @@ struct SegmentLayout {
   return file.is_open() && ::fstat(file.get(), &status) == 0 ? static_cast<std::size_t>(status.st_blocks) * 512 : 0;
 }
 
-/// Maps the pages that the file has already at once, instead of each as it is touched, if the kernel can do that.
+/// Maps the pages that the file has already at once, instead of each as it is first written to. A page that is read
+/// brings its neighbours with it, which takes a third less time than MADV_POPULATE_READ: that asks for each.
 inline void map_pages(const Descriptor& file, const Mapping& mapping) noexcept {
-#ifdef MADV_POPULATE_READ
+  constexpr std::size_t neighbourhood = 64U << 10U;  // what the kernel maps around a page, unless it is told otherwise
   for (off_t end = 0;;) {
     const off_t begin = ::lseek(file.get(), end, SEEK_DATA);
     if (begin < 0) return;
@@ -6793,9 +6821,10 @@ inline void map_pages(const Descriptor& file, const Mapping& mapping) noexcept {
     if (end < begin) return;
     const auto size = static_cast<std::size_t>(end - begin);
     ::madvise(mapping.base() + begin, size, MADV_HUGEPAGE);  // first, or huge pages would be mapped as small ones
-    ::madvise(mapping.base() + begin, size, MADV_POPULATE_READ);
+    for (std::size_t at = 0; at < size; at += neighbourhood) {
+      [[maybe_unused]] const std::byte read = *static_cast<const volatile std::byte*>(mapping.base() + begin + at);
+    }
   }
-#endif
 }
 
 }  // namespace detail
@@ -7131,7 +7160,7 @@ struct Whereabouts {
   [[nodiscard]] static Whereabouts here(std::size_t wanted_arena, int world_size) {
     Whereabouts where;
     std::memset(static_cast<void*>(&where), 0, sizeof where);  // the padding as well: it is sent as it lies
-    std::ifstream{"/proc/sys/kernel/random/boot_id"}.read(where.boot_id.data(), where.boot_id.size() - 1);
+    detail::boot_id().copy(where.boot_id.data(), where.boot_id.size() - 1);
     struct stat status {};
     if (::stat("/proc/self/ns/pid", &status) == 0) where.pid_namespace = status.st_ino;
     where.process = ::getpid();
@@ -17315,7 +17344,8 @@ class ProcessGroup final : public WorkerGroup {
       : memory_(plan.num_workers, plan.briefing, plan.most_workers),
         inbox_(memory_),
         body_(body),
-        silence_limit_(plan.silence_limit) {
+        silence_limit_(plan.silence_limit),
+        on_fork_(plan.on_fork) {
     setup_.memory = &memory_;
     setup_.body = &body_;
     setup_.event_fd = inbox_.event_fd();
@@ -17414,7 +17444,25 @@ class ProcessGroup final : public WorkerGroup {
     bool is_over = false;
   };
 
+  // Lets the other threads of this process rest while it lives: in this process alone, for the forked one never
+  // returns.
+  class Rest {
+   public:
+    explicit Rest(const std::function<void(bool)>& on_fork) : on_fork_(&on_fork) {
+      if (*on_fork_) (*on_fork_)(true);
+    }
+    Rest(const Rest&) = delete;
+    Rest& operator=(const Rest&) = delete;
+    ~Rest() {
+      if (*on_fork_) (*on_fork_)(false);
+    }
+
+   private:
+    const std::function<void(bool)>* on_fork_;
+  };
+
   void fork_zygote() {
+    const Rest rest{on_fork_};
     is_zygote_lost_ = false;
     auto ends = Channel::make_pair();
     flush_streams(setup_.flushes_all);  // what is unwritten now would be written by every child as well
@@ -17698,6 +17746,7 @@ class ProcessGroup final : public WorkerGroup {
   Inbox inbox_;
   WorkerBody body_;
   std::chrono::nanoseconds silence_limit_;
+  std::function<void(bool begins)> on_fork_;
   SilenceWatch silence_{0, {}, 0};
   OomCounter oom_;
   WorkerSetup setup_{};
@@ -20708,8 +20757,33 @@ struct RunPlace {
   bool is_new = true;
 };
 
+/// Whether a program has died in that directory before it could write what the run is.
+[[nodiscard]] inline bool is_barely_begun(const std::filesystem::path& run) {
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
+    const std::string name = entry.path().filename().string();
+    if (name != "logs" && name != "lease.json" && !name.starts_with("run.json.")) return false;
+  }
+  return !code;
+}
+
+/// Throws: ConfigError if a directory that exists is no run's: nothing is written into what is somebody else's.
+inline void check_is_run(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (is_barely_begun(path) || std::filesystem::exists(path / "run.json", ignored)) return;
+  if (std::filesystem::exists(path / manifest_name, ignored)) {
+    throw ConfigError{
+        compose("{} is a checkpoint, not the directory of a run: a run goes on from the directory that "
+                "its checkpoints/ lies in, by itself from the newest one; Checkpoint::open() reads one",
+                path.string())};
+  }
+  throw ConfigError{
+      compose("{} is no run's directory, for it has no run.json, and is left as it is: choose another RunConfig::name",
+              path.string())};
+}
+
 /// Makes the directory of a run, or finds it there if there is one of that name.
-/// Throws: ConfigError if it cannot be made.
+/// Throws: ConfigError if it cannot be made, or is no run's.
 [[nodiscard]] inline RunPlace make_run_directory(const std::string& wanted_name, const std::filesystem::path& storage) {
   const auto refuse = [&storage](const std::error_code& code) {
     throw ConfigError{
@@ -20733,6 +20807,7 @@ struct RunPlace {
       throw ConfigError{
           compose("RunConfig::name is \"{}\", but {} is no directory: choose another name", name, path.string())};
     }
+    if (!is_new) check_is_run(path);
     std::filesystem::create_directory(path / "logs", code);
     if (!code) return {name, path, is_new};
     if (is_new) ::rmdir(path.c_str());
@@ -20922,16 +20997,6 @@ inline void read_history(const std::filesystem::path& path, RunRecord& record) {
   }
 }
 
-/// Whether a program has died in that directory before it could write what the run is.
-[[nodiscard]] inline bool is_barely_begun(const std::filesystem::path& run) {
-  std::error_code code;
-  for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
-    const std::string name = entry.path().filename().string();
-    if (name != "logs" && name != "lease.json" && !name.starts_with("run.json.")) return false;
-  }
-  return !code;
-}
-
 /// Reads the record of the run in that directory. Throws: ConfigError if it is none, or damaged.
 [[nodiscard]] inline RunRecord read_run_record(const std::filesystem::path& run) {
   RunRecord record;
@@ -20942,10 +21007,10 @@ inline void read_history(const std::filesystem::path& path, RunRecord& record) {
     record.world_size = json.at("world_size").as<int>();
     record.seed = json.at("seed").as<std::uint64_t>();
   } catch (const std::exception& error) {
-    throw ConfigError{
-        compose("{} exists, but its run.json is no record of a run ({}): choose another RunConfig::name, or remove the "
-                "directory",
-                run.string(), error.what())};
+    throw ConfigError{compose(
+        "{} exists, but its run.json is no record of a run ({}): choose another RunConfig::name, or put back the "
+        "file as it was",
+        run.string(), error.what())};
   }
   try {
     const Json json = parse_json(text_of_file(run / "result.json"));
@@ -20993,7 +21058,7 @@ class RunLease {
     const bool may_live = !before.has_ended && (is_elsewhere(before) || (!before.is_locked && !has_died(before)));
     const bool is_watched = !own_.is_locked || may_live;
     if (is_watched) watch(before);
-    own_.generation = before.generation + 1;
+    own_.generation = generation_before(before) + 1;
     own_.id = unique_name();
     own_.host = host_name();
     own_.since = time_text(std::time(nullptr));
@@ -21055,10 +21120,14 @@ class RunLease {
     bool is_locked = true;
   };
 
-  [[nodiscard]] static std::string boot_id() {
-    std::string text = text_of_file("/proc/sys/kernel/random/boot_id");
-    while (!text.empty() && text.back() == '\n') text.pop_back();
-    return text;
+  // Where the file was removed or damaged, what earlier holders have left tells: it has to be older than this one.
+  [[nodiscard]] std::uint64_t generation_before(const Content& before) const {
+    if (before.generation != 0) return before.generation;
+    try {
+      return CheckpointFolder{path_.parent_path() / "checkpoints"}.last_generation();
+    } catch (const Error& error) {
+      refuse(compose("says nothing of who had the run before, nor can it be told otherwise: {}", error.what()));
+    }
   }
 
   [[nodiscard]] bool is_own(const Content& content) const {
@@ -21412,6 +21481,12 @@ namespace detail {
   return newest;
 }
 
+/// Returns the newest checkpoint that is whole, where problems have been told of already.
+[[nodiscard]] inline std::optional<Checkpoint> newest_of(const CheckpointFolder& folder) {
+  std::vector<std::string> told;
+  return folder.newest_whole(told);
+}
+
 /// Owns the writer, and holds the newest copy of the state in memory. The lease must outlive it.
 class RunCheckpoints {
  public:
@@ -21437,8 +21512,17 @@ class RunCheckpoints {
     }
   }
 
+  /// Says that a rank, which has ended so many steps, has gone by one that another rank has saved; nothing otherwise.
+  [[nodiscard]] std::optional<Failure> part_failure(int rank, std::uint64_t steps) const {
+    const int other = book_.waits_for(rank, steps);
+    if (other < 0) return std::nullopt;
+    return Failure{.rank = rank,
+                   .what = compose("has not saved where rank {} has: every rank passes its TrainState to report(), or "
+                                   "none does",
+                                   other),
+                   .kind = Failure::Kind::final};
+  }
   /// See SaveBook.
-  [[nodiscard]] int waits_for(int rank, std::uint64_t steps) const { return book_.waits_for(rank, steps); }
   template <class Steps>
   [[nodiscard]] int late_rank(const Steps& steps) const {
     return book_.late_rank(steps);
@@ -21456,7 +21540,7 @@ class RunCheckpoints {
         continue;
       }
       written_ = std::max(written_, place);
-      ++num_of_attempt_;
+      if (outcome.manifest.attempt == attempt_) ++num_of_attempt_;  // not one that was still being written
       if (++num_written_ > 1) continue;
       if (const std::string text = doubt(); !text.empty()) log.warn(text);
     }
@@ -21505,9 +21589,10 @@ class RunCheckpoints {
   }
 
   /// So many workers begin, after the end of those before.
-  void begin_attempt(int world_size) {
+  void begin_attempt(int world_size, int attempt) {
     book_ = SaveBook{world_size};
     copies_ = SaveBook{world_size};
+    attempt_ = attempt;
     num_of_attempt_ = 0;
   }
 
@@ -21519,7 +21604,7 @@ class RunCheckpoints {
 
   /// The folder; only while nothing is being written, as what is below.
   [[nodiscard]] const CheckpointFolder& folder() { return writer_.folder(); }
-  [[nodiscard]] std::optional<Checkpoint> newest() { return writer_.folder().newest(); }
+  [[nodiscard]] std::optional<Checkpoint> newest() { return newest_of(writer_.folder()); }
   [[nodiscard]] std::vector<Checkpoint> best() { return writer_.folder().best(writer_.retention()); }
 
  private:
@@ -21607,6 +21692,7 @@ class RunCheckpoints {
   Place saved_{0, -1};                     // of the newest checkpoint, unless it could not be written
   Place written_{0, -1};
   int num_written_ = 0;
+  int attempt_ = 0;  // that is under way
   int num_of_attempt_ = 0;
   bool has_last_failed_ = false;
   std::deque<Metrics> metrics_{};  // of rank 0, by checkpoint that is not whole yet
@@ -21837,6 +21923,104 @@ class PreemptionNotice {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/first_start.hpp
+// Makes the first workers of a run, again if need be, and hears meanwhile who asks it to end. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is the time until there is a group that hears signals itself.
+class FirstStart {
+ public:
+  /// All must outlive it. attempts: gets those that have failed.
+  FirstStart(FailureBudget& budget, PreemptionNotice& notice, RunLog& log, std::vector<Attempt>& attempts) noexcept
+      : budget_(&budget), notice_(&notice), log_(&log), attempts_(&attempts) {}
+
+  /// Calls start() until it returns a group. Returns nothing if the failures allowed are spent, or the run is asked to
+  /// end while another start is waited for: failure() says which. begin_step: where the run goes on. Throws:
+  /// ConfigError as start() does.
+  template <class StartOnce>
+  [[nodiscard]] std::unique_ptr<WorkerGroup> make(const StartOnce& start, std::uint64_t begin_step) {
+    while (!failure_) {
+      try {
+        return start();
+      } catch (const ConfigError&) {
+        throw;
+      } catch (const std::exception& error) {
+        judge(Failure::of_start(error, compose("the workers could not be started: {}", error.what())), begin_step);
+      }
+    }
+    return nullptr;
+  }
+
+  [[nodiscard]] const std::optional<Failure>& failure() const noexcept { return failure_; }
+  /// Why it is final, if there is more to say.
+  [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
+  /// Whether it is that the machine will be taken away.
+  [[nodiscard]] bool is_preempted() const noexcept { return is_preempted_; }
+
+  /// Hands on what came while the group was made: its first events, until it has told of the signals that it has heard
+  /// itself, and then those that came too early for it.
+  template <class Handle, class HandleSignal>
+  void catch_up(WorkerGroup& group, const Handle& handle, const HandleSignal& handle_signal) {
+    const std::vector<int> signals = take_signals();
+    std::size_t num_told = 0;
+    while (num_told < signals.size()) {
+      auto event = group.next(Deadline::after(std::chrono::nanoseconds{0}));
+      if (!event) break;
+      if (const auto* told = std::get_if<SignalEvent>(&*event); told && notice_->concerns_run(told->signal)) ++num_told;
+      handle(*event);
+    }
+    // Each was heard by both from some moment on, so the first ones are those that the group has not heard.
+    for (std::size_t at = 0; num_told + at < signals.size(); ++at) handle_signal(signals[at]);
+  }
+
+ private:
+  [[nodiscard]] std::vector<int> take_signals() {
+    std::vector<int> signals;
+    while (const auto signal = watch_.take()) {
+      if (notice_->concerns_run(*signal)) signals.push_back(*signal);
+    }
+    return signals;
+  }
+
+  void judge(Failure failure, std::uint64_t begin_step) {
+    const auto verdict = budget_->judge(failure, begin_step, false);
+    reason_ = verdict.reason;
+    attempts_->push_back({.error = failure.what, .begin_step = begin_step, .end_step = begin_step});
+    if (!verdict.restarts) {
+      failure_ = std::move(failure);
+      return;
+    }
+    log_->print(compose("{}; it is tried again", failure.what));
+    static_cast<void>(sleeps_unless([this] { return is_asked_to_end(); }, verdict.delay));
+  }
+
+  [[nodiscard]] bool is_asked_to_end() {
+    const auto signals = take_signals();
+    const bool has_file = notice_->take_file();
+    if (signals.empty() && !has_file) return false;
+    const int signal = has_file ? SIGTERM : signals.front();
+    is_preempted_ = has_file || notice_->is_announced_by(signal);
+    failure_ = Failure{.what = compose("interrupted by {} before its workers could be started", signal_name(signal)),
+                       .signal = signal,
+                       .kind = Failure::Kind::final};
+    return true;
+  }
+
+  FailureBudget* budget_;
+  PreemptionNotice* notice_;
+  RunLog* log_;
+  std::vector<Attempt>* attempts_;
+  SignalWatch watch_{};
+  std::optional<Failure> failure_{};
+  std::string reason_{};
+  bool is_preempted_ = false;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/result_file.hpp
 // What result.json says. Train room.
 
@@ -21859,6 +22043,40 @@ namespace detail {
   }
   return object;
 }
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/run_callbacks.hpp
+// Calls a run's callbacks, whatever they throw. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is all of them together. One that throws ends the run; the others still hear of everything.
+class RunCallbacks {
+ public:
+  /// callbacks must outlive it. fail: told what one has thrown.
+  RunCallbacks(const std::vector<AnyCallback>& callbacks, std::function<void(Failure)> fail)
+      : callbacks_(&callbacks), fail_(std::move(fail)) {}
+
+  /// hook: its name, for messages.
+  template <class Call>
+  void tell(std::string_view hook, const Call& call) const {
+    for (const AnyCallback& callback : *callbacks_) {
+      try {
+        call(callback);
+      } catch (...) {
+        const std::string what = exit_of(std::current_exception()).message;
+        fail_({.what = compose("a callback's {} threw: {}", hook, what), .kind = Failure::Kind::final});
+      }
+    }
+  }
+
+ private:
+  const std::vector<AnyCallback>* callbacks_;
+  std::function<void(Failure)> fail_;
+};
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -22109,7 +22327,8 @@ class Supervision {
         controller_(controller_settings(config, info_.world_size)),
         budget_(config.failure),
         steps_(info_.world_size, config.step_timeout),
-        notice_(config.preemption) {}
+        notice_(config.preemption),
+        callbacks_(config.callbacks, [this](Failure failure) { note_hook_failure(std::move(failure)); }) {}
 
   /// Runs to the end. renew: called before the workers are started again.
   /// Throws: ConfigError if the run cannot go on as it was asked to, or if the group cannot be started because of its
@@ -22122,11 +22341,9 @@ class Supervision {
       for (const std::string& problem : problems) log_.warn(problem + "; an older checkpoint is taken");
     }
     if (!lease_.takeover().empty()) log_.warn(lease_.takeover());
-    tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
+    callbacks_.tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     if (!failure_before_start_) start_group(start);
     if (group_) {
-      log_.complain(lease_.keep_alive());
-      checkpoints_.emplace(info_, config_.checkpoint, lease_, *group_);
       do {
         while (controller_.phase() != Phase::finished) handle_next();
         end_attempt();
@@ -22144,31 +22361,35 @@ class Supervision {
  private:
   void start_group(const Start& start) {
     controller_.begin(Clock::now());
-    while (!group_ && !failure_before_start_) {
-      lease_.pause();
-      try {
-        group_ = start({.num_workers = info_.world_size,
-                        .silence_limit = config_.silence_limit,
-                        .briefing = encode_briefing(briefing_),
-                        .most_workers = size_.count().max()});
-        timings_.start = log_.seconds();
-      } catch (const ConfigError&) {
-        if (!history_.has_record()) directory_.remove();
-        throw;
-      } catch (const std::exception& error) {
-        judge_start(Failure::of_start(error, compose("the workers could not be started: {}", error.what())));
-      }
+    FirstStart first{budget_, notice_, log_, attempts_};
+    const GroupPlan plan{
+        .num_workers = info_.world_size,
+        .silence_limit = config_.silence_limit,
+        .briefing = encode_briefing(briefing_),
+        .most_workers = size_.count().max(),
+        .on_fork = [this](bool begins) { begins ? lease_.pause() : log_.complain(lease_.keep_alive()); }};
+    try {
+      group_ = first.make([&] { return start(plan); }, begin_step_);
+    } catch (const ConfigError&) {
+      if (!history_.has_record()) directory_.remove();
+      throw;
     }
+    last_word_ = first.reason();
+    if (!group_) return note_no_start(first);
+    timings_.start = log_.seconds();
+    checkpoints_.emplace(info_, config_.checkpoint, lease_, *group_);
+    first.catch_up(
+        *group_, [this](GroupEvent& event) { std::visit([this](auto& one) { handle(one); }, event); },
+        [this](int signal) { handle_signal(signal, notice_.is_announced_by(signal)); });
   }
 
-  void judge_start(Failure failure) {
-    const auto verdict = budget_.judge(failure, begin_step_, false);
-    last_word_ = verdict.reason;
-    attempts_.push_back({.error = failure.what, .begin_step = begin_step_, .end_step = begin_step_});
-    if (verdict.restarts) log_.print(compose("{}; it is tried again", failure.what));
-    if (!verdict.restarts) failure_before_start_ = std::move(failure);
-    log_.complain(lease_.keep_alive());
-    std::this_thread::sleep_for(verdict.delay);
+  void note_no_start(const FirstStart& first) {
+    failure_before_start_ = first.failure();
+    const CheckpointFolder folder{info_.path / "checkpoints", lease_.generation()};
+    look_up_checkpoints([&] { return newest_of(folder); },
+                        [&] { return folder.best(retention_of(config_.checkpoint)); });
+    has_left_in_order_ = first.is_preempted() && newest_;
+    if (has_left_in_order_) last_word_ = "nothing was lost, and a run of the same name goes on from its checkpoint";
   }
 
   // From here on, what was reported after the checkpoint will be reported anew.
@@ -22212,9 +22433,14 @@ class Supervision {
     settle();
     has_left_in_order_ = farewell_.is_in_order(checkpoints_->num_written()) && !checkpoints_->has_last_failed();
     if (has_left_in_order_) last_word_ = "its state was saved first, and a run of the same name goes on from there";
+    look_up_checkpoints([&] { return checkpoints_->newest(); }, [&] { return checkpoints_->best(); });
+  }
+
+  template <class Newest, class Best>
+  void look_up_checkpoints(const Newest& newest, const Best& best) {
     try {
-      newest_ = checkpoints_->newest();
-      best_ = checkpoints_->best();
+      newest_ = newest();
+      best_ = best();
     } catch (const Error& error) {
       log_.warn(error.what());
     }
@@ -22308,7 +22534,7 @@ class Supervision {
     if (info_.world_size == former) return;
     const Resize resize{.from = former, .to = info_.world_size, .step = begin_step_};
     log_.tell_of_resize(resize);
-    tell("on_resize", [&resize](const AnyCallback& callback) { callback.on_resize(resize); });
+    callbacks_.tell("on_resize", [&resize](const AnyCallback& callback) { callback.on_resize(resize); });
   }
 
   [[nodiscard]] bool go_on_from_newest() {
@@ -22359,7 +22585,7 @@ class Supervision {
     step_times_.assign(static_cast<std::size_t>(info_.world_size), {});
     steps_ = StepWatch{info_.world_size, config_.step_timeout};
     history_.begin_attempt(info_.world_size);
-    checkpoints_->begin_attempt(info_.world_size);
+    checkpoints_->begin_attempt(info_.world_size, briefing_.attempt);
     controller_ = Controller{controller_settings(config_, info_.world_size)};
     controller_.begin(Clock::now());
   }
@@ -22369,12 +22595,9 @@ class Supervision {
       renew(info_.world_size);
       begin_attempt();
       try {
-        if (group_->forks_to_restart()) lease_.pause();
         group_->restart(info_.world_size, encode_briefing(briefing_));
-        log_.complain(lease_.keep_alive());
         return true;
       } catch (const std::exception& error) {
-        log_.complain(lease_.keep_alive());
         const std::string what = compose("the workers could not be started again: {}", error.what());
         if (size_.shrink(info_.world_size)) {
           log_.print(what);
@@ -22517,32 +22740,14 @@ class Supervision {
   }
 
   void refuse_part_checkpoint(int rank, std::uint64_t steps) {
-    const int other = checkpoints_->waits_for(rank, steps);
-    if (other < 0) return;
-    fail({.rank = rank,
-          .what = compose("has not saved where rank {} has: every rank passes its TrainState to report(), or none does",
-                          other),
-          .kind = Failure::Kind::final});
+    if (auto failure = checkpoints_->part_failure(rank, steps)) fail(*failure);
   }
 
   void tell_reports(bool is_end) {
     while (const auto report = history_.take(is_end)) {
-      tell("on_report", [&](const AnyCallback& callback) {
+      callbacks_.tell("on_report", [&](const AnyCallback& callback) {
         if (callback.on_report(*report) == Next::stop && !is_end) group_->request_stop();
       });
-    }
-  }
-
-  // A callback that throws ends the run; the others still hear of everything.
-  template <class Call>
-  void tell(std::string_view hook, Call call) {
-    for (const AnyCallback& callback : config_.callbacks) {
-      try {
-        call(callback);
-      } catch (...) {
-        const std::string what = exit_of(std::current_exception()).message;
-        note_hook_failure({.what = compose("a callback's {} threw: {}", hook, what), .kind = Failure::Kind::final});
-      }
     }
   }
 
@@ -22578,7 +22783,7 @@ class Supervision {
     const RunEnd end{.error = failure != nullptr ? error_text(*failure) : std::string{},
                      .metrics = history_.newest(),
                      .seconds = log_.seconds()};
-    tell("on_end", [&end](const AnyCallback& callback) { callback.on_end(end); });
+    callbacks_.tell("on_end", [&end](const AnyCallback& callback) { callback.on_end(end); });
     if (failure == nullptr && failure_before_start_) failure = &*failure_before_start_;  // on_end has thrown
     if (failure != nullptr) {
       fields.error = error_text(*failure);
@@ -22615,6 +22820,7 @@ class Supervision {
   FailureBudget budget_;
   StepWatch steps_;
   PreemptionNotice notice_;
+  RunCallbacks callbacks_;
   Briefing briefing_{};
   std::uint64_t begin_step_ = 0;   // of this attempt
   std::uint64_t failed_step_ = 0;  // at which the last attempt failed
@@ -23219,13 +23425,20 @@ class Trainer<B, S> {
     }
   }
 
-  /// Returns a Trainer that goes on with the run in that directory. Throws: what fit() throws, when it is called.
+  /// Returns a Trainer that goes on with the run in that directory. Throws: ConfigError if the path names none; what
+  /// fit() throws, when it is called.
   template <class F>
   [[nodiscard]] static Trainer restore(const std::filesystem::path& run_directory, F&& function, ScalingConfig scaling,
                                        RunConfig run = {}, Datasets datasets = {}, typename B::Options options = {}) {
-    const auto path = std::filesystem::absolute(run_directory).lexically_normal();
-    run.name = path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
-    run.storage_path = path.has_filename() ? path.parent_path() : path.parent_path().parent_path();
+    std::error_code code;
+    auto path = std::filesystem::absolute(run_directory, code).lexically_normal();
+    if (!path.has_filename()) path = path.parent_path();
+    if (code || !path.has_filename()) {
+      throw ConfigError{detail::compose("Trainer::restore() was given \"{}\": give it the directory of a run",
+                                        run_directory.string())};
+    }
+    run.name = path.filename().string();
+    run.storage_path = path.parent_path();
     run.resume = Resume::required;
     return Trainer{std::forward<F>(function), std::move(scaling), std::move(run), std::move(datasets),
                    std::move(options)};
@@ -31293,9 +31506,7 @@ class Bulletin {
 class FileBulletin final : public Bulletin {
  public:
   FileBulletin(std::filesystem::path folder, const std::string& name, WaitTeller teller)
-      : folder_(std::move(folder)), path_(folder_ / name), teller_(std::move(teller)) {
-    std::ifstream{"/proc/sys/kernel/random/boot_id"} >> boot_;
-  }
+      : folder_(std::move(folder)), path_(folder_ / name), teller_(std::move(teller)) {}
   ~FileBulletin() override { take_down(); }
 
   /// Throws: ConfigError if another leader of the same job is alive on this host, or the folder cannot be trusted.
@@ -31425,7 +31636,7 @@ class FileBulletin final : public Bulletin {
   std::filesystem::path folder_;
   std::filesystem::path path_;
   WaitTeller teller_;
-  std::string boot_{};
+  std::string boot_ = boot_id();
   Descriptor posted_{};
   pid_t poster_ = 0;
 };
@@ -32112,10 +32323,8 @@ namespace detail {
 /// Returns the same text for processes that run under one kernel and in the same namespaces: containers of one machine
 /// are hosts of their own.
 [[nodiscard]] inline std::string host_identity() {
-  char boot[64] = {};
-  const Descriptor file{::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC)};
-  const ssize_t got = file.is_open() ? ::read(file.get(), boot, sizeof boot - 1) : 0;
-  std::string identity = got > 1 ? std::string(boot, static_cast<std::size_t>(got - 1)) : host_name();
+  std::string identity = boot_id();
+  if (identity.empty()) identity = host_name();
   for (const char* space : {"/proc/self/ns/pid", "/proc/self/ns/net"}) {
     struct stat status {};
     if (::stat(space, &status) == 0) identity += compose("-{}", status.st_ino);
@@ -32239,7 +32448,8 @@ class LaunchedGroup final : public WorkerGroup {
     begin();
     const GroupPlan own{.num_workers = layouts_.front().num_workers,
                         .silence_limit = plan.silence_limit,
-                        .briefing = brief(layouts_.front(), plan.briefing)};
+                        .briefing = brief(layouts_.front(), plan.briefing),
+                        .on_fork = plan.on_fork};
     local_ = std::make_unique<ProcessGroup>(own, body);
     local_->watch_also(lines_->event_fd());
     order_start(plan.briefing);
@@ -37955,12 +38165,10 @@ template <class T>
 
 // Tells processes apart, also those of two hosts or containers that have the same id.
 [[nodiscard]] inline std::int64_t process_token() {
-  std::ifstream file{"/proc/sys/kernel/random/boot_id"};
-  std::string boot_id;
-  std::getline(file, boot_id);
+  const std::string boot = boot_id();
   struct stat space {};
   const auto pid_space = stat("/proc/self/ns/pid", &space) == 0 ? static_cast<std::uint64_t>(space.st_ino) : 0;
-  const std::uint64_t hash = hash_bytes(pid_space, boot_id.data(), boot_id.size());
+  const std::uint64_t hash = hash_bytes(pid_space, boot.data(), boot.size());
   return static_cast<std::int64_t>(mix_bits(hash ^ static_cast<std::uint64_t>(getpid())));
 }
 

@@ -112,9 +112,9 @@ class Checkpoint {
 
   /// Returns the state of a part, or nothing if there is none. The pieces of all ranks are one tensor again. Of a part
   /// that each rank has for itself, that of this rank, or nothing. Tensors are read from the files when their read
-  /// function is called, which may be after the last copy of the checkpoint is gone. Ranks of a host that load at once take
-  /// the bytes from the storage once, where the system keeps what it has read: each copies them from there to their place.
-  /// Throws: DataError if a file is damaged, or elements of a tensor are in none of them.
+  /// function is called, which may be after the last copy of the checkpoint is gone. Ranks of a host that load at once
+  /// take the bytes from the storage once, where the system keeps what it has read: each copies them from there to
+  /// their place. Throws: DataError if a file is damaged, or elements of a tensor are in none of them.
   [[nodiscard]] std::optional<State> load(std::string_view part, int rank) const {
     if (auto values = values_in(std::string{detail::state_name}, part)) {
       State state;

@@ -120,6 +120,18 @@ class CheckpointFolder {
     return all;
   }
 
+  /// Returns the highest generation that has left something here; 0 if none has.
+  [[nodiscard]] std::uint64_t last_generation() const {
+    std::uint64_t last = 0;
+    for (const std::string& name : names()) last = std::max(last, generation_of(name).value_or(0));
+    for (const std::uint64_t number : numbers()) {
+      if (const auto checkpoint = open(path_of(number), &Checkpoint::peek)) {
+        last = std::max(last, checkpoint->manifest().generation);
+      }
+    }
+    return last;
+  }
+
   /// Says why checkpoints here would not last, such as "it is kept in memory, ..."; nothing if no reason is known.
   [[nodiscard]] std::string_view doubt() const { return detail::doubt_about(folder_.parent_path()); }
 

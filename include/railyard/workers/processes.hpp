@@ -151,7 +151,8 @@ class ProcessGroup final : public WorkerGroup {
     bool is_over = false;
   };
 
-  // Lets the other threads of this process rest while it lives: in this process alone, for the forked one never returns.
+  // Lets the other threads of this process rest while it lives: in this process alone, for the forked one never
+  // returns.
   class Rest {
    public:
     explicit Rest(const std::function<void(bool)>& on_fork) : on_fork_(&on_fork) {

@@ -65,11 +65,12 @@ TEST_CASE("FirstStart: a signal while another start is waited for ends the run i
   const Scratch scratch;
   for (const int signal : {SIGINT, SIGTERM}) {
     int num_starts = 0;
-    const auto result = run_with(scratch, patient_config(), [&](const ry::GroupPlan&) -> std::unique_ptr<ry::WorkerGroup> {
-      ++num_starts;
-      ::raise(signal);
-      throw ry::Error{"no processes are left"};
-    });
+    const auto result =
+        run_with(scratch, patient_config(), [&](const ry::GroupPlan&) -> std::unique_ptr<ry::WorkerGroup> {
+          ++num_starts;
+          ::raise(signal);
+          throw ry::Error{"no processes are left"};
+        });
     CHECK(num_starts == 1);
     CHECK_FALSE(result);
     CHECK(result.exit_status() == 128 + signal);
@@ -124,22 +125,23 @@ TEST_CASE("FirstStart: signs of life are given while the workers are made, howev
   const Scratch scratch;
   bool has_sign = false;
   const auto last_sign = [&] { return std::filesystem::last_write_time(scratch.path() / "lease.json"); };
-  const auto result = run_with(
-      scratch, {.progress = ry::Progress::quiet},
-      [&](const ry::GroupPlan& plan) {
-        ry::GroupPlan watched = plan;
-        watched.on_fork = [&](bool begins) {
-          plan.on_fork(begins);
-          if (begins) return;
-          const auto before = last_sign();
-          const auto deadline = ry::Deadline::after(1min);
-          while (last_sign() == before && !deadline.expired()) std::this_thread::sleep_for(1ms);
-          has_sign = last_sign() != before;
-        };
-        return ry::Processes{}.start(watched,
-                                     [](ry::WorkerLink& link) { link.post(ry::detail::encode_started("here")); });
-      },
-      {.beat = 5ms});
+  const auto result = run_with(scratch, {.progress = ry::Progress::quiet},
+                               [&](const ry::GroupPlan& plan) {
+                                 ry::GroupPlan watched = plan;
+                                 watched.on_fork = [&](bool begins) {
+                                   plan.on_fork(begins);
+                                   if (begins) return;
+                                   const auto before = last_sign();
+                                   const auto deadline = ry::Deadline::after(1min);
+                                   while (last_sign() == before && !deadline.expired())
+                                     std::this_thread::sleep_for(1ms);
+                                   has_sign = last_sign() != before;
+                                 };
+                                 return ry::Processes{}.start(watched, [](ry::WorkerLink& link) {
+                                   link.post(ry::detail::encode_started("here"));
+                                 });
+                               },
+                               {.beat = 5ms});
   CHECK(result.error() == "");
   CHECK(has_sign);
 }

@@ -4,8 +4,12 @@
 #include "support/catch.hpp"
 #include "unit/train/scratch.hpp"
 
+#include <array>
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <stdexcept>
+#include <vector>
 
 namespace ry = railyard;
 using ry::detail::RunCheckpoints;
@@ -91,4 +95,24 @@ TEST_CASE("RunCheckpoints: one that is still being written when the next attempt
     CHECK(checkpoints.num_of_attempt() == attempt);
     CHECK(checkpoints.num_written() == attempt + 1);
   }
+}
+
+TEST_CASE("RunCheckpoints: the newest of a run is one that is whole, also if this program has written none") {
+  const Scratch scratch;
+  std::ofstream{scratch.path() / "run.json"} << "{}";
+  std::vector<std::filesystem::path> paths;
+  {
+    const ry::detail::RunLease lease{scratch.path()};
+    ry::CheckpointFolder former{scratch.path() / "checkpoints", lease.generation()};
+    const std::array<std::byte, 8> bytes{};
+    const std::array parts{ry::CheckpointFolder::Part{"state.json", bytes}};
+    for (int i = 0; i < 2; ++i) paths.push_back(former.commit({.world_size = 1}, parts));
+  }
+  std::ofstream{paths.back() / "state.json"} << "damaged!";
+  const ry::detail::RunLease lease{scratch.path()};
+  PoorGroup group;
+  const ry::RunInfo info{.path = scratch.path(), .world_size = 1};
+  RunCheckpoints checkpoints{info, {}, lease, group};
+  REQUIRE(checkpoints.newest());
+  CHECK(checkpoints.newest()->path() == paths.front());
 }

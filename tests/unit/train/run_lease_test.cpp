@@ -4,6 +4,7 @@
 #include "support/catch.hpp"
 #include "unit/train/scratch.hpp"
 
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -168,6 +169,25 @@ TEST_CASE("RunLease: of two that take over the same run, one has it") {
   }};
   CHECK_THROWS_WITH(RunLease(scratch.path(), slow), ContainsSubstring("in use") && ContainsSubstring("was faster"));
   other.join();
+}
+
+TEST_CASE("RunLease: the generation grows beyond what is there, also where the file was removed or damaged") {
+  const Scratch scratch;
+  ry::Manifest manifest{.world_size = 1};
+  ry::CheckpointFolder former{scratch.path() / "checkpoints", 5};
+  const std::array<std::byte, 4> bytes{};
+  static_cast<void>(former.commit(manifest, std::array{ry::CheckpointFolder::Part{"state.json", bytes}}));
+  CHECK(RunLease{scratch.path()}.generation() == 6);
+  CHECK(RunLease{scratch.path()}.generation() == 7);
+  std::ofstream{scratch.path() / "lease.json"} << "{";
+  CHECK(RunLease{scratch.path(), brief}.generation() == 6);
+  std::filesystem::remove(scratch.path() / "lease.json");
+  std::filesystem::create_directory(scratch.path() / "checkpoints" / ".staging-8-abc");
+  const RunLease lease{scratch.path()};
+  CHECK(lease.generation() == 9);
+  ry::CheckpointFolder folder{scratch.path() / "checkpoints", lease.generation()};
+  folder.sweep();
+  CHECK_FALSE(std::filesystem::exists(scratch.path() / "checkpoints" / ".staging-8-abc"));
 }
 
 TEST_CASE("RunLease: is as long whoever writes it, whatever was there") {

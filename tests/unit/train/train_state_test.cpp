@@ -128,8 +128,8 @@ TEST_CASE("Trainer::restore: says what it was given that is no run, and writes n
   const Scratch scratch;
   const ry::Result whole = run<SharedThreads>(scratch, never);
   const auto restore = [](const std::filesystem::path& path) {
-    return ry::Trainer<ry::SharedMemory, ry::Threads>::restore(
-               path, [](auto& worker) { train(worker, never); }, {.num_workers = 2}, {.progress = ry::Progress::quiet})
+    return ry::Trainer<ry::SharedMemory, ry::Threads>::restore(path, [](auto& worker) { train(worker, never); },
+                                                               {.num_workers = 2}, {.progress = ry::Progress::quiet})
         .fit();
   };
   const auto checkpoint = whole.checkpoint()->path();

@@ -165,9 +165,10 @@ inline void check_is_run(const std::filesystem::path& path) {
   std::error_code ignored;
   if (is_barely_begun(path) || std::filesystem::exists(path / "run.json", ignored)) return;
   if (std::filesystem::exists(path / manifest_name, ignored)) {
-    throw ConfigError{compose("{} is a checkpoint, not the directory of a run: a run goes on from the directory that "
-                              "its checkpoints/ lies in, by itself from the newest one; Checkpoint::open() reads one",
-                              path.string())};
+    throw ConfigError{
+        compose("{} is a checkpoint, not the directory of a run: a run goes on from the directory that "
+                "its checkpoints/ lies in, by itself from the newest one; Checkpoint::open() reads one",
+                path.string())};
   }
   throw ConfigError{
       compose("{} is no run's directory, for it has no run.json, and is left as it is: choose another RunConfig::name",

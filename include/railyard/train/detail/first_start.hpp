@@ -39,8 +39,8 @@ class FirstStart {
       : budget_(&budget), notice_(&notice), log_(&log), attempts_(&attempts) {}
 
   /// Calls start() until it returns a group. Returns nothing if the failures allowed are spent, or the run is asked to
-  /// end while another start is waited for: failure() says which. begin_step: where the run goes on. Throws: ConfigError
-  /// as start() does.
+  /// end while another start is waited for: failure() says which. begin_step: where the run goes on. Throws:
+  /// ConfigError as start() does.
   template <class StartOnce>
   [[nodiscard]] std::unique_ptr<WorkerGroup> make(const StartOnce& start, std::uint64_t begin_step) {
     while (!failure_) {

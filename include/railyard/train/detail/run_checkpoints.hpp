@@ -55,6 +55,12 @@ namespace detail {
   return newest;
 }
 
+/// Returns the newest checkpoint that is whole, where problems have been told of already.
+[[nodiscard]] inline std::optional<Checkpoint> newest_of(const CheckpointFolder& folder) {
+  std::vector<std::string> told;
+  return folder.newest_whole(told);
+}
+
 /// Owns the writer, and holds the newest copy of the state in memory. The lease must outlive it.
 class RunCheckpoints {
  public:
@@ -172,7 +178,7 @@ class RunCheckpoints {
 
   /// The folder; only while nothing is being written, as what is below.
   [[nodiscard]] const CheckpointFolder& folder() { return writer_.folder(); }
-  [[nodiscard]] std::optional<Checkpoint> newest() { return writer_.folder().newest(); }
+  [[nodiscard]] std::optional<Checkpoint> newest() { return newest_of(writer_.folder()); }
   [[nodiscard]] std::vector<Checkpoint> best() { return writer_.folder().best(writer_.retention()); }
 
  private:

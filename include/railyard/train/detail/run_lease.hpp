@@ -7,6 +7,7 @@
 #include "railyard/train/detail/json.hpp"
 #include "railyard/train/detail/run_record.hpp"
 
+#include "railyard/checkpoint/checkpoint_folder.hpp"
 #include "railyard/checkpoint/detail/json.hpp"
 #include "railyard/checkpoint/detail/storage.hpp"
 #include "railyard/core/deadline.hpp"
@@ -64,7 +65,7 @@ class RunLease {
     const bool may_live = !before.has_ended && (is_elsewhere(before) || (!before.is_locked && !has_died(before)));
     const bool is_watched = !own_.is_locked || may_live;
     if (is_watched) watch(before);
-    own_.generation = before.generation + 1;
+    own_.generation = generation_before(before) + 1;
     own_.id = unique_name();
     own_.host = host_name();
     own_.since = time_text(std::time(nullptr));
@@ -125,6 +126,16 @@ class RunLease {
     bool has_ended = false;
     bool is_locked = true;
   };
+
+  // Where the file was removed or damaged, what earlier holders have left tells: it has to be older than this one.
+  [[nodiscard]] std::uint64_t generation_before(const Content& before) const {
+    if (before.generation != 0) return before.generation;
+    try {
+      return CheckpointFolder{path_.parent_path() / "checkpoints"}.last_generation();
+    } catch (const Error& error) {
+      refuse(compose("says nothing of who had the run before, nor can it be told otherwise: {}", error.what()));
+    }
+  }
 
   [[nodiscard]] bool is_own(const Content& content) const {
     return content.generation == own_.generation && content.id == own_.id;

@@ -87,10 +87,10 @@ inline void read_history(const std::filesystem::path& path, RunRecord& record) {
     record.world_size = json.at("world_size").as<int>();
     record.seed = json.at("seed").as<std::uint64_t>();
   } catch (const std::exception& error) {
-    throw ConfigError{
-        compose("{} exists, but its run.json is no record of a run ({}): choose another RunConfig::name, or put back the "
-                "file as it was",
-                run.string(), error.what())};
+    throw ConfigError{compose(
+        "{} exists, but its run.json is no record of a run ({}): choose another RunConfig::name, or put back the "
+        "file as it was",
+        run.string(), error.what())};
   }
   try {
     const Json json = parse_json(text_of_file(run / "result.json"));

@@ -106,11 +106,12 @@ class Supervision {
   void start_group(const Start& start) {
     controller_.begin(Clock::now());
     FirstStart first{budget_, notice_, log_, attempts_};
-    const GroupPlan plan{.num_workers = info_.world_size,
-                         .silence_limit = config_.silence_limit,
-                         .briefing = encode_briefing(briefing_),
-                         .most_workers = size_.count().max(),
-                         .on_fork = [this](bool begins) { begins ? lease_.pause() : log_.complain(lease_.keep_alive()); }};
+    const GroupPlan plan{
+        .num_workers = info_.world_size,
+        .silence_limit = config_.silence_limit,
+        .briefing = encode_briefing(briefing_),
+        .most_workers = size_.count().max(),
+        .on_fork = [this](bool begins) { begins ? lease_.pause() : log_.complain(lease_.keep_alive()); }};
     try {
       group_ = first.make([&] { return start(plan); }, begin_step_);
     } catch (const ConfigError&) {
@@ -128,8 +129,8 @@ class Supervision {
 
   void note_no_start(const FirstStart& first) {
     failure_before_start_ = first.failure();
-    const CheckpointFolder folder{info_.path / "checkpoints"};
-    look_up_checkpoints([&] { return folder.newest(); },
+    const CheckpointFolder folder{info_.path / "checkpoints", lease_.generation()};
+    look_up_checkpoints([&] { return newest_of(folder); },
                         [&] { return folder.best(retention_of(config_.checkpoint)); });
     has_left_in_order_ = first.is_preempted() && newest_;
     if (has_left_in_order_) last_word_ = "nothing was lost, and a run of the same name goes on from its checkpoint";
