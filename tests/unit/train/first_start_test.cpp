@@ -32,8 +32,8 @@ ry::RunConfig patient_config() {
 }
 
 // Runs with one worker that is made by start.
-ry::Result run_with(const Scratch& scratch, const ry::RunConfig& config, const StartOfGroup& start,
-                    const ry::detail::LeaseTimes& times = {}) {
+ry::Result supervise(const Scratch& scratch, const ry::RunConfig& config, const StartOfGroup& start,
+                     const ry::detail::LeaseTimes& times = {}) {
   ry::detail::Supervision supervision{config,
                                       ry::detail::ElasticSize{{.num_workers = 1}},
                                       {.name = "x", .path = scratch.path(), .world_size = 1},
@@ -66,7 +66,7 @@ TEST_CASE("FirstStart: a signal while another start is waited for ends the run i
   for (const int signal : {SIGINT, SIGTERM}) {
     int num_starts = 0;
     const auto result =
-        run_with(scratch, patient_config(), [&](const ry::GroupPlan&) -> std::unique_ptr<ry::WorkerGroup> {
+        supervise(scratch, patient_config(), [&](const ry::GroupPlan&) -> std::unique_ptr<ry::WorkerGroup> {
           ++num_starts;
           ::raise(signal);
           throw ry::Error{"no processes are left"};
@@ -84,7 +84,7 @@ TEST_CASE("FirstStart: the file that announces the end of the machine ends the w
   const Scratch scratch;
   ry::RunConfig config = patient_config();
   config.preemption.file = scratch.path() / "notice";
-  const auto result = run_with(scratch, config, [&](const ry::GroupPlan&) -> std::unique_ptr<ry::WorkerGroup> {
+  const auto result = supervise(scratch, config, [&](const ry::GroupPlan&) -> std::unique_ptr<ry::WorkerGroup> {
     std::ofstream{config.preemption.file};
     throw ry::Error{"no processes are left"};
   });
@@ -94,7 +94,7 @@ TEST_CASE("FirstStart: the file that announces the end of the machine ends the w
 TEST_CASE("FirstStart: a signal while the workers are made asks them to stop, once") {
   const Scratch scratch;
   const bool hears_itself = GENERATE(false, true);  // the group, because it is there already
-  const auto result = run_with(scratch, {.progress = ry::Progress::quiet}, [&](const ry::GroupPlan& plan) {
+  const auto result = supervise(scratch, {.progress = ry::Progress::quiet}, [&](const ry::GroupPlan& plan) {
     if (!hears_itself) ::raise(SIGTERM);
     auto group = ry::Threads{}.start(plan, wait_for_stop);
     if (hears_itself) ::raise(SIGTERM);
@@ -108,7 +108,7 @@ TEST_CASE("FirstStart: signals before and after the workers can hear them count 
   const Scratch scratch;
   const auto begin = ry::Deadline::Clock::now();
   ry::RunConfig config{.progress = ry::Progress::quiet, .stop_grace = 1h};
-  const auto result = run_with(scratch, config, [&](const ry::GroupPlan& plan) {
+  const auto result = supervise(scratch, config, [&](const ry::GroupPlan& plan) {
     ::raise(SIGTERM);
     auto group = ry::Processes{}.start(plan, [](ry::WorkerLink& link) {
       link.post(ry::detail::encode_started("here"));
@@ -125,23 +125,23 @@ TEST_CASE("FirstStart: signs of life are given while the workers are made, howev
   const Scratch scratch;
   bool has_sign = false;
   const auto last_sign = [&] { return std::filesystem::last_write_time(scratch.path() / "lease.json"); };
-  const auto result = run_with(scratch, {.progress = ry::Progress::quiet},
-                               [&](const ry::GroupPlan& plan) {
-                                 ry::GroupPlan watched = plan;
-                                 watched.on_fork = [&](bool begins) {
-                                   plan.on_fork(begins);
-                                   if (begins) return;
-                                   const auto before = last_sign();
-                                   const auto deadline = ry::Deadline::after(1min);
-                                   while (last_sign() == before && !deadline.expired())
-                                     std::this_thread::sleep_for(1ms);
-                                   has_sign = last_sign() != before;
-                                 };
-                                 return ry::Processes{}.start(watched, [](ry::WorkerLink& link) {
-                                   link.post(ry::detail::encode_started("here"));
-                                 });
-                               },
-                               {.beat = 5ms});
+  const auto result = supervise(scratch, {.progress = ry::Progress::quiet},
+                                [&](const ry::GroupPlan& plan) {
+                                  ry::GroupPlan watched = plan;
+                                  watched.on_fork = [&](bool begins) {
+                                    plan.on_fork(begins);
+                                    if (begins) return;
+                                    const auto before = last_sign();
+                                    const auto deadline = ry::Deadline::after(1min);
+                                    while (last_sign() == before && !deadline.expired())
+                                      std::this_thread::sleep_for(1ms);
+                                    has_sign = last_sign() != before;
+                                  };
+                                  return ry::Processes{}.start(watched, [](ry::WorkerLink& link) {
+                                    link.post(ry::detail::encode_started("here"));
+                                  });
+                                },
+                                {.beat = 5ms});
   CHECK(result.error() == "");
   CHECK(has_sign);
 }

@@ -18,8 +18,8 @@ namespace ry = railyard;
 
 namespace {
 
-constexpr std::size_t num_values = std::size_t{4} << 20U;
-constexpr std::size_t size_bytes = num_values * sizeof(double);
+constexpr std::size_t num_weights = std::size_t{4} << 20U;
+constexpr std::size_t bytes_of_weights = num_weights * sizeof(double);
 
 // A number of this process: rchar counts what read calls have returned, read_bytes what the storage had to give.
 double io_of_process(const std::string& name) {
@@ -55,7 +55,7 @@ TEST_CASE("Checkpoint: four ranks of a host take its bytes from the storage once
   const Scratch scratch;
   const auto first = run_in<ry::SharedMemory, ry::Processes>(scratch, 4, [](ry::Worker& worker) {
     toy::Weights weights;
-    weights.values.assign(num_values, 2.0);
+    weights.values.assign(num_weights, 2.0);
     ry::TrainState state{worker, {{"weights", weights}}};
     worker.report({}, state);
   });
@@ -64,7 +64,7 @@ TEST_CASE("Checkpoint: four ranks of a host take its bytes from the storage once
   const auto path = first.checkpoint()->path();
   const auto second = run_in<ry::SharedMemory, ry::Processes>(scratch, 4, [path](ry::Worker& worker) {
     toy::Weights weights;
-    weights.values.assign(num_values, 1.0);
+    weights.values.assign(num_weights, 1.0);
     worker.barrier();
     const double storage = io_of_process("read_bytes");
     const double calls = io_of_process("rchar");
@@ -77,9 +77,10 @@ TEST_CASE("Checkpoint: four ranks of a host take its bytes from the storage once
   });
   REQUIRE(second.error() == "");
   const auto metric = [&](const char* name) { return second.metrics().at(name).number(); };
-  INFO(metric("storage") / size_bytes << " " << metric("calls") / size_bytes << " " << metric("memory") / size_bytes);
-  CHECK(metric("sum") == 2.0 * static_cast<double>(num_values));
-  CHECK(metric("storage") < 1.25 * size_bytes);  // all ranks together, through the memory of the system
-  CHECK(metric("calls") < 1.25 * size_bytes);    // each of them: nobody reads anything twice
-  CHECK(metric("memory") < 0.5 * size_bytes);    // all of them together, beside their own weights
+  INFO(metric("storage") / bytes_of_weights << " " << metric("calls") / bytes_of_weights << " "
+                                            << metric("memory") / bytes_of_weights);
+  CHECK(metric("sum") == 2.0 * static_cast<double>(num_weights));
+  CHECK(metric("storage") < 1.25 * bytes_of_weights);  // all ranks together, through the memory of the system
+  CHECK(metric("calls") < 1.25 * bytes_of_weights);    // each of them: nobody reads anything twice
+  CHECK(metric("memory") < 0.5 * bytes_of_weights);    // all of them together, beside their own weights
 }

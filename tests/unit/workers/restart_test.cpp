@@ -9,6 +9,9 @@
 #include <algorithm>
 #include <csignal>
 #include <string>
+#include <vector>
+
+#include <unistd.h>
 
 using namespace workers_test;
 
@@ -65,6 +68,28 @@ TEST_CASE("Processes: start anew after kill -9 of a worker, and of the process t
   CHECK(story.broken.empty());
   CHECK(story.messages.at(0) == std::vector<std::string>{"done"});
   CHECK(story.messages.at(1) == std::vector<std::string>{"done"});
+}
+
+TEST_CASE("Processes: say when this process is forked: at the start, and at another one only if need be") {
+  std::vector<bool> told;
+  const pid_t self = ::getpid();
+  auto group = ry::Processes{}.start({.num_workers = 2,
+                                      .briefing = "go",
+                                      .on_fork =
+                                          [&](bool begins) {
+                                            if (::getpid() == self) told.push_back(begins);
+                                          }},
+                                     [](ry::WorkerLink& link) {
+                                       if (link.briefing() == "orphans") ::kill(::getppid(), SIGKILL);
+                                     });
+  CHECK(told == std::vector{true, false});
+  CHECK(follow_to_end(*group).broken.empty());
+  group->restart(2, "orphans");
+  CHECK(told.size() == 2);
+  CHECK(follow_to_end(*group).broken.size() == 1);
+  group->restart(2, "go");
+  CHECK(told == std::vector{true, false, true, false});
+  CHECK(follow_to_end(*group).broken.empty());
 }
 
 TEMPLATE_TEST_CASE("WorkerGroup: leaves nothing behind after many starts", "", ry::Threads, ry::Processes) {
