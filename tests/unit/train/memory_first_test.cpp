@@ -172,7 +172,7 @@ TEST_CASE("Memory first: what is only in memory is written when no failure is le
   CHECK(result.metrics().at("sum").as<double>() == straight_sum());
 }
 
-TEST_CASE("Memory first: a run that is told to leave in the middle of an evaluation saves its copy in time") {
+TEST_CASE("Memory first: a run told to leave in the middle of an evaluation saves its copy in time (FAULTS B10)") {
   const Scratch scratch;
   ry::RunConfig config{.name = "run", .failure = {.max_failures = 1, .memory_percent = every_step}};
   config.stop_grace = std::chrono::milliseconds{600};
