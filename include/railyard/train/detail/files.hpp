@@ -164,15 +164,15 @@ struct RunPlace {
 inline void check_is_run(const std::filesystem::path& path) {
   std::error_code ignored;
   if (is_barely_begun(path) || std::filesystem::exists(path / "run.json", ignored)) return;
+  const std::string place = compose("RunConfig::name is \"{}\", but {}", path.filename().string(), path.string());
   if (std::filesystem::exists(path / manifest_name, ignored)) {
     throw ConfigError{
-        compose("{} is a checkpoint, not the directory of a run: a run goes on from the directory that "
-                "its checkpoints/ lies in, by itself from the newest one; Checkpoint::open() reads one",
-                path.string())};
+        compose("{} is a checkpoint, not the directory of a run: give the one that its checkpoints/ lies in, and the "
+                "run goes on from the newest; Checkpoint::open() reads any of them",
+                place)};
   }
   throw ConfigError{
-      compose("{} is no run's directory, for it has no run.json, and is left as it is: choose another RunConfig::name",
-              path.string())};
+      compose("{} is no run's directory, for it has no run.json, and is left as it is: choose another name", place)};
 }
 
 /// Makes the directory of a run, or finds it there if there is one of that name.
