@@ -31,15 +31,15 @@ ry::RunConfig patient_config() {
   return {.failure = {.max_failures = -1, .backoff = 1h, .max_backoff = 1h}, .progress = ry::Progress::quiet};
 }
 
-// Runs with one worker that is made by start.
-ry::Result supervise(const Scratch& scratch, const ry::RunConfig& config, const StartOfGroup& start,
+// Runs with one worker that is made by make_group.
+ry::Result supervise(const Scratch& scratch, const ry::RunConfig& config, const StartOfGroup& make_group,
                      const ry::detail::LeaseTimes& times = {}) {
   ry::detail::Supervision supervision{config,
                                       ry::detail::ElasticSize{{.num_workers = 1}},
                                       {.name = "x", .path = scratch.path(), .world_size = 1},
                                       ry::Deadline::Clock::now(),
                                       ry::detail::RunLease{scratch.path(), times}};
-  return supervision.run(start, [](int) {});
+  return supervision.run(make_group, [](int) {});
 }
 
 // Says that it has started, and ends when it is asked to stop, after some deadline at last.
