@@ -71,7 +71,7 @@ TEST_CASE("Processes: ends whole trees of processes that a worker has made, howe
 
 TEST_CASE("Processes: leaves nothing behind when the supervisor is killed by kill -9 (B3, B4)") {
   const Subreaper subreaper;
-  const std::size_t shared_memory = count_entries("/dev/shm");
+  const std::size_t shared_memory = count_shared_memory();
   Forked supervisor{[](const Forked::Tell& tell) {
     auto group = start(2, [](ry::WorkerLink& link) {
       post_pid(link, ::getpid());
@@ -90,7 +90,7 @@ TEST_CASE("Processes: leaves nothing behind when the supervisor is killed by kil
   CHECK(supervisor.status() == -SIGKILL);
   for (const pid_t pid : pids) CHECK(ends(pid));
   CHECK(subreaper.all_end());
-  CHECK(count_entries("/dev/shm") == shared_memory);
+  CHECK(count_shared_memory() == shared_memory);
 }
 
 TEST_CASE("Processes: leaves nothing behind when the supervisor exits without ending the group (B3)") {
@@ -250,7 +250,7 @@ TEST_CASE("Processes: raises the soft limit of descriptors if it must, and says 
 TEST_CASE("Processes: names the limit when no more processes can be made, and takes back those it has made") {
   if (::getuid() != 0) return;  // only root can become a user without processes, which the limit needs
   Forked refused{[](const Forked::Tell&) {
-    constexpr uid_t nobody = 59'999;
+    const uid_t nobody = unknown_user();
     const rlimit limit{.rlim_cur = 6, .rlim_max = 6};  // this process, the zygote, and workers of two threads each
     if (::setresuid(nobody, nobody, nobody) != 0) return 3;
     ::setrlimit(RLIMIT_NPROC, &limit);
@@ -273,7 +273,7 @@ TEST_CASE("Processes: names the limit when no more processes can be made, and ta
 TEST_CASE("Processes: fails cleanly when the process that starts workers cannot be forked") {
   if (::getuid() != 0) return;  // see above
   Forked refused{[](const Forked::Tell&) {
-    constexpr uid_t nobody = 59'998;
+    const uid_t nobody = unknown_user();
     const rlimit limit{.rlim_cur = 1, .rlim_max = 1};
     if (::setresuid(nobody, nobody, nobody) != 0) return 3;
     ::setrlimit(RLIMIT_NPROC, &limit);

@@ -93,6 +93,20 @@ inline std::size_t count_entries(const char* path) {
   return count;
 }
 
+/// Files of ours in shared memory, without the folders of tests, which other suites make and remove meanwhile.
+inline std::size_t count_shared_memory() {
+  std::size_t count = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator{"/dev/shm", error}) {
+    const std::string name = entry.path().filename().string();
+    count += name.find("railyard") != std::string::npos && !name.starts_with("railyard-test-");
+  }
+  return count;
+}
+
+/// A user who has no processes. Limits count those of all programs, so each test that runs meanwhile has its own.
+inline uid_t unknown_user() { return static_cast<uid_t>(20'000 + ::getpid() % 40'000); }
+
 /// The processes whose parent is `parent`, zombies included.
 inline std::vector<pid_t> children_of(pid_t parent) {
   std::vector<pid_t> children;
@@ -115,7 +129,7 @@ struct Holdings {
   std::size_t descriptors = count_entries("/proc/self/fd");
   std::size_t threads = count_entries("/proc/self/task");
   std::size_t children = children_of(::getpid()).size();
-  std::size_t shared_memory = count_entries("/dev/shm");
+  std::size_t shared_memory = count_shared_memory();
   std::size_t mappings = count_mappings();
 
   static std::size_t count_mappings() {

@@ -56,7 +56,7 @@ TEST_CASE("Threads: kill does nothing when every worker has ended") {
 TEST_CASE("Threads: names the rank when no more threads can be made, and ends those it has made") {
   if (::getuid() != 0) return;  // only root can become a user without processes, which the limit needs
   Forked refused{[](const Forked::Tell&) {
-    constexpr uid_t nobody = 59'997;
+    const uid_t nobody = unknown_user();
     const rlimit limit{.rlim_cur = 3, .rlim_max = 3};
     if (::setresuid(nobody, nobody, nobody) != 0) return 3;
     ::setrlimit(RLIMIT_NPROC, &limit);
