@@ -8,7 +8,6 @@
 #include <railyard/data/imputer.hpp>
 #include <railyard/data/scalers.hpp>
 #include <railyard/railyard.hpp>
-#include <railyard/train/fit.hpp>
 
 #include <torch/torch.h>
 
@@ -45,8 +44,7 @@ Scores evaluate(ry::Worker& worker, torch::nn::Linear& model, ry::Loader& loader
   return {worker.reduce(scores.auc), worker.reduce(scores.accuracy)};
 }
 
-void train(ry::Worker& worker, ry::Chain preprocessing) {
-  ry::fit(worker, preprocessing, worker.dataset("train"));  // each worker reads its part, and all learn the same
+void train(ry::Worker& worker, ry::Chain& preprocessing) {
   const ry::Dataset training_set = worker.dataset("train").transform(preprocessing).cache();
   const ry::Dataset test_set = worker.dataset("test").transform(preprocessing).cache();
 
@@ -76,8 +74,10 @@ int main(int argc, char** argv) try {
   const ry::Dataset table = ry::read_csv(path, {.label = "disease"}).cache();
   const auto [training_set, test_set] = ry::split_stratified(table, "disease", {0.7, 0.3}, /*seed=*/1);
   fmt::print("{}", ry::stats(training_set).text());
+  ry::Chain preprocessing = make_preprocessing();
+  ry::fit(preprocessing, training_set);  // before the workers start: what they go on with is what they began with
 
-  ry::Trainer<ry::Gloo, ry::Processes> trainer{[](ry::Worker& worker) { train(worker, make_preprocessing()); },
+  ry::Trainer<ry::Gloo, ry::Processes> trainer{[&](ry::Worker& worker) { train(worker, preprocessing); },
                                                {.num_workers = 2},
                                                {.seed = 1, .checkpoint = {.keep = 1, .score = "auc"}},
                                                {{"train", training_set}, {"test", test_set}}};

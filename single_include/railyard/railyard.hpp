@@ -14585,6 +14585,17 @@ class HostFeed {
     if (reader_) reader_->leave();
   }
 
+  // Says that this worker reads by itself what comes after so many samples of the epoch.
+  void go_alone(std::uint64_t consumed) noexcept {
+    leave();
+    alone_from_.store(consumed);
+  }
+  // What go_alone() has said since begin_epoch(). Both may be called by another thread.
+  [[nodiscard]] std::uint64_t alone_from() const noexcept { return alone_from_.load(); }
+  void begin_epoch() noexcept { alone_from_.store(never); }
+
+  static constexpr std::uint64_t never = ~std::uint64_t{0};
+
   [[nodiscard]] FeedPatience patience(const FeedTaker& taker) const noexcept { return {taker, seat_.patience}; }
 
  private:
@@ -14613,6 +14624,7 @@ class HostFeed {
   std::vector<bool> is_expected_{};    // of whom it waits for
   std::optional<FeedReader> reader_{};
   bool is_leader_expected_ = true;
+  std::atomic<std::uint64_t> alone_from_{never};
 };
 
 }  // namespace detail
@@ -14846,7 +14858,8 @@ class FedBatches final : public StreamBatches {
         place_(std::move(from)),
         feed_(&feed),
         taker_(&taker),
-        key_(key) {}
+        key_(key),
+        consumed_(options_.from.consumed()) {}
   ~FedBatches() override { feed_->leave(); }
 
   [[nodiscard]] std::size_t begin() override {
@@ -14855,8 +14868,8 @@ class FedBatches final : public StreamBatches {
       if (line_ != nullptr) {
         if (const auto size = receive()) return *size;
       }
-      feed_->leave();
       if (taker_->has_left.load()) return 0;  // nobody wants the batch any more
+      feed_->go_alone(consumed_);
       own_ = std::make_unique<OwnBatches>(node_, scope_, options_, place_);
     }
     return own_->begin();
@@ -14886,6 +14899,7 @@ class FedBatches final : public StreamBatches {
     block_ = std::move(*block);
     place_ = std::move(place);
     given_ = 0;
+    consumed_ += message.size;
     return static_cast<std::size_t>(message.size);
   }
 
@@ -14896,6 +14910,7 @@ class FedBatches final : public StreamBatches {
   HostFeed* feed_;
   const FeedTaker* taker_;
   std::uint64_t key_;
+  std::uint64_t consumed_;  // samples of the epoch, all workers together
   bool has_begun_ = false;
   FeedReader* line_ = nullptr;
   Block block_{};  // of the batch, what is for this worker
@@ -18821,6 +18836,10 @@ struct ReportMessage {
 struct StepTimesMessage {
   StepTimes times{};
 };
+/// The worker has seen something that the user is to know.
+struct WarningMessage {
+  std::string text{};
+};
 /// Is one file of a rank's part of a checkpoint, and where in its snapshot it stands.
 struct SavedFile {
   std::string name{};
@@ -18841,9 +18860,10 @@ struct SavedMessage {
 };
 /// The training function was left at the end of a step, because the run, or this number of workers, is to end.
 struct LeftMessage {};
-using WorkerMessage = std::variant<StartedMessage, ReportMessage, StepTimesMessage, SavedMessage, LeftMessage>;
+using WorkerMessage =
+    std::variant<StartedMessage, ReportMessage, StepTimesMessage, SavedMessage, LeftMessage, WarningMessage>;
 
-enum class MessageKind : std::uint8_t { started = 1, report = 2, step_times = 3, saved = 4, left = 5 };
+enum class MessageKind : std::uint8_t { started = 1, report = 2, step_times = 3, saved = 4, left = 5, warning = 6 };
 enum class ValueKind : std::uint8_t { truth = 0, integer = 1, number = 2, text = 3 };
 
 [[nodiscard]] inline std::vector<std::byte> encode_started(std::string_view host) {
@@ -18885,6 +18905,13 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
   WireWriter writer;
   writer.put(MessageKind::step_times);
   writer.put(times);
+  return writer.bytes();
+}
+
+[[nodiscard]] inline std::vector<std::byte> encode_warning(std::string_view text) {
+  WireWriter writer;
+  writer.put(MessageKind::warning);
+  writer.put_text(text);
   return writer.bytes();
 }
 
@@ -18979,6 +19006,9 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
       break;
     case MessageKind::step_times:
       message = StepTimesMessage{reader.take<StepTimes>()};
+      break;
+    case MessageKind::warning:
+      message = WarningMessage{reader.take_text()};
       break;
     default:
       throw DataError{"a worker's message is damaged: it is of an unknown kind"};
@@ -19082,6 +19112,10 @@ class Worker {
   /// has been copied: the checkpoint is written meanwhile, by the supervisor. Waits while two are still unwritten.
   /// Every rank reports with a state, or none. Include railyard/train/train_state.hpp.
   void report(const Metrics& metrics, TrainState& state);
+
+  /// Tells the user of something that does not end the run: the console now, and Result::warnings(). The text says
+  /// which rank this is. Throws: CollectiveError if the run has ended.
+  void warn(const std::string& text) { link_->post(detail::encode_warning(text)); }
 
   /// The directory of the checkpoint that this attempt goes on from, "memory" if it is the memory of the host, empty if
   /// it begins at the beginning. Where there is a TrainState, it has put everything back.
@@ -22650,9 +22684,9 @@ class Supervision {
         }
       }
       if (std::holds_alternative<LeftMessage>(message)) ++num_left_;
-      if (const auto* told = std::get_if<StepTimesMessage>(&message)) {
+      if (const auto* told = std::get_if<StepTimesMessage>(&message))
         step_times_[static_cast<std::size_t>(event.rank)] = told->times;
-      }
+      if (const auto* warning = std::get_if<WarningMessage>(&message)) log_.warn(warning->text);
     } catch (const DataError& error) {
       fail({.rank = event.rank, .what = compose("sent nonsense: {}", error.what())});
     } catch (const std::exception& error) {  // no memory, no thread
@@ -40773,11 +40807,12 @@ class IndexedBatches final : public BatchSource {
 // them; a user's on the loop's, whose generators it may use.
 class DatasetBatches final : public BatchSource {
  public:
-  // feed: as an EpochReader's; may be nullptr.
+  // feed: as an EpochReader's; may be nullptr. warn: told once that the feed is not all that is read from.
   DatasetBatches(Dataset dataset, const LoaderOptions& options, const BatchShares& shares, at::Device device,
-                 std::unique_ptr<HostFeed> feed)
+                 std::unique_ptr<HostFeed> feed, std::function<void(const std::string&)> warn)
       : dataset_(std::move(dataset)),
         feed_(std::move(feed)),
+        warn_(std::move(warn)),
         collate_(options.collate),
         padding_(options.padding),
         device_(device),
@@ -40803,12 +40838,14 @@ class DatasetBatches final : public BatchSource {
     reading_.epoch = from.epoch();
     reading_.shuffle = from.is_shuffled();
     reading_.from = from;
+    if (feed_ != nullptr) feed_->begin_epoch();
     reader_.emplace(dataset_, reading_, LoaderWishes{feed_.get(), make_});
   }
 
   [[nodiscard]] std::optional<LoadedPart> next(const Deadline& deadline) override {
     std::optional<EpochStep> step = reader_->next(deadline);
     if (!step) return std::nullopt;
+    if (feed_ != nullptr && step->after.consumed() > feed_->alone_from()) tell_of_being_alone();
     LoadedPart part{
         .samples = step->samples, .completes_batch = step->completes_batch, .after = std::move(step->after)};
     std::tie(part.data, part.target) =
@@ -40820,6 +40857,15 @@ class DatasetBatches final : public BatchSource {
   void close() noexcept override { reader_.reset(); }
 
  private:
+  void tell_of_being_alone() {
+    if (!warn_) return;
+    std::exchange(warn_, nullptr)(compose(
+        "a loader of {} on rank {}/{} reads epoch {} by itself from here on, for the worker that reads for all of its "
+        "host has not waited for it, or has left: samples are read more than once; let the workers of a host begin "
+        "and end their loops together (worker.barrier() before the loop), or .cache() the dataset",
+        dataset_.describe(), reading_.rank, reading_.world_size, reading_.epoch));
+  }
+
   using Tensors = std::pair<at::Tensor, at::Tensor>;
 
   [[nodiscard]] static std::size_t bytes_of(const at::Tensor& tensor) {
@@ -40828,6 +40874,7 @@ class DatasetBatches final : public BatchSource {
 
   Dataset dataset_;
   std::unique_ptr<HostFeed> feed_;
+  std::function<void(const std::string&)> warn_;
   std::function<Tensors(const Block&)> collate_;     // the user's
   std::function<MadeOfBlock(const Block&)> make_{};  // otherwise
   double padding_;
@@ -41633,12 +41680,12 @@ template <class D>
 /// target of a batch is the label's column. Its data is the other columns of numbers: a single one as it is, several
 /// side by side as floats. Texts, and samples that differ in length beside others, are in batch.tensor("name") and
 /// batch.columns(). What cannot be read is thrown where its batch would come, with the sample's name or number. All
-/// workers give the same dataset: of a stream, one worker of each host may read for all. The memory of a batch is used
-/// again once no tensor has it: clone() what is to live on as a bare pointer, or goes to torch::save(), which writes
-/// all of that memory.
-/// Shapes: target (batch, shape of the label); data (batch, shape of the column), or (batch, sum of widths) of float.
-/// Throws: ConfigError if options and dataset do not name exactly one batch size, or shuffle a stream; in the loop also
-/// DataError, if no batch comes within RunConfig::collective_timeout.
+/// workers give the same dataset: of a stream, one worker of each host reads for all; who comes late reads by itself,
+/// of which Result::warnings() tells. The memory of a batch is used again once no tensor has it: clone() what is to
+/// live on as a bare pointer, or goes to torch::save(), which writes all of that memory. Shapes: target (batch, shape
+/// of the label); data (batch, shape of the column), or (batch, sum of widths) of float. Throws: ConfigError if options
+/// and dataset do not name exactly one batch size, or shuffle a stream; in the loop also DataError, if no batch comes
+/// within RunConfig::collective_timeout.
 [[nodiscard]] inline Loader prepare_loader(Worker& worker, const Dataset& dataset, LoaderOptions options) {
   if (options.global_batch_size == 0 && options.batch_size_per_worker == 0) {
     options.global_batch_size = dataset.batch_size();
@@ -41653,7 +41700,8 @@ template <class D>
   const auto num_samples = dataset.count();
   if (options.drives_step && !dataset.is_divided()) detail::check_equal_parts(worker, num_samples);
   auto source = std::make_unique<detail::DatasetBatches>(dataset, options, shares, device(worker),
-                                                         detail::feed_for(worker, dataset, options));
+                                                         detail::feed_for(worker, dataset, options),
+                                                         [&worker](const std::string& text) { worker.warn(text); });
   return detail::make_loader(worker, std::move(source), num_samples, dataset.is_indexed(), shares, options);
 }
 

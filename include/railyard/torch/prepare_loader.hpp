@@ -236,12 +236,12 @@ template <class D>
 /// target of a batch is the label's column. Its data is the other columns of numbers: a single one as it is, several
 /// side by side as floats. Texts, and samples that differ in length beside others, are in batch.tensor("name") and
 /// batch.columns(). What cannot be read is thrown where its batch would come, with the sample's name or number. All
-/// workers give the same dataset: of a stream, one worker of each host may read for all. The memory of a batch is used
-/// again once no tensor has it: clone() what is to live on as a bare pointer, or goes to torch::save(), which writes
-/// all of that memory.
-/// Shapes: target (batch, shape of the label); data (batch, shape of the column), or (batch, sum of widths) of float.
-/// Throws: ConfigError if options and dataset do not name exactly one batch size, or shuffle a stream; in the loop also
-/// DataError, if no batch comes within RunConfig::collective_timeout.
+/// workers give the same dataset: of a stream, one worker of each host reads for all; who comes late reads by itself,
+/// of which Result::warnings() tells. The memory of a batch is used again once no tensor has it: clone() what is to
+/// live on as a bare pointer, or goes to torch::save(), which writes all of that memory. Shapes: target (batch, shape
+/// of the label); data (batch, shape of the column), or (batch, sum of widths) of float. Throws: ConfigError if options
+/// and dataset do not name exactly one batch size, or shuffle a stream; in the loop also DataError, if no batch comes
+/// within RunConfig::collective_timeout.
 [[nodiscard]] inline Loader prepare_loader(Worker& worker, const Dataset& dataset, LoaderOptions options) {
   if (options.global_batch_size == 0 && options.batch_size_per_worker == 0) {
     options.global_batch_size = dataset.batch_size();
@@ -256,7 +256,8 @@ template <class D>
   const auto num_samples = dataset.count();
   if (options.drives_step && !dataset.is_divided()) detail::check_equal_parts(worker, num_samples);
   auto source = std::make_unique<detail::DatasetBatches>(dataset, options, shares, device(worker),
-                                                         detail::feed_for(worker, dataset, options));
+                                                         detail::feed_for(worker, dataset, options),
+                                                         [&worker](const std::string& text) { worker.warn(text); });
   return detail::make_loader(worker, std::move(source), num_samples, dataset.is_indexed(), shares, options);
 }
 

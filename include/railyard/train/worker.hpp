@@ -118,6 +118,10 @@ class Worker {
   /// Every rank reports with a state, or none. Include railyard/train/train_state.hpp.
   void report(const Metrics& metrics, TrainState& state);
 
+  /// Tells the user of something that does not end the run: the console now, and Result::warnings(). The text says
+  /// which rank this is. Throws: CollectiveError if the run has ended.
+  void warn(const std::string& text) { link_->post(detail::encode_warning(text)); }
+
   /// The directory of the checkpoint that this attempt goes on from, "memory" if it is the memory of the host, empty if
   /// it begins at the beginning. Where there is a TrainState, it has put everything back.
   [[nodiscard]] const std::string& resumes_from() const noexcept { return context_->resumes_from; }

@@ -410,9 +410,15 @@ TEST_CASE("HostFeed: goes on where the process that reads for all is killed") {
     if (seen.size() < 60) append_fed(seen, *reader.next());
     std::this_thread::yield();
   }
+  CHECK(feed.alone_from() == HostFeed::never);
+  CHECK((*made).load() >= 160);  // by the one that leads, for its 20 batches and what this worker has had of them
   ::kill(leader, SIGKILL);
   ::waitpid(leader, nullptr, 0);
+  const std::size_t seen_before = seen.size() / 4;  // batches, of which it has a half
   while (const auto step = reader.next()) append_fed(seen, *step);
+  CHECK(feed.alone_from() >= 8 * seen_before);
+  CHECK(feed.alone_from() < 2000);
+  CHECK(((*made).load() > 2000 && (*made).load() <= 2 * 2000));  // twice at most, by who has led and by this worker
   CHECK(seen == read_alone(dataset, own));
   ::close(address[0]);
   ::close(address[1]);

@@ -30,6 +30,12 @@ TEST_CASE("Wire: the times of steps arrive as they were sent") {
   CHECK((times.steps == 3 && times.wait == 0.5 && times.slowest_rank == 7));
 }
 
+TEST_CASE("Wire: a warning arrives as it was sent") {
+  const auto message = decode_message(ry::detail::encode_warning("rank 1 is alone"));
+  REQUIRE(std::holds_alternative<ry::detail::WarningMessage>(message));
+  CHECK(std::get<ry::detail::WarningMessage>(message).text == "rank 1 is alone");
+}
+
 TEST_CASE("Wire: every message cut short or altered is refused or read, never read past its end") {
   const auto whole = ry::detail::encode_report({{"loss", 0.25}, {"name", "abc"}, {"n", 3}, {"b", false}});
   for (std::size_t size = 0; size < whole.size(); ++size) {

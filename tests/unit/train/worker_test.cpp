@@ -46,6 +46,15 @@ TEST_CASE("Worker: says who it is and what the run is") {
   CHECK(result.error() == "");
 }
 
+TEST_CASE("Worker: what it warns of is in the Result, and does not end the run") {
+  const auto result = run([](ry::Worker& worker) {
+    if (worker.rank() == 1) worker.warn("rank 1 saw \"nothing\"");
+    worker.barrier();
+  });
+  CHECK(result.error() == "");
+  CHECK(result.warnings() == std::vector<std::string>{"rank 1 saw \"nothing\""});
+}
+
 TEST_CASE("Worker: report takes initialiser lists of any arithmetic type and literal") {
   const auto result = run([](ry::Worker& worker) {
     const float loss = 0.5F;

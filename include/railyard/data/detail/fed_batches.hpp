@@ -152,7 +152,8 @@ class FedBatches final : public StreamBatches {
         place_(std::move(from)),
         feed_(&feed),
         taker_(&taker),
-        key_(key) {}
+        key_(key),
+        consumed_(options_.from.consumed()) {}
   ~FedBatches() override { feed_->leave(); }
 
   [[nodiscard]] std::size_t begin() override {
@@ -161,8 +162,8 @@ class FedBatches final : public StreamBatches {
       if (line_ != nullptr) {
         if (const auto size = receive()) return *size;
       }
-      feed_->leave();
       if (taker_->has_left.load()) return 0;  // nobody wants the batch any more
+      feed_->go_alone(consumed_);
       own_ = std::make_unique<OwnBatches>(node_, scope_, options_, place_);
     }
     return own_->begin();
@@ -192,6 +193,7 @@ class FedBatches final : public StreamBatches {
     block_ = std::move(*block);
     place_ = std::move(place);
     given_ = 0;
+    consumed_ += message.size;
     return static_cast<std::size_t>(message.size);
   }
 
@@ -202,6 +204,7 @@ class FedBatches final : public StreamBatches {
   HostFeed* feed_;
   const FeedTaker* taker_;
   std::uint64_t key_;
+  std::uint64_t consumed_;  // samples of the epoch, all workers together
   bool has_begun_ = false;
   FeedReader* line_ = nullptr;
   Block block_{};  // of the batch, what is for this worker

@@ -13,6 +13,7 @@
 #include "railyard/core/store.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -118,6 +119,17 @@ class HostFeed {
     if (reader_) reader_->leave();
   }
 
+  // Says that this worker reads by itself what comes after so many samples of the epoch.
+  void go_alone(std::uint64_t consumed) noexcept {
+    leave();
+    alone_from_.store(consumed);
+  }
+  // What go_alone() has said since begin_epoch(). Both may be called by another thread.
+  [[nodiscard]] std::uint64_t alone_from() const noexcept { return alone_from_.load(); }
+  void begin_epoch() noexcept { alone_from_.store(never); }
+
+  static constexpr std::uint64_t never = ~std::uint64_t{0};
+
   [[nodiscard]] FeedPatience patience(const FeedTaker& taker) const noexcept { return {taker, seat_.patience}; }
 
  private:
@@ -146,6 +158,7 @@ class HostFeed {
   std::vector<bool> is_expected_{};    // of whom it waits for
   std::optional<FeedReader> reader_{};
   bool is_leader_expected_ = true;
+  std::atomic<std::uint64_t> alone_from_{never};
 };
 
 }  // namespace detail

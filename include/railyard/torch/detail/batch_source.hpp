@@ -25,6 +25,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -134,11 +135,12 @@ class IndexedBatches final : public BatchSource {
 // them; a user's on the loop's, whose generators it may use.
 class DatasetBatches final : public BatchSource {
  public:
-  // feed: as an EpochReader's; may be nullptr.
+  // feed: as an EpochReader's; may be nullptr. warn: told once that the feed is not all that is read from.
   DatasetBatches(Dataset dataset, const LoaderOptions& options, const BatchShares& shares, at::Device device,
-                 std::unique_ptr<HostFeed> feed)
+                 std::unique_ptr<HostFeed> feed, std::function<void(const std::string&)> warn)
       : dataset_(std::move(dataset)),
         feed_(std::move(feed)),
+        warn_(std::move(warn)),
         collate_(options.collate),
         padding_(options.padding),
         device_(device),
@@ -164,12 +166,14 @@ class DatasetBatches final : public BatchSource {
     reading_.epoch = from.epoch();
     reading_.shuffle = from.is_shuffled();
     reading_.from = from;
+    if (feed_ != nullptr) feed_->begin_epoch();
     reader_.emplace(dataset_, reading_, LoaderWishes{feed_.get(), make_});
   }
 
   [[nodiscard]] std::optional<LoadedPart> next(const Deadline& deadline) override {
     std::optional<EpochStep> step = reader_->next(deadline);
     if (!step) return std::nullopt;
+    if (feed_ != nullptr && step->after.consumed() > feed_->alone_from()) tell_of_being_alone();
     LoadedPart part{
         .samples = step->samples, .completes_batch = step->completes_batch, .after = std::move(step->after)};
     std::tie(part.data, part.target) =
@@ -181,6 +185,15 @@ class DatasetBatches final : public BatchSource {
   void close() noexcept override { reader_.reset(); }
 
  private:
+  void tell_of_being_alone() {
+    if (!warn_) return;
+    std::exchange(warn_, nullptr)(compose(
+        "a loader of {} on rank {}/{} reads epoch {} by itself from here on, for the worker that reads for all of its "
+        "host has not waited for it, or has left: samples are read more than once; let the workers of a host begin "
+        "and end their loops together (worker.barrier() before the loop), or .cache() the dataset",
+        dataset_.describe(), reading_.rank, reading_.world_size, reading_.epoch));
+  }
+
   using Tensors = std::pair<at::Tensor, at::Tensor>;
 
   [[nodiscard]] static std::size_t bytes_of(const at::Tensor& tensor) {
@@ -189,6 +202,7 @@ class DatasetBatches final : public BatchSource {
 
   Dataset dataset_;
   std::unique_ptr<HostFeed> feed_;
+  std::function<void(const std::string&)> warn_;
   std::function<Tensors(const Block&)> collate_;     // the user's
   std::function<MadeOfBlock(const Block&)> make_{};  // otherwise
   double padding_;

@@ -394,9 +394,9 @@ class Supervision {
         }
       }
       if (std::holds_alternative<LeftMessage>(message)) ++num_left_;
-      if (const auto* told = std::get_if<StepTimesMessage>(&message)) {
+      if (const auto* told = std::get_if<StepTimesMessage>(&message))
         step_times_[static_cast<std::size_t>(event.rank)] = told->times;
-      }
+      if (const auto* warning = std::get_if<WarningMessage>(&message)) log_.warn(warning->text);
     } catch (const DataError& error) {
       fail({.rank = event.rank, .what = compose("sent nonsense: {}", error.what())});
     } catch (const std::exception& error) {  // no memory, no thread

@@ -34,6 +34,10 @@ struct ReportMessage {
 struct StepTimesMessage {
   StepTimes times{};
 };
+/// The worker has seen something that the user is to know.
+struct WarningMessage {
+  std::string text{};
+};
 /// Is one file of a rank's part of a checkpoint, and where in its snapshot it stands.
 struct SavedFile {
   std::string name{};
@@ -54,9 +58,10 @@ struct SavedMessage {
 };
 /// The training function was left at the end of a step, because the run, or this number of workers, is to end.
 struct LeftMessage {};
-using WorkerMessage = std::variant<StartedMessage, ReportMessage, StepTimesMessage, SavedMessage, LeftMessage>;
+using WorkerMessage =
+    std::variant<StartedMessage, ReportMessage, StepTimesMessage, SavedMessage, LeftMessage, WarningMessage>;
 
-enum class MessageKind : std::uint8_t { started = 1, report = 2, step_times = 3, saved = 4, left = 5 };
+enum class MessageKind : std::uint8_t { started = 1, report = 2, step_times = 3, saved = 4, left = 5, warning = 6 };
 enum class ValueKind : std::uint8_t { truth = 0, integer = 1, number = 2, text = 3 };
 
 [[nodiscard]] inline std::vector<std::byte> encode_started(std::string_view host) {
@@ -98,6 +103,13 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
   WireWriter writer;
   writer.put(MessageKind::step_times);
   writer.put(times);
+  return writer.bytes();
+}
+
+[[nodiscard]] inline std::vector<std::byte> encode_warning(std::string_view text) {
+  WireWriter writer;
+  writer.put(MessageKind::warning);
+  writer.put_text(text);
   return writer.bytes();
 }
 
@@ -192,6 +204,9 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
       break;
     case MessageKind::step_times:
       message = StepTimesMessage{reader.take<StepTimes>()};
+      break;
+    case MessageKind::warning:
+      message = WarningMessage{reader.take_text()};
       break;
     default:
       throw DataError{"a worker's message is damaged: it is of an unknown kind"};
