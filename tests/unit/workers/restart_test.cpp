@@ -49,14 +49,21 @@ TEMPLATE_TEST_CASE("WorkerGroup: starts workers anew after an abort", "", ry::Th
   CHECK(story.messages.at(1) == std::vector<std::string>{"done"});
 }
 
+namespace {
+
+// Kills the process that starts workers when the group has been asked to stop, and not while it still starts them.
+void kill_starter(ry::WorkerLink& link) {
+  while (!link.page().stop_requested.load()) static_cast<void>(link.store().get("never", ry::Deadline::after(1ms)));
+  if (link.world().rank == 0) ::kill(::getppid(), SIGKILL);
+  static_cast<void>(link.store().get("never", soon()));
+}
+
+}  // namespace
+
 TEST_CASE("Processes: start anew after kill -9 of a worker, and of the process that starts them") {
   auto group = ry::Processes{}.start({.num_workers = 2, .briefing = "die"}, [](ry::WorkerLink& link) {
     if (link.briefing() == "die" && link.world().rank == 1) ::raise(SIGKILL);
-    if (link.briefing() == "orphans") {
-      while (!link.page().stop_requested.load()) static_cast<void>(link.store().get("never", ry::Deadline::after(1ms)));
-      if (link.world().rank == 0) ::kill(::getppid(), SIGKILL);
-      static_cast<void>(link.store().get("never", soon()));
-    }
+    if (link.briefing() == "orphans") kill_starter(link);
     link.post(bytes_of("done"));
   });
   CHECK(follow_to_end(*group).exit_of(1).code == SIGKILL);
@@ -80,12 +87,13 @@ TEST_CASE("Processes: say when this process is forked: at the start, and at anot
                                             if (::getpid() == self) told.push_back(begins);
                                           }},
                                      [](ry::WorkerLink& link) {
-                                       if (link.briefing() == "orphans") ::kill(::getppid(), SIGKILL);
+                                       if (link.briefing() == "orphans") kill_starter(link);
                                      });
   CHECK(told == std::vector{true, false});
   CHECK(follow_to_end(*group).broken.empty());
   group->restart(2, "orphans");
   CHECK(told.size() == 2);
+  group->request_stop();
   CHECK(follow_to_end(*group).broken.size() == 1);
   group->restart(2, "go");
   CHECK(told == std::vector{true, false, true, false});
