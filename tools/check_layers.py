@@ -40,6 +40,7 @@ COMPILER = {"cxxabi.h"}  # part of every C++ compiler on Linux
 TESTED_ELSEWHERE = {
     "railyard.hpp": "every example and consumer includes it",
     "core/host_memory.hpp": "an interface alone: tests/unit/collectives/shared_memory_test.cpp",
+    "core/rank_connector.hpp": "an interface alone: tests/unit/workers/rank_lines_test.cpp",
     "core/side_line.hpp": "an interface alone: tests/unit/torch/overlap_test.cpp",
     "core/stateful.hpp": "a concept alone: tests/unit/core/mean_test.cpp",
     "core/store.hpp": "an interface alone: tests/unit/workers",

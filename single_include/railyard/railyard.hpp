@@ -1239,7 +1239,11 @@ class Store {
 // ---- railyard/core/world.hpp
 // Where a worker stands among the others. Core room.
 
+#include <memory>
+
 namespace railyard::inline v0_1 {
+
+class RankConnector;
 
 /// Says who this worker is. rank counts all workers from 0, local_rank those of this host, node the hosts.
 struct World {
@@ -1250,7 +1254,8 @@ struct World {
   int node = 0;
   int num_nodes = 1;
   std::string host{};
-  std::string address{};  ///< by which other hosts reach this one; empty if unknown
+  std::string address{};                       ///< by which other hosts reach this one; empty if unknown
+  std::shared_ptr<RankConnector> connector{};  ///< how ranks of several hosts connect; nullptr: no proof is asked for
 };
 
 /// Says how far apart the workers of a Scaling can be, and how far apart the ranks of a Backend may be.
@@ -1260,8 +1265,6 @@ enum class Reach { process, host, network };
 
 // ---- railyard/core/backend.hpp
 // The concept of a collective backend, built from named parts. Core room.
-
-#include <memory>
 
 namespace railyard::inline v0_1 {
 
@@ -2665,6 +2668,54 @@ class Perplexity {
   std::array<double, 2> sums_{};  // losses, tokens
 };
 static_assert(SummedMetric<Perplexity>);
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/rank_connector.hpp
+// Connections between ranks that trust each other and nobody else, for backends to move values by. Core room.
+
+namespace railyard::inline v0_1 {
+
+/// Is a connection to another rank. Both ends have proven that they belong to the run. One thread at a time uses it,
+/// but for hang_up(). What goes wrong is an Error that names the peer's address.
+class RankLine {
+ public:
+  RankLine() = default;
+  RankLine(const RankLine&) = delete;
+  RankLine& operator=(const RankLine&) = delete;
+  virtual ~RankLine() = default;
+
+  /// Sends what the network takes at once, and returns how many bytes that were; 0 if it takes nothing now. Who was
+  /// told so offers the same bytes again. Throws: Error if the line is lost.
+  [[nodiscard]] virtual std::size_t send(const std::byte* bytes, std::size_t size) = 0;
+  /// Takes what has come, and returns how many bytes that were; 0 if nothing is there now. Throws: Error if the line is
+  /// lost or the other end has closed it.
+  [[nodiscard]] virtual std::size_t receive(std::byte* bytes, std::size_t size) = 0;
+
+  /// Can be waited for where send() or receive() has returned 0: for room to write, or for bytes to read.
+  [[nodiscard]] virtual int fd() const noexcept = 0;
+  /// Ends it: both ends see it as closed. May be called from any thread, and wakes whoever waits for fd().
+  virtual void hang_up() noexcept = 0;
+  [[nodiscard]] virtual const std::string& peer() const noexcept = 0;
+};
+
+/// Connects ranks.
+class RankConnector {
+ public:
+  RankConnector() = default;
+  RankConnector(const RankConnector&) = delete;
+  RankConnector& operator=(const RankConnector&) = delete;
+  virtual ~RankConnector() = default;
+
+  /// Connects every rank of the world with every other one. Returns the lines by rank, nullptr for this rank. All of
+  /// them call it, with the same group, which names no other group of theirs on this store.
+  /// host: name or address of this host by which the others reach it.
+  /// Throws: Error that says who cannot be reached, by which address, and why.
+  [[nodiscard]] virtual std::vector<std::unique_ptr<RankLine>> connect(const World& world, Store& store,
+                                                                       const std::string& group,
+                                                                       const std::string& host,
+                                                                       const Deadline& deadline) = 0;
+};
 
 }  // namespace railyard::inline v0_1
 
@@ -30338,6 +30389,15 @@ class Socket {
 
   [[nodiscard]] int fd() const noexcept { return descriptor_.get(); }
   [[nodiscard]] bool is_open() const noexcept { return descriptor_.is_open(); }
+
+  /// Send and take what goes at once, as ::send() and ::recv() do: -1 and errno if nothing does.
+  [[nodiscard]] ssize_t send(std::span<const std::byte> bytes) const noexcept {
+    return ::send(fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  [[nodiscard]] ssize_t receive(std::span<std::byte> bytes) const noexcept {
+    return ::recv(fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+  }
+
   void close() noexcept {
     if (descriptor_.is_open()) ::shutdown(descriptor_.get(), SHUT_RDWR);
     descriptor_.reset();
@@ -30473,19 +30533,24 @@ inline void tune_connection(int fd, std::chrono::milliseconds lost_after) noexce
                error);
 }
 
+// Returns 0 or what went wrong with a connect() that did not wait, as errno has it.
+[[nodiscard]] inline int connect_outcome(const Socket& socket) noexcept {
+  int error = 0;
+  socklen_t length = sizeof error;
+  if (::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
+  if (error != 0) return error;
+  // Where nobody listens on a port that the kernel gives out, a socket may connect to itself.
+  return SocketAddress::of_self(socket.fd()) == SocketAddress::of_peer(socket.fd()) ? ECONNREFUSED : 0;
+}
+
 // Returns 0 or what went wrong, as errno has it.
 [[nodiscard]] inline int finish_connect(const Socket& socket, const sockaddr* address, socklen_t size,
                                         const Deadline& deadline) {
   if (::connect(socket.fd(), address, size) != 0) {
     if (errno != EINPROGRESS) return errno;
     if (!wait_for(socket.fd(), POLLOUT, deadline)) return ETIMEDOUT;
-    int error = 0;
-    socklen_t length = sizeof error;
-    if (::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
-    if (error != 0) return error;
   }
-  // Where nobody listens on a port that the kernel gives out, a socket may connect to itself.
-  return SocketAddress::of_self(socket.fd()) == SocketAddress::of_peer(socket.fd()) ? ECONNREFUSED : 0;
+  return connect_outcome(socket);
 }
 
 /// Tries each address of the host once. Returns a socket that is not open if none answers, and says why in `cause`.
@@ -33083,71 +33148,194 @@ class NetworkStore final : public Store {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/workers/detail/launched_link.hpp
-// A worker's end where several processes make the workers: its place among all, and the store of all. Workers room.
+// ---- railyard/workers/detail/pair_handshake.hpp
+// How two ranks prove to each other that they know the run's secret, before either believes a byte of the other's.
+// Workers room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Passes on what the worker's own process provides, but for what is of all processes together.
-class LaunchedLink final : public WorkerLink {
+/// Is what a rank sends first to the one it connects to.
+struct PairOpening {
+  static constexpr std::array<char, 8> expected{'R', 'A', 'I', 'L', 'Y', 'R', 'P', '1'};
+  std::array<char, 8> magic = expected;
+  std::array<std::byte, 32> nonce{};
+  std::int32_t from = 0;  ///< ranks
+  std::int32_t to = 0;
+
+  [[nodiscard]] ConstBytes bytes() const noexcept { return std::as_bytes(std::span{this, 1}); }
+};
+static_assert(sizeof(PairOpening) == 48);
+
+/// Makes the proofs of a connection. They cover both ends' nonces and where the one that listens does, so that none can
+/// be used a second time, or elsewhere; the labels keep what one end sends from being sent back as the other's.
+class PairProofs {
  public:
-  /// own: the link that the worker's process has made; outlives this one. place: of the store; rank and generation are
-  /// filled in here. address: by which the others reach this host.
-  LaunchedLink(WorkerLink& own, NetworkStorePlace place, const Hmac& secret, const std::string& address)
-      : LaunchedLink(own, WireReader{own.briefing()}, std::move(place), secret, address) {}
+  PairProofs(const Hmac& secret, std::string place) : secret_(secret), place_(std::move(place)) {}
 
-  [[nodiscard]] const World& world() const noexcept override { return world_; }
-  [[nodiscard]] Store& store() noexcept override { return store_; }
-  [[nodiscard]] WorkerPage& page() noexcept override { return own_->page(); }
-  [[nodiscard]] std::string_view briefing() const noexcept override {
-    return own_->briefing().substr(sizeof(GroupLayout));
+  [[nodiscard]] Digest of(std::string_view label, const PairOpening& opening, ConstBytes nonce) const {
+    return Hmac{secret_}.of({text_bytes(label), opening.bytes(), nonce, text_bytes(place_)});
   }
 
-  [[nodiscard]] Snapshot take_snapshot(std::size_t size_bytes, SnapshotKind kind) override {
-    return own_->take_snapshot(size_bytes, kind);
-  }
-  void drop_snapshot(int slot) noexcept override { own_->drop_snapshot(slot); }
-  void await_snapshot(int slot) override { own_->await_snapshot(slot); }
-  [[nodiscard]] std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) override {
-    return own_->held_snapshot(rank - first_rank_, slot, size_bytes);
-  }
-
-  void post(std::span<const std::byte> message) override { own_->post(message); }
-  void on_abort(std::function<void(std::string_view)> handler) override { own_->on_abort(std::move(handler)); }
+  static constexpr std::string_view listener = "railyard: the proof of the rank that listens";
+  static constexpr std::string_view caller = "railyard: the proof of the rank that connects";
+  static constexpr std::string_view welcome = "railyard: the welcome of the rank that listens";
 
  private:
-  LaunchedLink(WorkerLink& own, WireReader briefing, NetworkStorePlace place, const Hmac& secret,
-               const std::string& address)
-      : LaunchedLink(own, briefing.take<GroupLayout>(), std::move(place), secret, address) {}
-  LaunchedLink(WorkerLink& own, const GroupLayout& layout, NetworkStorePlace place, const Hmac& secret,
-               const std::string& address)
-      : own_(&own),
-        first_rank_(layout.first_rank),
-        world_(world_of(own.world(), layout, address)),
-        store_(store_place(std::move(place), layout, world_.rank), secret) {}
+  Hmac secret_;
+  std::string place_;
+};
 
-  static World world_of(const World& own, const GroupLayout& layout, const std::string& address) {
-    World world = own;
-    world.rank = layout.first_rank + own.rank;
-    world.size = layout.world_size;
-    world.local_rank = layout.first_local_rank + own.rank;
-    world.local_size = layout.local_size;
-    world.node = layout.node;
-    world.num_nodes = layout.num_nodes;
-    world.address = address;
-    return world;
+/// Is one end of a handshake: says its part and hears the other's, never more than it expects, and never waits.
+class PairHandshake {
+ public:
+  enum class State : std::uint8_t { waiting, proven, failed };
+
+  PairHandshake(Socket socket, const PairProofs& proofs) : socket_(std::move(socket)), proofs_(&proofs) {}
+
+  [[nodiscard]] const Socket& socket() const noexcept { return socket_; }
+  [[nodiscard]] Socket take_socket() noexcept { return std::move(socket_); }
+  /// What to wait for before the next advance(), as poll() has it.
+  [[nodiscard]] short events() const noexcept { return said_ < to_say_.size() ? POLLOUT : POLLIN; }
+  /// Why it has failed.
+  [[nodiscard]] const std::string& trouble() const noexcept { return trouble_; }
+  [[nodiscard]] const PairOpening& opening() const noexcept { return opening_; }
+
+ protected:
+  ~PairHandshake() = default;
+
+  void say(ConstBytes bytes) { to_say_.insert(to_say_.end(), bytes.begin(), bytes.end()); }
+  void expect(std::size_t num_bytes) {
+    heard_.resize(num_bytes);
+    num_heard_ = 0;
   }
-  static NetworkStorePlace store_place(NetworkStorePlace place, const GroupLayout& layout, int rank) {
-    place.generation = layout.generation;
-    place.rank = rank;
-    return place;
+  [[nodiscard]] ConstBytes heard() const noexcept { return heard_; }
+  [[nodiscard]] State fail(std::string why) {
+    trouble_ = std::move(why);
+    return State::failed;
   }
 
-  WorkerLink* own_;
-  int first_rank_;
-  World world_;
-  NetworkStore store_;
+  // Returns proven if all is said and what was expected is heard.
+  [[nodiscard]] State talk() {
+    while (said_ < to_say_.size()) {
+      const ssize_t sent = socket_.send(ConstBytes{to_say_}.subspan(said_));
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0 && would_block()) return State::waiting;
+      if (sent < 0) return fail(hung_up_text());
+      said_ += static_cast<std::size_t>(sent);
+    }
+    while (num_heard_ < heard_.size()) {
+      const ssize_t got = socket_.receive(std::span{heard_}.subspan(num_heard_));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && would_block()) return State::waiting;
+      if (got <= 0) return fail(hung_up_text());
+      num_heard_ += static_cast<std::size_t>(got);
+    }
+    return State::proven;
+  }
+
+  [[nodiscard]] Digest proof(std::string_view label) const { return proofs_->of(label, opening_, nonce_); }
+  [[nodiscard]] bool is_proof(ConstBytes bytes, std::string_view label) const { return are_equal(bytes, proof(label)); }
+
+  PairOpening opening_{};
+  std::array<std::byte, 32> nonce_{};  // of the end that listens
+
+ private:
+  static bool would_block() noexcept { return errno == EAGAIN || errno == EWOULDBLOCK; }
+  [[nodiscard]] std::string hung_up_text() const {
+    return said_ == 0 && num_heard_ == 0 ? "it has left without a word" : "it has left before its proof";
+  }
+
+  Socket socket_;
+  const PairProofs* proofs_;
+  std::vector<std::byte> to_say_{};
+  std::size_t said_ = 0;
+  std::vector<std::byte> heard_{};
+  std::size_t num_heard_ = 0;
+  std::string trouble_{};
+};
+
+/// Is the end that listens. It proves itself first, as it has less to lose: what it signs has the caller's nonce and
+/// its own in it.
+class PairListening final : public PairHandshake {
+ public:
+  /// rank: this one's. The proofs outlive it.
+  PairListening(Socket socket, const PairProofs& proofs, int rank)
+      : PairHandshake(std::move(socket), proofs), rank_(rank) {
+    expect(sizeof opening_.magic);
+  }
+
+  [[nodiscard]] State advance() {
+    while (true) {
+      if (const State state = talk(); state != State::proven) return state;
+      switch (step_) {
+        case Step::magic:
+          std::memcpy(opening_.magic.data(), heard().data(), heard().size());
+          if (opening_.magic != PairOpening::expected)
+            return fail("it does not speak the protocol of Railyard's ranks");
+          expect(sizeof opening_ - sizeof opening_.magic);
+          step_ = Step::opening;
+          break;
+        case Step::opening:
+          std::memcpy(reinterpret_cast<std::byte*>(&opening_) + sizeof opening_.magic, heard().data(), heard().size());
+          fill_random(nonce_);
+          say(nonce_);
+          say(proof(PairProofs::listener));
+          expect(sizeof(Digest));
+          step_ = Step::proof;
+          break;
+        case Step::proof:
+          if (!is_proof(heard(), PairProofs::caller)) return fail("it does not know the secret of this run");
+          if (opening_.to != rank_)
+            return fail(compose("it looks for rank {}, and this is rank {}", opening_.to, rank_));
+          say(proof(PairProofs::welcome));
+          expect(0);
+          step_ = Step::welcome;
+          break;
+        case Step::welcome:
+          return State::proven;
+      }
+    }
+  }
+
+ private:
+  enum class Step : std::uint8_t { magic, opening, proof, welcome };
+
+  int rank_;
+  Step step_ = Step::magic;
+};
+
+/// Is the end that connects. It is proven only when the other end has taken it in: until then that may have had no room
+/// for it, and it comes again.
+class PairCalling final : public PairHandshake {
+ public:
+  PairCalling(Socket socket, const PairProofs& proofs, int from, int to) : PairHandshake(std::move(socket), proofs) {
+    opening_.from = from;
+    opening_.to = to;
+    fill_random(opening_.nonce);
+    say(opening_.bytes());
+    expect(sizeof nonce_ + sizeof(Digest));
+  }
+
+  [[nodiscard]] State advance() {
+    while (true) {
+      if (const State state = talk(); state != State::proven) return state;
+      if (has_proven_itself_) {
+        if (is_proof(heard(), PairProofs::welcome)) return State::proven;
+        return fail("its welcome was altered on its way");
+      }
+      std::memcpy(nonce_.data(), heard().data(), nonce_.size());
+      if (!is_proof(heard().subspan(nonce_.size()), PairProofs::listener)) {
+        return fail("it does not know the secret of this run");
+      }
+      has_proven_itself_ = true;
+      say(proof(PairProofs::caller));
+      expect(sizeof(Digest));
+    }
+  }
+
+ private:
+  bool has_proven_itself_ = false;
 };
 
 }  // namespace detail
@@ -33198,6 +33386,427 @@ class RefusalLog {
   int in_window_ = 0;
   std::uint64_t untold_ = 0;
   std::uint64_t total_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/rank_lines.hpp
+// Connects the ranks of several hosts by lines whose ends have proven that they know the run's secret. Workers room.
+
+#include <list>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a line on a socket of TCP.
+class SocketRankLine final : public RankLine {
+ public:
+  SocketRankLine(Socket socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {}
+
+  [[nodiscard]] std::size_t send(const std::byte* bytes, std::size_t size) override {
+    return counted(socket_.send({bytes, size}), "sending");
+  }
+  [[nodiscard]] std::size_t receive(std::byte* bytes, std::size_t size) override {
+    const ssize_t got = socket_.receive({bytes, size});
+    if (got == 0 && size > 0) {
+      throw ConnectionError{ConnectionError::Cause::closed, compose("{} has closed the connection", peer_)};
+    }
+    return counted(got, "receiving");
+  }
+  [[nodiscard]] int fd() const noexcept override { return socket_.fd(); }
+  void hang_up() noexcept override { ::shutdown(socket_.fd(), SHUT_RDWR); }
+  [[nodiscard]] const std::string& peer() const noexcept override { return peer_; }
+
+ private:
+  [[nodiscard]] std::size_t counted(ssize_t count, std::string_view doing) const {
+    if (count >= 0) return static_cast<std::size_t>(count);
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return 0;
+    const bool is_closed = errno == ECONNRESET || errno == EPIPE;
+    throw ConnectionError{is_closed ? ConnectionError::Cause::closed : ConnectionError::Cause::failed,
+                          compose("the line to {} is lost while {}: {}", peer_, doing, explain_errno(errno))};
+  }
+
+  Socket socket_;
+  std::string peer_;
+};
+
+/// Bounds what a rank does for those who have not proven themselves.
+struct RankLineLimits {
+  std::chrono::milliseconds lost_after{15'000};  ///< how long the other host may leave what it got unacknowledged
+  std::chrono::milliseconds handshake_time{5000};
+  std::size_t max_half_open = 256;  ///< besides the ranks that are expected
+};
+
+/// Is one connect() of one rank: calls the ranks before it, and listens for those after it until they have come. Only
+/// so long anything listens.
+class RankMeeting {
+ public:
+  using Clock = Deadline::Clock;
+  using Tell = std::function<void(const std::string&)>;
+
+  RankMeeting(const World& world, Store& store, const std::string& group, const std::string& host, const Hmac& secret,
+              const RankLineLimits& limits, Tell tell, const Deadline& deadline)
+      : rank_(world.rank),
+        limits_(limits),
+        deadline_(deadline),
+        log_(std::move(tell)),
+        socket_(listen_at(host, 0)),
+        lines_(static_cast<std::size_t>(world.size)),
+        num_missing_(world.size - 1 - world.rank) {
+    const auto key = [&](int rank) { return compose("{}{}", group, rank); };
+    std::vector<std::string> keys;
+    for (int rank = 0; rank < world.rank; ++rank) keys.push_back(key(rank));
+    store.expect(keys);
+    // What nobody knows beforehand makes the place one of its own, wherever its address is used again.
+    const SocketAddress self = SocketAddress::of_self(socket_.fd());
+    std::array<std::byte, 16> random{};
+    fill_random(random);
+    std::string place = compose("{} {} ", self.port(), self.host());
+    for (const std::byte byte : random) place += compose("{:02x}", std::to_integer<unsigned>(byte));
+    store.set(key(world.rank), place);
+    place_ = self.text();
+    proofs_.emplace(secret, place);
+    for (int rank = 0; rank < world.rank; ++rank) {
+      const auto theirs = store.get(key(rank), deadline);
+      if (!theirs) throw Error{compose("rank {} has not said where it listens in {}", rank, deadline.budget_text())};
+      calls_.emplace_back(rank, *theirs, secret);
+    }
+  }
+
+  [[nodiscard]] std::vector<std::unique_ptr<RankLine>> meet() {
+    while (true) {
+      advance_calls();
+      advance_listening();
+      if (num_missing_ == 0 && calls_.empty()) return std::move(lines_);
+      if (deadline_.expired()) throw_late();
+      wait();
+    }
+  }
+
+ private:
+  // To a rank that listens. Tries again until it is let in.
+  struct Call {
+    Call(int to, const std::string& place, const Hmac& secret) : rank(to), proofs(secret, place) {
+      const auto space = std::min(place.find(' '), place.size());
+      const auto end = std::min(place.rfind(' '), place.size());
+      const auto read = std::from_chars(place.data(), place.data() + space, port);
+      if (read.ec == std::errc{} && port > 0 && port < 65536 && end > space) {
+        host = place.substr(space + 1, end - space - 1);
+      } else {
+        throw Error{compose("rank {} has left \"{}\" as the place where it listens", to, place)};
+      }
+    }
+    [[nodiscard]] std::string address() const {
+      return host.find(':') == std::string::npos ? compose("{}:{}", host, port) : compose("[{}]:{}", host, port);
+    }
+
+    int rank;
+    int port = 0;
+    std::string host{};
+    PairProofs proofs;
+    Socket connecting{};
+    std::optional<PairCalling> handshake{};
+    Clock::time_point since{};
+    Clock::time_point again{};
+    std::chrono::milliseconds pause{5};
+    std::string cause = "it has not been tried";
+  };
+  struct HalfOpen {
+    HalfOpen(Socket socket, const PairProofs& proofs, int rank)
+        : address(SocketAddress::of_peer(socket.fd()).text()), handshake(std::move(socket), proofs, rank) {}
+    std::string address;
+    Clock::time_point since = Clock::now();
+    PairListening handshake;
+  };
+
+  using State = PairHandshake::State;
+  // So long an honest rank's handshake may take before it can be the one that has to go.
+  static constexpr std::chrono::milliseconds safe_age{250};
+
+  void advance_calls() {
+    for (auto call = calls_.begin(); call != calls_.end();) call = advance(*call) ? calls_.erase(call) : ++call;
+  }
+
+  // Returns true once the line is there.
+  [[nodiscard]] bool advance(Call& call) {
+    const auto now = Clock::now();
+    if (!call.handshake && !call.connecting.is_open()) {
+      if (now < call.again) return false;
+      begin(call);
+    }
+    if (call.connecting.is_open()) {
+      pollfd one{.fd = call.connecting.fd(), .events = POLLOUT, .revents = 0};
+      if (::poll(&one, 1, 0) == 1) {
+        if (const int error = connect_outcome(call.connecting); error != 0) {
+          return give_up(call, std::generic_category().message(error));
+        }
+        tune_connection(call.connecting.fd(), limits_.lost_after);
+        call.handshake.emplace(std::move(call.connecting), call.proofs, rank_, call.rank);
+      }
+    }
+    if (call.handshake) {
+      const State state = call.handshake->advance();
+      if (state == State::failed) return give_up(call, call.handshake->trouble());
+      if (state == State::proven) {
+        add(call.rank, call.handshake->take_socket(), call.address());
+        return true;
+      }
+    }
+    if (now - call.since > 3 * limits_.handshake_time) return give_up(call, "it has not answered");
+    return false;
+  }
+
+  void begin(Call& call) {
+    call.since = Clock::now();
+    int status = 0;
+    const AddressList addresses = resolve(call.host, call.port, status);
+    if (addresses == nullptr) {
+      static_cast<void>(give_up(call, ::gai_strerror(status)));
+      return;
+    }
+    const int fd = ::socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    call.connecting = Socket{adopt(fd, "a socket to another rank")};
+    if (::connect(fd_of(call), addresses->ai_addr, addresses->ai_addrlen) != 0 && errno != EINPROGRESS) {
+      static_cast<void>(give_up(call, std::generic_category().message(errno)));
+    }
+  }
+  [[nodiscard]] static int fd_of(const Call& call) noexcept {
+    return call.handshake ? call.handshake->socket().fd() : call.connecting.fd();
+  }
+
+  [[nodiscard]] bool give_up(Call& call, std::string cause) const {
+    call.cause = std::move(cause);
+    call.handshake.reset();
+    call.connecting.close();
+    call.again = Clock::now() + call.pause;
+    call.pause = std::min(2 * call.pause, std::chrono::milliseconds{500});
+    return false;
+  }
+
+  void advance_listening() {
+    if (num_missing_ > 0) accept_some();
+    for (auto at = half_open_.begin(); at != half_open_.end();) {
+      const State state = at->handshake.advance();
+      if (state == State::proven) {
+        admit(*at);
+      } else if (state == State::failed) {
+        refuse(*at, at->handshake.trouble());
+      } else if (Clock::now() - at->since > limits_.handshake_time) {
+        refuse(*at, "it has not proven itself in time");
+      } else {
+        ++at;
+        continue;
+      }
+      at = half_open_.erase(at);
+    }
+    log_.tell_rest(Clock::now());
+  }
+
+  void accept_some() {
+    constexpr int most_at_once = 64;
+    for (int at = 0; at < most_at_once && !is_crowded(); ++at) {
+      const int fd = ::accept4(socket_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (fd < 0) {
+        if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;  // nobody is there
+        if (half_open_.empty()) throw_system("a connection of another rank", errno);
+        refuse(half_open_.front(), compose("it has not proven itself, and there is no room: {}", explain_errno(errno)));
+        half_open_.pop_front();
+        return;
+      }
+      Socket socket{adopt(fd, "a connection of another rank")};
+      tune_connection(socket.fd(), limits_.lost_after);
+      half_open_.emplace_back(std::move(socket), *proofs_, rank_);
+      if (half_open_.size() > max_half_open()) {
+        refuse(half_open_.front(), "it has not proven itself, and others are waiting");
+        half_open_.pop_front();
+      }
+    }
+  }
+  [[nodiscard]] std::size_t max_half_open() const noexcept { return limits_.max_half_open + lines_.size(); }
+  // Where all have only just come, the next one waits in the kernel's queue.
+  [[nodiscard]] bool is_crowded() const {
+    return half_open_.size() >= max_half_open() && Clock::now() - half_open_.front().since < safe_age;
+  }
+
+  void refuse(const HalfOpen& one, const std::string& why) {
+    const std::string line = compose("rank {} refused a connection from {}: {}", rank_, one.address, why);
+    log_.note(line, Clock::now());
+    last_refusal_ = line;
+  }
+
+  void admit(HalfOpen& one) {
+    const int from = one.handshake.opening().from;
+    if (from <= rank_ || from >= static_cast<int>(lines_.size())) return refuse(one, compose("it is rank {}", from));
+    if (lines_[static_cast<std::size_t>(from)] == nullptr) --num_missing_;  // else it has come again, and knows better
+    add(from, one.handshake.take_socket(), one.address);
+  }
+
+  void add(int rank, Socket socket, const std::string& address) {
+    lines_[static_cast<std::size_t>(rank)] =
+        std::make_unique<SocketRankLine>(std::move(socket), compose("rank {} ({})", rank, address));
+  }
+
+  void wait() {
+    polled_.clear();
+    auto until = std::min(deadline_.time(), log_.due());
+    for (const Call& call : calls_) {
+      if (call.handshake) {
+        polled_.push_back({fd_of(call), call.handshake->events(), 0});
+      } else if (call.connecting.is_open()) {
+        polled_.push_back({fd_of(call), POLLOUT, 0});
+      }
+      until = std::min(until, fd_of(call) < 0 ? call.again : call.since + 3 * limits_.handshake_time + slack);
+    }
+    if (num_missing_ > 0 && is_crowded()) {
+      until = std::min(until, half_open_.front().since + safe_age);
+    } else if (num_missing_ > 0) {
+      polled_.push_back({socket_.fd(), POLLIN, 0});
+    }
+    for (const HalfOpen& one : half_open_) polled_.push_back({one.handshake.socket().fd(), one.handshake.events(), 0});
+    if (!half_open_.empty()) until = std::min(until, half_open_.front().since + limits_.handshake_time + slack);
+    const timespec time = to_timespec(until - Clock::now());
+    ::ppoll(polled_.data(), polled_.size(), &time, nullptr);
+  }
+  static constexpr std::chrono::milliseconds slack{1};
+
+  [[noreturn]] void throw_late() const {
+    if (!calls_.empty()) {
+      const Call& call = calls_.front();
+      throw Error{compose(
+          "rank {} does not reach rank {} at {} within {}: {}; see whether both hosts let each other in on all ports, "
+          "and whether this is the network between them (ScalingConfig::launch.network)",
+          rank_, call.rank, call.address(), deadline_.budget_text(), call.cause)};
+    }
+    std::string missing;
+    for (int rank = rank_ + 1; rank < static_cast<int>(lines_.size()); ++rank) {
+      if (!lines_[static_cast<std::size_t>(rank)]) missing += compose("{}{}", missing.empty() ? "" : ", ", rank);
+    }
+    throw Error{compose(
+        "rank(s) {} did not connect to rank {} at {} within {}{}; see whether this host lets the others in on all "
+        "ports, "
+        "and whether this is the network between them (ScalingConfig::launch.network)",
+        missing, rank_, place_, deadline_.budget_text(), last_refusal_.empty() ? "" : " (" + last_refusal_ + ")")};
+  }
+
+  int rank_;
+  RankLineLimits limits_;
+  Deadline deadline_;
+  RefusalLog log_;
+  Socket socket_;
+  std::vector<std::unique_ptr<RankLine>> lines_;
+  int num_missing_;  // of the ranks that call this one
+  std::string place_{};
+  std::optional<PairProofs> proofs_{};
+  std::list<Call> calls_{};
+  std::list<HalfOpen> half_open_{};
+  std::vector<pollfd> polled_{};
+  std::string last_refusal_{};
+};
+
+/// Connects ranks that know the run's secret.
+class SecretConnector final : public RankConnector {
+ public:
+  using Tell = RankMeeting::Tell;
+
+  /// run: what two runs with one secret, and two generations of one, differ by. tell: is told of those who were
+  /// refused.
+  SecretConnector(const Hmac& secret, const std::string& run, Tell tell, RankLineLimits limits = {})
+      : key_(derive(secret, run)), tell_(std::move(tell)), limits_(limits) {}
+
+  [[nodiscard]] std::vector<std::unique_ptr<RankLine>> connect(const World& world, Store& store,
+                                                               const std::string& group, const std::string& host,
+                                                               const Deadline& deadline) override {
+    return RankMeeting{world, store, group, host, key_, limits_, tell_, deadline}.meet();
+  }
+
+ private:
+  static Hmac derive(const Hmac& secret, const std::string& run) {
+    Digest key = Hmac{secret}.of({text_bytes("railyard: lines between ranks of "), text_bytes(run)});
+    Hmac keyed = secret.with_key(key);
+    OPENSSL_cleanse(key.data(), key.size());
+    return keyed;
+  }
+
+  const Hmac key_;
+  Tell tell_;
+  RankLineLimits limits_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/launched_link.hpp
+// A worker's end where several processes make the workers: its place among all, and the store of all. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Passes on what the worker's own process provides, but for what is of all processes together.
+class LaunchedLink final : public WorkerLink {
+ public:
+  /// own: the link that the worker's process has made; outlives this one. place: of the store; rank and generation are
+  /// filled in here. address: by which the others reach this host.
+  LaunchedLink(WorkerLink& own, const NetworkStorePlace& place, const Hmac& secret, const std::string& address)
+      : LaunchedLink(own, WireReader{own.briefing()}, place, secret, address) {}
+
+  [[nodiscard]] const World& world() const noexcept override { return world_; }
+  [[nodiscard]] Store& store() noexcept override { return store_; }
+  [[nodiscard]] WorkerPage& page() noexcept override { return own_->page(); }
+  [[nodiscard]] std::string_view briefing() const noexcept override {
+    return own_->briefing().substr(sizeof(GroupLayout));
+  }
+
+  [[nodiscard]] Snapshot take_snapshot(std::size_t size_bytes, SnapshotKind kind) override {
+    return own_->take_snapshot(size_bytes, kind);
+  }
+  void drop_snapshot(int slot) noexcept override { own_->drop_snapshot(slot); }
+  void await_snapshot(int slot) override { own_->await_snapshot(slot); }
+  [[nodiscard]] std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) override {
+    return own_->held_snapshot(rank - first_rank_, slot, size_bytes);
+  }
+
+  void post(std::span<const std::byte> message) override { own_->post(message); }
+  void on_abort(std::function<void(std::string_view)> handler) override { own_->on_abort(std::move(handler)); }
+
+ private:
+  LaunchedLink(WorkerLink& own, WireReader briefing, const NetworkStorePlace& place, const Hmac& secret,
+               const std::string& address)
+      : LaunchedLink(own, briefing.take<GroupLayout>(), place, secret, address) {}
+  LaunchedLink(WorkerLink& own, const GroupLayout& layout, const NetworkStorePlace& place, const Hmac& secret,
+               const std::string& address)
+      : own_(&own),
+        first_rank_(layout.first_rank),
+        world_(world_of(own.world(), layout, address)),
+        store_(store_place(place, layout, world_.rank), secret) {
+    if (world_.num_nodes > 1) {
+      world_.connector = std::make_shared<SecretConnector>(
+          secret, compose("{} {}", layout.generation, place.job),
+          [](const std::string& line) { std::fprintf(stderr, "railyard: %s\n", line.c_str()); });
+    }
+  }
+
+  static World world_of(const World& own, const GroupLayout& layout, const std::string& address) {
+    World world = own;
+    world.rank = layout.first_rank + own.rank;
+    world.size = layout.world_size;
+    world.local_rank = layout.first_local_rank + own.rank;
+    world.local_size = layout.local_size;
+    world.node = layout.node;
+    world.num_nodes = layout.num_nodes;
+    world.address = address;
+    return world;
+  }
+  static NetworkStorePlace store_place(NetworkStorePlace place, const GroupLayout& layout, int rank) {
+    place.generation = layout.generation;
+    place.rank = rank;
+    return place;
+  }
+
+  WorkerLink* own_;
+  int first_rank_;
+  World world_;
+  NetworkStore store_;
 };
 
 }  // namespace detail
@@ -34241,6 +34850,195 @@ struct HostAddress {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/collectives/detail/mesh_lines.hpp
+// What messages between any two ranks of a group go through. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Connects a rank with all others. A message goes from memory to memory under a slot, which both ends name with the
+/// same size. One thread at a time uses it, but for close().
+class MeshLines {
+ public:
+  using Time = Deadline::Clock::time_point;
+
+  /// Is messages that are under way together, out of one piece of memory and into one.
+  class Transfer {
+   public:
+    Transfer() = default;
+    Transfer(const Transfer&) = delete;
+    Transfer& operator=(const Transfer&) = delete;
+    virtual ~Transfer() = default;
+
+    /// Post a message, and do not wait for it. Throw: std::exception if the line is lost.
+    virtual void send(int peer, std::uint64_t slot, std::size_t offset, std::size_t size_bytes) = 0;
+    virtual void receive(int peer, std::uint64_t slot, std::size_t offset, std::size_t size_bytes) = 0;
+
+    /// Waits until all that was posted is done: what was to be received has come, and for what was to be sent the other
+    /// end has posted its receive. Returns false at `wake`. Throws: std::exception if a line is lost.
+    [[nodiscard]] virtual bool wait(Time wake, const Deadline& deadline) = 0;
+  };
+
+  MeshLines() = default;
+  MeshLines(const MeshLines&) = delete;
+  MeshLines& operator=(const MeshLines&) = delete;
+  virtual ~MeshLines() = default;
+
+  [[nodiscard]] virtual std::unique_ptr<Transfer> start(const void* from, std::size_t from_bytes, void* to,
+                                                        std::size_t to_bytes) = 0;
+  /// Has the line to a rank ended?
+  [[nodiscard]] virtual bool is_closed(int rank) = 0;
+  /// Ends all lines, and wakes whoever waits. May be called from any thread.
+  virtual void close() noexcept = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/gloo_lines.hpp
+// Lines between ranks on the transport of libgloo, which proves nothing to anybody. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is libgloo's full mesh: a thread for each object, in which SIGPIPE is blocked for good. Whoever calls has blocked it
+/// as well.
+class GlooLines final : public MeshLines {
+ public:
+  /// Throws: std::exception if the mesh does not come to be.
+  GlooLines(const HostAddress& address, const World& world, Store& store, const std::string& prefix,
+            const Deadline& deadline) {
+    gloo::transport::tcp::attr attributes{};
+    attributes.hostname = address.text;
+    attributes.ai_family = address.family;
+    std::shared_ptr<gloo::transport::Device> device;
+    {
+      const BlockSignals no_signals{deferrable_signals()};  // in the thread that the device starts
+      device = gloo::transport::tcp::CreateDevice(attributes);
+    }
+    check_gloo_is_own(*reinterpret_cast<const void* const*>(device.get()));  // whose virtual functions are they?
+    device_ = std::static_pointer_cast<gloo::transport::tcp::Device>(device);
+    const GlooTicker ticker{*device_};
+    alarm_ = std::make_unique<GlooAlarm>(*device_);
+    context_ = std::make_shared<gloo::rendezvous::Context>(world.rank, world.size);
+    context_->setTimeout(timeout(deadline));
+#ifdef GLOO_SHARED_STORE
+    context_->connectFullMesh(std::make_shared<GlooStore>(store, prefix + "mesh/", world.size, deadline), device);
+#else
+    GlooStore gloo_store{store, prefix + "mesh/", world.size, deadline};
+    context_->connectFullMesh(gloo_store, device);
+#endif
+    post_canaries(world);
+  }
+  ~GlooLines() override {
+    try {
+      GlooTicker ticker{*device_};
+      canaries_.clear();
+      alarm_.reset();
+      context_.reset();
+      ticker.end_with(std::move(device_));
+    } catch (const std::exception&) {  // no descriptor left for the ticker: members go the slow way
+    }
+  }
+
+  [[nodiscard]] std::unique_ptr<Transfer> start(const void* from, std::size_t from_bytes, void* to,
+                                                std::size_t to_bytes) override {
+    return std::make_unique<GlooTransfer>(*this, from, from_bytes, to, to_bytes);
+  }
+
+  // Gloo tells those whose messages are under way that a connection is closed, and nobody else. So a receive that never
+  // ends is posted to every rank. A wait that was aborted before it began reports an error, and waits for nothing.
+  [[nodiscard]] bool is_closed(int rank) override {
+    auto& canary = *canaries_[static_cast<std::size_t>(rank)];
+    try {
+      canary.abortWaitRecv();
+      canary.waitRecv(nullptr, std::chrono::hours{1});
+      return false;
+    } catch (const std::exception&) {
+      return true;
+    }
+  }
+
+  // Gloo has no such function, but a wait that times out closes all connections, which wakes all who wait for them.
+  void close() noexcept override {
+    try {
+      char byte = 0;
+      context_->createUnboundBuffer(&byte, 1)->waitRecv(nullptr, Milliseconds{0});
+    } catch (const std::exception&) {  // the time-out, as intended
+    }
+  }
+
+ private:
+  using Milliseconds = std::chrono::milliseconds;
+  using Wait = GlooAlarm::Wait;
+
+  class GlooTransfer final : public Transfer {
+   public:
+    GlooTransfer(GlooLines& lines, const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes)
+        : lines_(&lines) {
+      // Gloo's buffers are written to or read from, as one pleases; this one is only read from.
+      if (from_bytes > 0) source_ = lines.context_->createUnboundBuffer(const_cast<void*>(from), from_bytes);
+      if (to_bytes > 0) target_ = lines.context_->createUnboundBuffer(to, to_bytes);
+    }
+    void send(int peer, std::uint64_t slot, std::size_t offset, std::size_t size_bytes) override {
+      source_->send(peer, slot, offset, size_bytes);
+      ++num_sends_;
+    }
+    void receive(int peer, std::uint64_t slot, std::size_t offset, std::size_t size_bytes) override {
+      target_->recv(peer, slot, offset, size_bytes);
+      ++num_receives_;
+    }
+    [[nodiscard]] bool wait(Time wake, const Deadline& deadline) override {
+      lines_->set_alarm(wake);
+      for (; num_receives_ > 0; --num_receives_) {
+        if (!lines_->alarm_->wait(*target_, Wait::receive, timeout(deadline))) return false;
+      }
+      for (; num_sends_ > 0; --num_sends_) {
+        if (!lines_->alarm_->wait(*source_, Wait::send, timeout(deadline))) return false;
+      }
+      return true;
+    }
+
+   private:
+    GlooLines* lines_;
+    std::unique_ptr<gloo::transport::UnboundBuffer> source_{};
+    std::unique_ptr<gloo::transport::UnboundBuffer> target_{};
+    int num_sends_ = 0;
+    int num_receives_ = 0;
+  };
+
+  // Never 0, which fails at once, and never so large that adding it to the clock overflows. The alarm comes before it:
+  // when Gloo's own timer runs out it closes all connections before the others can have been told why.
+  [[nodiscard]] static Milliseconds timeout(const Deadline& deadline) {
+    constexpr Milliseconds longest = std::chrono::hours{24 * 365};
+    const auto left = deadline.remaining();
+    return left >= longest ? longest : std::chrono::ceil<Milliseconds>(left) + std::chrono::seconds{5};
+  }
+
+  void set_alarm(Time when) {
+    if (std::exchange(alarm_time_, when) != when) alarm_->set(when);
+  }
+
+  void post_canaries(const World& world) {
+    for (int rank = 0; rank < world.size; ++rank) {
+      canaries_.push_back(context_->createUnboundBuffer(&canary_byte_, 1));
+      if (rank != world.rank) canaries_.back()->recv(rank, canary_slot);
+    }
+  }
+
+  static constexpr std::uint64_t canary_slot = 1;
+
+  std::shared_ptr<gloo::transport::tcp::Device> device_{};
+  std::unique_ptr<GlooAlarm> alarm_{};
+  Time alarm_time_{};
+  std::shared_ptr<gloo::rendezvous::Context> context_{};
+  char canary_byte_ = 0;
+  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> canaries_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/collectives/detail/mesh.hpp
 // Collectives made of messages between any two ranks, for whatever can carry such messages. Collectives room.
 
@@ -34501,6 +35299,250 @@ void mesh_barrier(M& mesh) {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/collectives/detail/proven_lines.hpp
+// Messages on lines whose ends have proven themselves. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Moves messages on one line in both directions. Each end says what it is ready to receive before it is sent, or while
+/// it is: whoever sends knows in the end that the other one is in the same operation. What comes out of its turn is
+/// left where it is: it takes no memory, whoever sends it.
+class ProvenLine {
+ public:
+  explicit ProvenLine(std::unique_ptr<RankLine> line) : line_(std::move(line)) {}
+
+  [[nodiscard]] int fd() const noexcept { return line_->fd(); }
+  void hang_up() noexcept { line_->hang_up(); }
+
+  void send(std::uint64_t slot, const std::byte* from, std::size_t size_bytes) {
+    outgoing_.push_back({.head = {.kind = Head::data, .slot = slot}, .from = from, .size_bytes = size_bytes});
+    awaited_.push_back(slot);
+  }
+  void receive(std::uint64_t slot, std::byte* to, std::size_t size_bytes) {
+    outgoing_.push_back({.head = {.kind = Head::ready, .slot = slot}});
+    incoming_.push_back({.slot = slot, .to = to, .size_bytes = size_bytes});
+  }
+
+  /// Sends and takes what can be at once. Returns true if nothing is left to do. Throws: Error if the line is lost.
+  [[nodiscard]] bool advance() {
+    send_some();
+    while (wants_bytes() && take_some()) {
+    }
+    return !has_to_send() && !wants_bytes();
+  }
+
+  /// What to wait for before the next advance(), as poll() has it.
+  [[nodiscard]] short events() const noexcept {
+    const bool reads = wants_bytes() && !is_out_of_turn_;
+    return static_cast<short>((has_to_send() ? POLLOUT : 0) | (reads ? POLLIN : POLLRDHUP));
+  }
+  /// Takes what poll() has said. Throws: Error if the line has ended, and what is left of it is of no use.
+  void look_at(short events) const {
+    if (is_out_of_turn_ && (events & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
+      throw Error{compose("{} has closed the connection in another operation", line_->peer())};
+    }
+  }
+  /// Has the other end gone?
+  [[nodiscard]] bool is_closed() const noexcept {
+    pollfd one{.fd = fd(), .events = POLLRDHUP, .revents = 0};
+    return ::poll(&one, 1, 0) > 0 && (one.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
+  }
+
+ private:
+  struct Head {
+    static constexpr std::uint64_t data = 1;
+    static constexpr std::uint64_t ready = 2;
+    std::uint64_t kind = 0;
+    std::uint64_t slot = 0;
+  };
+  struct Outgoing {
+    Head head{};
+    const std::byte* from = nullptr;
+    std::size_t size_bytes = 0;
+  };
+  struct Incoming {
+    std::uint64_t slot = 0;
+    std::byte* to = nullptr;
+    std::size_t size_bytes = 0;
+    bool has_begun = false;
+  };
+
+  // Up to this size a copy costs less than a call of the system.
+  static constexpr std::size_t small_bytes = 8192;
+
+  [[nodiscard]] bool has_to_send() const noexcept {
+    return sent_ < packed_.size() || rest_bytes_ > 0 || !outgoing_.empty();
+  }
+  [[nodiscard]] bool wants_bytes() const noexcept { return !incoming_.empty() || !awaited_.empty(); }
+
+  void send_some() {
+    while (has_to_send()) {
+      if (sent_ < packed_.size()) {
+        const std::size_t sent = line_->send(packed_.data() + sent_, packed_.size() - sent_);
+        if (sent == 0) return;
+        sent_ += sent;
+      } else if (rest_bytes_ > 0) {
+        const std::size_t sent = line_->send(rest_, rest_bytes_);
+        if (sent == 0) return;
+        rest_ += sent;
+        rest_bytes_ -= sent;
+      } else {
+        pack();
+      }
+    }
+  }
+
+  // Puts together what is small, up to and with the beginning of what is not.
+  void pack() {
+    packed_.clear();
+    sent_ = 0;
+    while (!outgoing_.empty() && rest_bytes_ == 0 && packed_.size() < small_bytes) {
+      const Outgoing& one = outgoing_.front();
+      append(reinterpret_cast<const std::byte*>(&one.head), sizeof one.head);
+      const std::size_t begin = std::min(one.size_bytes, small_bytes);
+      append(one.from, begin);
+      if (begin < one.size_bytes) {
+        rest_ = one.from + begin;
+        rest_bytes_ = one.size_bytes - begin;
+      }
+      outgoing_.pop_front();
+    }
+  }
+  void append(const std::byte* bytes, std::size_t size) { packed_.insert(packed_.end(), bytes, bytes + size); }
+
+  // Returns false if nothing more can be taken now.
+  [[nodiscard]] bool take_some() {
+    if (!incoming_.empty() && incoming_.front().has_begun) return take_payload();
+    if (num_held_ - taken_ < sizeof(Head) && !hold_more()) return false;
+    if (num_held_ - taken_ < sizeof(Head)) return true;
+    Head head;
+    std::memcpy(&head, held_.data() + taken_, sizeof head);
+    const bool is_next = head.kind == Head::ready  ? !awaited_.empty() && awaited_.front() == head.slot
+                         : head.kind == Head::data ? !incoming_.empty() && incoming_.front().slot == head.slot
+                                                   : false;
+    is_out_of_turn_ = !is_next;
+    if (!is_next) return false;
+    taken_ += sizeof head;
+    if (head.kind == Head::ready) {
+      awaited_.pop_front();
+    } else {
+      incoming_.front().has_begun = true;
+    }
+    return true;
+  }
+
+  [[nodiscard]] bool take_payload() {
+    Incoming& one = incoming_.front();
+    if (taken_ == num_held_ && one.size_bytes >= held_.size()) {
+      const std::size_t got = line_->receive(one.to, one.size_bytes);
+      one.to += got;
+      one.size_bytes -= got;
+      if (got == 0) return false;
+    } else {
+      if (taken_ == num_held_ && !hold_more()) return false;
+      const std::size_t count = std::min(one.size_bytes, num_held_ - taken_);
+      std::memcpy(one.to, held_.data() + taken_, count);
+      taken_ += count;
+      one.to += count;
+      one.size_bytes -= count;
+    }
+    if (one.size_bytes == 0) incoming_.pop_front();
+    return true;
+  }
+
+  [[nodiscard]] bool hold_more() {
+    std::copy(held_.begin() + static_cast<std::ptrdiff_t>(taken_),
+              held_.begin() + static_cast<std::ptrdiff_t>(num_held_), held_.begin());
+    num_held_ -= std::exchange(taken_, 0);
+    const std::size_t got = line_->receive(held_.data() + num_held_, held_.size() - num_held_);
+    num_held_ += got;
+    return got > 0;
+  }
+
+  std::unique_ptr<RankLine> line_;
+  std::deque<Outgoing> outgoing_{};
+  std::vector<std::byte> packed_{};  // what is sent first of all
+  std::size_t sent_ = 0;             // of packed_
+  const std::byte* rest_ = nullptr;  // what is sent next
+  std::size_t rest_bytes_ = 0;
+  std::deque<std::uint64_t> awaited_{};  // slots for which the other end is not ready yet
+  std::deque<Incoming> incoming_{};
+  std::array<std::byte, small_bytes> held_{};  // what has come and was not asked for yet
+  std::size_t taken_ = 0;
+  std::size_t num_held_ = 0;
+  bool is_out_of_turn_ = false;
+};
+
+/// Is the lines to all other ranks. Needs no thread: the lines move while somebody waits.
+class ProvenLines final : public MeshLines {
+ public:
+  /// lines: by rank, nullptr for this one.
+  explicit ProvenLines(std::vector<std::unique_ptr<RankLine>> lines) {
+    for (auto& line : lines) {
+      lines_.push_back(line ? std::make_unique<ProvenLine>(std::move(line)) : nullptr);
+    }
+  }
+
+  [[nodiscard]] std::unique_ptr<Transfer> start(const void* from, std::size_t /*from_bytes*/, void* to,
+                                                std::size_t /*to_bytes*/) override {
+    return std::make_unique<ProvenTransfer>(*this, static_cast<const std::byte*>(from), static_cast<std::byte*>(to));
+  }
+  [[nodiscard]] bool is_closed(int rank) override { return line(rank).is_closed(); }
+  void close() noexcept override {
+    for (const auto& line : lines_) {
+      if (line) line->hang_up();
+    }
+  }
+
+ private:
+  class ProvenTransfer final : public Transfer {
+   public:
+    ProvenTransfer(ProvenLines& lines, const std::byte* from, std::byte* to) : lines_(&lines), from_(from), to_(to) {}
+
+    void send(int peer, std::uint64_t slot, std::size_t offset, std::size_t size_bytes) override {
+      busy(peer).send(slot, from_ + offset, size_bytes);
+    }
+    void receive(int peer, std::uint64_t slot, std::size_t offset, std::size_t size_bytes) override {
+      busy(peer).receive(slot, to_ + offset, size_bytes);
+    }
+
+    [[nodiscard]] bool wait(Time wake, const Deadline& /*deadline*/) override {
+      while (true) {
+        busy_.erase(std::remove_if(busy_.begin(), busy_.end(), [](ProvenLine* line) { return line->advance(); }),
+                    busy_.end());
+        if (busy_.empty()) return true;
+        if (Deadline::Clock::now() >= wake) return false;
+        polled_.clear();
+        for (const ProvenLine* line : busy_) polled_.push_back({line->fd(), line->events(), 0});
+        const timespec time = to_timespec(wake - Deadline::Clock::now());
+        ::ppoll(polled_.data(), polled_.size(), &time, nullptr);
+        for (std::size_t at = 0; at < busy_.size(); ++at) busy_[at]->look_at(polled_[at].revents);
+      }
+    }
+
+   private:
+    ProvenLine& busy(int peer) {
+      ProvenLine& line = lines_->line(peer);
+      if (std::find(busy_.begin(), busy_.end(), &line) == busy_.end()) busy_.push_back(&line);
+      return line;
+    }
+
+    ProvenLines* lines_;
+    const std::byte* from_;
+    std::byte* to_;
+    std::vector<ProvenLine*> busy_{};
+    std::vector<pollfd> polled_{};
+  };
+
+  [[nodiscard]] ProvenLine& line(int rank) { return *lines_[static_cast<std::size_t>(rank)]; }
+
+  std::vector<std::unique_ptr<ProvenLine>> lines_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/collectives/detail/scratch.hpp
 // Memory that operations need for a while, kept for the next one. Collectives room.
 
@@ -34528,14 +35570,15 @@ class Scratch {
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/collectives/detail/gloo_tcp.hpp
-// The part of Gloo that sends over TCP, on the transport of libgloo. Collectives room: with detail/gloo_transport.hpp
-// the only header that includes gloo's.
+// The part of Gloo that sends over TCP: on the transport of libgloo, or on lines whose ends have proven themselves.
+// Collectives room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Joins processes, of one host or several, by TCP connections between any two of them (libgloo's transport; one thread
-/// for each object). Reductions add in the order of ranks, so that results depend on nothing but the ranks' values.
+/// Joins processes, of one host or several, by TCP connections between any two of them: those of World::connector where
+/// there is one, else those of libgloo, with a thread for each object. Reductions add in the order of ranks, so that
+/// results depend on nothing but the ranks' values.
 ///
 /// SIGPIPE: blocked in Gloo's thread for good and in the calling thread during a call; a SIGPIPE that a call has caused
 /// is taken back. The process's disposition is not touched.
@@ -34586,17 +35629,10 @@ class GlooTcp {
   GlooTcp(const GlooTcp&) = delete;
   GlooTcp& operator=(const GlooTcp&) = delete;
   ~GlooTcp() {
-    if (context_ == nullptr) return;
+    if (lines_ == nullptr) return;
     const detail::WriteSignalGuard<SIGPIPE> no_sigpipe;
     post({.kind = detail::Notice::Kind::left, .position = {.operation = "no operation"}});
-    try {
-      detail::GlooTicker ticker{*device_};
-      canaries_.clear();
-      alarm_.reset();
-      context_.reset();
-      ticker.end_with(std::move(device_));
-    } catch (const std::exception&) {  // no descriptor left for the ticker: members go the slow way
-    }
+    lines_.reset();
   }
 
   FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
@@ -34664,7 +35700,6 @@ class GlooTcp {
   }
 
  private:
-  using Alarm = detail::GlooAlarm;
   using Milliseconds = std::chrono::milliseconds;
 
   // What the operation under way needs, wherever it fails.
@@ -34674,7 +35709,8 @@ class GlooTcp {
     int from = -1;  // of messages; -1 in collectives
     int to = -1;
     std::uint64_t number = 0;
-    std::uint64_t slot = 0;  // of the step under way
+    std::uint64_t slot = 0;              // of the step under way
+    Deadline::Clock::time_point wake{};  // to look around
     Deadline::Clock::time_point next_look{};
     Milliseconds until_look{};
     bool has_announced = false;
@@ -34696,46 +35732,38 @@ class GlooTcp {
    public:
     Step(GlooTcp& gloo, std::uint64_t slot, const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes)
         : gloo_(&gloo), slot_(slot) {
-      // Gloo's buffers are written to or read from, as one pleases; this one is only read from.
-      if (from_bytes > 0 && gloo.context_)
-        source_ = gloo.context_->createUnboundBuffer(const_cast<void*>(from), from_bytes);
-      if (to_bytes > 0 && gloo.context_) target_ = gloo.context_->createUnboundBuffer(to, to_bytes);
+      if (gloo.lines_) transfer_ = gloo.lines_->start(from, from_bytes, to, to_bytes);
     }
 
     void send(int peer, std::size_t offset, std::size_t size_bytes) {
-      num_sends_ += in_parts(offset, size_bytes, [&](std::uint64_t slot, std::size_t begin, std::size_t bytes) {
-        source_->send(peer, slot, begin, bytes);
+      in_parts(offset, size_bytes, [&](std::uint64_t slot, std::size_t begin, std::size_t bytes) {
+        transfer_->send(peer, slot, begin, bytes);
       });
     }
     void receive(int peer, std::size_t offset, std::size_t size_bytes) {
-      num_receives_ += in_parts(offset, size_bytes, [&](std::uint64_t slot, std::size_t begin, std::size_t bytes) {
-        target_->recv(peer, slot, begin, bytes);
+      in_parts(offset, size_bytes, [&](std::uint64_t slot, std::size_t begin, std::size_t bytes) {
+        transfer_->receive(peer, slot, begin, bytes);
       });
     }
     void finish() {
-      for (; num_receives_ > 0; --num_receives_) gloo_->await(*target_, Alarm::Wait::receive);
-      for (; num_sends_ > 0; --num_sends_) gloo_->await(*source_, Alarm::Wait::send);
+      if (transfer_) gloo_->await(*transfer_);
     }
 
    private:
     // One message moves less than 2^31 bytes: the kernel writes no more at a time, and Gloo keeps some sizes in an int.
     template <class Post>
-    int in_parts(std::size_t offset, std::size_t size_bytes, const Post& post) {
+    void in_parts(std::size_t offset, std::size_t size_bytes, const Post& post) {
       constexpr std::size_t limit = std::size_t{1} << 30U;
-      int num_parts = 0;
-      for (std::size_t begin = 0; begin < size_bytes; begin += limit, ++num_parts) {
-        const std::uint64_t slot = detail::mix(slot_, static_cast<std::uint64_t>(num_parts));
+      std::uint64_t part = 0;
+      for (std::size_t begin = 0; begin < size_bytes; begin += limit, ++part) {
+        const std::uint64_t slot = detail::mix(slot_, part);
         gloo_->guarded([&] { post(slot, offset + begin, std::min(limit, size_bytes - begin)); });
       }
-      return num_parts;
     }
 
     GlooTcp* gloo_;
     std::uint64_t slot_;
-    std::unique_ptr<gloo::transport::UnboundBuffer> source_{};
-    std::unique_ptr<gloo::transport::UnboundBuffer> target_{};
-    int num_sends_ = 0;
-    int num_receives_ = 0;
+    std::unique_ptr<detail::MeshLines::Transfer> transfer_{};
   };
 
   [[nodiscard]] Step step(const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes) {
@@ -34752,38 +35780,13 @@ class GlooTcp {
         received_(sent_),
         notices_(std::in_place, store, prefix, world) {
     const auto address = detail::own_address(options.host, "Gloo::Options::host");
-    gloo::transport::tcp::attr attributes{};
-    attributes.hostname = address.text;
-    attributes.ai_family = address.family;
-    std::shared_ptr<gloo::transport::Device> device;
-    {
-      const detail::BlockSignals no_signals{detail::deferrable_signals()};  // in the thread that the device starts
-      device = gloo::transport::tcp::CreateDevice(attributes);
-    }
-    detail::check_gloo_is_own(
-        *reinterpret_cast<const void* const*>(device.get()));  // whose virtual functions are they?
-    device_ = std::static_pointer_cast<gloo::transport::tcp::Device>(device);
     const detail::WriteSignalGuard<SIGPIPE> no_sigpipe;
-    const detail::GlooTicker ticker{*device_};
-    alarm_ = std::make_unique<Alarm>(*device_);
-    context_ = std::make_shared<gloo::rendezvous::Context>(world.rank, world.size);
-    context_->setTimeout(timeout(deadline));
-#ifdef GLOO_SHARED_STORE
-    context_->connectFullMesh(std::make_shared<detail::GlooStore>(store, prefix + "mesh/", world.size, deadline),
-                              device);
-#else
-    detail::GlooStore gloo_store{store, prefix + "mesh/", world.size, deadline};
-    context_->connectFullMesh(gloo_store, device);
-#endif
-    post_canaries();
-  }
-
-  // Never 0, which fails at once, and never so large that adding it to the clock overflows. The alarm comes before it:
-  // when Gloo's own timer runs out it closes all connections before the others can have been told why.
-  [[nodiscard]] static Milliseconds timeout(const Deadline& deadline) {
-    constexpr Milliseconds longest = std::chrono::hours{24 * 365};
-    const auto left = deadline.remaining();
-    return left >= longest ? longest : std::chrono::ceil<Milliseconds>(left) + std::chrono::seconds{5};
+    if (world.connector) {
+      lines_ = std::make_unique<detail::ProvenLines>(
+          world.connector->connect(world, store, prefix + "lines/", address.text, deadline));
+    } else {
+      lines_ = std::make_unique<detail::GlooLines>(address, world, store, prefix, deadline);
+    }
   }
 
   [[nodiscard]] detail::Arguments arguments() const noexcept { return {world_, device_kind}; }
@@ -34840,18 +35843,18 @@ class GlooTcp {
     }
   }
 
-  void await(gloo::transport::UnboundBuffer& buffer, Alarm::Wait what) {
+  void await(detail::MeshLines::Transfer& transfer) {
     if (running_->next_look == Deadline::Clock::time_point{}) {
       running_->next_look = Deadline::Clock::now() + until_look_;
-      set_alarm();
+      set_wake();
     }
     for (bool done = false; !done;) {
-      guarded([&] { done = alarm_->wait(buffer, what, timeout(running_->deadline)); });
+      guarded([&] { done = transfer.wait(running_->wake, running_->deadline); });
       if (!done) look_around();
     }
   }
 
-  void set_alarm() { alarm_->set(std::min(Deadline::Clock::now() + poll_interval, running_->deadline.time())); }
+  void set_wake() { running_->wake = std::min(Deadline::Clock::now() + poll_interval, running_->deadline.time()); }
 
   // Called now and then when an operation takes long: ends it at the deadline, or when a rank is gone from which
   // nothing is awaited at the moment, or when the ranks turn out to be in different operations.
@@ -34864,7 +35867,7 @@ class GlooTcp {
       fail(detail::Notice::Kind::broken, compose("the connection to rank {} was closed", rank));
     }
     if (Deadline::Clock::now() >= running_->next_look) compare_positions();
-    set_alarm();
+    set_wake();
   }
 
   // The first comparison comes early and each later one, in this operation and the next slow ones, after twice the
@@ -34930,39 +35933,15 @@ class GlooTcp {
     return false;
   }
 
-  // Gloo tells those whose messages are under way that a connection is closed, and nobody else. So a receive that never
-  // ends is posted to every rank. A wait that was aborted before it began reports an error, and waits for nothing.
-  [[nodiscard]] bool is_closed(int rank) {
-    auto& canary = *canaries_[detail::index_of(rank)];
-    try {
-      canary.abortWaitRecv();
-      canary.waitRecv(nullptr, std::chrono::hours{1});
-      return false;
-    } catch (const std::exception&) {
-      return true;
-    }
-  }
-
-  void post_canaries() {
-    for (int rank = 0; rank < world_.size; ++rank) {
-      canaries_.push_back(context_->createUnboundBuffer(&canary_byte_, 1));
-      if (rank != world_.rank) canaries_.back()->recv(rank, canary_slot);
-    }
-  }
+  [[nodiscard]] bool is_closed(int rank) { return lines_->is_closed(rank); }
 
   void post(const detail::Notice& notice) noexcept {
     const std::lock_guard lock{post_mutex_};
     if (notices_) notices_->post(notice);
   }
 
-  // Gloo has no such function, but a wait that times out closes all connections, which wakes all who wait for them.
   void close_connections() noexcept {
-    if (context_ == nullptr) return;
-    try {
-      char byte = 0;
-      context_->createUnboundBuffer(&byte, 1)->waitRecv(nullptr, Milliseconds{0});
-    } catch (const std::exception&) {  // the time-out, as intended
-    }
+    if (lines_) lines_->close();
   }
 
   void throw_if_lost(const detail::Signature& signature) {
@@ -34980,14 +35959,9 @@ class GlooTcp {
   static constexpr Milliseconds patience{250};
   // How often a rank that waits looks whether the others are still there. Costs 20 us each time.
   static constexpr Milliseconds poll_interval{100};
-  static constexpr std::uint64_t canary_slot = 1;
 
   World world_;
-  std::shared_ptr<gloo::transport::tcp::Device> device_{};
-  std::unique_ptr<Alarm> alarm_{};
-  std::shared_ptr<gloo::rendezvous::Context> context_{};
-  char canary_byte_ = 0;
-  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> canaries_{};
+  std::unique_ptr<detail::MeshLines> lines_{};  // nullptr for a rank that is alone
   detail::Scratch scratch_{};
   std::uint64_t num_collectives_ = 0;
   std::vector<std::uint64_t> sent_{};      // messages, by receiver

@@ -4,9 +4,12 @@
 
 #include "railyard/core/version.hpp"
 
+#include <memory>
 #include <string>
 
 namespace railyard::inline v0_1 {
+
+class RankConnector;
 
 /// Says who this worker is. rank counts all workers from 0, local_rank those of this host, node the hosts.
 struct World {
@@ -17,7 +20,8 @@ struct World {
   int node = 0;
   int num_nodes = 1;
   std::string host{};
-  std::string address{};  ///< by which other hosts reach this one; empty if unknown
+  std::string address{};                       ///< by which other hosts reach this one; empty if unknown
+  std::shared_ptr<RankConnector> connector{};  ///< how ranks of several hosts connect; nullptr: no proof is asked for
 };
 
 /// Says how far apart the workers of a Scaling can be, and how far apart the ranks of a Backend may be.

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: MIT
-// The part of Gloo that sends over TCP, on the transport of libgloo. Collectives room: with detail/gloo_transport.hpp
-// the only header that includes gloo's.
+// The part of Gloo that sends over TCP: on the transport of libgloo, or on lines whose ends have proven themselves.
+// Collectives room.
 #pragma once
 
 #include "railyard/collectives/detail/arguments.hpp"
-#include "railyard/collectives/detail/gloo_transport.hpp"
-#include "railyard/collectives/detail/host_address.hpp"
+#include "railyard/collectives/detail/gloo_lines.hpp"
 #include "railyard/collectives/detail/mesh.hpp"
+#include "railyard/collectives/detail/mesh_lines.hpp"
 #include "railyard/collectives/detail/notices.hpp"
+#include "railyard/collectives/detail/proven_lines.hpp"
 #include "railyard/collectives/detail/scratch.hpp"
 
 #include "railyard/core/backend.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
+#include "railyard/core/rank_connector.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <exception>
@@ -30,8 +33,9 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Joins processes, of one host or several, by TCP connections between any two of them (libgloo's transport; one thread
-/// for each object). Reductions add in the order of ranks, so that results depend on nothing but the ranks' values.
+/// Joins processes, of one host or several, by TCP connections between any two of them: those of World::connector where
+/// there is one, else those of libgloo, with a thread for each object. Reductions add in the order of ranks, so that
+/// results depend on nothing but the ranks' values.
 ///
 /// SIGPIPE: blocked in Gloo's thread for good and in the calling thread during a call; a SIGPIPE that a call has caused
 /// is taken back. The process's disposition is not touched.
@@ -82,17 +86,10 @@ class GlooTcp {
   GlooTcp(const GlooTcp&) = delete;
   GlooTcp& operator=(const GlooTcp&) = delete;
   ~GlooTcp() {
-    if (context_ == nullptr) return;
+    if (lines_ == nullptr) return;
     const detail::WriteSignalGuard<SIGPIPE> no_sigpipe;
     post({.kind = detail::Notice::Kind::left, .position = {.operation = "no operation"}});
-    try {
-      detail::GlooTicker ticker{*device_};
-      canaries_.clear();
-      alarm_.reset();
-      context_.reset();
-      ticker.end_with(std::move(device_));
-    } catch (const std::exception&) {  // no descriptor left for the ticker: members go the slow way
-    }
+    lines_.reset();
   }
 
   FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
@@ -160,7 +157,6 @@ class GlooTcp {
   }
 
  private:
-  using Alarm = detail::GlooAlarm;
   using Milliseconds = std::chrono::milliseconds;
 
   // What the operation under way needs, wherever it fails.
@@ -170,7 +166,8 @@ class GlooTcp {
     int from = -1;  // of messages; -1 in collectives
     int to = -1;
     std::uint64_t number = 0;
-    std::uint64_t slot = 0;  // of the step under way
+    std::uint64_t slot = 0;              // of the step under way
+    Deadline::Clock::time_point wake{};  // to look around
     Deadline::Clock::time_point next_look{};
     Milliseconds until_look{};
     bool has_announced = false;
@@ -192,46 +189,38 @@ class GlooTcp {
    public:
     Step(GlooTcp& gloo, std::uint64_t slot, const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes)
         : gloo_(&gloo), slot_(slot) {
-      // Gloo's buffers are written to or read from, as one pleases; this one is only read from.
-      if (from_bytes > 0 && gloo.context_)
-        source_ = gloo.context_->createUnboundBuffer(const_cast<void*>(from), from_bytes);
-      if (to_bytes > 0 && gloo.context_) target_ = gloo.context_->createUnboundBuffer(to, to_bytes);
+      if (gloo.lines_) transfer_ = gloo.lines_->start(from, from_bytes, to, to_bytes);
     }
 
     void send(int peer, std::size_t offset, std::size_t size_bytes) {
-      num_sends_ += in_parts(offset, size_bytes, [&](std::uint64_t slot, std::size_t begin, std::size_t bytes) {
-        source_->send(peer, slot, begin, bytes);
+      in_parts(offset, size_bytes, [&](std::uint64_t slot, std::size_t begin, std::size_t bytes) {
+        transfer_->send(peer, slot, begin, bytes);
       });
     }
     void receive(int peer, std::size_t offset, std::size_t size_bytes) {
-      num_receives_ += in_parts(offset, size_bytes, [&](std::uint64_t slot, std::size_t begin, std::size_t bytes) {
-        target_->recv(peer, slot, begin, bytes);
+      in_parts(offset, size_bytes, [&](std::uint64_t slot, std::size_t begin, std::size_t bytes) {
+        transfer_->receive(peer, slot, begin, bytes);
       });
     }
     void finish() {
-      for (; num_receives_ > 0; --num_receives_) gloo_->await(*target_, Alarm::Wait::receive);
-      for (; num_sends_ > 0; --num_sends_) gloo_->await(*source_, Alarm::Wait::send);
+      if (transfer_) gloo_->await(*transfer_);
     }
 
    private:
     // One message moves less than 2^31 bytes: the kernel writes no more at a time, and Gloo keeps some sizes in an int.
     template <class Post>
-    int in_parts(std::size_t offset, std::size_t size_bytes, const Post& post) {
+    void in_parts(std::size_t offset, std::size_t size_bytes, const Post& post) {
       constexpr std::size_t limit = std::size_t{1} << 30U;
-      int num_parts = 0;
-      for (std::size_t begin = 0; begin < size_bytes; begin += limit, ++num_parts) {
-        const std::uint64_t slot = detail::mix(slot_, static_cast<std::uint64_t>(num_parts));
+      std::uint64_t part = 0;
+      for (std::size_t begin = 0; begin < size_bytes; begin += limit, ++part) {
+        const std::uint64_t slot = detail::mix(slot_, part);
         gloo_->guarded([&] { post(slot, offset + begin, std::min(limit, size_bytes - begin)); });
       }
-      return num_parts;
     }
 
     GlooTcp* gloo_;
     std::uint64_t slot_;
-    std::unique_ptr<gloo::transport::UnboundBuffer> source_{};
-    std::unique_ptr<gloo::transport::UnboundBuffer> target_{};
-    int num_sends_ = 0;
-    int num_receives_ = 0;
+    std::unique_ptr<detail::MeshLines::Transfer> transfer_{};
   };
 
   [[nodiscard]] Step step(const void* from, std::size_t from_bytes, void* to, std::size_t to_bytes) {
@@ -248,38 +237,13 @@ class GlooTcp {
         received_(sent_),
         notices_(std::in_place, store, prefix, world) {
     const auto address = detail::own_address(options.host, "Gloo::Options::host");
-    gloo::transport::tcp::attr attributes{};
-    attributes.hostname = address.text;
-    attributes.ai_family = address.family;
-    std::shared_ptr<gloo::transport::Device> device;
-    {
-      const detail::BlockSignals no_signals{detail::deferrable_signals()};  // in the thread that the device starts
-      device = gloo::transport::tcp::CreateDevice(attributes);
-    }
-    detail::check_gloo_is_own(
-        *reinterpret_cast<const void* const*>(device.get()));  // whose virtual functions are they?
-    device_ = std::static_pointer_cast<gloo::transport::tcp::Device>(device);
     const detail::WriteSignalGuard<SIGPIPE> no_sigpipe;
-    const detail::GlooTicker ticker{*device_};
-    alarm_ = std::make_unique<Alarm>(*device_);
-    context_ = std::make_shared<gloo::rendezvous::Context>(world.rank, world.size);
-    context_->setTimeout(timeout(deadline));
-#ifdef GLOO_SHARED_STORE
-    context_->connectFullMesh(std::make_shared<detail::GlooStore>(store, prefix + "mesh/", world.size, deadline),
-                              device);
-#else
-    detail::GlooStore gloo_store{store, prefix + "mesh/", world.size, deadline};
-    context_->connectFullMesh(gloo_store, device);
-#endif
-    post_canaries();
-  }
-
-  // Never 0, which fails at once, and never so large that adding it to the clock overflows. The alarm comes before it:
-  // when Gloo's own timer runs out it closes all connections before the others can have been told why.
-  [[nodiscard]] static Milliseconds timeout(const Deadline& deadline) {
-    constexpr Milliseconds longest = std::chrono::hours{24 * 365};
-    const auto left = deadline.remaining();
-    return left >= longest ? longest : std::chrono::ceil<Milliseconds>(left) + std::chrono::seconds{5};
+    if (world.connector) {
+      lines_ = std::make_unique<detail::ProvenLines>(
+          world.connector->connect(world, store, prefix + "lines/", address.text, deadline));
+    } else {
+      lines_ = std::make_unique<detail::GlooLines>(address, world, store, prefix, deadline);
+    }
   }
 
   [[nodiscard]] detail::Arguments arguments() const noexcept { return {world_, device_kind}; }
@@ -336,18 +300,18 @@ class GlooTcp {
     }
   }
 
-  void await(gloo::transport::UnboundBuffer& buffer, Alarm::Wait what) {
+  void await(detail::MeshLines::Transfer& transfer) {
     if (running_->next_look == Deadline::Clock::time_point{}) {
       running_->next_look = Deadline::Clock::now() + until_look_;
-      set_alarm();
+      set_wake();
     }
     for (bool done = false; !done;) {
-      guarded([&] { done = alarm_->wait(buffer, what, timeout(running_->deadline)); });
+      guarded([&] { done = transfer.wait(running_->wake, running_->deadline); });
       if (!done) look_around();
     }
   }
 
-  void set_alarm() { alarm_->set(std::min(Deadline::Clock::now() + poll_interval, running_->deadline.time())); }
+  void set_wake() { running_->wake = std::min(Deadline::Clock::now() + poll_interval, running_->deadline.time()); }
 
   // Called now and then when an operation takes long: ends it at the deadline, or when a rank is gone from which
   // nothing is awaited at the moment, or when the ranks turn out to be in different operations.
@@ -360,7 +324,7 @@ class GlooTcp {
       fail(detail::Notice::Kind::broken, compose("the connection to rank {} was closed", rank));
     }
     if (Deadline::Clock::now() >= running_->next_look) compare_positions();
-    set_alarm();
+    set_wake();
   }
 
   // The first comparison comes early and each later one, in this operation and the next slow ones, after twice the
@@ -426,39 +390,15 @@ class GlooTcp {
     return false;
   }
 
-  // Gloo tells those whose messages are under way that a connection is closed, and nobody else. So a receive that never
-  // ends is posted to every rank. A wait that was aborted before it began reports an error, and waits for nothing.
-  [[nodiscard]] bool is_closed(int rank) {
-    auto& canary = *canaries_[detail::index_of(rank)];
-    try {
-      canary.abortWaitRecv();
-      canary.waitRecv(nullptr, std::chrono::hours{1});
-      return false;
-    } catch (const std::exception&) {
-      return true;
-    }
-  }
-
-  void post_canaries() {
-    for (int rank = 0; rank < world_.size; ++rank) {
-      canaries_.push_back(context_->createUnboundBuffer(&canary_byte_, 1));
-      if (rank != world_.rank) canaries_.back()->recv(rank, canary_slot);
-    }
-  }
+  [[nodiscard]] bool is_closed(int rank) { return lines_->is_closed(rank); }
 
   void post(const detail::Notice& notice) noexcept {
     const std::lock_guard lock{post_mutex_};
     if (notices_) notices_->post(notice);
   }
 
-  // Gloo has no such function, but a wait that times out closes all connections, which wakes all who wait for them.
   void close_connections() noexcept {
-    if (context_ == nullptr) return;
-    try {
-      char byte = 0;
-      context_->createUnboundBuffer(&byte, 1)->waitRecv(nullptr, Milliseconds{0});
-    } catch (const std::exception&) {  // the time-out, as intended
-    }
+    if (lines_) lines_->close();
   }
 
   void throw_if_lost(const detail::Signature& signature) {
@@ -476,14 +416,9 @@ class GlooTcp {
   static constexpr Milliseconds patience{250};
   // How often a rank that waits looks whether the others are still there. Costs 20 us each time.
   static constexpr Milliseconds poll_interval{100};
-  static constexpr std::uint64_t canary_slot = 1;
 
   World world_;
-  std::shared_ptr<gloo::transport::tcp::Device> device_{};
-  std::unique_ptr<Alarm> alarm_{};
-  std::shared_ptr<gloo::rendezvous::Context> context_{};
-  char canary_byte_ = 0;
-  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> canaries_{};
+  std::unique_ptr<detail::MeshLines> lines_{};  // nullptr for a rank that is alone
   detail::Scratch scratch_{};
   std::uint64_t num_collectives_ = 0;
   std::vector<std::uint64_t> sent_{};      // messages, by receiver

@@ -4,15 +4,18 @@
 
 #include "railyard/workers/detail/agent_wire.hpp"
 #include "railyard/workers/detail/network_store.hpp"
+#include "railyard/workers/detail/rank_lines.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/wire.hpp"
 #include "railyard/core/scaling.hpp"
 
+#include <cstdio>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -22,8 +25,8 @@ class LaunchedLink final : public WorkerLink {
  public:
   /// own: the link that the worker's process has made; outlives this one. place: of the store; rank and generation are
   /// filled in here. address: by which the others reach this host.
-  LaunchedLink(WorkerLink& own, NetworkStorePlace place, const Hmac& secret, const std::string& address)
-      : LaunchedLink(own, WireReader{own.briefing()}, std::move(place), secret, address) {}
+  LaunchedLink(WorkerLink& own, const NetworkStorePlace& place, const Hmac& secret, const std::string& address)
+      : LaunchedLink(own, WireReader{own.briefing()}, place, secret, address) {}
 
   [[nodiscard]] const World& world() const noexcept override { return world_; }
   [[nodiscard]] Store& store() noexcept override { return store_; }
@@ -45,15 +48,21 @@ class LaunchedLink final : public WorkerLink {
   void on_abort(std::function<void(std::string_view)> handler) override { own_->on_abort(std::move(handler)); }
 
  private:
-  LaunchedLink(WorkerLink& own, WireReader briefing, NetworkStorePlace place, const Hmac& secret,
+  LaunchedLink(WorkerLink& own, WireReader briefing, const NetworkStorePlace& place, const Hmac& secret,
                const std::string& address)
-      : LaunchedLink(own, briefing.take<GroupLayout>(), std::move(place), secret, address) {}
-  LaunchedLink(WorkerLink& own, const GroupLayout& layout, NetworkStorePlace place, const Hmac& secret,
+      : LaunchedLink(own, briefing.take<GroupLayout>(), place, secret, address) {}
+  LaunchedLink(WorkerLink& own, const GroupLayout& layout, const NetworkStorePlace& place, const Hmac& secret,
                const std::string& address)
       : own_(&own),
         first_rank_(layout.first_rank),
         world_(world_of(own.world(), layout, address)),
-        store_(store_place(std::move(place), layout, world_.rank), secret) {}
+        store_(store_place(place, layout, world_.rank), secret) {
+    if (world_.num_nodes > 1) {
+      world_.connector = std::make_shared<SecretConnector>(
+          secret, compose("{} {}", layout.generation, place.job),
+          [](const std::string& line) { std::fprintf(stderr, "railyard: %s\n", line.c_str()); });
+    }
+  }
 
   static World world_of(const World& own, const GroupLayout& layout, const std::string& address) {
     World world = own;

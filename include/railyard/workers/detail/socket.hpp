@@ -57,6 +57,15 @@ class Socket {
 
   [[nodiscard]] int fd() const noexcept { return descriptor_.get(); }
   [[nodiscard]] bool is_open() const noexcept { return descriptor_.is_open(); }
+
+  /// Send and take what goes at once, as ::send() and ::recv() do: -1 and errno if nothing does.
+  [[nodiscard]] ssize_t send(std::span<const std::byte> bytes) const noexcept {
+    return ::send(fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  [[nodiscard]] ssize_t receive(std::span<std::byte> bytes) const noexcept {
+    return ::recv(fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+  }
+
   void close() noexcept {
     if (descriptor_.is_open()) ::shutdown(descriptor_.get(), SHUT_RDWR);
     descriptor_.reset();
@@ -192,19 +201,24 @@ inline void tune_connection(int fd, std::chrono::milliseconds lost_after) noexce
                error);
 }
 
+// Returns 0 or what went wrong with a connect() that did not wait, as errno has it.
+[[nodiscard]] inline int connect_outcome(const Socket& socket) noexcept {
+  int error = 0;
+  socklen_t length = sizeof error;
+  if (::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
+  if (error != 0) return error;
+  // Where nobody listens on a port that the kernel gives out, a socket may connect to itself.
+  return SocketAddress::of_self(socket.fd()) == SocketAddress::of_peer(socket.fd()) ? ECONNREFUSED : 0;
+}
+
 // Returns 0 or what went wrong, as errno has it.
 [[nodiscard]] inline int finish_connect(const Socket& socket, const sockaddr* address, socklen_t size,
                                         const Deadline& deadline) {
   if (::connect(socket.fd(), address, size) != 0) {
     if (errno != EINPROGRESS) return errno;
     if (!wait_for(socket.fd(), POLLOUT, deadline)) return ETIMEDOUT;
-    int error = 0;
-    socklen_t length = sizeof error;
-    if (::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
-    if (error != 0) return error;
   }
-  // Where nobody listens on a port that the kernel gives out, a socket may connect to itself.
-  return SocketAddress::of_self(socket.fd()) == SocketAddress::of_peer(socket.fd()) ? ECONNREFUSED : 0;
+  return connect_outcome(socket);
 }
 
 /// Tries each address of the host once. Returns a socket that is not open if none answers, and says why in `cause`.
