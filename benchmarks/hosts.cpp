@@ -7,6 +7,7 @@
 #include <railyard/collectives/gloo.hpp>
 #include <railyard/core/detail/system.hpp>
 #include <railyard/train/trainer.hpp>
+#include <railyard/workers/detail/rank_lines.hpp>
 #include <railyard/workers/launched.hpp>
 #include <railyard/workers/processes.hpp>
 
@@ -17,6 +18,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -176,6 +178,9 @@ void reduce_between(const TwoHosts& hosts, const std::string& folder, ry::Worker
   world.local_rank = world.rank % 2;
   world.local_size = 2;
   world.address = TwoHosts::address(world.node);
+  world.connector = std::make_shared<ry::detail::SecretConnector>(
+      ry::detail::Hmac{ry::detail::text_bytes("the secret of this run")}, "benchmark",
+      [](const std::string& line) { fmt::print(stderr, "{}\n", line); });
   hosts.enter(world.node);
   const auto soon = [] { return ry::Deadline::after(std::chrono::minutes{2}); };
   auto ours = ry::Gloo::connect({}, world, link.store(), soon());
