@@ -39147,6 +39147,35 @@ struct NamedTensor {
   return hash;
 }
 
+// What ranks tell each other. It goes before the values: a rank that is at another place would take a size or an
+// address for what it waits for itself.
+enum class Topic : std::uint8_t {
+  processes = 1,
+  ended_models,
+  models,
+  options,
+  owners,
+  weights,
+  optimizers,
+  replica_weights,
+  replica_shapes,
+  replica_outputs,
+};
+
+// The user's call that tells of it.
+[[nodiscard]] inline std::string_view call_of(Topic topic) {
+  switch (topic) {
+    case Topic::optimizers:
+      return "prepare_optimizer";
+    case Topic::replica_weights:
+    case Topic::replica_shapes:
+    case Topic::replica_outputs:
+      return "replica_difference";
+    default:
+      return "prepare_model";
+  }
+}
+
 template <class T>
 [[nodiscard]] std::vector<T> gather_values(Worker& worker, const std::vector<T>& mine) {
   std::vector<T> all(mine.size() * static_cast<std::size_t>(worker.world_size()));
@@ -39154,8 +39183,28 @@ template <class T>
   return all;
 }
 
-[[nodiscard]] inline std::vector<std::string> gather_texts(Worker& worker, const std::string& mine) {
-  const auto sizes = gather_values<std::int64_t>(worker, {static_cast<std::int64_t>(mine.size())});
+// Returns what all ranks tell of a topic. Throws: ConfigError on every rank if one of them is at another.
+template <class T>
+[[nodiscard]] std::vector<T> gather_values(Worker& worker, Topic topic, const std::vector<T>& mine) {
+  std::vector<T> told{static_cast<T>(static_cast<int>(topic))};
+  told.insert(told.end(), mine.begin(), mine.end());
+  const auto all = gather_values(worker, told);
+  std::vector<T> values;
+  for (std::size_t begin = 0; begin < all.size(); begin += told.size()) {
+    if (all[begin] != told[0]) {
+      throw ConfigError{
+          compose("{} on rank {}/{}: rank {} is at another call or at another model: all ranks must call "
+                  "prepare_model(), prepare_optimizer() and replica_difference() equally often, in the same order",
+                  call_of(topic), worker.rank(), worker.world_size(), begin / told.size())};
+    }
+    const auto first = all.begin() + static_cast<std::ptrdiff_t>(begin);
+    values.insert(values.end(), first + 1, first + static_cast<std::ptrdiff_t>(told.size()));
+  }
+  return values;
+}
+
+[[nodiscard]] inline std::vector<std::string> gather_texts(Worker& worker, Topic topic, const std::string& mine) {
+  const auto sizes = gather_values<std::int64_t>(worker, topic, {static_cast<std::int64_t>(mine.size())});
   const std::vector<std::size_t> counts(sizes.begin(), sizes.end());
   std::size_t total = 0;
   for (const std::size_t count : counts) total += count;
@@ -39197,7 +39246,7 @@ template <class T>
 [[nodiscard]] inline std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = text.find('\n', begin);
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
     lines.push_back(text.substr(begin, end - begin));
     begin = end + 1;
   }
@@ -39220,13 +39269,12 @@ template <class T>
 }
 
 // Compares descriptions of tensors, one a line; throws the same error on every rank. what: whose they are.
-inline void check_descriptions(Worker& worker, std::string_view operation, std::string_view what,
-                               const std::string& mine) {
-  const auto texts = gather_texts(worker, mine);
+inline void check_descriptions(Worker& worker, Topic topic, std::string_view what, const std::string& mine) {
+  const auto texts = gather_texts(worker, topic, mine);
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
     if (texts[rank] == texts[0]) continue;
     throw ConfigError{compose("{} on rank {}/{}: the ranks have different {}: {}. Make them alike on every rank",
-                              operation, worker.rank(), worker.world_size(), what,
+                              call_of(topic), worker.rank(), worker.world_size(), what,
                               difference(texts[0], static_cast<int>(rank), texts[rank]))};
   }
 }
@@ -39235,13 +39283,13 @@ inline void check_descriptions(Worker& worker, std::string_view operation, std::
 inline void check_structure(Worker& worker, const std::vector<NamedTensor>& tensors) {
   std::string mine;
   for (const NamedTensor& named : tensors) mine += describe(named) + "\n";
-  check_descriptions(worker, "prepare_model", "models", mine);
+  check_descriptions(worker, Topic::models, "models", mine);
 }
 
 // Compares what prepare_model() was told besides the model, in words; throws the same error on every rank.
 inline void check_options_are_equal(Worker& worker, const std::string& mine) {
   if (worker.world_size() == 1) return;
-  const auto texts = gather_texts(worker, mine);
+  const auto texts = gather_texts(worker, Topic::options, mine);
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
     if (texts[rank] == texts[0]) continue;
     throw ConfigError{
@@ -39256,7 +39304,7 @@ inline void check_ownership(Worker& worker, const std::vector<NamedTensor>& tens
   std::vector<std::int64_t> mine{process_token()};
   for (const NamedTensor& named : tensors)
     mine.push_back(reinterpret_cast<std::intptr_t>(named.tensor.unsafeGetTensorImpl()));
-  const auto all = gather_values(worker, mine);
+  const auto all = gather_values(worker, Topic::owners, mine);
   std::vector<std::pair<std::pair<std::int64_t, std::int64_t>, std::size_t>> places;  // (process, address), entry
   for (std::size_t entry = 0; entry < all.size(); ++entry) {
     const std::size_t token = entry - entry % mine.size();
@@ -39316,7 +39364,8 @@ inline void broadcast_all(Worker& worker, const std::vector<NamedTensor>& tensor
 }
 
 [[nodiscard]] inline bool are_equal(Worker& worker, const std::vector<NamedTensor>& tensors) {
-  const auto hashes = gather_values<std::int64_t>(worker, {static_cast<std::int64_t>(hash_of(tensors))});
+  const auto hashes =
+      gather_values<std::int64_t>(worker, Topic::weights, {static_cast<std::int64_t>(hash_of(tensors))});
   return std::all_of(hashes.begin(), hashes.end(), [&](std::int64_t hash) { return hash == hashes.front(); });
 }
 
@@ -40104,7 +40153,7 @@ namespace detail {
   std::string ended;
   for (const GradientSlot& slot : slots) ended += slot.is_ended() ? '1' : '0';
   if (worker.world_size() > 1) {
-    for (const std::string& theirs : gather_texts(worker, ended)) {
+    for (const std::string& theirs : gather_texts(worker, Topic::ended_models, ended)) {
       if (theirs.size() != ended.size()) return false;  // whoever compares the models will say so
       std::transform(ended.begin(), ended.end(), theirs.begin(), ended.begin(),
                      [](char one, char other) { return std::min(one, other); });
@@ -40130,11 +40179,11 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 [[noreturn]] inline void refuse_converted(const Worker& worker, const GradientSlot& slot) {
-  throw ConfigError{
-      compose("the parameter \"{}\" of a prepared model was converted, now to {}, after training had begun on "
-              "rank {}/{}: its gradients may have gone unaveraged. Convert the model before prepare_model(), or "
-              "call prepare_model(worker, model) again right after converting it",
-              slot.name, shape_of(slot.parameter), worker.rank(), worker.world_size())};
+  throw ConfigError{compose(
+      "the parameter \"{}\" of a prepared model was converted or loaded, now as {}, after training had begun on "
+      "rank {}/{}: its gradients may have gone unaveraged. Do that before prepare_model(), or call "
+      "prepare_model(worker, model) again right after it, on all ranks",
+      slot.name, shape_of(slot.parameter), worker.rank(), worker.world_size())};
 }
 
 [[noreturn]] inline void refuse_newcomer(const Worker& worker, const std::string& name) {
@@ -40923,6 +40972,7 @@ class PassExchange {
     bool is_finite = true;
     for (const auto& one : open) {
       at::Tensor& gradient = one.second->parameter.mutable_grad();
+      if (gradient.is_sparse()) gradient = gradient.to_dense();  // as on any number of ranks
       if (terms_.is_weighted) gradient.div_(terms_.header.samples);
       if (terms_.checks_finite) is_finite &= is_all_finite(gradient);
     }
@@ -42784,7 +42834,7 @@ struct Models {
   auto& models = worker.extension<Models>();
   if (models.processes.empty()) {
     const std::vector<std::int64_t> mine{process_token()};
-    models.processes = worker.world_size() == 1 ? mine : gather_values(worker, mine);
+    models.processes = worker.world_size() == 1 ? mine : gather_values(worker, Topic::processes, mine);
     apply_thread_budget_to_process(worker);
   }
   return models;
@@ -43704,7 +43754,7 @@ class PreparedOptimizer {
         mine += detail::compose("{} of group {}\n", detail::describe({.name = name, .tensor = one.whole}), group);
       }
     }
-    detail::check_descriptions(*worker_, "prepare_optimizer", "parameters", mine);
+    detail::check_descriptions(*worker_, detail::Topic::optimizers, "parameters", mine);
   }
 
   [[nodiscard]] at::Tensor full_gradient(const at::Tensor& parameter, const detail::GradientPiece& piece) const {
@@ -43758,7 +43808,8 @@ template <class X, class Options>
       detail::ElementwiseOptimizer<X>,
       "prepare_optimizer<X>: X must be torch::optim::SGD, Adam, AdamW, Adagrad or RMSprop. LBFGS looks at all "
       "parameters at once and calls the loss several times in a step, so it cannot be divided among ranks: "
-      "use it as it is, with prepare_model() alone.");
+      "use it as it is, with prepare_model() alone and a closure that returns the loss of all ranks "
+      "(worker.mean()), by which they all decide alike.");
   if constexpr (detail::ElementwiseOptimizer<X>) return PreparedOptimizer<X>{worker, groups, defaults};
 }
 
@@ -43818,7 +43869,7 @@ class Evaluating {
   if (tensors.empty()) return "";
   std::vector<std::int64_t> hashes;
   for (const NamedTensor& named : tensors) hashes.push_back(static_cast<std::int64_t>(hash_of({named})));
-  const auto all = gather_values(worker, hashes);
+  const auto all = gather_values(worker, Topic::replica_weights, hashes);
   for (std::size_t entry = hashes.size(); entry < all.size(); ++entry) {
     const std::size_t index = entry % hashes.size();
     if (all[entry] == all[index]) continue;
@@ -43832,7 +43883,7 @@ class Evaluating {
 
 // Whether one rank's output is not rank 0's; processors of two kinds need not round alike.
 [[nodiscard]] inline std::string difference_of_outputs(Worker& worker, const at::Tensor& output) {
-  const auto shapes = gather_texts(worker, shape_of(output));
+  const auto shapes = gather_texts(worker, Topic::replica_shapes, shape_of(output));
   for (std::size_t rank = 1; rank < shapes.size(); ++rank) {
     if (shapes[rank] == shapes[0]) continue;
     return compose("rank {} computes {} and rank 0 {}", rank, shapes[rank], shapes[0]);
@@ -43843,7 +43894,7 @@ class Evaluating {
   const double size = own.numel() == 0 ? 0 : first.nan_to_num(0, 0, 0).abs().max().item<double>();
   const bool is_close = own.allclose(first, 0, 1e-4 * size, /*equal_nan=*/true);
   const double distance = is_close ? 0 : std::abs((own - first).abs().max().item<double>());  // no -nan
-  const auto different = gather_values<double>(worker, {is_close ? 0.0 : 1.0, distance});
+  const auto different = gather_values<double>(worker, Topic::replica_outputs, {is_close ? 0.0 : 1.0, distance});
   for (std::size_t at = 2; at < different.size(); at += 2) {
     if (different[at] == 0) continue;
     return compose("the output of rank {} is off rank 0's by {}", at / 2, different[at + 1]);

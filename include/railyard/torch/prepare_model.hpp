@@ -95,7 +95,7 @@ struct Models {
   auto& models = worker.extension<Models>();
   if (models.processes.empty()) {
     const std::vector<std::int64_t> mine{process_token()};
-    models.processes = worker.world_size() == 1 ? mine : gather_values(worker, mine);
+    models.processes = worker.world_size() == 1 ? mine : gather_values(worker, Topic::processes, mine);
     apply_thread_budget_to_process(worker);
   }
   return models;

@@ -168,7 +168,7 @@ class PreparedOptimizer {
         mine += detail::compose("{} of group {}\n", detail::describe({.name = name, .tensor = one.whole}), group);
       }
     }
-    detail::check_descriptions(*worker_, "prepare_optimizer", "parameters", mine);
+    detail::check_descriptions(*worker_, detail::Topic::optimizers, "parameters", mine);
   }
 
   [[nodiscard]] at::Tensor full_gradient(const at::Tensor& parameter, const detail::GradientPiece& piece) const {
@@ -222,7 +222,8 @@ template <class X, class Options>
       detail::ElementwiseOptimizer<X>,
       "prepare_optimizer<X>: X must be torch::optim::SGD, Adam, AdamW, Adagrad or RMSprop. LBFGS looks at all "
       "parameters at once and calls the loss several times in a step, so it cannot be divided among ranks: "
-      "use it as it is, with prepare_model() alone.");
+      "use it as it is, with prepare_model() alone and a closure that returns the loss of all ranks "
+      "(worker.mean()), by which they all decide alike.");
   if constexpr (detail::ElementwiseOptimizer<X>) return PreparedOptimizer<X>{worker, groups, defaults};
 }
 

@@ -51,7 +51,7 @@ class Evaluating {
   if (tensors.empty()) return "";
   std::vector<std::int64_t> hashes;
   for (const NamedTensor& named : tensors) hashes.push_back(static_cast<std::int64_t>(hash_of({named})));
-  const auto all = gather_values(worker, hashes);
+  const auto all = gather_values(worker, Topic::replica_weights, hashes);
   for (std::size_t entry = hashes.size(); entry < all.size(); ++entry) {
     const std::size_t index = entry % hashes.size();
     if (all[entry] == all[index]) continue;
@@ -65,7 +65,7 @@ class Evaluating {
 
 // Whether one rank's output is not rank 0's; processors of two kinds need not round alike.
 [[nodiscard]] inline std::string difference_of_outputs(Worker& worker, const at::Tensor& output) {
-  const auto shapes = gather_texts(worker, shape_of(output));
+  const auto shapes = gather_texts(worker, Topic::replica_shapes, shape_of(output));
   for (std::size_t rank = 1; rank < shapes.size(); ++rank) {
     if (shapes[rank] == shapes[0]) continue;
     return compose("rank {} computes {} and rank 0 {}", rank, shapes[rank], shapes[0]);
@@ -76,7 +76,7 @@ class Evaluating {
   const double size = own.numel() == 0 ? 0 : first.nan_to_num(0, 0, 0).abs().max().item<double>();
   const bool is_close = own.allclose(first, 0, 1e-4 * size, /*equal_nan=*/true);
   const double distance = is_close ? 0 : std::abs((own - first).abs().max().item<double>());  // no -nan
-  const auto different = gather_values<double>(worker, {is_close ? 0.0 : 1.0, distance});
+  const auto different = gather_values<double>(worker, Topic::replica_outputs, {is_close ? 0.0 : 1.0, distance});
   for (std::size_t at = 2; at < different.size(); at += 2) {
     if (different[at] == 0) continue;
     return compose("the output of rank {} is off rank 0's by {}", at / 2, different[at + 1]);

@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 namespace ended_models {
@@ -86,5 +87,33 @@ TEST_CASE("prepare_model: a model that one rank still has, or a graph leads to, 
     net = nullptr;
     auto last = make(worker);
     EXPECT(averages(worker, next) && averages(worker, last));
+  });
+}
+
+TEST_CASE(
+    "prepare_model: one model more on one rank is an error, and nobody takes its values for others (FAULTS A12)") {
+  using namespace ended_models;
+  CHECK_THAT(test::error_of(2,
+                            [](auto& worker) {
+                              auto net = make(worker);
+                              if (worker.rank() == 1) auto other = make(worker);
+                              auto optimizer =
+                                  ry::prepare_optimizer<torch::optim::SGD>(worker, net, torch::optim::SGDOptions(0.1));
+                            }),
+             ContainsSubstring("is at another call or at another model"));
+}
+
+TEST_CASE("prepare_model: makes sparse gradients dense on one worker as well (FAULTS D20, TRAPS 10)") {
+  using namespace ended_models;
+  test::on_both_threads(1, [](auto& worker) {
+    auto table =
+        ry::prepare_model(worker, [] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 1).sparse(true)); });
+    auto optimizer = ry::prepare_optimizer<torch::optim::Adam>(worker, table, torch::optim::AdamOptions(0.1));
+    worker.samples(1);
+    table(torch::tensor({1, 3})).sum().backward();
+    EXPECT(!table->weight.grad().is_sparse());
+    EXPECT(torch::equal(table->weight.grad().view(-1), torch::tensor({0.0F, 1.0F, 0.0F, 1.0F})));
+    EXPECT(std::abs(ry::clip_grad_norm_(optimizer, 1.0) - std::sqrt(2.0)) < 1e-6);
+    optimizer.step();
   });
 }

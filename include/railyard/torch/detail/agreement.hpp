@@ -90,6 +90,35 @@ struct NamedTensor {
   return hash;
 }
 
+// What ranks tell each other. It goes before the values: a rank that is at another place would take a size or an
+// address for what it waits for itself.
+enum class Topic : std::uint8_t {
+  processes = 1,
+  ended_models,
+  models,
+  options,
+  owners,
+  weights,
+  optimizers,
+  replica_weights,
+  replica_shapes,
+  replica_outputs,
+};
+
+// The user's call that tells of it.
+[[nodiscard]] inline std::string_view call_of(Topic topic) {
+  switch (topic) {
+    case Topic::optimizers:
+      return "prepare_optimizer";
+    case Topic::replica_weights:
+    case Topic::replica_shapes:
+    case Topic::replica_outputs:
+      return "replica_difference";
+    default:
+      return "prepare_model";
+  }
+}
+
 template <class T>
 [[nodiscard]] std::vector<T> gather_values(Worker& worker, const std::vector<T>& mine) {
   std::vector<T> all(mine.size() * static_cast<std::size_t>(worker.world_size()));
@@ -97,8 +126,28 @@ template <class T>
   return all;
 }
 
-[[nodiscard]] inline std::vector<std::string> gather_texts(Worker& worker, const std::string& mine) {
-  const auto sizes = gather_values<std::int64_t>(worker, {static_cast<std::int64_t>(mine.size())});
+// Returns what all ranks tell of a topic. Throws: ConfigError on every rank if one of them is at another.
+template <class T>
+[[nodiscard]] std::vector<T> gather_values(Worker& worker, Topic topic, const std::vector<T>& mine) {
+  std::vector<T> told{static_cast<T>(static_cast<int>(topic))};
+  told.insert(told.end(), mine.begin(), mine.end());
+  const auto all = gather_values(worker, told);
+  std::vector<T> values;
+  for (std::size_t begin = 0; begin < all.size(); begin += told.size()) {
+    if (all[begin] != told[0]) {
+      throw ConfigError{
+          compose("{} on rank {}/{}: rank {} is at another call or at another model: all ranks must call "
+                  "prepare_model(), prepare_optimizer() and replica_difference() equally often, in the same order",
+                  call_of(topic), worker.rank(), worker.world_size(), begin / told.size())};
+    }
+    const auto first = all.begin() + static_cast<std::ptrdiff_t>(begin);
+    values.insert(values.end(), first + 1, first + static_cast<std::ptrdiff_t>(told.size()));
+  }
+  return values;
+}
+
+[[nodiscard]] inline std::vector<std::string> gather_texts(Worker& worker, Topic topic, const std::string& mine) {
+  const auto sizes = gather_values<std::int64_t>(worker, topic, {static_cast<std::int64_t>(mine.size())});
   const std::vector<std::size_t> counts(sizes.begin(), sizes.end());
   std::size_t total = 0;
   for (const std::size_t count : counts) total += count;
@@ -140,7 +189,7 @@ template <class T>
 [[nodiscard]] inline std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = text.find('\n', begin);
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
     lines.push_back(text.substr(begin, end - begin));
     begin = end + 1;
   }
@@ -163,13 +212,12 @@ template <class T>
 }
 
 // Compares descriptions of tensors, one a line; throws the same error on every rank. what: whose they are.
-inline void check_descriptions(Worker& worker, std::string_view operation, std::string_view what,
-                               const std::string& mine) {
-  const auto texts = gather_texts(worker, mine);
+inline void check_descriptions(Worker& worker, Topic topic, std::string_view what, const std::string& mine) {
+  const auto texts = gather_texts(worker, topic, mine);
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
     if (texts[rank] == texts[0]) continue;
     throw ConfigError{compose("{} on rank {}/{}: the ranks have different {}: {}. Make them alike on every rank",
-                              operation, worker.rank(), worker.world_size(), what,
+                              call_of(topic), worker.rank(), worker.world_size(), what,
                               difference(texts[0], static_cast<int>(rank), texts[rank]))};
   }
 }
@@ -178,13 +226,13 @@ inline void check_descriptions(Worker& worker, std::string_view operation, std::
 inline void check_structure(Worker& worker, const std::vector<NamedTensor>& tensors) {
   std::string mine;
   for (const NamedTensor& named : tensors) mine += describe(named) + "\n";
-  check_descriptions(worker, "prepare_model", "models", mine);
+  check_descriptions(worker, Topic::models, "models", mine);
 }
 
 // Compares what prepare_model() was told besides the model, in words; throws the same error on every rank.
 inline void check_options_are_equal(Worker& worker, const std::string& mine) {
   if (worker.world_size() == 1) return;
-  const auto texts = gather_texts(worker, mine);
+  const auto texts = gather_texts(worker, Topic::options, mine);
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
     if (texts[rank] == texts[0]) continue;
     throw ConfigError{
@@ -199,7 +247,7 @@ inline void check_ownership(Worker& worker, const std::vector<NamedTensor>& tens
   std::vector<std::int64_t> mine{process_token()};
   for (const NamedTensor& named : tensors)
     mine.push_back(reinterpret_cast<std::intptr_t>(named.tensor.unsafeGetTensorImpl()));
-  const auto all = gather_values(worker, mine);
+  const auto all = gather_values(worker, Topic::owners, mine);
   std::vector<std::pair<std::pair<std::int64_t, std::int64_t>, std::size_t>> places;  // (process, address), entry
   for (std::size_t entry = 0; entry < all.size(); ++entry) {
     const std::size_t token = entry - entry % mine.size();
@@ -259,7 +307,8 @@ inline void broadcast_all(Worker& worker, const std::vector<NamedTensor>& tensor
 }
 
 [[nodiscard]] inline bool are_equal(Worker& worker, const std::vector<NamedTensor>& tensors) {
-  const auto hashes = gather_values<std::int64_t>(worker, {static_cast<std::int64_t>(hash_of(tensors))});
+  const auto hashes =
+      gather_values<std::int64_t>(worker, Topic::weights, {static_cast<std::int64_t>(hash_of(tensors))});
   return std::all_of(hashes.begin(), hashes.end(), [&](std::int64_t hash) { return hash == hashes.front(); });
 }
 

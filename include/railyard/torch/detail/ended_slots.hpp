@@ -23,7 +23,7 @@ namespace detail {
   std::string ended;
   for (const GradientSlot& slot : slots) ended += slot.is_ended() ? '1' : '0';
   if (worker.world_size() > 1) {
-    for (const std::string& theirs : gather_texts(worker, ended)) {
+    for (const std::string& theirs : gather_texts(worker, Topic::ended_models, ended)) {
       if (theirs.size() != ended.size()) return false;  // whoever compares the models will say so
       std::transform(ended.begin(), ended.end(), theirs.begin(), ended.begin(),
                      [](char one, char other) { return std::min(one, other); });

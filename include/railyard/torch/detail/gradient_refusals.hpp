@@ -19,11 +19,11 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 [[noreturn]] inline void refuse_converted(const Worker& worker, const GradientSlot& slot) {
-  throw ConfigError{
-      compose("the parameter \"{}\" of a prepared model was converted, now to {}, after training had begun on "
-              "rank {}/{}: its gradients may have gone unaveraged. Convert the model before prepare_model(), or "
-              "call prepare_model(worker, model) again right after converting it",
-              slot.name, shape_of(slot.parameter), worker.rank(), worker.world_size())};
+  throw ConfigError{compose(
+      "the parameter \"{}\" of a prepared model was converted or loaded, now as {}, after training had begun on "
+      "rank {}/{}: its gradients may have gone unaveraged. Do that before prepare_model(), or call "
+      "prepare_model(worker, model) again right after it, on all ranks",
+      slot.name, shape_of(slot.parameter), worker.rank(), worker.world_size())};
 }
 
 [[noreturn]] inline void refuse_newcomer(const Worker& worker, const std::string& name) {

@@ -135,6 +135,7 @@ class PassExchange {
     bool is_finite = true;
     for (const auto& one : open) {
       at::Tensor& gradient = one.second->parameter.mutable_grad();
+      if (gradient.is_sparse()) gradient = gradient.to_dense();  // as on any number of ranks
       if (terms_.is_weighted) gradient.div_(terms_.header.samples);
       if (terms_.checks_finite) is_finite &= is_all_finite(gradient);
     }
