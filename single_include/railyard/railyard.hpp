@@ -38008,9 +38008,11 @@ struct PassHeader {
   double waited = 0;       // seconds in all, for others
   Wishes wishes{};
   std::uint32_t has_ended = 0;  // its data, with this step
+  std::uint64_t updates = 0;    // see UpdateDigest
 
   [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
-    return num_slots == other.num_slots && step == other.step && pass == other.pass && loop == other.loop;
+    return num_slots == other.num_slots && step == other.step && pass == other.pass && loop == other.loop &&
+           updates == other.updates;
   }
 };
 
@@ -40346,7 +40348,7 @@ class FlatReduction {
                                 static_cast<double>(header_.has_ended)};
     const auto wishes = header_.wishes.numbers<double>();
     numbers.insert(numbers.end(), wishes.begin(), wishes.end());
-    for (const std::uint64_t place : {header_.loop, header_.step, header_.pass}) {
+    for (const std::uint64_t place : {header_.loop, header_.step, header_.pass, header_.updates}) {
       const auto number = static_cast<double>(place);
       numbers.insert(numbers.end(), {number, number * number});
     }
@@ -40361,7 +40363,7 @@ class FlatReduction {
                 .num_silent = static_cast<std::uint32_t>(sums[1]),
                 .num_ended = static_cast<std::uint32_t>(sums[2]),
                 .wishes = Wishes::of_anyone<double>(std::span{sums}.subspan<wishes, Wishes::count>())};
-    for (std::size_t at = places; at < places + 6; at += 2) {
+    for (std::size_t at = places; at < sums.size(); at += 2) {
       if (sums[at + 1] * worker_->world_size() == sums[at] * sums[at]) continue;
       summary_.headers = gather();
       return;
@@ -40370,18 +40372,20 @@ class FlatReduction {
 
   [[nodiscard]] std::vector<PassHeader> gather() {
     const auto size = static_cast<std::size_t>(worker_->world_size());
-    std::vector<std::int64_t> places(3 * size);
-    const std::size_t own = 3 * static_cast<std::size_t>(worker_->rank());
+    std::vector<std::int64_t> places(4 * size);
+    const std::size_t own = 4 * static_cast<std::size_t>(worker_->rank());
     places[own] = static_cast<std::int64_t>(header_.step);
     places[own + 1] = static_cast<std::int64_t>(header_.pass);
     places[own + 2] = static_cast<std::int64_t>(header_.loop);
+    places[own + 3] = static_cast<std::int64_t>(header_.updates);
     all_reduce(buffer_of(places));
     std::vector<PassHeader> headers;
-    for (std::size_t at = 0; at < places.size(); at += 3) {
+    for (std::size_t at = 0; at < places.size(); at += 4) {
       headers.push_back({.num_slots = header_.num_slots,
                          .step = static_cast<std::uint64_t>(places[at]),
                          .pass = static_cast<std::uint64_t>(places[at + 1]),
-                         .loop = static_cast<std::uint64_t>(places[at + 2])});
+                         .loop = static_cast<std::uint64_t>(places[at + 2]),
+                         .updates = static_cast<std::uint64_t>(places[at + 3])});
     }
     return headers;
   }
@@ -40853,6 +40857,29 @@ class HostReduction {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/torch/detail/update_digest.hpp
+// Tells whether ranks that have weights of their own have updated them alike. Torch room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// A worker's updates so far, which every backward pass compares. Of 16 bits, so that the sum of its square over a
+// thousand ranks is exact in a double; what one comparison misses, the next ones find.
+struct UpdateDigest {
+  static constexpr std::string_view extension_name = "torch.updates";
+
+  std::uint64_t value = 0;
+
+  void add(std::span<const double> learning_rates) {
+    value = hash_bytes(value + 1, learning_rates.data(), learning_rates.size_bytes()) & 0xFFFFU;
+  }
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/torch/detail/pass_exchange.hpp
 // Exchanges the gradients of one backward pass, bucket after bucket. Torch room.
 
@@ -40897,6 +40924,7 @@ class PassExchange {
     slots_ = &slots;
     buckets_ = &buckets;
     terms_ = terms;
+    terms_.header.updates = worker_->extension<UpdateDigest>().value;
     num_taken_ = 0;
     open_.clear();
     is_finite_ = true;
@@ -41027,6 +41055,12 @@ class PassExchange {
             "its step {} for the {}. A rank has left its loop earlier than the others (by break, or an exception that "
             "was caught); all ranks must leave it at the same step: decide by worker.should_stop()",
             worker_->rank(), worker_->world_size(), other.step, rank, other.loop, first.step, first.loop)};
+      }
+      if (first.step == other.step && first.pass == other.pass) {
+        throw ConfigError{compose(
+            "backward() on rank {}/{}: before its step {}, rank {} has not updated its weights as rank 0 has, so they "
+            "differ: call optimizer.step() equally often on all ranks, with the same learning rates",
+            worker_->rank(), worker_->world_size(), other.step, rank)};
       }
       throw ConfigError{compose(
           "backward() on rank {}/{}: rank {} is in backward pass {} of its step {}, rank 0 in pass {} of its step {}. "
@@ -43657,17 +43691,19 @@ class PreparedOptimizer {
   }
 
   /// Updates the weights. All ranks wait for each other before anybody writes, and until all have written.
-  /// Throws: ConfigError if ranks differ in their learning rates, or if weights have been replaced.
+  /// Throws: ConfigError if ranks differ in their learning rates, or if weights have been replaced. Where each rank has
+  /// weights of its own, the next backward() throws it for the rates, and for ranks that have left out an update.
   void step() {
     detail::StepClock& clock = detail::gradient_exchange_of(*worker_)->clock();
+    std::vector<double> rates;
+    for (const auto& group : inner_->param_groups()) rates.push_back(group.options().get_lr());
     if (shared_ == nullptr) {
+      worker_->extension<detail::UpdateDigest>().add(rates);
       clock.enter(detail::StepClock::Part::optimizer);
       inner_->step();
       clock.enter(detail::StepClock::Part::compute);
       return;
     }
-    std::vector<double> rates;
-    for (const auto& group : inner_->param_groups()) rates.push_back(group.options().get_lr());
     clock.enter(detail::StepClock::Part::wait);
     shared_->begin_update(rates);
     clock.enter(detail::StepClock::Part::optimizer);

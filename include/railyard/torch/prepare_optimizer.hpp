@@ -6,6 +6,7 @@
 #include "railyard/torch/detail/optimizer_fields.hpp"
 #include "railyard/torch/detail/optimizer_state.hpp"
 #include "railyard/torch/detail/shared_weights.hpp"
+#include "railyard/torch/detail/update_digest.hpp"
 #include "railyard/torch/prepare_model.hpp"
 #include "railyard/torch/tensor.hpp"
 
@@ -71,17 +72,19 @@ class PreparedOptimizer {
   }
 
   /// Updates the weights. All ranks wait for each other before anybody writes, and until all have written.
-  /// Throws: ConfigError if ranks differ in their learning rates, or if weights have been replaced.
+  /// Throws: ConfigError if ranks differ in their learning rates, or if weights have been replaced. Where each rank has
+  /// weights of its own, the next backward() throws it for the rates, and for ranks that have left out an update.
   void step() {
     detail::StepClock& clock = detail::gradient_exchange_of(*worker_)->clock();
+    std::vector<double> rates;
+    for (const auto& group : inner_->param_groups()) rates.push_back(group.options().get_lr());
     if (shared_ == nullptr) {
+      worker_->extension<detail::UpdateDigest>().add(rates);
       clock.enter(detail::StepClock::Part::optimizer);
       inner_->step();
       clock.enter(detail::StepClock::Part::compute);
       return;
     }
-    std::vector<double> rates;
-    for (const auto& group : inner_->param_groups()) rates.push_back(group.options().get_lr());
     clock.enter(detail::StepClock::Part::wait);
     shared_->begin_update(rates);
     clock.enter(detail::StepClock::Part::optimizer);

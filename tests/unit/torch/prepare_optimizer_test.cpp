@@ -236,6 +236,40 @@ TEST_CASE("prepare_optimizer: a backward pass over weights that have been update
   });
 }
 
+TEST_CASE("prepare_optimizer: updates that differ are refused where each rank has its own weights (TRAPS 10)") {
+  const auto error_of = [](auto disturb) {
+    return test::try_run<ry::Local, ry::Threads>(2,
+                                                 [&](auto& worker) {
+                                                   auto net = ry::prepare_model(worker, [] { return make_net(); });
+                                                   auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(
+                                                       worker, net, torch::optim::SGDOptions(0.1).momentum(0.9));
+                                                   EXPECT(!optimizer.is_sharded());
+                                                   for (int step = 0; step < 4; ++step) {
+                                                     worker.samples(2);
+                                                     optimizer.zero_grad();
+                                                     net->forward(batch_of(step, 2)).sum().backward();
+                                                     disturb(worker, optimizer, step);
+                                                     worker.end_step();
+                                                   }
+                                                 })
+        .error();
+  };
+  const auto is_odd = [](const ry::Worker& worker, int step) { return worker.rank() == 1 && step == 1; };
+  CHECK_THAT(error_of([&](auto& worker, auto& optimizer, int step) {
+               if (is_odd(worker, step)) optimizer.param_groups()[0].options().set_lr(0.2);
+               optimizer.step();
+             }),
+             Catch::ContainsSubstring("rank 1 has not updated its weights as rank 0 has"));
+  CHECK_THAT(error_of([&](auto& worker, auto& optimizer, int step) {
+               if (!is_odd(worker, step)) optimizer.step();
+             }),
+             Catch::ContainsSubstring("rank 1 has not updated its weights as rank 0 has"));
+  CHECK(error_of([](auto&, auto& optimizer, int step) {
+          optimizer.param_groups()[0].options().set_lr(0.1 / (1 + step));
+          optimizer.step();
+        }).empty());
+}
+
 TEST_CASE("prepare_optimizer: what would go wrong without a word is refused (TRAPS 5, 10)") {
   using Catch::ContainsSubstring;
   using SGD = torch::optim::SGD;

@@ -116,7 +116,7 @@ class FlatReduction {
                                 static_cast<double>(header_.has_ended)};
     const auto wishes = header_.wishes.numbers<double>();
     numbers.insert(numbers.end(), wishes.begin(), wishes.end());
-    for (const std::uint64_t place : {header_.loop, header_.step, header_.pass}) {
+    for (const std::uint64_t place : {header_.loop, header_.step, header_.pass, header_.updates}) {
       const auto number = static_cast<double>(place);
       numbers.insert(numbers.end(), {number, number * number});
     }
@@ -131,7 +131,7 @@ class FlatReduction {
                 .num_silent = static_cast<std::uint32_t>(sums[1]),
                 .num_ended = static_cast<std::uint32_t>(sums[2]),
                 .wishes = Wishes::of_anyone<double>(std::span{sums}.subspan<wishes, Wishes::count>())};
-    for (std::size_t at = places; at < places + 6; at += 2) {
+    for (std::size_t at = places; at < sums.size(); at += 2) {
       if (sums[at + 1] * worker_->world_size() == sums[at] * sums[at]) continue;
       summary_.headers = gather();
       return;
@@ -140,18 +140,20 @@ class FlatReduction {
 
   [[nodiscard]] std::vector<PassHeader> gather() {
     const auto size = static_cast<std::size_t>(worker_->world_size());
-    std::vector<std::int64_t> places(3 * size);
-    const std::size_t own = 3 * static_cast<std::size_t>(worker_->rank());
+    std::vector<std::int64_t> places(4 * size);
+    const std::size_t own = 4 * static_cast<std::size_t>(worker_->rank());
     places[own] = static_cast<std::int64_t>(header_.step);
     places[own + 1] = static_cast<std::int64_t>(header_.pass);
     places[own + 2] = static_cast<std::int64_t>(header_.loop);
+    places[own + 3] = static_cast<std::int64_t>(header_.updates);
     all_reduce(buffer_of(places));
     std::vector<PassHeader> headers;
-    for (std::size_t at = 0; at < places.size(); at += 3) {
+    for (std::size_t at = 0; at < places.size(); at += 4) {
       headers.push_back({.num_slots = header_.num_slots,
                          .step = static_cast<std::uint64_t>(places[at]),
                          .pass = static_cast<std::uint64_t>(places[at + 1]),
-                         .loop = static_cast<std::uint64_t>(places[at + 2])});
+                         .loop = static_cast<std::uint64_t>(places[at + 2]),
+                         .updates = static_cast<std::uint64_t>(places[at + 3])});
     }
     return headers;
   }

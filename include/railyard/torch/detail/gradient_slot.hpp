@@ -178,9 +178,11 @@ struct PassHeader {
   double waited = 0;       // seconds in all, for others
   Wishes wishes{};
   std::uint32_t has_ended = 0;  // its data, with this step
+  std::uint64_t updates = 0;    // see UpdateDigest
 
   [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
-    return num_slots == other.num_slots && step == other.step && pass == other.pass && loop == other.loop;
+    return num_slots == other.num_slots && step == other.step && pass == other.pass && loop == other.loop &&
+           updates == other.updates;
   }
 };
 

@@ -7,6 +7,7 @@
 #include "railyard/torch/detail/gradient_slot.hpp"
 #include "railyard/torch/detail/host_reduction.hpp"
 #include "railyard/torch/detail/step_clock.hpp"
+#include "railyard/torch/detail/update_digest.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
@@ -60,6 +61,7 @@ class PassExchange {
     slots_ = &slots;
     buckets_ = &buckets;
     terms_ = terms;
+    terms_.header.updates = worker_->extension<UpdateDigest>().value;
     num_taken_ = 0;
     open_.clear();
     is_finite_ = true;
@@ -190,6 +192,12 @@ class PassExchange {
             "its step {} for the {}. A rank has left its loop earlier than the others (by break, or an exception that "
             "was caught); all ranks must leave it at the same step: decide by worker.should_stop()",
             worker_->rank(), worker_->world_size(), other.step, rank, other.loop, first.step, first.loop)};
+      }
+      if (first.step == other.step && first.pass == other.pass) {
+        throw ConfigError{compose(
+            "backward() on rank {}/{}: before its step {}, rank {} has not updated its weights as rank 0 has, so they "
+            "differ: call optimizer.step() equally often on all ranks, with the same learning rates",
+            worker_->rank(), worker_->world_size(), other.step, rank)};
       }
       throw ConfigError{compose(
           "backward() on rank {}/{}: rank {} is in backward pass {} of its step {}, rank 0 in pass {} of its step {}. "
