@@ -5,6 +5,7 @@
 #include <railyard/data/chain.hpp>
 #include <railyard/data/concatenator.hpp>
 #include <railyard/data/encoders.hpp>
+#include <railyard/data/fit.hpp>
 #include <railyard/data/imputer.hpp>
 #include <railyard/data/scalers.hpp>
 #include <railyard/railyard.hpp>
