@@ -48,7 +48,7 @@ case $name in
     # processes, whose leader forks while it has threads: their ids come back in the child, and the sanitizer gives up.
     run -L '^(unit|conformance|headers)$' -E 'names the rank when no more threads can be made|tests: ?Launched: '
     ;;
-  clang)  # and its sanitizers, which take half of the time that those of GCC take
+  clang)  # and its sanitizers, which take half of the time that those of GCC take; TRAPS 13: LibTorch's headers
     clang++ --version | head -n 1
     configure -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DRAILYARD_SANITIZE=address,undefined
     compile part_unit_without_torch part_conformance
@@ -65,7 +65,7 @@ case $name in
     configure -DCMAKE_CXX_COMPILER=clang++-19 -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
     check tests/support tests/unit tests/conformance examples/quickstart.cpp --without torch_tests core_tests_single
     ;;
-  wheel)
+  wheel)  # TRAPS 12: what LibTorch calls otherwise since 1.13
     wheel=$folder/libtorch_wheel
     if [ ! -e "$wheel/complete" ]; then
       python3 -m pip --version >/dev/null 2>&1 || { echo "pip is not here"; exit 77; }

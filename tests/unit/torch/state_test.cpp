@@ -284,7 +284,7 @@ TEST_CASE("state of an optimizer: what does not fit is named, and nothing change
   CHECK_THAT(damage, ContainsSubstring("\"state.0.7.step\" i64[] was saved and has no place here"));
 }
 
-TEST_CASE("state of a scheduler: it goes on counting where the saved one was") {
+TEST_CASE("state of a scheduler: it goes on counting where the saved one was (TRAPS 11)") {
   struct Halving : torch::optim::LRScheduler {
     explicit Halving(torch::optim::Optimizer& optimizer) : LRScheduler(optimizer) {}
     std::vector<double> get_lrs() override { return {1.0 / (1 + step_count_)}; }
@@ -310,7 +310,7 @@ TEST_CASE("state of a scheduler: it goes on counting where the saved one was") {
 }
 
 #if __has_include(<torch/optim/schedulers/reduce_on_plateau_scheduler.h>)
-TEST_CASE("state of a scheduler: one that waits for a plateau goes on waiting") {
+TEST_CASE("state of a scheduler: one that waits for a plateau goes on waiting (TRAPS 11)") {
   const auto parameter = torch::zeros({1}, torch::requires_grad());
   torch::optim::SGD a_optimizer({parameter}, torch::optim::SGDOptions(1)),
       b_optimizer({parameter}, torch::optim::SGDOptions(1));
