@@ -40363,7 +40363,7 @@ class FlatReduction {
                 .num_silent = static_cast<std::uint32_t>(sums[1]),
                 .num_ended = static_cast<std::uint32_t>(sums[2]),
                 .wishes = Wishes::of_anyone<double>(std::span{sums}.subspan<wishes, Wishes::count>())};
-    for (std::size_t at = places; at < sums.size(); at += 2) {
+    for (std::size_t at = places; at < places + 8; at += 2) {
       if (sums[at + 1] * worker_->world_size() == sums[at] * sums[at]) continue;
       summary_.headers = gather();
       return;
