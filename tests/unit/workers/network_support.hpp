@@ -145,7 +145,15 @@ inline std::vector<std::byte> read_raw(const Socket& socket, std::size_t count) 
   }
   return all;
 }
-inline bool is_hung_up(const Socket& socket) { return read_raw(socket, 1).empty(); }
+/// Waits until the other end hangs up. False if it says something, or nothing for long.
+inline bool is_hung_up(const Socket& socket) {
+  std::byte one{};
+  while (true) {
+    const ssize_t got = ::recv(socket.fd(), &one, 1, MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno == ECONNRESET)) return true;
+    if (got > 0 || errno != EAGAIN || !ry::detail::wait_for(socket.fd(), POLLIN, soon())) return false;
+  }
+}
 
 /// Is a client's side of the handshake, put together by hand.
 struct HandMadeHello {

@@ -56,7 +56,7 @@ class KnockedAt {
  public:
   explicit KnockedAt(RankLineLimits limits = {})
       : limits_(limits), rank0_(std::async(std::launch::async, [this] { return connect(0); })) {
-    const std::string place = *store_.get(group_of_ranks + "0", soon());
+    const std::string place = store_.get(group_of_ranks + "0", soon()).value();
     port_ = std::stoi(place);
     place_ = place;
   }
@@ -148,7 +148,7 @@ TEST_CASE("RankLines: who calls with another secret, or of another run, is not l
     const auto connect = [&](int rank, const Hmac& with, const std::string& of) {
       SecretConnector connector{with, of, [&](const std::string& line) { refusals.add(line); }};
       try {
-        (void)connector.connect(world_of_rank(rank, 2), store, group_of_ranks, "127.0.0.1", ry::Deadline::after(700ms));
+        (void)connector.connect(world_of_rank(rank, 2), store, group_of_ranks, "127.0.0.1", ry::Deadline::after(5s));
       } catch (const ry::Error& error) {
         return std::string{error.what()};
       }
@@ -247,7 +247,7 @@ TEST_CASE("RankLines: a caller believes no listener that does not know the secre
   auto caller = std::async(std::launch::async, [&] {
     SecretConnector connector{run_secret(), "run", [](const std::string&) {}};
     try {
-      (void)connector.connect(world_of_rank(1, 2), store, group_of_ranks, "127.0.0.1", ry::Deadline::after(1s));
+      (void)connector.connect(world_of_rank(1, 2), store, group_of_ranks, "127.0.0.1", ry::Deadline::after(5s));
     } catch (const ry::Error& error) {
       return std::string{error.what()};
     }
