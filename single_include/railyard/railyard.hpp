@@ -15104,8 +15104,8 @@ struct MadeOfBlock {
 
 // What a loader asks of a reader beyond the options.
 struct LoaderWishes {
-  HostFeed* feed =
-      nullptr;  // through which the workers of this host share the reading of a stream; outlives the reader
+  // Through which the workers of this host share the reading of a stream; outlives the reader.
+  HostFeed* feed = nullptr;
   // Called for block after block on the thread that reads ahead, or in next() where there is none.
   std::function<MadeOfBlock(const Block&)> make{};
 };
@@ -30421,6 +30421,11 @@ class Socket {
   }
 }
 
+/// "10.0.0.7:5000", "[fe80::1%eth0]:5000".
+[[nodiscard]] inline std::string address_text(const std::string& host, int port) {
+  return host.find(':') == std::string::npos ? compose("{}:{}", host, port) : compose("[{}]:{}", host, port);
+}
+
 /// Is the address of one end, as sockets have it.
 struct SocketAddress {
   sockaddr_storage storage{};
@@ -30455,11 +30460,10 @@ struct SocketAddress {
     if (storage.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(storage).sin6_port);
     return 0;
   }
-  /// "10.0.0.7:5000", "[fe80::1%eth0]:5000".
+  /// Host and port, as address_text() has them.
   [[nodiscard]] std::string text() const {
     const std::string name = host();
-    if (name.empty()) return "a socket of this host";
-    return name.find(':') == std::string::npos ? compose("{}:{}", name, port()) : compose("[{}]:{}", name, port());
+    return name.empty() ? "a socket of this host" : address_text(name, port());
   }
   friend bool operator==(const SocketAddress& one, const SocketAddress& other) noexcept {
     return one.size == other.size && std::memcmp(&one.storage, &other.storage, one.size) == 0;
@@ -30627,7 +30631,7 @@ class SecureConnection {
   /// Sends what the network takes at once. Returns true if nothing is left.
   bool flush() {
     while (!writer_.unsent().empty()) {
-      const ssize_t sent = ::send(fd(), writer_.unsent().data(), writer_.unsent().size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      const ssize_t sent = socket_.send(writer_.unsent());
       if (sent >= 0) {
         writer_.mark_sent(static_cast<std::size_t>(sent));
       } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
@@ -30659,8 +30663,7 @@ class SecureConnection {
   /// Returns a message if one is complete, without waiting.
   [[nodiscard]] std::optional<Frame> try_receive() {
     while (true) {
-      const std::span<std::byte> room = reader_.room();
-      const ssize_t got = ::recv(fd(), room.data(), room.size(), MSG_DONTWAIT);
+      const ssize_t got = socket_.receive(reader_.room());
       if (got > 0) {
         if (auto frame = take(static_cast<std::size_t>(got))) return frame;
       } else if (got == 0) {
@@ -30833,7 +30836,7 @@ class Connector {
   // These return false if the other end has hung up, or at the deadline.
   [[nodiscard]] bool send_all(const Socket& socket, ConstBytes bytes) const {
     while (!bytes.empty()) {
-      const ssize_t sent = ::send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      const ssize_t sent = socket.send(bytes);
       if (sent >= 0) {
         bytes = bytes.subspan(static_cast<std::size_t>(sent));
       } else if (!may_try_again(socket, POLLOUT)) {
@@ -30844,7 +30847,7 @@ class Connector {
   }
   [[nodiscard]] bool receive_all(const Socket& socket, std::span<std::byte> bytes) const {
     while (!bytes.empty()) {
-      const ssize_t got = ::recv(socket.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+      const ssize_t got = socket.receive(bytes);
       if (got == 0) return false;
       if (got > 0) {
         bytes = bytes.subspan(static_cast<std::size_t>(got));
@@ -33497,9 +33500,7 @@ class RankMeeting {
         throw Error{compose("rank {} has left \"{}\" as the place where it listens", to, place)};
       }
     }
-    [[nodiscard]] std::string address() const {
-      return host.find(':') == std::string::npos ? compose("{}:{}", host, port) : compose("[{}]:{}", host, port);
-    }
+    [[nodiscard]] std::string address() const { return address_text(host, port); }
 
     int rank;
     int port = 0;
@@ -34047,7 +34048,7 @@ class Listener {
     ServerHandshake& handshake = at->second.handshake;
     while (handshake.state() == ServerHandshake::State::waiting) {
       const std::span<std::byte> room = handshake.room();
-      const ssize_t got = ::recv(at->second.socket.fd(), room.data(), room.size(), MSG_DONTWAIT);
+      const ssize_t got = at->second.socket.receive(room);
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) {
@@ -34055,8 +34056,7 @@ class Listener {
       }
       const ConstBytes reply = handshake.take(static_cast<std::size_t>(got));
       // A new connection has room for so few bytes.
-      if (!reply.empty() && ::send(at->second.socket.fd(), reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
-                                static_cast<ssize_t>(reply.size())) {
+      if (!reply.empty() && at->second.socket.send(reply) != static_cast<ssize_t>(reply.size())) {
         return refuse(at, "it does not take an answer");
       }
     }
@@ -37827,8 +37827,9 @@ class BatchBuffers {
  private:
   [[nodiscard]] at::Tensor take_new(at::IntArrayRef shape, at::ScalarType type) {
     at::Tensor tensor = at::empty(shape, type);
-    if (kept_.size() == most_kept_ && most_kept_ > 0) kept_.erase(kept_.begin());
-    if (most_kept_ > 0) kept_.push_back(tensor.storage());
+    if (most_kept_ == 0) return tensor;
+    if (kept_.size() == most_kept_) kept_.erase(kept_.begin());
+    kept_.push_back(tensor.storage());
     return tensor;
   }
 
@@ -40254,6 +40255,8 @@ inline void refuse_other_options(const Worker& worker, const ModelOptions& befor
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
 
+#include <tuple>
+
 namespace railyard::inline v0_1 {
 
 namespace detail {
@@ -40342,13 +40345,19 @@ class FlatReduction {
     side_->all_reduce(data, ReduceOp::sum, {.deadline = worker_->collective_deadline()});
   }
 
+  // What is the same on all ranks that are together.
+  using Places = std::array<std::uint64_t, 4>;
+  [[nodiscard]] static Places places_of(const PassHeader& header) noexcept {
+    return {header.loop, header.step, header.pass, header.updates};
+  }
+
   // The sum of squares over all ranks is least when all are equal.
   [[nodiscard]] std::vector<double> numbers_of_header() const {
     std::vector<double> numbers{header_.samples, static_cast<double>(header_.silent),
                                 static_cast<double>(header_.has_ended)};
     const auto wishes = header_.wishes.numbers<double>();
     numbers.insert(numbers.end(), wishes.begin(), wishes.end());
-    for (const std::uint64_t place : {header_.loop, header_.step, header_.pass, header_.updates}) {
+    for (const std::uint64_t place : places_of(header_)) {
       const auto number = static_cast<double>(place);
       numbers.insert(numbers.end(), {number, number * number});
     }
@@ -40363,7 +40372,7 @@ class FlatReduction {
                 .num_silent = static_cast<std::uint32_t>(sums[1]),
                 .num_ended = static_cast<std::uint32_t>(sums[2]),
                 .wishes = Wishes::of_anyone<double>(std::span{sums}.subspan<wishes, Wishes::count>())};
-    for (std::size_t at = places; at < places + 8; at += 2) {
+    for (std::size_t at = places; at < places + 2 * std::tuple_size_v<Places>; at += 2) {
       if (sums[at + 1] * worker_->world_size() == sums[at] * sums[at]) continue;
       summary_.headers = gather();
       return;
@@ -40371,20 +40380,17 @@ class FlatReduction {
   }
 
   [[nodiscard]] std::vector<PassHeader> gather() {
-    const auto size = static_cast<std::size_t>(worker_->world_size());
-    std::vector<std::int64_t> places(4 * size);
-    const std::size_t own = 4 * static_cast<std::size_t>(worker_->rank());
-    places[own] = static_cast<std::int64_t>(header_.step);
-    places[own + 1] = static_cast<std::int64_t>(header_.pass);
-    places[own + 2] = static_cast<std::int64_t>(header_.loop);
-    places[own + 3] = static_cast<std::int64_t>(header_.updates);
+    const Places own = places_of(header_);
+    std::vector<std::int64_t> places(own.size() * static_cast<std::size_t>(worker_->world_size()));
+    const std::size_t begin = own.size() * static_cast<std::size_t>(worker_->rank());
+    std::copy(own.begin(), own.end(), places.begin() + static_cast<std::ptrdiff_t>(begin));
     all_reduce(buffer_of(places));
     std::vector<PassHeader> headers;
-    for (std::size_t at = 0; at < places.size(); at += 4) {
+    for (std::size_t at = 0; at < places.size(); at += own.size()) {
       headers.push_back({.num_slots = header_.num_slots,
-                         .step = static_cast<std::uint64_t>(places[at]),
-                         .pass = static_cast<std::uint64_t>(places[at + 1]),
-                         .loop = static_cast<std::uint64_t>(places[at + 2]),
+                         .step = static_cast<std::uint64_t>(places[at + 1]),
+                         .pass = static_cast<std::uint64_t>(places[at + 2]),
+                         .loop = static_cast<std::uint64_t>(places[at]),
                          .updates = static_cast<std::uint64_t>(places[at + 3])});
     }
     return headers;
@@ -42740,10 +42746,10 @@ template <class D>
 /// batch.columns(). What cannot be read is thrown where its batch would come, with the sample's name or number. All
 /// workers give the same dataset: of a stream, one worker of each host reads for all; who comes late reads by itself,
 /// of which Result::warnings() tells. The memory of a batch is used again once no tensor has it: clone() what is to
-/// live on as a bare pointer, or goes to torch::save(), which writes all of that memory. Shapes: target (batch, shape
-/// of the label); data (batch, shape of the column), or (batch, sum of widths) of float. Throws: ConfigError if options
-/// and dataset do not name exactly one batch size, or shuffle a stream; in the loop also DataError, if no batch comes
-/// within RunConfig::collective_timeout.
+/// live on as a bare pointer, or goes to torch::save(), which writes all of that memory.
+/// Shapes: target (batch, shape of the label); data (batch, shape of the column), or (batch, sum of widths) of float.
+/// Throws: ConfigError if options and dataset do not name exactly one batch size, or shuffle a stream; in the loop also
+/// DataError, if no batch comes within RunConfig::collective_timeout.
 [[nodiscard]] inline Loader prepare_loader(Worker& worker, const Dataset& dataset, LoaderOptions options) {
   if (options.global_batch_size == 0 && options.batch_size_per_worker == 0) {
     options.global_batch_size = dataset.batch_size();

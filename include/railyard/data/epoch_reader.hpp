@@ -55,8 +55,8 @@ struct MadeOfBlock {
 
 // What a loader asks of a reader beyond the options.
 struct LoaderWishes {
-  HostFeed* feed =
-      nullptr;  // through which the workers of this host share the reading of a stream; outlives the reader
+  // Through which the workers of this host share the reading of a stream; outlives the reader.
+  HostFeed* feed = nullptr;
   // Called for block after block on the thread that reads ahead, or in next() where there is none.
   std::function<MadeOfBlock(const Block&)> make{};
 };

@@ -238,10 +238,10 @@ template <class D>
 /// batch.columns(). What cannot be read is thrown where its batch would come, with the sample's name or number. All
 /// workers give the same dataset: of a stream, one worker of each host reads for all; who comes late reads by itself,
 /// of which Result::warnings() tells. The memory of a batch is used again once no tensor has it: clone() what is to
-/// live on as a bare pointer, or goes to torch::save(), which writes all of that memory. Shapes: target (batch, shape
-/// of the label); data (batch, shape of the column), or (batch, sum of widths) of float. Throws: ConfigError if options
-/// and dataset do not name exactly one batch size, or shuffle a stream; in the loop also DataError, if no batch comes
-/// within RunConfig::collective_timeout.
+/// live on as a bare pointer, or goes to torch::save(), which writes all of that memory.
+/// Shapes: target (batch, shape of the label); data (batch, shape of the column), or (batch, sum of widths) of float.
+/// Throws: ConfigError if options and dataset do not name exactly one batch size, or shuffle a stream; in the loop also
+/// DataError, if no batch comes within RunConfig::collective_timeout.
 [[nodiscard]] inline Loader prepare_loader(Worker& worker, const Dataset& dataset, LoaderOptions options) {
   if (options.global_batch_size == 0 && options.batch_size_per_worker == 0) {
     options.global_batch_size = dataset.batch_size();

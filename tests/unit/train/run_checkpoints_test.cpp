@@ -48,52 +48,54 @@ ry::detail::SavedMessage save_of(int slot, bool is_memory) {
   return {.slot = slot, .step = 4, .is_memory = is_memory, .files = {{.name = "state.json", .offset = 0, .size = 8}}};
 }
 
+// Is what the checkpoints of a run in that directory need around them.
+struct BareRun {
+  BareRun(const std::filesystem::path& path, int world_size)
+      : lease{path}, directory{path, world_size}, info{.path = path, .world_size = world_size} {}
+
+  ry::detail::RunLease lease;
+  ry::detail::RunDirectory directory;
+  ry::RunInfo info;
+  ry::ProgressLine line{ry::detail::Console{}, true};
+  ry::detail::RunLog log{directory, line, ry::Deadline::Clock::now()};
+  PoorGroup group{};
+  RunCheckpoints checkpoints{info, {}, lease, group};
+};
+
 }  // namespace
 
 TEST_CASE("RunCheckpoints: what cannot be handed to the writer is given back and told of, and the run goes on") {
   const Scratch scratch;
   std::ofstream{scratch.path() / "run.json"} << "{}";
-  const ry::detail::RunLease lease{scratch.path()};
-  ry::detail::RunDirectory directory{scratch.path(), 2};
-  ry::ProgressLine line{ry::detail::Console{}, true};
-  ry::detail::RunLog log{directory, line, ry::Deadline::Clock::now()};
-  PoorGroup group;
-  const ry::RunInfo info{.path = scratch.path(), .world_size = 2};
-  RunCheckpoints checkpoints{info, {}, lease, group};
+  BareRun run{scratch.path(), 2};
   SECTION("a checkpoint") {
-    for (const int rank : {0, 1}) checkpoints.add(rank, save_of(0, false), {}, 0);
+    for (const int rank : {0, 1}) run.checkpoints.add(rank, save_of(0, false), {}, 0);
   }
   SECTION("a copy of the state that has to be written at last") {
-    for (const int rank : {0, 1}) checkpoints.add(rank, save_of(2, true), {}, 0);
-    REQUIRE(group.held.size() == 2);
-    checkpoints.write_newest_copy(0);
-    CHECK(checkpoints.newest_copy().empty());
+    for (const int rank : {0, 1}) run.checkpoints.add(rank, save_of(2, true), {}, 0);
+    REQUIRE(run.group.held.size() == 2);
+    run.checkpoints.write_newest_copy(0);
+    CHECK(run.checkpoints.newest_copy().empty());
   }
-  CHECK(group.held.empty());
-  CHECK(checkpoints.newest_in_memory().empty());
-  CHECK(checkpoints.drain(ry::Deadline::after(std::chrono::seconds{30})));
-  checkpoints.note_outcomes(log);
-  REQUIRE(log.all_warnings().size() == 1);
-  CHECK_THAT(log.all_warnings().front(), ContainsSubstring("step 4 could not be written: a snapshot does not fit"));
+  CHECK(run.group.held.empty());
+  CHECK(run.checkpoints.newest_in_memory().empty());
+  CHECK(run.checkpoints.drain(ry::Deadline::after(std::chrono::seconds{30})));
+  run.checkpoints.note_outcomes(run.log);
+  REQUIRE(run.log.all_warnings().size() == 1);
+  CHECK_THAT(run.log.all_warnings().front(), ContainsSubstring("step 4 could not be written: a snapshot does not fit"));
 }
 
 TEST_CASE("RunCheckpoints: one that is still being written when the next attempt begins is no progress of that") {
   const Scratch scratch;
   std::ofstream{scratch.path() / "run.json"} << "{}";
-  const ry::detail::RunLease lease{scratch.path()};
-  ry::detail::RunDirectory directory{scratch.path(), 1};
-  ry::ProgressLine line{ry::detail::Console{}, true};
-  ry::detail::RunLog log{directory, line, ry::Deadline::Clock::now()};
-  PoorGroup group;
-  const ry::RunInfo info{.path = scratch.path(), .world_size = 1};
-  RunCheckpoints checkpoints{info, {}, lease, group};
+  BareRun run{scratch.path(), 1};
   for (const int attempt : {0, 1}) {
-    checkpoints.add(0, save_of(0, false), {}, attempt);
-    if (attempt == 0) checkpoints.begin_attempt(1, 1);
-    REQUIRE(checkpoints.drain(ry::Deadline::after(std::chrono::seconds{30})));
-    checkpoints.note_outcomes(log);
-    CHECK(checkpoints.num_of_attempt() == attempt);
-    CHECK(checkpoints.num_written() == attempt + 1);
+    run.checkpoints.add(0, save_of(0, false), {}, attempt);
+    if (attempt == 0) run.checkpoints.begin_attempt(1, 1);
+    REQUIRE(run.checkpoints.drain(ry::Deadline::after(std::chrono::seconds{30})));
+    run.checkpoints.note_outcomes(run.log);
+    CHECK(run.checkpoints.num_of_attempt() == attempt);
+    CHECK(run.checkpoints.num_written() == attempt + 1);
   }
 }
 
@@ -109,10 +111,7 @@ TEST_CASE("RunCheckpoints: the newest of a run is one that is whole, also if thi
     for (int i = 0; i < 2; ++i) paths.push_back(former.commit({.world_size = 1}, parts));
   }
   std::ofstream{paths.back() / "state.json"} << "damaged!";
-  const ry::detail::RunLease lease{scratch.path()};
-  PoorGroup group;
-  const ry::RunInfo info{.path = scratch.path(), .world_size = 1};
-  RunCheckpoints checkpoints{info, {}, lease, group};
-  REQUIRE(checkpoints.newest());
-  CHECK(checkpoints.newest()->path() == paths.front());
+  BareRun run{scratch.path(), 1};
+  REQUIRE(run.checkpoints.newest());
+  CHECK(run.checkpoints.newest()->path() == paths.front());
 }

@@ -47,8 +47,9 @@ class BatchBuffers {
  private:
   [[nodiscard]] at::Tensor take_new(at::IntArrayRef shape, at::ScalarType type) {
     at::Tensor tensor = at::empty(shape, type);
-    if (kept_.size() == most_kept_ && most_kept_ > 0) kept_.erase(kept_.begin());
-    if (most_kept_ > 0) kept_.push_back(tensor.storage());
+    if (most_kept_ == 0) return tensor;
+    if (kept_.size() == most_kept_) kept_.erase(kept_.begin());
+    kept_.push_back(tensor.storage());
     return tensor;
   }
 

@@ -14,11 +14,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -110,13 +112,19 @@ class FlatReduction {
     side_->all_reduce(data, ReduceOp::sum, {.deadline = worker_->collective_deadline()});
   }
 
+  // What is the same on all ranks that are together.
+  using Places = std::array<std::uint64_t, 4>;
+  [[nodiscard]] static Places places_of(const PassHeader& header) noexcept {
+    return {header.loop, header.step, header.pass, header.updates};
+  }
+
   // The sum of squares over all ranks is least when all are equal.
   [[nodiscard]] std::vector<double> numbers_of_header() const {
     std::vector<double> numbers{header_.samples, static_cast<double>(header_.silent),
                                 static_cast<double>(header_.has_ended)};
     const auto wishes = header_.wishes.numbers<double>();
     numbers.insert(numbers.end(), wishes.begin(), wishes.end());
-    for (const std::uint64_t place : {header_.loop, header_.step, header_.pass, header_.updates}) {
+    for (const std::uint64_t place : places_of(header_)) {
       const auto number = static_cast<double>(place);
       numbers.insert(numbers.end(), {number, number * number});
     }
@@ -131,7 +139,7 @@ class FlatReduction {
                 .num_silent = static_cast<std::uint32_t>(sums[1]),
                 .num_ended = static_cast<std::uint32_t>(sums[2]),
                 .wishes = Wishes::of_anyone<double>(std::span{sums}.subspan<wishes, Wishes::count>())};
-    for (std::size_t at = places; at < places + 8; at += 2) {
+    for (std::size_t at = places; at < places + 2 * std::tuple_size_v<Places>; at += 2) {
       if (sums[at + 1] * worker_->world_size() == sums[at] * sums[at]) continue;
       summary_.headers = gather();
       return;
@@ -139,20 +147,17 @@ class FlatReduction {
   }
 
   [[nodiscard]] std::vector<PassHeader> gather() {
-    const auto size = static_cast<std::size_t>(worker_->world_size());
-    std::vector<std::int64_t> places(4 * size);
-    const std::size_t own = 4 * static_cast<std::size_t>(worker_->rank());
-    places[own] = static_cast<std::int64_t>(header_.step);
-    places[own + 1] = static_cast<std::int64_t>(header_.pass);
-    places[own + 2] = static_cast<std::int64_t>(header_.loop);
-    places[own + 3] = static_cast<std::int64_t>(header_.updates);
+    const Places own = places_of(header_);
+    std::vector<std::int64_t> places(own.size() * static_cast<std::size_t>(worker_->world_size()));
+    const std::size_t begin = own.size() * static_cast<std::size_t>(worker_->rank());
+    std::copy(own.begin(), own.end(), places.begin() + static_cast<std::ptrdiff_t>(begin));
     all_reduce(buffer_of(places));
     std::vector<PassHeader> headers;
-    for (std::size_t at = 0; at < places.size(); at += 4) {
+    for (std::size_t at = 0; at < places.size(); at += own.size()) {
       headers.push_back({.num_slots = header_.num_slots,
-                         .step = static_cast<std::uint64_t>(places[at]),
-                         .pass = static_cast<std::uint64_t>(places[at + 1]),
-                         .loop = static_cast<std::uint64_t>(places[at + 2]),
+                         .step = static_cast<std::uint64_t>(places[at + 1]),
+                         .pass = static_cast<std::uint64_t>(places[at + 2]),
+                         .loop = static_cast<std::uint64_t>(places[at]),
                          .updates = static_cast<std::uint64_t>(places[at + 3])});
     }
     return headers;

@@ -262,7 +262,7 @@ class Listener {
     ServerHandshake& handshake = at->second.handshake;
     while (handshake.state() == ServerHandshake::State::waiting) {
       const std::span<std::byte> room = handshake.room();
-      const ssize_t got = ::recv(at->second.socket.fd(), room.data(), room.size(), MSG_DONTWAIT);
+      const ssize_t got = at->second.socket.receive(room);
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) {
@@ -270,8 +270,7 @@ class Listener {
       }
       const ConstBytes reply = handshake.take(static_cast<std::size_t>(got));
       // A new connection has room for so few bytes.
-      if (!reply.empty() && ::send(at->second.socket.fd(), reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
-                                static_cast<ssize_t>(reply.size())) {
+      if (!reply.empty() && at->second.socket.send(reply) != static_cast<ssize_t>(reply.size())) {
         return refuse(at, "it does not take an answer");
       }
     }

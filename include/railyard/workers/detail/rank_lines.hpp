@@ -136,9 +136,7 @@ class RankMeeting {
         throw Error{compose("rank {} has left \"{}\" as the place where it listens", to, place)};
       }
     }
-    [[nodiscard]] std::string address() const {
-      return host.find(':') == std::string::npos ? compose("{}:{}", host, port) : compose("[{}]:{}", host, port);
-    }
+    [[nodiscard]] std::string address() const { return address_text(host, port); }
 
     int rank;
     int port = 0;

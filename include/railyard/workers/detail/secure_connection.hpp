@@ -67,7 +67,7 @@ class SecureConnection {
   /// Sends what the network takes at once. Returns true if nothing is left.
   bool flush() {
     while (!writer_.unsent().empty()) {
-      const ssize_t sent = ::send(fd(), writer_.unsent().data(), writer_.unsent().size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      const ssize_t sent = socket_.send(writer_.unsent());
       if (sent >= 0) {
         writer_.mark_sent(static_cast<std::size_t>(sent));
       } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
@@ -99,8 +99,7 @@ class SecureConnection {
   /// Returns a message if one is complete, without waiting.
   [[nodiscard]] std::optional<Frame> try_receive() {
     while (true) {
-      const std::span<std::byte> room = reader_.room();
-      const ssize_t got = ::recv(fd(), room.data(), room.size(), MSG_DONTWAIT);
+      const ssize_t got = socket_.receive(reader_.room());
       if (got > 0) {
         if (auto frame = take(static_cast<std::size_t>(got))) return frame;
       } else if (got == 0) {
@@ -273,7 +272,7 @@ class Connector {
   // These return false if the other end has hung up, or at the deadline.
   [[nodiscard]] bool send_all(const Socket& socket, ConstBytes bytes) const {
     while (!bytes.empty()) {
-      const ssize_t sent = ::send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      const ssize_t sent = socket.send(bytes);
       if (sent >= 0) {
         bytes = bytes.subspan(static_cast<std::size_t>(sent));
       } else if (!may_try_again(socket, POLLOUT)) {
@@ -284,7 +283,7 @@ class Connector {
   }
   [[nodiscard]] bool receive_all(const Socket& socket, std::span<std::byte> bytes) const {
     while (!bytes.empty()) {
-      const ssize_t got = ::recv(socket.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+      const ssize_t got = socket.receive(bytes);
       if (got == 0) return false;
       if (got > 0) {
         bytes = bytes.subspan(static_cast<std::size_t>(got));

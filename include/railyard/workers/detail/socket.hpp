@@ -89,6 +89,11 @@ class Socket {
   }
 }
 
+/// "10.0.0.7:5000", "[fe80::1%eth0]:5000".
+[[nodiscard]] inline std::string address_text(const std::string& host, int port) {
+  return host.find(':') == std::string::npos ? compose("{}:{}", host, port) : compose("[{}]:{}", host, port);
+}
+
 /// Is the address of one end, as sockets have it.
 struct SocketAddress {
   sockaddr_storage storage{};
@@ -123,11 +128,10 @@ struct SocketAddress {
     if (storage.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(storage).sin6_port);
     return 0;
   }
-  /// "10.0.0.7:5000", "[fe80::1%eth0]:5000".
+  /// Host and port, as address_text() has them.
   [[nodiscard]] std::string text() const {
     const std::string name = host();
-    if (name.empty()) return "a socket of this host";
-    return name.find(':') == std::string::npos ? compose("{}:{}", name, port()) : compose("[{}]:{}", name, port());
+    return name.empty() ? "a socket of this host" : address_text(name, port());
   }
   friend bool operator==(const SocketAddress& one, const SocketAddress& other) noexcept {
     return one.size == other.size && std::memcmp(&one.storage, &other.storage, one.size) == 0;
