@@ -38,6 +38,25 @@ inline void pause_briefly() noexcept {
 #endif
 }
 
+// A step is shown by a store that others may see later, and only then, when it has usually been seen long since, is
+// the store made to come before what this rank looks at next: the barrier costs nothing by that time. The thread
+// sanitizer knows no fences, so there the store itself is the barrier.
+#if defined(__SANITIZE_THREAD__)
+#define RAILYARD_STORES_ARE_FENCES 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define RAILYARD_STORES_ARE_FENCES 1
+#endif
+#endif
+#if defined(RAILYARD_STORES_ARE_FENCES)
+inline constexpr auto step_order = std::memory_order_seq_cst;
+inline void fence_step() noexcept {}
+#undef RAILYARD_STORES_ARE_FENCES
+#else
+inline constexpr auto step_order = std::memory_order_release;
+inline void fence_step() noexcept { std::atomic_thread_fence(std::memory_order_seq_cst); }
+#endif
+
 /// Is one rank's part in the waits of its group. A step is taken when every rank has posted it. Waiting is spinning,
 /// then yielding, then sleeping on a futex, so that more ranks than cores still move and a long wait costs nothing.
 ///
@@ -112,11 +131,12 @@ class Meeting {
   /// Takes one step: shows next_post() and waits until all ranks have shown theirs.
   void take_step(const Running& running) {
     const std::uint64_t step = ++step_;
-    own_lane().posts[step % 2].step.store(step);
-    ring();
+    own_lane().posts[step % 2].step.store(step, step_order);
     for (int rank = 0; rank < world_.size; ++rank) {
       if (rank != world_.rank) await(lane(rank).posts[step % 2].step, step, running);
     }
+    fence_step();  // before the flags of those who gave up are looked at as well
+    ring();
   }
 
   /// Waits until a word of a peer has reached a value.
@@ -170,6 +190,8 @@ class Meeting {
   static constexpr std::chrono::milliseconds longest_sleep{50};
 
   void await_slowly(const std::atomic<std::uint64_t>& word, std::uint64_t at_least, const Running& running) {
+    fence_step();
+    ring();  // others may sleep until they hear of the step that this rank waits in
     const auto sleeps_from = Deadline::Clock::now() + yield_for;
     for (unsigned turn = 0;; ++turn) {
       if (word.load(std::memory_order_acquire) >= at_least) return;

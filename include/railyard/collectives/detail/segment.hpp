@@ -28,6 +28,8 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// So many ranks of one host share memory at most.
+inline constexpr int most_host_ranks = 256;
 /// Payloads up to this size travel in the post itself, by one wait instead of two.
 inline constexpr std::size_t small_bytes = 16U << 10U;
 /// And those up to this one in its first cache line.

@@ -184,10 +184,9 @@ class GroupBuilder {
   }
 
   void check_memory() const {
-    constexpr int most_ranks = 256;  // what one rank adds up at once
-    if (world_.size > most_ranks) {
+    if (world_.size > most_host_ranks) {
       throw ConfigError{compose("SharedMemory joins up to {} ranks, not {}: use Gloo over TCP, or fewer workers",
-                                most_ranks, world_.size)};
+                                most_host_ranks, world_.size)};
     }
     const std::size_t needed = group_.layout.touched() * static_cast<std::size_t>(world_.size);
     const std::size_t available = group_.available;
