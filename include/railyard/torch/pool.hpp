@@ -25,8 +25,9 @@ struct PoolOptions {
 
 /// Lets the thread that makes it take its CPU tensors from a pool for as long as it lives. LibTorch asks the system for
 /// large tensors anew in every step, which costs more than the arithmetic of a small layer. A Trainer's workers have
-/// one already (see ModelOptions::memory_pool); this is for programs without. Tensors may outlive it, and be freed by
-/// any thread. Example: int main() { ry::Pool pool; ... }
+/// one already (see ModelOptions::memory_pool); this is for programs without. The youngest of several serves. Ends on
+/// the thread that made it. Tensors may outlive it, and be freed by any thread. Example: int main() { ry::Pool pool;
+/// ... }
 class Pool {
  public:
   /// Throws: Error if there is no address space for a pool.

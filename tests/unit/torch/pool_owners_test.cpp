@@ -10,6 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -108,6 +110,36 @@ TEST_CASE("Pool: threads free what others have made, all the time") {
   one.join();
   two.join();
   for (const auto& tensor : shared) REQUIRE((!tensor.defined() || tensor.eq(tensor[0]).all().item<bool>()));
+}
+
+TEST_CASE("Pool: whichever of two ends first, the one that is left serves the thread, and none once both are gone") {
+  auto first = std::make_unique<ry::Pool>();
+  const auto kept = torch::ones({10});  // the first one's memory stays
+  auto second = std::make_unique<ry::Pool>();
+  REQUIRE(second->contains(torch::ones({10}).data_ptr()));
+  const auto is_of_first = [begin = static_cast<const std::byte*>(kept.data_ptr())](const torch::Tensor& tensor) {
+    const auto distance = static_cast<const std::byte*>(tensor.data_ptr()) - begin;
+    return distance > -4096 && distance < 4096;
+  };
+  REQUIRE(is_of_first(kept.clone()) == false);
+  first.reset();
+  REQUIRE(second->contains(torch::ones({10}).data_ptr()));
+  second.reset();
+  REQUIRE_FALSE(is_of_first(torch::ones({10})));
+}
+
+TEST_CASE("Pool: pools that come and go leave alone what other threads free") {
+  const ry::Pool pool;  // from here on LibTorch frees by the pools' book of blocks
+  std::atomic<bool> is_over = false;
+  std::thread other{[&] {
+    c10::Allocator* allocator = c10::GetAllocator(c10::DeviceType::CPU);
+    while (!is_over) allocator->raw_deallocate(allocator->raw_allocate(64));  // of no pool
+  }};
+  for (int round = 0; round < 20'000; ++round) {
+    const ry::detail::PoolBinding binding{small_heap()};
+  }
+  is_over = true;
+  other.join();
 }
 
 TEST_CASE("Pool: a forked child gets nothing from an inherited one, frees into nothing, and may have its own") {

@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -19,6 +20,8 @@
 namespace railyard::inline v0_1 {
 
 namespace detail {
+
+class PoolBinding;
 
 // Knows which heap serves this thread, and to which heap a block belongs. One object per process and shared library,
 // which is never destroyed: tensors of static storage are freed after everything else.
@@ -34,15 +37,15 @@ class PoolRegistry {
     return *registry;
   }
 
-  // The heap of the calling thread; a plain pointer, which other thread-local objects may use while they end.
-  [[nodiscard]] static Heap*& bound() noexcept {
-    static thread_local Heap* heap = nullptr;
-    return heap;
+  // The binding of the calling thread that serves it; a plain pointer, which other thread-local objects may use while
+  // they end.
+  [[nodiscard]] static PoolBinding*& bound() noexcept {
+    static thread_local PoolBinding* binding = nullptr;
+    return binding;
   }
 
   [[nodiscard]] c10::DataPtr allocate(std::size_t size_bytes) const {
-    Heap* heap = bound();
-    void* memory = heap == nullptr ? nullptr : heap->allocate(size_bytes);
+    void* memory = allocate_bound(size_bytes);
     if (memory == nullptr) memory = before_->raw_allocate(size_bytes);
     return {memory, memory, &give_back, c10::Device{c10::DeviceType::CPU}};
   }
@@ -54,10 +57,7 @@ class PoolRegistry {
     const PoolRegistry& registry = instance();
     const std::size_t used = registry.num_used_.load(std::memory_order_acquire);
     for (std::size_t index = 0; index < used; ++index) {
-      const Range& range = registry.ranges_[index];
-      if (memory >= range.begin.load(std::memory_order_acquire) && memory < range.end.load(std::memory_order_acquire)) {
-        return Heap::give_back(memory);
-      }
+      if (registry.ranges_[index].contains(memory)) return Heap::give_back(memory);
     }
     registry.before_->raw_deallocate(memory);
   }
@@ -67,14 +67,13 @@ class PoolRegistry {
     const std::lock_guard lock{mutex_};
     for (std::size_t index = 0; index < most_heaps; ++index) {
       Range& range = ranges_[index];
-      if (range.begin.load() != nullptr) continue;
-      range.end.store(heap.end());
-      range.begin.store(heap.begin());
+      if (range.is_taken.exchange(true)) continue;
+      range.set(heap.begin(), heap.end());
       if (index >= num_used_.load()) num_used_.store(index + 1);
       heap.keep(std::shared_ptr<const void>{&range, [](const void* gone) {
                                               auto& ended = *static_cast<Range*>(const_cast<void*>(gone));
-                                              ended.end.store(nullptr);
-                                              ended.begin.store(nullptr);
+                                              ended.set(nullptr, nullptr);
+                                              ended.is_taken.store(false);
                                             }});
       return true;
     }
@@ -89,9 +88,28 @@ class PoolRegistry {
   }
 
  private:
+  [[nodiscard]] static void* allocate_bound(std::size_t size_bytes) noexcept;
+
+  // Of one heap after another. Others ask for memory while it changes, and begin and end may then be of two heaps; but
+  // it never changes while memory of its heap is out.
   struct Range {
+    std::atomic<bool> is_taken{false};
+    std::atomic<std::uint64_t> num_changes{0};  // odd while it changes
     std::atomic<std::byte*> begin{nullptr};
     std::atomic<std::byte*> end{nullptr};
+
+    void set(std::byte* new_begin, std::byte* new_end) noexcept {
+      ++num_changes;
+      begin.store(new_begin);
+      end.store(new_end);
+      ++num_changes;
+    }
+    [[nodiscard]] bool contains(const void* memory) const noexcept {
+      const std::uint64_t before = num_changes.load(std::memory_order_acquire);
+      const bool is_inside =
+          memory >= begin.load(std::memory_order_acquire) && memory < end.load(std::memory_order_acquire);
+      return is_inside && before % 2 == 0 && num_changes.load(std::memory_order_acquire) == before;
+    }
   };
 
   PoolRegistry();
@@ -129,24 +147,34 @@ inline void install_pool_allocator() {
   static_cast<void>(installed);
 }
 
-// Lets the calling thread take its CPU tensors from a heap until it ends. Made and ended by one thread.
+// Lets the calling thread take its CPU tensors from a heap until it ends. Made and ended by one thread; of several the
+// youngest serves, in whichever order they end.
 class PoolBinding {
  public:
-  explicit PoolBinding(std::shared_ptr<Heap> heap) : heap_(std::move(heap)), before_(PoolRegistry::bound()) {
+  explicit PoolBinding(std::shared_ptr<Heap> heap) : heap_(std::move(heap)) {
     install_pool_allocator();
     PoolRegistry& registry = PoolRegistry::instance();
-    if (registry.knows(*heap_) || registry.add(*heap_)) PoolRegistry::bound() = heap_.get();
+    if (registry.knows(*heap_) || registry.add(*heap_)) before_ = std::exchange(PoolRegistry::bound(), this);
   }
   PoolBinding(const PoolBinding&) = delete;
   PoolBinding& operator=(const PoolBinding&) = delete;
-  ~PoolBinding() { PoolRegistry::bound() = before_; }
+  ~PoolBinding() {
+    PoolBinding** at = &PoolRegistry::bound();
+    while (*at != nullptr && *at != this) at = &(*at)->before_;
+    if (*at == this) *at = before_;
+  }
 
   [[nodiscard]] const std::shared_ptr<Heap>& heap() const noexcept { return heap_; }
 
  private:
   std::shared_ptr<Heap> heap_;
-  Heap* before_;
+  PoolBinding* before_ = nullptr;
 };
+
+inline void* PoolRegistry::allocate_bound(std::size_t size_bytes) noexcept {
+  const PoolBinding* binding = bound();
+  return binding == nullptr ? nullptr : binding->heap()->allocate(size_bytes);
+}
 
 }  // namespace detail
 
