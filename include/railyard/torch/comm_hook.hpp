@@ -8,6 +8,7 @@
 #include "railyard/callbacks/detail/number.hpp"
 #include "railyard/core/buffer.hpp"
 #include "railyard/core/reduce_op.hpp"
+#include "railyard/core/scaling.hpp"
 #include "railyard/core/stateful.hpp"
 #include "railyard/train/worker.hpp"
 
@@ -21,14 +22,17 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <string>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 
 namespace railyard::inline v0_1 {
 
 /// Is a piece of the gradients that is summed at once: the same piece, at the same place of the order, on all ranks.
 struct GradientBucket {
-  /// Contiguous, f32 or f64: this rank's gradients, each already times the rank's weight. Zeros where it has none.
+  /// Contiguous, f32 or f64: this rank's gradients, each already times the rank's share of the step's samples, so that
+  /// the sum over all ranks is the mean. Zeros where it has none.
   at::Tensor flat{};
   /// Views into flat, one per parameter, in the parameter's shape (with a last dimension of 2 for a complex one).
   std::span<const at::Tensor> parts{};
@@ -124,6 +128,9 @@ class AnyCommHook {
   /// Says whether there is a hook.
   [[nodiscard]] explicit operator bool() const noexcept { return held_ != nullptr; }
 
+  /// Returns the name of the type that it holds, "none" without.
+  [[nodiscard]] std::string type() const { return held_ ? held_->type() : "none"; }
+
   void all_reduce(Worker& worker, const GradientBucket& bucket) {
     held_ ? held_->all_reduce(worker, bucket) : ExactHook{}.all_reduce(worker, bucket);
   }
@@ -138,6 +145,7 @@ class AnyCommHook {
   struct Base {
     virtual ~Base() = default;
     virtual void all_reduce(Worker& worker, const GradientBucket& bucket) = 0;
+    [[nodiscard]] virtual std::string type() const = 0;
     [[nodiscard]] virtual State state(Worker& worker) const = 0;
     virtual void load_state(Worker& worker, const State& state) = 0;
     [[nodiscard]] virtual std::unique_ptr<Base> copy() const = 0;
@@ -148,6 +156,7 @@ class AnyCommHook {
     template <class From>
     explicit Holder(From&& from) : hook(std::forward<From>(from)) {}
     void all_reduce(Worker& worker, const GradientBucket& bucket) override { hook.all_reduce(worker, bucket); }
+    [[nodiscard]] std::string type() const override { return detail::demangled(typeid(H)); }
     [[nodiscard]] State state([[maybe_unused]] Worker& worker) const override {
       if constexpr (StatefulCommHook<H>) {
         return hook.state(worker);

@@ -59,8 +59,8 @@ namespace detail {
   return compose(
       "non_finite {}, memory_pool {}, buffers {}, comm_hook {}, overlap {}, bucket_bytes {}, "
       "first_bucket_bytes {}",
-      number(options.non_finite), number(options.memory_pool), number(options.buffers),
-      options.comm_hook ? "set" : "not set", number(options.overlap), options.bucket_bytes, options.first_bucket_bytes);
+      number(options.non_finite), number(options.memory_pool), number(options.buffers), options.comm_hook.type(),
+      number(options.overlap), options.bucket_bytes, options.first_bucket_bytes);
 }
 
 }  // namespace detail

@@ -2,6 +2,7 @@
 // What ModelOptions and micro-batches change in the exchange of gradients.
 #include "railyard/torch/model_options.hpp"
 
+#include "railyard/torch/power_sgd.hpp"
 #include "railyard/torch/prepare_loader.hpp"
 #include "railyard/torch/prepare_model.hpp"
 
@@ -121,13 +122,24 @@ TEST_CASE("Micro-batches: f16 is refused, in which a weighted gradient may overf
 }
 
 TEST_CASE("ModelOptions: a second model with others is refused, and the same is not") {
-  CHECK_THAT(test::error_of(2,
-                            [](auto& worker) {
-                              const auto net = ry::prepare_model(worker, make_net);
-                              const auto same = ry::prepare_model(worker, make_net);
-                              static_cast<void>(ry::prepare_model(worker, make_net, {.comm_hook = ry::Bf16Hook{}}));
-                            }),
-             ContainsSubstring("comm_hook not set") && ContainsSubstring("comm_hook set"));
+  for (const ry::AnyCommHook& hook : {ry::AnyCommHook{}, ry::AnyCommHook{ry::F16Hook{}}}) {
+    const auto prepare = [hook](auto& worker) {
+      const auto net = ry::prepare_model(worker, make_net, {.comm_hook = hook});
+      const auto same = ry::prepare_model(worker, make_net, {.comm_hook = hook});
+      static_cast<void>(ry::prepare_model(worker, make_net, {.comm_hook = ry::Bf16Hook{}}));
+    };
+    CHECK_THAT(test::error_of(2, prepare),
+               ContainsSubstring(hook ? "F16Hook," : "comm_hook none") && ContainsSubstring("Bf16Hook,"));
+  }
+}
+
+TEST_CASE("ModelOptions: ranks that have different hooks are told so at once") {
+  const auto prepare = [](auto& worker) {
+    const auto hook = worker.rank() == 0 ? ry::AnyCommHook{ry::F16Hook{}} : ry::AnyCommHook{ry::Bf16Hook{}};
+    static_cast<void>(ry::prepare_model(worker, make_net, {.comm_hook = hook}));
+  };
+  CHECK_THAT(test::error_of(2, prepare), ContainsSubstring("different ModelOptions") &&
+                                             ContainsSubstring("::F16Hook,") && ContainsSubstring("::Bf16Hook,"));
 }
 
 TEST_CASE("prepare_model: ranks whose parameters lie in another order are refused by name") {
@@ -246,6 +258,34 @@ TEST_CASE("ModelOptions: a hook sums the gradients instead") {
     EXPECT(torch::allclose(exact, rounded, 0, 0.05));
     EXPECT(!torch::allclose(exact, rounded, 1e-9, 1e-9));
     worker.report({{"done", true}});
+  });
+}
+
+TEST_CASE("ModelOptions: what a hook leaves out weighs as much in a step of few samples as in one of many") {
+  test::on_both_threads(2, [](auto& worker) {
+    auto net = ry::prepare_model(worker,
+                                 [] {
+                                   auto module = std::make_shared<torch::nn::Module>();
+                                   module->register_parameter("w", torch::zeros({12, 12}, torch::kFloat64));
+                                   return module;
+                                 },
+                                 {.comm_hook = ry::PowerSgdHook{.rank = 1, .start_step = 0}});
+    const auto weight = net->parameters()[0];
+    const auto gradient = (torch::arange(144).to(torch::kFloat64).square() * 0.37).sin().view({12, 12});  // of rank 12
+    auto sum = torch::zeros_like(gradient);
+    constexpr int num_steps = 400;
+    for (int step = 0; step < num_steps; ++step) {
+      weight.mutable_grad().reset();
+      const bool has_parts = step % 3 == 0;
+      worker.samples(step % 2 == 0 ? 64 : 1, !has_parts);
+      (weight * gradient).sum().backward();
+      if (has_parts) {
+        worker.samples(2);
+        (weight * gradient).sum().backward();
+      }
+      sum += weight.grad();
+    }
+    EXPECT((sum / num_steps - gradient).norm().template item<double>() < 0.1 * gradient.norm().template item<double>());
   });
 }
 

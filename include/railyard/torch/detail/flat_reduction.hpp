@@ -182,17 +182,19 @@ class FlatReduction {
         part.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
       }
     });
-    if (has_samples() && !is_weighted) flat.mul_(header_.samples);
     if (*hook_) {
+      // Divided before: what a hook leaves out must weigh as much in a later step, of however many samples.
+      if (has_samples()) flat.mul_((is_weighted ? 1 : header_.samples) / summary_.samples);
       std::vector<at::Tensor> parts;
       std::vector<std::size_t> ids;
       visit_parts(slots, flat, [&parts](const at::Tensor& part, const GradientSlot&) { parts.push_back(part); });
       for (const auto& one : slots) ids.push_back(one.first);
       hook_->all_reduce(*worker_, {.flat = flat, .parts = parts, .ids = ids});
     } else {
+      if (has_samples() && !is_weighted) flat.mul_(header_.samples);
       all_reduce(buffer_of(flat));
+      flat.div_(summary_.samples);
     }
-    flat.div_(summary_.samples);
     visit_parts(slots, flat,
                 [](const at::Tensor& part, const GradientSlot& slot) { as_real(slot.dense_gradient()).copy_(part); });
     return is_all_finite(flat);
