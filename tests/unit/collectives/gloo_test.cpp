@@ -3,6 +3,7 @@
 #include "railyard/collectives/gloo.hpp"
 
 #include "support/catch.hpp"
+#include "support/repeated_memory.hpp"
 #include "support/run_ranks.hpp"
 
 #include <csignal>
@@ -126,16 +127,8 @@ TEST_CASE("Gloo: an all_reduce above 4 MiB per rank is done in several segments"
   });
 }
 
-// Needs 9 GB of memory: run it by its tag.
-TEST_CASE("Gloo: counts and sizes beyond 2^31 bytes arrive whole (FAULTS D29)", "[.large]") {
+TEST_CASE("Gloo: counts and sizes beyond 2^31 bytes arrive whole (FAULTS D29)") {
   railyard_test::run_ranks(2, [](const ry::World& world, ry::Store& store) {
-    const auto backend = join(world, store);
-    const std::size_t count = (std::size_t{1} << 31U) + 4097;
-    std::vector<std::uint8_t> values(count, world.rank == 0 ? 7 : 0);
-    if (world.rank == 0) values.back() = 9;
-    backend->broadcast(ry::buffer_of(values), 0, {});
-    railyard_test::require(values.back() == 9 && values[count / 2] == 7, "the root's values");
-    backend->all_reduce(ry::buffer_of(values), ry::ReduceOp::sum, {});
-    railyard_test::require(values.back() == 18 && values[count - 2] == 14, "the sum");
+    railyard_test::check_large_counts(*join(world, store), world.rank);
   });
 }

@@ -3,6 +3,7 @@
 #include "railyard/collectives/local.hpp"
 
 #include "support/catch.hpp"
+#include "support/repeated_memory.hpp"
 #include "support/run_ranks.hpp"
 
 namespace ry = railyard;
@@ -57,4 +58,11 @@ TEST_CASE("connect: a world that makes no sense is refused") {
   railyard_test::MemoryStore store;
   CHECK_THROWS_AS(ry::Local::connect({}, {.rank = 2, .size = 2}, store, ry::Deadline::after(1s)), ry::ConfigError);
   CHECK_THROWS_AS(ry::Local::connect({}, {.rank = 0, .size = 0}, store, ry::Deadline::after(1s)), ry::ConfigError);
+}
+
+TEST_CASE("Local: counts and sizes beyond 2^31 bytes arrive whole (FAULTS D29)") {
+  railyard_test::run_ranks(2, [](const ry::World& world, ry::Store& store) {
+    const auto backend = ry::Local::connect({}, world, store, ry::Deadline::after(60s));
+    railyard_test::check_large_counts(*backend, world.rank);
+  });
 }

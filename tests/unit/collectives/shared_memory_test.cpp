@@ -6,6 +6,7 @@
 #include "railyard/workers/threads.hpp"
 
 #include "support/catch.hpp"
+#include "support/repeated_memory.hpp"
 #include "support/run_ranks.hpp"
 #include "support/values.hpp"
 
@@ -363,4 +364,10 @@ TEMPLATE_TEST_CASE("sum: says whether all results are finite, wherever one is no
     }
   }
   SUCCEED("every place was looked at");
+}
+
+TEMPLATE_TEST_CASE("SharedMemory: counts and sizes beyond 2^31 bytes arrive whole (FAULTS D29)", "", ry::Threads,
+                   ry::Processes) {
+  run_group<TestType>(2,
+                      [](ry::WorkerLink& link) { railyard_test::check_large_counts(*join(link), link.world().rank); });
 }

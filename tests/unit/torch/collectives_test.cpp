@@ -66,15 +66,26 @@ TEST_CASE("tensor collectives: keep strided and channels_last tensors right (FAU
   });
 }
 
-TEST_CASE("tensor collectives: send and receive between two ranks") {
-  test::on_threads(2, [](auto& worker) {
-    auto values = torch::zeros({2, 2}).t();
-    if (worker.rank() == 0) ry::send(worker, torch::arange(4).to(torch::kFloat).view({2, 2}).t(), 1);
+TEST_CASE("tensor collectives: send, gather and scatter strided tensors right (FAULTS D24)") {
+  const auto use = [](auto& worker) {
+    const auto turned = (torch::arange(8).view({2, 4}) + 100 * worker.rank()).t();  // (4, 2)
+    auto base = torch::full({4, 4}, -1, torch::kLong);
+    auto columns = base.slice(1, 0, 4, 2);
+    if (worker.rank() == 0) ry::send(worker, turned, 1);
     if (worker.rank() == 1) {
-      ry::receive(worker, values, 0);
-      EXPECT(torch::equal(values, torch::arange(4).to(torch::kFloat).view({2, 2}).t()));
+      ry::receive(worker, columns, 0);
+      EXPECT(torch::equal(columns, torch::arange(8).view({2, 4}).t()));
+      EXPECT(base.slice(1, 1, 4, 2).eq(-1).all().template item<bool>());  // what lies between is untouched
     }
-  });
+    const auto gathered = ry::all_gather(worker, turned.slice(0, 0, 4, 3));
+    EXPECT(torch::equal(gathered[1], torch::tensor({{100, 104}, {103, 107}})));
+    const auto slice = ry::reduce_scatter(worker, turned);
+    EXPECT(torch::equal(slice, torch::tensor({{100, 108}, {102, 110}}) + 4 * worker.rank()));
+    const auto swapped = ry::all_to_all(worker, turned);
+    EXPECT(torch::equal(swapped[3], torch::tensor({101, 105}) + 2 * worker.rank()));
+  };
+  test::on_both_threads(2, use);
+  test::on_processes(2, use);
 }
 
 TEST_CASE("tensor collectives: a graph that has saved what they overwrite notices") {

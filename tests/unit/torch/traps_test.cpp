@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What goes wrong in a design like this one, and what users of others have met: gradients, steps, and ranks that part.
 #include "railyard/torch/collectives.hpp"
+#include "railyard/torch/detail/gradient_slot.hpp"
 #include "railyard/torch/prepare_loader.hpp"
 #include "railyard/torch/prepare_model.hpp"
 #include "railyard/torch/prepare_optimizer.hpp"
@@ -329,6 +330,37 @@ TEST_CASE("TRAPS 10: a parameter that goes unused in some steps trains as it doe
     auto optimizer = ry::prepare_optimizer<optim::AdamW>(worker, net, options);
     const auto together = train(*net, optimizer, worker.rank() == 0 ? 1 : 3, [&] { worker.samples(1); });
     EXPECT(torch::allclose(together, expected, 0, 1e-10));
+  });
+}
+
+TEST_CASE(
+    "TRAPS 12: an accumulator is held without a graph, whatever pointer LibTorch gives, and its owners are counted") {
+  namespace impl = torch::autograd::impl;
+  ry::detail::GradientSlot slot{.name = "w", .parameter = torch::zeros({3}, torch::requires_grad())};
+  slot.accumulator = impl::grad_accumulator(slot.parameter);
+  CHECK(impl::try_get_grad_accumulator(slot.parameter) == slot.accumulator);
+  CHECK(slot.is_ended());  // nobody else has it
+  {
+    const auto loss = slot.parameter.sum();
+    CHECK_FALSE(slot.is_ended());
+  }
+  {
+    const auto of_model = slot.parameter;
+    CHECK_FALSE(slot.is_ended());
+  }
+  slot.parameter.sum().backward();
+  CHECK(slot.is_ended());
+  slot.accumulator = {};
+  CHECK(impl::try_get_grad_accumulator(slot.parameter) == nullptr);
+  CHECK(slot.is_ended());
+  test::on_both_threads(2, [](auto& worker) {
+    auto net = prepared_pair(worker);
+    for (int step = 1; step <= 2; ++step) {  // no graph lives from one step to the next
+      net->w.mutable_grad().reset();
+      worker.samples(1);
+      (net->w.sum() * step * (1 + 2 * worker.rank())).backward();
+      EXPECT(is_all(net->w.grad(), 2 * step));
+    }
   });
 }
 
