@@ -39615,7 +39615,8 @@ namespace railyard::inline v0_1 {
 
 /// Is a piece of the gradients that is summed at once: the same piece, at the same place of the order, on all ranks.
 struct GradientBucket {
-  /// Contiguous, f32 or f64: this rank's gradients, each already times the rank's weight. Zeros where it has none.
+  /// Contiguous, f32 or f64: this rank's gradients, each already times the rank's share of the step's samples, so that
+  /// the sum over all ranks is the mean. Zeros where it has none.
   at::Tensor flat{};
   /// Views into flat, one per parameter, in the parameter's shape (with a last dimension of 2 for a complex one).
   std::span<const at::Tensor> parts{};
@@ -39711,6 +39712,9 @@ class AnyCommHook {
   /// Says whether there is a hook.
   [[nodiscard]] explicit operator bool() const noexcept { return held_ != nullptr; }
 
+  /// Returns the name of the type that it holds, "none" without.
+  [[nodiscard]] std::string type() const { return held_ ? held_->type() : "none"; }
+
   void all_reduce(Worker& worker, const GradientBucket& bucket) {
     held_ ? held_->all_reduce(worker, bucket) : ExactHook{}.all_reduce(worker, bucket);
   }
@@ -39725,6 +39729,7 @@ class AnyCommHook {
   struct Base {
     virtual ~Base() = default;
     virtual void all_reduce(Worker& worker, const GradientBucket& bucket) = 0;
+    [[nodiscard]] virtual std::string type() const = 0;
     [[nodiscard]] virtual State state(Worker& worker) const = 0;
     virtual void load_state(Worker& worker, const State& state) = 0;
     [[nodiscard]] virtual std::unique_ptr<Base> copy() const = 0;
@@ -39735,6 +39740,7 @@ class AnyCommHook {
     template <class From>
     explicit Holder(From&& from) : hook(std::forward<From>(from)) {}
     void all_reduce(Worker& worker, const GradientBucket& bucket) override { hook.all_reduce(worker, bucket); }
+    [[nodiscard]] std::string type() const override { return detail::demangled(typeid(H)); }
     [[nodiscard]] State state([[maybe_unused]] Worker& worker) const override {
       if constexpr (StatefulCommHook<H>) {
         return hook.state(worker);
@@ -39834,8 +39840,8 @@ namespace detail {
   return compose(
       "non_finite {}, memory_pool {}, buffers {}, comm_hook {}, overlap {}, bucket_bytes {}, "
       "first_bucket_bytes {}",
-      number(options.non_finite), number(options.memory_pool), number(options.buffers),
-      options.comm_hook ? "set" : "not set", number(options.overlap), options.bucket_bytes, options.first_bucket_bytes);
+      number(options.non_finite), number(options.memory_pool), number(options.buffers), options.comm_hook.type(),
+      number(options.overlap), options.bucket_bytes, options.first_bucket_bytes);
 }
 
 }  // namespace detail
@@ -39944,6 +39950,8 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
+class PoolBinding;
+
 // Knows which heap serves this thread, and to which heap a block belongs. One object per process and shared library,
 // which is never destroyed: tensors of static storage are freed after everything else.
 class PoolRegistry {
@@ -39958,15 +39966,15 @@ class PoolRegistry {
     return *registry;
   }
 
-  // The heap of the calling thread; a plain pointer, which other thread-local objects may use while they end.
-  [[nodiscard]] static Heap*& bound() noexcept {
-    static thread_local Heap* heap = nullptr;
-    return heap;
+  // The binding of the calling thread that serves it; a plain pointer, which other thread-local objects may use while
+  // they end.
+  [[nodiscard]] static PoolBinding*& bound() noexcept {
+    static thread_local PoolBinding* binding = nullptr;
+    return binding;
   }
 
   [[nodiscard]] c10::DataPtr allocate(std::size_t size_bytes) const {
-    Heap* heap = bound();
-    void* memory = heap == nullptr ? nullptr : heap->allocate(size_bytes);
+    void* memory = allocate_bound(size_bytes);
     if (memory == nullptr) memory = before_->raw_allocate(size_bytes);
     return {memory, memory, &give_back, c10::Device{c10::DeviceType::CPU}};
   }
@@ -39978,10 +39986,7 @@ class PoolRegistry {
     const PoolRegistry& registry = instance();
     const std::size_t used = registry.num_used_.load(std::memory_order_acquire);
     for (std::size_t index = 0; index < used; ++index) {
-      const Range& range = registry.ranges_[index];
-      if (memory >= range.begin.load(std::memory_order_acquire) && memory < range.end.load(std::memory_order_acquire)) {
-        return Heap::give_back(memory);
-      }
+      if (registry.ranges_[index].contains(memory)) return Heap::give_back(memory);
     }
     registry.before_->raw_deallocate(memory);
   }
@@ -39991,14 +39996,13 @@ class PoolRegistry {
     const std::lock_guard lock{mutex_};
     for (std::size_t index = 0; index < most_heaps; ++index) {
       Range& range = ranges_[index];
-      if (range.begin.load() != nullptr) continue;
-      range.end.store(heap.end());
-      range.begin.store(heap.begin());
+      if (range.is_taken.exchange(true)) continue;
+      range.set(heap.begin(), heap.end());
       if (index >= num_used_.load()) num_used_.store(index + 1);
       heap.keep(std::shared_ptr<const void>{&range, [](const void* gone) {
                                               auto& ended = *static_cast<Range*>(const_cast<void*>(gone));
-                                              ended.end.store(nullptr);
-                                              ended.begin.store(nullptr);
+                                              ended.set(nullptr, nullptr);
+                                              ended.is_taken.store(false);
                                             }});
       return true;
     }
@@ -40013,9 +40017,28 @@ class PoolRegistry {
   }
 
  private:
+  [[nodiscard]] static void* allocate_bound(std::size_t size_bytes) noexcept;
+
+  // Of one heap after another. Others ask for memory while it changes, and begin and end may then be of two heaps; but
+  // it never changes while memory of its heap is out.
   struct Range {
+    std::atomic<bool> is_taken{false};
+    std::atomic<std::uint64_t> num_changes{0};  // odd while it changes
     std::atomic<std::byte*> begin{nullptr};
     std::atomic<std::byte*> end{nullptr};
+
+    void set(std::byte* new_begin, std::byte* new_end) noexcept {
+      ++num_changes;
+      begin.store(new_begin);
+      end.store(new_end);
+      ++num_changes;
+    }
+    [[nodiscard]] bool contains(const void* memory) const noexcept {
+      const std::uint64_t before = num_changes.load(std::memory_order_acquire);
+      const bool is_inside =
+          memory >= begin.load(std::memory_order_acquire) && memory < end.load(std::memory_order_acquire);
+      return is_inside && before % 2 == 0 && num_changes.load(std::memory_order_acquire) == before;
+    }
   };
 
   PoolRegistry();
@@ -40053,24 +40076,34 @@ inline void install_pool_allocator() {
   static_cast<void>(installed);
 }
 
-// Lets the calling thread take its CPU tensors from a heap until it ends. Made and ended by one thread.
+// Lets the calling thread take its CPU tensors from a heap until it ends. Made and ended by one thread; of several the
+// youngest serves, in whichever order they end.
 class PoolBinding {
  public:
-  explicit PoolBinding(std::shared_ptr<Heap> heap) : heap_(std::move(heap)), before_(PoolRegistry::bound()) {
+  explicit PoolBinding(std::shared_ptr<Heap> heap) : heap_(std::move(heap)) {
     install_pool_allocator();
     PoolRegistry& registry = PoolRegistry::instance();
-    if (registry.knows(*heap_) || registry.add(*heap_)) PoolRegistry::bound() = heap_.get();
+    if (registry.knows(*heap_) || registry.add(*heap_)) before_ = std::exchange(PoolRegistry::bound(), this);
   }
   PoolBinding(const PoolBinding&) = delete;
   PoolBinding& operator=(const PoolBinding&) = delete;
-  ~PoolBinding() { PoolRegistry::bound() = before_; }
+  ~PoolBinding() {
+    PoolBinding** at = &PoolRegistry::bound();
+    while (*at != nullptr && *at != this) at = &(*at)->before_;
+    if (*at == this) *at = before_;
+  }
 
   [[nodiscard]] const std::shared_ptr<Heap>& heap() const noexcept { return heap_; }
 
  private:
   std::shared_ptr<Heap> heap_;
-  Heap* before_;
+  PoolBinding* before_ = nullptr;
 };
+
+inline void* PoolRegistry::allocate_bound(std::size_t size_bytes) noexcept {
+  const PoolBinding* binding = bound();
+  return binding == nullptr ? nullptr : binding->heap()->allocate(size_bytes);
+}
 
 }  // namespace detail
 
@@ -40438,17 +40471,19 @@ class FlatReduction {
         part.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
       }
     });
-    if (has_samples() && !is_weighted) flat.mul_(header_.samples);
     if (*hook_) {
+      // Divided before: what a hook leaves out must weigh as much in a later step, of however many samples.
+      if (has_samples()) flat.mul_((is_weighted ? 1 : header_.samples) / summary_.samples);
       std::vector<at::Tensor> parts;
       std::vector<std::size_t> ids;
       visit_parts(slots, flat, [&parts](const at::Tensor& part, const GradientSlot&) { parts.push_back(part); });
       for (const auto& one : slots) ids.push_back(one.first);
       hook_->all_reduce(*worker_, {.flat = flat, .parts = parts, .ids = ids});
     } else {
+      if (has_samples() && !is_weighted) flat.mul_(header_.samples);
       all_reduce(buffer_of(flat));
+      flat.div_(summary_.samples);
     }
-    flat.div_(summary_.samples);
     visit_parts(slots, flat,
                 [](const at::Tensor& part, const GradientSlot& slot) { as_real(slot.dense_gradient()).copy_(part); });
     return is_all_finite(flat);
@@ -42262,8 +42297,9 @@ struct PoolOptions {
 
 /// Lets the thread that makes it take its CPU tensors from a pool for as long as it lives. LibTorch asks the system for
 /// large tensors anew in every step, which costs more than the arithmetic of a small layer. A Trainer's workers have
-/// one already (see ModelOptions::memory_pool); this is for programs without. Tensors may outlive it, and be freed by
-/// any thread. Example: int main() { ry::Pool pool; ... }
+/// one already (see ModelOptions::memory_pool); this is for programs without. The youngest of several serves. Ends on
+/// the thread that made it. Tensors may outlive it, and be freed by any thread. Example: int main() { ry::Pool pool;
+/// ... }
 class Pool {
  public:
   /// Throws: Error if there is no address space for a pool.
