@@ -83,7 +83,7 @@ function(railyard_add_components include_dir with_gloo with_torch)
   railyard_add_interface(railyard ${all})
   list(APPEND components data nccl)  # only for who asks for them: data takes seconds to compile, nccl needs a GPU
   if(TARGET railyard::launched)
-    list(APPEND components launched)  # likewise: it has to be linked with libcrypto
+    list(APPEND components launched)  # likewise: it has to be linked with libssl
   endif()
   set(RAILYARD_COMPONENTS "${components}" PARENT_SCOPE)
   set(RAILYARD_PROBLEMS "${problems}" PARENT_SCOPE)

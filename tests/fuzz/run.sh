@@ -16,7 +16,7 @@ cd "$folder"
 rm -rf corpus texts binaries pictures messages && mkdir corpus texts binaries pictures messages
 for name in checkpoint network text binary image; do
   clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I"$root/include" \
-    -I"$root/tests" "$root/tests/fuzz/${name}_fuzz.cpp" -o ${name}_fuzz -lcrypto -lfmt -lz -lpng -ljpeg -pthread
+    -I"$root/tests" "$root/tests/fuzz/${name}_fuzz.cpp" -o ${name}_fuzz -lssl -lcrypto -lfmt -lz -lpng -ljpeg -pthread
 done
 
 # It begins with what a checkpoint really holds.

@@ -36,10 +36,10 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 
-"$(railyard_cxx)" -std=c++20 -O1 -Iinclude tests/launch/show_launch.cpp -o "$folder/show_launch" -lfmt -lcrypto -pthread
+"$(railyard_cxx)" -std=c++20 -O1 -Iinclude tests/launch/show_launch.cpp -o "$folder/show_launch" -lfmt -lssl -lcrypto -pthread
 case " ${parts[*]} " in *" slurm "* | *" torchrun "*)
   "$(railyard_cxx)" -std=c++20 -O1 -Iinclude -DRAILYARD_WITH_GLOO=1 -DRAILYARD_WITH_LAUNCHED=1 tests/launch/counts.cpp \
-    -o "$folder/counts" -lgloo -lfmt -lcrypto -lz -lzstd -pthread
+    -o "$folder/counts" -lgloo -lfmt -lssl -lcrypto -lz -lzstd -pthread
   ;;
 esac
 show=$folder/show_launch

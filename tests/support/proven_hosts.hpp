@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Gloo between two hosts that are one, where every connection proves that it belongs to the run.
+// Gloo between two hosts that are one, where every connection proves that it belongs to the run, and goes by TLS or
+// not.
 #pragma once
 
 #include "railyard/workers/detail/rank_lines.hpp"
@@ -14,13 +15,16 @@
 
 namespace railyard_test {
 
-inline ry::World on_two_proven_hosts(ry::World world) {
+template <bool has_tls>
+ry::World on_two_proven_hosts(ry::World world) {
   world = on_two_hosts(std::move(world));
   world.connector = std::make_shared<ry::detail::SecretConnector>(
       ry::detail::Hmac{ry::detail::text_bytes("the secret of the tests' run")}, "0 job",
-      [](const std::string& line) { fmt::print(stderr, "{}\n", line); });
+      [](const std::string& line) { fmt::print(stderr, "{}\n", line); },
+      ry::detail::RankLineLimits{.has_tls = has_tls});
   return world;
 }
-using GlooOnTwoProvenHosts = GlooOnHosts<on_two_proven_hosts>;
+using GlooOnTwoProvenHosts = GlooOnHosts<on_two_proven_hosts<false>>;
+using GlooOnTwoTlsHosts = GlooOnHosts<on_two_proven_hosts<true>>;
 
 }  // namespace railyard_test

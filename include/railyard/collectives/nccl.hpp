@@ -10,6 +10,7 @@
 
 #include "railyard/core/backend.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/rank_connector.hpp"
 
 #include <cstdint>
 #include <cstdlib>
@@ -80,10 +81,17 @@ class Nccl {
 
   /// Joins the group; the store must outlive the object. Ends with one sum of all ranks, as a test.
   /// Throws: CollectiveError that names the ranks which did not come or failed; ConfigError if this rank has no library
-  /// or no GPU, or, on all ranks, if their releases of NCCL differ.
+  /// or no GPU, or, on all ranks, if their releases of NCCL differ, or if what goes between hosts is to be encrypted.
   [[nodiscard]] static std::unique_ptr<Nccl> connect(const Options& options, const World& world, Store& store,
                                                      const Deadline& deadline) {
     detail::check_world(world);
+    if (world.connector && world.connector->encrypts()) {
+      throw ConfigError{
+          "ScalingConfig::launch.tls (or RAILYARD_TLS) asks for TLS between hosts, and NCCL sends values by "
+          "connections "
+          "of its own, which cannot be encrypted: use Gloo, or leave TLS off where the network between the hosts is "
+          "the job's alone"};
+    }
     const std::string prefix = detail::enter_group(store, name, world);
     for (const std::string_view stage : {"card", "connected"}) detail::expect_all(store, prefix, stage, world);
     const auto say = [&](std::string_view stage, std::string_view text) {

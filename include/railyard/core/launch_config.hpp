@@ -5,6 +5,7 @@
 #include "railyard/core/version.hpp"
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 namespace railyard::inline v0_1 {
@@ -20,6 +21,8 @@ struct LaunchConfig {
   std::filesystem::path rendezvous{};   ///< a folder that all processes see: process 0 leaves its address there
   std::filesystem::path secret_file{};  ///< mode 600; empty takes RAILYARD_SECRET_FILE or RAILYARD_SECRET, or else a
                                         ///< random secret that goes through the rendezvous folder
+  std::optional<bool> tls{};  ///< TLS 1.3 for all that processes send to each other; unset takes RAILYARD_TLS (1 or 0),
+                              ///< or else none: what is sent can be read on its way. The same in all processes.
 };
 
 }  // namespace railyard::inline v0_1

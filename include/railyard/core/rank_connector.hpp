@@ -52,6 +52,8 @@ class RankConnector {
                                                                        const std::string& group,
                                                                        const std::string& host,
                                                                        const Deadline& deadline) = 0;
+  /// Is what goes between hosts to be encrypted? Then a backend with connections of its own is refused.
+  [[nodiscard]] virtual bool encrypts() const noexcept { return false; }
 };
 
 }  // namespace railyard::inline v0_1

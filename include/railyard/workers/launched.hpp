@@ -64,7 +64,7 @@ struct Newcomer {
 ///
 /// Who has started it is found out from LaunchConfig, else from the environment. Processes of several hosts need
 /// something to know each other by: a secret in RAILYARD_SECRET_FILE or RAILYARD_SECRET, or a folder that all of them
-/// see (LaunchConfig::rendezvous).
+/// see (LaunchConfig::rendezvous). With LaunchConfig::tls all that they send to each other goes by TLS 1.3.
 class Launched {
  public:
   static constexpr std::string_view name = "Launched";
@@ -76,6 +76,7 @@ class Launched {
   void join(const JoinPlan& plan) {
     plan_ = plan;
     launch_ = detail::find_launch(plan.launch);
+    has_tls_ = detail::wants_tls(plan.launch);
     const Deadline deadline = Deadline::after(plan.timeout);
     detail::Newcomer own{.num_workers = launch_.workers_per_process > 0 && plan.num_workers == 1
                                             ? launch_.workers_per_process
@@ -133,6 +134,7 @@ class Launched {
 
  private:
   [[nodiscard]] bool is_one_host() const { return detail::is_one_host(launch_); }
+  [[nodiscard]] detail::ConnectionLimits limits() const { return {.has_tls = has_tls_}; }
 
   [[nodiscard]] WorkerBody body_of(const WorkerBody& body) const {
     return [body, place = place_, secret = *secret_, address = address_](WorkerLink& own) {
@@ -154,13 +156,18 @@ class Launched {
                                                                    .port = bulletin.port_to_listen_on(),
                                                                    .job = launch_.job,
                                                                    .generation = generation,
+                                                                   .limits = limits(),
                                                                    .on_refusal = plan_.say},
                                            *secret_);
     bulletin.post({.host = address_,
                    .port = listener_->port(),
                    .generation = generation,
                    .secret = bulletin.carries_secret() ? secret : std::string{}});
-    place_ = {.host = address_, .port = listener_->port(), .job = launch_.job, .ticket = listener_->ticket()};
+    place_ = {.host = address_,
+              .port = listener_->port(),
+              .job = launch_.job,
+              .limits = limits(),
+              .ticket = listener_->ticket()};
 
     std::vector<std::optional<detail::AgentConnection>> agents(static_cast<std::size_t>(launch_.num_processes));
     teller.start();
@@ -168,6 +175,7 @@ class Launched {
       constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{200};
       auto agent = listener_->take_agent(deadline.remaining() < slice ? deadline : Deadline::after(slice));
       if (agent) {
+        if (!agent->misfit.empty()) throw ConfigError{agent->misfit};
         const auto process = static_cast<std::size_t>(agent->hello.process);
         if (process == 0 || process >= agents.size() || agents[process]) {
           throw ConfigError{detail::compose(
@@ -254,7 +262,7 @@ class Launched {
     const bool is_last = deadline.remaining() <= slice;
     try {
       leader_.emplace(detail::SecureConnection::connect(posting.host, posting.port, *secret_, hello,
-                                                        is_last ? deadline : Deadline::after(slice)));
+                                                        is_last ? deadline : Deadline::after(slice), limits()));
     } catch (const detail::ConnectionError& error) {
       // Who turns this process away may be the leader of an earlier run that is about to end.
       if (is_last) {
@@ -265,12 +273,17 @@ class Launched {
       return false;
     }
     address_ = detail::own_address_towards(posting.host, plan_.launch.network, !is_one_host());
-    place_ = {.host = posting.host, .port = posting.port, .job = launch_.job, .ticket = leader_->ticket()};
+    place_ = {.host = posting.host,
+              .port = posting.port,
+              .job = launch_.job,
+              .limits = limits(),
+              .ticket = leader_->ticket()};
     return true;
   }
 
   JoinPlan plan_{};
   detail::Launch launch_{};
+  bool has_tls_ = false;
   std::optional<detail::Hmac> secret_{};
   std::string address_{};  // by which the others reach this host
   detail::NetworkStorePlace place_{};

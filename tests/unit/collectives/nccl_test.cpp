@@ -258,6 +258,21 @@ TEST_CASE("Nccl: an operation that is never done ends at the deadline on all ran
   for (const auto& text : messages(3, 500ms)) CHECK_THAT(text, Contains("in 500 ms"));
 }
 
+TEST_CASE("Nccl: where what goes between hosts is to be encrypted it is refused, for it cannot be") {
+  struct Encrypting final : ry::RankConnector {
+    std::vector<std::unique_ptr<ry::RankLine>> connect(const ry::World&, ry::Store&, const std::string&,
+                                                       const std::string&, const ry::Deadline&) override {
+      return {};
+    }
+    bool encrypts() const noexcept override { return true; }
+  };
+  ry::World world;
+  world.connector = std::make_shared<Encrypting>();
+  railyard_test::MemoryStore store;
+  CHECK_THROWS_WITH(connect_nccl(world, store, ry::Deadline::after(60s)),
+                    Contains("ScalingConfig::launch.tls") && Contains("use Gloo"));
+}
+
 TEST_CASE("Nccl: ranks with two releases of NCCL are told so before they connect") {
   railyard_test::run_group<ry::Processes>(2, [](ry::WorkerLink& link) {
     if (link.world().rank == 1) ::setenv("RAILYARD_FAKE_NCCL_VERSION", "22005", 1);

@@ -9,4 +9,5 @@ TEST_CASE("LaunchConfig: leaves everything to the environment unless it is told 
   CHECK(config.num_processes == 0);
   for (const auto& text : {config.leader, config.job, config.network, config.rendezvous.string()}) CHECK(text.empty());
   CHECK(config.secret_file.empty());
+  CHECK_FALSE(config.tls.has_value());
 }

@@ -18,8 +18,9 @@ namespace {
 // Forks followers that make workers as this process orders, and end when it tells them to.
 class LaunchedGroups {
  public:
-  LaunchedGroups(int num_processes, int workers_per_process, const ry::WorkerBody& body)
-      : num_processes_(num_processes), workers_(workers_per_process), body_(body) {
+  LaunchedGroups(int num_processes, int workers_per_process, const ry::WorkerBody& body, std::vector<bool> has_tls = {})
+      : num_processes_(num_processes), workers_(workers_per_process), body_(body), has_tls_(std::move(has_tls)) {
+    has_tls_.resize(static_cast<std::size_t>(num_processes));
     const auto secret = scratch_.path() / "secret";
     std::ofstream{secret} << "0123456789abcdef0123456789abcdef\n";
     std::filesystem::permissions(secret, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
@@ -41,7 +42,8 @@ class LaunchedGroups {
                        .num_processes = num_processes_,
                        .leader = address_,
                        .job = "test",
-                       .secret_file = scratch_.path() / "secret"},
+                       .secret_file = scratch_.path() / "secret",
+                       .tls = has_tls_.at(static_cast<std::size_t>(process))},
             .num_workers = workers_,
             .timeout = 30s,
             .silence_limit = 20s};
@@ -80,6 +82,7 @@ class LaunchedGroups {
   int num_processes_;
   int workers_;
   ry::WorkerBody body_;
+  std::vector<bool> has_tls_;  // by process
   std::string address_{};
   std::vector<pid_t> followers_{};
 };
@@ -236,6 +239,75 @@ TEST_CASE("Launched: a follower without a leader ends its workers and says so") 
   std::ifstream{scratch.path() / "1"} >> worker;
   REQUIRE(worker > 0);
   CHECK(::kill(worker, 0) != 0);
+}
+
+TEST_CASE("Launched: with TLS workers find each other, give up snapshots, and start again") {
+  constexpr std::size_t size = 3'000'000;
+  LaunchedGroups launch{3,
+                        2,
+                        [](ry::WorkerLink& link) {
+                          const ry::World& world = link.world();
+                          link.store().set(fmt::format("rank {}", world.rank), link.briefing());
+                          for (int rank = 0; rank < world.size; ++rank) {
+                            const auto other = link.store().get(fmt::format("rank {}", rank), soon());
+                            if (other != link.briefing()) throw ry::Error{"a rank is missing"};
+                          }
+                          const auto snapshot = link.take_snapshot(size, ry::SnapshotKind::checkpoint);
+                          std::fill(snapshot.bytes.begin(), snapshot.bytes.end(), std::byte(world.rank + 1));
+                          link.post(bytes_of(fmt::to_string(snapshot.slot)));
+                        },
+                        {true, true, true}};
+  ry::Launched leader;
+  {
+    auto group = launch.start(leader, "first");
+    for (const std::string briefing : {"first", "second"}) {
+      if (briefing == "second") group->restart(6, briefing);
+      Story story;
+      std::vector<std::size_t> num_right(6);
+      follow(*group, story, [&] {
+        for (auto& [rank, messages] : story.messages) {
+          while (!messages.empty()) {
+            const int slot = std::stoi(messages.front());
+            messages.erase(messages.begin());
+            group->hold_snapshot(rank, slot);
+            const auto bytes = group->snapshot(rank, slot, size);
+            num_right[static_cast<std::size_t>(rank)] =
+                static_cast<std::size_t>(std::count(bytes.begin(), bytes.end(), std::byte(rank + 1)));
+            group->release_snapshot(rank, slot);
+          }
+        }
+        return story.exits.size() == 6;
+      });
+      for (int rank = 0; rank < 6; ++rank) CHECK(story.exit_of(rank).kind == Kind::returned);
+      CHECK(num_right == std::vector<std::size_t>(6, size));
+    }
+  }
+  leader.tell("end");
+  for (const int process : {1, 2}) CHECK(launch.end_of(process) == 0);
+}
+
+TEST_CASE("Launched: where processes differ in TLS, both ends say so at once") {
+  for (const bool leader_has_tls : {false, true}) {
+    LaunchedGroups launch{2, 1, [](ry::WorkerLink&) {}, {leader_has_tls, !leader_has_tls}};
+    ry::Launched leader;
+    CHECK_THROWS_WITH(leader.join(launch.plan(0)),
+                      ContainsSubstring("process 1 (127.0.0.1:") && ContainsSubstring("ScalingConfig::launch.tls"));
+    CHECK(WEXITSTATUS(launch.end_of(1)) == 2);  // and not at its deadline, when nobody is there any more
+  }
+}
+
+TEST_CASE("Launched: RAILYARD_TLS says whether there is TLS where the options do not") {
+  const auto with = [](std::string value) {
+    return [value = std::move(value)](const std::string& name) {
+      return name == "RAILYARD_TLS" && !value.empty() ? std::optional{value} : std::nullopt;
+    };
+  };
+  CHECK_FALSE(ry::detail::wants_tls({}, with("")));
+  CHECK_FALSE(ry::detail::wants_tls({}, with("0")));
+  CHECK(ry::detail::wants_tls({}, with("1")));
+  CHECK(ry::detail::wants_tls({.tls = true}, with("0")));
+  CHECK_FALSE(ry::detail::wants_tls({.tls = false}, with("1")));
+  CHECK_THROWS_WITH(ry::detail::wants_tls({}, with("yes")), ContainsSubstring("RAILYARD_TLS is \"yes\""));
 }
 
 TEST_CASE("Launched: makes the ranks of a host go on from one another") {

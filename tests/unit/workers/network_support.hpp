@@ -65,7 +65,8 @@ class Lines {
 /// Is a listener of the job "job" at generation 7, and what it says of those it refuses.
 class Leader {
  public:
-  explicit Leader(ry::detail::ListenerOptions options = {}) : listener_(complete(std::move(options)), run_secret()) {}
+  explicit Leader(ry::detail::ListenerOptions options = {})
+      : limits_(options.limits), listener_(complete(std::move(options)), run_secret()) {}
 
   Listener& operator*() { return listener_; }
   Listener* operator->() { return &listener_; }
@@ -75,7 +76,7 @@ class Leader {
   SecureConnection connect(ry::detail::Hello hello, const Hmac& secret) const {
     hello.job = hello.job.empty() ? "job" : hello.job;
     if (hello.kind == ry::detail::HelloKind::agent && hello.generation == 0) hello.generation = 7;
-    return SecureConnection::connect(listener_.host(), listener_.port(), secret, hello, soon());
+    return SecureConnection::connect(listener_.host(), listener_.port(), secret, hello, soon(), limits_);
   }
   std::unique_ptr<NetworkStore> store(int rank, std::uint32_t generation = 0,
                                       const std::optional<ry::detail::Ticket>& ticket = {}) const {
@@ -84,9 +85,11 @@ class Leader {
                                                                         .job = "job",
                                                                         .generation = generation,
                                                                         .rank = rank,
+                                                                        .limits = limits_,
                                                                         .ticket = ticket},
                                           run_secret());
   }
+  [[nodiscard]] const ry::detail::Ticket& ticket() const { return listener_.ticket(); }
   /// Connects, and says nothing yet.
   Socket stranger() const {
     std::string cause;
@@ -104,6 +107,7 @@ class Leader {
     return options;
   }
 
+  ry::detail::ConnectionLimits limits_;  // of those who connect as well
   Lines refusals_{};
   Listener listener_;
 };

@@ -66,7 +66,8 @@ class Agent {
     const std::size_t unsent = leader_->unsent_bytes();
     const bool is_all_sent = leader_->flush();
     if (is_all_sent || leader_->unsent_bytes() < unsent) listened_at_ = Clock::now();
-    Deadline deadline = Deadline::after(std::max<Clock::duration>(next_pages_ - Clock::now(), {}));
+    const Clock::duration until_pages = std::max<Clock::duration>(next_pages_ - Clock::now(), {});
+    Deadline deadline = Deadline::after(leader_->has_received() ? Clock::duration{} : until_pages);
     if (!local_ || num_alive_ == 0 || !is_all_sent) {
       const auto events = static_cast<short>(is_all_sent ? POLLIN : POLLIN | POLLOUT);
       [[maybe_unused]] const bool is_ready = wait_for(leader_->fd(), events, deadline);

@@ -154,6 +154,7 @@ class AgentLines {
     std::optional<Deadline> end;
     while (true) {
       bool is_all_sent = true;
+      bool has_received = false;  // what poll() does not show
       {
         const std::lock_guard lock{mutex_};
         if (is_ending_ && !end) end = Deadline::after(std::chrono::seconds{5});
@@ -163,6 +164,7 @@ class AgentLines {
           move_outgoing(one);
           const bool has_more = one.loss.empty() && one.connection.unsent_bytes() > 0;
           is_all_sent = is_all_sent && !has_more;
+          has_received = has_received || (one.loss.empty() && one.connection.has_received());
           watched[at] = {.fd = one.loss.empty() ? one.connection.fd() : -1,
                          .events = static_cast<short>(has_more ? POLLIN | POLLOUT : POLLIN),
                          .revents = 0};
@@ -170,7 +172,7 @@ class AgentLines {
       }
       if (end && (is_all_sent || end->expired())) return;
       constexpr int most_ms = 200;
-      ::poll(watched.data(), watched.size(), most_ms);
+      ::poll(watched.data(), watched.size(), has_received ? 0 : most_ms);
       if (watched.back().revents != 0) wake_.clear();
       for (std::size_t at = 0; at < lines_.size(); ++at) attend(at, watched[at]);
     }
@@ -187,7 +189,7 @@ class AgentLines {
     if (watched.fd < 0) return;
     try {
       one.connection.flush();
-      if (watched.revents != 0) {
+      if (watched.revents != 0 || one.connection.has_received()) {
         one.last_heard = Clock::now();
         for (int taken = 0; taken < 64; ++taken) {  // the others are to have their turn
           std::optional<Frame> frame = one.connection.try_receive();

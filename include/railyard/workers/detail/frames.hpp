@@ -21,8 +21,9 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Is one message. What types there are is for its users to say; listeners have two of their own.
+/// Is one message. What types there are is for its users to say; listeners have three of their own.
 struct Frame {
+  static constexpr std::uint8_t misfit = 253;   ///< like a refusal, of one that can never be taken as it is set
   static constexpr std::uint8_t welcome = 254;  ///< a listener's answer to a hello
   static constexpr std::uint8_t refusal = 255;  ///< the other answer; the payload is a text that says why
 

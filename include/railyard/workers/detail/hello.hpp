@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -70,6 +71,8 @@ struct Opening {
   using Magic = std::array<char, 8>;
   static constexpr Magic at_length{'R', 'A', 'I', 'L', 'Y', 'R', 'D', '1'};
   static constexpr Magic by_ticket{'R', 'A', 'I', 'L', 'Y', 'R', 'T', '1'};
+  static constexpr Magic at_length_by_tls{'R', 'A', 'I', 'L', 'Y', 'R', 'E', '1'};
+  static constexpr Magic by_ticket_by_tls{'R', 'A', 'I', 'L', 'Y', 'R', 'U', '1'};
   Magic magic = at_length;
   std::array<std::byte, 32> nonce{};
 
@@ -80,9 +83,13 @@ struct Opening {
   }
   [[nodiscard]] ConstBytes bytes() const noexcept { return std::as_bytes(std::span{this, 1}); }
 
+  [[nodiscard]] bool has_ticket() const noexcept { return magic == by_ticket || magic == by_ticket_by_tls; }
+  /// Is all that comes after the openings encrypted?
+  [[nodiscard]] bool is_by_tls() const noexcept { return magic == at_length_by_tls || magic == by_ticket_by_tls; }
+
   /// Returns what is wrong with the magic; empty if nothing is.
   [[nodiscard]] std::string complaint() const {
-    if (magic == at_length || magic == by_ticket) return {};
+    if (magic == at_length || has_ticket() || is_by_tls()) return {};
     if (!std::equal(magic.begin(), magic.end() - 1, at_length.begin())) return "it does not speak Railyard's protocol";
     return compose("it speaks version {} of the protocol, and this program version {}: build both from one release",
                    magic[7] - '0', at_length[7] - '0');
@@ -102,6 +109,10 @@ class Transcript {
       : client_(client.bytes()), server_(server.bytes()), hello_(hello) {}
 
   [[nodiscard]] Digest client_proof(const Hmac& secret) const { return sign(secret, "railyard: the client's proof"); }
+  /// The key of the TLS, under which the hello goes: it is of the openings alone.
+  [[nodiscard]] Digest tls_key(const Hmac& secret) const {
+    return Hmac{secret}.of({text_bytes("railyard: the connection's TLS"), client_, server_});
+  }
   /// What the client's frames are authenticated with, and the server's, of which the first is the server's proof.
   [[nodiscard]] Hmac client_key(const Hmac& secret) const { return key(secret, "railyard: the client's frames"); }
   [[nodiscard]] Hmac server_key(const Hmac& secret) const { return key(secret, "railyard: the server's frames"); }
@@ -130,7 +141,8 @@ struct SessionKeys {
 
 /// Is the listening side of a handshake: the client's opening, the server's, the client's hello with its proof. A
 /// client with a ticket leaves the second one out and sends all at once; that such a hello comes once only is for the
-/// listener to see. Reads nothing beyond the proof, and takes the hello apart only after it.
+/// listener to see. Where the client wants TLS, that begins after the openings. Reads nothing beyond the proof, and
+/// takes the hello apart only after it.
 class ServerHandshake {
  public:
   enum class State : std::uint8_t { waiting, proven, refused };
@@ -157,6 +169,12 @@ class ServerHandshake {
         return take_hello();
     }
     return {};
+  }
+
+  /// Returns the key of the TLS once, when all that is to come goes by it.
+  [[nodiscard]] std::optional<Digest> take_tls_key() {
+    if (!std::exchange(begins_tls_, false)) return std::nullopt;
+    return Transcript{client_, server_, {}}.tls_key(*secret_);
   }
 
   /// Has anything come at all?
@@ -196,9 +214,9 @@ class ServerHandshake {
     std::memcpy(client_.nonce.data(), input_.data() + client_.magic.size(), client_.nonce.size());
     filled_ = 0;
     expect(Step::size, sizeof(std::uint32_t));
-    const bool has_ticket = client_.magic == Opening::by_ticket;
-    server_ = has_ticket ? *ticket_ : Opening::make();
-    return has_ticket ? ConstBytes{} : server_.bytes();
+    begins_tls_ = client_.is_by_tls();
+    server_ = client_.has_ticket() ? *ticket_ : Opening::make(client_.magic);
+    return client_.has_ticket() ? ConstBytes{} : server_.bytes();
   }
 
   ConstBytes take_size() {
@@ -232,6 +250,7 @@ class ServerHandshake {
   const Ticket* ticket_;
   Step step_ = Step::magic;
   State state_ = State::waiting;
+  bool begins_tls_ = false;
   std::vector<std::byte> input_;
   std::size_t filled_ = 0;
   Opening client_{};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The secret that the processes of a run know each other by. Workers room.
+// The secret that the processes of a run know each other by, and whether they encrypt. Workers room.
 #pragma once
 
 #include "railyard/workers/detail/launch_variables.hpp"
@@ -62,6 +62,15 @@ inline constexpr std::size_t least_secret_bytes = 16;
   if (const auto file = environment("RAILYARD_SECRET_FILE")) return read_secret(*file, "RAILYARD_SECRET_FILE");
   if (const auto secret = environment("RAILYARD_SECRET")) return checked_secret(*secret, "RAILYARD_SECRET");
   return std::nullopt;
+}
+
+/// Says whether all goes by TLS. Throws: ConfigError if RAILYARD_TLS is neither 1 nor 0.
+[[nodiscard]] inline bool wants_tls(const LaunchConfig& config,
+                                    const Environment& environment = process_environment()) {
+  if (config.tls) return *config.tls;
+  const std::string value = environment("RAILYARD_TLS").value_or("0");
+  if (value == "1" || value == "0") return value == "1";
+  throw ConfigError{compose(R"(RAILYARD_TLS is "{}": set it to 1 for TLS between processes, or to 0)", value)};
 }
 
 [[noreturn]] inline void refuse_without_secret(std::string_view where) {

@@ -60,7 +60,8 @@ class LaunchedLink final : public WorkerLink {
     if (world_.num_nodes > 1) {
       world_.connector = std::make_shared<SecretConnector>(
           secret, compose("{} {}", layout.generation, place.job),
-          [](const std::string& line) { std::fprintf(stderr, "railyard: %s\n", line.c_str()); });
+          [](const std::string& line) { std::fprintf(stderr, "railyard: %s\n", line.c_str()); },
+          RankLineLimits{.has_tls = place.limits.has_tls});
     }
   }
 

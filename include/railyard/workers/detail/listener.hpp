@@ -40,8 +40,8 @@ struct ListenerOptions {
   std::string host{};  ///< a name or address of this host; empty takes any
   int port = 0;        ///< 0 lets the kernel choose
   std::string job{};
-  std::uint32_t generation = 0;  ///< of agents; that of the store's clients is set by reset_store()
-  ConnectionLimits limits{};
+  std::uint32_t generation = 0;     ///< of agents; that of the store's clients is set by reset_store()
+  ConnectionLimits limits{};        ///< also says whether all clients are to use TLS
   std::size_t max_half_open = 256;  ///< connections that have not proven themselves yet
   std::chrono::milliseconds handshake_time{5000};
   /// Is told, in words, who was refused and why. Must neither throw nor call the listener.
@@ -52,6 +52,7 @@ struct ListenerOptions {
 struct AgentConnection {
   Hello hello{};
   SecureConnection connection;
+  std::string misfit{};  ///< why it can not be used, as the other process has been told as well; empty if it can
 };
 
 /// Listens on a thread of its own. Whoever connects proves that it knows the secret, within a bounded time and number
@@ -261,18 +262,25 @@ class Listener {
   void shake_hands(HalfOpens::iterator at) {
     ServerHandshake& handshake = at->second.handshake;
     while (handshake.state() == ServerHandshake::State::waiting) {
+      using Tls = TlsSession::State;
+      Socket& socket = at->second.socket;
+      const Tls tls = socket.shake_hands();
+      if (tls == Tls::failed) return refuse(at, socket.shaking_trouble());
+      // A new connection has room for so few bytes.
+      if (tls == Tls::shaking && socket.shaking_events() == POLLOUT) return refuse(at, "it does not take an answer");
+      if (tls == Tls::shaking) return;
       const std::span<std::byte> room = handshake.room();
-      const ssize_t got = at->second.socket.receive(room);
+      const ssize_t got = socket.receive(room);
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) {
         return refuse(at, handshake.is_untouched() ? "it has left without a word" : "it has left before its proof");
       }
       const ConstBytes reply = handshake.take(static_cast<std::size_t>(got));
-      // A new connection has room for so few bytes.
-      if (!reply.empty() && at->second.socket.send(reply) != static_cast<ssize_t>(reply.size())) {
+      if (!reply.empty() && socket.send(reply) != static_cast<ssize_t>(reply.size())) {
         return refuse(at, "it does not take an answer");
       }
+      if (const auto key = handshake.take_tls_key()) socket.encrypt(TlsRole::server, *key);
     }
     if (handshake.state() == ServerHandshake::State::refused) return refuse(at, handshake.refusal());
     auto node = half_open_.extract(at);
@@ -287,10 +295,13 @@ class Listener {
     ConnectionLimits limits = options_.limits;
     if (!is_agent) limits.max_frame_bytes = StoreServer::max_bytes + max_hello_bytes;
     SecureConnection connection{std::move(client.socket), client.handshake.keys(), peer, limits};
-    const std::string why = complaint(hello, client.handshake.opening());
+    std::string why = complaint(hello, client.handshake.opening());
+    const bool is_misfit = why.empty() && client.handshake.opening().is_by_tls() != options_.limits.has_tls;
+    if (is_misfit) why = tls_text(peer);
     if (!why.empty()) log_.note(compose("refused {}: {}", peer, why), Clock::now());
     try {
-      connection.post(why.empty() ? Frame::welcome : Frame::refusal, {why.empty() ? ticket_.bytes() : text_bytes(why)});
+      const std::uint8_t answer = why.empty() ? Frame::welcome : is_misfit ? Frame::misfit : Frame::refusal;
+      connection.post(answer, {why.empty() ? ticket_.bytes() : text_bytes(why)});
       connection.flush();
     } catch (const ConnectionError&) {
       return;  // it has already gone
@@ -298,9 +309,9 @@ class Listener {
     if (!is_agent) {
       watch(connection.fd(), EPOLLIN | EPOLLOUT | EPOLLET, id, EPOLL_CTL_MOD);
       sessions_.emplace(id, Session{.connection = std::move(connection), .is_over = !why.empty()});
-    } else if (why.empty()) {
+    } else if (why.empty() || is_misfit) {
       watch(connection.fd(), 0, id, EPOLL_CTL_DEL);
-      agents_.push_back({.hello = std::move(hello), .connection = std::move(connection)});
+      agents_.push_back({.hello = std::move(hello), .connection = std::move(connection), .misfit = std::move(why)});
       agents_event_.ring();
     }
   }
@@ -314,11 +325,18 @@ class Listener {
     if (is_agent && !expects_agents_) return "the run has begun, with all processes that it has";
     const std::uint32_t expected = is_agent ? options_.generation : store_generation_;
     if (hello.generation != expected) return outdated_text(hello.generation, expected);
-    if (opening.magic != Opening::by_ticket) return {};
+    if (!opening.has_ticket()) return {};
     if (is_agent) return "a ticket is for the store alone";
     return tickets_used_.insert(opening.nonce).second ? std::string{} : "this very hello has come before";
   }
 
+  [[nodiscard]] std::string tls_text(const std::string& peer) const {
+    const bool is_own = options_.limits.has_tls;
+    return compose(
+        "{} is set to go {} TLS, and process 0, which leads, {} it: set ScalingConfig::launch.tls, or RAILYARD_TLS, to "
+        "the same in all processes",
+        peer, is_own ? "without" : "by", is_own ? "by" : "without");
+  }
   static std::string outdated_text(std::uint32_t generation, std::uint32_t expected) {
     return compose("it is of generation {}, and the run is now at {}: what was started earlier has to end", generation,
                    expected);

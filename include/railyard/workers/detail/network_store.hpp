@@ -186,8 +186,9 @@ class NetworkStore final : public Store {
       }
     } else {
       is_watched_ = true;
+      const bool is_here = connection_->has_received();
       lock.unlock();
-      const bool has_come = wait_for(connection_->fd(), POLLIN, deadline);
+      const bool has_come = is_here || wait_for(connection_->fd(), POLLIN, deadline);
       lock.lock();
       is_watched_ = false;
       changed_.notify_all();
@@ -200,7 +201,7 @@ class NetworkStore final : public Store {
 
   void take(const Frame& frame) {
     if (frame.type == Frame::welcome) return;
-    if (frame.type == Frame::refusal) {
+    if (frame.type == Frame::refusal || frame.type == Frame::misfit) {
       throw ConnectionError{ConnectionError::Cause::refused,
                             compose("{} does not take this process: {}", connection_->peer(), frame.text())};
     }

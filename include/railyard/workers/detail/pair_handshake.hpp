@@ -26,13 +26,15 @@ namespace detail {
 
 /// Is what a rank sends first to the one it connects to.
 struct PairOpening {
-  static constexpr std::array<char, 8> expected{'R', 'A', 'I', 'L', 'Y', 'R', 'P', '1'};
-  std::array<char, 8> magic = expected;
+  static constexpr std::array<char, 8> plain{'R', 'A', 'I', 'L', 'Y', 'R', 'P', '1'};
+  static constexpr std::array<char, 8> by_tls{'R', 'A', 'I', 'L', 'Y', 'R', 'Q', '1'};  ///< from the proofs on
+  std::array<char, 8> magic = plain;
   std::array<std::byte, 32> nonce{};
   std::int32_t from = 0;  ///< ranks
   std::int32_t to = 0;
 
   [[nodiscard]] ConstBytes bytes() const noexcept { return std::as_bytes(std::span{this, 1}); }
+  [[nodiscard]] bool is_by_tls() const noexcept { return magic == by_tls; }
 };
 static_assert(sizeof(PairOpening) == 48);
 
@@ -49,13 +51,16 @@ class PairProofs {
   static constexpr std::string_view listener = "railyard: the proof of the rank that listens";
   static constexpr std::string_view caller = "railyard: the proof of the rank that connects";
   static constexpr std::string_view welcome = "railyard: the welcome of the rank that listens";
+  static constexpr std::string_view misfit = "railyard: the rank that listens is set otherwise";
+  static constexpr std::string_view tls = "railyard: the TLS of two ranks";  ///< a key
 
  private:
   Hmac secret_;
   std::string place_;
 };
 
-/// Is one end of a handshake: says its part and hears the other's, never more than it expects, and never waits.
+/// Is one end of a handshake: says its part and hears the other's, never more than it expects, and never waits. Where
+/// it goes by TLS, that begins when both have proven themselves: nobody else gets as far.
 class PairHandshake {
  public:
   enum class State : std::uint8_t { waiting, proven, failed };
@@ -65,7 +70,10 @@ class PairHandshake {
   [[nodiscard]] const Socket& socket() const noexcept { return socket_; }
   [[nodiscard]] Socket take_socket() noexcept { return std::move(socket_); }
   /// What to wait for before the next advance(), as poll() has it.
-  [[nodiscard]] short events() const noexcept { return said_ < to_say_.size() ? POLLOUT : POLLIN; }
+  [[nodiscard]] short events() const noexcept {
+    if (is_shaking_) return socket_.shaking_events();
+    return said_ < to_say_.size() ? POLLOUT : POLLIN;
+  }
   /// Why it has failed.
   [[nodiscard]] const std::string& trouble() const noexcept { return trouble_; }
   [[nodiscard]] const PairOpening& opening() const noexcept { return opening_; }
@@ -84,8 +92,16 @@ class PairHandshake {
     return State::failed;
   }
 
+  // What is said and heard from now on goes by TLS.
+  void begin_tls(TlsRole role) { socket_.encrypt(role, proof(PairProofs::tls)); }
+
   // Returns proven if all is said and what was expected is heard.
   [[nodiscard]] State talk() {
+    const TlsSession::State tls = socket_.shake_hands();
+    is_shaking_ = tls == TlsSession::State::shaking;
+    if (is_shaking_) return State::waiting;
+    if (tls == TlsSession::State::failed)
+      return fail(compose("there is no TLS with it: {}", socket_.shaking_trouble()));
     while (said_ < to_say_.size()) {
       const ssize_t sent = socket_.send(ConstBytes{to_say_}.subspan(said_));
       if (sent < 0 && errno == EINTR) continue;
@@ -121,16 +137,25 @@ class PairHandshake {
   std::size_t said_ = 0;
   std::vector<std::byte> heard_{};
   std::size_t num_heard_ = 0;
+  bool is_shaking_ = false;
   std::string trouble_{};
 };
+
+/// Of two ranks that are set differently.
+[[nodiscard]] inline std::string tls_misfit_text(bool is_by_tls, int rank) {
+  return compose(
+      "it is set to go {} TLS, and rank {} {} it: set ScalingConfig::launch.tls, or RAILYARD_TLS, to the same in all "
+      "processes",
+      is_by_tls ? "by" : "without", rank, is_by_tls ? "without" : "by");
+}
 
 /// Is the end that listens. It proves itself first, as it has less to lose: what it signs has the caller's nonce and
 /// its own in it.
 class PairListening final : public PairHandshake {
  public:
-  /// rank: this one's. The proofs outlive it.
-  PairListening(Socket socket, const PairProofs& proofs, int rank)
-      : PairHandshake(std::move(socket), proofs), rank_(rank) {
+  /// rank: this one's. The proofs outlive it. has_tls: whether this rank is set to go by TLS.
+  PairListening(Socket socket, const PairProofs& proofs, int rank, bool has_tls)
+      : PairHandshake(std::move(socket), proofs), rank_(rank), has_tls_(has_tls) {
     expect(sizeof opening_.magic);
   }
 
@@ -140,7 +165,7 @@ class PairListening final : public PairHandshake {
       switch (step_) {
         case Step::magic:
           std::memcpy(opening_.magic.data(), heard().data(), heard().size());
-          if (opening_.magic != PairOpening::expected)
+          if (opening_.magic != PairOpening::plain && !opening_.is_by_tls())
             return fail("it does not speak the protocol of Railyard's ranks");
           expect(sizeof opening_ - sizeof opening_.magic);
           step_ = Step::opening;
@@ -157,12 +182,13 @@ class PairListening final : public PairHandshake {
           if (!is_proof(heard(), PairProofs::caller)) return fail("it does not know the secret of this run");
           if (opening_.to != rank_)
             return fail(compose("it looks for rank {}, and this is rank {}", opening_.to, rank_));
-          say(proof(PairProofs::welcome));
+          if (opening_.is_by_tls()) begin_tls(TlsRole::server);
+          say(proof(is_misfit() ? PairProofs::misfit : PairProofs::welcome));
           expect(0);
           step_ = Step::welcome;
           break;
         case Step::welcome:
-          return State::proven;
+          return is_misfit() ? fail(tls_misfit_text(opening_.is_by_tls(), rank_)) : State::proven;
       }
     }
   }
@@ -170,7 +196,10 @@ class PairListening final : public PairHandshake {
  private:
   enum class Step : std::uint8_t { magic, opening, proof, welcome };
 
+  [[nodiscard]] bool is_misfit() const noexcept { return opening_.is_by_tls() != has_tls_; }
+
   int rank_;
+  bool has_tls_;
   Step step_ = Step::magic;
 };
 
@@ -178,7 +207,9 @@ class PairListening final : public PairHandshake {
 /// for it, and it comes again.
 class PairCalling final : public PairHandshake {
  public:
-  PairCalling(Socket socket, const PairProofs& proofs, int from, int to) : PairHandshake(std::move(socket), proofs) {
+  PairCalling(Socket socket, const PairProofs& proofs, int from, int to, bool has_tls)
+      : PairHandshake(std::move(socket), proofs) {
+    if (has_tls) opening_.magic = PairOpening::by_tls;
     opening_.from = from;
     opening_.to = to;
     fill_random(opening_.nonce);
@@ -189,22 +220,33 @@ class PairCalling final : public PairHandshake {
   [[nodiscard]] State advance() {
     while (true) {
       if (const State state = talk(); state != State::proven) return state;
-      if (has_proven_itself_) {
-        if (is_proof(heard(), PairProofs::welcome)) return State::proven;
-        return fail("its welcome was altered on its way");
+      switch (step_) {
+        case Step::answer:
+          std::memcpy(nonce_.data(), heard().data(), nonce_.size());
+          if (!is_proof(heard().subspan(nonce_.size()), PairProofs::listener)) {
+            return fail("it does not know the secret of this run");
+          }
+          say(proof(PairProofs::caller));
+          expect(0);
+          step_ = Step::proof;
+          break;
+        case Step::proof:
+          if (opening_.is_by_tls()) begin_tls(TlsRole::client);
+          expect(sizeof(Digest));
+          step_ = Step::welcome;
+          break;
+        case Step::welcome:
+          if (is_proof(heard(), PairProofs::welcome)) return State::proven;
+          if (is_proof(heard(), PairProofs::misfit)) return fail(tls_misfit_text(!opening_.is_by_tls(), opening_.from));
+          return fail("its welcome was altered on its way");
       }
-      std::memcpy(nonce_.data(), heard().data(), nonce_.size());
-      if (!is_proof(heard().subspan(nonce_.size()), PairProofs::listener)) {
-        return fail("it does not know the secret of this run");
-      }
-      has_proven_itself_ = true;
-      say(proof(PairProofs::caller));
-      expect(sizeof(Digest));
     }
   }
 
  private:
-  bool has_proven_itself_ = false;
+  enum class Step : std::uint8_t { answer, proof, welcome };
+
+  Step step_ = Step::answer;
 };
 
 }  // namespace detail

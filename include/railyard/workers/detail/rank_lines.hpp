@@ -38,7 +38,7 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Is a line on a socket of TCP.
+/// Is a line on a socket of TCP, with TLS or without.
 class SocketRankLine final : public RankLine {
  public:
   SocketRankLine(Socket socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {}
@@ -63,18 +63,19 @@ class SocketRankLine final : public RankLine {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return 0;
     const bool is_closed = errno == ECONNRESET || errno == EPIPE;
     throw ConnectionError{is_closed ? ConnectionError::Cause::closed : ConnectionError::Cause::failed,
-                          compose("the line to {} is lost while {}: {}", peer_, doing, explain_errno(errno))};
+                          compose("the line to {} is lost while {}: {}", peer_, doing, socket_.explain(errno))};
   }
 
   Socket socket_;
   std::string peer_;
 };
 
-/// Bounds what a rank does for those who have not proven themselves.
+/// Bounds what a rank does for those who have not proven themselves, and says how its lines go.
 struct RankLineLimits {
   std::chrono::milliseconds lost_after{15'000};  ///< how long the other host may leave what it got unacknowledged
   std::chrono::milliseconds handshake_time{5000};
   std::size_t max_half_open = 256;  ///< besides the ranks that are expected
+  bool has_tls = false;             ///< what the lines carry goes by TLS
 };
 
 /// Is one connect() of one rank: calls the ranks before it, and listens for those after it until they have come. Only
@@ -150,8 +151,8 @@ class RankMeeting {
     std::string cause = "it has not been tried";
   };
   struct HalfOpen {
-    HalfOpen(Socket socket, const PairProofs& proofs, int rank)
-        : address(SocketAddress::of_peer(socket.fd()).text()), handshake(std::move(socket), proofs, rank) {}
+    HalfOpen(Socket socket, const PairProofs& proofs, int rank, bool has_tls)
+        : address(SocketAddress::of_peer(socket.fd()).text()), handshake(std::move(socket), proofs, rank, has_tls) {}
     std::string address;
     Clock::time_point since = Clock::now();
     PairListening handshake;
@@ -179,7 +180,7 @@ class RankMeeting {
           return give_up(call, std::generic_category().message(error));
         }
         tune_connection(call.connecting.fd(), limits_.lost_after);
-        call.handshake.emplace(std::move(call.connecting), call.proofs, rank_, call.rank);
+        call.handshake.emplace(std::move(call.connecting), call.proofs, rank_, call.rank, limits_.has_tls);
       }
     }
     if (call.handshake) {
@@ -253,7 +254,7 @@ class RankMeeting {
       }
       Socket socket{adopt(fd, "a connection of another rank")};
       tune_connection(socket.fd(), limits_.lost_after);
-      half_open_.emplace_back(std::move(socket), *proofs_, rank_);
+      half_open_.emplace_back(std::move(socket), *proofs_, rank_, limits_.has_tls);
       if (half_open_.size() > max_half_open()) {
         refuse(half_open_.front(), "it has not proven itself, and others are waiting");
         half_open_.pop_front();
@@ -356,6 +357,7 @@ class SecretConnector final : public RankConnector {
                                                                const Deadline& deadline) override {
     return RankMeeting{world, store, group, host, key_, limits_, tell_, deadline}.meet();
   }
+  [[nodiscard]] bool encrypts() const noexcept override { return limits_.has_tls; }
 
  private:
   static Hmac derive(const Hmac& secret, const std::string& run) {

@@ -26,15 +26,16 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Bounds what a connection takes.
+/// Bounds what a connection takes, and says how it goes.
 struct ConnectionLimits {
   std::size_t max_frame_bytes = std::size_t{1} << 30U;
   std::chrono::milliseconds lost_after{15'000};  ///< how long the other host may leave what it got unacknowledged
+  bool has_tls = false;                          ///< all that is said of the run goes by TLS
 };
 
 /// Sends and receives frames. One thread at a time may use it. Every frame carries a code of 16 bytes that covers its
-/// content and its number; what is sent can be read on its way, but not altered. What goes wrong with the connection is
-/// a ConnectionError that names the peer; after that it is of no use any more.
+/// content and its number; what is sent can not be altered on its way, and be read only where there is no TLS. What
+/// goes wrong with the connection is a ConnectionError that names the peer; after that it is of no use any more.
 class SecureConnection {
  public:
   /// Takes over a socket whose two ends have proven themselves. peer: what errors call the other end.
@@ -48,14 +49,18 @@ class SecureConnection {
   }
 
   /// Connects to a listener; tries again until somebody listens there. Cost: two round trips after TCP's own; none with
-  /// a ticket: then the first frame to come is the listener's answer, a welcome or a refusal.
-  /// Throws: ConnectionError, whose cause is `refused` if the listener knows this process but does not want it.
+  /// a ticket: then the first frame to come is the listener's answer, a welcome or a refusal. TLS costs one more.
+  /// Throws: ConnectionError, whose cause is `refused` if the listener knows this process but does not want it;
+  /// ConfigError if it never will, as it is set.
   [[nodiscard]] static SecureConnection connect(const std::string& host, int port, const Hmac& secret,
                                                 const Hello& hello, const Deadline& deadline,
                                                 const ConnectionLimits& limits = {},
                                                 const std::optional<Ticket>& ticket = std::nullopt);
 
+  /// Shows what has come, but for what has_received() tells of.
   [[nodiscard]] int fd() const noexcept { return socket_.fd(); }
+  /// Is there something to receive that poll() does not show? Not once try_receive() has returned nothing.
+  [[nodiscard]] bool has_received() const noexcept { return socket_.has_received(); }
   [[nodiscard]] const std::string& peer() const noexcept { return peer_; }
   /// What the listener has given to this process, for further connections; only where connect() has waited for it.
   [[nodiscard]] const std::optional<Ticket>& ticket() const noexcept { return ticket_; }
@@ -150,7 +155,7 @@ class SecureConnection {
         ConnectionError::Cause::failed,
         is_lost ? compose("{} has not answered for {} s: its host, or the network between, is down ({})", peer_,
                           static_cast<double>(lost_after_.count()) / 1000.0, std::generic_category().message(error))
-                : compose("{}: {} failed: {}", peer_, doing, std::generic_category().message(error))};
+                : compose("{}: {} failed: {}", peer_, doing, socket_.explain(error))};
   }
 
   Socket socket_;
@@ -188,8 +193,7 @@ class Connector {
       if (socket.is_open()) {
         tune_connection(socket.fd(), limits_.lost_after);
         cause = compose("{} was connected, but did not answer", SocketAddress::of_peer(socket.fd()).text());
-        if (ticket_) return present_ticket(std::move(socket));
-        if (exchange_openings(socket)) return introduce(std::move(socket));
+        if (open(socket)) return ticket_ ? send_hello(std::move(socket)) : introduce(std::move(socket));
       }
       if (deadline_.remaining() <= pause) {
         throw ConnectionError{ConnectionError::Cause::failed,
@@ -211,9 +215,20 @@ class Connector {
 
   [[nodiscard]] std::string peer() const { return compose("the leader at {} port {}", host_, port_); }
 
-  // Until the server has answered it does not know whether this one is honest: if it hangs up, it had no room.
+  // Goes as far as the hello. Until then the server does not know whether this one is honest: if it hangs up, it had no
+  // room.
+  [[nodiscard]] bool open(Socket& socket) {
+    if (ticket_) {
+      client_ = Opening::make(limits_.has_tls ? Opening::by_ticket_by_tls : Opening::by_ticket);
+      server_ = *ticket_;
+    } else {
+      client_ = Opening::make(limits_.has_tls ? Opening::at_length_by_tls : Opening::at_length);
+      if (!exchange_openings(socket)) return false;
+    }
+    return !limits_.has_tls || begin_tls(socket);
+  }
+
   [[nodiscard]] bool exchange_openings(const Socket& socket) {
-    client_ = Opening::make();
     if (!send_all(socket, client_.bytes()) || !receive_all(socket, std::as_writable_bytes(std::span{server_.magic}))) {
       return false;
     }
@@ -225,8 +240,9 @@ class Connector {
   }
 
   [[nodiscard]] SecureConnection introduce(Socket socket) {
-    SecureConnection connection = send_hello(std::move(socket), {});
+    SecureConnection connection = send_hello(std::move(socket));
     const Frame answer = receive_answer(connection);
+    if (answer.type == Frame::misfit) throw ConfigError{std::string{answer.text()}};
     if (answer.type != Frame::welcome || answer.payload.size() != sizeof(Ticket)) {
       throw ConnectionError{ConnectionError::Cause::refused,
                             compose("{} does not take this process: {}", peer(), answer.text())};
@@ -249,16 +265,10 @@ class Connector {
                           compose("{} did not accept this process's proof: {}", peer(), cause)};
   }
 
-  [[nodiscard]] SecureConnection present_ticket(Socket socket) {
-    client_ = Opening::make(Opening::by_ticket);
-    server_ = *ticket_;
-    return send_hello(std::move(socket), client_.bytes());
-  }
-
-  [[nodiscard]] SecureConnection send_hello(Socket socket, ConstBytes before) {
+  [[nodiscard]] SecureConnection send_hello(Socket socket) const {
     const Transcript transcript{client_, server_, hello_};
     WireWriter writer;
-    writer.put_rest(before);
+    if (ticket_ && !limits_.has_tls) writer.put_rest(client_.bytes());
     writer.put(static_cast<std::uint32_t>(hello_.size()));
     writer.put_rest(hello_);
     writer.put_rest(transcript.client_proof(secret_));
@@ -267,6 +277,23 @@ class Connector {
     }
     SessionKeys keys{.outgoing = transcript.client_key(secret_), .incoming = transcript.server_key(secret_)};
     return SecureConnection{std::move(socket), std::move(keys), peer(), limits_};
+  }
+
+  [[nodiscard]] bool begin_tls(Socket& socket) const {
+    if (ticket_ && !send_all(socket, client_.bytes())) return false;
+    socket.encrypt(TlsRole::client, Transcript{client_, server_, hello_}.tls_key(secret_));
+    using State = TlsSession::State;
+    State state = socket.shake_hands();
+    while (state == State::shaking && wait_for(socket.fd(), socket.shaking_events(), deadline_)) {
+      state = socket.shake_hands();
+    }
+    if (state != State::failed || socket.has_ended()) return state == State::ready;
+    throw ConnectionError{
+        ConnectionError::Cause::failed,
+        compose(
+            "{} did not accept this process's proof: most likely the two have different secrets (of different runs, "
+            "or of different files; TLS: {})",
+            peer(), socket.shaking_trouble())};
   }
 
   // These return false if the other end has hung up, or at the deadline.

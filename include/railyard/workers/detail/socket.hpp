@@ -3,6 +3,8 @@
 // room.
 #pragma once
 
+#include "railyard/workers/detail/tls.hpp"
+
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/system.hpp"
@@ -10,6 +12,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -41,8 +44,8 @@ class ConnectionError : public Error {
   Cause cause_;
 };
 
-/// Owns a connected or listening socket. In the end it is shut down before it is closed, so that the other end hears of
-/// it even if a forked process still holds it.
+/// Owns a connected or listening socket, and the TLS of what goes through it, if there is any. In the end it is shut
+/// down before it is closed, so that the other end hears of it even if a forked process still holds it.
 class Socket {
  public:
   Socket() = default;
@@ -51,6 +54,7 @@ class Socket {
   Socket& operator=(Socket&& other) noexcept {
     close();
     descriptor_ = std::move(other.descriptor_);
+    tls_ = std::move(other.tls_);
     return *this;
   }
   ~Socket() { close(); }
@@ -60,21 +64,50 @@ class Socket {
 
   /// Send and take what goes at once, as ::send() and ::recv() do: -1 and errno if nothing does.
   [[nodiscard]] ssize_t send(std::span<const std::byte> bytes) const noexcept {
+    if (tls_) return tls_->send(bytes);
     return ::send(fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
   [[nodiscard]] ssize_t receive(std::span<std::byte> bytes) const noexcept {
+    if (tls_) return tls_->receive(bytes);
     return ::recv(fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+  }
+
+  /// From now on all goes by TLS. Nothing does before shake_hands() has returned that it is ready.
+  void encrypt(TlsRole role, const Digest& key, std::uint64_t bytes_per_key = TlsSession::default_bytes_per_key) {
+    tls_ = std::make_unique<TlsSession>(fd(), role, key, bytes_per_key);
+  }
+  [[nodiscard]] bool is_encrypted() const noexcept { return tls_ != nullptr; }
+  [[nodiscard]] TlsSession::State shake_hands() const noexcept {
+    return tls_ ? tls_->shake_hands() : TlsSession::State::ready;
+  }
+  /// What to wait for before the next shake_hands(), as poll() has it.
+  [[nodiscard]] short shaking_events() const noexcept { return tls_ ? tls_->events() : short{0}; }
+  /// Why the handshake has failed.
+  [[nodiscard]] std::string shaking_trouble() const { return tls_ ? std::string{tls_->trouble()} : std::string{}; }
+  /// Has the other end gone, without a word of why?
+  [[nodiscard]] bool has_ended() const noexcept { return tls_ && tls_->has_ended(); }
+  /// Is there something to receive that poll() does not show?
+  [[nodiscard]] bool has_received() const noexcept { return tls_ && tls_->has_received(); }
+  /// Explains what send() or receive() has left in errno.
+  [[nodiscard]] std::string explain(int error) const {
+    if (error == EBADMSG && tls_) return compose("it was altered on its way (TLS: {})", tls_->trouble());
+    return std::generic_category().message(error);
   }
 
   void close() noexcept {
     if (descriptor_.is_open()) ::shutdown(descriptor_.get(), SHUT_RDWR);
     descriptor_.reset();
+    tls_.reset();
   }
   /// In a process that has just been forked: lets go of it; the other process's connection stays.
-  void forget_in_child() noexcept { descriptor_.reset(); }
+  void forget_in_child() noexcept {
+    descriptor_.reset();
+    tls_.reset();
+  }
 
  private:
   Descriptor descriptor_{};
+  std::unique_ptr<TlsSession> tls_{};
 };
 
 /// Waits until the descriptor can be read from or written to (POLLIN, POLLOUT), or would say what is wrong with it.
