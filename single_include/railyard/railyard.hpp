@@ -2261,6 +2261,8 @@ struct LaunchConfig {
   std::filesystem::path rendezvous{};   ///< a folder that all processes see: process 0 leaves its address there
   std::filesystem::path secret_file{};  ///< mode 600; empty takes RAILYARD_SECRET_FILE or RAILYARD_SECRET, or else a
                                         ///< random secret that goes through the rendezvous folder
+  std::optional<bool> tls{};  ///< TLS 1.3 for all that processes send to each other; unset takes RAILYARD_TLS (1 or 0),
+                              ///< or else none: what is sent can be read on its way. The same in all processes.
 };
 
 }  // namespace railyard::inline v0_1
@@ -2715,6 +2717,8 @@ class RankConnector {
                                                                        const std::string& group,
                                                                        const std::string& host,
                                                                        const Deadline& deadline) = 0;
+  /// Is what goes between hosts to be encrypted? Then a backend with connections of its own is refused.
+  [[nodiscard]] virtual bool encrypts() const noexcept { return false; }
 };
 
 }  // namespace railyard::inline v0_1
@@ -30008,8 +30012,9 @@ class Hmac {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Is one message. What types there are is for its users to say; listeners have two of their own.
+/// Is one message. What types there are is for its users to say; listeners have three of their own.
 struct Frame {
+  static constexpr std::uint8_t misfit = 253;   ///< like a refusal, of one that can never be taken as it is set
   static constexpr std::uint8_t welcome = 254;  ///< a listener's answer to a hello
   static constexpr std::uint8_t refusal = 255;  ///< the other answer; the payload is a text that says why
 
@@ -30197,6 +30202,8 @@ struct Opening {
   using Magic = std::array<char, 8>;
   static constexpr Magic at_length{'R', 'A', 'I', 'L', 'Y', 'R', 'D', '1'};
   static constexpr Magic by_ticket{'R', 'A', 'I', 'L', 'Y', 'R', 'T', '1'};
+  static constexpr Magic at_length_by_tls{'R', 'A', 'I', 'L', 'Y', 'R', 'E', '1'};
+  static constexpr Magic by_ticket_by_tls{'R', 'A', 'I', 'L', 'Y', 'R', 'U', '1'};
   Magic magic = at_length;
   std::array<std::byte, 32> nonce{};
 
@@ -30207,9 +30214,13 @@ struct Opening {
   }
   [[nodiscard]] ConstBytes bytes() const noexcept { return std::as_bytes(std::span{this, 1}); }
 
+  [[nodiscard]] bool has_ticket() const noexcept { return magic == by_ticket || magic == by_ticket_by_tls; }
+  /// Is all that comes after the openings encrypted?
+  [[nodiscard]] bool is_by_tls() const noexcept { return magic == at_length_by_tls || magic == by_ticket_by_tls; }
+
   /// Returns what is wrong with the magic; empty if nothing is.
   [[nodiscard]] std::string complaint() const {
-    if (magic == at_length || magic == by_ticket) return {};
+    if (magic == at_length || has_ticket() || is_by_tls()) return {};
     if (!std::equal(magic.begin(), magic.end() - 1, at_length.begin())) return "it does not speak Railyard's protocol";
     return compose("it speaks version {} of the protocol, and this program version {}: build both from one release",
                    magic[7] - '0', at_length[7] - '0');
@@ -30229,6 +30240,10 @@ class Transcript {
       : client_(client.bytes()), server_(server.bytes()), hello_(hello) {}
 
   [[nodiscard]] Digest client_proof(const Hmac& secret) const { return sign(secret, "railyard: the client's proof"); }
+  /// The key of the TLS, under which the hello goes: it is of the openings alone.
+  [[nodiscard]] Digest tls_key(const Hmac& secret) const {
+    return Hmac{secret}.of({text_bytes("railyard: the connection's TLS"), client_, server_});
+  }
   /// What the client's frames are authenticated with, and the server's, of which the first is the server's proof.
   [[nodiscard]] Hmac client_key(const Hmac& secret) const { return key(secret, "railyard: the client's frames"); }
   [[nodiscard]] Hmac server_key(const Hmac& secret) const { return key(secret, "railyard: the server's frames"); }
@@ -30257,7 +30272,8 @@ struct SessionKeys {
 
 /// Is the listening side of a handshake: the client's opening, the server's, the client's hello with its proof. A
 /// client with a ticket leaves the second one out and sends all at once; that such a hello comes once only is for the
-/// listener to see. Reads nothing beyond the proof, and takes the hello apart only after it.
+/// listener to see. Where the client wants TLS, that begins after the openings. Reads nothing beyond the proof, and
+/// takes the hello apart only after it.
 class ServerHandshake {
  public:
   enum class State : std::uint8_t { waiting, proven, refused };
@@ -30284,6 +30300,12 @@ class ServerHandshake {
         return take_hello();
     }
     return {};
+  }
+
+  /// Returns the key of the TLS once, when all that is to come goes by it.
+  [[nodiscard]] std::optional<Digest> take_tls_key() {
+    if (!std::exchange(begins_tls_, false)) return std::nullopt;
+    return Transcript{client_, server_, {}}.tls_key(*secret_);
   }
 
   /// Has anything come at all?
@@ -30323,9 +30345,9 @@ class ServerHandshake {
     std::memcpy(client_.nonce.data(), input_.data() + client_.magic.size(), client_.nonce.size());
     filled_ = 0;
     expect(Step::size, sizeof(std::uint32_t));
-    const bool has_ticket = client_.magic == Opening::by_ticket;
-    server_ = has_ticket ? *ticket_ : Opening::make();
-    return has_ticket ? ConstBytes{} : server_.bytes();
+    begins_tls_ = client_.is_by_tls();
+    server_ = client_.has_ticket() ? *ticket_ : Opening::make(client_.magic);
+    return client_.has_ticket() ? ConstBytes{} : server_.bytes();
   }
 
   ConstBytes take_size() {
@@ -30359,12 +30381,316 @@ class ServerHandshake {
   const Ticket* ticket_;
   Step step_ = Step::magic;
   State state_ = State::waiting;
+  bool begins_tls_ = false;
   std::vector<std::byte> input_;
   std::size_t filled_ = 0;
   Opening client_{};
   Opening server_{};
   Hello hello_{};
   std::string refusal_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/tls.hpp
+// TLS 1.3 on a connected socket whose two ends share a key, by OpenSSL's libssl. Workers room.
+
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Keeps a process from being forked while one of its threads is inside libssl: locks that are held at that moment
+/// would stay held in the child for ever. Many threads may be inside at once.
+class TlsGate {
+ public:
+  static constexpr std::size_t num_doors = 16;
+
+  /// Returns the mutex to hold while inside. Sessions share them in turn.
+  [[nodiscard]] static std::mutex& next_door() {
+    TlsGate& gate = instance();
+    return gate.doors_[gate.next_.fetch_add(1, std::memory_order_relaxed) % num_doors];
+  }
+
+ private:
+  TlsGate() {
+    const auto close = [] {
+      for (std::mutex& door : instance().doors_) door.lock();
+    };
+    const auto open = [] {
+      for (std::mutex& door : instance().doors_) door.unlock();
+    };
+    if (const int error = ::pthread_atfork(close, open, open); error != 0) throw_system("TLS: pthread_atfork", error);
+  }
+  static TlsGate& instance() {
+    static TlsGate gate;
+    return gate;
+  }
+
+  std::array<std::mutex, num_doors> doors_{};
+  std::atomic<std::size_t> next_{0};
+};
+
+enum class TlsRole : std::uint8_t { client, server };
+
+/// Is the TLS of one end. The two ends share a key that no other connection has, and which is known to nobody else; a
+/// key of the moment (X25519) goes into it, so that what was recorded stays unreadable for who learns the secret later.
+/// There are no certificates, no tickets, no early data and no older version: what is not this is refused. Never waits.
+/// One thread at a time uses it.
+///
+/// An end that leaves sends no goodbye by TLS: what goes through says itself how long it is.
+class TlsSession {
+ public:
+  enum class State : std::uint8_t { shaking, ready, failed };
+
+  /// AES-GCM may encrypt 2^34.5 blocks of 16 bytes by one key (RFC 8446, 5.5); this is 2^32 of them.
+  static constexpr std::uint64_t default_bytes_per_key = std::uint64_t{1} << 36U;
+
+  /// Does not own the socket, and says nothing before shake_hands(). Throws: Error if libssl cannot do it here.
+  TlsSession(int fd, TlsRole role, const Digest& key, std::uint64_t bytes_per_key)
+      : fd_(fd), door_(&TlsGate::next_door()), key_(key), bytes_per_key_(bytes_per_key) {
+    const std::lock_guard inside{*door_};
+    SSL_CTX* const context = shared_context();
+    ssl_.reset(SSL_new(context));
+    BIO* const bio = ssl_ ? BIO_new(shared_method()) : nullptr;
+    check(bio != nullptr);
+    BIO_set_data(bio, this);
+    SSL_set_bio(ssl_.get(), bio, bio);
+    check(SSL_set_app_data(ssl_.get(), this) == 1);
+    if (role == TlsRole::client) {
+      SSL_set_verify(ssl_.get(), SSL_VERIFY_PEER, nullptr);
+      SSL_set_connect_state(ssl_.get());
+    } else {
+      SSL_set_accept_state(ssl_.get());
+    }
+  }
+  TlsSession(const TlsSession&) = delete;
+  TlsSession& operator=(const TlsSession&) = delete;
+  ~TlsSession() {
+    OPENSSL_cleanse(key_.data(), key_.size());
+    const std::lock_guard inside{*door_};
+    ssl_.reset();
+  }
+
+  /// Goes on with the handshake as far as it gets at once. Nothing is sent or received before it is ready.
+  State shake_hands() noexcept {
+    if (state_ != State::shaking) return state_;
+    const std::lock_guard inside{*door_};
+    ERR_clear_error();
+    const int result = SSL_do_handshake(ssl_.get());
+    if (result == 1) {
+      // Only the key makes the other end the one that is meant.
+      const bool is_meant = SSL_session_reused(ssl_.get()) == 1 && SSL_version(ssl_.get()) == TLS1_3_VERSION;
+      state_ = is_meant ? State::ready : State::failed;
+      if (!is_meant) trouble_ = "it has not used the key";
+      OPENSSL_cleanse(key_.data(), key_.size());
+    } else {
+      const int error = outcome(result);
+      events_ = wants_to_write_ ? POLLOUT : POLLIN;
+      if (error != EAGAIN) state_ = State::failed;
+    }
+    return state_;
+  }
+  /// What to wait for before the next shake_hands(), as poll() has it.
+  [[nodiscard]] short events() const noexcept { return events_; }
+
+  /// As ::send() and ::recv() that do not wait: -1 and errno if nothing goes. Who was told so by send() offers the same
+  /// bytes again, and may offer more. EBADMSG: what has come was not made by the other end; see trouble().
+  [[nodiscard]] ssize_t send(std::span<const std::byte> bytes) noexcept {
+    return transfer(bytes.empty(), EPIPE, [&](std::size_t& count) {
+      const int result = SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &count);
+      sent_by_key_ += count;
+      if (sent_by_key_ < bytes_per_key_) return result;
+      sent_by_key_ = 0;
+      return SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1 ? result : 0;  // goes before what comes next
+    });
+  }
+  [[nodiscard]] ssize_t receive(std::span<std::byte> bytes) noexcept {
+    return transfer(bytes.empty(), 0,
+                    [&](std::size_t& count) { return SSL_read_ex(ssl_.get(), bytes.data(), bytes.size(), &count); });
+  }
+  /// Is something here that was read from the socket, so that poll() does not show it? Not once receive() has returned
+  /// that nothing is there.
+  [[nodiscard]] bool has_received() const noexcept { return SSL_pending(ssl_.get()) > 0; }
+
+  /// Has the other end gone, without a word of why?
+  [[nodiscard]] bool has_ended() const noexcept { return has_ended_ || error_ != 0; }
+  /// Why it has failed.
+  [[nodiscard]] std::string_view trouble() const noexcept { return trouble_; }
+
+ private:
+  template <auto free>
+  struct Free {
+    template <class T>
+    void operator()(T* object) const noexcept {
+      free(object);
+    }
+  };
+  using Context = std::unique_ptr<SSL_CTX, Free<SSL_CTX_free>>;
+  using Method = std::unique_ptr<BIO_METHOD, Free<BIO_meth_free>>;
+  using Session = std::unique_ptr<SSL_SESSION, Free<SSL_SESSION_free>>;
+
+  static constexpr std::string_view identity = "railyard";
+
+  static void check(bool went_well) {
+    if (!went_well) {
+      throw Error{
+          "libssl cannot do TLS 1.3 here: see that OpenSSL 3 and its default provider are installed, and that no "
+          "setting of the system (openssl.cnf) forbids TLS_AES_128_GCM_SHA256 or X25519"};
+    }
+  }
+
+  static SSL_CTX* shared_context() {
+    static const Context context = make_context();
+    return context.get();
+  }
+  static Context make_context() {
+    Context context{SSL_CTX_new(TLS_method())};
+    SSL_CTX* const one = context.get();
+    check(one != nullptr && SSL_CTX_set_min_proto_version(one, TLS1_3_VERSION) == 1 &&
+          SSL_CTX_set_max_proto_version(one, TLS1_3_VERSION) == 1 &&
+          SSL_CTX_set_ciphersuites(one, "TLS_AES_128_GCM_SHA256") == 1 &&
+          SSL_CTX_set1_groups_list(one, "X25519:P-256") == 1 && SSL_CTX_set_num_tickets(one, 0) == 1 &&
+          SSL_CTX_set_max_early_data(one, 0) == 1 && SSL_CTX_set_recv_max_early_data(one, 0) == 1);
+    SSL_CTX_set_options(one, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION);
+    SSL_CTX_clear_options(one, SSL_OP_ENABLE_MIDDLEBOX_COMPAT | SSL_OP_ALLOW_NO_DHE_KEX);
+    SSL_CTX_set_session_cache_mode(one, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_mode(one,
+                     SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_cert_verify_callback(
+        one, [](X509_STORE_CTX*, void*) { return 0; }, nullptr);  // who has no key has nothing to show
+    SSL_CTX_set_psk_use_session_callback(one, offer_key);
+    SSL_CTX_set_psk_find_session_callback(one, find_key);
+    return context;
+  }
+
+  // What goes through the socket goes without SIGPIPE.
+  static const BIO_METHOD* shared_method() {
+    static const Method method = make_method();
+    return method.get();
+  }
+  static Method make_method() {
+    Method method{BIO_meth_new(BIO_TYPE_SOURCE_SINK, "railyard's socket")};
+    check(method != nullptr && BIO_meth_set_write(method.get(), write) == 1 &&
+          BIO_meth_set_read(method.get(), read) == 1 && BIO_meth_set_ctrl(method.get(), control) == 1 &&
+          BIO_meth_set_create(method.get(), create) == 1);
+    return method;
+  }
+  static int create(BIO* bio) {
+    BIO_set_init(bio, 1);
+    return 1;
+  }
+  static long control(BIO* bio, int command, long /*number*/, void* /*pointer*/) {
+    if (command == BIO_CTRL_EOF) return static_cast<const TlsSession*>(BIO_get_data(bio))->has_ended_ ? 1 : 0;
+    return command == BIO_CTRL_FLUSH ? 1 : 0;
+  }
+  static int write(BIO* bio, const char* bytes, int size) {
+    auto& self = *static_cast<TlsSession*>(BIO_get_data(bio));
+    BIO_clear_retry_flags(bio);
+    return self.moved(bio, ::send(self.fd_, bytes, static_cast<std::size_t>(size), MSG_NOSIGNAL | MSG_DONTWAIT),
+                      BIO_FLAGS_WRITE);
+  }
+  static int read(BIO* bio, char* bytes, int size) {
+    auto& self = *static_cast<TlsSession*>(BIO_get_data(bio));
+    BIO_clear_retry_flags(bio);
+    const ssize_t got = ::recv(self.fd_, bytes, static_cast<std::size_t>(size), MSG_DONTWAIT);
+    if (got == 0) self.has_ended_ = true;
+    return self.moved(bio, got, BIO_FLAGS_READ);
+  }
+  [[nodiscard]] int moved(BIO* bio, ssize_t count, int direction) noexcept {
+    if (count >= 0) return static_cast<int>(count);
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) {
+      BIO_set_flags(bio, direction | BIO_FLAGS_SHOULD_RETRY);
+    } else {
+      error_ = errno;
+    }
+    return -1;
+  }
+
+  // Returns nullptr if libssl has no memory for it.
+  [[nodiscard]] Session key_as_session(SSL* ssl) const noexcept {
+    constexpr unsigned char suite[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
+    Session session{SSL_SESSION_new()};
+    const bool is_made = session != nullptr &&
+                         SSL_SESSION_set1_master_key(session.get(), reinterpret_cast<const unsigned char*>(key_.data()),
+                                                     key_.size()) == 1 &&
+                         SSL_SESSION_set_cipher(session.get(), SSL_CIPHER_find(ssl, suite)) == 1 &&
+                         SSL_SESSION_set_protocol_version(session.get(), TLS1_3_VERSION) == 1;
+    return is_made ? std::move(session) : nullptr;
+  }
+  static int offer_key(SSL* ssl, const EVP_MD* /*hash*/, const unsigned char** name, std::size_t* name_size,
+                       SSL_SESSION** offered) {
+    const auto* const self = static_cast<const TlsSession*>(SSL_get_app_data(ssl));
+    *name = reinterpret_cast<const unsigned char*>(identity.data());
+    *name_size = identity.size();
+    *offered = self->key_as_session(ssl).release();
+    return *offered != nullptr ? 1 : 0;
+  }
+  static int find_key(SSL* ssl, const unsigned char* name, std::size_t name_size, SSL_SESSION** found) {
+    const auto* const self = static_cast<const TlsSession*>(SSL_get_app_data(ssl));
+    const bool is_ours = std::string_view{reinterpret_cast<const char*>(name), name_size} == identity;
+    *found = is_ours ? self->key_as_session(ssl).release() : nullptr;
+    return 1;
+  }
+
+  // ended: what it comes to where the other end has ended it, as errno has it; 0 to return 0.
+  template <class Move>
+  [[nodiscard]] ssize_t transfer(bool is_empty, int ended, const Move& move) noexcept {
+    if (is_empty) return 0;
+    int error = state_ == State::failed ? EBADMSG : EAGAIN;
+    if (state_ == State::ready) {
+      const std::lock_guard inside{*door_};
+      ERR_clear_error();
+      std::size_t count = 0;
+      const int result = move(count);
+      if (result == 1) return static_cast<ssize_t>(count);
+      error = outcome(result);
+      if (error == 0) error = ended;
+      if (error == 0) return 0;
+      if (error == EBADMSG) state_ = State::failed;
+    }
+    errno = error;
+    return -1;
+  }
+
+  // Of a call that has returned something else than 1: what errno is to be, 0 where the other end has ended it.
+  [[nodiscard]] int outcome(int result) noexcept {
+    const int kind = SSL_get_error(ssl_.get(), result);
+    wants_to_write_ = kind == SSL_ERROR_WANT_WRITE;
+    if (kind == SSL_ERROR_WANT_READ || kind == SSL_ERROR_WANT_WRITE) return EAGAIN;
+    if (has_ended_ || kind == SSL_ERROR_ZERO_RETURN) {
+      trouble_ = "it has hung up";
+      return 0;
+    }
+    if (error_ != 0) {
+      trouble_ = "it has gone";
+      return error_;
+    }
+    const unsigned long code = ERR_peek_error();
+    const char* const text = ERR_reason_error_string(code);
+    trouble_ = ERR_GET_LIB(code) == ERR_LIB_SSL && ERR_GET_REASON(code) == SSL_R_BINDER_DOES_NOT_VERIFY
+                   ? "it does not know the secret of this run"
+               : text != nullptr ? text
+                                 : "TLS has failed";
+    return EBADMSG;
+  }
+
+  int fd_;
+  std::mutex* door_;
+  Digest key_;
+  std::uint64_t bytes_per_key_;
+  std::uint64_t sent_by_key_ = 0;
+  State state_ = State::shaking;
+  short events_ = POLLIN;
+  bool wants_to_write_ = false;
+  bool has_ended_ = false;
+  int error_ = 0;  // of the socket, as errno has it
+  std::string_view trouble_{};
+  std::unique_ptr<SSL, Free<SSL_free>> ssl_{};  // uses what stands above
 };
 
 }  // namespace detail
@@ -30396,8 +30722,8 @@ class ConnectionError : public Error {
   Cause cause_;
 };
 
-/// Owns a connected or listening socket. In the end it is shut down before it is closed, so that the other end hears of
-/// it even if a forked process still holds it.
+/// Owns a connected or listening socket, and the TLS of what goes through it, if there is any. In the end it is shut
+/// down before it is closed, so that the other end hears of it even if a forked process still holds it.
 class Socket {
  public:
   Socket() = default;
@@ -30406,6 +30732,7 @@ class Socket {
   Socket& operator=(Socket&& other) noexcept {
     close();
     descriptor_ = std::move(other.descriptor_);
+    tls_ = std::move(other.tls_);
     return *this;
   }
   ~Socket() { close(); }
@@ -30415,21 +30742,50 @@ class Socket {
 
   /// Send and take what goes at once, as ::send() and ::recv() do: -1 and errno if nothing does.
   [[nodiscard]] ssize_t send(std::span<const std::byte> bytes) const noexcept {
+    if (tls_) return tls_->send(bytes);
     return ::send(fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
   [[nodiscard]] ssize_t receive(std::span<std::byte> bytes) const noexcept {
+    if (tls_) return tls_->receive(bytes);
     return ::recv(fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+  }
+
+  /// From now on all goes by TLS. Nothing does before shake_hands() has returned that it is ready.
+  void encrypt(TlsRole role, const Digest& key, std::uint64_t bytes_per_key = TlsSession::default_bytes_per_key) {
+    tls_ = std::make_unique<TlsSession>(fd(), role, key, bytes_per_key);
+  }
+  [[nodiscard]] bool is_encrypted() const noexcept { return tls_ != nullptr; }
+  [[nodiscard]] TlsSession::State shake_hands() const noexcept {
+    return tls_ ? tls_->shake_hands() : TlsSession::State::ready;
+  }
+  /// What to wait for before the next shake_hands(), as poll() has it.
+  [[nodiscard]] short shaking_events() const noexcept { return tls_ ? tls_->events() : short{0}; }
+  /// Why the handshake has failed.
+  [[nodiscard]] std::string shaking_trouble() const { return tls_ ? std::string{tls_->trouble()} : std::string{}; }
+  /// Has the other end gone, without a word of why?
+  [[nodiscard]] bool has_ended() const noexcept { return tls_ && tls_->has_ended(); }
+  /// Is there something to receive that poll() does not show?
+  [[nodiscard]] bool has_received() const noexcept { return tls_ && tls_->has_received(); }
+  /// Explains what send() or receive() has left in errno.
+  [[nodiscard]] std::string explain(int error) const {
+    if (error == EBADMSG && tls_) return compose("it was altered on its way (TLS: {})", tls_->trouble());
+    return std::generic_category().message(error);
   }
 
   void close() noexcept {
     if (descriptor_.is_open()) ::shutdown(descriptor_.get(), SHUT_RDWR);
     descriptor_.reset();
+    tls_.reset();
   }
   /// In a process that has just been forked: lets go of it; the other process's connection stays.
-  void forget_in_child() noexcept { descriptor_.reset(); }
+  void forget_in_child() noexcept {
+    descriptor_.reset();
+    tls_.reset();
+  }
 
  private:
   Descriptor descriptor_{};
+  std::unique_ptr<TlsSession> tls_{};
 };
 
 /// Waits until the descriptor can be read from or written to (POLLIN, POLLOUT), or would say what is wrong with it.
@@ -30613,15 +30969,16 @@ inline void tune_connection(int fd, std::chrono::milliseconds lost_after) noexce
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Bounds what a connection takes.
+/// Bounds what a connection takes, and says how it goes.
 struct ConnectionLimits {
   std::size_t max_frame_bytes = std::size_t{1} << 30U;
   std::chrono::milliseconds lost_after{15'000};  ///< how long the other host may leave what it got unacknowledged
+  bool has_tls = false;                          ///< all that is said of the run goes by TLS
 };
 
 /// Sends and receives frames. One thread at a time may use it. Every frame carries a code of 16 bytes that covers its
-/// content and its number; what is sent can be read on its way, but not altered. What goes wrong with the connection is
-/// a ConnectionError that names the peer; after that it is of no use any more.
+/// content and its number; what is sent can not be altered on its way, and be read only where there is no TLS. What
+/// goes wrong with the connection is a ConnectionError that names the peer; after that it is of no use any more.
 class SecureConnection {
  public:
   /// Takes over a socket whose two ends have proven themselves. peer: what errors call the other end.
@@ -30635,14 +30992,18 @@ class SecureConnection {
   }
 
   /// Connects to a listener; tries again until somebody listens there. Cost: two round trips after TCP's own; none with
-  /// a ticket: then the first frame to come is the listener's answer, a welcome or a refusal.
-  /// Throws: ConnectionError, whose cause is `refused` if the listener knows this process but does not want it.
+  /// a ticket: then the first frame to come is the listener's answer, a welcome or a refusal. TLS costs one more.
+  /// Throws: ConnectionError, whose cause is `refused` if the listener knows this process but does not want it;
+  /// ConfigError if it never will, as it is set.
   [[nodiscard]] static SecureConnection connect(const std::string& host, int port, const Hmac& secret,
                                                 const Hello& hello, const Deadline& deadline,
                                                 const ConnectionLimits& limits = {},
                                                 const std::optional<Ticket>& ticket = std::nullopt);
 
+  /// Shows what has come, but for what has_received() tells of.
   [[nodiscard]] int fd() const noexcept { return socket_.fd(); }
+  /// Is there something to receive that poll() does not show? Not once try_receive() has returned nothing.
+  [[nodiscard]] bool has_received() const noexcept { return socket_.has_received(); }
   [[nodiscard]] const std::string& peer() const noexcept { return peer_; }
   /// What the listener has given to this process, for further connections; only where connect() has waited for it.
   [[nodiscard]] const std::optional<Ticket>& ticket() const noexcept { return ticket_; }
@@ -30737,7 +31098,7 @@ class SecureConnection {
         ConnectionError::Cause::failed,
         is_lost ? compose("{} has not answered for {} s: its host, or the network between, is down ({})", peer_,
                           static_cast<double>(lost_after_.count()) / 1000.0, std::generic_category().message(error))
-                : compose("{}: {} failed: {}", peer_, doing, std::generic_category().message(error))};
+                : compose("{}: {} failed: {}", peer_, doing, socket_.explain(error))};
   }
 
   Socket socket_;
@@ -30775,8 +31136,7 @@ class Connector {
       if (socket.is_open()) {
         tune_connection(socket.fd(), limits_.lost_after);
         cause = compose("{} was connected, but did not answer", SocketAddress::of_peer(socket.fd()).text());
-        if (ticket_) return present_ticket(std::move(socket));
-        if (exchange_openings(socket)) return introduce(std::move(socket));
+        if (open(socket)) return ticket_ ? send_hello(std::move(socket)) : introduce(std::move(socket));
       }
       if (deadline_.remaining() <= pause) {
         throw ConnectionError{ConnectionError::Cause::failed,
@@ -30798,9 +31158,20 @@ class Connector {
 
   [[nodiscard]] std::string peer() const { return compose("the leader at {} port {}", host_, port_); }
 
-  // Until the server has answered it does not know whether this one is honest: if it hangs up, it had no room.
+  // Goes as far as the hello. Until then the server does not know whether this one is honest: if it hangs up, it had no
+  // room.
+  [[nodiscard]] bool open(Socket& socket) {
+    if (ticket_) {
+      client_ = Opening::make(limits_.has_tls ? Opening::by_ticket_by_tls : Opening::by_ticket);
+      server_ = *ticket_;
+    } else {
+      client_ = Opening::make(limits_.has_tls ? Opening::at_length_by_tls : Opening::at_length);
+      if (!exchange_openings(socket)) return false;
+    }
+    return !limits_.has_tls || begin_tls(socket);
+  }
+
   [[nodiscard]] bool exchange_openings(const Socket& socket) {
-    client_ = Opening::make();
     if (!send_all(socket, client_.bytes()) || !receive_all(socket, std::as_writable_bytes(std::span{server_.magic}))) {
       return false;
     }
@@ -30812,8 +31183,9 @@ class Connector {
   }
 
   [[nodiscard]] SecureConnection introduce(Socket socket) {
-    SecureConnection connection = send_hello(std::move(socket), {});
+    SecureConnection connection = send_hello(std::move(socket));
     const Frame answer = receive_answer(connection);
+    if (answer.type == Frame::misfit) throw ConfigError{std::string{answer.text()}};
     if (answer.type != Frame::welcome || answer.payload.size() != sizeof(Ticket)) {
       throw ConnectionError{ConnectionError::Cause::refused,
                             compose("{} does not take this process: {}", peer(), answer.text())};
@@ -30836,16 +31208,10 @@ class Connector {
                           compose("{} did not accept this process's proof: {}", peer(), cause)};
   }
 
-  [[nodiscard]] SecureConnection present_ticket(Socket socket) {
-    client_ = Opening::make(Opening::by_ticket);
-    server_ = *ticket_;
-    return send_hello(std::move(socket), client_.bytes());
-  }
-
-  [[nodiscard]] SecureConnection send_hello(Socket socket, ConstBytes before) {
+  [[nodiscard]] SecureConnection send_hello(Socket socket) const {
     const Transcript transcript{client_, server_, hello_};
     WireWriter writer;
-    writer.put_rest(before);
+    if (ticket_ && !limits_.has_tls) writer.put_rest(client_.bytes());
     writer.put(static_cast<std::uint32_t>(hello_.size()));
     writer.put_rest(hello_);
     writer.put_rest(transcript.client_proof(secret_));
@@ -30854,6 +31220,23 @@ class Connector {
     }
     SessionKeys keys{.outgoing = transcript.client_key(secret_), .incoming = transcript.server_key(secret_)};
     return SecureConnection{std::move(socket), std::move(keys), peer(), limits_};
+  }
+
+  [[nodiscard]] bool begin_tls(Socket& socket) const {
+    if (ticket_ && !send_all(socket, client_.bytes())) return false;
+    socket.encrypt(TlsRole::client, Transcript{client_, server_, hello_}.tls_key(secret_));
+    using State = TlsSession::State;
+    State state = socket.shake_hands();
+    while (state == State::shaking && wait_for(socket.fd(), socket.shaking_events(), deadline_)) {
+      state = socket.shake_hands();
+    }
+    if (state != State::failed || socket.has_ended()) return state == State::ready;
+    throw ConnectionError{
+        ConnectionError::Cause::failed,
+        compose(
+            "{} did not accept this process's proof: most likely the two have different secrets (of different runs, "
+            "or of different files; TLS: {})",
+            peer(), socket.shaking_trouble())};
   }
 
   // These return false if the other end has hung up, or at the deadline.
@@ -30950,7 +31333,8 @@ class Agent {
     const std::size_t unsent = leader_->unsent_bytes();
     const bool is_all_sent = leader_->flush();
     if (is_all_sent || leader_->unsent_bytes() < unsent) listened_at_ = Clock::now();
-    Deadline deadline = Deadline::after(std::max<Clock::duration>(next_pages_ - Clock::now(), {}));
+    const Clock::duration until_pages = std::max<Clock::duration>(next_pages_ - Clock::now(), {});
+    Deadline deadline = Deadline::after(leader_->has_received() ? Clock::duration{} : until_pages);
     if (!local_ || num_alive_ == 0 || !is_all_sent) {
       const auto events = static_cast<short>(is_all_sent ? POLLIN : POLLIN | POLLOUT);
       [[maybe_unused]] const bool is_ready = wait_for(leader_->fd(), events, deadline);
@@ -31239,6 +31623,7 @@ class AgentLines {
     std::optional<Deadline> end;
     while (true) {
       bool is_all_sent = true;
+      bool has_received = false;  // what poll() does not show
       {
         const std::lock_guard lock{mutex_};
         if (is_ending_ && !end) end = Deadline::after(std::chrono::seconds{5});
@@ -31248,6 +31633,7 @@ class AgentLines {
           move_outgoing(one);
           const bool has_more = one.loss.empty() && one.connection.unsent_bytes() > 0;
           is_all_sent = is_all_sent && !has_more;
+          has_received = has_received || (one.loss.empty() && one.connection.has_received());
           watched[at] = {.fd = one.loss.empty() ? one.connection.fd() : -1,
                          .events = static_cast<short>(has_more ? POLLIN | POLLOUT : POLLIN),
                          .revents = 0};
@@ -31255,7 +31641,7 @@ class AgentLines {
       }
       if (end && (is_all_sent || end->expired())) return;
       constexpr int most_ms = 200;
-      ::poll(watched.data(), watched.size(), most_ms);
+      ::poll(watched.data(), watched.size(), has_received ? 0 : most_ms);
       if (watched.back().revents != 0) wake_.clear();
       for (std::size_t at = 0; at < lines_.size(); ++at) attend(at, watched[at]);
     }
@@ -31272,7 +31658,7 @@ class AgentLines {
     if (watched.fd < 0) return;
     try {
       one.connection.flush();
-      if (watched.revents != 0) {
+      if (watched.revents != 0 || one.connection.has_received()) {
         one.last_heard = Clock::now();
         for (int taken = 0; taken < 64; ++taken) {  // the others are to have their turn
           std::optional<Frame> frame = one.connection.try_receive();
@@ -32461,7 +32847,7 @@ namespace detail {
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/workers/detail/launch_secret.hpp
-// The secret that the processes of a run know each other by. Workers room.
+// The secret that the processes of a run know each other by, and whether they encrypt. Workers room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -32507,6 +32893,15 @@ inline constexpr std::size_t least_secret_bytes = 16;
   if (const auto file = environment("RAILYARD_SECRET_FILE")) return read_secret(*file, "RAILYARD_SECRET_FILE");
   if (const auto secret = environment("RAILYARD_SECRET")) return checked_secret(*secret, "RAILYARD_SECRET");
   return std::nullopt;
+}
+
+/// Says whether all goes by TLS. Throws: ConfigError if RAILYARD_TLS is neither 1 nor 0.
+[[nodiscard]] inline bool wants_tls(const LaunchConfig& config,
+                                    const Environment& environment = process_environment()) {
+  if (config.tls) return *config.tls;
+  const std::string value = environment("RAILYARD_TLS").value_or("0");
+  if (value == "1" || value == "0") return value == "1";
+  throw ConfigError{compose(R"(RAILYARD_TLS is "{}": set it to 1 for TLS between processes, or to 0)", value)};
 }
 
 [[noreturn]] inline void refuse_without_secret(std::string_view where) {
@@ -33114,8 +33509,9 @@ class NetworkStore final : public Store {
       }
     } else {
       is_watched_ = true;
+      const bool is_here = connection_->has_received();
       lock.unlock();
-      const bool has_come = wait_for(connection_->fd(), POLLIN, deadline);
+      const bool has_come = is_here || wait_for(connection_->fd(), POLLIN, deadline);
       lock.lock();
       is_watched_ = false;
       changed_.notify_all();
@@ -33128,7 +33524,7 @@ class NetworkStore final : public Store {
 
   void take(const Frame& frame) {
     if (frame.type == Frame::welcome) return;
-    if (frame.type == Frame::refusal) {
+    if (frame.type == Frame::refusal || frame.type == Frame::misfit) {
       throw ConnectionError{ConnectionError::Cause::refused,
                             compose("{} does not take this process: {}", connection_->peer(), frame.text())};
     }
@@ -33183,13 +33579,15 @@ namespace detail {
 
 /// Is what a rank sends first to the one it connects to.
 struct PairOpening {
-  static constexpr std::array<char, 8> expected{'R', 'A', 'I', 'L', 'Y', 'R', 'P', '1'};
-  std::array<char, 8> magic = expected;
+  static constexpr std::array<char, 8> plain{'R', 'A', 'I', 'L', 'Y', 'R', 'P', '1'};
+  static constexpr std::array<char, 8> by_tls{'R', 'A', 'I', 'L', 'Y', 'R', 'Q', '1'};  ///< from the proofs on
+  std::array<char, 8> magic = plain;
   std::array<std::byte, 32> nonce{};
   std::int32_t from = 0;  ///< ranks
   std::int32_t to = 0;
 
   [[nodiscard]] ConstBytes bytes() const noexcept { return std::as_bytes(std::span{this, 1}); }
+  [[nodiscard]] bool is_by_tls() const noexcept { return magic == by_tls; }
 };
 static_assert(sizeof(PairOpening) == 48);
 
@@ -33206,13 +33604,16 @@ class PairProofs {
   static constexpr std::string_view listener = "railyard: the proof of the rank that listens";
   static constexpr std::string_view caller = "railyard: the proof of the rank that connects";
   static constexpr std::string_view welcome = "railyard: the welcome of the rank that listens";
+  static constexpr std::string_view misfit = "railyard: the rank that listens is set otherwise";
+  static constexpr std::string_view tls = "railyard: the TLS of two ranks";  ///< a key
 
  private:
   Hmac secret_;
   std::string place_;
 };
 
-/// Is one end of a handshake: says its part and hears the other's, never more than it expects, and never waits.
+/// Is one end of a handshake: says its part and hears the other's, never more than it expects, and never waits. Where
+/// it goes by TLS, that begins when both have proven themselves: nobody else gets as far.
 class PairHandshake {
  public:
   enum class State : std::uint8_t { waiting, proven, failed };
@@ -33222,7 +33623,10 @@ class PairHandshake {
   [[nodiscard]] const Socket& socket() const noexcept { return socket_; }
   [[nodiscard]] Socket take_socket() noexcept { return std::move(socket_); }
   /// What to wait for before the next advance(), as poll() has it.
-  [[nodiscard]] short events() const noexcept { return said_ < to_say_.size() ? POLLOUT : POLLIN; }
+  [[nodiscard]] short events() const noexcept {
+    if (is_shaking_) return socket_.shaking_events();
+    return said_ < to_say_.size() ? POLLOUT : POLLIN;
+  }
   /// Why it has failed.
   [[nodiscard]] const std::string& trouble() const noexcept { return trouble_; }
   [[nodiscard]] const PairOpening& opening() const noexcept { return opening_; }
@@ -33241,8 +33645,16 @@ class PairHandshake {
     return State::failed;
   }
 
+  // What is said and heard from now on goes by TLS.
+  void begin_tls(TlsRole role) { socket_.encrypt(role, proof(PairProofs::tls)); }
+
   // Returns proven if all is said and what was expected is heard.
   [[nodiscard]] State talk() {
+    const TlsSession::State tls = socket_.shake_hands();
+    is_shaking_ = tls == TlsSession::State::shaking;
+    if (is_shaking_) return State::waiting;
+    if (tls == TlsSession::State::failed)
+      return fail(compose("there is no TLS with it: {}", socket_.shaking_trouble()));
     while (said_ < to_say_.size()) {
       const ssize_t sent = socket_.send(ConstBytes{to_say_}.subspan(said_));
       if (sent < 0 && errno == EINTR) continue;
@@ -33278,16 +33690,25 @@ class PairHandshake {
   std::size_t said_ = 0;
   std::vector<std::byte> heard_{};
   std::size_t num_heard_ = 0;
+  bool is_shaking_ = false;
   std::string trouble_{};
 };
+
+/// Of two ranks that are set differently.
+[[nodiscard]] inline std::string tls_misfit_text(bool is_by_tls, int rank) {
+  return compose(
+      "it is set to go {} TLS, and rank {} {} it: set ScalingConfig::launch.tls, or RAILYARD_TLS, to the same in all "
+      "processes",
+      is_by_tls ? "by" : "without", rank, is_by_tls ? "without" : "by");
+}
 
 /// Is the end that listens. It proves itself first, as it has less to lose: what it signs has the caller's nonce and
 /// its own in it.
 class PairListening final : public PairHandshake {
  public:
-  /// rank: this one's. The proofs outlive it.
-  PairListening(Socket socket, const PairProofs& proofs, int rank)
-      : PairHandshake(std::move(socket), proofs), rank_(rank) {
+  /// rank: this one's. The proofs outlive it. has_tls: whether this rank is set to go by TLS.
+  PairListening(Socket socket, const PairProofs& proofs, int rank, bool has_tls)
+      : PairHandshake(std::move(socket), proofs), rank_(rank), has_tls_(has_tls) {
     expect(sizeof opening_.magic);
   }
 
@@ -33297,7 +33718,7 @@ class PairListening final : public PairHandshake {
       switch (step_) {
         case Step::magic:
           std::memcpy(opening_.magic.data(), heard().data(), heard().size());
-          if (opening_.magic != PairOpening::expected)
+          if (opening_.magic != PairOpening::plain && !opening_.is_by_tls())
             return fail("it does not speak the protocol of Railyard's ranks");
           expect(sizeof opening_ - sizeof opening_.magic);
           step_ = Step::opening;
@@ -33314,12 +33735,13 @@ class PairListening final : public PairHandshake {
           if (!is_proof(heard(), PairProofs::caller)) return fail("it does not know the secret of this run");
           if (opening_.to != rank_)
             return fail(compose("it looks for rank {}, and this is rank {}", opening_.to, rank_));
-          say(proof(PairProofs::welcome));
+          if (opening_.is_by_tls()) begin_tls(TlsRole::server);
+          say(proof(is_misfit() ? PairProofs::misfit : PairProofs::welcome));
           expect(0);
           step_ = Step::welcome;
           break;
         case Step::welcome:
-          return State::proven;
+          return is_misfit() ? fail(tls_misfit_text(opening_.is_by_tls(), rank_)) : State::proven;
       }
     }
   }
@@ -33327,7 +33749,10 @@ class PairListening final : public PairHandshake {
  private:
   enum class Step : std::uint8_t { magic, opening, proof, welcome };
 
+  [[nodiscard]] bool is_misfit() const noexcept { return opening_.is_by_tls() != has_tls_; }
+
   int rank_;
+  bool has_tls_;
   Step step_ = Step::magic;
 };
 
@@ -33335,7 +33760,9 @@ class PairListening final : public PairHandshake {
 /// for it, and it comes again.
 class PairCalling final : public PairHandshake {
  public:
-  PairCalling(Socket socket, const PairProofs& proofs, int from, int to) : PairHandshake(std::move(socket), proofs) {
+  PairCalling(Socket socket, const PairProofs& proofs, int from, int to, bool has_tls)
+      : PairHandshake(std::move(socket), proofs) {
+    if (has_tls) opening_.magic = PairOpening::by_tls;
     opening_.from = from;
     opening_.to = to;
     fill_random(opening_.nonce);
@@ -33346,22 +33773,33 @@ class PairCalling final : public PairHandshake {
   [[nodiscard]] State advance() {
     while (true) {
       if (const State state = talk(); state != State::proven) return state;
-      if (has_proven_itself_) {
-        if (is_proof(heard(), PairProofs::welcome)) return State::proven;
-        return fail("its welcome was altered on its way");
+      switch (step_) {
+        case Step::answer:
+          std::memcpy(nonce_.data(), heard().data(), nonce_.size());
+          if (!is_proof(heard().subspan(nonce_.size()), PairProofs::listener)) {
+            return fail("it does not know the secret of this run");
+          }
+          say(proof(PairProofs::caller));
+          expect(0);
+          step_ = Step::proof;
+          break;
+        case Step::proof:
+          if (opening_.is_by_tls()) begin_tls(TlsRole::client);
+          expect(sizeof(Digest));
+          step_ = Step::welcome;
+          break;
+        case Step::welcome:
+          if (is_proof(heard(), PairProofs::welcome)) return State::proven;
+          if (is_proof(heard(), PairProofs::misfit)) return fail(tls_misfit_text(!opening_.is_by_tls(), opening_.from));
+          return fail("its welcome was altered on its way");
       }
-      std::memcpy(nonce_.data(), heard().data(), nonce_.size());
-      if (!is_proof(heard().subspan(nonce_.size()), PairProofs::listener)) {
-        return fail("it does not know the secret of this run");
-      }
-      has_proven_itself_ = true;
-      say(proof(PairProofs::caller));
-      expect(sizeof(Digest));
     }
   }
 
  private:
-  bool has_proven_itself_ = false;
+  enum class Step : std::uint8_t { answer, proof, welcome };
+
+  Step step_ = Step::answer;
 };
 
 }  // namespace detail
@@ -33425,7 +33863,7 @@ class RefusalLog {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Is a line on a socket of TCP.
+/// Is a line on a socket of TCP, with TLS or without.
 class SocketRankLine final : public RankLine {
  public:
   SocketRankLine(Socket socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {}
@@ -33450,18 +33888,19 @@ class SocketRankLine final : public RankLine {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return 0;
     const bool is_closed = errno == ECONNRESET || errno == EPIPE;
     throw ConnectionError{is_closed ? ConnectionError::Cause::closed : ConnectionError::Cause::failed,
-                          compose("the line to {} is lost while {}: {}", peer_, doing, explain_errno(errno))};
+                          compose("the line to {} is lost while {}: {}", peer_, doing, socket_.explain(errno))};
   }
 
   Socket socket_;
   std::string peer_;
 };
 
-/// Bounds what a rank does for those who have not proven themselves.
+/// Bounds what a rank does for those who have not proven themselves, and says how its lines go.
 struct RankLineLimits {
   std::chrono::milliseconds lost_after{15'000};  ///< how long the other host may leave what it got unacknowledged
   std::chrono::milliseconds handshake_time{5000};
   std::size_t max_half_open = 256;  ///< besides the ranks that are expected
+  bool has_tls = false;             ///< what the lines carry goes by TLS
 };
 
 /// Is one connect() of one rank: calls the ranks before it, and listens for those after it until they have come. Only
@@ -33537,8 +33976,8 @@ class RankMeeting {
     std::string cause = "it has not been tried";
   };
   struct HalfOpen {
-    HalfOpen(Socket socket, const PairProofs& proofs, int rank)
-        : address(SocketAddress::of_peer(socket.fd()).text()), handshake(std::move(socket), proofs, rank) {}
+    HalfOpen(Socket socket, const PairProofs& proofs, int rank, bool has_tls)
+        : address(SocketAddress::of_peer(socket.fd()).text()), handshake(std::move(socket), proofs, rank, has_tls) {}
     std::string address;
     Clock::time_point since = Clock::now();
     PairListening handshake;
@@ -33566,7 +34005,7 @@ class RankMeeting {
           return give_up(call, std::generic_category().message(error));
         }
         tune_connection(call.connecting.fd(), limits_.lost_after);
-        call.handshake.emplace(std::move(call.connecting), call.proofs, rank_, call.rank);
+        call.handshake.emplace(std::move(call.connecting), call.proofs, rank_, call.rank, limits_.has_tls);
       }
     }
     if (call.handshake) {
@@ -33640,7 +34079,7 @@ class RankMeeting {
       }
       Socket socket{adopt(fd, "a connection of another rank")};
       tune_connection(socket.fd(), limits_.lost_after);
-      half_open_.emplace_back(std::move(socket), *proofs_, rank_);
+      half_open_.emplace_back(std::move(socket), *proofs_, rank_, limits_.has_tls);
       if (half_open_.size() > max_half_open()) {
         refuse(half_open_.front(), "it has not proven itself, and others are waiting");
         half_open_.pop_front();
@@ -33743,6 +34182,7 @@ class SecretConnector final : public RankConnector {
                                                                const Deadline& deadline) override {
     return RankMeeting{world, store, group, host, key_, limits_, tell_, deadline}.meet();
   }
+  [[nodiscard]] bool encrypts() const noexcept override { return limits_.has_tls; }
 
  private:
   static Hmac derive(const Hmac& secret, const std::string& run) {
@@ -33806,7 +34246,8 @@ class LaunchedLink final : public WorkerLink {
     if (world_.num_nodes > 1) {
       world_.connector = std::make_shared<SecretConnector>(
           secret, compose("{} {}", layout.generation, place.job),
-          [](const std::string& line) { std::fprintf(stderr, "railyard: %s\n", line.c_str()); });
+          [](const std::string& line) { std::fprintf(stderr, "railyard: %s\n", line.c_str()); },
+          RankLineLimits{.has_tls = place.limits.has_tls});
     }
   }
 
@@ -33849,8 +34290,8 @@ struct ListenerOptions {
   std::string host{};  ///< a name or address of this host; empty takes any
   int port = 0;        ///< 0 lets the kernel choose
   std::string job{};
-  std::uint32_t generation = 0;  ///< of agents; that of the store's clients is set by reset_store()
-  ConnectionLimits limits{};
+  std::uint32_t generation = 0;     ///< of agents; that of the store's clients is set by reset_store()
+  ConnectionLimits limits{};        ///< also says whether all clients are to use TLS
   std::size_t max_half_open = 256;  ///< connections that have not proven themselves yet
   std::chrono::milliseconds handshake_time{5000};
   /// Is told, in words, who was refused and why. Must neither throw nor call the listener.
@@ -33861,6 +34302,7 @@ struct ListenerOptions {
 struct AgentConnection {
   Hello hello{};
   SecureConnection connection;
+  std::string misfit{};  ///< why it can not be used, as the other process has been told as well; empty if it can
 };
 
 /// Listens on a thread of its own. Whoever connects proves that it knows the secret, within a bounded time and number
@@ -34070,18 +34512,25 @@ class Listener {
   void shake_hands(HalfOpens::iterator at) {
     ServerHandshake& handshake = at->second.handshake;
     while (handshake.state() == ServerHandshake::State::waiting) {
+      using Tls = TlsSession::State;
+      Socket& socket = at->second.socket;
+      const Tls tls = socket.shake_hands();
+      if (tls == Tls::failed) return refuse(at, socket.shaking_trouble());
+      // A new connection has room for so few bytes.
+      if (tls == Tls::shaking && socket.shaking_events() == POLLOUT) return refuse(at, "it does not take an answer");
+      if (tls == Tls::shaking) return;
       const std::span<std::byte> room = handshake.room();
-      const ssize_t got = at->second.socket.receive(room);
+      const ssize_t got = socket.receive(room);
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) {
         return refuse(at, handshake.is_untouched() ? "it has left without a word" : "it has left before its proof");
       }
       const ConstBytes reply = handshake.take(static_cast<std::size_t>(got));
-      // A new connection has room for so few bytes.
-      if (!reply.empty() && at->second.socket.send(reply) != static_cast<ssize_t>(reply.size())) {
+      if (!reply.empty() && socket.send(reply) != static_cast<ssize_t>(reply.size())) {
         return refuse(at, "it does not take an answer");
       }
+      if (const auto key = handshake.take_tls_key()) socket.encrypt(TlsRole::server, *key);
     }
     if (handshake.state() == ServerHandshake::State::refused) return refuse(at, handshake.refusal());
     auto node = half_open_.extract(at);
@@ -34096,10 +34545,13 @@ class Listener {
     ConnectionLimits limits = options_.limits;
     if (!is_agent) limits.max_frame_bytes = StoreServer::max_bytes + max_hello_bytes;
     SecureConnection connection{std::move(client.socket), client.handshake.keys(), peer, limits};
-    const std::string why = complaint(hello, client.handshake.opening());
+    std::string why = complaint(hello, client.handshake.opening());
+    const bool is_misfit = why.empty() && client.handshake.opening().is_by_tls() != options_.limits.has_tls;
+    if (is_misfit) why = tls_text(peer);
     if (!why.empty()) log_.note(compose("refused {}: {}", peer, why), Clock::now());
     try {
-      connection.post(why.empty() ? Frame::welcome : Frame::refusal, {why.empty() ? ticket_.bytes() : text_bytes(why)});
+      const std::uint8_t answer = why.empty() ? Frame::welcome : is_misfit ? Frame::misfit : Frame::refusal;
+      connection.post(answer, {why.empty() ? ticket_.bytes() : text_bytes(why)});
       connection.flush();
     } catch (const ConnectionError&) {
       return;  // it has already gone
@@ -34107,9 +34559,9 @@ class Listener {
     if (!is_agent) {
       watch(connection.fd(), EPOLLIN | EPOLLOUT | EPOLLET, id, EPOLL_CTL_MOD);
       sessions_.emplace(id, Session{.connection = std::move(connection), .is_over = !why.empty()});
-    } else if (why.empty()) {
+    } else if (why.empty() || is_misfit) {
       watch(connection.fd(), 0, id, EPOLL_CTL_DEL);
-      agents_.push_back({.hello = std::move(hello), .connection = std::move(connection)});
+      agents_.push_back({.hello = std::move(hello), .connection = std::move(connection), .misfit = std::move(why)});
       agents_event_.ring();
     }
   }
@@ -34123,11 +34575,18 @@ class Listener {
     if (is_agent && !expects_agents_) return "the run has begun, with all processes that it has";
     const std::uint32_t expected = is_agent ? options_.generation : store_generation_;
     if (hello.generation != expected) return outdated_text(hello.generation, expected);
-    if (opening.magic != Opening::by_ticket) return {};
+    if (!opening.has_ticket()) return {};
     if (is_agent) return "a ticket is for the store alone";
     return tickets_used_.insert(opening.nonce).second ? std::string{} : "this very hello has come before";
   }
 
+  [[nodiscard]] std::string tls_text(const std::string& peer) const {
+    const bool is_own = options_.limits.has_tls;
+    return compose(
+        "{} is set to go {} TLS, and process 0, which leads, {} it: set ScalingConfig::launch.tls, or RAILYARD_TLS, to "
+        "the same in all processes",
+        peer, is_own ? "without" : "by", is_own ? "by" : "without");
+  }
   static std::string outdated_text(std::uint32_t generation, std::uint32_t expected) {
     return compose("it is of generation {}, and the run is now at {}: what was started earlier has to end", generation,
                    expected);
@@ -34415,7 +34874,7 @@ struct Newcomer {
 ///
 /// Who has started it is found out from LaunchConfig, else from the environment. Processes of several hosts need
 /// something to know each other by: a secret in RAILYARD_SECRET_FILE or RAILYARD_SECRET, or a folder that all of them
-/// see (LaunchConfig::rendezvous).
+/// see (LaunchConfig::rendezvous). With LaunchConfig::tls all that they send to each other goes by TLS 1.3.
 class Launched {
  public:
   static constexpr std::string_view name = "Launched";
@@ -34427,6 +34886,7 @@ class Launched {
   void join(const JoinPlan& plan) {
     plan_ = plan;
     launch_ = detail::find_launch(plan.launch);
+    has_tls_ = detail::wants_tls(plan.launch);
     const Deadline deadline = Deadline::after(plan.timeout);
     detail::Newcomer own{.num_workers = launch_.workers_per_process > 0 && plan.num_workers == 1
                                             ? launch_.workers_per_process
@@ -34484,6 +34944,7 @@ class Launched {
 
  private:
   [[nodiscard]] bool is_one_host() const { return detail::is_one_host(launch_); }
+  [[nodiscard]] detail::ConnectionLimits limits() const { return {.has_tls = has_tls_}; }
 
   [[nodiscard]] WorkerBody body_of(const WorkerBody& body) const {
     return [body, place = place_, secret = *secret_, address = address_](WorkerLink& own) {
@@ -34505,13 +34966,18 @@ class Launched {
                                                                    .port = bulletin.port_to_listen_on(),
                                                                    .job = launch_.job,
                                                                    .generation = generation,
+                                                                   .limits = limits(),
                                                                    .on_refusal = plan_.say},
                                            *secret_);
     bulletin.post({.host = address_,
                    .port = listener_->port(),
                    .generation = generation,
                    .secret = bulletin.carries_secret() ? secret : std::string{}});
-    place_ = {.host = address_, .port = listener_->port(), .job = launch_.job, .ticket = listener_->ticket()};
+    place_ = {.host = address_,
+              .port = listener_->port(),
+              .job = launch_.job,
+              .limits = limits(),
+              .ticket = listener_->ticket()};
 
     std::vector<std::optional<detail::AgentConnection>> agents(static_cast<std::size_t>(launch_.num_processes));
     teller.start();
@@ -34519,6 +34985,7 @@ class Launched {
       constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds{200};
       auto agent = listener_->take_agent(deadline.remaining() < slice ? deadline : Deadline::after(slice));
       if (agent) {
+        if (!agent->misfit.empty()) throw ConfigError{agent->misfit};
         const auto process = static_cast<std::size_t>(agent->hello.process);
         if (process == 0 || process >= agents.size() || agents[process]) {
           throw ConfigError{detail::compose(
@@ -34605,7 +35072,7 @@ class Launched {
     const bool is_last = deadline.remaining() <= slice;
     try {
       leader_.emplace(detail::SecureConnection::connect(posting.host, posting.port, *secret_, hello,
-                                                        is_last ? deadline : Deadline::after(slice)));
+                                                        is_last ? deadline : Deadline::after(slice), limits()));
     } catch (const detail::ConnectionError& error) {
       // Who turns this process away may be the leader of an earlier run that is about to end.
       if (is_last) {
@@ -34616,12 +35083,17 @@ class Launched {
       return false;
     }
     address_ = detail::own_address_towards(posting.host, plan_.launch.network, !is_one_host());
-    place_ = {.host = posting.host, .port = posting.port, .job = launch_.job, .ticket = leader_->ticket()};
+    place_ = {.host = posting.host,
+              .port = posting.port,
+              .job = launch_.job,
+              .limits = limits(),
+              .ticket = leader_->ticket()};
     return true;
   }
 
   JoinPlan plan_{};
   detail::Launch launch_{};
+  bool has_tls_ = false;
   std::optional<detail::Hmac> secret_{};
   std::string address_{};  // by which the others reach this host
   detail::NetworkStorePlace place_{};
@@ -37491,10 +37963,17 @@ class Nccl {
 
   /// Joins the group; the store must outlive the object. Ends with one sum of all ranks, as a test.
   /// Throws: CollectiveError that names the ranks which did not come or failed; ConfigError if this rank has no library
-  /// or no GPU, or, on all ranks, if their releases of NCCL differ.
+  /// or no GPU, or, on all ranks, if their releases of NCCL differ, or if what goes between hosts is to be encrypted.
   [[nodiscard]] static std::unique_ptr<Nccl> connect(const Options& options, const World& world, Store& store,
                                                      const Deadline& deadline) {
     detail::check_world(world);
+    if (world.connector && world.connector->encrypts()) {
+      throw ConfigError{
+          "ScalingConfig::launch.tls (or RAILYARD_TLS) asks for TLS between hosts, and NCCL sends values by "
+          "connections "
+          "of its own, which cannot be encrypted: use Gloo, or leave TLS off where the network between the hosts is "
+          "the job's alone"};
+    }
     const std::string prefix = detail::enter_group(store, name, world);
     for (const std::string_view stage : {"card", "connected"}) detail::expect_all(store, prefix, stage, world);
     const auto say = [&](std::string_view stage, std::string_view text) {
