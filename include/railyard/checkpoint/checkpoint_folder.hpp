@@ -6,6 +6,7 @@
 #include "railyard/checkpoint/detail/files.hpp"
 #include "railyard/checkpoint/detail/manifest_text.hpp"
 #include "railyard/checkpoint/detail/names.hpp"
+#include "railyard/checkpoint/detail/seen_checkpoints.hpp"
 #include "railyard/checkpoint/detail/staging.hpp"
 #include "railyard/checkpoint/detail/storage.hpp"
 #include "railyard/checkpoint/manifest.hpp"
@@ -152,11 +153,14 @@ class CheckpointFolder {
     remove(rubbish);
   }
 
-  /// Removes all complete checkpoints but the best and the newest; those that somebody reads stay for now.
-  /// Throws: Error if one cannot be removed.
+  /// Removes all complete checkpoints but the best and the newest; those that somebody reads stay for now. A damaged one
+  /// is none of the best, and stays as well: see best().
+  /// Throws: Error if one cannot be removed, or if a damaged one has been found.
   void retain(const Retention& retention) {
     constexpr std::size_t most_at_once = 16;  // each costs a descriptor
-    const auto surplus = surplus_of(retention);
+    const std::size_t num_damaged = seen_.num_damaged();
+    std::vector<std::string> problems;
+    const auto surplus = surplus_of(retention, problems);
     for (std::size_t begin = 0; begin < surplus.size(); begin += most_at_once) {
       const auto size = std::min(most_at_once, surplus.size() - begin);
       const std::vector<Doomed> doomed = take_away(std::span{surplus}.subspan(begin, size));
@@ -167,15 +171,25 @@ class CheckpointFolder {
       for (const Doomed& one : doomed) trash.push_back(one.trash);
       remove(trash);
     }
+    if (seen_.num_damaged() > num_damaged) {
+      throw Error{detail::compose("{}; it counts no more as one of the best", problems.back())};
+    }
   }
 
-  /// Returns the checkpoints that retention would keep for their score, best first. Those of a retention that keeps all
-  /// come from Checkpoint::peek(): there may be thousands.
-  [[nodiscard]] std::vector<Checkpoint> best(const Retention& retention) const {
-    auto best = detail::best_of(all(&Checkpoint::peek), retention);
-    if (retention.keep == 0) return best;
+  /// Returns the checkpoints that retention would keep for their score, best first. Those of earlier generations are
+  /// read, each once, and left out if their checksums are wrong: problems gets what is wrong with them. Those of a
+  /// retention that keeps all come from Checkpoint::peek(), and only the best of them is read: there may be thousands.
+  /// Throws: Error if one may be whole, but cannot be opened.
+  [[nodiscard]] std::vector<Checkpoint> best(const Retention& retention, std::vector<std::string>& problems) const {
+    auto best = detail::ranked(all(&Checkpoint::peek), retention);
+    if (retention.keep == 0) {
+      while (!best.empty() && !is_whole(best.front(), problems)) best.erase(best.begin());
+      return best;
+    }
     std::vector<Checkpoint> held;
     for (const Checkpoint& one : best) {
+      if (held.size() == static_cast<std::size_t>(retention.keep)) break;
+      if (!is_whole(one, problems)) continue;
       if (auto checkpoint = open(one.path(), &Checkpoint::open)) held.push_back(std::move(*checkpoint));
     }
     return held;
@@ -328,11 +342,28 @@ class CheckpointFolder {
     return all;
   }
 
-  [[nodiscard]] std::vector<std::filesystem::path> surplus_of(const Retention& retention) const {
+  [[nodiscard]] bool is_whole(const Checkpoint& checkpoint, std::vector<std::string>& problems) const {
+    if (checkpoint.manifest().generation == generation_) return true;  // this program has written it
+    try {
+      std::string fault = seen_.fault_of(checkpoint);
+      if (fault.empty()) return true;
+      problems.push_back(std::move(fault));
+    } catch (const detail::RemovedError&) {
+    }
+    return false;
+  }
+
+  [[nodiscard]] std::vector<std::filesystem::path> surplus_of(const Retention& retention,
+                                                              std::vector<std::string>& problems) const {
     if (retention.keep == 0) return {};
     const auto all_there = all(&Checkpoint::peek);
     std::set<std::filesystem::path> kept;
-    for (const Checkpoint& checkpoint : detail::best_of(all_there, retention)) kept.insert(checkpoint.path());
+    int num_best = 0;
+    for (const Checkpoint& checkpoint : detail::ranked(all_there, retention)) {
+      if (num_best == retention.keep) break;
+      if (is_whole(checkpoint, problems)) ++num_best;
+      kept.insert(checkpoint.path());  // of a damaged one, too, something may still be saved
+    }
     std::vector<std::filesystem::path> surplus;
     for (std::size_t i = 0; i + 1 < all_there.size(); ++i) {  // the last is the newest
       if (!kept.contains(all_there[i].path())) surplus.push_back(all_there[i].path());
@@ -368,6 +399,7 @@ class CheckpointFolder {
   std::filesystem::path folder_;
   std::uint64_t generation_;
   std::shared_ptr<detail::Files> files_;
+  mutable detail::SeenCheckpoints seen_{};
   bool is_made_ = false;
 };
 

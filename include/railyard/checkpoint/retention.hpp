@@ -43,20 +43,18 @@ namespace detail {
   return retention.order == ScoreOrder::max ? score : -score;
 }
 
-/// Returns the best of the checkpoints, which are given oldest first: the best first, of equals the later first.
-[[nodiscard]] inline std::vector<Checkpoint> best_of(const std::vector<Checkpoint>& checkpoints,
-                                                     const Retention& retention) {
+/// Returns the checkpoints, which are given oldest first, in the order of their worth: the best first, of equals the
+/// later first.
+[[nodiscard]] inline std::vector<Checkpoint> ranked(const std::vector<Checkpoint>& checkpoints,
+                                                    const Retention& retention) {
   std::vector<std::pair<std::optional<double>, std::size_t>> ranking;  // no score is less than any
   for (std::size_t i = 0; i < checkpoints.size(); ++i) {
     ranking.emplace_back(score_of(checkpoints[i].manifest(), retention), i);
   }
   std::sort(ranking.begin(), ranking.end(), std::greater<>{});
-  std::vector<Checkpoint> best;
-  for (const auto& [score, i] : ranking) {
-    if (retention.keep > 0 && best.size() == static_cast<std::size_t>(retention.keep)) break;
-    best.push_back(checkpoints[i]);
-  }
-  return best;
+  std::vector<Checkpoint> in_order;
+  for (const auto& [score, i] : ranking) in_order.push_back(checkpoints[i]);
+  return in_order;
 }
 
 }  // namespace detail

@@ -159,12 +159,18 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
                       .seconds = before.seconds,
                       .is_recorded = true};
   const CheckpointFolder folder{place.path / "checkpoints"};
-  fields.checkpoint = folder.newest();
-  fields.best_checkpoints = folder.best(retention_of(run.checkpoint));
+  fields.checkpoint = folder.newest_whole(fields.warnings);
+  std::vector<std::string> problems;
+  fields.best_checkpoints = folder.best(retention_of(run.checkpoint), problems);
+  for (std::string& problem : problems) {
+    const auto& told = fields.warnings;
+    if (std::find(told.begin(), told.end(), problem) == told.end()) fields.warnings.push_back(std::move(problem));
+  }
   if (run.progress != Progress::quiet) {
     std::fprintf(stderr,
                  "railyard: the run in %s has succeeded before, and nothing is done: this is what it has left\n",
                  place.path.c_str());
+    for (const std::string& warning : fields.warnings) std::fprintf(stderr, "railyard: %s\n", warning.c_str());
   }
   return Result{std::move(fields)};
 }

@@ -28,7 +28,10 @@ class Scored {
 
   [[nodiscard]] std::vector<std::uint64_t> kept() const { return steps_of(folder.list()); }
   [[nodiscard]] std::vector<std::uint64_t> best(const ry::Retention& retention) const {
-    return steps_of(folder.best(retention));
+    std::vector<std::string> problems;
+    const auto found = steps_of(folder.best(retention, problems));
+    CHECK(problems.empty());
+    return found;
   }
   [[nodiscard]] std::size_t num_entries() const {
     return static_cast<std::size_t>(std::distance(fs::directory_iterator{path}, fs::directory_iterator{}));
@@ -38,7 +41,6 @@ class Scored {
   fs::path path = scratch.path() / "checkpoints";
   ry::CheckpointFolder folder{path};
 
- private:
   static std::vector<std::uint64_t> steps_of(const std::vector<ry::Checkpoint>& checkpoints) {
     std::vector<std::uint64_t> steps;
     for (const auto& checkpoint : checkpoints) steps.push_back(checkpoint.manifest().step);
@@ -47,6 +49,13 @@ class Scored {
 };
 
 using Steps = std::vector<std::uint64_t>;
+
+// Turns a bit in the weights, which leaves the size as it is.
+void damage(const fs::path& checkpoint) {
+  std::string content = read_file(checkpoint / "net.safetensors");
+  content.back() = static_cast<char>(content.back() ^ 1);
+  write_file(checkpoint / "net.safetensors", content);
+}
 
 }  // namespace
 
@@ -161,4 +170,31 @@ TEST_CASE("Retention: damaged checkpoints count for nothing and are left to peop
   scored.folder.retain({.keep = 1});
   CHECK(scored.kept() == Steps{2});
   CHECK(fs::exists(scored.path / "checkpoint-000003" / "manifest.json"));
+}
+
+TEST_CASE("Retention: a checkpoint of an earlier program in which a bit has turned takes no place among the best") {
+  Scored scored{{{{"s", 0.9}}, {{"s", 0.5}}, {{"s", 0.8}}, {{"s", 0.1}}, {{"s", 0.2}}}};
+  damage(scored.path / "checkpoint-000001");
+  const std::string file = (scored.path / "checkpoint-000001" / "net.safetensors").string();
+  ry::CheckpointFolder later{scored.path, 1};
+  std::vector<std::string> problems;
+  CHECK(Scored::steps_of(later.best({.keep = 2, .score = "s"}, problems)) == Steps{3, 2});
+  REQUIRE(problems.size() == 1);
+  CHECK_THAT(problems[0], ContainsSubstring(file) && ContainsSubstring("its content has changed"));
+
+  ry::CheckpointFolder another{scored.path, 2};
+  CHECK_THROWS_WITH(another.retain({.keep = 2, .score = "s"}),
+                    ContainsSubstring(file) && ContainsSubstring("counts no more as one of the best"));
+  CHECK(scored.kept() == Steps{1, 2, 3, 5});  // the damaged one is left to people
+  another.retain({.keep = 2, .score = "s"});  // which was told already
+}
+
+TEST_CASE("Retention: of a folder that keeps all, only the best is read") {
+  Scored scored{{{{"s", 0.9}}, {{"s", 0.5}}, {{"s", 0.8}}, {{"s", 0.95}}}};
+  damage(scored.path / "checkpoint-000002");
+  damage(scored.path / "checkpoint-000004");
+  const ry::CheckpointFolder later{scored.path, 1};
+  std::vector<std::string> problems;
+  CHECK(Scored::steps_of(later.best({.score = "s"}, problems)) == Steps{1, 3, 2});
+  CHECK(problems.size() == 1);
 }

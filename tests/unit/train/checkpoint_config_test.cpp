@@ -5,6 +5,10 @@
 #include "support/catch.hpp"
 #include "unit/train/toy_training.hpp"
 
+#include <algorithm>
+#include <fstream>
+#include <stdexcept>
+
 namespace ry = railyard;
 using namespace toy;  // its names stand in nearly every line
 
@@ -57,6 +61,42 @@ TEST_CASE("Checkpoints: the best by a metric are kept, and the newest") {
   CHECK(result.best_checkpoints()[0].manifest().metrics.at("score").as<double>() == 0.9);
   CHECK(result.best_checkpoints()[1].manifest().metrics.at("score").as<double>() == 0.7);
   CHECK(result.checkpoint()->manifest().metrics.at("score").as<double>() == 0.2);
+}
+
+TEST_CASE("Checkpoints: one of the best in which a bit has turned is told of, and its place is another's") {
+  const Scratch scratch;
+  const auto scored = [&](const std::vector<double>& scores, bool fails) {
+    return run_in<ry::Local, ry::Threads>(scratch, 1,
+                                          [&](auto& worker) {
+                                            Weights weights;
+                                            ry::TrainState state{worker, {{"weights", weights}}};
+                                            for (const double score : scores) {
+                                              worker.samples(1);
+                                              worker.report({{"score", score}}, state);
+                                            }
+                                            if (fails) throw std::runtime_error{"a test"};
+                                          },
+                                          {.name = "scored", .checkpoint = {.keep = 1, .score = "score"}});
+  };
+  const ry::Result first = scored({0.9, 0.1}, true);
+  const auto damaged = first.best_checkpoints().at(0).path() / "weights.safetensors";
+  std::string content = read_text(damaged);
+  content.back() = static_cast<char>(content.back() ^ 1);
+  std::ofstream{damaged, std::ios::binary} << content;
+  const auto tells = [&](const ry::Result& result) {
+    return std::any_of(result.warnings().begin(), result.warnings().end(),
+                       [&](const std::string& text) { return text.find(damaged.string()) != std::string::npos; });
+  };
+  const ry::Result result = scored({0.5, 0.7, 0.2}, false);
+  REQUIRE(result);
+  REQUIRE(result.best_checkpoints().size() == 1);
+  CHECK(result.best_checkpoints()[0].manifest().metrics.at("score").as<double>() == 0.7);
+  CHECK(tells(result));
+  const ry::Result recorded = scored({}, true);
+  REQUIRE(recorded.is_recorded());
+  REQUIRE(recorded.best_checkpoints().size() == 1);
+  CHECK(recorded.best_checkpoints()[0].manifest().metrics.at("score").as<double>() == 0.7);
+  CHECK(tells(recorded));
 }
 
 TEST_CASE("Checkpoints: training goes on when one cannot be written, and says so (FAULTS F6)") {

@@ -179,7 +179,10 @@ class RunCheckpoints {
   /// The folder; only while nothing is being written, as what is below.
   [[nodiscard]] const CheckpointFolder& folder() { return writer_.folder(); }
   [[nodiscard]] std::optional<Checkpoint> newest() { return newest_of(writer_.folder()); }
-  [[nodiscard]] std::vector<Checkpoint> best() { return writer_.folder().best(writer_.retention()); }
+  /// See CheckpointFolder::best().
+  [[nodiscard]] std::vector<Checkpoint> best(std::vector<std::string>& problems) {
+    return writer_.folder().best(writer_.retention(), problems);
+  }
 
  private:
   [[nodiscard]] static bool has_user_files(const std::vector<SavedMessage>& saves) {

@@ -131,7 +131,7 @@ class Supervision {
     failure_before_start_ = first.failure();
     const CheckpointFolder folder{info_.path / "checkpoints", lease_.generation()};
     look_up_checkpoints([&] { return newest_of(folder); },
-                        [&] { return folder.best(retention_of(config_.checkpoint)); });
+                        [&](auto& problems) { return folder.best(retention_of(config_.checkpoint), problems); });
     has_left_in_order_ = first.is_preempted() && newest_;
     if (has_left_in_order_) last_word_ = "nothing was lost, and a run of the same name goes on from its checkpoint";
   }
@@ -177,14 +177,17 @@ class Supervision {
     settle();
     has_left_in_order_ = farewell_.is_in_order(checkpoints_->num_written()) && !checkpoints_->has_last_failed();
     if (has_left_in_order_) last_word_ = "its state was saved first, and a run of the same name goes on from there";
-    look_up_checkpoints([&] { return checkpoints_->newest(); }, [&] { return checkpoints_->best(); });
+    look_up_checkpoints([&] { return checkpoints_->newest(); },
+                        [&](auto& problems) { return checkpoints_->best(problems); });
   }
 
   template <class Newest, class Best>
   void look_up_checkpoints(const Newest& newest, const Best& best) {
     try {
       newest_ = newest();
-      best_ = best();
+      std::vector<std::string> problems;
+      best_ = best(problems);
+      for (const std::string& problem : problems) log_.warn(problem + "; it is left out of the best checkpoints");
     } catch (const Error& error) {
       log_.warn(error.what());
     }
