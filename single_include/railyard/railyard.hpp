@@ -2487,6 +2487,9 @@ class WorkerGroup {
   /// Ends every worker that is still there by force. Threads cannot be: the program ends with a message that names
   /// them.
   virtual void kill() = 0;
+  /// From now on a worker that dies, and has not said that it would, takes all others with it by force, as soon as that
+  /// is known, until it is told otherwise. Where workers cannot be ended by force, nothing comes of it.
+  virtual void die_together([[maybe_unused]] bool they_do) {}
   /// Whether workers can be ended by force, and the program lives on.
   [[nodiscard]] virtual bool can_kill() const noexcept = 0;
   [[nodiscard]] virtual const WorkerPage& page(int rank) const = 0;
@@ -4655,6 +4658,46 @@ auto uninterrupted(const Call& call) {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/checkpoint/detail/seen_checkpoints.hpp
+// Which checkpoints have been read from the first to the last byte, and what was wrong with them. Checkpoint room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Reads each checkpoint once, however often it is asked about: they may be large, and do not change.
+class SeenCheckpoints {
+ public:
+  /// Returns what is wrong with its content; empty if nothing is. Throws: RemovedError if it is gone meanwhile, Error
+  /// if it may be whole, but cannot be opened.
+  [[nodiscard]] std::string fault_of(const Checkpoint& checkpoint) {
+    const std::string& id = checkpoint.manifest().id;
+    const auto known = faults_.find(id);
+    return known == faults_.end() ? faults_[id] = look_at(checkpoint) : known->second;
+  }
+
+  /// How many of those that were looked at are damaged.
+  [[nodiscard]] std::size_t num_damaged() const noexcept { return num_damaged_; }
+
+ private:
+  [[nodiscard]] std::string look_at(const Checkpoint& checkpoint) {
+    try {
+      Checkpoint::open(checkpoint.path()).verify();  // open, so that nobody removes it meanwhile
+      return {};
+    } catch (const RemovedError&) {
+      throw;
+    } catch (const DataError& error) {
+      ++num_damaged_;
+      return error.what();
+    }
+  }
+
+  std::map<std::string, std::string> faults_{};  // by id
+  std::size_t num_damaged_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/checkpoint/detail/storage.hpp
 // What can be said and done about the storage of a checkpoint. Checkpoint room.
 
@@ -4887,20 +4930,18 @@ namespace detail {
   return retention.order == ScoreOrder::max ? score : -score;
 }
 
-/// Returns the best of the checkpoints, which are given oldest first: the best first, of equals the later first.
-[[nodiscard]] inline std::vector<Checkpoint> best_of(const std::vector<Checkpoint>& checkpoints,
-                                                     const Retention& retention) {
+/// Returns the checkpoints, which are given oldest first, in the order of their worth: the best first, of equals the
+/// later first.
+[[nodiscard]] inline std::vector<Checkpoint> ranked(const std::vector<Checkpoint>& checkpoints,
+                                                    const Retention& retention) {
   std::vector<std::pair<std::optional<double>, std::size_t>> ranking;  // no score is less than any
   for (std::size_t i = 0; i < checkpoints.size(); ++i) {
     ranking.emplace_back(score_of(checkpoints[i].manifest(), retention), i);
   }
   std::sort(ranking.begin(), ranking.end(), std::greater<>{});
-  std::vector<Checkpoint> best;
-  for (const auto& [score, i] : ranking) {
-    if (retention.keep > 0 && best.size() == static_cast<std::size_t>(retention.keep)) break;
-    best.push_back(checkpoints[i]);
-  }
-  return best;
+  std::vector<Checkpoint> in_order;
+  for (const auto& [score, i] : ranking) in_order.push_back(checkpoints[i]);
+  return in_order;
 }
 
 }  // namespace detail
@@ -5028,11 +5069,14 @@ class CheckpointFolder {
     remove(rubbish);
   }
 
-  /// Removes all complete checkpoints but the best and the newest; those that somebody reads stay for now.
-  /// Throws: Error if one cannot be removed.
+  /// Removes all complete checkpoints but the best and the newest; those that somebody reads stay for now. A damaged one
+  /// is none of the best, and stays as well: see best().
+  /// Throws: Error if one cannot be removed, or if a damaged one has been found.
   void retain(const Retention& retention) {
     constexpr std::size_t most_at_once = 16;  // each costs a descriptor
-    const auto surplus = surplus_of(retention);
+    const std::size_t num_damaged = seen_.num_damaged();
+    std::vector<std::string> problems;
+    const auto surplus = surplus_of(retention, problems);
     for (std::size_t begin = 0; begin < surplus.size(); begin += most_at_once) {
       const auto size = std::min(most_at_once, surplus.size() - begin);
       const std::vector<Doomed> doomed = take_away(std::span{surplus}.subspan(begin, size));
@@ -5043,15 +5087,25 @@ class CheckpointFolder {
       for (const Doomed& one : doomed) trash.push_back(one.trash);
       remove(trash);
     }
+    if (seen_.num_damaged() > num_damaged) {
+      throw Error{detail::compose("{}; it counts no more as one of the best", problems.back())};
+    }
   }
 
-  /// Returns the checkpoints that retention would keep for their score, best first. Those of a retention that keeps all
-  /// come from Checkpoint::peek(): there may be thousands.
-  [[nodiscard]] std::vector<Checkpoint> best(const Retention& retention) const {
-    auto best = detail::best_of(all(&Checkpoint::peek), retention);
-    if (retention.keep == 0) return best;
+  /// Returns the checkpoints that retention would keep for their score, best first. Those of earlier generations are
+  /// read, each once, and left out if their checksums are wrong: problems gets what is wrong with them. Those of a
+  /// retention that keeps all come from Checkpoint::peek(), and only the best of them is read: there may be thousands.
+  /// Throws: Error if one may be whole, but cannot be opened.
+  [[nodiscard]] std::vector<Checkpoint> best(const Retention& retention, std::vector<std::string>& problems) const {
+    auto best = detail::ranked(all(&Checkpoint::peek), retention);
+    if (retention.keep == 0) {
+      while (!best.empty() && !is_whole(best.front(), problems)) best.erase(best.begin());
+      return best;
+    }
     std::vector<Checkpoint> held;
     for (const Checkpoint& one : best) {
+      if (held.size() == static_cast<std::size_t>(retention.keep)) break;
+      if (!is_whole(one, problems)) continue;
       if (auto checkpoint = open(one.path(), &Checkpoint::open)) held.push_back(std::move(*checkpoint));
     }
     return held;
@@ -5204,11 +5258,28 @@ class CheckpointFolder {
     return all;
   }
 
-  [[nodiscard]] std::vector<std::filesystem::path> surplus_of(const Retention& retention) const {
+  [[nodiscard]] bool is_whole(const Checkpoint& checkpoint, std::vector<std::string>& problems) const {
+    if (checkpoint.manifest().generation == generation_) return true;  // this program has written it
+    try {
+      std::string fault = seen_.fault_of(checkpoint);
+      if (fault.empty()) return true;
+      problems.push_back(std::move(fault));
+    } catch (const detail::RemovedError&) {
+    }
+    return false;
+  }
+
+  [[nodiscard]] std::vector<std::filesystem::path> surplus_of(const Retention& retention,
+                                                              std::vector<std::string>& problems) const {
     if (retention.keep == 0) return {};
     const auto all_there = all(&Checkpoint::peek);
     std::set<std::filesystem::path> kept;
-    for (const Checkpoint& checkpoint : detail::best_of(all_there, retention)) kept.insert(checkpoint.path());
+    int num_best = 0;
+    for (const Checkpoint& checkpoint : detail::ranked(all_there, retention)) {
+      if (num_best == retention.keep) break;
+      if (is_whole(checkpoint, problems)) ++num_best;
+      kept.insert(checkpoint.path());  // of a damaged one, too, something may still be saved
+    }
     std::vector<std::filesystem::path> surplus;
     for (std::size_t i = 0; i + 1 < all_there.size(); ++i) {  // the last is the newest
       if (!kept.contains(all_there[i].path())) surplus.push_back(all_there[i].path());
@@ -5244,6 +5315,7 @@ class CheckpointFolder {
   std::filesystem::path folder_;
   std::uint64_t generation_;
   std::shared_ptr<detail::Files> files_;
+  mutable detail::SeenCheckpoints seen_{};
   bool is_made_ = false;
 };
 
@@ -15511,131 +15583,6 @@ template <std::size_t N>
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/workers/detail/exit_reason.hpp
-// Says in words why a process has ended or does not answer. Workers room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Returns the number behind key in a file of lines "key number", as the kernel writes them.
-[[nodiscard]] inline std::optional<std::uint64_t> number_in_file(const std::string& path, std::string_view key) {
-  std::ifstream file{path};
-  std::string name;
-  std::uint64_t value = 0;
-  while (file >> name >> value) {
-    if (name == key) return value;
-  }
-  return std::nullopt;
-}
-
-/// Counts kills by the kernel's out-of-memory killer, in this process's memory cgroup if that can be seen (version 2,
-/// then 1), and on the whole system otherwise.
-class OomCounter {
- public:
-  OomCounter() : OomCounter(find_path()) {}
-  explicit OomCounter(std::string path) : path_(std::move(path)), before_(count()) {}
-
-  /// Has the counter moved since this object was made?
-  [[nodiscard]] bool has_moved() const { return count() > before_; }
-  [[nodiscard]] bool is_of_cgroup() const noexcept { return path_ != system_path; }
-
- private:
-  static constexpr std::string_view system_path = "/proc/vmstat";
-
-  static std::string find_path() {
-    std::ifstream cgroups{"/proc/self/cgroup"};
-    for (std::string line; std::getline(cgroups, line);) {
-      std::string path;
-      if (line.starts_with("0::")) {
-        path = "/sys/fs/cgroup" + line.substr(3) + "/memory.events";
-      } else if (const auto at = line.find(":memory:"); at != std::string::npos) {
-        path = "/sys/fs/cgroup/memory" + line.substr(at + 8) + "/memory.oom_control";
-      }
-      if (!path.empty() && number_in_file(path, "oom_kill")) return path;
-    }
-    return std::string{system_path};
-  }
-  [[nodiscard]] std::uint64_t count() const { return number_in_file(path_, "oom_kill").value_or(0); }
-
-  std::string path_;
-  std::uint64_t before_;
-};
-
-/// Returns the likely reason for a signal that has ended a worker, other than SIGKILL.
-[[nodiscard]] inline std::string_view likely_reason(int signal) noexcept {
-  switch (signal) {
-    case SIGSEGV:
-      return "it used memory that is not its own, such as a null or dangling pointer";
-    case SIGABRT:
-      return "abort(): most likely an assertion, or an exception that left a thread or a noexcept function; "
-             "its standard error tells";
-    case SIGBUS:
-      return "it touched a mapping with no memory behind it: a file cut short, or /dev/shm is full";
-    case SIGFPE:
-      return "most likely an integer division by zero";
-    case SIGILL:
-      return "the processor does not know an instruction: built for another one (-march), or a trap of the compiler";
-    case SIGXFSZ:
-      return "a file grew beyond the limit (ulimit -f)";
-    case SIGXCPU:
-      return "the limit of processor time is used up (ulimit -t)";
-    case SIGSYS:
-      return "a system call is forbidden here (seccomp)";
-    case SIGPIPE:
-      return "it wrote to a pipe or socket that nobody reads";
-    case SIGTERM:
-    case SIGINT:
-    case SIGHUP:
-      return "somebody asked this one process to end";
-    default:
-      return "sent from outside or by itself";
-  }
-}
-
-/// Returns the sentence for a worker that a signal has ended.
-[[nodiscard]] inline std::string explain_signal(int signal, bool dumped_core, const OomCounter& oom) {
-  const std::string core = dumped_core ? "; a core dump was written" : "";
-  if (signal != SIGKILL) {
-    return compose("killed by signal {} ({}): {}{}", signal, signal_name(signal), likely_reason(signal), core);
-  }
-  if (oom.has_moved()) {
-    return compose(
-        "killed by signal 9 (SIGKILL): out of memory, most likely: the kernel's OOM killer has ended a "
-        "process {} since the start",
-        oom.is_of_cgroup() ? "of this memory cgroup" : "on this machine");
-  }
-  return "killed by signal 9 (SIGKILL) from outside: by a user, a batch system, or an OOM killer in user space";
-}
-
-/// Returns what the system says about a process: the letter of its state in /proc, 0 if it is gone.
-[[nodiscard]] inline char process_state(pid_t pid) {
-  std::ifstream file{compose("/proc/{}/stat", pid)};
-  std::string text;
-  std::getline(file, text);
-  const auto end = text.rfind(')');  // the name before may hold anything
-  return end != std::string::npos && end + 2 < text.size() ? text[end + 2] : '\0';
-}
-
-[[nodiscard]] inline std::string_view describe_state(char state) noexcept {
-  switch (state) {
-    case 'T':
-      return "it is stopped (SIGSTOP or SIGTSTP): kill -CONT lets it go on";
-    case 't':
-      return "it is stopped by a debugger";
-    case 'D':
-      return "it is in uninterruptible sleep (state D): most likely a disk or a network file system does not answer";
-    case 'Z':
-    case 'X':
-    case '\0':
-      return "it has ended";
-    default:
-      return "it is running or runnable, but has had no chance to run: the machine may be overloaded or out of memory";
-  }
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/workers/detail/message_ring.hpp
 // A ring of bytes in shared memory that carries one worker's messages to its supervisor. Workers room.
 
@@ -15973,11 +15920,14 @@ struct alignas(64) RankBlock {
   WorkerPage page{};
   alignas(64) std::atomic<std::uint32_t> agent{0};  ///< a futex: moves when the worker's agent has to look
   std::atomic<std::uint64_t> heartbeat{0};
+  std::atomic<std::uint32_t> life{0};  ///< a futex, which the kernel marks when the worker dies: see DeathMark
   std::atomic<std::uint32_t> stacks_wanted{0};  ///< counts how often the worker was asked for its stack
   std::atomic<std::uint32_t> stacks_told{0};    ///< a futex: which of these questions it has answered
   std::uint32_t stack_size = 0;
   char stack[8192] = {};
   RingState ring{};
+
+  [[nodiscard]] static bool is_death(std::uint32_t life) noexcept { return (life & FUTEX_OWNER_DIED) != 0; }
 };
 
 /// Says whose a rank's snapshots are. Futexes; beside what a restart forgets.
@@ -16134,6 +16084,238 @@ class GroupMemory {
   void* base_ = nullptr;
   std::vector<SnapshotMemory> snapshots_{};
 };
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/death_watch.hpp
+// How a supervisor hears that a worker is dying before it is gone. Workers room.
+//
+// A process that has gigabytes mapped takes tens of milliseconds to end, and only then do its parent and whoever holds
+// its pidfd or a pipe of it learn of it. What the kernel does first of all when a thread ends is to look through its
+// list of robust futexes: so each worker's first thread holds one, and the supervisor sleeps on it.
+
+#include <time.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is the worker's end, made and taken back by the first thread of its process, on which nothing of the user's runs.
+class DeathMark {
+ public:
+  /// word: in memory that the supervisor sees.
+  explicit DeathMark(std::atomic<std::uint32_t>& word) noexcept {
+    head_.list.next = &entry_;
+    entry_.next = &head_.list;
+    head_.futex_offset = reinterpret_cast<char*>(&word) - reinterpret_cast<char*>(&entry_);
+    word.store(static_cast<std::uint32_t>(::syscall(SYS_gettid)) | FUTEX_WAITERS);
+    ::syscall(SYS_set_robust_list, &head_, sizeof head_);
+    futex_wake(word);
+  }
+  DeathMark(const DeathMark&) = delete;
+  DeathMark& operator=(const DeathMark&) = delete;
+  ~DeathMark() { take_back(); }
+
+  /// The worker ends in order: nobody is to be woken.
+  void take_back() noexcept { head_.list.next = &head_.list; }
+
+ private:
+  robust_list entry_{};
+  robust_list_head head_{};
+};
+
+/// Owns a thread that sleeps until a worker that has not taken its mark back begins to die. Where the kernel cannot
+/// wait for several words at once (before 5.16), or a filter does not let it, it does nothing.
+class DeathWatch {
+ public:
+  /// event_fd: rings then. Both must outlive it.
+  DeathWatch(const GroupMemory& memory, int event_fd) : memory_(&memory), event_fd_(event_fd) {
+    if (!is_possible() || memory.num_workers() > most_workers) return;
+    const BlockSignals block{deferrable_signals()};
+    try {
+      thread_ = std::thread{[this] { run(); }};
+    } catch (const std::system_error&) {  // then the news comes later
+    }
+  }
+  DeathWatch(const DeathWatch&) = delete;
+  DeathWatch& operator=(const DeathWatch&) = delete;
+  ~DeathWatch() {
+    is_over_.store(1);
+    futex_wake(is_over_);
+    if (thread_.joinable()) thread_.join();
+  }
+
+  [[nodiscard]] static bool is_possible() noexcept {
+#if defined(SYS_futex_waitv)
+    return ::syscall(SYS_futex_waitv, nullptr, 0, 0, nullptr, CLOCK_MONOTONIC) < 0 && errno == EINVAL;
+#else
+    return false;
+#endif
+  }
+
+ private:
+#if defined(SYS_futex_waitv)
+  static constexpr int most_workers = FUTEX_WAITV_MAX - 1;
+
+  // Allocates nothing and holds no lock.
+  void run() noexcept {
+    std::array<bool, FUTEX_WAITV_MAX> is_told{};
+    while (is_over_.load() == 0) {
+      std::array<futex_waitv, FUTEX_WAITV_MAX> words{};
+      std::size_t num_words = 0;
+      const auto add = [&](const std::atomic<std::uint32_t>& word, std::uint32_t seen) {
+        words[num_words++] = {
+            .val = seen, .uaddr = reinterpret_cast<std::uintptr_t>(&word), .flags = FUTEX_32, .__reserved = 0};
+      };
+      add(is_over_, 0);
+      for (int rank = 0; rank < memory_->num_workers(); ++rank) {
+        const RankBlock& block = memory_->rank(rank);
+        const std::uint32_t seen = block.life.load();
+        if (!RankBlock::is_death(seen)) {
+          add(block.life, seen);
+        } else if (!std::exchange(is_told[static_cast<std::size_t>(rank)], true)) {
+          Bell::ring(event_fd_);
+        }
+      }
+      const long woken = ::syscall(SYS_futex_waitv, words.data(), num_words, 0, nullptr, CLOCK_MONOTONIC);
+      if (woken < 0 && errno != EAGAIN && errno != EINTR) return;
+    }
+  }
+#else
+  static constexpr int most_workers = 0;
+  void run() noexcept {}
+#endif
+
+  const GroupMemory* memory_;
+  int event_fd_;
+  std::atomic<std::uint32_t> is_over_{0};
+  std::thread thread_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/exit_reason.hpp
+// Says in words why a process has ended or does not answer. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns the number behind key in a file of lines "key number", as the kernel writes them.
+[[nodiscard]] inline std::optional<std::uint64_t> number_in_file(const std::string& path, std::string_view key) {
+  std::ifstream file{path};
+  std::string name;
+  std::uint64_t value = 0;
+  while (file >> name >> value) {
+    if (name == key) return value;
+  }
+  return std::nullopt;
+}
+
+/// Counts kills by the kernel's out-of-memory killer, in this process's memory cgroup if that can be seen (version 2,
+/// then 1), and on the whole system otherwise.
+class OomCounter {
+ public:
+  OomCounter() : OomCounter(find_path()) {}
+  explicit OomCounter(std::string path) : path_(std::move(path)), before_(count()) {}
+
+  /// Has the counter moved since this object was made?
+  [[nodiscard]] bool has_moved() const { return count() > before_; }
+  [[nodiscard]] bool is_of_cgroup() const noexcept { return path_ != system_path; }
+
+ private:
+  static constexpr std::string_view system_path = "/proc/vmstat";
+
+  static std::string find_path() {
+    std::ifstream cgroups{"/proc/self/cgroup"};
+    for (std::string line; std::getline(cgroups, line);) {
+      std::string path;
+      if (line.starts_with("0::")) {
+        path = "/sys/fs/cgroup" + line.substr(3) + "/memory.events";
+      } else if (const auto at = line.find(":memory:"); at != std::string::npos) {
+        path = "/sys/fs/cgroup/memory" + line.substr(at + 8) + "/memory.oom_control";
+      }
+      if (!path.empty() && number_in_file(path, "oom_kill")) return path;
+    }
+    return std::string{system_path};
+  }
+  [[nodiscard]] std::uint64_t count() const { return number_in_file(path_, "oom_kill").value_or(0); }
+
+  std::string path_;
+  std::uint64_t before_;
+};
+
+/// Returns the likely reason for a signal that has ended a worker, other than SIGKILL.
+[[nodiscard]] inline std::string_view likely_reason(int signal) noexcept {
+  switch (signal) {
+    case SIGSEGV:
+      return "it used memory that is not its own, such as a null or dangling pointer";
+    case SIGABRT:
+      return "abort(): most likely an assertion, or an exception that left a thread or a noexcept function; "
+             "its standard error tells";
+    case SIGBUS:
+      return "it touched a mapping with no memory behind it: a file cut short, or /dev/shm is full";
+    case SIGFPE:
+      return "most likely an integer division by zero";
+    case SIGILL:
+      return "the processor does not know an instruction: built for another one (-march), or a trap of the compiler";
+    case SIGXFSZ:
+      return "a file grew beyond the limit (ulimit -f)";
+    case SIGXCPU:
+      return "the limit of processor time is used up (ulimit -t)";
+    case SIGSYS:
+      return "a system call is forbidden here (seccomp)";
+    case SIGPIPE:
+      return "it wrote to a pipe or socket that nobody reads";
+    case SIGTERM:
+    case SIGINT:
+    case SIGHUP:
+      return "somebody asked this one process to end";
+    default:
+      return "sent from outside or by itself";
+  }
+}
+
+/// Returns the sentence for a worker that a signal has ended.
+[[nodiscard]] inline std::string explain_signal(int signal, bool dumped_core, const OomCounter& oom) {
+  const std::string core = dumped_core ? "; a core dump was written" : "";
+  if (signal != SIGKILL) {
+    return compose("killed by signal {} ({}): {}{}", signal, signal_name(signal), likely_reason(signal), core);
+  }
+  if (oom.has_moved()) {
+    return compose(
+        "killed by signal 9 (SIGKILL): out of memory, most likely: the kernel's OOM killer has ended a "
+        "process {} since the start",
+        oom.is_of_cgroup() ? "of this memory cgroup" : "on this machine");
+  }
+  return "killed by signal 9 (SIGKILL) from outside: by a user, a batch system, or an OOM killer in user space";
+}
+
+/// Returns what the system says about a process: the letter of its state in /proc, 0 if it is gone.
+[[nodiscard]] inline char process_state(pid_t pid) {
+  std::ifstream file{compose("/proc/{}/stat", pid)};
+  std::string text;
+  std::getline(file, text);
+  const auto end = text.rfind(')');  // the name before may hold anything
+  return end != std::string::npos && end + 2 < text.size() ? text[end + 2] : '\0';
+}
+
+[[nodiscard]] inline std::string_view describe_state(char state) noexcept {
+  switch (state) {
+    case 'T':
+      return "it is stopped (SIGSTOP or SIGTSTP): kill -CONT lets it go on";
+    case 't':
+      return "it is stopped by a debugger";
+    case 'D':
+      return "it is in uninterruptible sleep (state D): most likely a disk or a network file system does not answer";
+    case 'Z':
+    case 'X':
+    case '\0':
+      return "it has ended";
+    default:
+      return "it is running or runnable, but has had no chance to run: the machine may be overloaded or out of memory";
+  }
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -17124,6 +17306,7 @@ class WorkerProcess {
   }
 
   [[noreturn]] void run() noexcept {
+    DeathMark mark{block().life};
     // Handlers run in the opposite order of their registration: those of the body first, then this one, which ends the
     // process before those that the parent had registered and that are about the parent's things.
     ::on_exit(&WorkerProcess::leave, const_cast<bool*>(&setup_->flushes_all));
@@ -17139,6 +17322,7 @@ class WorkerProcess {
     }
     be_agent();
     if (body.joinable()) body.join();  // with the destructors of its thread-local objects, which may crash as well
+    mark.take_back();  // how it ends is posted, and its end is no surprise
     link_.post_exit(exit);
     leave(0, const_cast<bool*>(&setup_->flushes_all));
     ::_exit(0);
@@ -17479,6 +17663,12 @@ class ProcessGroup final : public WorkerGroup {
     [[maybe_unused]] const bool sent = channel_.send(ZygoteRequest{.kind = ZygoteRequest::Kind::kill});
   }
 
+  void die_together(bool they_do) override {
+    watch_.reset();
+    dies_together_ = they_do;
+    if (they_do) watch_.emplace(memory_, inbox_.event_fd());
+  }
+
   [[nodiscard]] bool can_kill() const noexcept override { return true; }
 
   [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
@@ -17512,12 +17702,14 @@ class ProcessGroup final : public WorkerGroup {
   [[nodiscard]] bool shares_snapshots() const noexcept override { return true; }
 
   void restart(int num_workers, std::string_view briefing) override {
+    watch_.reset();
     const bool needs_zygote = forks_to_restart();
     if (needs_zygote) end_all();
     inbox_.reset();
     memory_.reset(num_workers, briefing);
     if (needs_zygote) fork_zygote();
     start_workers();
+    if (dies_together_) watch_.emplace(memory_, inbox_.event_fd());
   }
 
   [[nodiscard]] bool forks_to_restart() const override {
@@ -17535,6 +17727,7 @@ class ProcessGroup final : public WorkerGroup {
     Stream out{};
     Stream err{};
     bool is_over = false;
+    bool is_first_to_die = false;  // and has taken the others along
   };
 
   // Lets the other threads of this process rest while it lives: in this process alone, for the forked one never
@@ -17644,7 +17837,7 @@ class ProcessGroup final : public WorkerGroup {
     if (outcome != Channel::Outcome::packet) return false;
     if (reply.kind == ZygoteReply::Kind::exited) {
       if (at(reply.rank).pid != reply.pid) return false;  // of an earlier start
-      finish(reply.rank, exit_of_status(reply.status));
+      finish(reply.rank, exit_of_status(reply.rank, reply.status));
       return false;
     }
     if (reply.error != 0) {
@@ -17661,6 +17854,7 @@ class ProcessGroup final : public WorkerGroup {
     std::vector<pollfd> watched = descriptors();
     if (inbox_.has_events()) at_most = std::chrono::nanoseconds{0};
     inbox_.wait(watched, std::min(at_most, silence_.until_look(monotonic_ns())));
+    look_for_deaths();
     std::size_t index = 3;
     for (int rank = 0; rank < memory_.num_workers(); ++rank, index += 3) {
       if (at(rank).is_over) continue;
@@ -17740,14 +17934,26 @@ class ProcessGroup final : public WorkerGroup {
     inbox_.push(ExitEvent{.rank = rank, .exit = std::move(exit)});
   }
 
-  [[nodiscard]] WorkerExit exit_of_status(int status) const {
+  [[nodiscard]] WorkerExit exit_of_status(int rank, int status) const {
     if (!WIFSIGNALED(status)) return {.kind = WorkerExit::Kind::exited, .code = WEXITSTATUS(status)};
     const int signal = WTERMSIG(status);
     WorkerExit exit{.kind = WorkerExit::Kind::signalled, .code = signal};
-    exit.is_consequence = was_killed_ && signal == SIGKILL;
+    const bool is_first = workers_[static_cast<std::size_t>(rank)].is_first_to_die;
+    exit.is_consequence = was_killed_ && signal == SIGKILL && !is_first;
     exit.message = exit.is_consequence ? "killed by its supervisor, because the group had to end and it did not"
                                        : explain_signal(signal, WCOREDUMP(status), oom_);
     return exit;
+  }
+
+  // Who dies is heard of before it is gone, which takes long where it has much memory.
+  void look_for_deaths() {
+    if (!dies_together_ || was_killed_) return;
+    bool has_begun = false;
+    for (int rank = 0; rank < memory_.num_workers(); ++rank) {
+      if (at(rank).is_over || !RankBlock::is_death(memory_.rank(rank).life.load())) continue;
+      has_begun = at(rank).is_first_to_die = true;
+    }
+    if (has_begun) kill();
   }
 
   void look_for_silence() {
@@ -17851,6 +18057,8 @@ class ProcessGroup final : public WorkerGroup {
   std::size_t num_over_ = 0;
   bool is_zygote_lost_ = false;
   bool was_killed_ = false;
+  bool dies_together_ = false;
+  std::optional<DeathWatch> watch_{};
 };
 
 }  // namespace detail
@@ -21717,7 +21925,10 @@ class RunCheckpoints {
   /// The folder; only while nothing is being written, as what is below.
   [[nodiscard]] const CheckpointFolder& folder() { return writer_.folder(); }
   [[nodiscard]] std::optional<Checkpoint> newest() { return newest_of(writer_.folder()); }
-  [[nodiscard]] std::vector<Checkpoint> best() { return writer_.folder().best(writer_.retention()); }
+  /// See CheckpointFolder::best().
+  [[nodiscard]] std::vector<Checkpoint> best(std::vector<std::string>& problems) {
+    return writer_.folder().best(writer_.retention(), problems);
+  }
 
  private:
   [[nodiscard]] static bool has_user_files(const std::vector<SavedMessage>& saves) {
@@ -22488,6 +22699,7 @@ class Supervision {
     }
     last_word_ = first.reason();
     if (!group_) return note_no_start(first);
+    group_->die_together(budget_.allows_any());
     timings_.start = log_.seconds();
     checkpoints_.emplace(info_, config_.checkpoint, lease_, *group_);
     first.catch_up(
@@ -22499,7 +22711,7 @@ class Supervision {
     failure_before_start_ = first.failure();
     const CheckpointFolder folder{info_.path / "checkpoints", lease_.generation()};
     look_up_checkpoints([&] { return newest_of(folder); },
-                        [&] { return folder.best(retention_of(config_.checkpoint)); });
+                        [&](auto& problems) { return folder.best(retention_of(config_.checkpoint), problems); });
     has_left_in_order_ = first.is_preempted() && newest_;
     if (has_left_in_order_) last_word_ = "nothing was lost, and a run of the same name goes on from its checkpoint";
   }
@@ -22545,14 +22757,17 @@ class Supervision {
     settle();
     has_left_in_order_ = farewell_.is_in_order(checkpoints_->num_written()) && !checkpoints_->has_last_failed();
     if (has_left_in_order_) last_word_ = "its state was saved first, and a run of the same name goes on from there";
-    look_up_checkpoints([&] { return checkpoints_->newest(); }, [&] { return checkpoints_->best(); });
+    look_up_checkpoints([&] { return checkpoints_->newest(); },
+                        [&](auto& problems) { return checkpoints_->best(problems); });
   }
 
   template <class Newest, class Best>
   void look_up_checkpoints(const Newest& newest, const Best& best) {
     try {
       newest_ = newest();
-      best_ = best();
+      std::vector<std::string> problems;
+      best_ = best(problems);
+      for (const std::string& problem : problems) log_.warn(problem + "; it is left out of the best checkpoints");
     } catch (const Error& error) {
       log_.warn(error.what());
     }
@@ -22741,7 +22956,10 @@ class Supervision {
   }
 
   void carry_out(const Orders& orders) {
-    if (orders.request_leave) group_->request_leave();
+    if (orders.request_leave) {
+      group_->die_together(false);  // those that are left may still save
+      group_->request_leave();
+    }
     if (orders.abort) group_->abort(*orders.abort);
     // Workers that are about to be started again have nothing left to do.
     const bool will_restart =
@@ -23428,12 +23646,18 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
                       .seconds = before.seconds,
                       .is_recorded = true};
   const CheckpointFolder folder{place.path / "checkpoints"};
-  fields.checkpoint = folder.newest();
-  fields.best_checkpoints = folder.best(retention_of(run.checkpoint));
+  fields.checkpoint = folder.newest_whole(fields.warnings);
+  std::vector<std::string> problems;
+  fields.best_checkpoints = folder.best(retention_of(run.checkpoint), problems);
+  for (std::string& problem : problems) {
+    const auto& told = fields.warnings;
+    if (std::find(told.begin(), told.end(), problem) == told.end()) fields.warnings.push_back(std::move(problem));
+  }
   if (run.progress != Progress::quiet) {
     std::fprintf(stderr,
                  "railyard: the run in %s has succeeded before, and nothing is done: this is what it has left\n",
                  place.path.c_str());
+    for (const std::string& warning : fields.warnings) std::fprintf(stderr, "railyard: %s\n", warning.c_str());
   }
   return Result{std::move(fields)};
 }

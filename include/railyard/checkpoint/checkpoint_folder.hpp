@@ -153,9 +153,9 @@ class CheckpointFolder {
     remove(rubbish);
   }
 
-  /// Removes all complete checkpoints but the best and the newest; those that somebody reads stay for now. A damaged one
-  /// is none of the best, and stays as well: see best().
-  /// Throws: Error if one cannot be removed, or if a damaged one has been found.
+  /// Removes all complete checkpoints but the best and the newest; those that somebody reads stay for now. A damaged
+  /// one is none of the best, and stays as well: see best(). Throws: Error if one cannot be removed, or if a damaged
+  /// one has been found.
   void retain(const Retention& retention) {
     constexpr std::size_t most_at_once = 16;  // each costs a descriptor
     const std::size_t num_damaged = seen_.num_damaged();

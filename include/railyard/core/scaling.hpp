@@ -236,6 +236,9 @@ class WorkerGroup {
   /// Ends every worker that is still there by force. Threads cannot be: the program ends with a message that names
   /// them.
   virtual void kill() = 0;
+  /// From now on a worker that dies, and has not said that it would, takes all others with it by force, as soon as that
+  /// is known, until it is told otherwise. Where workers cannot be ended by force, nothing comes of it.
+  virtual void die_together([[maybe_unused]] bool they_do) {}
   /// Whether workers can be ended by force, and the program lives on.
   [[nodiscard]] virtual bool can_kill() const noexcept = 0;
   [[nodiscard]] virtual const WorkerPage& page(int rank) const = 0;

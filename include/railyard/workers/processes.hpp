@@ -2,6 +2,7 @@
 // Workers that are forked processes of this host: captures just work, and a crash stays where it happens. Workers room.
 #pragma once
 
+#include "railyard/workers/detail/death_watch.hpp"
 #include "railyard/workers/detail/exit_reason.hpp"
 #include "railyard/workers/detail/inbox.hpp"
 #include "railyard/workers/detail/line_splitter.hpp"
@@ -14,6 +15,7 @@
 #include <csignal>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -93,6 +95,12 @@ class ProcessGroup final : public WorkerGroup {
     [[maybe_unused]] const bool sent = channel_.send(ZygoteRequest{.kind = ZygoteRequest::Kind::kill});
   }
 
+  void die_together(bool they_do) override {
+    watch_.reset();
+    dies_together_ = they_do;
+    if (they_do) watch_.emplace(memory_, inbox_.event_fd());
+  }
+
   [[nodiscard]] bool can_kill() const noexcept override { return true; }
 
   [[nodiscard]] const WorkerPage& page(int rank) const override { return memory_.rank(rank).page; }
@@ -126,12 +134,14 @@ class ProcessGroup final : public WorkerGroup {
   [[nodiscard]] bool shares_snapshots() const noexcept override { return true; }
 
   void restart(int num_workers, std::string_view briefing) override {
+    watch_.reset();
     const bool needs_zygote = forks_to_restart();
     if (needs_zygote) end_all();
     inbox_.reset();
     memory_.reset(num_workers, briefing);
     if (needs_zygote) fork_zygote();
     start_workers();
+    if (dies_together_) watch_.emplace(memory_, inbox_.event_fd());
   }
 
   [[nodiscard]] bool forks_to_restart() const override {
@@ -149,6 +159,7 @@ class ProcessGroup final : public WorkerGroup {
     Stream out{};
     Stream err{};
     bool is_over = false;
+    bool is_first_to_die = false;  // and has taken the others along
   };
 
   // Lets the other threads of this process rest while it lives: in this process alone, for the forked one never
@@ -258,7 +269,7 @@ class ProcessGroup final : public WorkerGroup {
     if (outcome != Channel::Outcome::packet) return false;
     if (reply.kind == ZygoteReply::Kind::exited) {
       if (at(reply.rank).pid != reply.pid) return false;  // of an earlier start
-      finish(reply.rank, exit_of_status(reply.status));
+      finish(reply.rank, exit_of_status(reply.rank, reply.status));
       return false;
     }
     if (reply.error != 0) {
@@ -275,6 +286,7 @@ class ProcessGroup final : public WorkerGroup {
     std::vector<pollfd> watched = descriptors();
     if (inbox_.has_events()) at_most = std::chrono::nanoseconds{0};
     inbox_.wait(watched, std::min(at_most, silence_.until_look(monotonic_ns())));
+    look_for_deaths();
     std::size_t index = 3;
     for (int rank = 0; rank < memory_.num_workers(); ++rank, index += 3) {
       if (at(rank).is_over) continue;
@@ -354,14 +366,26 @@ class ProcessGroup final : public WorkerGroup {
     inbox_.push(ExitEvent{.rank = rank, .exit = std::move(exit)});
   }
 
-  [[nodiscard]] WorkerExit exit_of_status(int status) const {
+  [[nodiscard]] WorkerExit exit_of_status(int rank, int status) const {
     if (!WIFSIGNALED(status)) return {.kind = WorkerExit::Kind::exited, .code = WEXITSTATUS(status)};
     const int signal = WTERMSIG(status);
     WorkerExit exit{.kind = WorkerExit::Kind::signalled, .code = signal};
-    exit.is_consequence = was_killed_ && signal == SIGKILL;
+    const bool is_first = workers_[static_cast<std::size_t>(rank)].is_first_to_die;
+    exit.is_consequence = was_killed_ && signal == SIGKILL && !is_first;
     exit.message = exit.is_consequence ? "killed by its supervisor, because the group had to end and it did not"
                                        : explain_signal(signal, WCOREDUMP(status), oom_);
     return exit;
+  }
+
+  // Who dies is heard of before it is gone, which takes long where it has much memory.
+  void look_for_deaths() {
+    if (!dies_together_ || was_killed_) return;
+    bool has_begun = false;
+    for (int rank = 0; rank < memory_.num_workers(); ++rank) {
+      if (at(rank).is_over || !RankBlock::is_death(memory_.rank(rank).life.load())) continue;
+      has_begun = at(rank).is_first_to_die = true;
+    }
+    if (has_begun) kill();
   }
 
   void look_for_silence() {
@@ -465,6 +489,8 @@ class ProcessGroup final : public WorkerGroup {
   std::size_t num_over_ = 0;
   bool is_zygote_lost_ = false;
   bool was_killed_ = false;
+  bool dies_together_ = false;
+  std::optional<DeathWatch> watch_{};
 };
 
 }  // namespace detail

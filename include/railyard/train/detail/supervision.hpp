@@ -120,6 +120,7 @@ class Supervision {
     }
     last_word_ = first.reason();
     if (!group_) return note_no_start(first);
+    group_->die_together(budget_.allows_any());
     timings_.start = log_.seconds();
     checkpoints_.emplace(info_, config_.checkpoint, lease_, *group_);
     first.catch_up(
@@ -376,7 +377,10 @@ class Supervision {
   }
 
   void carry_out(const Orders& orders) {
-    if (orders.request_leave) group_->request_leave();
+    if (orders.request_leave) {
+      group_->die_together(false);  // those that are left may still save
+      group_->request_leave();
+    }
     if (orders.abort) group_->abort(*orders.abort);
     // Workers that are about to be started again have nothing left to do.
     const bool will_restart =

@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include <linux/futex.h>
 #include <sys/mman.h>
 
 namespace railyard::inline v0_1 {
@@ -29,11 +30,14 @@ struct alignas(64) RankBlock {
   WorkerPage page{};
   alignas(64) std::atomic<std::uint32_t> agent{0};  ///< a futex: moves when the worker's agent has to look
   std::atomic<std::uint64_t> heartbeat{0};
+  std::atomic<std::uint32_t> life{0};           ///< a futex, which the kernel marks when the worker dies: see DeathMark
   std::atomic<std::uint32_t> stacks_wanted{0};  ///< counts how often the worker was asked for its stack
   std::atomic<std::uint32_t> stacks_told{0};    ///< a futex: which of these questions it has answered
   std::uint32_t stack_size = 0;
   char stack[8192] = {};
   RingState ring{};
+
+  [[nodiscard]] static bool is_death(std::uint32_t life) noexcept { return (life & FUTEX_OWNER_DIED) != 0; }
 };
 
 /// Says whose a rank's snapshots are. Futexes; beside what a restart forgets.

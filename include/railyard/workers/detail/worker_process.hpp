@@ -2,6 +2,7 @@
 // What a forked worker does from its first to its last instruction. Workers room.
 #pragma once
 
+#include "railyard/workers/detail/death_watch.hpp"
 #include "railyard/workers/detail/signal_watch.hpp"
 #include "railyard/workers/detail/silence_watch.hpp"
 #include "railyard/workers/detail/worker_link.hpp"
@@ -86,6 +87,7 @@ class WorkerProcess {
   }
 
   [[noreturn]] void run() noexcept {
+    DeathMark mark{block().life};
     // Handlers run in the opposite order of their registration: those of the body first, then this one, which ends the
     // process before those that the parent had registered and that are about the parent's things.
     ::on_exit(&WorkerProcess::leave, const_cast<bool*>(&setup_->flushes_all));
@@ -101,6 +103,7 @@ class WorkerProcess {
     }
     be_agent();
     if (body.joinable()) body.join();  // with the destructors of its thread-local objects, which may crash as well
+    mark.take_back();                  // how it ends is posted, and its end is no surprise
     link_.post_exit(exit);
     leave(0, const_cast<bool*>(&setup_->flushes_all));
     ::_exit(0);
