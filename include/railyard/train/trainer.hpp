@@ -21,11 +21,13 @@
 
 #include "railyard/core/backend.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/signals.hpp"
 #include "railyard/core/joining.hpp"
 #include "railyard/core/scaling.hpp"
 
 #include <algorithm>
 #include <concepts>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -93,6 +95,12 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   }
   if (run.checkpoint.interval.count() < 0) {
     throw ConfigError{"RunConfig::checkpoint.interval is negative: 0 makes no checkpoints by the clock"};
+  }
+  for (const int signal : run.preemption.signals) {
+    if (signal == SIGTERM || signal == SIGUSR1 || signal == SIGINT || signal == SIGHUP) continue;
+    throw ConfigError{compose(
+        "RunConfig::preemption.signals has {} ({}): those that a run hears are SIGTERM, SIGUSR1, SIGINT and SIGHUP",
+        signal_name(signal), signal)};
   }
   if (run.failure.backoff.count() < 0 || run.failure.max_backoff.count() < 0) {
     throw ConfigError{"RunConfig::failure.backoff and max_backoff must not be negative"};

@@ -281,6 +281,33 @@ TEST_CASE("state of an optimizer: what does not fit is named, and nothing change
   CHECK_THAT(damage, ContainsSubstring("\"state.0.7.step\" i64[] was saved and has no place here"));
 }
 
+// Without a GPU: tensors without data are of another device as well.
+TEST_CASE("state of a module: what a CPU has saved comes to the device on which the module is (FAULTS F7)") {
+  struct One : torch::nn::Module {
+    explicit One(torch::Device device) { weight = register_parameter("weight", torch::ones({2, 3}, device)); }
+    torch::Tensor weight{};
+  };
+  One from{torch::kCPU};
+  One to{torch::kMeta};
+  put(to, taken(from));
+  CHECK(to.weight.device() == torch::kMeta);
+}
+
+TEST_CASE("state of an optimizer: it comes to the device of each parameter (FAULTS F8)") {
+  const auto on_cpu = torch::ones({3}, torch::requires_grad());
+  torch::optim::Adam from({on_cpu}, torch::optim::AdamOptions(0.1));
+  on_cpu.sum().backward();
+  from.step();
+  const auto elsewhere = torch::empty({3}, torch::TensorOptions{torch::kMeta}.requires_grad(true));
+  torch::optim::Adam to({elsewhere}, torch::optim::AdamOptions(0.1));
+  put(to, taken(from));
+  REQUIRE(to.state().size() == 1);
+  const auto& state = static_cast<const torch::optim::AdamParamState&>(*to.state().begin()->second);
+  CHECK(state.step() == 1);
+  CHECK(state.exp_avg().device() == torch::kMeta);
+  CHECK(state.exp_avg_sq().device() == torch::kMeta);
+}
+
 TEST_CASE("state of a scheduler: it goes on counting where the saved one was (TRAPS 11)") {
   struct Halving : torch::optim::LRScheduler {
     explicit Halving(torch::optim::Optimizer& optimizer) : LRScheduler(optimizer) {}

@@ -5,6 +5,9 @@
 #include "support/catch.hpp"
 #include "unit/train/toy_training.hpp"
 
+#include <filesystem>
+#include <fstream>
+
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -175,16 +178,20 @@ TEST_CASE("Memory first: what is only in memory is written when no failure is le
 TEST_CASE("Memory first: a run told to leave in the middle of an evaluation saves its copy in time (FAULTS B10)") {
   const Scratch scratch;
   ry::RunConfig config{.name = "run", .failure = {.max_failures = 1, .memory_percent = every_step}};
-  config.stop_grace = std::chrono::milliseconds{600};
+  config.stop_grace = std::chrono::seconds{6};
+  const auto seen = scratch.path() / "seen";
   const pid_t program = ::fork();
   if (program == 0) {
     for (const int one : {SIGINT, SIGTERM, SIGUSR1}) ::signal(one, SIG_DFL);  // Catch2 has handlers
-    const auto train_it = [program_id = ::getpid()](auto& worker) {
+    const auto train_it = [&, program_id = ::getpid()](auto& worker) {
       Weights weights;
-      const auto evaluate = [program_id](auto& of, std::uint64_t step) {
+      const auto evaluate = [&, program_id](auto& of, std::uint64_t step) {
         if (step != 9) return;
         of.barrier();
         if (of.rank() == 0) ::kill(program_id, SIGTERM);
+        // Longer than the time that is left: it is ended if nobody saves meanwhile.
+        while (!ry::newest_checkpoint(scratch.path() / "run")) ::usleep(1000);
+        std::ofstream{seen} << "by a worker that was still in the evaluation";
         while (true) ::pause();
       };
       train_quietly(worker, weights, weights, evaluate);
@@ -198,6 +205,7 @@ TEST_CASE("Memory first: a run told to leave in the middle of an evaluation save
   const auto checkpoint = ry::newest_checkpoint(scratch.path() / "run");
   REQUIRE(checkpoint);
   CHECK(checkpoint->manifest().step >= 8);
+  CHECK(std::filesystem::exists(seen));
 }
 
 TEST_CASE("Memory first: no step of an epoch is left out where no part of the state knows the place in it") {

@@ -54,8 +54,8 @@ int status_after(const Scratch& scratch, int signal, const ry::RunConfig& config
 }  // namespace
 
 TEMPLATE_TEST_CASE(
-    "Preemption: all ranks save at the end of one step and leave, and the run goes on (FAULTS B7 to B12)", "",
-    SharedThreads, SharedProcesses) {
+    "Preemption: all ranks save at the end of one step and leave, and the run goes on (FAULTS B7, B8, B9, B10, B12)",
+    "", SharedThreads, SharedProcesses) {
   const Scratch scratch;
   const ry::Result whole = run<SharedProcesses>(scratch, never);
   CHECK(status_after<TestType>(scratch, SIGTERM, {.name = "term"}) == 75);
@@ -72,6 +72,13 @@ TEMPLATE_TEST_CASE(
     REQUIRE(result);
     CHECK(result.history() == whole.history());
   }
+}
+
+TEST_CASE("Preemption: a signal that is not heard is refused instead of ending the program when it comes") {
+  const Scratch scratch;
+  CHECK_THROWS_WITH(run<SharedThreads>(scratch, never, {.name = "usr2", .preemption = {.signals = {SIGTERM, SIGUSR2}}}),
+                    ContainsSubstring("RunConfig::preemption.signals") && ContainsSubstring("SIGUSR2"));
+  CHECK_FALSE(std::filesystem::exists(scratch.path() / "usr2"));
 }
 
 TEST_CASE("Preemption: the report of the step in which it comes is not lost") {

@@ -45,6 +45,20 @@ TEST_CASE("Processes: reports an exit although a process in a session of its own
   CHECK(Holdings{} == before);
 }
 
+TEST_CASE("Processes: what a worker has started ends with it, while the others go on (B4)") {
+  auto group = start(2, [](ry::WorkerLink& link) {
+    if (link.world().rank == 0) return post_pid(link, leave_child(false));
+    while (!link.page().stop_requested.load()) ::usleep(1000);
+  });
+  Story story;
+  follow(*group, story, [&] { return story.exits.contains(0); });
+  CHECK(ends(std::stoi(story.messages.at(0).at(0))));
+  CHECK_FALSE(story.exits.contains(1));
+  group->request_stop();
+  follow(*group, story, [] { return false; });
+  CHECK(story.exit_of(1).kind == Kind::returned);
+}
+
 TEST_CASE("Processes: ends whole trees of processes that a worker has made, however many") {
   const Holdings before;
   auto group = start(2, [](ry::WorkerLink& link) {

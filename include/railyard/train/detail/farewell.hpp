@@ -26,6 +26,10 @@ class Farewell {
   [[nodiscard]] bool is_late(int num_saved, std::chrono::nanoseconds grace, Time now) const noexcept {
     return num_saved == num_saved_before_ && now >= began_ + grace / 2;
   }
+  /// When that will be, which nothing but the clock tells of; Time::max() if it is over.
+  [[nodiscard]] Time wakes_at(std::chrono::nanoseconds grace, Time now) const noexcept {
+    return now < began_ + grace / 2 ? began_ + grace / 2 : Time::max();
+  }
   [[nodiscard]] bool is_in_order(int num_saved) const noexcept {
     return is_preempted_ && (is_all_saved_ || num_saved > num_saved_before_);
   }

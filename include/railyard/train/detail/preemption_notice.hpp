@@ -5,6 +5,7 @@
 #include "railyard/train/preemption_config.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <system_error>
@@ -24,6 +25,10 @@ class PreemptionNotice {
   /// Whether a signal is about the run: SIGUSR1 is the program's own where it announces nothing.
   [[nodiscard]] bool concerns_run(int signal) const { return signal != SIGUSR1 || is_announced_by(SIGUSR1); }
 
+  /// How often to look for the file.
+  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept {
+    return config_.file.empty() ? std::chrono::hours{1} : std::chrono::seconds{1};
+  }
   /// Whether the file has come to be since the last call.
   [[nodiscard]] bool take_file() {
     std::error_code ignored;
