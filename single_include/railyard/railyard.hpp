@@ -5069,9 +5069,9 @@ class CheckpointFolder {
     remove(rubbish);
   }
 
-  /// Removes all complete checkpoints but the best and the newest; those that somebody reads stay for now. A damaged one
-  /// is none of the best, and stays as well: see best().
-  /// Throws: Error if one cannot be removed, or if a damaged one has been found.
+  /// Removes all complete checkpoints but the best and the newest; those that somebody reads stay for now. A damaged
+  /// one is none of the best, and stays as well: see best(). Throws: Error if one cannot be removed, or if a damaged
+  /// one has been found.
   void retain(const Retention& retention) {
     constexpr std::size_t most_at_once = 16;  // each costs a descriptor
     const std::size_t num_damaged = seen_.num_damaged();
@@ -15920,7 +15920,7 @@ struct alignas(64) RankBlock {
   WorkerPage page{};
   alignas(64) std::atomic<std::uint32_t> agent{0};  ///< a futex: moves when the worker's agent has to look
   std::atomic<std::uint64_t> heartbeat{0};
-  std::atomic<std::uint32_t> life{0};  ///< a futex, which the kernel marks when the worker dies: see DeathMark
+  std::atomic<std::uint32_t> life{0};           ///< a futex, which the kernel marks when the worker dies: see DeathMark
   std::atomic<std::uint32_t> stacks_wanted{0};  ///< counts how often the worker was asked for its stack
   std::atomic<std::uint32_t> stacks_told{0};    ///< a futex: which of these questions it has answered
   std::uint32_t stack_size = 0;
@@ -17322,7 +17322,7 @@ class WorkerProcess {
     }
     be_agent();
     if (body.joinable()) body.join();  // with the destructors of its thread-local objects, which may crash as well
-    mark.take_back();  // how it ends is posted, and its end is no surprise
+    mark.take_back();                  // how it ends is posted, and its end is no surprise
     link_.post_exit(exit);
     leave(0, const_cast<bool*>(&setup_->flushes_all));
     ::_exit(0);
@@ -18529,7 +18529,7 @@ namespace railyard::inline v0_1 {
 /// Says what announces that the machine will be taken away. Where the training function has a TrainState, all ranks
 /// then save it at the end of the same step and leave, within RunConfig::stop_grace; so they do after Ctrl-C.
 struct PreemptionConfig {
-  /// Of SIGTERM and SIGUSR1, those that do.
+  /// Of SIGTERM, SIGUSR1, SIGINT and SIGHUP, those that do.
   std::vector<int> signals{SIGTERM, SIGUSR1};
   /// A file that does as soon as it exists; none if empty.
   std::filesystem::path file{};
@@ -22160,6 +22160,10 @@ class Farewell {
   [[nodiscard]] bool is_late(int num_saved, std::chrono::nanoseconds grace, Time now) const noexcept {
     return num_saved == num_saved_before_ && now >= began_ + grace / 2;
   }
+  /// When that will be, which nothing but the clock tells of; Time::max() if it is over.
+  [[nodiscard]] Time wakes_at(std::chrono::nanoseconds grace, Time now) const noexcept {
+    return now < began_ + grace / 2 ? began_ + grace / 2 : Time::max();
+  }
   [[nodiscard]] bool is_in_order(int num_saved) const noexcept {
     return is_preempted_ && (is_all_saved_ || num_saved > num_saved_before_);
   }
@@ -22230,6 +22234,10 @@ class PreemptionNotice {
   /// Whether a signal is about the run: SIGUSR1 is the program's own where it announces nothing.
   [[nodiscard]] bool concerns_run(int signal) const { return signal != SIGUSR1 || is_announced_by(SIGUSR1); }
 
+  /// How often to look for the file.
+  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept {
+    return config_.file.empty() ? std::chrono::hours{1} : std::chrono::seconds{1};
+  }
   /// Whether the file has come to be since the last call.
   [[nodiscard]] bool take_file() {
     std::error_code ignored;
@@ -22941,8 +22949,10 @@ class Supervision {
   void handle_next() {
     const auto interval =
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(progress_.interval()));
-    const auto most = std::min<std::chrono::nanoseconds>({interval, steps_.interval(), size_.interval()});
-    const auto wake = std::min(controller_.wakes_at(), Clock::now() + most);
+    const auto most =
+        std::min<std::chrono::nanoseconds>({interval, steps_.interval(), size_.interval(), notice_.interval()});
+    const auto now = Clock::now();
+    const auto wake = std::min({controller_.wakes_at(), now + most, farewell_.wakes_at(config_.stop_grace, now)});
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
     if (event) std::visit([this](auto& one) { handle(one); }, *event);
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
@@ -23580,6 +23590,12 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   }
   if (run.checkpoint.interval.count() < 0) {
     throw ConfigError{"RunConfig::checkpoint.interval is negative: 0 makes no checkpoints by the clock"};
+  }
+  for (const int signal : run.preemption.signals) {
+    if (signal == SIGTERM || signal == SIGUSR1 || signal == SIGINT || signal == SIGHUP) continue;
+    throw ConfigError{compose(
+        "RunConfig::preemption.signals has {} ({}): those that a run hears are SIGTERM, SIGUSR1, SIGINT and SIGHUP",
+        signal_name(signal), signal)};
   }
   if (run.failure.backoff.count() < 0 || run.failure.max_backoff.count() < 0) {
     throw ConfigError{"RunConfig::failure.backoff and max_backoff must not be negative"};
