@@ -189,7 +189,7 @@ TEST_CASE("Run: starts again when a rank ends no step any more, and tells what e
     while (!worker.wants_stop()) std::this_thread::yield();  // deaf to the end of the group: it is killed
   };
   ry::RunConfig config{.failure = {.max_failures = 2}};
-  config.step_timeout = std::chrono::milliseconds{400};
+  config.step_timeout = std::chrono::seconds{3};
   config.stop_grace = std::chrono::milliseconds{300};
   const ry::Result result = run<SharedProcesses>(scratch, fail, config);
   INFO(result.error());
@@ -211,6 +211,30 @@ TEST_CASE("Run: starts again when a rank ends no step any more, and tells what e
   CHECK_THAT(stacks[2], ContainsSubstring("#0 "));
   CHECK_THAT(stacks[3], ContainsSubstring("#0 "));
 #endif
+}
+
+TEST_CASE("StepWatch: a rank that waits is not taken for the one it waits for, which has stood still for less") {
+  using std::chrono::seconds;
+  for (const bool others_wait : {false, true}) {
+    ry::detail::StepWatch watch{2, seconds{8}};
+    std::vector<std::uint64_t> steps{1, 1};
+    const auto look = [&](int at) {
+      return watch.look(
+          ry::detail::StepWatch::Time{seconds{at}}, [&](int rank) { return steps[static_cast<std::size_t>(rank)]; },
+          [&](int rank) { return rank == 0 || others_wait; });
+    };
+    for (int at = 10; at < 13; ++at) CHECK_FALSE(look(at));
+    steps[1] = 2;
+    for (int at = 13; at < 19; ++at) CHECK_FALSE(look(at));
+    if (others_wait) {
+      CHECK(look(20)->rank == 0);
+      continue;
+    }
+    CHECK_FALSE(look(20));
+    CHECK(look(22)->rank == 1);
+    steps[1] = 3;  // it goes on, and nobody knows for whom the other one waits
+    CHECK(look(23)->rank == 0);
+  }
 }
 
 TEST_CASE("StepWatch: does not count time in which nobody looked, nor ranks that have ended no step yet") {
