@@ -22585,7 +22585,8 @@ class StepWatch {
   }
 
   /// steps(rank) returns how many the rank has ended; it is watched from its first one on. Returns a rank that has
-  /// stood still for longer than the limit: if there is one, one that does not wait for others.
+  /// stood still for longer than the limit: if there is one, one that does not wait for others. Who waits has begun to
+  /// do so a little before the one it waits for is found out, and is not taken for it meanwhile.
   template <class Steps, class Waits>
   [[nodiscard]] std::optional<Standstill> look(Time now, const Steps& steps, const Waits& waits) {
     if (limit_.count() == 0) return std::nullopt;
@@ -22595,18 +22596,23 @@ class StepWatch {
     looked_ = now;
     std::optional<Standstill> found;
     bool is_waiting = false;
+    bool may_be_another = false;
+    std::chrono::nanoseconds longest{0};
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       Seen& seen = ranks_[rank];
       const std::uint64_t count = steps(static_cast<int>(rank));
       seen.still = count == seen.steps && count > 0 ? seen.still + passed : std::chrono::nanoseconds{0};
       seen.steps = count;
-      if (seen.still <= limit_) continue;
       const bool waits_too = waits(static_cast<int>(rank));
+      may_be_another = may_be_another || (seen.still.count() > 0 && !waits_too);
+      if (seen.still <= limit_) continue;
+      longest = std::max(longest, seen.still);
       if (!found || (is_waiting && !waits_too)) {
         found = {.rank = static_cast<int>(rank), .what = text(seen.still)};
         is_waiting = waits_too;
       }
     }
+    if (is_waiting && may_be_another && longest <= limit_ + most) return std::nullopt;
     return found;
   }
 
