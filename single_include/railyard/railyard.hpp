@@ -8578,7 +8578,9 @@ inline void SampleWriter::set(ColumnKey key, std::string_view text) {
 // ---- railyard/data/detail/byte_masks.hpp
 // Looks at 64 characters of text at once: each answer is a word with a bit per character. Data room.
 
-#if defined(__SSE2__)
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__SSE2__)
 #include <emmintrin.h>
 #endif
 
@@ -8659,15 +8661,27 @@ template <std::size_t Count>
   }
   return __builtin_ia32_pmovmskb256(all) == 0;
 }
+
+template <std::size_t Count>
+[[gnu::target("avx512f,avx512bw")]] bool mark_bytes_avx512(const char* text, std::size_t blocks,
+                                                           const std::array<char, Count>& wanted,
+                                                           ByteMarks<Count>* marks) noexcept {
+  __m512i all = _mm512_setzero_si512();
+  for (std::size_t block = 0; block < blocks; ++block) {
+    const __m512i bytes = _mm512_loadu_si512(text + 64 * block);
+    all = _mm512_or_si512(all, bytes);
+#pragma GCC unroll 4
+    for (std::size_t at = 0; at < Count; ++at) {
+      marks[block][at] = _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8(wanted[at]));
+    }
+  }
+  return _mm512_movepi8_mask(all) == 0;
+}
 #endif
 
-/// Marks the wanted characters in so many blocks of 64. Returns whether all of the text is ASCII.
 template <std::size_t Count>
-bool mark_bytes(const char* text, std::size_t blocks, const std::array<char, Count>& wanted,
-                ByteMarks<Count>* marks) noexcept {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2")) return mark_bytes_avx2(text, blocks, wanted, marks);
-#endif
+bool mark_bytes_anywhere(const char* text, std::size_t blocks, const std::array<char, Count>& wanted,
+                         ByteMarks<Count>* marks) noexcept {
   bool is_ascii = true;
   for (std::size_t block = 0; block < blocks; ++block) {
     const Bytes64 bytes{text + 64 * block};
@@ -8675,6 +8689,17 @@ bool mark_bytes(const char* text, std::size_t blocks, const std::array<char, Cou
     is_ascii = is_ascii && bytes.is_ascii();
   }
   return is_ascii;
+}
+
+/// Marks the wanted characters in so many blocks of 64. Returns whether all of the text is ASCII.
+template <std::size_t Count>
+bool mark_bytes(const char* text, std::size_t blocks, const std::array<char, Count>& wanted,
+                ByteMarks<Count>* marks) noexcept {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512bw")) return mark_bytes_avx512(text, blocks, wanted, marks);
+  if (__builtin_cpu_supports("avx2")) return mark_bytes_avx2(text, blocks, wanted, marks);
+#endif
+  return mark_bytes_anywhere(text, blocks, wanted, marks);
 }
 
 /// How many blocks are best marked at a time: the marks stay in the nearest cache.
@@ -8708,6 +8733,107 @@ inline constexpr std::size_t blocks_at_once = 64;
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/data/detail/byte_places.hpp
+// Where the marked characters of a text are, as numbers. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Are the places of some characters in a text, and which of them end lines. Behind both lists there is room for 64
+/// more.
+struct PlaceLists {
+  std::uint32_t* places = nullptr;
+  std::size_t num_places = 0;
+  std::uint32_t* lines = nullptr;  ///< numbers of places
+  std::size_t num_lines = 0;
+};
+
+/// What the functions below ask of a block: the characters, and those of them that end lines.
+using PlaceMarks = ByteMarks<3>;
+
+// Both for any processor, and for one that counts bits: the same steps, whether there are bits or not, because a branch
+// would be mispredicted.
+struct AnyBits {
+  [[nodiscard]] [[gnu::always_inline]] static std::size_t count(std::uint64_t bits) noexcept {
+    return count_bits(bits);
+  }
+  // Returns which bit is the lowest; any number if there is none. Compilers make a branch of that if they may.
+  [[nodiscard]] [[gnu::always_inline]] static std::uint32_t lowest(std::uint64_t bits) noexcept {
+    return static_cast<std::uint32_t>(std::countr_zero(bits | std::uint64_t{1} << 63));
+  }
+};
+
+#if defined(__x86_64__)
+struct CountedBits {
+  [[nodiscard]] [[gnu::always_inline]] static std::size_t count(std::uint64_t bits) noexcept {
+    return static_cast<std::size_t>(std::popcount(bits));
+  }
+  [[nodiscard]] [[gnu::always_inline]] static std::uint32_t lowest(std::uint64_t bits) noexcept {
+    std::uint64_t place;
+    asm("tzcntq %[bits], %[place]" : [place] "=r"(place) : [bits] "r"(bits) : "cc");
+    return static_cast<std::uint32_t>(place);
+  }
+};
+#endif
+
+// One line end is noted, whether there is one or not, and then those that are left.
+template <class Bits>
+[[gnu::always_inline]] inline void note_lines(std::uint64_t places, std::uint64_t ends, PlaceLists& to) noexcept {
+  do {
+    const std::uint64_t before = (ends & (~ends + 1)) - 1;
+    to.lines[to.num_lines] = static_cast<std::uint32_t>(to.num_places + Bits::count(places & before));
+    to.num_lines += ends != 0;
+    ends &= ends - 1;
+  } while (ends != 0);
+}
+
+// Eight at a time, whether there are so many or not: the next ones overwrite what is too much.
+template <class Bits>
+[[gnu::always_inline]] inline void note_each(std::uint64_t places, std::uint32_t begin, std::uint32_t* to) noexcept {
+  do {
+#pragma GCC unroll 8
+    for (std::size_t at = 0; at < 8; ++at) {
+      to[at] = begin + Bits::lowest(places);
+      places &= places - 1;
+    }
+    to += 8;
+  } while (places != 0);
+}
+
+template <class Bits>
+[[gnu::always_inline]] inline void note_places_by(const PlaceMarks* marks, std::size_t blocks, std::size_t begin,
+                                                  PlaceLists& lists) noexcept {
+  PlaceLists to = lists;
+  for (std::size_t block = 0; block < blocks; ++block, begin += 64) {
+    const std::uint64_t places = marks[block][0] | marks[block][1];
+    note_lines<Bits>(places, marks[block][1], to);
+    note_each<Bits>(places, static_cast<std::uint32_t>(begin), to.places + to.num_places);
+    to.num_places += Bits::count(places);
+  }
+  lists = to;
+}
+
+#if defined(__x86_64__)
+[[gnu::target("bmi,popcnt")]] inline void note_places_bmi(const PlaceMarks* marks, std::size_t blocks,
+                                                          std::size_t begin, PlaceLists& lists) noexcept {
+  note_places_by<CountedBits>(marks, blocks, begin, lists);
+}
+#endif
+
+/// Appends where the characters are that the first two marks of so many blocks of 64 mark. The second are those that
+/// end lines. begin: of the first block.
+inline void note_places(const PlaceMarks* marks, std::size_t blocks, std::size_t begin, PlaceLists& lists) noexcept {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("bmi") && __builtin_cpu_supports("popcnt")) {
+    return note_places_bmi(marks, blocks, begin, lists);
+  }
+#endif
+  note_places_by<AnyBits>(marks, blocks, begin, lists);
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/detail/csv_cutter.hpp
 // Cuts text into records of fields where separators are that are not within quotes. Data room.
 
@@ -8730,44 +8856,51 @@ class CsvCutter {
   /// how many characters they take. is_end: no text follows, and it ends with a line feed; then all of it is taken.
   std::size_t cut(const char* text, std::size_t size, bool is_end) {
     text_ = text;
-    records_.clear();
+    num_records_ = 0;
     misplaced_.clear();
     is_ascii_ = true;
     is_unclosed_ = false;
-    if (separators_.size() < size + 2 * 64) separators_.resize(size + 2 * 64);
+    reserve(size);
     separators_[0] = ~std::uint32_t{0};  // the text begins behind it
-    State state;
-    std::array<Marks, blocks_at_once> marks;
+    std::array<PlaceMarks, blocks_at_once> marks;
+    std::array<std::uint32_t, 64 * (blocks_at_once + 1)> lines;
+    PlaceLists lists{separators_.get(), 1, lines.data(), 0};
+    QuoteState quotes;
+    std::size_t last = 0;  // the separator before the record that has begun
     for (std::size_t begin = 0; begin < size; begin += 64 * marks.size()) {
       const std::size_t blocks = std::min(marks.size(), (size - begin + 63) / 64);
       // What lies behind the text may say in vain that there is more than ASCII.
       is_ascii_ &= mark_bytes(text + begin, blocks, {delimiter_, '\n', quote_}, marks.data());
-      for (std::size_t block = 0; block < blocks; ++block) {
-        const std::size_t at = begin + 64 * block;
-        cut_block(at, lowest_bits(size - at), marks[block], state);
+      if (const std::size_t rest = size - begin; rest < 64 * blocks) {
+        for (std::uint64_t& mark : marks[blocks - 1]) mark &= lowest_bits(rest % 64);
       }
+      if (quote_ != '\0') leave_quoted_out(begin, blocks, marks.data(), quotes);
+      lists.num_lines = 0;
+      note_places(marks.data(), blocks, begin, lists);
+      for (std::size_t line = 0; line < lists.num_lines; ++line) add_record(last, lines[line]);
     }
-    std::size_t taken = separators_[state.record] + std::uint32_t{1};
+    std::size_t taken = separators_[last] + std::uint32_t{1};
     if (is_end && taken < size) {
       is_unclosed_ = true;
-      separators_[++state.count] = static_cast<std::uint32_t>(size - 1);
-      add_record(state, state.count);
+      separators_[lists.num_places] = static_cast<std::uint32_t>(size - 1);
+      add_record(last, lists.num_places);
       taken = size;
     }
     while (!misplaced_.empty() && misplaced_.back() >= taken) misplaced_.pop_back();
     return taken;
   }
 
-  [[nodiscard]] const std::vector<Record>& records() const noexcept { return records_; }
+  [[nodiscard]] std::span<const Record> records() const noexcept { return {records_.get(), num_records_}; }
 
-  [[nodiscard]] std::size_t begin(std::size_t record) const noexcept { return begin_of(records_[record].first); }
+  [[nodiscard]] std::size_t begin(std::size_t record) const noexcept { return begin_of(records()[record].first); }
   /// Behind the line feed.
   [[nodiscard]] std::size_t end(std::size_t record) const noexcept {
-    return separators_[records_[record].first + records_[record].num_fields] + std::size_t{1};
+    const Record& place = records()[record];
+    return separators_[place.first + place.num_fields] + std::size_t{1};
   }
   /// The text of a field, with its quotes; a carriage return before the line feed is no part of it.
   [[nodiscard]] std::string_view field(std::size_t record, std::size_t field) const noexcept {
-    const Record& place = records_[record];
+    const Record& place = records()[record];
     return field_at(place.first + field, field + 1 == place.num_fields);
   }
   /// separator: the one before the field.
@@ -8784,11 +8917,13 @@ class CsvCutter {
   [[nodiscard]] bool is_unclosed() const noexcept { return is_unclosed_; }
   [[nodiscard]] bool is_ascii() const noexcept { return is_ascii_; }
   [[nodiscard]] const char* text() const noexcept { return text_; }
+  /// Where the separators are; the first is before the text, at 2^32 - 1.
+  [[nodiscard]] const std::uint32_t* separators() const noexcept { return separators_.get(); }
 
   /// Returns which record has the character, or the first behind it.
   [[nodiscard]] std::size_t record_of(std::size_t position) const noexcept {
     std::size_t low = 0;
-    for (std::size_t high = records_.size(); low < high;) {
+    for (std::size_t high = num_records_; low < high;) {
       const std::size_t middle = low + (high - low) / 2;
       if (end(middle) <= position)
         low = middle + 1;
@@ -8799,14 +8934,10 @@ class CsvCutter {
   }
 
  private:
-  using Marks = ByteMarks<3>;
   // What is handed from block to block; of the bits, the lowest says what the last character before the block was.
-  struct State {
-    std::size_t count = 0;     // separators
-    std::size_t record = 0;    // the separator before the record that has begun
+  struct QuoteState {
     std::uint64_t quoted = 0;  // all bits or none
-    std::uint64_t separator = 1;
-    std::uint64_t quote = 0;
+    std::uint64_t separator_or_quote = 1;
     std::uint64_t closing = 0;
   };
 
@@ -8814,98 +8945,106 @@ class CsvCutter {
     return separators_[separator] + std::uint32_t{1};  // wraps to 0 for the first
   }
 
-  // marks: of delimiters, line feeds and quotes.
-  void cut_block(std::size_t block, std::uint64_t valid, const Marks& marks, State& state) {
-    std::uint64_t delimiters = marks[0] & valid;
-    std::uint64_t lines = marks[1] & valid;
-    const std::uint64_t quotes = quote_ == '\0' ? 0 : marks[2] & valid;
-    std::uint64_t quoted = 0;
-    if ((quotes | state.quoted) != 0) {
-      quoted = parity_before(quotes) ^ state.quoted;
-      delimiters &= ~quoted;
-      lines &= ~quoted;
-    }
-    const std::uint64_t separators = delimiters | lines;
-    if ((quotes | state.closing) != 0) check_quotes(block, valid, quotes, quoted, separators, state);
-    state.quoted = (quoted >> 63) != 0 ? ~std::uint64_t{0} : 0;
-    state.separator = separators >> 63;
-    state.quote = quotes >> 63;
-    note_separators(block, separators, state.count + 1);
-    for (; lines != 0; lines &= lines - 1) {
-      const std::uint64_t before = (lines & (~lines + 1)) - 1;
-      add_record(state, state.count + count_bits(separators & before) + 1);
-    }
-    state.count += count_bits(separators);
+  void reserve(std::size_t size) {
+    if (size < room_) return;
+    room_ = size + 1;
+    // Separators are noted sixteen at a time. A record has a character and a line feed, and one more is written in
+    // vain.
+    separators_ = std::make_unique_for_overwrite<std::uint32_t[]>(room_ + 2 * 64);
+    records_ = std::make_unique_for_overwrite<Record[]>(room_ / 2 + 2);
   }
 
-  // Eight at a time, whether there are so many or not: what is too much is overwritten.
-  void note_separators(std::size_t block, std::uint64_t separators, std::size_t at) noexcept {
-    std::uint32_t* to = separators_.data() + at;
-    const auto base = static_cast<std::uint32_t>(block);
-    while (separators != 0) {
-#pragma GCC unroll 8
-      for (std::size_t next = 0; next < 8; ++next) {
-        to[next] = base + static_cast<std::uint32_t>(std::countr_zero(separators));
-        separators &= separators - 1;
-      }
-      to += 8;
+  // Takes the delimiters and line feeds that are within quotes out of the marks, of those and quotes.
+  void leave_quoted_out(std::size_t begin, std::size_t blocks, PlaceMarks* marks, QuoteState& state) {
+    for (std::size_t block = 0; block < blocks; ++block) {
+      auto& [delimiters, lines, quotes] = marks[block];
+      if ((quotes | state.quoted | state.closing) == 0) continue;
+      const std::uint64_t quoted = parity_before(quotes) ^ state.quoted;
+      delimiters &= ~quoted;
+      lines &= ~quoted;
+      if (block > 0) state.separator_or_quote = last_bit_of_any(marks[block - 1]);
+      check_quotes(begin + 64 * block, quotes, quoted, delimiters | lines, state);
     }
+    state.separator_or_quote = last_bit_of_any(marks[blocks - 1]);
+  }
+  [[nodiscard]] static std::uint64_t last_bit_of_any(const PlaceMarks& marks) noexcept {
+    return (marks[0] | marks[1] | marks[2]) >> 63;
   }
 
   // A quote opens at the beginning of a field or is the second of two, and closes at the end of one or is the first.
-  void check_quotes(std::size_t block, std::uint64_t valid, std::uint64_t quotes, std::uint64_t quoted,
-                    std::uint64_t separators, State& state) {
+  void check_quotes(std::size_t block, std::uint64_t quotes, std::uint64_t quoted, std::uint64_t separators,
+                    QuoteState& state) {
     const std::uint64_t opening = quotes & quoted;
     const std::uint64_t closing = quotes & ~quoted;
     const std::uint64_t behind = closing << 1 | state.closing;
-    const std::uint64_t before_is_fine = (separators | quotes) << 1 | state.separator | state.quote;
-    std::uint64_t wrong = ((opening & ~before_is_fine) | (behind & ~(separators | quotes))) & valid;
+    const std::uint64_t before_is_fine = (separators | quotes) << 1 | state.separator_or_quote;
+    std::uint64_t wrong = (opening & ~before_is_fine) | (behind & ~(separators | quotes));
     for (; wrong != 0; wrong &= wrong - 1) {
       const std::size_t at = block + static_cast<std::size_t>(std::countr_zero(wrong));
       if (text_[at] != '\r' || text_[at + 1] != '\n') misplaced_.push_back(static_cast<std::uint32_t>(at));
     }
+    state.quoted = (quoted >> 63) != 0 ? ~std::uint64_t{0} : 0;
     state.closing = closing >> 63;
   }
 
-  void add_record(State& state, std::size_t line) {
-    const std::size_t num_fields = line - state.record;
-    const bool is_blank = num_fields == 1 && field_at(state.record, true).empty();
-    if (!is_blank) {
-      records_.push_back({static_cast<std::uint32_t>(state.record), static_cast<std::uint32_t>(num_fields)});
-    }
-    state.record = line;
+  // first, line: the separators before and at the end of it. first becomes that before the next.
+  void add_record(std::size_t& first, std::size_t line) noexcept {
+    const std::size_t num_fields = line - first;
+    records_[num_records_] = {static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(num_fields)};
+    const bool is_blank = num_fields == 1 && field_at(first, true).empty();
+    num_records_ += is_blank ? 0 : 1;
+    first = line;
   }
 
   char delimiter_;
   char quote_;
   const char* text_ = nullptr;
-  std::vector<std::uint32_t> separators_{};
-  std::vector<Record> records_{};
+  std::unique_ptr<std::uint32_t[]> separators_{};
+  std::unique_ptr<Record[]> records_{};
+  std::size_t room_ = 0;  // for a text of fewer characters
+  std::size_t num_records_ = 0;
   std::vector<std::uint32_t> misplaced_{};
   bool is_ascii_ = true;
   bool is_unclosed_ = false;
 };
 
-/// Copies what a field within quotes says, which is no longer than the field. Returns how many characters that are.
+/// So many bytes more than a copy has are written behind it.
+inline constexpr std::size_t copy_padding = 32;
+
+/// Copies a text, behind which as much can be read. Most are short: whole strides are copied.
+inline void copy_short(const char* from, std::size_t size, char* to) noexcept {
+  for (std::size_t part = 0; part < size; part += copy_padding) std::memcpy(to + part, from + part, copy_padding);
+}
+
+/// Copies what a field within quotes says, which is no longer than the field. Behind the field 64 more characters can
+/// be read. Returns how many characters that are.
 inline std::size_t copy_unquoted(std::string_view field, char quote, char* to) noexcept {
   if (field.size() < 2) {
     std::copy(field.begin(), field.end(), to);
     return field.size();
   }
+  const char* from = field.data() + 1;
+  std::size_t left = field.size() - 2;
   std::size_t size = 0;
-  for (std::size_t at = 1; at < field.size() - 1; ++at) {
-    to[size++] = field[at];
-    at += field[at] == quote ? 1 : 0;  // the second of two
+  while (left > 0) {
+    const std::uint64_t quotes = Bytes64{from}.equal_to(quote) & lowest_bits(left);
+    const bool is_pair = quotes != 0;  // of which the first is kept
+    const std::size_t kept =
+        is_pair ? static_cast<std::size_t>(std::countr_zero(quotes)) + 1 : std::min<std::size_t>(left, 64);
+    copy_short(from, kept, to + size);
+    size += kept;
+    const std::size_t taken = std::min(left, kept + (is_pair ? 1 : 0));
+    from += taken;
+    left -= taken;
   }
   return size;
 }
 
-/// Returns what a field says that may be within quotes.
+/// Returns what a field says that may be within quotes. Behind the field 64 more characters can be read.
 [[nodiscard]] inline std::string unquoted(std::string_view field, char quote) {
-  std::string text{field};
-  if (quote != '\0' && !field.empty() && field.front() == quote) {
-    text.resize(copy_unquoted(field, quote, text.data()));
-  }
+  if (quote == '\0' || field.empty() || field.front() != quote) return std::string{field};
+  std::string text(field.size() + copy_padding, '\0');
+  text.resize(copy_unquoted(field, quote, text.data()));
   return text;
 }
 
@@ -9081,7 +9220,7 @@ struct Division {
 /// Returns digits / 10^power, rounded once, to nearest and even. digits: not 0. power: 0 to 27.
 /// A quotient of 63 bits or more and whether there is a remainder decide how to round; no table of long reciprocals.
 template <class Float>
-[[nodiscard]] [[gnu::noinline]] Float divide_by_power(std::uint64_t digits, int power) noexcept {
+[[nodiscard]] [[gnu::always_inline]] inline Float divide_by_power(std::uint64_t digits, int power) noexcept {
   using Facts = FloatFacts<Float>;
   const std::uint64_t five = powers_of_five[static_cast<std::size_t>(power)];
   const int up = std::countl_zero(digits);
@@ -9092,12 +9231,15 @@ template <class Float>
   const std::uint64_t half = std::uint64_t{1} << (dropped - 1);
   const std::uint64_t rest = quotient & (2 * half - 1);
   std::uint64_t kept = quotient >> dropped;
-  if (rest > half || (rest == half && (remainder != 0 || kept % 2 == 1))) ++kept;
+  // Up if there is more than a half, or a half and what is kept is odd. It is at random, and a branch would be
+  // mispredicted.
+  const std::uint64_t is_up_at_half = (kept & 1U) | static_cast<std::uint64_t>(remainder != 0);
+  kept += static_cast<std::uint64_t>(rest + is_up_at_half > half);
   const int exponent = dropped - 63 - up + down - power;
   using Bits = typename Facts::Bits;
   constexpr int bias = std::numeric_limits<Float>::max_exponent - 1;
   const auto scale = std::bit_cast<Float>(static_cast<Bits>(static_cast<Bits>(exponent + bias) << (Facts::digits - 1)));
-  return static_cast<Float>(kept) * scale;  // both are exact, and so is the product
+  return static_cast<Float>(static_cast<std::int64_t>(kept)) * scale;  // both are exact, and so is the product
 }
 
 // Puts digits x 10^power together; false where the standard function must.
@@ -9107,11 +9249,11 @@ template <class Float>
   if (digits <= Facts::most_exact_digits) {
     // Both are exact, so that the one operation rounds once.
     if (power < 0 && power >= -Facts::most_exact_power) {
-      value = static_cast<Float>(digits) / Facts::powers[static_cast<std::size_t>(-power)];
+      value = static_cast<Float>(static_cast<std::int64_t>(digits)) / Facts::powers[static_cast<std::size_t>(-power)];
       return true;
     }
     if (power >= 0 && power <= Facts::most_exact_power) {
-      value = static_cast<Float>(digits) * Facts::powers[static_cast<std::size_t>(power)];
+      value = static_cast<Float>(static_cast<std::int64_t>(digits)) * Facts::powers[static_cast<std::size_t>(power)];
       return true;
     }
   }
@@ -9683,6 +9825,124 @@ inline void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields) {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/data/detail/number_fours.hpp
+// Numbers out of text, four at once, where the processor can. Data room.
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+#if defined(__x86_64__)
+/// Whether read_by_fours() can be called.
+[[nodiscard]] inline bool has_number_fours() noexcept {
+  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx2") &&
+         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+}
+
+// What it takes: four times 16 bytes are handled at once, and of each of them there is a bit in a word.
+inline constexpr std::uint64_t first_of_fours = 0x0001'0001'0001'0001;
+
+// 16 bits each.
+[[nodiscard]] [[gnu::target("avx512f,avx512bw,avx512vl"), gnu::always_inline]] inline __m128i fields_of(
+    std::uint64_t bits) noexcept {
+  return _mm_cvtepu16_epi32(_mm_cvtsi64_si128(static_cast<long long>(bits)));
+}
+
+/// Reads numbers that are a minus or none and digits with a point or without, 15 characters together.
+/// begins, sizes: of their texts. count: at most 64; of the last count % 4 none is read, and nothing is written.
+/// Returns a bit for each number: whether it must be read by other means, and what was written is void.
+[[nodiscard]] [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,avx2,bmi,bmi2")]] inline std::uint64_t
+read_by_fours(const char* text, const std::uint32_t* begins, const std::uint32_t* sizes, std::size_t count,
+              double* values) noexcept {
+  constexpr std::uint32_t most = 15;
+  // Of the functions that take a mask, as GCC 12 warns about its own code in the others.
+  constexpr __mmask16 all_words = 0xFFFF;
+  constexpr __mmask8 all_longs = 0xFF;
+  const __m512i lanes =
+      _mm512_maskz_broadcast_i32x4(all_words, _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+  const __m512i to_end = _mm512_sub_epi8(lanes, _mm512_set1_epi8(16));
+  // Takes the first, second, third or fourth of four words to all bytes of as many lanes.
+  const __m512i own = _mm512_set_epi64(0x0C0C0C0C0C0C0C0C, 0x0C0C0C0C0C0C0C0C, 0x0808080808080808, 0x0808080808080808,
+                                       0x0404040404040404, 0x0404040404040404, 0, 0);
+  const __m512i evens = _mm512_set_epi64(0, 0, 0, 0, 6, 4, 2, 0);
+  const __m512d low_powers = _mm512_set_pd(1e7, 1e6, 1e5, 1e4, 1e3, 1e2, 1e1, 1e0);
+  const __m512d high_powers = _mm512_set_pd(1e15, 1e14, 1e13, 1e12, 1e11, 1e10, 1e9, 1e8);
+  const __m128i ones = _mm_set1_epi32(1);
+  const auto load = [&](std::size_t at) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(text + begins[at]));
+  };
+  // In two steps, so that a processor has more fours in work at once.
+  alignas(64) std::array<char, 16 * 64> all_digits;
+  std::array<std::uint64_t, 16> all_points;
+  std::array<std::uint64_t, 16> all_minuses;
+  std::array<std::uint64_t, 16> all_wrong;
+  const std::size_t fours_count = count / 4;
+  for (std::size_t four = 0; four < fours_count; ++four) {
+    const std::size_t at = 4 * four;
+    __m512i texts = _mm512_maskz_inserti32x4(all_words, _mm512_castsi128_si512(load(at)), load(at + 1), 1);
+    texts = _mm512_maskz_inserti32x4(all_words, _mm512_maskz_inserti32x4(all_words, texts, load(at + 2), 2),
+                                     load(at + 3), 3);
+    const __m128i size =
+        _mm_min_epu32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(sizes + at)), _mm_set1_epi32(most));
+    // Which characters are a number's, and of those points and minuses, and of those that count the first points; a
+    // number without one has it behind its end.
+    const std::uint64_t all =
+        _mm512_cmplt_epu8_mask(lanes, _mm512_shuffle_epi8(_mm512_maskz_broadcast_i32x4(all_words, size), own));
+    const std::uint64_t points = _mm512_mask_cmpeq_epi8_mask(all, texts, _mm512_set1_epi8('.'));
+    const std::uint64_t minuses = _mm512_mask_cmpeq_epi8_mask(all & first_of_fours, texts, _mm512_set1_epi8('-'));
+    const std::uint64_t ends = points | (all + first_of_fours);
+    const std::uint64_t point = ends & ~(ends - first_of_fours);
+    const __m512i digits = _mm512_maskz_sub_epi8(all & ~(points | minuses), texts, _mm512_set1_epi8('0'));
+    _mm512_store_si512(&all_digits[64 * four], digits);
+    all_points[four] = point;
+    all_minuses[four] = minuses;
+    all_wrong[four] = _mm512_cmpgt_epu8_mask(digits, _mm512_set1_epi8(9)) | (points & ~point);
+  }
+  std::uint64_t unread = 0;
+  for (std::size_t four = 0; four < fours_count; ++four) {
+    const std::size_t at = 4 * four;
+    const __m128i size = _mm_loadu_si128(reinterpret_cast<const __m128i*>(sizes + at));
+    const std::uint64_t point = all_points[four];
+    // Digits before the point move to its place, and then all to the right end.
+    const __m512i apart = _mm512_load_si512(&all_digits[64 * four]);
+    __m512i digits = _mm512_mask_blend_epi8((point << 1) - first_of_fours, apart, _mm512_bslli_epi128(apart, 1));
+    const __m128i whole = _mm_sub_epi32(_mm_set1_epi32(31), _mm_lzcnt_epi32(fields_of(point)));
+    const __m128i end = _mm_sub_epi32(size, _mm_cmpeq_epi32(whole, size));
+    const __m128i negative = fields_of(all_minuses[four]);
+    const __m128i wrong = fields_of(all_wrong[four]);
+    digits = _mm512_shuffle_epi8(
+        digits, _mm512_add_epi8(to_end, _mm512_shuffle_epi8(_mm512_maskz_broadcast_i32x4(all_words, end), own)));
+    unsigned is_unread = _mm_cmpgt_epu32_mask(_mm_sub_epi32(size, ones), _mm_set1_epi32(most - 1));
+    is_unread |= _mm_cmplt_epu32_mask(end, _mm_add_epi32(negative, _mm_set1_epi32(2)));
+    is_unread |= _mm_test_epi32_mask(wrong, wrong);
+    unread |= std::uint64_t{is_unread} << at;
+    const __m512i twos = _mm512_maddubs_epi16(digits, _mm512_set1_epi16(1 * 256 + 10));
+    const __m512i fours = _mm512_madd_epi16(twos, _mm512_set1_epi32(1 * 65536 + 100));
+    const __m512i eights = _mm512_madd_epi16(_mm512_packus_epi32(fours, fours), _mm512_set1_epi32(1 * 65536 + 10000));
+    const __m512i sums = _mm512_add_epi64(_mm512_maskz_mul_epu32(all_longs, eights, _mm512_set1_epi64(100'000'000)),
+                                          _mm512_maskz_srli_epi64(all_longs, eights, 32));
+    const __m256i value =
+        _mm512_maskz_extracti64x4_epi64(all_longs, _mm512_maskz_permutexvar_epi64(all_longs, evens, sums), 0);
+    const __m128i power = _mm_sub_epi32(_mm_sub_epi32(end, whole), ones);
+    const __m512i places = _mm512_castsi256_si512(_mm256_cvtepu32_epi64(power));
+    const __m256d divisor =
+        _mm512_maskz_extractf64x4_pd(all_longs, _mm512_permutex2var_pd(low_powers, places, high_powers), 0);
+    // Both are exact, so that the one operation rounds once.
+    const __m256d quotient = _mm256_div_pd(_mm256_cvtepi64_pd(value), divisor);
+    const __m256i sign = _mm256_slli_epi64(_mm256_cvtepu32_epi64(negative), 63);
+    _mm256_storeu_pd(values + at, _mm256_or_pd(quotient, _mm256_castsi256_pd(sign)));
+  }
+  return unread | (count < 64 ? ~std::uint64_t{0} << 4 * fours_count : 0);
+}
+#endif
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/detail/number_lanes.hpp
 // Numbers out of text, 16 characters at once, where the processor can; most of them take the same steps whatever their
 // length and sign. Data room.
@@ -9700,43 +9960,94 @@ namespace detail {
   return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("bmi2") != 0;
 }
 
-// Reads the first `size` of 16 characters, of which the one at `point` is left out. point + 1 == size == 17 for all 16.
-[[nodiscard]] [[gnu::target("avx2,bmi,bmi2"), gnu::always_inline]] inline bool read_lanes(
-    __m128i text, std::size_t size, std::size_t point, std::uint64_t& value) noexcept {
-  const __m128i lanes = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  // To the right end; what is before the point one further. Lanes that take a character before the text become 0.
-  __m128i from = _mm_add_epi8(lanes, _mm_set1_epi8(static_cast<char>(size - 16)));
-  from = _mm_add_epi8(from, _mm_cmpgt_epi8(_mm_set1_epi8(static_cast<char>(point + 1)), from));
-  const __m128i digits = _mm_shuffle_epi8(_mm_sub_epi8(text, _mm_set1_epi8('0')), from);
-  const __m128i above_nine = _mm_subs_epu8(digits, _mm_set1_epi8(9));
+// What moves 16 characters to the right end of 16 lanes: lane j takes character j - 16 + size, and a lane that takes
+// one before the text becomes 0. The lanes are read from the size on.
+inline constexpr auto lane_orders = [] {
+  std::array<signed char, 34> orders{};
+  for (std::size_t at = 0; at < orders.size(); ++at) orders[at] = static_cast<signed char>(static_cast<int>(at) - 16);
+  return orders;
+}();
+
+// What is added to that where a point is left out: characters up to it are taken from one further left. The lanes are
+// read from the number of characters behind the one before the point on.
+inline constexpr auto lane_steps = [] {
+  std::array<signed char, 34> steps{};
+  for (std::size_t at = 0; at < 17; ++at) steps[at] = -1;
+  return steps;
+}();
+
+[[nodiscard]] [[gnu::target("avx2,bmi,bmi2"), gnu::always_inline]] inline __m128i load_lanes(
+    const void* from) noexcept {
+  return _mm_loadu_si128(static_cast<const __m128i*>(from));
+}
+
+/// What numbers are read with: make one for many. Hidden from the compilers, which make constants anew for each number.
+struct NumberLanes {
+  __m128i zeros = same('0');
+  __m128i nines = same(9);
+  __m128i points = same('.');
+  __m128i front = _mm_setr_epi8('-', '0', '0', '0', '0', '0', '0', '0', '0', '0', '0', '0', '0', '0', '0', '0');
+
+ private:
+  [[nodiscard]] static __m128i same(char lane) noexcept {
+    __m128i lanes = _mm_set1_epi8(lane);
+    asm("" : "+x"(lanes));
+    return lanes;
+  }
+};
+
+// Returns the values of 16 characters; that of a minus in front is 0. What is no digit becomes more than 9.
+[[nodiscard]] [[gnu::target("avx2,bmi,bmi2"), gnu::always_inline]] inline __m128i digits_of_lanes(
+    __m128i text, const NumberLanes& with) noexcept {
+  return _mm_andnot_si128(_mm_cmpeq_epi8(text, with.front), _mm_sub_epi8(text, with.zeros));
+}
+
+// Returns numbers of four digits.
+[[nodiscard]] [[gnu::target("avx2,bmi,bmi2"), gnu::always_inline]] inline __m128i fours_of_lanes(
+    __m128i digits) noexcept {
   const __m128i twos = _mm_maddubs_epi16(digits, _mm_set1_epi16(1 * 256 + 10));
-  const __m128i fours = _mm_madd_epi16(twos, _mm_set1_epi32(1 * 65536 + 100));
-  const __m128i eights = _mm_madd_epi16(_mm_packus_epi32(fours, fours), _mm_set1_epi32(1 * 65536 + 10000));
-  const auto halves = static_cast<std::uint64_t>(_mm_cvtsi128_si64(eights));
-  value = (halves & 0xFFFFFFFFU) * 100'000'000 + (halves >> 32);
+  return _mm_madd_epi16(twos, _mm_set1_epi32(1 * 65536 + 100));
+}
+
+// Puts numbers of eight digits together.
+[[nodiscard]] constexpr std::uint64_t join_eights(std::uint64_t halves) noexcept {
+  return (halves & 0xFFFFFFFFU) * 100'000'000 + (halves >> 32);
+}
+
+[[nodiscard]] [[gnu::target("avx2,bmi,bmi2"), gnu::always_inline]] inline bool are_digits(
+    __m128i digits, const NumberLanes& with) noexcept {
+  const __m128i above_nine = _mm_subs_epu8(digits, with.nines);
   return _mm_testz_si128(above_nine, above_nine) != 0;
 }
 
-[[nodiscard]] [[gnu::target("avx2,bmi,bmi2"), gnu::always_inline]] inline __m128i load_lanes(
-    const char* text) noexcept {
-  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(text));
-}
-
-// Reads at most 19 digits, with a point or without; of more than 16 characters, the point is before the last 16.
+// Reads at most 21 characters: a minus or none, and at most 19 digits with a point or without; of more than 16
+// characters, the point is before the last 16.
 [[nodiscard]] [[gnu::target("avx2,bmi,bmi2"), gnu::always_inline]] inline bool read_plain_by_lanes(
-    const char* text, std::size_t size, std::uint64_t& digits, int& power) noexcept {
-  if (size - 1 > 19) return false;
+    const char* text, std::size_t size, std::size_t sign, const NumberLanes& with, std::uint64_t& digits,
+    int& power) noexcept {
+  if (size - 1 > 20) return false;
   const std::size_t head = size > 16 ? size - 16 : size;
   const __m128i first = load_lanes(text);
-  const auto points = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(first, _mm_set1_epi8('.'))));
+  const auto points = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(first, with.points)));
   const auto point = static_cast<std::size_t>(std::countr_zero(points | std::uint32_t{1} << head));
   const std::size_t end = std::max(head, point + 1);  // as if there were one behind a number without a point
-  if (end < 2 || !read_lanes(first, end, point, digits)) return false;
-  power = -static_cast<int>(end - point - 1);
-  if (size <= 16) return true;
-  std::uint64_t last = 0;
-  if (digits > 999 || !read_lanes(load_lanes(text + head), 17, 16, last)) return false;
-  digits = digits * powers_of_ten[16] + last;
+  const std::size_t behind = end - point;
+  const __m128i order = _mm_add_epi8(load_lanes(lane_orders.data() + end), load_lanes(lane_steps.data() + behind));
+  const __m128i lanes = _mm_shuffle_epi8(digits_of_lanes(first, with), order);
+  if (end < sign + 2 || !are_digits(lanes, with)) return false;
+  power = 1 - static_cast<int>(behind);
+  __m128i fours = fours_of_lanes(lanes);
+  const __m128i to_eights = _mm_set1_epi32(1 * 65536 + 10000);
+  if (size <= 16) {
+    fours = _mm_madd_epi16(_mm_packus_epi32(fours, fours), to_eights);
+    digits = join_eights(static_cast<std::uint64_t>(_mm_cvtsi128_si64(fours)));
+    return true;
+  }
+  const __m128i last = _mm_sub_epi8(load_lanes(text + head), with.zeros);
+  fours = _mm_madd_epi16(_mm_packus_epi32(fours, fours_of_lanes(last)), to_eights);
+  digits = join_eights(static_cast<std::uint64_t>(_mm_cvtsi128_si64(fours)));
+  if (digits > 999 || !are_digits(last, with)) return false;
+  digits = digits * powers_of_ten[16] + join_eights(static_cast<std::uint64_t>(_mm_extract_epi64(fours, 1)));
   if (point < head) power -= 16;
   return true;
 }
@@ -9746,10 +10057,9 @@ template <class Float>
 requires std::is_floating_point_v<Float>
 [[nodiscard]] [[gnu::target("avx2,bmi,bmi2"), gnu::always_inline]] inline bool parse_by_lanes(const char* text,
                                                                                               std::size_t size,
+                                                                                              const NumberLanes& with,
                                                                                               Float& value) noexcept {
   const bool is_negative = *text == '-';
-  text += is_negative;
-  size -= is_negative;
   std::uint64_t digits = 0;
   int power = 0;
   // As most programs write an exponent: e, a sign and two digits.
@@ -9758,10 +10068,10 @@ requires std::is_floating_point_v<Float>
     const auto ones = static_cast<unsigned>(text[size - 1] - '0');
     const char sign = text[size - 3];
     if (tens > 9 || ones > 9 || (sign != '-' && sign != '+')) return false;
-    if (!read_plain_by_lanes(text, size - 4, digits, power)) return false;
+    if (!read_plain_by_lanes(text, size - 4, is_negative, with, digits, power)) return false;
     const int exponent = static_cast<int>(tens * 10 + ones);
     power += sign == '-' ? -exponent : exponent;
-  } else if (!read_plain_by_lanes(text, size, digits, power)) {
+  } else if (!read_plain_by_lanes(text, size, is_negative, with, digits, power)) {
     return false;
   }
   if (!scale_digits(digits, power, value)) return false;
@@ -9771,12 +10081,15 @@ requires std::is_floating_point_v<Float>
 }
 
 [[nodiscard]] [[gnu::target("avx2,bmi,bmi2"), gnu::always_inline]] inline bool parse_by_lanes(
-    const char* text, std::size_t size, std::int64_t& value) noexcept {
+    const char* text, std::size_t size, const NumberLanes& with, std::int64_t& value) noexcept {
   const bool is_negative = *text == '-';
-  text += is_negative;
-  size -= is_negative;
-  std::uint64_t digits = 0;
-  if (size - 1 > 15 || !read_lanes(load_lanes(text), size + 1, size, digits)) return false;
+  if (size - 1 > 15 || size == is_negative) return false;
+  const __m128i lanes =
+      _mm_shuffle_epi8(digits_of_lanes(load_lanes(text), with), load_lanes(lane_orders.data() + size));
+  if (!are_digits(lanes, with)) return false;
+  __m128i fours = fours_of_lanes(lanes);
+  fours = _mm_madd_epi16(_mm_packus_epi32(fours, fours), _mm_set1_epi32(1 * 65536 + 10000));
+  const std::uint64_t digits = join_eights(static_cast<std::uint64_t>(_mm_cvtsi128_si64(fours)));
   const auto sign = -static_cast<std::int64_t>(is_negative);
   value = (static_cast<std::int64_t>(digits) ^ sign) - sign;
   return true;
@@ -9863,37 +10176,65 @@ class CsvParser {
   }
 
  private:
-  // One column of the sound records.
-  struct Cells {
-    const CsvCutter& cutter;
-    const std::vector<std::uint32_t>& firsts;
-    std::size_t column = 0;
-    bool is_last = false;
+  // One column of the sound records: what it takes to find a cell's text.
+  class Cells {
+   public:
+    Cells(const CsvCutter& cutter, const std::vector<std::uint32_t>& firsts, std::size_t column, bool is_last) noexcept
+        : text_(cutter.text()),
+          separators_(cutter.separators() + column),
+          firsts_(firsts.data()),
+          rows_(firsts.size()),
+          is_last_(is_last) {}
 
-    [[nodiscard]] std::size_t rows() const noexcept { return firsts.size(); }
+    [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
+    [[nodiscard]] const char* text() const noexcept { return text_; }
     [[nodiscard]] std::string_view operator[](std::size_t row) const noexcept {
-      return cutter.field_at(firsts[row] + column, is_last);
+      const std::uint32_t* const separator = separators_ + firsts_[row];
+      const std::uint32_t begin = separator[0] + 1;  // wraps to 0 for the first
+      std::size_t size = separator[1] - begin;
+      if (is_last_ && size > 0 && text_[begin + size - 1] == '\r') --size;
+      return {text_ + begin, size};
     }
+    // Returns how many characters all of them have, or a few more.
+    [[nodiscard]] std::size_t most_characters() const noexcept {
+      std::size_t most = 0;
+      for (std::size_t row = 0; row < rows_; ++row) {
+        const std::uint32_t* const separator = separators_ + firsts_[row];
+        most += std::uint32_t{separator[1] - separator[0] - 1};
+      }
+      return most;
+    }
+
+   private:
+    const char* text_;
+    const std::uint32_t* separators_;
+    const std::uint32_t* firsts_;
+    std::size_t rows_;
+    bool is_last_;
   };
 
   void find_sound_records(RecordFaults& faults) {
     find_bad_text(faults);
     const std::size_t num_columns = plan_->header.size();
-    std::vector<std::size_t> bad = faults.records();
-    firsts_.clear();
-    rows_.clear();
+    const std::vector<std::size_t> bad = faults.records();
     auto next_bad = bad.begin();
-    for (std::size_t record = 0; record < records(); ++record) {
-      const CsvCutter::Record& place = cutter_.records()[record];
+    const auto all = cutter_.records();
+    firsts_.resize(all.size());
+    rows_.resize(all.size());
+    std::size_t rows = 0;
+    for (std::size_t record = 0; record < all.size(); ++record) {
+      firsts_[rows] = all[record].first;
+      rows_[rows] = static_cast<std::uint32_t>(record);
       if (next_bad != bad.end() && *next_bad == record) {
         ++next_bad;
-      } else if (place.num_fields != num_columns) {
-        faults.add(record, [&] { return describe_ragged(place.num_fields); });
+      } else if (all[record].num_fields != num_columns) {
+        faults.add(record, [&] { return describe_ragged(all[record].num_fields); });
       } else {
-        firsts_.push_back(place.first);
-        rows_.push_back(static_cast<std::uint32_t>(record));
+        ++rows;
       }
     }
+    firsts_.resize(rows);
+    rows_.resize(rows);
   }
 
   [[nodiscard]] std::string describe_ragged(std::size_t num_fields) const {
@@ -9982,7 +10323,11 @@ class CsvParser {
 #if defined(__x86_64__)
     if constexpr (!std::is_same_v<T, bool>) {
       if (has_number_lanes() && !plan_->is_number_missing) {
-        fill_by_lanes<T>(cells, field, faults, values.get());
+        std::size_t done = 0;
+        if constexpr (std::is_same_v<T, double>) {
+          if (has_number_fours()) done = fill_by_fours(cells, field, faults, values.get());
+        }
+        fill_by_lanes<T>(cells, done, field, faults, values.get());
         return as_column(values, cells.rows());
       }
     }
@@ -9999,14 +10344,40 @@ class CsvParser {
   }
 
 #if defined(__x86_64__)
+  // Returns how many rows it has filled: not all where many numbers of the column are too long for fours.
+  [[nodiscard]] std::size_t fill_by_fours(const Cells cells, const Field& field, RecordFaults& faults,
+                                          double* values) const {
+    constexpr std::size_t most = 64;
+    std::array<std::uint32_t, most> begins;
+    std::array<std::uint32_t, most> sizes;
+    std::size_t first = 0;
+    for (unsigned num_unread = 0; first < cells.rows() && num_unread <= most / 8; first += most) {
+      const std::size_t rows = std::min(most, cells.rows() - first);
+      for (std::size_t at = 0; at < rows; ++at) {
+        const std::string_view text = cells[first + at];
+        begins[at] = static_cast<std::uint32_t>(text.data() - cells.text());
+        sizes[at] = static_cast<std::uint32_t>(text.size());
+      }
+      std::uint64_t unread =
+          read_by_fours(cells.text(), begins.data(), sizes.data(), rows, values + first) & lowest_bits(rows);
+      num_unread = count_bits(unread);
+      for (; unread != 0; unread &= unread - 1) {
+        const std::size_t row = first + static_cast<std::size_t>(std::countr_zero(unread));
+        values[row] = read_number<double>(cells[row], row, field, faults);
+      }
+    }
+    return std::min(first, cells.rows());
+  }
+
   template <class T>
-  [[gnu::target("avx2,bmi,bmi2")]] void fill_by_lanes(const Cells& cells, const Field& field, RecordFaults& faults,
-                                                      T* values) const {
+  [[gnu::target("avx2,bmi,bmi2")]] void fill_by_lanes(const Cells cells, std::size_t row, const Field& field,
+                                                      RecordFaults& faults, T* values) const {
+    const NumberLanes with;
     using Parsed = std::conditional_t<std::is_floating_point_v<T>, T, std::int64_t>;
-    for (std::size_t row = 0; row < cells.rows(); ++row) {
+    for (; row < cells.rows(); ++row) {
       const std::string_view text = cells[row];
       Parsed parsed{};
-      const bool is_read = parse_by_lanes(text.data(), text.size(), parsed);
+      const bool is_read = parse_by_lanes(text.data(), text.size(), with, parsed);
       values[row] = static_cast<T>(parsed);
       if (!is_read || (!std::is_floating_point_v<T> && values[row] != parsed)) {
         values[row] = read_number<T>(text, row, field, faults);
@@ -10073,28 +10444,24 @@ class CsvParser {
     return value;
   }
 
-  [[nodiscard]] Column read_texts(const Cells& cells) const {
-    constexpr std::size_t stride = 32;
+  [[nodiscard]] Column read_texts(const Cells cells) const {
     auto ends = std::make_shared<std::vector<std::uint64_t>>(cells.rows());
-    std::size_t most = 0;
-    for (std::size_t row = 0; row < cells.rows(); ++row) most += cells[row].size();
-    const auto bytes = std::make_shared_for_overwrite<std::byte[]>(most + stride);
+    const auto bytes = std::make_shared_for_overwrite<char[]>(cells.most_characters() + copy_padding);
+    std::uint64_t* const end = ends->data();
+    char* const to = bytes.get();
     const char quote = plan_->options.quote;
     std::size_t at = 0;
     for (std::size_t row = 0; row < cells.rows(); ++row) {
       const std::string_view text = cells[row];
-      if (!text.empty() && quote != '\0' && text.front() == quote) {
-        at += copy_unquoted(text, quote, reinterpret_cast<char*>(bytes.get() + at));
+      if (!text.empty() && text.front() == quote && quote != '\0') {
+        at += copy_unquoted(text, quote, to + at);
       } else {
-        // Most are short: whole strides are copied, and what is too much is overwritten by the next one.
-        for (std::size_t part = 0; part < text.size(); part += stride) {
-          std::memcpy(bytes.get() + at + part, text.data() + part, stride);
-        }
+        copy_short(text.data(), text.size(), to + at);
         at += text.size();
       }
-      (*ends)[row] = at;
+      end[row] = at;
     }
-    return Column{std::shared_ptr<const std::byte>{bytes, bytes.get()}, std::move(ends)};
+    return Column{{bytes, reinterpret_cast<const std::byte*>(to)}, std::move(ends)};
   }
 
   std::shared_ptr<const CsvPlan> plan_;

@@ -3,12 +3,16 @@
 #pragma once
 
 #include "railyard/data/detail/byte_masks.hpp"
+#include "railyard/data/detail/byte_places.hpp"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,44 +36,51 @@ class CsvCutter {
   /// how many characters they take. is_end: no text follows, and it ends with a line feed; then all of it is taken.
   std::size_t cut(const char* text, std::size_t size, bool is_end) {
     text_ = text;
-    records_.clear();
+    num_records_ = 0;
     misplaced_.clear();
     is_ascii_ = true;
     is_unclosed_ = false;
-    if (separators_.size() < size + 2 * 64) separators_.resize(size + 2 * 64);
+    reserve(size);
     separators_[0] = ~std::uint32_t{0};  // the text begins behind it
-    State state;
-    std::array<Marks, blocks_at_once> marks;
+    std::array<PlaceMarks, blocks_at_once> marks;
+    std::array<std::uint32_t, 64 * (blocks_at_once + 1)> lines;
+    PlaceLists lists{separators_.get(), 1, lines.data(), 0};
+    QuoteState quotes;
+    std::size_t last = 0;  // the separator before the record that has begun
     for (std::size_t begin = 0; begin < size; begin += 64 * marks.size()) {
       const std::size_t blocks = std::min(marks.size(), (size - begin + 63) / 64);
       // What lies behind the text may say in vain that there is more than ASCII.
       is_ascii_ &= mark_bytes(text + begin, blocks, {delimiter_, '\n', quote_}, marks.data());
-      for (std::size_t block = 0; block < blocks; ++block) {
-        const std::size_t at = begin + 64 * block;
-        cut_block(at, lowest_bits(size - at), marks[block], state);
+      if (const std::size_t rest = size - begin; rest < 64 * blocks) {
+        for (std::uint64_t& mark : marks[blocks - 1]) mark &= lowest_bits(rest % 64);
       }
+      if (quote_ != '\0') leave_quoted_out(begin, blocks, marks.data(), quotes);
+      lists.num_lines = 0;
+      note_places(marks.data(), blocks, begin, lists);
+      for (std::size_t line = 0; line < lists.num_lines; ++line) add_record(last, lines[line]);
     }
-    std::size_t taken = separators_[state.record] + std::uint32_t{1};
+    std::size_t taken = separators_[last] + std::uint32_t{1};
     if (is_end && taken < size) {
       is_unclosed_ = true;
-      separators_[++state.count] = static_cast<std::uint32_t>(size - 1);
-      add_record(state, state.count);
+      separators_[lists.num_places] = static_cast<std::uint32_t>(size - 1);
+      add_record(last, lists.num_places);
       taken = size;
     }
     while (!misplaced_.empty() && misplaced_.back() >= taken) misplaced_.pop_back();
     return taken;
   }
 
-  [[nodiscard]] const std::vector<Record>& records() const noexcept { return records_; }
+  [[nodiscard]] std::span<const Record> records() const noexcept { return {records_.get(), num_records_}; }
 
-  [[nodiscard]] std::size_t begin(std::size_t record) const noexcept { return begin_of(records_[record].first); }
+  [[nodiscard]] std::size_t begin(std::size_t record) const noexcept { return begin_of(records()[record].first); }
   /// Behind the line feed.
   [[nodiscard]] std::size_t end(std::size_t record) const noexcept {
-    return separators_[records_[record].first + records_[record].num_fields] + std::size_t{1};
+    const Record& place = records()[record];
+    return separators_[place.first + place.num_fields] + std::size_t{1};
   }
   /// The text of a field, with its quotes; a carriage return before the line feed is no part of it.
   [[nodiscard]] std::string_view field(std::size_t record, std::size_t field) const noexcept {
-    const Record& place = records_[record];
+    const Record& place = records()[record];
     return field_at(place.first + field, field + 1 == place.num_fields);
   }
   /// separator: the one before the field.
@@ -86,11 +97,13 @@ class CsvCutter {
   [[nodiscard]] bool is_unclosed() const noexcept { return is_unclosed_; }
   [[nodiscard]] bool is_ascii() const noexcept { return is_ascii_; }
   [[nodiscard]] const char* text() const noexcept { return text_; }
+  /// Where the separators are; the first is before the text, at 2^32 - 1.
+  [[nodiscard]] const std::uint32_t* separators() const noexcept { return separators_.get(); }
 
   /// Returns which record has the character, or the first behind it.
   [[nodiscard]] std::size_t record_of(std::size_t position) const noexcept {
     std::size_t low = 0;
-    for (std::size_t high = records_.size(); low < high;) {
+    for (std::size_t high = num_records_; low < high;) {
       const std::size_t middle = low + (high - low) / 2;
       if (end(middle) <= position)
         low = middle + 1;
@@ -101,14 +114,10 @@ class CsvCutter {
   }
 
  private:
-  using Marks = ByteMarks<3>;
   // What is handed from block to block; of the bits, the lowest says what the last character before the block was.
-  struct State {
-    std::size_t count = 0;     // separators
-    std::size_t record = 0;    // the separator before the record that has begun
+  struct QuoteState {
     std::uint64_t quoted = 0;  // all bits or none
-    std::uint64_t separator = 1;
-    std::uint64_t quote = 0;
+    std::uint64_t separator_or_quote = 1;
     std::uint64_t closing = 0;
   };
 
@@ -116,98 +125,106 @@ class CsvCutter {
     return separators_[separator] + std::uint32_t{1};  // wraps to 0 for the first
   }
 
-  // marks: of delimiters, line feeds and quotes.
-  void cut_block(std::size_t block, std::uint64_t valid, const Marks& marks, State& state) {
-    std::uint64_t delimiters = marks[0] & valid;
-    std::uint64_t lines = marks[1] & valid;
-    const std::uint64_t quotes = quote_ == '\0' ? 0 : marks[2] & valid;
-    std::uint64_t quoted = 0;
-    if ((quotes | state.quoted) != 0) {
-      quoted = parity_before(quotes) ^ state.quoted;
-      delimiters &= ~quoted;
-      lines &= ~quoted;
-    }
-    const std::uint64_t separators = delimiters | lines;
-    if ((quotes | state.closing) != 0) check_quotes(block, valid, quotes, quoted, separators, state);
-    state.quoted = (quoted >> 63) != 0 ? ~std::uint64_t{0} : 0;
-    state.separator = separators >> 63;
-    state.quote = quotes >> 63;
-    note_separators(block, separators, state.count + 1);
-    for (; lines != 0; lines &= lines - 1) {
-      const std::uint64_t before = (lines & (~lines + 1)) - 1;
-      add_record(state, state.count + count_bits(separators & before) + 1);
-    }
-    state.count += count_bits(separators);
+  void reserve(std::size_t size) {
+    if (size < room_) return;
+    room_ = size + 1;
+    // Separators are noted sixteen at a time. A record has a character and a line feed, and one more is written in
+    // vain.
+    separators_ = std::make_unique_for_overwrite<std::uint32_t[]>(room_ + 2 * 64);
+    records_ = std::make_unique_for_overwrite<Record[]>(room_ / 2 + 2);
   }
 
-  // Eight at a time, whether there are so many or not: what is too much is overwritten.
-  void note_separators(std::size_t block, std::uint64_t separators, std::size_t at) noexcept {
-    std::uint32_t* to = separators_.data() + at;
-    const auto base = static_cast<std::uint32_t>(block);
-    while (separators != 0) {
-#pragma GCC unroll 8
-      for (std::size_t next = 0; next < 8; ++next) {
-        to[next] = base + static_cast<std::uint32_t>(std::countr_zero(separators));
-        separators &= separators - 1;
-      }
-      to += 8;
+  // Takes the delimiters and line feeds that are within quotes out of the marks, of those and quotes.
+  void leave_quoted_out(std::size_t begin, std::size_t blocks, PlaceMarks* marks, QuoteState& state) {
+    for (std::size_t block = 0; block < blocks; ++block) {
+      auto& [delimiters, lines, quotes] = marks[block];
+      if ((quotes | state.quoted | state.closing) == 0) continue;
+      const std::uint64_t quoted = parity_before(quotes) ^ state.quoted;
+      delimiters &= ~quoted;
+      lines &= ~quoted;
+      if (block > 0) state.separator_or_quote = last_bit_of_any(marks[block - 1]);
+      check_quotes(begin + 64 * block, quotes, quoted, delimiters | lines, state);
     }
+    state.separator_or_quote = last_bit_of_any(marks[blocks - 1]);
+  }
+  [[nodiscard]] static std::uint64_t last_bit_of_any(const PlaceMarks& marks) noexcept {
+    return (marks[0] | marks[1] | marks[2]) >> 63;
   }
 
   // A quote opens at the beginning of a field or is the second of two, and closes at the end of one or is the first.
-  void check_quotes(std::size_t block, std::uint64_t valid, std::uint64_t quotes, std::uint64_t quoted,
-                    std::uint64_t separators, State& state) {
+  void check_quotes(std::size_t block, std::uint64_t quotes, std::uint64_t quoted, std::uint64_t separators,
+                    QuoteState& state) {
     const std::uint64_t opening = quotes & quoted;
     const std::uint64_t closing = quotes & ~quoted;
     const std::uint64_t behind = closing << 1 | state.closing;
-    const std::uint64_t before_is_fine = (separators | quotes) << 1 | state.separator | state.quote;
-    std::uint64_t wrong = ((opening & ~before_is_fine) | (behind & ~(separators | quotes))) & valid;
+    const std::uint64_t before_is_fine = (separators | quotes) << 1 | state.separator_or_quote;
+    std::uint64_t wrong = (opening & ~before_is_fine) | (behind & ~(separators | quotes));
     for (; wrong != 0; wrong &= wrong - 1) {
       const std::size_t at = block + static_cast<std::size_t>(std::countr_zero(wrong));
       if (text_[at] != '\r' || text_[at + 1] != '\n') misplaced_.push_back(static_cast<std::uint32_t>(at));
     }
+    state.quoted = (quoted >> 63) != 0 ? ~std::uint64_t{0} : 0;
     state.closing = closing >> 63;
   }
 
-  void add_record(State& state, std::size_t line) {
-    const std::size_t num_fields = line - state.record;
-    const bool is_blank = num_fields == 1 && field_at(state.record, true).empty();
-    if (!is_blank) {
-      records_.push_back({static_cast<std::uint32_t>(state.record), static_cast<std::uint32_t>(num_fields)});
-    }
-    state.record = line;
+  // first, line: the separators before and at the end of it. first becomes that before the next.
+  void add_record(std::size_t& first, std::size_t line) noexcept {
+    const std::size_t num_fields = line - first;
+    records_[num_records_] = {static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(num_fields)};
+    const bool is_blank = num_fields == 1 && field_at(first, true).empty();
+    num_records_ += is_blank ? 0 : 1;
+    first = line;
   }
 
   char delimiter_;
   char quote_;
   const char* text_ = nullptr;
-  std::vector<std::uint32_t> separators_{};
-  std::vector<Record> records_{};
+  std::unique_ptr<std::uint32_t[]> separators_{};
+  std::unique_ptr<Record[]> records_{};
+  std::size_t room_ = 0;  // for a text of fewer characters
+  std::size_t num_records_ = 0;
   std::vector<std::uint32_t> misplaced_{};
   bool is_ascii_ = true;
   bool is_unclosed_ = false;
 };
 
-/// Copies what a field within quotes says, which is no longer than the field. Returns how many characters that are.
+/// So many bytes more than a copy has are written behind it.
+inline constexpr std::size_t copy_padding = 32;
+
+/// Copies a text, behind which as much can be read. Most are short: whole strides are copied.
+inline void copy_short(const char* from, std::size_t size, char* to) noexcept {
+  for (std::size_t part = 0; part < size; part += copy_padding) std::memcpy(to + part, from + part, copy_padding);
+}
+
+/// Copies what a field within quotes says, which is no longer than the field. Behind the field 64 more characters can
+/// be read. Returns how many characters that are.
 inline std::size_t copy_unquoted(std::string_view field, char quote, char* to) noexcept {
   if (field.size() < 2) {
     std::copy(field.begin(), field.end(), to);
     return field.size();
   }
+  const char* from = field.data() + 1;
+  std::size_t left = field.size() - 2;
   std::size_t size = 0;
-  for (std::size_t at = 1; at < field.size() - 1; ++at) {
-    to[size++] = field[at];
-    at += field[at] == quote ? 1 : 0;  // the second of two
+  while (left > 0) {
+    const std::uint64_t quotes = Bytes64{from}.equal_to(quote) & lowest_bits(left);
+    const bool is_pair = quotes != 0;  // of which the first is kept
+    const std::size_t kept =
+        is_pair ? static_cast<std::size_t>(std::countr_zero(quotes)) + 1 : std::min<std::size_t>(left, 64);
+    copy_short(from, kept, to + size);
+    size += kept;
+    const std::size_t taken = std::min(left, kept + (is_pair ? 1 : 0));
+    from += taken;
+    left -= taken;
   }
   return size;
 }
 
-/// Returns what a field says that may be within quotes.
+/// Returns what a field says that may be within quotes. Behind the field 64 more characters can be read.
 [[nodiscard]] inline std::string unquoted(std::string_view field, char quote) {
-  std::string text{field};
-  if (quote != '\0' && !field.empty() && field.front() == quote) {
-    text.resize(copy_unquoted(field, quote, text.data()));
-  }
+  if (quote == '\0' || field.empty() || field.front() != quote) return std::string{field};
+  std::string text(field.size() + copy_padding, '\0');
+  text.resize(copy_unquoted(field, quote, text.data()));
   return text;
 }
 

@@ -5,6 +5,7 @@
 #include "railyard/data/detail/byte_masks.hpp"
 #include "railyard/data/detail/csv_cutter.hpp"
 #include "railyard/data/detail/csv_plan.hpp"
+#include "railyard/data/detail/number_fours.hpp"
 #include "railyard/data/detail/number_lanes.hpp"
 #include "railyard/data/detail/number_text.hpp"
 #include "railyard/data/detail/record_faults.hpp"
@@ -15,6 +16,8 @@
 #include "railyard/core/dtype.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -62,37 +65,65 @@ class CsvParser {
   }
 
  private:
-  // One column of the sound records.
-  struct Cells {
-    const CsvCutter& cutter;
-    const std::vector<std::uint32_t>& firsts;
-    std::size_t column = 0;
-    bool is_last = false;
+  // One column of the sound records: what it takes to find a cell's text.
+  class Cells {
+   public:
+    Cells(const CsvCutter& cutter, const std::vector<std::uint32_t>& firsts, std::size_t column, bool is_last) noexcept
+        : text_(cutter.text()),
+          separators_(cutter.separators() + column),
+          firsts_(firsts.data()),
+          rows_(firsts.size()),
+          is_last_(is_last) {}
 
-    [[nodiscard]] std::size_t rows() const noexcept { return firsts.size(); }
+    [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
+    [[nodiscard]] const char* text() const noexcept { return text_; }
     [[nodiscard]] std::string_view operator[](std::size_t row) const noexcept {
-      return cutter.field_at(firsts[row] + column, is_last);
+      const std::uint32_t* const separator = separators_ + firsts_[row];
+      const std::uint32_t begin = separator[0] + 1;  // wraps to 0 for the first
+      std::size_t size = separator[1] - begin;
+      if (is_last_ && size > 0 && text_[begin + size - 1] == '\r') --size;
+      return {text_ + begin, size};
     }
+    // Returns how many characters all of them have, or a few more.
+    [[nodiscard]] std::size_t most_characters() const noexcept {
+      std::size_t most = 0;
+      for (std::size_t row = 0; row < rows_; ++row) {
+        const std::uint32_t* const separator = separators_ + firsts_[row];
+        most += std::uint32_t{separator[1] - separator[0] - 1};
+      }
+      return most;
+    }
+
+   private:
+    const char* text_;
+    const std::uint32_t* separators_;
+    const std::uint32_t* firsts_;
+    std::size_t rows_;
+    bool is_last_;
   };
 
   void find_sound_records(RecordFaults& faults) {
     find_bad_text(faults);
     const std::size_t num_columns = plan_->header.size();
-    std::vector<std::size_t> bad = faults.records();
-    firsts_.clear();
-    rows_.clear();
+    const std::vector<std::size_t> bad = faults.records();
     auto next_bad = bad.begin();
-    for (std::size_t record = 0; record < records(); ++record) {
-      const CsvCutter::Record& place = cutter_.records()[record];
+    const auto all = cutter_.records();
+    firsts_.resize(all.size());
+    rows_.resize(all.size());
+    std::size_t rows = 0;
+    for (std::size_t record = 0; record < all.size(); ++record) {
+      firsts_[rows] = all[record].first;
+      rows_[rows] = static_cast<std::uint32_t>(record);
       if (next_bad != bad.end() && *next_bad == record) {
         ++next_bad;
-      } else if (place.num_fields != num_columns) {
-        faults.add(record, [&] { return describe_ragged(place.num_fields); });
+      } else if (all[record].num_fields != num_columns) {
+        faults.add(record, [&] { return describe_ragged(all[record].num_fields); });
       } else {
-        firsts_.push_back(place.first);
-        rows_.push_back(static_cast<std::uint32_t>(record));
+        ++rows;
       }
     }
+    firsts_.resize(rows);
+    rows_.resize(rows);
   }
 
   [[nodiscard]] std::string describe_ragged(std::size_t num_fields) const {
@@ -181,7 +212,11 @@ class CsvParser {
 #if defined(__x86_64__)
     if constexpr (!std::is_same_v<T, bool>) {
       if (has_number_lanes() && !plan_->is_number_missing) {
-        fill_by_lanes<T>(cells, field, faults, values.get());
+        std::size_t done = 0;
+        if constexpr (std::is_same_v<T, double>) {
+          if (has_number_fours()) done = fill_by_fours(cells, field, faults, values.get());
+        }
+        fill_by_lanes<T>(cells, done, field, faults, values.get());
         return as_column(values, cells.rows());
       }
     }
@@ -198,14 +233,40 @@ class CsvParser {
   }
 
 #if defined(__x86_64__)
+  // Returns how many rows it has filled: not all where many numbers of the column are too long for fours.
+  [[nodiscard]] std::size_t fill_by_fours(const Cells cells, const Field& field, RecordFaults& faults,
+                                          double* values) const {
+    constexpr std::size_t most = 64;
+    std::array<std::uint32_t, most> begins;
+    std::array<std::uint32_t, most> sizes;
+    std::size_t first = 0;
+    for (unsigned num_unread = 0; first < cells.rows() && num_unread <= most / 8; first += most) {
+      const std::size_t rows = std::min(most, cells.rows() - first);
+      for (std::size_t at = 0; at < rows; ++at) {
+        const std::string_view text = cells[first + at];
+        begins[at] = static_cast<std::uint32_t>(text.data() - cells.text());
+        sizes[at] = static_cast<std::uint32_t>(text.size());
+      }
+      std::uint64_t unread =
+          read_by_fours(cells.text(), begins.data(), sizes.data(), rows, values + first) & lowest_bits(rows);
+      num_unread = count_bits(unread);
+      for (; unread != 0; unread &= unread - 1) {
+        const std::size_t row = first + static_cast<std::size_t>(std::countr_zero(unread));
+        values[row] = read_number<double>(cells[row], row, field, faults);
+      }
+    }
+    return std::min(first, cells.rows());
+  }
+
   template <class T>
-  [[gnu::target("avx2,bmi,bmi2")]] void fill_by_lanes(const Cells& cells, const Field& field, RecordFaults& faults,
-                                                      T* values) const {
+  [[gnu::target("avx2,bmi,bmi2")]] void fill_by_lanes(const Cells cells, std::size_t row, const Field& field,
+                                                      RecordFaults& faults, T* values) const {
+    const NumberLanes with;
     using Parsed = std::conditional_t<std::is_floating_point_v<T>, T, std::int64_t>;
-    for (std::size_t row = 0; row < cells.rows(); ++row) {
+    for (; row < cells.rows(); ++row) {
       const std::string_view text = cells[row];
       Parsed parsed{};
-      const bool is_read = parse_by_lanes(text.data(), text.size(), parsed);
+      const bool is_read = parse_by_lanes(text.data(), text.size(), with, parsed);
       values[row] = static_cast<T>(parsed);
       if (!is_read || (!std::is_floating_point_v<T> && values[row] != parsed)) {
         values[row] = read_number<T>(text, row, field, faults);
@@ -272,28 +333,24 @@ class CsvParser {
     return value;
   }
 
-  [[nodiscard]] Column read_texts(const Cells& cells) const {
-    constexpr std::size_t stride = 32;
+  [[nodiscard]] Column read_texts(const Cells cells) const {
     auto ends = std::make_shared<std::vector<std::uint64_t>>(cells.rows());
-    std::size_t most = 0;
-    for (std::size_t row = 0; row < cells.rows(); ++row) most += cells[row].size();
-    const auto bytes = std::make_shared_for_overwrite<std::byte[]>(most + stride);
+    const auto bytes = std::make_shared_for_overwrite<char[]>(cells.most_characters() + copy_padding);
+    std::uint64_t* const end = ends->data();
+    char* const to = bytes.get();
     const char quote = plan_->options.quote;
     std::size_t at = 0;
     for (std::size_t row = 0; row < cells.rows(); ++row) {
       const std::string_view text = cells[row];
-      if (!text.empty() && quote != '\0' && text.front() == quote) {
-        at += copy_unquoted(text, quote, reinterpret_cast<char*>(bytes.get() + at));
+      if (!text.empty() && text.front() == quote && quote != '\0') {
+        at += copy_unquoted(text, quote, to + at);
       } else {
-        // Most are short: whole strides are copied, and what is too much is overwritten by the next one.
-        for (std::size_t part = 0; part < text.size(); part += stride) {
-          std::memcpy(bytes.get() + at + part, text.data() + part, stride);
-        }
+        copy_short(text.data(), text.size(), to + at);
         at += text.size();
       }
-      (*ends)[row] = at;
+      end[row] = at;
     }
-    return Column{std::shared_ptr<const std::byte>{bytes, bytes.get()}, std::move(ends)};
+    return Column{{bytes, reinterpret_cast<const std::byte*>(to)}, std::move(ends)};
   }
 
   std::shared_ptr<const CsvPlan> plan_;

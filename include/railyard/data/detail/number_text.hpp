@@ -183,7 +183,7 @@ struct Division {
 /// Returns digits / 10^power, rounded once, to nearest and even. digits: not 0. power: 0 to 27.
 /// A quotient of 63 bits or more and whether there is a remainder decide how to round; no table of long reciprocals.
 template <class Float>
-[[nodiscard]] [[gnu::noinline]] Float divide_by_power(std::uint64_t digits, int power) noexcept {
+[[nodiscard]] [[gnu::always_inline]] inline Float divide_by_power(std::uint64_t digits, int power) noexcept {
   using Facts = FloatFacts<Float>;
   const std::uint64_t five = powers_of_five[static_cast<std::size_t>(power)];
   const int up = std::countl_zero(digits);
@@ -194,12 +194,15 @@ template <class Float>
   const std::uint64_t half = std::uint64_t{1} << (dropped - 1);
   const std::uint64_t rest = quotient & (2 * half - 1);
   std::uint64_t kept = quotient >> dropped;
-  if (rest > half || (rest == half && (remainder != 0 || kept % 2 == 1))) ++kept;
+  // Up if there is more than a half, or a half and what is kept is odd. It is at random, and a branch would be
+  // mispredicted.
+  const std::uint64_t is_up_at_half = (kept & 1U) | static_cast<std::uint64_t>(remainder != 0);
+  kept += static_cast<std::uint64_t>(rest + is_up_at_half > half);
   const int exponent = dropped - 63 - up + down - power;
   using Bits = typename Facts::Bits;
   constexpr int bias = std::numeric_limits<Float>::max_exponent - 1;
   const auto scale = std::bit_cast<Float>(static_cast<Bits>(static_cast<Bits>(exponent + bias) << (Facts::digits - 1)));
-  return static_cast<Float>(kept) * scale;  // both are exact, and so is the product
+  return static_cast<Float>(static_cast<std::int64_t>(kept)) * scale;  // both are exact, and so is the product
 }
 
 // Puts digits x 10^power together; false where the standard function must.
@@ -209,11 +212,11 @@ template <class Float>
   if (digits <= Facts::most_exact_digits) {
     // Both are exact, so that the one operation rounds once.
     if (power < 0 && power >= -Facts::most_exact_power) {
-      value = static_cast<Float>(digits) / Facts::powers[static_cast<std::size_t>(-power)];
+      value = static_cast<Float>(static_cast<std::int64_t>(digits)) / Facts::powers[static_cast<std::size_t>(-power)];
       return true;
     }
     if (power >= 0 && power <= Facts::most_exact_power) {
-      value = static_cast<Float>(digits) * Facts::powers[static_cast<std::size_t>(power)];
+      value = static_cast<Float>(static_cast<std::int64_t>(digits)) * Facts::powers[static_cast<std::size_t>(power)];
       return true;
     }
   }
