@@ -9181,6 +9181,15 @@ inline constexpr std::array<std::uint64_t, 28> powers_of_five = [] {
   return powers;
 }();
 
+// How far each can be shifted to the left. As a table, because on some processors it takes long to find out.
+inline constexpr auto shifts_of_fives = [] {
+  std::array<std::int8_t, powers_of_five.size()> shifts{};
+  for (std::size_t at = 0; at < shifts.size(); ++at) {
+    shifts[at] = static_cast<std::int8_t>(std::countl_zero(powers_of_five[at]));
+  }
+  return shifts;
+}();
+
 template <class Float>
 struct FloatFacts {
   static constexpr int digits = std::numeric_limits<Float>::digits;
@@ -9224,10 +9233,10 @@ template <class Float>
   using Facts = FloatFacts<Float>;
   const std::uint64_t five = powers_of_five[static_cast<std::size_t>(power)];
   const int up = std::countl_zero(digits);
-  const int down = std::countl_zero(five);
+  const int down = shifts_of_fives[static_cast<std::size_t>(power)];
   const std::uint64_t divisor = five << down;
   const auto [quotient, remainder] = divide_wide((digits << up) >> 1, digits << up << 63, divisor);
-  const int dropped = static_cast<int>(std::bit_width(quotient)) - Facts::digits;
+  const int dropped = 63 + static_cast<int>(quotient >> 63) - Facts::digits;
   const std::uint64_t half = std::uint64_t{1} << (dropped - 1);
   const std::uint64_t rest = quotient & (2 * half - 1);
   std::uint64_t kept = quotient >> dropped;
