@@ -29,6 +29,7 @@ chmod 755 "$folder"
 clean_up() {
   local status=$?
   slurm_cluster_stop "$folder/slurm" || true
+  jobs -p | xargs -r kill 2>/dev/null || true
   for host in one two; do ip netns delete "railyard-$$-$host" 2>/dev/null || true; done
   rm -rf --one-file-system "$folder"
   exit $status
@@ -271,14 +272,16 @@ on_host() { ip netns exec "railyard-$$-$1" "${@:2}"; }
 
 # on_both COMMAND...: as process 0 on host one and as process 1 on host two.
 on_both() {
+  local other
   on_host two env RANK=1 WORLD_SIZE=2 "$@" >"$folder/two.log" 2>&1 &
+  other=$!
   on_host one env RANK=0 WORLD_SIZE=2 "$@" >"$log" 2>&1 || true
-  wait
+  wait "$other" || true
   cat "$folder/two.log" >>"$log"
 }
 
 run_hosts() {
-  local host number=1
+  local host number=1 trained tls is_read
   if ! ip netns add "railyard-$$-one" 2>"$log"; then
     echo "not run: hosts, as this kernel lets nobody make networks ($(cat "$log"))"
     return
@@ -309,7 +312,55 @@ run_hosts() {
   on_both RAILYARD_RENDEZVOUS="$folder/both" MASTER_ADDR=one "$digits" "$data" 2 "$folder/runs" hosts4
   # Sums across hosts are added in another order.
   grep -q "^4 workers, weights $(weights_of 4 | cut -c1-6)" "$log" || fail "training on two hosts"
-  echo "ok: two hosts with two workers each: $(grep "^4 workers" "$log"), one host $(weights_of 4)"
+  trained=$(grep "^4 workers" "$log")
+  echo "ok: two hosts with two workers each: $trained, one host $(weights_of 4)"
+
+  # With TLS to the same bits, and who listens on the wire reads what is said without it only.
+  for tls in 0 1; do
+    train_overheard "$tls" "$trained"
+    grep -a -q -F "name \"overheard$tls\"" "$folder/heard" && is_read=1 || is_read=0
+    [ "$(stat -c %s "$folder/heard")" -gt 1000000 ] || fail "hearing what two hosts say"
+    [ "$is_read" != "$tls" ] || fail "reading the run's name with RAILYARD_TLS=$tls ($is_read)"
+  done
+  echo "ok: with TLS they train to the same, and the run's name is not to be read between them"
+  on_both RAILYARD_RENDEZVOUS="$folder/both" MASTER_ADDR=one sh -c "RAILYARD_TLS=\$RANK exec '$digits' '$data' 2 '$folder/runs' differ"
+  [ "$(grep -c "is set to go by TLS, and process 0, which leads, without it" "$log")" -ge 2 ] || fail "differing in TLS"
+  echo "ok: where one has TLS and the other has not, both say so"
+
+  export RAILYARD_SECRET=0123456789abcdef0123456789abcdef
+  for tls in 0 1; do train_attacked "$tls" "$trained"; done
+}
+
+# train_overheard TLS EXPECTED: trains on both hosts, and leaves in the file `heard` all that has gone between them.
+train_overheard() {
+  local ear
+  ip netns exec "railyard-$$-one" python3 tests/launch/overhear.py railyard-one "$folder/heard" >"$folder/ear" 2>&1 &
+  ear=$!
+  until grep -q listens "$folder/ear"; do
+    kill -0 "$ear" || fail "listening ($(cat "$folder/ear"))"
+    sleep 0.1
+  done
+  on_both RAILYARD_TLS="$1" RAILYARD_RENDEZVOUS="$folder/both" MASTER_ADDR=one "$digits" "$data" 2 "$folder/runs" "overheard$1"
+  kill "$ear"
+  wait "$ear"
+  grep -q -x -F "$2" "$log" || fail "training overheard with RAILYARD_TLS=$1"
+}
+
+# train_attacked TLS EXPECTED: the same while others connect who do not know the secret, from both hosts.
+train_attacked() {
+  local host connections attackers=()
+  for host in one two; do
+    ip netns exec "railyard-$$-$host" python3 tests/launch/attack.py 10.77.0.1 29500 200 >"$folder/attacks_$host" 2>&1 &
+    attackers+=($!)
+  done
+  on_both MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 RAILYARD_TLS="$1" "$digits" "$data" 2 "$folder/runs" "attacked$1"
+  kill "${attackers[@]}"
+  wait "${attackers[@]}"
+  connections=$(($(cat "$folder/attacks_one") + $(cat "$folder/attacks_two")))
+  grep -q -x -F "$2" "$log" || fail "training under attack with RAILYARD_TLS=$1"
+  grep -q "refused a connection from 10.77.0.[12]:" "$log" || fail "naming who attacks"
+  [ "$connections" -ge 100 ] || fail "attacking ($connections connections)"
+  echo "ok: $connections hostile connections with RAILYARD_TLS=$1 changed nothing"
 }
 
 for part in "${parts[@]}"; do
