@@ -4,6 +4,9 @@
 #include "support/catch.hpp"
 #include "unit/train/scratch.hpp"
 
+#include <algorithm>
+#include <iterator>
+
 namespace ry = railyard;
 using ry::detail::LineFile;
 
@@ -87,6 +90,42 @@ TEST_CASE("make_run_directory: writes nothing into a directory that is no run's"
   CHECK_THROWS_WITH(ry::detail::make_run_directory("checkpoint-000001", scratch.path()),
                     Catch::ContainsSubstring("is a checkpoint") && Catch::ContainsSubstring("checkpoints/ lies in"));
   CHECK(holds_only(scratch.path() / "checkpoint-000001", "manifest.json"));
+}
+
+TEST_CASE("make_run_directory: takes a directory whose record a power cut has kept from the disk") {
+  const Scratch scratch;
+  for (const std::string& content : {std::string{}, std::string(300, '\0')}) {
+    const auto path = ry::detail::make_run_directory("cut", scratch.path()).path;
+    std::ofstream{path / "run.json"} << content;
+    std::ofstream{path / "run.json.77"} << "half";
+    std::ofstream{path / "metrics.jsonl"} << content;
+    std::ofstream{path / "events.jsonl"} << "{}\n";
+    std::ofstream{path / "result.json"} << "{\"succeeded\": true}";
+    CHECK(ry::detail::is_barely_begun(path));
+    CHECK_FALSE(ry::detail::make_run_directory("cut", scratch.path()).is_new);
+    ry::detail::sweep_run_directory(path, true);
+    CHECK(std::distance(std::filesystem::directory_iterator{path}, {}) == 1);  // logs
+  }
+  const auto path = scratch.path() / "cut";
+  std::ofstream{path / "run.json"} << "{}";
+  CHECK_FALSE(ry::detail::is_barely_begun(path));
+  std::ofstream{path / "run.json"} << "";
+  std::filesystem::create_directory(path / "checkpoints");  // before the first one the record is made durable
+  CHECK_FALSE(ry::detail::is_barely_begun(path));
+}
+
+TEST_CASE("sweep_run_directory: removes files that were half written, and nothing else") {
+  const Scratch scratch;
+  for (const char* name : {"run.json", "run.json.12", "result.json", "result.json.345", "result.json.bak", "notes.1"}) {
+    std::ofstream{scratch.path() / name} << "{}";
+  }
+  ry::detail::sweep_run_directory(scratch.path(), false);
+  std::vector<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator{scratch.path()}) {
+    left.push_back(entry.path().filename().string());
+  }
+  std::sort(left.begin(), left.end());
+  CHECK(left == std::vector<std::string>{"notes.1", "result.json", "result.json.bak", "run.json"});
 }
 
 TEST_CASE("make_run_directory: refuses storage where nothing can be made, with the system's reason") {

@@ -6,6 +6,8 @@
 #include "unit/train/toy_training.hpp"
 
 #include <functional>
+#include <thread>
+#include <vector>
 
 namespace ry = railyard;
 using namespace toy;  // its names stand in nearly every line
@@ -35,6 +37,45 @@ TEMPLATE_TEST_CASE("Run: goes on in another program where it failed, and gives b
   CHECK(again.is_recorded());
   CHECK(again.history() == whole.history());
   CHECK(again.checkpoint()->manifest().step == num_epochs * steps_per_epoch);
+}
+
+TEST_CASE("Run: begins anew where a power cut has left a run nothing but the names of its files") {
+  const Scratch scratch;
+  const ry::Result whole = run<SharedThreads>(scratch, never);
+  const auto fail = [](auto&, std::uint64_t step) {
+    if (step == 3) throw std::runtime_error{"a test"};
+  };
+  const auto path = run<SharedThreads>(scratch, fail, {.name = "cut"}).path();
+  REQUIRE_FALSE(ry::newest_checkpoint(path));
+  for (const char* name : {"run.json", "metrics.jsonl", "events.jsonl"}) std::ofstream{path / name} << "";
+  std::filesystem::remove(path / "result.json");
+  std::ofstream{path / "result.json.12345"} << "{";
+  std::filesystem::remove_all(path / "checkpoints");
+  const ry::Result result = run<SharedThreads>(scratch, never, {.name = "cut"});
+  REQUIRE(result);
+  CHECK(result.history() == whole.history());
+  CHECK(read_lines(path / "metrics.jsonl").size() == num_epochs);
+  CHECK_FALSE(std::filesystem::exists(path / "result.json.12345"));
+}
+
+TEST_CASE("Run: reports of several threads of a rank are counted one by one") {
+  const Scratch scratch;
+  const ry::Result result = run_in<ry::Local, ry::Threads>(scratch, 1, [](auto& worker) {
+    Weights weights;
+    ry::TrainState state{worker, {{"weights", weights}}};
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 3; ++thread) {
+      threads.emplace_back([&worker] {
+        for (int report = 0; report < 200; ++report) worker.report({{"loss", report}});
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    worker.samples(1);
+    worker.report({{"loss", 0}}, state);
+  });
+  REQUIRE(result);
+  CHECK(result.history().size() == 601);
+  CHECK(result.checkpoint()->manifest().report == 600);
 }
 
 TEST_CASE("Run: goes on with another number of workers") {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <random>
@@ -150,14 +151,46 @@ struct RunPlace {
   bool is_new = true;
 };
 
-/// Whether a program has died in that directory before it could write what the run is.
+/// Whether a file is there and nothing is in it, or the zeros that stand for what a power cut has kept from the disk.
+[[nodiscard]] inline bool is_blank(const std::filesystem::path& path) {
+  std::ifstream file{path, std::ios::binary};
+  char one = 0;
+  while (file.get(one)) {
+    if (one != 0) return false;
+  }
+  return file.eof();
+}
+
+/// Whether a file of that name tells what a run is, and how it went.
+[[nodiscard]] inline bool tells_of_run(std::string_view name) {
+  return name == "run.json" || name == "metrics.jsonl" || name == "events.jsonl" || name == "result.json";
+}
+
+/// Whether a program has died in that directory before what the run is was written, or had come to the disk: the first
+/// checkpoint sees to that.
 [[nodiscard]] inline bool is_barely_begun(const std::filesystem::path& run) {
+  const bool is_lost = is_blank(run / "run.json");
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
     const std::string name = entry.path().filename().string();
-    if (name != "logs" && name != "lease.json" && !name.starts_with("run.json.")) return false;
+    if (name == "logs" || name == "lease.json" || name.starts_with("run.json.")) continue;
+    if (!is_lost || !(tells_of_run(name) || name.starts_with("result.json."))) return false;
   }
   return !code;
+}
+
+/// Removes what programs have left in that directory that died while they wrote a file of it; all: also what a run that
+/// is no more has told. Only for whoever has the run.
+inline void sweep_run_directory(const std::filesystem::path& run, bool all) {
+  std::error_code ignored;
+  std::vector<std::filesystem::path> rubbish;
+  for (const auto& entry : std::filesystem::directory_iterator{run, ignored}) {
+    const std::string name = entry.path().filename().string();
+    const bool is_half_written =
+        number_between<std::uint64_t>("run.json.", name, "") || number_between<std::uint64_t>("result.json.", name, "");
+    if (is_half_written || (all && tells_of_run(name))) rubbish.push_back(entry.path());
+  }
+  for (const auto& path : rubbish) std::filesystem::remove(path, ignored);
 }
 
 /// Throws: ConfigError if a directory that exists is no run's: nothing is written into what is somebody else's.
