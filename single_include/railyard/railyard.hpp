@@ -19755,8 +19755,8 @@ class Worker {
   }
 
   /// Reports metrics. Call number i of all ranks forms report i; rank 0's metrics are the run's. Never waits for
-  /// another rank. Cost: about a microsecond. Throws: ConfigError for a report of more than 1 MiB, or a metric named
-  /// "report" or "seconds", which are columns of metrics.jsonl already.
+  /// another rank. Several threads of a rank may report at once. Cost: about a microsecond. Throws: ConfigError for a
+  /// report of more than 1 MiB, or a metric named "report" or "seconds", which are columns of metrics.jsonl already.
   void report(const Metrics& metrics) {
     for (const auto& [name, value] : metrics) {
       if (name == "report" || name == "seconds") {
@@ -19981,9 +19981,9 @@ class Worker {
   std::function<StepTimes()> on_step_times_{};
   std::function<void(bool)> on_data_wait_{};
   TrainState* state_ = nullptr;
-  std::int64_t num_reports_ = 0;  // those before the checkpoint that the run goes on from included
-  bool has_step_ = false;         // one has begun and not ended
-  bool completes_step_ = false;   // its last micro-batch has begun
+  std::atomic<std::int64_t> num_reports_{0};  // those before the checkpoint that the run goes on from included
+  bool has_step_ = false;                     // one has begun and not ended
+  bool completes_step_ = false;               // its last micro-batch has begun
   bool has_ended_step_ = false;
   bool stop_requested_ = false;
   bool stop_agreed_ = false;
@@ -21453,14 +21453,46 @@ struct RunPlace {
   bool is_new = true;
 };
 
-/// Whether a program has died in that directory before it could write what the run is.
+/// Whether a file is there and nothing is in it, or the zeros that stand for what a power cut has kept from the disk.
+[[nodiscard]] inline bool is_blank(const std::filesystem::path& path) {
+  std::ifstream file{path, std::ios::binary};
+  char one = 0;
+  while (file.get(one)) {
+    if (one != 0) return false;
+  }
+  return file.eof();
+}
+
+/// Whether a file of that name tells what a run is, and how it went.
+[[nodiscard]] inline bool tells_of_run(std::string_view name) {
+  return name == "run.json" || name == "metrics.jsonl" || name == "events.jsonl" || name == "result.json";
+}
+
+/// Whether a program has died in that directory before what the run is was written, or had come to the disk: the first
+/// checkpoint sees to that.
 [[nodiscard]] inline bool is_barely_begun(const std::filesystem::path& run) {
+  const bool is_lost = is_blank(run / "run.json");
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
     const std::string name = entry.path().filename().string();
-    if (name != "logs" && name != "lease.json" && !name.starts_with("run.json.")) return false;
+    if (name == "logs" || name == "lease.json" || name.starts_with("run.json.")) continue;
+    if (!is_lost || !(tells_of_run(name) || name.starts_with("result.json."))) return false;
   }
   return !code;
+}
+
+/// Removes what programs have left in that directory that died while they wrote a file of it; all: also what a run that
+/// is no more has told. Only for whoever has the run.
+inline void sweep_run_directory(const std::filesystem::path& run, bool all) {
+  std::error_code ignored;
+  std::vector<std::filesystem::path> rubbish;
+  for (const auto& entry : std::filesystem::directory_iterator{run, ignored}) {
+    const std::string name = entry.path().filename().string();
+    const bool is_half_written =
+        number_between<std::uint64_t>("run.json.", name, "") || number_between<std::uint64_t>("result.json.", name, "");
+    if (is_half_written || (all && tells_of_run(name))) rubbish.push_back(entry.path());
+  }
+  for (const auto& path : rubbish) std::filesystem::remove(path, ignored);
 }
 
 /// Throws: ConfigError if a directory that exists is no run's: nothing is written into what is somebody else's.
@@ -24009,6 +24041,7 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
                 "and storage_path",
                 place.path.string())};
   }
+  sweep_run_directory(place.path, is_new);
   if (is_new) return {};
   if (run.resume == Resume::never) {
     throw ConfigError{
