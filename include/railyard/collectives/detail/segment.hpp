@@ -14,7 +14,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
 #include <memory>
 #include <new>
 #include <string>
@@ -135,39 +134,6 @@ struct SegmentLayout {
   /// What is touched of it in any case.
   [[nodiscard]] std::size_t touched() const noexcept { return arena(0); }
 };
-
-/// Returns the bytes of files in a control group's cache, which the kernel gives up before it runs out of memory.
-[[nodiscard]] inline std::size_t reclaimable_memory(const std::string& folder) {
-  std::ifstream file{folder + "memory.stat"};
-  std::size_t total = 0;
-  std::string name;
-  for (std::size_t value = 0; file >> name >> value;) {
-    if (name == "inactive_file" || name == "active_file") total += value;
-  }
-  return total;
-}
-
-/// Returns the bytes that this process and what it shares may still take: the memory of the host, or what the control
-/// group of a container has left. Source: /proc/meminfo, cgroup v2 memory.max, memory.current and memory.stat.
-[[nodiscard]] inline std::size_t available_memory() {
-  std::size_t available = physical_memory();
-  std::string group = "/";
-  std::ifstream groups{"/proc/self/cgroup"};
-  for (std::string line; std::getline(groups, line);) {
-    if (line.rfind("0::", 0) == 0) group = line.substr(3);
-  }
-  // The limits of all groups above count as well.
-  for (;; group = group.substr(0, group.rfind('/'))) {
-    const std::string folder = "/sys/fs/cgroup" + group + "/";
-    std::size_t limit = 0;
-    std::size_t used = 0;
-    if (std::ifstream{folder + "memory.max"} >> limit && std::ifstream{folder + "memory.current"} >> used) {
-      used -= std::min(used, reclaimable_memory(folder));
-      available = std::min(available, limit > used ? limit - used : 0);
-    }
-    if (group.size() <= 1) return available;
-  }
-}
 
 /// Chooses the size of every rank's arena: address space, of which only what is used takes memory.
 [[nodiscard]] inline std::size_t choose_arena_size(std::size_t wanted, int world_size) {

@@ -2,6 +2,7 @@
 // How the ranks of one host come to see each other's memory. Collectives room.
 #pragma once
 
+#include "railyard/collectives/detail/memory_left.hpp"
 #include "railyard/collectives/detail/rendezvous.hpp"
 #include "railyard/collectives/detail/segment.hpp"
 
@@ -67,7 +68,7 @@ struct Whereabouts {
     if (::stat("/proc/self/ns/pid", &status) == 0) where.pid_namespace = status.st_ino;
     where.process = ::getpid();
     where.arena_size = choose_arena_size(wanted_arena, world_size);
-    where.available = available_memory();
+    where.available = memory_left();
     ::sched_getaffinity(0, sizeof where.cores, &where.cores);
     return where;
   }
@@ -188,13 +189,7 @@ class GroupBuilder {
       throw ConfigError{compose("SharedMemory joins up to {} ranks, not {}: use Gloo over TCP, or fewer workers",
                                 most_host_ranks, world_.size)};
     }
-    const std::size_t needed = group_.layout.touched() * static_cast<std::size_t>(world_.size);
-    const std::size_t available = group_.available;
-    if (available >= needed) return;
-    throw ConfigError{compose(
-        "{} ranks need {} MiB of shared memory to begin with, and {} MiB are left (see memory.max of this container's "
-        "control group): raise the limit, or use fewer workers",
-        world_.size, needed >> 20U, available >> 20U)};
+    check_memory_left(world_.size, group_.layout.touched(), group_.available);
   }
 
   void make_cell(const Mapping& mapping) const {

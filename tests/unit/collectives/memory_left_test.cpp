@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+#include "railyard/collectives/detail/memory_left.hpp"
+
+#include "support/catch.hpp"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <fmt/format.h>
+
+namespace memory_left_test {  // suites are compiled as one source as well
+
+namespace ry = railyard;
+using Catch::ContainsSubstring;
+
+namespace {
+
+constexpr std::size_t mebibyte = std::size_t{1} << 20U;
+
+// Hierarchies of control groups as files.
+class Groups {
+ public:
+  explicit Groups(const std::string& membership) {
+    std::string folder = (std::filesystem::temp_directory_path() / "railyard_memory_XXXXXX").string();
+    REQUIRE(::mkdtemp(folder.data()) != nullptr);
+    root_ = folder;
+    std::ofstream{root_ / "membership"} << membership;
+  }
+  Groups(const Groups&) = delete;
+  Groups& operator=(const Groups&) = delete;
+  ~Groups() { std::filesystem::remove_all(root_); }
+
+  void write(const std::filesystem::path& file, const std::string& text) const {
+    std::filesystem::create_directories((root_ / file).parent_path());
+    std::ofstream{root_ / file} << text << "\n";
+  }
+  [[nodiscard]] std::size_t left() const { return ry::detail::memory_left(root_ / "membership", root_); }
+
+ private:
+  std::filesystem::path root_;
+};
+
+}  // namespace
+
+TEST_CASE("memory_left: is the host's where no control group has a limit") {
+  CHECK(Groups{"0::/job/step\n"}.left() == ry::detail::physical_memory());
+  const Groups groups{"0::/job/step\n"};
+  groups.write("job/memory.max", "max");
+  groups.write("job/memory.current", std::to_string(5 * mebibyte));
+  CHECK(groups.left() == ry::detail::physical_memory());
+}
+
+TEST_CASE("memory_left: is what the tightest group above leaves, without what the kernel can give up") {
+  const Groups groups{"1:name=systemd:/elsewhere\n0::/job/step\n"};
+  groups.write("job/step/memory.max", std::to_string(64 * mebibyte));
+  groups.write("job/step/memory.current", std::to_string(10 * mebibyte));
+  CHECK(groups.left() == 54 * mebibyte);
+  groups.write("job/memory.max", std::to_string(32 * mebibyte));
+  groups.write("job/memory.current", std::to_string(20 * mebibyte));
+  CHECK(groups.left() == 12 * mebibyte);
+  groups.write("job/memory.stat", fmt::format("anon 5\ninactive_file {}\nactive_file {}", 3 * mebibyte, 2 * mebibyte));
+  CHECK(groups.left() == 17 * mebibyte);
+  groups.write("job/memory.current", std::to_string(40 * mebibyte));
+  CHECK(groups.left() == 0);
+}
+
+TEST_CASE("memory_left: finds the limit of a container that sees its own group alone") {
+  const Groups groups{"0::/system.slice/docker-0123.scope\n"};
+  groups.write("memory.max", std::to_string(64 * mebibyte));
+  groups.write("memory.current", std::to_string(60 * mebibyte));
+  CHECK(groups.left() == 4 * mebibyte);
+}
+
+TEST_CASE("memory_left: knows control groups of version 1 as well") {
+  const Groups groups{"5:cpu,memory:/job/step\n4:cpuset:/\n0::/\n"};
+  groups.write("memory/memory.limit_in_bytes", "9223372036854771712");
+  groups.write("memory/memory.usage_in_bytes", std::to_string(900 * mebibyte));
+  CHECK(groups.left() == ry::detail::physical_memory());
+  groups.write("memory/job/memory.limit_in_bytes", std::to_string(64 * mebibyte));
+  groups.write("memory/job/memory.usage_in_bytes", std::to_string(63 * mebibyte));
+  groups.write("memory/job/memory.stat", fmt::format("inactive_file 5\ntotal_inactive_file {}", 2 * mebibyte));
+  CHECK(groups.left() == 3 * mebibyte);
+}
+
+TEST_CASE("check_memory_left: names what is needed, what is left and the remedy") {
+  CHECK_NOTHROW(ry::detail::check_memory_left(4, mebibyte, 4 * mebibyte));
+  CHECK_THROWS_WITH(ry::detail::check_memory_left(4, mebibyte, 3 * mebibyte),
+                    ContainsSubstring("4 ranks need 4096 KiB") && ContainsSubstring("3072 KiB are left") &&
+                        ContainsSubstring("raise the limit, or use fewer workers"));
+}
+
+}  // namespace memory_left_test
