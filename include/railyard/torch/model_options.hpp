@@ -33,7 +33,8 @@ struct ModelOptions {
   /// From here on this worker's CPU tensors come from a pool (see Pool), which is also where the other ranks of the
   /// host see its gradients. false leaves LibTorch's allocator alone; gradients are then copied.
   bool memory_pool = true;
-  /// What happens to buffers, such as BatchNorm's statistics, after each exchange of gradients.
+  /// What happens to buffers, such as BatchNorm's statistics, after each exchange of gradients. Those that a model has
+  /// when it is prepared; with others than leave, a buffer that comes later is an error.
   BufferSync buffers = BufferSync::leave;
   /// How gradients are summed, such as Bf16Hook{}; exactly, if empty. With a hook they are copied into flat buckets,
   /// and optimizers are not divided among the ranks.

@@ -309,6 +309,58 @@ TEST_CASE("ModelOptions: buffers are left alone, rank 0's, or their mean") {
 
 namespace {
 
+std::shared_ptr<torch::nn::Module> with_buffer(double value) {
+  auto module = std::make_shared<torch::nn::Module>();
+  module->register_parameter("w", torch::zeros({2}));
+  module->register_buffer("b", torch::full({3}, value));
+  return module;
+}
+
+void step(ry::Worker& worker, const torch::nn::Module& module) {
+  worker.samples(1);
+  module.parameters()[0].sum().backward();
+}
+
+}  // namespace
+
+TEST_CASE("ModelOptions: a buffer that has come into a prepared model is refused, or left alone") {
+  const auto train = [](ry::BufferSync policy, bool prepares_again) {
+    return [=](auto& worker) {
+      auto net = ry::prepare_model(worker, [] { return with_buffer(0); }, {.buffers = policy});
+      step(worker, *net);
+      net->register_buffer("late", torch::full({3}, worker.rank() + 1.0));
+      if (prepares_again) net = ry::prepare_model(worker, net, {.buffers = policy});
+      step(worker, *net);
+    };
+  };
+  for (const auto policy : {ry::BufferSync::broadcast, ry::BufferSync::average}) {
+    CHECK_THAT(test::error_of(2, train(policy, false)), ContainsSubstring("the buffer \"late\" has come"));
+    CHECK(test::error_of(2, train(policy, true)) == "");
+  }
+  CHECK(test::error_of(2, train(ry::BufferSync::leave, false)) == "");
+}
+
+TEST_CASE("ModelOptions: a model that is gone on one rank alone does not part the ranks' buffers") {
+  for (const auto policy : {ry::BufferSync::broadcast, ry::BufferSync::average}) {
+    test::on_both_threads(2, [policy](auto& worker) {
+      auto first = ry::prepare_model(worker, [] { return with_buffer(0); }, {.buffers = policy});
+      step(worker, *first);
+      if (worker.rank() == 0) first.reset();
+      auto second = ry::prepare_model(worker, [] { return with_buffer(0); }, {.buffers = policy});
+      for (int turn = 0; turn < 2; ++turn) {
+        second->buffers()[0].fill_(worker.rank() + 1.0);
+        step(worker, *second);
+        const double expected = policy == ry::BufferSync::average ? 1.5 : 1.0;
+        EXPECT(second->buffers()[0].eq(expected).all().template item<bool>());
+        first.reset();
+        second = ry::prepare_model(worker, second, {.buffers = policy});
+      }
+    });
+  }
+}
+
+namespace {
+
 // Keeps nothing of the forward pass: backward() computes it anew and runs a backward pass of its own inside.
 class Checkpoint : public torch::autograd::Function<Checkpoint> {
  public:

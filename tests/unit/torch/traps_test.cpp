@@ -69,10 +69,13 @@ TEST_CASE("TRAPS 1: gradients that the loop fills with zeros and ones that it ma
 TEST_CASE("TRAPS 2: the gradient of an earlier step is not seen where a rank has none") {
   for (const bool in_place : {false, true}) {
     test::on_both_threads(2, [in_place](auto& worker) {
-      auto net = prepared_pair(worker);
+      auto net = prepared_pair(worker, 1000);
       worker.samples(1);
       (net->w.sum() + net->v.sum() * 1000).backward();
       EXPECT(is_all(net->v.grad(), 1000));
+      std::vector<torch::Tensor> earlier;  // the memory that is given out next looks like gradients of that step
+      for (int i = 0; i < 20; ++i) earlier.push_back(torch::full({1000}, 1000, torch::kDouble));
+      earlier.clear();
       for (auto& parameter : net->parameters()) {
         if (in_place) {
           parameter.mutable_grad().zero_();
@@ -366,12 +369,15 @@ TEST_CASE(
 
 TEST_CASE("TRAPS 15: threads that build models at once do not mix their random numbers") {
   torch::manual_seed(3);
-  const auto expected = torch::randn({1000});
+  const auto expected = torch::randn({100'000});
+  std::atomic<int> num_drawing = 0;
   const auto draw = [&](auto& worker) {
     for (int turn = 0; turn < 20; ++turn) {
       auto net = ry::prepare_model(worker, [&] {
         auto drawn = std::make_shared<torch::nn::Module>();
-        const auto numbers = torch::randn({1000});
+        EXPECT(++num_drawing == 1);
+        const auto numbers = torch::randn({100'000});
+        --num_drawing;
         if (turn == 0) EXPECT(torch::equal(numbers, expected));
         drawn->register_parameter("numbers", numbers);
         return drawn;

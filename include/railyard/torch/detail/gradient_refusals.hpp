@@ -34,6 +34,14 @@ namespace detail {
               name, worker.rank(), worker.world_size())};
 }
 
+[[noreturn]] inline void refuse_new_buffer(const Worker& worker, const std::string& name) {
+  throw ConfigError{compose(
+      "the buffer \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so it would not be "
+      "kept equal as ModelOptions::buffers asks: build the model before prepare_model(), or call "
+      "prepare_model(worker, model) again after changing it",
+      name, worker.rank(), worker.world_size())};
+}
+
 [[noreturn]] inline void refuse_repeat(const Worker& worker, const GradientSlot& slot, std::uint64_t step) {
   throw ConfigError{compose(
       "backward() on rank {}/{}: the parameter \"{}\" got more of its gradient in step {} after that was exchanged; "

@@ -12,6 +12,7 @@
 #include "railyard/torch/detail/pass_exchange.hpp"
 #include "railyard/torch/detail/running_statistics.hpp"
 #include "railyard/torch/detail/step_clock.hpp"
+#include "railyard/torch/detail/watched_models.hpp"
 #include "railyard/torch/detail/worker_pool.hpp"
 #include "railyard/torch/model_options.hpp"
 #include "railyard/torch/tensor.hpp"
@@ -68,7 +69,7 @@ class GradientExchange {
 
   // Forgets models that are gone. All ranks call it before they take another in.
   void drop_ended_models() {
-    if (!drop_ended(*worker_, slots_)) return;
+    if (!drop_ended(*worker_, slots_, models_)) return;
     known_.clear();
     for (std::size_t index = 0; index < slots_.size(); ++index) {
       known_.emplace(slots_[index].parameter.unsafeGetTensorImpl(), index);
@@ -109,19 +110,7 @@ class GradientExchange {
   }
 
   // Watches a model whose parameters have been added, for as long as it lives.
-  void watch(const torch::nn::Module& module) {
-    std::erase_if(modules_, [&module](const auto& weak) {
-      const auto known = weak.lock();
-      return !known || known.get() == &module;
-    });
-    modules_.push_back(module.weak_from_this());
-    buffers_.clear();
-    for (const auto& weak : modules_) {
-      if (const auto known = weak.lock()) {
-        for (const at::Tensor& buffer : known->buffers()) buffers_.push_back(buffer);
-      }
-    }
-  }
+  void watch(const torch::nn::Module& module) { models_.add(module); }
 
   [[nodiscard]] StepClock& clock() noexcept { return clock_; }
 
@@ -136,7 +125,7 @@ class GradientExchange {
     check_options_are_equal(*worker_, describe(options));
     const bool has_optimizer =
         std::any_of(slots_.begin(), slots_.end(), [](const auto& slot) { return !slot.piece.expired(); });
-    if (modules_.size() > 1 || has_optimizer) refuse_other_options(*worker_, options_, options);
+    if (models_.models().size() > 1 || has_optimizer) refuse_other_options(*worker_, options_, options);
     options_ = options;
     overlap_ =
         options.overlap == Overlap::off || worker_->world_size() == 1 ? Overlapping::never : Overlapping::undecided;
@@ -170,10 +159,7 @@ class GradientExchange {
       }
       slot.has_begun = true;
     }
-    for (const auto& weak : self->modules_) {
-      const auto module = weak.lock();
-      if (module && !self->knows_all_of(*module)) self->refuse_unknown(*module);
-    }
+    self->models_.check(*self->worker_, self->known_, self->options_.buffers != BufferSync::leave);
     if (self->window_.is_last) self->window_ = {.step = self->window_.step + 1};
     Window& window = self->window_;
     window.is_accumulating = window.is_accumulating || !completes_step;
@@ -188,7 +174,7 @@ class GradientExchange {
     window.micro_batch = samples;
     window.samples += samples;
     self->statistics_.forget();
-    if (samples == 0) self->statistics_.keep(self->modules_);
+    if (samples == 0) self->statistics_.keep(self->models_.models());
   }
 
  private:
@@ -290,25 +276,6 @@ class GradientExchange {
 
   [[nodiscard]] static bool has_lost_hook(const GradientSlot& slot) {
     return torch::autograd::impl::try_get_grad_accumulator(slot.parameter) != slot.accumulator;
-  }
-
-  // Walks by itself and looks at the members, for named_parameters() would copy them with their names in every step.
-  [[nodiscard]] bool knows_all_of(const torch::nn::Module& module) const {
-    struct Access : torch::nn::Module {
-      static const auto& parameters_of(const torch::nn::Module& other) { return other.*(&Access::parameters_); }
-    };
-    for (const auto& item : Access::parameters_of(module)) {
-      if (item.value().defined() && !known_.contains(item.value().unsafeGetTensorImpl())) return false;
-    }
-    const auto children = module.children();
-    return std::all_of(children.begin(), children.end(), [this](const auto& child) { return knows_all_of(*child); });
-  }
-
-  void refuse_unknown(const torch::nn::Module& module) const {
-    for (const auto& item : module.named_parameters()) {
-      if (known_.contains(item.value().unsafeGetTensorImpl())) continue;
-      refuse_newcomer(*worker_, item.key());
-    }
   }
 
   static void hook(const std::shared_ptr<GradientExchange>& self, std::size_t index) {
@@ -442,8 +409,8 @@ class GradientExchange {
       worker_->control().hear(summary.wishes, have_all_ended);
     }
     decide_on_overlap();
-    sync_buffers(*worker_, buffers_, options_.buffers);
-    if (statistics_.has_any()) statistics_.keep(modules_);  // for another pass of this step
+    sync_buffers(*worker_, models_.buffers(), options_.buffers);
+    if (statistics_.has_any()) statistics_.keep(models_.models());  // for another pass of this step
     clock_.enter(StepClock::Part::compute);
     if (options_.non_finite == NonFinite::allow) return;
     if (!is_finite) {
@@ -552,8 +519,7 @@ class GradientExchange {
   std::uint64_t num_skipped_ = 0;
   std::vector<GradientSlot> slots_{};
   std::unordered_map<const void*, std::size_t> known_{};  // slots_ by parameter, which they keep alive
-  std::vector<std::weak_ptr<const torch::nn::Module>> modules_{};
-  std::vector<at::Tensor> buffers_{};
+  WatchedModels models_{};
   RunningStatistics statistics_{};  // where the batch under way counts nothing
   std::weak_ptr<Pass> pass_{};
   Overlapping overlap_ = Overlapping::never;
