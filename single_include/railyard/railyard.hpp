@@ -6729,8 +6729,6 @@ static_assert(Backend<Local>);
 // ---- railyard/collectives/detail/segment.hpp
 // The memory by which one rank of a host shows itself to the others, and how it is mapped. Collectives room.
 
-#include <fstream>
-
 namespace railyard::inline v0_1 {
 namespace detail {
 
@@ -6841,39 +6839,6 @@ struct SegmentLayout {
   /// What is touched of it in any case.
   [[nodiscard]] std::size_t touched() const noexcept { return arena(0); }
 };
-
-/// Returns the bytes of files in a control group's cache, which the kernel gives up before it runs out of memory.
-[[nodiscard]] inline std::size_t reclaimable_memory(const std::string& folder) {
-  std::ifstream file{folder + "memory.stat"};
-  std::size_t total = 0;
-  std::string name;
-  for (std::size_t value = 0; file >> name >> value;) {
-    if (name == "inactive_file" || name == "active_file") total += value;
-  }
-  return total;
-}
-
-/// Returns the bytes that this process and what it shares may still take: the memory of the host, or what the control
-/// group of a container has left. Source: /proc/meminfo, cgroup v2 memory.max, memory.current and memory.stat.
-[[nodiscard]] inline std::size_t available_memory() {
-  std::size_t available = physical_memory();
-  std::string group = "/";
-  std::ifstream groups{"/proc/self/cgroup"};
-  for (std::string line; std::getline(groups, line);) {
-    if (line.rfind("0::", 0) == 0) group = line.substr(3);
-  }
-  // The limits of all groups above count as well.
-  for (;; group = group.substr(0, group.rfind('/'))) {
-    const std::string folder = "/sys/fs/cgroup" + group + "/";
-    std::size_t limit = 0;
-    std::size_t used = 0;
-    if (std::ifstream{folder + "memory.max"} >> limit && std::ifstream{folder + "memory.current"} >> used) {
-      used -= std::min(used, reclaimable_memory(folder));
-      available = std::min(available, limit > used ? limit - used : 0);
-    }
-    if (group.size() <= 1) return available;
-  }
-}
 
 /// Chooses the size of every rank's arena: address space, of which only what is used takes memory.
 [[nodiscard]] inline std::size_t choose_arena_size(std::size_t wanted, int world_size) {
@@ -7272,6 +7237,89 @@ class Meeting {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/collectives/detail/memory_left.hpp
+// How much memory this process and what it shares may still take. Collectives room.
+
+#include <fstream>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The files of a control group that tell of its memory, in one of the two versions that the kernel has.
+struct MemoryFiles {
+  std::string_view limit{};
+  std::string_view used{};
+  // In memory.stat: files in the cache, which the kernel gives up before it runs out of memory.
+  std::string_view inactive{};
+  std::string_view active{};
+};
+inline constexpr MemoryFiles memory_files_v1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
+                                             "total_active_file"};
+inline constexpr MemoryFiles memory_files_v2{"memory.max", "memory.current", "inactive_file", "active_file"};
+
+// What a group's limit leaves; as much as can be where it has none, or is not to be seen.
+[[nodiscard]] inline std::size_t memory_left_in(const std::filesystem::path& group, const MemoryFiles& files) {
+  std::size_t limit = 0;
+  std::size_t used = 0;
+  if (!(std::ifstream{group / files.limit} >> limit) || !(std::ifstream{group / files.used} >> used)) {
+    return ~std::size_t{0};
+  }
+  std::ifstream statistics{group / "memory.stat"};
+  std::string name;
+  for (std::size_t value = 0; statistics >> name >> value;) {
+    if (name == files.inactive || name == files.active) used -= std::min(used, value);
+  }
+  return limit > used ? limit - used : 0;
+}
+
+// Of a group and all above it, whose limits count as well. Inside of a container the path may be one of the host, of
+// which only the mount itself is there.
+[[nodiscard]] inline std::size_t memory_left_on_path(const std::filesystem::path& mount, const std::string& path,
+                                                     const MemoryFiles& files) {
+  std::size_t left = memory_left_in(mount, files);
+  std::filesystem::path group = mount;
+  for (const auto& part : std::filesystem::path{path}.relative_path()) {
+    group /= part;
+    left = std::min(left, memory_left_in(group, files));
+  }
+  return left;
+}
+
+/// Returns the bytes that this process and what it shares may still take: the memory of the host, or what the control
+/// group of a container has left. membership is /proc/self/cgroup, mount where the hierarchies are mounted.
+[[nodiscard]] inline std::size_t memory_left(const std::filesystem::path& membership = "/proc/self/cgroup",
+                                             const std::filesystem::path& mount = "/sys/fs/cgroup") {
+  std::size_t left = physical_memory();
+  std::ifstream groups{membership};
+  for (std::string line; std::getline(groups, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const std::string path = line.substr(second + 1);
+    if (controllers == ",,") left = std::min(left, memory_left_on_path(mount, path, memory_files_v2));
+    if (controllers.find(",memory,") != std::string::npos) {
+      left = std::min(left, memory_left_on_path(mount / "memory", path, memory_files_v1));
+    }
+  }
+  return left;
+}
+
+/// Throws: ConfigError if the ranks need more to begin with than is left.
+inline void check_memory_left(int world_size, std::size_t needed_per_rank, std::size_t left) {
+  const std::size_t needed = needed_per_rank * static_cast<std::size_t>(world_size);
+  if (left >= needed) return;
+  throw ConfigError{
+      compose("{} ranks need {} KiB of shared memory to begin with, and {} KiB are left (see memory.max, or "
+              "memory.limit_in_bytes, of this container's control group): raise the limit, or use fewer workers",
+              world_size, needed >> 10U, left >> 10U)};
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/collectives/detail/shared_group.hpp
 // How the ranks of one host come to see each other's memory. Collectives room.
 
@@ -7316,7 +7364,7 @@ struct Whereabouts {
     if (::stat("/proc/self/ns/pid", &status) == 0) where.pid_namespace = status.st_ino;
     where.process = ::getpid();
     where.arena_size = choose_arena_size(wanted_arena, world_size);
-    where.available = available_memory();
+    where.available = memory_left();
     ::sched_getaffinity(0, sizeof where.cores, &where.cores);
     return where;
   }
@@ -7437,13 +7485,7 @@ class GroupBuilder {
       throw ConfigError{compose("SharedMemory joins up to {} ranks, not {}: use Gloo over TCP, or fewer workers",
                                 most_host_ranks, world_.size)};
     }
-    const std::size_t needed = group_.layout.touched() * static_cast<std::size_t>(world_.size);
-    const std::size_t available = group_.available;
-    if (available >= needed) return;
-    throw ConfigError{compose(
-        "{} ranks need {} MiB of shared memory to begin with, and {} MiB are left (see memory.max of this container's "
-        "control group): raise the limit, or use fewer workers",
-        world_.size, needed >> 20U, available >> 20U)};
+    check_memory_left(world_.size, group_.layout.touched(), group_.available);
   }
 
   void make_cell(const Mapping& mapping) const {
@@ -40948,7 +40990,8 @@ struct ModelOptions {
   /// From here on this worker's CPU tensors come from a pool (see Pool), which is also where the other ranks of the
   /// host see its gradients. false leaves LibTorch's allocator alone; gradients are then copied.
   bool memory_pool = true;
-  /// What happens to buffers, such as BatchNorm's statistics, after each exchange of gradients.
+  /// What happens to buffers, such as BatchNorm's statistics, after each exchange of gradients. Those that a model has
+  /// when it is prepared; with others than leave, a buffer that comes later is an error.
   BufferSync buffers = BufferSync::leave;
   /// How gradients are summed, such as Bf16Hook{}; exactly, if empty. With a hook they are copied into flat buckets,
   /// and optimizers are not divided among the ranks.
@@ -41333,37 +41376,6 @@ class CommunicationThread {
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/torch/detail/ended_slots.hpp
-// Forgets the parameters of models that are gone. Torch room.
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// Drops the slots that nobody but the exchange knows of on any rank, so that a run which makes many models remembers
-// few. All ranks call it. Returns whether there were any.
-[[nodiscard]] inline bool drop_ended(Worker& worker, std::vector<GradientSlot>& slots) {
-  std::string ended;
-  for (const GradientSlot& slot : slots) ended += slot.is_ended() ? '1' : '0';
-  if (worker.world_size() > 1) {
-    for (const std::string& theirs : gather_texts(worker, Topic::ended_models, ended)) {
-      if (theirs.size() != ended.size()) return false;  // whoever compares the models will say so
-      std::transform(ended.begin(), ended.end(), theirs.begin(), ended.begin(),
-                     [](char one, char other) { return std::min(one, other); });
-    }
-  }
-  std::vector<GradientSlot> kept;
-  for (std::size_t index = 0; index < slots.size(); ++index) {
-    if (ended[index] == '0') kept.push_back(std::move(slots[index]));
-  }
-  slots.swap(kept);
-  return slots.size() < kept.size();
-}
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/torch/detail/gradient_refusals.hpp
 // What is refused because gradients would go wrong without a word. Torch room.
 
@@ -41385,6 +41397,14 @@ namespace detail {
               "gradients would not be averaged: build the model before prepare_model(), or call "
               "prepare_model(worker, model) again after changing it",
               name, worker.rank(), worker.world_size())};
+}
+
+[[noreturn]] inline void refuse_new_buffer(const Worker& worker, const std::string& name) {
+  throw ConfigError{compose(
+      "the buffer \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so it would not be "
+      "kept equal as ModelOptions::buffers asks: build the model before prepare_model(), or call "
+      "prepare_model(worker, model) again after changing it",
+      name, worker.rank(), worker.world_size())};
 }
 
 [[noreturn]] inline void refuse_repeat(const Worker& worker, const GradientSlot& slot, std::uint64_t step) {
@@ -41432,6 +41452,145 @@ inline void refuse_other_options(const Worker& worker, const ModelOptions& befor
       compose("prepare_model on rank {}/{}: another prepared model, or a prepared optimizer, goes by the ModelOptions "
               "{}; this call gives {}. All models of a worker are exchanged together: give the same to each",
               worker.rank(), worker.world_size(), first, second)};
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/watched_models.hpp
+// The prepared models of a worker: their buffers, and whether they still are what was prepared. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <unordered_map>
+#include <unordered_set>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The same models in the same order on all ranks: one that is gone on some of them stays until it is so on all.
+class WatchedModels {
+ public:
+  // Takes a model in, or one that is known already anew.
+  void add(const torch::nn::Module& module) {
+    const auto known = std::find_if(models_.begin(), models_.end(),
+                                    [&module](const auto& weak) { return weak.lock().get() == &module; });
+    if (known != models_.end()) erase(static_cast<std::size_t>(known - models_.begin()));
+    models_.push_back(module.weak_from_this());
+    buffers_of_.push_back(module.buffers());
+    note_buffers();
+  }
+
+  [[nodiscard]] const std::vector<std::weak_ptr<const torch::nn::Module>>& models() const noexcept { return models_; }
+  // Of all models, one after another.
+  [[nodiscard]] const std::vector<at::Tensor>& buffers() const noexcept { return buffers_; }
+
+  // '1' for each model that is gone on this rank, '0' for others.
+  [[nodiscard]] std::string ended() const {
+    std::string ended;
+    for (const auto& weak : models_) ended += weak.expired() ? '1' : '0';
+    return ended;
+  }
+  // Forgets those that are marked so on all ranks.
+  void forget(const std::string& ended) {
+    for (std::size_t index = ended.size(); index-- > 0;) {
+      if (ended[index] == '1') erase(index);
+    }
+    note_buffers();
+  }
+
+  // Throws: ConfigError if a model has a parameter that is not in `known`, or, where buffers are kept equal, a buffer
+  // that it did not have when it was prepared.
+  template <class Index>
+  void check(const Worker& worker, const std::unordered_map<const void*, Index>& known, bool checks_buffers) const {
+    for (const auto& weak : models_) {
+      const auto module = weak.lock();
+      if (!module || knows_all_of(*module, known, checks_buffers)) continue;
+      for (const auto& item : module->named_parameters()) {
+        if (!known.contains(item.value().unsafeGetTensorImpl())) refuse_newcomer(worker, item.key());
+      }
+      for (const auto& item : module->named_buffers()) {
+        if (!known_buffers_.contains(item.value().unsafeGetTensorImpl())) refuse_new_buffer(worker, item.key());
+      }
+    }
+  }
+
+ private:
+  // Walks by itself and looks at the members, for named_parameters() would copy them with their names in every step.
+  template <class Known>
+  [[nodiscard]] bool knows_all_of(const torch::nn::Module& module, const Known& known, bool checks_buffers) const {
+    struct Access : torch::nn::Module {
+      static const auto& parameters_of(const torch::nn::Module& other) { return other.*(&Access::parameters_); }
+    };
+    for (const auto& item : Access::parameters_of(module)) {
+      if (item.value().defined() && !known.contains(item.value().unsafeGetTensorImpl())) return false;
+    }
+    if (checks_buffers) {
+      for (const at::Tensor& buffer : module.buffers(/*recurse=*/false)) {
+        if (!known_buffers_.contains(buffer.unsafeGetTensorImpl())) return false;
+      }
+    }
+    const auto children = module.children();
+    return std::all_of(children.begin(), children.end(),
+                       [&](const auto& child) { return knows_all_of(*child, known, checks_buffers); });
+  }
+
+  void erase(std::size_t index) {
+    models_.erase(models_.begin() + static_cast<std::ptrdiff_t>(index));
+    buffers_of_.erase(buffers_of_.begin() + static_cast<std::ptrdiff_t>(index));
+  }
+
+  void note_buffers() {
+    buffers_.clear();
+    known_buffers_.clear();
+    for (const auto& buffers : buffers_of_) {
+      for (const at::Tensor& buffer : buffers) {
+        buffers_.push_back(buffer);
+        known_buffers_.insert(buffer.unsafeGetTensorImpl());
+      }
+    }
+  }
+
+  std::vector<std::weak_ptr<const torch::nn::Module>> models_{};
+  std::vector<std::vector<at::Tensor>> buffers_of_{};  // by model
+  std::vector<at::Tensor> buffers_{};
+  std::unordered_set<const void*> known_buffers_{};  // which buffers_ keeps alive
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/ended_slots.hpp
+// Forgets the parameters of models that are gone. Torch room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Drops the models that are gone on all ranks, and the slots that nobody but the exchange knows of on any, so that a
+// run which makes many models remembers few. All ranks call it. Returns whether there were such slots.
+[[nodiscard]] inline bool drop_ended(Worker& worker, std::vector<GradientSlot>& slots, WatchedModels& models) {
+  std::string ended = models.ended();
+  const std::size_t num_models = ended.size();
+  for (const GradientSlot& slot : slots) ended += slot.is_ended() ? '1' : '0';
+  if (worker.world_size() > 1) {
+    for (const std::string& theirs : gather_texts(worker, Topic::ended_models, ended)) {
+      if (theirs.size() != ended.size()) return false;  // whoever compares the models will say so
+      std::transform(ended.begin(), ended.end(), theirs.begin(), ended.begin(),
+                     [](char one, char other) { return std::min(one, other); });
+    }
+  }
+  models.forget(ended.substr(0, num_models));
+  std::vector<GradientSlot> kept;
+  for (std::size_t index = 0; index < slots.size(); ++index) {
+    if (ended[num_models + index] == '0') kept.push_back(std::move(slots[index]));
+  }
+  slots.swap(kept);
+  return slots.size() < kept.size();
 }
 
 }  // namespace detail
@@ -42351,7 +42510,7 @@ class GradientExchange {
 
   // Forgets models that are gone. All ranks call it before they take another in.
   void drop_ended_models() {
-    if (!drop_ended(*worker_, slots_)) return;
+    if (!drop_ended(*worker_, slots_, models_)) return;
     known_.clear();
     for (std::size_t index = 0; index < slots_.size(); ++index) {
       known_.emplace(slots_[index].parameter.unsafeGetTensorImpl(), index);
@@ -42392,19 +42551,7 @@ class GradientExchange {
   }
 
   // Watches a model whose parameters have been added, for as long as it lives.
-  void watch(const torch::nn::Module& module) {
-    std::erase_if(modules_, [&module](const auto& weak) {
-      const auto known = weak.lock();
-      return !known || known.get() == &module;
-    });
-    modules_.push_back(module.weak_from_this());
-    buffers_.clear();
-    for (const auto& weak : modules_) {
-      if (const auto known = weak.lock()) {
-        for (const at::Tensor& buffer : known->buffers()) buffers_.push_back(buffer);
-      }
-    }
-  }
+  void watch(const torch::nn::Module& module) { models_.add(module); }
 
   [[nodiscard]] StepClock& clock() noexcept { return clock_; }
 
@@ -42419,7 +42566,7 @@ class GradientExchange {
     check_options_are_equal(*worker_, describe(options));
     const bool has_optimizer =
         std::any_of(slots_.begin(), slots_.end(), [](const auto& slot) { return !slot.piece.expired(); });
-    if (modules_.size() > 1 || has_optimizer) refuse_other_options(*worker_, options_, options);
+    if (models_.models().size() > 1 || has_optimizer) refuse_other_options(*worker_, options_, options);
     options_ = options;
     overlap_ =
         options.overlap == Overlap::off || worker_->world_size() == 1 ? Overlapping::never : Overlapping::undecided;
@@ -42453,10 +42600,7 @@ class GradientExchange {
       }
       slot.has_begun = true;
     }
-    for (const auto& weak : self->modules_) {
-      const auto module = weak.lock();
-      if (module && !self->knows_all_of(*module)) self->refuse_unknown(*module);
-    }
+    self->models_.check(*self->worker_, self->known_, self->options_.buffers != BufferSync::leave);
     if (self->window_.is_last) self->window_ = {.step = self->window_.step + 1};
     Window& window = self->window_;
     window.is_accumulating = window.is_accumulating || !completes_step;
@@ -42471,7 +42615,7 @@ class GradientExchange {
     window.micro_batch = samples;
     window.samples += samples;
     self->statistics_.forget();
-    if (samples == 0) self->statistics_.keep(self->modules_);
+    if (samples == 0) self->statistics_.keep(self->models_.models());
   }
 
  private:
@@ -42573,25 +42717,6 @@ class GradientExchange {
 
   [[nodiscard]] static bool has_lost_hook(const GradientSlot& slot) {
     return torch::autograd::impl::try_get_grad_accumulator(slot.parameter) != slot.accumulator;
-  }
-
-  // Walks by itself and looks at the members, for named_parameters() would copy them with their names in every step.
-  [[nodiscard]] bool knows_all_of(const torch::nn::Module& module) const {
-    struct Access : torch::nn::Module {
-      static const auto& parameters_of(const torch::nn::Module& other) { return other.*(&Access::parameters_); }
-    };
-    for (const auto& item : Access::parameters_of(module)) {
-      if (item.value().defined() && !known_.contains(item.value().unsafeGetTensorImpl())) return false;
-    }
-    const auto children = module.children();
-    return std::all_of(children.begin(), children.end(), [this](const auto& child) { return knows_all_of(*child); });
-  }
-
-  void refuse_unknown(const torch::nn::Module& module) const {
-    for (const auto& item : module.named_parameters()) {
-      if (known_.contains(item.value().unsafeGetTensorImpl())) continue;
-      refuse_newcomer(*worker_, item.key());
-    }
   }
 
   static void hook(const std::shared_ptr<GradientExchange>& self, std::size_t index) {
@@ -42725,8 +42850,8 @@ class GradientExchange {
       worker_->control().hear(summary.wishes, have_all_ended);
     }
     decide_on_overlap();
-    sync_buffers(*worker_, buffers_, options_.buffers);
-    if (statistics_.has_any()) statistics_.keep(modules_);  // for another pass of this step
+    sync_buffers(*worker_, models_.buffers(), options_.buffers);
+    if (statistics_.has_any()) statistics_.keep(models_.models());  // for another pass of this step
     clock_.enter(StepClock::Part::compute);
     if (options_.non_finite == NonFinite::allow) return;
     if (!is_finite) {
@@ -42835,8 +42960,7 @@ class GradientExchange {
   std::uint64_t num_skipped_ = 0;
   std::vector<GradientSlot> slots_{};
   std::unordered_map<const void*, std::size_t> known_{};  // slots_ by parameter, which they keep alive
-  std::vector<std::weak_ptr<const torch::nn::Module>> modules_{};
-  std::vector<at::Tensor> buffers_{};
+  WatchedModels models_{};
   RunningStatistics statistics_{};  // where the batch under way counts nothing
   std::weak_ptr<Pass> pass_{};
   Overlapping overlap_ = Overlapping::never;
