@@ -316,7 +316,7 @@ std::shared_ptr<torch::nn::Module> with_buffer(double value) {
   return module;
 }
 
-void step(ry::Worker& worker, const torch::nn::Module& module) {
+void take_step(ry::Worker& worker, const torch::nn::Module& module) {
   worker.samples(1);
   module.parameters()[0].sum().backward();
 }
@@ -327,10 +327,10 @@ TEST_CASE("ModelOptions: a buffer that has come into a prepared model is refused
   const auto train = [](ry::BufferSync policy, bool prepares_again) {
     return [=](auto& worker) {
       auto net = ry::prepare_model(worker, [] { return with_buffer(0); }, {.buffers = policy});
-      step(worker, *net);
+      take_step(worker, *net);
       net->register_buffer("late", torch::full({3}, worker.rank() + 1.0));
       if (prepares_again) net = ry::prepare_model(worker, net, {.buffers = policy});
-      step(worker, *net);
+      take_step(worker, *net);
     };
   };
   for (const auto policy : {ry::BufferSync::broadcast, ry::BufferSync::average}) {
@@ -344,12 +344,12 @@ TEST_CASE("ModelOptions: a model that is gone on one rank alone does not part th
   for (const auto policy : {ry::BufferSync::broadcast, ry::BufferSync::average}) {
     test::on_both_threads(2, [policy](auto& worker) {
       auto first = ry::prepare_model(worker, [] { return with_buffer(0); }, {.buffers = policy});
-      step(worker, *first);
+      take_step(worker, *first);
       if (worker.rank() == 0) first.reset();
       auto second = ry::prepare_model(worker, [] { return with_buffer(0); }, {.buffers = policy});
       for (int turn = 0; turn < 2; ++turn) {
         second->buffers()[0].fill_(worker.rank() + 1.0);
-        step(worker, *second);
+        take_step(worker, *second);
         const double expected = policy == ry::BufferSync::average ? 1.5 : 1.0;
         EXPECT(second->buffers()[0].eq(expected).all().template item<bool>());
         first.reset();
