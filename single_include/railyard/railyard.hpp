@@ -19552,7 +19552,8 @@ struct SavedFile {
 };
 /// A snapshot holds the rank's part of a checkpoint.
 struct SavedMessage {
-  std::int32_t slot = 0;
+  static constexpr std::int32_t no_slot = -1;
+  std::int32_t slot = 0;  ///< no_slot: it is a copy that the rank has found no memory for
   std::uint64_t step = 0;
   std::uint64_t samples = 0;
   std::int64_t epoch = 0;
@@ -19672,14 +19673,16 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
 [[nodiscard]] inline SavedMessage decode_saved(WireReader& reader) {
   SavedMessage save;
   save.slot = reader.take<std::int32_t>();
-  if (save.slot < 0 || save.slot >= num_snapshot_slots)
-    throw DataError{"a worker's message is damaged: it names no snapshot"};
   save.step = reader.take<std::uint64_t>();
   save.samples = reader.take<std::uint64_t>();
   save.epoch = reader.take<std::int64_t>();
   save.report = reader.take<std::int64_t>();
   save.is_report = reader.take<std::uint8_t>() != 0;
   save.is_memory = reader.take<std::uint8_t>() != 0;
+  const bool is_none = save.is_memory && save.slot == SavedMessage::no_slot;
+  if (!is_none && (save.slot < 0 || save.slot >= num_snapshot_slots)) {
+    throw DataError{"a worker's message is damaged: it names no snapshot"};
+  }
   save.environment = take_metrics(reader);
   const auto count = reader.take<std::uint32_t>();
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -20530,6 +20533,8 @@ class SnapshotPace {
     cost_ = cost;
     copied_at_ = now;
   }
+  /// No copy is wanted any more.
+  void end_copies() noexcept { percent_ = 0; }
   void note_checkpoint(Clock::time_point now) noexcept { saved_at_ = now; }
 
  private:
@@ -20795,8 +20800,11 @@ class TrainState {
   void copy_if_due() {
     const bool is_left = std::exchange(must_resize_, false);
     if (is_left && !files_.empty()) save(false);  // they are not in copies
-    if (std::exchange(must_copy_, false) || (is_left && files_.empty())) {
-      const Handed handed = hand_over(SnapshotKind::memory, false);
+    const bool is_due = std::exchange(must_copy_, false);
+    if (is_left && files_.empty()) {
+      static_cast<void>(hand_over(SnapshotKind::memory, false));
+    } else if (is_due) {
+      const Handed handed = hand_over(SnapshotKind::memory, false, true);
       pace_.note_copy(handed.cost, Clock::now());
     }
     if (is_left) throw detail::Leave{};
@@ -20813,8 +20821,9 @@ class TrainState {
     Clock::duration cost{};  // of all that the step waits for, the making of memory for the first copies included
   };
 
-  // Copies this rank's part of the state to memory that outlives the worker, and hands it over.
-  Handed hand_over(SnapshotKind kind, bool is_report) {
+  // Copies this rank's part of the state to memory that outlives the worker, and hands it over. may_lack_room: if there
+  // is no such memory, training goes on, and what was copied before counts.
+  Handed hand_over(SnapshotKind kind, bool is_report, bool may_lack_room = false) {
     const auto begin = Clock::now();
     std::vector<NamedState> states;
     for (const StatePart& part : parts_) states.push_back({.name = part.name_, .state = part.take_()});
@@ -20829,7 +20838,16 @@ class TrainState {
                               .environment = worker_->rank() == 0 ? worker_->environment() : NamedValues{}};
     worker_->has_saved_ = true;
     const std::uint64_t size = detail::place_files(save, images);
-    const Snapshot snapshot = worker_->link().take_snapshot(size, kind);
+    Snapshot snapshot;
+    try {
+      snapshot = worker_->link().take_snapshot(size, kind);
+    } catch (const CollectiveError&) {
+      throw;
+    } catch (const Error& error) {
+      if (!may_lack_room) throw;
+      go_without_copy(std::move(save), error.what());
+      return {.slot = detail::SavedMessage::no_slot, .cost = Clock::now() - begin};
+    }
     save.slot = snapshot.slot;
     try {
       for (std::size_t at = 0; at < images.size(); ++at) images[at].fill(snapshot.bytes.data() + save.files[at].offset);
@@ -20841,6 +20859,18 @@ class TrainState {
       throw;
     }
     return {.slot = snapshot.slot, .cost = Clock::now() - begin};
+  }
+
+  // The others have copied their parts, which the supervisor waits for this one to complete.
+  void go_without_copy(detail::SavedMessage save, std::string_view why) {
+    if (!std::exchange(has_lacked_room_, true)) {
+      worker_->warn(detail::compose(
+          "the state is not copied to memory, so that a restart goes on from the last checkpoint: {}", why));
+    }
+    save.slot = detail::SavedMessage::no_slot;
+    save.files.clear();
+    worker_->link().post(detail::encode_saved(save));
+    if (worker_->rank() == 0) pace_.end_copies();  // what the others' copies cost is not known here
   }
 
   [[nodiscard]] static FileImage image_of(const std::string& name, const std::filesystem::path& source) {
@@ -20869,6 +20899,7 @@ class TrainState {
   bool must_leave_ = false;
   bool must_resize_ = false;
   bool must_copy_ = false;  // to memory, as soon as what belongs to the step is done
+  bool has_lacked_room_ = false;
   detail::SnapshotPace pace_;
 };
 
@@ -22272,7 +22303,7 @@ class RunCheckpoints {
   /// Takes what a rank has saved; a checkpoint that is whole with it is on its way to the disk, and a copy that is
   /// whole is held until the next one is. metrics: what rank 0 has reported last, if it is the rank.
   void add(int rank, SavedMessage save, const Metrics& metrics, int attempt) {
-    group_->hold_snapshot(rank, save.slot);
+    if (save.slot != SavedMessage::no_slot) group_->hold_snapshot(rank, save.slot);
     if (save.is_memory) return add_copy(rank, std::move(save));
     if (rank == 0) metrics_.push_back(save.is_report ? metrics : Metrics{});
     book_.add(rank, std::move(save));
@@ -22330,7 +22361,7 @@ class RunCheckpoints {
   /// Forgets what only some ranks have saved; when all have ended.
   void end_attempt() {
     for (SaveBook* book : {&book_, &copies_}) {
-      for (const auto& [rank, save] : book->take_rest()) group_->release_snapshot(rank, save.slot);
+      for (const auto& [rank, save] : book->take_rest()) release(rank, save);
     }
     metrics_.clear();
   }
@@ -22400,8 +22431,10 @@ class RunCheckpoints {
   void add_copy(int rank, SavedMessage save) {
     copies_.add(rank, std::move(save));
     while (auto copy = copies_.take()) {
-      release(held_);
-      held_ = std::move(*copy);
+      const bool is_whole = std::none_of(copy->begin(), copy->end(),
+                                         [](const SavedMessage& part) { return part.slot == SavedMessage::no_slot; });
+      if (is_whole) std::swap(held_, *copy);
+      release(*copy);
     }
   }
 
@@ -22449,9 +22482,10 @@ class RunCheckpoints {
   }
 
   void release(const std::vector<SavedMessage>& saves) noexcept {
-    for (std::size_t rank = 0; rank < saves.size(); ++rank) {
-      group_->release_snapshot(static_cast<int>(rank), saves[rank].slot);
-    }
+    for (std::size_t rank = 0; rank < saves.size(); ++rank) release(static_cast<int>(rank), saves[rank]);
+  }
+  void release(int rank, const SavedMessage& save) noexcept {
+    if (save.slot != SavedMessage::no_slot) group_->release_snapshot(rank, save.slot);
   }
 
   NamedValues environment_;

@@ -278,8 +278,11 @@ class TrainState {
   void copy_if_due() {
     const bool is_left = std::exchange(must_resize_, false);
     if (is_left && !files_.empty()) save(false);  // they are not in copies
-    if (std::exchange(must_copy_, false) || (is_left && files_.empty())) {
-      const Handed handed = hand_over(SnapshotKind::memory, false);
+    const bool is_due = std::exchange(must_copy_, false);
+    if (is_left && files_.empty()) {
+      static_cast<void>(hand_over(SnapshotKind::memory, false));
+    } else if (is_due) {
+      const Handed handed = hand_over(SnapshotKind::memory, false, true);
       pace_.note_copy(handed.cost, Clock::now());
     }
     if (is_left) throw detail::Leave{};
@@ -296,8 +299,9 @@ class TrainState {
     Clock::duration cost{};  // of all that the step waits for, the making of memory for the first copies included
   };
 
-  // Copies this rank's part of the state to memory that outlives the worker, and hands it over.
-  Handed hand_over(SnapshotKind kind, bool is_report) {
+  // Copies this rank's part of the state to memory that outlives the worker, and hands it over. may_lack_room: if there
+  // is no such memory, training goes on, and what was copied before counts.
+  Handed hand_over(SnapshotKind kind, bool is_report, bool may_lack_room = false) {
     const auto begin = Clock::now();
     std::vector<NamedState> states;
     for (const StatePart& part : parts_) states.push_back({.name = part.name_, .state = part.take_()});
@@ -312,7 +316,16 @@ class TrainState {
                               .environment = worker_->rank() == 0 ? worker_->environment() : NamedValues{}};
     worker_->has_saved_ = true;
     const std::uint64_t size = detail::place_files(save, images);
-    const Snapshot snapshot = worker_->link().take_snapshot(size, kind);
+    Snapshot snapshot;
+    try {
+      snapshot = worker_->link().take_snapshot(size, kind);
+    } catch (const CollectiveError&) {
+      throw;
+    } catch (const Error& error) {
+      if (!may_lack_room) throw;
+      go_without_copy(std::move(save), error.what());
+      return {.slot = detail::SavedMessage::no_slot, .cost = Clock::now() - begin};
+    }
     save.slot = snapshot.slot;
     try {
       for (std::size_t at = 0; at < images.size(); ++at) images[at].fill(snapshot.bytes.data() + save.files[at].offset);
@@ -324,6 +337,18 @@ class TrainState {
       throw;
     }
     return {.slot = snapshot.slot, .cost = Clock::now() - begin};
+  }
+
+  // The others have copied their parts, which the supervisor waits for this one to complete.
+  void go_without_copy(detail::SavedMessage save, std::string_view why) {
+    if (!std::exchange(has_lacked_room_, true)) {
+      worker_->warn(detail::compose(
+          "the state is not copied to memory, so that a restart goes on from the last checkpoint: {}", why));
+    }
+    save.slot = detail::SavedMessage::no_slot;
+    save.files.clear();
+    worker_->link().post(detail::encode_saved(save));
+    if (worker_->rank() == 0) pace_.end_copies();  // what the others' copies cost is not known here
   }
 
   [[nodiscard]] static FileImage image_of(const std::string& name, const std::filesystem::path& source) {
@@ -352,6 +377,7 @@ class TrainState {
   bool must_leave_ = false;
   bool must_resize_ = false;
   bool must_copy_ = false;  // to memory, as soon as what belongs to the step is done
+  bool has_lacked_room_ = false;
   detail::SnapshotPace pace_;
 };
 

@@ -5,10 +5,14 @@
 #include "support/catch.hpp"
 #include "unit/train/toy_training.hpp"
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
+#include <string>
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 namespace ry = railyard;
@@ -128,6 +132,37 @@ TEST_CASE("Memory first: a worker killed in the middle of a copy leaves the one 
     REQUIRE(result);
     REQUIRE(result.attempts().size() == 4);
     for (const std::size_t attempt : {1U, 2U, 3U}) CHECK(result.attempts()[attempt].begin_step == 7 * attempt - 1);
+    CHECK(result.metrics().at("sum").as<double>() == straight_sum());
+  }
+}
+
+TEST_CASE("Memory first: training goes on where a rank finds no memory for copies, and the user is told") {
+  const Scratch scratch;
+  for (const int poor : {0, 1}) {
+    const ry::Result result = run_in<ry::SharedMemory, ry::Processes>(
+        scratch, 2,
+        [poor](auto& worker) {
+          if (worker.attempt() == 0 && worker.rank() == poor) {  // a limit that memory for copies falls under as well
+            ::signal(SIGXFSZ, SIG_IGN);
+            const rlimit none{.rlim_cur = 0, .rlim_max = RLIM_INFINITY};
+            if (::setrlimit(RLIMIT_FSIZE, &none) != 0) throw std::runtime_error{"setrlimit failed"};
+          }
+          const auto fail = [](auto& one, std::uint64_t step) {
+            if (one.attempt() == 0 && step == 9) throw std::runtime_error{"a test"};
+            if (one.attempt() == 1 && step == 21) throw std::runtime_error{"a test"};
+          };
+          Weights weights;
+          HalfWeights half{.all = &weights, .rank = worker.rank()};
+          train_quietly(worker, half, weights, fail);
+        },
+        {.failure = {.max_failures = 2, .memory_percent = every_step}});
+    INFO(result.error());
+    REQUIRE(result);
+    REQUIRE(result.attempts().size() == 3);
+    CHECK(result.attempts()[1].begin_step == 0);
+    CHECK(result.attempts()[2].begin_step >= 20);
+    REQUIRE(result.warnings().size() == 1);
+    CHECK(result.warnings()[0].find("is not copied to memory") != std::string::npos);
     CHECK(result.metrics().at("sum").as<double>() == straight_sum());
   }
 }

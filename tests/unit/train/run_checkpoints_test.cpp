@@ -64,6 +64,22 @@ struct BareRun {
 
 }  // namespace
 
+TEST_CASE("RunCheckpoints: a copy that one rank had no memory for counts for nobody") {
+  const Scratch scratch;
+  std::ofstream{scratch.path() / "run.json"} << "{}";
+  BareRun run{scratch.path(), 2};
+  for (const int rank : {0, 1}) run.checkpoints.add(rank, save_of(2, true), {}, 0);
+  run.checkpoints.add(0, save_of(3, true), {}, 0);
+  CHECK(run.group.held.size() == 3);
+  run.checkpoints.add(1, save_of(ry::detail::SavedMessage::no_slot, true), {}, 0);
+  CHECK(run.group.held == std::set<std::pair<int, int>>{{0, 2}, {1, 2}});
+  REQUIRE(run.checkpoints.newest_copy().size() == 2);
+  CHECK(run.checkpoints.newest_copy()[1].slot == 2);
+  run.checkpoints.add(1, save_of(ry::detail::SavedMessage::no_slot, true), {}, 0);
+  run.checkpoints.end_attempt();
+  CHECK(run.group.held == std::set<std::pair<int, int>>{{0, 2}, {1, 2}});
+}
+
 TEST_CASE("RunCheckpoints: what cannot be handed to the writer is given back and told of, and the run goes on") {
   const Scratch scratch;
   std::ofstream{scratch.path() / "run.json"} << "{}";

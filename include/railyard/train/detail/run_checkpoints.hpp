@@ -76,7 +76,7 @@ class RunCheckpoints {
   /// Takes what a rank has saved; a checkpoint that is whole with it is on its way to the disk, and a copy that is
   /// whole is held until the next one is. metrics: what rank 0 has reported last, if it is the rank.
   void add(int rank, SavedMessage save, const Metrics& metrics, int attempt) {
-    group_->hold_snapshot(rank, save.slot);
+    if (save.slot != SavedMessage::no_slot) group_->hold_snapshot(rank, save.slot);
     if (save.is_memory) return add_copy(rank, std::move(save));
     if (rank == 0) metrics_.push_back(save.is_report ? metrics : Metrics{});
     book_.add(rank, std::move(save));
@@ -134,7 +134,7 @@ class RunCheckpoints {
   /// Forgets what only some ranks have saved; when all have ended.
   void end_attempt() {
     for (SaveBook* book : {&book_, &copies_}) {
-      for (const auto& [rank, save] : book->take_rest()) group_->release_snapshot(rank, save.slot);
+      for (const auto& [rank, save] : book->take_rest()) release(rank, save);
     }
     metrics_.clear();
   }
@@ -204,8 +204,10 @@ class RunCheckpoints {
   void add_copy(int rank, SavedMessage save) {
     copies_.add(rank, std::move(save));
     while (auto copy = copies_.take()) {
-      release(held_);
-      held_ = std::move(*copy);
+      const bool is_whole = std::none_of(copy->begin(), copy->end(),
+                                         [](const SavedMessage& part) { return part.slot == SavedMessage::no_slot; });
+      if (is_whole) std::swap(held_, *copy);
+      release(*copy);
     }
   }
 
@@ -253,9 +255,10 @@ class RunCheckpoints {
   }
 
   void release(const std::vector<SavedMessage>& saves) noexcept {
-    for (std::size_t rank = 0; rank < saves.size(); ++rank) {
-      group_->release_snapshot(static_cast<int>(rank), saves[rank].slot);
-    }
+    for (std::size_t rank = 0; rank < saves.size(); ++rank) release(static_cast<int>(rank), saves[rank]);
+  }
+  void release(int rank, const SavedMessage& save) noexcept {
+    if (save.slot != SavedMessage::no_slot) group_->release_snapshot(rank, save.slot);
   }
 
   NamedValues environment_;

@@ -30,6 +30,8 @@ class SnapshotPace {
     cost_ = cost;
     copied_at_ = now;
   }
+  /// No copy is wanted any more.
+  void end_copies() noexcept { percent_ = 0; }
   void note_checkpoint(Clock::time_point now) noexcept { saved_at_ = now; }
 
  private:

@@ -46,7 +46,8 @@ struct SavedFile {
 };
 /// A snapshot holds the rank's part of a checkpoint.
 struct SavedMessage {
-  std::int32_t slot = 0;
+  static constexpr std::int32_t no_slot = -1;
+  std::int32_t slot = 0;  ///< no_slot: it is a copy that the rank has found no memory for
   std::uint64_t step = 0;
   std::uint64_t samples = 0;
   std::int64_t epoch = 0;
@@ -166,14 +167,16 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
 [[nodiscard]] inline SavedMessage decode_saved(WireReader& reader) {
   SavedMessage save;
   save.slot = reader.take<std::int32_t>();
-  if (save.slot < 0 || save.slot >= num_snapshot_slots)
-    throw DataError{"a worker's message is damaged: it names no snapshot"};
   save.step = reader.take<std::uint64_t>();
   save.samples = reader.take<std::uint64_t>();
   save.epoch = reader.take<std::int64_t>();
   save.report = reader.take<std::int64_t>();
   save.is_report = reader.take<std::uint8_t>() != 0;
   save.is_memory = reader.take<std::uint8_t>() != 0;
+  const bool is_none = save.is_memory && save.slot == SavedMessage::no_slot;
+  if (!is_none && (save.slot < 0 || save.slot >= num_snapshot_slots)) {
+    throw DataError{"a worker's message is damaged: it names no snapshot"};
+  }
   save.environment = take_metrics(reader);
   const auto count = reader.take<std::uint32_t>();
   for (std::uint32_t i = 0; i < count; ++i) {
