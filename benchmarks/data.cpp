@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // What reading data costs: benchmark_data [PEERS_PY FOLDERS]. FOLDERS are those in which Python finds pandas, pyarrow,
 // PyTorch and Ray, as PYTHONPATH has them; figures of what cannot be had are left out, in words.
+#include "median.hpp"
+
 #include <railyard/railyard.hpp>
 
 #include <torch/torch.h>
@@ -39,10 +41,7 @@ double seconds_of(const std::function<void()>& function) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+using bench::median;
 
 void tell(std::string_view name, double value, std::string_view unit) {
   fmt::print("{} {:.3f} {}\n", name, value, unit);

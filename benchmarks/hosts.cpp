@@ -4,6 +4,7 @@
 // there can be none, the figures are left out, in words).
 #include "collectives/contestants.hpp"
 #include "hosts/two_hosts.hpp"
+#include "median.hpp"
 
 #include <railyard/collectives/gloo.hpp>
 #include <railyard/core/detail/system.hpp>
@@ -36,10 +37,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+using bench::median;
 
 double us_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double, std::micro>(end - begin).count();

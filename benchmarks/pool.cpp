@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // What a training step of a lone LibTorch program costs with a pool and without, step sequences of both in turn. The
 // other cores are kept busy by processes that train the same. Prints `name value unit`.
+#include "median.hpp"
+
 #include <railyard/torch/pool.hpp>
 
 #include <ATen/core/ivalue.h>
@@ -11,7 +13,6 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -37,10 +38,7 @@ struct Case {
   int steps = 0;  // of a sequence
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+using bench::median;
 
 double now_us() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();

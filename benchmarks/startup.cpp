@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // How long a run takes to reach the first line of its training function and to end, what a report costs, and how much
 // memory a second worker adds. Links LibTorch, because that is what users' programs do. Prints `name value unit`.
+#include "median.hpp"
+
 #include <railyard/railyard.hpp>
 
 #include <torch/torch.h>
@@ -32,10 +34,7 @@ std::int64_t now_ns() {
       .count();
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+using bench::median;
 
 void figure(const std::string& name, double value, const std::string& unit) {
   fmt::print("{} {:.4g} {}\n", name, value, unit);

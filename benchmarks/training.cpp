@@ -3,6 +3,7 @@
 // DistributedDataParallel where run.sh has found it: the arguments are its script and the folder of its packages. All
 // contestants take turns in short runs, each with two workers pinned to one core each. Prints `name value unit`,
 // medians of the rounds; the microseconds themselves go to standard error.
+#include "median.hpp"
 #include "training/ddp.hpp"
 
 #include <railyard/railyard.hpp>
@@ -268,10 +269,7 @@ void train_on_both(ry::Worker& worker, const Case& what) {
   worker.report({{"first_loss", first_loss}, {"loss", last_loss}});
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+using bench::median;
 
 template <class Scaling>
 ry::Metrics run(int num_workers, const std::function<void(ry::Worker&)>& body) {

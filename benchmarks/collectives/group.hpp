@@ -2,6 +2,7 @@
 // The driver's end of one contestant: its processes, and the turns it is given.
 #pragma once
 
+#include "../median.hpp"
 #include "control.hpp"
 
 #include "railyard/core/store.hpp"
@@ -21,11 +22,6 @@
 #include <vector>
 
 namespace bench {
-
-inline double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 inline std::vector<int> allowed_cpus() {
   cpu_set_t set;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 // What a training step between two hosts costs more with TLS, and while others attack the process that leads: mlp_932k,
 // one worker on each host, 1 Gbit/s between them. Started by benchmark_hosts.
+#include "../median.hpp"
 #include "two_hosts.hpp"
 
 #include <railyard/railyard.hpp>
 
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -36,10 +36,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+using bench::median;
 
 constexpr int num_warm_up = 15;
 constexpr int steps_in_phase = 20;

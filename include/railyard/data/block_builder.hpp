@@ -10,8 +10,10 @@
 #include "railyard/core/error.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,7 +31,7 @@ class BlockBuilder;
 class SampleWriter {
  public:
   /// Sets a column of single numbers; the number is converted to the column's dtype.
-  /// Throws: ConfigError if the column is of another shape.
+  /// Throws: ConfigError if the column is of another shape, or of integers that do not reach that far.
   template <class T>
   requires std::is_arithmetic_v<T>
   void set(ColumnKey key, T value) { fill(key, &value, 1); }
@@ -218,6 +220,23 @@ template <class To, class From>
   }
 }
 
+/// Says whether a number is one that To can hold, once what is behind its point is left out.
+template <class To, class From>
+[[nodiscard]] bool fits(From value) noexcept {
+  if constexpr (!std::is_arithmetic_v<From>) {
+    return fits<To>(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<From, To> || !std::is_integral_v<To> || std::is_same_v<To, bool>) {
+    return true;
+  } else {
+    // 2^digits is exact in every type of numbers with a point, the largest To need not be.
+    using Wide = std::conditional_t<std::is_floating_point_v<From>, From, long double>;
+    const Wide end = std::ldexp(Wide{1}, std::numeric_limits<To>::digits);
+    const Wide begin = std::is_signed_v<To> ? -end - 1 : Wide{-1};
+    const auto wide = static_cast<Wide>(value);
+    return (wide > begin || (std::is_signed_v<To> && wide == -end)) && wide < end;
+  }
+}
+
 }  // namespace detail
 
 template <class T>
@@ -228,7 +247,13 @@ void SampleWriter::fill(ColumnKey key, const T* values, std::size_t count) {
   visit_dtype(field.dtype, [&](auto zero) {
     using To = decltype(zero);
     auto* to = reinterpret_cast<To*>(builder_->room_for(column, count * sizeof(To)));
-    for (std::size_t at = 0; at < count; ++at) to[at] = detail::convert_element<To>(values[at]);
+    for (std::size_t at = 0; at < count; ++at) {
+      if (!detail::fits<To>(values[at])) {
+        throw ConfigError{detail::compose("column \"{}\" is {} and was set to {}, which that cannot hold", field.name,
+                                          name_of(field.dtype), detail::convert_element<double>(values[at]))};
+      }
+      to[at] = detail::convert_element<To>(values[at]);
+    }
   });
 }
 

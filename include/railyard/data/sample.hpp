@@ -52,6 +52,7 @@ class Sample {
   /// Returns the single number in a column of any dtype. Throws: ConfigError where there are more or fewer.
   [[nodiscard]] double number(ColumnKey key) const {
     const std::size_t column = key.in(schema());
+    if (schema()[column].is_text) refuse(column, "one number");
     const auto bytes = (*block_)[column].sample(row_);
     return visit_dtype(schema()[column].dtype, [&](auto zero) {
       using T = decltype(zero);

@@ -3,6 +3,9 @@
 
 #include "support/catch.hpp"
 
+#include <cmath>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -56,4 +59,22 @@ TEST_CASE("BlockBuilder: refuses what does not fit into a column") {
   CHECK_THROWS_WITH(out.set("t", 1), ContainsSubstring("column \"t\" is text"));
   CHECK_THROWS_WITH(out.set("x", "1"), ContainsSubstring("column \"x\" is numbers"));
   CHECK_THROWS_WITH(builder.add(1), ContainsSubstring("was not set"));
+}
+
+TEST_CASE("BlockBuilder: refuses numbers that a column of integers cannot hold") {
+  ry::BlockBuilder builder{
+      std::make_shared<const ry::Schema>(ry::Schema{{"small", ry::Dtype::u8}, {"large", ry::Dtype::i64}})};
+  auto& out = builder.add(0);
+  for (const double value : {256.0, -1.0, 1e30, std::nan(""), -std::numeric_limits<double>::infinity()}) {
+    CHECK_THROWS_WITH(out.set("small", value), ContainsSubstring("column \"small\" is u8 and was set to"));
+  }
+  CHECK_THROWS_WITH(out.set("small", 300), ContainsSubstring("300"));
+  CHECK_THROWS_WITH(out.set("large", 0x1p63), ContainsSubstring("cannot hold"));
+  CHECK_THROWS_WITH(out.set("large", std::uint64_t{1} << 63U), ContainsSubstring("cannot hold"));
+  CHECK_THROWS_WITH(out.set("large", -0x1.0000000000001p63), ContainsSubstring("cannot hold"));
+  out.set("small", 255.9);
+  out.set("large", -0x1p63);
+  const auto block = builder.build();
+  CHECK(block[0].values<std::uint8_t>()[0] == 255);
+  CHECK(block[1].values<std::int64_t>()[0] == std::numeric_limits<std::int64_t>::min());
 }

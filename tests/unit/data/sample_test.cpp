@@ -37,6 +37,7 @@ TEST_CASE("Sample: names the column where it is read as what it does not hold") 
   const auto block = block_of_two();
   const ry::Sample sample{block, 0};
   CHECK_THROWS_WITH(sample.number("v"), ContainsSubstring("column \"v\" was read as one number and holds 2 x i32"));
+  CHECK_THROWS_WITH(sample.number("t"), ContainsSubstring("was read as one number and holds 1 x characters of text"));
   CHECK_THROWS_WITH(sample.values<float>("v"), ContainsSubstring("was read as f32"));
   CHECK_THROWS_WITH(sample.text("x"), ContainsSubstring("was read as text"));
   CHECK_THROWS_WITH(sample.number("y"), ContainsSubstring("there is no column \"y\""));

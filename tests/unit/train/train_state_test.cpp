@@ -39,6 +39,20 @@ TEMPLATE_TEST_CASE("Run: goes on in another program where it failed, and gives b
   CHECK(again.checkpoint()->manifest().step == num_epochs * steps_per_epoch);
 }
 
+TEST_CASE("Run: names a record that cannot be read") {
+  const Scratch scratch;
+  const auto fail = [](auto&, std::uint64_t step) {
+    if (step == 7) throw std::runtime_error{"a test"};
+  };
+  for (const std::string file : {"metrics.jsonl", "run.json"}) {
+    const auto path = run<SharedThreads>(scratch, fail, {.name = "run of " + file.substr(0, 3)}).path();
+    std::filesystem::remove(path / file);
+    std::filesystem::create_directory(path / file);  // even root cannot read it
+    CHECK_THROWS_WITH(run<SharedThreads>(scratch, never, {.name = path.filename().string()}),
+                      ContainsSubstring(file + " cannot be read: Is a directory"));
+  }
+}
+
 TEST_CASE("Run: begins anew where a power cut has left a run nothing but the names of its files") {
   const Scratch scratch;
   const ry::Result whole = run<SharedThreads>(scratch, never);

@@ -5,14 +5,17 @@
 #include "railyard/checkpoint/detail/json.hpp"
 #include "railyard/checkpoint/detail/json_values.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/value.hpp"
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <ios>
 #include <iterator>
 #include <limits>
 #include <string>
@@ -41,9 +44,16 @@ struct RunRecord {
   std::vector<HistoryLine> lines{};  ///< of history, in metrics.jsonl
 };
 
+/// Returns what is in a file; nothing if there is none. Throws: DataError if it cannot be read.
 [[nodiscard]] inline std::string text_of_file(const std::filesystem::path& path) {
+  errno = 0;
   std::ifstream file{path, std::ios::binary};
-  return {std::istreambuf_iterator<char>{file}, {}};
+  if (!file.is_open() && (errno == 0 || errno == ENOENT)) return {};
+  try {
+    if (file.is_open()) return {std::istreambuf_iterator<char>{file}, {}};
+  } catch (const std::ios_base::failure&) {  // whoever asks a stream's buffer is told of errors so
+  }
+  throw DataError{compose("{} cannot be read: {}", path.string(), explain_errno(errno))};
 }
 
 /// Returns one line of metrics.jsonl without the columns that are not the user's.
@@ -99,7 +109,11 @@ inline void read_history(const std::filesystem::path& path, RunRecord& record) {
   } catch (const std::exception&) {  // it has not come to its end
     record.has_succeeded = false;
   }
-  read_history(run / "metrics.jsonl", record);
+  try {
+    read_history(run / "metrics.jsonl", record);
+  } catch (const DataError& error) {
+    throw ConfigError{compose("{}: make it readable, or choose another RunConfig::name", error.what())};
+  }
   return record;
 }
 
