@@ -8346,6 +8346,7 @@ class Sample {
   /// Returns the single number in a column of any dtype. Throws: ConfigError where there are more or fewer.
   [[nodiscard]] double number(ColumnKey key) const {
     const std::size_t column = key.in(schema());
+    if (schema()[column].is_text) refuse(column, "one number");
     const auto bytes = (*block_)[column].sample(row_);
     return visit_dtype(schema()[column].dtype, [&](auto zero) {
       using T = decltype(zero);
@@ -8405,7 +8406,7 @@ class BlockBuilder;
 class SampleWriter {
  public:
   /// Sets a column of single numbers; the number is converted to the column's dtype.
-  /// Throws: ConfigError if the column is of another shape.
+  /// Throws: ConfigError if the column is of another shape, or of integers that do not reach that far.
   template <class T>
   requires std::is_arithmetic_v<T>
   void set(ColumnKey key, T value) { fill(key, &value, 1); }
@@ -8594,6 +8595,23 @@ template <class To, class From>
   }
 }
 
+/// Says whether a number is one that To can hold, once what is behind its point is left out.
+template <class To, class From>
+[[nodiscard]] bool fits(From value) noexcept {
+  if constexpr (!std::is_arithmetic_v<From>) {
+    return fits<To>(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<From, To> || !std::is_integral_v<To> || std::is_same_v<To, bool>) {
+    return true;
+  } else {
+    // 2^digits is exact in every type of numbers with a point, the largest To need not be.
+    using Wide = std::conditional_t<std::is_floating_point_v<From>, From, long double>;
+    const Wide end = std::ldexp(Wide{1}, std::numeric_limits<To>::digits);
+    const Wide begin = std::is_signed_v<To> ? -end - 1 : Wide{-1};
+    const auto wide = static_cast<Wide>(value);
+    return (wide > begin || (std::is_signed_v<To> && wide == -end)) && wide < end;
+  }
+}
+
 }  // namespace detail
 
 template <class T>
@@ -8604,7 +8622,13 @@ void SampleWriter::fill(ColumnKey key, const T* values, std::size_t count) {
   visit_dtype(field.dtype, [&](auto zero) {
     using To = decltype(zero);
     auto* to = reinterpret_cast<To*>(builder_->room_for(column, count * sizeof(To)));
-    for (std::size_t at = 0; at < count; ++at) to[at] = detail::convert_element<To>(values[at]);
+    for (std::size_t at = 0; at < count; ++at) {
+      if (!detail::fits<To>(values[at])) {
+        throw ConfigError{detail::compose("column \"{}\" is {} and was set to {}, which that cannot hold", field.name,
+                                          name_of(field.dtype), detail::convert_element<double>(values[at]))};
+      }
+      to[at] = detail::convert_element<To>(values[at]);
+    }
   });
 }
 
@@ -21741,6 +21765,8 @@ class Heartbeat {
 // ---- railyard/train/detail/run_record.hpp
 // What an earlier program has written about a run. Train room.
 
+#include <ios>
+
 namespace railyard::inline v0_1 {
 namespace detail {
 
@@ -21762,9 +21788,16 @@ struct RunRecord {
   std::vector<HistoryLine> lines{};  ///< of history, in metrics.jsonl
 };
 
+/// Returns what is in a file; nothing if there is none. Throws: DataError if it cannot be read.
 [[nodiscard]] inline std::string text_of_file(const std::filesystem::path& path) {
+  errno = 0;
   std::ifstream file{path, std::ios::binary};
-  return {std::istreambuf_iterator<char>{file}, {}};
+  if (!file.is_open() && (errno == 0 || errno == ENOENT)) return {};
+  try {
+    if (file.is_open()) return {std::istreambuf_iterator<char>{file}, {}};
+  } catch (const std::ios_base::failure&) {  // whoever asks a stream's buffer is told of errors so
+  }
+  throw DataError{compose("{} cannot be read: {}", path.string(), explain_errno(errno))};
 }
 
 /// Returns one line of metrics.jsonl without the columns that are not the user's.
@@ -21820,7 +21853,11 @@ inline void read_history(const std::filesystem::path& path, RunRecord& record) {
   } catch (const std::exception&) {  // it has not come to its end
     record.has_succeeded = false;
   }
-  read_history(run / "metrics.jsonl", record);
+  try {
+    read_history(run / "metrics.jsonl", record);
+  } catch (const DataError& error) {
+    throw ConfigError{compose("{}: make it readable, or choose another RunConfig::name", error.what())};
+  }
   return record;
 }
 
@@ -39749,9 +39786,16 @@ inline void write_floats(const Field& field, const Column& column, float* to, st
 class BlockCollation {
  public:
   // label: may be empty. padding: of samples that differ in length. ahead: batches that are made before they are used.
+  // Throws: ConfigError if no tensor can be made of the label.
   BlockCollation(const Schema& schema, const std::string& label, double padding, std::size_t ahead = 0)
       : padding_(padding), buffers_(std::make_shared<BatchBuffers>(most_kept_for(ahead))) {
     if (!label.empty()) label_ = schema.index_of(label);
+    if (label_ && schema[*label_].is_text) {
+      throw ConfigError{
+          compose("the label \"{}\" is a column of texts, and a target is made of numbers: number them by "
+                  "ry::LabelEncoder (dataset.transform()), or make the tensors by LoaderOptions::collate",
+                  label)};
+    }
     std::vector<std::size_t> others;
     for (std::size_t column = 0; column < schema.size(); ++column) {
       if (column == label_ || schema[column].is_text) continue;
@@ -39764,9 +39808,8 @@ class BlockCollation {
     const auto of_column = [&](std::size_t column) {
       return tensor_of(block.schema()[column], block[column], padding_, *buffers_);
     };
-    const bool has_target = label_ && !block.schema()[*label_].is_text;
     return {features_.size() == 1 ? of_column(features_.front()) : side_by_side(block),
-            has_target ? of_column(*label_) : at::Tensor{}};
+            label_ ? of_column(*label_) : at::Tensor{}};
   }
 
  private:
@@ -43088,8 +43131,10 @@ struct LoaderOptions {
 
   // The following is for loaders of a railyard::Dataset.
 
-  /// Makes data and target of the samples; by default they are the columns of numbers and that of the label, and are
-  /// made by a thread that reads ahead. A function given here is called by the loop's own thread, batch after batch.
+  /// Makes data and target of the samples. By default data are the columns of numbers: one alone in its own dtype and
+  /// shape, several side by side as f32 of shape (samples, numbers of all of them); undefined if there is none. Columns
+  /// of texts are left out, see Batch::columns(). target is the label's column in its own dtype. Both are made by a
+  /// thread that reads ahead. A function given here is called by the loop's own thread, batch after batch.
   std::function<std::pair<at::Tensor, at::Tensor>(const Block&)> collate{};
   /// What samples end with that are shorter than the longest of their batch.
   double padding = 0;

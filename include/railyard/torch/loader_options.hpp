@@ -31,8 +31,10 @@ struct LoaderOptions {
 
   // The following is for loaders of a railyard::Dataset.
 
-  /// Makes data and target of the samples; by default they are the columns of numbers and that of the label, and are
-  /// made by a thread that reads ahead. A function given here is called by the loop's own thread, batch after batch.
+  /// Makes data and target of the samples. By default data are the columns of numbers: one alone in its own dtype and
+  /// shape, several side by side as f32 of shape (samples, numbers of all of them); undefined if there is none. Columns
+  /// of texts are left out, see Batch::columns(). target is the label's column in its own dtype. Both are made by a
+  /// thread that reads ahead. A function given here is called by the loop's own thread, batch after batch.
   std::function<std::pair<at::Tensor, at::Tensor>(const Block&)> collate{};
   /// What samples end with that are shorter than the longest of their batch.
   double padding = 0;

@@ -57,6 +57,11 @@ TEST_CASE("Batch: of samples without a label has no target, and a single column 
   CHECK(torch::equal(batch.data, torch::tensor({{0, 0}, {1, -1}, {2, -2}}, torch::kInt)));
 }
 
+TEST_CASE("Batch: of samples refuses a label of texts, and says what makes numbers of them") {
+  CHECK_THROWS_WITH((ry::Batch{samples(), "name"}),
+                    ContainsSubstring("the label \"name\" is a column of texts") && ContainsSubstring("LabelEncoder"));
+}
+
 TEST_CASE("Batch: of samples refuses a label that is no column, and names those that are") {
   CHECK_THROWS_WITH((ry::Batch{samples(), "lable"}), ContainsSubstring("\"lable\"") && ContainsSubstring("\"label\""));
 }

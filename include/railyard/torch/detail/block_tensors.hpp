@@ -6,7 +6,9 @@
 #include "railyard/torch/detail/tensor_state.hpp"
 
 #include "railyard/core/block.hpp"
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/dtype.hpp"
+#include "railyard/core/error.hpp"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -91,9 +93,16 @@ inline void write_floats(const Field& field, const Column& column, float* to, st
 class BlockCollation {
  public:
   // label: may be empty. padding: of samples that differ in length. ahead: batches that are made before they are used.
+  // Throws: ConfigError if no tensor can be made of the label.
   BlockCollation(const Schema& schema, const std::string& label, double padding, std::size_t ahead = 0)
       : padding_(padding), buffers_(std::make_shared<BatchBuffers>(most_kept_for(ahead))) {
     if (!label.empty()) label_ = schema.index_of(label);
+    if (label_ && schema[*label_].is_text) {
+      throw ConfigError{
+          compose("the label \"{}\" is a column of texts, and a target is made of numbers: number them by "
+                  "ry::LabelEncoder (dataset.transform()), or make the tensors by LoaderOptions::collate",
+                  label)};
+    }
     std::vector<std::size_t> others;
     for (std::size_t column = 0; column < schema.size(); ++column) {
       if (column == label_ || schema[column].is_text) continue;
@@ -106,9 +115,8 @@ class BlockCollation {
     const auto of_column = [&](std::size_t column) {
       return tensor_of(block.schema()[column], block[column], padding_, *buffers_);
     };
-    const bool has_target = label_ && !block.schema()[*label_].is_text;
     return {features_.size() == 1 ? of_column(features_.front()) : side_by_side(block),
-            has_target ? of_column(*label_) : at::Tensor{}};
+            label_ ? of_column(*label_) : at::Tensor{}};
   }
 
  private:
