@@ -11,7 +11,6 @@
 
 using namespace workers_test;
 using Catch::ContainsSubstring;
-using Kind = ry::WorkerExit::Kind;
 
 namespace {
 

@@ -16,8 +16,6 @@
 
 namespace workers_test {
 
-using Kind = ry::WorkerExit::Kind;
-
 inline constexpr int alone = 1;
 
 inline std::unique_ptr<ry::WorkerGroup> start(int num_workers, const ry::WorkerBody& body,

@@ -28,6 +28,7 @@ namespace workers_test {
 
 namespace ry = railyard;
 using namespace std::chrono_literals;  // the literals of the tests' deadlines
+using Kind = ry::WorkerExit::Kind;
 
 inline ry::Deadline soon() { return ry::Deadline::after(30s); }
 
