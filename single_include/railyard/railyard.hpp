@@ -18840,9 +18840,9 @@ struct CheckpointConfig {
   /// How many of the best are kept, and always the newest one; 0 for all.
   int keep = 0;
   /// The metric that tells how good a checkpoint is; if empty, the later the better. One without it, or with NaN, is
-  /// worst.
+  /// worst; the first report with a state that lacks it is warned of.
   std::string score{};
-  ScoreOrder order = ScoreOrder::max;
+  ScoreOrder order = ScoreOrder::max;  ///< min for a loss
   /// Makes a checkpoint of the TrainState after every so many steps, without metrics; 0 for none of these.
   std::uint64_t every_steps = 0;
   /// Makes one at the end of the first step after so much time since the last one of this kind, by rank 0's clock; 0
@@ -22332,6 +22332,7 @@ class RunCheckpoints {
       : environment_{{"backend", info.backend}, {"scaling", info.scaling}},
         run_(info.path),
         generation_(lease.generation()),
+        score_(config.score),
         group_(&group),
         book_(info.world_size),
         copies_(info.world_size),
@@ -22379,6 +22380,7 @@ class RunCheckpoints {
       }
       written_ = std::max(written_, place);
       if (outcome.manifest.attempt == attempt_) ++num_of_attempt_;  // not one that was still being written
+      warn_of_score(outcome.manifest.metrics, log);
       if (++num_written_ > 1) continue;
       if (const std::string text = doubt(); !text.empty()) log.warn(text);
     }
@@ -22465,6 +22467,17 @@ class RunCheckpoints {
   using Place = std::pair<std::uint64_t, std::int64_t>;
   [[nodiscard]] static Place place_of(const SavedMessage& save) noexcept { return {save.step, save.report}; }
 
+  // A metric that reports never have would keep any checkpoints instead of the best.
+  void warn_of_score(const Metrics& metrics, RunLog& log) {
+    if (score_.empty() || metrics.empty() || metrics.find(score_) != nullptr) return;
+    std::string names;
+    for (const auto& [name, value] : metrics) names += compose("{}\"{}\"", names.empty() ? "" : ", ", name);
+    log.warn(
+        compose("a checkpoint has no metric \"{}\", which CheckpointConfig::score names, and counts as the worst: "
+                "its report has {}",
+                std::exchange(score_, {}), names));
+  }
+
   void add_copy(int rank, SavedMessage save) {
     copies_.add(rank, std::move(save));
     while (auto copy = copies_.take()) {
@@ -22528,6 +22541,7 @@ class RunCheckpoints {
   NamedValues environment_;
   std::filesystem::path run_;
   std::uint64_t generation_;
+  std::string score_;  // empty once it has been missed
   WorkerGroup* group_;
   SaveBook book_;
   SaveBook copies_;

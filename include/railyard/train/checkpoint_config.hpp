@@ -15,9 +15,9 @@ struct CheckpointConfig {
   /// How many of the best are kept, and always the newest one; 0 for all.
   int keep = 0;
   /// The metric that tells how good a checkpoint is; if empty, the later the better. One without it, or with NaN, is
-  /// worst.
+  /// worst; the first report with a state that lacks it is warned of.
   std::string score{};
-  ScoreOrder order = ScoreOrder::max;
+  ScoreOrder order = ScoreOrder::max;  ///< min for a loss
   /// Makes a checkpoint of the TrainState after every so many steps, without metrics; 0 for none of these.
   std::uint64_t every_steps = 0;
   /// Makes one at the end of the first step after so much time since the last one of this kind, by rank 0's clock; 0

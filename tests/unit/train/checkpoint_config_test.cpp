@@ -43,6 +43,29 @@ TEMPLATE_TEST_CASE("Checkpoints: are made every so many steps, and lose no more 
   CHECK(result.metrics().at("sum").as<double>() == straight.sum());
 }
 
+TEST_CASE("Checkpoints: a score that no report has is told of once, with what there is") {
+  const Scratch scratch;
+  for (const std::string score : {"acuracy", "accuracy"}) {
+    const auto train = [](auto& worker) {
+      Weights weights;
+      ry::TrainState state{worker, {{"weights", weights}}};
+      for (const double accuracy : {0.1, 0.9, 0.5}) {
+        worker.samples(1);
+        worker.end_step();  // with checkpoints that have no metrics at all
+        worker.report({{"accuracy", accuracy}, {"loss", 1}}, state);
+      }
+    };
+    const ry::Result result = run_in<ry::Local, ry::Threads>(
+        scratch, 1, train, {.checkpoint = {.keep = 2, .score = score, .every_steps = 1}});
+    REQUIRE(result);
+    std::vector<std::string> told = result.warnings();
+    std::erase_if(told, [](const std::string& text) { return text.find("CheckpointConfig::score") == text.npos; });
+    REQUIRE(told.size() == (score == "acuracy" ? 1 : 0));
+    if (told.empty()) continue;
+    CHECK_THAT(told[0], ContainsSubstring("\"acuracy\"") && ContainsSubstring("its report has \"accuracy\", \"loss\""));
+  }
+}
+
 TEST_CASE("Checkpoints: the best by a metric are kept, and the newest") {
   const Scratch scratch;
   const ry::Result result = run_in<ry::Local, ry::Threads>(scratch, 2,

@@ -68,6 +68,7 @@ class RunCheckpoints {
       : environment_{{"backend", info.backend}, {"scaling", info.scaling}},
         run_(info.path),
         generation_(lease.generation()),
+        score_(config.score),
         group_(&group),
         book_(info.world_size),
         copies_(info.world_size),
@@ -115,6 +116,7 @@ class RunCheckpoints {
       }
       written_ = std::max(written_, place);
       if (outcome.manifest.attempt == attempt_) ++num_of_attempt_;  // not one that was still being written
+      warn_of_score(outcome.manifest.metrics, log);
       if (++num_written_ > 1) continue;
       if (const std::string text = doubt(); !text.empty()) log.warn(text);
     }
@@ -201,6 +203,17 @@ class RunCheckpoints {
   using Place = std::pair<std::uint64_t, std::int64_t>;
   [[nodiscard]] static Place place_of(const SavedMessage& save) noexcept { return {save.step, save.report}; }
 
+  // A metric that reports never have would keep any checkpoints instead of the best.
+  void warn_of_score(const Metrics& metrics, RunLog& log) {
+    if (score_.empty() || metrics.empty() || metrics.find(score_) != nullptr) return;
+    std::string names;
+    for (const auto& [name, value] : metrics) names += compose("{}\"{}\"", names.empty() ? "" : ", ", name);
+    log.warn(
+        compose("a checkpoint has no metric \"{}\", which CheckpointConfig::score names, and counts as the worst: "
+                "its report has {}",
+                std::exchange(score_, {}), names));
+  }
+
   void add_copy(int rank, SavedMessage save) {
     copies_.add(rank, std::move(save));
     while (auto copy = copies_.take()) {
@@ -264,6 +277,7 @@ class RunCheckpoints {
   NamedValues environment_;
   std::filesystem::path run_;
   std::uint64_t generation_;
+  std::string score_;  // empty once it has been missed
   WorkerGroup* group_;
   SaveBook book_;
   SaveBook copies_;
