@@ -8598,17 +8598,18 @@ template <class To, class From>
 /// Says whether a number is one that To can hold, once what is behind its point is left out.
 template <class To, class From>
 [[nodiscard]] bool fits(From value) noexcept {
+  using Limits = std::numeric_limits<To>;
   if constexpr (!std::is_arithmetic_v<From>) {
     return fits<To>(static_cast<float>(value));
   } else if constexpr (std::is_same_v<From, To> || !std::is_integral_v<To> || std::is_same_v<To, bool>) {
     return true;
+  } else if constexpr (std::is_floating_point_v<From>) {
+    constexpr From end = static_cast<From>(Limits::max() / 2 + 1) * 2;  // exact, which the largest To need not be
+    return (Limits::is_signed ? value >= -end || value > -end - 1 : value > -1) && value < end;
+  } else if (std::is_signed_v<From> && value < From{}) {
+    return Limits::is_signed && static_cast<std::intmax_t>(value) >= static_cast<std::intmax_t>(Limits::min());
   } else {
-    // 2^digits is exact in every type of numbers with a point, the largest To need not be.
-    using Wide = std::conditional_t<std::is_floating_point_v<From>, From, long double>;
-    const Wide end = std::ldexp(Wide{1}, std::numeric_limits<To>::digits);
-    const Wide begin = std::is_signed_v<To> ? -end - 1 : Wide{-1};
-    const auto wide = static_cast<Wide>(value);
-    return (wide > begin || (std::is_signed_v<To> && wide == -end)) && wide < end;
+    return static_cast<std::uintmax_t>(value) <= static_cast<std::uintmax_t>(Limits::max());
   }
 }
 

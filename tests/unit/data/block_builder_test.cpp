@@ -72,6 +72,10 @@ TEST_CASE("BlockBuilder: refuses numbers that a column of integers cannot hold")
   CHECK_THROWS_WITH(out.set("large", 0x1p63), ContainsSubstring("cannot hold"));
   CHECK_THROWS_WITH(out.set("large", std::uint64_t{1} << 63U), ContainsSubstring("cannot hold"));
   CHECK_THROWS_WITH(out.set("large", -0x1.0000000000001p63), ContainsSubstring("cannot hold"));
+  CHECK_THROWS_WITH(out.set("small", std::int8_t{-1}), ContainsSubstring("-1"));
+  CHECK_THROWS_WITH(out.set("large", -0x1p63 * 2), ContainsSubstring("cannot hold"));
+  out.set("small", -0.9);
+  out.set("small", true);
   out.set("small", 255.9);
   out.set("large", -0x1p63);
   const auto block = builder.build();
