@@ -40,7 +40,7 @@ cp -L /etc/resolv.conf /etc/hosts "$bare/etc/"
 apt-config dump | { grep -E '^Acquire::(http|https|Check)' || true; } >"$bare/etc/apt/apt.conf.d/99railyard"
 if [ -d /etc/ssl/certs ]; then mkdir -p "$bare/etc/ssl" && cp -a /etc/ssl/certs "$bare/etc/ssl/"; fi
 echo "deb $mirror bookworm main" >"$bare/etc/apt/sources.list"
-for place in /proc /sys /dev /dev/shm; do
+for place in /proc /sys /dev /dev/pts /dev/shm; do
   mount --bind "$place" "$bare$place"
   mounted=("$place" "${mounted[@]}")
 done
