@@ -7,10 +7,12 @@
 #include "support/catch.hpp"
 #include "support/run_ranks.hpp"
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <future>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 using namespace network_test;
@@ -238,6 +240,36 @@ TEST_CASE("RankLines: those who say nothing, or a byte now and then, are closed 
   std::vector<Socket> later;
   for (int at = 0; at < 60; ++at) later.push_back(rank0.stranger());
   CHECK(rank0.end() == "");
+}
+
+TEST_CASE("RankLines: a caller that may have been taken in stays until it is welcomed, however late") {
+  railyard_test::MemoryStore store;
+  const Socket listening = ry::detail::listen_at("127.0.0.1", 0);
+  const auto place = ry::detail::compose("{} 127.0.0.1 00", SocketAddress::of_self(listening.fd()).port());
+  store.set(group_of_ranks + "0", place);
+  auto caller = std::async(std::launch::async, [&] {
+    SecretConnector connector{run_secret(), "run", [](const std::string&) {}, {.handshake_time = 20ms}};
+    return connector.connect(world_of_rank(1, 2), store, group_of_ranks, "127.0.0.1", soon()).size();
+  });
+  const PairProofs proofs{KnockedAt::group_key(run_secret()), place};
+  using State = ry::detail::PairHandshake::State;
+  // Calls from before the proof may be given up meanwhile, on a slow machine.
+  std::optional<ry::detail::PairListening> taken;
+  for (bool has_proof = false; !has_proof;) {
+    REQUIRE(ry::detail::wait_for(listening.fd(), POLLIN, soon()));
+    taken.emplace(
+        Socket{ry::detail::Descriptor{::accept4(listening.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)}},
+        proofs, 0, false);
+    const int fd = taken->socket().fd();
+    REQUIRE(ry::detail::wait_for(fd, POLLIN, soon()));
+    if (taken->advance() != State::waiting) continue;
+    REQUIRE(ry::detail::wait_for(fd, POLLIN, soon()));
+    std::array<std::byte, 64> proof{};
+    has_proof = ::recv(fd, proof.data(), proof.size(), MSG_PEEK) == 32;
+  }
+  CHECK_FALSE(ry::detail::wait_for(taken->socket().fd(), POLLRDHUP, ry::Deadline::after(500ms)));
+  CHECK(taken->advance() == State::proven);
+  CHECK(caller.get() == 2);
 }
 
 TEST_CASE("RankLines: a caller believes no listener that does not know the secret") {

@@ -217,6 +217,9 @@ class PairCalling final : public PairHandshake {
     expect(sizeof nonce_ + sizeof(Digest));
   }
 
+  /// May the other end have taken it in already, and look at no other call any more?
+  [[nodiscard]] bool may_be_taken() const noexcept { return step_ == Step::welcome; }
+
   [[nodiscard]] State advance() {
     while (true) {
       if (const State state = talk(); state != State::proven) return state;

@@ -191,8 +191,14 @@ class RankMeeting {
         return true;
       }
     }
-    if (now - call.since > 3 * limits_.handshake_time) return give_up(call, "it has not answered");
+    if (now > gives_up_at(call)) return give_up(call, "it has not answered");
     return false;
+  }
+
+  // A call that may have been taken is not given up while the connection lasts: the other rank would listen no more.
+  [[nodiscard]] Clock::time_point gives_up_at(const Call& call) const {
+    if (call.handshake && call.handshake->may_be_taken()) return deadline_.time();
+    return call.since + 3 * limits_.handshake_time;
   }
 
   void begin(Call& call) {
@@ -294,7 +300,7 @@ class RankMeeting {
       } else if (call.connecting.is_open()) {
         polled_.push_back({fd_of(call), POLLOUT, 0});
       }
-      until = std::min(until, fd_of(call) < 0 ? call.again : call.since + 3 * limits_.handshake_time + slack);
+      until = std::min(until, fd_of(call) < 0 ? call.again : gives_up_at(call) + slack);
     }
     if (num_missing_ > 0 && is_crowded()) {
       until = std::min(until, half_open_.front().since + safe_age);
