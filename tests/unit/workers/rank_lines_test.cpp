@@ -252,7 +252,6 @@ TEST_CASE("RankLines: a caller that may have been taken in stays until it is wel
     return connector.connect(world_of_rank(1, 2), store, group_of_ranks, "127.0.0.1", soon()).size();
   });
   const PairProofs proofs{KnockedAt::group_key(run_secret()), place};
-  using State = ry::detail::PairHandshake::State;
   // Calls from before the proof may be given up meanwhile, on a slow machine.
   std::optional<ry::detail::PairListening> taken;
   for (bool has_proof = false; !has_proof;) {
@@ -262,13 +261,13 @@ TEST_CASE("RankLines: a caller that may have been taken in stays until it is wel
         proofs, 0, false);
     const int fd = taken->socket().fd();
     REQUIRE(ry::detail::wait_for(fd, POLLIN, soon()));
-    if (taken->advance() != State::waiting) continue;
+    if (taken->advance() != ry::detail::PairHandshake::State::waiting) continue;
     REQUIRE(ry::detail::wait_for(fd, POLLIN, soon()));
     std::array<std::byte, 64> proof{};
     has_proof = ::recv(fd, proof.data(), proof.size(), MSG_PEEK) == 32;
   }
   CHECK_FALSE(ry::detail::wait_for(taken->socket().fd(), POLLRDHUP, ry::Deadline::after(500ms)));
-  CHECK(taken->advance() == State::proven);
+  CHECK(taken->advance() == ry::detail::PairHandshake::State::proven);
   CHECK(caller.get() == 2);
 }
 
