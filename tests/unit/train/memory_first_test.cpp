@@ -195,7 +195,8 @@ TEST_CASE("Memory first: what is only in memory is written when no failure is le
   const ry::Result failed = run_in<ry::SharedMemory, ry::Processes>(scratch, 2, train_it, config);
   CHECK_FALSE(failed);
   REQUIRE(failed.checkpoint());
-  CHECK(failed.checkpoint()->manifest().step >= 9);
+  // Rank 0 may be ended before it has handed over its part of the last copy; of the one before it has.
+  CHECK(failed.checkpoint()->manifest().step >= 8);
   config.failure.max_failures = 0;
   const ry::Result result = run_in<ry::SharedMemory, ry::Processes>(
       scratch, 2,
@@ -206,7 +207,7 @@ TEST_CASE("Memory first: what is only in memory is written when no failure is le
       config);
   INFO(result.error());
   REQUIRE(result);
-  CHECK(result.history()[0].at("resumed_at").as<std::int64_t>() >= 9);
+  CHECK(result.history()[0].at("resumed_at").as<std::int64_t>() >= 8);
   CHECK(result.metrics().at("sum").as<double>() == straight_sum());
 }
 
