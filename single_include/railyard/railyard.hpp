@@ -2754,6 +2754,9 @@ class SideLine {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// Those that a run hears.
+inline constexpr std::array caught_signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+
 /// Returns "SIGINT" and the like, or "signal 40" for one without a name.
 [[nodiscard]] inline std::string signal_name(int signal) {
   const char* name = ::sigabbrev_np(signal);
@@ -7941,11 +7944,10 @@ class SharedMemory {
       enter_small(signature, data, data.size_bytes(), call);
       const std::array<std::byte*, 1> target{static_cast<std::byte*>(data.data)};
       // On the stack: memory of the heap costs a fifth of the time.
-      std::array<const std::byte*, detail::most_host_ranks> sources;
-      for (int rank = 0; rank < world_.size; ++rank) {
-        sources[to_index(rank)] = meeting_.post_of(rank).payload_of(data.size_bytes());
-      }
-      detail::reduce_into(target, std::span{sources.data(), ranks()}, data.count, data.dtype, op);
+      std::array<const std::byte*, detail::most_host_ranks> room;
+      const std::span sources{room.data(), ranks()};
+      find_payloads(data.size_bytes(), sources);
+      detail::reduce_into(target, sources, data.count, data.dtype, op);
       return {};
     }
     Running running = shared(signature, call);
@@ -8167,6 +8169,12 @@ class SharedMemory {
     meeting_.enter({.signature = signature, .deadline = call.deadline});
   }
 
+  void find_payloads(std::size_t shown_bytes, std::span<const std::byte*> found) const noexcept {
+    for (int rank = 0; rank < world_.size; ++rank) {
+      found[to_index(rank)] = meeting_.post_of(rank).payload_of(shown_bytes);
+    }
+  }
+
   // An operation in which threads read, or also write, each other's memory between its first step and its second.
   [[nodiscard]] Running shared(const detail::Signature& signature, const Call& call) const noexcept {
     Running running{.signature = signature, .deadline = call.deadline};
@@ -8248,10 +8256,8 @@ class SharedMemory {
     if (source.num_parts * part_bytes <= detail::small_bytes) {
       const std::size_t shown_bytes = source.num_parts * part_bytes;
       enter_small(signature, source.gives ? source.in : ConstBuffer{}, shown_bytes, call);
-      Sources first_parts;
-      for (int rank = 0; rank < world_.size; ++rank) {
-        first_parts.push_back(meeting_.post_of(rank).payload_of(shown_bytes));
-      }
+      Sources first_parts(ranks());
+      find_payloads(shown_bytes, first_parts);
       const std::vector<std::size_t> strides(ranks(), part_bytes);
       take(Piece{0, source.count, element_bytes, &first_parts, &strides});
       return;
@@ -16770,8 +16776,6 @@ class OomCounter {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-inline constexpr std::array caught_signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1};
-
 /// Is the one list of listeners per shared library: a signal handler has no argument that could lead to them. A second
 /// library with hidden visibility has its own list and chains to this one like to any other handler.
 struct SignalRegistry {
@@ -20825,11 +20829,9 @@ class TrainState {
   void copy_if_due() {
     const bool is_left = std::exchange(must_resize_, false);
     if (is_left && !files_.empty()) save(false);  // they are not in copies
-    const bool is_due = std::exchange(must_copy_, false);
-    if (is_left && files_.empty()) {
-      static_cast<void>(hand_over(SnapshotKind::memory, false));
-    } else if (is_due) {
-      const Handed handed = hand_over(SnapshotKind::memory, false, true);
+    const bool is_needed = is_left && files_.empty();
+    if (std::exchange(must_copy_, false) || is_needed) {
+      const Handed handed = hand_over(SnapshotKind::memory, false, !is_needed);
       pace_.note_copy(handed.cost, Clock::now());
     }
     if (is_left) throw detail::Leave{};
@@ -22333,7 +22335,6 @@ class RunCheckpoints {
       : environment_{{"backend", info.backend}, {"scaling", info.scaling}},
         run_(info.path),
         generation_(lease.generation()),
-        score_(config.score),
         group_(&group),
         book_(info.world_size),
         copies_(info.world_size),
@@ -22470,13 +22471,15 @@ class RunCheckpoints {
 
   // A metric that reports never have would keep any checkpoints instead of the best.
   void warn_of_score(const Metrics& metrics, RunLog& log) {
-    if (score_.empty() || metrics.empty() || metrics.find(score_) != nullptr) return;
+    const std::string& score = writer_.retention().score;
+    if (has_missed_score_ || score.empty() || metrics.empty() || metrics.find(score) != nullptr) return;
+    has_missed_score_ = true;
     std::string names;
     for (const auto& [name, value] : metrics) names += compose("{}\"{}\"", names.empty() ? "" : ", ", name);
     log.warn(
         compose("a checkpoint has no metric \"{}\", which CheckpointConfig::score names, and counts as the worst: "
                 "its report has {}",
-                std::exchange(score_, {}), names));
+                score, names));
   }
 
   void add_copy(int rank, SavedMessage save) {
@@ -22542,8 +22545,8 @@ class RunCheckpoints {
   NamedValues environment_;
   std::filesystem::path run_;
   std::uint64_t generation_;
-  std::string score_;  // empty once it has been missed
   WorkerGroup* group_;
+  bool has_missed_score_ = false;
   SaveBook book_;
   SaveBook copies_;
   std::vector<SavedMessage> held_{};       // the newest copy that is whole, by rank
@@ -24134,7 +24137,7 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
     throw ConfigError{"RunConfig::checkpoint.interval is negative: 0 makes no checkpoints by the clock"};
   }
   for (const int signal : run.preemption.signals) {
-    if (signal == SIGTERM || signal == SIGUSR1 || signal == SIGINT || signal == SIGHUP) continue;
+    if (std::find(caught_signals.begin(), caught_signals.end(), signal) != caught_signals.end()) continue;
     throw ConfigError{compose(
         "RunConfig::preemption.signals has {} ({}): those that a run hears are SIGTERM, SIGUSR1, SIGINT and SIGHUP",
         signal_name(signal), signal)};
@@ -31187,6 +31190,14 @@ class ServerHandshake {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// Of a process, as subject, that is set otherwise than another one.
+[[nodiscard]] inline std::string tls_misfit_text(std::string_view subject, bool is_by_tls, std::string_view other) {
+  return compose(
+      "{} is set to go {} TLS, and {} {} it: set ScalingConfig::launch.tls, or RAILYARD_TLS, to the same in all "
+      "processes",
+      subject, is_by_tls ? "by" : "without", other, is_by_tls ? "without" : "by");
+}
+
 /// Keeps a process from being forked while one of its threads is inside libssl: locks that are held at that moment
 /// would stay held in the child for ever. Many threads may be inside at once.
 class TlsGate {
@@ -31987,6 +31998,10 @@ class Connector {
                   ? "most likely the two have different secrets (of different runs, or of different files)"
                   : "it does not know the secret of this run";
     }
+    throw_unproven(cause);
+  }
+
+  [[noreturn]] void throw_unproven(std::string_view cause) const {
     throw ConnectionError{ConnectionError::Cause::failed,
                           compose("{} did not accept this process's proof: {}", peer(), cause)};
   }
@@ -32014,12 +32029,9 @@ class Connector {
       state = socket.shake_hands();
     }
     if (state != State::failed || socket.has_ended()) return state == State::ready;
-    throw ConnectionError{
-        ConnectionError::Cause::failed,
-        compose(
-            "{} did not accept this process's proof: most likely the two have different secrets (of different runs, "
-            "or of different files; TLS: {})",
-            peer(), socket.shaking_trouble())};
+    throw_unproven(
+        compose("most likely the two have different secrets (of different runs, or of different files; TLS: {})",
+                socket.shaking_trouble()));
   }
 
   // These return false if the other end has hung up, or at the deadline.
@@ -34477,14 +34489,6 @@ class PairHandshake {
   std::string trouble_{};
 };
 
-/// Of two ranks that are set differently.
-[[nodiscard]] inline std::string tls_misfit_text(bool is_by_tls, int rank) {
-  return compose(
-      "it is set to go {} TLS, and rank {} {} it: set ScalingConfig::launch.tls, or RAILYARD_TLS, to the same in all "
-      "processes",
-      is_by_tls ? "by" : "without", rank, is_by_tls ? "without" : "by");
-}
-
 /// Is the end that listens. It proves itself first, as it has less to lose: what it signs has the caller's nonce and
 /// its own in it.
 class PairListening final : public PairHandshake {
@@ -34524,7 +34528,8 @@ class PairListening final : public PairHandshake {
           step_ = Step::welcome;
           break;
         case Step::welcome:
-          return is_misfit() ? fail(tls_misfit_text(opening_.is_by_tls(), rank_)) : State::proven;
+          return is_misfit() ? fail(tls_misfit_text("it", opening_.is_by_tls(), compose("rank {}", rank_)))
+                             : State::proven;
       }
     }
   }
@@ -34576,7 +34581,8 @@ class PairCalling final : public PairHandshake {
           break;
         case Step::welcome:
           if (is_proof(heard(), PairProofs::welcome)) return State::proven;
-          if (is_proof(heard(), PairProofs::misfit)) return fail(tls_misfit_text(!opening_.is_by_tls(), opening_.from));
+          if (is_proof(heard(), PairProofs::misfit))
+            return fail(tls_misfit_text("it", !opening_.is_by_tls(), compose("rank {}", opening_.from)));
           return fail("its welcome was altered on its way");
       }
     }
@@ -35339,7 +35345,7 @@ class Listener {
     SecureConnection connection{std::move(client.socket), client.handshake.keys(), peer, limits};
     std::string why = complaint(hello, client.handshake.opening());
     const bool is_misfit = why.empty() && client.handshake.opening().is_by_tls() != options_.limits.has_tls;
-    if (is_misfit) why = tls_text(peer);
+    if (is_misfit) why = tls_misfit_text(peer, !options_.limits.has_tls, "process 0, which leads,");
     if (!why.empty()) log_.note(compose("refused {}: {}", peer, why), Clock::now());
     try {
       const std::uint8_t answer = why.empty() ? Frame::welcome : is_misfit ? Frame::misfit : Frame::refusal;
@@ -35372,13 +35378,6 @@ class Listener {
     return tickets_used_.insert(opening.nonce).second ? std::string{} : "this very hello has come before";
   }
 
-  [[nodiscard]] std::string tls_text(const std::string& peer) const {
-    const bool is_own = options_.limits.has_tls;
-    return compose(
-        "{} is set to go {} TLS, and process 0, which leads, {} it: set ScalingConfig::launch.tls, or RAILYARD_TLS, to "
-        "the same in all processes",
-        peer, is_own ? "without" : "by", is_own ? "by" : "without");
-  }
   static std::string outdated_text(std::uint32_t generation, std::uint32_t expected) {
     return compose("it is of generation {}, and the run is now at {}: what was started earlier has to end", generation,
                    expected);
@@ -38762,8 +38761,8 @@ class Nccl {
     if (world.connector && world.connector->encrypts()) {
       throw ConfigError{
           "ScalingConfig::launch.tls (or RAILYARD_TLS) asks for TLS between hosts, and NCCL sends values by "
-          "connections "
-          "of its own, which cannot be encrypted: use Gloo, or leave TLS off where the network between the hosts is "
+          "connections of its own, which cannot be encrypted: use Gloo, or leave TLS off where the network between the "
+          "hosts is "
           "the job's alone"};
     }
     const std::string prefix = detail::enter_group(store, name, world);

@@ -88,8 +88,8 @@ class Nccl {
     if (world.connector && world.connector->encrypts()) {
       throw ConfigError{
           "ScalingConfig::launch.tls (or RAILYARD_TLS) asks for TLS between hosts, and NCCL sends values by "
-          "connections "
-          "of its own, which cannot be encrypted: use Gloo, or leave TLS off where the network between the hosts is "
+          "connections of its own, which cannot be encrypted: use Gloo, or leave TLS off where the network between the "
+          "hosts is "
           "the job's alone"};
     }
     const std::string prefix = detail::enter_group(store, name, world);

@@ -61,11 +61,10 @@ class SharedMemory {
       enter_small(signature, data, data.size_bytes(), call);
       const std::array<std::byte*, 1> target{static_cast<std::byte*>(data.data)};
       // On the stack: memory of the heap costs a fifth of the time.
-      std::array<const std::byte*, detail::most_host_ranks> sources;
-      for (int rank = 0; rank < world_.size; ++rank) {
-        sources[to_index(rank)] = meeting_.post_of(rank).payload_of(data.size_bytes());
-      }
-      detail::reduce_into(target, std::span{sources.data(), ranks()}, data.count, data.dtype, op);
+      std::array<const std::byte*, detail::most_host_ranks> room;
+      const std::span sources{room.data(), ranks()};
+      find_payloads(data.size_bytes(), sources);
+      detail::reduce_into(target, sources, data.count, data.dtype, op);
       return {};
     }
     Running running = shared(signature, call);
@@ -287,6 +286,12 @@ class SharedMemory {
     meeting_.enter({.signature = signature, .deadline = call.deadline});
   }
 
+  void find_payloads(std::size_t shown_bytes, std::span<const std::byte*> found) const noexcept {
+    for (int rank = 0; rank < world_.size; ++rank) {
+      found[to_index(rank)] = meeting_.post_of(rank).payload_of(shown_bytes);
+    }
+  }
+
   // An operation in which threads read, or also write, each other's memory between its first step and its second.
   [[nodiscard]] Running shared(const detail::Signature& signature, const Call& call) const noexcept {
     Running running{.signature = signature, .deadline = call.deadline};
@@ -368,10 +373,8 @@ class SharedMemory {
     if (source.num_parts * part_bytes <= detail::small_bytes) {
       const std::size_t shown_bytes = source.num_parts * part_bytes;
       enter_small(signature, source.gives ? source.in : ConstBuffer{}, shown_bytes, call);
-      Sources first_parts;
-      for (int rank = 0; rank < world_.size; ++rank) {
-        first_parts.push_back(meeting_.post_of(rank).payload_of(shown_bytes));
-      }
+      Sources first_parts(ranks());
+      find_payloads(shown_bytes, first_parts);
       const std::vector<std::size_t> strides(ranks(), part_bytes);
       take(Piece{0, source.count, element_bytes, &first_parts, &strides});
       return;

@@ -278,11 +278,9 @@ class TrainState {
   void copy_if_due() {
     const bool is_left = std::exchange(must_resize_, false);
     if (is_left && !files_.empty()) save(false);  // they are not in copies
-    const bool is_due = std::exchange(must_copy_, false);
-    if (is_left && files_.empty()) {
-      static_cast<void>(hand_over(SnapshotKind::memory, false));
-    } else if (is_due) {
-      const Handed handed = hand_over(SnapshotKind::memory, false, true);
+    const bool is_needed = is_left && files_.empty();
+    if (std::exchange(must_copy_, false) || is_needed) {
+      const Handed handed = hand_over(SnapshotKind::memory, false, !is_needed);
       pace_.note_copy(handed.cost, Clock::now());
     }
     if (is_left) throw detail::Leave{};

@@ -27,7 +27,6 @@
 
 #include <algorithm>
 #include <concepts>
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -97,7 +96,7 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
     throw ConfigError{"RunConfig::checkpoint.interval is negative: 0 makes no checkpoints by the clock"};
   }
   for (const int signal : run.preemption.signals) {
-    if (signal == SIGTERM || signal == SIGUSR1 || signal == SIGINT || signal == SIGHUP) continue;
+    if (std::find(caught_signals.begin(), caught_signals.end(), signal) != caught_signals.end()) continue;
     throw ConfigError{compose(
         "RunConfig::preemption.signals has {} ({}): those that a run hears are SIGTERM, SIGUSR1, SIGINT and SIGHUP",
         signal_name(signal), signal)};

@@ -5,6 +5,7 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/version.hpp"
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -13,6 +14,9 @@
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+/// Those that a run hears.
+inline constexpr std::array caught_signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
 /// Returns "SIGINT" and the like, or "signal 40" for one without a name.
 [[nodiscard]] inline std::string signal_name(int signal) {

@@ -68,7 +68,6 @@ class RunCheckpoints {
       : environment_{{"backend", info.backend}, {"scaling", info.scaling}},
         run_(info.path),
         generation_(lease.generation()),
-        score_(config.score),
         group_(&group),
         book_(info.world_size),
         copies_(info.world_size),
@@ -205,13 +204,15 @@ class RunCheckpoints {
 
   // A metric that reports never have would keep any checkpoints instead of the best.
   void warn_of_score(const Metrics& metrics, RunLog& log) {
-    if (score_.empty() || metrics.empty() || metrics.find(score_) != nullptr) return;
+    const std::string& score = writer_.retention().score;
+    if (has_missed_score_ || score.empty() || metrics.empty() || metrics.find(score) != nullptr) return;
+    has_missed_score_ = true;
     std::string names;
     for (const auto& [name, value] : metrics) names += compose("{}\"{}\"", names.empty() ? "" : ", ", name);
     log.warn(
         compose("a checkpoint has no metric \"{}\", which CheckpointConfig::score names, and counts as the worst: "
                 "its report has {}",
-                std::exchange(score_, {}), names));
+                score, names));
   }
 
   void add_copy(int rank, SavedMessage save) {
@@ -277,8 +278,8 @@ class RunCheckpoints {
   NamedValues environment_;
   std::filesystem::path run_;
   std::uint64_t generation_;
-  std::string score_;  // empty once it has been missed
   WorkerGroup* group_;
+  bool has_missed_score_ = false;
   SaveBook book_;
   SaveBook copies_;
   std::vector<SavedMessage> held_{};       // the newest copy that is whole, by rank

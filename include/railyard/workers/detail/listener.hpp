@@ -297,7 +297,7 @@ class Listener {
     SecureConnection connection{std::move(client.socket), client.handshake.keys(), peer, limits};
     std::string why = complaint(hello, client.handshake.opening());
     const bool is_misfit = why.empty() && client.handshake.opening().is_by_tls() != options_.limits.has_tls;
-    if (is_misfit) why = tls_text(peer);
+    if (is_misfit) why = tls_misfit_text(peer, !options_.limits.has_tls, "process 0, which leads,");
     if (!why.empty()) log_.note(compose("refused {}: {}", peer, why), Clock::now());
     try {
       const std::uint8_t answer = why.empty() ? Frame::welcome : is_misfit ? Frame::misfit : Frame::refusal;
@@ -330,13 +330,6 @@ class Listener {
     return tickets_used_.insert(opening.nonce).second ? std::string{} : "this very hello has come before";
   }
 
-  [[nodiscard]] std::string tls_text(const std::string& peer) const {
-    const bool is_own = options_.limits.has_tls;
-    return compose(
-        "{} is set to go {} TLS, and process 0, which leads, {} it: set ScalingConfig::launch.tls, or RAILYARD_TLS, to "
-        "the same in all processes",
-        peer, is_own ? "without" : "by", is_own ? "by" : "without");
-  }
   static std::string outdated_text(std::uint32_t generation, std::uint32_t expected) {
     return compose("it is of generation {}, and the run is now at {}: what was started earlier has to end", generation,
                    expected);

@@ -141,14 +141,6 @@ class PairHandshake {
   std::string trouble_{};
 };
 
-/// Of two ranks that are set differently.
-[[nodiscard]] inline std::string tls_misfit_text(bool is_by_tls, int rank) {
-  return compose(
-      "it is set to go {} TLS, and rank {} {} it: set ScalingConfig::launch.tls, or RAILYARD_TLS, to the same in all "
-      "processes",
-      is_by_tls ? "by" : "without", rank, is_by_tls ? "without" : "by");
-}
-
 /// Is the end that listens. It proves itself first, as it has less to lose: what it signs has the caller's nonce and
 /// its own in it.
 class PairListening final : public PairHandshake {
@@ -188,7 +180,8 @@ class PairListening final : public PairHandshake {
           step_ = Step::welcome;
           break;
         case Step::welcome:
-          return is_misfit() ? fail(tls_misfit_text(opening_.is_by_tls(), rank_)) : State::proven;
+          return is_misfit() ? fail(tls_misfit_text("it", opening_.is_by_tls(), compose("rank {}", rank_)))
+                             : State::proven;
       }
     }
   }
@@ -240,7 +233,8 @@ class PairCalling final : public PairHandshake {
           break;
         case Step::welcome:
           if (is_proof(heard(), PairProofs::welcome)) return State::proven;
-          if (is_proof(heard(), PairProofs::misfit)) return fail(tls_misfit_text(!opening_.is_by_tls(), opening_.from));
+          if (is_proof(heard(), PairProofs::misfit))
+            return fail(tls_misfit_text("it", !opening_.is_by_tls(), compose("rank {}", opening_.from)));
           return fail("its welcome was altered on its way");
       }
     }

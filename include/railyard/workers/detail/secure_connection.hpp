@@ -261,6 +261,10 @@ class Connector {
                   ? "most likely the two have different secrets (of different runs, or of different files)"
                   : "it does not know the secret of this run";
     }
+    throw_unproven(cause);
+  }
+
+  [[noreturn]] void throw_unproven(std::string_view cause) const {
     throw ConnectionError{ConnectionError::Cause::failed,
                           compose("{} did not accept this process's proof: {}", peer(), cause)};
   }
@@ -288,12 +292,9 @@ class Connector {
       state = socket.shake_hands();
     }
     if (state != State::failed || socket.has_ended()) return state == State::ready;
-    throw ConnectionError{
-        ConnectionError::Cause::failed,
-        compose(
-            "{} did not accept this process's proof: most likely the two have different secrets (of different runs, "
-            "or of different files; TLS: {})",
-            peer(), socket.shaking_trouble())};
+    throw_unproven(
+        compose("most likely the two have different secrets (of different runs, or of different files; TLS: {})",
+                socket.shaking_trouble()));
   }
 
   // These return false if the other end has hung up, or at the deadline.

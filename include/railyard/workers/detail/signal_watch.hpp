@@ -19,8 +19,6 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-inline constexpr std::array caught_signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1};
-
 /// Is the one list of listeners per shared library: a signal handler has no argument that could lead to them. A second
 /// library with hidden visibility has its own list and chains to this one like to any other handler.
 struct SignalRegistry {

@@ -4,6 +4,7 @@
 
 #include "railyard/workers/detail/hmac.hpp"
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 
 #include <openssl/bio.h>
@@ -21,6 +22,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -30,6 +32,14 @@
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+/// Of a process, as subject, that is set otherwise than another one.
+[[nodiscard]] inline std::string tls_misfit_text(std::string_view subject, bool is_by_tls, std::string_view other) {
+  return compose(
+      "{} is set to go {} TLS, and {} {} it: set ScalingConfig::launch.tls, or RAILYARD_TLS, to the same in all "
+      "processes",
+      subject, is_by_tls ? "by" : "without", other, is_by_tls ? "without" : "by");
+}
 
 /// Keeps a process from being forked while one of its threads is inside libssl: locks that are held at that moment
 /// would stay held in the child for ever. Many threads may be inside at once.
