@@ -4,6 +4,7 @@
 #pragma once
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/signals.hpp"
 #include "railyard/core/detail/system.hpp"
 
 #include <array>
