@@ -64,11 +64,16 @@ inline void check_tensor(const NamedState& part, const StateTensor& tensor) {
   }
 }
 
+/// former: the names of the parts before it, to which it is added. Throws: ConfigError if it cannot be the next one.
+inline void check_part_name(std::string_view part, std::set<std::string_view>& former) {
+  if (const auto fault = fault_of_part(part); !fault.empty()) refuse_part(part, fault);
+  if (!former.insert(part).second) refuse_part(part, "there are two parts of this name");
+}
+
 inline void check_parts(std::span<const NamedState> parts) {
   std::set<std::string_view> part_names;
   for (const NamedState& part : parts) {
-    if (const auto fault = fault_of_part(part.name); !fault.empty()) refuse_part(part.name, fault);
-    if (!part_names.insert(part.name).second) refuse_part(part.name, "there are two parts of this name");
+    check_part_name(part.name, part_names);
     for (const auto& [name, value] : part.state.values) {
       if (!is_utf8(name)) refuse_part(part.name, "the name of one of its values is not UTF-8");
     }

@@ -9,6 +9,7 @@
 #include "railyard/train/worker.hpp"
 
 #include "railyard/checkpoint/checkpoint.hpp"
+#include "railyard/checkpoint/detail/names.hpp"
 #include "railyard/checkpoint/file_image.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
@@ -25,7 +26,9 @@
 #include <initializer_list>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -122,8 +125,8 @@ class TrainState {
     int count_;
   };
 
-  /// Throws: ConfigError for two parts of one name, or a part that does not fit what was saved; DataError for a damaged
-  /// checkpoint.
+  /// Throws: ConfigError for two parts of one name, one that cannot name a file, or a part that does not fit what was
+  /// saved; DataError for a damaged checkpoint.
   TrainState(Worker& worker, std::initializer_list<StatePart> parts)
       : worker_(&worker),
         parts_(parts),
@@ -133,6 +136,8 @@ class TrainState {
           "TrainState on rank {}/{}: there is one already: give all parts to it, so that checkpoints hold all of them",
           worker.rank(), worker.world_size())};
     }
+    std::set<std::string_view> names;
+    for (const StatePart& part : parts_) detail::check_part_name(part.name_, names);
     if (worker.rank() == 0) detail::note_environment(worker.environment());  // which its checkpoints hold
     resume();
     worker.state_ = this;
@@ -156,8 +161,18 @@ class TrainState {
   [[nodiscard]] Epochs epochs(int count) noexcept { return {*this, count}; }
 
   /// Adds a file to every checkpoint from now on, as it is then, under files/name. Another name on each rank; either
-  /// every rank adds files or none does.
+  /// every rank adds files or none does. Throws: ConfigError for a name that this rank has used, or that cannot be one.
   void add_file(std::string name, std::filesystem::path source) {
+    const auto refuse = [&](std::string_view why) {
+      throw ConfigError{detail::compose("add_file(\"{}\") on rank {}/{}: {}: give another name",
+                                        detail::printable(name), worker_->rank(), worker_->world_size(), why)};
+    };
+    if (const auto fault = detail::fault_of_path(std::string{detail::user_folder} + name); !fault.empty()) {
+      refuse(fault);
+    }
+    if (std::any_of(files_.begin(), files_.end(), [&name](const auto& file) { return file.first == name; })) {
+      refuse("there is a file of this name already");
+    }
     files_.emplace_back(std::move(name), std::move(source));
   }
 

@@ -179,6 +179,27 @@ TEST_CASE("Checkpoints: hold files of the user's, and what a run began with is f
   CHECK(result.metrics().at("resumed").as<bool>());
 }
 
+TEST_CASE("TrainState: refuses a name that is taken, or can name no file, at once") {
+  const Scratch scratch;
+  const auto error_with = [&scratch](const std::string& second, const std::string& file) {
+    return run_in<ry::SharedMemory, ry::Threads>(
+               scratch, 2,
+               [&](auto& worker) {
+                 Weights weights;
+                 ry::TrainState state{worker, {{"weights", weights}, {second, weights}}};
+                 for (const std::string& name : {std::string{"a/b"}, file}) state.add_file(name, "nowhere");
+               })
+        .error();
+  };
+  CHECK(error_with("others", "c").empty());
+  CHECK_THAT(error_with("weights", "c"),
+             ContainsSubstring("\"weights\" cannot be in a checkpoint: there are two parts"));
+  CHECK_THAT(error_with("a/b", "c"), ContainsSubstring("it contains '/'"));
+  CHECK_THAT(error_with("others", "a/b"),
+             ContainsSubstring("add_file(\"a/b\")") && ContainsSubstring("there is a file of this name already"));
+  CHECK_THAT(error_with("others", "../c"), ContainsSubstring("it does not name a file of its own"));
+}
+
 TEST_CASE("Trainer::restore: says what it was given that is no run, and writes nothing there") {
   const Scratch scratch;
   const ry::Result whole = run<SharedThreads>(scratch, never);
