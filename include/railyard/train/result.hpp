@@ -52,6 +52,8 @@ struct ResultFields {
   std::vector<Attempt> attempts{};
   std::optional<Checkpoint> checkpoint{};
   std::vector<Checkpoint> best_checkpoints{};
+  int failed_checkpoints = 0;
+  bool is_state_saved = true;
   bool is_recorded = false;
 };
 
@@ -96,6 +98,12 @@ class [[nodiscard]] Result {
   /// The checkpoints that CheckpointConfig keeps for their score, best first; the metrics are in their manifests. See
   /// CheckpointFolder::best().
   [[nodiscard]] const std::vector<Checkpoint>& best_checkpoints() const noexcept { return fields_.best_checkpoints; }
+  /// How many checkpoints could not be written in this fit(): warnings() tell of each.
+  [[nodiscard]] int failed_checkpoints() const noexcept { return fields_.failed_checkpoints; }
+  /// Whether the newest state that was to be saved is: false if its checkpoint could not be written, so that
+  /// checkpoint() is an older one, or none. Also a run that has succeeded is gone on with from there, then, by the next
+  /// fit() of its name.
+  [[nodiscard]] bool is_state_saved() const noexcept { return fields_.is_state_saved; }
   /// Whether the run had succeeded before, so that fit() has only read what it left.
   [[nodiscard]] bool is_recorded() const noexcept { return fields_.is_recorded; }
 

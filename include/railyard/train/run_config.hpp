@@ -37,7 +37,9 @@ struct RunConfig {
   std::uint64_t seed = 0;
   /// What is done if the run exists already.
   Resume resume = Resume::if_unfinished;
-  /// Settings that may differ from those with which an existing run was started: "seed".
+  /// What may differ from what an existing run was started with: "seed", of which an epoch under way keeps the former
+  /// one; "data", what the loader that goes on reads; "checkpoints", those that it has written: if all are gone, the
+  /// run begins at the beginning.
   std::vector<std::string> accept_changes{};
   CheckpointConfig checkpoint{};
   PreemptionConfig preemption{};

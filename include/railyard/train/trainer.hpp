@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/train/data_config.hpp"
+#include "railyard/train/detail/accepted_changes.hpp"
 #include "railyard/train/detail/briefing.hpp"
 #include "railyard/train/detail/connecting_store.hpp"
 #include "railyard/train/detail/elastic_size.hpp"
@@ -72,6 +73,7 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   check_time("stop_grace", run.stop_grace);
   check_time("silence_limit", run.silence_limit);
   check_name(run.name);
+  check_accepted_changes(run.accept_changes);
   if (run.setup_timeout.count() < 0) {
     throw ConfigError{"RunConfig::setup_timeout is negative: 0 makes it as long as collective_timeout"};
   }
@@ -148,13 +150,12 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   tell("the backend", info.backend, before.backend);
   tell("the scaling", info.scaling, before.scaling);
   tell("a world size of", compose("{}", info.world_size), compose("{}", before.world_size));
-  const auto& accepted = run.accept_changes;
-  if (before.seed != info.seed && std::find(accepted.begin(), accepted.end(), "seed") == accepted.end()) {
+  if (before.seed && *before.seed != info.seed && !accepts_change(run.accept_changes, "seed")) {
     throw ConfigError{
         compose("RunConfig::seed is {}, but the run in {} was started with {}, and its order of samples "
                 "would change half way: use that seed, or .accept_changes = {{\"seed\"}}, or choose "
                 "another RunConfig::name",
-                info.seed, place.path.string(), before.seed)};
+                info.seed, place.path.string(), *before.seed)};
   }
   return before;
 }
@@ -165,9 +166,14 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
                       .path = place.path,
                       .world_size = before.world_size,
                       .seconds = before.seconds,
+                      .warnings = std::move(before.problems),
                       .is_recorded = true};
   const CheckpointFolder folder{place.path / "checkpoints"};
   fields.checkpoint = folder.newest_whole(fields.warnings);
+  if (!fields.checkpoint && !before.last_checkpoint.empty()) {
+    fields.warnings.push_back(compose("the run has written checkpoints, the last one {}, but none is there any more",
+                                      before.last_checkpoint));
+  }
   std::vector<std::string> problems;
   fields.best_checkpoints = folder.best(retention_of(run.checkpoint), problems);
   for (std::string& problem : problems) {
@@ -183,8 +189,8 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   return Result{std::move(fields)};
 }
 
-/// Writes run.json. Throws: ConfigError if the storage takes no files.
-inline void write_run(const RunInfo& info, const RunConfig& run) {
+/// Writes run.json. is_new: there is nothing else yet of the run. Throws: ConfigError if the storage takes no files.
+inline void write_run(const RunInfo& info, const RunConfig& run, bool is_new) {
   const auto in_seconds = [](std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); };
   JsonObject object;
   object.add("name", info.name).add("backend", info.backend).add("scaling", info.scaling);
@@ -197,12 +203,21 @@ inline void write_run(const RunInfo& info, const RunConfig& run) {
   object.add("silence_limit_seconds", in_seconds(run.silence_limit));
   const RunDirectory directory{info.path, 0};
   if (const std::string loss = directory.write_object("run.json", object); !loss.empty()) {
-    directory.remove();
+    if (is_new) directory.remove();
     throw ConfigError{
         compose("RunConfig::storage_path is \"{}\": run.json cannot be written there ({}); choose a "
                 "folder that you can write to and that has room",
                 run.storage_path.string(), loss)};
   }
+}
+
+/// Writes run.json as it was before it was lost. info: of the run that goes on. Throws: as write_run().
+inline void write_again(const RunRecord& before, RunInfo info, const RunConfig& run) {
+  info.backend = before.backend;
+  info.scaling = before.scaling;
+  info.world_size = before.world_size;
+  info.seed = before.seed.value_or(info.seed);
+  write_run(info, run, false);
 }
 
 }  // namespace detail
@@ -322,8 +337,9 @@ class Trainer<B, S> {
     info.path = place.path;
     detail::RunLease lease = detail::take_lease(place);
     detail::RunRecord before = detail::read_earlier(place, run_, info);
+    if (before.is_recovered) detail::write_again(before, info, run_);
     if (before.has_succeeded) return detail::recorded_result(place, run_, std::move(before));
-    if (before.world_size == 0) detail::write_run(info, run_);
+    if (before.world_size == 0) detail::write_run(info, run_, true);
     if constexpr (JoiningScaling<S>) scaling.tell(detail::encode_begin(info));
 
     const RunContext context = context_of(info.name, info.path, is_many);
@@ -372,6 +388,7 @@ class Trainer<B, S> {
             .is_elastic = scaling_.num_workers.is_elastic(),
             .memory_percent = copies_state ? run_.failure.memory_percent : 0,
             .waits_for_checkpoints = run_.checkpoint.synchronous,
+            .accept_changes = run_.accept_changes,
             .datasets = datasets_,
             .data = run_.data};
   }

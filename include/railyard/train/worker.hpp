@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/train/data_config.hpp"
+#include "railyard/train/detail/accepted_changes.hpp"
 #include "railyard/train/detail/control_lane.hpp"
 #include "railyard/train/detail/wire.hpp"
 
@@ -47,7 +48,8 @@ struct RunContext {
   std::string resumes_from{};
   /// The snapshots, by rank, that it goes on from instead.
   std::vector<std::uint8_t> held_slots{};
-  int attempt = 0;  ///< counts the starts of the run's workers, from 0
+  int attempt = 0;                            ///< counts the starts of the run's workers, from 0
+  std::vector<std::string> accept_changes{};  ///< see RunConfig
   Datasets datasets{};
   DataConfig data{};
 };
@@ -128,6 +130,10 @@ class Worker {
   [[nodiscard]] const std::string& resumes_from() const noexcept { return context_->resumes_from; }
   /// Whether the run may go on with another number of workers.
   [[nodiscard]] bool is_elastic() const noexcept { return context_->is_elastic; }
+  /// Whether RunConfig::accept_changes names it.
+  [[nodiscard]] bool accepts_change(std::string_view name) const {
+    return detail::accepts_change(context_->accept_changes, name);
+  }
   /// Counts how often the run's workers have been started before.
   [[nodiscard]] int attempt() const noexcept { return context_->attempt; }
 

@@ -139,6 +139,8 @@ TEST_CASE("Checkpoints: training goes on when one cannot be written, and says so
   INFO(result.error());
   CHECK(result);
   CHECK_FALSE(result.checkpoint());
+  CHECK(result.failed_checkpoints() == 1);
+  CHECK_FALSE(result.is_state_saved());
   REQUIRE_FALSE(result.warnings().empty());
   CHECK_THAT(result.warnings().front(), ContainsSubstring("could not be written") && ContainsSubstring("checkpoints"));
 }

@@ -96,9 +96,11 @@ TEST_CASE("RunCheckpoints: what cannot be handed to the writer is given back and
   CHECK(run.group.held.empty());
   CHECK(run.checkpoints.newest_in_memory().empty());
   CHECK(run.checkpoints.drain(ry::Deadline::after(std::chrono::seconds{30})));
-  run.checkpoints.note_outcomes(run.log);
+  run.checkpoints.note_outcomes(run.log, false);
   REQUIRE(run.log.all_warnings().size() == 1);
   CHECK_THAT(run.log.all_warnings().front(), ContainsSubstring("step 4 could not be written: a snapshot does not fit"));
+  CHECK_THAT(run.log.all_warnings().front(), !ContainsSubstring("training goes on"));
+  CHECK(run.checkpoints.num_failed() == 1);
 }
 
 TEST_CASE("RunCheckpoints: one that is still being written when the next attempt begins is no progress of that") {
@@ -109,7 +111,7 @@ TEST_CASE("RunCheckpoints: one that is still being written when the next attempt
     run.checkpoints.add(0, save_of(0, false), {}, attempt);
     if (attempt == 0) run.checkpoints.begin_attempt(1, 1);
     REQUIRE(run.checkpoints.drain(ry::Deadline::after(std::chrono::seconds{30})));
-    run.checkpoints.note_outcomes(run.log);
+    run.checkpoints.note_outcomes(run.log, true);
     CHECK(run.checkpoints.num_of_attempt() == attempt);
     CHECK(run.checkpoints.num_written() == attempt + 1);
   }

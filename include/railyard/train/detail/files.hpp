@@ -5,6 +5,7 @@
 #include "railyard/train/detail/json.hpp"
 
 #include "railyard/callbacks/detail/console.hpp"
+#include "railyard/checkpoint/checkpoint_folder.hpp"
 #include "railyard/checkpoint/detail/names.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
@@ -82,9 +83,7 @@ class LineFile {
   [[nodiscard]] bool exists() const noexcept { return file_ >= 0; }
   [[nodiscard]] std::uint64_t num_lost() const noexcept { return num_lost_; }
   /// What is to be said when the first line is lost.
-  [[nodiscard]] std::string complaint() const {
-    return compose("{} cannot be written: {}; training goes on", path_.string(), reason());
-  }
+  [[nodiscard]] std::string complaint() const { return compose("{} cannot be written: {}", path_.string(), reason()); }
   [[nodiscard]] std::string reason() const { return error_text(code_); }
   /// How many lines are missing and why; empty if none is.
   [[nodiscard]] std::string warning() const {
@@ -197,6 +196,7 @@ inline void sweep_run_directory(const std::filesystem::path& run, bool all) {
 inline void check_is_run(const std::filesystem::path& path) {
   std::error_code ignored;
   if (is_barely_begun(path) || std::filesystem::exists(path / "run.json", ignored)) return;
+  if (CheckpointFolder{path / "checkpoints"}.newest()) return;  // which says what run.json has said
   const std::string place = compose("RunConfig::name is \"{}\", but {}", path.filename().string(), path.string());
   if (std::filesystem::exists(path / manifest_name, ignored)) {
     throw ConfigError{
@@ -260,11 +260,13 @@ class RunDirectory {
     LineFile file{compose("{}.{}", path.string(), ::getpid())};
     if (!file.append(object.text())) {
       ::unlink(file.path().c_str());
-      return compose("{} cannot be written: {}; training goes on", path.string(), file.reason());
+      return compose("{} cannot be written: {}", path.string(), file.reason());
     }
     if (::rename(file.path().c_str(), path.c_str()) == 0) return {};
-    return compose("{} cannot be written: {}; training goes on", path.string(), error_text(errno));
+    return compose("{} cannot be written: {}", path.string(), error_text(errno));
   }
+  /// From here on, what is said about a file does not promise that training goes on.
+  void note_end() noexcept { is_training_ = false; }
   /// These two return what is to be said about it when a file takes a line no more: once for each file.
   [[nodiscard]] std::string append_metrics(const std::string& line) { return append(metrics_, line); }
   [[nodiscard]] std::string append_event(const JsonObject& event) { return append(events_, event.text()); }
@@ -274,7 +276,7 @@ class RunDirectory {
 
   /// Takes back all metrics but the first `size` bytes.
   [[nodiscard]] std::string keep_metrics(std::uint64_t size) {
-    return metrics_.cut(size) ? std::string{} : metrics_.complaint();
+    return metrics_.cut(size) ? std::string{} : complaint_about(metrics_);
   }
   [[nodiscard]] std::uint64_t metrics_size() const noexcept { return metrics_.size(); }
 
@@ -304,14 +306,18 @@ class RunDirectory {
   }
 
  private:
-  static std::string append(LineFile& file, std::string_view line) {
-    return file.append(line) || file.num_lost() > 1 ? std::string{} : file.complaint();
+  [[nodiscard]] std::string append(LineFile& file, std::string_view line) const {
+    return file.append(line) || file.num_lost() > 1 ? std::string{} : complaint_about(file);
+  }
+  [[nodiscard]] std::string complaint_about(const LineFile& file) const {
+    return file.complaint() + (is_training_ ? "; training goes on" : "");
   }
 
   std::filesystem::path path_;
   LineFile metrics_;
   LineFile events_;
   std::vector<std::unique_ptr<LineFile>> logs_{};
+  bool is_training_ = true;
 };
 
 }  // namespace detail

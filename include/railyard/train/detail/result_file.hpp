@@ -2,8 +2,16 @@
 // What result.json says. Train room.
 #pragma once
 
+#include "railyard/train/detail/files.hpp"
 #include "railyard/train/detail/json.hpp"
 #include "railyard/train/result.hpp"
+
+#include "railyard/core/error.hpp"
+#include "railyard/workers/detail/signal_watch.hpp"
+
+#include <csignal>
+#include <optional>
+#include <string>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -12,6 +20,7 @@ namespace detail {
   JsonObject object;
   object.add("succeeded", fields.error.empty()).add("error", fields.error).add("failed_rank", fields.failed_rank);
   object.add("exit_status", fields.exit_status).add("seconds", fields.seconds).add("reports", fields.history.size());
+  object.add("state_saved", fields.is_state_saved).add("failed_checkpoints", fields.failed_checkpoints);
   object.add("start_seconds", fields.timings.start).add("first_line_seconds", fields.timings.first_line);
   object.add("training_seconds", fields.timings.training).add("attempts", fields.attempts.size());
   if (const StepTimes times = average_of(fields.step_times_by_rank); times.steps > 0) {
@@ -23,6 +32,37 @@ namespace detail {
     object.add("gradient_bytes", times.bytes);
   }
   return object;
+}
+
+/// Keeps signals that would end the program from doing so while it lives, and lets the first one do it then.
+class HeldSignals {
+ public:
+  HeldSignals() {
+    try {
+      watch_.emplace();
+    } catch (const Error&) {  // there is no descriptor left: then they come as they come
+    }
+  }
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+  ~HeldSignals() {
+    const auto signal = watch_ ? watch_->take() : std::nullopt;
+    watch_.reset();
+    if (!signal) return;
+    struct sigaction current {};
+    ::sigaction(*signal, nullptr, &current);
+    // Otherwise whoever it is for has heard it.
+    if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_DFL) ::raise(*signal);
+  }
+
+ private:
+  std::optional<SignalWatch> watch_{};
+};
+
+/// Writes result.json, or else a run that has succeeded would be done again. Returns what went wrong, or an empty text.
+[[nodiscard]] inline std::string write_result(const RunDirectory& directory, const ResultFields& fields) {
+  const HeldSignals held;
+  return directory.write_object("result.json", result_object(fields));
 }
 
 }  // namespace detail

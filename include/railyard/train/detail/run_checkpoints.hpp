@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/train/controller.hpp"
+#include "railyard/train/detail/accepted_changes.hpp"
 #include "railyard/train/detail/checkpoint_writer.hpp"
 #include "railyard/train/detail/run_lease.hpp"
 #include "railyard/train/detail/run_log.hpp"
@@ -35,10 +36,12 @@ namespace detail {
 }
 
 /// Returns the newest checkpoint that is whole, of an earlier program; problems gets what is wrong with newer ones.
-/// There may be none yet, but if there are any, a run does not begin anew because they cannot be read. Throws:
-/// ConfigError if it may not begin at the beginning, but would have to.
+/// There may be none yet, but if there are any, or have been, a run does not begin anew because they cannot be read, or
+/// are gone. recorded: the last one that was written; empty if none was. Throws: ConfigError if it may not begin at the
+/// beginning, but would have to.
 [[nodiscard]] inline std::optional<Checkpoint> find_checkpoint(const std::filesystem::path& run, const RunLease& lease,
-                                                               Resume resume, std::vector<std::string>& problems) {
+                                                               const RunConfig& config, const std::string& recorded,
+                                                               std::vector<std::string>& problems) {
   CheckpointFolder folder{run / "checkpoints", lease.generation()};
   folder.sweep();
   auto newest = folder.newest_whole(problems);
@@ -48,7 +51,14 @@ namespace detail {
                 "begin anew with another RunConfig::name",
                 run.string(), problems.front())};
   }
-  if (!newest && resume == Resume::required) {
+  if (!newest && !recorded.empty() && !accepts_change(config.accept_changes, "checkpoints")) {
+    throw ConfigError{
+        compose("the run in {} has written checkpoints, the last one {}, but none is there any more: put checkpoints/ "
+                "back, or begin at the beginning by .accept_changes = {{\"checkpoints\"}}, or choose another "
+                "RunConfig::name",
+                run.string(), recorded)};
+  }
+  if (!newest && config.resume == Resume::required) {
     throw ConfigError{
         compose("RunConfig::resume is Resume::required, but the run in {} has no checkpoint", run.string())};
   }
@@ -61,11 +71,38 @@ namespace detail {
   return folder.newest_whole(told);
 }
 
+/// Is what a run leaves of checkpoints to its Result.
+struct LeftCheckpoints {
+  std::optional<Checkpoint> newest{};
+  std::vector<Checkpoint> best{};
+  int num_failed = 0;
+  bool is_state_saved = true;
+
+  /// Looks them up: find_newest(), and find_best(problems).
+  template <class FindNewest, class FindBest>
+  void look_up(const FindNewest& find_newest, const FindBest& find_best, RunLog& log) {
+    std::string where = "the beginning";
+    try {
+      newest = find_newest();
+      if (newest) where = compose("{} (step {})", newest->path().string(), newest->manifest().step);
+      std::vector<std::string> problems;
+      best = find_best(problems);
+      for (const std::string& problem : problems) log.warn(problem + "; it is left out of the best checkpoints");
+    } catch (const Error& error) {
+      if (!newest) where = "the newest checkpoint that can be read then";
+      log.warn(error.what());
+    }
+    if (is_state_saved) return;
+    log.warn(compose(
+        "what the run was to save last is not saved: make room, and a run of the same name goes on from {}", where));
+  }
+};
+
 /// Owns the writer, and holds the newest copy of the state in memory. The lease must outlive it.
 class RunCheckpoints {
  public:
   RunCheckpoints(const RunInfo& info, const CheckpointConfig& config, const RunLease& lease, WorkerGroup& group)
-      : environment_{{"backend", info.backend}, {"scaling", info.scaling}},
+      : environment_{{"backend", info.backend}, {"scaling", info.scaling}, {"seed", std::to_string(info.seed)}},
         run_(info.path),
         generation_(lease.generation()),
         group_(&group),
@@ -103,13 +140,14 @@ class RunCheckpoints {
   }
 
   [[nodiscard]] bool drain(const Deadline& deadline) { return writer_.drain(deadline); }
-  /// Takes note of what has been written since, and tells of it.
-  void note_outcomes(RunLog& log) {
+  /// Takes note of what has been written since, and tells of it. is_training: whether workers train on meanwhile.
+  void note_outcomes(RunLog& log, bool is_training) {
     for (const SaveOutcome& outcome : writer_.take_outcomes()) {
-      log.tell_of(outcome);
+      log.tell_of(outcome, is_training);
       const Place place{outcome.manifest.step, outcome.manifest.report};
       has_last_failed_ = outcome.path.empty();
       if (has_last_failed_) {
+        ++num_failed_;
         if (saved_ == place) saved_ = written_;
         continue;
       }
@@ -123,6 +161,8 @@ class RunCheckpoints {
   /// How many have been written by this program; in the attempt under way.
   [[nodiscard]] int num_written() const noexcept { return num_written_; }
   [[nodiscard]] int num_of_attempt() const noexcept { return num_of_attempt_; }
+  /// How many could not be written.
+  [[nodiscard]] int num_failed() const noexcept { return num_failed_; }
   /// Whether the last one could not be written.
   [[nodiscard]] bool has_last_failed() const noexcept { return has_last_failed_; }
 
@@ -287,6 +327,7 @@ class RunCheckpoints {
   Place saved_{0, -1};                     // of the newest checkpoint, unless it could not be written
   Place written_{0, -1};
   int num_written_ = 0;
+  int num_failed_ = 0;
   int attempt_ = 0;  // that is under way
   int num_of_attempt_ = 0;
   bool has_last_failed_ = false;

@@ -29,10 +29,16 @@ class RunHistory {
         book_(world_size),
         has_record_(before.world_size != 0),
         metrics_(std::move(before.history)),
-        lines_(std::move(before.lines)) {}
+        lines_(std::move(before.lines)),
+        problems_(std::move(before.problems)),
+        last_checkpoint_(std::move(before.last_checkpoint)) {}
 
   /// Whether an earlier program has begun the run.
   [[nodiscard]] bool has_record() const noexcept { return has_record_; }
+  /// What of its record is damaged.
+  [[nodiscard]] const std::vector<std::string>& problems() const noexcept { return problems_; }
+  /// The last checkpoint that it has written; empty if it has none.
+  [[nodiscard]] const std::string& last_checkpoint() const noexcept { return last_checkpoint_; }
 
   /// Forgets what was reported from number num_reports on: it will be reported anew.
   [[nodiscard]] std::string go_back(std::int64_t num_reports) {
@@ -83,6 +89,8 @@ class RunHistory {
   bool has_record_;
   std::vector<Metrics> metrics_;
   std::vector<HistoryLine> lines_;  // of metrics_
+  std::vector<std::string> problems_;
+  std::string last_checkpoint_;
 };
 
 }  // namespace detail

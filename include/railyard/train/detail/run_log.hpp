@@ -60,15 +60,22 @@ class RunLog {
     return all;
   }
 
-  void tell_of(const SaveOutcome& outcome) {
+  /// is_training: whether workers train on meanwhile.
+  void tell_of(const SaveOutcome& outcome, bool is_training) {
     JsonObject event = begin_event(outcome.path.empty() ? "checkpoint_failed" : "checkpoint");
     event.add("step", outcome.manifest.step).add("path", outcome.path.string());
     if (!outcome.error.empty()) event.add("error", outcome.error);
     write(event);
     if (outcome.error.empty()) return;
-    warn(outcome.path.empty() ? compose("the checkpoint of step {} could not be written: {}; training goes on",
-                                        outcome.manifest.step, outcome.error)
+    warn(outcome.path.empty() ? compose("the checkpoint of step {} could not be written: {}{}", outcome.manifest.step,
+                                        outcome.error, is_training ? "; training goes on" : "")
                               : outcome.error);
+  }
+
+  /// lost: the last of the checkpoints that are gone.
+  void tell_of_beginning_anew(const std::string& lost) {
+    write(begin_event("begun_anew").add("lost", lost));
+    warn(compose("the run begins at the beginning, for {} and all other checkpoints of it are gone", lost));
   }
 
   /// attempt: the number of the one that begins; failed: the one before. from: where it goes on, at begin_step.

@@ -2,8 +2,10 @@
 // What an earlier program has written about a run. Train room.
 #pragma once
 
+#include "railyard/checkpoint/checkpoint_folder.hpp"
 #include "railyard/checkpoint/detail/json.hpp"
 #include "railyard/checkpoint/detail/json_values.hpp"
+#include "railyard/checkpoint/detail/names.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
@@ -18,6 +20,7 @@
 #include <ios>
 #include <iterator>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,16 +35,19 @@ struct HistoryLine {
   std::uint64_t end = 0;
 };
 
-/// Is what run.json, result.json and metrics.jsonl say.
+/// Is what run.json, result.json, metrics.jsonl and events.jsonl say.
 struct RunRecord {
   std::string backend{};
   std::string scaling{};
   int world_size = 0;
-  std::uint64_t seed = 0;
-  bool has_succeeded = false;
+  std::optional<std::uint64_t> seed{};
+  bool is_recovered = false;   ///< run.json is lost, and the newest checkpoint has said what it did
+  bool has_succeeded = false;  ///< and what was to be saved of it is
   double seconds = 0;
   std::vector<Metrics> history{};
   std::vector<HistoryLine> lines{};  ///< of history, in metrics.jsonl
+  std::string last_checkpoint{};     ///< the newest that was ever written; empty if none was
+  std::vector<std::string> problems{};
 };
 
 /// Returns what is in a file; nothing if there is none. Throws: DataError if it cannot be read.
@@ -69,48 +75,104 @@ struct RunRecord {
   return metrics;
 }
 
-/// Reads the lines of metrics.jsonl; what follows the first one that is damaged was being written when its program
-/// died.
-inline void read_history(const std::filesystem::path& path, RunRecord& record) {
+/// Calls take with each line of a file of JSON objects and where it ends, and adds to problems how many are damaged.
+/// What follows the last line feed was being written when its program died.
+template <class Take>
+void read_json_lines(const std::filesystem::path& path, std::vector<std::string>& problems, const Take& take) {
   const std::string text = text_of_file(path);
   std::size_t begin = 0;
+  std::size_t number = 0;
+  std::size_t num_damaged = 0;
+  std::size_t first_damaged = 0;
   for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
+    ++number;
     try {
-      const Json json = parse_json(std::string_view{text}.substr(begin, end - begin));
-      const auto report = json.at("report").as<std::int64_t>();
-      record.history.push_back(metrics_of_line(json));
-      begin = end + 1;
-      record.lines.push_back({.report = report, .end = begin});
+      take(parse_json(std::string_view{text}.substr(begin, end - begin)), std::uint64_t{end + 1});
     } catch (const std::exception&) {
-      return;
+      if (num_damaged++ == 0) first_damaged = number;
     }
+    begin = end + 1;
+  }
+  if (num_damaged == 0) return;
+  problems.push_back(compose("{} line(s) of {} are damaged and left out, the first one is line {}", num_damaged,
+                             path.string(), first_damaged));
+}
+
+/// Reads the lines of metrics.jsonl.
+inline void read_history(const std::filesystem::path& path, RunRecord& record) {
+  read_json_lines(path, record.problems, [&record](const Json& json, std::uint64_t end) {
+    const auto report = json.at("report").as<std::int64_t>();
+    record.history.push_back(metrics_of_line(json));
+    record.lines.push_back({.report = report, .end = end});
+  });
+}
+
+/// Reads the lines of events.jsonl: a checkpoint is durable before it is told of there.
+inline void read_events(const std::filesystem::path& path, RunRecord& record) {
+  try {
+    std::vector<std::string> ignored;  // the run needs none of its lines
+    read_json_lines(path, ignored, [&record](const Json& json, std::uint64_t /*end*/) {
+      const std::string event{json.at("event").text()};
+      if (event == "checkpoint") record.last_checkpoint = json.at("path").text();
+      if (event == "begun_anew") record.last_checkpoint.clear();
+    });
+  } catch (const DataError&) {  // neither is the file needed
   }
 }
 
-/// Reads the record of the run in that directory. Throws: ConfigError if it is none, or damaged.
-[[nodiscard]] inline RunRecord read_run_record(const std::filesystem::path& run) {
-  RunRecord record;
-  try {
-    const Json json = parse_json(text_of_file(run / "run.json"));
-    record.backend = json.at("backend").text();
-    record.scaling = json.at("scaling").text();
-    record.world_size = json.at("world_size").as<int>();
-    record.seed = json.at("seed").as<std::uint64_t>();
-  } catch (const std::exception& error) {
+/// Takes from the newest checkpoint what run.json has said, which is lost or damaged: why says how.
+/// Throws: ConfigError if there is none.
+inline void recover_record(const std::filesystem::path& run, std::string_view why, RunRecord& record) {
+  const auto newest = CheckpointFolder{run / "checkpoints"}.newest();
+  if (!newest) {
     throw ConfigError{compose(
         "{} exists, but its run.json is no record of a run ({}): choose another RunConfig::name, or put back the "
         "file as it was",
-        run.string(), error.what())};
+        run.string(), why)};
+  }
+  const Manifest& manifest = newest->manifest();
+  const auto value_of = [&manifest](std::string_view name) {
+    const Value* value = manifest.environment.find(name);
+    return value != nullptr && value->is<std::string>() ? value->as<std::string>() : std::string{};
+  };
+  record = {.backend = value_of("backend"),
+            .scaling = value_of("scaling"),
+            .world_size = manifest.world_size,
+            .seed = number_between<std::uint64_t>("", value_of("seed"), ""),
+            .is_recovered = true};
+  record.problems.push_back(compose("{} is lost ({}), and is made anew from what {} says{}",
+                                    (run / "run.json").string(), why, newest->path().string(),
+                                    record.seed ? "" : ", but for the seed, for which RunConfig::seed is taken"));
+}
+
+/// Reads the record of the run in that directory. Throws: ConfigError if it is none, or damaged beyond recovery.
+[[nodiscard]] inline RunRecord read_run_record(const std::filesystem::path& run) {
+  RunRecord record;
+  try {
+    const std::string text = text_of_file(run / "run.json");
+    try {
+      const Json json = parse_json(text);
+      record.backend = json.at("backend").text();
+      record.scaling = json.at("scaling").text();
+      record.world_size = json.at("world_size").as<int>();
+      record.seed = json.at("seed").as<std::uint64_t>();
+    } catch (const std::exception& error) {
+      recover_record(run, text.empty() ? "it is empty or not there" : error.what(), record);
+    }
+  } catch (const DataError& error) {
+    throw ConfigError{compose("{}: make it readable, or choose another RunConfig::name", error.what())};
   }
   try {
     const Json json = parse_json(text_of_file(run / "result.json"));
-    record.has_succeeded = json.at("succeeded").boolean();
+    const Json* is_saved = json.find("state_saved");
+    record.has_succeeded = json.at("succeeded").boolean() && (is_saved == nullptr || is_saved->boolean());
     record.seconds = json.at("seconds").as<double>();
   } catch (const std::exception&) {  // it has not come to its end
     record.has_succeeded = false;
   }
   try {
     read_history(run / "metrics.jsonl", record);
+    read_events(run / "events.jsonl", record);
   } catch (const DataError& error) {
     throw ConfigError{compose("{}: make it readable, or choose another RunConfig::name", error.what())};
   }

@@ -79,11 +79,7 @@ class Supervision {
   /// settings.
   [[nodiscard]] Result run(const Start& start, const Renew& renew) {
     log_.complain(lease_.keep_alive());
-    if (history_.has_record()) {  // a new run has no checkpoints to look for
-      std::vector<std::string> problems;
-      go_on_from(find_checkpoint(info_.path, lease_, config_.resume, problems));
-      for (const std::string& problem : problems) log_.warn(problem + "; an older checkpoint is taken");
-    }
+    if (history_.has_record()) go_on_from_earlier();  // a new run has no checkpoints to look for
     if (!lease_.takeover().empty()) log_.warn(lease_.takeover());
     callbacks_.tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     if (!failure_before_start_) start_group(start);
@@ -131,10 +127,20 @@ class Supervision {
   void note_no_start(const FirstStart& first) {
     failure_before_start_ = first.failure();
     const CheckpointFolder folder{info_.path / "checkpoints", lease_.generation()};
-    look_up_checkpoints([&] { return newest_of(folder); },
-                        [&](auto& problems) { return folder.best(retention_of(config_.checkpoint), problems); });
-    has_left_in_order_ = first.is_preempted() && newest_;
+    left_.look_up([&] { return newest_of(folder); },
+                  [&](auto& problems) { return folder.best(retention_of(config_.checkpoint), problems); }, log_);
+    has_left_in_order_ = first.is_preempted() && left_.newest;
     if (has_left_in_order_) last_word_ = "nothing was lost, and a run of the same name goes on from its checkpoint";
+  }
+
+  void go_on_from_earlier() {
+    for (const std::string& problem : history_.problems()) log_.warn(problem);
+    std::vector<std::string> problems;
+    const auto newest = find_checkpoint(info_.path, lease_, config_, history_.last_checkpoint(), problems);
+    if (!newest && !history_.last_checkpoint().empty()) log_.tell_of_beginning_anew(history_.last_checkpoint());
+    began_with_checkpoint_ = newest.has_value();
+    go_on_from(newest);
+    for (const std::string& problem : problems) log_.warn(problem + "; an older checkpoint is taken");
   }
 
   // From here on, what was reported after the checkpoint will be reported anew.
@@ -173,25 +179,16 @@ class Supervision {
 
   // What is only in memory is lost with this process.
   void save_what_is_left() {
+    directory_.note_end();
     if (num_left_ > 0) controller_.give_up("the run was to go on with another number of workers, and could not");
     if (controller_.failure()) checkpoints_->write_newest_copy(briefing_.attempt);
     settle();
     has_left_in_order_ = farewell_.is_in_order(checkpoints_->num_written()) && !checkpoints_->has_last_failed();
     if (has_left_in_order_) last_word_ = "its state was saved first, and a run of the same name goes on from there";
-    look_up_checkpoints([&] { return checkpoints_->newest(); },
-                        [&](auto& problems) { return checkpoints_->best(problems); });
-  }
-
-  template <class Newest, class Best>
-  void look_up_checkpoints(const Newest& newest, const Best& best) {
-    try {
-      newest_ = newest();
-      std::vector<std::string> problems;
-      best_ = best(problems);
-      for (const std::string& problem : problems) log_.warn(problem + "; it is left out of the best checkpoints");
-    } catch (const Error& error) {
-      log_.warn(error.what());
-    }
+    left_.num_failed = checkpoints_->num_failed();
+    left_.is_state_saved = !checkpoints_->has_last_failed();
+    left_.look_up([&] { return checkpoints_->newest(); }, [&](auto& problems) { return checkpoints_->best(problems); },
+                  log_);
   }
 
   // While no worker is left: whether a signal has come that asks the run to end.
@@ -213,7 +210,7 @@ class Supervision {
       log_.print(compose("{}: a checkpoint is still being written; once more leaves it unfinished",
                          signal_name(stop_signal_)));
     }
-    checkpoints_->note_outcomes(log_);
+    checkpoints_->note_outcomes(log_, false);
   }
 
   // Decides about another attempt, and starts it.
@@ -250,7 +247,7 @@ class Supervision {
       return std::nullopt;
     }
     const auto copy = checkpoints_->newest_in_memory();
-    checkpoints_->note_outcomes(log_);
+    checkpoints_->note_outcomes(log_, false);
     const bool has_progress = checkpoints_->num_of_attempt() > 0 || (!copy.empty() && copy.front().step > begin_step_);
     const auto verdict = budget_.judge(*controller_.failure(), failed_step_, has_progress);
     if (verdict.restarts) return verdict.delay;
@@ -299,6 +296,8 @@ class Supervision {
       std::vector<std::string> problems;
       const auto newest = checkpoints_->folder().newest_whole(problems);
       if (!newest && !problems.empty()) throw Error{problems.front()};
+      if (!newest && (began_with_checkpoint_ || checkpoints_->num_written() > 0))
+        throw Error{"all that were there are gone"};
       go_on_from(newest);
       checkpoints_->go_back_to(newest);
       return true;
@@ -369,7 +368,7 @@ class Supervision {
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
     if (event) std::visit([this](auto& one) { handle(one); }, *event);
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
-    checkpoints_->note_outcomes(log_);
+    checkpoints_->note_outcomes(log_, controller_.phase() == Phase::running);
     if (notice_.take_file()) handle_signal(SIGTERM, true);
     look_for_standstill();
     look_for_part_checkpoint();
@@ -547,15 +546,15 @@ class Supervision {
     fields.history = history_.take_metrics();
     fields.step_times_by_rank = std::move(step_times_);
     fields.attempts = std::move(attempts_);
-    fields.checkpoint = std::move(newest_);
-    fields.best_checkpoints = std::move(best_);
+    fields.checkpoint = std::move(left_.newest);
+    fields.best_checkpoints = std::move(left_.best);
+    fields.failed_checkpoints = left_.num_failed;
+    fields.is_state_saved = left_.is_state_saved;
     fields.warnings = log_.all_warnings();
     fields.seconds = log_.seconds();
     fields.timings = timings_;
     fields.timings.teardown = std::max(0.0, fields.seconds - timings_.first_line - timings_.training);
-    if (std::string loss = directory_.write_object("result.json", result_object(fields)); !loss.empty()) {
-      fields.warnings.push_back(std::move(loss));
-    }
+    if (std::string loss = write_result(directory_, fields); !loss.empty()) fields.warnings.push_back(std::move(loss));
     return Result{std::move(fields)};
   }
 
@@ -585,8 +584,8 @@ class Supervision {
   std::string last_word_{};  // why a run with failures left is not started again
   std::unique_ptr<WorkerGroup> group_{};
   std::optional<RunCheckpoints> checkpoints_{};  // while there is a group
-  std::optional<Checkpoint> newest_{};
-  std::vector<Checkpoint> best_{};
+  LeftCheckpoints left_{};
+  bool began_with_checkpoint_ = false;
   std::optional<Failure> failure_before_start_{};  // or after the end: outside of the group's life
   std::string activity_{};                         // what each rank did when the first one was found waiting or silent
   Timings timings_{};

@@ -100,6 +100,8 @@ void take_all(WireReader& reader, Take take) {
   writer.put(static_cast<std::uint8_t>(result.checkpoint().has_value()));
   if (result.checkpoint()) put_checkpoint(writer, *result.checkpoint());
   put_all(writer, result.best_checkpoints(), [&](const Checkpoint& one) { put_checkpoint(writer, one); });
+  writer.put(static_cast<std::int32_t>(result.failed_checkpoints()));
+  writer.put(static_cast<std::uint8_t>(result.is_state_saved()));
   writer.put(static_cast<std::uint8_t>(result.is_recorded()));
   return writer.text();
 }
@@ -142,6 +144,8 @@ void take_all(WireReader& reader, Take take) {
     if (auto one = take_checkpoint(reader, fields, &Checkpoint::peek))
       fields.best_checkpoints.push_back(std::move(*one));
   });
+  fields.failed_checkpoints = reader.take<std::int32_t>();
+  fields.is_state_saved = reader.take<std::uint8_t>() != 0;
   fields.is_recorded = reader.take<std::uint8_t>() != 0;
   return Result{std::move(fields)};
 }
@@ -158,8 +162,9 @@ void take_all(WireReader& reader, Take take) {
 
 /// Says what must be the same in all processes of a run; two that differ in anything of it would wait for each other.
 [[nodiscard]] inline std::string common_settings(std::string_view backend, const RunConfig& run) {
-  return compose("railyard {}, {}, seed {}, name \"{}\", a checkpoint every {} steps", version, backend, run.seed,
-                 run.name, run.checkpoint.every_steps);
+  return compose("railyard {}, {}, seed {}, name \"{}\", a checkpoint every {} steps{}{}", version, backend, run.seed,
+                 run.name, run.checkpoint.every_steps, run.accept_changes.empty() ? "" : ", accepts changes of ",
+                 joined(run.accept_changes, ", "));
 }
 
 /// Says on standard error what a process does before a run begins; nothing if it is to be quiet.

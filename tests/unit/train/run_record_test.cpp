@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT
+// Runs that go on although some of their files are lost or damaged.
+#include "railyard/train/detail/run_record.hpp"
+
+#include "support/catch.hpp"
+#include "unit/train/toy_training.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace ry = railyard;
+using namespace toy;  // its names stand in nearly every line
+
+namespace {
+
+// Fails in a step, with a checkpoint behind it.
+ry::Result half_way(const Scratch& scratch, const std::string& name, std::uint64_t seed = 0) {
+  const auto fail = [](auto&, std::uint64_t step) {
+    if (step == 22) throw std::runtime_error{"a test"};
+  };
+  return run<SharedThreads>(scratch, fail, {.name = name, .seed = seed});
+}
+
+bool warns_of(const ry::Result& result, const std::string& text) {
+  const auto& all = result.warnings();
+  return std::any_of(all.begin(), all.end(), [&text](auto& one) { return one.find(text) != std::string::npos; });
+}
+
+}  // namespace
+
+TEST_CASE("Record of a run: a damaged line of metrics costs that line alone, and is told of") {
+  const Scratch scratch;
+  const ry::Result whole = run<SharedThreads>(scratch, never);
+  const auto path = half_way(scratch, "run").path() / "metrics.jsonl";
+  auto lines = read_lines(path);
+  REQUIRE(lines.size() == 4);
+  lines[1][3] = '\x01';
+  {
+    std::ofstream file{path};
+    for (const std::string& line : lines) file << line << '\n';
+  }
+  const ry::Result result = run<SharedThreads>(scratch, never, {.name = "run"});
+  REQUIRE(result);
+  REQUIRE(result.history().size() == num_epochs - 1);
+  CHECK(result.history()[1] == whole.history()[2]);
+  CHECK(result.metrics() == whole.metrics());
+  CHECK(warns_of(result, "1 line(s) of " + path.string() + " are damaged and left out, the first one is line 2"));
+  CHECK(read_lines(path).size() == num_epochs);
+  CHECK(warns_of(run<SharedThreads>(scratch, never, {.name = "run"}), "left out, the first one is line 2"));
+}
+
+TEST_CASE("Record of a run: one whose checkpoints are gone does not begin anew unless that is accepted") {
+  const Scratch scratch;
+  const ry::Result whole = run<SharedThreads>(scratch, never);
+  const auto path = half_way(scratch, "run").path();
+  std::filesystem::rename(path / "checkpoints", scratch.path() / "kept");
+  CHECK_THROWS_WITH(run<SharedThreads>(scratch, never, {.name = "run"}),
+                    ContainsSubstring("checkpoint-000004") && ContainsSubstring("none is there any more") &&
+                        ContainsSubstring("put checkpoints/ back") &&
+                        ContainsSubstring(".accept_changes = {\"checkpoints\"}"));
+  const auto once = [](auto&, std::uint64_t step) {
+    if (step == 2) throw std::runtime_error{"a test"};
+  };
+  const ry::Result begun = run<SharedThreads>(scratch, once, {.name = "run", .accept_changes = {"checkpoints"}});
+  CHECK(begun.attempts().front().begin_step == 0);
+  CHECK(warns_of(begun, "the run begins at the beginning"));
+  const ry::Result result = run<SharedThreads>(scratch, never, {.name = "run"});  // none was written since
+  REQUIRE(result);
+  CHECK(result.history() == whole.history());
+  std::filesystem::remove_all(path / "checkpoints");
+  const ry::Result recorded = run<SharedThreads>(scratch, never, {.name = "run"});
+  CHECK(recorded.is_recorded());
+  CHECK(warns_of(recorded, "none is there any more"));
+}
+
+TEST_CASE("Record of a run: one whose checkpoints go while it trains is not started again from the beginning") {
+  const Scratch scratch;
+  const auto fail = [](auto& worker, std::uint64_t step) {
+    if (worker.attempt() > 0 || step != 12 || worker.rank() != 0) return;
+    std::filesystem::remove_all(worker.run_path() / "checkpoints");
+    throw std::runtime_error{"a test"};
+  };
+  const ry::Result result = run<SharedThreads>(
+      scratch, fail,
+      {.name = "run", .checkpoint = {.synchronous = true}, .failure = {.max_failures = 1, .memory_percent = 0}});
+  CHECK_FALSE(result);
+  CHECK(result.attempts().size() == 1);
+  CHECK_THAT(result.error(), ContainsSubstring("all that were there are gone"));
+}
+
+TEST_CASE("Record of a run: what run.json has said is in the checkpoints, where it is lost or damaged") {
+  const Scratch scratch;
+  const ry::Result whole = run<SharedThreads>(scratch, never, {.seed = 7});
+  for (const char* content : {"", "{\"name\": \"", "-"}) {
+    const std::string name = "run" + std::to_string(std::string{content}.size());
+    const auto file = half_way(scratch, name, 7).path() / "run.json";
+    std::filesystem::remove(file);
+    if (content[0] != '-') std::ofstream{file} << content;
+    CHECK_THROWS_WITH(run<SharedThreads>(scratch, never, {.name = name, .seed = 8}),
+                      ContainsSubstring("was started with 7"));
+    const ry::Result result = run<SharedThreads>(scratch, never, {.name = name, .seed = 7});
+    REQUIRE(result);
+    CHECK(result.attempts().front().begin_step == 20);
+    CHECK(result.history() == whole.history());
+    CHECK(ry::detail::read_run_record(file.parent_path()).seed == std::uint64_t{7});
+  }
+}
+
+TEST_CASE("Record of a run: without run.json and without a checkpoint it is no run's directory") {
+  const Scratch scratch;
+  const auto path = half_way(scratch, "run").path();
+  std::filesystem::remove(path / "run.json");
+  std::filesystem::remove_all(path / "checkpoints");
+  CHECK_THROWS_WITH(run<SharedThreads>(scratch, never, {.name = "run"}), ContainsSubstring("no run's directory"));
+}
+
+TEST_CASE("Record of a run: a run whose last state could not be saved says so, and the next start makes up for it") {
+  const Scratch scratch;
+  const ry::Result whole = run<SharedThreads>(scratch, never);
+  const auto kept = scratch.path() / "kept";
+  const auto block = [&kept](auto& worker, std::uint64_t step) {
+    if (step != 23 || worker.rank() != 0) return;
+    std::filesystem::rename(worker.run_path() / "checkpoints", kept);
+    std::ofstream{worker.run_path() / "checkpoints"} << "in the way";
+  };
+  const ry::Result result = run<SharedThreads>(scratch, block, {.name = "run", .checkpoint = {.synchronous = true}});
+  REQUIRE(result);
+  CHECK(result.failed_checkpoints() == 2);
+  CHECK_FALSE(result.is_state_saved());
+  CHECK(warns_of(result, "make room, and a run of the same name goes on from the newest checkpoint that can be read"));
+  CHECK_THAT(read_text(result.path() / "result.json"), ContainsSubstring("\"state_saved\": false"));
+  std::filesystem::remove(result.path() / "checkpoints");
+  std::filesystem::rename(kept, result.path() / "checkpoints");
+  const ry::Result second = run<SharedThreads>(scratch, never, {.name = "run"});
+  REQUIRE(second);
+  CHECK_FALSE(second.is_recorded());
+  CHECK(second.is_state_saved());
+  CHECK(second.attempts().front().begin_step == 20);
+  CHECK(second.history() == whole.history());
+  CHECK(run<SharedThreads>(scratch, never, {.name = "run"}).is_recorded());
+}
