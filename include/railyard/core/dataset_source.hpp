@@ -30,6 +30,9 @@ class BlockReader {
 /// Is where samples come from. A value that is cheap to copy and opens nothing before it is read; all its functions may
 /// be called on several threads at once, and in processes forked from the one that made it.
 ///
+/// One that reads files may say which, by files() that returns their paths: then a run that goes on is told when they
+/// have changed.
+///
 /// Laws: every open() gives the same samples in the same order, and open(from) goes on with sample number `from`.
 template <class S>
 concept DatasetSource = std::copy_constructible<S> && requires(const S& source, std::uint64_t from) {

@@ -64,6 +64,14 @@ class ArraySource {
   [[nodiscard]] std::string describe() const {
     return detail::compose("{} {}", shared_->name, shared_->lists.front().files.describe());
   }
+  /// The paths of the files that it reads, list after list.
+  [[nodiscard]] std::vector<std::string> files() const {
+    std::vector<std::string> all;
+    for (const ArrayFiles& list : shared_->lists) {
+      for (std::string& path : list.files.expand()) all.push_back(std::move(path));
+    }
+    return all;
+  }
   [[nodiscard]] const std::string& label() const { return shared_->options.label; }
   /// How many damaged files were left out.
   [[nodiscard]] std::uint64_t skipped() const { return shared_->skips.count(); }

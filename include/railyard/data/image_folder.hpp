@@ -64,6 +64,12 @@ class ImageFolder {
   [[nodiscard]] Schema schema() const { return *shared_->schema; }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return shared_->files().size(); }
   [[nodiscard]] std::string describe() const { return detail::compose("pictures in {}", shared_->folder); }
+  /// The paths of the pictures.
+  [[nodiscard]] std::vector<std::string> files() const {
+    std::vector<std::string> all;
+    for (const detail::ImageFile& file : shared_->files()) all.push_back(file.path);
+    return all;
+  }
   [[nodiscard]] std::string label() const { return "label"; }
   /// The names of the folders: label i is classes()[i].
   [[nodiscard]] std::vector<std::string> classes() const {

@@ -68,6 +68,8 @@ class MemorySource {
   [[nodiscard]] Schema schema() const { return block_->schema(); }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return block_->rows(); }
   [[nodiscard]] std::string describe() const { return name_; }
+  /// All columns.
+  [[nodiscard]] const Block& block() const noexcept { return *block_; }
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
     return std::make_unique<Reader>(block_, static_cast<std::size_t>(std::min<std::uint64_t>(from, block_->rows())));
   }

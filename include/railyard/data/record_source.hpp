@@ -59,6 +59,8 @@ class RecordSource {
   [[nodiscard]] Schema schema() const { return *files_->plan()->schema; }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return files_->count(); }
   [[nodiscard]] std::string describe() const { return files_->describe(); }
+  /// The paths of the files that it reads.
+  [[nodiscard]] std::vector<std::string> files() const { return files_->names(); }
   [[nodiscard]] std::string label() const { return files_->options().label; }
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
@@ -90,6 +92,8 @@ class RecordStream {
   [[nodiscard]] Schema schema() const { return *files_->plan()->schema; }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return std::nullopt; }
   [[nodiscard]] std::string describe() const { return files_->describe(); }
+  /// The paths of the files that it reads.
+  [[nodiscard]] std::vector<std::string> files() const { return files_->names(); }
   [[nodiscard]] std::string label() const { return files_->options().label; }
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }

@@ -42,6 +42,8 @@ class TarSource {
   [[nodiscard]] Schema schema() const { return *shards_->plan()->schema; }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return index_->count(); }
   [[nodiscard]] std::string describe() const { return shards_->describe(); }
+  /// The paths of the archives that it reads.
+  [[nodiscard]] std::vector<std::string> files() const { return shards_->names(); }
   [[nodiscard]] std::string label() const { return shards_->options().label; }
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
@@ -113,6 +115,8 @@ class TarStream {
   [[nodiscard]] Schema schema() const { return *shards_->plan()->schema; }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return std::nullopt; }
   [[nodiscard]] std::string describe() const { return shards_->describe(); }
+  /// The paths of the archives that it reads.
+  [[nodiscard]] std::vector<std::string> files() const { return shards_->names(); }
   [[nodiscard]] std::string label() const { return shards_->options().label; }
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }

@@ -9,6 +9,8 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/stateful.hpp"
+#include "railyard/core/value.hpp"
+#include "railyard/data/detail/data_stock.hpp"
 #include "railyard/data/epoch_position.hpp"
 #include "railyard/train/worker.hpp"
 
@@ -17,6 +19,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -37,6 +40,7 @@ struct LoaderState {
   BatchShares shares{};
   std::optional<std::uint64_t> num_samples{};  // of an epoch, where that is known
   EpochPosition first{};                       // the begin of epoch 0
+  std::function<std::string()> take_stock{};   // tells what is read, see DataStock
   at::Device home{at::kCPU};
   std::int64_t epoch = -1;
   EpochPosition next = first;   // where the next begin() starts
@@ -48,9 +52,11 @@ struct LoaderState {
   bool is_over = false;         // the last batch of the epoch has been gone past
   std::uint64_t num_ended = 0;  // steps when the batch was given
   std::optional<Batch> batch{};
+  mutable std::optional<std::string> stock{};  // once it has been taken
 
   void start_epoch() {
     leave_epoch();
+    if (options.drives_step) static_cast<void>(data());  // not when the first checkpoint waits for it
     epoch = static_cast<std::int64_t>(next.epoch());
     before = after = std::exchange(next, begin_of(epoch + 1));
     is_set = is_over = false;
@@ -107,22 +113,62 @@ struct LoaderState {
     return is_done ? after : before;
   }
 
+  // What is read, as it was at first; empty where that is not known, and on all ranks but the first, whose state is
+  // that of all.
+  [[nodiscard]] const std::string& data() const {
+    if (stock) return *stock;
+    stock.emplace();
+    try {
+      if (worker->rank() == 0 && take_stock) stock = take_stock();
+    } catch (const Error&) {  // who reads it will be told
+    }
+    return *stock;
+  }
+
   void load(const State& state) {
     EpochPosition saved;
     saved.load_state(state);
-    check_same("num_samples", saved.count().value_or(0), first.count().value_or(0),
-               "give the dataset that was saved with");
     check_same("shuffle", saved.is_shuffled(), first.is_shuffled(), "set LoaderOptions::shuffle as it was");
-    check_same("seed", saved.seed(), first.seed(), "set RunConfig::seed as it was");
-    if (first.count() && saved.consumed() > *first.count()) {
+    if (!worker->accepts_change("seed")) {
+      check_same(
+          "seed", saved.seed(), first.seed(),
+          "set RunConfig::seed as it was, or .accept_changes = {\"seed\"}, with which this epoch keeps its order");
+    }
+    const bool is_as_long = saved.count().value_or(0) == first.count().value_or(0);
+    if (!worker->accepts_change("data")) {
+      check_same(
+          "num_samples", saved.count().value_or(0), first.count().value_or(0),
+          "give the dataset that was saved with, or .accept_changes = {\"data\"}, with which the epoch begins anew");
+    }
+    check_data(state, is_as_long);
+    if (is_as_long && first.count() && saved.consumed() > *first.count()) {
       refuse(compose("sample {} of epoch {}, which is none of {}", saved.consumed(), saved.epoch(), *first.count()));
     }
     leave_epoch();
     epoch = static_cast<std::int64_t>(saved.epoch()) - 1;
-    set_place(std::move(saved));
+    const bool goes_on = is_as_long && saved.consumed() > 0;  // in the order that it had
+    set_place(goes_on ? std::move(saved) : begin_of(epoch + 1));
   }
 
  private:
+  // Data that was copied or touched is the same, and so may be what a program computes anew: of that it only tells.
+  void check_data(const State& state, bool is_as_long) const {
+    const Value* then = state.values.find("data");
+    if (then == nullptr || then->as<std::string>().empty() || data().empty()) return;
+    const StockDifference difference = difference_of_stocks(then->as<std::string>(), data());
+    if (difference.text.empty()) return;
+    const bool is_accepted = worker->accepts_change("data");
+    if (difference.is_certain && !is_accepted) {
+      refuse(
+          compose("its data is another: {}; give the data that was saved with, or go on with this by "
+                  ".accept_changes = {{\"data\"}}, or begin anew with another RunConfig::name",
+                  difference.text));
+    }
+    worker->warn(compose("a loader on rank {}/{} goes on with data that {}: {}{}", worker->rank(), worker->world_size(),
+                         difference.is_certain ? "is another" : "may be another", difference.text,
+                         is_as_long ? "" : "; the epoch begins anew"));
+  }
+
   // Ends all iterators, and the step of a batch that was not given in full.
   void leave_epoch() {
     if (options.drives_step && !completes_batch) worker->abandon_step();
@@ -220,9 +266,15 @@ class Loader {
   /// Returns how much of which epoch all workers together have consumed, an EpochPosition's state, so that other
   /// numbers of workers and batch sizes go on right. A batch counts when its step has ended. After the loop it is the
   /// next epoch; inside it, after the last batch, an empty rest of this one.
-  [[nodiscard]] State state() const { return state_->place().state(); }
+  [[nodiscard]] State state() const {
+    State state = state_->place().state();
+    if (!state_->data().empty()) state.values.set("data", state_->data());
+    return state;
+  }
   /// Makes the next begin() go on where a saved loader was, in the middle of its epoch.
-  /// Throws: ConfigError if the saved one had another number of samples or another order.
+  /// Throws: ConfigError if the saved one had other data, another number of samples or another order, unless
+  /// RunConfig::accept_changes names it: "data", "seed". Of other numbers in memory, and of files of which only parts
+  /// are compared and that may be copies, Result::warnings() tell.
   void load_state(const State& state) { state_->load(state); }
 
   /// Whether its batches are what gradients are weighted with; see LoaderOptions.

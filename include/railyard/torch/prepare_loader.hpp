@@ -7,10 +7,12 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/data/dataset.hpp"
+#include "railyard/data/detail/data_stock.hpp"
 #include "railyard/data/detail/host_feed.hpp"
 #include "railyard/train/worker.hpp"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/stack.h>
@@ -19,6 +21,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -78,6 +81,14 @@ template <class Example>
   return {select(tensors.first), select(tensors.second)};
 }
 
+// Returns the indices of so many rows, from the first to the last.
+[[nodiscard]] inline at::Tensor spread_rows(std::int64_t rows, std::int64_t count) {
+  at::Tensor indices = at::empty({count}, at::ScalarType::Long);
+  for (std::int64_t at = 0; at < count; ++at) indices.data_ptr<std::int64_t>()[at] = (rows - 1) / (count - 1) * at;
+  indices.data_ptr<std::int64_t>()[count - 1] = rows - 1;
+  return indices;
+}
+
 // Throws: ConfigError if the options do not say what a batch is.
 [[nodiscard]] inline BatchShares checked_shares(const Worker& worker, const LoaderOptions& options, bool is_divided) {
   const auto fail = [&](const std::string& what) {
@@ -119,7 +130,8 @@ template <class Example>
 // num_samples: of an epoch, where that is known. is_indexed: the position of an epoch knows it as well.
 [[nodiscard]] inline Loader make_loader(Worker& worker, std::unique_ptr<BatchSource> source,
                                         std::optional<std::uint64_t> num_samples, bool is_indexed,
-                                        const BatchShares& shares, const LoaderOptions& options) {
+                                        const BatchShares& shares, const LoaderOptions& options,
+                                        std::function<std::string()> take_stock) {
   if (num_samples && *num_samples == 0) {
     throw ConfigError{
         compose("prepare_loader on rank {}/{}: the dataset is empty", worker.rank(), worker.world_size())};
@@ -130,14 +142,29 @@ template <class Example>
                  .shares = shares,
                  .num_samples = num_samples,
                  .first = {worker.seed(), 0, options.shuffle, is_indexed ? num_samples : std::nullopt},
+                 .take_stock = std::move(take_stock),
                  .home = device(worker)}};
 }
 
 [[nodiscard]] inline Loader make_loader(Worker& worker, Fetch fetch, std::size_t num_samples,
-                                        const LoaderOptions& options) {
+                                        const LoaderOptions& options, std::function<std::string()> take_stock = {}) {
   const BatchShares shares = checked_shares(worker, options, true);
   return make_loader(worker, std::make_unique<IndexedBatches>(std::move(fetch), shares), num_samples, true, shares,
-                     options);
+                     options, std::move(take_stock));
+}
+
+// Adds a tensor of samples; of a large one some, from the first to the last.
+inline void take_stock_of(const at::Tensor& tensor, std::string_view name, DataStock& stock) {
+  const std::string what = compose("{} of {} {}", name, shape_of(tensor), std::string{tensor.dtype().name()});
+  const std::int64_t rows = tensor.size(0);
+  if (tensor.layout() != at::kStrided || rows == 0) return stock.add_memory(what, std::uint64_t{0});
+  const auto row_bytes = std::max<std::int64_t>(static_cast<std::int64_t>(tensor.nbytes()) / rows, 1);
+  const auto most_rows = std::max<std::int64_t>(static_cast<std::int64_t>(most_stock_bytes) / row_bytes, 2);
+  const at::NoGradGuard no_grad;
+  at::Tensor seen = tensor.detach();
+  if (rows > most_rows) seen = at::index_select(seen, 0, spread_rows(rows, most_rows).to(tensor.device()));
+  seen = seen.contiguous().cpu();
+  stock.add_memory(what, digest_of({static_cast<const std::byte*>(seen.data_ptr()), seen.nbytes()}));
 }
 
 // Throws: ConfigError on all ranks if they have not equally many samples, where each has a part of its own.
@@ -218,18 +245,24 @@ template <class D>
                         worker.rank(), worker.world_size(), detail::shape_of(data), detail::shape_of(target))};
   }
   const auto num_samples = static_cast<std::size_t>(data.size(0));
+  const auto take_stock = [tensors] {
+    detail::DataStock stock;
+    detail::take_stock_of(tensors.first, "data", stock);
+    detail::take_stock_of(tensors.second, "target", stock);
+    return stock.text();
+  };
   if (!options.shuffle) {
     const auto slice = [tensors = std::move(tensors)](std::span<const std::size_t> indices) {
       const auto begin = static_cast<std::int64_t>(indices.front());
       const auto end = static_cast<std::int64_t>(indices.back() + 1);
       return std::pair{tensors.first.slice(0, begin, end), tensors.second.slice(0, begin, end)};
     };
-    return detail::make_loader(worker, slice, num_samples, options);
+    return detail::make_loader(worker, slice, num_samples, options, take_stock);
   }
   const auto fetch = [tensors = std::move(tensors)](std::span<const std::size_t> indices) {
     return detail::select_rows(tensors, indices);
   };
-  return detail::make_loader(worker, fetch, num_samples, options);
+  return detail::make_loader(worker, fetch, num_samples, options, take_stock);
 }
 
 /// Makes a loader over a dataset, whose samples are read and made tensors by other threads while the loop computes. The
@@ -258,7 +291,12 @@ template <class D>
   auto source = std::make_unique<detail::DatasetBatches>(dataset, options, shares, device(worker),
                                                          detail::feed_for(worker, dataset, options),
                                                          [&worker](const std::string& text) { worker.warn(text); });
-  return detail::make_loader(worker, std::move(source), num_samples, dataset.is_indexed(), shares, options);
+  const auto take_stock = [dataset] {
+    detail::DataStock stock;
+    dataset.node()->take_stock(stock);
+    return stock.text();
+  };
+  return detail::make_loader(worker, std::move(source), num_samples, dataset.is_indexed(), shares, options, take_stock);
 }
 
 /// Makes a loader over a LibTorch dataset whose samples can be asked for by index (get_batch() or get()) and that knows

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Runs over named datasets that end half way through an epoch and go on with other numbers of workers.
+#include "railyard/data/csv_source.hpp"
 #include "railyard/torch/prepare_loader.hpp"
 #include "railyard/torch/prepare_model.hpp"
 #include "railyard/train/train_state.hpp"
@@ -11,10 +12,12 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <numeric>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ry = railyard;
@@ -70,6 +73,36 @@ void train(ry::Worker& worker, bool is_stream, std::uint64_t last_step, int sign
   worker.report({{"seen", seen.text()}, {"resumed", state.is_resumed()}});
 }
 
+// Goes over a dataset of ours with settings of its own.
+ry::Result fit_changed(const Scratch& scratch, const ry::Dataset& data, std::uint64_t last_step, std::uint64_t seed = 5,
+                       std::vector<std::string> accept_changes = {}) {
+  ry::RunConfig run{.name = "run",
+                    .storage_path = scratch.path(),
+                    .seed = seed,
+                    .accept_changes = std::move(accept_changes),
+                    .checkpoint = {.every_steps = 1},
+                    .progress = ry::Progress::quiet};
+  return ry::Trainer<ry::SharedMemory, ry::Threads>{
+      [last_step](ry::Worker& worker) { train(worker, false, last_step, 0); },
+      {.num_workers = 2},
+      std::move(run),
+      {{"train", data}}}
+      .fit();
+}
+
+// The numbers from 0 on as a file; they have two digits, of which some are spaces.
+ry::Dataset numbers_in_file(const Scratch& scratch, const std::string& name, std::int64_t count = num_numbers,
+                            std::int64_t first = 0) {
+  std::string text = "n\n";
+  for (std::int64_t number = first; number < first + count; ++number) text += std::to_string(10 + number) + "\n";
+  return ry::Dataset{ry::CsvSource{scratch.write(name, text), {.label = "n"}}};
+}
+
+bool warns_of(const ry::Result& result, const std::string& text) {
+  const auto& all = result.warnings();
+  return std::any_of(all.begin(), all.end(), [&text](auto& one) { return one.find(text) != std::string::npos; });
+}
+
 template <class Backend, class Scaling>
 ry::Result fit(const Scratch& scratch, const std::string& name, int num_workers, bool is_stream,
                std::uint64_t last_step = 1000, int signal = 0) {
@@ -119,6 +152,60 @@ TEST_CASE("Datasets of a run: each sample once per epoch, whatever ends it where
     check_resumed<ry::SharedMemory, ry::Threads>(is_stream, 0);
     check_resumed<ry::SharedMemory, ry::Processes>(is_stream, SIGKILL);
   }
+}
+
+TEST_CASE("Datasets of a run: data that was edited half way is refused by name, and a copy of it is not") {
+  const Scratch scratch;
+  CHECK_FALSE(fit_changed(scratch, numbers_in_file(scratch, "a.csv"), 5));
+  const auto edited = numbers_in_file(scratch, "a.csv", num_numbers - 1, 1);
+  CHECK_THAT(fit_changed(scratch, edited, 1000).error(),
+             ContainsSubstring("num_samples was 90 and is 89") && ContainsSubstring(".accept_changes = {\"data\"}"));
+  const auto shifted = numbers_in_file(scratch, "a.csv", num_numbers, -1);
+  CHECK_THAT(fit_changed(scratch, shifted, 1000).error(),
+             ContainsSubstring("its data is another: the file a.csv had") &&
+                 ContainsSubstring(".accept_changes = {\"data\"}"));
+  std::filesystem::create_directory(scratch.path() / "copy");
+  const ry::Result copied = fit_changed(scratch, numbers_in_file(scratch, "copy/a.csv"), 8);
+  CHECK(copied.attempts().front().begin_step > 0);
+  CHECK_FALSE(warns_of(copied, "goes on with data"));
+  const ry::Result accepted = fit_changed(scratch, shifted, 12, 5, {"data"});
+  CHECK(accepted.attempts().front().begin_step > 5);
+  CHECK(warns_of(accepted, "goes on with data that is another: the file a.csv had"));
+  const ry::Result result = fit_changed(scratch, shifted, 1000);  // of which the newest checkpoint is by now
+  REQUIRE(result.error() == "");
+  CHECK_FALSE(warns_of(result, "goes on with data"));
+}
+
+TEST_CASE("Datasets of a run: where another number of samples is accepted, the epoch begins anew") {
+  const Scratch scratch;
+  CHECK_FALSE(fit_changed(scratch, numbers_in_file(scratch, "a.csv"), 17));
+  const ry::Result result = fit_changed(scratch, numbers_in_file(scratch, "a.csv", 80), 1000, 5, {"data"});
+  REQUIRE(result.error() == "");
+  CHECK(warns_of(result, "the epoch begins anew"));
+  std::istringstream numbers{result.metrics().at("seen").as<std::string>()};
+  std::vector<std::int64_t> seen;
+  for (std::int64_t number = 0; numbers >> number;) seen.push_back(number);
+  REQUIRE(seen.size() > 80);
+  std::sort(seen.end() - 80, seen.end());
+  CHECK(std::adjacent_find(seen.end() - 80, seen.end()) == seen.end());
+}
+
+TEST_CASE("Datasets of a run: of another seed that is accepted, the epoch under way keeps its order") {
+  const Scratch scratch;
+  const auto data = numbers_in_file(scratch, "a.csv");
+  CHECK_FALSE(fit_changed(scratch, data, 5));
+  const ry::Result result = fit_changed(scratch, data, 1000, 6, {"seed"});
+  REQUIRE(result.error() == "");
+  CHECK(result.metrics().at("resumed").as<bool>());
+  check_exact(result.metrics().at("seen").as<std::string>(), false);
+  const auto order = [](const ry::Result& of) { return of.metrics().at("seen").as<std::string>(); };
+  const Scratch others;
+  const ry::Result five = fit_changed(others, numbers_in_file(others, "a.csv"), 1000, 5);
+  const Scratch more;
+  const ry::Result six = fit_changed(more, numbers_in_file(more, "a.csv"), 1000, 6);
+  const std::size_t half = order(result).size() / 2;  // all numbers are of two digits
+  CHECK(order(result).substr(0, half) == order(five).substr(0, half));
+  CHECK(order(result).substr(half) == order(six).substr(half));
 }
 
 TEST_CASE("Datasets of a run: the time that loops wait for them is a share in the Result") {

@@ -2,6 +2,7 @@
 // What every dataset consists of: nodes that give samples at places, or one after another. Data room.
 #pragma once
 
+#include "railyard/data/detail/data_stock.hpp"
 #include "railyard/data/detail/memory_budget.hpp"
 #include "railyard/data/detail/task_pool.hpp"
 #include "railyard/data/sample_random.hpp"
@@ -110,6 +111,9 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
   [[nodiscard]] virtual std::uint64_t id_span() const { return count().value_or(unknown_span); }
   // How many operations it consists of: tells the random numbers of one from those of another.
   [[nodiscard]] virtual std::uint64_t depth() const { return 0; }
+
+  // Adds what its sources read.
+  virtual void take_stock(DataStock& stock) const = 0;
 
   // The samples at the places of an epoch, each below count(), in that order. Only if is_indexed(): others have none.
   [[nodiscard]] virtual Block read(std::span<const std::uint64_t> /*places*/, const EpochKey& /*key*/) const {

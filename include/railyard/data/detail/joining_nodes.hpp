@@ -47,6 +47,9 @@ class JoiningNode : public DataNode {
     for (const NodePtr& part : parts_) deepest = std::max(deepest, part->depth());
     return deepest + 1;
   }
+  void take_stock(DataStock& stock) const override {
+    for (const NodePtr& part : parts_) part->take_stock(stock);
+  }
 
  protected:
   [[nodiscard]] const std::vector<NodePtr>& parts() const noexcept { return parts_; }

@@ -34,6 +34,7 @@ class OrderNode : public DataNode {
   [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
+  void take_stock(DataStock& stock) const override { upstream_->take_stock(stock); }
 
  protected:
   [[nodiscard]] const NodePtr& upstream() const noexcept { return upstream_; }

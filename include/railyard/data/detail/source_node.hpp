@@ -90,6 +90,24 @@ class SourceNode final : public DataNode {
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return source_.count(); }
   [[nodiscard]] std::string describe() const override { return source_.describe(); }
   [[nodiscard]] bool is_indexed() const override { return IndexedSource<S>; }
+  void take_stock(DataStock& stock) const override {
+    if constexpr (requires {
+                    { source_.files() } -> std::convertible_to<std::vector<std::string>>;
+                  }) {
+      stock.add_files(source_.files());
+    }
+    if constexpr (requires {
+                    { source_.block() } -> std::convertible_to<const Block&>;
+                  }) {
+      const Block& block = source_.block();
+      for (std::size_t column = 0; column < block.columns().size(); ++column) {
+        const Field& field = block.schema()[column];
+        const std::string_view type = field.is_text ? std::string_view{"text"} : name_of(field.dtype);
+        stock.add_memory(compose("{} of {} x ({}) {}", field.name, block.rows(), joined(field.shape, ", "), type),
+                         block[column].bytes());
+      }
+    }
+  }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, [[maybe_unused]] const EpochKey& key) const override {
     if constexpr (IndexedSource<S>) {
       Block block = source_.read(places);
