@@ -1827,6 +1827,9 @@ class BlockReader {
 /// Is where samples come from. A value that is cheap to copy and opens nothing before it is read; all its functions may
 /// be called on several threads at once, and in processes forked from the one that made it.
 ///
+/// One that reads files may say which, by files() that returns their paths: then a run that goes on is told when they
+/// have changed.
+///
 /// Laws: every open() gives the same samples in the same order, and open(from) goes on with sample number `from`.
 template <class S>
 concept DatasetSource = std::copy_constructible<S> && requires(const S& source, std::uint64_t from) {
@@ -5373,11 +5376,16 @@ inline void check_tensor(const NamedState& part, const StateTensor& tensor) {
   }
 }
 
+/// former: the names of the parts before it, to which it is added. Throws: ConfigError if it cannot be the next one.
+inline void check_part_name(std::string_view part, std::set<std::string_view>& former) {
+  if (const auto fault = fault_of_part(part); !fault.empty()) refuse_part(part, fault);
+  if (!former.insert(part).second) refuse_part(part, "there are two parts of this name");
+}
+
 inline void check_parts(std::span<const NamedState> parts) {
   std::set<std::string_view> part_names;
   for (const NamedState& part : parts) {
-    if (const auto fault = fault_of_part(part.name); !fault.empty()) refuse_part(part.name, fault);
-    if (!part_names.insert(part.name).second) refuse_part(part.name, "there are two parts of this name");
+    check_part_name(part.name, part_names);
     for (const auto& [name, value] : part.state.values) {
       if (!is_utf8(name)) refuse_part(part.name, "the name of one of its values is not UTF-8");
     }
@@ -11279,6 +11287,8 @@ class RecordSource {
   [[nodiscard]] Schema schema() const { return *files_->plan()->schema; }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return files_->count(); }
   [[nodiscard]] std::string describe() const { return files_->describe(); }
+  /// The paths of the files that it reads.
+  [[nodiscard]] std::vector<std::string> files() const { return files_->names(); }
   [[nodiscard]] std::string label() const { return files_->options().label; }
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
@@ -11310,6 +11320,8 @@ class RecordStream {
   [[nodiscard]] Schema schema() const { return *files_->plan()->schema; }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return std::nullopt; }
   [[nodiscard]] std::string describe() const { return files_->describe(); }
+  /// The paths of the files that it reads.
+  [[nodiscard]] std::vector<std::string> files() const { return files_->names(); }
   [[nodiscard]] std::string label() const { return files_->options().label; }
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
@@ -11570,6 +11582,250 @@ struct RowOfPart {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/data/shuffle.hpp
+// The order of an epoch and who gets which part of a batch: pure arithmetic, equal on every machine. Data room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Mixes bits so that neighbouring inputs (seed 1 and 2, epoch 0 and 1) give unrelated outputs.
+// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014 (the finaliser of SplitMix64).
+[[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t bits) noexcept {
+  bits += 0x9E3779B97F4A7C15U;
+  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
+  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
+  return bits ^ (bits >> 31U);
+}
+
+// Derives the seed of one use of a run's seed.
+[[nodiscard]] constexpr std::uint64_t derive_seed(std::uint64_t seed, std::uint64_t use) noexcept {
+  return mix_bits(mix_bits(seed) ^ mix_bits(~use));
+}
+
+// Draws numbers. Neither LibTorch's generator nor std::shuffle would do: the first differs between its releases, the
+// second between standard libraries, and an order must be the same wherever a run goes on.
+class Draws {
+ public:
+  constexpr explicit Draws(std::uint64_t seed) noexcept : state_(seed) {}
+
+  // Draws a number below limit, each with equal probability.
+  [[nodiscard]] constexpr std::uint64_t below(std::uint64_t limit) noexcept {
+    const std::uint64_t excess = (0 - limit) % limit;  // 2^64 mod limit: the lowest draws, which would come once more
+    std::uint64_t draw = next();
+    while (draw < excess) draw = next();
+    return draw % limit;
+  }
+
+ private:
+  constexpr std::uint64_t next() noexcept {
+    const std::uint64_t drawn = mix_bits(state_);
+    state_ += 0x9E3779B97F4A7C15U;
+    return drawn;
+  }
+
+  std::uint64_t state_;
+};
+
+// Returns 0 to count - 1 in order.
+[[nodiscard]] inline std::vector<std::size_t> ordered_indices(std::size_t count) {
+  std::vector<std::size_t> indices(count);
+  std::iota(indices.begin(), indices.end(), std::size_t{0});
+  return indices;
+}
+
+// Returns 0 to count - 1 in an order that is a function of count and seed only.
+[[nodiscard]] inline std::vector<std::size_t> shuffled_indices(std::size_t count, std::uint64_t seed) {
+  std::vector<std::size_t> indices = ordered_indices(count);
+  Draws draws{seed};
+  for (std::size_t left = count; left > 1; --left) std::swap(indices[left - 1], indices[draws.below(left)]);
+  return indices;
+}
+
+// A half-open range of positions.
+struct Range {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+
+  [[nodiscard]] constexpr std::size_t size() const noexcept { return end - begin; }
+  friend constexpr bool operator==(const Range&, const Range&) noexcept = default;
+};
+
+// Returns part number `part` of `parts` of the range: contiguous, sizes differ by at most one, larger ones first.
+[[nodiscard]] constexpr Range part_of(Range whole, std::size_t part, std::size_t parts) noexcept {
+  const std::size_t smaller = whole.size() / parts;
+  const std::size_t larger_ones = whole.size() % parts;
+  const std::size_t begin = whole.begin + part * smaller + (part < larger_ones ? part : larger_ones);
+  return {begin, begin + smaller + (part < larger_ones ? 1 : 0)};
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/data_stock.hpp
+// What a dataset is read from, in a few lines that a saved position keeps, so that a run which goes on notices when its
+// data is another. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Of files and memory that are larger, only parts are looked at.
+inline constexpr std::size_t most_stock_bytes = std::size_t{4} << 20;
+
+/// Adds bytes to a number that is another, then, for nearly all other bytes.
+[[nodiscard]] inline std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept {
+  digest = mix_bits(digest ^ bytes.size());
+  for (std::uint64_t word = 0; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), sizeof word))) {
+    word = 0;
+    std::memcpy(&word, bytes.data(), std::min(bytes.size(), sizeof word));
+    digest = mix_bits(digest ^ word);
+  }
+  return digest;
+}
+
+/// Calls look(begin, size) with parts of so many bytes, together `most` at most and spread evenly from the first byte
+/// to the last one. Returns whether they are all.
+template <class Look>
+bool look_at_parts(std::uint64_t size, std::uint64_t most, const Look& look) {
+  constexpr std::uint64_t parts = 64;
+  if (size <= most) {
+    look(std::uint64_t{0}, size);
+    return true;
+  }
+  const std::uint64_t each = std::max<std::uint64_t>(most / parts, 1);
+  for (std::uint64_t part = 0; part < parts; ++part) look((size - each) / (parts - 1) * part, each);
+  look(size - each, each);
+  return false;
+}
+
+/// Collects it.
+class DataStock {
+ public:
+  /// Of many files, 64 are looked at; of the others the names count, in the folder that all are in.
+  void add_files(const std::vector<std::string>& paths) {
+    constexpr std::size_t most_files = 64;
+    const std::size_t prefix = size_of_common_folder(paths);
+    std::uint64_t names = 0;
+    for (const std::string& path : paths) {
+      names = digest_of(std::as_bytes(std::span{std::string_view{path}.substr(prefix)}), names);
+    }
+    text_ += compose("F {} {:x}\n", paths.size(), names);
+    const std::size_t looked_at = std::min(paths.size(), most_files);
+    for (std::size_t at = 0; at < looked_at; ++at) {
+      const std::string& path = paths[at * paths.size() / looked_at];
+      add_file(path, std::string_view{path}.substr(prefix), most_stock_bytes / looked_at);
+    }
+  }
+  /// what: its name and shape.
+  void add_memory(std::string_view what, std::uint64_t digest) {
+    text_ += compose("m {:x} {}\n", digest, printable_of(what));
+  }
+  void add_memory(std::string_view what, std::span<const std::byte> bytes) {
+    std::uint64_t digest = bytes.size();
+    look_at_parts(bytes.size(), most_stock_bytes, [&](std::uint64_t begin, std::uint64_t size) {
+      digest = digest_of(bytes.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size)), digest);
+    });
+    add_memory(what, digest);
+  }
+
+  /// Empty if there is nothing that could be looked at.
+  [[nodiscard]] const std::string& text() const noexcept { return text_; }
+
+ private:
+  // So that a copy elsewhere is the same.
+  [[nodiscard]] static std::size_t size_of_common_folder(const std::vector<std::string>& paths) {
+    if (paths.empty()) return 0;
+    std::string_view common = std::string_view{paths.front()}.substr(0, paths.front().rfind('/') + 1);
+    for (const std::string& path : paths) {
+      const std::string_view other = path;
+      while (!other.starts_with(common)) {
+        common.remove_suffix(1);
+        common = common.substr(0, common.rfind('/') + 1);
+      }
+    }
+    return common.size();
+  }
+
+  [[nodiscard]] static std::string printable_of(std::string_view name) {
+    std::string text{name};
+    std::replace_if(
+        text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+    return text;
+  }
+
+  void add_file(const std::string& path, std::string_view name, std::size_t most) {
+    const FileBytes file{path};
+    const FileStamp& stamp = file.stamp();
+    std::vector<char> part;
+    std::uint64_t digest = 0;
+    const bool is_whole = look_at_parts(stamp.size, most, [&](std::uint64_t begin, std::uint64_t size) {
+      part.resize(static_cast<std::size_t>(size));
+      part.resize(file.read_at(begin, part.data(), part.size()));
+      digest = digest_of(std::as_bytes(std::span{part}), digest);
+    });
+    text_ +=
+        compose("f {} {:x} {} {}\n", stamp.size, digest,
+                is_whole ? std::string{"-"} : compose("{}.{}", stamp.seconds, stamp.nanoseconds), printable_of(name));
+  }
+
+  std::string text_{};
+};
+
+/// Is what two stocks tell of each other.
+struct StockDifference {
+  std::string text{};       ///< one sentence; empty if there is none
+  bool is_certain = false;  ///< otherwise the samples may still be the same
+};
+
+/// Returns the first difference that is certain, or else the first one.
+[[nodiscard]] inline StockDifference difference_of_stocks(std::string_view then, std::string_view now) {
+  const auto cut = [](std::string_view& rest, char end) {
+    const std::size_t size = std::min(rest.find(end), rest.size());
+    const std::string_view part = rest.substr(0, size);
+    rest.remove_prefix(std::min(size + 1, rest.size()));
+    return part;
+  };
+  StockDifference found;
+  while (!(then.empty() && now.empty())) {
+    std::string_view old_line = cut(then, '\n');
+    std::string_view new_line = cut(now, '\n');
+    if (old_line == new_line) continue;
+    const std::string_view kind = cut(new_line, ' ');
+    if (kind != cut(old_line, ' ') || kind.empty()) return {"it is made of other things", true};
+    if (kind == "F") {
+      const std::string_view old_count = cut(old_line, ' ');
+      const std::string_view count = cut(new_line, ' ');
+      if (old_count != count) return {compose("it was read from {} file(s) and is from {}", old_count, count), true};
+      return {"it is read from files of other names", true};
+    }
+    const std::string_view old_size_or_digest = cut(old_line, ' ');
+    const std::string_view size_or_digest = cut(new_line, ' ');
+    if (kind == "m") {
+      if (old_line != new_line) return {compose("it was {} and is {}", old_line, new_line), true};
+      if (found.text.empty()) found.text = compose("the numbers in memory of {} are others", new_line);
+      continue;
+    }
+    const std::string_view old_digest = cut(old_line, ' ');
+    const std::string_view digest = cut(new_line, ' ');
+    cut(old_line, ' ');
+    cut(new_line, ' ');
+    if (old_line != new_line) return {"it is read from files of other names", true};
+    if (old_size_or_digest != size_or_digest) {
+      return {compose("the file {} had {} bytes and has {}", new_line, old_size_or_digest, size_or_digest), true};
+    }
+    if (old_digest != digest) return {compose("the file {} holds other bytes", new_line), true};
+    if (found.text.empty()) {
+      found.text =
+          compose("the file {} has been written to since, or is a copy, and only parts of it were compared", new_line);
+    }
+  }
+  return found;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/detail/memory_budget.hpp
 // Counts the memory of blocks under way against a bound. Data room.
 
@@ -11755,87 +12011,6 @@ class TaskPool {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/data/shuffle.hpp
-// The order of an epoch and who gets which part of a batch: pure arithmetic, equal on every machine. Data room.
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// Mixes bits so that neighbouring inputs (seed 1 and 2, epoch 0 and 1) give unrelated outputs.
-// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014 (the finaliser of SplitMix64).
-[[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t bits) noexcept {
-  bits += 0x9E3779B97F4A7C15U;
-  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
-  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
-  return bits ^ (bits >> 31U);
-}
-
-// Derives the seed of one use of a run's seed.
-[[nodiscard]] constexpr std::uint64_t derive_seed(std::uint64_t seed, std::uint64_t use) noexcept {
-  return mix_bits(mix_bits(seed) ^ mix_bits(~use));
-}
-
-// Draws numbers. Neither LibTorch's generator nor std::shuffle would do: the first differs between its releases, the
-// second between standard libraries, and an order must be the same wherever a run goes on.
-class Draws {
- public:
-  constexpr explicit Draws(std::uint64_t seed) noexcept : state_(seed) {}
-
-  // Draws a number below limit, each with equal probability.
-  [[nodiscard]] constexpr std::uint64_t below(std::uint64_t limit) noexcept {
-    const std::uint64_t excess = (0 - limit) % limit;  // 2^64 mod limit: the lowest draws, which would come once more
-    std::uint64_t draw = next();
-    while (draw < excess) draw = next();
-    return draw % limit;
-  }
-
- private:
-  constexpr std::uint64_t next() noexcept {
-    const std::uint64_t drawn = mix_bits(state_);
-    state_ += 0x9E3779B97F4A7C15U;
-    return drawn;
-  }
-
-  std::uint64_t state_;
-};
-
-// Returns 0 to count - 1 in order.
-[[nodiscard]] inline std::vector<std::size_t> ordered_indices(std::size_t count) {
-  std::vector<std::size_t> indices(count);
-  std::iota(indices.begin(), indices.end(), std::size_t{0});
-  return indices;
-}
-
-// Returns 0 to count - 1 in an order that is a function of count and seed only.
-[[nodiscard]] inline std::vector<std::size_t> shuffled_indices(std::size_t count, std::uint64_t seed) {
-  std::vector<std::size_t> indices = ordered_indices(count);
-  Draws draws{seed};
-  for (std::size_t left = count; left > 1; --left) std::swap(indices[left - 1], indices[draws.below(left)]);
-  return indices;
-}
-
-// A half-open range of positions.
-struct Range {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-
-  [[nodiscard]] constexpr std::size_t size() const noexcept { return end - begin; }
-  friend constexpr bool operator==(const Range&, const Range&) noexcept = default;
-};
-
-// Returns part number `part` of `parts` of the range: contiguous, sizes differ by at most one, larger ones first.
-[[nodiscard]] constexpr Range part_of(Range whole, std::size_t part, std::size_t parts) noexcept {
-  const std::size_t smaller = whole.size() / parts;
-  const std::size_t larger_ones = whole.size() % parts;
-  const std::size_t begin = whole.begin + part * smaller + (part < larger_ones ? part : larger_ones);
-  return {begin, begin + smaller + (part < larger_ones ? 1 : 0)};
-}
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/data/sample_random.hpp
 // Random numbers that belong to one sample of one epoch, whoever computes it and when. Data room.
 
@@ -11987,6 +12162,9 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
   [[nodiscard]] virtual std::uint64_t id_span() const { return count().value_or(unknown_span); }
   // How many operations it consists of: tells the random numbers of one from those of another.
   [[nodiscard]] virtual std::uint64_t depth() const { return 0; }
+
+  // Adds what its sources read.
+  virtual void take_stock(DataStock& stock) const = 0;
 
   // The samples at the places of an epoch, each below count(), in that order. Only if is_indexed(): others have none.
   [[nodiscard]] virtual Block read(std::span<const std::uint64_t> /*places*/, const EpochKey& /*key*/) const {
@@ -12176,6 +12354,24 @@ class SourceNode final : public DataNode {
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return source_.count(); }
   [[nodiscard]] std::string describe() const override { return source_.describe(); }
   [[nodiscard]] bool is_indexed() const override { return IndexedSource<S>; }
+  void take_stock(DataStock& stock) const override {
+    if constexpr (requires {
+                    { source_.files() } -> std::convertible_to<std::vector<std::string>>;
+                  }) {
+      stock.add_files(source_.files());
+    }
+    if constexpr (requires {
+                    { source_.block() } -> std::convertible_to<const Block&>;
+                  }) {
+      const Block& block = source_.block();
+      for (std::size_t column = 0; column < block.columns().size(); ++column) {
+        const Field& field = block.schema()[column];
+        const std::string_view type = field.is_text ? std::string_view{"text"} : name_of(field.dtype);
+        stock.add_memory(compose("{} of {} x ({}) {}", field.name, block.rows(), joined(field.shape, ", "), type),
+                         block[column].bytes());
+      }
+    }
+  }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, [[maybe_unused]] const EpochKey& key) const override {
     if constexpr (IndexedSource<S>) {
       Block block = source_.read(places);
@@ -12231,6 +12427,7 @@ class BlockOpNode final : public DataNode {
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
 
+  void take_stock(DataStock& stock) const override { upstream_->take_stock(stock); }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     return apply(upstream_->read(places, key), key);
   }
@@ -12585,6 +12782,7 @@ class OrderNode : public DataNode {
   [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
+  void take_stock(DataStock& stock) const override { upstream_->take_stock(stock); }
 
  protected:
   [[nodiscard]] const NodePtr& upstream() const noexcept { return upstream_; }
@@ -13241,6 +13439,9 @@ class JoiningNode : public DataNode {
     std::uint64_t deepest = 0;
     for (const NodePtr& part : parts_) deepest = std::max(deepest, part->depth());
     return deepest + 1;
+  }
+  void take_stock(DataStock& stock) const override {
+    for (const NodePtr& part : parts_) part->take_stock(stock);
   }
 
  protected:
@@ -13957,6 +14158,8 @@ class MemorySource {
   [[nodiscard]] Schema schema() const { return block_->schema(); }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return block_->rows(); }
   [[nodiscard]] std::string describe() const { return name_; }
+  /// All columns.
+  [[nodiscard]] const Block& block() const noexcept { return *block_; }
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
     return std::make_unique<Reader>(block_, static_cast<std::size_t>(std::min<std::uint64_t>(from, block_->rows())));
   }
@@ -19012,7 +19215,9 @@ struct RunConfig {
   std::uint64_t seed = 0;
   /// What is done if the run exists already.
   Resume resume = Resume::if_unfinished;
-  /// Settings that may differ from those with which an existing run was started: "seed".
+  /// What may differ from what an existing run was started with: "seed", of which an epoch under way keeps the former
+  /// one; "data", what the loader that goes on reads; "checkpoints", those that it has written: if all are gone, the
+  /// run begins at the beginning.
   std::vector<std::string> accept_changes{};
   CheckpointConfig checkpoint{};
   PreemptionConfig preemption{};
@@ -19336,6 +19541,32 @@ namespace detail {
   return {.num_workers = num_workers,
           .start_timeout = std::min<std::chrono::nanoseconds>(config.start_timeout, longest) + std::chrono::seconds{1},
           .stop_grace = config.stop_grace};
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/accepted_changes.hpp
+// What may differ between two programs that go on with one run, by name. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+[[nodiscard]] inline bool accepts_change(const std::vector<std::string>& accepted, std::string_view name) {
+  return std::find(accepted.begin(), accepted.end(), name) != accepted.end();
+}
+
+/// Throws: ConfigError for a name that nothing has.
+inline void check_accepted_changes(const std::vector<std::string>& accepted) {
+  constexpr std::array<std::string_view, 3> known{"seed", "data", "checkpoints"};
+  for (const std::string& name : accepted) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    throw ConfigError{
+        compose("RunConfig::accept_changes has \"{}\", which is nothing that could be accepted: there are \"seed\", "
+                "\"data\" and "
+                "\"checkpoints\"",
+                name)};
+  }
 }
 
 }  // namespace detail
@@ -19777,7 +20008,8 @@ struct RunContext {
   std::string resumes_from{};
   /// The snapshots, by rank, that it goes on from instead.
   std::vector<std::uint8_t> held_slots{};
-  int attempt = 0;  ///< counts the starts of the run's workers, from 0
+  int attempt = 0;                            ///< counts the starts of the run's workers, from 0
+  std::vector<std::string> accept_changes{};  ///< see RunConfig
   Datasets datasets{};
   DataConfig data{};
 };
@@ -19858,6 +20090,10 @@ class Worker {
   [[nodiscard]] const std::string& resumes_from() const noexcept { return context_->resumes_from; }
   /// Whether the run may go on with another number of workers.
   [[nodiscard]] bool is_elastic() const noexcept { return context_->is_elastic; }
+  /// Whether RunConfig::accept_changes names it.
+  [[nodiscard]] bool accepts_change(std::string_view name) const {
+    return detail::accepts_change(context_->accept_changes, name);
+  }
   /// Counts how often the run's workers have been started before.
   [[nodiscard]] int attempt() const noexcept { return context_->attempt; }
 
@@ -20319,6 +20555,8 @@ struct ResultFields {
   std::vector<Attempt> attempts{};
   std::optional<Checkpoint> checkpoint{};
   std::vector<Checkpoint> best_checkpoints{};
+  int failed_checkpoints = 0;
+  bool is_state_saved = true;
   bool is_recorded = false;
 };
 
@@ -20363,6 +20601,12 @@ class [[nodiscard]] Result {
   /// The checkpoints that CheckpointConfig keeps for their score, best first; the metrics are in their manifests. See
   /// CheckpointFolder::best().
   [[nodiscard]] const std::vector<Checkpoint>& best_checkpoints() const noexcept { return fields_.best_checkpoints; }
+  /// How many checkpoints could not be written in this fit(): warnings() tell of each.
+  [[nodiscard]] int failed_checkpoints() const noexcept { return fields_.failed_checkpoints; }
+  /// Whether the newest state that was to be saved is: false if its checkpoint could not be written, so that
+  /// checkpoint() is an older one, or none. Also a run that has succeeded is gone on with from there, then, by the next
+  /// fit() of its name.
+  [[nodiscard]] bool is_state_saved() const noexcept { return fields_.is_state_saved; }
   /// Whether the run had succeeded before, so that fit() has only read what it left.
   [[nodiscard]] bool is_recorded() const noexcept { return fields_.is_recorded; }
 
@@ -20673,8 +20917,8 @@ class TrainState {
     int count_;
   };
 
-  /// Throws: ConfigError for two parts of one name, or a part that does not fit what was saved; DataError for a damaged
-  /// checkpoint.
+  /// Throws: ConfigError for two parts of one name, one that cannot name a file, or a part that does not fit what was
+  /// saved; DataError for a damaged checkpoint.
   TrainState(Worker& worker, std::initializer_list<StatePart> parts)
       : worker_(&worker),
         parts_(parts),
@@ -20684,6 +20928,8 @@ class TrainState {
           "TrainState on rank {}/{}: there is one already: give all parts to it, so that checkpoints hold all of them",
           worker.rank(), worker.world_size())};
     }
+    std::set<std::string_view> names;
+    for (const StatePart& part : parts_) detail::check_part_name(part.name_, names);
     if (worker.rank() == 0) detail::note_environment(worker.environment());  // which its checkpoints hold
     resume();
     worker.state_ = this;
@@ -20707,8 +20953,18 @@ class TrainState {
   [[nodiscard]] Epochs epochs(int count) noexcept { return {*this, count}; }
 
   /// Adds a file to every checkpoint from now on, as it is then, under files/name. Another name on each rank; either
-  /// every rank adds files or none does.
+  /// every rank adds files or none does. Throws: ConfigError for a name that this rank has used, or that cannot be one.
   void add_file(std::string name, std::filesystem::path source) {
+    const auto refuse = [&](std::string_view why) {
+      throw ConfigError{detail::compose("add_file(\"{}\") on rank {}/{}: {}: give another name",
+                                        detail::printable(name), worker_->rank(), worker_->world_size(), why)};
+    };
+    if (const auto fault = detail::fault_of_path(std::string{detail::user_folder} + name); !fault.empty()) {
+      refuse(fault);
+    }
+    if (std::any_of(files_.begin(), files_.end(), [&name](const auto& file) { return file.first == name; })) {
+      refuse("there is a file of this name already");
+    }
     files_.emplace_back(std::move(name), std::move(source));
   }
 
@@ -21484,9 +21740,7 @@ class LineFile {
   [[nodiscard]] bool exists() const noexcept { return file_ >= 0; }
   [[nodiscard]] std::uint64_t num_lost() const noexcept { return num_lost_; }
   /// What is to be said when the first line is lost.
-  [[nodiscard]] std::string complaint() const {
-    return compose("{} cannot be written: {}; training goes on", path_.string(), reason());
-  }
+  [[nodiscard]] std::string complaint() const { return compose("{} cannot be written: {}", path_.string(), reason()); }
   [[nodiscard]] std::string reason() const { return error_text(code_); }
   /// How many lines are missing and why; empty if none is.
   [[nodiscard]] std::string warning() const {
@@ -21599,6 +21853,7 @@ inline void sweep_run_directory(const std::filesystem::path& run, bool all) {
 inline void check_is_run(const std::filesystem::path& path) {
   std::error_code ignored;
   if (is_barely_begun(path) || std::filesystem::exists(path / "run.json", ignored)) return;
+  if (CheckpointFolder{path / "checkpoints"}.newest()) return;  // which says what run.json has said
   const std::string place = compose("RunConfig::name is \"{}\", but {}", path.filename().string(), path.string());
   if (std::filesystem::exists(path / manifest_name, ignored)) {
     throw ConfigError{
@@ -21662,11 +21917,13 @@ class RunDirectory {
     LineFile file{compose("{}.{}", path.string(), ::getpid())};
     if (!file.append(object.text())) {
       ::unlink(file.path().c_str());
-      return compose("{} cannot be written: {}; training goes on", path.string(), file.reason());
+      return compose("{} cannot be written: {}", path.string(), file.reason());
     }
     if (::rename(file.path().c_str(), path.c_str()) == 0) return {};
-    return compose("{} cannot be written: {}; training goes on", path.string(), error_text(errno));
+    return compose("{} cannot be written: {}", path.string(), error_text(errno));
   }
+  /// From here on, what is said about a file does not promise that training goes on.
+  void note_end() noexcept { is_training_ = false; }
   /// These two return what is to be said about it when a file takes a line no more: once for each file.
   [[nodiscard]] std::string append_metrics(const std::string& line) { return append(metrics_, line); }
   [[nodiscard]] std::string append_event(const JsonObject& event) { return append(events_, event.text()); }
@@ -21676,7 +21933,7 @@ class RunDirectory {
 
   /// Takes back all metrics but the first `size` bytes.
   [[nodiscard]] std::string keep_metrics(std::uint64_t size) {
-    return metrics_.cut(size) ? std::string{} : metrics_.complaint();
+    return metrics_.cut(size) ? std::string{} : complaint_about(metrics_);
   }
   [[nodiscard]] std::uint64_t metrics_size() const noexcept { return metrics_.size(); }
 
@@ -21706,14 +21963,18 @@ class RunDirectory {
   }
 
  private:
-  static std::string append(LineFile& file, std::string_view line) {
-    return file.append(line) || file.num_lost() > 1 ? std::string{} : file.complaint();
+  [[nodiscard]] std::string append(LineFile& file, std::string_view line) const {
+    return file.append(line) || file.num_lost() > 1 ? std::string{} : complaint_about(file);
+  }
+  [[nodiscard]] std::string complaint_about(const LineFile& file) const {
+    return file.complaint() + (is_training_ ? "; training goes on" : "");
   }
 
   std::filesystem::path path_;
   LineFile metrics_;
   LineFile events_;
   std::vector<std::unique_ptr<LineFile>> logs_{};
+  bool is_training_ = true;
 };
 
 }  // namespace detail
@@ -21779,16 +22040,19 @@ struct HistoryLine {
   std::uint64_t end = 0;
 };
 
-/// Is what run.json, result.json and metrics.jsonl say.
+/// Is what run.json, result.json, metrics.jsonl and events.jsonl say.
 struct RunRecord {
   std::string backend{};
   std::string scaling{};
   int world_size = 0;
-  std::uint64_t seed = 0;
-  bool has_succeeded = false;
+  std::optional<std::uint64_t> seed{};
+  bool is_recovered = false;   ///< run.json is lost, and the newest checkpoint has said what it did
+  bool has_succeeded = false;  ///< and what was to be saved of it is
   double seconds = 0;
   std::vector<Metrics> history{};
   std::vector<HistoryLine> lines{};  ///< of history, in metrics.jsonl
+  std::string last_checkpoint{};     ///< the newest that was ever written; empty if none was
+  std::vector<std::string> problems{};
 };
 
 /// Returns what is in a file; nothing if there is none. Throws: DataError if it cannot be read.
@@ -21816,48 +22080,104 @@ struct RunRecord {
   return metrics;
 }
 
-/// Reads the lines of metrics.jsonl; what follows the first one that is damaged was being written when its program
-/// died.
-inline void read_history(const std::filesystem::path& path, RunRecord& record) {
+/// Calls take with each line of a file of JSON objects and where it ends, and adds to problems how many are damaged.
+/// What follows the last line feed was being written when its program died.
+template <class Take>
+void read_json_lines(const std::filesystem::path& path, std::vector<std::string>& problems, const Take& take) {
   const std::string text = text_of_file(path);
   std::size_t begin = 0;
+  std::size_t number = 0;
+  std::size_t num_damaged = 0;
+  std::size_t first_damaged = 0;
   for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
+    ++number;
     try {
-      const Json json = parse_json(std::string_view{text}.substr(begin, end - begin));
-      const auto report = json.at("report").as<std::int64_t>();
-      record.history.push_back(metrics_of_line(json));
-      begin = end + 1;
-      record.lines.push_back({.report = report, .end = begin});
+      take(parse_json(std::string_view{text}.substr(begin, end - begin)), std::uint64_t{end + 1});
     } catch (const std::exception&) {
-      return;
+      if (num_damaged++ == 0) first_damaged = number;
     }
+    begin = end + 1;
+  }
+  if (num_damaged == 0) return;
+  problems.push_back(compose("{} line(s) of {} are damaged and left out, the first one is line {}", num_damaged,
+                             path.string(), first_damaged));
+}
+
+/// Reads the lines of metrics.jsonl.
+inline void read_history(const std::filesystem::path& path, RunRecord& record) {
+  read_json_lines(path, record.problems, [&record](const Json& json, std::uint64_t end) {
+    const auto report = json.at("report").as<std::int64_t>();
+    record.history.push_back(metrics_of_line(json));
+    record.lines.push_back({.report = report, .end = end});
+  });
+}
+
+/// Reads the lines of events.jsonl: a checkpoint is durable before it is told of there.
+inline void read_events(const std::filesystem::path& path, RunRecord& record) {
+  try {
+    std::vector<std::string> ignored;  // the run needs none of its lines
+    read_json_lines(path, ignored, [&record](const Json& json, std::uint64_t /*end*/) {
+      const std::string event{json.at("event").text()};
+      if (event == "checkpoint") record.last_checkpoint = json.at("path").text();
+      if (event == "begun_anew") record.last_checkpoint.clear();
+    });
+  } catch (const DataError&) {  // neither is the file needed
   }
 }
 
-/// Reads the record of the run in that directory. Throws: ConfigError if it is none, or damaged.
-[[nodiscard]] inline RunRecord read_run_record(const std::filesystem::path& run) {
-  RunRecord record;
-  try {
-    const Json json = parse_json(text_of_file(run / "run.json"));
-    record.backend = json.at("backend").text();
-    record.scaling = json.at("scaling").text();
-    record.world_size = json.at("world_size").as<int>();
-    record.seed = json.at("seed").as<std::uint64_t>();
-  } catch (const std::exception& error) {
+/// Takes from the newest checkpoint what run.json has said, which is lost or damaged: why says how.
+/// Throws: ConfigError if there is none.
+inline void recover_record(const std::filesystem::path& run, std::string_view why, RunRecord& record) {
+  const auto newest = CheckpointFolder{run / "checkpoints"}.newest();
+  if (!newest) {
     throw ConfigError{compose(
         "{} exists, but its run.json is no record of a run ({}): choose another RunConfig::name, or put back the "
         "file as it was",
-        run.string(), error.what())};
+        run.string(), why)};
+  }
+  const Manifest& manifest = newest->manifest();
+  const auto value_of = [&manifest](std::string_view name) {
+    const Value* value = manifest.environment.find(name);
+    return value != nullptr && value->is<std::string>() ? value->as<std::string>() : std::string{};
+  };
+  record = {.backend = value_of("backend"),
+            .scaling = value_of("scaling"),
+            .world_size = manifest.world_size,
+            .seed = number_between<std::uint64_t>("", value_of("seed"), ""),
+            .is_recovered = true};
+  record.problems.push_back(compose("{} is lost ({}), and is made anew from what {} says{}",
+                                    (run / "run.json").string(), why, newest->path().string(),
+                                    record.seed ? "" : ", but for the seed, for which RunConfig::seed is taken"));
+}
+
+/// Reads the record of the run in that directory. Throws: ConfigError if it is none, or damaged beyond recovery.
+[[nodiscard]] inline RunRecord read_run_record(const std::filesystem::path& run) {
+  RunRecord record;
+  try {
+    const std::string text = text_of_file(run / "run.json");
+    try {
+      const Json json = parse_json(text);
+      record.backend = json.at("backend").text();
+      record.scaling = json.at("scaling").text();
+      record.world_size = json.at("world_size").as<int>();
+      record.seed = json.at("seed").as<std::uint64_t>();
+    } catch (const std::exception& error) {
+      recover_record(run, text.empty() ? "it is empty or not there" : error.what(), record);
+    }
+  } catch (const DataError& error) {
+    throw ConfigError{compose("{}: make it readable, or choose another RunConfig::name", error.what())};
   }
   try {
     const Json json = parse_json(text_of_file(run / "result.json"));
-    record.has_succeeded = json.at("succeeded").boolean();
+    const Json* is_saved = json.find("state_saved");
+    record.has_succeeded = json.at("succeeded").boolean() && (is_saved == nullptr || is_saved->boolean());
     record.seconds = json.at("seconds").as<double>();
   } catch (const std::exception&) {  // it has not come to its end
     record.has_succeeded = false;
   }
   try {
     read_history(run / "metrics.jsonl", record);
+    read_events(run / "events.jsonl", record);
   } catch (const DataError& error) {
     throw ConfigError{compose("{}: make it readable, or choose another RunConfig::name", error.what())};
   }
@@ -22164,15 +22484,22 @@ class RunLog {
     return all;
   }
 
-  void tell_of(const SaveOutcome& outcome) {
+  /// is_training: whether workers train on meanwhile.
+  void tell_of(const SaveOutcome& outcome, bool is_training) {
     JsonObject event = begin_event(outcome.path.empty() ? "checkpoint_failed" : "checkpoint");
     event.add("step", outcome.manifest.step).add("path", outcome.path.string());
     if (!outcome.error.empty()) event.add("error", outcome.error);
     write(event);
     if (outcome.error.empty()) return;
-    warn(outcome.path.empty() ? compose("the checkpoint of step {} could not be written: {}; training goes on",
-                                        outcome.manifest.step, outcome.error)
+    warn(outcome.path.empty() ? compose("the checkpoint of step {} could not be written: {}{}", outcome.manifest.step,
+                                        outcome.error, is_training ? "; training goes on" : "")
                               : outcome.error);
+  }
+
+  /// lost: the last of the checkpoints that are gone.
+  void tell_of_beginning_anew(const std::string& lost) {
+    write(begin_event("begun_anew").add("lost", lost));
+    warn(compose("the run begins at the beginning, for {} and all other checkpoints of it are gone", lost));
   }
 
   /// attempt: the number of the one that begins; failed: the one before. from: where it goes on, at begin_step.
@@ -22302,10 +22629,12 @@ namespace detail {
 }
 
 /// Returns the newest checkpoint that is whole, of an earlier program; problems gets what is wrong with newer ones.
-/// There may be none yet, but if there are any, a run does not begin anew because they cannot be read. Throws:
-/// ConfigError if it may not begin at the beginning, but would have to.
+/// There may be none yet, but if there are any, or have been, a run does not begin anew because they cannot be read, or
+/// are gone. recorded: the last one that was written; empty if none was. Throws: ConfigError if it may not begin at the
+/// beginning, but would have to.
 [[nodiscard]] inline std::optional<Checkpoint> find_checkpoint(const std::filesystem::path& run, const RunLease& lease,
-                                                               Resume resume, std::vector<std::string>& problems) {
+                                                               const RunConfig& config, const std::string& recorded,
+                                                               std::vector<std::string>& problems) {
   CheckpointFolder folder{run / "checkpoints", lease.generation()};
   folder.sweep();
   auto newest = folder.newest_whole(problems);
@@ -22315,7 +22644,14 @@ namespace detail {
                 "begin anew with another RunConfig::name",
                 run.string(), problems.front())};
   }
-  if (!newest && resume == Resume::required) {
+  if (!newest && !recorded.empty() && !accepts_change(config.accept_changes, "checkpoints")) {
+    throw ConfigError{
+        compose("the run in {} has written checkpoints, the last one {}, but none is there any more: put checkpoints/ "
+                "back, or begin at the beginning by .accept_changes = {{\"checkpoints\"}}, or choose another "
+                "RunConfig::name",
+                run.string(), recorded)};
+  }
+  if (!newest && config.resume == Resume::required) {
     throw ConfigError{
         compose("RunConfig::resume is Resume::required, but the run in {} has no checkpoint", run.string())};
   }
@@ -22328,11 +22664,38 @@ namespace detail {
   return folder.newest_whole(told);
 }
 
+/// Is what a run leaves of checkpoints to its Result.
+struct LeftCheckpoints {
+  std::optional<Checkpoint> newest{};
+  std::vector<Checkpoint> best{};
+  int num_failed = 0;
+  bool is_state_saved = true;
+
+  /// Looks them up: find_newest(), and find_best(problems).
+  template <class FindNewest, class FindBest>
+  void look_up(const FindNewest& find_newest, const FindBest& find_best, RunLog& log) {
+    std::string where = "the beginning";
+    try {
+      newest = find_newest();
+      if (newest) where = compose("{} (step {})", newest->path().string(), newest->manifest().step);
+      std::vector<std::string> problems;
+      best = find_best(problems);
+      for (const std::string& problem : problems) log.warn(problem + "; it is left out of the best checkpoints");
+    } catch (const Error& error) {
+      if (!newest) where = "the newest checkpoint that can be read then";
+      log.warn(error.what());
+    }
+    if (is_state_saved) return;
+    log.warn(compose(
+        "what the run was to save last is not saved: make room, and a run of the same name goes on from {}", where));
+  }
+};
+
 /// Owns the writer, and holds the newest copy of the state in memory. The lease must outlive it.
 class RunCheckpoints {
  public:
   RunCheckpoints(const RunInfo& info, const CheckpointConfig& config, const RunLease& lease, WorkerGroup& group)
-      : environment_{{"backend", info.backend}, {"scaling", info.scaling}},
+      : environment_{{"backend", info.backend}, {"scaling", info.scaling}, {"seed", std::to_string(info.seed)}},
         run_(info.path),
         generation_(lease.generation()),
         group_(&group),
@@ -22370,13 +22733,14 @@ class RunCheckpoints {
   }
 
   [[nodiscard]] bool drain(const Deadline& deadline) { return writer_.drain(deadline); }
-  /// Takes note of what has been written since, and tells of it.
-  void note_outcomes(RunLog& log) {
+  /// Takes note of what has been written since, and tells of it. is_training: whether workers train on meanwhile.
+  void note_outcomes(RunLog& log, bool is_training) {
     for (const SaveOutcome& outcome : writer_.take_outcomes()) {
-      log.tell_of(outcome);
+      log.tell_of(outcome, is_training);
       const Place place{outcome.manifest.step, outcome.manifest.report};
       has_last_failed_ = outcome.path.empty();
       if (has_last_failed_) {
+        ++num_failed_;
         if (saved_ == place) saved_ = written_;
         continue;
       }
@@ -22390,6 +22754,8 @@ class RunCheckpoints {
   /// How many have been written by this program; in the attempt under way.
   [[nodiscard]] int num_written() const noexcept { return num_written_; }
   [[nodiscard]] int num_of_attempt() const noexcept { return num_of_attempt_; }
+  /// How many could not be written.
+  [[nodiscard]] int num_failed() const noexcept { return num_failed_; }
   /// Whether the last one could not be written.
   [[nodiscard]] bool has_last_failed() const noexcept { return has_last_failed_; }
 
@@ -22554,6 +22920,7 @@ class RunCheckpoints {
   Place saved_{0, -1};                     // of the newest checkpoint, unless it could not be written
   Place written_{0, -1};
   int num_written_ = 0;
+  int num_failed_ = 0;
   int attempt_ = 0;  // that is under way
   int num_of_attempt_ = 0;
   bool has_last_failed_ = false;
@@ -22901,6 +23268,7 @@ namespace detail {
   JsonObject object;
   object.add("succeeded", fields.error.empty()).add("error", fields.error).add("failed_rank", fields.failed_rank);
   object.add("exit_status", fields.exit_status).add("seconds", fields.seconds).add("reports", fields.history.size());
+  object.add("state_saved", fields.is_state_saved).add("failed_checkpoints", fields.failed_checkpoints);
   object.add("start_seconds", fields.timings.start).add("first_line_seconds", fields.timings.first_line);
   object.add("training_seconds", fields.timings.training).add("attempts", fields.attempts.size());
   if (const StepTimes times = average_of(fields.step_times_by_rank); times.steps > 0) {
@@ -22912,6 +23280,37 @@ namespace detail {
     object.add("gradient_bytes", times.bytes);
   }
   return object;
+}
+
+/// Keeps signals that would end the program from doing so while it lives, and lets the first one do it then.
+class HeldSignals {
+ public:
+  HeldSignals() {
+    try {
+      watch_.emplace();
+    } catch (const Error&) {  // there is no descriptor left: then they come as they come
+    }
+  }
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+  ~HeldSignals() {
+    const auto signal = watch_ ? watch_->take() : std::nullopt;
+    watch_.reset();
+    if (!signal) return;
+    struct sigaction current {};
+    ::sigaction(*signal, nullptr, &current);
+    // Otherwise whoever it is for has heard it.
+    if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_DFL) ::raise(*signal);
+  }
+
+ private:
+  std::optional<SignalWatch> watch_{};
+};
+
+/// Writes result.json, or else a run that has succeeded would be done again. Returns what went wrong, or an empty text.
+[[nodiscard]] inline std::string write_result(const RunDirectory& directory, const ResultFields& fields) {
+  const HeldSignals held;
+  return directory.write_object("result.json", result_object(fields));
 }
 
 }  // namespace detail
@@ -23039,10 +23438,16 @@ class RunHistory {
         book_(world_size),
         has_record_(before.world_size != 0),
         metrics_(std::move(before.history)),
-        lines_(std::move(before.lines)) {}
+        lines_(std::move(before.lines)),
+        problems_(std::move(before.problems)),
+        last_checkpoint_(std::move(before.last_checkpoint)) {}
 
   /// Whether an earlier program has begun the run.
   [[nodiscard]] bool has_record() const noexcept { return has_record_; }
+  /// What of its record is damaged.
+  [[nodiscard]] const std::vector<std::string>& problems() const noexcept { return problems_; }
+  /// The last checkpoint that it has written; empty if it has none.
+  [[nodiscard]] const std::string& last_checkpoint() const noexcept { return last_checkpoint_; }
 
   /// Forgets what was reported from number num_reports on: it will be reported anew.
   [[nodiscard]] std::string go_back(std::int64_t num_reports) {
@@ -23093,6 +23498,8 @@ class RunHistory {
   bool has_record_;
   std::vector<Metrics> metrics_;
   std::vector<HistoryLine> lines_;  // of metrics_
+  std::vector<std::string> problems_;
+  std::string last_checkpoint_;
 };
 
 }  // namespace detail
@@ -23211,11 +23618,7 @@ class Supervision {
   /// settings.
   [[nodiscard]] Result run(const Start& start, const Renew& renew) {
     log_.complain(lease_.keep_alive());
-    if (history_.has_record()) {  // a new run has no checkpoints to look for
-      std::vector<std::string> problems;
-      go_on_from(find_checkpoint(info_.path, lease_, config_.resume, problems));
-      for (const std::string& problem : problems) log_.warn(problem + "; an older checkpoint is taken");
-    }
+    if (history_.has_record()) go_on_from_earlier();  // a new run has no checkpoints to look for
     if (!lease_.takeover().empty()) log_.warn(lease_.takeover());
     callbacks_.tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
     if (!failure_before_start_) start_group(start);
@@ -23263,10 +23666,20 @@ class Supervision {
   void note_no_start(const FirstStart& first) {
     failure_before_start_ = first.failure();
     const CheckpointFolder folder{info_.path / "checkpoints", lease_.generation()};
-    look_up_checkpoints([&] { return newest_of(folder); },
-                        [&](auto& problems) { return folder.best(retention_of(config_.checkpoint), problems); });
-    has_left_in_order_ = first.is_preempted() && newest_;
+    left_.look_up([&] { return newest_of(folder); },
+                  [&](auto& problems) { return folder.best(retention_of(config_.checkpoint), problems); }, log_);
+    has_left_in_order_ = first.is_preempted() && left_.newest;
     if (has_left_in_order_) last_word_ = "nothing was lost, and a run of the same name goes on from its checkpoint";
+  }
+
+  void go_on_from_earlier() {
+    for (const std::string& problem : history_.problems()) log_.warn(problem);
+    std::vector<std::string> problems;
+    const auto newest = find_checkpoint(info_.path, lease_, config_, history_.last_checkpoint(), problems);
+    if (!newest && !history_.last_checkpoint().empty()) log_.tell_of_beginning_anew(history_.last_checkpoint());
+    began_with_checkpoint_ = newest.has_value();
+    go_on_from(newest);
+    for (const std::string& problem : problems) log_.warn(problem + "; an older checkpoint is taken");
   }
 
   // From here on, what was reported after the checkpoint will be reported anew.
@@ -23305,25 +23718,16 @@ class Supervision {
 
   // What is only in memory is lost with this process.
   void save_what_is_left() {
+    directory_.note_end();
     if (num_left_ > 0) controller_.give_up("the run was to go on with another number of workers, and could not");
     if (controller_.failure()) checkpoints_->write_newest_copy(briefing_.attempt);
     settle();
     has_left_in_order_ = farewell_.is_in_order(checkpoints_->num_written()) && !checkpoints_->has_last_failed();
     if (has_left_in_order_) last_word_ = "its state was saved first, and a run of the same name goes on from there";
-    look_up_checkpoints([&] { return checkpoints_->newest(); },
-                        [&](auto& problems) { return checkpoints_->best(problems); });
-  }
-
-  template <class Newest, class Best>
-  void look_up_checkpoints(const Newest& newest, const Best& best) {
-    try {
-      newest_ = newest();
-      std::vector<std::string> problems;
-      best_ = best(problems);
-      for (const std::string& problem : problems) log_.warn(problem + "; it is left out of the best checkpoints");
-    } catch (const Error& error) {
-      log_.warn(error.what());
-    }
+    left_.num_failed = checkpoints_->num_failed();
+    left_.is_state_saved = !checkpoints_->has_last_failed();
+    left_.look_up([&] { return checkpoints_->newest(); }, [&](auto& problems) { return checkpoints_->best(problems); },
+                  log_);
   }
 
   // While no worker is left: whether a signal has come that asks the run to end.
@@ -23345,7 +23749,7 @@ class Supervision {
       log_.print(compose("{}: a checkpoint is still being written; once more leaves it unfinished",
                          signal_name(stop_signal_)));
     }
-    checkpoints_->note_outcomes(log_);
+    checkpoints_->note_outcomes(log_, false);
   }
 
   // Decides about another attempt, and starts it.
@@ -23382,7 +23786,7 @@ class Supervision {
       return std::nullopt;
     }
     const auto copy = checkpoints_->newest_in_memory();
-    checkpoints_->note_outcomes(log_);
+    checkpoints_->note_outcomes(log_, false);
     const bool has_progress = checkpoints_->num_of_attempt() > 0 || (!copy.empty() && copy.front().step > begin_step_);
     const auto verdict = budget_.judge(*controller_.failure(), failed_step_, has_progress);
     if (verdict.restarts) return verdict.delay;
@@ -23431,6 +23835,8 @@ class Supervision {
       std::vector<std::string> problems;
       const auto newest = checkpoints_->folder().newest_whole(problems);
       if (!newest && !problems.empty()) throw Error{problems.front()};
+      if (!newest && (began_with_checkpoint_ || checkpoints_->num_written() > 0))
+        throw Error{"all that were there are gone"};
       go_on_from(newest);
       checkpoints_->go_back_to(newest);
       return true;
@@ -23501,7 +23907,7 @@ class Supervision {
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
     if (event) std::visit([this](auto& one) { handle(one); }, *event);
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
-    checkpoints_->note_outcomes(log_);
+    checkpoints_->note_outcomes(log_, controller_.phase() == Phase::running);
     if (notice_.take_file()) handle_signal(SIGTERM, true);
     look_for_standstill();
     look_for_part_checkpoint();
@@ -23679,15 +24085,15 @@ class Supervision {
     fields.history = history_.take_metrics();
     fields.step_times_by_rank = std::move(step_times_);
     fields.attempts = std::move(attempts_);
-    fields.checkpoint = std::move(newest_);
-    fields.best_checkpoints = std::move(best_);
+    fields.checkpoint = std::move(left_.newest);
+    fields.best_checkpoints = std::move(left_.best);
+    fields.failed_checkpoints = left_.num_failed;
+    fields.is_state_saved = left_.is_state_saved;
     fields.warnings = log_.all_warnings();
     fields.seconds = log_.seconds();
     fields.timings = timings_;
     fields.timings.teardown = std::max(0.0, fields.seconds - timings_.first_line - timings_.training);
-    if (std::string loss = directory_.write_object("result.json", result_object(fields)); !loss.empty()) {
-      fields.warnings.push_back(std::move(loss));
-    }
+    if (std::string loss = write_result(directory_, fields); !loss.empty()) fields.warnings.push_back(std::move(loss));
     return Result{std::move(fields)};
   }
 
@@ -23717,8 +24123,8 @@ class Supervision {
   std::string last_word_{};  // why a run with failures left is not started again
   std::unique_ptr<WorkerGroup> group_{};
   std::optional<RunCheckpoints> checkpoints_{};  // while there is a group
-  std::optional<Checkpoint> newest_{};
-  std::vector<Checkpoint> best_{};
+  LeftCheckpoints left_{};
+  bool began_with_checkpoint_ = false;
   std::optional<Failure> failure_before_start_{};  // or after the end: outside of the group's life
   std::string activity_{};                         // what each rank did when the first one was found waiting or silent
   Timings timings_{};
@@ -23807,6 +24213,8 @@ void take_all(WireReader& reader, Take take) {
   writer.put(static_cast<std::uint8_t>(result.checkpoint().has_value()));
   if (result.checkpoint()) put_checkpoint(writer, *result.checkpoint());
   put_all(writer, result.best_checkpoints(), [&](const Checkpoint& one) { put_checkpoint(writer, one); });
+  writer.put(static_cast<std::int32_t>(result.failed_checkpoints()));
+  writer.put(static_cast<std::uint8_t>(result.is_state_saved()));
   writer.put(static_cast<std::uint8_t>(result.is_recorded()));
   return writer.text();
 }
@@ -23849,6 +24257,8 @@ void take_all(WireReader& reader, Take take) {
     if (auto one = take_checkpoint(reader, fields, &Checkpoint::peek))
       fields.best_checkpoints.push_back(std::move(*one));
   });
+  fields.failed_checkpoints = reader.take<std::int32_t>();
+  fields.is_state_saved = reader.take<std::uint8_t>() != 0;
   fields.is_recorded = reader.take<std::uint8_t>() != 0;
   return Result{std::move(fields)};
 }
@@ -23865,8 +24275,9 @@ void take_all(WireReader& reader, Take take) {
 
 /// Says what must be the same in all processes of a run; two that differ in anything of it would wait for each other.
 [[nodiscard]] inline std::string common_settings(std::string_view backend, const RunConfig& run) {
-  return compose("railyard {}, {}, seed {}, name \"{}\", a checkpoint every {} steps", version, backend, run.seed,
-                 run.name, run.checkpoint.every_steps);
+  return compose("railyard {}, {}, seed {}, name \"{}\", a checkpoint every {} steps{}{}", version, backend, run.seed,
+                 run.name, run.checkpoint.every_steps, run.accept_changes.empty() ? "" : ", accepts changes of ",
+                 joined(run.accept_changes, ", "));
 }
 
 /// Says on standard error what a process does before a run begins; nothing if it is to be quiet.
@@ -24113,6 +24524,7 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   check_time("stop_grace", run.stop_grace);
   check_time("silence_limit", run.silence_limit);
   check_name(run.name);
+  check_accepted_changes(run.accept_changes);
   if (run.setup_timeout.count() < 0) {
     throw ConfigError{"RunConfig::setup_timeout is negative: 0 makes it as long as collective_timeout"};
   }
@@ -24189,13 +24601,12 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   tell("the backend", info.backend, before.backend);
   tell("the scaling", info.scaling, before.scaling);
   tell("a world size of", compose("{}", info.world_size), compose("{}", before.world_size));
-  const auto& accepted = run.accept_changes;
-  if (before.seed != info.seed && std::find(accepted.begin(), accepted.end(), "seed") == accepted.end()) {
+  if (before.seed && *before.seed != info.seed && !accepts_change(run.accept_changes, "seed")) {
     throw ConfigError{
         compose("RunConfig::seed is {}, but the run in {} was started with {}, and its order of samples "
                 "would change half way: use that seed, or .accept_changes = {{\"seed\"}}, or choose "
                 "another RunConfig::name",
-                info.seed, place.path.string(), before.seed)};
+                info.seed, place.path.string(), *before.seed)};
   }
   return before;
 }
@@ -24206,9 +24617,14 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
                       .path = place.path,
                       .world_size = before.world_size,
                       .seconds = before.seconds,
+                      .warnings = std::move(before.problems),
                       .is_recorded = true};
   const CheckpointFolder folder{place.path / "checkpoints"};
   fields.checkpoint = folder.newest_whole(fields.warnings);
+  if (!fields.checkpoint && !before.last_checkpoint.empty()) {
+    fields.warnings.push_back(compose("the run has written checkpoints, the last one {}, but none is there any more",
+                                      before.last_checkpoint));
+  }
   std::vector<std::string> problems;
   fields.best_checkpoints = folder.best(retention_of(run.checkpoint), problems);
   for (std::string& problem : problems) {
@@ -24224,8 +24640,8 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   return Result{std::move(fields)};
 }
 
-/// Writes run.json. Throws: ConfigError if the storage takes no files.
-inline void write_run(const RunInfo& info, const RunConfig& run) {
+/// Writes run.json. is_new: there is nothing else yet of the run. Throws: ConfigError if the storage takes no files.
+inline void write_run(const RunInfo& info, const RunConfig& run, bool is_new) {
   const auto in_seconds = [](std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); };
   JsonObject object;
   object.add("name", info.name).add("backend", info.backend).add("scaling", info.scaling);
@@ -24238,12 +24654,21 @@ inline void write_run(const RunInfo& info, const RunConfig& run) {
   object.add("silence_limit_seconds", in_seconds(run.silence_limit));
   const RunDirectory directory{info.path, 0};
   if (const std::string loss = directory.write_object("run.json", object); !loss.empty()) {
-    directory.remove();
+    if (is_new) directory.remove();
     throw ConfigError{
         compose("RunConfig::storage_path is \"{}\": run.json cannot be written there ({}); choose a "
                 "folder that you can write to and that has room",
                 run.storage_path.string(), loss)};
   }
+}
+
+/// Writes run.json as it was before it was lost. info: of the run that goes on. Throws: as write_run().
+inline void write_again(const RunRecord& before, RunInfo info, const RunConfig& run) {
+  info.backend = before.backend;
+  info.scaling = before.scaling;
+  info.world_size = before.world_size;
+  info.seed = before.seed.value_or(info.seed);
+  write_run(info, run, false);
 }
 
 }  // namespace detail
@@ -24363,8 +24788,9 @@ class Trainer<B, S> {
     info.path = place.path;
     detail::RunLease lease = detail::take_lease(place);
     detail::RunRecord before = detail::read_earlier(place, run_, info);
+    if (before.is_recovered) detail::write_again(before, info, run_);
     if (before.has_succeeded) return detail::recorded_result(place, run_, std::move(before));
-    if (before.world_size == 0) detail::write_run(info, run_);
+    if (before.world_size == 0) detail::write_run(info, run_, true);
     if constexpr (JoiningScaling<S>) scaling.tell(detail::encode_begin(info));
 
     const RunContext context = context_of(info.name, info.path, is_many);
@@ -24413,6 +24839,7 @@ class Trainer<B, S> {
             .is_elastic = scaling_.num_workers.is_elastic(),
             .memory_percent = copies_state ? run_.failure.memory_percent : 0,
             .waits_for_checkpoints = run_.checkpoint.synchronous,
+            .accept_changes = run_.accept_changes,
             .datasets = datasets_,
             .data = run_.data};
   }
@@ -25160,6 +25587,14 @@ class ArraySource {
   [[nodiscard]] std::optional<std::uint64_t> count() const { return shared_->table().count(); }
   [[nodiscard]] std::string describe() const {
     return detail::compose("{} {}", shared_->name, shared_->lists.front().files.describe());
+  }
+  /// The paths of the files that it reads, list after list.
+  [[nodiscard]] std::vector<std::string> files() const {
+    std::vector<std::string> all;
+    for (const ArrayFiles& list : shared_->lists) {
+      for (std::string& path : list.files.expand()) all.push_back(std::move(path));
+    }
+    return all;
   }
   [[nodiscard]] const std::string& label() const { return shared_->options.label; }
   /// How many damaged files were left out.
@@ -29328,6 +29763,8 @@ class TarSource {
   [[nodiscard]] Schema schema() const { return *shards_->plan()->schema; }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return index_->count(); }
   [[nodiscard]] std::string describe() const { return shards_->describe(); }
+  /// The paths of the archives that it reads.
+  [[nodiscard]] std::vector<std::string> files() const { return shards_->names(); }
   [[nodiscard]] std::string label() const { return shards_->options().label; }
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
@@ -29399,6 +29836,8 @@ class TarStream {
   [[nodiscard]] Schema schema() const { return *shards_->plan()->schema; }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return std::nullopt; }
   [[nodiscard]] std::string describe() const { return shards_->describe(); }
+  /// The paths of the archives that it reads.
+  [[nodiscard]] std::vector<std::string> files() const { return shards_->names(); }
   [[nodiscard]] std::string label() const { return shards_->options().label; }
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
@@ -30373,6 +30812,12 @@ class ImageFolder {
   [[nodiscard]] Schema schema() const { return *shared_->schema; }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return shared_->files().size(); }
   [[nodiscard]] std::string describe() const { return detail::compose("pictures in {}", shared_->folder); }
+  /// The paths of the pictures.
+  [[nodiscard]] std::vector<std::string> files() const {
+    std::vector<std::string> all;
+    for (const detail::ImageFile& file : shared_->files()) all.push_back(file.path);
+    return all;
+  }
   [[nodiscard]] std::string label() const { return "label"; }
   /// The names of the folders: label i is classes()[i].
   [[nodiscard]] std::vector<std::string> classes() const {
@@ -43385,6 +43830,7 @@ struct LoaderState {
   BatchShares shares{};
   std::optional<std::uint64_t> num_samples{};  // of an epoch, where that is known
   EpochPosition first{};                       // the begin of epoch 0
+  std::function<std::string()> take_stock{};   // tells what is read, see DataStock
   at::Device home{at::kCPU};
   std::int64_t epoch = -1;
   EpochPosition next = first;   // where the next begin() starts
@@ -43396,9 +43842,11 @@ struct LoaderState {
   bool is_over = false;         // the last batch of the epoch has been gone past
   std::uint64_t num_ended = 0;  // steps when the batch was given
   std::optional<Batch> batch{};
+  mutable std::optional<std::string> stock{};  // once it has been taken
 
   void start_epoch() {
     leave_epoch();
+    if (options.drives_step) static_cast<void>(data());  // not when the first checkpoint waits for it
     epoch = static_cast<std::int64_t>(next.epoch());
     before = after = std::exchange(next, begin_of(epoch + 1));
     is_set = is_over = false;
@@ -43455,22 +43903,62 @@ struct LoaderState {
     return is_done ? after : before;
   }
 
+  // What is read, as it was at first; empty where that is not known, and on all ranks but the first, whose state is
+  // that of all.
+  [[nodiscard]] const std::string& data() const {
+    if (stock) return *stock;
+    stock.emplace();
+    try {
+      if (worker->rank() == 0 && take_stock) stock = take_stock();
+    } catch (const Error&) {  // who reads it will be told
+    }
+    return *stock;
+  }
+
   void load(const State& state) {
     EpochPosition saved;
     saved.load_state(state);
-    check_same("num_samples", saved.count().value_or(0), first.count().value_or(0),
-               "give the dataset that was saved with");
     check_same("shuffle", saved.is_shuffled(), first.is_shuffled(), "set LoaderOptions::shuffle as it was");
-    check_same("seed", saved.seed(), first.seed(), "set RunConfig::seed as it was");
-    if (first.count() && saved.consumed() > *first.count()) {
+    if (!worker->accepts_change("seed")) {
+      check_same(
+          "seed", saved.seed(), first.seed(),
+          "set RunConfig::seed as it was, or .accept_changes = {\"seed\"}, with which this epoch keeps its order");
+    }
+    const bool is_as_long = saved.count().value_or(0) == first.count().value_or(0);
+    if (!worker->accepts_change("data")) {
+      check_same(
+          "num_samples", saved.count().value_or(0), first.count().value_or(0),
+          "give the dataset that was saved with, or .accept_changes = {\"data\"}, with which the epoch begins anew");
+    }
+    check_data(state, is_as_long);
+    if (is_as_long && first.count() && saved.consumed() > *first.count()) {
       refuse(compose("sample {} of epoch {}, which is none of {}", saved.consumed(), saved.epoch(), *first.count()));
     }
     leave_epoch();
     epoch = static_cast<std::int64_t>(saved.epoch()) - 1;
-    set_place(std::move(saved));
+    const bool goes_on = is_as_long && saved.consumed() > 0;  // in the order that it had
+    set_place(goes_on ? std::move(saved) : begin_of(epoch + 1));
   }
 
  private:
+  // Data that was copied or touched is the same, and so may be what a program computes anew: of that it only tells.
+  void check_data(const State& state, bool is_as_long) const {
+    const Value* then = state.values.find("data");
+    if (then == nullptr || then->as<std::string>().empty() || data().empty()) return;
+    const StockDifference difference = difference_of_stocks(then->as<std::string>(), data());
+    if (difference.text.empty()) return;
+    const bool is_accepted = worker->accepts_change("data");
+    if (difference.is_certain && !is_accepted) {
+      refuse(
+          compose("its data is another: {}; give the data that was saved with, or go on with this by "
+                  ".accept_changes = {{\"data\"}}, or begin anew with another RunConfig::name",
+                  difference.text));
+    }
+    worker->warn(compose("a loader on rank {}/{} goes on with data that {}: {}{}", worker->rank(), worker->world_size(),
+                         difference.is_certain ? "is another" : "may be another", difference.text,
+                         is_as_long ? "" : "; the epoch begins anew"));
+  }
+
   // Ends all iterators, and the step of a batch that was not given in full.
   void leave_epoch() {
     if (options.drives_step && !completes_batch) worker->abandon_step();
@@ -43568,9 +44056,15 @@ class Loader {
   /// Returns how much of which epoch all workers together have consumed, an EpochPosition's state, so that other
   /// numbers of workers and batch sizes go on right. A batch counts when its step has ended. After the loop it is the
   /// next epoch; inside it, after the last batch, an empty rest of this one.
-  [[nodiscard]] State state() const { return state_->place().state(); }
+  [[nodiscard]] State state() const {
+    State state = state_->place().state();
+    if (!state_->data().empty()) state.values.set("data", state_->data());
+    return state;
+  }
   /// Makes the next begin() go on where a saved loader was, in the middle of its epoch.
-  /// Throws: ConfigError if the saved one had another number of samples or another order.
+  /// Throws: ConfigError if the saved one had other data, another number of samples or another order, unless
+  /// RunConfig::accept_changes names it: "data", "seed". Of other numbers in memory, and of files of which only parts
+  /// are compared and that may be copies, Result::warnings() tell.
   void load_state(const State& state) { state_->load(state); }
 
   /// Whether its batches are what gradients are weighted with; see LoaderOptions.
@@ -43951,6 +44445,7 @@ static_assert(StatefulCommHook<PowerSgdHook>);
 // Makes a loader from a dataset, a pair of tensors or a LibTorch dataset. Torch room.
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/stack.h>
@@ -44005,6 +44500,14 @@ template <class Example>
   return {select(tensors.first), select(tensors.second)};
 }
 
+// Returns the indices of so many rows, from the first to the last.
+[[nodiscard]] inline at::Tensor spread_rows(std::int64_t rows, std::int64_t count) {
+  at::Tensor indices = at::empty({count}, at::ScalarType::Long);
+  for (std::int64_t at = 0; at < count; ++at) indices.data_ptr<std::int64_t>()[at] = (rows - 1) / (count - 1) * at;
+  indices.data_ptr<std::int64_t>()[count - 1] = rows - 1;
+  return indices;
+}
+
 // Throws: ConfigError if the options do not say what a batch is.
 [[nodiscard]] inline BatchShares checked_shares(const Worker& worker, const LoaderOptions& options, bool is_divided) {
   const auto fail = [&](const std::string& what) {
@@ -44046,7 +44549,8 @@ template <class Example>
 // num_samples: of an epoch, where that is known. is_indexed: the position of an epoch knows it as well.
 [[nodiscard]] inline Loader make_loader(Worker& worker, std::unique_ptr<BatchSource> source,
                                         std::optional<std::uint64_t> num_samples, bool is_indexed,
-                                        const BatchShares& shares, const LoaderOptions& options) {
+                                        const BatchShares& shares, const LoaderOptions& options,
+                                        std::function<std::string()> take_stock) {
   if (num_samples && *num_samples == 0) {
     throw ConfigError{
         compose("prepare_loader on rank {}/{}: the dataset is empty", worker.rank(), worker.world_size())};
@@ -44057,14 +44561,29 @@ template <class Example>
                  .shares = shares,
                  .num_samples = num_samples,
                  .first = {worker.seed(), 0, options.shuffle, is_indexed ? num_samples : std::nullopt},
+                 .take_stock = std::move(take_stock),
                  .home = device(worker)}};
 }
 
 [[nodiscard]] inline Loader make_loader(Worker& worker, Fetch fetch, std::size_t num_samples,
-                                        const LoaderOptions& options) {
+                                        const LoaderOptions& options, std::function<std::string()> take_stock = {}) {
   const BatchShares shares = checked_shares(worker, options, true);
   return make_loader(worker, std::make_unique<IndexedBatches>(std::move(fetch), shares), num_samples, true, shares,
-                     options);
+                     options, std::move(take_stock));
+}
+
+// Adds a tensor of samples; of a large one some, from the first to the last.
+inline void take_stock_of(const at::Tensor& tensor, std::string_view name, DataStock& stock) {
+  const std::string what = compose("{} of {} {}", name, shape_of(tensor), std::string{tensor.dtype().name()});
+  const std::int64_t rows = tensor.size(0);
+  if (tensor.layout() != at::kStrided || rows == 0) return stock.add_memory(what, std::uint64_t{0});
+  const auto row_bytes = std::max<std::int64_t>(static_cast<std::int64_t>(tensor.nbytes()) / rows, 1);
+  const auto most_rows = std::max<std::int64_t>(static_cast<std::int64_t>(most_stock_bytes) / row_bytes, 2);
+  const at::NoGradGuard no_grad;
+  at::Tensor seen = tensor.detach();
+  if (rows > most_rows) seen = at::index_select(seen, 0, spread_rows(rows, most_rows).to(tensor.device()));
+  seen = seen.contiguous().cpu();
+  stock.add_memory(what, digest_of({static_cast<const std::byte*>(seen.data_ptr()), seen.nbytes()}));
 }
 
 // Throws: ConfigError on all ranks if they have not equally many samples, where each has a part of its own.
@@ -44145,18 +44664,24 @@ template <class D>
                         worker.rank(), worker.world_size(), detail::shape_of(data), detail::shape_of(target))};
   }
   const auto num_samples = static_cast<std::size_t>(data.size(0));
+  const auto take_stock = [tensors] {
+    detail::DataStock stock;
+    detail::take_stock_of(tensors.first, "data", stock);
+    detail::take_stock_of(tensors.second, "target", stock);
+    return stock.text();
+  };
   if (!options.shuffle) {
     const auto slice = [tensors = std::move(tensors)](std::span<const std::size_t> indices) {
       const auto begin = static_cast<std::int64_t>(indices.front());
       const auto end = static_cast<std::int64_t>(indices.back() + 1);
       return std::pair{tensors.first.slice(0, begin, end), tensors.second.slice(0, begin, end)};
     };
-    return detail::make_loader(worker, slice, num_samples, options);
+    return detail::make_loader(worker, slice, num_samples, options, take_stock);
   }
   const auto fetch = [tensors = std::move(tensors)](std::span<const std::size_t> indices) {
     return detail::select_rows(tensors, indices);
   };
-  return detail::make_loader(worker, fetch, num_samples, options);
+  return detail::make_loader(worker, fetch, num_samples, options, take_stock);
 }
 
 /// Makes a loader over a dataset, whose samples are read and made tensors by other threads while the loop computes. The
@@ -44185,7 +44710,12 @@ template <class D>
   auto source = std::make_unique<detail::DatasetBatches>(dataset, options, shares, device(worker),
                                                          detail::feed_for(worker, dataset, options),
                                                          [&worker](const std::string& text) { worker.warn(text); });
-  return detail::make_loader(worker, std::move(source), num_samples, dataset.is_indexed(), shares, options);
+  const auto take_stock = [dataset] {
+    detail::DataStock stock;
+    dataset.node()->take_stock(stock);
+    return stock.text();
+  };
+  return detail::make_loader(worker, std::move(source), num_samples, dataset.is_indexed(), shares, options, take_stock);
 }
 
 /// Makes a loader over a LibTorch dataset whose samples can be asked for by index (get_batch() or get()) and that knows
