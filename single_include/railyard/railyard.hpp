@@ -19665,14 +19665,15 @@ namespace railyard::inline v0_1 {
 
 /// Says where the time of some steps has gone. Units: seconds.
 struct StepTimes {
-  std::uint64_t steps = 0;   ///< exchanges of gradients
-  double compute = 0;        ///< all that is none of the following: forward, backward
-  double data = 0;           ///< in loaders: waiting for batches, and making tensors of them
-  double wait = 0;           ///< for ranks that came later
-  double communication = 0;  ///< adding gradients, and moving them
-  double optimizer = 0;      ///< in step() of a prepared optimizer
-  std::uint64_t bytes = 0;   ///< of gradients that were read and written for the exchange
-  int slowest_rank = -1;     ///< the one that has waited least, which is whom the others wait for; -1 if unknown
+  std::uint64_t steps = 0;    ///< exchanges of gradients
+  std::uint64_t skipped = 0;  ///< of them: those after which the step was left out, see ModelOptions::non_finite
+  double compute = 0;         ///< all that is none of the following: forward, backward
+  double data = 0;            ///< in loaders: waiting for batches, and making tensors of them
+  double wait = 0;            ///< for ranks that came later
+  double communication = 0;   ///< adding gradients, and moving them
+  double optimizer = 0;       ///< in step() of a prepared optimizer
+  std::uint64_t bytes = 0;    ///< of gradients that were read and written for the exchange
+  int slowest_rank = -1;      ///< the one that has waited least, which is whom the others wait for; -1 if unknown
 
   [[nodiscard]] double total() const noexcept { return compute + data + wait + communication + optimizer; }
   [[nodiscard]] double share_of_compute() const noexcept { return share_of(compute); }
@@ -19695,6 +19696,7 @@ namespace detail {
     if (one.steps == 0) continue;
     ++num_known;
     all.steps = std::max(all.steps, one.steps);
+    all.skipped = std::max(all.skipped, one.skipped);
     all.compute += one.compute;
     all.data += one.data;
     all.wait += one.wait;
@@ -20123,6 +20125,7 @@ class Worker {
   /// over the samples of all micro-batches in the backward pass of the last one.
   void samples(std::uint64_t count, bool completes_step = true) {
     if (completes_step_) end_step();
+    if (num_steps_ == 0) has_exchanged_ = false;  // what came before the first step carried no gradients
     if (on_samples_) on_samples_(count, completes_step);
     step_samples_ = count;
     has_step_ = true;
@@ -20143,6 +20146,7 @@ class Worker {
     link_->page().steps.fetch_add(1, std::memory_order_relaxed);
     if (on_step_end_) on_step_end_();
     has_ended_step_ = true;
+    if (++num_steps_ == steps_apart) warn_of_training_apart();
   }
   /// Steps that this rank has ended, in all attempts of the run together.
   [[nodiscard]] std::uint64_t steps() const noexcept { return link_->page().steps.load(std::memory_order_relaxed); }
@@ -20154,6 +20158,7 @@ class Worker {
   void on_step_times(std::function<StepTimes()> function) { on_step_times_ = std::move(function); }
   /// Tells the supervisor where it has gone; called when the training function has returned.
   void post_step_times() {
+    if (num_steps_ > 0 && num_steps_ < steps_apart) warn_of_training_apart();
     if (on_step_times_) link_->post(detail::encode_step_times(on_step_times_()));
   }
   /// Says that a loader begins to wait for data, or has it: the time between is StepTimes::data.
@@ -20196,24 +20201,52 @@ class Worker {
 
   void barrier() { do_barrier(); }
   /// Combines data of all ranks in place; equal bits on every rank afterwards.
-  void all_reduce(Buffer data, ReduceOp op) { do_all_reduce(data, op); }
-  void broadcast(Buffer data, int root) { do_broadcast(data, root); }
+  void all_reduce(Buffer data, ReduceOp op) {
+    note_exchange();
+    do_all_reduce(data, op);
+  }
+  void broadcast(Buffer data, int root) {
+    note_exchange();
+    do_broadcast(data, root);
+  }
   /// Shapes: out has world_size times the elements of in; part r is rank r's.
-  void all_gather(ConstBuffer in, Buffer out) { do_all_gather(in, out); }
+  void all_gather(ConstBuffer in, Buffer out) {
+    note_exchange();
+    do_all_gather(in, out);
+  }
   /// Shapes: rank r gives counts[r] elements; out has their sum. counts are equal on all ranks.
   void all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts) {
+    note_exchange();
     do_all_gather_uneven(in, out, counts);
   }
   /// Shapes: in has world_size times the elements of out; rank r gets the combined slice r.
-  void reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) { do_reduce_scatter(in, out, op); }
+  void reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) {
+    note_exchange();
+    do_reduce_scatter(in, out, op);
+  }
   /// Shapes: at root, out has world_size times the elements of in; elsewhere out is not looked at.
-  void gather(ConstBuffer in, Buffer out, int root) { do_gather(in, out, root); }
+  void gather(ConstBuffer in, Buffer out, int root) {
+    note_exchange();
+    do_gather(in, out, root);
+  }
   /// Shapes: at root, in has world_size times the elements of out; elsewhere in is not looked at.
-  void scatter(ConstBuffer in, Buffer out, int root) { do_scatter(in, out, root); }
+  void scatter(ConstBuffer in, Buffer out, int root) {
+    note_exchange();
+    do_scatter(in, out, root);
+  }
   /// Shapes: in and out are equally long, a multiple of world_size; slice r of in goes to rank r.
-  void all_to_all(ConstBuffer in, Buffer out) { do_all_to_all(in, out); }
-  void send(ConstBuffer data, int to) { do_send(data, to); }
-  void receive(Buffer data, int from) { do_receive(data, from); }
+  void all_to_all(ConstBuffer in, Buffer out) {
+    note_exchange();
+    do_all_to_all(in, out);
+  }
+  void send(ConstBuffer data, int to) {
+    note_exchange();
+    do_send(data, to);
+  }
+  void receive(Buffer data, int from) {
+    note_exchange();
+    do_receive(data, from);
+  }
 
   /// What equal bits depend on, for the manifests of checkpoints: rooms above this one add what they know.
   [[nodiscard]] NamedValues& environment() noexcept { return environment_; }
@@ -20245,9 +20278,24 @@ class Worker {
 
   [[nodiscard]] WorkerLink& link() noexcept { return *link_; }
   [[nodiscard]] const RunContext& context() const noexcept { return *context_; }
+  // Says that gradients may have gone from rank to rank.
+  void note_exchange() noexcept { has_exchanged_ = true; }
 
  private:
   friend class TrainState;
+
+  // Steps after which it is no accident that nothing was exchanged.
+  static constexpr std::uint64_t steps_apart = 100;
+
+  // Nobody wants as many models as there are workers, of which none has seen all samples.
+  void warn_of_training_apart() {
+    if (rank() != 0 || world_size() == 1 || on_samples_ || has_exchanged_) return;
+    warn(detail::compose(
+        "rank 0/{} has ended {} steps of training, and nothing was exchanged between the workers: each of them trains "
+        "a "
+        "model of its own. Give the model to prepare_model(worker, model), or sum gradients with worker.all_reduce()",
+        world_size(), num_steps_));
+  }
 
   // The link knows of messages only: the error says what this one was.
   void post_report(const Metrics& metrics) {
@@ -20295,6 +20343,8 @@ class Worker {
   bool has_step_ = false;                     // one has begun and not ended
   bool completes_step_ = false;               // its last micro-batch has begun
   bool has_ended_step_ = false;
+  std::uint64_t num_steps_ = 0;  // that have ended in this attempt
+  bool has_exchanged_ = false;   // by a collective that could carry gradients
   bool stop_requested_ = false;
   bool stop_agreed_ = false;
   bool has_saved_ = false;  // its state, over what it has gone on from in memory
@@ -23272,7 +23322,8 @@ namespace detail {
   object.add("start_seconds", fields.timings.start).add("first_line_seconds", fields.timings.first_line);
   object.add("training_seconds", fields.timings.training).add("attempts", fields.attempts.size());
   if (const StepTimes times = average_of(fields.step_times_by_rank); times.steps > 0) {
-    object.add("steps", times.steps).add("compute_share", times.share_of_compute());
+    object.add("steps", times.steps).add("skipped_steps", times.skipped);
+    object.add("compute_share", times.share_of_compute());
     object.add("data_share", times.share_of_data())
         .add("wait_share", times.share_of_wait())
         .add("communication_share", times.share_of_communication());
@@ -24358,7 +24409,10 @@ class WorkerOf final : public Worker {
     }
   }
 
-  [[nodiscard]] B& backend() noexcept { return *backend_; }
+  [[nodiscard]] B& backend() noexcept {
+    this->note_exchange();
+    return *backend_;
+  }
 
  private:
   // Shows on the page what this worker waits for, and since when: that is how a supervisor tells who is late.
@@ -39616,6 +39670,9 @@ struct GradientSlot {
   std::vector<std::int64_t> strides{};   // of the gradient on every rank, once an exchange has asked
   bool is_weighted = false;              // micro-batches under way have added to the gradient
   at::Tensor before{};                   // what it was before them: it is not weighted with their samples
+  const void* gradient_then = nullptr;   // what they have left, when the last of them had added to it
+  std::uint32_t gradient_version = 0;    // counts the changes of that
+  std::uint32_t parameter_version = 0;   // likewise, of the parameter
   at::Tensor stage{};                    // memory that the other ranks see, where the gradient itself is not there
 
   // Sums are made in f32 at least: n x gradient would overflow a half type.
@@ -39678,6 +39735,24 @@ struct GradientSlot {
     } else {  // a sparse one can be added to a dense one, and not the other way round
       gradient = gradient.is_sparse() ? weighted.add(gradient) : gradient.add(weighted);
     }
+  }
+
+  // Called when a micro-batch has added to the gradient.
+  void note_versions() {
+    const at::Tensor& gradient = parameter.grad();
+    gradient_then = gradient.unsafeGetTensorImpl();
+    gradient_version = gradient.defined() ? gradient.unsafeGetTensorImpl()->version_counter().current_version() : 0;
+    parameter_version = parameter.unsafeGetTensorImpl()->version_counter().current_version();
+  }
+  // Whether the gradient is as the last micro-batch left it.
+  [[nodiscard]] bool has_same_gradient() const {
+    const at::Tensor& gradient = parameter.grad();
+    return gradient.unsafeGetTensorImpl() == gradient_then &&
+           (!gradient.defined() ||
+            gradient.unsafeGetTensorImpl()->version_counter().current_version() == gradient_version);
+  }
+  [[nodiscard]] bool has_same_parameter() const {
+    return parameter.unsafeGetTensorImpl()->version_counter().current_version() == parameter_version;
   }
 
   // They will not be completed.
@@ -40601,7 +40676,7 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/torch/detail/running_statistics.hpp
-// Keeps batches of weight zero out of the running statistics of a model. Torch room.
+// Keeps batches that do not count out of the running statistics of a model. Torch room.
 
 #include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
 
@@ -40627,11 +40702,17 @@ class FollowsAllRanks {
 // The statistics of all normalising modules under a few others, as they were before a batch.
 class RunningStatistics {
  public:
-  void keep(const std::vector<std::weak_ptr<const torch::nn::Module>>& roots) {
-    kept_.clear();
+  enum class Of : std::uint8_t {
+    modules_on_their_own,  // those that follow no batches of other ranks
+    all_modules,
+  };
+
+  void keep(const std::vector<std::weak_ptr<const torch::nn::Module>>& roots, Of modules) {
+    num_kept_ = 0;
     for (const auto& root : roots) {
-      if (const auto module = root.lock()) visit(*module);
+      if (const auto module = root.lock()) visit(*module, modules);
     }
+    kept_.resize(num_kept_);
   }
   void forget() noexcept { kept_.clear(); }
   [[nodiscard]] bool has_any() const noexcept { return !kept_.empty(); }
@@ -40642,20 +40723,35 @@ class RunningStatistics {
   }
 
  private:
-  void visit(const torch::nn::Module& module) {
+  void visit(const torch::nn::Module& module, Of modules) {
     const auto* follower = dynamic_cast<const FollowsAllRanks*>(&module);
-    if (follower == nullptr || !follower->is_joined()) {
+    if (modules == Of::all_modules || follower == nullptr || !follower->is_joined()) {
       // The names that all of LibTorch's normalising modules share.
       for (const auto& item : module.named_buffers(/*recurse=*/false)) {
         const std::string& name = item.key();
         if (name != "running_mean" && name != "running_var" && name != "num_batches_tracked") continue;
-        if (item.value().defined()) kept_.emplace_back(item.value(), item.value().detach().clone());
+        if (item.value().defined()) keep(item.value());
       }
     }
-    for (const auto& child : module.children()) visit(*child);
+    for (const auto& child : module.children()) visit(*child, modules);
+  }
+
+  // In the memory of the last time, for this is done in every step.
+  void keep(const at::Tensor& buffer) {
+    if (num_kept_ == kept_.size()) kept_.emplace_back();
+    auto& [tensor, values] = kept_[num_kept_++];
+    if (tensor.is_same(buffer) && values.scalar_type() == buffer.scalar_type() && values.sizes() == buffer.sizes() &&
+        values.device() == buffer.device()) {
+      const at::NoGradGuard no_grad;
+      values.copy_(buffer);
+      return;
+    }
+    tensor = buffer;
+    values = buffer.detach().clone();
   }
 
   std::vector<std::pair<at::Tensor, at::Tensor>> kept_{};
+  std::size_t num_kept_ = 0;  // where keep() is
 };
 
 }  // namespace detail
@@ -41517,7 +41613,10 @@ namespace railyard::inline v0_1 {
 
 /// Says what happens when an averaged gradient is not finite (NaN, or an overflow), which all ranks see alike.
 enum class NonFinite : std::uint8_t {
-  skip,   ///< every gradient becomes undefined on all ranks, so that the optimizer leaves the step out; counted
+  /// Every gradient becomes undefined on all ranks, so that the optimizer leaves the step out, and the running
+  /// statistics of normalising modules go back to what they were when samples() began the step. StepTimes::skipped
+  /// counts such steps, and Result::warnings() tells of them.
+  skip,
   stop,   ///< backward() throws on all ranks
   allow,  ///< it stays, as in a loop without Railyard
 };
@@ -41967,6 +42066,17 @@ namespace detail {
               worker.rank(), worker.world_size(), step)};
 }
 
+// Sees to it that between the micro-batches of a step nobody has dropped their gradients, or gone on with a part of
+// them.
+inline void check_untouched(const Worker& worker, const GradientSlot& slot, std::uint64_t step) {
+  if (slot.has_same_gradient() && slot.has_same_parameter()) return;
+  throw ConfigError{
+      compose("backward() on rank {}/{}: the {} of \"{}\" was changed between two micro-batches of step {}: call "
+              "zero_grad(), clip_grad_norm_() and the optimizer's step() once in a step, after its last micro-batch: "
+              "if (!batch.completes_step()) continue;",
+              worker.rank(), worker.world_size(), slot.has_same_parameter() ? "gradient" : "value", slot.name, step)};
+}
+
 [[noreturn]] inline void refuse_unfinished(const Worker& worker, std::uint64_t step, const CollectiveError& error) {
   throw CollectiveError{
       error.operation(), error.rank(), error.blamed(),
@@ -42381,6 +42491,9 @@ class StepClock {
     ++counts_.steps;
     counts_.bytes += bytes;
   }
+  void count_skipped() noexcept { ++counts_.skipped; }
+  [[nodiscard]] std::uint64_t steps() const noexcept { return counts_.steps; }
+  [[nodiscard]] std::uint64_t skipped() const noexcept { return counts_.skipped; }
 
   // What this rank has waited in all: whoever waits least is waited for.
   [[nodiscard]] double waited() const noexcept { return spent_on(Part::wait); }
@@ -42406,6 +42519,7 @@ class StepClock {
     StepTimes times = total(world_size);
     const StepTimes before = std::exchange(taken_, times);
     times.steps -= before.steps;
+    times.skipped -= before.skipped;
     times.bytes -= before.bytes;
     times.compute -= before.compute;
     times.data -= before.data;
@@ -42422,7 +42536,7 @@ class StepClock {
   Part part_ = Part::compute;
   Clock::time_point since_{};
   std::array<double, 5> spent_{};
-  StepTimes counts_{};  // steps and bytes alone
+  StepTimes counts_{};  // steps, those left out, and bytes alone
   StepTimes taken_{};
   std::vector<double> waits_{};
 };
@@ -43119,6 +43233,21 @@ class GradientExchange {
     schedule_.reset(slots_.size());
   }
 
+  // Tells the user, at the end of training, of steps that have left no trace.
+  void warn_of_skipped() {
+    const std::uint64_t skipped = clock_.skipped();
+    const std::uint64_t steps = clock_.steps();
+    if (worker_->rank() != 0 || skipped == 0 || options_.non_finite != NonFinite::skip) return;
+    if (skipped < steps) {
+      worker_->warn(compose("{} of {} steps were left out, for their gradients were not finite", skipped, steps));
+      return;
+    }
+    worker_->warn(
+        compose("all steps, {} in number, were left out, for their gradients were not finite: nothing was "
+                "learnt. Look for NaNs in the data, lower the learning rate or clip",
+                steps));
+  }
+
   // Ends what goes on beside the worker's own thread.
   void end() noexcept {
     forget_pass();
@@ -43146,7 +43275,12 @@ class GradientExchange {
       slot.has_begun = true;
     }
     self->models_.check(*self->worker_, self->known_, self->options_.buffers != BufferSync::leave);
-    if (self->window_.is_last) self->window_ = {.step = self->window_.step + 1};
+    if (self->window_.is_last) {
+      self->window_ = {.step = self->window_.step + 1};
+      if (self->options_.non_finite == NonFinite::skip) {
+        self->before_step_.keep(self->models_.models(), RunningStatistics::Of::all_modules);
+      }
+    }
     Window& window = self->window_;
     window.is_accumulating = window.is_accumulating || !completes_step;
     if (window.is_accumulating) refuse_half(*self->worker_, self->slots_);
@@ -43160,7 +43294,9 @@ class GradientExchange {
     window.micro_batch = samples;
     window.samples += samples;
     self->statistics_.forget();
-    if (samples == 0) self->statistics_.keep(self->models_.models());
+    if (samples == 0) {
+      self->statistics_.keep(self->models_.models(), RunningStatistics::Of::modules_on_their_own);
+    }
   }
 
  private:
@@ -43244,7 +43380,9 @@ class GradientExchange {
     torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
       const auto exchange = exchange_.lock();
       if (!exchange || !exchange->window_.is_accumulating) return gradients;
-      exchange->slots_[exchange->known_.at(parameter_)].begin_weighting();
+      GradientSlot& slot = exchange->slots_[exchange->known_.at(parameter_)];
+      if (slot.is_weighted && !slot.has_arrived) check_untouched(*exchange->worker_, slot, exchange->window_.step);
+      slot.begin_weighting();
       const std::uint64_t samples = exchange->window_.micro_batch;
       torch::autograd::variable_list weighted;
       for (const at::Tensor& gradient : gradients) {
@@ -43308,6 +43446,7 @@ class GradientExchange {
     if (worker_->world_size() > 1) slot.own_memory(added);
     if (added.defined()) slot.used = true;
     if (window_.is_last) slot.end_weighting(static_cast<double>(window_.samples));
+    if (slot.is_weighted) slot.note_versions();
     if (overlap_ == Overlapping::active && window_.is_last) explained([this] { hand_over(); });
   }
 
@@ -43396,18 +43535,24 @@ class GradientExchange {
     }
     decide_on_overlap();
     sync_buffers(*worker_, models_.buffers(), options_.buffers);
-    if (statistics_.has_any()) statistics_.keep(models_.models());  // for another pass of this step
+    if (statistics_.has_any()) {  // for another pass of this step
+      statistics_.keep(models_.models(), RunningStatistics::Of::modules_on_their_own);
+    }
     clock_.enter(StepClock::Part::compute);
     if (options_.non_finite == NonFinite::allow) return;
     if (!is_finite) {
       refuse_step(exchange_.open());
     } else if (window_.is_refused) {
       drop_gradients();
+      before_step_.put_back();
     }
   }
 
   void begin_exchange() {
     if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass(*worker_, window_.step);
+    for (const GradientSlot& slot : slots_) {
+      if (slot.is_weighted) check_untouched(*worker_, slot, window_.step);
+    }
     const PassTerms terms{.header = next_header(),
                           .is_weighted = window_.is_accumulating,
                           .checks_finite = options_.non_finite != NonFinite::allow,
@@ -43481,7 +43626,8 @@ class GradientExchange {
     }
     window_.is_refused = true;
     drop_gradients();
-    ++num_skipped_;
+    before_step_.put_back();
+    clock_.count_skipped();
     const std::string what = compose("step {}: the gradient{}, averaged over all ranks, is not finite", window_.step,
                                      name.empty() ? "" : compose(" of \"{}\"", name));
     if (options_.non_finite == NonFinite::stop) {
@@ -43490,9 +43636,8 @@ class GradientExchange {
                   "ModelOptions::non_finite to skip or allow",
                   what, worker_->rank(), worker_->world_size())};
     }
-    if (worker_->rank() == 0 && num_skipped_ == 1) {
-      std::fprintf(stderr, "railyard: %s; the step is left out on all ranks, as later ones will be without a word\n",
-                   what.c_str());
+    if (worker_->rank() == 0 && clock_.skipped() == 1) {
+      worker_->warn(what + "; the step is left out on all ranks, as later ones will be without a word");
     }
   }
 
@@ -43502,11 +43647,11 @@ class GradientExchange {
   ModelOptions options_{};
   Window window_{};
   bool has_weights_ = false;  // the accumulators have the hook that weights micro-batches
-  std::uint64_t num_skipped_ = 0;
   std::vector<GradientSlot> slots_{};
   std::unordered_map<const void*, std::size_t> known_{};  // slots_ by parameter, which they keep alive
   WatchedModels models_{};
-  RunningStatistics statistics_{};  // where the batch under way counts nothing
+  RunningStatistics statistics_{};   // where the batch under way counts nothing
+  RunningStatistics before_step_{};  // where the step may be left out
   std::weak_ptr<Pass> pass_{};
   Overlapping overlap_ = Overlapping::never;
   std::uint64_t observed_step_ = 0;  // the first one that shows the order
@@ -43537,7 +43682,10 @@ struct Gradients {
     worker.on_samples([weak = std::weak_ptr{gradients.exchange}](std::uint64_t samples, bool completes_step) {
       if (const auto exchange = weak.lock()) GradientExchange::begin(exchange, samples, completes_step);
     });
-    worker.on_step_times([&worker, clock = &gradients.exchange->clock()] { return clock->total(worker.world_size()); });
+    worker.on_step_times([&worker, exchange = gradients.exchange.get()] {
+      exchange->warn_of_skipped();
+      return exchange->clock().total(worker.world_size());
+    });
     worker.on_data_wait([clock = &gradients.exchange->clock()](bool begins) { clock->enter_data(begins); });
     worker.on_abandoned_step([weak = std::weak_ptr{gradients.exchange}] {
       if (const auto exchange = weak.lock()) exchange->abandon_step();

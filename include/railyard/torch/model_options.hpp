@@ -15,7 +15,10 @@ namespace railyard::inline v0_1 {
 
 /// Says what happens when an averaged gradient is not finite (NaN, or an overflow), which all ranks see alike.
 enum class NonFinite : std::uint8_t {
-  skip,   ///< every gradient becomes undefined on all ranks, so that the optimizer leaves the step out; counted
+  /// Every gradient becomes undefined on all ranks, so that the optimizer leaves the step out, and the running
+  /// statistics of normalising modules go back to what they were when samples() began the step. StepTimes::skipped
+  /// counts such steps, and Result::warnings() tells of them.
+  skip,
   stop,   ///< backward() throws on all ranks
   allow,  ///< it stays, as in a loop without Railyard
 };

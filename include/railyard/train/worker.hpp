@@ -163,6 +163,7 @@ class Worker {
   /// over the samples of all micro-batches in the backward pass of the last one.
   void samples(std::uint64_t count, bool completes_step = true) {
     if (completes_step_) end_step();
+    if (num_steps_ == 0) has_exchanged_ = false;  // what came before the first step carried no gradients
     if (on_samples_) on_samples_(count, completes_step);
     step_samples_ = count;
     has_step_ = true;
@@ -183,6 +184,7 @@ class Worker {
     link_->page().steps.fetch_add(1, std::memory_order_relaxed);
     if (on_step_end_) on_step_end_();
     has_ended_step_ = true;
+    if (++num_steps_ == steps_apart) warn_of_training_apart();
   }
   /// Steps that this rank has ended, in all attempts of the run together.
   [[nodiscard]] std::uint64_t steps() const noexcept { return link_->page().steps.load(std::memory_order_relaxed); }
@@ -194,6 +196,7 @@ class Worker {
   void on_step_times(std::function<StepTimes()> function) { on_step_times_ = std::move(function); }
   /// Tells the supervisor where it has gone; called when the training function has returned.
   void post_step_times() {
+    if (num_steps_ > 0 && num_steps_ < steps_apart) warn_of_training_apart();
     if (on_step_times_) link_->post(detail::encode_step_times(on_step_times_()));
   }
   /// Says that a loader begins to wait for data, or has it: the time between is StepTimes::data.
@@ -236,24 +239,52 @@ class Worker {
 
   void barrier() { do_barrier(); }
   /// Combines data of all ranks in place; equal bits on every rank afterwards.
-  void all_reduce(Buffer data, ReduceOp op) { do_all_reduce(data, op); }
-  void broadcast(Buffer data, int root) { do_broadcast(data, root); }
+  void all_reduce(Buffer data, ReduceOp op) {
+    note_exchange();
+    do_all_reduce(data, op);
+  }
+  void broadcast(Buffer data, int root) {
+    note_exchange();
+    do_broadcast(data, root);
+  }
   /// Shapes: out has world_size times the elements of in; part r is rank r's.
-  void all_gather(ConstBuffer in, Buffer out) { do_all_gather(in, out); }
+  void all_gather(ConstBuffer in, Buffer out) {
+    note_exchange();
+    do_all_gather(in, out);
+  }
   /// Shapes: rank r gives counts[r] elements; out has their sum. counts are equal on all ranks.
   void all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts) {
+    note_exchange();
     do_all_gather_uneven(in, out, counts);
   }
   /// Shapes: in has world_size times the elements of out; rank r gets the combined slice r.
-  void reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) { do_reduce_scatter(in, out, op); }
+  void reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) {
+    note_exchange();
+    do_reduce_scatter(in, out, op);
+  }
   /// Shapes: at root, out has world_size times the elements of in; elsewhere out is not looked at.
-  void gather(ConstBuffer in, Buffer out, int root) { do_gather(in, out, root); }
+  void gather(ConstBuffer in, Buffer out, int root) {
+    note_exchange();
+    do_gather(in, out, root);
+  }
   /// Shapes: at root, in has world_size times the elements of out; elsewhere in is not looked at.
-  void scatter(ConstBuffer in, Buffer out, int root) { do_scatter(in, out, root); }
+  void scatter(ConstBuffer in, Buffer out, int root) {
+    note_exchange();
+    do_scatter(in, out, root);
+  }
   /// Shapes: in and out are equally long, a multiple of world_size; slice r of in goes to rank r.
-  void all_to_all(ConstBuffer in, Buffer out) { do_all_to_all(in, out); }
-  void send(ConstBuffer data, int to) { do_send(data, to); }
-  void receive(Buffer data, int from) { do_receive(data, from); }
+  void all_to_all(ConstBuffer in, Buffer out) {
+    note_exchange();
+    do_all_to_all(in, out);
+  }
+  void send(ConstBuffer data, int to) {
+    note_exchange();
+    do_send(data, to);
+  }
+  void receive(Buffer data, int from) {
+    note_exchange();
+    do_receive(data, from);
+  }
 
   /// What equal bits depend on, for the manifests of checkpoints: rooms above this one add what they know.
   [[nodiscard]] NamedValues& environment() noexcept { return environment_; }
@@ -285,9 +316,24 @@ class Worker {
 
   [[nodiscard]] WorkerLink& link() noexcept { return *link_; }
   [[nodiscard]] const RunContext& context() const noexcept { return *context_; }
+  // Says that gradients may have gone from rank to rank.
+  void note_exchange() noexcept { has_exchanged_ = true; }
 
  private:
   friend class TrainState;
+
+  // Steps after which it is no accident that nothing was exchanged.
+  static constexpr std::uint64_t steps_apart = 100;
+
+  // Nobody wants as many models as there are workers, of which none has seen all samples.
+  void warn_of_training_apart() {
+    if (rank() != 0 || world_size() == 1 || on_samples_ || has_exchanged_) return;
+    warn(detail::compose(
+        "rank 0/{} has ended {} steps of training, and nothing was exchanged between the workers: each of them trains "
+        "a "
+        "model of its own. Give the model to prepare_model(worker, model), or sum gradients with worker.all_reduce()",
+        world_size(), num_steps_));
+  }
 
   // The link knows of messages only: the error says what this one was.
   void post_report(const Metrics& metrics) {
@@ -335,6 +381,8 @@ class Worker {
   bool has_step_ = false;                     // one has begun and not ended
   bool completes_step_ = false;               // its last micro-batch has begun
   bool has_ended_step_ = false;
+  std::uint64_t num_steps_ = 0;  // that have ended in this attempt
+  bool has_exchanged_ = false;   // by a collective that could carry gradients
   bool stop_requested_ = false;
   bool stop_agreed_ = false;
   bool has_saved_ = false;  // its state, over what it has gone on from in memory

@@ -57,7 +57,10 @@ class WorkerOf final : public Worker {
     }
   }
 
-  [[nodiscard]] B& backend() noexcept { return *backend_; }
+  [[nodiscard]] B& backend() noexcept {
+    this->note_exchange();
+    return *backend_;
+  }
 
  private:
   // Shows on the page what this worker waits for, and since when: that is how a supervisor tells who is late.

@@ -292,6 +292,43 @@ TEST_CASE("BatchNorm: an empty batch, or one of weight zero that is NaN, counts 
   }
 }
 
+TEST_CASE("BatchNorm: a step that is left out leaves no trace in running statistics, joined or not (FAULTS D9)") {
+  for (const bool is_joined : {true, false}) {
+    for (const int micro_batches : {1, 2}) {
+      test::on_both_threads(2, [=](ry::Worker& worker) {
+        auto net = ry::prepare_model(worker, [] {
+          torch::nn::Sequential made(torch::nn::Linear(4, 4), torch::nn::BatchNorm1d(4));
+          return made;
+        });
+        if (is_joined) ry::sync_batch_norm(worker, net);
+        const auto step = [&](bool is_bad) {
+          for (int micro = 1; micro <= micro_batches; ++micro) {
+            worker.samples(3, /*completes_step=*/micro == micro_batches);
+            auto batch = numbers({3, 4}, 0.37 + worker.rank(), torch::kFloat);
+            if (is_bad && worker.rank() == 1 && micro == 1) batch[1][2] = std::nan("");
+            net->forward(batch).sin().sum().backward();
+          }
+        };
+        const auto statistics = [&] {
+          std::vector<torch::Tensor> copies;
+          for (const auto& buffer : net->buffers()) copies.push_back(buffer.detach().clone());
+          return copies;
+        };
+        step(/*is_bad=*/false);
+        const auto before = statistics();
+        EXPECT(before.size() == 3 && before.back().item<std::int64_t>() == micro_batches);
+        step(/*is_bad=*/true);
+        EXPECT(!net->parameters().front().grad().defined());
+        const auto after = statistics();
+        for (std::size_t at = 0; at < before.size(); ++at) EXPECT(torch::equal(before[at], after[at]));
+        step(/*is_bad=*/false);
+        const auto later = statistics();
+        EXPECT(later.back().item<std::int64_t>() == 2 * micro_batches && !torch::equal(later.front(), before.front()));
+      });
+    }
+  }
+}
+
 TEST_CASE("BatchNorm: exchanges nothing in eval") {
   test::on_threads(2, [](ry::Worker& worker) {
     auto norm = joined(worker, 4);

@@ -11,7 +11,9 @@
 
 #include <torch/torch.h>
 
+#include <functional>
 #include <limits>
+#include <string>
 
 namespace ry = railyard;
 using Catch::ContainsSubstring;
@@ -109,6 +111,54 @@ TEST_CASE("Micro-batches: those of an epoch that was left early are forgotten") 
     EXPECT(torch::allclose(gradients.at(0), plain->weight.grad()));
     worker.report({{"done", true}});
   });
+}
+
+TEST_CASE("Micro-batches: a loop that drops gradients, clips or steps in each of them is refused, with the remedy") {
+  using Meddle = std::function<void(torch::optim::SGD&)>;
+  const Meddle drop = [](torch::optim::SGD& optimizer) {
+    for (auto& parameter : optimizer.param_groups()[0].params()) parameter.mutable_grad().reset();
+  };
+  const Meddle fill_with_zeros = [](torch::optim::SGD& optimizer) {
+    for (auto& parameter : optimizer.param_groups()[0].params()) {
+      if (parameter.grad().defined()) parameter.mutable_grad().zero_();
+    }
+  };
+  const Meddle clip = [](torch::optim::SGD& optimizer) {
+    torch::nn::utils::clip_grad_norm_(optimizer.param_groups()[0].params(), 1e-6);
+  };
+  const Meddle step = [](torch::optim::SGD& optimizer) { optimizer.step(); };
+  // Before the backward pass of each micro-batch, and after it.
+  for (const bool is_before : {true, false}) {
+    for (const auto& [meddle, what] : {std::pair{drop, "gradient"}, std::pair{fill_with_zeros, "gradient"},
+                                       std::pair{clip, "gradient"}, std::pair{step, "value"}}) {
+      const auto error = test::error_of(2, [is_before, meddle](auto& worker) {
+        auto net = ry::prepare_model(worker, make_net);
+        torch::optim::SGD optimizer(net->parameters(), 0.1);
+        auto loader =
+            ry::prepare_loader(worker, samples(), {.global_batch_size = 8, .drives_step = true, .micro_batches = 4});
+        for (const auto& batch : loader) {
+          if (is_before) meddle(optimizer);
+          net->forward(batch.data).sum().backward();
+          if (!is_before) meddle(optimizer);
+        }
+      });
+      CHECK_THAT(error, ContainsSubstring(what + std::string{" of \""}) &&
+                            ContainsSubstring("was changed between two micro-batches of step 1") &&
+                            ContainsSubstring("if (!batch.completes_step()) continue;"));
+    }
+  }
+}
+
+TEST_CASE("Micro-batches: one that does not reach a parameter is no reason to leave out what was done to it") {
+  const auto error = test::error_of(2, [](auto& worker) {
+    auto net = ry::prepare_model(worker, make_net);
+    for (const bool is_last : {false, true}) {
+      worker.samples(1, is_last);
+      if (is_last) net->bias.mutable_grad().reset();
+      (is_last ? net->weight.sum() : net->weight.sum() + net->bias.sum()).backward();
+    }
+  });
+  CHECK_THAT(error, ContainsSubstring("the gradient of \"bias\" was changed between two micro-batches"));
 }
 
 TEST_CASE("Micro-batches: f16 is refused, in which a weighted gradient may overflow") {
@@ -222,6 +272,28 @@ TEST_CASE("ModelOptions: a NaN on one rank leaves the step out on all ranks, end
     EXPECT(!net->weight.grad().defined());
     worker.report({{"done", true}});
   });
+}
+
+TEST_CASE("ModelOptions: steps that were left out are counted, and the Result warns of them (FAULTS D9)") {
+  for (const int num_bad : {0, 1, 2, 3}) {
+    const auto result = test::try_run<ry::SharedMemory, ry::Threads>(2, [num_bad](auto& worker) {
+      auto net = ry::prepare_model(worker, make_net);
+      for (int step = 0; step < 3; ++step) {
+        worker.samples(1);
+        const bool is_bad = worker.rank() == 1 && step < num_bad;
+        (net->weight.sum() * (is_bad ? std::numeric_limits<double>::quiet_NaN() : 1.0)).backward();
+      }
+    });
+    REQUIRE(result);
+    CHECK(result.step_times().steps == 3);
+    CHECK(result.step_times().skipped == static_cast<std::uint64_t>(num_bad));
+    REQUIRE(result.warnings().size() == (num_bad == 0 ? 0U : 2U));
+    if (num_bad == 0) continue;
+    CHECK_THAT(result.warnings()[0], ContainsSubstring("step 1: the gradient of \"weight\"") &&
+                                         ContainsSubstring("is left out on all ranks"));
+    CHECK_THAT(result.warnings()[1], ContainsSubstring(num_bad == 3 ? "all steps, 3 in number, were left out"
+                                                                    : std::to_string(num_bad) + " of 3 steps"));
+  }
 }
 
 TEST_CASE("prepare_model: a rank that leaves out a backward pass is named with its step (FAULTS A10, A15, TRAPS 17)") {

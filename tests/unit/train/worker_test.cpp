@@ -55,6 +55,33 @@ TEST_CASE("Worker: what it warns of is in the Result, and does not end the run")
   CHECK(result.warnings() == std::vector<std::string>{"rank 1 saw \"nothing\""});
 }
 
+TEST_CASE("Worker: steps in which nothing goes from worker to worker are warned of, once") {
+  struct Case {
+    int num_steps;
+    bool sums_gradients;
+    bool is_warned_of;
+  };
+  for (const auto& [num_steps, sums_gradients, is_warned_of] :
+       {Case{0, false, false}, Case{1, false, true}, Case{250, false, true}, Case{250, true, false}}) {
+    const auto result = run([num_steps = num_steps, sums_gradients = sums_gradients](ry::Worker& worker) {
+      double value = 1;
+      worker.broadcast(ry::buffer_of_value(value), 0);  // what is done before the first step is none of it
+      for (int step = 0; step < num_steps; ++step) {
+        worker.samples(1);
+        if (sums_gradients) worker.all_reduce(ry::buffer_of_value(value), ry::ReduceOp::average);
+        static_cast<void>(worker.should_stop());
+        worker.end_step();
+      }
+      static_cast<void>(worker.mean(value));
+    });
+    REQUIRE(result.error() == "");
+    REQUIRE(result.warnings().size() == (is_warned_of ? 1U : 0U));
+    if (!is_warned_of) continue;
+    CHECK_THAT(result.warnings().front(), ContainsSubstring("each of them trains a model of its own") &&
+                                              ContainsSubstring("prepare_model(worker, model)"));
+  }
+}
+
 TEST_CASE("Worker: report takes initialiser lists of any arithmetic type and literal") {
   const auto result = run([](ry::Worker& worker) {
     const float loss = 0.5F;

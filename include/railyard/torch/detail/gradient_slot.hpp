@@ -47,6 +47,9 @@ struct GradientSlot {
   std::vector<std::int64_t> strides{};   // of the gradient on every rank, once an exchange has asked
   bool is_weighted = false;              // micro-batches under way have added to the gradient
   at::Tensor before{};                   // what it was before them: it is not weighted with their samples
+  const void* gradient_then = nullptr;   // what they have left, when the last of them had added to it
+  std::uint32_t gradient_version = 0;    // counts the changes of that
+  std::uint32_t parameter_version = 0;   // likewise, of the parameter
   at::Tensor stage{};                    // memory that the other ranks see, where the gradient itself is not there
 
   // Sums are made in f32 at least: n x gradient would overflow a half type.
@@ -109,6 +112,24 @@ struct GradientSlot {
     } else {  // a sparse one can be added to a dense one, and not the other way round
       gradient = gradient.is_sparse() ? weighted.add(gradient) : gradient.add(weighted);
     }
+  }
+
+  // Called when a micro-batch has added to the gradient.
+  void note_versions() {
+    const at::Tensor& gradient = parameter.grad();
+    gradient_then = gradient.unsafeGetTensorImpl();
+    gradient_version = gradient.defined() ? gradient.unsafeGetTensorImpl()->version_counter().current_version() : 0;
+    parameter_version = parameter.unsafeGetTensorImpl()->version_counter().current_version();
+  }
+  // Whether the gradient is as the last micro-batch left it.
+  [[nodiscard]] bool has_same_gradient() const {
+    const at::Tensor& gradient = parameter.grad();
+    return gradient.unsafeGetTensorImpl() == gradient_then &&
+           (!gradient.defined() ||
+            gradient.unsafeGetTensorImpl()->version_counter().current_version() == gradient_version);
+  }
+  [[nodiscard]] bool has_same_parameter() const {
+    return parameter.unsafeGetTensorImpl()->version_counter().current_version() == parameter_version;
   }
 
   // They will not be completed.

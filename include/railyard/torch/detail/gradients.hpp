@@ -33,7 +33,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -133,6 +132,21 @@ class GradientExchange {
     schedule_.reset(slots_.size());
   }
 
+  // Tells the user, at the end of training, of steps that have left no trace.
+  void warn_of_skipped() {
+    const std::uint64_t skipped = clock_.skipped();
+    const std::uint64_t steps = clock_.steps();
+    if (worker_->rank() != 0 || skipped == 0 || options_.non_finite != NonFinite::skip) return;
+    if (skipped < steps) {
+      worker_->warn(compose("{} of {} steps were left out, for their gradients were not finite", skipped, steps));
+      return;
+    }
+    worker_->warn(
+        compose("all steps, {} in number, were left out, for their gradients were not finite: nothing was "
+                "learnt. Look for NaNs in the data, lower the learning rate or clip",
+                steps));
+  }
+
   // Ends what goes on beside the worker's own thread.
   void end() noexcept {
     forget_pass();
@@ -160,7 +174,12 @@ class GradientExchange {
       slot.has_begun = true;
     }
     self->models_.check(*self->worker_, self->known_, self->options_.buffers != BufferSync::leave);
-    if (self->window_.is_last) self->window_ = {.step = self->window_.step + 1};
+    if (self->window_.is_last) {
+      self->window_ = {.step = self->window_.step + 1};
+      if (self->options_.non_finite == NonFinite::skip) {
+        self->before_step_.keep(self->models_.models(), RunningStatistics::Of::all_modules);
+      }
+    }
     Window& window = self->window_;
     window.is_accumulating = window.is_accumulating || !completes_step;
     if (window.is_accumulating) refuse_half(*self->worker_, self->slots_);
@@ -174,7 +193,9 @@ class GradientExchange {
     window.micro_batch = samples;
     window.samples += samples;
     self->statistics_.forget();
-    if (samples == 0) self->statistics_.keep(self->models_.models());
+    if (samples == 0) {
+      self->statistics_.keep(self->models_.models(), RunningStatistics::Of::modules_on_their_own);
+    }
   }
 
  private:
@@ -258,7 +279,9 @@ class GradientExchange {
     torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
       const auto exchange = exchange_.lock();
       if (!exchange || !exchange->window_.is_accumulating) return gradients;
-      exchange->slots_[exchange->known_.at(parameter_)].begin_weighting();
+      GradientSlot& slot = exchange->slots_[exchange->known_.at(parameter_)];
+      if (slot.is_weighted && !slot.has_arrived) check_untouched(*exchange->worker_, slot, exchange->window_.step);
+      slot.begin_weighting();
       const std::uint64_t samples = exchange->window_.micro_batch;
       torch::autograd::variable_list weighted;
       for (const at::Tensor& gradient : gradients) {
@@ -322,6 +345,7 @@ class GradientExchange {
     if (worker_->world_size() > 1) slot.own_memory(added);
     if (added.defined()) slot.used = true;
     if (window_.is_last) slot.end_weighting(static_cast<double>(window_.samples));
+    if (slot.is_weighted) slot.note_versions();
     if (overlap_ == Overlapping::active && window_.is_last) explained([this] { hand_over(); });
   }
 
@@ -410,18 +434,24 @@ class GradientExchange {
     }
     decide_on_overlap();
     sync_buffers(*worker_, models_.buffers(), options_.buffers);
-    if (statistics_.has_any()) statistics_.keep(models_.models());  // for another pass of this step
+    if (statistics_.has_any()) {  // for another pass of this step
+      statistics_.keep(models_.models(), RunningStatistics::Of::modules_on_their_own);
+    }
     clock_.enter(StepClock::Part::compute);
     if (options_.non_finite == NonFinite::allow) return;
     if (!is_finite) {
       refuse_step(exchange_.open());
     } else if (window_.is_refused) {
       drop_gradients();
+      before_step_.put_back();
     }
   }
 
   void begin_exchange() {
     if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass(*worker_, window_.step);
+    for (const GradientSlot& slot : slots_) {
+      if (slot.is_weighted) check_untouched(*worker_, slot, window_.step);
+    }
     const PassTerms terms{.header = next_header(),
                           .is_weighted = window_.is_accumulating,
                           .checks_finite = options_.non_finite != NonFinite::allow,
@@ -495,7 +525,8 @@ class GradientExchange {
     }
     window_.is_refused = true;
     drop_gradients();
-    ++num_skipped_;
+    before_step_.put_back();
+    clock_.count_skipped();
     const std::string what = compose("step {}: the gradient{}, averaged over all ranks, is not finite", window_.step,
                                      name.empty() ? "" : compose(" of \"{}\"", name));
     if (options_.non_finite == NonFinite::stop) {
@@ -504,9 +535,8 @@ class GradientExchange {
                   "ModelOptions::non_finite to skip or allow",
                   what, worker_->rank(), worker_->world_size())};
     }
-    if (worker_->rank() == 0 && num_skipped_ == 1) {
-      std::fprintf(stderr, "railyard: %s; the step is left out on all ranks, as later ones will be without a word\n",
-                   what.c_str());
+    if (worker_->rank() == 0 && clock_.skipped() == 1) {
+      worker_->warn(what + "; the step is left out on all ranks, as later ones will be without a word");
     }
   }
 
@@ -516,11 +546,11 @@ class GradientExchange {
   ModelOptions options_{};
   Window window_{};
   bool has_weights_ = false;  // the accumulators have the hook that weights micro-batches
-  std::uint64_t num_skipped_ = 0;
   std::vector<GradientSlot> slots_{};
   std::unordered_map<const void*, std::size_t> known_{};  // slots_ by parameter, which they keep alive
   WatchedModels models_{};
-  RunningStatistics statistics_{};  // where the batch under way counts nothing
+  RunningStatistics statistics_{};   // where the batch under way counts nothing
+  RunningStatistics before_step_{};  // where the step may be left out
   std::weak_ptr<Pass> pass_{};
   Overlapping overlap_ = Overlapping::never;
   std::uint64_t observed_step_ = 0;  // the first one that shows the order
@@ -551,7 +581,10 @@ struct Gradients {
     worker.on_samples([weak = std::weak_ptr{gradients.exchange}](std::uint64_t samples, bool completes_step) {
       if (const auto exchange = weak.lock()) GradientExchange::begin(exchange, samples, completes_step);
     });
-    worker.on_step_times([&worker, clock = &gradients.exchange->clock()] { return clock->total(worker.world_size()); });
+    worker.on_step_times([&worker, exchange = gradients.exchange.get()] {
+      exchange->warn_of_skipped();
+      return exchange->clock().total(worker.world_size());
+    });
     worker.on_data_wait([clock = &gradients.exchange->clock()](bool begins) { clock->enter_data(begins); });
     worker.on_abandoned_step([weak = std::weak_ptr{gradients.exchange}] {
       if (const auto exchange = weak.lock()) exchange->abandon_step();

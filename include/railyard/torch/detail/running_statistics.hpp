@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Keeps batches of weight zero out of the running statistics of a model. Torch room.
+// Keeps batches that do not count out of the running statistics of a model. Torch room.
 #pragma once
 
 #include "railyard/core/version.hpp"
@@ -10,6 +10,8 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -33,11 +35,17 @@ class FollowsAllRanks {
 // The statistics of all normalising modules under a few others, as they were before a batch.
 class RunningStatistics {
  public:
-  void keep(const std::vector<std::weak_ptr<const torch::nn::Module>>& roots) {
-    kept_.clear();
+  enum class Of : std::uint8_t {
+    modules_on_their_own,  // those that follow no batches of other ranks
+    all_modules,
+  };
+
+  void keep(const std::vector<std::weak_ptr<const torch::nn::Module>>& roots, Of modules) {
+    num_kept_ = 0;
     for (const auto& root : roots) {
-      if (const auto module = root.lock()) visit(*module);
+      if (const auto module = root.lock()) visit(*module, modules);
     }
+    kept_.resize(num_kept_);
   }
   void forget() noexcept { kept_.clear(); }
   [[nodiscard]] bool has_any() const noexcept { return !kept_.empty(); }
@@ -48,20 +56,35 @@ class RunningStatistics {
   }
 
  private:
-  void visit(const torch::nn::Module& module) {
+  void visit(const torch::nn::Module& module, Of modules) {
     const auto* follower = dynamic_cast<const FollowsAllRanks*>(&module);
-    if (follower == nullptr || !follower->is_joined()) {
+    if (modules == Of::all_modules || follower == nullptr || !follower->is_joined()) {
       // The names that all of LibTorch's normalising modules share.
       for (const auto& item : module.named_buffers(/*recurse=*/false)) {
         const std::string& name = item.key();
         if (name != "running_mean" && name != "running_var" && name != "num_batches_tracked") continue;
-        if (item.value().defined()) kept_.emplace_back(item.value(), item.value().detach().clone());
+        if (item.value().defined()) keep(item.value());
       }
     }
-    for (const auto& child : module.children()) visit(*child);
+    for (const auto& child : module.children()) visit(*child, modules);
+  }
+
+  // In the memory of the last time, for this is done in every step.
+  void keep(const at::Tensor& buffer) {
+    if (num_kept_ == kept_.size()) kept_.emplace_back();
+    auto& [tensor, values] = kept_[num_kept_++];
+    if (tensor.is_same(buffer) && values.scalar_type() == buffer.scalar_type() && values.sizes() == buffer.sizes() &&
+        values.device() == buffer.device()) {
+      const at::NoGradGuard no_grad;
+      values.copy_(buffer);
+      return;
+    }
+    tensor = buffer;
+    values = buffer.detach().clone();
   }
 
   std::vector<std::pair<at::Tensor, at::Tensor>> kept_{};
+  std::size_t num_kept_ = 0;  // where keep() is
 };
 
 }  // namespace detail

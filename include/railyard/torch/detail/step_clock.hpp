@@ -39,6 +39,9 @@ class StepClock {
     ++counts_.steps;
     counts_.bytes += bytes;
   }
+  void count_skipped() noexcept { ++counts_.skipped; }
+  [[nodiscard]] std::uint64_t steps() const noexcept { return counts_.steps; }
+  [[nodiscard]] std::uint64_t skipped() const noexcept { return counts_.skipped; }
 
   // What this rank has waited in all: whoever waits least is waited for.
   [[nodiscard]] double waited() const noexcept { return spent_on(Part::wait); }
@@ -64,6 +67,7 @@ class StepClock {
     StepTimes times = total(world_size);
     const StepTimes before = std::exchange(taken_, times);
     times.steps -= before.steps;
+    times.skipped -= before.skipped;
     times.bytes -= before.bytes;
     times.compute -= before.compute;
     times.data -= before.data;
@@ -80,7 +84,7 @@ class StepClock {
   Part part_ = Part::compute;
   Clock::time_point since_{};
   std::array<double, 5> spent_{};
-  StepTimes counts_{};  // steps and bytes alone
+  StepTimes counts_{};  // steps, those left out, and bytes alone
   StepTimes taken_{};
   std::vector<double> waits_{};
 };
