@@ -20844,7 +20844,7 @@ class SnapshotPace {
   SnapshotPace(double percent, std::chrono::nanoseconds interval, Clock::time_point now) noexcept
       : percent_(percent), interval_(interval), copied_at_(now), saved_at_(now) {}
 
-  /// The first copy is due at once: only then is known what one costs.
+  /// The first copy of a run is due at once: only then is known what one costs.
   [[nodiscard]] bool wants_copy(Clock::time_point now) const noexcept {
     return percent_ > 0 && std::chrono::duration<double>(now - copied_at_) >= cost_ * (100 / percent_);
   }
@@ -20855,6 +20855,12 @@ class SnapshotPace {
   void note_copy(std::chrono::duration<double> cost, Clock::time_point now) noexcept {
     cost_ = cost;
     copied_at_ = now;
+  }
+  /// What was put back is there still for the next restart. Until it is a few steps old a copy is not worth its price,
+  /// which is about that of putting back; from a slow disk it is less.
+  void note_put_back(std::chrono::duration<double> cost, Clock::time_point now) noexcept {
+    constexpr std::chrono::duration<double> most{0.25};
+    note_copy(std::min(cost, most), now);
   }
   /// No copy is wanted any more.
   void end_copies() noexcept { percent_ = 0; }
@@ -21027,6 +21033,7 @@ class TrainState {
     if (path.empty()) return;
     const auto& held = worker_->context().held_slots;
     if (!held.empty() && worker_->has_saved_) return;  // they are an earlier TrainState's by now
+    const auto begin = Clock::now();
     const Checkpoint checkpoint =
         held.empty() ? Checkpoint::open(path) : detail::open_held_state(worker_->link(), held);
     std::string missing;
@@ -21048,6 +21055,7 @@ class TrainState {
     resumed_epoch_ = manifest.epoch;
     epoch_ = manifest.epoch - 1;
     is_resumed_ = true;
+    pace_.note_put_back(Clock::now() - begin, Clock::now());
     if (worker_->rank() != 0) return;
     if (!missing.empty()) {
       std::fprintf(stderr, "railyard: the checkpoint %s has nothing for: %s; they stay as the program has made them\n",

@@ -185,6 +185,7 @@ class TrainState {
     if (path.empty()) return;
     const auto& held = worker_->context().held_slots;
     if (!held.empty() && worker_->has_saved_) return;  // they are an earlier TrainState's by now
+    const auto begin = Clock::now();
     const Checkpoint checkpoint =
         held.empty() ? Checkpoint::open(path) : detail::open_held_state(worker_->link(), held);
     std::string missing;
@@ -206,6 +207,7 @@ class TrainState {
     resumed_epoch_ = manifest.epoch;
     epoch_ = manifest.epoch - 1;
     is_resumed_ = true;
+    pace_.note_put_back(Clock::now() - begin, Clock::now());
     if (worker_->rank() != 0) return;
     if (!missing.empty()) {
       std::fprintf(stderr, "railyard: the checkpoint %s has nothing for: %s; they stay as the program has made them\n",

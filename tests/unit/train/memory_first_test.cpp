@@ -112,6 +112,30 @@ TEMPLATE_TEST_CASE("Memory first: a restart without any checkpoint goes on a ste
   CHECK(result.metrics().at("sum").as<double>() == straight_sum());
 }
 
+TEST_CASE("Memory first: what a restart has put back serves the next one, without another copy") {
+  const Scratch scratch;
+  constexpr double rarely = 1e-6;  // percent: a copy that takes a microsecond is worth 100 seconds
+  const auto fail = [](auto& worker, std::uint64_t step) {
+    if (worker.attempt() < 2 && step == 9 && worker.rank() == 1) throw std::runtime_error{"a test"};
+  };
+  const ry::Result result =
+      run_in<ry::SharedMemory, ry::Processes>(scratch, 2,
+                                              [fail](auto& worker) {
+                                                Weights weights;
+                                                HalfWeights half{.all = &weights, .rank = worker.rank()};
+                                                train_quietly(worker, half, weights, fail);
+                                              },
+                                              {.failure = {.max_failures = 2, .memory_percent = rarely}});
+  INFO(result.error());
+  REQUIRE(result);
+  REQUIRE(result.attempts().size() == 3);
+  const std::uint64_t copied = result.attempts()[1].begin_step;
+  CHECK(copied > 0);
+  CHECK(copied < 9);
+  CHECK(result.attempts()[2].begin_step == copied);
+  CHECK(result.metrics().at("sum").as<double>() == straight_sum());
+}
+
 TEST_CASE("Memory first: a worker killed in the middle of a copy leaves the one before (TRAPS 38)") {
   const Scratch scratch;
   for (const int victim : {0, 1}) {
@@ -419,6 +443,12 @@ TEST_CASE("SnapshotPace: spreads copies so that they take their share of the tim
   CHECK(pace.wants_checkpoint(begin + milliseconds{3000}));
   pace.note_checkpoint(begin + milliseconds{3000});
   CHECK_FALSE(pace.wants_checkpoint(begin + milliseconds{3001}));
+  SnapshotPace resumed{1, std::chrono::nanoseconds{0}, begin};
+  resumed.note_put_back(std::chrono::milliseconds{10}, begin);
+  CHECK_FALSE(resumed.wants_copy(begin + std::chrono::milliseconds{999}));
+  CHECK(resumed.wants_copy(begin + std::chrono::milliseconds{1001}));
+  resumed.note_put_back(std::chrono::hours{1}, begin);  // from a slow disk
+  CHECK(resumed.wants_copy(begin + std::chrono::seconds{26}));
   CHECK_FALSE(SnapshotPace{0, std::chrono::nanoseconds{0}, begin}.wants_copy(begin + std::chrono::hours{1}));
   CHECK_FALSE(SnapshotPace{0, std::chrono::nanoseconds{0}, begin}.wants_checkpoint(begin + std::chrono::hours{1}));
 }

@@ -4,6 +4,7 @@
 
 #include "railyard/core/version.hpp"
 
+#include <algorithm>
 #include <chrono>
 
 namespace railyard::inline v0_1 {
@@ -18,7 +19,7 @@ class SnapshotPace {
   SnapshotPace(double percent, std::chrono::nanoseconds interval, Clock::time_point now) noexcept
       : percent_(percent), interval_(interval), copied_at_(now), saved_at_(now) {}
 
-  /// The first copy is due at once: only then is known what one costs.
+  /// The first copy of a run is due at once: only then is known what one costs.
   [[nodiscard]] bool wants_copy(Clock::time_point now) const noexcept {
     return percent_ > 0 && std::chrono::duration<double>(now - copied_at_) >= cost_ * (100 / percent_);
   }
@@ -29,6 +30,12 @@ class SnapshotPace {
   void note_copy(std::chrono::duration<double> cost, Clock::time_point now) noexcept {
     cost_ = cost;
     copied_at_ = now;
+  }
+  /// What was put back is there still for the next restart. Until it is a few steps old a copy is not worth its price,
+  /// which is about that of putting back; from a slow disk it is less.
+  void note_put_back(std::chrono::duration<double> cost, Clock::time_point now) noexcept {
+    constexpr std::chrono::duration<double> most{0.25};
+    note_copy(std::min(cost, most), now);
   }
   /// No copy is wanted any more.
   void end_copies() noexcept { percent_ = 0; }
