@@ -39640,217 +39640,6 @@ class BatchBuffers {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/torch/detail/gradient_slot.hpp
-// What is known of one parameter whose gradients are averaged, and of one backward pass. Torch room.
-
-#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
-
-#include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/view_as_real.h>
-#include <torch/csrc/autograd/variable.h>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// The part of a parameter that this rank updates for all ranks of the host, which share its weights; see
-// ShardedOptimizer. Elements begin to end in the order of memory.
-struct GradientPiece {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  at::Tensor weights{};  // a view of one dimension; undefined where this rank has no part
-
-  [[nodiscard]] bool is_empty() const noexcept { return begin == end; }
-};
-
-struct GradientSlot {
-  using NodePointer = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
-
-  std::string name{};
-  at::Tensor parameter{};
-  NodePointer accumulator{};             // LibTorch itself keeps it only as long as a graph refers to it
-  bool used = false;                     // since the last exchange
-  bool has_arrived = false;              // at its gradient, in the backward pass under way
-  bool has_begun = false;                // a step, since it was prepared
-  std::weak_ptr<GradientPiece> piece{};  // while an optimizer shares the weights
-  std::vector<std::int64_t> strides{};   // of the gradient on every rank, once an exchange has asked
-  bool is_weighted = false;              // micro-batches under way have added to the gradient
-  at::Tensor before{};                   // what it was before them: it is not weighted with their samples
-  const void* gradient_then = nullptr;   // what they have left, when the last of them had added to it
-  std::uint32_t gradient_version = 0;    // counts the changes of that
-  std::uint32_t parameter_version = 0;   // likewise, of the parameter
-  at::Tensor stage{};                    // memory that the other ranks see, where the gradient itself is not there
-
-  // Sums are made in f32 at least: n x gradient would overflow a half type.
-  [[nodiscard]] at::ScalarType sum_type() const {
-    const at::ScalarType type = parameter.scalar_type();
-    return type == at::ScalarType::Double || type == at::ScalarType::ComplexDouble ? at::ScalarType::Double
-                                                                                   : at::ScalarType::Float;
-  }
-
-  // Whether its model is gone, and every graph that leads to it: nobody knows it but this slot and its accumulator.
-  [[nodiscard]] bool is_ended() const {
-    return accumulator ? accumulator.use_count() == 1 && parameter.use_count() == 2 : parameter.use_count() == 1;
-  }
-
-  // Elements of the sum: two for a complex number.
-  [[nodiscard]] std::int64_t real_count() const { return parameter.numel() * (parameter.is_complex() ? 2 : 1); }
-
-  // The parameter's strides if it has no gaps, those of a contiguous tensor otherwise.
-  [[nodiscard]] const std::vector<std::int64_t>& gradient_strides() {
-    if (!strides.empty() || parameter.dim() == 0) return strides;
-    if (parameter.is_non_overlapping_and_dense()) return strides = parameter.strides().vec();
-    strides.assign(static_cast<std::size_t>(parameter.dim()), 1);
-    for (std::size_t dim = strides.size(); dim-- > 1;) {
-      strides[dim - 1] = strides[dim] * std::max<std::int64_t>(parameter.size(static_cast<std::int64_t>(dim)), 1);
-    }
-    return strides;
-  }
-
-  // Gives the gradient memory of its own, after `added` has come to it. LibTorch may leave it in memory that another
-  // gradient of the pass has as well, if one of the two is a view, and that must not be averaged while it is needed.
-  void own_memory(const at::Tensor& added) const {
-    at::Tensor& gradient = parameter.mutable_grad();
-    if (!gradient.defined() || !gradient.has_storage()) return;
-    std::size_t num_known = 1;
-    if (added.defined() && added.has_storage() && added.storage().is_alias_of(gradient.storage())) {
-      ++num_known;
-      if (added.is_view() && added._base().use_count() == 1) ++num_known;  // of a view that nothing else is known of
-    }
-    if (gradient.storage().use_count() > num_known) gradient = gradient.clone();
-  }
-
-  // Called before a micro-batch adds to the gradient.
-  void begin_weighting() {
-    if (std::exchange(is_weighted, true)) return;
-    before = parameter.grad();
-    parameter.mutable_grad().reset();
-  }
-
-  // Adds what was there before, once, as if it had come with the samples of this rank, by which all is divided in the
-  // end. More may still be added by micro-batches.
-  void end_weighting(double samples) {
-    if (!before.defined()) return;
-    const at::Tensor earlier = std::exchange(before, {});
-    if (samples == 0) return;
-    const at::NoGradGuard no_grad;
-    at::Tensor& gradient = parameter.mutable_grad();
-    const at::Tensor weighted = earlier.mul(samples);
-    if (!gradient.defined()) {
-      gradient = weighted;
-    } else {  // a sparse one can be added to a dense one, and not the other way round
-      gradient = gradient.is_sparse() ? weighted.add(gradient) : gradient.add(weighted);
-    }
-  }
-
-  // Called when a micro-batch has added to the gradient.
-  void note_versions() {
-    const at::Tensor& gradient = parameter.grad();
-    gradient_then = gradient.unsafeGetTensorImpl();
-    gradient_version = gradient.defined() ? gradient.unsafeGetTensorImpl()->version_counter().current_version() : 0;
-    parameter_version = parameter.unsafeGetTensorImpl()->version_counter().current_version();
-  }
-  // Whether the gradient is as the last micro-batch left it.
-  [[nodiscard]] bool has_same_gradient() const {
-    const at::Tensor& gradient = parameter.grad();
-    return gradient.unsafeGetTensorImpl() == gradient_then &&
-           (!gradient.defined() ||
-            gradient.unsafeGetTensorImpl()->version_counter().current_version() == gradient_version);
-  }
-  [[nodiscard]] bool has_same_parameter() const {
-    return parameter.unsafeGetTensorImpl()->version_counter().current_version() == parameter_version;
-  }
-
-  // They will not be completed.
-  void forget_micro_batches() {
-    used = false;
-    if (std::exchange(is_weighted, false)) parameter.mutable_grad() = std::exchange(before, {});
-  }
-
-  // The gradient, made if there is none. A sparse one becomes dense: the rows that other ranks have used are others.
-  [[nodiscard]] at::Tensor& dense_gradient() const {
-    at::Tensor& gradient = parameter.mutable_grad();
-    if (!gradient.defined() || gradient.is_sparse()) gradient = at::empty_like(parameter.detach());
-    return gradient;
-  }
-};
-
-// Numbers of slots that are exchanged together.
-using Bucket = std::vector<std::size_t>;
-
-// What the ranks have of the slots of a bucket, one after another.
-struct BucketUse {
-  std::vector<std::uint32_t> num_using{};   // ranks that have used it
-  std::vector<std::uint32_t> num_giving{};  // ranks with samples that have a gradient
-};
-
-// Slots that an exchange averages, with their numbers.
-using OpenSlots = std::vector<std::pair<std::size_t, GradientSlot*>>;
-
-// Cuts tensors, one after another, each beginning at a whole cache line, into one part per rank.
-class RankPart {
- public:
-  // counts: elements of each tensor.
-  RankPart(const std::vector<std::int64_t>& counts, std::int64_t rank, std::int64_t size) {
-    std::int64_t num_lines = 0;
-    for (const std::int64_t count : counts) num_lines += lines_of(count);
-    first_ = num_lines * rank / size * line;
-    last_ = num_lines * (rank + 1) / size * line;
-  }
-
-  // Begin and end of this rank's part of the next tensor.
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> next(std::int64_t count) {
-    const std::int64_t at = std::exchange(at_, at_ + lines_of(count) * line);
-    return {std::clamp<std::int64_t>(first_ - at, 0, count), std::clamp<std::int64_t>(last_ - at, 0, count)};
-  }
-
- private:
-  static constexpr std::int64_t line = 64;
-  [[nodiscard]] static std::int64_t lines_of(std::int64_t count) noexcept { return (count + line - 1) / line; }
-
-  std::int64_t first_ = 0;
-  std::int64_t last_ = 0;
-  std::int64_t at_ = 0;
-};
-
-[[nodiscard]] inline at::Tensor as_real(const at::Tensor& tensor) {
-  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
-}
-
-// What one rank says with the first bucket of an exchange.
-struct PassHeader {
-  double samples = 0;        // behind what is exchanged
-  std::uint32_t silent = 0;  // it has not said how many
-  std::uint32_t num_slots = 0;
-  std::uint64_t step = 0;
-  std::uint64_t pass = 0;  // of that step
-  std::uint64_t loop = 0;  // over training data, in which it is
-  double waited = 0;       // seconds in all, for others
-  Wishes wishes{};
-  std::uint32_t has_ended = 0;  // its data, with this step
-  std::uint64_t updates = 0;    // see UpdateDigest
-
-  [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
-    return num_slots == other.num_slots && step == other.step && pass == other.pass && loop == other.loop &&
-           updates == other.updates;
-  }
-};
-
-// What all ranks know after it.
-struct PassSummary {
-  std::vector<PassHeader> headers{};  // by rank; where nobody can be told apart, one for all
-  double samples = 0;                 // on all ranks
-  std::uint32_t num_silent = 0;       // ranks that have not said how many
-  std::uint32_t num_ended = 0;        // ranks whose data ends with this step
-  Wishes wishes{};                    // of any rank
-};
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/torch/detail/thread_budget.hpp
 // Gives each worker its share of the cores for LibTorch's parallel loops. Torch room.
 
@@ -40033,6 +39822,555 @@ template <Element T>
   return home.kind == DeviceKind::cpu ? at::Device{at::kCPU}
                                       : at::Device{at::kCUDA, static_cast<at::DeviceIndex>(home.index)};
 }
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/agreement.hpp
+// Makes sure that all ranks hold the same model, each its own, with equal weights and buffers. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
+#include <torch/nn/module.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+struct NamedTensor {
+  std::string name{};
+  at::Tensor tensor{};
+  bool is_parameter = true;
+};
+
+// Parameters first, then buffers, each in the order in which the module registered them.
+[[nodiscard]] inline std::vector<NamedTensor> tensors_of(const torch::nn::Module& module) {
+  std::vector<NamedTensor> tensors;
+  for (const auto& item : module.named_parameters()) tensors.push_back({item.key(), item.value(), true});
+  for (const auto& item : module.named_buffers()) tensors.push_back({item.key(), item.value(), false});
+  return tensors;
+}
+
+[[nodiscard]] inline std::uint64_t hash_bytes(std::uint64_t hash, const void* data, std::size_t size_bytes) {
+  constexpr std::size_t word_bytes = sizeof(std::uint64_t);
+  const auto mix = [](std::uint64_t before, std::uint64_t word) {
+    const std::uint64_t mixed = (before ^ word) * 0x9E3779B97F4A7C15U;
+    return mixed ^ mixed >> 29U;
+  };
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  std::size_t done = 0;
+  // Each chain waits for its own multiplications only: one alone takes three times as long.
+  std::array<std::uint64_t, 8> chains{};
+  for (; size_bytes - done >= sizeof chains; done += sizeof chains) {
+    for (std::size_t at = 0; at < chains.size(); ++at) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, bytes + done + at * word_bytes, word_bytes);
+      chains[at] = mix(chains[at], word);
+    }
+  }
+  for (const std::uint64_t chain : chains) hash = mix(hash, chain);
+  for (; done < size_bytes; done += word_bytes) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes + done, std::min(word_bytes, size_bytes - done));
+    hash = mix(hash, word);
+  }
+  return mix_bits(hash ^ size_bytes);
+}
+
+// The elements as bytes in logical order, whatever the strides.
+[[nodiscard]] inline at::Tensor bytes_of(const at::Tensor& tensor) {
+  return tensor.detach().contiguous().reshape({-1}).view(at::ScalarType::Byte);
+}
+
+[[nodiscard]] inline std::int64_t bytes_in(const at::Tensor& tensor) {
+  return tensor.numel() * static_cast<std::int64_t>(tensor.element_size());
+}
+
+[[nodiscard]] inline std::uint64_t hash_of(const std::vector<NamedTensor>& tensors) {
+  std::uint64_t hash = 0;
+  for (const NamedTensor& named : tensors) {
+    if (!named.tensor.defined() || named.tensor.numel() == 0) continue;
+    const at::Tensor bytes = bytes_of(named.tensor.cpu());
+    hash = hash_bytes(hash, bytes.data_ptr(), static_cast<std::size_t>(bytes.numel()));
+  }
+  return hash;
+}
+
+// What ranks tell each other. It goes before the values: a rank that is at another place would take a size or an
+// address for what it waits for itself.
+enum class Topic : std::uint8_t {
+  processes = 1,
+  ended_models,
+  models,
+  options,
+  owners,
+  weights,
+  optimizers,
+  replica_weights,
+  replica_shapes,
+  replica_outputs,
+};
+
+// The user's call that tells of it.
+[[nodiscard]] inline std::string_view call_of(Topic topic) {
+  switch (topic) {
+    case Topic::optimizers:
+      return "prepare_optimizer";
+    case Topic::replica_weights:
+    case Topic::replica_shapes:
+    case Topic::replica_outputs:
+      return "replica_difference";
+    default:
+      return "prepare_model";
+  }
+}
+
+template <class T>
+[[nodiscard]] std::vector<T> gather_values(Worker& worker, const std::vector<T>& mine) {
+  std::vector<T> all(mine.size() * static_cast<std::size_t>(worker.world_size()));
+  worker.all_gather(buffer_of(mine), buffer_of(all));
+  return all;
+}
+
+// Returns what all ranks tell of a topic. Throws: ConfigError on every rank if one of them is at another.
+template <class T>
+[[nodiscard]] std::vector<T> gather_values(Worker& worker, Topic topic, const std::vector<T>& mine) {
+  std::vector<T> told{static_cast<T>(static_cast<int>(topic))};
+  told.insert(told.end(), mine.begin(), mine.end());
+  const auto all = gather_values(worker, told);
+  std::vector<T> values;
+  for (std::size_t begin = 0; begin < all.size(); begin += told.size()) {
+    if (all[begin] != told[0]) {
+      throw ConfigError{
+          compose("{} on rank {}/{}: rank {} is at another call or at another model: all ranks must call "
+                  "prepare_model(), prepare_optimizer() and replica_difference() equally often, in the same order",
+                  call_of(topic), worker.rank(), worker.world_size(), begin / told.size())};
+    }
+    const auto first = all.begin() + static_cast<std::ptrdiff_t>(begin);
+    values.insert(values.end(), first + 1, first + static_cast<std::ptrdiff_t>(told.size()));
+  }
+  return values;
+}
+
+[[nodiscard]] inline std::vector<std::string> gather_texts(Worker& worker, Topic topic, const std::string& mine) {
+  const auto sizes = gather_values<std::int64_t>(worker, topic, {static_cast<std::int64_t>(mine.size())});
+  const std::vector<std::size_t> counts(sizes.begin(), sizes.end());
+  std::size_t total = 0;
+  for (const std::size_t count : counts) total += count;
+  const std::vector<std::int8_t> in(mine.begin(), mine.end());
+  std::vector<std::int8_t> out(total);
+  worker.all_gather_uneven(buffer_of(in), buffer_of(out), counts);
+  std::vector<std::string> texts;
+  auto at = out.begin();
+  for (const std::size_t count : counts) {
+    texts.emplace_back(at, at + static_cast<std::ptrdiff_t>(count));
+    at += static_cast<std::ptrdiff_t>(count);
+  }
+  return texts;
+}
+
+// Tells processes apart, also those of two hosts or containers that have the same id.
+[[nodiscard]] inline std::int64_t process_token() {
+  const std::string boot = boot_id();
+  struct stat space {};
+  const auto pid_space = stat("/proc/self/ns/pid", &space) == 0 ? static_cast<std::uint64_t>(space.st_ino) : 0;
+  const std::uint64_t hash = hash_bytes(pid_space, boot.data(), boot.size());
+  return static_cast<std::int64_t>(mix_bits(hash ^ static_cast<std::uint64_t>(getpid())));
+}
+
+// Gradients are summed in the order of memory, which is another one where this text is.
+[[nodiscard]] inline std::string order_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.layout() != c10::kStrided || tensor.is_contiguous()) return "";
+  std::string text = " strides";
+  for (const std::int64_t stride : tensor.strides()) text += compose(" {}", stride);
+  return text;
+}
+
+[[nodiscard]] inline std::string describe(const NamedTensor& named) {
+  return compose("{} {} {}{}{}", named.is_parameter ? "parameter" : "buffer", named.name, shape_of(named.tensor),
+                 named.is_parameter && !named.tensor.requires_grad() ? " frozen" : "",
+                 named.is_parameter ? order_of(named.tensor) : "");
+}
+
+[[nodiscard]] inline std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+// Says where two descriptions part: counts first, then the first tensor that differs.
+[[nodiscard]] inline std::string difference(const std::string& first, int rank, const std::string& other) {
+  const auto ours = lines_of(first);
+  const auto theirs = lines_of(other);
+  std::size_t at = 0;
+  while (at < std::min(ours.size(), theirs.size()) && ours[at] == theirs[at]) ++at;
+  const auto show = [at](const std::vector<std::string>& lines) {
+    return at < lines.size() ? lines[at] : std::string{"nothing more"};
+  };
+  const std::string counts = ours.size() == theirs.size()
+                                 ? std::string{}
+                                 : compose("rank {} has {} tensors, rank 0 has {}; ", rank, theirs.size(), ours.size());
+  return compose("{}tensor {} is \"{}\" on rank {} and \"{}\" on rank 0", counts, at, show(theirs), rank, show(ours));
+}
+
+// Compares descriptions of tensors, one a line; throws the same error on every rank. what: whose they are.
+inline void check_descriptions(Worker& worker, Topic topic, std::string_view what, const std::string& mine) {
+  const auto texts = gather_texts(worker, topic, mine);
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts[0]) continue;
+    throw ConfigError{compose("{} on rank {}/{}: the ranks have different {}: {}. Make them alike on every rank",
+                              call_of(topic), worker.rank(), worker.world_size(), what,
+                              difference(texts[0], static_cast<int>(rank), texts[rank]))};
+  }
+}
+
+// Compares counts, names, types and shapes; throws the same error on every rank.
+inline void check_structure(Worker& worker, const std::vector<NamedTensor>& tensors) {
+  std::string mine;
+  for (const NamedTensor& named : tensors) mine += describe(named) + "\n";
+  check_descriptions(worker, Topic::models, "models", mine);
+}
+
+// Compares what prepare_model() was told besides the model, in words; throws the same error on every rank.
+inline void check_options_are_equal(Worker& worker, const std::string& mine) {
+  if (worker.world_size() == 1) return;
+  const auto texts = gather_texts(worker, Topic::options, mine);
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts[0]) continue;
+    throw ConfigError{
+        compose("prepare_model on rank {}/{}: the ranks have different ModelOptions: rank {} has {}, rank "
+                "0 has {}. Give the same on every rank",
+                worker.rank(), worker.world_size(), rank, texts[rank], texts[0])};
+  }
+}
+
+// Finds a parameter that two ranks of one process share: each would overwrite the other's gradients.
+inline void check_ownership(Worker& worker, const std::vector<NamedTensor>& tensors) {
+  std::vector<std::int64_t> mine{process_token()};
+  for (const NamedTensor& named : tensors)
+    mine.push_back(reinterpret_cast<std::intptr_t>(named.tensor.unsafeGetTensorImpl()));
+  const auto all = gather_values(worker, Topic::owners, mine);
+  std::vector<std::pair<std::pair<std::int64_t, std::int64_t>, std::size_t>> places;  // (process, address), entry
+  for (std::size_t entry = 0; entry < all.size(); ++entry) {
+    const std::size_t token = entry - entry % mine.size();
+    const std::size_t index = entry % mine.size();
+    if (index == 0 || !tensors[index - 1].tensor.defined()) continue;
+    places.push_back({{all[token], all[entry]}, entry});
+  }
+  std::sort(places.begin(), places.end());
+  for (std::size_t i = 1; i < places.size(); ++i) {
+    const std::size_t one = places[i - 1].second / mine.size();
+    const std::size_t other = places[i].second / mine.size();
+    if (places[i - 1].first != places[i].first || one == other) continue;
+    throw ConfigError{
+        compose("prepare_model on rank {}/{}: ranks {} and {} are threads of one process and share "
+                "\"{}\": the model was built outside of the training function. Pass a factory, which "
+                "builds one per worker: prepare_model(worker, [] {{ return std::make_shared<Net>(); }})",
+                worker.rank(), worker.world_size(), one, other, tensors[places[i].second % mine.size() - 1].name)};
+  }
+}
+
+// Sends rank 0's values of a few tensors as one buffer.
+inline void broadcast_piece(Worker& worker, const std::vector<at::Tensor>& piece) {
+  constexpr std::int64_t alignment = 16;  // of every element type, so that a slice can be viewed as its elements
+  std::vector<std::int64_t> offsets;
+  std::int64_t size = 0;
+  for (const at::Tensor& tensor : piece) {
+    offsets.push_back(size);
+    size += (bytes_in(tensor) + alignment - 1) / alignment * alignment;
+  }
+  const at::Tensor flat = at::zeros({size}, piece.front().options().dtype(at::ScalarType::Byte));
+  for (std::size_t i = 0; i < piece.size(); ++i) {
+    flat.narrow(0, offsets[i], bytes_in(piece[i])).copy_(bytes_of(piece[i]));
+  }
+  worker.broadcast(buffer_of(flat), 0);
+  for (std::size_t i = 0; i < piece.size(); ++i) {
+    const at::Tensor values = flat.narrow(0, offsets[i], bytes_in(piece[i])).view(piece[i].scalar_type());
+    piece[i].copy_(values.view(piece[i].sizes()));
+  }
+}
+
+// Sends everything in pieces of bounded size: few calls for many small tensors, no second copy of a large model.
+inline void broadcast_all(Worker& worker, const std::vector<NamedTensor>& tensors) {
+  constexpr std::int64_t piece_bytes = std::int64_t{32} << 20;
+  std::vector<at::Tensor> piece;
+  std::int64_t size = 0;
+  for (const NamedTensor& named : tensors) {
+    if (!named.tensor.defined() || named.tensor.numel() == 0) continue;
+    if (!piece.empty() && (size > piece_bytes || piece.front().device() != named.tensor.device())) {
+      broadcast_piece(worker, piece);
+      piece.clear();
+      size = 0;
+    }
+    piece.push_back(named.tensor.detach());
+    size += bytes_in(named.tensor);
+  }
+  if (!piece.empty()) broadcast_piece(worker, piece);
+}
+
+[[nodiscard]] inline bool are_equal(Worker& worker, const std::vector<NamedTensor>& tensors) {
+  const auto hashes =
+      gather_values<std::int64_t>(worker, Topic::weights, {static_cast<std::int64_t>(hash_of(tensors))});
+  return std::all_of(hashes.begin(), hashes.end(), [&](std::int64_t hash) { return hash == hashes.front(); });
+}
+
+// Leaves every rank with rank 0's weights and buffers, or throws the same error on every rank.
+inline void make_equal(Worker& worker, const std::vector<NamedTensor>& tensors) {
+  if (worker.world_size() == 1) return;
+  check_structure(worker, tensors);
+  check_ownership(worker, tensors);
+  if (are_equal(worker, tensors)) return;  // built from one seed: nothing to send
+  broadcast_all(worker, tensors);
+  if (!are_equal(worker, tensors)) {
+    throw ConfigError{
+        compose("prepare_model on rank {}/{}: weights and buffers still differ between the ranks after "
+                "rank 0's were sent to all. Does another thread write to the model?",
+                worker.rank(), worker.world_size())};
+  }
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/tensor_mark.hpp
+// Tells whether a tensor was touched. Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
+#include <ATen/core/Tensor.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// By which it is seen, nearly for nothing, whether a tensor was changed in place or replaced. LibTorch's own optimizers
+// and clip_grad_norm_() go past the version counter, so a few elements are looked at as well.
+struct TensorMark {
+  const void* tensor = nullptr;
+  std::uint32_t version = 0;
+  std::uint64_t elements = 0;
+
+  [[nodiscard]] static TensorMark of(const at::Tensor& tensor) {
+    if (!tensor.defined()) return {};
+    TensorMark mark{.tensor = tensor.unsafeGetTensorImpl(),
+                    .version = tensor.unsafeGetTensorImpl()->version_counter().current_version()};
+    if (!tensor.is_cpu() || tensor.layout() != c10::kStrided || !tensor.is_non_overlapping_and_dense()) return mark;
+    constexpr std::int64_t num_looked_at = 8;
+    const auto size = tensor.element_size();
+    const std::int64_t last = tensor.numel() - 1;
+    const auto* bytes = static_cast<const std::byte*>(tensor.data_ptr());
+    for (std::int64_t at = 0; last >= 0 && at < num_looked_at; ++at) {
+      const std::int64_t element = last * at / (num_looked_at - 1);
+      mark.elements = hash_bytes(mark.elements, bytes + static_cast<std::size_t>(element) * size, size);
+    }
+    return mark;
+  }
+  [[nodiscard]] bool operator==(const TensorMark&) const = default;
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/gradient_slot.hpp
+// What is known of one parameter whose gradients are averaged, and of one backward pass. Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/view_as_real.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The part of a parameter that this rank updates for all ranks of the host, which share its weights; see
+// ShardedOptimizer. Elements begin to end in the order of memory.
+struct GradientPiece {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  at::Tensor weights{};  // a view of one dimension; undefined where this rank has no part
+
+  [[nodiscard]] bool is_empty() const noexcept { return begin == end; }
+};
+
+struct GradientSlot {
+  using NodePointer = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+  std::string name{};
+  at::Tensor parameter{};
+  NodePointer accumulator{};             // LibTorch itself keeps it only as long as a graph refers to it
+  bool used = false;                     // since the last exchange
+  bool has_arrived = false;              // at its gradient, in the backward pass under way
+  bool has_begun = false;                // a step, since it was prepared
+  std::weak_ptr<GradientPiece> piece{};  // while an optimizer shares the weights
+  std::vector<std::int64_t> strides{};   // of the gradient on every rank, once an exchange has asked
+  bool is_weighted = false;              // micro-batches under way have added to the gradient
+  at::Tensor before{};                   // what it was before them: it is not weighted with their samples
+  TensorMark gradient_mark{};            // as the last of them has left it
+  TensorMark parameter_mark{};           // likewise
+  at::Tensor stage{};                    // memory that the other ranks see, where the gradient itself is not there
+
+  // Sums are made in f32 at least: n x gradient would overflow a half type.
+  [[nodiscard]] at::ScalarType sum_type() const {
+    const at::ScalarType type = parameter.scalar_type();
+    return type == at::ScalarType::Double || type == at::ScalarType::ComplexDouble ? at::ScalarType::Double
+                                                                                   : at::ScalarType::Float;
+  }
+
+  // Whether its model is gone, and every graph that leads to it: nobody knows it but this slot and its accumulator.
+  [[nodiscard]] bool is_ended() const {
+    return accumulator ? accumulator.use_count() == 1 && parameter.use_count() == 2 : parameter.use_count() == 1;
+  }
+
+  // Elements of the sum: two for a complex number.
+  [[nodiscard]] std::int64_t real_count() const { return parameter.numel() * (parameter.is_complex() ? 2 : 1); }
+
+  // The parameter's strides if it has no gaps, those of a contiguous tensor otherwise.
+  [[nodiscard]] const std::vector<std::int64_t>& gradient_strides() {
+    if (!strides.empty() || parameter.dim() == 0) return strides;
+    if (parameter.is_non_overlapping_and_dense()) return strides = parameter.strides().vec();
+    strides.assign(static_cast<std::size_t>(parameter.dim()), 1);
+    for (std::size_t dim = strides.size(); dim-- > 1;) {
+      strides[dim - 1] = strides[dim] * std::max<std::int64_t>(parameter.size(static_cast<std::int64_t>(dim)), 1);
+    }
+    return strides;
+  }
+
+  // Gives the gradient memory of its own, after `added` has come to it. LibTorch may leave it in memory that another
+  // gradient of the pass has as well, if one of the two is a view, and that must not be averaged while it is needed.
+  void own_memory(const at::Tensor& added) const {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined() || !gradient.has_storage()) return;
+    std::size_t num_known = 1;
+    if (added.defined() && added.has_storage() && added.storage().is_alias_of(gradient.storage())) {
+      ++num_known;
+      if (added.is_view() && added._base().use_count() == 1) ++num_known;  // of a view that nothing else is known of
+    }
+    if (gradient.storage().use_count() > num_known) gradient = gradient.clone();
+  }
+
+  // Called before a micro-batch adds to the gradient.
+  void begin_weighting() {
+    if (std::exchange(is_weighted, true)) return;
+    before = parameter.grad();
+    parameter.mutable_grad().reset();
+  }
+
+  // Adds what was there before, once, as if it had come with the samples of this rank, by which all is divided in the
+  // end. More may still be added by micro-batches.
+  void end_weighting(double samples) {
+    if (!before.defined()) return;
+    const at::Tensor earlier = std::exchange(before, {});
+    if (samples == 0) return;
+    const at::NoGradGuard no_grad;
+    at::Tensor& gradient = parameter.mutable_grad();
+    const at::Tensor weighted = earlier.mul(samples);
+    if (!gradient.defined()) {
+      gradient = weighted;
+    } else {  // a sparse one can be added to a dense one, and not the other way round
+      gradient = gradient.is_sparse() ? weighted.add(gradient) : gradient.add(weighted);
+    }
+  }
+
+  // Called when a micro-batch has added to the gradient.
+  void mark() {
+    gradient_mark = TensorMark::of(parameter.grad());
+    parameter_mark = TensorMark::of(parameter);
+  }
+
+  // They will not be completed.
+  void forget_micro_batches() {
+    used = false;
+    if (std::exchange(is_weighted, false)) parameter.mutable_grad() = std::exchange(before, {});
+  }
+
+  // The gradient, made if there is none. A sparse one becomes dense: the rows that other ranks have used are others.
+  [[nodiscard]] at::Tensor& dense_gradient() const {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined() || gradient.is_sparse()) gradient = at::empty_like(parameter.detach());
+    return gradient;
+  }
+};
+
+// Numbers of slots that are exchanged together.
+using Bucket = std::vector<std::size_t>;
+
+// What the ranks have of the slots of a bucket, one after another.
+struct BucketUse {
+  std::vector<std::uint32_t> num_using{};   // ranks that have used it
+  std::vector<std::uint32_t> num_giving{};  // ranks with samples that have a gradient
+};
+
+// Slots that an exchange averages, with their numbers.
+using OpenSlots = std::vector<std::pair<std::size_t, GradientSlot*>>;
+
+// Cuts tensors, one after another, each beginning at a whole cache line, into one part per rank.
+class RankPart {
+ public:
+  // counts: elements of each tensor.
+  RankPart(const std::vector<std::int64_t>& counts, std::int64_t rank, std::int64_t size) {
+    std::int64_t num_lines = 0;
+    for (const std::int64_t count : counts) num_lines += lines_of(count);
+    first_ = num_lines * rank / size * line;
+    last_ = num_lines * (rank + 1) / size * line;
+  }
+
+  // Begin and end of this rank's part of the next tensor.
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> next(std::int64_t count) {
+    const std::int64_t at = std::exchange(at_, at_ + lines_of(count) * line);
+    return {std::clamp<std::int64_t>(first_ - at, 0, count), std::clamp<std::int64_t>(last_ - at, 0, count)};
+  }
+
+ private:
+  static constexpr std::int64_t line = 64;
+  [[nodiscard]] static std::int64_t lines_of(std::int64_t count) noexcept { return (count + line - 1) / line; }
+
+  std::int64_t first_ = 0;
+  std::int64_t last_ = 0;
+  std::int64_t at_ = 0;
+};
+
+[[nodiscard]] inline at::Tensor as_real(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+}
+
+// What one rank says with the first bucket of an exchange.
+struct PassHeader {
+  double samples = 0;        // behind what is exchanged
+  std::uint32_t silent = 0;  // it has not said how many
+  std::uint32_t num_slots = 0;
+  std::uint64_t step = 0;
+  std::uint64_t pass = 0;  // of that step
+  std::uint64_t loop = 0;  // over training data, in which it is
+  double waited = 0;       // seconds in all, for others
+  Wishes wishes{};
+  std::uint32_t has_ended = 0;  // its data, with this step
+  std::uint64_t updates = 0;    // see UpdateDigest
+
+  [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
+    return num_slots == other.num_slots && step == other.step && pass == other.pass && loop == other.loop &&
+           updates == other.updates;
+  }
+};
+
+// What all ranks know after it.
+struct PassSummary {
+  std::vector<PassHeader> headers{};  // by rank; where nobody can be told apart, one for all
+  double samples = 0;                 // on all ranks
+  std::uint32_t num_silent = 0;       // ranks that have not said how many
+  std::uint32_t num_ended = 0;        // ranks whose data ends with this step
+  Wishes wishes{};                    // of any rank
+};
+
+}  // namespace detail
 
 }  // namespace railyard::inline v0_1
 
@@ -40928,317 +41266,6 @@ class BatchNorm3d : public torch::nn::ModuleHolder<BatchNorm3dImpl> {
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/torch/detail/agreement.hpp
-// Makes sure that all ranks hold the same model, each its own, with equal weights and buffers. Torch room.
-
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/zeros.h>
-#include <torch/nn/module.h>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-struct NamedTensor {
-  std::string name{};
-  at::Tensor tensor{};
-  bool is_parameter = true;
-};
-
-// Parameters first, then buffers, each in the order in which the module registered them.
-[[nodiscard]] inline std::vector<NamedTensor> tensors_of(const torch::nn::Module& module) {
-  std::vector<NamedTensor> tensors;
-  for (const auto& item : module.named_parameters()) tensors.push_back({item.key(), item.value(), true});
-  for (const auto& item : module.named_buffers()) tensors.push_back({item.key(), item.value(), false});
-  return tensors;
-}
-
-[[nodiscard]] inline std::uint64_t hash_bytes(std::uint64_t hash, const void* data, std::size_t size_bytes) {
-  constexpr std::size_t word_bytes = sizeof(std::uint64_t);
-  const auto mix = [](std::uint64_t before, std::uint64_t word) {
-    const std::uint64_t mixed = (before ^ word) * 0x9E3779B97F4A7C15U;
-    return mixed ^ mixed >> 29U;
-  };
-  const auto* bytes = static_cast<const unsigned char*>(data);
-  std::size_t done = 0;
-  // Each chain waits for its own multiplications only: one alone takes three times as long.
-  std::array<std::uint64_t, 8> chains{};
-  for (; size_bytes - done >= sizeof chains; done += sizeof chains) {
-    for (std::size_t at = 0; at < chains.size(); ++at) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, bytes + done + at * word_bytes, word_bytes);
-      chains[at] = mix(chains[at], word);
-    }
-  }
-  for (const std::uint64_t chain : chains) hash = mix(hash, chain);
-  for (; done < size_bytes; done += word_bytes) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes + done, std::min(word_bytes, size_bytes - done));
-    hash = mix(hash, word);
-  }
-  return mix_bits(hash ^ size_bytes);
-}
-
-// The elements as bytes in logical order, whatever the strides.
-[[nodiscard]] inline at::Tensor bytes_of(const at::Tensor& tensor) {
-  return tensor.detach().contiguous().reshape({-1}).view(at::ScalarType::Byte);
-}
-
-[[nodiscard]] inline std::int64_t bytes_in(const at::Tensor& tensor) {
-  return tensor.numel() * static_cast<std::int64_t>(tensor.element_size());
-}
-
-[[nodiscard]] inline std::uint64_t hash_of(const std::vector<NamedTensor>& tensors) {
-  std::uint64_t hash = 0;
-  for (const NamedTensor& named : tensors) {
-    if (!named.tensor.defined() || named.tensor.numel() == 0) continue;
-    const at::Tensor bytes = bytes_of(named.tensor.cpu());
-    hash = hash_bytes(hash, bytes.data_ptr(), static_cast<std::size_t>(bytes.numel()));
-  }
-  return hash;
-}
-
-// What ranks tell each other. It goes before the values: a rank that is at another place would take a size or an
-// address for what it waits for itself.
-enum class Topic : std::uint8_t {
-  processes = 1,
-  ended_models,
-  models,
-  options,
-  owners,
-  weights,
-  optimizers,
-  replica_weights,
-  replica_shapes,
-  replica_outputs,
-};
-
-// The user's call that tells of it.
-[[nodiscard]] inline std::string_view call_of(Topic topic) {
-  switch (topic) {
-    case Topic::optimizers:
-      return "prepare_optimizer";
-    case Topic::replica_weights:
-    case Topic::replica_shapes:
-    case Topic::replica_outputs:
-      return "replica_difference";
-    default:
-      return "prepare_model";
-  }
-}
-
-template <class T>
-[[nodiscard]] std::vector<T> gather_values(Worker& worker, const std::vector<T>& mine) {
-  std::vector<T> all(mine.size() * static_cast<std::size_t>(worker.world_size()));
-  worker.all_gather(buffer_of(mine), buffer_of(all));
-  return all;
-}
-
-// Returns what all ranks tell of a topic. Throws: ConfigError on every rank if one of them is at another.
-template <class T>
-[[nodiscard]] std::vector<T> gather_values(Worker& worker, Topic topic, const std::vector<T>& mine) {
-  std::vector<T> told{static_cast<T>(static_cast<int>(topic))};
-  told.insert(told.end(), mine.begin(), mine.end());
-  const auto all = gather_values(worker, told);
-  std::vector<T> values;
-  for (std::size_t begin = 0; begin < all.size(); begin += told.size()) {
-    if (all[begin] != told[0]) {
-      throw ConfigError{
-          compose("{} on rank {}/{}: rank {} is at another call or at another model: all ranks must call "
-                  "prepare_model(), prepare_optimizer() and replica_difference() equally often, in the same order",
-                  call_of(topic), worker.rank(), worker.world_size(), begin / told.size())};
-    }
-    const auto first = all.begin() + static_cast<std::ptrdiff_t>(begin);
-    values.insert(values.end(), first + 1, first + static_cast<std::ptrdiff_t>(told.size()));
-  }
-  return values;
-}
-
-[[nodiscard]] inline std::vector<std::string> gather_texts(Worker& worker, Topic topic, const std::string& mine) {
-  const auto sizes = gather_values<std::int64_t>(worker, topic, {static_cast<std::int64_t>(mine.size())});
-  const std::vector<std::size_t> counts(sizes.begin(), sizes.end());
-  std::size_t total = 0;
-  for (const std::size_t count : counts) total += count;
-  const std::vector<std::int8_t> in(mine.begin(), mine.end());
-  std::vector<std::int8_t> out(total);
-  worker.all_gather_uneven(buffer_of(in), buffer_of(out), counts);
-  std::vector<std::string> texts;
-  auto at = out.begin();
-  for (const std::size_t count : counts) {
-    texts.emplace_back(at, at + static_cast<std::ptrdiff_t>(count));
-    at += static_cast<std::ptrdiff_t>(count);
-  }
-  return texts;
-}
-
-// Tells processes apart, also those of two hosts or containers that have the same id.
-[[nodiscard]] inline std::int64_t process_token() {
-  const std::string boot = boot_id();
-  struct stat space {};
-  const auto pid_space = stat("/proc/self/ns/pid", &space) == 0 ? static_cast<std::uint64_t>(space.st_ino) : 0;
-  const std::uint64_t hash = hash_bytes(pid_space, boot.data(), boot.size());
-  return static_cast<std::int64_t>(mix_bits(hash ^ static_cast<std::uint64_t>(getpid())));
-}
-
-// Gradients are summed in the order of memory, which is another one where this text is.
-[[nodiscard]] inline std::string order_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.layout() != c10::kStrided || tensor.is_contiguous()) return "";
-  std::string text = " strides";
-  for (const std::int64_t stride : tensor.strides()) text += compose(" {}", stride);
-  return text;
-}
-
-[[nodiscard]] inline std::string describe(const NamedTensor& named) {
-  return compose("{} {} {}{}{}", named.is_parameter ? "parameter" : "buffer", named.name, shape_of(named.tensor),
-                 named.is_parameter && !named.tensor.requires_grad() ? " frozen" : "",
-                 named.is_parameter ? order_of(named.tensor) : "");
-}
-
-[[nodiscard]] inline std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    lines.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return lines;
-}
-
-// Says where two descriptions part: counts first, then the first tensor that differs.
-[[nodiscard]] inline std::string difference(const std::string& first, int rank, const std::string& other) {
-  const auto ours = lines_of(first);
-  const auto theirs = lines_of(other);
-  std::size_t at = 0;
-  while (at < std::min(ours.size(), theirs.size()) && ours[at] == theirs[at]) ++at;
-  const auto show = [at](const std::vector<std::string>& lines) {
-    return at < lines.size() ? lines[at] : std::string{"nothing more"};
-  };
-  const std::string counts = ours.size() == theirs.size()
-                                 ? std::string{}
-                                 : compose("rank {} has {} tensors, rank 0 has {}; ", rank, theirs.size(), ours.size());
-  return compose("{}tensor {} is \"{}\" on rank {} and \"{}\" on rank 0", counts, at, show(theirs), rank, show(ours));
-}
-
-// Compares descriptions of tensors, one a line; throws the same error on every rank. what: whose they are.
-inline void check_descriptions(Worker& worker, Topic topic, std::string_view what, const std::string& mine) {
-  const auto texts = gather_texts(worker, topic, mine);
-  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
-    if (texts[rank] == texts[0]) continue;
-    throw ConfigError{compose("{} on rank {}/{}: the ranks have different {}: {}. Make them alike on every rank",
-                              call_of(topic), worker.rank(), worker.world_size(), what,
-                              difference(texts[0], static_cast<int>(rank), texts[rank]))};
-  }
-}
-
-// Compares counts, names, types and shapes; throws the same error on every rank.
-inline void check_structure(Worker& worker, const std::vector<NamedTensor>& tensors) {
-  std::string mine;
-  for (const NamedTensor& named : tensors) mine += describe(named) + "\n";
-  check_descriptions(worker, Topic::models, "models", mine);
-}
-
-// Compares what prepare_model() was told besides the model, in words; throws the same error on every rank.
-inline void check_options_are_equal(Worker& worker, const std::string& mine) {
-  if (worker.world_size() == 1) return;
-  const auto texts = gather_texts(worker, Topic::options, mine);
-  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
-    if (texts[rank] == texts[0]) continue;
-    throw ConfigError{
-        compose("prepare_model on rank {}/{}: the ranks have different ModelOptions: rank {} has {}, rank "
-                "0 has {}. Give the same on every rank",
-                worker.rank(), worker.world_size(), rank, texts[rank], texts[0])};
-  }
-}
-
-// Finds a parameter that two ranks of one process share: each would overwrite the other's gradients.
-inline void check_ownership(Worker& worker, const std::vector<NamedTensor>& tensors) {
-  std::vector<std::int64_t> mine{process_token()};
-  for (const NamedTensor& named : tensors)
-    mine.push_back(reinterpret_cast<std::intptr_t>(named.tensor.unsafeGetTensorImpl()));
-  const auto all = gather_values(worker, Topic::owners, mine);
-  std::vector<std::pair<std::pair<std::int64_t, std::int64_t>, std::size_t>> places;  // (process, address), entry
-  for (std::size_t entry = 0; entry < all.size(); ++entry) {
-    const std::size_t token = entry - entry % mine.size();
-    const std::size_t index = entry % mine.size();
-    if (index == 0 || !tensors[index - 1].tensor.defined()) continue;
-    places.push_back({{all[token], all[entry]}, entry});
-  }
-  std::sort(places.begin(), places.end());
-  for (std::size_t i = 1; i < places.size(); ++i) {
-    const std::size_t one = places[i - 1].second / mine.size();
-    const std::size_t other = places[i].second / mine.size();
-    if (places[i - 1].first != places[i].first || one == other) continue;
-    throw ConfigError{
-        compose("prepare_model on rank {}/{}: ranks {} and {} are threads of one process and share "
-                "\"{}\": the model was built outside of the training function. Pass a factory, which "
-                "builds one per worker: prepare_model(worker, [] {{ return std::make_shared<Net>(); }})",
-                worker.rank(), worker.world_size(), one, other, tensors[places[i].second % mine.size() - 1].name)};
-  }
-}
-
-// Sends rank 0's values of a few tensors as one buffer.
-inline void broadcast_piece(Worker& worker, const std::vector<at::Tensor>& piece) {
-  constexpr std::int64_t alignment = 16;  // of every element type, so that a slice can be viewed as its elements
-  std::vector<std::int64_t> offsets;
-  std::int64_t size = 0;
-  for (const at::Tensor& tensor : piece) {
-    offsets.push_back(size);
-    size += (bytes_in(tensor) + alignment - 1) / alignment * alignment;
-  }
-  const at::Tensor flat = at::zeros({size}, piece.front().options().dtype(at::ScalarType::Byte));
-  for (std::size_t i = 0; i < piece.size(); ++i) {
-    flat.narrow(0, offsets[i], bytes_in(piece[i])).copy_(bytes_of(piece[i]));
-  }
-  worker.broadcast(buffer_of(flat), 0);
-  for (std::size_t i = 0; i < piece.size(); ++i) {
-    const at::Tensor values = flat.narrow(0, offsets[i], bytes_in(piece[i])).view(piece[i].scalar_type());
-    piece[i].copy_(values.view(piece[i].sizes()));
-  }
-}
-
-// Sends everything in pieces of bounded size: few calls for many small tensors, no second copy of a large model.
-inline void broadcast_all(Worker& worker, const std::vector<NamedTensor>& tensors) {
-  constexpr std::int64_t piece_bytes = std::int64_t{32} << 20;
-  std::vector<at::Tensor> piece;
-  std::int64_t size = 0;
-  for (const NamedTensor& named : tensors) {
-    if (!named.tensor.defined() || named.tensor.numel() == 0) continue;
-    if (!piece.empty() && (size > piece_bytes || piece.front().device() != named.tensor.device())) {
-      broadcast_piece(worker, piece);
-      piece.clear();
-      size = 0;
-    }
-    piece.push_back(named.tensor.detach());
-    size += bytes_in(named.tensor);
-  }
-  if (!piece.empty()) broadcast_piece(worker, piece);
-}
-
-[[nodiscard]] inline bool are_equal(Worker& worker, const std::vector<NamedTensor>& tensors) {
-  const auto hashes =
-      gather_values<std::int64_t>(worker, Topic::weights, {static_cast<std::int64_t>(hash_of(tensors))});
-  return std::all_of(hashes.begin(), hashes.end(), [&](std::int64_t hash) { return hash == hashes.front(); });
-}
-
-// Leaves every rank with rank 0's weights and buffers, or throws the same error on every rank.
-inline void make_equal(Worker& worker, const std::vector<NamedTensor>& tensors) {
-  if (worker.world_size() == 1) return;
-  check_structure(worker, tensors);
-  check_ownership(worker, tensors);
-  if (are_equal(worker, tensors)) return;  // built from one seed: nothing to send
-  broadcast_all(worker, tensors);
-  if (!are_equal(worker, tensors)) {
-    throw ConfigError{
-        compose("prepare_model on rank {}/{}: weights and buffers still differ between the ranks after "
-                "rank 0's were sent to all. Does another thread write to the model?",
-                worker.rank(), worker.world_size())};
-  }
-}
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/torch/buffer_sync.hpp
 // What becomes of a model's buffers (running statistics, counters), which no gradient keeps equal. Torch room.
 
@@ -42077,12 +42104,13 @@ namespace detail {
 // Sees to it that between the micro-batches of a step nobody has dropped their gradients, or gone on with a part of
 // them.
 inline void check_untouched(const Worker& worker, const GradientSlot& slot, std::uint64_t step) {
-  if (slot.has_same_gradient() && slot.has_same_parameter()) return;
+  const bool is_same_gradient = TensorMark::of(slot.parameter.grad()) == slot.gradient_mark;
+  if (is_same_gradient && TensorMark::of(slot.parameter) == slot.parameter_mark) return;
   throw ConfigError{
       compose("backward() on rank {}/{}: the {} of \"{}\" was changed between two micro-batches of step {}: call "
               "zero_grad(), clip_grad_norm_() and the optimizer's step() once in a step, after its last micro-batch: "
               "if (!batch.completes_step()) continue;",
-              worker.rank(), worker.world_size(), slot.has_same_parameter() ? "gradient" : "value", slot.name, step)};
+              worker.rank(), worker.world_size(), is_same_gradient ? "value" : "gradient", slot.name, step)};
 }
 
 [[noreturn]] inline void refuse_unfinished(const Worker& worker, std::uint64_t step, const CollectiveError& error) {
@@ -43454,7 +43482,7 @@ class GradientExchange {
     if (worker_->world_size() > 1) slot.own_memory(added);
     if (added.defined()) slot.used = true;
     if (window_.is_last) slot.end_weighting(static_cast<double>(window_.samples));
-    if (slot.is_weighted) slot.note_versions();
+    if (slot.is_weighted) slot.mark();
     if (overlap_ == Overlapping::active && window_.is_last) explained([this] { hand_over(); });
   }
 

@@ -60,12 +60,13 @@ namespace detail {
 // Sees to it that between the micro-batches of a step nobody has dropped their gradients, or gone on with a part of
 // them.
 inline void check_untouched(const Worker& worker, const GradientSlot& slot, std::uint64_t step) {
-  if (slot.has_same_gradient() && slot.has_same_parameter()) return;
+  const bool is_same_gradient = TensorMark::of(slot.parameter.grad()) == slot.gradient_mark;
+  if (is_same_gradient && TensorMark::of(slot.parameter) == slot.parameter_mark) return;
   throw ConfigError{
       compose("backward() on rank {}/{}: the {} of \"{}\" was changed between two micro-batches of step {}: call "
               "zero_grad(), clip_grad_norm_() and the optimizer's step() once in a step, after its last micro-batch: "
               "if (!batch.completes_step()) continue;",
-              worker.rank(), worker.world_size(), slot.has_same_parameter() ? "gradient" : "value", slot.name, step)};
+              worker.rank(), worker.world_size(), is_same_gradient ? "value" : "gradient", slot.name, step)};
 }
 
 [[noreturn]] inline void refuse_unfinished(const Worker& worker, std::uint64_t step, const CollectiveError& error) {

@@ -2,6 +2,8 @@
 // What is known of one parameter whose gradients are averaged, and of one backward pass. Torch room.
 #pragma once
 
+#include "railyard/torch/detail/tensor_mark.hpp"
+
 #include "railyard/train/detail/control_lane.hpp"
 
 #include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
@@ -47,9 +49,8 @@ struct GradientSlot {
   std::vector<std::int64_t> strides{};   // of the gradient on every rank, once an exchange has asked
   bool is_weighted = false;              // micro-batches under way have added to the gradient
   at::Tensor before{};                   // what it was before them: it is not weighted with their samples
-  const void* gradient_then = nullptr;   // what they have left, when the last of them had added to it
-  std::uint32_t gradient_version = 0;    // counts the changes of that
-  std::uint32_t parameter_version = 0;   // likewise, of the parameter
+  TensorMark gradient_mark{};            // as the last of them has left it
+  TensorMark parameter_mark{};           // likewise
   at::Tensor stage{};                    // memory that the other ranks see, where the gradient itself is not there
 
   // Sums are made in f32 at least: n x gradient would overflow a half type.
@@ -115,21 +116,9 @@ struct GradientSlot {
   }
 
   // Called when a micro-batch has added to the gradient.
-  void note_versions() {
-    const at::Tensor& gradient = parameter.grad();
-    gradient_then = gradient.unsafeGetTensorImpl();
-    gradient_version = gradient.defined() ? gradient.unsafeGetTensorImpl()->version_counter().current_version() : 0;
-    parameter_version = parameter.unsafeGetTensorImpl()->version_counter().current_version();
-  }
-  // Whether the gradient is as the last micro-batch left it.
-  [[nodiscard]] bool has_same_gradient() const {
-    const at::Tensor& gradient = parameter.grad();
-    return gradient.unsafeGetTensorImpl() == gradient_then &&
-           (!gradient.defined() ||
-            gradient.unsafeGetTensorImpl()->version_counter().current_version() == gradient_version);
-  }
-  [[nodiscard]] bool has_same_parameter() const {
-    return parameter.unsafeGetTensorImpl()->version_counter().current_version() == parameter_version;
+  void mark() {
+    gradient_mark = TensorMark::of(parameter.grad());
+    parameter_mark = TensorMark::of(parameter);
   }
 
   // They will not be completed.

@@ -345,7 +345,7 @@ class GradientExchange {
     if (worker_->world_size() > 1) slot.own_memory(added);
     if (added.defined()) slot.used = true;
     if (window_.is_last) slot.end_weighting(static_cast<double>(window_.samples));
-    if (slot.is_weighted) slot.note_versions();
+    if (slot.is_weighted) slot.mark();
     if (overlap_ == Overlapping::active && window_.is_last) explained([this] { hand_over(); });
   }
 

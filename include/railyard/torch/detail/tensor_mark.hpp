@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+// Tells whether a tensor was touched. Torch room.
+#pragma once
+
+#include "railyard/torch/detail/agreement.hpp"
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// By which it is seen, nearly for nothing, whether a tensor was changed in place or replaced. LibTorch's own optimizers
+// and clip_grad_norm_() go past the version counter, so a few elements are looked at as well.
+struct TensorMark {
+  const void* tensor = nullptr;
+  std::uint32_t version = 0;
+  std::uint64_t elements = 0;
+
+  [[nodiscard]] static TensorMark of(const at::Tensor& tensor) {
+    if (!tensor.defined()) return {};
+    TensorMark mark{.tensor = tensor.unsafeGetTensorImpl(),
+                    .version = tensor.unsafeGetTensorImpl()->version_counter().current_version()};
+    if (!tensor.is_cpu() || tensor.layout() != c10::kStrided || !tensor.is_non_overlapping_and_dense()) return mark;
+    constexpr std::int64_t num_looked_at = 8;
+    const auto size = tensor.element_size();
+    const std::int64_t last = tensor.numel() - 1;
+    const auto* bytes = static_cast<const std::byte*>(tensor.data_ptr());
+    for (std::int64_t at = 0; last >= 0 && at < num_looked_at; ++at) {
+      const std::int64_t element = last * at / (num_looked_at - 1);
+      mark.elements = hash_bytes(mark.elements, bytes + static_cast<std::size_t>(element) * size, size);
+    }
+    return mark;
+  }
+  [[nodiscard]] bool operator==(const TensorMark&) const = default;
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
