@@ -418,7 +418,10 @@ class GradientExchange {
     }
     statistics_.put_back();
     if (!window_.is_last) return;
-    for (GradientSlot& slot : slots_) slot.end_weighting(static_cast<double>(window_.samples));
+    for (GradientSlot& slot : slots_) {
+      if (slot.is_weighted && !slot.has_arrived) check_untouched(*worker_, slot, window_.step);
+      slot.end_weighting(static_cast<double>(window_.samples));
+    }
     if (num_handed_ == 0) {
       begin_exchange();
     } else {
@@ -449,9 +452,6 @@ class GradientExchange {
 
   void begin_exchange() {
     if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass(*worker_, window_.step);
-    for (const GradientSlot& slot : slots_) {
-      if (slot.is_weighted) check_untouched(*worker_, slot, window_.step);
-    }
     const PassTerms terms{.header = next_header(),
                           .is_weighted = window_.is_accumulating,
                           .checks_finite = options_.non_finite != NonFinite::allow,
