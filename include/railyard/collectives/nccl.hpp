@@ -93,7 +93,7 @@ class Nccl {
           "the job's alone"};
     }
     const std::string prefix = detail::enter_group(store, name, world);
-    for (const std::string_view stage : {"card", "connected"}) detail::expect_all(store, prefix, stage, world);
+    for (const std::string_view stage : {"card", "connected"}) detail::expect_each(store, prefix, stage, world);
     const auto say = [&](std::string_view stage, std::string_view text) {
       store.set(detail::stage_key(prefix, stage, world.rank), text);
     };
@@ -105,7 +105,7 @@ class Nccl {
       throw;
     }
     say("card", detail::compose("{} {}", backend->nccl_.version, detail::NcclPeers::own_identity()));
-    const auto identities = identities_in(detail::await_all(store, prefix, "card", world, deadline), world, deadline);
+    const auto identities = identities_in(detail::await_each(store, prefix, "card", world, deadline), world, deadline);
     try {
       backend->join(store, prefix, identities, deadline);
       say("connected", "");
@@ -122,7 +122,7 @@ class Nccl {
                           detail::host_name(), backend->device_, error.what())};
     }
     // Only now it is certain that the others have not failed: connect() succeeds everywhere or nowhere.
-    detail::throw_if_failed(detail::await_all(store, prefix, "connected", world, deadline), world, deadline);
+    detail::throw_if_failed(detail::await_each(store, prefix, "connected", world, deadline), world, deadline);
     return backend;
   }
 

@@ -31,6 +31,7 @@ class FarStore final : public ry::Store {
   }
   void expect(const std::vector<std::string>& keys) override { expected_.insert(keys.begin(), keys.end()); }
   [[nodiscard]] int num_round_trips() const { return num_round_trips_; }
+  [[nodiscard]] std::size_t num_keys() const { return expected_.size(); }  // that were asked for
 
  private:
   ry::Store& store_;
@@ -65,4 +66,46 @@ TEST_CASE("Rendezvous: takes as many round trips for many ranks as for two") {
 
 TEST_CASE("Rendezvous: finds its place after earlier groups, for a round trip each") {
   CHECK(round_trips_of(3, ry::GlooTransport::tcp, 2) == 6);
+}
+
+TEST_CASE("Rendezvous: many ranks ask for as many values as there are ranks, a few times over") {
+  constexpr int size = 3 * ry::detail::most_who_ask_all / 2;
+  std::vector<std::size_t> counts(size);
+  railyard_test::run_ranks(size, [&](const ry::World& world, ry::Store& store) {
+    FarStore far{store};
+    const std::string prefix = ry::detail::enter_group(far, "many", world);
+    ry::detail::expect_all(far, prefix, "word", world);
+    far.set(ry::detail::stage_key(prefix, "word", world.rank), std::string(static_cast<std::size_t>(world.rank), 'x'));
+    const auto words = ry::detail::await_all(far, prefix, "word", world, ry::Deadline::after(60s));
+    railyard_test::require(words.size() == size, "a word of each rank");
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      railyard_test::require(words[rank] == std::string(rank, 'x'), "the word of each rank");
+    }
+    counts[static_cast<std::size_t>(world.rank)] = far.num_keys();
+  });
+  std::size_t sum = 0;
+  for (const std::size_t count : counts) sum += count;
+  CHECK(sum <= 4 * size);
+}
+
+TEST_CASE("Rendezvous: whoever of many ranks does not come is named by all others") {
+  constexpr int size = 3 * ry::detail::most_who_ask_all / 2;
+  const int absent = GENERATE(0, 5);
+  CAPTURE(absent);
+  railyard_test::run_ranks(size, [&](const ry::World& world, ry::Store& store) {
+    if (world.rank == absent) return;
+    store.set(ry::detail::stage_key("", "word", world.rank), "");
+    for (int rank = 0; rank < size; ++rank) {  // so that a slow machine names nobody else
+      const bool comes = rank == absent || store.get(ry::detail::stage_key("", "word", rank), ry::Deadline::after(60s));
+      railyard_test::require(comes, "all but one");
+    }
+    const auto soon = ry::Deadline::after(50ms);
+    const auto words = ry::detail::await_all(store, "", "word", world, soon);
+    try {
+      ry::detail::throw_if_missing(words, world, soon);
+    } catch (const ry::CollectiveError& error) {
+      return railyard_test::require(error.blamed() == std::vector{absent}, error.what());
+    }
+    railyard_test::require(false, "a CollectiveError");
+  });
 }

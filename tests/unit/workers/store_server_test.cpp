@@ -90,6 +90,21 @@ TEST_CASE("StoreServer: is bounded by keys, by bytes, and by what is waited for"
   CHECK(many.handle(1, get_request("w0")).size() == 1);  // that one is waited for already
 }
 
+TEST_CASE("StoreServer: has room for 1,024 ranks that connect, and connect beside that once more") {
+  StoreServer server;
+  std::uint32_t number = 0;
+  for (int rank = 0; rank < 1024; ++rank) {
+    for (int value = 0; value < 24; ++value) {
+      const std::string key = "Gloo within hosts/0/stage" + std::to_string(value) + "/" + std::to_string(rank);
+      const std::string text(64, 'x');
+      ++number;
+      if (outcome_of(server.handle(1, set_request(number, key, text)).at(0), number) != SetOutcome::done) {
+        FAIL("no room for " << key);
+      }
+    }
+  }
+}
+
 TEST_CASE("StoreServer: forgets everything at the beginning of another generation") {
   StoreServer server;
   (void)server.handle(1, set_request(1, "key", "value"));

@@ -6,6 +6,7 @@
 
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/wire.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/store.hpp"
 #include "railyard/core/world.hpp"
@@ -13,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace railyard::inline v0_1 {
@@ -27,11 +29,28 @@ namespace detail {
   return compose("{}{}/{}", prefix, stage, rank);
 }
 
-/// Says that await_all() will be called: before this rank's own value is set, so that the others' come meanwhile.
-inline void expect_all(Store& store, const std::string& prefix, std::string_view stage, const World& world) {
+/// Says that await_each() will be called: before this rank's own value is set, so that the others' come meanwhile.
+inline void expect_each(Store& store, const std::string& prefix, std::string_view stage, const World& world) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < world.size; ++rank) keys.push_back(stage_key(prefix, stage, rank));
   store.expect(keys);
+}
+
+/// Up to so many ranks, each asks for what every other one leaves. Where there are more, rank 0 does, and leaves all of
+/// it for the others: the store then answers a number of requests that grows as the ranks do, not as their square.
+inline constexpr int most_who_ask_all = 64;
+
+[[nodiscard]] inline bool asks_all(const World& world) noexcept {
+  return world.size <= most_who_ask_all || world.rank == 0;
+}
+[[nodiscard]] inline std::string gathered_key(const std::string& prefix, std::string_view stage) {
+  return compose("{}{}/all", prefix, stage);
+}
+
+/// Says that await_all() will be called, likewise.
+inline void expect_all(Store& store, const std::string& prefix, std::string_view stage, const World& world) {
+  if (asks_all(world)) return expect_each(store, prefix, stage, world);
+  store.expect({gathered_key(prefix, stage)});
 }
 
 /// Announces this rank to the next group of that kind on the store and returns the group's prefix for keys. A store may
@@ -50,13 +69,44 @@ inline void expect_all(Store& store, const std::string& prefix, std::string_view
 
 /// Waits until every rank has left something under prefix + stage + "/" + rank, and returns the values by rank; a rank
 /// that did not come by the deadline has none.
-[[nodiscard]] inline std::vector<std::optional<std::string>> await_all(Store& store, const std::string& prefix,
-                                                                       std::string_view stage, const World& world,
-                                                                       const Deadline& deadline) {
+[[nodiscard]] inline std::vector<std::optional<std::string>> await_each(Store& store, const std::string& prefix,
+                                                                        std::string_view stage, const World& world,
+                                                                        const Deadline& deadline) {
   std::vector<std::optional<std::string>> values;
   for (int rank = 0; rank < world.size; ++rank) {
     values.push_back(store.get(stage_key(prefix, stage, rank), deadline));
   }
+  return values;
+}
+
+[[nodiscard]] inline std::string pack_values(const std::vector<std::optional<std::string>>& values) {
+  WireWriter writer;
+  for (const auto& value : values) {
+    writer.put(value.has_value());
+    writer.put_text(value.value_or(""));
+  }
+  return writer.text();
+}
+[[nodiscard]] inline std::vector<std::optional<std::string>> unpack_values(std::string_view text) {
+  std::vector<std::optional<std::string>> values;
+  for (WireReader reader{text}; !reader.is_empty();) {
+    const bool is_there = reader.take<bool>();
+    std::string value = reader.take_text();
+    values.push_back(is_there ? std::optional{std::move(value)} : std::nullopt);
+  }
+  return values;
+}
+
+/// Returns the same. All ranks call it: where there are many, they have it from rank 0.
+[[nodiscard]] inline std::vector<std::optional<std::string>> await_all(Store& store, const std::string& prefix,
+                                                                       std::string_view stage, const World& world,
+                                                                       const Deadline& deadline) {
+  if (!asks_all(world)) {
+    if (const auto gathered = store.get(gathered_key(prefix, stage), deadline)) return unpack_values(*gathered);
+    // Rank 0 has not come itself: what is there has to be looked for.
+  }
+  auto values = await_each(store, prefix, stage, world, deadline);
+  if (world.rank == 0 && world.size > most_who_ask_all) store.set(gathered_key(prefix, stage), pack_values(values));
   return values;
 }
 

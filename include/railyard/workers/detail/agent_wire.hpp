@@ -137,15 +137,15 @@ struct PageValues {
   writer.put(static_cast<std::uint8_t>(event.index()));
   std::visit(
       [&writer](const auto& one) {
-        using Event = std::remove_cvref_t<decltype(one)>;
+        using Kind = std::remove_cvref_t<decltype(one)>;
         if constexpr (requires { one.rank; }) writer.put(static_cast<std::int32_t>(one.rank));
-        if constexpr (std::is_same_v<Event, MessageEvent>) writer.put_rest(one.bytes);
-        if constexpr (std::is_same_v<Event, OutputEvent>) {
+        if constexpr (std::is_same_v<Kind, MessageEvent>) writer.put_rest(one.bytes);
+        if constexpr (std::is_same_v<Kind, OutputEvent>) {
           writer.put(static_cast<std::uint8_t>(one.is_error));
           writer.put_text(one.line);
         }
-        if constexpr (std::is_same_v<Event, ExitEvent>) writer.put_rest(encode_exit(one.exit));
-        if constexpr (std::is_same_v<Event, SignalEvent>) writer.put(static_cast<std::int32_t>(one.signal));
+        if constexpr (std::is_same_v<Kind, ExitEvent>) writer.put_rest(encode_exit(one.exit));
+        if constexpr (std::is_same_v<Kind, SignalEvent>) writer.put(static_cast<std::int32_t>(one.signal));
         if constexpr (requires { one.message; }) writer.put_text(one.message);
       },
       event);

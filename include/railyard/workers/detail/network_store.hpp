@@ -51,7 +51,7 @@ class NetworkStore final : public Store {
     check_size(key, value);
     const SetOutcome outcome = guarded("set", key, [&](Lock& lock) { return send_value(key, value, lock); });
     if (outcome == SetOutcome::taken) throw_key_taken(key);
-    if (outcome == SetOutcome::full) throw_store_full(key, value);
+    if (outcome == SetOutcome::full) throw_store_full(key, value, StoreServer::max_keys);
   }
 
   [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {
@@ -82,7 +82,7 @@ class NetworkStore final : public Store {
   };
 
   static void check_size(std::string_view key, std::string_view value) {
-    if (key.size() + value.size() > StoreServer::max_bytes) throw_store_full(key, value);
+    if (key.size() + value.size() > StoreServer::max_bytes) throw_store_full(key, value, StoreServer::max_keys);
   }
 
   // Whatever goes wrong means that the group is lost, for all later calls as well.

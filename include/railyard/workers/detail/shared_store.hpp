@@ -33,11 +33,12 @@ struct StoreBlock {
   throw KeyTakenError{
       compose("store.set(\"{}\"): the key has been set before; a key keeps its first value, so use another key", key)};
 }
-[[noreturn]] inline void throw_store_full(std::string_view key, std::string_view value) {
+[[noreturn]] inline void throw_store_full(std::string_view key, std::string_view value,
+                                          std::size_t max_keys = StoreBlock::num_slots) {
   throw Error{
       compose("store.set(\"{}\", {} bytes): the store is full (it holds {} MiB and {} keys); it is meant for small "
               "values, send large ones by a collective",
-              key, value.size(), StoreBlock::num_bytes >> 20U, StoreBlock::num_slots)};
+              key, value.size(), StoreBlock::num_bytes >> 20U, max_keys)};
 }
 
 /// Sets and finds values in a StoreBlock.

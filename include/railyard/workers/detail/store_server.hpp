@@ -40,10 +40,11 @@ struct StoreReply {
   std::vector<std::byte> payload{};
 };
 
-/// Answers the requests of the store's clients: as much as the shared table of one host holds, and no more.
+/// Answers the requests of the store's clients: as many bytes as the shared table of one host holds, and no more.
 class StoreServer {
  public:
-  static constexpr std::size_t max_keys = StoreBlock::num_slots;
+  /// Room for 1,024 ranks, each of which leaves a dozen values whenever a group of all is made.
+  static constexpr std::size_t max_keys = std::size_t{1} << 16U;
   static constexpr std::size_t max_bytes = StoreBlock::num_bytes;
 
   /// Throws: DataError if the frame is no request, or waits for more than a client may.
