@@ -5,6 +5,7 @@
 
 #include "railyard/collectives/detail/arguments.hpp"
 #include "railyard/collectives/detail/gloo_tcp.hpp"
+#include "railyard/collectives/detail/host_chunks.hpp"
 #include "railyard/collectives/detail/losses.hpp"
 #include "railyard/collectives/detail/prefix_store.hpp"
 #include "railyard/collectives/detail/rendezvous.hpp"
@@ -92,14 +93,8 @@ class GlooHosts {
 
   FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
     enter(arguments().all_reduce(data, op));
-    const std::size_t local_size = index_of(world_.local_size);
-    const std::size_t divided = data.size_bytes() <= direct_limit_bytes ? 0 : data.count / local_size * local_size;
-    if (divided > 0) all_reduce_in_chunks(part_of(data, 0, divided), op, call);
-    const Buffer rest = part_of(data, divided, data.count - divided);
-    if (rest.count > 0 || divided == 0) {  // too little to divide: each line carries all of it, in the fewest steps
-      within([&] { inner_->all_reduce(rest, op, call); });
-      across([&] { outer_->all_reduce(rest, op, call); });
-    }
+    Parts parts{*this, op, call};
+    all_reduce_between_hosts(parts, data, index_of(world_.local_size));
     return {};
   }
 
@@ -186,9 +181,30 @@ class GlooHosts {
 
   // Whose mesh joins all ranks, and not two.
   static constexpr int everybody = -1;
-  // The most that a rank carries between hosts at a time: large enough that the steps of a chunk cost little, and small
-  // enough that the network waits little for the first one and the memory for the last.
-  static constexpr std::size_t chunk_bytes = 2 * 1024 * 1024;
+
+  // Of one all_reduce().
+  struct Parts {
+    [[nodiscard]] std::byte* scratch(std::size_t size_bytes) { return hosts.scratch(size_bytes); }
+    void add_within(const Buffer& whole, const Buffer& own) {
+      hosts.within([&] { hosts.inner_->reduce_scatter(whole, own, op, call); });
+    }
+    void share_within(const Buffer& own, const Buffer& whole) {
+      hosts.within([&] { hosts.inner_->all_gather(own, whole, call); });
+    }
+    [[nodiscard]] std::future<void> send_off(const Buffer& own) {
+      return hosts.send_off([this, own] { hosts.outer_->all_reduce(own, op, call); });
+    }
+    void all_reduce_within(const Buffer& data) {
+      hosts.within([&] { hosts.inner_->all_reduce(data, op, call); });
+    }
+    void all_reduce_across(const Buffer& data) {
+      hosts.across([&] { hosts.outer_->all_reduce(data, op, call); });
+    }
+
+    GlooHosts& hosts;
+    ReduceOp op;
+    const Call& call;
+  };
 
   GlooHosts(std::string host, const World& world, Store& store, const std::string& prefix)
       : host_(std::move(host)),
@@ -203,11 +219,6 @@ class GlooHosts {
   }
   static void copy(std::byte* to, const std::byte* from, std::size_t size_bytes) noexcept {
     if (size_bytes > 0) std::memcpy(to, from, size_bytes);
-  }
-  static Buffer part_of(const Buffer& data, std::size_t begin, std::size_t count) noexcept {
-    if (count == 0) return {.data = nullptr, .count = 0, .dtype = data.dtype};
-    return {
-        .data = static_cast<std::byte*>(data.data) + begin * size_of(data.dtype), .count = count, .dtype = data.dtype};
   }
 
   [[nodiscard]] Arguments arguments() const noexcept { return {world_, DeviceKind::cpu}; }
@@ -233,29 +244,6 @@ class GlooHosts {
   }
 
   [[nodiscard]] std::byte* scratch(std::size_t size_bytes) { return scratch_.take(size_bytes); }
-
-  void all_reduce_in_chunks(const Buffer& data, ReduceOp op, const Call& call) {
-    const std::size_t width = size_of(data.dtype);
-    const std::size_t share = data.count / index_of(world_.local_size);
-    const std::size_t longest = chunk_bytes / width;
-    std::byte* sums = scratch(share * width);
-    Buffer whole_before{};
-    Buffer own_before{};
-    std::future<void> on_network;
-    for (std::size_t done = 0; done < share; done += longest) {
-      const std::size_t count = std::min(longest, share - done);
-      const Buffer whole = part_of(data, done * index_of(world_.local_size), count * index_of(world_.local_size));
-      const Buffer own{sums + done * width, count, data.dtype};
-      within([&] { inner_->reduce_scatter(whole, own, op, call); });
-      if (on_network.valid()) on_network.get();
-      on_network = send_off([this, own, op, call] { outer_->all_reduce(own, op, call); });
-      if (done > 0) within([&] { inner_->all_gather(own_before, whole_before, call); });
-      whole_before = whole;
-      own_before = own;
-    }
-    on_network.get();
-    within([&] { inner_->all_gather(own_before, whole_before, call); });
-  }
 
   // Does work across hosts in a thread of its own. If the work of this thread fails meanwhile, that ends it as well.
   template <class Function>
