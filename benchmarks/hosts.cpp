@@ -3,14 +3,13 @@
 // hosts of two ranks each, over a network of 1 Gbit/s. The hosts are network namespaces of this one (root only; where
 // there can be none, the figures are left out, in words).
 #include "collectives/contestants.hpp"
+#include "hosts/far_leader.hpp"
+#include "hosts/first_line.hpp"
 #include "hosts/two_hosts.hpp"
 #include "median.hpp"
 
 #include <railyard/collectives/gloo.hpp>
-#include <railyard/core/detail/system.hpp>
-#include <railyard/train/trainer.hpp>
 #include <railyard/workers/detail/rank_lines.hpp>
-#include <railyard/workers/launched.hpp>
 #include <railyard/workers/processes.hpp>
 
 #include <algorithm>
@@ -20,13 +19,11 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -46,52 +43,47 @@ double us_between(Clock::time_point begin, Clock::time_point end) {
 // --- finding each other
 // -----------------------------------------------------------------------------------------------
 
-// Forks processes as a launcher starts them, and returns the time from the last fit() to the last first line of a
-// training function. The clock is the same for all processes of a host.
-double first_line_ms(int num_processes, int turn) {
-  const auto folder = std::filesystem::current_path() / fmt::format("turn{}", turn);
-  std::filesystem::create_directories(folder / "times");
-  std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
-  const auto note = [&](const char* what, int number) {
-    std::ofstream{folder / "times" / fmt::format("{}{}", what, number)} << ry::detail::monotonic_ns();
-  };
-  std::vector<pid_t> children;
-  for (int process = 0; process < num_processes; ++process) {
-    const pid_t child = ::fork();
-    if (child != 0) {
-      children.push_back(child);
-      continue;
-    }
-    ::setenv("XDG_RUNTIME_DIR", folder.c_str(), 1);
-    ry::ScalingConfig scaling{.num_workers = 1};
-    scaling.launch = {.process = process, .num_processes = num_processes, .job = fmt::format("turn{}", turn)};
-    scaling.launch.rendezvous = folder;
-    ry::Trainer<ry::Gloo, ry::Launched> trainer{[&](ry::Worker& worker) { note("line", worker.rank()); },
-                                                scaling,
-                                                {.storage_path = folder, .progress = ry::Progress::quiet}};
-    note("fit", process);
-    ::_exit(trainer.fit() ? 0 : 1);
-  }
-  for (const pid_t child : children) {
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    if (status != 0) throw std::runtime_error{"a launched process has failed"};
-  }
-  std::map<std::string, std::int64_t> last;
-  for (const auto& entry : std::filesystem::directory_iterator{folder / "times"}) {
-    std::int64_t time = 0;
-    std::ifstream{entry.path()} >> time;
-    auto& newest = last[entry.path().filename().string()[0] == 'f' ? "fit" : "line"];
-    newest = std::max(newest, time);
-  }
-  return static_cast<double>(last["line"] - last["fit"]) / 1e6;
-}
-
 void measure_rendezvous() {
   constexpr int num_turns = 5;
   std::vector<double> ms;
-  for (int turn = 0; turn < num_turns; ++turn) ms.push_back(first_line_ms(64, turn));
+  for (int turn = 0; turn < num_turns; ++turn) {
+    ms.push_back(bench::first_line_ms(std::filesystem::current_path() / fmt::format("turn{}", turn), 64,
+                                      [](const auto& first, int process, int num_processes) {
+                                        bench::join_launched(first, process, num_processes);
+                                      }));
+  }
   fmt::print("rendezvous.64ranks.first_line_ms {:.1f} ms\n", median(ms));
+  std::fflush(stdout);  // or the processes that are forked later would write it as well
+}
+
+// With the leader so far away from all others.
+double far_first_line_ms(std::chrono::milliseconds one_way, int turn) {
+  const auto name = fmt::format("far{}_{}", one_way.count(), turn);
+  const auto secret = std::filesystem::current_path() / (name + ".secret");
+  std::ofstream{secret} << "0123456789abcdef0123456789abcdef\n";
+  std::filesystem::permissions(secret, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  ::setenv("RAILYARD_SECRET_FILE", secret.c_str(), 1);
+  const int port = bench::free_port();
+  const bench::FarLeader far{port, one_way};
+  const double ms =
+      bench::first_line_ms(std::filesystem::current_path() / name, 8, [&](const auto& first, int process, int size) {
+        bench::join_launched(first, process, size, fmt::format("127.0.0.1:{}", process == 0 ? port : far.port()));
+      });
+  ::unsetenv("RAILYARD_SECRET_FILE");
+  return ms;
+}
+
+void measure_round_trips() {
+  constexpr int num_turns = 5;
+  constexpr std::chrono::milliseconds one_way{50};
+  std::vector<double> counts;
+  for (int turn = 0; turn < num_turns; ++turn) {
+    const double near = far_first_line_ms(std::chrono::milliseconds{0}, turn);
+    const double ms = far_first_line_ms(one_way, turn);
+    counts.push_back((ms - near) / (2.0 * static_cast<double>(one_way.count())));
+  }
+  fmt::print("rendezvous.round_trips {:.1f} round_trips\n", median(counts));
+  std::fflush(stdout);
 }
 
 // --- two hosts
@@ -187,6 +179,7 @@ void measure_two_hosts() {
 
 int main() try {
   measure_rendezvous();
+  measure_round_trips();
   measure_two_hosts();
 #ifdef BENCH_HOSTS_TRAINING
   std::fflush(stdout);

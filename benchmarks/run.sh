@@ -21,8 +21,8 @@ for name in "${names[@]}"; do
   if [ "$name" = hosts ]; then (railyard_need iproute2) >&2 || true; fi
 done
 
-# Sets packages to a folder with PyTorch, which has a contestant of `training` and one of `durable`, and libtorch to the
-# LibTorch in it. Without PyTorch their figures are left out.
+# Sets packages to a folder with PyTorch, which has contestants of `training`, `durable`, `data` and `hosts`, and
+# libtorch to the LibTorch in it. Without PyTorch their figures are left out.
 find_pytorch() {
   packages=${RAILYARD_LIBTORCH:+$(dirname "$RAILYARD_LIBTORCH")}
   packages=${packages:-$root/build/pytorch}
@@ -75,9 +75,16 @@ for name in "${names[@]}"; do
     find_pytorch
     build_benchmarks build/benchmarks_training "$libtorch" benchmark_training
   else
-    case $name in durable | data) find_pytorch && find_ray ;; esac
+    case $name in durable | data) find_pytorch && find_ray ;; hosts) find_pytorch ;; esac
     if [ "$name" = data ]; then find_tables || true; fi
     build_benchmarks build/benchmarks "${RAILYARD_LIBTORCH:-}" "benchmark_$name"
+    if [ "$name" = hosts ]; then
+      # Wheels carry another Gloo than that of the headers here.
+      has_c10d=
+      if [ -z "${RAILYARD_LIBTORCH:-}" ] && build_benchmarks build/benchmarks "" benchmark_hosts_c10d; then has_c10d=1; fi
+      [ "$has_c10d" ] || echo "LibTorch has no Gloo of its own here: rendezvous.c10d_over_ours is left out" >&2
+      if [ "$packages" ]; then build_benchmarks build/benchmarks_training "$libtorch" benchmark_hosts_gpt; fi
+    fi
   fi
 done
 
@@ -94,6 +101,12 @@ for name in "${names[@]}"; do
     "$root/build/benchmarks/benchmarks/benchmark_data" "$root/benchmarks/data/peers.py" "$tables:$ray:$packages"
   else
     "$root/build/benchmarks/benchmarks/benchmark_$name"
+  fi
+  if [ "$name" = hosts ]; then
+    if [ "$has_c10d" ]; then "$root/build/benchmarks/benchmarks/benchmark_hosts_c10d"; fi
+    if [ "$packages" ]; then
+      "$root/build/benchmarks_training/benchmarks/benchmark_hosts_gpt" "$root/benchmarks/training/ddp.py" "$packages"
+    fi
   fi
   if [ -e "$root/benchmarks/$name.sh" ]; then
     bash "$root/benchmarks/$name.sh" "$cxx" -std=c++20 -O1 -DRAILYARD_WITH_GLOO=1 -DRAILYARD_WITH_TORCH=1 \

@@ -5,6 +5,7 @@
 // medians of the rounds; the microseconds themselves go to standard error.
 #include "median.hpp"
 #include "training/ddp.hpp"
+#include "training/nets.hpp"
 
 #include <railyard/railyard.hpp>
 
@@ -12,7 +13,6 @@
 #include <torch/torch.h>
 #include <torch/version.h>
 
-#include <sched.h>
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -36,11 +36,9 @@ namespace {
 constexpr int num_rounds = 7;
 constexpr double learning_rate = 0.05;
 
-// Any of the networks, behind one face.
-struct Net : torch::nn::Module {
-  virtual void draw_batch() = 0;
-  virtual torch::Tensor loss() = 0;  // of the batch that was drawn last
-};
+using bench::Gpt;
+using bench::Net;
+using bench::pin;
 
 struct Mlp final : Net {
   Mlp(const std::vector<std::int64_t>& widths, std::int64_t batch_)
@@ -92,53 +90,6 @@ struct Cnn final : Net {
   torch::Tensor data, target;
 };
 
-// A decoder of 4 layers, 128 wide, with 4 heads, on 128 tokens of 65 kinds.
-struct Gpt final : Net {
-  static constexpr std::int64_t width = 128, tokens = 128, heads = 4, kinds = 65, layers = 4, batch = 4;
-  Gpt() {
-    embedding = register_module("embedding", torch::nn::Embedding(kinds, width));
-    position = register_parameter("position", 0.02 * torch::randn({tokens, width}));
-    for (std::int64_t layer = 0; layer < layers; ++layer) {
-      const auto name = [layer](const char* part) { return part + std::to_string(layer); };
-      norms.push_back(register_module(name("norm_a"), torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}))));
-      norms.push_back(register_module(name("norm_b"), torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}))));
-      linears.push_back(register_module(name("qkv"), torch::nn::Linear(width, 3 * width)));
-      linears.push_back(register_module(name("out"), torch::nn::Linear(width, width)));
-      linears.push_back(register_module(name("up"), torch::nn::Linear(width, 4 * width)));
-      linears.push_back(register_module(name("down"), torch::nn::Linear(4 * width, width)));
-    }
-    head = register_module("head", torch::nn::Linear(width, kinds));
-    mask = torch::full({tokens, tokens}, -1e9).triu(1);
-  }
-  void draw_batch() override {
-    data = torch::randint(0, kinds, {batch, tokens});
-    target = torch::randint(0, kinds, {batch * tokens});
-  }
-  torch::Tensor loss() override {
-    auto x = embedding->forward(data) + position;
-    for (std::size_t layer = 0; layer < layers; ++layer) {
-      const auto parts = linears[4 * layer]->forward(norms[2 * layer]->forward(x)).chunk(3, -1);
-      std::vector<torch::Tensor> qkv;
-      for (const auto& part : parts) {
-        qkv.push_back(part.view({batch, tokens, heads, width / heads}).transpose(1, 2));
-      }
-      const double scale = 1.0 / std::sqrt(static_cast<double>(width / heads));
-      const auto weights = torch::softmax(torch::matmul(qkv[0], qkv[1].transpose(-2, -1)) * scale + mask, -1);
-      const auto mixed = torch::matmul(weights, qkv[2]).transpose(1, 2).reshape({batch, tokens, width});
-      x = x + linears[4 * layer + 1]->forward(mixed);
-      const auto up = torch::gelu(linears[4 * layer + 2]->forward(norms[2 * layer + 1]->forward(x)));
-      x = x + linears[4 * layer + 3]->forward(up);
-    }
-    return torch::nn::functional::cross_entropy(head->forward(x).view({batch * tokens, kinds}), target);
-  }
-  torch::nn::Embedding embedding{nullptr};
-  torch::Tensor position;
-  std::vector<torch::nn::LayerNorm> norms;
-  std::vector<torch::nn::Linear> linears;
-  torch::nn::Linear head{nullptr};
-  torch::Tensor data, target, mask;
-};
-
 struct Case {
   std::string name{};
   std::function<std::shared_ptr<Net>()> make{};
@@ -160,20 +111,6 @@ void draw(Net& net, int rank) {
 }
 
 int warm_up_steps(const Case& what) { return std::max(2, what.steps / 10); }
-
-void pin(int rank) {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  sched_getaffinity(0, sizeof allowed, &allowed);
-  std::vector<std::size_t> cores;
-  for (std::size_t core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &allowed)) cores.push_back(core);
-  }
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(cores[static_cast<std::size_t>(rank) % cores.size()], &one);
-  sched_setaffinity(0, sizeof one, &one);
-}
 
 void zero(const std::vector<torch::Tensor>& parameters) {
   for (const auto& parameter : parameters) {

@@ -44,6 +44,9 @@ class TwoHosts {
   [[nodiscard]] bool are_there() const noexcept { return is_there_; }
   [[nodiscard]] static std::string address(int host) { return fmt::format("10.78.0.{}", host + 1); }
 
+  // Of the network namespace, and of the host's interface to the other one.
+  [[nodiscard]] std::string name(int host) const { return fmt::format("ry{}-{}", host, process_); }
+
   // The calling thread, and those that it makes from now on, are on that host.
   void enter(int host) const {
     const int space = ::open(("/run/netns/" + name(host)).c_str(), O_RDONLY | O_CLOEXEC);
@@ -65,8 +68,6 @@ class TwoHosts {
   }
 
  private:
-  [[nodiscard]] std::string name(int host) const { return fmt::format("ry{}-{}", host, process_); }
-
   pid_t process_ = ::getpid() % 100'000;
   bool is_there_ = false;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Starts the two ranks of ddp.py under torchrun, and has them take a turn when it is theirs.
+// Starts the ranks of ddp.py, and has them take a turn when it is theirs.
 #pragma once
 
 #include <fcntl.h>
@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <array>
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdlib>
@@ -25,33 +25,37 @@ struct DdpTurn {
 
 class Ddp {
  public:
-  // packages: the folder that pip has put torch in.
-  Ddp(const std::string& script, const std::string& packages) {
-    for (const char* name : {"ddp.rank0", "ddp.rank1", "ddp.results"}) {
-      if (mkfifo(name, 0600) != 0)
-        throw std::runtime_error{std::string{"cannot make "} + name + ": " + std::strerror(errno)};
-    }
-    // Both ends, so that no open waits for the other side.
-    for (std::size_t rank = 0; rank < 2; ++rank) commands_[rank] = open(rank == 0 ? "ddp.rank0" : "ddp.rank1", flags);
-    results_ = open("ddp.results", flags);
+  // Two ranks, under torchrun. packages: the folder that pip has put torch in.
+  Ddp(const std::string& script, const std::string& packages)
+      : Ddp(packages, 2,
+            {{"python3", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--monitor-interval=5",
+              script}}) {}
+  // commands: what starts so many ranks.
+  Ddp(const std::string& packages, int num_ranks, const std::vector<std::vector<std::string>>& commands) {
+    for (int rank = 0; rank < num_ranks; ++rank) commands_.push_back(make_pipe("ddp.rank" + std::to_string(rank)));
+    results_ = make_pipe("ddp.results");
     setenv("PYTHONPATH", packages.c_str(), 1);
     setenv("PYTHONWARNINGS", "ignore", 1);
     setenv("OMP_NUM_THREADS", "1", 1);
-    std::vector<std::string> words{
-        "python3", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--monitor-interval=5", script};
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    if (posix_spawnp(&process_, "python3", nullptr, nullptr, arguments.data(), environ) != 0) {
-      throw std::runtime_error{"cannot start python3"};
+    for (std::vector<std::string> words : commands) {
+      std::vector<char*> arguments;
+      for (std::string& word : words) arguments.push_back(word.data());
+      arguments.push_back(nullptr);
+      pid_t process = 0;
+      if (posix_spawnp(&process, arguments[0], nullptr, nullptr, arguments.data(), environ) != 0) {
+        throw std::runtime_error{"cannot start " + words.front()};
+      }
+      processes_.push_back(process);
     }
     unsetenv("OMP_NUM_THREADS");
   }
   Ddp(const Ddp&) = delete;
   Ddp& operator=(const Ddp&) = delete;
   ~Ddp() {
-    for (const int end : {commands_[0], commands_[1], results_}) close(end);
-    if (!has_ended_) waitpid(process_, nullptr, 0);  // the ranks end when nobody can give them commands any more
+    for (const int end : commands_) close(end);
+    close(results_);
+    // The ranks end when nobody can give them commands any more.
+    for (const pid_t process : processes_) waitpid(process, nullptr, 0);
   }
 
   DdpTurn take_turn(const std::string& name, int warm_up, int steps) {
@@ -66,7 +70,11 @@ class Ddp {
   }
 
  private:
-  static constexpr int flags = O_RDWR | O_CLOEXEC;
+  // Open at both ends, so that no open waits for the other side.
+  static int make_pipe(const std::string& name) {
+    if (mkfifo(name.c_str(), 0600) != 0) throw std::runtime_error{"cannot make " + name + ": " + std::strerror(errno)};
+    return open(name.c_str(), O_RDWR | O_CLOEXEC);
+  }
 
   std::string read_line() {
     std::string line;
@@ -75,16 +83,17 @@ class Ddp {
       if (poll(&wait, 1, 500) > 0) {
         char letter = 0;
         if (read(results_, &letter, 1) == 1) line += letter;
-      } else if (waitpid(process_, nullptr, WNOHANG) == process_) {
-        has_ended_ = true;
-        throw std::runtime_error{"torchrun has ended before its turn; what it says stands above"};
+      } else if (const auto ended = std::find_if(processes_.begin(), processes_.end(), has_ended);
+                 ended != processes_.end()) {
+        processes_.erase(ended);
+        throw std::runtime_error{"a process of ddp.py has ended before its turn; what it says stands above"};
       }
     }
     return line;
   }
+  static bool has_ended(pid_t process) { return waitpid(process, nullptr, WNOHANG) == process; }
 
-  std::array<int, 2> commands_{-1, -1};
+  std::vector<int> commands_;
   int results_ = -1;
-  pid_t process_ = 0;
-  bool has_ended_ = false;
+  std::vector<pid_t> processes_;
 };

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # The contestant that users of LibTorch have today: DistributedDataParallel over Gloo, one thread per rank, the same
-# models as ../training.cpp. Runs under torchrun in the folder of the benchmark, which sends a line `case warm_up steps`
-# to each rank for each turn (ddp.rank0, ddp.rank1) and reads `microseconds loss` of rank 0 (ddp.results).
+# models as ../training.cpp. Runs in the folder of the benchmark, which sends a line `case warm_up steps` to each rank
+# for each turn (ddp.rank0, ddp.rank1, ...) and reads `microseconds loss` of rank 0 (ddp.results).
 import gc
 import os
 import time
