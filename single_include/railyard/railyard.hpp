@@ -6397,6 +6397,75 @@ void reduce(void* out, std::span<const std::byte* const> sources, std::size_t co
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/wire.hpp
+// How messages between the processes of a run are put together and taken apart. Core room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Appends plain values to a message. All ends are one program on machines of one kind: no byte order to settle.
+class WireWriter {
+ public:
+  template <class T>
+  void put(T value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+    bytes_.insert(bytes_.end(), bytes, bytes + sizeof(T));
+  }
+  void put_text(std::string_view text) {
+    put(static_cast<std::uint32_t>(text.size()));
+    put_rest(std::as_bytes(std::span{text}));
+  }
+  /// What is put last needs no length: the message's own says it.
+  void put_rest(std::span<const std::byte> bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
+
+  [[nodiscard]] const std::vector<std::byte>& bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::string text() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
+  void reserve(std::size_t size) { bytes_.reserve(size); }
+
+ private:
+  std::vector<std::byte> bytes_{};
+};
+
+/// Takes a message apart; every length is checked before it is believed.
+class WireReader {
+ public:
+  explicit WireReader(std::span<const std::byte> bytes) noexcept : rest_(bytes) {}
+  explicit WireReader(std::string_view text) noexcept : rest_(std::as_bytes(std::span{text})) {}
+
+  template <class T>
+  [[nodiscard]] T take() {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T value{};
+    std::memcpy(&value, take_bytes(sizeof(T)).data(), sizeof(T));
+    return value;
+  }
+  [[nodiscard]] std::string take_text() {
+    const auto bytes = take_bytes(take<std::uint32_t>());
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  [[nodiscard]] std::span<const std::byte> take_rest() noexcept { return std::exchange(rest_, {}); }
+  [[nodiscard]] bool is_empty() const noexcept { return rest_.empty(); }
+
+ private:
+  std::span<const std::byte> take_bytes(std::size_t count) {
+    if (count > rest_.size()) {
+      throw DataError{
+          compose("a message between processes of a run is damaged: {} bytes were expected where {} are left; the "
+                  "memory of its sender may have been overwritten",
+                  count, rest_.size())};
+    }
+    const auto taken = rest_.first(count);
+    rest_ = rest_.subspan(count);
+    return taken;
+  }
+
+  std::span<const std::byte> rest_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/collectives/detail/rendezvous.hpp
 // How the ranks of a new group find each other in a store. Collectives room.
 
@@ -6412,11 +6481,28 @@ namespace detail {
   return compose("{}{}/{}", prefix, stage, rank);
 }
 
-/// Says that await_all() will be called: before this rank's own value is set, so that the others' come meanwhile.
-inline void expect_all(Store& store, const std::string& prefix, std::string_view stage, const World& world) {
+/// Says that await_each() will be called: before this rank's own value is set, so that the others' come meanwhile.
+inline void expect_each(Store& store, const std::string& prefix, std::string_view stage, const World& world) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < world.size; ++rank) keys.push_back(stage_key(prefix, stage, rank));
   store.expect(keys);
+}
+
+/// Up to so many ranks, each asks for what every other one leaves. Where there are more, rank 0 does, and leaves all of
+/// it for the others: the store then answers a number of requests that grows as the ranks do, not as their square.
+inline constexpr int most_who_ask_all = 64;
+
+[[nodiscard]] inline bool asks_all(const World& world) noexcept {
+  return world.size <= most_who_ask_all || world.rank == 0;
+}
+[[nodiscard]] inline std::string gathered_key(const std::string& prefix, std::string_view stage) {
+  return compose("{}{}/all", prefix, stage);
+}
+
+/// Says that await_all() will be called, likewise.
+inline void expect_all(Store& store, const std::string& prefix, std::string_view stage, const World& world) {
+  if (asks_all(world)) return expect_each(store, prefix, stage, world);
+  store.expect({gathered_key(prefix, stage)});
 }
 
 /// Announces this rank to the next group of that kind on the store and returns the group's prefix for keys. A store may
@@ -6435,13 +6521,44 @@ inline void expect_all(Store& store, const std::string& prefix, std::string_view
 
 /// Waits until every rank has left something under prefix + stage + "/" + rank, and returns the values by rank; a rank
 /// that did not come by the deadline has none.
-[[nodiscard]] inline std::vector<std::optional<std::string>> await_all(Store& store, const std::string& prefix,
-                                                                       std::string_view stage, const World& world,
-                                                                       const Deadline& deadline) {
+[[nodiscard]] inline std::vector<std::optional<std::string>> await_each(Store& store, const std::string& prefix,
+                                                                        std::string_view stage, const World& world,
+                                                                        const Deadline& deadline) {
   std::vector<std::optional<std::string>> values;
   for (int rank = 0; rank < world.size; ++rank) {
     values.push_back(store.get(stage_key(prefix, stage, rank), deadline));
   }
+  return values;
+}
+
+[[nodiscard]] inline std::string pack_values(const std::vector<std::optional<std::string>>& values) {
+  WireWriter writer;
+  for (const auto& value : values) {
+    writer.put(value.has_value());
+    writer.put_text(value.value_or(""));
+  }
+  return writer.text();
+}
+[[nodiscard]] inline std::vector<std::optional<std::string>> unpack_values(std::string_view text) {
+  std::vector<std::optional<std::string>> values;
+  for (WireReader reader{text}; !reader.is_empty();) {
+    const bool is_there = reader.take<bool>();
+    std::string value = reader.take_text();
+    values.push_back(is_there ? std::optional{std::move(value)} : std::nullopt);
+  }
+  return values;
+}
+
+/// Returns the same. All ranks call it: where there are many, they have it from rank 0.
+[[nodiscard]] inline std::vector<std::optional<std::string>> await_all(Store& store, const std::string& prefix,
+                                                                       std::string_view stage, const World& world,
+                                                                       const Deadline& deadline) {
+  if (!asks_all(world)) {
+    if (const auto gathered = store.get(gathered_key(prefix, stage), deadline)) return unpack_values(*gathered);
+    // Rank 0 has not come itself: what is there has to be looked for.
+  }
+  auto values = await_each(store, prefix, stage, world, deadline);
+  if (world.rank == 0 && world.size > most_who_ask_all) store.set(gathered_key(prefix, stage), pack_values(values));
   return values;
 }
 
@@ -16393,11 +16510,12 @@ struct StoreBlock {
   throw KeyTakenError{
       compose("store.set(\"{}\"): the key has been set before; a key keeps its first value, so use another key", key)};
 }
-[[noreturn]] inline void throw_store_full(std::string_view key, std::string_view value) {
+[[noreturn]] inline void throw_store_full(std::string_view key, std::string_view value,
+                                          std::size_t max_keys = StoreBlock::num_slots) {
   throw Error{
       compose("store.set(\"{}\", {} bytes): the store is full (it holds {} MiB and {} keys); it is meant for small "
               "values, send large ones by a collective",
-              key, value.size(), StoreBlock::num_bytes >> 20U, StoreBlock::num_slots)};
+              key, value.size(), StoreBlock::num_bytes >> 20U, max_keys)};
 }
 
 /// Sets and finds values in a StoreBlock.
@@ -19713,75 +19831,6 @@ namespace detail {
 
 }  // namespace detail
 
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/core/detail/wire.hpp
-// How messages between the processes of a run are put together and taken apart. Core room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Appends plain values to a message. All ends are one program on machines of one kind: no byte order to settle.
-class WireWriter {
- public:
-  template <class T>
-  void put(T value) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-    bytes_.insert(bytes_.end(), bytes, bytes + sizeof(T));
-  }
-  void put_text(std::string_view text) {
-    put(static_cast<std::uint32_t>(text.size()));
-    put_rest(std::as_bytes(std::span{text}));
-  }
-  /// What is put last needs no length: the message's own says it.
-  void put_rest(std::span<const std::byte> bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
-
-  [[nodiscard]] const std::vector<std::byte>& bytes() const noexcept { return bytes_; }
-  [[nodiscard]] std::string text() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
-  void reserve(std::size_t size) { bytes_.reserve(size); }
-
- private:
-  std::vector<std::byte> bytes_{};
-};
-
-/// Takes a message apart; every length is checked before it is believed.
-class WireReader {
- public:
-  explicit WireReader(std::span<const std::byte> bytes) noexcept : rest_(bytes) {}
-  explicit WireReader(std::string_view text) noexcept : rest_(std::as_bytes(std::span{text})) {}
-
-  template <class T>
-  [[nodiscard]] T take() {
-    static_assert(std::is_trivially_copyable_v<T>);
-    T value{};
-    std::memcpy(&value, take_bytes(sizeof(T)).data(), sizeof(T));
-    return value;
-  }
-  [[nodiscard]] std::string take_text() {
-    const auto bytes = take_bytes(take<std::uint32_t>());
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  }
-  [[nodiscard]] std::span<const std::byte> take_rest() noexcept { return std::exchange(rest_, {}); }
-  [[nodiscard]] bool is_empty() const noexcept { return rest_.empty(); }
-
- private:
-  std::span<const std::byte> take_bytes(std::size_t count) {
-    if (count > rest_.size()) {
-      throw DataError{
-          compose("a message between processes of a run is damaged: {} bytes were expected where {} are left; the "
-                  "memory of its sender may have been overwritten",
-                  count, rest_.size())};
-    }
-    const auto taken = rest_.first(count);
-    rest_ = rest_.subspan(count);
-    return taken;
-  }
-
-  std::span<const std::byte> rest_;
-};
-
-}  // namespace detail
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/train/detail/wire.hpp
@@ -31131,15 +31180,15 @@ struct PageValues {
   writer.put(static_cast<std::uint8_t>(event.index()));
   std::visit(
       [&writer](const auto& one) {
-        using Event = std::remove_cvref_t<decltype(one)>;
+        using Kind = std::remove_cvref_t<decltype(one)>;
         if constexpr (requires { one.rank; }) writer.put(static_cast<std::int32_t>(one.rank));
-        if constexpr (std::is_same_v<Event, MessageEvent>) writer.put_rest(one.bytes);
-        if constexpr (std::is_same_v<Event, OutputEvent>) {
+        if constexpr (std::is_same_v<Kind, MessageEvent>) writer.put_rest(one.bytes);
+        if constexpr (std::is_same_v<Kind, OutputEvent>) {
           writer.put(static_cast<std::uint8_t>(one.is_error));
           writer.put_text(one.line);
         }
-        if constexpr (std::is_same_v<Event, ExitEvent>) writer.put_rest(encode_exit(one.exit));
-        if constexpr (std::is_same_v<Event, SignalEvent>) writer.put(static_cast<std::int32_t>(one.signal));
+        if constexpr (std::is_same_v<Kind, ExitEvent>) writer.put_rest(encode_exit(one.exit));
+        if constexpr (std::is_same_v<Kind, SignalEvent>) writer.put(static_cast<std::int32_t>(one.signal));
         if constexpr (requires { one.message; }) writer.put_text(one.message);
       },
       event);
@@ -34547,10 +34596,11 @@ struct StoreReply {
   std::vector<std::byte> payload{};
 };
 
-/// Answers the requests of the store's clients: as much as the shared table of one host holds, and no more.
+/// Answers the requests of the store's clients: as many bytes as the shared table of one host holds, and no more.
 class StoreServer {
  public:
-  static constexpr std::size_t max_keys = StoreBlock::num_slots;
+  /// Room for 1,024 ranks, each of which leaves a dozen values whenever a group of all is made.
+  static constexpr std::size_t max_keys = std::size_t{1} << 16U;
   static constexpr std::size_t max_bytes = StoreBlock::num_bytes;
 
   /// Throws: DataError if the frame is no request, or waits for more than a client may.
@@ -34676,7 +34726,7 @@ class NetworkStore final : public Store {
     check_size(key, value);
     const SetOutcome outcome = guarded("set", key, [&](Lock& lock) { return send_value(key, value, lock); });
     if (outcome == SetOutcome::taken) throw_key_taken(key);
-    if (outcome == SetOutcome::full) throw_store_full(key, value);
+    if (outcome == SetOutcome::full) throw_store_full(key, value, StoreServer::max_keys);
   }
 
   [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline) override {
@@ -34707,7 +34757,7 @@ class NetworkStore final : public Store {
   };
 
   static void check_size(std::string_view key, std::string_view value) {
-    if (key.size() + value.size() > StoreServer::max_bytes) throw_store_full(key, value);
+    if (key.size() + value.size() > StoreServer::max_bytes) throw_store_full(key, value, StoreServer::max_keys);
   }
 
   // Whatever goes wrong means that the group is lost, for all later calls as well.
@@ -37773,6 +37823,75 @@ static_assert(detail::Mesh<GlooTcp>);
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/collectives/detail/host_chunks.hpp
+// In which order the ranks of several hosts add up within their hosts and between them. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Does the work of which an all-reduce between hosts is made; see all_reduce_between_hosts(). All but send_off()
+/// return when it is done.
+template <class P>
+concept HostParts = requires(P& parts, const Buffer& whole, const Buffer& own, std::size_t size_bytes) {
+  { parts.scratch(size_bytes) } -> std::convertible_to<std::byte*>;
+  parts.add_within(whole, own);    // own: the sums of this rank's slice of whole, of the ranks of this host
+  parts.share_within(own, whole);  // whole: the slices of all ranks of this host
+  parts.send_off(own).get();       // own: its sums between hosts, once get() has returned
+  parts.all_reduce_within(whole);  // without slices
+  parts.all_reduce_across(whole);
+};
+
+/// The most that a rank carries between hosts at a time: large enough that the steps of a chunk cost little, and small
+/// enough that the network waits little for the first one and the memory for the last.
+inline constexpr std::size_t host_chunk_bytes = 2 * 1024 * 1024;
+
+[[nodiscard]] inline Buffer buffer_part(const Buffer& data, std::size_t begin, std::size_t count) noexcept {
+  if (count == 0) return {.data = nullptr, .count = 0, .dtype = data.dtype};
+  return {
+      .data = static_cast<std::byte*>(data.data) + begin * size_of(data.dtype), .count = count, .dtype = data.dtype};
+}
+
+// data.count is a multiple of local_size.
+template <HostParts P>
+void all_reduce_in_host_chunks(P& parts, const Buffer& data, std::size_t local_size) {
+  const std::size_t width = size_of(data.dtype);
+  const std::size_t share = data.count / local_size;
+  const std::size_t longest = host_chunk_bytes / width;
+  std::byte* sums = parts.scratch(share * width);
+  Buffer whole_before{};
+  Buffer own_before{};
+  decltype(parts.send_off(own_before)) on_network;
+  for (std::size_t done = 0; done < share; done += longest) {
+    const std::size_t count = std::min(longest, share - done);
+    const Buffer whole = buffer_part(data, done * local_size, count * local_size);
+    const Buffer own{sums + done * width, count, data.dtype};
+    parts.add_within(whole, own);
+    if (on_network.valid()) on_network.get();
+    on_network = parts.send_off(own);
+    if (done > 0) parts.share_within(own_before, whole_before);
+    whole_before = whole;
+    own_before = own;
+  }
+  on_network.get();
+  parts.share_within(own_before, whole_before);
+}
+
+/// Adds data up of all ranks of hosts that have local_size ranks each. While one chunk is on the network, the memory
+/// works on the next.
+template <HostParts P>
+void all_reduce_between_hosts(P& parts, const Buffer& data, std::size_t local_size) {
+  const std::size_t divided = data.size_bytes() <= direct_limit_bytes ? 0 : data.count / local_size * local_size;
+  if (divided > 0) all_reduce_in_host_chunks(parts, buffer_part(data, 0, divided), local_size);
+  const Buffer rest = buffer_part(data, divided, data.count - divided);
+  if (rest.count == 0 && divided > 0) return;
+  // Too little to divide: each line carries all of it, in the fewest steps.
+  parts.all_reduce_within(rest);
+  parts.all_reduce_across(rest);
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/collectives/detail/losses.hpp
 // Why a group that is made of several parts was lost: what its ranks tell each other of it. Collectives room.
 
@@ -37948,14 +38067,8 @@ class GlooHosts {
 
   FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
     enter(arguments().all_reduce(data, op));
-    const std::size_t local_size = index_of(world_.local_size);
-    const std::size_t divided = data.size_bytes() <= direct_limit_bytes ? 0 : data.count / local_size * local_size;
-    if (divided > 0) all_reduce_in_chunks(part_of(data, 0, divided), op, call);
-    const Buffer rest = part_of(data, divided, data.count - divided);
-    if (rest.count > 0 || divided == 0) {  // too little to divide: each line carries all of it, in the fewest steps
-      within([&] { inner_->all_reduce(rest, op, call); });
-      across([&] { outer_->all_reduce(rest, op, call); });
-    }
+    Parts parts{*this, op, call};
+    all_reduce_between_hosts(parts, data, index_of(world_.local_size));
     return {};
   }
 
@@ -38042,9 +38155,30 @@ class GlooHosts {
 
   // Whose mesh joins all ranks, and not two.
   static constexpr int everybody = -1;
-  // The most that a rank carries between hosts at a time: large enough that the steps of a chunk cost little, and small
-  // enough that the network waits little for the first one and the memory for the last.
-  static constexpr std::size_t chunk_bytes = 2 * 1024 * 1024;
+
+  // Of one all_reduce().
+  struct Parts {
+    [[nodiscard]] std::byte* scratch(std::size_t size_bytes) { return hosts.scratch(size_bytes); }
+    void add_within(const Buffer& whole, const Buffer& own) {
+      hosts.within([&] { hosts.inner_->reduce_scatter(whole, own, op, call); });
+    }
+    void share_within(const Buffer& own, const Buffer& whole) {
+      hosts.within([&] { hosts.inner_->all_gather(own, whole, call); });
+    }
+    [[nodiscard]] std::future<void> send_off(const Buffer& own) {
+      return hosts.send_off([this, own] { hosts.outer_->all_reduce(own, op, call); });
+    }
+    void all_reduce_within(const Buffer& data) {
+      hosts.within([&] { hosts.inner_->all_reduce(data, op, call); });
+    }
+    void all_reduce_across(const Buffer& data) {
+      hosts.across([&] { hosts.outer_->all_reduce(data, op, call); });
+    }
+
+    GlooHosts& hosts;
+    ReduceOp op;
+    const Call& call;
+  };
 
   GlooHosts(std::string host, const World& world, Store& store, const std::string& prefix)
       : host_(std::move(host)),
@@ -38059,11 +38193,6 @@ class GlooHosts {
   }
   static void copy(std::byte* to, const std::byte* from, std::size_t size_bytes) noexcept {
     if (size_bytes > 0) std::memcpy(to, from, size_bytes);
-  }
-  static Buffer part_of(const Buffer& data, std::size_t begin, std::size_t count) noexcept {
-    if (count == 0) return {.data = nullptr, .count = 0, .dtype = data.dtype};
-    return {
-        .data = static_cast<std::byte*>(data.data) + begin * size_of(data.dtype), .count = count, .dtype = data.dtype};
   }
 
   [[nodiscard]] Arguments arguments() const noexcept { return {world_, DeviceKind::cpu}; }
@@ -38089,29 +38218,6 @@ class GlooHosts {
   }
 
   [[nodiscard]] std::byte* scratch(std::size_t size_bytes) { return scratch_.take(size_bytes); }
-
-  void all_reduce_in_chunks(const Buffer& data, ReduceOp op, const Call& call) {
-    const std::size_t width = size_of(data.dtype);
-    const std::size_t share = data.count / index_of(world_.local_size);
-    const std::size_t longest = chunk_bytes / width;
-    std::byte* sums = scratch(share * width);
-    Buffer whole_before{};
-    Buffer own_before{};
-    std::future<void> on_network;
-    for (std::size_t done = 0; done < share; done += longest) {
-      const std::size_t count = std::min(longest, share - done);
-      const Buffer whole = part_of(data, done * index_of(world_.local_size), count * index_of(world_.local_size));
-      const Buffer own{sums + done * width, count, data.dtype};
-      within([&] { inner_->reduce_scatter(whole, own, op, call); });
-      if (on_network.valid()) on_network.get();
-      on_network = send_off([this, own, op, call] { outer_->all_reduce(own, op, call); });
-      if (done > 0) within([&] { inner_->all_gather(own_before, whole_before, call); });
-      whole_before = whole;
-      own_before = own;
-    }
-    on_network.get();
-    within([&] { inner_->all_gather(own_before, whole_before, call); });
-  }
 
   // Does work across hosts in a thread of its own. If the work of this thread fails meanwhile, that ends it as well.
   template <class Function>
@@ -39273,7 +39379,7 @@ class Nccl {
           "the job's alone"};
     }
     const std::string prefix = detail::enter_group(store, name, world);
-    for (const std::string_view stage : {"card", "connected"}) detail::expect_all(store, prefix, stage, world);
+    for (const std::string_view stage : {"card", "connected"}) detail::expect_each(store, prefix, stage, world);
     const auto say = [&](std::string_view stage, std::string_view text) {
       store.set(detail::stage_key(prefix, stage, world.rank), text);
     };
@@ -39285,7 +39391,7 @@ class Nccl {
       throw;
     }
     say("card", detail::compose("{} {}", backend->nccl_.version, detail::NcclPeers::own_identity()));
-    const auto identities = identities_in(detail::await_all(store, prefix, "card", world, deadline), world, deadline);
+    const auto identities = identities_in(detail::await_each(store, prefix, "card", world, deadline), world, deadline);
     try {
       backend->join(store, prefix, identities, deadline);
       say("connected", "");
@@ -39302,7 +39408,7 @@ class Nccl {
                           detail::host_name(), backend->device_, error.what())};
     }
     // Only now it is certain that the others have not failed: connect() succeeds everywhere or nowhere.
-    detail::throw_if_failed(detail::await_all(store, prefix, "connected", world, deadline), world, deadline);
+    detail::throw_if_failed(detail::await_each(store, prefix, "connected", world, deadline), world, deadline);
     return backend;
   }
 
