@@ -948,15 +948,18 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Expires when the budget has passed, counted from now.
-  [[nodiscard]] static Deadline after(std::chrono::nanoseconds budget) {
+  /// Expires when the budget has passed, counted from now. setting: where the user has set it, for messages; it must
+  /// live as long as the program.
+  [[nodiscard]] static Deadline after(std::chrono::nanoseconds budget, std::string_view setting = {}) {
     const auto now = Clock::now();
     const auto room = Clock::time_point::max() - now;
-    return {budget >= room ? Clock::time_point::max() : now + budget, budget};
+    return {budget >= room ? Clock::time_point::max() : now + budget, budget, setting};
   }
 
   /// Never expires.
-  [[nodiscard]] static Deadline never() noexcept { return {Clock::time_point::max(), std::chrono::nanoseconds::max()}; }
+  [[nodiscard]] static Deadline never() noexcept {
+    return {Clock::time_point::max(), std::chrono::nanoseconds::max(), {}};
+  }
 
   [[nodiscard]] bool is_never() const noexcept { return time_ == Clock::time_point::max(); }
   [[nodiscard]] bool expired() const { return !is_never() && Clock::now() >= time_; }
@@ -968,13 +971,21 @@ class Deadline {
   }
 
   /// The same budget, counted from now.
-  [[nodiscard]] Deadline renewed() const { return after(budget_); }
+  [[nodiscard]] Deadline renewed() const { return after(budget_, setting_); }
 
   /// When it expires; Clock::time_point::max() if never.
   [[nodiscard]] Clock::time_point time() const noexcept { return time_; }
 
-  /// The whole budget, as messages print it: "30 s", "200 ms".
+  /// The whole budget, as messages print it: "30 s", "200 ms", "10 s (RunConfig::start_timeout)".
   [[nodiscard]] std::string budget_text() const {
+    return setting_.empty() ? time_text() : detail::compose("{} ({})", time_text(), setting_);
+  }
+
+ private:
+  Deadline(Clock::time_point time, std::chrono::nanoseconds budget, std::string_view setting) noexcept
+      : time_(time), budget_(budget), setting_(setting) {}
+
+  [[nodiscard]] std::string time_text() const {
     using namespace std::chrono_literals;
     if (is_never()) return "unlimited time";
     const auto in_ms = std::chrono::duration_cast<std::chrono::milliseconds>(budget_);
@@ -983,11 +994,9 @@ class Deadline {
                        : detail::compose("{} ms", in_ms.count());
   }
 
- private:
-  Deadline(Clock::time_point time, std::chrono::nanoseconds budget) noexcept : time_(time), budget_(budget) {}
-
   Clock::time_point time_;
   std::chrono::nanoseconds budget_;
+  std::string_view setting_;
 };
 
 }  // namespace railyard::inline v0_1
@@ -20108,7 +20117,8 @@ class Worker {
   /// When a collective that begins now is to give up.
   [[nodiscard]] Deadline collective_deadline() const {
     const bool is_setting_up = !has_ended_step_ && context_->setup_timeout.count() > 0;
-    return Deadline::after(is_setting_up ? context_->setup_timeout : context_->collective_timeout);
+    return is_setting_up ? Deadline::after(context_->setup_timeout, "RunConfig::setup_timeout")
+                         : Deadline::after(context_->collective_timeout, "RunConfig::collective_timeout");
   }
 
   /// Reports metrics. Call number i of all ranks forms report i; rank 0's metrics are the run's. Never waits for
@@ -24672,7 +24682,7 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
 
 /// Returns how many workers a run begins with. Throws: ConfigError if there is not even room for the least number.
 [[nodiscard]] inline int first_size(ElasticSize& size, std::chrono::nanoseconds start_timeout) {
-  const Deadline deadline = Deadline::after(start_timeout);
+  const Deadline deadline = Deadline::after(start_timeout, "RunConfig::start_timeout");
   while (true) {
     if (const auto now = size.ask()) return *now;
     if (deadline.expired()) break;
@@ -24983,7 +24993,8 @@ class Trainer<B, S> {
     link.on_abort([&store](std::string_view reason) { store.abort(reason); });
     std::unique_ptr<B> backend;
     try {
-      backend = B::connect(options_, link.world(), store, Deadline::after(run_.start_timeout));
+      backend =
+          B::connect(options_, link.world(), store, Deadline::after(run_.start_timeout, "RunConfig::start_timeout"));
     } catch (...) {
       link.on_abort({});
       throw;
@@ -36235,7 +36246,7 @@ class Launched {
     plan_ = plan;
     launch_ = detail::find_launch(plan.launch);
     has_tls_ = detail::wants_tls(plan.launch);
-    const Deadline deadline = Deadline::after(plan.timeout);
+    const Deadline deadline = Deadline::after(plan.timeout, "RunConfig::start_timeout");
     detail::Newcomer own{.num_workers = launch_.workers_per_process > 0 && plan.num_workers == 1
                                             ? launch_.workers_per_process
                                             : plan.num_workers,

@@ -110,7 +110,7 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
 
 /// Returns how many workers a run begins with. Throws: ConfigError if there is not even room for the least number.
 [[nodiscard]] inline int first_size(ElasticSize& size, std::chrono::nanoseconds start_timeout) {
-  const Deadline deadline = Deadline::after(start_timeout);
+  const Deadline deadline = Deadline::after(start_timeout, "RunConfig::start_timeout");
   while (true) {
     if (const auto now = size.ask()) return *now;
     if (deadline.expired()) break;
@@ -421,7 +421,8 @@ class Trainer<B, S> {
     link.on_abort([&store](std::string_view reason) { store.abort(reason); });
     std::unique_ptr<B> backend;
     try {
-      backend = B::connect(options_, link.world(), store, Deadline::after(run_.start_timeout));
+      backend =
+          B::connect(options_, link.world(), store, Deadline::after(run_.start_timeout, "RunConfig::start_timeout"));
     } catch (...) {
       link.on_abort({});
       throw;

@@ -97,7 +97,8 @@ class Worker {
   /// When a collective that begins now is to give up.
   [[nodiscard]] Deadline collective_deadline() const {
     const bool is_setting_up = !has_ended_step_ && context_->setup_timeout.count() > 0;
-    return Deadline::after(is_setting_up ? context_->setup_timeout : context_->collective_timeout);
+    return is_setting_up ? Deadline::after(context_->setup_timeout, "RunConfig::setup_timeout")
+                         : Deadline::after(context_->collective_timeout, "RunConfig::collective_timeout");
   }
 
   /// Reports metrics. Call number i of all ranks forms report i; rank 0's metrics are the run's. Never waits for

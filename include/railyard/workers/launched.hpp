@@ -77,7 +77,7 @@ class Launched {
     plan_ = plan;
     launch_ = detail::find_launch(plan.launch);
     has_tls_ = detail::wants_tls(plan.launch);
-    const Deadline deadline = Deadline::after(plan.timeout);
+    const Deadline deadline = Deadline::after(plan.timeout, "RunConfig::start_timeout");
     detail::Newcomer own{.num_workers = launch_.workers_per_process > 0 && plan.num_workers == 1
                                             ? launch_.workers_per_process
                                             : plan.num_workers,

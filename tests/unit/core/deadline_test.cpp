@@ -27,6 +27,8 @@ TEST_CASE("Deadline: prints its budget in the unit a reader expects") {
   CHECK(ry::Deadline::after(200ms).budget_text() == "200 ms");
   CHECK(ry::Deadline::after(12500ms).budget_text() == "12.5 s");
   CHECK(ry::Deadline::never().budget_text() == "unlimited time");
+  CHECK(ry::Deadline::after(3s, "RunConfig::start_timeout").renewed().budget_text() ==
+        "3 s (RunConfig::start_timeout)");
 }
 
 TEST_CASE("Deadline: renewed, it has its whole budget again") {

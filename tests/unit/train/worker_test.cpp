@@ -8,7 +8,9 @@
 #include "railyard/core/accuracy.hpp"
 #include "railyard/workers/threads.hpp"
 
+#include <chrono>
 #include <cmath>
+#include <future>
 
 namespace ry = railyard;
 using Catch::ContainsSubstring;
@@ -53,6 +55,28 @@ TEST_CASE("Worker: what it warns of is in the Result, and does not end the run")
   });
   CHECK(result.error() == "");
   CHECK(result.warnings() == std::vector<std::string>{"rank 1 saw \"nothing\""});
+}
+
+TEST_CASE("Worker: who waits in vain is told which setting bounds the wait") {
+  for (const bool has_setup_timeout : {false, true}) {
+    std::promise<void> given_up;
+    ry::RunConfig config{.collective_timeout = std::chrono::milliseconds{50}};
+    if (has_setup_timeout) config.setup_timeout = std::chrono::milliseconds{60};
+    const auto result = run(
+        [&given_up](ry::Worker& worker) {
+          if (worker.rank() == 1) return given_up.get_future().wait();
+          try {
+            worker.barrier();
+          } catch (const ry::CollectiveError&) {
+            given_up.set_value();
+            throw;
+          }
+        },
+        config);
+    CHECK_THAT(result.error(),
+               ContainsSubstring(has_setup_timeout ? "did not answer in 60 ms (RunConfig::setup_timeout)"
+                                                   : "did not answer in 50 ms (RunConfig::collective_timeout)"));
+  }
 }
 
 TEST_CASE("Worker: steps in which nothing goes from worker to worker are warned of, once") {
