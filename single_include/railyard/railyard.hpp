@@ -11801,12 +11801,17 @@ inline constexpr std::size_t most_stock_bytes = std::size_t{4} << 20;
 
 /// Adds bytes to a number that is another, then, for nearly all other bytes.
 [[nodiscard]] inline std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept {
-  digest = mix_bits(digest ^ bytes.size());
-  for (std::uint64_t word = 0; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), sizeof word))) {
-    word = 0;
-    std::memcpy(&word, bytes.data(), std::min(bytes.size(), sizeof word));
-    digest = mix_bits(digest ^ word);
+  std::array<std::uint64_t, 4> words{};
+  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
+  while (!bytes.empty()) {
+    const std::size_t size = std::min(bytes.size(), sizeof words);
+    if (size < sizeof words) words = {};
+    std::memcpy(words.data(), bytes.data(), size);
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
+    bytes = bytes.subspan(size);
   }
+  digest = 0;
+  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
   return digest;
 }
 
@@ -19327,7 +19332,8 @@ enum class Progress : std::uint8_t { automatic, quiet };
 
 /// Says what fit() does about a run of the same name that is there already.
 enum class Resume : std::uint8_t {
-  if_unfinished,  ///< goes on with it; of one that has succeeded it returns the recorded Result and starts nothing
+  if_unfinished,  ///< goes on with it; of one that has succeeded it returns the recorded Result and starts nothing, if
+                  ///< Result::is_state_saved()
   never,          ///< refuses the name
   required,       ///< as if_unfinished, and refuses to begin at the beginning
 };

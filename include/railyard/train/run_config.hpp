@@ -22,7 +22,8 @@ enum class Progress : std::uint8_t { automatic, quiet };
 
 /// Says what fit() does about a run of the same name that is there already.
 enum class Resume : std::uint8_t {
-  if_unfinished,  ///< goes on with it; of one that has succeeded it returns the recorded Result and starts nothing
+  if_unfinished,  ///< goes on with it; of one that has succeeded it returns the recorded Result and starts nothing, if
+                  ///< Result::is_state_saved()
   never,          ///< refuses the name
   required,       ///< as if_unfinished, and refuses to begin at the beginning
 };

@@ -9,6 +9,7 @@
 #include "railyard/core/detail/compose.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -26,12 +27,17 @@ inline constexpr std::size_t most_stock_bytes = std::size_t{4} << 20;
 
 /// Adds bytes to a number that is another, then, for nearly all other bytes.
 [[nodiscard]] inline std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept {
-  digest = mix_bits(digest ^ bytes.size());
-  for (std::uint64_t word = 0; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), sizeof word))) {
-    word = 0;
-    std::memcpy(&word, bytes.data(), std::min(bytes.size(), sizeof word));
-    digest = mix_bits(digest ^ word);
+  std::array<std::uint64_t, 4> words{};
+  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
+  while (!bytes.empty()) {
+    const std::size_t size = std::min(bytes.size(), sizeof words);
+    if (size < sizeof words) words = {};
+    std::memcpy(words.data(), bytes.data(), size);
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
+    bytes = bytes.subspan(size);
   }
+  digest = 0;
+  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
   return digest;
 }
 
