@@ -51,10 +51,11 @@ class Normalizer {
       detail::read_numbers(block.schema()[index], block[index], numbers[at]);
       collect_largest(block, fields[at], numbers[at], largest);
     }
-    const std::vector<double> norms = norms_of(fields, numbers, largest);
+    const std::vector<double> norms = norms_of(fields, numbers, largest);  // in units of unit_of(largest)
     std::vector<Column> columns;
     for (std::size_t at = 0; at < fields.size(); ++at) {
-      visit_elements(numbers[at], fields[at], [&](std::size_t row, double& number) { number /= norms[row]; });
+      visit_elements(numbers[at], fields[at],
+                     [&](std::size_t row, double& number) { number = number / unit_of(largest[row]) / norms[row]; });
       columns.push_back(detail::write_numbers(fields[at], numbers[at]));
     }
     return detail::with_columns(block, fields, std::move(columns));
@@ -92,7 +93,7 @@ class Normalizer {
     });
   }
 
-  // What to divide by, 1 for a sample of zeros.
+  // What to divide by, 1 for a sample of zeros; in units in which it is a number.
   [[nodiscard]] std::vector<double> norms_of(const std::vector<Field>& fields,
                                              const std::vector<std::vector<double>>& numbers,
                                              const std::vector<double>& largest) const {
@@ -106,7 +107,7 @@ class Normalizer {
     std::vector<double> norms(largest.size());
     for (std::size_t row = 0; row < norms.size(); ++row) {
       const double sum = options_.norm == Norm::l2 ? std::sqrt(sums[row]) : sums[row];
-      norms[row] = options_.norm == Norm::max ? largest[row] : sum * unit_of(largest[row]);
+      norms[row] = options_.norm == Norm::max ? largest[row] / unit_of(largest[row]) : sum;
       if (norms[row] == 0) norms[row] = 1;
     }
     return norms;

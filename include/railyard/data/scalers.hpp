@@ -40,6 +40,16 @@ namespace detail {
   return spread < 10 * std::numeric_limits<double>::epsilon() ? 1 : spread;
 }
 
+/// Returns how far a value is from a center, in units of a number; also where the distance itself is too large for one.
+[[nodiscard]] inline double distance_in(double unit, double value, double center) noexcept {
+  const double distance = value - center;
+  return has_infinity_bits(distance) ? value / unit - center / unit : distance / unit;
+}
+/// Says that features cannot be scaled which are farther apart than the largest number.
+[[noreturn]] inline void refuse_apart(std::string_view who) {
+  throw DataError{compose("{} met numbers too far apart to subtract: scale them down first", who)};
+}
+
 /// Collects the smallest and the largest value.
 class Extremes {
  public:
@@ -93,7 +103,8 @@ class StandardRule {
   [[nodiscard]] Learned learn(const Statistics& seen) const {
     const double variance = seen.variance();
     if (detail::magnitude_bits(variance) >= detail::infinity_bits) {
-      throw DataError{"StandardScaler met numbers too far apart to square: scale them down, or take a RobustScaler"};
+      throw DataError{
+          "StandardScaler met numbers too large or too far apart to square: scale them down, or take a RobustScaler"};
     }
     // What rounding alone can make of equal numbers, as scikit-learn tells it from a small variance.
     const double rounding = static_cast<double>(seen.count()) * std::numeric_limits<double>::epsilon();
@@ -101,8 +112,8 @@ class StandardRule {
     return {.mean = seen.mean(), .variance = variance, .scale = is_constant ? 1 : std::sqrt(variance)};
   }
   [[nodiscard]] double apply(double value, const Learned& learned) const noexcept {
-    if (options_.centers) value -= learned.mean;
-    return options_.scales ? value / learned.scale : value;
+    const double unit = options_.scales ? learned.scale : 1;
+    return options_.centers ? detail::distance_in(unit, value, learned.mean) : value / unit;
   }
   static void fields(auto& archive, auto& self) { archive(self.options_.centers, self.options_.scales); }
 
@@ -133,20 +144,28 @@ class MinMaxRule {
   };
 
   MinMaxRule() = default;
-  /// Throws: ConfigError if low is not below high.
+  /// Throws: ConfigError if low is not below high, or their distance is no number.
   explicit MinMaxRule(Options options) : options_(std::move(options)) {
-    if (options_.low < options_.high) return;
-    throw ConfigError{detail::compose("MinMaxScaler was to map to {} to {}: give .low a smaller number than .high",
-                                      options_.low, options_.high)};
+    const double distance = options_.high - options_.low;
+    if (detail::magnitude_bits(distance) < detail::infinity_bits && distance > 0) return;
+    throw ConfigError{
+        detail::compose("MinMaxScaler was to map to {} to {}: give .low a smaller number than .high, and "
+                        "both finite",
+                        options_.low, options_.high)};
   }
   [[nodiscard]] const Options& options() const noexcept { return options_; }
   [[nodiscard]] Statistics statistics() const noexcept { return {}; }
-  [[nodiscard]] Learned learn(const Statistics& seen) const noexcept {
-    const double range = detail::divisor_of(seen.largest() - seen.smallest());
-    return {.smallest = seen.smallest(), .largest = seen.largest(), .scale = (options_.high - options_.low) / range};
+  [[nodiscard]] Learned learn(const Statistics& seen) const {
+    const double range = seen.largest() - seen.smallest();
+    const double scale = (options_.high - options_.low) / detail::divisor_of(range);
+    if (detail::has_infinity_bits(range) || detail::has_infinity_bits(scale)) detail::refuse_apart(name);
+    return {.smallest = seen.smallest(), .largest = seen.largest(), .scale = scale};
   }
   [[nodiscard]] double apply(double value, const Learned& learned) const noexcept {
-    const double scaled = (value - learned.smallest) * learned.scale + options_.low;
+    const double distance = value - learned.smallest;
+    const double scaled =
+        options_.low + (detail::has_infinity_bits(distance) ? value * learned.scale - learned.smallest * learned.scale
+                                                            : distance * learned.scale);
     return options_.clips ? std::clamp(scaled, options_.low, options_.high) : scaled;
   }
   static void fields(auto& archive, auto& self) { archive(self.options_.low, self.options_.high, self.options_.clips); }
@@ -220,10 +239,12 @@ class RobustRule {
   [[nodiscard]] Statistics statistics() const { return Statistics{options_.sketch_size}; }
   [[nodiscard]] Learned learn(const Statistics& seen) const {
     const auto found = seen.quantiles(std::array{options_.low, 0.5, options_.high});
-    return {.median = found[1], .scale = detail::divisor_of(found[2] - found[0]), .error_bound = seen.error_bound()};
+    const double spread = found[2] - found[0];
+    if (detail::has_infinity_bits(spread)) detail::refuse_apart(name);
+    return {.median = found[1], .scale = detail::divisor_of(spread), .error_bound = seen.error_bound()};
   }
   [[nodiscard]] double apply(double value, const Learned& learned) const noexcept {
-    return (value - learned.median) / learned.scale;
+    return detail::distance_in(learned.scale, value, learned.median);
   }
   static void fields(auto&, auto&) {}
 

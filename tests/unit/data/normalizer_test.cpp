@@ -53,4 +53,11 @@ TEST_CASE("Normalizer: names the sample that has no norm") {
   CHECK_THROWS_WITH(normalized(ry::Norm::max, {1, 1}, {-preprocessing::infinity, 1}),
                     ContainsSubstring("sample 30: column \"b\" is infinite"));
 }
+
+TEST_CASE("Normalizer: takes numbers whose norm does not fit") {
+  CHECK(are_near(values_of(normalized(ry::Norm::l1, {1.5e308}, {-1.5e308}), "a"), {0.5}));
+  CHECK(are_near(values_of(normalized(ry::Norm::l2, {1.5e308}, {1.5e308}), "b"), {0.7071067811865475}));
+  CHECK(are_near(values_of(normalized(ry::Norm::max, {1.5e308}, {0.75e308}), "b"), {0.5}));
+}
+
 }  // namespace normalizer_test

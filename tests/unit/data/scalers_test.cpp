@@ -100,4 +100,28 @@ TEST_CASE("RobustScaler: gives scikit-learn's values") {
   CHECK(wide.error_bound == 0);
   CHECK_THROWS_AS((ry::RobustScaler{{.columns = {"a"}, .low = 0.8, .high = 0.2}}), ry::ConfigError);
 }
+
+TEST_CASE("Scalers: give numbers for the largest there are, or say that they are too far apart") {
+  constexpr double huge = 1.5e308;
+  const ry::Block apart = Rows{}.numbers<double>("a", {-huge, 0, huge}).block();
+  CHECK_THROWS_WITH(scaled<ry::MinMaxScaler>({.columns = {"a"}}, apart), ContainsSubstring("MinMaxScaler met numbers"));
+  CHECK_THROWS_WITH(scaled<ry::RobustScaler>({.columns = {"a"}, .low = 0, .high = 1}, apart),
+                    ContainsSubstring("RobustScaler met numbers too far apart"));
+  CHECK_THROWS_WITH(scaled<ry::StandardScaler>({.columns = {"a"}}, apart), ContainsSubstring("too large or too far"));
+  CHECK(values_of(scaled<ry::MaxAbsScaler>({.columns = {"a"}}, apart), "a") == std::vector<double>{-1, 0, 1});
+
+  const ry::Block large = Rows{}.numbers<double>("a", {0.1e308, 0.2e308, 0.5e308}).block();
+  const auto far = Rows{}.numbers<double>("a", {-huge}).block();
+  const auto range = fitted(ry::MinMaxScaler{{.columns = {"a"}}}, large);
+  CHECK(are_near(values_of(range.transform(large), "a"), {0, 0.25, 1}));
+  CHECK(are_near(values_of(range.transform(far), "a"), {-4}));
+  const auto robust = fitted(ry::RobustScaler{{.columns = {"a"}, .low = 0, .high = 1}}, large);
+  CHECK(are_near(values_of(robust.transform(far), "a"), {-4.25}));
+
+  for (const double wrong : {infinity, nan}) {
+    CHECK_THROWS_WITH(ry::MinMaxScaler({.columns = {"a"}, .high = wrong}), ContainsSubstring("both finite"));
+  }
+  CHECK_THROWS_WITH(ry::MinMaxScaler({.columns = {"a"}, .low = -huge, .high = huge}), ContainsSubstring("both finite"));
+}
+
 }  // namespace scalers_test

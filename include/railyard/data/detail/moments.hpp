@@ -2,7 +2,7 @@
 // Count, mean and variance of numbers, which merge without losing digits. Data room.
 #pragma once
 
-#include "railyard/core/version.hpp"
+#include "railyard/core/detail/float_bits.hpp"
 
 #include <cstdint>
 #include <span>
@@ -22,10 +22,14 @@ class Moments {
     const auto count = static_cast<double>(values.size());
     double sum = 0;
     for (const double value : values) sum += value;
-    const double rough = sum / count;
+    double rough = sum / count;
+    if (!is_finite(sum)) {  // the mean of numbers is one, also where their sum is none
+      rough = 0;
+      for (const double value : values) rough += value / count;
+    }
     double off = 0;
     for (const double value : values) off += value - rough;
-    part.mean_ = rough + off / count;
+    part.mean_ = is_finite(off) ? rough + off / count : rough;
     for (const double value : values) part.squares_ += (value - part.mean_) * (value - part.mean_);
     merge(part);
   }
@@ -34,7 +38,8 @@ class Moments {
     const auto ours = static_cast<double>(count_);
     const auto theirs = static_cast<double>(other.count_);
     const double apart = other.mean_ - mean_;
-    mean_ += apart * (theirs / (ours + theirs));
+    mean_ = is_finite(apart) ? mean_ + apart * (theirs / (ours + theirs))
+                             : mean_ * (ours / (ours + theirs)) + other.mean_ * (theirs / (ours + theirs));
     squares_ += other.squares_ + apart * apart * (ours * theirs / (ours + theirs));
     count_ += other.count_;
   }
@@ -47,6 +52,8 @@ class Moments {
   static void fields(auto& archive, auto& self) { archive(self.count_, self.mean_, self.squares_); }
 
  private:
+  [[nodiscard]] static bool is_finite(double number) noexcept { return magnitude_bits(number) < infinity_bits; }
+
   std::uint64_t count_ = 0;
   double mean_ = 0;
   double squares_ = 0;  // of the deviations from the mean

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/float_bits.hpp"
 #include "railyard/core/error.hpp"
 
 #include <algorithm>
@@ -81,6 +82,10 @@ class QuantileSketch {
       const double fraction = position - static_cast<double>(lower);
       const double left = at(lower);
       const double right = at(std::min(lower + 1, count_ - 1));
+      if (has_infinity_bits(right - left)) {
+        found.push_back(left * (1 - fraction) + right * fraction);
+        continue;
+      }
       // From the nearer end, as numpy does it: the same bits, and the ends are met exactly.
       found.push_back(fraction < 0.5 ? left + (right - left) * fraction : right - (right - left) * (1 - fraction));
     }
