@@ -1040,6 +1040,7 @@ inline constexpr std::array all_reduce_ops{ReduceOp::sum, ReduceOp::average, Red
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <ctime>
 #include <system_error>
 
@@ -1183,6 +1184,19 @@ inline void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal
 [[nodiscard]] inline std::size_t physical_memory() noexcept {
   return static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L)) *
          static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+/// Returns the bytes of memory that this process may have: what the host has, or what its container is given.
+[[nodiscard]] inline std::size_t memory_limit() noexcept {
+  std::size_t limit = physical_memory();
+  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    char text[32] = {};
+    const Descriptor file{::open(path, O_RDONLY | O_CLOEXEC)};
+    if (!file.is_open() || ::read(file.get(), text, sizeof text - 1) <= 0) continue;
+    const unsigned long long given = std::strtoull(text, nullptr, 10);  // 0 for "max"
+    if (given > 0) limit = static_cast<std::size_t>(std::min<unsigned long long>(limit, given));
+  }
+  return limit;
 }
 
 [[nodiscard]] inline std::string host_name() {
@@ -1435,10 +1449,14 @@ class Schema {
     if (const auto column = find(name)) return *column;
     throw ConfigError{detail::compose("there is no column \"{}\": there are {}", name, names())};
   }
-  /// The names, as messages show them.
+  /// The names, as messages show them: of very many only the first.
   [[nodiscard]] std::string names() const {
+    constexpr std::size_t most = 50;
     std::string all;
-    for (const Field& field : fields_) all += (all.empty() ? "\"" : ", \"") + field.name + "\"";
+    for (std::size_t column = 0; column < std::min(fields_.size(), most); ++column) {
+      all += (all.empty() ? "\"" : ", \"") + fields_[column].name + "\"";
+    }
+    if (fields_.size() > most) all += detail::compose(" and {} more", fields_.size() - most);
     return all.empty() ? "none" : all;
   }
   friend bool operator==(const Schema&, const Schema&) = default;
@@ -1836,8 +1854,12 @@ class BlockReader {
 /// Is where samples come from. A value that is cheap to copy and opens nothing before it is read; all its functions may
 /// be called on several threads at once, and in processes forked from the one that made it.
 ///
+<<<<<<< HEAD
 /// One that reads files may say which, by files() that returns their paths: then a run that goes on is told when they
 /// have changed.
+=======
+/// It may have fingerprint(), a std::uint64_t that is another when its samples are, which caches in files compare.
+>>>>>>> dcf2166 (Check caches in files and make them anew where their source has changed, refuse datasets without end, name file and option in messages)
 ///
 /// Laws: every open() gives the same samples in the same order, and open(from) goes on with sample number `from`.
 template <class S>
@@ -2282,7 +2304,6 @@ struct LaunchConfig {
 // ---- railyard/core/scaling.hpp
 // The concept of how workers come to be, and the two ends between a worker and its supervisor. Core room.
 
-#include <cstdlib>
 #include <exception>
 #include <typeinfo>
 
@@ -9562,6 +9583,24 @@ requires std::is_floating_point_v<Float>
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/data/detail/option_columns.hpp
+// Finds the columns that options name. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns which column an option names. where: what the option belongs to, such as a file. hint: what else the message
+/// says. Throws: ConfigError that names all of these, and the columns that exist.
+[[nodiscard]] inline std::size_t column_of_option(std::string_view where, std::string_view option, const Schema& schema,
+                                                  std::string_view name, std::string_view hint = {}) {
+  if (const auto column = schema.find(name)) return *column;
+  throw ConfigError{
+      compose("{}: {}: there is no column \"{}\": there are {}{}", where, option, name, schema.names(), hint)};
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/detail/byte_stream.hpp
 // Bytes one after another: of a file, or of what a compressed file holds. Data room.
 
@@ -9654,6 +9693,20 @@ class FileBytes final : public ByteStream {
   std::uint64_t at_;
 };
 
+/// Whether lines of a text end with carriage returns that are not within quotes, and none with a line feed; but for
+/// what it ends with.
+[[nodiscard]] inline bool has_only_carriage_returns(std::string_view text) noexcept {
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  if (text.ends_with('\r')) text.remove_suffix(1);
+  if (text.find('\n') != std::string_view::npos) return false;
+  bool is_quoted = false;
+  for (const char c : text) {
+    if (c == '"') is_quoted = !is_quoted;
+    if (c == '\r' && !is_quoted) return true;
+  }
+  return false;
+}
+
 /// Names what a file holds by how it begins, where that is no text, and says what to do; empty where it may be text.
 [[nodiscard]] inline std::string_view fault_of_beginning(std::string_view text) noexcept {
   if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) return "it is UTF-16 text: save it as UTF-8";
@@ -9664,6 +9717,9 @@ class FileBytes final : public ByteStream {
   if (text.starts_with("\x28\xB5\x2F\xFD")) {
     return "it is compressed by zstd: read it with a ...Stream of ry::zstd(paths), which is in railyard/data/zstd.hpp "
            "and needs libzstd (Debian: libzstd-dev)";
+  }
+  if (has_only_carriage_returns(text)) {
+    return "its lines end with a carriage return alone, as on old Macs: convert it, as by tr '\\r' '\\n' < old > new";
   }
   return {};
 }
@@ -9899,6 +9955,7 @@ struct CsvPlan {
   std::string file{};                 // whose header that is
   CsvSourceOptions options{};
   bool is_number_missing = false;  // whether what stands for no number may be one
+  std::string hint{};              // what may be wrong where columns are, for messages; may be empty
 
   [[nodiscard]] bool is_missing(std::string_view text) const noexcept {
     return std::find(options.missing.begin(), options.missing.end(), text) != options.missing.end();
@@ -9987,6 +10044,18 @@ inline std::vector<Field> guess_csv_fields(const CsvPlan& plan, const CsvCutter&
   return fields;
 }
 
+// Returns what to say where columns are looked for in vain, if another character than the delimiter seems to be it.
+[[nodiscard]] inline std::string delimiter_hint(const CsvCutter& cutter, char delimiter) {
+  if (cutter.records().empty() || cutter.records().front().num_fields != 1) return {};
+  for (const char other : {';', '\t', '|', ','}) {
+    if (other == delimiter || cutter.field(0, 0).find(other) == std::string_view::npos) continue;
+    const std::string_view shown = other == '\t' ? std::string_view{"\\t"} : std::string_view{&other, 1};
+    return compose("; its first line has '{}' and no '{}': set .delimiter to '{}' if that separates its columns", shown,
+                   delimiter == '\t' ? std::string_view{"\\t"} : std::string_view{&delimiter, 1}, shown);
+  }
+  return {};
+}
+
 inline void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields) {
   const auto of_file = [&] {
     try {
@@ -9995,16 +10064,23 @@ inline void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields) {
       throw DataError{compose("{}:1: {}", plan.file, error.what())};
     }
   }();
-  for (const Field& given : plan.options.fields) fields[of_file.index_of(given.name)] = given;
+  for (const Field& given : plan.options.fields) {
+    fields[column_of_option(plan.file, ".fields", of_file, given.name, plan.hint)] = given;
+  }
   std::vector<Field> chosen;
-  for (const std::string& name : plan.options.columns) plan.places.push_back(of_file.index_of(name));
+  for (const std::string& name : plan.options.columns) {
+    plan.places.push_back(column_of_option(plan.file, ".columns", of_file, name, plan.hint));
+  }
   if (plan.options.columns.empty()) {
     plan.places.resize(fields.size());
     std::iota(plan.places.begin(), plan.places.end(), std::size_t{0});
   }
   for (const std::size_t place : plan.places) chosen.push_back(fields[place]);
   plan.schema = std::make_shared<const Schema>(std::move(chosen));
-  if (!plan.options.label.empty()) (void)plan.schema->index_of(plan.options.label);
+  const std::string& label = plan.options.label;
+  const bool is_left_out = of_file.find(label).has_value();
+  const std::string_view hint = is_left_out ? std::string_view{"; .columns leaves it out"} : plan.hint;
+  if (!label.empty()) (void)column_of_option(plan.file, ".label", *plan.schema, label, hint);
 }
 
 [[nodiscard]] inline std::shared_ptr<const CsvPlan> make_csv_plan(const CsvSourceOptions& options,
@@ -10023,10 +10099,11 @@ inline void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields) {
     return cutter.records().size();
   });
   if (!cutter.records().empty()) plan->header = csv_names(cutter, options.quote, options.has_header);
+  plan->hint = delimiter_hint(cutter, options.delimiter);
   if (!options.names.empty()) {
     if (!plan->header.empty() && options.names.size() != plan->header.size()) {
-      throw ConfigError{compose("CsvSource: .names has {} names, and {} has {} columns", options.names.size(), file,
-                                plan->header.size())};
+      throw ConfigError{compose("{}: .names has {} names, and the file has {} columns: give one name for each{}", file,
+                                options.names.size(), plan->header.size(), plan->hint)};
     }
     plan->header = options.names;
   }
@@ -10455,10 +10532,16 @@ class CsvParser {
 
   [[nodiscard]] std::string describe_ragged(std::size_t num_fields) const {
     const std::size_t expected = plan_->header.size();
-    if (num_fields > expected)
-      return compose("the record has {} fields, and there are {} columns", num_fields, expected);
-    return compose("the record has {} fields of {}: it ends before column \"{}\"", num_fields, expected,
-                   shown_text(plan_->header[num_fields]));
+    if (num_fields > expected) {
+      return compose(
+          "the record has {} fields, and there are {} columns: quote fields that have '{}' in them, or leave "
+          "such records out by .on_error{}",
+          num_fields, expected, std::string_view{&plan_->options.delimiter, 1}, plan_->hint);
+    }
+    return compose(
+        "the record has {} fields of {}: it ends before column \"{}\": complete it, or leave such records "
+        "out by .on_error",
+        num_fields, expected, shown_text(plan_->header[num_fields]));
   }
 
   void find_bad_text(RecordFaults& faults) {
@@ -10684,6 +10767,144 @@ class CsvParser {
   CsvCutter cutter_;
   std::vector<std::uint32_t> firsts_{};  // the separators before the records that are sound
   std::vector<std::uint32_t> rows_{};    // which records those are
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/shuffle.hpp
+// The order of an epoch and who gets which part of a batch: pure arithmetic, equal on every machine. Data room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Mixes bits so that neighbouring inputs (seed 1 and 2, epoch 0 and 1) give unrelated outputs.
+// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014 (the finaliser of SplitMix64).
+[[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t bits) noexcept {
+  bits += 0x9E3779B97F4A7C15U;
+  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
+  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
+  return bits ^ (bits >> 31U);
+}
+
+// Derives the seed of one use of a run's seed.
+[[nodiscard]] constexpr std::uint64_t derive_seed(std::uint64_t seed, std::uint64_t use) noexcept {
+  return mix_bits(mix_bits(seed) ^ mix_bits(~use));
+}
+
+// Draws numbers. Neither LibTorch's generator nor std::shuffle would do: the first differs between its releases, the
+// second between standard libraries, and an order must be the same wherever a run goes on.
+class Draws {
+ public:
+  constexpr explicit Draws(std::uint64_t seed) noexcept : state_(seed) {}
+
+  // Draws a number below limit, each with equal probability.
+  [[nodiscard]] constexpr std::uint64_t below(std::uint64_t limit) noexcept {
+    const std::uint64_t excess = (0 - limit) % limit;  // 2^64 mod limit: the lowest draws, which would come once more
+    std::uint64_t draw = next();
+    while (draw < excess) draw = next();
+    return draw % limit;
+  }
+
+ private:
+  constexpr std::uint64_t next() noexcept {
+    const std::uint64_t drawn = mix_bits(state_);
+    state_ += 0x9E3779B97F4A7C15U;
+    return drawn;
+  }
+
+  std::uint64_t state_;
+};
+
+// Returns 0 to count - 1 in order.
+[[nodiscard]] inline std::vector<std::size_t> ordered_indices(std::size_t count) {
+  std::vector<std::size_t> indices(count);
+  std::iota(indices.begin(), indices.end(), std::size_t{0});
+  return indices;
+}
+
+// Returns 0 to count - 1 in an order that is a function of count and seed only.
+[[nodiscard]] inline std::vector<std::size_t> shuffled_indices(std::size_t count, std::uint64_t seed) {
+  std::vector<std::size_t> indices = ordered_indices(count);
+  Draws draws{seed};
+  for (std::size_t left = count; left > 1; --left) std::swap(indices[left - 1], indices[draws.below(left)]);
+  return indices;
+}
+
+// A half-open range of positions.
+struct Range {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+
+  [[nodiscard]] constexpr std::size_t size() const noexcept { return end - begin; }
+  friend constexpr bool operator==(const Range&, const Range&) noexcept = default;
+};
+
+// Returns part number `part` of `parts` of the range: contiguous, sizes differ by at most one, larger ones first.
+[[nodiscard]] constexpr Range part_of(Range whole, std::size_t part, std::size_t parts) noexcept {
+  const std::size_t smaller = whole.size() / parts;
+  const std::size_t larger_ones = whole.size() % parts;
+  const std::size_t begin = whole.begin + part * smaller + (part < larger_ones ? part : larger_ones);
+  return {begin, begin + smaller + (part < larger_ones ? 1 : 0)};
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/fingerprint.hpp
+// Tells the samples of a dataset from those it had with other files, numbers or settings, without reading them. Data
+// room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Returns a number that is another when the bytes are, but for one case in 2^64. Not safe from those who try.
+[[nodiscard]] inline std::uint64_t hash_bytes(std::span<const std::byte> bytes) noexcept {
+  std::array<std::uint64_t, 4> lanes{bytes.size(), 1, 2, 3};  // at once: one would wait for itself at each word
+  std::array<std::uint64_t, 4> words{};
+  for (; bytes.size() >= sizeof words; bytes = bytes.subspan(sizeof words)) {
+    std::memcpy(words.data(), bytes.data(), sizeof words);
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
+  }
+  if (!bytes.empty()) {
+    words = {};
+    std::memcpy(words.data(), bytes.data(), bytes.size());
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
+  }
+  std::uint64_t hash = 0;
+  for (const std::uint64_t lane : lanes) hash = mix_bits(hash ^ lane);
+  return hash;
+}
+
+/// Collects what samples depend on; the order counts.
+class Fingerprint {
+ public:
+  void add(std::uint64_t number) noexcept { value_ = mix_bits(value_ ^ mix_bits(number)); }
+  void add(double number) noexcept { add(std::bit_cast<std::uint64_t>(number)); }
+  void add(bool truth) noexcept { add(std::uint64_t{truth ? 1U : 0U}); }
+  void add(char character) noexcept { add(std::uint64_t{static_cast<unsigned char>(character)}); }
+  void add(std::span<const std::byte> bytes) noexcept { add(hash_bytes(bytes)); }
+  void add(std::string_view text) noexcept { add(std::as_bytes(std::span{text})); }
+  void add(const std::vector<std::string>& texts) noexcept {
+    add(std::uint64_t{texts.size()});
+    for (const std::string& text : texts) add(std::string_view{text});
+  }
+  /// Its name, size and time of change. A file that is not there has neither of these two.
+  void add_file(const std::string& path) noexcept {
+    struct stat status {};
+    const bool is_there = ::stat(path.c_str(), &status) == 0;
+    add(std::string_view{path});
+    add(is_there ? static_cast<std::uint64_t>(status.st_size) : 0);
+    add(is_there ? static_cast<std::uint64_t>(status.st_mtim.tv_sec) : 0);
+    add(is_there ? static_cast<std::uint64_t>(status.st_mtim.tv_nsec) : 0);
+  }
+
+  [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
+
+ private:
+  std::uint64_t value_ = 0;
 };
 
 }  // namespace detail
@@ -10972,6 +11193,11 @@ class InputFiles {
     return files;
   }
 
+  /// Adds the name, size and time of change of each file.
+  void identify(detail::Fingerprint& fingerprint) const {
+    for (const std::string& file : expand()) fingerprint.add_file(file);
+  }
+
  private:
   static void add_matches(const std::string& pattern, std::vector<std::string>& files) {
     glob_t found{};
@@ -11035,6 +11261,13 @@ class RecordFiles {
   [[nodiscard]] const Options& options() const noexcept { return options_; }
   [[nodiscard]] std::string describe() const { return compose("{} {}", Format::name, input_.describe()); }
   [[nodiscard]] const SkipCount& skips() const noexcept { return skips_; }
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    Fingerprint fingerprint;
+    input_.identify(fingerprint);
+    fingerprint.add(options_.on_error.max_skips());
+    if constexpr (requires { Format::identify(options_, fingerprint); }) Format::identify(options_, fingerprint);
+    return fingerprint.value();
+  }
 
   [[nodiscard]] std::shared_ptr<const Plan> plan() {
     const std::lock_guard lock{mutex_};
@@ -11379,7 +11612,8 @@ class RecordPicker {
 
 namespace railyard::inline v0_1 {
 
-/// Is a format of text files: what a record is, and which columns it has. All functions are static.
+/// Is a format of text files: what a record is, and which columns it has. All functions are static. It may have
+/// identify(options, fingerprint), which adds the options that make other samples of the same files.
 ///
 /// Laws: a Parser cuts text at the same places as the rules say, and each record alone as with others.
 template <class F>
@@ -11416,6 +11650,8 @@ class RecordSource {
   /// The paths of the files that it reads.
   [[nodiscard]] std::vector<std::string> files() const { return files_->names(); }
   [[nodiscard]] std::string label() const { return files_->options().label; }
+  /// Another when the files or the options are.
+  [[nodiscard]] std::uint64_t fingerprint() const { return files_->fingerprint(); }
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
 
@@ -11449,6 +11685,8 @@ class RecordStream {
   /// The paths of the files that it reads.
   [[nodiscard]] std::vector<std::string> files() const { return files_->names(); }
   [[nodiscard]] std::string label() const { return files_->options().label; }
+  /// Another when the files or the options are.
+  [[nodiscard]] std::uint64_t fingerprint() const { return files_->fingerprint(); }
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
 
@@ -11478,6 +11716,13 @@ struct CsvFormat {
   static constexpr const char* name = "CSV";
 
   [[nodiscard]] static detail::RecordRules rules(const Options& options) { return {.quote = options.quote}; }
+  static void identify(const Options& options, detail::Fingerprint& fingerprint) {
+    fingerprint.add(options.delimiter);
+    fingerprint.add(options.quote);
+    fingerprint.add(options.has_header);
+    fingerprint.add(options.names);
+    fingerprint.add(options.missing);
+  }
   [[nodiscard]] static std::shared_ptr<const Plan> plan(const Options& options, const std::string& file,
                                                         detail::TextHead& head) {
     return detail::make_csv_plan(options, file, head);
@@ -11706,87 +11951,6 @@ struct RowOfPart {
 }
 
 }  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/data/shuffle.hpp
-// The order of an epoch and who gets which part of a batch: pure arithmetic, equal on every machine. Data room.
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// Mixes bits so that neighbouring inputs (seed 1 and 2, epoch 0 and 1) give unrelated outputs.
-// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014 (the finaliser of SplitMix64).
-[[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t bits) noexcept {
-  bits += 0x9E3779B97F4A7C15U;
-  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
-  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
-  return bits ^ (bits >> 31U);
-}
-
-// Derives the seed of one use of a run's seed.
-[[nodiscard]] constexpr std::uint64_t derive_seed(std::uint64_t seed, std::uint64_t use) noexcept {
-  return mix_bits(mix_bits(seed) ^ mix_bits(~use));
-}
-
-// Draws numbers. Neither LibTorch's generator nor std::shuffle would do: the first differs between its releases, the
-// second between standard libraries, and an order must be the same wherever a run goes on.
-class Draws {
- public:
-  constexpr explicit Draws(std::uint64_t seed) noexcept : state_(seed) {}
-
-  // Draws a number below limit, each with equal probability.
-  [[nodiscard]] constexpr std::uint64_t below(std::uint64_t limit) noexcept {
-    const std::uint64_t excess = (0 - limit) % limit;  // 2^64 mod limit: the lowest draws, which would come once more
-    std::uint64_t draw = next();
-    while (draw < excess) draw = next();
-    return draw % limit;
-  }
-
- private:
-  constexpr std::uint64_t next() noexcept {
-    const std::uint64_t drawn = mix_bits(state_);
-    state_ += 0x9E3779B97F4A7C15U;
-    return drawn;
-  }
-
-  std::uint64_t state_;
-};
-
-// Returns 0 to count - 1 in order.
-[[nodiscard]] inline std::vector<std::size_t> ordered_indices(std::size_t count) {
-  std::vector<std::size_t> indices(count);
-  std::iota(indices.begin(), indices.end(), std::size_t{0});
-  return indices;
-}
-
-// Returns 0 to count - 1 in an order that is a function of count and seed only.
-[[nodiscard]] inline std::vector<std::size_t> shuffled_indices(std::size_t count, std::uint64_t seed) {
-  std::vector<std::size_t> indices = ordered_indices(count);
-  Draws draws{seed};
-  for (std::size_t left = count; left > 1; --left) std::swap(indices[left - 1], indices[draws.below(left)]);
-  return indices;
-}
-
-// A half-open range of positions.
-struct Range {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-
-  [[nodiscard]] constexpr std::size_t size() const noexcept { return end - begin; }
-  friend constexpr bool operator==(const Range&, const Range&) noexcept = default;
-};
-
-// Returns part number `part` of `parts` of the range: contiguous, sizes differ by at most one, larger ones first.
-[[nodiscard]] constexpr Range part_of(Range whole, std::size_t part, std::size_t parts) noexcept {
-  const std::size_t smaller = whole.size() / parts;
-  const std::size_t larger_ones = whole.size() % parts;
-  const std::size_t begin = whole.begin + part * smaller + (part < larger_ones ? part : larger_ones);
-  return {begin, begin + smaller + (part < larger_ones ? 1 : 0)};
-}
-
-}  // namespace detail
-
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/data_stock.hpp
@@ -12059,6 +12223,9 @@ class TaskPool {
   ~TaskPool() { stop(); }
 
   [[nodiscard]] std::size_t num_helpers() const noexcept { return helpers_.size(); }
+  // Says that nobody wants what streams have yet to give, so that those which look for samples in vain end.
+  void end_streams() noexcept { has_ended_.store(true, std::memory_order_release); }
+  [[nodiscard]] bool has_ended() const noexcept { return has_ended_.load(std::memory_order_acquire); }
 
   [[nodiscard]] std::shared_ptr<Task> submit(std::function<Block()> compute) {
     auto task = std::make_shared<Task>(std::move(compute));
@@ -12136,6 +12303,7 @@ class TaskPool {
   std::condition_variable done_{};
   std::deque<std::shared_ptr<Task>> queue_{};
   bool is_stopping_ = false;
+  std::atomic<bool> has_ended_{false};
   std::vector<std::thread> helpers_{};
 };
 
@@ -12203,6 +12371,10 @@ class SampleRandom {
 
 // ---- railyard/data/detail/data_node.hpp
 // What every dataset consists of: nodes that give samples at places, or one after another. Data room.
+
+<<<<<<< HEAD
+=======
+>>>>>>> dcf2166 (Check caches in files and make them anew where their source has changed, refuse datasets without end, name file and option in messages)
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -12287,6 +12459,10 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
   [[nodiscard]] virtual std::string describe() const = 0;
   // Can each sample be computed alone? Then the count is known.
   [[nodiscard]] virtual bool is_indexed() const = 0;
+  // Is it known that its samples never end?
+  [[nodiscard]] virtual bool is_endless() const { return false; }
+  // Adds what its samples depend on, as far as that is known without reading them: users' functions count by name only.
+  virtual void identify(Fingerprint& fingerprint) const = 0;
   // Is it another order or selection in each epoch?
   [[nodiscard]] virtual bool is_reordered() const { return false; }
   // Ids are below that, where this is known.
@@ -12363,7 +12539,7 @@ class OrderedStage final : public ChunkStream {
   }
 
   [[nodiscard]] Chunk next() override {
-    while (true) {
+    while (!scope_.pool->has_ended()) {
       fill();
       if (pending_.empty()) return {};
       Pending first = std::move(pending_.front());
@@ -12374,6 +12550,7 @@ class OrderedStage final : public ChunkStream {
       first.share.resize(bytes);
       if (!block.empty() || keeps_empty_) return {std::move(block), std::move(first.place), std::move(first.share)};
     }
+    return {};
   }
 
  private:
@@ -12484,6 +12661,14 @@ class SourceNode final : public DataNode {
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return source_.count(); }
   [[nodiscard]] std::string describe() const override { return source_.describe(); }
+  void identify(Fingerprint& fingerprint) const override {
+    fingerprint.add(std::string_view{describe()});
+    if constexpr (requires {
+                    { source_.fingerprint() } -> std::convertible_to<std::uint64_t>;
+                  }) {
+      fingerprint.add(std::uint64_t{source_.fingerprint()});
+    }
+  }
   [[nodiscard]] bool is_indexed() const override { return IndexedSource<S>; }
   void take_stock(DataStock& stock) const override {
     if constexpr (requires {
@@ -12539,7 +12724,8 @@ class BlockOpNode final : public DataNode {
   struct Operation {
     std::string name{};  // as messages show it: "map"
     BlockFunction apply{};
-    bool keeps_count = true;  // one sample comes out for each that goes in
+    bool keeps_count = true;                          // one sample comes out for each that goes in
+    std::function<void(Fingerprint&)> identify = {};  // adds what it does, where that is known
   };
 
   BlockOpNode(NodePtr upstream, std::shared_ptr<const Schema> schema, Operation operation)
@@ -12554,6 +12740,12 @@ class BlockOpNode final : public DataNode {
   }
   [[nodiscard]] std::string describe() const override { return upstream_->describe() + " -> " + operation_.name; }
   [[nodiscard]] bool is_indexed() const override { return keeps_count() && upstream_->is_indexed(); }
+  [[nodiscard]] bool is_endless() const override { return upstream_->is_endless(); }
+  void identify(Fingerprint& fingerprint) const override {
+    upstream_->identify(fingerprint);
+    fingerprint.add(std::string_view{operation_.name});
+    if (operation_.identify) operation_.identify(fingerprint);
+  }
   [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
@@ -12672,6 +12864,7 @@ class RowReader {
   // Goes on to a block that has samples left. False at the end.
   [[nodiscard]] bool advance() {
     while (!is_over_ && used_ >= chunk_.block.rows()) {
+      if (scope_.pool->has_ended()) return false;
       Chunk next = stream_->next();
       if (!next.block.empty()) {
         used_ -= chunk_.block.rows();
@@ -12910,6 +13103,11 @@ class OrderNode : public DataNode {
 
   [[nodiscard]] std::string describe() const override { return upstream_->describe() + " -> " + operation_; }
   [[nodiscard]] bool is_indexed() const override { return upstream_->is_indexed(); }
+  [[nodiscard]] bool is_endless() const override { return upstream_->is_endless(); }
+  void identify(Fingerprint& fingerprint) const override {
+    upstream_->identify(fingerprint);
+    fingerprint.add(std::string_view{operation_});
+  }
   [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
@@ -12937,6 +13135,7 @@ class RangeNode final : public OrderNode {
     if (!all) return std::nullopt;
     return std::min(*all, end_) - std::min(*all, begin_);
   }
+  [[nodiscard]] bool is_endless() const override { return end_ == to_the_end && OrderNode::is_endless(); }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     std::vector<std::uint64_t> inner(places.begin(), places.end());
     for (std::uint64_t& place : inner) place += begin_;
@@ -12987,6 +13186,10 @@ class SelectionNode final : public OrderNode {
       : OrderNode(std::move(upstream), std::move(operation)), places_(std::move(places)) {}
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return places_.size(); }
+  void identify(Fingerprint& fingerprint) const override {
+    OrderNode::identify(fingerprint);
+    fingerprint.add(std::as_bytes(std::span{places_}));
+  }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     std::vector<std::uint64_t> inner;
     inner.reserve(places.size());
@@ -13008,6 +13211,10 @@ class ShuffleNode final : public OrderNode {
   ShuffleNode(NodePtr upstream, std::uint64_t seed) : OrderNode(std::move(upstream), "shuffle"), seed_(seed) {}
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return upstream()->count(); }
+  void identify(Fingerprint& fingerprint) const override {
+    OrderNode::identify(fingerprint);
+    fingerprint.add(seed_);
+  }
   [[nodiscard]] bool is_reordered() const override { return true; }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     const auto order = order_of(key);
@@ -13130,6 +13337,103 @@ class BucketNode final : public OrderNode {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/data/detail/draft_file.hpp
+// A file that appears under its name when it is whole, and that one process at a time writes. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+[[noreturn]] inline void refuse_file(std::string_view what, const std::string& path, int error) {
+  throw DataError{compose("the cache {} could not be {}: {}", path, what, explain_errno(error))};
+}
+
+// Is a file with ".part" behind its name until it is whole. The kernel's lock on it says that somebody writes it, and
+// ends with that process, whatever ends it: the next one writes the same file, so that none is left behind.
+class DraftFile {
+ public:
+  // Waits as long as another process goes on writing. Behind that, look whether the file is there by now. Where the
+  // other one does not go on for so long, or there are no locks, the draft is one of this process alone.
+  explicit DraftFile(std::string path, std::chrono::nanoseconds patience = std::chrono::seconds{10})
+      : path_(std::move(path)), part_path_(path_ + ".part") {
+    std::int64_t written = -1;
+    Deadline deadline = Deadline::after(patience);
+    for (Claim claim = try_claim(); claim != Claim::mine; claim = try_claim()) {
+      struct stat status {};
+      if (const std::int64_t size = ::stat(part_path_.c_str(), &status) == 0 ? status.st_size : -1; size != written) {
+        written = size;
+        deadline = Deadline::after(patience);
+      }
+      if (claim == Claim::none || deadline.expired()) {
+        part_path_ = compose("{}.{}.part", path_, ::getpid());
+        file_ = open_part();
+        break;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds{10});
+    }
+    if (::ftruncate(file_.get(), 0) != 0) refuse_file("written", part_path_, errno);
+  }
+  DraftFile(const DraftFile&) = delete;
+  DraftFile& operator=(const DraftFile&) = delete;
+  // Removes what is not whole.
+  ~DraftFile() {
+    if (!file_.is_open()) return;
+    ::unlink(part_path_.c_str());
+    unlock();
+  }
+
+  void write(std::span<const std::byte> bytes) {
+    const WriteSignalGuard<SIGXFSZ> guard;
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(file_.get(), bytes.data(), std::min(bytes.size(), std::size_t{1} << 30U));
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) refuse_file("written", part_path_, errno);
+      bytes = bytes.subspan(static_cast<std::size_t>(written));
+    }
+  }
+
+  // Gives the file its name. Returns what it is read through, which is this file also where another process puts its
+  // own in that place.
+  [[nodiscard]] Descriptor publish() {
+    if (::fsync(file_.get()) != 0) refuse_file("written", part_path_, errno);
+    if (std::rename(part_path_.c_str(), path_.c_str()) != 0) refuse_file("renamed", part_path_, errno);
+    unlock();
+    return std::move(file_);
+  }
+
+ private:
+  enum class Claim { mine, others, none };
+
+  [[nodiscard]] Descriptor open_part() const {
+    Descriptor file{::open(part_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
+    if (!file.is_open()) refuse_file("written", part_path_, errno);
+    return file;
+  }
+  [[nodiscard]] Claim try_claim() {
+    file_ = open_part();
+    if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
+      const int error = errno;
+      file_.reset();
+      return error == EWOULDBLOCK || error == EINTR ? Claim::others : Claim::none;
+    }
+    // The one before may have finished it, or given it up, between the two calls.
+    struct stat mine {};
+    struct stat named {};
+    const bool is_named = ::fstat(file_.get(), &mine) == 0 && ::stat(part_path_.c_str(), &named) == 0 &&
+                          mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
+    if (!is_named) file_.reset();
+    return is_named ? Claim::mine : Claim::others;
+  }
+  // Said for the children, too, which have inherited the file.
+  void unlock() const noexcept { ::flock(file_.get(), LOCK_UN); }
+
+  std::string path_;
+  std::string part_path_;
+  Descriptor file_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/detail/sample_file.hpp
 // A file that holds the samples of a dataset as they are in memory, for caches. Data room.
 
@@ -13144,10 +13448,45 @@ struct Segment {
   std::vector<std::uint64_t> ids{};
 };
 
+// Says what is kept: in words, which name another file where they differ, and what it was made of at that time.
+struct SampleFileContent {
+  std::string words{};
+  std::uint64_t fingerprint = 0;
+};
+
 // Says where the samples are: the last part of the file, which is read at once.
 struct SegmentIndex {
-  std::string content{};  // what was cached
+  SampleFileContent content{};
   std::vector<Segment> segments{};
+  std::vector<std::uint64_t> page_hashes{};  // of all that is before the index
+};
+
+// Hashes bytes page by page, so that any of them can be checked by reading little more.
+class PageHashes {
+ public:
+  static constexpr std::size_t page_bytes = 4096;
+
+  void add(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const auto part = bytes.first(std::min(bytes.size(), page_bytes - page_.size()));
+      page_.insert(page_.end(), part.begin(), part.end());
+      if (page_.size() == page_bytes) end_page();
+      bytes = bytes.subspan(part.size());
+    }
+  }
+  [[nodiscard]] std::vector<std::uint64_t> finish() {
+    if (!page_.empty()) end_page();
+    return std::move(hashes_);
+  }
+
+ private:
+  void end_page() {
+    hashes_.push_back(hash_bytes(page_));
+    page_.clear();
+  }
+
+  std::vector<std::byte> page_{};
+  std::vector<std::uint64_t> hashes_{};
 };
 
 // Turns an index into bytes and back.
@@ -13156,7 +13495,9 @@ class IndexBytes {
  public:
   [[nodiscard]] static std::string write(const SegmentIndex& index) {
     IndexBytes out;
-    out.put(index.content);
+    out.put(index.content.words);
+    out.put(index.content.fingerprint);
+    out.put(index.page_hashes);
     out.put(index.segments.size());
     for (const Segment& segment : index.segments) {
       out.put(segment.rows);
@@ -13172,7 +13513,9 @@ class IndexBytes {
     IndexBytes in;
     in.bytes_ = std::move(bytes);
     SegmentIndex index;
-    in.get(index.content);
+    in.get(index.content.words);
+    index.content.fingerprint = in.number();
+    in.get(index.page_hashes);
     for (std::uint64_t left = in.number(); in.is_whole_ && left > 0; --left) {
       Segment& segment = index.segments.emplace_back();
       segment.rows = in.number();
@@ -13226,36 +13569,16 @@ struct SampleFileTail {
   std::uint64_t index_size = 0;
   std::uint64_t index_hash = 0;
   std::uint64_t magic =
-      0x3145484341435952U;  // "RYCACHE1" where the low byte comes first; elsewhere the file is refused
-
-  [[nodiscard]] static std::uint64_t hash(std::string_view bytes) noexcept {
-    std::uint64_t hash = bytes.size();
-    for (; !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), sizeof(std::uint64_t)))) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, bytes.data(), std::min(bytes.size(), sizeof word));
-      hash = mix_bits(hash ^ word);
-    }
-    return hash;
-  }
+      0x3245484341435952U;  // "RYCACHE2" where the low byte comes first; elsewhere the file is refused
 };
 
-[[noreturn]] inline void refuse_file(std::string_view what, const std::string& path, int error) {
-  throw DataError{compose("the cache {} could not be {}: {}", path, what, explain_errno(error))};
-}
-
-// Writes the samples to a file that appears under its name when it is whole.
+// Writes the samples to a draft.
 template <class = void>
 class SampleFileWriter {
  public:
-  SampleFileWriter(std::string path, std::string content)
-      : path_(std::move(path)), part_path_(compose("{}.{}.part", path_, ::getpid())) {
+  SampleFileWriter(DraftFile& draft, SampleFileContent content) : draft_(&draft) {
     index_.content = std::move(content);
-    file_ = Descriptor{::open(part_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
-    if (file_.get() < 0) refuse_file("written", part_path_, errno);
   }
-  SampleFileWriter(const SampleFileWriter&) = delete;
-  SampleFileWriter& operator=(const SampleFileWriter&) = delete;
-  ~SampleFileWriter() { ::unlink(part_path_.c_str()); }  // which is there no more if all went well
 
   void add(const Block& block) {
     Segment segment{block.rows(), {}, {}, {block.ids().begin(), block.ids().end()}};
@@ -13267,55 +13590,72 @@ class SampleFileWriter {
         const auto sample = column.sample(row);
         segment.ends.back().push_back(static_cast<std::uint64_t>(sample.data() + sample.size() - bytes.data()));
       }
-      write(bytes);
+      draft_->write(bytes);
+      size_ += bytes.size();
+      hashes_.add(bytes);
     }
     index_.segments.push_back(std::move(segment));
   }
 
-  void finish() {
+  // Returns what the file is read through, which has its name by now.
+  [[nodiscard]] Descriptor finish() {
+    index_.page_hashes = hashes_.finish();
     const std::string index = IndexBytes<>::write(index_);
-    const SampleFileTail tail{index.size(), SampleFileTail::hash(index)};
-    write(std::as_bytes(std::span{index}));
-    write(std::as_bytes(std::span{&tail, 1}));
-    if (::fsync(file_.get()) != 0) refuse_file("written", part_path_, errno);
-    if (std::rename(part_path_.c_str(), path_.c_str()) != 0) refuse_file("renamed", part_path_, errno);
+    const auto bytes = std::as_bytes(std::span{index});
+    const SampleFileTail tail{index.size(), hash_bytes(bytes)};
+    draft_->write(bytes);
+    draft_->write(std::as_bytes(std::span{&tail, 1}));
+    return draft_->publish();
   }
 
  private:
-  void write(std::span<const std::byte> bytes) {
-    const WriteSignalGuard<SIGXFSZ> guard;
-    size_ += bytes.size();
-    while (!bytes.empty()) {
-      const ssize_t written = ::write(file_.get(), bytes.data(), std::min(bytes.size(), std::size_t{1} << 30U));
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) refuse_file("written", part_path_, errno);
-      bytes = bytes.subspan(static_cast<std::size_t>(written));
-    }
-  }
-
-  std::string path_;
-  std::string part_path_;
-  Descriptor file_{};
+  DraftFile* draft_;
   std::uint64_t size_ = 0;
+  PageHashes hashes_{};
   SegmentIndex index_{};
 };
 
-// Reads any samples of a file; used by many threads at once. Its index is in memory: 8 bytes per sample, and 8 for each
-// column that differs in length.
+// Reads any samples of a file, and checks what it reads; used by many threads at once. Its index is in memory: 8 bytes
+// per sample, 8 for each column that differs in length, and 8 per page.
 template <class = void>
 class SampleFile {
  public:
-  // Nothing if there is no such file. Throws: DataError if it is damaged; ConfigError if it holds something else.
+  // Throws: DataError if it is damaged.
+  SampleFile(Descriptor file, std::string path, std::shared_ptr<const Schema> schema)
+      : file_(std::move(file)), path_(std::move(path)), schema_(std::move(schema)) {
+    struct stat status {};
+    if (::fstat(file_.get(), &status) != 0) refuse_file("read", path_, errno);
+    const auto size = static_cast<std::uint64_t>(status.st_size);
+    SampleFileTail tail;
+    if (size < sizeof tail) refuse_damage();
+    pread_all(&tail, sizeof tail, size - sizeof tail);
+    if (tail.magic != SampleFileTail{}.magic || tail.index_size > size - sizeof tail) refuse_damage();
+    std::string bytes(static_cast<std::size_t>(tail.index_size), '\0');
+    data_size_ = size - sizeof tail - tail.index_size;
+    pread_all(bytes.data(), bytes.size(), data_size_);
+    const bool is_whole = hash_bytes(std::as_bytes(std::span{bytes})) == tail.index_hash;
+    auto index = is_whole ? IndexBytes<>::read(std::move(bytes)) : std::nullopt;
+    if (!index || index->page_hashes.size() != (data_size_ + page_bytes - 1) / page_bytes) refuse_damage();
+    index_ = std::move(*index);
+    for (const Segment& segment : index_.segments) ends_.push_back(count() + segment.rows);
+  }
+
+  // Nothing if there is no such file, or if what it holds has changed where it came from. Throws: DataError if it is
+  // damaged; ConfigError if it holds something else.
   [[nodiscard]] static std::unique_ptr<const SampleFile> open(const std::string& path,
                                                               const std::shared_ptr<const Schema>& schema,
-                                                              const std::string& content) {
+                                                              const SampleFileContent& content) {
     Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
     if (file.get() < 0 && errno == ENOENT) return nullptr;
     if (file.get() < 0) refuse_file("read", path, errno);
-    std::unique_ptr<SampleFile> opened{new SampleFile{std::move(file), path, schema}};
-    if (opened->index_.content == content) return opened;
-    throw ConfigError{compose("the cache {} holds \"{}\", and \"{}\" is to be cached: name another file, or remove it",
-                              path, opened->index_.content, content)};
+    auto opened = std::make_unique<const SampleFile>(std::move(file), path, schema);
+    const SampleFileContent& found = opened->index_.content;
+    if (found.words != content.words) {
+      throw ConfigError{
+          compose("the cache {} holds \"{}\", and \"{}\" is to be cached: name another file, or remove it", path,
+                  found.words, content.words)};
+    }
+    return found.fingerprint == content.fingerprint ? std::move(opened) : nullptr;
   }
 
   [[nodiscard]] std::uint64_t count() const noexcept { return ends_.empty() ? 0 : ends_.back(); }
@@ -13334,29 +13674,14 @@ class SampleFile {
   }
 
  private:
+  static constexpr std::size_t page_bytes = PageHashes::page_bytes;
+
   // Samples that follow each other in the file.
   struct Run {
     const Segment* segment = nullptr;
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
   };
-
-  SampleFile(Descriptor file, std::string path, std::shared_ptr<const Schema> schema)
-      : file_(std::move(file)), path_(std::move(path)), schema_(std::move(schema)) {
-    struct stat status {};
-    if (::fstat(file_.get(), &status) != 0) refuse_file("read", path_, errno);
-    const auto size = static_cast<std::uint64_t>(status.st_size);
-    SampleFileTail tail;
-    if (size < sizeof tail) refuse_damage();
-    pread_all(&tail, sizeof tail, size - sizeof tail);
-    if (tail.magic != SampleFileTail{}.magic || tail.index_size > size - sizeof tail) refuse_damage();
-    std::string bytes(static_cast<std::size_t>(tail.index_size), '\0');
-    pread_all(bytes.data(), bytes.size(), size - sizeof tail - tail.index_size);
-    auto index = SampleFileTail::hash(bytes) == tail.index_hash ? IndexBytes<>::read(std::move(bytes)) : std::nullopt;
-    if (!index) refuse_damage();
-    index_ = std::move(*index);
-    for (const Segment& segment : index_.segments) ends_.push_back(count() + segment.rows);
-  }
 
   [[nodiscard]] std::vector<Run> runs_of(std::span<const std::uint64_t> places) const {
     std::vector<Run> runs;
@@ -13393,7 +13718,7 @@ class SampleFile {
     for (const Run& run : runs) {
       const std::uint64_t begin = offset_of(*run.segment, column, run.begin);
       const std::uint64_t end = offset_of(*run.segment, column, run.end);
-      pread_all(all.get() + done, static_cast<std::size_t>(end - begin), run.segment->begins[column] + begin);
+      read_data(all.get() + done, static_cast<std::size_t>(end - begin), run.segment->begins[column] + begin);
       for (std::uint64_t row = run.begin + 1; (*schema_)[column].is_ragged() && row <= run.end; ++row) {
         ends->push_back(done + offset_of(*run.segment, column, row) - begin);
       }
@@ -13402,6 +13727,34 @@ class SampleFile {
     std::shared_ptr<const std::byte> bytes{all, all.get()};
     if ((*schema_)[column].is_ragged()) return {std::move(bytes), std::move(ends)};
     return {std::move(bytes), rows, offset_of({}, column, 1)};
+  }
+
+  // By whole pages, whose hashes are known.
+  void read_data(std::byte* to, std::size_t size, std::uint64_t offset) const {
+    constexpr std::size_t most = 16 * page_bytes;
+    if (size > data_size_ || offset > data_size_ - size) refuse_damage();
+    const std::size_t room = std::min(most, size + 2 * page_bytes);
+    const auto pages = std::make_unique_for_overwrite<std::byte[]>(room);
+    while (size > 0) {
+      const std::uint64_t first = offset / page_bytes * page_bytes;
+      const std::uint64_t end = std::min(data_size_, first + room / page_bytes * page_bytes);
+      const std::uint64_t wanted = (offset + size + page_bytes - 1) / page_bytes * page_bytes;
+      const std::span read{pages.get(), static_cast<std::size_t>(std::min(end, wanted) - first)};
+      pread_all(read.data(), read.size(), first);
+      check_pages(read, first / page_bytes);
+      const std::size_t begin = static_cast<std::size_t>(offset - first);
+      const std::size_t part = std::min(size, read.size() - begin);
+      std::memcpy(to, read.data() + begin, part);
+      to += part;
+      offset += part;
+      size -= part;
+    }
+  }
+  void check_pages(std::span<const std::byte> bytes, std::uint64_t page) const {
+    for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), page_bytes))) {
+      const auto one = bytes.first(std::min(bytes.size(), page_bytes));
+      if (hash_bytes(one) != index_.page_hashes[static_cast<std::size_t>(page++)]) refuse_damage();
+    }
   }
 
   void pread_all(void* to, std::size_t size, std::uint64_t offset) const {
@@ -13424,6 +13777,7 @@ class SampleFile {
   Descriptor file_;
   std::string path_;
   std::shared_ptr<const Schema> schema_;
+  std::uint64_t data_size_ = 0;
   SegmentIndex index_{};
   std::vector<std::uint64_t> ends_{};  // of the segments, in samples
 };
@@ -13455,7 +13809,9 @@ void for_each_block(const NodePtr& node, const EpochKey& key, Visit&& visit) {
 template <class = void>
 class CacheNode final : public OrderNode {
  public:
-  explicit CacheNode(NodePtr upstream) : OrderNode(std::move(upstream), "cache") {}
+  // most_bytes: of the samples, which are there twice for a moment.
+  explicit CacheNode(NodePtr upstream, std::size_t most_bytes = memory_limit() / 2)
+      : OrderNode(std::move(upstream), "cache"), most_bytes_(most_bytes) {}
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override {
     const auto known = upstream()->count();
@@ -13476,21 +13832,34 @@ class CacheNode final : public OrderNode {
     const std::lock_guard lock{mutex_};
     if (!samples_) {
       std::vector<Block> parts{no_samples(schema())};
+      std::size_t bytes = 0;
+      std::uint64_t rows = 0;
       for_each_block(upstream(), {}, [&](const Block& block) {
         parts.push_back(block);
+        bytes += bytes_of(block);
+        rows += block.rows();
+        if (bytes > most_bytes_) refuse(rows);
         return true;
       });
       samples_ = join(parts);
     }
     return *samples_;
   }
+  [[noreturn]] void refuse(std::uint64_t rows) const {
+    throw DataError{
+        compose("{}: the first {} samples take more than {} MiB, which is half of the memory there is, and there are "
+                "more: keep them in a file by cache(path), or take() as many as fit; a source that never ends cannot "
+                "be cached",
+                describe(), rows, most_bytes_ >> 20U)};
+  }
 
+  std::size_t most_bytes_;
   mutable std::mutex mutex_{};
   mutable std::optional<Block> samples_{};
 };
 
-// Does the same in a file, which is made when it is not there, and used as it is when it is. Processes that make it at
-// once each make it whole, and the last one's stays: nobody waits for another.
+// Does the same in a file, which is made when it is not there, or when what it holds has changed since. Of processes
+// that want it at once one makes it, and the others wait as long as that one goes on.
 template <class = void>
 class FileCacheNode final : public OrderNode {
  public:
@@ -13511,27 +13880,35 @@ class FileCacheNode final : public OrderNode {
  private:
   [[nodiscard]] const SampleFile<>& file() const {
     const std::lock_guard lock{mutex_};
-    if (file_ == nullptr) file_ = SampleFile<>::open(path_, schema(), content());
-    if (file_ == nullptr) {
-      SampleFileWriter<> writer{path_, content()};
-      for_each_block(upstream(), {}, [&](const Block& block) {
-        writer.add(block);
-        return true;
-      });
-      writer.finish();
-      file_ = SampleFile<>::open(path_, schema(), content());
-    }
+    if (file_ != nullptr) return *file_;
+    const SampleFileContent wanted = content();
+    file_ = SampleFile<>::open(path_, schema(), wanted);
+    if (file_ != nullptr) return *file_;
+    DraftFile draft{path_};
+    file_ = SampleFile<>::open(path_, schema(), wanted);  // which another process may have made meanwhile
+    if (file_ == nullptr) file_ = make(draft, wanted);
     return *file_;
   }
 
-  // What the file holds, in words: another source, other operations or columns make another.
-  [[nodiscard]] std::string content() const {
-    std::string text = upstream()->describe() + ":";
+  [[nodiscard]] std::unique_ptr<const SampleFile<>> make(DraftFile& draft, const SampleFileContent& wanted) const {
+    SampleFileWriter<> writer{draft, wanted};
+    for_each_block(upstream(), {}, [&](const Block& block) {
+      writer.add(block);
+      return true;
+    });
+    return std::make_unique<const SampleFile<>>(writer.finish(), path_, schema());
+  }
+
+  [[nodiscard]] SampleFileContent content() const {
+    SampleFileContent content{upstream()->describe() + ":"};
     for (const Field& field : *schema()) {
-      text +=
+      content.words +=
           compose(" {} {}[{}]", field.name, field.is_text ? "text" : name_of(field.dtype), joined(field.shape, ","));
     }
-    return text;
+    Fingerprint fingerprint;
+    upstream()->identify(fingerprint);
+    content.fingerprint = fingerprint.value();
+    return content;
   }
 
   std::string path_;
@@ -13561,6 +13938,14 @@ class JoiningNode : public DataNode {
   }
   [[nodiscard]] bool is_indexed() const override {
     return std::all_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->is_indexed(); });
+  }
+  [[nodiscard]] bool is_endless() const override {
+    return std::any_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->is_endless(); });
+  }
+  void identify(Fingerprint& fingerprint) const override {
+    fingerprint.add(std::string_view{operation_});
+    fingerprint.add(std::uint64_t{parts_.size()});
+    for (const NodePtr& part : parts_) part->identify(fingerprint);
   }
   [[nodiscard]] bool is_reordered() const override {
     return std::any_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->is_reordered(); });
@@ -13735,9 +14120,16 @@ class RepeatNode final : public OrderNode {
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override {
     const auto once = upstream()->count();
-    return once && times_ ? std::optional{*once * *times_} : std::nullopt;
+    if (!once || !times_) return std::nullopt;
+    if (*once > 0 && *times_ > ~std::uint64_t{0} / *once) {
+      throw ConfigError{compose(
+          "{}: {} samples so many times over are more than can be counted: repeat() without a number has no end",
+          describe(), *once)};
+    }
+    return *once * *times_;
   }
   [[nodiscard]] bool is_indexed() const override { return times_ && upstream()->is_indexed(); }
+  [[nodiscard]] bool is_endless() const override { return !times_ || (*times_ > 0 && OrderNode::is_endless()); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span() * times_.value_or(1); }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     const std::uint64_t once = *upstream()->count();
@@ -13834,12 +14226,18 @@ class MixNode final : public JoiningNode {
   MixNode(const std::vector<NodePtr>& parts, const std::vector<double>& weights, std::uint64_t seed)
       : JoiningNode(parts.front()->schema(), "mix", parts), seed_(seed) {
     double sum = 0;
-    for (const double weight : weights) up_to_.push_back(sum += weight);
+    const double largest = *std::max_element(weights.begin(), weights.end());  // so that their sum is a number
+    for (const double weight : weights) up_to_.push_back(sum += weight / largest);
     for (double& share : up_to_) share /= sum;
   }
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return sum_of_counts(); }
   [[nodiscard]] bool is_indexed() const override { return false; }
+  void identify(Fingerprint& fingerprint) const override {
+    JoiningNode::identify(fingerprint);
+    for (const double share : up_to_) fingerprint.add(share);
+    fingerprint.add(seed_);
+  }
   [[nodiscard]] bool is_reordered() const override { return true; }
   [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
     return std::make_unique<Stream>(*this, scope, from);
@@ -13958,6 +14356,8 @@ class SampleFunctionSource {
   [[nodiscard]] Schema schema() const { return *schema_; }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return count_; }
   [[nodiscard]] std::string describe() const { return name_; }
+  /// Another when the number of samples is; whether the function is another nobody sees.
+  [[nodiscard]] std::uint64_t fingerprint() const { return count_; }
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const;
   [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const {
     BlockBuilder builder{schema_, ids.size()};
@@ -14289,8 +14689,22 @@ class MemorySource {
   [[nodiscard]] Schema schema() const { return block_->schema(); }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return block_->rows(); }
   [[nodiscard]] std::string describe() const { return name_; }
+<<<<<<< HEAD
   /// All columns.
   [[nodiscard]] const Block& block() const noexcept { return *block_; }
+=======
+  /// Another when the elements are. Cost: reads all of them.
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    detail::Fingerprint fingerprint;
+    for (const Column& column : block_->columns()) {
+      fingerprint.add(column.bytes());
+      for (std::size_t row = 0; column.is_ragged() && row < column.rows(); ++row) {
+        fingerprint.add(std::uint64_t{column.sample(row).size()});
+      }
+    }
+    return fingerprint.value();
+  }
+>>>>>>> dcf2166 (Check caches in files and make them anew where their source has changed, refuse datasets without end, name file and option in messages)
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
     return std::make_unique<Reader>(block_, static_cast<std::size_t>(std::min<std::uint64_t>(from, block_->rows())));
   }
@@ -14372,6 +14786,20 @@ namespace detail {
 /// Returns the columns that options name, which are known only if they are not all but some.
 [[nodiscard]] inline TouchedColumns touched(const std::vector<std::string>& columns) {
   return columns.empty() ? TouchedColumns{} : TouchedColumns{columns};
+}
+
+/// Adds what a preprocessor has learned, if it tells.
+template <Preprocessor P>
+void identify_learned(const P& fitted, Fingerprint& fingerprint) {
+  if constexpr (Stateful<P>) {
+    const State state = fitted.state();
+    for (const StateTensor& tensor : state.tensors) {
+      std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.count()) * size_of(tensor.dtype));
+      tensor.read(0, tensor.count(), bytes.data());
+      fingerprint.add(std::string_view{tensor.name});
+      fingerprint.add(std::span<const std::byte>{bytes});
+    }
+  }
 }
 
 /// How often a preprocessor must see the samples to learn.
@@ -14475,6 +14903,9 @@ class Dataset {
   [[nodiscard]] std::optional<std::uint64_t> count() const { return node_->count(); }
   /// Whether any sample can be computed alone; see above.
   [[nodiscard]] bool is_indexed() const { return node_->is_indexed(); }
+  /// Whether it is known to have no end: repeat() was called without a number, and nothing after it ends it. Of a
+  /// source that gives samples without end nobody knows.
+  [[nodiscard]] bool is_endless() const { return node_->is_endless(); }
   /// The source and the operations, as messages show them.
   [[nodiscard]] std::string describe() const { return node_->describe(); }
   /// The name of the column that a model is to predict; empty if there is none.
@@ -14543,10 +14974,10 @@ class Dataset {
   [[nodiscard]] Dataset transform(P preprocessor) const {
     const auto schema_after = [&] { return Schema{preprocessor.schema(schema())}; };
     auto site = site_of("transform", checked("transform", schema_after));
-    const auto change = [fitted = std::move(preprocessor)](const Block& block) {
-      return Block{fitted.transform(block)};
-    };
-    return operation("transform", site.schema, detail::map_blocks(site, change), true);
+    const auto fitted = std::make_shared<const P>(std::move(preprocessor));
+    const auto change = [fitted](const Block& block) { return Block{fitted->transform(block)}; };
+    return operation("transform", site.schema, detail::map_blocks(site, change), true,
+                     [fitted](detail::Fingerprint& to) { detail::identify_learned(*fitted, to); });
   }
   /// Keeps the samples for which the function is true: bool(const Sample&[, SampleRandom&]). name: what messages, and
   /// describe(), call it.
@@ -14670,17 +15101,22 @@ class Dataset {
     return over<detail::RepeatNode<>>(std::optional<std::uint64_t>{});
   }
   /// Keeps the samples in memory once they have been read, in each process that reads them. What is random before it is
-  /// drawn once for all epochs. Makes any dataset indexed. Cost: memory for all samples, for a moment twice.
+  /// drawn once for all epochs. Makes any dataset indexed. Cost: memory for all samples, for a moment twice; where half
+  /// of the host's does not hold them, reading them is a DataError. Throws: ConfigError for a dataset that has no end.
   template <class = void>
   [[nodiscard]] Dataset cache() const {
+    require_end("cache");
     return over<detail::CacheNode<>>();
   }
-  /// Does the same in a file, for more than memory holds. A file that is there is used as it is: remove it when the
-  /// data or a function has changed, for only the names of the source, of the operations and of the columns are
-  /// compared. Each worker that finds none makes it, so let one process ask for the count() before. The file is
-  /// trusted, and read on machines with the same order of bytes.
+  /// Does the same in a file, for more than memory holds. A file that is there is used, and made anew where the files
+  /// of the source, or numbers, settings or what preprocessors have learned before it, are not what they were; remove
+  /// it when a function of yours has changed, which nobody sees. One that holds another dataset by name is a
+  /// ConfigError. Of workers that want it at once one makes it, and the others of the host wait. What is read from it
+  /// is checked: a damaged one is a DataError. It is read on machines with the same order of bytes. Throws: ConfigError
+  /// for a dataset that has no end.
   template <class = void>
   [[nodiscard]] Dataset cache(const std::string& file) const {
+    require_end("cache");
     return over<detail::FileCacheNode<>>(file);
   }
 
@@ -14724,8 +15160,15 @@ class Dataset {
       refuse(operation, error.what());
     }
   }
+  void require_end(std::string_view operation) const {
+    if (!is_endless()) return;
+    refuse(operation, detail::compose("the samples of this dataset have no end: call {}() before repeat(), or take() "
+                                      "as many as there are to be",
+                                      operation));
+  }
   void require_index(std::string_view operation) const {
     if (is_indexed()) return;
+    require_end(operation);
     refuse(operation,
            "the samples of this dataset can only be read one after another: use shuffle_window(), which "
            "shuffles streams, or cache() before, where memory holds all samples");
@@ -14737,10 +15180,11 @@ class Dataset {
   }
   template <class = void>
   [[nodiscard]] Dataset operation(std::string name, std::shared_ptr<const Schema> to, detail::BlockFunction apply,
-                                  bool keeps_count) const {
+                                  bool keeps_count, std::function<void(detail::Fingerprint&)> identify = {}) const {
     const bool has_label = !label_.empty() && to->find(label_);
     return {std::make_shared<const detail::BlockOpNode>(
-                node_, std::move(to), detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count}),
+                node_, std::move(to),
+                detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count, std::move(identify)}),
             has_label ? label_ : std::string{}, reading_};
   }
   template <class = void>
@@ -14784,15 +15228,24 @@ template <class = void>
 
 }  // namespace detail
 
-/// Gives the samples of one dataset after those of another. Throws: ConfigError if their columns differ.
+/// Gives the samples of one dataset after those of another. Throws: ConfigError if their columns differ, or one that is
+/// not the last has no end.
 template <class = void>
 [[nodiscard]] Dataset concat(const std::vector<Dataset>& datasets) {
   const auto nodes = detail::nodes_of(datasets, "concat");
+  for (std::size_t at = 0; at + 1 < datasets.size(); ++at) {
+    if (!datasets[at].is_endless()) continue;
+    throw ConfigError{
+        detail::compose("concat() was given {}, whose samples have no end, before others that would never come: take() "
+                        "as many of it as there are to be, or mix() them",
+                        datasets[at].describe())};
+  }
   return Dataset::from_node(std::make_shared<const detail::ConcatNode<>>(nodes), datasets.front().label());
 }
 
 /// Gives samples with the columns of all datasets, which stand side by side. They must have equally many samples.
-/// Throws: ConfigError if they have not, or two columns have one name; DataError at the end, if that was not known.
+/// Throws: ConfigError if they have not, if only some have an end, or if two columns have one name; DataError at the
+/// end, if that was not known.
 template <class = void>
 [[nodiscard]] Dataset zip(const std::vector<Dataset>& datasets) {
   if (datasets.empty()) throw ConfigError{"zip() was given no dataset"};
@@ -14804,6 +15257,13 @@ template <class = void>
     fields.insert(fields.end(), dataset.schema().begin(), dataset.schema().end());
     nodes.push_back(dataset.node());
     if (label.empty()) label = dataset.label();
+    if (dataset.is_endless() != datasets.front().is_endless()) {
+      const bool is_first = datasets.front().is_endless();
+      throw ConfigError{detail::compose(
+          "zip() was given {}, whose samples have no end, beside {}, whose samples have one: take() as "
+          "many of it",
+          datasets[is_first ? 0 : nodes.size() - 1].describe(), datasets[is_first ? nodes.size() - 1 : 0].describe())};
+    }
     const auto count = dataset.count();
     if (!first) first = count;
     if (count && *count != *first) {
@@ -14817,15 +15277,19 @@ template <class = void>
 
 /// Mixes datasets at random, each with a share of the samples that is its weight. Where one ends, the others go on, so
 /// that each sample of all of them comes once; to hold the shares to the end, repeat() the datasets and take() as many
-/// samples as an epoch is to have. Throws: ConfigError if their columns differ or a weight is not above 0.
+/// samples as an epoch is to have. Throws: ConfigError if their columns differ, or a weight is not a number above 0.
 template <class = void>
 [[nodiscard]] Dataset mix(const std::vector<Dataset>& datasets, const std::vector<double>& weights,
                           std::uint64_t seed = 0) {
   const auto nodes = detail::nodes_of(datasets, "mix");
-  const bool is_right = std::all_of(weights.begin(), weights.end(), [](double weight) { return weight > 0; });
+  const bool is_right = std::all_of(weights.begin(), weights.end(), [](double weight) {
+    return detail::magnitude_bits(weight) < detail::infinity_bits && weight > 0;
+  });
   if (weights.size() != datasets.size() || !is_right) {
-    throw ConfigError{detail::compose("mix() of {} datasets was given the weights {{{}}}: give one above 0 for each",
-                                      datasets.size(), detail::joined(weights, ", "))};
+    throw ConfigError{
+        detail::compose("mix() of {} datasets was given the weights {{{}}}: give a number above 0, not infinite, for "
+                        "each",
+                        datasets.size(), detail::joined(weights, ", "))};
   }
   return Dataset::from_node(std::make_shared<const detail::MixNode<>>(nodes, weights, seed), datasets.front().label());
 }
@@ -14910,7 +15374,8 @@ void add_numbers(std::span<const T> values, ColumnStats& stats, double& squares)
     }
     if (stats.present++ == 0) stats.minimum = stats.maximum = stats.mean = value, squares = 0;
     const double distance = value - stats.mean;
-    stats.mean += distance / static_cast<double>(stats.present);
+    const auto count = static_cast<double>(stats.present);
+    stats.mean += has_infinity_bits(distance) ? value / count - stats.mean / count : distance / count;
     squares += distance * (value - stats.mean);
     stats.minimum = std::min(stats.minimum, value);
     stats.maximum = std::max(stats.maximum, value);
@@ -14920,7 +15385,12 @@ void add_numbers(std::span<const T> values, ColumnStats& stats, double& squares)
 }  // namespace detail
 
 /// Reads a dataset, as in epoch 0 of seed 0, and returns what its samples are like. Cost: one pass on one thread.
+/// Throws: ConfigError for a dataset that has no end.
 [[nodiscard]] inline DatasetStats stats(const Dataset& dataset) {
+  if (dataset.is_endless()) {
+    throw ConfigError{detail::compose("stats() of {}: its samples have no end: take() as many as are to be looked at",
+                                      dataset.describe())};
+  }
   DatasetStats all;
   std::vector<double> squares(dataset.schema().size());
   for (const Field& field : dataset.schema()) all.columns.push_back({.field = field});
@@ -15116,6 +15586,9 @@ namespace detail {
   if (options.rank >= options.world_size) refuse("ranks count from 0 and are below the world size");
   if (options.micro_batches == 0) refuse("micro_batches is 0: a batch is given in at least one part");
   const bool is_indexed = dataset.is_indexed();
+  if (options.shuffle && dataset.is_endless()) {
+    refuse("shuffle needs a dataset that has an end: call shuffle() before repeat(), and leave it out here");
+  }
   if (options.shuffle && !is_indexed) {
     refuse(
         "shuffle needs a dataset whose samples can be read in any order: use shuffle_window() on the dataset instead, "
@@ -15726,6 +16199,10 @@ class LedBatches final : public StreamBatches {
   [[nodiscard]] std::size_t begin() override {
     if (!std::exchange(has_begun_, true)) feed_->gather(key_, *taker_);
     const std::size_t size = read();
+    if (taker_->has_left.load()) {  // then the stream may have ended before its time, which is no end for the others
+      feed_->end_session();
+      return 0;
+    }
     for (FeedWriter& writer : feed_->writers()) {
       if (!writer.is_serving()) continue;
       if (send(writer, size)) {
@@ -16125,7 +16602,7 @@ inline std::optional<EpochReader::Ready> EpochReader::compute() {
   try {
     if (!stage_) start();
     detail::Chunk chunk = stage_->next();
-    if (outlines_.empty()) return std::nullopt;
+    if (outlines_.empty() || pool_.has_ended()) return std::nullopt;
     detail::BatchPlan::Outline outline = std::move(outlines_.front());
     outlines_.pop_front();
     detail::MadeOfBlock made;
@@ -16199,6 +16676,7 @@ inline std::optional<EpochReader::Ready> EpochReader::wait_for_ready(const Deadl
 
 inline void EpochReader::stop() noexcept {
   taker_.has_left.store(true);
+  pool_.end_streams();
   {
     const std::lock_guard lock{mutex_};
     is_stopping_ = true;
@@ -16245,6 +16723,12 @@ namespace detail {
                 "that sum to 1, such as {{0.8, 0.2}}",
                 dataset.describe(), joined(fractions, ", "), sums.back())};
   }
+  if (dataset.is_endless()) {
+    throw ConfigError{
+        compose("split() of {}: its samples have no end, and would go from part to part each time over: split it first "
+                "and repeat() the parts, or take() as many as there are to be",
+                dataset.describe())};
+  }
   if (dataset.node()->is_reordered()) {
     throw ConfigError{
         compose("split() of {}: it comes in another order each epoch, so samples would go from part to "
@@ -16253,6 +16737,16 @@ namespace detail {
   }
   sums.back() = 1;
   return sums;
+}
+
+// Throws: ConfigError if there are more samples than places of them fit in memory.
+inline void check_room_for_places(const Dataset& dataset) {
+  const std::uint64_t most = memory_limit() / (4 * sizeof(std::uint64_t));  // whole, dealt and sorted, and room
+  if (*dataset.count() <= most) return;
+  throw ConfigError{
+      compose("split() of {} needs 8 bytes for each of {} samples, and memory is for {} at most: split before "
+              "repeat(), or take() as many as there are to be",
+              dataset.describe(), *dataset.count(), most)};
 }
 
 // Divides places, in a random order, among the parts.
@@ -16315,11 +16809,12 @@ template <std::size_t N>
 /// the seed and the number of samples only. Of a stream it is a function of the seed and the sample's id, and the sizes
 /// of the parts only come near the fractions. Cost: 8 bytes per sample if the dataset is indexed; each part of a stream
 /// reads all of it. Throws: ConfigError if a fraction is not above 0, if they do not sum to 1, if a part would be
-/// empty, or if the dataset has been shuffled.
+/// empty, or if the dataset has been shuffled or has no end.
 [[nodiscard]] inline std::vector<Dataset> split(const Dataset& dataset, const std::vector<double>& fractions,
                                                 std::uint64_t seed = 0) {
   const std::vector<double> sums = detail::sums_of_fractions(dataset, fractions);
   if (!dataset.is_indexed()) return detail::filter_parts(dataset, sums, seed);
+  detail::check_room_for_places(dataset);
   std::vector<std::vector<std::uint64_t>> parts(fractions.size());
   detail::deal(detail::places_between(0, *dataset.count()), sums, seed, parts);
   return detail::select_parts(dataset, sums, std::move(parts));
@@ -16345,6 +16840,7 @@ template <std::size_t N>
                         "cache() before, or split()",
                         dataset.describe())};
   }
+  detail::check_room_for_places(dataset);
   std::map<std::string, std::vector<std::uint64_t>, std::less<>> places;  // by the value's bytes
   std::uint64_t place = 0;
   detail::for_each_block(dataset.select({std::string{column}}).node(), {}, [&](const Block& block) {
@@ -19262,8 +19758,13 @@ inline void check_datasets(const Datasets& datasets, const DataConfig& config) {
                                                std::string_view name, std::size_t rank, std::size_t world_size) {
   const Dataset* const whole = datasets.find(name);
   if (whole == nullptr) {
-    throw ConfigError{compose("worker.dataset(\"{}\") on rank {}/{}: the datasets of the Trainer are {}", name, rank,
-                              world_size, datasets.names())};
+    const std::string all = datasets.begin() != datasets.end()
+                                ? compose("the datasets of the Trainer are {}", datasets.names())
+                                : compose(
+                                      "the Trainer has no datasets: give it some behind its configuration, such as "
+                                      "{{{{\"{}\", dataset}}}}",
+                                      name);
+    throw ConfigError{compose("worker.dataset(\"{}\") on rank {}/{}: {}", name, rank, world_size, all)};
   }
   const auto& split = config.split;
   const bool is_split =
@@ -25725,6 +26226,13 @@ class ArraySource {
     return all;
   }
   [[nodiscard]] const std::string& label() const { return shared_->options.label; }
+  /// Another when the files or the options are.
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    detail::Fingerprint fingerprint;
+    for (const ArrayFiles& list : shared_->lists) list.files.identify(fingerprint);
+    fingerprint.add(shared_->options.on_error.max_skips());
+    return fingerprint.value();
+  }
   /// How many damaged files were left out.
   [[nodiscard]] std::uint64_t skipped() const { return shared_->skips.count(); }
 
@@ -25772,7 +26280,10 @@ class ArraySource {
           if (table.empty() && file + 1 == paths.front().size()) throw;  // there is nothing left
         }
       }
-      if (!options.label.empty()) (void)table.schema()->index_of(options.label);
+      if (!options.label.empty()) {
+        const std::string where = detail::compose("{} {}", name, lists.front().files.describe());
+        (void)detail::column_of_option(where, ".label", *table.schema(), options.label);
+      }
       return table;
     }
     [[nodiscard]] std::vector<detail::StoredArray> load_part(const std::vector<std::vector<std::string>>& paths,
@@ -26335,11 +26846,12 @@ template <class Suits>
                                                      const std::vector<std::string>& except, std::string_view wanted,
                                                      const Suits& suits) {
   for (const std::string& name : columns) {
-    if (const Field& field = schema[schema.index_of(name)]; !suits(field)) refuse_column(who, field, wanted);
+    const Field& field = schema[column_of_option(who, ".columns", schema, name)];
+    if (!suits(field)) refuse_column(who, field, wanted);
   }
   if (!columns.empty()) return columns;
   std::vector<std::string> chosen;
-  for (const std::string& name : except) static_cast<void>(schema.index_of(name));
+  for (const std::string& name : except) static_cast<void>(column_of_option(who, ".except", schema, name));
   for (const Field& field : schema) {
     const bool is_left_out = std::find(except.begin(), except.end(), field.name) != except.end();
     if (!except.empty() && !is_left_out && suits(field)) chosen.push_back(field.name);
@@ -26836,7 +27348,9 @@ void visit_cells(const Field& field, const Column& column, CategoryKind kind, co
 /// Counts how often each category was seen, exactly, up to a number of categories.
 class CategoryCounts {
  public:
-  explicit CategoryCounts(std::uint64_t limit = 0) : limit_(limit) {}
+  /// where: of which column, as messages begin.
+  explicit CategoryCounts(std::uint64_t limit = 0, std::string where = "a column")
+      : limit_(limit), where_(std::move(where)) {}
 
   /// Throws: DataError if there are more categories than the limit.
   void add(const CategoryView& category, std::uint64_t times = 1) {
@@ -26847,9 +27361,9 @@ class CategoryCounts {
     }
     if (counts_.size() >= limit_) {
       throw DataError{
-          compose("a column has more than {} categories, {} among them: leave it out if its values are not "
-                  "categories, or raise .category_limit",
-                  limit_, category_text(category))};
+          compose("{} has more than {} categories, {} among them: leave it out if its values are not categories, or "
+                  "raise .category_limit",
+                  where_, limit_, category_text(category))};
     }
     counts_.emplace(category_of(category), times);
   }
@@ -26875,6 +27389,7 @@ class CategoryCounts {
 
  private:
   std::uint64_t limit_;
+  std::string where_;
   std::uint64_t count_ = 0;
   std::map<Category, std::uint64_t, CategoryOrder> counts_{};
 };
@@ -26911,11 +27426,12 @@ class CategoryLearner {
 
   void begin(const Schema& schema) {
     columns_.clear();
+    counts_.clear();
     for (const std::string& name :
          columns_meant(who_, schema, chosen_, except_, "a number or a text per sample", has_cells)) {
       columns_.push_back({.name = name, .kind = kind_of(schema[schema.index_of(name)])});
+      counts_.emplace_back(limit_, compose("{}: column \"{}\"", who_, name));
     }
-    counts_.assign(columns_.size(), CategoryCounts{limit_});
   }
   void add(const Block& block) {
     for (std::size_t at = 0; at < columns_.size(); ++at) {
@@ -27188,7 +27704,7 @@ class EpochBlocks final : public BlockReader {
  public:
   EpochBlocks(const Dataset& dataset, std::size_t rank, std::size_t world_size)
       : reader_(
-            dataset,
+            ending(dataset),
             {.global_batch_size = FitOptions{}.rows_per_block * world_size, .rank = rank, .world_size = world_size}) {}
 
   // Only the last batch can have fewer samples than there are workers, so that an empty part is the end.
@@ -27198,13 +27714,22 @@ class EpochBlocks final : public BlockReader {
   }
 
  private:
+  [[nodiscard]] static const Dataset& ending(const Dataset& dataset) {
+    if (!dataset.is_endless()) return dataset;
+    throw ConfigError{
+        compose("fit() was given {}, whose samples have no end: fit before repeat(), or take() as many as are to be "
+                "learned from",
+                dataset.describe())};
+  }
+
   EpochReader reader_;
 };
 
 }  // namespace detail
 
 /// Lets a preprocessor learn from all samples of a dataset, before the workers start: what it has learned is in every
-/// copy of it. Dataset::transform() then changes samples by it. Throws: as the other fit() does.
+/// copy of it. Dataset::transform() then changes samples by it. Throws: as the other fit() does, and ConfigError for a
+/// dataset that has no end.
 /// Example: ry::StandardScaler scaler{{.except = {"label"}}}; ry::fit(scaler, train_set);
 template <LearningPreprocessor P>
 void fit(P& preprocessor, const Dataset& dataset) {
@@ -27660,10 +28185,14 @@ class Moments {
     const auto count = static_cast<double>(values.size());
     double sum = 0;
     for (const double value : values) sum += value;
-    const double rough = sum / count;
+    double rough = sum / count;
+    if (!is_finite(sum)) {  // the mean of numbers is one, also where their sum is none
+      rough = 0;
+      for (const double value : values) rough += value / count;
+    }
     double off = 0;
     for (const double value : values) off += value - rough;
-    part.mean_ = rough + off / count;
+    part.mean_ = is_finite(off) ? rough + off / count : rough;
     for (const double value : values) part.squares_ += (value - part.mean_) * (value - part.mean_);
     merge(part);
   }
@@ -27672,7 +28201,8 @@ class Moments {
     const auto ours = static_cast<double>(count_);
     const auto theirs = static_cast<double>(other.count_);
     const double apart = other.mean_ - mean_;
-    mean_ += apart * (theirs / (ours + theirs));
+    mean_ = is_finite(apart) ? mean_ + apart * (theirs / (ours + theirs))
+                             : mean_ * (ours / (ours + theirs)) + other.mean_ * (theirs / (ours + theirs));
     squares_ += other.squares_ + apart * apart * (ours * theirs / (ours + theirs));
     count_ += other.count_;
   }
@@ -27685,6 +28215,8 @@ class Moments {
   static void fields(auto& archive, auto& self) { archive(self.count_, self.mean_, self.squares_); }
 
  private:
+  [[nodiscard]] static bool is_finite(double number) noexcept { return magnitude_bits(number) < infinity_bits; }
+
   std::uint64_t count_ = 0;
   double mean_ = 0;
   double squares_ = 0;  // of the deviations from the mean
@@ -27764,6 +28296,10 @@ class QuantileSketch {
       const double fraction = position - static_cast<double>(lower);
       const double left = at(lower);
       const double right = at(std::min(lower + 1, count_ - 1));
+      if (has_infinity_bits(right - left)) {
+        found.push_back(left * (1 - fraction) + right * fraction);
+        continue;
+      }
       // From the nearer end, as numpy does it: the same bits, and the ends are met exactly.
       found.push_back(fraction < 0.5 ? left + (right - left) * fraction : right - (right - left) * (1 - fraction));
     }
@@ -27849,7 +28385,10 @@ class SimpleImputer {
       (schema[schema.index_of(column)].is_text ? learned_.texts : of_numbers).push_back(column);
     }
     learned_.numbers = {schema, of_numbers};
-    seen_.assign(learned_.numbers.size() + learned_.texts.size(), statistic());
+    seen_.clear();
+    for (std::size_t at = 0; at < learned_.numbers.size() + learned_.texts.size(); ++at) {
+      seen_.push_back(statistic(detail::compose("{}: {}", name, column_of(at))));
+    }
   }
   void add(const Block& block) {
     if (options_.with == Impute::constant) return;
@@ -27875,11 +28414,8 @@ class SimpleImputer {
     }
   }
   void finish() {
-    const std::size_t num_features = learned_.numbers.size();
     for (std::size_t at = 0; at < seen_.size(); ++at) {
-      const std::string column = at < num_features ? learned_.numbers.name_of_feature(at)
-                                                   : "column \"" + learned_.texts[at - num_features] + "\"";
-      const Category fill = fill_of(seen_[at], at >= num_features, column);
+      const Category fill = fill_of(seen_[at], at >= learned_.numbers.size(), column_of(at));
       if (const auto* text = std::get_if<std::string>(&fill)) {
         learned_.fill_texts.push_back(*text);
       } else {
@@ -27955,10 +28491,17 @@ class SimpleImputer {
     }
   };
 
-  [[nodiscard]] Statistic statistic() const {
+  // As messages show it: of the features of numbers, and then of the texts.
+  [[nodiscard]] std::string column_of(std::size_t at) const {
+    const std::size_t num_features = learned_.numbers.size();
+    return at < num_features ? learned_.numbers.name_of_feature(at)
+                             : "column \"" + learned_.texts[at - num_features] + "\"";
+  }
+  [[nodiscard]] Statistic statistic(std::string where) const {
     if (options_.with == Impute::mean) return detail::Moments{};
     if (options_.with == Impute::median) return detail::QuantileSketch{options_.sketch_size};
-    if (options_.with == Impute::most_frequent) return detail::CategoryCounts{options_.category_limit};
+    if (options_.with == Impute::most_frequent)
+      return detail::CategoryCounts{options_.category_limit, std::move(where)};
     return Nothing{};
   }
   static void add_numbers(Nothing&, std::span<const double>) noexcept {}
@@ -28031,6 +28574,11 @@ class JsonFault : public DataError {
 
 /// Names what a value of JSON is by how it begins.
 enum class JsonKind : std::uint8_t { object, array, text, number, boolean, null };
+/// As messages show it.
+[[nodiscard]] constexpr std::string_view shown_kind(JsonKind kind) noexcept {
+  constexpr std::array<std::string_view, 6> names{"an object", "an array", "a text", "a number", "a truth", "null"};
+  return names[static_cast<std::size_t>(kind)];
+}
 
 /// Is at a place of a text and reads what comes next. Throws: JsonFault that names the byte of the text.
 class JsonScanner {
@@ -28447,10 +28995,12 @@ class JsonTypeGuess {
   Schema schema{fields};
   if (!options.columns.empty()) {
     std::vector<Field> chosen;
-    for (const std::string& name : options.columns) chosen.push_back(schema[schema.index_of(name)]);
+    for (const std::string& name : options.columns) {
+      chosen.push_back(schema[column_of_option(file, ".columns", schema, name)]);
+    }
     schema = Schema{std::move(chosen)};
   }
-  if (!options.label.empty()) (void)schema.index_of(options.label);
+  if (!options.label.empty()) (void)column_of_option(file, ".label", schema, options.label);
   auto plan = std::make_shared<JsonLinesPlan>();
   for (std::size_t at = 0; at < schema.size(); ++at) plan->places.emplace(schema[at].name, at);
   plan->schema = std::make_shared<const Schema>(std::move(schema));
@@ -28531,12 +29081,17 @@ class JsonLinesParser {
     }
   }
 
-  [[noreturn]] static void refuse(const JsonScanner& scanner, const Field& field) {
+  [[noreturn]] static void refuse(JsonScanner& scanner, const Field& field) {
     const bool is_array = !field.is_text && !field.shape.empty();
-    scanner.fail(
-        compose("column \"{}\" is {}{}, and this is something else: name its type in .fields, or set .flatten "
-                "for objects within objects",
-                shown_text(field.name), is_array ? "an array of " : "", field.is_text ? "text" : name_of(field.dtype)));
+    const JsonKind kind = scanner.kind();
+    std::string_view remedy = "name its type in .fields";
+    if (kind == JsonKind::object) remedy = "set .flatten for objects within objects";
+    if (kind == JsonKind::array) remedy = "name its type, with the shape {-1}, in .fields, if it holds numbers";
+    if (is_array && kind == JsonKind::text)
+      remedy = "arrays of text make no column: join them, or name all others in .columns";
+    scanner.fail(compose("column \"{}\" is {}{}, and this is {}: {}", shown_text(field.name),
+                         is_array ? "an array of " : "", field.is_text ? "text" : name_of(field.dtype),
+                         shown_kind(kind), remedy));
   }
 
   // Halves are read by way of float, and integers by way of the widest.
@@ -28624,6 +29179,10 @@ struct JsonLinesFormat {
   static constexpr const char* name = "JSON Lines";
 
   [[nodiscard]] static detail::RecordRules rules(const Options& /*options*/) { return {}; }
+  static void identify(const Options& options, detail::Fingerprint& fingerprint) {
+    fingerprint.add(options.flatten);
+    fingerprint.add(options.ignore_unknown);
+  }
   [[nodiscard]] static std::shared_ptr<const Plan> plan(const Options& options, const std::string& file,
                                                         detail::TextHead& head) {
     return detail::make_json_lines_plan(options, file, head);
@@ -28680,10 +29239,11 @@ class Normalizer {
       detail::read_numbers(block.schema()[index], block[index], numbers[at]);
       collect_largest(block, fields[at], numbers[at], largest);
     }
-    const std::vector<double> norms = norms_of(fields, numbers, largest);
+    const std::vector<double> norms = norms_of(fields, numbers, largest);  // in units of unit_of(largest)
     std::vector<Column> columns;
     for (std::size_t at = 0; at < fields.size(); ++at) {
-      visit_elements(numbers[at], fields[at], [&](std::size_t row, double& number) { number /= norms[row]; });
+      visit_elements(numbers[at], fields[at],
+                     [&](std::size_t row, double& number) { number = number / unit_of(largest[row]) / norms[row]; });
       columns.push_back(detail::write_numbers(fields[at], numbers[at]));
     }
     return detail::with_columns(block, fields, std::move(columns));
@@ -28721,7 +29281,7 @@ class Normalizer {
     });
   }
 
-  // What to divide by, 1 for a sample of zeros.
+  // What to divide by, 1 for a sample of zeros; in units in which it is a number.
   [[nodiscard]] std::vector<double> norms_of(const std::vector<Field>& fields,
                                              const std::vector<std::vector<double>>& numbers,
                                              const std::vector<double>& largest) const {
@@ -28735,7 +29295,7 @@ class Normalizer {
     std::vector<double> norms(largest.size());
     for (std::size_t row = 0; row < norms.size(); ++row) {
       const double sum = options_.norm == Norm::l2 ? std::sqrt(sums[row]) : sums[row];
-      norms[row] = options_.norm == Norm::max ? largest[row] : sum * unit_of(largest[row]);
+      norms[row] = options_.norm == Norm::max ? largest[row] / unit_of(largest[row]) : sum;
       if (norms[row] == 0) norms[row] = 1;
     }
     return norms;
@@ -29145,6 +29705,16 @@ namespace detail {
   return spread < 10 * std::numeric_limits<double>::epsilon() ? 1 : spread;
 }
 
+/// Returns how far a value is from a center, in units of a number; also where the distance itself is too large for one.
+[[nodiscard]] inline double distance_in(double unit, double value, double center) noexcept {
+  const double distance = value - center;
+  return has_infinity_bits(distance) ? value / unit - center / unit : distance / unit;
+}
+/// Says that features cannot be scaled which are farther apart than the largest number.
+[[noreturn]] inline void refuse_apart(std::string_view who) {
+  throw DataError{compose("{} met numbers too far apart to subtract: scale them down first", who)};
+}
+
 /// Collects the smallest and the largest value.
 class Extremes {
  public:
@@ -29198,7 +29768,8 @@ class StandardRule {
   [[nodiscard]] Learned learn(const Statistics& seen) const {
     const double variance = seen.variance();
     if (detail::magnitude_bits(variance) >= detail::infinity_bits) {
-      throw DataError{"StandardScaler met numbers too far apart to square: scale them down, or take a RobustScaler"};
+      throw DataError{
+          "StandardScaler met numbers too large or too far apart to square: scale them down, or take a RobustScaler"};
     }
     // What rounding alone can make of equal numbers, as scikit-learn tells it from a small variance.
     const double rounding = static_cast<double>(seen.count()) * std::numeric_limits<double>::epsilon();
@@ -29206,8 +29777,8 @@ class StandardRule {
     return {.mean = seen.mean(), .variance = variance, .scale = is_constant ? 1 : std::sqrt(variance)};
   }
   [[nodiscard]] double apply(double value, const Learned& learned) const noexcept {
-    if (options_.centers) value -= learned.mean;
-    return options_.scales ? value / learned.scale : value;
+    const double unit = options_.scales ? learned.scale : 1;
+    return options_.centers ? detail::distance_in(unit, value, learned.mean) : value / unit;
   }
   static void fields(auto& archive, auto& self) { archive(self.options_.centers, self.options_.scales); }
 
@@ -29238,20 +29809,28 @@ class MinMaxRule {
   };
 
   MinMaxRule() = default;
-  /// Throws: ConfigError if low is not below high.
+  /// Throws: ConfigError if low is not below high, or their distance is no number.
   explicit MinMaxRule(Options options) : options_(std::move(options)) {
-    if (options_.low < options_.high) return;
-    throw ConfigError{detail::compose("MinMaxScaler was to map to {} to {}: give .low a smaller number than .high",
-                                      options_.low, options_.high)};
+    const double distance = options_.high - options_.low;
+    if (detail::magnitude_bits(distance) < detail::infinity_bits && distance > 0) return;
+    throw ConfigError{
+        detail::compose("MinMaxScaler was to map to {} to {}: give .low a smaller number than .high, and "
+                        "both finite",
+                        options_.low, options_.high)};
   }
   [[nodiscard]] const Options& options() const noexcept { return options_; }
   [[nodiscard]] Statistics statistics() const noexcept { return {}; }
-  [[nodiscard]] Learned learn(const Statistics& seen) const noexcept {
-    const double range = detail::divisor_of(seen.largest() - seen.smallest());
-    return {.smallest = seen.smallest(), .largest = seen.largest(), .scale = (options_.high - options_.low) / range};
+  [[nodiscard]] Learned learn(const Statistics& seen) const {
+    const double range = seen.largest() - seen.smallest();
+    const double scale = (options_.high - options_.low) / detail::divisor_of(range);
+    if (detail::has_infinity_bits(range) || detail::has_infinity_bits(scale)) detail::refuse_apart(name);
+    return {.smallest = seen.smallest(), .largest = seen.largest(), .scale = scale};
   }
   [[nodiscard]] double apply(double value, const Learned& learned) const noexcept {
-    const double scaled = (value - learned.smallest) * learned.scale + options_.low;
+    const double distance = value - learned.smallest;
+    const double scaled =
+        options_.low + (detail::has_infinity_bits(distance) ? value * learned.scale - learned.smallest * learned.scale
+                                                            : distance * learned.scale);
     return options_.clips ? std::clamp(scaled, options_.low, options_.high) : scaled;
   }
   static void fields(auto& archive, auto& self) { archive(self.options_.low, self.options_.high, self.options_.clips); }
@@ -29325,10 +29904,12 @@ class RobustRule {
   [[nodiscard]] Statistics statistics() const { return Statistics{options_.sketch_size}; }
   [[nodiscard]] Learned learn(const Statistics& seen) const {
     const auto found = seen.quantiles(std::array{options_.low, 0.5, options_.high});
-    return {.median = found[1], .scale = detail::divisor_of(found[2] - found[0]), .error_bound = seen.error_bound()};
+    const double spread = found[2] - found[0];
+    if (detail::has_infinity_bits(spread)) detail::refuse_apart(name);
+    return {.median = found[1], .scale = detail::divisor_of(spread), .error_bound = seen.error_bound()};
   }
   [[nodiscard]] double apply(double value, const Learned& learned) const noexcept {
-    return (value - learned.median) / learned.scale;
+    return detail::distance_in(learned.scale, value, learned.median);
   }
   static void fields(auto&, auto&) {}
 
@@ -29704,6 +30285,12 @@ class TarShards {
   [[nodiscard]] const TarSourceOptions& options() const noexcept { return options_; }
   [[nodiscard]] std::string describe() const { return compose("tar {}", input_.describe()); }
   [[nodiscard]] const SkipCount& skips() const noexcept { return skips_; }
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    Fingerprint fingerprint;
+    input_.identify(fingerprint);
+    fingerprint.add(options_.on_error.max_skips());
+    return fingerprint.value();
+  }
 
   [[nodiscard]] std::vector<std::string> names() {
     const std::lock_guard lock{mutex_};
@@ -29748,7 +30335,7 @@ class TarShards {
     }
     if (!options_.key.empty()) fields.push_back(Field::text(options_.key));
     auto schema = std::make_shared<const Schema>(std::move(fields));
-    if (!options_.label.empty()) (void)schema->index_of(options_.label);
+    if (!options_.label.empty()) (void)column_of_option(describe(), ".label", *schema, options_.label);
     return std::make_shared<const TarPlan>(TarPlan{std::move(schema), suffixes.size(), options_.max_member_bytes});
   }
   [[nodiscard]] static bool is_usually_text(std::string_view suffix) noexcept {
@@ -29894,6 +30481,8 @@ class TarSource {
   /// The paths of the archives that it reads.
   [[nodiscard]] std::vector<std::string> files() const { return shards_->names(); }
   [[nodiscard]] std::string label() const { return shards_->options().label; }
+  /// Another when the archives or the options are.
+  [[nodiscard]] std::uint64_t fingerprint() const { return shards_->fingerprint(); }
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
 
@@ -29967,6 +30556,8 @@ class TarStream {
   /// The paths of the archives that it reads.
   [[nodiscard]] std::vector<std::string> files() const { return shards_->names(); }
   [[nodiscard]] std::string label() const { return shards_->options().label; }
+  /// Another when the archives or the options are.
+  [[nodiscard]] std::uint64_t fingerprint() const { return shards_->fingerprint(); }
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
 
@@ -30065,10 +30656,13 @@ struct TextLinesFormat {
   [[nodiscard]] static detail::RecordRules rules(const Options& options) {
     return {.has_blank_records = options.has_blank_lines};
   }
-  [[nodiscard]] static std::shared_ptr<const Plan> plan(const Options& options, const std::string& /*file*/,
+  static void identify(const Options& options, detail::Fingerprint& fingerprint) {
+    fingerprint.add(options.has_blank_lines);
+  }
+  [[nodiscard]] static std::shared_ptr<const Plan> plan(const Options& options, const std::string& file,
                                                         detail::TextHead& /*head*/) {
     const Schema schema{Field::text(options.column)};
-    if (!options.label.empty()) (void)schema.index_of(options.label);
+    if (!options.label.empty()) (void)detail::column_of_option(file, ".label", schema, options.label);
     return std::make_shared<const Plan>(Plan{std::make_shared<const Schema>(schema), options.has_blank_lines});
   }
   [[nodiscard]] static std::optional<std::size_t> header_size(const Plan& /*plan*/, const std::string& /*file*/,
@@ -30951,6 +31545,16 @@ class ImageFolder {
   [[nodiscard]] std::vector<std::string> classes() const {
     (void)shared_->files();
     return shared_->found.classes;
+  }
+  /// Another when the pictures or the options are. Cost: asks for the size and the time of each file.
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    const ImageFolderOptions& options = shared_->options;
+    detail::Fingerprint fingerprint;
+    for (const detail::ImageFile& file : shared_->files()) fingerprint.add_file(file.path);
+    fingerprint.add(static_cast<std::uint64_t>(options.fit));
+    fingerprint.add(static_cast<std::uint64_t>(options.layout));
+    fingerprint.add(static_cast<std::uint64_t>(options.colors));
+    return fingerprint.value();
   }
   /// How many damaged pictures were left out.
   [[nodiscard]] std::uint64_t skipped() const { return shared_->skips.count(); }

@@ -70,10 +70,14 @@ class Schema {
     if (const auto column = find(name)) return *column;
     throw ConfigError{detail::compose("there is no column \"{}\": there are {}", name, names())};
   }
-  /// The names, as messages show them.
+  /// The names, as messages show them: of very many only the first.
   [[nodiscard]] std::string names() const {
+    constexpr std::size_t most = 50;
     std::string all;
-    for (const Field& field : fields_) all += (all.empty() ? "\"" : ", \"") + field.name + "\"";
+    for (std::size_t column = 0; column < std::min(fields_.size(), most); ++column) {
+      all += (all.empty() ? "\"" : ", \"") + fields_[column].name + "\"";
+    }
+    if (fields_.size() > most) all += detail::compose(" and {} more", fields_.size() - most);
     return all.empty() ? "none" : all;
   }
   friend bool operator==(const Schema&, const Schema&) = default;

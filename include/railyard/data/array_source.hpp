@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/data/detail/array_table.hpp"
+#include "railyard/data/detail/option_columns.hpp"
 #include "railyard/data/detail/stored_file.hpp"
 #include "railyard/data/input_files.hpp"
 #include "railyard/data/on_error.hpp"
@@ -73,6 +74,8 @@ class ArraySource {
     return all;
   }
   [[nodiscard]] const std::string& label() const { return shared_->options.label; }
+  /// Another when the options are that say which files are left out.
+  [[nodiscard]] std::uint64_t fingerprint() const { return shared_->options.on_error.max_skips(); }
   /// How many damaged files were left out.
   [[nodiscard]] std::uint64_t skipped() const { return shared_->skips.count(); }
 
@@ -120,7 +123,10 @@ class ArraySource {
           if (table.empty() && file + 1 == paths.front().size()) throw;  // there is nothing left
         }
       }
-      if (!options.label.empty()) (void)table.schema()->index_of(options.label);
+      if (!options.label.empty()) {
+        const std::string where = detail::compose("{} {}", name, lists.front().files.describe());
+        (void)detail::column_of_option(where, ".label", *table.schema(), options.label);
+      }
       return table;
     }
     [[nodiscard]] std::vector<detail::StoredArray> load_part(const std::vector<std::vector<std::string>>& paths,

@@ -4,6 +4,7 @@
 
 #include "railyard/data/detail/csv_parser.hpp"
 #include "railyard/data/detail/csv_plan.hpp"
+#include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/record_counter.hpp"
 #include "railyard/data/detail/text_head.hpp"
 #include "railyard/data/record_source.hpp"
@@ -28,6 +29,13 @@ struct CsvFormat {
   static constexpr const char* name = "CSV";
 
   [[nodiscard]] static detail::RecordRules rules(const Options& options) { return {.quote = options.quote}; }
+  static void identify(const Options& options, detail::Fingerprint& fingerprint) {
+    fingerprint.add(options.delimiter);
+    fingerprint.add(options.quote);
+    fingerprint.add(options.has_header);
+    fingerprint.add(options.names);
+    fingerprint.add(options.missing);
+  }
   [[nodiscard]] static std::shared_ptr<const Plan> plan(const Options& options, const std::string& file,
                                                         detail::TextHead& head) {
     return detail::make_csv_plan(options, file, head);

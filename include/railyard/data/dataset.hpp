@@ -6,6 +6,7 @@
 #include "railyard/data/detail/bucket_node.hpp"
 #include "railyard/data/detail/cache_node.hpp"
 #include "railyard/data/detail/data_node.hpp"
+#include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/joining_nodes.hpp"
 #include "railyard/data/detail/mix_node.hpp"
 #include "railyard/data/detail/order_nodes.hpp"
@@ -19,6 +20,7 @@
 #include "railyard/core/block.hpp"
 #include "railyard/core/dataset_source.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/float_bits.hpp"
 #include "railyard/core/error.hpp"
 
 #include <algorithm>
@@ -84,6 +86,9 @@ class Dataset {
   [[nodiscard]] std::optional<std::uint64_t> count() const { return node_->count(); }
   /// Whether any sample can be computed alone; see above.
   [[nodiscard]] bool is_indexed() const { return node_->is_indexed(); }
+  /// Whether it is known to have no end: repeat() was called without a number, and nothing after it ends it. Of a
+  /// source that gives samples without end nobody knows.
+  [[nodiscard]] bool is_endless() const { return node_->is_endless(); }
   /// The source and the operations, as messages show them.
   [[nodiscard]] std::string describe() const { return node_->describe(); }
   /// The name of the column that a model is to predict; empty if there is none.
@@ -152,10 +157,10 @@ class Dataset {
   [[nodiscard]] Dataset transform(P preprocessor) const {
     const auto schema_after = [&] { return Schema{preprocessor.schema(schema())}; };
     auto site = site_of("transform", checked("transform", schema_after));
-    const auto change = [fitted = std::move(preprocessor)](const Block& block) {
-      return Block{fitted.transform(block)};
-    };
-    return operation("transform", site.schema, detail::map_blocks(site, change), true);
+    const auto fitted = std::make_shared<const P>(std::move(preprocessor));
+    const auto change = [fitted](const Block& block) { return Block{fitted->transform(block)}; };
+    return operation("transform", site.schema, detail::map_blocks(site, change), true,
+                     [fitted](detail::Fingerprint& to) { detail::identify_learned(*fitted, to); });
   }
   /// Keeps the samples for which the function is true: bool(const Sample&[, SampleRandom&]). name: what messages, and
   /// describe(), call it.
@@ -279,17 +284,22 @@ class Dataset {
     return over<detail::RepeatNode<>>(std::optional<std::uint64_t>{});
   }
   /// Keeps the samples in memory once they have been read, in each process that reads them. What is random before it is
-  /// drawn once for all epochs. Makes any dataset indexed. Cost: memory for all samples, for a moment twice.
+  /// drawn once for all epochs. Makes any dataset indexed. Cost: memory for all samples, for a moment twice; where half
+  /// of the host's does not hold them, reading them is a DataError. Throws: ConfigError for a dataset that has no end.
   template <class = void>
   [[nodiscard]] Dataset cache() const {
+    require_end("cache");
     return over<detail::CacheNode<>>();
   }
-  /// Does the same in a file, for more than memory holds. A file that is there is used as it is: remove it when the
-  /// data or a function has changed, for only the names of the source, of the operations and of the columns are
-  /// compared. Each worker that finds none makes it, so let one process ask for the count() before. The file is
-  /// trusted, and read on machines with the same order of bytes.
+  /// Does the same in a file, for more than memory holds. A file that is there is used, and made anew where the files
+  /// of the source, or numbers, settings or what preprocessors have learned before it, are not what they were; remove
+  /// it when a function of yours has changed, which nobody sees. One that holds another dataset by name is a
+  /// ConfigError. Of workers that want it at once one makes it, and the others of the host wait. What is read from it
+  /// is checked: a damaged one is a DataError. It is read on machines with the same order of bytes. Throws: ConfigError
+  /// for a dataset that has no end.
   template <class = void>
   [[nodiscard]] Dataset cache(const std::string& file) const {
+    require_end("cache");
     return over<detail::FileCacheNode<>>(file);
   }
 
@@ -333,8 +343,15 @@ class Dataset {
       refuse(operation, error.what());
     }
   }
+  void require_end(std::string_view operation) const {
+    if (!is_endless()) return;
+    refuse(operation, detail::compose("the samples of this dataset have no end: call {}() before repeat(), or take() "
+                                      "as many as there are to be",
+                                      operation));
+  }
   void require_index(std::string_view operation) const {
     if (is_indexed()) return;
+    require_end(operation);
     refuse(operation,
            "the samples of this dataset can only be read one after another: use shuffle_window(), which "
            "shuffles streams, or cache() before, where memory holds all samples");
@@ -346,10 +363,11 @@ class Dataset {
   }
   template <class = void>
   [[nodiscard]] Dataset operation(std::string name, std::shared_ptr<const Schema> to, detail::BlockFunction apply,
-                                  bool keeps_count) const {
+                                  bool keeps_count, std::function<void(detail::Fingerprint&)> identify = {}) const {
     const bool has_label = !label_.empty() && to->find(label_);
     return {std::make_shared<const detail::BlockOpNode>(
-                node_, std::move(to), detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count}),
+                node_, std::move(to),
+                detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count, std::move(identify)}),
             has_label ? label_ : std::string{}, reading_};
   }
   template <class = void>
@@ -393,15 +411,24 @@ template <class = void>
 
 }  // namespace detail
 
-/// Gives the samples of one dataset after those of another. Throws: ConfigError if their columns differ.
+/// Gives the samples of one dataset after those of another. Throws: ConfigError if their columns differ, or one that is
+/// not the last has no end.
 template <class = void>
 [[nodiscard]] Dataset concat(const std::vector<Dataset>& datasets) {
   const auto nodes = detail::nodes_of(datasets, "concat");
+  for (std::size_t at = 0; at + 1 < datasets.size(); ++at) {
+    if (!datasets[at].is_endless()) continue;
+    throw ConfigError{
+        detail::compose("concat() was given {}, whose samples have no end, before others that would never come: take() "
+                        "as many of it as there are to be, or mix() them",
+                        datasets[at].describe())};
+  }
   return Dataset::from_node(std::make_shared<const detail::ConcatNode<>>(nodes), datasets.front().label());
 }
 
 /// Gives samples with the columns of all datasets, which stand side by side. They must have equally many samples.
-/// Throws: ConfigError if they have not, or two columns have one name; DataError at the end, if that was not known.
+/// Throws: ConfigError if they have not, if only some have an end, or if two columns have one name; DataError at the
+/// end, if that was not known.
 template <class = void>
 [[nodiscard]] Dataset zip(const std::vector<Dataset>& datasets) {
   if (datasets.empty()) throw ConfigError{"zip() was given no dataset"};
@@ -413,6 +440,13 @@ template <class = void>
     fields.insert(fields.end(), dataset.schema().begin(), dataset.schema().end());
     nodes.push_back(dataset.node());
     if (label.empty()) label = dataset.label();
+    if (dataset.is_endless() != datasets.front().is_endless()) {
+      const bool is_first = datasets.front().is_endless();
+      throw ConfigError{detail::compose(
+          "zip() was given {}, whose samples have no end, beside {}, whose samples have one: take() as "
+          "many of it",
+          datasets[is_first ? 0 : nodes.size() - 1].describe(), datasets[is_first ? nodes.size() - 1 : 0].describe())};
+    }
     const auto count = dataset.count();
     if (!first) first = count;
     if (count && *count != *first) {
@@ -426,15 +460,19 @@ template <class = void>
 
 /// Mixes datasets at random, each with a share of the samples that is its weight. Where one ends, the others go on, so
 /// that each sample of all of them comes once; to hold the shares to the end, repeat() the datasets and take() as many
-/// samples as an epoch is to have. Throws: ConfigError if their columns differ or a weight is not above 0.
+/// samples as an epoch is to have. Throws: ConfigError if their columns differ, or a weight is not a number above 0.
 template <class = void>
 [[nodiscard]] Dataset mix(const std::vector<Dataset>& datasets, const std::vector<double>& weights,
                           std::uint64_t seed = 0) {
   const auto nodes = detail::nodes_of(datasets, "mix");
-  const bool is_right = std::all_of(weights.begin(), weights.end(), [](double weight) { return weight > 0; });
+  const bool is_right = std::all_of(weights.begin(), weights.end(), [](double weight) {
+    return detail::magnitude_bits(weight) < detail::infinity_bits && weight > 0;
+  });
   if (weights.size() != datasets.size() || !is_right) {
-    throw ConfigError{detail::compose("mix() of {} datasets was given the weights {{{}}}: give one above 0 for each",
-                                      datasets.size(), detail::joined(weights, ", "))};
+    throw ConfigError{
+        detail::compose("mix() of {} datasets was given the weights {{{}}}: give a number above 0, not infinite, for "
+                        "each",
+                        datasets.size(), detail::joined(weights, ", "))};
   }
   return Dataset::from_node(std::make_shared<const detail::MixNode<>>(nodes, weights, seed), datasets.front().label());
 }

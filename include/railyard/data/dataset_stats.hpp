@@ -7,7 +7,9 @@
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/float_bits.hpp"
 #include "railyard/core/dtype.hpp"
+#include "railyard/core/error.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -95,7 +97,8 @@ void add_numbers(std::span<const T> values, ColumnStats& stats, double& squares)
     }
     if (stats.present++ == 0) stats.minimum = stats.maximum = stats.mean = value, squares = 0;
     const double distance = value - stats.mean;
-    stats.mean += distance / static_cast<double>(stats.present);
+    const auto count = static_cast<double>(stats.present);
+    stats.mean += has_infinity_bits(distance) ? value / count - stats.mean / count : distance / count;
     squares += distance * (value - stats.mean);
     stats.minimum = std::min(stats.minimum, value);
     stats.maximum = std::max(stats.maximum, value);
@@ -105,7 +108,12 @@ void add_numbers(std::span<const T> values, ColumnStats& stats, double& squares)
 }  // namespace detail
 
 /// Reads a dataset, as in epoch 0 of seed 0, and returns what its samples are like. Cost: one pass on one thread.
+/// Throws: ConfigError for a dataset that has no end.
 [[nodiscard]] inline DatasetStats stats(const Dataset& dataset) {
+  if (dataset.is_endless()) {
+    throw ConfigError{detail::compose("stats() of {}: its samples have no end: take() as many as are to be looked at",
+                                      dataset.describe())};
+  }
   DatasetStats all;
   std::vector<double> squares(dataset.schema().size());
   for (const Field& field : dataset.schema()) all.columns.push_back({.field = field});

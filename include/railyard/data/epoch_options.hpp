@@ -60,6 +60,9 @@ namespace detail {
   if (options.rank >= options.world_size) refuse("ranks count from 0 and are below the world size");
   if (options.micro_batches == 0) refuse("micro_batches is 0: a batch is given in at least one part");
   const bool is_indexed = dataset.is_indexed();
+  if (options.shuffle && dataset.is_endless()) {
+    refuse("shuffle needs a dataset that has an end: call shuffle() before repeat(), and leave it out here");
+  }
   if (options.shuffle && !is_indexed) {
     refuse(
         "shuffle needs a dataset whose samples can be read in any order: use shuffle_window() on the dataset instead, "

@@ -194,7 +194,7 @@ inline std::optional<EpochReader::Ready> EpochReader::compute() {
   try {
     if (!stage_) start();
     detail::Chunk chunk = stage_->next();
-    if (outlines_.empty()) return std::nullopt;
+    if (outlines_.empty() || pool_.has_ended()) return std::nullopt;
     detail::BatchPlan::Outline outline = std::move(outlines_.front());
     outlines_.pop_front();
     detail::MadeOfBlock made;
@@ -268,6 +268,7 @@ inline std::optional<EpochReader::Ready> EpochReader::wait_for_ready(const Deadl
 
 inline void EpochReader::stop() noexcept {
   taker_.has_left.store(true);
+  pool_.end_streams();
   {
     const std::lock_guard lock{mutex_};
     is_stopping_ = true;

@@ -8,6 +8,8 @@
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/dataset_source.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
 
 #include <cstddef>
 #include <memory>
@@ -23,7 +25,7 @@ class EpochBlocks final : public BlockReader {
  public:
   EpochBlocks(const Dataset& dataset, std::size_t rank, std::size_t world_size)
       : reader_(
-            dataset,
+            ending(dataset),
             {.global_batch_size = FitOptions{}.rows_per_block * world_size, .rank = rank, .world_size = world_size}) {}
 
   // Only the last batch can have fewer samples than there are workers, so that an empty part is the end.
@@ -33,13 +35,22 @@ class EpochBlocks final : public BlockReader {
   }
 
  private:
+  [[nodiscard]] static const Dataset& ending(const Dataset& dataset) {
+    if (!dataset.is_endless()) return dataset;
+    throw ConfigError{
+        compose("fit() was given {}, whose samples have no end: fit before repeat(), or take() as many as are to be "
+                "learned from",
+                dataset.describe())};
+  }
+
   EpochReader reader_;
 };
 
 }  // namespace detail
 
 /// Lets a preprocessor learn from all samples of a dataset, before the workers start: what it has learned is in every
-/// copy of it. Dataset::transform() then changes samples by it. Throws: as the other fit() does.
+/// copy of it. Dataset::transform() then changes samples by it. Throws: as the other fit() does, and ConfigError for a
+/// dataset that has no end.
 /// Example: ry::StandardScaler scaler{{.except = {"label"}}}; ry::fit(scaler, train_set);
 template <LearningPreprocessor P>
 void fit(P& preprocessor, const Dataset& dataset) {

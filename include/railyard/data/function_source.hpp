@@ -54,6 +54,8 @@ class SampleFunctionSource {
   [[nodiscard]] Schema schema() const { return *schema_; }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return count_; }
   [[nodiscard]] std::string describe() const { return name_; }
+  /// Another when the number of samples is; whether the function is another nobody sees.
+  [[nodiscard]] std::uint64_t fingerprint() const { return count_; }
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const;
   [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const {
     BlockBuilder builder{schema_, ids.size()};

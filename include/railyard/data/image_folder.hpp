@@ -5,6 +5,7 @@
 #include "railyard/data/block_builder.hpp"
 #include "railyard/data/decode_image.hpp"
 #include "railyard/data/detail/byte_stream.hpp"
+#include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/image_files.hpp"
 #include "railyard/data/image.hpp"
 #include "railyard/data/on_error.hpp"
@@ -75,6 +76,15 @@ class ImageFolder {
   [[nodiscard]] std::vector<std::string> classes() const {
     (void)shared_->files();
     return shared_->found.classes;
+  }
+  /// Another when the options are.
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    const ImageFolderOptions& options = shared_->options;
+    detail::Fingerprint fingerprint;
+    fingerprint.add(static_cast<std::uint64_t>(options.fit));
+    fingerprint.add(static_cast<std::uint64_t>(options.layout));
+    fingerprint.add(static_cast<std::uint64_t>(options.colors));
+    return fingerprint.value();
   }
   /// How many damaged pictures were left out.
   [[nodiscard]] std::uint64_t skipped() const { return shared_->skips.count(); }

@@ -63,7 +63,10 @@ class SimpleImputer {
       (schema[schema.index_of(column)].is_text ? learned_.texts : of_numbers).push_back(column);
     }
     learned_.numbers = {schema, of_numbers};
-    seen_.assign(learned_.numbers.size() + learned_.texts.size(), statistic());
+    seen_.clear();
+    for (std::size_t at = 0; at < learned_.numbers.size() + learned_.texts.size(); ++at) {
+      seen_.push_back(statistic(detail::compose("{}: {}", name, column_of(at))));
+    }
   }
   void add(const Block& block) {
     if (options_.with == Impute::constant) return;
@@ -89,11 +92,8 @@ class SimpleImputer {
     }
   }
   void finish() {
-    const std::size_t num_features = learned_.numbers.size();
     for (std::size_t at = 0; at < seen_.size(); ++at) {
-      const std::string column = at < num_features ? learned_.numbers.name_of_feature(at)
-                                                   : "column \"" + learned_.texts[at - num_features] + "\"";
-      const Category fill = fill_of(seen_[at], at >= num_features, column);
+      const Category fill = fill_of(seen_[at], at >= learned_.numbers.size(), column_of(at));
       if (const auto* text = std::get_if<std::string>(&fill)) {
         learned_.fill_texts.push_back(*text);
       } else {
@@ -169,10 +169,17 @@ class SimpleImputer {
     }
   };
 
-  [[nodiscard]] Statistic statistic() const {
+  // As messages show it: of the features of numbers, and then of the texts.
+  [[nodiscard]] std::string column_of(std::size_t at) const {
+    const std::size_t num_features = learned_.numbers.size();
+    return at < num_features ? learned_.numbers.name_of_feature(at)
+                             : "column \"" + learned_.texts[at - num_features] + "\"";
+  }
+  [[nodiscard]] Statistic statistic(std::string where) const {
     if (options_.with == Impute::mean) return detail::Moments{};
     if (options_.with == Impute::median) return detail::QuantileSketch{options_.sketch_size};
-    if (options_.with == Impute::most_frequent) return detail::CategoryCounts{options_.category_limit};
+    if (options_.with == Impute::most_frequent)
+      return detail::CategoryCounts{options_.category_limit, std::move(where)};
     return Nothing{};
   }
   static void add_numbers(Nothing&, std::span<const double>) noexcept {}

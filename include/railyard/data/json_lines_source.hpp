@@ -2,6 +2,7 @@
 // Samples out of files of which each line is a JSON object. Data room.
 #pragma once
 
+#include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/json_lines_parser.hpp"
 #include "railyard/data/detail/json_lines_plan.hpp"
 #include "railyard/data/detail/record_counter.hpp"
@@ -26,6 +27,10 @@ struct JsonLinesFormat {
   static constexpr const char* name = "JSON Lines";
 
   [[nodiscard]] static detail::RecordRules rules(const Options& /*options*/) { return {}; }
+  static void identify(const Options& options, detail::Fingerprint& fingerprint) {
+    fingerprint.add(options.flatten);
+    fingerprint.add(options.ignore_unknown);
+  }
   [[nodiscard]] static std::shared_ptr<const Plan> plan(const Options& options, const std::string& file,
                                                         detail::TextHead& head) {
     return detail::make_json_lines_plan(options, file, head);

@@ -2,8 +2,11 @@
 // The concepts of what changes samples by what it has learned from others, and fit(), which lets it learn. Data room.
 #pragma once
 
+#include "railyard/data/detail/fingerprint.hpp"
+
 #include "railyard/core/block.hpp"
 #include "railyard/core/dataset_source.hpp"
+#include "railyard/core/dtype.hpp"
 #include "railyard/core/stateful.hpp"
 
 #include <concepts>
@@ -13,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -64,6 +68,20 @@ namespace detail {
 /// Returns the columns that options name, which are known only if they are not all but some.
 [[nodiscard]] inline TouchedColumns touched(const std::vector<std::string>& columns) {
   return columns.empty() ? TouchedColumns{} : TouchedColumns{columns};
+}
+
+/// Adds what a preprocessor has learned, if it tells.
+template <Preprocessor P>
+void identify_learned(const P& fitted, Fingerprint& fingerprint) {
+  if constexpr (Stateful<P>) {
+    const State state = fitted.state();
+    for (const StateTensor& tensor : state.tensors) {
+      std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.count()) * size_of(tensor.dtype));
+      tensor.read(0, tensor.count(), bytes.data());
+      fingerprint.add(std::string_view{tensor.name});
+      fingerprint.add(std::span<const std::byte>{bytes});
+    }
+  }
 }
 
 /// How often a preprocessor must see the samples to learn.

@@ -25,7 +25,8 @@
 
 namespace railyard::inline v0_1 {
 
-/// Is a format of text files: what a record is, and which columns it has. All functions are static.
+/// Is a format of text files: what a record is, and which columns it has. All functions are static. It may have
+/// identify(options, fingerprint), which adds the options that make other samples of the same files.
 ///
 /// Laws: a Parser cuts text at the same places as the rules say, and each record alone as with others.
 template <class F>
@@ -62,6 +63,8 @@ class RecordSource {
   /// The paths of the files that it reads.
   [[nodiscard]] std::vector<std::string> files() const { return files_->names(); }
   [[nodiscard]] std::string label() const { return files_->options().label; }
+  /// Another when the options are.
+  [[nodiscard]] std::uint64_t fingerprint() const { return files_->fingerprint(); }
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
 
@@ -95,6 +98,8 @@ class RecordStream {
   /// The paths of the files that it reads.
   [[nodiscard]] std::vector<std::string> files() const { return files_->names(); }
   [[nodiscard]] std::string label() const { return files_->options().label; }
+  /// Another when the options are.
+  [[nodiscard]] std::uint64_t fingerprint() const { return files_->fingerprint(); }
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
 

@@ -7,7 +7,9 @@
 #include "railyard/data/detail/permutation.hpp"
 #include "railyard/data/sample_random.hpp"
 
+#include "railyard/core/block.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 
 #include <algorithm>
@@ -40,6 +42,12 @@ namespace detail {
                 "that sum to 1, such as {{0.8, 0.2}}",
                 dataset.describe(), joined(fractions, ", "), sums.back())};
   }
+  if (dataset.is_endless()) {
+    throw ConfigError{
+        compose("split() of {}: its samples have no end, and would go from part to part each time over: split it first "
+                "and repeat() the parts, or take() as many as there are to be",
+                dataset.describe())};
+  }
   if (dataset.node()->is_reordered()) {
     throw ConfigError{
         compose("split() of {}: it comes in another order each epoch, so samples would go from part to "
@@ -48,6 +56,16 @@ namespace detail {
   }
   sums.back() = 1;
   return sums;
+}
+
+// Throws: ConfigError if there are more samples than places of them fit in memory.
+inline void check_room_for_places(const Dataset& dataset) {
+  const std::uint64_t most = memory_limit() / (4 * sizeof(std::uint64_t));  // whole, dealt and sorted, and room
+  if (*dataset.count() <= most) return;
+  throw ConfigError{
+      compose("split() of {} needs 8 bytes for each of {} samples, and memory is for {} at most: split before "
+              "repeat(), or take() as many as there are to be",
+              dataset.describe(), *dataset.count(), most)};
 }
 
 // Divides places, in a random order, among the parts.
@@ -110,11 +128,12 @@ template <std::size_t N>
 /// the seed and the number of samples only. Of a stream it is a function of the seed and the sample's id, and the sizes
 /// of the parts only come near the fractions. Cost: 8 bytes per sample if the dataset is indexed; each part of a stream
 /// reads all of it. Throws: ConfigError if a fraction is not above 0, if they do not sum to 1, if a part would be
-/// empty, or if the dataset has been shuffled.
+/// empty, or if the dataset has been shuffled or has no end.
 [[nodiscard]] inline std::vector<Dataset> split(const Dataset& dataset, const std::vector<double>& fractions,
                                                 std::uint64_t seed = 0) {
   const std::vector<double> sums = detail::sums_of_fractions(dataset, fractions);
   if (!dataset.is_indexed()) return detail::filter_parts(dataset, sums, seed);
+  detail::check_room_for_places(dataset);
   std::vector<std::vector<std::uint64_t>> parts(fractions.size());
   detail::deal(detail::places_between(0, *dataset.count()), sums, seed, parts);
   return detail::select_parts(dataset, sums, std::move(parts));
@@ -140,6 +159,7 @@ template <std::size_t N>
                         "cache() before, or split()",
                         dataset.describe())};
   }
+  detail::check_room_for_places(dataset);
   std::map<std::string, std::vector<std::uint64_t>, std::less<>> places;  // by the value's bytes
   std::uint64_t place = 0;
   detail::for_each_block(dataset.select({std::string{column}}).node(), {}, [&](const Block& block) {

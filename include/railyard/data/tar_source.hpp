@@ -45,6 +45,8 @@ class TarSource {
   /// The paths of the archives that it reads.
   [[nodiscard]] std::vector<std::string> files() const { return shards_->names(); }
   [[nodiscard]] std::string label() const { return shards_->options().label; }
+  /// Another when the options are that say which samples are left out.
+  [[nodiscard]] std::uint64_t fingerprint() const { return shards_->options().on_error.max_skips(); }
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
 
@@ -118,6 +120,8 @@ class TarStream {
   /// The paths of the archives that it reads.
   [[nodiscard]] std::vector<std::string> files() const { return shards_->names(); }
   [[nodiscard]] std::string label() const { return shards_->options().label; }
+  /// Another when the options are that say which samples are left out.
+  [[nodiscard]] std::uint64_t fingerprint() const { return shards_->options().on_error.max_skips(); }
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
 

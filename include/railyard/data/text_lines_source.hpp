@@ -2,7 +2,9 @@
 // Samples out of text files of which each line is one. Data room.
 #pragma once
 
+#include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/line_cutter.hpp"
+#include "railyard/data/detail/option_columns.hpp"
 #include "railyard/data/detail/record_counter.hpp"
 #include "railyard/data/detail/record_faults.hpp"
 #include "railyard/data/detail/text_head.hpp"
@@ -81,10 +83,13 @@ struct TextLinesFormat {
   [[nodiscard]] static detail::RecordRules rules(const Options& options) {
     return {.has_blank_records = options.has_blank_lines};
   }
-  [[nodiscard]] static std::shared_ptr<const Plan> plan(const Options& options, const std::string& /*file*/,
+  static void identify(const Options& options, detail::Fingerprint& fingerprint) {
+    fingerprint.add(options.has_blank_lines);
+  }
+  [[nodiscard]] static std::shared_ptr<const Plan> plan(const Options& options, const std::string& file,
                                                         detail::TextHead& /*head*/) {
     const Schema schema{Field::text(options.column)};
-    if (!options.label.empty()) (void)schema.index_of(options.label);
+    if (!options.label.empty()) (void)detail::column_of_option(file, ".label", schema, options.label);
     return std::make_shared<const Plan>(Plan{std::make_shared<const Schema>(schema), options.has_blank_lines});
   }
   [[nodiscard]] static std::optional<std::size_t> header_size(const Plan& /*plan*/, const std::string& /*file*/,

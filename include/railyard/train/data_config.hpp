@@ -81,8 +81,13 @@ inline void check_datasets(const Datasets& datasets, const DataConfig& config) {
                                                std::string_view name, std::size_t rank, std::size_t world_size) {
   const Dataset* const whole = datasets.find(name);
   if (whole == nullptr) {
-    throw ConfigError{compose("worker.dataset(\"{}\") on rank {}/{}: the datasets of the Trainer are {}", name, rank,
-                              world_size, datasets.names())};
+    const std::string all = datasets.begin() != datasets.end()
+                                ? compose("the datasets of the Trainer are {}", datasets.names())
+                                : compose(
+                                      "the Trainer has no datasets: give it some behind its configuration, such as "
+                                      "{{{{\"{}\", dataset}}}}",
+                                      name);
+    throw ConfigError{compose("worker.dataset(\"{}\") on rank {}/{}: {}", name, rank, world_size, all)};
   }
   const auto& split = config.split;
   const bool is_split =

@@ -328,3 +328,41 @@ TEST_CASE("CsvSource: reads a hundred thousand columns and records longer than i
   CHECK_THAT(error_of(ry::CsvSource{open_quote, {.max_record_bytes = 1 << 20}}),
              ContainsSubstring("longer than 1048576 bytes"));
 }
+
+TEST_CASE("CsvSource: says that lines end with carriage returns alone, in any of its files") {
+  const TemporaryFolder folder;
+  const auto old = folder.write("old.csv", "a,b\r1,2\r3,4\r");
+  for (const bool has_header : {true, false}) {
+    CHECK_THROWS_WITH(ry::CsvSource(old, {.has_header = has_header}).schema(),
+                      ContainsSubstring("old.csv") && ContainsSubstring("carriage return alone"));
+    const ry::CsvSource both{{folder.write("new.csv", "a,b\n1,2\n"), old}, {.has_header = has_header}};
+    CHECK_THAT(error_of(both), ContainsSubstring("old.csv") && ContainsSubstring("carriage return alone"));
+    CHECK_THROWS_WITH(both.count(), ContainsSubstring("carriage return alone"));
+  }
+  const ry::CsvSource quoted{folder.write("quoted.csv", "\"a\rb\",c"), {.has_header = false}};
+  CHECK(texts_of(read_csv_block(quoted), "column_0") == std::vector<std::string>{"a\rb"});
+  CHECK(ry::CsvSource{folder.write("one.csv", "a,b\r\n")}.count() == 0);
+  CHECK(ry::CsvSource{folder.write("within.csv", "a,b\nx\ry,2\n")}.count() == 1);
+}
+
+TEST_CASE("CsvSource: names the file and the option where a column is not there, and what the delimiter may be") {
+  const TemporaryFolder folder;
+  const auto file = folder.write("a.csv", "x,y\n1,2\n");
+  CHECK_THROWS_WITH(ry::CsvSource(file, {.label = "z"}).schema(),
+                    ContainsSubstring("a.csv: .label: there is no column \"z\": there are \"x\", \"y\""));
+  CHECK_THROWS_WITH(ry::CsvSource(file, {.columns = {"z"}}).schema(),
+                    ContainsSubstring("a.csv: .columns: there is no"));
+  CHECK_THROWS_WITH(ry::CsvSource(file, {.fields = {ry::Field::text("z")}}).schema(),
+                    ContainsSubstring("a.csv: .fields: there is no"));
+  CHECK_THROWS_WITH(ry::CsvSource(file, {.label = "y", .columns = {"x"}}).schema(),
+                    ContainsSubstring(".columns leaves it out"));
+  CHECK_THROWS_WITH(ry::CsvSource(folder.write("s.csv", "x;y\n1;2\n"), {.label = "y"}).schema(),
+                    ContainsSubstring("its first line has ';' and no ',': set .delimiter to ';'"));
+  CHECK_THROWS_WITH(ry::CsvSource(folder.write("t.tsv", "x\ty\n1\t2\n"), {.label = "y"}).schema(),
+                    ContainsSubstring("set .delimiter to '\\t'"));
+  CHECK_THAT(error_of(ry::CsvSource{folder.write("d.csv", "x;y\n1;2,5\n")}),
+             ContainsSubstring("d.csv:2: the record has 2 fields") && ContainsSubstring(".on_error") &&
+                 ContainsSubstring("set .delimiter to ';'"));
+  CHECK_THAT(error_of(ry::CsvSource{folder.write("r.csv", "x,y\n1\n")}),
+             ContainsSubstring("r.csv:2: the record has 1 fields of 2") && ContainsSubstring(".on_error"));
+}

@@ -51,3 +51,9 @@ TEST_CASE("show: lays the first samples out as a table") {
         "nan  5 6  line break\n");
   CHECK_THAT(ry::show(measured()), ContainsSubstring(std::string(40, 'z') + "..."));
 }
+
+TEST_CASE("stats: refuses a dataset that has no end, and measures the largest numbers") {
+  CHECK_THROWS_WITH(ry::stats(measured().repeat()), ContainsSubstring("stats()") && ContainsSubstring("take()"));
+  const auto all = ry::stats(ry::Dataset::from_columns({{"x", std::vector<double>{1.5e308, -1.5e308, 1.5e308}}}));
+  CHECK(all.columns[0].mean == Approx(0.5e308));
+}

@@ -3,12 +3,18 @@
 
 #include "railyard/data/epoch_reader.hpp"
 
+#include "railyard/core/deadline.hpp"
+
 #include "support/catch.hpp"
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <map>
+#include <memory>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -268,4 +274,79 @@ TEST_CASE("Dataset: bucket_by_length puts samples of similar length into one gro
   CHECK_THROWS_WITH(people().bucket_by_length("age", 8, 64), ContainsSubstring("equally long"));
   CHECK_THROWS_WITH(people().bucket_by_length("nome", 8, 64), ContainsSubstring("\"name\""));
   CHECK_THROWS_WITH(people().bucket_by_length("name", 0, 64), ContainsSubstring("groups of 0"));
+}
+
+TEST_CASE("Dataset: refuses what would never end, and names the operation and what to do") {
+  const auto endless = people().repeat();
+  const auto stream = as_stream(people()).repeat();
+  CHECK((endless.is_endless() && stream.is_endless() && !people().is_endless()));
+  CHECK(endless.map([](const ry::Sample&, ry::SampleWriter&) {}).skip(2).shuffle_window(5).repeat(2).is_endless());
+  CHECK(ry::mix({people(), endless}, {1, 1}).is_endless());
+  CHECK(ry::concat({people(), endless}).is_endless());
+  CHECK(ry::zip({endless.select({"age"}), stream.select({"name"})}).is_endless());
+  CHECK_FALSE(endless.take(3).is_endless());
+  CHECK_FALSE(endless.repeat(0).is_endless());
+
+  const auto check_refused = [](const std::string& operation, const auto& call) {
+    CHECK_THROWS_WITH(call(),
+                      ContainsSubstring(operation) && ContainsSubstring("no end") && ContainsSubstring("take()"));
+  };
+  check_refused("repeat -> cache", [&] { return endless.cache(); });
+  check_refused("repeat -> cache", [&] { return stream.cache("/nowhere/samples"); });
+  check_refused("repeat -> shuffle", [&] { return endless.shuffle(); });
+  check_refused("repeat -> at", [&] { return endless.at({1}); });
+  check_refused("concat()", [&] { return ry::concat({endless, people()}); });
+  const auto people_stream = as_stream(people());
+  check_refused("zip()", [&] { return ry::zip({people().select({"age"}), endless.select({"name"})}); });
+  check_refused("zip()", [&] { return ry::zip({stream.select({"age"}), people_stream.select({"name"})}); });
+  CHECK_THROWS_WITH(people().repeat(std::uint64_t{1} << 63U).count(), ContainsSubstring("more than can be counted"));
+  ry::EpochOptions shuffled{.global_batch_size = 2, .shuffle = true};
+  CHECK_THROWS_WITH(ry::EpochReader(endless, shuffled), ContainsSubstring("shuffle() before repeat()"));
+  CHECK(ages(endless.take(5)).size() == 5);
+}
+
+TEST_CASE("Dataset: cache in memory refuses what does not fit") {
+  const auto never_ends = ry::Dataset::from_generator({{"x", ry::Dtype::f64, {1024}}}, [] {
+    return [](ry::SampleWriter& out) {
+      out.set("x", std::vector<double>(1024));
+      return true;
+    };
+  });
+  const auto cached = ry::Dataset::from_node(
+      std::make_shared<const ry::detail::CacheNode<>>(never_ends.node(), std::size_t{16} << 20U), "");
+  CHECK_THROWS_WITH(cached.count(), ContainsSubstring("generator -> cache") && ContainsSubstring("16 MiB") &&
+                                        ContainsSubstring("cache(path)") && ContainsSubstring("take()"));
+}
+
+TEST_CASE("Dataset: mix takes any finite weights, and no others") {
+  const std::vector<ry::Dataset> both{people(), people()};
+  constexpr double largest = std::numeric_limits<double>::max();
+  const auto infinity = std::numeric_limits<double>::infinity();
+  for (const double wrong : {infinity, -infinity, std::nan(""), -1.0, 0.0}) {
+    CHECK_THROWS_WITH(ry::mix(both, {1, wrong}), ContainsSubstring("above 0, not infinite"));
+  }
+  const auto endless = [](float x) { return ry::Dataset::from_columns({{"age", std::vector<float>{x}}}).repeat(); };
+  const auto drawn = ages(ry::mix({endless(0), endless(1)}, {largest, largest}).take(1000));
+  const auto of_second = std::count(drawn.begin(), drawn.end(), 1.0F);
+  CHECK((of_second > 400 && of_second < 600));
+}
+
+TEST_CASE("EpochReader: ends while a stream without end is looked through for samples that are not there") {
+  const auto none = ry::Dataset::from_columns({{"x", std::vector<float>(10)}}).repeat().filter([](const ry::Sample&) {
+    return false;
+  });
+  const auto never_ends = ry::Dataset::from_generator({{"x", ry::Dtype::f32}}, [] {
+    return [](ry::SampleWriter& out) {
+      out.set("x", 1);
+      return true;
+    };
+  });
+  for (const auto& dataset : {none, none.shuffle_window(4), ry::mix({none, none}, {1, 1}).take(2),
+                              never_ends.skip(std::uint64_t{1} << 60U)}) {
+    for (const std::size_t threads : {1U, 3U}) {
+      ry::EpochReader reader{dataset, {.global_batch_size = 4, .threads = threads}};
+      CHECK_THROWS_WITH(reader.next(ry::Deadline::after(std::chrono::milliseconds{20})),
+                        ContainsSubstring("gave no batch"));
+    }
+  }
 }

@@ -117,4 +117,17 @@ TEST_CASE("LabelEncoder: is the same after a checkpoint") {
   CHECK(std::get<std::string>(encoder.label_of(0)) == "bern");
   CHECK(values_of(encoder.transform(mixed()), "city") == std::vector<double>{1, 0, 1, 2, 3});
 }
+
+TEST_CASE("Encoders: name the column that has too many categories, and the option that names none") {
+  const ry::OneHotEncoder few{{.columns = {"year", "city"}, .category_limit = 4}};
+  CHECK(fitted(few, mixed()).categories("year").size() == 4);
+  CHECK_THROWS_WITH(fitted(ry::OneHotEncoder{{.columns = {"grade", "city"}, .category_limit = 3}}, mixed()),
+                    ContainsSubstring("OneHotEncoder: column \"grade\" has more than 3 categories") ||
+                        ContainsSubstring("OneHotEncoder: column \"city\" has more than 3 categories"));
+  CHECK_THROWS_WITH(fitted(ry::OrdinalEncoder{{.columns = {"town"}}}, mixed()),
+                    ContainsSubstring("OrdinalEncoder: .columns: there is no column \"town\""));
+  CHECK_THROWS_WITH(fitted(ry::OrdinalEncoder{{.except = {"town"}}}, mixed()),
+                    ContainsSubstring("OrdinalEncoder: .except: there is no column \"town\""));
+}
+
 }  // namespace encoders_test

@@ -87,3 +87,11 @@ TEST_CASE("Dataset: transform refuses what has learned nothing, or from other co
 }
 
 }  // namespace fit_test
+
+TEST_CASE("fit: refuses a dataset that has no end") {
+  ry::MaxAbsScaler scaler{{.columns = {"x"}}};
+  const auto endless = ry::Dataset::from_columns({{"x", std::vector<float>{1, 2}}}).repeat();
+  CHECK_THROWS_WITH(ry::fit(scaler, endless), ContainsSubstring("fit()") && ContainsSubstring("no end"));
+  ry::fit(scaler, endless.take(3));
+  CHECK(scaler.learned()[0].largest == 2);
+}

@@ -113,4 +113,16 @@ TEST_CASE("SimpleImputer: refuses what another strategy has learned") {
   median.begin(holes().schema());
   CHECK_THROWS_AS(mean.merge(median.statistics()), ry::DataError);
 }
+
+TEST_CASE("SimpleImputer: finds the mean and the median of the largest numbers, and names the column of too many") {
+  const ry::Block huge = Rows{}.numbers<double>("a", {1.5e308, -1.5e308, 1.5e308, 1.5e308, nan}).block();
+  const auto fill = [](const ry::Block& block, ry::Impute with) {
+    return fitted(ry::SimpleImputer{{.columns = {"a"}, .with = with}}, block).fill_numbers().front();
+  };
+  CHECK(fill(huge, ry::Impute::mean) == Approx(0.75e308));
+  CHECK(fill(Rows{}.numbers<double>("a", {-1.5e308, 1.5e308}).block(), ry::Impute::median) == 0);
+  ry::SimpleImputer few{{.columns = {"a", "c"}, .with = ry::Impute::most_frequent, .category_limit = 1}};
+  CHECK_THROWS_WITH(fitted(few, holes()), ContainsSubstring("SimpleImputer: column \"a\" has more than 1 categories"));
+}
+
 }  // namespace imputer_test

@@ -125,3 +125,18 @@ TEST_CASE("JsonLinesSource: leaves damaged lines out and gives the others in any
   const auto numbers = block.column("n").values<std::int64_t>();
   CHECK(std::vector<std::int64_t>(numbers.begin(), numbers.end()) == std::vector<std::int64_t>{999, 0, 4, 500});
 }
+
+TEST_CASE("JsonLinesSource: says what it has met in place of a column's type, and which option names no column") {
+  const TemporaryFolder folder;
+  const auto tags = folder.write("tags.jsonl", R"({"a": 1, "tags": ["x", "y"]})");
+  CHECK_THAT(error_of_json(tags), ContainsSubstring("tags.jsonl:1") &&
+                                      ContainsSubstring("\"tags\" is an array of f64") &&
+                                      ContainsSubstring("this is a text: arrays of text make no column"));
+  CHECK(error_of_json(tags, {.columns = {"a"}}) == "no error");
+  CHECK_THAT(error_of_json(folder.write("o.jsonl", "{\"a\": 1}\n{\"a\": {\"b\": 2}}\n")),
+             ContainsSubstring("o.jsonl:2") && ContainsSubstring("this is an object: set .flatten"));
+  CHECK_THROWS_WITH(ry::JsonLinesSource(tags, {.label = "z"}).schema(),
+                    ContainsSubstring("tags.jsonl: .label: there is no column \"z\""));
+  CHECK_THROWS_WITH(ry::JsonLinesSource(tags, {.columns = {"z"}}).schema(),
+                    ContainsSubstring("tags.jsonl: .columns: there is no column \"z\""));
+}

@@ -1,17 +1,31 @@
 // SPDX-License-Identifier: MIT
 #include "railyard/data/detail/sample_file.hpp"
 
+#include "railyard/data/csv_source.hpp"
 #include "railyard/data/epoch_reader.hpp"
+#include "railyard/data/fit.hpp"
+#include "railyard/data/scalers.hpp"
+#include "railyard/data/split.hpp"
+
+#include "railyard/core/deadline.hpp"
 
 #include "support/catch.hpp"
 
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 namespace ry = railyard;
@@ -56,6 +70,44 @@ std::vector<std::string> rows_of(const ry::Dataset& dataset, bool shuffle) {
     }
   }
   return rows;
+}
+
+// Numbers that processes share.
+struct SharedCounts {
+  std::atomic<int> made{0};
+  std::atomic<bool> first_has_begun{false};
+  std::atomic<bool> second_is_done{false};
+
+  [[nodiscard]] static SharedCounts& map() {
+    void* const memory =
+        ::mmap(nullptr, sizeof(SharedCounts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(memory != MAP_FAILED);
+    return *::new (memory) SharedCounts;
+  }
+};
+
+// So many samples, before each of which something is done.
+template <class Before>
+ry::Dataset counted(int samples, Before before) {
+  return ry::Dataset::from_generator({{"x", ry::Dtype::i64}}, [samples, before] {
+    return [samples, before, at = 0](ry::SampleWriter& out) mutable {
+      before(at);
+      if (at < samples) out.set("x", at);
+      return at++ < samples;
+    };
+  });
+}
+
+std::vector<double> column_x(const ry::Dataset& dataset) {
+  std::vector<double> all;
+  for (const ry::EpochStep& step : ry::EpochReader{dataset, {.global_batch_size = 10}}) {
+    for (std::size_t row = 0; row < step.samples; ++row) all.push_back(ry::Sample{step.block, row}.number("x"));
+  }
+  return all;
+}
+
+std::size_t files_in(const CacheFolder& folder) {
+  return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator{folder.path}, {}));
 }
 
 }  // namespace
@@ -109,9 +161,109 @@ TEST_CASE("cache in a file: refuses what is no cache, is damaged or holds someth
     if (round % 2 == 0) {
       damaged.resize(random() % size);
     } else {
-      damaged[size - 1 - random() % 40000] ^= static_cast<char>(1 + random() % 255);  // in the index or after it
+      damaged[random() % size] ^= static_cast<char>(1 + random() % 255);
     }
     std::ofstream{file, std::ios::binary | std::ios::trunc} << damaged;
-    CHECK_THROWS_AS(count(), ry::DataError);
+    CHECK_THROWS_AS(rows_of(of_all_kinds(made).cache(file), round % 4 == 1), ry::DataError);
   }
+}
+
+TEST_CASE("cache in a file: is made anew when the file it was made of has changed") {
+  const CacheFolder folder;
+  const auto source = (folder.path / "x.csv").string();
+  const auto read = [&](ry::CsvSourceOptions options = {}) {
+    return column_x(ry::Dataset{ry::CsvSource{source, std::move(options)}}.cache((folder.path / "samples").string()));
+  };
+  std::ofstream{source} << "x\n1\n2\n";
+  const auto time = std::filesystem::last_write_time(source);
+  CHECK(read() == std::vector<double>{1, 2});
+  std::ofstream{source} << "x\n3\n4\n";
+  std::filesystem::last_write_time(source, time + std::chrono::seconds{1});
+  CHECK(read() == std::vector<double>{3, 4});
+  std::ofstream{source} << "x\n3\n4\n5.5\n";
+  std::filesystem::last_write_time(source, time + std::chrono::seconds{1});
+  std::filesystem::remove(folder.path / "samples");
+  CHECK(read() == std::vector<double>{3, 4, 5.5});
+  CHECK(std::isnan(read({.missing = {"4"}}).at(1)));
+}
+
+TEST_CASE("cache in a file: is made anew when numbers, seeds or what was learned before it are others") {
+  const CacheFolder folder;
+  const auto file = (folder.path / "samples").string();
+  const auto numbers = [](double first) {
+    return ry::Dataset::from_columns({{"x", std::vector<double>{first, 2, 3, 4, 5, 6, 7, 8}}});
+  };
+  const auto check_both = [&](const ry::Dataset& one, const ry::Dataset& other) {
+    std::filesystem::remove(file);
+    CHECK(column_x(one.cache(file)) == column_x(one));
+    CHECK(column_x(other.cache(file)) == column_x(other));
+    CHECK(column_x(one) != column_x(other));
+  };
+  check_both(numbers(1), numbers(0));
+  check_both(ry::split(numbers(1), {0.5, 0.5}, 1)[0], ry::split(numbers(1), {0.5, 0.5}, 2)[0]);
+  check_both(numbers(1).at({1, 2}), numbers(1).at({3, 2}));
+  check_both(ry::mix({numbers(1), numbers(0)}, {1, 1}), ry::mix({numbers(1), numbers(0)}, {1, 1}, 9));
+  const auto scaled = [&](double first) {
+    ry::MinMaxScaler scaler{{.columns = {"x"}}};
+    ry::fit(scaler, numbers(first));
+    return numbers(1).transform(scaler);
+  };
+  check_both(scaled(1), scaled(-100));
+}
+
+TEST_CASE("cache in a file: one process makes it, and another that wants it meanwhile waits") {
+  const CacheFolder folder;
+  const auto file = (folder.path / "samples").string();
+  SharedCounts& shared = SharedCounts::map();
+  const pid_t first = ::fork();
+  if (first == 0) {
+    const auto dataset = counted(50, [&](int at) {
+      ++shared.made;
+      if (at != 25) return;
+      shared.first_has_begun.store(true);
+      // Long enough for another one to make it as well, if it did.
+      const auto deadline = ry::Deadline::after(std::chrono::milliseconds{500});
+      while (!shared.second_is_done.load() && !deadline.expired()) std::this_thread::yield();
+    });
+    ::_exit(dataset.cache(file).count() == 50 ? 0 : 1);
+  }
+  while (!shared.first_has_begun.load()) std::this_thread::yield();
+  CHECK(counted(50, [&](int) { ++shared.made; }).cache(file).count() == 50);
+  shared.second_is_done.store(true);
+  int status = -1;
+  REQUIRE(::waitpid(first, &status, 0) == first);
+  CHECK(status == 0);
+  CHECK(shared.made == 51);
+  CHECK(files_in(folder) == 1);
+}
+
+TEST_CASE("cache in a file: what a killed process leaves of it is taken over by the next") {
+  const CacheFolder folder;
+  const auto file = (folder.path / "samples").string();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    static_cast<void>(counted(50,
+                              [](int at) {
+                                if (at == 25) ::raise(SIGKILL);
+                              })
+                          .cache(file)
+                          .count());
+    ::_exit(1);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFSIGNALED(status));
+  CHECK(counted(50, [](int) {}).cache(file).count() == 50);
+  CHECK(files_in(folder) == 1);
+}
+
+TEST_CASE("DraftFile: goes on in a file of its own where another process does not go on") {
+  const CacheFolder folder;
+  const auto file = (folder.path / "samples").string();
+  const ry::detail::DraftFile idle{file};
+  ry::detail::DraftFile other{file, std::chrono::milliseconds{1}};
+  const std::string text = "whole";
+  other.write(std::as_bytes(std::span{text}));
+  CHECK(other.publish().is_open());
+  CHECK(std::filesystem::file_size(file) == 5);
 }

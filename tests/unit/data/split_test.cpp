@@ -96,3 +96,14 @@ TEST_CASE("split: refuses what cannot be divided") {
   CHECK_THROWS_WITH((ry::split_stratified(streamed(data), "class", {0.5, 0.5})), ContainsSubstring("cache()"));
   CHECK_THROWS_WITH((ry::split_stratified(data, "y", {0.5, 0.5})), ContainsSubstring("no column \"y\""));
 }
+
+TEST_CASE("split: refuses a dataset that has no end, or more samples than places fit in memory") {
+  const auto data = ry::Dataset::from_columns({{"class", std::vector<std::int64_t>{0, 1}}});
+  const auto filtered = data.filter([](const ry::Sample&) { return true; });
+  for (const auto& endless : {data.repeat(), filtered.repeat()}) {
+    CHECK_THROWS_WITH(ry::split(endless, {0.5, 0.5}), ContainsSubstring("split()") && ContainsSubstring("no end"));
+  }
+  const auto large = data.repeat(std::uint64_t{1} << 50U);
+  CHECK_THROWS_WITH(ry::split(large, {0.5, 0.5}), ContainsSubstring("8 bytes for each of 2251799813685248 samples"));
+  CHECK_THROWS_WITH(ry::split_stratified(large, "class", {0.5, 0.5}), ContainsSubstring("8 bytes for each"));
+}

@@ -48,3 +48,11 @@ TEST_CASE("TextLinesSource: an empty file has no lines") {
   CHECK(source.count() == 0);
   CHECK(source.open(0)->next(1).empty());
 }
+
+TEST_CASE("TextLinesSource: says that lines end with carriage returns alone, and which option names no column") {
+  const TemporaryFolder folder;
+  const ry::TextLinesSource old{folder.write("old.txt", "one\rtwo\r")};
+  CHECK_THROWS_WITH(old.count(), ContainsSubstring("old.txt") && ContainsSubstring("carriage return alone"));
+  CHECK_THROWS_WITH(ry::TextLinesSource(folder.write("a.txt", "one\n"), {.label = "y"}).schema(),
+                    ContainsSubstring("a.txt: .label: there is no column \"y\""));
+}

@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,7 +29,8 @@ class BlockOpNode final : public DataNode {
   struct Operation {
     std::string name{};  // as messages show it: "map"
     BlockFunction apply{};
-    bool keeps_count = true;  // one sample comes out for each that goes in
+    bool keeps_count = true;                          // one sample comes out for each that goes in
+    std::function<void(Fingerprint&)> identify = {};  // adds what it does, where that is known
   };
 
   BlockOpNode(NodePtr upstream, std::shared_ptr<const Schema> schema, Operation operation)
@@ -43,6 +45,12 @@ class BlockOpNode final : public DataNode {
   }
   [[nodiscard]] std::string describe() const override { return upstream_->describe() + " -> " + operation_.name; }
   [[nodiscard]] bool is_indexed() const override { return keeps_count() && upstream_->is_indexed(); }
+  [[nodiscard]] bool is_endless() const override { return upstream_->is_endless(); }
+  void identify(Fingerprint& fingerprint) const override {
+    upstream_->identify(fingerprint);
+    fingerprint.add(std::string_view{operation_.name});
+    if (operation_.identify) operation_.identify(fingerprint);
+  }
   [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }

@@ -112,6 +112,20 @@ class FileBytes final : public ByteStream {
   std::uint64_t at_;
 };
 
+/// Whether lines of a text end with carriage returns that are not within quotes, and none with a line feed; but for
+/// what it ends with.
+[[nodiscard]] inline bool has_only_carriage_returns(std::string_view text) noexcept {
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  if (text.ends_with('\r')) text.remove_suffix(1);
+  if (text.find('\n') != std::string_view::npos) return false;
+  bool is_quoted = false;
+  for (const char c : text) {
+    if (c == '"') is_quoted = !is_quoted;
+    if (c == '\r' && !is_quoted) return true;
+  }
+  return false;
+}
+
 /// Names what a file holds by how it begins, where that is no text, and says what to do; empty where it may be text.
 [[nodiscard]] inline std::string_view fault_of_beginning(std::string_view text) noexcept {
   if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) return "it is UTF-16 text: save it as UTF-8";
@@ -122,6 +136,9 @@ class FileBytes final : public ByteStream {
   if (text.starts_with("\x28\xB5\x2F\xFD")) {
     return "it is compressed by zstd: read it with a ...Stream of ry::zstd(paths), which is in railyard/data/zstd.hpp "
            "and needs libzstd (Debian: libzstd-dev)";
+  }
+  if (has_only_carriage_returns(text)) {
+    return "its lines end with a carriage return alone, as on old Macs: convert it, as by tr '\\r' '\\n' < old > new";
   }
   return {};
 }

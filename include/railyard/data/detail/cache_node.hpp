@@ -2,12 +2,21 @@
 // Keeps the samples of a dataset in memory or in a file. Data room.
 #pragma once
 
+#include "railyard/data/detail/blocks.hpp"
+#include "railyard/data/detail/data_node.hpp"
+#include "railyard/data/detail/draft_file.hpp"
+#include "railyard/data/detail/fingerprint.hpp"
+#include "railyard/data/detail/memory_budget.hpp"
 #include "railyard/data/detail/order_nodes.hpp"
 #include "railyard/data/detail/row_reader.hpp"
 #include "railyard/data/detail/sample_file.hpp"
+#include "railyard/data/detail/task_pool.hpp"
 
+#include "railyard/core/block.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/system.hpp"
 #include "railyard/core/dtype.hpp"
+#include "railyard/core/error.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -40,7 +49,9 @@ void for_each_block(const NodePtr& node, const EpochKey& key, Visit&& visit) {
 template <class = void>
 class CacheNode final : public OrderNode {
  public:
-  explicit CacheNode(NodePtr upstream) : OrderNode(std::move(upstream), "cache") {}
+  // most_bytes: of the samples, which are there twice for a moment.
+  explicit CacheNode(NodePtr upstream, std::size_t most_bytes = memory_limit() / 2)
+      : OrderNode(std::move(upstream), "cache"), most_bytes_(most_bytes) {}
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override {
     const auto known = upstream()->count();
@@ -61,21 +72,34 @@ class CacheNode final : public OrderNode {
     const std::lock_guard lock{mutex_};
     if (!samples_) {
       std::vector<Block> parts{no_samples(schema())};
+      std::size_t bytes = 0;
+      std::uint64_t rows = 0;
       for_each_block(upstream(), {}, [&](const Block& block) {
         parts.push_back(block);
+        bytes += bytes_of(block);
+        rows += block.rows();
+        if (bytes > most_bytes_) refuse(rows);
         return true;
       });
       samples_ = join(parts);
     }
     return *samples_;
   }
+  [[noreturn]] void refuse(std::uint64_t rows) const {
+    throw DataError{
+        compose("{}: the first {} samples take more than {} MiB, which is half of the memory there is, and there are "
+                "more: keep them in a file by cache(path), or take() as many as fit; a source that never ends cannot "
+                "be cached",
+                describe(), rows, most_bytes_ >> 20U)};
+  }
 
+  std::size_t most_bytes_;
   mutable std::mutex mutex_{};
   mutable std::optional<Block> samples_{};
 };
 
-// Does the same in a file, which is made when it is not there, and used as it is when it is. Processes that make it at
-// once each make it whole, and the last one's stays: nobody waits for another.
+// Does the same in a file, which is made when it is not there, or when what it holds has changed since. Of processes
+// that want it at once one makes it, and the others wait as long as that one goes on.
 template <class = void>
 class FileCacheNode final : public OrderNode {
  public:
@@ -96,27 +120,35 @@ class FileCacheNode final : public OrderNode {
  private:
   [[nodiscard]] const SampleFile<>& file() const {
     const std::lock_guard lock{mutex_};
-    if (file_ == nullptr) file_ = SampleFile<>::open(path_, schema(), content());
-    if (file_ == nullptr) {
-      SampleFileWriter<> writer{path_, content()};
-      for_each_block(upstream(), {}, [&](const Block& block) {
-        writer.add(block);
-        return true;
-      });
-      writer.finish();
-      file_ = SampleFile<>::open(path_, schema(), content());
-    }
+    if (file_ != nullptr) return *file_;
+    const SampleFileContent wanted = content();
+    file_ = SampleFile<>::open(path_, schema(), wanted);
+    if (file_ != nullptr) return *file_;
+    DraftFile draft{path_};
+    file_ = SampleFile<>::open(path_, schema(), wanted);  // which another process may have made meanwhile
+    if (file_ == nullptr) file_ = make(draft, wanted);
     return *file_;
   }
 
-  // What the file holds, in words: another source, other operations or columns make another.
-  [[nodiscard]] std::string content() const {
-    std::string text = upstream()->describe() + ":";
+  [[nodiscard]] std::unique_ptr<const SampleFile<>> make(DraftFile& draft, const SampleFileContent& wanted) const {
+    SampleFileWriter<> writer{draft, wanted};
+    for_each_block(upstream(), {}, [&](const Block& block) {
+      writer.add(block);
+      return true;
+    });
+    return std::make_unique<const SampleFile<>>(writer.finish(), path_, schema());
+  }
+
+  [[nodiscard]] SampleFileContent content() const {
+    SampleFileContent content{upstream()->describe() + ":"};
     for (const Field& field : *schema()) {
-      text +=
+      content.words +=
           compose(" {} {}[{}]", field.name, field.is_text ? "text" : name_of(field.dtype), joined(field.shape, ","));
     }
-    return text;
+    Fingerprint fingerprint;
+    upstream()->identify(fingerprint);
+    content.fingerprint = fingerprint.value();
+    return content;
   }
 
   std::string path_;

@@ -123,7 +123,9 @@ void visit_cells(const Field& field, const Column& column, CategoryKind kind, co
 /// Counts how often each category was seen, exactly, up to a number of categories.
 class CategoryCounts {
  public:
-  explicit CategoryCounts(std::uint64_t limit = 0) : limit_(limit) {}
+  /// where: of which column, as messages begin.
+  explicit CategoryCounts(std::uint64_t limit = 0, std::string where = "a column")
+      : limit_(limit), where_(std::move(where)) {}
 
   /// Throws: DataError if there are more categories than the limit.
   void add(const CategoryView& category, std::uint64_t times = 1) {
@@ -134,9 +136,9 @@ class CategoryCounts {
     }
     if (counts_.size() >= limit_) {
       throw DataError{
-          compose("a column has more than {} categories, {} among them: leave it out if its values are not "
-                  "categories, or raise .category_limit",
-                  limit_, category_text(category))};
+          compose("{} has more than {} categories, {} among them: leave it out if its values are not categories, or "
+                  "raise .category_limit",
+                  where_, limit_, category_text(category))};
     }
     counts_.emplace(category_of(category), times);
   }
@@ -162,6 +164,7 @@ class CategoryCounts {
 
  private:
   std::uint64_t limit_;
+  std::string where_;
   std::uint64_t count_ = 0;
   std::map<Category, std::uint64_t, CategoryOrder> counts_{};
 };

@@ -31,11 +31,12 @@ class CategoryLearner {
 
   void begin(const Schema& schema) {
     columns_.clear();
+    counts_.clear();
     for (const std::string& name :
          columns_meant(who_, schema, chosen_, except_, "a number or a text per sample", has_cells)) {
       columns_.push_back({.name = name, .kind = kind_of(schema[schema.index_of(name)])});
+      counts_.emplace_back(limit_, compose("{}: column \"{}\"", who_, name));
     }
-    counts_.assign(columns_.size(), CategoryCounts{limit_});
   }
   void add(const Block& block) {
     for (std::size_t at = 0; at < columns_.size(); ++at) {

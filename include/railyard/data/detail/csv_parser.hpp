@@ -128,10 +128,16 @@ class CsvParser {
 
   [[nodiscard]] std::string describe_ragged(std::size_t num_fields) const {
     const std::size_t expected = plan_->header.size();
-    if (num_fields > expected)
-      return compose("the record has {} fields, and there are {} columns", num_fields, expected);
-    return compose("the record has {} fields of {}: it ends before column \"{}\"", num_fields, expected,
-                   shown_text(plan_->header[num_fields]));
+    if (num_fields > expected) {
+      return compose(
+          "the record has {} fields, and there are {} columns: quote fields that have '{}' in them, or leave "
+          "such records out by .on_error{}",
+          num_fields, expected, std::string_view{&plan_->options.delimiter, 1}, plan_->hint);
+    }
+    return compose(
+        "the record has {} fields of {}: it ends before column \"{}\": complete it, or leave such records "
+        "out by .on_error",
+        num_fields, expected, shown_text(plan_->header[num_fields]));
   }
 
   void find_bad_text(RecordFaults& faults) {

@@ -4,6 +4,7 @@
 
 #include "railyard/data/detail/csv_cutter.hpp"
 #include "railyard/data/detail/number_text.hpp"
+#include "railyard/data/detail/option_columns.hpp"
 #include "railyard/data/detail/text_head.hpp"
 #include "railyard/data/detail/utf8.hpp"
 #include "railyard/data/on_error.hpp"
@@ -51,6 +52,7 @@ struct CsvPlan {
   std::string file{};                 // whose header that is
   CsvSourceOptions options{};
   bool is_number_missing = false;  // whether what stands for no number may be one
+  std::string hint{};              // what may be wrong where columns are, for messages; may be empty
 
   [[nodiscard]] bool is_missing(std::string_view text) const noexcept {
     return std::find(options.missing.begin(), options.missing.end(), text) != options.missing.end();
@@ -139,6 +141,18 @@ inline std::vector<Field> guess_csv_fields(const CsvPlan& plan, const CsvCutter&
   return fields;
 }
 
+// Returns what to say where columns are looked for in vain, if another character than the delimiter seems to be it.
+[[nodiscard]] inline std::string delimiter_hint(const CsvCutter& cutter, char delimiter) {
+  if (cutter.records().empty() || cutter.records().front().num_fields != 1) return {};
+  for (const char other : {';', '\t', '|', ','}) {
+    if (other == delimiter || cutter.field(0, 0).find(other) == std::string_view::npos) continue;
+    const std::string_view shown = other == '\t' ? std::string_view{"\\t"} : std::string_view{&other, 1};
+    return compose("; its first line has '{}' and no '{}': set .delimiter to '{}' if that separates its columns", shown,
+                   delimiter == '\t' ? std::string_view{"\\t"} : std::string_view{&delimiter, 1}, shown);
+  }
+  return {};
+}
+
 inline void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields) {
   const auto of_file = [&] {
     try {
@@ -147,16 +161,23 @@ inline void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields) {
       throw DataError{compose("{}:1: {}", plan.file, error.what())};
     }
   }();
-  for (const Field& given : plan.options.fields) fields[of_file.index_of(given.name)] = given;
+  for (const Field& given : plan.options.fields) {
+    fields[column_of_option(plan.file, ".fields", of_file, given.name, plan.hint)] = given;
+  }
   std::vector<Field> chosen;
-  for (const std::string& name : plan.options.columns) plan.places.push_back(of_file.index_of(name));
+  for (const std::string& name : plan.options.columns) {
+    plan.places.push_back(column_of_option(plan.file, ".columns", of_file, name, plan.hint));
+  }
   if (plan.options.columns.empty()) {
     plan.places.resize(fields.size());
     std::iota(plan.places.begin(), plan.places.end(), std::size_t{0});
   }
   for (const std::size_t place : plan.places) chosen.push_back(fields[place]);
   plan.schema = std::make_shared<const Schema>(std::move(chosen));
-  if (!plan.options.label.empty()) (void)plan.schema->index_of(plan.options.label);
+  const std::string& label = plan.options.label;
+  const bool is_left_out = of_file.find(label).has_value();
+  const std::string_view hint = is_left_out ? std::string_view{"; .columns leaves it out"} : plan.hint;
+  if (!label.empty()) (void)column_of_option(plan.file, ".label", *plan.schema, label, hint);
 }
 
 [[nodiscard]] inline std::shared_ptr<const CsvPlan> make_csv_plan(const CsvSourceOptions& options,
@@ -175,10 +196,11 @@ inline void choose_csv_columns(CsvPlan& plan, std::vector<Field> fields) {
     return cutter.records().size();
   });
   if (!cutter.records().empty()) plan->header = csv_names(cutter, options.quote, options.has_header);
+  plan->hint = delimiter_hint(cutter, options.delimiter);
   if (!options.names.empty()) {
     if (!plan->header.empty() && options.names.size() != plan->header.size()) {
-      throw ConfigError{compose("CsvSource: .names has {} names, and {} has {} columns", options.names.size(), file,
-                                plan->header.size())};
+      throw ConfigError{compose("{}: .names has {} names, and the file has {} columns: give one name for each{}", file,
+                                options.names.size(), plan->header.size(), plan->hint)};
     }
     plan->header = options.names;
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/data/detail/data_stock.hpp"
+#include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/memory_budget.hpp"
 #include "railyard/data/detail/task_pool.hpp"
 #include "railyard/data/sample_random.hpp"
@@ -105,6 +106,10 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
   [[nodiscard]] virtual std::string describe() const = 0;
   // Can each sample be computed alone? Then the count is known.
   [[nodiscard]] virtual bool is_indexed() const = 0;
+  // Is it known that its samples never end?
+  [[nodiscard]] virtual bool is_endless() const { return false; }
+  // Adds what its samples depend on, as far as that is known without reading them: users' functions count by name only.
+  virtual void identify(Fingerprint& fingerprint) const = 0;
   // Is it another order or selection in each epoch?
   [[nodiscard]] virtual bool is_reordered() const { return false; }
   // Ids are below that, where this is known.

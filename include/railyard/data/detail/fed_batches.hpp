@@ -87,6 +87,10 @@ class LedBatches final : public StreamBatches {
   [[nodiscard]] std::size_t begin() override {
     if (!std::exchange(has_begun_, true)) feed_->gather(key_, *taker_);
     const std::size_t size = read();
+    if (taker_->has_left.load()) {  // then the stream may have ended before its time, which is no end for the others
+      feed_->end_session();
+      return 0;
+    }
     for (FeedWriter& writer : feed_->writers()) {
       if (!writer.is_serving()) continue;
       if (send(writer, size)) {

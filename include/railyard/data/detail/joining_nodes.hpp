@@ -18,6 +18,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,14 @@ class JoiningNode : public DataNode {
   }
   [[nodiscard]] bool is_indexed() const override {
     return std::all_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->is_indexed(); });
+  }
+  [[nodiscard]] bool is_endless() const override {
+    return std::any_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->is_endless(); });
+  }
+  void identify(Fingerprint& fingerprint) const override {
+    fingerprint.add(std::string_view{operation_});
+    fingerprint.add(std::uint64_t{parts_.size()});
+    for (const NodePtr& part : parts_) part->identify(fingerprint);
   }
   [[nodiscard]] bool is_reordered() const override {
     return std::any_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->is_reordered(); });
@@ -211,9 +220,16 @@ class RepeatNode final : public OrderNode {
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override {
     const auto once = upstream()->count();
-    return once && times_ ? std::optional{*once * *times_} : std::nullopt;
+    if (!once || !times_) return std::nullopt;
+    if (*once > 0 && *times_ > ~std::uint64_t{0} / *once) {
+      throw ConfigError{compose(
+          "{}: {} samples so many times over are more than can be counted: repeat() without a number has no end",
+          describe(), *once)};
+    }
+    return *once * *times_;
   }
   [[nodiscard]] bool is_indexed() const override { return times_ && upstream()->is_indexed(); }
+  [[nodiscard]] bool is_endless() const override { return !times_ || (*times_ > 0 && OrderNode::is_endless()); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span() * times_.value_or(1); }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     const std::uint64_t once = *upstream()->count();

@@ -90,12 +90,17 @@ class JsonLinesParser {
     }
   }
 
-  [[noreturn]] static void refuse(const JsonScanner& scanner, const Field& field) {
+  [[noreturn]] static void refuse(JsonScanner& scanner, const Field& field) {
     const bool is_array = !field.is_text && !field.shape.empty();
-    scanner.fail(
-        compose("column \"{}\" is {}{}, and this is something else: name its type in .fields, or set .flatten "
-                "for objects within objects",
-                shown_text(field.name), is_array ? "an array of " : "", field.is_text ? "text" : name_of(field.dtype)));
+    const JsonKind kind = scanner.kind();
+    std::string_view remedy = "name its type in .fields";
+    if (kind == JsonKind::object) remedy = "set .flatten for objects within objects";
+    if (kind == JsonKind::array) remedy = "name its type, with the shape {-1}, in .fields, if it holds numbers";
+    if (is_array && kind == JsonKind::text)
+      remedy = "arrays of text make no column: join them, or name all others in .columns";
+    scanner.fail(compose("column \"{}\" is {}{}, and this is {}: {}", shown_text(field.name),
+                         is_array ? "an array of " : "", field.is_text ? "text" : name_of(field.dtype),
+                         shown_kind(kind), remedy));
   }
 
   // Halves are read by way of float, and integers by way of the widest.

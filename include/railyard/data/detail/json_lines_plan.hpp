@@ -5,6 +5,7 @@
 #include "railyard/data/detail/json_scanner.hpp"
 #include "railyard/data/detail/line_cutter.hpp"
 #include "railyard/data/detail/number_text.hpp"
+#include "railyard/data/detail/option_columns.hpp"
 #include "railyard/data/detail/text_head.hpp"
 #include "railyard/data/on_error.hpp"
 
@@ -179,10 +180,12 @@ class JsonTypeGuess {
   Schema schema{fields};
   if (!options.columns.empty()) {
     std::vector<Field> chosen;
-    for (const std::string& name : options.columns) chosen.push_back(schema[schema.index_of(name)]);
+    for (const std::string& name : options.columns) {
+      chosen.push_back(schema[column_of_option(file, ".columns", schema, name)]);
+    }
     schema = Schema{std::move(chosen)};
   }
-  if (!options.label.empty()) (void)schema.index_of(options.label);
+  if (!options.label.empty()) (void)column_of_option(file, ".label", schema, options.label);
   auto plan = std::make_shared<JsonLinesPlan>();
   for (std::size_t at = 0; at < schema.size(); ++at) plan->places.emplace(schema[at].name, at);
   plan->schema = std::make_shared<const Schema>(std::move(schema));

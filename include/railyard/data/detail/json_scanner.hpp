@@ -6,6 +6,7 @@
 #include "railyard/core/detail/json_text.hpp"
 #include "railyard/core/error.hpp"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -22,6 +23,11 @@ class JsonFault : public DataError {
 
 /// Names what a value of JSON is by how it begins.
 enum class JsonKind : std::uint8_t { object, array, text, number, boolean, null };
+/// As messages show it.
+[[nodiscard]] constexpr std::string_view shown_kind(JsonKind kind) noexcept {
+  constexpr std::array<std::string_view, 6> names{"an object", "an array", "a text", "a number", "a truth", "null"};
+  return names[static_cast<std::size_t>(kind)];
+}
 
 /// Is at a place of a text and reads what comes next. Throws: JsonFault that names the byte of the text.
 class JsonScanner {

@@ -26,12 +26,18 @@ class MixNode final : public JoiningNode {
   MixNode(const std::vector<NodePtr>& parts, const std::vector<double>& weights, std::uint64_t seed)
       : JoiningNode(parts.front()->schema(), "mix", parts), seed_(seed) {
     double sum = 0;
-    for (const double weight : weights) up_to_.push_back(sum += weight);
+    const double largest = *std::max_element(weights.begin(), weights.end());  // so that their sum is a number
+    for (const double weight : weights) up_to_.push_back(sum += weight / largest);
     for (double& share : up_to_) share /= sum;
   }
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return sum_of_counts(); }
   [[nodiscard]] bool is_indexed() const override { return false; }
+  void identify(Fingerprint& fingerprint) const override {
+    JoiningNode::identify(fingerprint);
+    for (const double share : up_to_) fingerprint.add(share);
+    fingerprint.add(seed_);
+  }
   [[nodiscard]] bool is_reordered() const override { return true; }
   [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
     return std::make_unique<Stream>(*this, scope, from);

@@ -2,6 +2,8 @@
 // Which columns a preprocessor works on, their elements as numbers, and blocks with columns changed. Data room.
 #pragma once
 
+#include "railyard/data/detail/option_columns.hpp"
+
 #include "railyard/core/block.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/float_bits.hpp"
@@ -48,11 +50,12 @@ template <class Suits>
                                                      const std::vector<std::string>& except, std::string_view wanted,
                                                      const Suits& suits) {
   for (const std::string& name : columns) {
-    if (const Field& field = schema[schema.index_of(name)]; !suits(field)) refuse_column(who, field, wanted);
+    const Field& field = schema[column_of_option(who, ".columns", schema, name)];
+    if (!suits(field)) refuse_column(who, field, wanted);
   }
   if (!columns.empty()) return columns;
   std::vector<std::string> chosen;
-  for (const std::string& name : except) static_cast<void>(schema.index_of(name));
+  for (const std::string& name : except) static_cast<void>(column_of_option(who, ".except", schema, name));
   for (const Field& field : schema) {
     const bool is_left_out = std::find(except.begin(), except.end(), field.name) != except.end();
     if (!except.empty() && !is_left_out && suits(field)) chosen.push_back(field.name);

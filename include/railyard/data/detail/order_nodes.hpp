@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,11 @@ class OrderNode : public DataNode {
 
   [[nodiscard]] std::string describe() const override { return upstream_->describe() + " -> " + operation_; }
   [[nodiscard]] bool is_indexed() const override { return upstream_->is_indexed(); }
+  [[nodiscard]] bool is_endless() const override { return upstream_->is_endless(); }
+  void identify(Fingerprint& fingerprint) const override {
+    upstream_->identify(fingerprint);
+    fingerprint.add(std::string_view{operation_});
+  }
   [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
@@ -58,6 +64,7 @@ class RangeNode final : public OrderNode {
     if (!all) return std::nullopt;
     return std::min(*all, end_) - std::min(*all, begin_);
   }
+  [[nodiscard]] bool is_endless() const override { return end_ == to_the_end && OrderNode::is_endless(); }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     std::vector<std::uint64_t> inner(places.begin(), places.end());
     for (std::uint64_t& place : inner) place += begin_;
@@ -108,6 +115,10 @@ class SelectionNode final : public OrderNode {
       : OrderNode(std::move(upstream), std::move(operation)), places_(std::move(places)) {}
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return places_.size(); }
+  void identify(Fingerprint& fingerprint) const override {
+    OrderNode::identify(fingerprint);
+    fingerprint.add(std::as_bytes(std::span{places_}));
+  }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     std::vector<std::uint64_t> inner;
     inner.reserve(places.size());
@@ -129,6 +140,10 @@ class ShuffleNode final : public OrderNode {
   ShuffleNode(NodePtr upstream, std::uint64_t seed) : OrderNode(std::move(upstream), "shuffle"), seed_(seed) {}
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return upstream()->count(); }
+  void identify(Fingerprint& fingerprint) const override {
+    OrderNode::identify(fingerprint);
+    fingerprint.add(seed_);
+  }
   [[nodiscard]] bool is_reordered() const override { return true; }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     const auto order = order_of(key);

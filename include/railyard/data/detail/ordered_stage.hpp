@@ -36,7 +36,7 @@ class OrderedStage final : public ChunkStream {
   }
 
   [[nodiscard]] Chunk next() override {
-    while (true) {
+    while (!scope_.pool->has_ended()) {
       fill();
       if (pending_.empty()) return {};
       Pending first = std::move(pending_.front());
@@ -47,6 +47,7 @@ class OrderedStage final : public ChunkStream {
       first.share.resize(bytes);
       if (!block.empty() || keeps_empty_) return {std::move(block), std::move(first.place), std::move(first.share)};
     }
+    return {};
   }
 
  private:

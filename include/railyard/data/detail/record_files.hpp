@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/data/detail/byte_stream.hpp"
+#include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/number_text.hpp"
 #include "railyard/data/detail/record_chunks.hpp"
 #include "railyard/data/detail/record_counter.hpp"
@@ -61,6 +62,12 @@ class RecordFiles {
   [[nodiscard]] const Options& options() const noexcept { return options_; }
   [[nodiscard]] std::string describe() const { return compose("{} {}", Format::name, input_.describe()); }
   [[nodiscard]] const SkipCount& skips() const noexcept { return skips_; }
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    Fingerprint fingerprint;
+    fingerprint.add(options_.on_error.max_skips());
+    if constexpr (requires { Format::identify(options_, fingerprint); }) Format::identify(options_, fingerprint);
+    return fingerprint.value();
+  }
 
   [[nodiscard]] std::shared_ptr<const Plan> plan() {
     const std::lock_guard lock{mutex_};

@@ -76,6 +76,7 @@ class RowReader {
   // Goes on to a block that has samples left. False at the end.
   [[nodiscard]] bool advance() {
     while (!is_over_ && used_ >= chunk_.block.rows()) {
+      if (scope_.pool->has_ended()) return false;
       Chunk next = stream_->next();
       if (!next.block.empty()) {
         used_ -= chunk_.block.rows();

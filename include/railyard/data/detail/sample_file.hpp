@@ -2,20 +2,19 @@
 // A file that holds the samples of a dataset as they are in memory, for caches. Data room.
 #pragma once
 
-#include "railyard/data/shuffle.hpp"
+#include "railyard/data/detail/draft_file.hpp"
+#include "railyard/data/detail/fingerprint.hpp"
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/detail/compose.hpp"
-#include "railyard/core/detail/signals.hpp"
 #include "railyard/core/detail/system.hpp"
+#include "railyard/core/dtype.hpp"
 #include "railyard/core/error.hpp"
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -41,10 +40,45 @@ struct Segment {
   std::vector<std::uint64_t> ids{};
 };
 
+// Says what is kept: in words, which name another file where they differ, and what it was made of at that time.
+struct SampleFileContent {
+  std::string words{};
+  std::uint64_t fingerprint = 0;
+};
+
 // Says where the samples are: the last part of the file, which is read at once.
 struct SegmentIndex {
-  std::string content{};  // what was cached
+  SampleFileContent content{};
   std::vector<Segment> segments{};
+  std::vector<std::uint64_t> page_hashes{};  // of all that is before the index
+};
+
+// Hashes bytes page by page, so that any of them can be checked by reading little more.
+class PageHashes {
+ public:
+  static constexpr std::size_t page_bytes = 4096;
+
+  void add(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const auto part = bytes.first(std::min(bytes.size(), page_bytes - page_.size()));
+      page_.insert(page_.end(), part.begin(), part.end());
+      if (page_.size() == page_bytes) end_page();
+      bytes = bytes.subspan(part.size());
+    }
+  }
+  [[nodiscard]] std::vector<std::uint64_t> finish() {
+    if (!page_.empty()) end_page();
+    return std::move(hashes_);
+  }
+
+ private:
+  void end_page() {
+    hashes_.push_back(hash_bytes(page_));
+    page_.clear();
+  }
+
+  std::vector<std::byte> page_{};
+  std::vector<std::uint64_t> hashes_{};
 };
 
 // Turns an index into bytes and back.
@@ -53,7 +87,9 @@ class IndexBytes {
  public:
   [[nodiscard]] static std::string write(const SegmentIndex& index) {
     IndexBytes out;
-    out.put(index.content);
+    out.put(index.content.words);
+    out.put(index.content.fingerprint);
+    out.put(index.page_hashes);
     out.put(index.segments.size());
     for (const Segment& segment : index.segments) {
       out.put(segment.rows);
@@ -69,7 +105,9 @@ class IndexBytes {
     IndexBytes in;
     in.bytes_ = std::move(bytes);
     SegmentIndex index;
-    in.get(index.content);
+    in.get(index.content.words);
+    index.content.fingerprint = in.number();
+    in.get(index.page_hashes);
     for (std::uint64_t left = in.number(); in.is_whole_ && left > 0; --left) {
       Segment& segment = index.segments.emplace_back();
       segment.rows = in.number();
@@ -123,36 +161,16 @@ struct SampleFileTail {
   std::uint64_t index_size = 0;
   std::uint64_t index_hash = 0;
   std::uint64_t magic =
-      0x3145484341435952U;  // "RYCACHE1" where the low byte comes first; elsewhere the file is refused
-
-  [[nodiscard]] static std::uint64_t hash(std::string_view bytes) noexcept {
-    std::uint64_t hash = bytes.size();
-    for (; !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), sizeof(std::uint64_t)))) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, bytes.data(), std::min(bytes.size(), sizeof word));
-      hash = mix_bits(hash ^ word);
-    }
-    return hash;
-  }
+      0x3245484341435952U;  // "RYCACHE2" where the low byte comes first; elsewhere the file is refused
 };
 
-[[noreturn]] inline void refuse_file(std::string_view what, const std::string& path, int error) {
-  throw DataError{compose("the cache {} could not be {}: {}", path, what, explain_errno(error))};
-}
-
-// Writes the samples to a file that appears under its name when it is whole.
+// Writes the samples to a draft.
 template <class = void>
 class SampleFileWriter {
  public:
-  SampleFileWriter(std::string path, std::string content)
-      : path_(std::move(path)), part_path_(compose("{}.{}.part", path_, ::getpid())) {
+  SampleFileWriter(DraftFile& draft, SampleFileContent content) : draft_(&draft) {
     index_.content = std::move(content);
-    file_ = Descriptor{::open(part_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
-    if (file_.get() < 0) refuse_file("written", part_path_, errno);
   }
-  SampleFileWriter(const SampleFileWriter&) = delete;
-  SampleFileWriter& operator=(const SampleFileWriter&) = delete;
-  ~SampleFileWriter() { ::unlink(part_path_.c_str()); }  // which is there no more if all went well
 
   void add(const Block& block) {
     Segment segment{block.rows(), {}, {}, {block.ids().begin(), block.ids().end()}};
@@ -164,55 +182,72 @@ class SampleFileWriter {
         const auto sample = column.sample(row);
         segment.ends.back().push_back(static_cast<std::uint64_t>(sample.data() + sample.size() - bytes.data()));
       }
-      write(bytes);
+      draft_->write(bytes);
+      size_ += bytes.size();
+      hashes_.add(bytes);
     }
     index_.segments.push_back(std::move(segment));
   }
 
-  void finish() {
+  // Returns what the file is read through, which has its name by now.
+  [[nodiscard]] Descriptor finish() {
+    index_.page_hashes = hashes_.finish();
     const std::string index = IndexBytes<>::write(index_);
-    const SampleFileTail tail{index.size(), SampleFileTail::hash(index)};
-    write(std::as_bytes(std::span{index}));
-    write(std::as_bytes(std::span{&tail, 1}));
-    if (::fsync(file_.get()) != 0) refuse_file("written", part_path_, errno);
-    if (std::rename(part_path_.c_str(), path_.c_str()) != 0) refuse_file("renamed", part_path_, errno);
+    const auto bytes = std::as_bytes(std::span{index});
+    const SampleFileTail tail{index.size(), hash_bytes(bytes)};
+    draft_->write(bytes);
+    draft_->write(std::as_bytes(std::span{&tail, 1}));
+    return draft_->publish();
   }
 
  private:
-  void write(std::span<const std::byte> bytes) {
-    const WriteSignalGuard<SIGXFSZ> guard;
-    size_ += bytes.size();
-    while (!bytes.empty()) {
-      const ssize_t written = ::write(file_.get(), bytes.data(), std::min(bytes.size(), std::size_t{1} << 30U));
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) refuse_file("written", part_path_, errno);
-      bytes = bytes.subspan(static_cast<std::size_t>(written));
-    }
-  }
-
-  std::string path_;
-  std::string part_path_;
-  Descriptor file_{};
+  DraftFile* draft_;
   std::uint64_t size_ = 0;
+  PageHashes hashes_{};
   SegmentIndex index_{};
 };
 
-// Reads any samples of a file; used by many threads at once. Its index is in memory: 8 bytes per sample, and 8 for each
-// column that differs in length.
+// Reads any samples of a file, and checks what it reads; used by many threads at once. Its index is in memory: 8 bytes
+// per sample, 8 for each column that differs in length, and 8 per page.
 template <class = void>
 class SampleFile {
  public:
-  // Nothing if there is no such file. Throws: DataError if it is damaged; ConfigError if it holds something else.
+  // Throws: DataError if it is damaged.
+  SampleFile(Descriptor file, std::string path, std::shared_ptr<const Schema> schema)
+      : file_(std::move(file)), path_(std::move(path)), schema_(std::move(schema)) {
+    struct stat status {};
+    if (::fstat(file_.get(), &status) != 0) refuse_file("read", path_, errno);
+    const auto size = static_cast<std::uint64_t>(status.st_size);
+    SampleFileTail tail;
+    if (size < sizeof tail) refuse_damage();
+    pread_all(&tail, sizeof tail, size - sizeof tail);
+    if (tail.magic != SampleFileTail{}.magic || tail.index_size > size - sizeof tail) refuse_damage();
+    std::string bytes(static_cast<std::size_t>(tail.index_size), '\0');
+    data_size_ = size - sizeof tail - tail.index_size;
+    pread_all(bytes.data(), bytes.size(), data_size_);
+    const bool is_whole = hash_bytes(std::as_bytes(std::span{bytes})) == tail.index_hash;
+    auto index = is_whole ? IndexBytes<>::read(std::move(bytes)) : std::nullopt;
+    if (!index || index->page_hashes.size() != (data_size_ + page_bytes - 1) / page_bytes) refuse_damage();
+    index_ = std::move(*index);
+    for (const Segment& segment : index_.segments) ends_.push_back(count() + segment.rows);
+  }
+
+  // Nothing if there is no such file, or if what it holds has changed where it came from. Throws: DataError if it is
+  // damaged; ConfigError if it holds something else.
   [[nodiscard]] static std::unique_ptr<const SampleFile> open(const std::string& path,
                                                               const std::shared_ptr<const Schema>& schema,
-                                                              const std::string& content) {
+                                                              const SampleFileContent& content) {
     Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
     if (file.get() < 0 && errno == ENOENT) return nullptr;
     if (file.get() < 0) refuse_file("read", path, errno);
-    std::unique_ptr<SampleFile> opened{new SampleFile{std::move(file), path, schema}};
-    if (opened->index_.content == content) return opened;
-    throw ConfigError{compose("the cache {} holds \"{}\", and \"{}\" is to be cached: name another file, or remove it",
-                              path, opened->index_.content, content)};
+    auto opened = std::make_unique<const SampleFile>(std::move(file), path, schema);
+    const SampleFileContent& found = opened->index_.content;
+    if (found.words != content.words) {
+      throw ConfigError{
+          compose("the cache {} holds \"{}\", and \"{}\" is to be cached: name another file, or remove it", path,
+                  found.words, content.words)};
+    }
+    return found.fingerprint == content.fingerprint ? std::move(opened) : nullptr;
   }
 
   [[nodiscard]] std::uint64_t count() const noexcept { return ends_.empty() ? 0 : ends_.back(); }
@@ -231,29 +266,14 @@ class SampleFile {
   }
 
  private:
+  static constexpr std::size_t page_bytes = PageHashes::page_bytes;
+
   // Samples that follow each other in the file.
   struct Run {
     const Segment* segment = nullptr;
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
   };
-
-  SampleFile(Descriptor file, std::string path, std::shared_ptr<const Schema> schema)
-      : file_(std::move(file)), path_(std::move(path)), schema_(std::move(schema)) {
-    struct stat status {};
-    if (::fstat(file_.get(), &status) != 0) refuse_file("read", path_, errno);
-    const auto size = static_cast<std::uint64_t>(status.st_size);
-    SampleFileTail tail;
-    if (size < sizeof tail) refuse_damage();
-    pread_all(&tail, sizeof tail, size - sizeof tail);
-    if (tail.magic != SampleFileTail{}.magic || tail.index_size > size - sizeof tail) refuse_damage();
-    std::string bytes(static_cast<std::size_t>(tail.index_size), '\0');
-    pread_all(bytes.data(), bytes.size(), size - sizeof tail - tail.index_size);
-    auto index = SampleFileTail::hash(bytes) == tail.index_hash ? IndexBytes<>::read(std::move(bytes)) : std::nullopt;
-    if (!index) refuse_damage();
-    index_ = std::move(*index);
-    for (const Segment& segment : index_.segments) ends_.push_back(count() + segment.rows);
-  }
 
   [[nodiscard]] std::vector<Run> runs_of(std::span<const std::uint64_t> places) const {
     std::vector<Run> runs;
@@ -290,7 +310,7 @@ class SampleFile {
     for (const Run& run : runs) {
       const std::uint64_t begin = offset_of(*run.segment, column, run.begin);
       const std::uint64_t end = offset_of(*run.segment, column, run.end);
-      pread_all(all.get() + done, static_cast<std::size_t>(end - begin), run.segment->begins[column] + begin);
+      read_data(all.get() + done, static_cast<std::size_t>(end - begin), run.segment->begins[column] + begin);
       for (std::uint64_t row = run.begin + 1; (*schema_)[column].is_ragged() && row <= run.end; ++row) {
         ends->push_back(done + offset_of(*run.segment, column, row) - begin);
       }
@@ -299,6 +319,34 @@ class SampleFile {
     std::shared_ptr<const std::byte> bytes{all, all.get()};
     if ((*schema_)[column].is_ragged()) return {std::move(bytes), std::move(ends)};
     return {std::move(bytes), rows, offset_of({}, column, 1)};
+  }
+
+  // By whole pages, whose hashes are known.
+  void read_data(std::byte* to, std::size_t size, std::uint64_t offset) const {
+    constexpr std::size_t most = 16 * page_bytes;
+    if (size > data_size_ || offset > data_size_ - size) refuse_damage();
+    const std::size_t room = std::min(most, size + 2 * page_bytes);
+    const auto pages = std::make_unique_for_overwrite<std::byte[]>(room);
+    while (size > 0) {
+      const std::uint64_t first = offset / page_bytes * page_bytes;
+      const std::uint64_t end = std::min(data_size_, first + room / page_bytes * page_bytes);
+      const std::uint64_t wanted = (offset + size + page_bytes - 1) / page_bytes * page_bytes;
+      const std::span read{pages.get(), static_cast<std::size_t>(std::min(end, wanted) - first)};
+      pread_all(read.data(), read.size(), first);
+      check_pages(read, first / page_bytes);
+      const std::size_t begin = static_cast<std::size_t>(offset - first);
+      const std::size_t part = std::min(size, read.size() - begin);
+      std::memcpy(to, read.data() + begin, part);
+      to += part;
+      offset += part;
+      size -= part;
+    }
+  }
+  void check_pages(std::span<const std::byte> bytes, std::uint64_t page) const {
+    for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), page_bytes))) {
+      const auto one = bytes.first(std::min(bytes.size(), page_bytes));
+      if (hash_bytes(one) != index_.page_hashes[static_cast<std::size_t>(page++)]) refuse_damage();
+    }
   }
 
   void pread_all(void* to, std::size_t size, std::uint64_t offset) const {
@@ -321,6 +369,7 @@ class SampleFile {
   Descriptor file_;
   std::string path_;
   std::shared_ptr<const Schema> schema_;
+  std::uint64_t data_size_ = 0;
   SegmentIndex index_{};
   std::vector<std::uint64_t> ends_{};  // of the segments, in samples
 };

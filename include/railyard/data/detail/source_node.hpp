@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -89,6 +91,19 @@ class SourceNode final : public DataNode {
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return source_.count(); }
   [[nodiscard]] std::string describe() const override { return source_.describe(); }
+  void identify(Fingerprint& fingerprint) const override {
+    fingerprint.add(std::string_view{describe()});
+    if constexpr (requires {
+                    { source_.files() } -> std::convertible_to<std::vector<std::string>>;
+                  }) {
+      for (const std::string& file : source_.files()) fingerprint.add_file(file);
+    }
+    if constexpr (requires {
+                    { source_.fingerprint() } -> std::convertible_to<std::uint64_t>;
+                  }) {
+      fingerprint.add(std::uint64_t{source_.fingerprint()});
+    }
+  }
   [[nodiscard]] bool is_indexed() const override { return IndexedSource<S>; }
   void take_stock(DataStock& stock) const override {
     if constexpr (requires {

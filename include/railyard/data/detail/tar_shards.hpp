@@ -4,6 +4,7 @@
 
 #include "railyard/data/block_builder.hpp"
 #include "railyard/data/detail/byte_stream.hpp"
+#include "railyard/data/detail/option_columns.hpp"
 #include "railyard/data/detail/stored_file.hpp"
 #include "railyard/data/detail/tar_reader.hpp"
 #include "railyard/data/detail/tar_samples.hpp"
@@ -95,7 +96,7 @@ class TarShards {
     }
     if (!options_.key.empty()) fields.push_back(Field::text(options_.key));
     auto schema = std::make_shared<const Schema>(std::move(fields));
-    if (!options_.label.empty()) (void)schema->index_of(options_.label);
+    if (!options_.label.empty()) (void)column_of_option(describe(), ".label", *schema, options_.label);
     return std::make_shared<const TarPlan>(TarPlan{std::move(schema), suffixes.size(), options_.max_member_bytes});
   }
   [[nodiscard]] static bool is_usually_text(std::string_view suffix) noexcept {

@@ -5,6 +5,7 @@
 #include "railyard/core/block.hpp"
 #include "railyard/core/detail/signals.hpp"
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -60,6 +61,9 @@ class TaskPool {
   ~TaskPool() { stop(); }
 
   [[nodiscard]] std::size_t num_helpers() const noexcept { return helpers_.size(); }
+  // Says that nobody wants what streams have yet to give, so that those which look for samples in vain end.
+  void end_streams() noexcept { has_ended_.store(true, std::memory_order_release); }
+  [[nodiscard]] bool has_ended() const noexcept { return has_ended_.load(std::memory_order_acquire); }
 
   [[nodiscard]] std::shared_ptr<Task> submit(std::function<Block()> compute) {
     auto task = std::make_shared<Task>(std::move(compute));
@@ -137,6 +141,7 @@ class TaskPool {
   std::condition_variable done_{};
   std::deque<std::shared_ptr<Task>> queue_{};
   bool is_stopping_ = false;
+  std::atomic<bool> has_ended_{false};
   std::vector<std::thread> helpers_{};
 };
 
