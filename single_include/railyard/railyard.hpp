@@ -1854,12 +1854,9 @@ class BlockReader {
 /// Is where samples come from. A value that is cheap to copy and opens nothing before it is read; all its functions may
 /// be called on several threads at once, and in processes forked from the one that made it.
 ///
-<<<<<<< HEAD
 /// One that reads files may say which, by files() that returns their paths: then a run that goes on is told when they
-/// have changed.
-=======
-/// It may have fingerprint(), a std::uint64_t that is another when its samples are, which caches in files compare.
->>>>>>> dcf2166 (Check caches in files and make them anew where their source has changed, refuse datasets without end, name file and option in messages)
+/// have changed, and caches in files are made anew. It may have fingerprint(), a std::uint64_t that is another when its
+/// samples are for other reasons, such as its settings, which these caches compare as well.
 ///
 /// Laws: every open() gives the same samples in the same order, and open(from) goes on with sample number `from`.
 template <class S>
@@ -11193,11 +11190,6 @@ class InputFiles {
     return files;
   }
 
-  /// Adds the name, size and time of change of each file.
-  void identify(detail::Fingerprint& fingerprint) const {
-    for (const std::string& file : expand()) fingerprint.add_file(file);
-  }
-
  private:
   static void add_matches(const std::string& pattern, std::vector<std::string>& files) {
     glob_t found{};
@@ -11263,7 +11255,6 @@ class RecordFiles {
   [[nodiscard]] const SkipCount& skips() const noexcept { return skips_; }
   [[nodiscard]] std::uint64_t fingerprint() const {
     Fingerprint fingerprint;
-    input_.identify(fingerprint);
     fingerprint.add(options_.on_error.max_skips());
     if constexpr (requires { Format::identify(options_, fingerprint); }) Format::identify(options_, fingerprint);
     return fingerprint.value();
@@ -11650,7 +11641,7 @@ class RecordSource {
   /// The paths of the files that it reads.
   [[nodiscard]] std::vector<std::string> files() const { return files_->names(); }
   [[nodiscard]] std::string label() const { return files_->options().label; }
-  /// Another when the files or the options are.
+  /// Another when the options are.
   [[nodiscard]] std::uint64_t fingerprint() const { return files_->fingerprint(); }
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
@@ -11685,7 +11676,7 @@ class RecordStream {
   /// The paths of the files that it reads.
   [[nodiscard]] std::vector<std::string> files() const { return files_->names(); }
   [[nodiscard]] std::string label() const { return files_->options().label; }
-  /// Another when the files or the options are.
+  /// Another when the options are.
   [[nodiscard]] std::uint64_t fingerprint() const { return files_->fingerprint(); }
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
@@ -12372,10 +12363,6 @@ class SampleRandom {
 // ---- railyard/data/detail/data_node.hpp
 // What every dataset consists of: nodes that give samples at places, or one after another. Data room.
 
-<<<<<<< HEAD
-=======
->>>>>>> dcf2166 (Check caches in files and make them anew where their source has changed, refuse datasets without end, name file and option in messages)
-
 namespace railyard::inline v0_1 {
 namespace detail {
 
@@ -12663,6 +12650,11 @@ class SourceNode final : public DataNode {
   [[nodiscard]] std::string describe() const override { return source_.describe(); }
   void identify(Fingerprint& fingerprint) const override {
     fingerprint.add(std::string_view{describe()});
+    if constexpr (requires {
+                    { source_.files() } -> std::convertible_to<std::vector<std::string>>;
+                  }) {
+      for (const std::string& file : source_.files()) fingerprint.add_file(file);
+    }
     if constexpr (requires {
                     { source_.fingerprint() } -> std::convertible_to<std::uint64_t>;
                   }) {
@@ -14689,10 +14681,8 @@ class MemorySource {
   [[nodiscard]] Schema schema() const { return block_->schema(); }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return block_->rows(); }
   [[nodiscard]] std::string describe() const { return name_; }
-<<<<<<< HEAD
   /// All columns.
   [[nodiscard]] const Block& block() const noexcept { return *block_; }
-=======
   /// Another when the elements are. Cost: reads all of them.
   [[nodiscard]] std::uint64_t fingerprint() const {
     detail::Fingerprint fingerprint;
@@ -14704,7 +14694,6 @@ class MemorySource {
     }
     return fingerprint.value();
   }
->>>>>>> dcf2166 (Check caches in files and make them anew where their source has changed, refuse datasets without end, name file and option in messages)
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
     return std::make_unique<Reader>(block_, static_cast<std::size_t>(std::min<std::uint64_t>(from, block_->rows())));
   }
@@ -15111,9 +15100,9 @@ class Dataset {
   /// Does the same in a file, for more than memory holds. A file that is there is used, and made anew where the files
   /// of the source, or numbers, settings or what preprocessors have learned before it, are not what they were; remove
   /// it when a function of yours has changed, which nobody sees. One that holds another dataset by name is a
-  /// ConfigError. Of workers that want it at once one makes it, and the others of the host wait. What is read from it
-  /// is checked: a damaged one is a DataError. It is read on machines with the same order of bytes. Throws: ConfigError
-  /// for a dataset that has no end.
+  /// ConfigError. Of workers that want it at once one makes it, and the others wait as long as it goes on; hosts with
+  /// copies of their own of the source's files name caches of their own. What is read is checked: a damaged cache is a
+  /// DataError. It is read on machines with the same order of bytes. Throws: ConfigError for a dataset that has no end.
   template <class = void>
   [[nodiscard]] Dataset cache(const std::string& file) const {
     require_end("cache");
@@ -26226,13 +26215,8 @@ class ArraySource {
     return all;
   }
   [[nodiscard]] const std::string& label() const { return shared_->options.label; }
-  /// Another when the files or the options are.
-  [[nodiscard]] std::uint64_t fingerprint() const {
-    detail::Fingerprint fingerprint;
-    for (const ArrayFiles& list : shared_->lists) list.files.identify(fingerprint);
-    fingerprint.add(shared_->options.on_error.max_skips());
-    return fingerprint.value();
-  }
+  /// Another when the options are that say which files are left out.
+  [[nodiscard]] std::uint64_t fingerprint() const { return shared_->options.on_error.max_skips(); }
   /// How many damaged files were left out.
   [[nodiscard]] std::uint64_t skipped() const { return shared_->skips.count(); }
 
@@ -30285,12 +30269,6 @@ class TarShards {
   [[nodiscard]] const TarSourceOptions& options() const noexcept { return options_; }
   [[nodiscard]] std::string describe() const { return compose("tar {}", input_.describe()); }
   [[nodiscard]] const SkipCount& skips() const noexcept { return skips_; }
-  [[nodiscard]] std::uint64_t fingerprint() const {
-    Fingerprint fingerprint;
-    input_.identify(fingerprint);
-    fingerprint.add(options_.on_error.max_skips());
-    return fingerprint.value();
-  }
 
   [[nodiscard]] std::vector<std::string> names() {
     const std::lock_guard lock{mutex_};
@@ -30481,8 +30459,8 @@ class TarSource {
   /// The paths of the archives that it reads.
   [[nodiscard]] std::vector<std::string> files() const { return shards_->names(); }
   [[nodiscard]] std::string label() const { return shards_->options().label; }
-  /// Another when the archives or the options are.
-  [[nodiscard]] std::uint64_t fingerprint() const { return shards_->fingerprint(); }
+  /// Another when the options are that say which samples are left out.
+  [[nodiscard]] std::uint64_t fingerprint() const { return shards_->options().on_error.max_skips(); }
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
 
@@ -30556,8 +30534,8 @@ class TarStream {
   /// The paths of the archives that it reads.
   [[nodiscard]] std::vector<std::string> files() const { return shards_->names(); }
   [[nodiscard]] std::string label() const { return shards_->options().label; }
-  /// Another when the archives or the options are.
-  [[nodiscard]] std::uint64_t fingerprint() const { return shards_->fingerprint(); }
+  /// Another when the options are that say which samples are left out.
+  [[nodiscard]] std::uint64_t fingerprint() const { return shards_->options().on_error.max_skips(); }
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
 
@@ -31546,11 +31524,10 @@ class ImageFolder {
     (void)shared_->files();
     return shared_->found.classes;
   }
-  /// Another when the pictures or the options are. Cost: asks for the size and the time of each file.
+  /// Another when the options are.
   [[nodiscard]] std::uint64_t fingerprint() const {
     const ImageFolderOptions& options = shared_->options;
     detail::Fingerprint fingerprint;
-    for (const detail::ImageFile& file : shared_->files()) fingerprint.add_file(file.path);
     fingerprint.add(static_cast<std::uint64_t>(options.fit));
     fingerprint.add(static_cast<std::uint64_t>(options.layout));
     fingerprint.add(static_cast<std::uint64_t>(options.colors));
