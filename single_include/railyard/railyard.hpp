@@ -10857,22 +10857,20 @@ struct Range {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Returns a number that is another when the bytes are, but for one case in 2^64. Not safe from those who try.
-[[nodiscard]] inline std::uint64_t hash_bytes(std::span<const std::byte> bytes) noexcept {
-  std::array<std::uint64_t, 4> lanes{bytes.size(), 1, 2, 3};  // at once: one would wait for itself at each word
+/// Adds bytes to a number that is another, then, for nearly all other bytes.
+[[nodiscard]] inline std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept {
   std::array<std::uint64_t, 4> words{};
-  for (; bytes.size() >= sizeof words; bytes = bytes.subspan(sizeof words)) {
-    std::memcpy(words.data(), bytes.data(), sizeof words);
+  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
+  while (!bytes.empty()) {
+    const std::size_t size = std::min(bytes.size(), sizeof words);
+    if (size < sizeof words) words = {};
+    std::memcpy(words.data(), bytes.data(), size);
     for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
+    bytes = bytes.subspan(size);
   }
-  if (!bytes.empty()) {
-    words = {};
-    std::memcpy(words.data(), bytes.data(), bytes.size());
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
-  }
-  std::uint64_t hash = 0;
-  for (const std::uint64_t lane : lanes) hash = mix_bits(hash ^ lane);
-  return hash;
+  digest = 0;
+  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
+  return digest;
 }
 
 /// Collects what samples depend on; the order counts.
@@ -10882,7 +10880,7 @@ class Fingerprint {
   void add(double number) noexcept { add(std::bit_cast<std::uint64_t>(number)); }
   void add(bool truth) noexcept { add(std::uint64_t{truth ? 1U : 0U}); }
   void add(char character) noexcept { add(std::uint64_t{static_cast<unsigned char>(character)}); }
-  void add(std::span<const std::byte> bytes) noexcept { add(hash_bytes(bytes)); }
+  void add(std::span<const std::byte> bytes) noexcept { add(digest_of(bytes)); }
   void add(std::string_view text) noexcept { add(std::as_bytes(std::span{text})); }
   void add(const std::vector<std::string>& texts) noexcept {
     add(std::uint64_t{texts.size()});
@@ -11953,22 +11951,6 @@ namespace detail {
 
 /// Of files and memory that are larger, only parts are looked at.
 inline constexpr std::size_t most_stock_bytes = std::size_t{4} << 20;
-
-/// Adds bytes to a number that is another, then, for nearly all other bytes.
-[[nodiscard]] inline std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept {
-  std::array<std::uint64_t, 4> words{};
-  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
-  while (!bytes.empty()) {
-    const std::size_t size = std::min(bytes.size(), sizeof words);
-    if (size < sizeof words) words = {};
-    std::memcpy(words.data(), bytes.data(), size);
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
-    bytes = bytes.subspan(size);
-  }
-  digest = 0;
-  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
-  return digest;
-}
 
 /// Calls look(begin, size) with parts of so many bytes, together `most` at most and spread evenly from the first byte
 /// to the last one. Returns whether they are all.
@@ -13473,7 +13455,7 @@ class PageHashes {
 
  private:
   void end_page() {
-    hashes_.push_back(hash_bytes(page_));
+    hashes_.push_back(digest_of(page_));
     page_.clear();
   }
 
@@ -13594,7 +13576,7 @@ class SampleFileWriter {
     index_.page_hashes = hashes_.finish();
     const std::string index = IndexBytes<>::write(index_);
     const auto bytes = std::as_bytes(std::span{index});
-    const SampleFileTail tail{index.size(), hash_bytes(bytes)};
+    const SampleFileTail tail{index.size(), digest_of(bytes)};
     draft_->write(bytes);
     draft_->write(std::as_bytes(std::span{&tail, 1}));
     return draft_->publish();
@@ -13625,7 +13607,7 @@ class SampleFile {
     std::string bytes(static_cast<std::size_t>(tail.index_size), '\0');
     data_size_ = size - sizeof tail - tail.index_size;
     pread_all(bytes.data(), bytes.size(), data_size_);
-    const bool is_whole = hash_bytes(std::as_bytes(std::span{bytes})) == tail.index_hash;
+    const bool is_whole = digest_of(std::as_bytes(std::span{bytes})) == tail.index_hash;
     auto index = is_whole ? IndexBytes<>::read(std::move(bytes)) : std::nullopt;
     if (!index || index->page_hashes.size() != (data_size_ + page_bytes - 1) / page_bytes) refuse_damage();
     index_ = std::move(*index);
@@ -13745,7 +13727,7 @@ class SampleFile {
   void check_pages(std::span<const std::byte> bytes, std::uint64_t page) const {
     for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), page_bytes))) {
       const auto one = bytes.first(std::min(bytes.size(), page_bytes));
-      if (hash_bytes(one) != index_.page_hashes[static_cast<std::size_t>(page++)]) refuse_damage();
+      if (digest_of(one) != index_.page_hashes[static_cast<std::size_t>(page++)]) refuse_damage();
     }
   }
 

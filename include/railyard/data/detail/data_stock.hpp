@@ -4,15 +4,13 @@
 #pragma once
 
 #include "railyard/data/detail/byte_stream.hpp"
-#include "railyard/data/shuffle.hpp"
+#include "railyard/data/detail/fingerprint.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -24,22 +22,6 @@ namespace detail {
 
 /// Of files and memory that are larger, only parts are looked at.
 inline constexpr std::size_t most_stock_bytes = std::size_t{4} << 20;
-
-/// Adds bytes to a number that is another, then, for nearly all other bytes.
-[[nodiscard]] inline std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept {
-  std::array<std::uint64_t, 4> words{};
-  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
-  while (!bytes.empty()) {
-    const std::size_t size = std::min(bytes.size(), sizeof words);
-    if (size < sizeof words) words = {};
-    std::memcpy(words.data(), bytes.data(), size);
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
-    bytes = bytes.subspan(size);
-  }
-  digest = 0;
-  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
-  return digest;
-}
 
 /// Calls look(begin, size) with parts of so many bytes, together `most` at most and spread evenly from the first byte
 /// to the last one. Returns whether they are all.

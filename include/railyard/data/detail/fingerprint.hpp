@@ -5,6 +5,7 @@
 
 #include "railyard/data/shuffle.hpp"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -20,22 +21,20 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Returns a number that is another when the bytes are, but for one case in 2^64. Not safe from those who try.
-[[nodiscard]] inline std::uint64_t hash_bytes(std::span<const std::byte> bytes) noexcept {
-  std::array<std::uint64_t, 4> lanes{bytes.size(), 1, 2, 3};  // at once: one would wait for itself at each word
+/// Adds bytes to a number that is another, then, for nearly all other bytes.
+[[nodiscard]] inline std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept {
   std::array<std::uint64_t, 4> words{};
-  for (; bytes.size() >= sizeof words; bytes = bytes.subspan(sizeof words)) {
-    std::memcpy(words.data(), bytes.data(), sizeof words);
+  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
+  while (!bytes.empty()) {
+    const std::size_t size = std::min(bytes.size(), sizeof words);
+    if (size < sizeof words) words = {};
+    std::memcpy(words.data(), bytes.data(), size);
     for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
+    bytes = bytes.subspan(size);
   }
-  if (!bytes.empty()) {
-    words = {};
-    std::memcpy(words.data(), bytes.data(), bytes.size());
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
-  }
-  std::uint64_t hash = 0;
-  for (const std::uint64_t lane : lanes) hash = mix_bits(hash ^ lane);
-  return hash;
+  digest = 0;
+  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
+  return digest;
 }
 
 /// Collects what samples depend on; the order counts.
@@ -45,7 +44,7 @@ class Fingerprint {
   void add(double number) noexcept { add(std::bit_cast<std::uint64_t>(number)); }
   void add(bool truth) noexcept { add(std::uint64_t{truth ? 1U : 0U}); }
   void add(char character) noexcept { add(std::uint64_t{static_cast<unsigned char>(character)}); }
-  void add(std::span<const std::byte> bytes) noexcept { add(hash_bytes(bytes)); }
+  void add(std::span<const std::byte> bytes) noexcept { add(digest_of(bytes)); }
   void add(std::string_view text) noexcept { add(std::as_bytes(std::span{text})); }
   void add(const std::vector<std::string>& texts) noexcept {
     add(std::uint64_t{texts.size()});

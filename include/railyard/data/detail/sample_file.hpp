@@ -73,7 +73,7 @@ class PageHashes {
 
  private:
   void end_page() {
-    hashes_.push_back(hash_bytes(page_));
+    hashes_.push_back(digest_of(page_));
     page_.clear();
   }
 
@@ -194,7 +194,7 @@ class SampleFileWriter {
     index_.page_hashes = hashes_.finish();
     const std::string index = IndexBytes<>::write(index_);
     const auto bytes = std::as_bytes(std::span{index});
-    const SampleFileTail tail{index.size(), hash_bytes(bytes)};
+    const SampleFileTail tail{index.size(), digest_of(bytes)};
     draft_->write(bytes);
     draft_->write(std::as_bytes(std::span{&tail, 1}));
     return draft_->publish();
@@ -225,7 +225,7 @@ class SampleFile {
     std::string bytes(static_cast<std::size_t>(tail.index_size), '\0');
     data_size_ = size - sizeof tail - tail.index_size;
     pread_all(bytes.data(), bytes.size(), data_size_);
-    const bool is_whole = hash_bytes(std::as_bytes(std::span{bytes})) == tail.index_hash;
+    const bool is_whole = digest_of(std::as_bytes(std::span{bytes})) == tail.index_hash;
     auto index = is_whole ? IndexBytes<>::read(std::move(bytes)) : std::nullopt;
     if (!index || index->page_hashes.size() != (data_size_ + page_bytes - 1) / page_bytes) refuse_damage();
     index_ = std::move(*index);
@@ -345,7 +345,7 @@ class SampleFile {
   void check_pages(std::span<const std::byte> bytes, std::uint64_t page) const {
     for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), page_bytes))) {
       const auto one = bytes.first(std::min(bytes.size(), page_bytes));
-      if (hash_bytes(one) != index_.page_hashes[static_cast<std::size_t>(page++)]) refuse_damage();
+      if (digest_of(one) != index_.page_hashes[static_cast<std::size_t>(page++)]) refuse_damage();
     }
   }
 
