@@ -48,8 +48,8 @@ class SharedMemory {
   [[nodiscard]] static std::unique_ptr<SharedMemory> connect(const Options& options, const World& world, Store& store,
                                                              const Deadline& deadline) {
     detail::check_world(world);
-    detail::GroupBuilder builder{world, store, detail::enter_group(store, name, world), deadline};
-    return std::unique_ptr<SharedMemory>{new SharedMemory{world, builder.build(options.arena_bytes)}};
+    detail::GroupBuilder builder{world, store, deadline};
+    return std::unique_ptr<SharedMemory>{new SharedMemory{world, builder.build(name, options.arena_bytes)}};
   }
 
   // The collectives are templates although nothing depends on one: so a file compiles only what it uses of them.

@@ -3,14 +3,18 @@
 #include "railyard/collectives/detail/rendezvous.hpp"
 
 #include "railyard/collectives/gloo.hpp"
+#include "railyard/workers/processes.hpp"
 
 #include "support/catch.hpp"
 #include "support/run_ranks.hpp"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <fmt/format.h>
 
 namespace ry = railyard;
 using namespace std::chrono_literals;
@@ -60,8 +64,23 @@ TEST_CASE("Rendezvous: takes as many round trips for many ranks as for two") {
   CHECK(round_trips_of(2, ry::GlooTransport::tcp, 0) == 4);
   CHECK(round_trips_of(7, ry::GlooTransport::tcp, 0) == 4);
   const int of_two = round_trips_of(2, ry::GlooTransport::automatic, 0);
-  CHECK(of_two <= 5);
+  CHECK(of_two <= 4);
   CHECK(round_trips_of(7, ry::GlooTransport::automatic, 0) == of_two);
+}
+
+TEST_CASE("Rendezvous: processes that share memory take two round trips") {
+  const auto exits = railyard_test::run_group_to_end<ry::Processes>(3, [](ry::WorkerLink& link) {
+    FarStore far{link.store()};
+    const auto backend = ry::Gloo::connect({}, link.world(), far, ry::Deadline::after(60s));
+    backend->barrier({});
+    railyard_test::require(backend->host_memory() != nullptr, "shared memory");
+    railyard_test::require(far.num_round_trips() == 2,
+                           [&] { return fmt::format("two, not {}", far.num_round_trips()); });
+  });
+  for (const auto& exit : exits) {
+    INFO(exit.message);
+    CHECK(exit.kind == ry::WorkerExit::Kind::returned);
+  }
 }
 
 TEST_CASE("Rendezvous: finds its place after earlier groups, for a round trip each") {

@@ -53,18 +53,23 @@ inline void expect_all(Store& store, const std::string& prefix, std::string_view
   store.expect({gathered_key(prefix, stage)});
 }
 
-/// Announces this rank to the next group of that kind on the store and returns the group's prefix for keys. A store may
-/// serve several groups, one after the other or at once: every rank's n-th connect with a kind belongs to group n.
-[[nodiscard]] inline std::string enter_group(Store& store, std::string_view kind, const World& world) {
+/// Announces this rank, with a word of it, to the next group of that kind on the store and returns the group's prefix
+/// for keys; the words are those of the stage "here". A store may serve several groups, one after the other or at once:
+/// every rank's n-th connect with a kind belongs to group n.
+[[nodiscard]] inline std::string enter_group(Store& store, std::string_view kind, const World& world,
+                                             std::string_view word) {
   for (int number = 0;; ++number) {
     std::string prefix = compose("{}/{}/", kind, number);
     expect_all(store, prefix, "here", world);
     try {
-      store.set(stage_key(prefix, "here", world.rank), world.host);
+      store.set(stage_key(prefix, "here", world.rank), word);
       return prefix;
     } catch (const KeyTakenError&) {  // by an earlier connect of this very rank: nobody else sets this key
     }
   }
+}
+[[nodiscard]] inline std::string enter_group(Store& store, std::string_view kind, const World& world) {
+  return enter_group(store, kind, world, world.host);
 }
 
 /// Waits until every rank has left something under prefix + stage + "/" + rank, and returns the values by rank; a rank

@@ -165,6 +165,11 @@ struct SegmentLayout {
   return std::make_shared<Mapping>(base, size);
 }
 
+/// Returns a file in memory without a name, of no size; no descriptor if the system makes none.
+[[nodiscard]] inline Descriptor try_memory_file() noexcept {
+  return Descriptor{::memfd_create("railyard", MFD_CLOEXEC)};
+}
+
 /// Gives a file in memory that size; makes one without a name if it is not open. Throws: ConfigError if the system
 /// makes none or not of that size.
 [[nodiscard]] inline Descriptor size_memory_file(Descriptor file, std::size_t size, const std::string& what) {
@@ -175,11 +180,8 @@ struct SegmentLayout {
         "(ulimit -f): lift it, or use Gloo with Options::transport = GlooTransport::tcp, which shares no memory",
         what, call, size >> 20U, explain_errno(error))};
   };
-  if (!file.is_open()) {
-    const int fd = ::memfd_create("railyard", MFD_CLOEXEC);
-    if (fd < 0) throw refuse("memfd_create()");
-    file = adopt(fd, what);
-  }
+  if (!file.is_open()) file = try_memory_file();
+  if (!file.is_open()) throw refuse("memfd_create()");
   if (::ftruncate(file.get(), static_cast<off_t>(size)) != 0) throw refuse("ftruncate()");
   return file;
 }

@@ -55,6 +55,7 @@ struct Whereabouts {
   std::array<char, 40> boot_id{};  ///< of the running kernel
   std::uint64_t pid_namespace = 0;
   std::int32_t process = 0;
+  std::int32_t file = -1;  ///< the number, in that process, of the file in memory that becomes its segment
   std::uint64_t arena_size = 0;
   std::uint64_t available = 0;  ///< memory that the container or the host has left
   std::uint64_t kept = 0;       ///< memory that an earlier start of this rank has left for it
@@ -91,8 +92,8 @@ template <class T>
 /// Builds the group of one connect(); see SharedMemory::connect().
 class GroupBuilder {
  public:
-  GroupBuilder(const World& world, Store& store, std::string prefix, const Deadline& deadline)
-      : world_(world), store_(store), prefix_(std::move(prefix)), deadline_(deadline) {}
+  GroupBuilder(const World& world, Store& store, const Deadline& deadline)
+      : world_(world), store_(store), deadline_(deadline) {}
   GroupBuilder(const GroupBuilder&) = delete;
   GroupBuilder& operator=(const GroupBuilder&) = delete;
   ~GroupBuilder() {
@@ -101,12 +102,17 @@ class GroupBuilder {
 
   /// Throws: CollectiveError that names who did not come or could not join; ConfigError, on all ranks, that says why
   /// they cannot share memory.
-  [[nodiscard]] SharedGroup build(std::size_t wanted_arena) {
-    throw_if_missing(await_all(store_, prefix_, "here", world_, deadline_), world_, deadline_);
+  [[nodiscard]] SharedGroup build(std::string_view kind, std::size_t wanted_arena) {
     file_ = store_.take_memory();
     auto own = Whereabouts::here(wanted_arena, world_.size);
     own.kept = memory_of(file_);
-    const auto all = exchange("at", [&] { return to_text(own); });
+    if (!file_.is_open()) file_ = try_memory_file();
+    own.file = file_.get();
+    prefix_ = enter_group(store_, kind, world_, to_text(own));
+    const auto found = await_all(store_, prefix_, "here", world_, deadline_);
+    throw_if_missing(found, world_, deadline_);
+    std::vector<Whereabouts> all;
+    for (const auto& text : found) all.push_back(from_text<Whereabouts>(*text));
     compare(own, all);
     if (group_.is_one_process) {
       share_with_threads();
@@ -156,14 +162,13 @@ class GroupBuilder {
   }
 
   // Finds what all can do with, and whether they are threads of one process.
-  void compare(const Whereabouts& own, const std::vector<std::string>& all) {
+  void compare(const Whereabouts& own, const std::vector<Whereabouts>& all) {
     cpu_set_t cores = own.cores;
     group_.layout = {.world_size = world_.size, .arena_size = own.arena_size};
     group_.is_one_process = true;
     group_.available = own.available;
     std::size_t kept = 0;
-    for (const std::string& text : all) {
-      const auto other = from_text<Whereabouts>(text);
+    for (const Whereabouts& other : all) {
       group_.is_one_process = group_.is_one_process && other.is_reached_from(own) && other.process == own.process;
       group_.layout.arena_size = std::min<std::size_t>(group_.layout.arena_size, other.arena_size);
       group_.available = std::min<std::size_t>(group_.available, other.available);
@@ -174,9 +179,9 @@ class GroupBuilder {
     group_.has_cores_for_all = CPU_COUNT(&cores) >= world_.size;
   }
 
-  void check_reach(const Whereabouts& own, const std::vector<std::string>& all) const {
+  void check_reach(const Whereabouts& own, const std::vector<Whereabouts>& all) const {
     for (int rank = 0; rank < world_.size; ++rank) {
-      if (from_text<Whereabouts>(all[static_cast<std::size_t>(rank)]).is_reached_from(own)) continue;
+      if (all[static_cast<std::size_t>(rank)].is_reached_from(own)) continue;
       throw ConfigError{
           compose("SharedMemory joins processes of one host and one container, but rank {} runs in another than "
                   "this one; use Gloo, which sends over the network what cannot be shared",
@@ -243,32 +248,29 @@ class GroupBuilder {
     }
   }
 
-  void share_with_processes(const Whereabouts& own, const std::vector<std::string>& all) {
-    std::shared_ptr<Mapping> segment;
-    const auto files = exchange("memory", [&] {
+  // A file may be mapped before its own process has given it its size; it is looked at when all have said so.
+  void share_with_processes(const Whereabouts& own, const std::vector<Whereabouts>& all) {
+    // The file stays open here until everybody has mapped it.
+    exchange("mapped", [&]() -> std::string {
       check_reach(own, all);
       check_memory();
       file_ = size_memory_file(std::move(file_), group_.layout.size(), "connect");
-      segment = map_shared(file_, group_.layout.size(), "connect");
+      const auto segment = map_shared(file_, group_.layout.size(), "connect");
       map_pages(file_, *segment);
       make_cell(*segment);
-      return std::to_string(file_.get());
-    });
-    // The file stays open here until everybody has mapped it.
-    exchange("mapped", [&]() -> std::string {
       for (int rank = 0; rank < world_.size; ++rank) {
-        const auto at = static_cast<std::size_t>(rank);
+        const Whereabouts& other = all[static_cast<std::size_t>(rank)];
         const bool is_own = rank == world_.rank;
-        const pid_t process = from_text<Whereabouts>(all[at]).process;
-        group_.pidfds.push_back(is_own ? Descriptor{} : Descriptor{open_pidfd(process)});
+        group_.pidfds.push_back(is_own ? Descriptor{} : Descriptor{open_pidfd(other.process)});
         group_.mappings.push_back(
-            is_own ? segment : map_shared(open_memory(rank, process, files[at]), group_.layout.size(), "connect"));
+            is_own ? segment
+                   : map_shared(open_memory(rank, other.process, other.file), group_.layout.size(), "connect"));
       }
       return {};
     });
   }
 
-  [[nodiscard]] static Descriptor open_memory(int rank, pid_t process, const std::string& number) {
+  [[nodiscard]] static Descriptor open_memory(int rank, pid_t process, int number) {
     const std::string path = compose("/proc/{}/fd/{}", process, number);
     const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (fd >= 0) return adopt(fd, "connect");
