@@ -6532,18 +6532,23 @@ inline void expect_all(Store& store, const std::string& prefix, std::string_view
   store.expect({gathered_key(prefix, stage)});
 }
 
-/// Announces this rank to the next group of that kind on the store and returns the group's prefix for keys. A store may
-/// serve several groups, one after the other or at once: every rank's n-th connect with a kind belongs to group n.
-[[nodiscard]] inline std::string enter_group(Store& store, std::string_view kind, const World& world) {
+/// Announces this rank, with a word of it, to the next group of that kind on the store and returns the group's prefix
+/// for keys; the words are those of the stage "here". A store may serve several groups, one after the other or at once:
+/// every rank's n-th connect with a kind belongs to group n.
+[[nodiscard]] inline std::string enter_group(Store& store, std::string_view kind, const World& world,
+                                             std::string_view word) {
   for (int number = 0;; ++number) {
     std::string prefix = compose("{}/{}/", kind, number);
     expect_all(store, prefix, "here", world);
     try {
-      store.set(stage_key(prefix, "here", world.rank), world.host);
+      store.set(stage_key(prefix, "here", world.rank), word);
       return prefix;
     } catch (const KeyTakenError&) {  // by an earlier connect of this very rank: nobody else sets this key
     }
   }
+}
+[[nodiscard]] inline std::string enter_group(Store& store, std::string_view kind, const World& world) {
+  return enter_group(store, kind, world, world.host);
 }
 
 /// Waits until every rank has left something under prefix + stage + "/" + rank, and returns the values by rank; a rank
@@ -7025,6 +7030,11 @@ struct SegmentLayout {
   return std::make_shared<Mapping>(base, size);
 }
 
+/// Returns a file in memory without a name, of no size; no descriptor if the system makes none.
+[[nodiscard]] inline Descriptor try_memory_file() noexcept {
+  return Descriptor{::memfd_create("railyard", MFD_CLOEXEC)};
+}
+
 /// Gives a file in memory that size; makes one without a name if it is not open. Throws: ConfigError if the system
 /// makes none or not of that size.
 [[nodiscard]] inline Descriptor size_memory_file(Descriptor file, std::size_t size, const std::string& what) {
@@ -7035,11 +7045,8 @@ struct SegmentLayout {
         "(ulimit -f): lift it, or use Gloo with Options::transport = GlooTransport::tcp, which shares no memory",
         what, call, size >> 20U, explain_errno(error))};
   };
-  if (!file.is_open()) {
-    const int fd = ::memfd_create("railyard", MFD_CLOEXEC);
-    if (fd < 0) throw refuse("memfd_create()");
-    file = adopt(fd, what);
-  }
+  if (!file.is_open()) file = try_memory_file();
+  if (!file.is_open()) throw refuse("memfd_create()");
   if (::ftruncate(file.get(), static_cast<off_t>(size)) != 0) throw refuse("ftruncate()");
   return file;
 }
@@ -7506,6 +7513,7 @@ struct Whereabouts {
   std::array<char, 40> boot_id{};  ///< of the running kernel
   std::uint64_t pid_namespace = 0;
   std::int32_t process = 0;
+  std::int32_t file = -1;  ///< the number, in that process, of the file in memory that becomes its segment
   std::uint64_t arena_size = 0;
   std::uint64_t available = 0;  ///< memory that the container or the host has left
   std::uint64_t kept = 0;       ///< memory that an earlier start of this rank has left for it
@@ -7542,8 +7550,8 @@ template <class T>
 /// Builds the group of one connect(); see SharedMemory::connect().
 class GroupBuilder {
  public:
-  GroupBuilder(const World& world, Store& store, std::string prefix, const Deadline& deadline)
-      : world_(world), store_(store), prefix_(std::move(prefix)), deadline_(deadline) {}
+  GroupBuilder(const World& world, Store& store, const Deadline& deadline)
+      : world_(world), store_(store), deadline_(deadline) {}
   GroupBuilder(const GroupBuilder&) = delete;
   GroupBuilder& operator=(const GroupBuilder&) = delete;
   ~GroupBuilder() {
@@ -7552,12 +7560,17 @@ class GroupBuilder {
 
   /// Throws: CollectiveError that names who did not come or could not join; ConfigError, on all ranks, that says why
   /// they cannot share memory.
-  [[nodiscard]] SharedGroup build(std::size_t wanted_arena) {
-    throw_if_missing(await_all(store_, prefix_, "here", world_, deadline_), world_, deadline_);
+  [[nodiscard]] SharedGroup build(std::string_view kind, std::size_t wanted_arena) {
     file_ = store_.take_memory();
     auto own = Whereabouts::here(wanted_arena, world_.size);
     own.kept = memory_of(file_);
-    const auto all = exchange("at", [&] { return to_text(own); });
+    if (!file_.is_open()) file_ = try_memory_file();
+    own.file = file_.get();
+    prefix_ = enter_group(store_, kind, world_, to_text(own));
+    const auto found = await_all(store_, prefix_, "here", world_, deadline_);
+    throw_if_missing(found, world_, deadline_);
+    std::vector<Whereabouts> all;
+    for (const auto& text : found) all.push_back(from_text<Whereabouts>(*text));
     compare(own, all);
     if (group_.is_one_process) {
       share_with_threads();
@@ -7607,14 +7620,13 @@ class GroupBuilder {
   }
 
   // Finds what all can do with, and whether they are threads of one process.
-  void compare(const Whereabouts& own, const std::vector<std::string>& all) {
+  void compare(const Whereabouts& own, const std::vector<Whereabouts>& all) {
     cpu_set_t cores = own.cores;
     group_.layout = {.world_size = world_.size, .arena_size = own.arena_size};
     group_.is_one_process = true;
     group_.available = own.available;
     std::size_t kept = 0;
-    for (const std::string& text : all) {
-      const auto other = from_text<Whereabouts>(text);
+    for (const Whereabouts& other : all) {
       group_.is_one_process = group_.is_one_process && other.is_reached_from(own) && other.process == own.process;
       group_.layout.arena_size = std::min<std::size_t>(group_.layout.arena_size, other.arena_size);
       group_.available = std::min<std::size_t>(group_.available, other.available);
@@ -7625,9 +7637,9 @@ class GroupBuilder {
     group_.has_cores_for_all = CPU_COUNT(&cores) >= world_.size;
   }
 
-  void check_reach(const Whereabouts& own, const std::vector<std::string>& all) const {
+  void check_reach(const Whereabouts& own, const std::vector<Whereabouts>& all) const {
     for (int rank = 0; rank < world_.size; ++rank) {
-      if (from_text<Whereabouts>(all[static_cast<std::size_t>(rank)]).is_reached_from(own)) continue;
+      if (all[static_cast<std::size_t>(rank)].is_reached_from(own)) continue;
       throw ConfigError{
           compose("SharedMemory joins processes of one host and one container, but rank {} runs in another than "
                   "this one; use Gloo, which sends over the network what cannot be shared",
@@ -7694,32 +7706,29 @@ class GroupBuilder {
     }
   }
 
-  void share_with_processes(const Whereabouts& own, const std::vector<std::string>& all) {
-    std::shared_ptr<Mapping> segment;
-    const auto files = exchange("memory", [&] {
+  // A file may be mapped before its own process has given it its size; it is looked at when all have said so.
+  void share_with_processes(const Whereabouts& own, const std::vector<Whereabouts>& all) {
+    // The file stays open here until everybody has mapped it.
+    exchange("mapped", [&]() -> std::string {
       check_reach(own, all);
       check_memory();
       file_ = size_memory_file(std::move(file_), group_.layout.size(), "connect");
-      segment = map_shared(file_, group_.layout.size(), "connect");
+      const auto segment = map_shared(file_, group_.layout.size(), "connect");
       map_pages(file_, *segment);
       make_cell(*segment);
-      return std::to_string(file_.get());
-    });
-    // The file stays open here until everybody has mapped it.
-    exchange("mapped", [&]() -> std::string {
       for (int rank = 0; rank < world_.size; ++rank) {
-        const auto at = static_cast<std::size_t>(rank);
+        const Whereabouts& other = all[static_cast<std::size_t>(rank)];
         const bool is_own = rank == world_.rank;
-        const pid_t process = from_text<Whereabouts>(all[at]).process;
-        group_.pidfds.push_back(is_own ? Descriptor{} : Descriptor{open_pidfd(process)});
+        group_.pidfds.push_back(is_own ? Descriptor{} : Descriptor{open_pidfd(other.process)});
         group_.mappings.push_back(
-            is_own ? segment : map_shared(open_memory(rank, process, files[at]), group_.layout.size(), "connect"));
+            is_own ? segment
+                   : map_shared(open_memory(rank, other.process, other.file), group_.layout.size(), "connect"));
       }
       return {};
     });
   }
 
-  [[nodiscard]] static Descriptor open_memory(int rank, pid_t process, const std::string& number) {
+  [[nodiscard]] static Descriptor open_memory(int rank, pid_t process, int number) {
     const std::string path = compose("/proc/{}/fd/{}", process, number);
     const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (fd >= 0) return adopt(fd, "connect");
@@ -8083,8 +8092,8 @@ class SharedMemory {
   [[nodiscard]] static std::unique_ptr<SharedMemory> connect(const Options& options, const World& world, Store& store,
                                                              const Deadline& deadline) {
     detail::check_world(world);
-    detail::GroupBuilder builder{world, store, detail::enter_group(store, name, world), deadline};
-    return std::unique_ptr<SharedMemory>{new SharedMemory{world, builder.build(options.arena_bytes)}};
+    detail::GroupBuilder builder{world, store, deadline};
+    return std::unique_ptr<SharedMemory>{new SharedMemory{world, builder.build(name, options.arena_bytes)}};
   }
 
   // The collectives are templates although nothing depends on one: so a file compiles only what it uses of them.
