@@ -227,7 +227,8 @@ TEST_CASE("cache in a file: one process makes it, and another that wants it mean
     });
     ::_exit(dataset.cache(file).count() == 50 ? 0 : 1);
   }
-  while (!shared.first_has_begun.load()) std::this_thread::yield();
+  const auto deadline = ry::Deadline::after(std::chrono::seconds{60});
+  while (!shared.first_has_begun.load() && !deadline.expired()) std::this_thread::yield();
   CHECK(counted(50, [&](int) { ++shared.made; }).cache(file).count() == 50);
   shared.second_is_done.store(true);
   int status = -1;
