@@ -13599,7 +13599,7 @@ class SampleFileWriter {
 };
 
 // Reads any samples of a file, and checks what it reads; used by many threads at once. Its index is in memory: 8 bytes
-// per sample, 8 for each column that differs in length, and 8 per page.
+// per sample, 8 for each column that differs in length, and 9 per page.
 template <class = void>
 class SampleFile {
  public:
@@ -13620,6 +13620,7 @@ class SampleFile {
     auto index = is_whole ? IndexBytes<>::read(std::move(bytes)) : std::nullopt;
     if (!index || index->page_hashes.size() != (data_size_ + page_bytes - 1) / page_bytes) refuse_damage();
     index_ = std::move(*index);
+    is_checked_ = std::vector<std::atomic<bool>>(index_.page_hashes.size());
     for (const Segment& segment : index_.segments) ends_.push_back(count() + segment.rows);
   }
 
@@ -13712,10 +13713,11 @@ class SampleFile {
     return {std::move(bytes), rows, offset_of({}, column, 1)};
   }
 
-  // By whole pages, whose hashes are known.
+  // By whole pages, whose hashes are known, unless this process has checked them already.
   void read_data(std::byte* to, std::size_t size, std::uint64_t offset) const {
     constexpr std::size_t most = 16 * page_bytes;
     if (size > data_size_ || offset > data_size_ - size) refuse_damage();
+    if (are_checked(offset, size)) return pread_all(to, size, offset);
     const std::size_t room = std::min(most, size + 2 * page_bytes);
     const auto pages = std::make_unique_for_overwrite<std::byte[]>(room);
     while (size > 0) {
@@ -13733,10 +13735,18 @@ class SampleFile {
       size -= part;
     }
   }
+  [[nodiscard]] bool are_checked(std::uint64_t offset, std::size_t size) const noexcept {
+    for (std::uint64_t page = offset / page_bytes; page * page_bytes < offset + size; ++page) {
+      if (!is_checked_[static_cast<std::size_t>(page)].load(std::memory_order_relaxed)) return false;
+    }
+    return true;
+  }
   void check_pages(std::span<const std::byte> bytes, std::uint64_t page) const {
     for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), page_bytes))) {
       const auto one = bytes.first(std::min(bytes.size(), page_bytes));
-      if (digest_of(one) != index_.page_hashes[static_cast<std::size_t>(page++)]) refuse_damage();
+      const auto at = static_cast<std::size_t>(page++);
+      if (digest_of(one) != index_.page_hashes[at]) refuse_damage();
+      is_checked_[at].store(true, std::memory_order_relaxed);
     }
   }
 
@@ -13761,6 +13771,7 @@ class SampleFile {
   std::string path_;
   std::shared_ptr<const Schema> schema_;
   std::uint64_t data_size_ = 0;
+  mutable std::vector<std::atomic<bool>> is_checked_{};  // the pages
   SegmentIndex index_{};
   std::vector<std::uint64_t> ends_{};  // of the segments, in samples
 };
