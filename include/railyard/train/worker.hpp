@@ -241,49 +241,49 @@ class Worker {
   void barrier() { do_barrier(); }
   /// Combines data of all ranks in place; equal bits on every rank afterwards.
   void all_reduce(Buffer data, ReduceOp op) {
-    note_exchange();
+    has_exchanged_ = true;
     do_all_reduce(data, op);
   }
   void broadcast(Buffer data, int root) {
-    note_exchange();
+    has_exchanged_ = true;
     do_broadcast(data, root);
   }
   /// Shapes: out has world_size times the elements of in; part r is rank r's.
   void all_gather(ConstBuffer in, Buffer out) {
-    note_exchange();
+    has_exchanged_ = true;
     do_all_gather(in, out);
   }
   /// Shapes: rank r gives counts[r] elements; out has their sum. counts are equal on all ranks.
   void all_gather_uneven(ConstBuffer in, Buffer out, std::span<const std::size_t> counts) {
-    note_exchange();
+    has_exchanged_ = true;
     do_all_gather_uneven(in, out, counts);
   }
   /// Shapes: in has world_size times the elements of out; rank r gets the combined slice r.
   void reduce_scatter(ConstBuffer in, Buffer out, ReduceOp op) {
-    note_exchange();
+    has_exchanged_ = true;
     do_reduce_scatter(in, out, op);
   }
   /// Shapes: at root, out has world_size times the elements of in; elsewhere out is not looked at.
   void gather(ConstBuffer in, Buffer out, int root) {
-    note_exchange();
+    has_exchanged_ = true;
     do_gather(in, out, root);
   }
   /// Shapes: at root, in has world_size times the elements of out; elsewhere in is not looked at.
   void scatter(ConstBuffer in, Buffer out, int root) {
-    note_exchange();
+    has_exchanged_ = true;
     do_scatter(in, out, root);
   }
   /// Shapes: in and out are equally long, a multiple of world_size; slice r of in goes to rank r.
   void all_to_all(ConstBuffer in, Buffer out) {
-    note_exchange();
+    has_exchanged_ = true;
     do_all_to_all(in, out);
   }
   void send(ConstBuffer data, int to) {
-    note_exchange();
+    has_exchanged_ = true;
     do_send(data, to);
   }
   void receive(Buffer data, int from) {
-    note_exchange();
+    has_exchanged_ = true;
     do_receive(data, from);
   }
 
@@ -317,8 +317,8 @@ class Worker {
 
   [[nodiscard]] WorkerLink& link() noexcept { return *link_; }
   [[nodiscard]] const RunContext& context() const noexcept { return *context_; }
-  // Says that gradients may have gone from rank to rank.
-  void note_exchange() noexcept { has_exchanged_ = true; }
+  // Says that from here on gradients may go from rank to rank without a word to this class.
+  void note_backend() noexcept { uses_backend_ = true; }
 
  private:
   friend class TrainState;
@@ -328,7 +328,7 @@ class Worker {
 
   // Nobody wants as many models as there are workers, of which none has seen all samples.
   void warn_of_training_apart() {
-    if (rank() != 0 || world_size() == 1 || on_samples_ || has_exchanged_) return;
+    if (rank() != 0 || world_size() == 1 || on_samples_ || has_exchanged_ || uses_backend_) return;
     warn(detail::compose(
         "rank 0/{} has ended {} steps of training, and nothing was exchanged between the workers: each of them trains "
         "a "
@@ -384,6 +384,7 @@ class Worker {
   bool has_ended_step_ = false;
   std::uint64_t num_steps_ = 0;  // that have ended in this attempt
   bool has_exchanged_ = false;   // by a collective that could carry gradients
+  bool uses_backend_ = false;    // itself
   bool stop_requested_ = false;
   bool stop_agreed_ = false;
   bool has_saved_ = false;  // its state, over what it has gone on from in memory

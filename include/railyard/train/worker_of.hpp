@@ -58,7 +58,7 @@ class WorkerOf final : public Worker {
   }
 
   [[nodiscard]] B& backend() noexcept {
-    this->note_exchange();
+    this->note_backend();
     return *backend_;
   }
 

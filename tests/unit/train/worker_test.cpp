@@ -106,6 +106,20 @@ TEST_CASE("Worker: steps in which nothing goes from worker to worker are warned 
   }
 }
 
+TEST_CASE("Worker: who sums by the backend itself is not warned") {
+  const auto result = run([](auto& worker) {
+    auto& backend = worker.backend();
+    double value = 1;
+    for (int step = 0; step < 3; ++step) {
+      worker.samples(1);
+      backend.all_reduce(ry::buffer_of_value(value), ry::ReduceOp::sum, {}).wait(worker.collective_deadline());
+      worker.end_step();
+    }
+  });
+  CHECK(result.error() == "");
+  CHECK(result.warnings().empty());
+}
+
 TEST_CASE("Worker: report takes initialiser lists of any arithmetic type and literal") {
   const auto result = run([](ry::Worker& worker) {
     const float loss = 0.5F;
