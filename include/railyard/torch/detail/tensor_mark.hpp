@@ -28,7 +28,7 @@ struct TensorMark {
                     .version = tensor.unsafeGetTensorImpl()->version_counter().current_version()};
     if (!tensor.is_cpu() || tensor.layout() != c10::kStrided || !tensor.is_non_overlapping_and_dense()) return mark;
     constexpr std::int64_t num_looked_at = 8;
-    const auto size = tensor.element_size();
+    const auto size = static_cast<std::size_t>(tensor.element_size());
     const std::int64_t last = tensor.numel() - 1;
     const auto* bytes = static_cast<const std::byte*>(tensor.data_ptr());
     for (std::int64_t at = 0; last >= 0 && at < num_looked_at; ++at) {
