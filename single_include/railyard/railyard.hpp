@@ -13331,12 +13331,14 @@ namespace detail {
 }
 
 // Is a file with ".part" behind its name until it is whole. The kernel's lock on it says that somebody writes it, and
-// ends with that process, whatever ends it: the next one writes the same file, so that none is left behind.
+// ends with that process, whatever ends it: the next one writes the same file. Only a draft beside that one, which has
+// a random name, is left behind by a process that is killed.
 class DraftFile {
  public:
-  // Waits as long as another process goes on writing. Behind that, look whether the file is there by now. Where the
-  // other one does not go on for so long, or there are no locks, the draft is one of this process alone.
-  explicit DraftFile(std::string path, std::chrono::nanoseconds patience = std::chrono::seconds{10})
+  // Waits as long as another process goes on writing, which it does once per block. Behind that, look whether the file
+  // is there by now. Where the other one writes nothing for so long, or there are no locks, this draft has its own
+  // file.
+  explicit DraftFile(std::string path, std::chrono::nanoseconds patience = std::chrono::minutes{5})
       : path_(std::move(path)), part_path_(path_ + ".part") {
     std::int64_t written = -1;
     Deadline deadline = Deadline::after(patience);
@@ -13347,8 +13349,7 @@ class DraftFile {
         deadline = Deadline::after(patience);
       }
       if (claim == Claim::none || deadline.expired()) {
-        part_path_ = compose("{}.{}.part", path_, ::getpid());
-        file_ = open_part();
+        open_own_part();
         break;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds{10});
@@ -13390,6 +13391,15 @@ class DraftFile {
     Descriptor file{::open(part_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
     if (!file.is_open()) refuse_file("written", part_path_, errno);
     return file;
+  }
+  // A name that nobody else has, in this process or in another one.
+  void open_own_part() {
+    std::random_device random;
+    do {
+      part_path_ = compose("{}.{:08x}{:08x}.part", path_, random(), random());
+      file_ = Descriptor{::open(part_path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};
+    } while (!file_.is_open() && errno == EEXIST);
+    if (!file_.is_open()) refuse_file("written", part_path_, errno);
   }
   [[nodiscard]] Claim try_claim() {
     file_ = open_part();
@@ -15102,9 +15112,10 @@ class Dataset {
   /// Does the same in a file, for more than memory holds. A file that is there is used, and made anew where the files
   /// of the source, or numbers, settings or what preprocessors have learned before it, are not what they were; remove
   /// it when a function of yours has changed, which nobody sees. One that holds another dataset by name is a
-  /// ConfigError. Of workers that want it at once one makes it, and the others wait as long as it goes on; hosts with
-  /// copies of their own of the source's files name caches of their own. What is read is checked: a damaged cache is a
-  /// DataError. It is read on machines with the same order of bytes. Throws: ConfigError for a dataset that has no end.
+  /// ConfigError. Of workers that want it at once one makes it, and the others wait until it is made or five minutes
+  /// have added nothing to it; hosts with copies of their own of the source's files name caches of their own. What is
+  /// read is checked: a damaged cache is a DataError. It is read on machines with the same order of bytes. Throws:
+  /// ConfigError for a dataset that has no end.
   template <class = void>
   [[nodiscard]] Dataset cache(const std::string& file) const {
     require_end("cache");

@@ -294,9 +294,10 @@ class Dataset {
   /// Does the same in a file, for more than memory holds. A file that is there is used, and made anew where the files
   /// of the source, or numbers, settings or what preprocessors have learned before it, are not what they were; remove
   /// it when a function of yours has changed, which nobody sees. One that holds another dataset by name is a
-  /// ConfigError. Of workers that want it at once one makes it, and the others wait as long as it goes on; hosts with
-  /// copies of their own of the source's files name caches of their own. What is read is checked: a damaged cache is a
-  /// DataError. It is read on machines with the same order of bytes. Throws: ConfigError for a dataset that has no end.
+  /// ConfigError. Of workers that want it at once one makes it, and the others wait until it is made or five minutes
+  /// have added nothing to it; hosts with copies of their own of the source's files name caches of their own. What is
+  /// read is checked: a damaged cache is a DataError. It is read on machines with the same order of bytes. Throws:
+  /// ConfigError for a dataset that has no end.
   template <class = void>
   [[nodiscard]] Dataset cache(const std::string& file) const {
     require_end("cache");

@@ -20,6 +20,7 @@
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -267,4 +268,20 @@ TEST_CASE("DraftFile: goes on in a file of its own where another process does no
   other.write(std::as_bytes(std::span{text}));
   CHECK(other.publish().is_open());
   CHECK(std::filesystem::file_size(file) == 5);
+}
+
+TEST_CASE("DraftFile: two of one process that go on beside another write files of their own") {
+  const CacheFolder folder;
+  const auto file = (folder.path / "samples").string();
+  const ry::detail::DraftFile idle{file};
+  ry::detail::DraftFile first{file, std::chrono::milliseconds{1}};
+  ry::detail::DraftFile second{file, std::chrono::milliseconds{1}};
+  CHECK(files_in(folder) == 3);
+  const std::string text = "whole";
+  first.write(std::as_bytes(std::span{text}));
+  CHECK(first.publish().is_open());
+  second.write(std::as_bytes(std::span{text}.first(2)));
+  CHECK(std::filesystem::file_size(file) == 5);
+  CHECK(second.publish().is_open());
+  CHECK(std::filesystem::file_size(file) == 2);
 }

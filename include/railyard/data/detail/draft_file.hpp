@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <random>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,12 +35,14 @@ namespace detail {
 }
 
 // Is a file with ".part" behind its name until it is whole. The kernel's lock on it says that somebody writes it, and
-// ends with that process, whatever ends it: the next one writes the same file, so that none is left behind.
+// ends with that process, whatever ends it: the next one writes the same file. Only a draft beside that one, which has
+// a random name, is left behind by a process that is killed.
 class DraftFile {
  public:
-  // Waits as long as another process goes on writing. Behind that, look whether the file is there by now. Where the
-  // other one does not go on for so long, or there are no locks, the draft is one of this process alone.
-  explicit DraftFile(std::string path, std::chrono::nanoseconds patience = std::chrono::seconds{10})
+  // Waits as long as another process goes on writing, which it does once per block. Behind that, look whether the file
+  // is there by now. Where the other one writes nothing for so long, or there are no locks, this draft has its own
+  // file.
+  explicit DraftFile(std::string path, std::chrono::nanoseconds patience = std::chrono::minutes{5})
       : path_(std::move(path)), part_path_(path_ + ".part") {
     std::int64_t written = -1;
     Deadline deadline = Deadline::after(patience);
@@ -50,8 +53,7 @@ class DraftFile {
         deadline = Deadline::after(patience);
       }
       if (claim == Claim::none || deadline.expired()) {
-        part_path_ = compose("{}.{}.part", path_, ::getpid());
-        file_ = open_part();
+        open_own_part();
         break;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds{10});
@@ -93,6 +95,15 @@ class DraftFile {
     Descriptor file{::open(part_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
     if (!file.is_open()) refuse_file("written", part_path_, errno);
     return file;
+  }
+  // A name that nobody else has, in this process or in another one.
+  void open_own_part() {
+    std::random_device random;
+    do {
+      part_path_ = compose("{}.{:08x}{:08x}.part", path_, random(), random());
+      file_ = Descriptor{::open(part_path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};
+    } while (!file_.is_open() && errno == EEXIST);
+    if (!file_.is_open()) refuse_file("written", part_path_, errno);
   }
   [[nodiscard]] Claim try_claim() {
     file_ = open_part();
