@@ -9700,21 +9700,24 @@ class FileBytes final : public ByteStream {
 };
 
 /// Whether lines of a text end with carriage returns that are not within quotes, and none with a line feed; but for
-/// what it ends with.
-[[nodiscard]] inline bool has_only_carriage_returns(std::string_view text) noexcept {
+/// what it ends with. Of the begin of a longer text, whose first line may simply be long, only where there are many.
+[[nodiscard]] inline bool has_only_carriage_returns(std::string_view text, bool is_whole) noexcept {
   if (text.ends_with('\n')) text.remove_suffix(1);
   if (text.ends_with('\r')) text.remove_suffix(1);
   if (text.find('\n') != std::string_view::npos) return false;
+  const std::ptrdiff_t enough = is_whole ? 1 : 100;
+  std::ptrdiff_t found = 0;
   bool is_quoted = false;
   for (const char c : text) {
     if (c == '"') is_quoted = !is_quoted;
-    if (c == '\r' && !is_quoted) return true;
+    if (c == '\r' && !is_quoted && ++found == enough) return true;
   }
   return false;
 }
 
-/// Names what a file holds by how it begins, where that is no text, and says what to do; empty where it may be text.
-[[nodiscard]] inline std::string_view fault_of_beginning(std::string_view text) noexcept {
+/// Names what a file holds by how it begins (is_whole: that is all of it), where that is no text, and says what to do;
+/// empty where it may be text.
+[[nodiscard]] inline std::string_view fault_of_beginning(std::string_view text, bool is_whole) noexcept {
   if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) return "it is UTF-16 text: save it as UTF-8";
   if (text.starts_with("\x1F\x8B")) {
     return "it is compressed by gzip: read it with a ...Stream of ry::gzip(paths), which is in railyard/data/gzip.hpp "
@@ -9724,7 +9727,7 @@ class FileBytes final : public ByteStream {
     return "it is compressed by zstd: read it with a ...Stream of ry::zstd(paths), which is in railyard/data/zstd.hpp "
            "and needs libzstd (Debian: libzstd-dev)";
   }
-  if (has_only_carriage_returns(text)) {
+  if (has_only_carriage_returns(text, is_whole)) {
     return "its lines end with a carriage return alone, as on old Macs: convert it, as by tr '\\r' '\\n' < old > new";
   }
   return {};
@@ -9785,7 +9788,7 @@ class TextHead {
   TextHead(std::string file, std::unique_ptr<ByteStream> bytes) : file_(std::move(file)), bytes_(std::move(bytes)) {
     fill(first_size);
     const std::string_view all{buffer_.data(), size_};
-    if (const auto fault = fault_of_beginning(all); !fault.empty()) {
+    if (const auto fault = fault_of_beginning(all, is_whole_); !fault.empty()) {
       throw DataError{compose("{} cannot be read: {}", file_, fault)};
     }
     if (all.starts_with(utf8_mark)) begin_ = utf8_mark.size();
@@ -10895,14 +10898,20 @@ class Fingerprint {
     add(std::uint64_t{texts.size()});
     for (const std::string& text : texts) add(std::string_view{text});
   }
-  /// Its name, size and time of change. A file that is not there has neither of these two.
-  void add_file(const std::string& path) noexcept {
-    struct stat status {};
-    const bool is_there = ::stat(path.c_str(), &status) == 0;
-    add(std::string_view{path});
-    add(is_there ? static_cast<std::uint64_t>(status.st_size) : 0);
-    add(is_there ? static_cast<std::uint64_t>(status.st_mtim.tv_sec) : 0);
-    add(is_there ? static_cast<std::uint64_t>(status.st_mtim.tv_nsec) : 0);
+  /// The names of files, and of 64 of them at most size and time of change: of a million that takes minutes on some
+  /// file systems. Throws: DataError if one is not there.
+  void add_files(const std::vector<std::string>& paths) {
+    constexpr std::size_t most = 64;
+    add(paths);
+    const std::size_t looked_at = std::min(paths.size(), most);
+    for (std::size_t at = 0; at < looked_at; ++at) {
+      const std::string& path = paths[at * paths.size() / looked_at];
+      struct stat status {};
+      if (::stat(path.c_str(), &status) != 0) throw DataError{compose("{}: {}", path, explain_errno(errno))};
+      add(static_cast<std::uint64_t>(status.st_size));
+      add(static_cast<std::uint64_t>(status.st_mtim.tv_sec));
+      add(static_cast<std::uint64_t>(status.st_mtim.tv_nsec));
+    }
   }
 
   [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
@@ -11083,7 +11092,7 @@ class RecordChunks {
   void skip_header(HeaderSize&& header_size) {
     fill();
     const std::string_view text{buffer_.data(), size_};
-    if (const auto fault = fault_of_beginning(text); !fault.empty()) {
+    if (const auto fault = fault_of_beginning(text, is_end_); !fault.empty()) {
       throw DataError{compose("{} cannot be read: {}", file_, fault)};
     }
     const std::size_t mark = text.starts_with(utf8_mark) ? utf8_mark.size() : 0;
@@ -11955,10 +11964,12 @@ struct RowOfPart {
 // What a dataset is read from, in a few lines that a saved position keeps, so that a run which goes on notices when its
 // data is another. Data room.
 
+#include <unordered_set>
+
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Of files and memory that are larger, only parts are looked at.
+/// Of files that are larger together, and of columns in memory that are, only parts are looked at.
 inline constexpr std::size_t most_stock_bytes = std::size_t{4} << 20;
 
 /// Calls look(begin, size) with parts of so many bytes, together `most` at most and spread evenly from the first byte
@@ -11971,7 +11982,8 @@ bool look_at_parts(std::uint64_t size, std::uint64_t most, const Look& look) {
     return true;
   }
   const std::uint64_t each = std::max<std::uint64_t>(most / parts, 1);
-  for (std::uint64_t part = 0; part < parts; ++part) look((size - each) / (parts - 1) * part, each);
+  const std::uint64_t stride = (size - each) / (parts - 1);
+  for (std::uint64_t part = 0; part + 1 < parts; ++part) look(stride * part, each);
   look(size - each, each);
   return false;
 }
@@ -11979,26 +11991,14 @@ bool look_at_parts(std::uint64_t size, std::uint64_t most, const Look& look) {
 /// Collects it.
 class DataStock {
  public:
-  /// Of many files, 64 are looked at; of the others the names count, in the folder that all are in.
-  void add_files(const std::vector<std::string>& paths) {
-    constexpr std::size_t most_files = 64;
-    const std::size_t prefix = size_of_common_folder(paths);
-    std::uint64_t names = 0;
-    for (const std::string& path : paths) {
-      names = digest_of(std::as_bytes(std::span{std::string_view{path}.substr(prefix)}), names);
-    }
-    text_ += compose("F {} {:x}\n", paths.size(), names);
-    const std::size_t looked_at = std::min(paths.size(), most_files);
-    for (std::size_t at = 0; at < looked_at; ++at) {
-      const std::string& path = paths[at * paths.size() / looked_at];
-      add_file(path, std::string_view{path}.substr(prefix), most_stock_bytes / looked_at);
-    }
-  }
+  void add_files(const std::vector<std::string>& paths) { files_.insert(files_.end(), paths.begin(), paths.end()); }
   /// what: its name and shape.
   void add_memory(std::string_view what, std::uint64_t digest) {
-    text_ += compose("m {:x} {}\n", digest, printable_of(what));
+    if (++num_in_memory_ > most_things) return;
+    memory_ += compose("m {:x} {}\n", digest, printable_of(what));
   }
   void add_memory(std::string_view what, std::span<const std::byte> bytes) {
+    if (num_in_memory_ >= most_things) return;
     std::uint64_t digest = bytes.size();
     look_at_parts(bytes.size(), most_stock_bytes, [&](std::uint64_t begin, std::uint64_t size) {
       digest = digest_of(bytes.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size)), digest);
@@ -12006,17 +12006,33 @@ class DataStock {
     add_memory(what, digest);
   }
 
-  /// Empty if there is nothing that could be looked at.
-  [[nodiscard]] const std::string& text() const noexcept { return text_; }
+  /// Reads the files, together as much as is said above, and returns all; empty if there is nothing that could be
+  /// looked at. Of many files 64 are looked at; of the others the names count, in the folder that all are in.
+  [[nodiscard]] std::string text() const {
+    if (files_.empty()) return memory_;
+    std::vector<std::string_view> paths;
+    std::unordered_set<std::string_view> known;
+    for (const std::string& path : files_) {
+      if (known.insert(path).second) paths.push_back(path);
+    }
+    const std::size_t prefix = size_of_common_folder(paths);
+    std::uint64_t names = 0;
+    for (const std::string_view path : paths) names = digest_of(std::as_bytes(std::span{path.substr(prefix)}), names);
+    std::string text = compose("F {} {:x}\n", paths.size(), names);
+    const std::size_t looked_at = std::min(paths.size(), most_things);
+    for (std::size_t at = 0; at < looked_at; ++at) {
+      const std::string_view path = paths[at * paths.size() / looked_at];
+      text += line_of(std::string{path}, path.substr(prefix), most_stock_bytes / looked_at);
+    }
+    return text + memory_;
+  }
 
  private:
   // So that a copy elsewhere is the same.
-  [[nodiscard]] static std::size_t size_of_common_folder(const std::vector<std::string>& paths) {
-    if (paths.empty()) return 0;
-    std::string_view common = std::string_view{paths.front()}.substr(0, paths.front().rfind('/') + 1);
-    for (const std::string& path : paths) {
-      const std::string_view other = path;
-      while (!other.starts_with(common)) {
+  [[nodiscard]] static std::size_t size_of_common_folder(const std::vector<std::string_view>& paths) {
+    std::string_view common = paths.front().substr(0, paths.front().rfind('/') + 1);
+    for (const std::string_view path : paths) {
+      while (!path.starts_with(common)) {
         common.remove_suffix(1);
         common = common.substr(0, common.rfind('/') + 1);
       }
@@ -12031,7 +12047,7 @@ class DataStock {
     return text;
   }
 
-  void add_file(const std::string& path, std::string_view name, std::size_t most) {
+  [[nodiscard]] static std::string line_of(const std::string& path, std::string_view name, std::size_t most) {
     const FileBytes file{path};
     const FileStamp& stamp = file.stamp();
     std::vector<char> part;
@@ -12041,12 +12057,16 @@ class DataStock {
       part.resize(file.read_at(begin, part.data(), part.size()));
       digest = digest_of(std::as_bytes(std::span{part}), digest);
     });
-    text_ +=
-        compose("f {} {:x} {} {}\n", stamp.size, digest,
-                is_whole ? std::string{"-"} : compose("{}.{}", stamp.seconds, stamp.nanoseconds), printable_of(name));
+    return compose("f {} {:x} {} {}\n", stamp.size, digest,
+                   is_whole ? std::string{"-"} : compose("{}.{}", stamp.seconds, stamp.nanoseconds),
+                   printable_of(name));
   }
 
-  std::string text_{};
+  static constexpr std::size_t most_things = 64;
+
+  std::vector<std::string> files_{};
+  std::string memory_{};
+  std::size_t num_in_memory_ = 0;
 };
 
 /// Is what two stocks tell of each other.
@@ -12644,7 +12664,7 @@ class SourceNode final : public DataNode {
     if constexpr (requires {
                     { source_.files() } -> std::convertible_to<std::vector<std::string>>;
                   }) {
-      for (const std::string& file : source_.files()) fingerprint.add_file(file);
+      fingerprint.add_files(source_.files());
     }
     if constexpr (requires {
                     { source_.fingerprint() } -> std::convertible_to<std::uint64_t>;
@@ -13441,7 +13461,8 @@ struct Segment {
   std::vector<std::uint64_t> ids{};
 };
 
-// Says what is kept: in words, which name another file where they differ, and what it was made of at that time.
+// Says what is kept: in words, which name another file where they differ, and what it was made of at that time; 0 if
+// nobody knows.
 struct SampleFileContent {
   std::string words{};
   std::uint64_t fingerprint = 0;
@@ -13649,7 +13670,7 @@ class SampleFile {
           compose("the cache {} holds \"{}\", and \"{}\" is to be cached: name another file, or remove it", path,
                   found.words, content.words)};
     }
-    return found.fingerprint == content.fingerprint ? std::move(opened) : nullptr;
+    return content.fingerprint == 0 || found.fingerprint == content.fingerprint ? std::move(opened) : nullptr;
   }
 
   [[nodiscard]] std::uint64_t count() const noexcept { return ends_.empty() ? 0 : ends_.back(); }
@@ -13909,9 +13930,12 @@ class FileCacheNode final : public OrderNode {
       content.words +=
           compose(" {} {}[{}]", field.name, field.is_text ? "text" : name_of(field.dtype), joined(field.shape, ","));
     }
-    Fingerprint fingerprint;
-    upstream()->identify(fingerprint);
-    content.fingerprint = fingerprint.value();
+    try {
+      Fingerprint fingerprint;
+      upstream()->identify(fingerprint);
+      content.fingerprint = fingerprint.value();
+    } catch (const DataError&) {  // the source is no longer there: what was kept of it has to do
+    }
     return content;
   }
 
@@ -14789,7 +14813,7 @@ namespace detail {
   return columns.empty() ? TouchedColumns{} : TouchedColumns{columns};
 }
 
-/// Adds what a preprocessor has learned, if it tells.
+/// Adds what a preprocessor has learned, or else its options, if it tells of them.
 template <Preprocessor P>
 void identify_learned(const P& fitted, Fingerprint& fingerprint) {
   if constexpr (Stateful<P>) {
@@ -14800,6 +14824,10 @@ void identify_learned(const P& fitted, Fingerprint& fingerprint) {
       fingerprint.add(std::string_view{tensor.name});
       fingerprint.add(std::span<const std::byte>{bytes});
     }
+  } else if constexpr (requires {
+                         { fitted.fingerprint() } -> std::convertible_to<std::uint64_t>;
+                       }) {
+    fingerprint.add(std::uint64_t{fitted.fingerprint()});
   }
 }
 
@@ -15111,11 +15139,12 @@ class Dataset {
   }
   /// Does the same in a file, for more than memory holds. A file that is there is used, and made anew where the files
   /// of the source, or numbers, settings or what preprocessors have learned before it, are not what they were; remove
-  /// it when a function of yours has changed, which nobody sees. One that holds another dataset by name is a
-  /// ConfigError. Of workers that want it at once one makes it, and the others wait until it is made or five minutes
-  /// have added nothing to it; hosts with copies of their own of the source's files name caches of their own. What is
-  /// read is checked: a damaged cache is a DataError. It is read on machines with the same order of bytes. Throws:
-  /// ConfigError for a dataset that has no end.
+  /// it when a function of yours has changed, or a step without a memory of a Chain, which nobody sees; so it is where
+  /// of more than 64 files one that is not looked at has changed under its name. Without its source it is read as it
+  /// is. One that holds another dataset by name is a ConfigError. Of workers that want it at once one makes it, and the
+  /// others wait, unless it writes nothing for 5 minutes; hosts with copies of their own of the source's files name
+  /// caches of their own. What is read is checked: a damaged cache is a DataError. It is read on machines with the same
+  /// order of bytes. Throws: ConfigError for a dataset that has no end.
   template <class = void>
   [[nodiscard]] Dataset cache(const std::string& file) const {
     require_end("cache");
@@ -15194,7 +15223,10 @@ class Dataset {
     std::vector<Field> fields;
     for (const std::size_t column : chosen) fields.push_back(schema()[column]);
     auto to = checked(name, [&] { return std::make_shared<const Schema>(std::move(fields)); });
-    return operation(std::string{name}, to, detail::choose_columns(to, std::move(chosen)), true);
+    const auto identify = [chosen](detail::Fingerprint& fingerprint) {
+      for (const std::size_t column : chosen) fingerprint.add(std::uint64_t{column});
+    };
+    return operation(std::string{name}, to, detail::choose_columns(to, std::move(chosen)), true, identify);
   }
   [[nodiscard]] std::vector<std::size_t> every_column() const { return detail::ordered_indices(schema().size()); }
 
@@ -27182,6 +27214,16 @@ class Concatenator {
     if (columns) columns->push_back(options_.output);
     return columns;
   }
+  /// Another when the options are.
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    detail::Fingerprint fingerprint;
+    fingerprint.add(options_.columns);
+    fingerprint.add(options_.except);
+    fingerprint.add(std::string_view{options_.output});
+    fingerprint.add(static_cast<std::uint64_t>(options_.dtype));
+    fingerprint.add(options_.keeps_columns);
+    return fingerprint.value();
+  }
   [[nodiscard]] Schema schema(const Schema& before) const { return plan(before).schema; }
 
   [[nodiscard]] Block transform(const Block& block) const {
@@ -29226,6 +29268,14 @@ class Normalizer {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  /// Another when the options are.
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    detail::Fingerprint fingerprint;
+    fingerprint.add(options_.columns);
+    fingerprint.add(options_.except);
+    fingerprint.add(static_cast<std::uint64_t>(options_.norm));
+    return fingerprint.value();
+  }
   [[nodiscard]] Schema schema(const Schema& before) const { return detail::with_fields(before, fields_after(before)); }
 
   [[nodiscard]] Block transform(const Block& block) const {
@@ -31526,10 +31576,10 @@ class ImageFolder {
   [[nodiscard]] Schema schema() const { return *shared_->schema; }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return shared_->files().size(); }
   [[nodiscard]] std::string describe() const { return detail::compose("pictures in {}", shared_->folder); }
-  /// The paths of the pictures.
+  /// The paths of the pictures, damaged ones included. Looks at no picture.
   [[nodiscard]] std::vector<std::string> files() const {
     std::vector<std::string> all;
-    for (const detail::ImageFile& file : shared_->files()) all.push_back(file.path);
+    for (detail::ImageFile& file : detail::list_image_files(shared_->folder).files) all.push_back(std::move(file.path));
     return all;
   }
   [[nodiscard]] std::string label() const { return "label"; }
@@ -31545,6 +31595,7 @@ class ImageFolder {
     fingerprint.add(static_cast<std::uint64_t>(options.fit));
     fingerprint.add(static_cast<std::uint64_t>(options.layout));
     fingerprint.add(static_cast<std::uint64_t>(options.colors));
+    fingerprint.add(std::uint64_t{options.on_error.max_skips()});
     return fingerprint.value();
   }
   /// How many damaged pictures were left out.
@@ -42874,7 +42925,6 @@ inline void refuse_other_options(const Worker& worker, const ModelOptions& befor
 #include <torch/nn/module.h>
 
 #include <unordered_map>
-#include <unordered_set>
 
 namespace railyard::inline v0_1 {
 
@@ -44810,9 +44860,12 @@ struct LoaderState {
   [[nodiscard]] const std::string& data() const {
     if (stock) return *stock;
     stock.emplace();
+    if (worker->rank() != 0 || !take_stock) return *stock;
     try {
-      if (worker->rank() == 0 && take_stock) stock = take_stock();
-    } catch (const Error&) {  // who reads it will be told
+      stock = take_stock();
+    } catch (const std::exception& error) {  // who reads it will be told
+      worker->warn(
+          compose("a loader cannot look at its data, which a run that goes on will not compare: {}", error.what()));
     }
     return *stock;
   }
@@ -44832,24 +44885,34 @@ struct LoaderState {
           "num_samples", saved.count().value_or(0), first.count().value_or(0),
           "give the dataset that was saved with, or .accept_changes = {\"data\"}, with which the epoch begins anew");
     }
-    check_data(state, is_as_long);
+    const bool is_other_stream = check_data(state, is_as_long);
     if (is_as_long && first.count() && saved.consumed() > *first.count()) {
       refuse(compose("sample {} of epoch {}, which is none of {}", saved.consumed(), saved.epoch(), *first.count()));
     }
     leave_epoch();
     epoch = static_cast<std::int64_t>(saved.epoch()) - 1;
-    const bool goes_on = is_as_long && saved.consumed() > 0;  // in the order that it had
+    const bool goes_on = is_as_long && !is_other_stream && saved.consumed() > 0;  // in the order that it had
     set_place(goes_on ? std::move(saved) : begin_of(epoch + 1));
   }
 
  private:
-  // Data that was copied or touched is the same, and so may be what a program computes anew: of that it only tells.
-  void check_data(const State& state, bool is_as_long) const {
-    const Value* then = state.values.find("data");
-    if (then == nullptr || then->as<std::string>().empty() || data().empty()) return;
-    const StockDifference difference = difference_of_stocks(then->as<std::string>(), data());
-    if (difference.text.empty()) return;
+  // Returns whether the data is another and a stream, in which the place that was saved means nothing; then it was
+  // accepted. As only rank 0 knows, all ranks call it where other data is accepted.
+  [[nodiscard]] bool check_data(const State& state, bool is_as_long) const {
+    const bool is_stream = !first.count();
     const bool is_accepted = worker->accepts_change("data");
+    std::int32_t is_another = has_other_data(state, is_as_long && !is_stream, is_accepted) ? 1 : 0;
+    if (!is_stream || !is_accepted) return false;
+    worker->all_reduce(buffer_of_value(is_another), ReduceOp::max);
+    return is_another != 0;
+  }
+
+  // Data that was copied or touched is the same, and so may be what a program computes anew: of that it only tells.
+  [[nodiscard]] bool has_other_data(const State& state, bool keeps_place, bool is_accepted) const {
+    const Value* then = state.values.find("data");
+    if (then == nullptr || then->as<std::string>().empty() || data().empty()) return false;
+    const StockDifference difference = difference_of_stocks(then->as<std::string>(), data());
+    if (difference.text.empty()) return false;
     if (difference.is_certain && !is_accepted) {
       refuse(
           compose("its data is another: {}; give the data that was saved with, or go on with this by "
@@ -44858,7 +44921,8 @@ struct LoaderState {
     }
     worker->warn(compose("a loader on rank {}/{} goes on with data that {}: {}{}", worker->rank(), worker->world_size(),
                          difference.is_certain ? "is another" : "may be another", difference.text,
-                         is_as_long ? "" : "; the epoch begins anew"));
+                         keeps_place || !difference.is_certain ? "" : "; the epoch begins anew"));
+    return difference.is_certain;
   }
 
   // Ends all iterators, and the step of a batch that was not given in full.
@@ -45405,8 +45469,7 @@ template <class Example>
 // Returns the indices of so many rows, from the first to the last.
 [[nodiscard]] inline at::Tensor spread_rows(std::int64_t rows, std::int64_t count) {
   at::Tensor indices = at::empty({count}, at::ScalarType::Long);
-  for (std::int64_t at = 0; at < count; ++at) indices.data_ptr<std::int64_t>()[at] = (rows - 1) / (count - 1) * at;
-  indices.data_ptr<std::int64_t>()[count - 1] = rows - 1;
+  for (std::int64_t at = 0; at < count; ++at) indices.data_ptr<std::int64_t>()[at] = (rows - 1) * at / (count - 1);
   return indices;
 }
 
@@ -45612,11 +45675,14 @@ template <class D>
   auto source = std::make_unique<detail::DatasetBatches>(dataset, options, shares, device(worker),
                                                          detail::feed_for(worker, dataset, options),
                                                          [&worker](const std::string& text) { worker.warn(text); });
-  const auto take_stock = [dataset] {
-    detail::DataStock stock;
-    dataset.node()->take_stock(stock);
-    return stock.text();
-  };
+  std::function<std::string()> take_stock;  // not of a part: with other workers it is another
+  if (dataset.is_divided()) {
+    take_stock = [dataset] {
+      detail::DataStock stock;
+      dataset.node()->take_stock(stock);
+      return stock.text();
+    };
+  }
   return detail::make_loader(worker, std::move(source), num_samples, dataset.is_indexed(), shares, options, take_stock);
 }
 
@@ -45985,8 +46051,6 @@ concept ElementwiseOptimizer = KnownOptimizer<X> && OptimizerFields<X>::is_eleme
 #include <c10/core/GradMode.h>
 #include <c10/util/Optional.h>
 #include <torch/optim/optimizer.h>
-
-#include <unordered_set>
 
 namespace railyard::inline v0_1 {
 

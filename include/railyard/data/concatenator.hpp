@@ -4,6 +4,7 @@
 
 #include "railyard/data/preprocessor.hpp"
 
+#include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/numbers.hpp"
 
 #include "railyard/core/block.hpp"
@@ -16,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -46,6 +48,16 @@ class Concatenator {
     TouchedColumns columns = detail::touched(options_.columns);
     if (columns) columns->push_back(options_.output);
     return columns;
+  }
+  /// Another when the options are.
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    detail::Fingerprint fingerprint;
+    fingerprint.add(options_.columns);
+    fingerprint.add(options_.except);
+    fingerprint.add(std::string_view{options_.output});
+    fingerprint.add(static_cast<std::uint64_t>(options_.dtype));
+    fingerprint.add(options_.keeps_columns);
+    return fingerprint.value();
   }
   [[nodiscard]] Schema schema(const Schema& before) const { return plan(before).schema; }
 

@@ -293,11 +293,12 @@ class Dataset {
   }
   /// Does the same in a file, for more than memory holds. A file that is there is used, and made anew where the files
   /// of the source, or numbers, settings or what preprocessors have learned before it, are not what they were; remove
-  /// it when a function of yours has changed, which nobody sees. One that holds another dataset by name is a
-  /// ConfigError. Of workers that want it at once one makes it, and the others wait until it is made or five minutes
-  /// have added nothing to it; hosts with copies of their own of the source's files name caches of their own. What is
-  /// read is checked: a damaged cache is a DataError. It is read on machines with the same order of bytes. Throws:
-  /// ConfigError for a dataset that has no end.
+  /// it when a function of yours has changed, or a step without a memory of a Chain, which nobody sees; so it is where
+  /// of more than 64 files one that is not looked at has changed under its name. Without its source it is read as it
+  /// is. One that holds another dataset by name is a ConfigError. Of workers that want it at once one makes it, and the
+  /// others wait, unless it writes nothing for 5 minutes; hosts with copies of their own of the source's files name
+  /// caches of their own. What is read is checked: a damaged cache is a DataError. It is read on machines with the same
+  /// order of bytes. Throws: ConfigError for a dataset that has no end.
   template <class = void>
   [[nodiscard]] Dataset cache(const std::string& file) const {
     require_end("cache");
@@ -376,7 +377,10 @@ class Dataset {
     std::vector<Field> fields;
     for (const std::size_t column : chosen) fields.push_back(schema()[column]);
     auto to = checked(name, [&] { return std::make_shared<const Schema>(std::move(fields)); });
-    return operation(std::string{name}, to, detail::choose_columns(to, std::move(chosen)), true);
+    const auto identify = [chosen](detail::Fingerprint& fingerprint) {
+      for (const std::size_t column : chosen) fingerprint.add(std::uint64_t{column});
+    };
+    return operation(std::string{name}, to, detail::choose_columns(to, std::move(chosen)), true, identify);
   }
   [[nodiscard]] std::vector<std::size_t> every_column() const { return detail::ordered_indices(schema().size()); }
 

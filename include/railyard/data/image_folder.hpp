@@ -65,10 +65,10 @@ class ImageFolder {
   [[nodiscard]] Schema schema() const { return *shared_->schema; }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return shared_->files().size(); }
   [[nodiscard]] std::string describe() const { return detail::compose("pictures in {}", shared_->folder); }
-  /// The paths of the pictures.
+  /// The paths of the pictures, damaged ones included. Looks at no picture.
   [[nodiscard]] std::vector<std::string> files() const {
     std::vector<std::string> all;
-    for (const detail::ImageFile& file : shared_->files()) all.push_back(file.path);
+    for (detail::ImageFile& file : detail::list_image_files(shared_->folder).files) all.push_back(std::move(file.path));
     return all;
   }
   [[nodiscard]] std::string label() const { return "label"; }
@@ -84,6 +84,7 @@ class ImageFolder {
     fingerprint.add(static_cast<std::uint64_t>(options.fit));
     fingerprint.add(static_cast<std::uint64_t>(options.layout));
     fingerprint.add(static_cast<std::uint64_t>(options.colors));
+    fingerprint.add(std::uint64_t{options.on_error.max_skips()});
     return fingerprint.value();
   }
   /// How many damaged pictures were left out.

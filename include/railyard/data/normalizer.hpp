@@ -4,6 +4,7 @@
 
 #include "railyard/data/preprocessor.hpp"
 
+#include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/numbers.hpp"
 
 #include "railyard/core/block.hpp"
@@ -40,6 +41,14 @@ class Normalizer {
 
   /// The columns that it looks at or changes.
   [[nodiscard]] TouchedColumns touches() const { return detail::touched(options_.columns); }
+  /// Another when the options are.
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    detail::Fingerprint fingerprint;
+    fingerprint.add(options_.columns);
+    fingerprint.add(options_.except);
+    fingerprint.add(static_cast<std::uint64_t>(options_.norm));
+    return fingerprint.value();
+  }
   [[nodiscard]] Schema schema(const Schema& before) const { return detail::with_fields(before, fields_after(before)); }
 
   [[nodiscard]] Block transform(const Block& block) const {

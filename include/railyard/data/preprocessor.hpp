@@ -70,7 +70,7 @@ namespace detail {
   return columns.empty() ? TouchedColumns{} : TouchedColumns{columns};
 }
 
-/// Adds what a preprocessor has learned, if it tells.
+/// Adds what a preprocessor has learned, or else its options, if it tells of them.
 template <Preprocessor P>
 void identify_learned(const P& fitted, Fingerprint& fingerprint) {
   if constexpr (Stateful<P>) {
@@ -81,6 +81,10 @@ void identify_learned(const P& fitted, Fingerprint& fingerprint) {
       fingerprint.add(std::string_view{tensor.name});
       fingerprint.add(std::span<const std::byte>{bytes});
     }
+  } else if constexpr (requires {
+                         { fitted.fingerprint() } -> std::convertible_to<std::uint64_t>;
+                       }) {
+    fingerprint.add(std::uint64_t{fitted.fingerprint()});
   }
 }
 

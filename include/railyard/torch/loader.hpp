@@ -8,6 +8,7 @@
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
+#include "railyard/core/reduce_op.hpp"
 #include "railyard/core/stateful.hpp"
 #include "railyard/core/value.hpp"
 #include "railyard/data/detail/data_stock.hpp"
@@ -19,6 +20,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -118,9 +120,12 @@ struct LoaderState {
   [[nodiscard]] const std::string& data() const {
     if (stock) return *stock;
     stock.emplace();
+    if (worker->rank() != 0 || !take_stock) return *stock;
     try {
-      if (worker->rank() == 0 && take_stock) stock = take_stock();
-    } catch (const Error&) {  // who reads it will be told
+      stock = take_stock();
+    } catch (const std::exception& error) {  // who reads it will be told
+      worker->warn(
+          compose("a loader cannot look at its data, which a run that goes on will not compare: {}", error.what()));
     }
     return *stock;
   }
@@ -140,24 +145,34 @@ struct LoaderState {
           "num_samples", saved.count().value_or(0), first.count().value_or(0),
           "give the dataset that was saved with, or .accept_changes = {\"data\"}, with which the epoch begins anew");
     }
-    check_data(state, is_as_long);
+    const bool is_other_stream = check_data(state, is_as_long);
     if (is_as_long && first.count() && saved.consumed() > *first.count()) {
       refuse(compose("sample {} of epoch {}, which is none of {}", saved.consumed(), saved.epoch(), *first.count()));
     }
     leave_epoch();
     epoch = static_cast<std::int64_t>(saved.epoch()) - 1;
-    const bool goes_on = is_as_long && saved.consumed() > 0;  // in the order that it had
+    const bool goes_on = is_as_long && !is_other_stream && saved.consumed() > 0;  // in the order that it had
     set_place(goes_on ? std::move(saved) : begin_of(epoch + 1));
   }
 
  private:
-  // Data that was copied or touched is the same, and so may be what a program computes anew: of that it only tells.
-  void check_data(const State& state, bool is_as_long) const {
-    const Value* then = state.values.find("data");
-    if (then == nullptr || then->as<std::string>().empty() || data().empty()) return;
-    const StockDifference difference = difference_of_stocks(then->as<std::string>(), data());
-    if (difference.text.empty()) return;
+  // Returns whether the data is another and a stream, in which the place that was saved means nothing; then it was
+  // accepted. As only rank 0 knows, all ranks call it where other data is accepted.
+  [[nodiscard]] bool check_data(const State& state, bool is_as_long) const {
+    const bool is_stream = !first.count();
     const bool is_accepted = worker->accepts_change("data");
+    std::int32_t is_another = has_other_data(state, is_as_long && !is_stream, is_accepted) ? 1 : 0;
+    if (!is_stream || !is_accepted) return false;
+    worker->all_reduce(buffer_of_value(is_another), ReduceOp::max);
+    return is_another != 0;
+  }
+
+  // Data that was copied or touched is the same, and so may be what a program computes anew: of that it only tells.
+  [[nodiscard]] bool has_other_data(const State& state, bool keeps_place, bool is_accepted) const {
+    const Value* then = state.values.find("data");
+    if (then == nullptr || then->as<std::string>().empty() || data().empty()) return false;
+    const StockDifference difference = difference_of_stocks(then->as<std::string>(), data());
+    if (difference.text.empty()) return false;
     if (difference.is_certain && !is_accepted) {
       refuse(
           compose("its data is another: {}; give the data that was saved with, or go on with this by "
@@ -166,7 +181,8 @@ struct LoaderState {
     }
     worker->warn(compose("a loader on rank {}/{} goes on with data that {}: {}{}", worker->rank(), worker->world_size(),
                          difference.is_certain ? "is another" : "may be another", difference.text,
-                         is_as_long ? "" : "; the epoch begins anew"));
+                         keeps_place || !difference.is_certain ? "" : "; the epoch begins anew"));
+    return difference.is_certain;
   }
 
   // Ends all iterators, and the step of a batch that was not given in full.

@@ -84,8 +84,7 @@ template <class Example>
 // Returns the indices of so many rows, from the first to the last.
 [[nodiscard]] inline at::Tensor spread_rows(std::int64_t rows, std::int64_t count) {
   at::Tensor indices = at::empty({count}, at::ScalarType::Long);
-  for (std::int64_t at = 0; at < count; ++at) indices.data_ptr<std::int64_t>()[at] = (rows - 1) / (count - 1) * at;
-  indices.data_ptr<std::int64_t>()[count - 1] = rows - 1;
+  for (std::int64_t at = 0; at < count; ++at) indices.data_ptr<std::int64_t>()[at] = (rows - 1) * at / (count - 1);
   return indices;
 }
 
@@ -291,11 +290,14 @@ template <class D>
   auto source = std::make_unique<detail::DatasetBatches>(dataset, options, shares, device(worker),
                                                          detail::feed_for(worker, dataset, options),
                                                          [&worker](const std::string& text) { worker.warn(text); });
-  const auto take_stock = [dataset] {
-    detail::DataStock stock;
-    dataset.node()->take_stock(stock);
-    return stock.text();
-  };
+  std::function<std::string()> take_stock;  // not of a part: with other workers it is another
+  if (dataset.is_divided()) {
+    take_stock = [dataset] {
+      detail::DataStock stock;
+      dataset.node()->take_stock(stock);
+      return stock.text();
+    };
+  }
   return detail::make_loader(worker, std::move(source), num_samples, dataset.is_indexed(), shares, options, take_stock);
 }
 

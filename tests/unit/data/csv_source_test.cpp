@@ -339,6 +339,8 @@ TEST_CASE("CsvSource: says that lines end with carriage returns alone, in any of
     CHECK_THAT(error_of(both), ContainsSubstring("old.csv") && ContainsSubstring("carriage return alone"));
     CHECK_THROWS_WITH(both.count(), ContainsSubstring("carriage return alone"));
   }
+  const std::string long_line(1 << 20, 'x');  // whose end is not in sight when it is looked for
+  CHECK(ry::CsvSource{folder.write("long.csv", "a\rb" + long_line + ",c\n1,2\n")}.count() == 1);
   const ry::CsvSource quoted{folder.write("quoted.csv", "\"a\rb\",c"), {.has_header = false}};
   CHECK(texts_of(read_csv_block(quoted), "column_0") == std::vector<std::string>{"a\rb"});
   CHECK(ry::CsvSource{folder.write("one.csv", "a,b\r\n")}.count() == 0);

@@ -7,6 +7,7 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -41,6 +42,21 @@ void edit_later(const std::string& path, std::streamoff place) {
 }
 
 }  // namespace
+
+TEST_CASE("DataStock: of many datasets together it looks at 64 files, and at none twice") {
+  const TemporaryFolder folder;
+  std::vector<ry::Dataset> parts;
+  std::vector<std::string> paths;
+  for (int part = 0; part < 200; ++part) {
+    paths.push_back(folder.write(std::to_string(part) + ".csv", "x\n" + std::to_string(part) + "\n"));
+    parts.emplace_back(ry::CsvSource{paths.back()});
+  }
+  const std::string text = stock_of_dataset(ry::concat(parts));
+  CHECK(std::count(text.begin(), text.end(), '\n') == 65);
+  CHECK(text == stock_of_files(paths));
+  const std::string twice = stock_of_dataset(ry::concat({parts[0], parts[0]}));
+  CHECK(twice == stock_of_files({paths[0]}));
+}
 
 TEST_CASE("DataStock: a copy elsewhere is the same, and whatever is changed is not") {
   const TemporaryFolder folder;

@@ -4,6 +4,7 @@
 #include "railyard/data/csv_source.hpp"
 #include "railyard/data/epoch_reader.hpp"
 #include "railyard/data/fit.hpp"
+#include "railyard/data/normalizer.hpp"
 #include "railyard/data/scalers.hpp"
 #include "railyard/data/split.hpp"
 
@@ -210,6 +211,23 @@ TEST_CASE("cache in a file: is made anew when numbers, seeds or what was learned
     return numbers(1).transform(scaler);
   };
   check_both(scaled(1), scaled(-100));
+  const auto pairs = ry::Dataset::from_columns({{"x", std::vector<double>{1, 2}}, {"y", std::vector<double>{3, 4}}});
+  check_both(pairs.select({"x", "y"}).rename({{"x", "a"}, {"y", "b"}}).rename({{"a", "x"}, {"b", "y"}}),
+             pairs.select({"y", "x"}).rename({{"y", "a"}, {"x", "b"}}).rename({{"a", "x"}, {"b", "y"}}));
+  check_both(pairs.transform(ry::Normalizer{{.columns = {"x", "y"}, .norm = ry::Norm::l1}}),
+             pairs.transform(ry::Normalizer{{.columns = {"x", "y"}, .norm = ry::Norm::l2}}));
+}
+
+TEST_CASE("cache in a file: is read without the source that it was made of, and looks at none of its samples") {
+  const CacheFolder folder;
+  const auto file = (folder.path / "samples").string();
+  const auto source = (folder.path / "numbers.csv").string();
+  std::ofstream{source} << "x\n1\n2\n";
+  const auto dataset = [&] { return ry::Dataset{ry::CsvSource{source, {.fields = {{"x", ry::Dtype::f64}}}}}; };
+  CHECK(column_x(dataset().cache(file)) == std::vector<double>{1, 2});
+  const auto cached = dataset().cache(file);
+  std::filesystem::remove(source);
+  CHECK(column_x(cached) == std::vector<double>{1, 2});
 }
 
 TEST_CASE("cache in a file: one process makes it, and another that wants it meanwhile waits") {
@@ -266,8 +284,12 @@ TEST_CASE("DraftFile: goes on in a file of its own where another process does no
   ry::detail::DraftFile other{file, std::chrono::milliseconds{1}};
   const std::string text = "whole";
   other.write(std::as_bytes(std::span{text}));
+  ry::detail::DraftFile third{file, std::chrono::milliseconds{1}};  // of the same process
+  third.write(std::as_bytes(std::span{text}.first(3)));
   CHECK(other.publish().is_open());
   CHECK(std::filesystem::file_size(file) == 5);
+  CHECK(third.publish().is_open());
+  CHECK(std::filesystem::file_size(file) == 3);
 }
 
 TEST_CASE("DraftFile: two of one process that go on beside another write files of their own") {

@@ -82,8 +82,9 @@ ry::Result fit_changed(const Scratch& scratch, const ry::Dataset& data, std::uin
                     .accept_changes = std::move(accept_changes),
                     .checkpoint = {.every_steps = 1},
                     .progress = ry::Progress::quiet};
+  const bool is_stream = !data.is_indexed();
   return ry::Trainer<ry::SharedMemory, ry::Threads>{
-      [last_step](ry::Worker& worker) { train(worker, false, last_step, 0); },
+      [is_stream, last_step](ry::Worker& worker) { train(worker, is_stream, last_step, 0); },
       {.num_workers = 2},
       std::move(run),
       {{"train", data}}}
@@ -188,6 +189,22 @@ TEST_CASE("Datasets of a run: where another number of samples is accepted, the e
   REQUIRE(seen.size() > 80);
   std::sort(seen.end() - 80, seen.end());
   CHECK(std::adjacent_find(seen.end() - 80, seen.end()) == seen.end());
+}
+
+TEST_CASE("Datasets of a run: where another stream is accepted, the epoch begins anew") {
+  const Scratch scratch;
+  const auto even = [](const ry::Dataset& numbers) {
+    return numbers.filter([](const ry::Sample& sample) { return sample.values<std::int64_t>("n")[0] % 2 == 0; });
+  };
+  CHECK_FALSE(fit_changed(scratch, even(numbers_in_file(scratch, "a.csv")), 5));
+  const auto other = even(numbers_in_file(scratch, "a.csv", 20));
+  CHECK_THAT(fit_changed(scratch, other, 1000).error(), ContainsSubstring("its data is another"));
+  const ry::Result result = fit_changed(scratch, other, 1000, 5, {"data"});
+  REQUIRE(result.error() == "");
+  CHECK(warns_of(result, "the epoch begins anew"));
+  const auto text = result.metrics().at("seen").as<std::string>();
+  const std::string epoch = "10 12 14 16 18 20 22 24 26 28 ";
+  CHECK(text.ends_with(epoch + epoch));
 }
 
 TEST_CASE("Datasets of a run: of another seed that is accepted, the epoch under way keeps its order") {

@@ -85,22 +85,22 @@ TEST_CASE("Worker: steps in which nothing goes from worker to worker are warned 
     bool sums_gradients;
     bool is_warned_of;
   };
-  for (const auto& [num_steps, sums_gradients, is_warned_of] :
+  for (const Case given :
        {Case{0, false, false}, Case{1, false, true}, Case{250, false, true}, Case{250, true, false}}) {
-    const auto result = run([num_steps = num_steps, sums_gradients = sums_gradients](ry::Worker& worker) {
+    const auto result = run([given](ry::Worker& worker) {
       double value = 1;
       worker.broadcast(ry::buffer_of_value(value), 0);  // what is done before the first step is none of it
-      for (int step = 0; step < num_steps; ++step) {
+      for (int step = 0; step < given.num_steps; ++step) {
         worker.samples(1);
-        if (sums_gradients) worker.all_reduce(ry::buffer_of_value(value), ry::ReduceOp::average);
+        if (given.sums_gradients) worker.all_reduce(ry::buffer_of_value(value), ry::ReduceOp::average);
         static_cast<void>(worker.should_stop());
         worker.end_step();
       }
       static_cast<void>(worker.mean(value));
     });
     REQUIRE(result.error() == "");
-    REQUIRE(result.warnings().size() == (is_warned_of ? 1U : 0U));
-    if (!is_warned_of) continue;
+    REQUIRE(result.warnings().size() == (given.is_warned_of ? 1U : 0U));
+    if (!given.is_warned_of) continue;
     CHECK_THAT(result.warnings().front(), ContainsSubstring("each of them trains a model of its own") &&
                                               ContainsSubstring("prepare_model(worker, model)"));
   }

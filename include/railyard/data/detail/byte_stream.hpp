@@ -113,21 +113,24 @@ class FileBytes final : public ByteStream {
 };
 
 /// Whether lines of a text end with carriage returns that are not within quotes, and none with a line feed; but for
-/// what it ends with.
-[[nodiscard]] inline bool has_only_carriage_returns(std::string_view text) noexcept {
+/// what it ends with. Of the begin of a longer text, whose first line may simply be long, only where there are many.
+[[nodiscard]] inline bool has_only_carriage_returns(std::string_view text, bool is_whole) noexcept {
   if (text.ends_with('\n')) text.remove_suffix(1);
   if (text.ends_with('\r')) text.remove_suffix(1);
   if (text.find('\n') != std::string_view::npos) return false;
+  const std::ptrdiff_t enough = is_whole ? 1 : 100;
+  std::ptrdiff_t found = 0;
   bool is_quoted = false;
   for (const char c : text) {
     if (c == '"') is_quoted = !is_quoted;
-    if (c == '\r' && !is_quoted) return true;
+    if (c == '\r' && !is_quoted && ++found == enough) return true;
   }
   return false;
 }
 
-/// Names what a file holds by how it begins, where that is no text, and says what to do; empty where it may be text.
-[[nodiscard]] inline std::string_view fault_of_beginning(std::string_view text) noexcept {
+/// Names what a file holds by how it begins (is_whole: that is all of it), where that is no text, and says what to do;
+/// empty where it may be text.
+[[nodiscard]] inline std::string_view fault_of_beginning(std::string_view text, bool is_whole) noexcept {
   if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) return "it is UTF-16 text: save it as UTF-8";
   if (text.starts_with("\x1F\x8B")) {
     return "it is compressed by gzip: read it with a ...Stream of ry::gzip(paths), which is in railyard/data/gzip.hpp "
@@ -137,7 +140,7 @@ class FileBytes final : public ByteStream {
     return "it is compressed by zstd: read it with a ...Stream of ry::zstd(paths), which is in railyard/data/zstd.hpp "
            "and needs libzstd (Debian: libzstd-dev)";
   }
-  if (has_only_carriage_returns(text)) {
+  if (has_only_carriage_returns(text, is_whole)) {
     return "its lines end with a carriage return alone, as on old Macs: convert it, as by tr '\\r' '\\n' < old > new";
   }
   return {};

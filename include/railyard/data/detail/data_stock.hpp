@@ -15,12 +15,13 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Of files and memory that are larger, only parts are looked at.
+/// Of files that are larger together, and of columns in memory that are, only parts are looked at.
 inline constexpr std::size_t most_stock_bytes = std::size_t{4} << 20;
 
 /// Calls look(begin, size) with parts of so many bytes, together `most` at most and spread evenly from the first byte
@@ -33,7 +34,8 @@ bool look_at_parts(std::uint64_t size, std::uint64_t most, const Look& look) {
     return true;
   }
   const std::uint64_t each = std::max<std::uint64_t>(most / parts, 1);
-  for (std::uint64_t part = 0; part < parts; ++part) look((size - each) / (parts - 1) * part, each);
+  const std::uint64_t stride = (size - each) / (parts - 1);
+  for (std::uint64_t part = 0; part + 1 < parts; ++part) look(stride * part, each);
   look(size - each, each);
   return false;
 }
@@ -41,26 +43,14 @@ bool look_at_parts(std::uint64_t size, std::uint64_t most, const Look& look) {
 /// Collects it.
 class DataStock {
  public:
-  /// Of many files, 64 are looked at; of the others the names count, in the folder that all are in.
-  void add_files(const std::vector<std::string>& paths) {
-    constexpr std::size_t most_files = 64;
-    const std::size_t prefix = size_of_common_folder(paths);
-    std::uint64_t names = 0;
-    for (const std::string& path : paths) {
-      names = digest_of(std::as_bytes(std::span{std::string_view{path}.substr(prefix)}), names);
-    }
-    text_ += compose("F {} {:x}\n", paths.size(), names);
-    const std::size_t looked_at = std::min(paths.size(), most_files);
-    for (std::size_t at = 0; at < looked_at; ++at) {
-      const std::string& path = paths[at * paths.size() / looked_at];
-      add_file(path, std::string_view{path}.substr(prefix), most_stock_bytes / looked_at);
-    }
-  }
+  void add_files(const std::vector<std::string>& paths) { files_.insert(files_.end(), paths.begin(), paths.end()); }
   /// what: its name and shape.
   void add_memory(std::string_view what, std::uint64_t digest) {
-    text_ += compose("m {:x} {}\n", digest, printable_of(what));
+    if (++num_in_memory_ > most_things) return;
+    memory_ += compose("m {:x} {}\n", digest, printable_of(what));
   }
   void add_memory(std::string_view what, std::span<const std::byte> bytes) {
+    if (num_in_memory_ >= most_things) return;
     std::uint64_t digest = bytes.size();
     look_at_parts(bytes.size(), most_stock_bytes, [&](std::uint64_t begin, std::uint64_t size) {
       digest = digest_of(bytes.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size)), digest);
@@ -68,17 +58,33 @@ class DataStock {
     add_memory(what, digest);
   }
 
-  /// Empty if there is nothing that could be looked at.
-  [[nodiscard]] const std::string& text() const noexcept { return text_; }
+  /// Reads the files, together as much as is said above, and returns all; empty if there is nothing that could be
+  /// looked at. Of many files 64 are looked at; of the others the names count, in the folder that all are in.
+  [[nodiscard]] std::string text() const {
+    if (files_.empty()) return memory_;
+    std::vector<std::string_view> paths;
+    std::unordered_set<std::string_view> known;
+    for (const std::string& path : files_) {
+      if (known.insert(path).second) paths.push_back(path);
+    }
+    const std::size_t prefix = size_of_common_folder(paths);
+    std::uint64_t names = 0;
+    for (const std::string_view path : paths) names = digest_of(std::as_bytes(std::span{path.substr(prefix)}), names);
+    std::string text = compose("F {} {:x}\n", paths.size(), names);
+    const std::size_t looked_at = std::min(paths.size(), most_things);
+    for (std::size_t at = 0; at < looked_at; ++at) {
+      const std::string_view path = paths[at * paths.size() / looked_at];
+      text += line_of(std::string{path}, path.substr(prefix), most_stock_bytes / looked_at);
+    }
+    return text + memory_;
+  }
 
  private:
   // So that a copy elsewhere is the same.
-  [[nodiscard]] static std::size_t size_of_common_folder(const std::vector<std::string>& paths) {
-    if (paths.empty()) return 0;
-    std::string_view common = std::string_view{paths.front()}.substr(0, paths.front().rfind('/') + 1);
-    for (const std::string& path : paths) {
-      const std::string_view other = path;
-      while (!other.starts_with(common)) {
+  [[nodiscard]] static std::size_t size_of_common_folder(const std::vector<std::string_view>& paths) {
+    std::string_view common = paths.front().substr(0, paths.front().rfind('/') + 1);
+    for (const std::string_view path : paths) {
+      while (!path.starts_with(common)) {
         common.remove_suffix(1);
         common = common.substr(0, common.rfind('/') + 1);
       }
@@ -93,7 +99,7 @@ class DataStock {
     return text;
   }
 
-  void add_file(const std::string& path, std::string_view name, std::size_t most) {
+  [[nodiscard]] static std::string line_of(const std::string& path, std::string_view name, std::size_t most) {
     const FileBytes file{path};
     const FileStamp& stamp = file.stamp();
     std::vector<char> part;
@@ -103,12 +109,16 @@ class DataStock {
       part.resize(file.read_at(begin, part.data(), part.size()));
       digest = digest_of(std::as_bytes(std::span{part}), digest);
     });
-    text_ +=
-        compose("f {} {:x} {} {}\n", stamp.size, digest,
-                is_whole ? std::string{"-"} : compose("{}.{}", stamp.seconds, stamp.nanoseconds), printable_of(name));
+    return compose("f {} {:x} {} {}\n", stamp.size, digest,
+                   is_whole ? std::string{"-"} : compose("{}.{}", stamp.seconds, stamp.nanoseconds),
+                   printable_of(name));
   }
 
-  std::string text_{};
+  static constexpr std::size_t most_things = 64;
+
+  std::vector<std::string> files_{};
+  std::string memory_{};
+  std::size_t num_in_memory_ = 0;
 };
 
 /// Is what two stocks tell of each other.

@@ -36,7 +36,7 @@ class RecordChunks {
   void skip_header(HeaderSize&& header_size) {
     fill();
     const std::string_view text{buffer_.data(), size_};
-    if (const auto fault = fault_of_beginning(text); !fault.empty()) {
+    if (const auto fault = fault_of_beginning(text, is_end_); !fault.empty()) {
       throw DataError{compose("{} cannot be read: {}", file_, fault)};
     }
     const std::size_t mark = text.starts_with(utf8_mark) ? utf8_mark.size() : 0;

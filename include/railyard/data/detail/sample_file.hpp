@@ -41,7 +41,8 @@ struct Segment {
   std::vector<std::uint64_t> ids{};
 };
 
-// Says what is kept: in words, which name another file where they differ, and what it was made of at that time.
+// Says what is kept: in words, which name another file where they differ, and what it was made of at that time; 0 if
+// nobody knows.
 struct SampleFileContent {
   std::string words{};
   std::uint64_t fingerprint = 0;
@@ -249,7 +250,7 @@ class SampleFile {
           compose("the cache {} holds \"{}\", and \"{}\" is to be cached: name another file, or remove it", path,
                   found.words, content.words)};
     }
-    return found.fingerprint == content.fingerprint ? std::move(opened) : nullptr;
+    return content.fingerprint == 0 || found.fingerprint == content.fingerprint ? std::move(opened) : nullptr;
   }
 
   [[nodiscard]] std::uint64_t count() const noexcept { return ends_.empty() ? 0 : ends_.back(); }

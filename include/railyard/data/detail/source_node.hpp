@@ -96,7 +96,7 @@ class SourceNode final : public DataNode {
     if constexpr (requires {
                     { source_.files() } -> std::convertible_to<std::vector<std::string>>;
                   }) {
-      for (const std::string& file : source_.files()) fingerprint.add_file(file);
+      fingerprint.add_files(source_.files());
     }
     if constexpr (requires {
                     { source_.fingerprint() } -> std::convertible_to<std::uint64_t>;

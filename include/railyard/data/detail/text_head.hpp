@@ -25,7 +25,7 @@ class TextHead {
   TextHead(std::string file, std::unique_ptr<ByteStream> bytes) : file_(std::move(file)), bytes_(std::move(bytes)) {
     fill(first_size);
     const std::string_view all{buffer_.data(), size_};
-    if (const auto fault = fault_of_beginning(all); !fault.empty()) {
+    if (const auto fault = fault_of_beginning(all, is_whole_); !fault.empty()) {
       throw DataError{compose("{} cannot be read: {}", file_, fault)};
     }
     if (all.starts_with(utf8_mark)) begin_ = utf8_mark.size();
