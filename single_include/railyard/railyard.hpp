@@ -6587,11 +6587,22 @@ inline void expect_all(Store& store, const std::string& prefix, std::string_view
                                                                        const Deadline& deadline) {
   if (!asks_all(world)) {
     if (const auto gathered = store.get(gathered_key(prefix, stage), deadline)) return unpack_values(*gathered);
-    // Rank 0 has not come itself: what is there has to be looked for.
+    // Rank 0 has not come itself: what is there has to be looked for, in one go.
+    expect_each(store, prefix, stage, world);
   }
   auto values = await_each(store, prefix, stage, world, deadline);
   if (world.rank == 0 && world.size > most_who_ask_all) store.set(gathered_key(prefix, stage), pack_values(values));
   return values;
+}
+
+/// Lets the others have what there is, before rank 0 leaves by an exception of its own.
+inline void leave_all(Store& store, const std::string& prefix, std::string_view stage, const World& world,
+                      const Deadline& deadline) noexcept {
+  if (world.rank != 0 || world.size <= most_who_ask_all) return;
+  try {
+    static_cast<void>(await_all(store, prefix, stage, world, deadline));
+  } catch (const std::exception&) {  // the store has ended, and with it their waits
+  }
 }
 
 /// Throws: CollectiveError that names the ranks without a value.
@@ -20334,7 +20345,6 @@ namespace railyard::inline v0_1 {
 /// Says where the time of some steps has gone. Units: seconds.
 struct StepTimes {
   std::uint64_t steps = 0;    ///< exchanges of gradients
-  std::uint64_t skipped = 0;  ///< of them: those after which the step was left out, see ModelOptions::non_finite
   double compute = 0;         ///< all that is none of the following: forward, backward
   double data = 0;            ///< in loaders: waiting for batches, and making tensors of them
   double wait = 0;            ///< for ranks that came later
@@ -20342,6 +20352,7 @@ struct StepTimes {
   double optimizer = 0;       ///< in step() of a prepared optimizer
   std::uint64_t bytes = 0;    ///< of gradients that were read and written for the exchange
   int slowest_rank = -1;      ///< the one that has waited least, which is whom the others wait for; -1 if unknown
+  std::uint64_t skipped = 0;  ///< steps that were left out, see ModelOptions::non_finite
 
   [[nodiscard]] double total() const noexcept { return compute + data + wait + communication + optimizer; }
   [[nodiscard]] double share_of_compute() const noexcept { return share_of(compute); }
@@ -20885,7 +20896,7 @@ class Worker {
   friend class TrainState;
 
   // Steps after which it is no accident that nothing was exchanged.
-  static constexpr std::uint64_t steps_apart = 100;
+  static constexpr std::uint64_t steps_apart = 1000;
 
   // Nobody wants as many models as there are workers, of which none has seen all samples.
   void warn_of_training_apart() {
@@ -21460,7 +21471,7 @@ class SnapshotPace {
   /// What was put back is there still for the next restart. Until it is a few steps old a copy is not worth its price,
   /// which is about that of putting back; from a slow disk it is less.
   void note_put_back(std::chrono::duration<double> cost, Clock::time_point now) noexcept {
-    constexpr std::chrono::duration<double> most{0.25};
+    constexpr std::chrono::duration<double> most{0.02};
     note_copy(std::min(cost, most), now);
   }
   /// No copy is wanted any more.
@@ -21634,11 +21645,11 @@ class TrainState {
     if (path.empty()) return;
     const auto& held = worker_->context().held_slots;
     if (!held.empty() && worker_->has_saved_) return;  // they are an earlier TrainState's by now
-    const auto begin = Clock::now();
     const Checkpoint checkpoint =
         held.empty() ? Checkpoint::open(path) : detail::open_held_state(worker_->link(), held);
     std::string missing;
     worker_->barrier();  // weights may be shared: nobody looks at them while they are put back
+    const auto begin = Clock::now();
     for (const StatePart& part : parts_) {
       const auto state = checkpoint.load(part.name_, worker_->rank());
       if (!state) {
@@ -21647,6 +21658,7 @@ class TrainState {
       }
       put(part, *state);
     }
+    const auto end = Clock::now();
     worker_->barrier();
     const Manifest& manifest = checkpoint.manifest();
     WorkerPage& page = worker_->page();
@@ -21656,7 +21668,7 @@ class TrainState {
     resumed_epoch_ = manifest.epoch;
     epoch_ = manifest.epoch - 1;
     is_resumed_ = true;
-    pace_.note_put_back(Clock::now() - begin, Clock::now());
+    pace_.note_put_back(end - begin, end);
     if (worker_->rank() != 0) return;
     if (!missing.empty()) {
       std::fprintf(stderr, "railyard: the checkpoint %s has nothing for: %s; they stay as the program has made them\n",
@@ -21721,14 +21733,14 @@ class TrainState {
   [[nodiscard]] detail::Wishes agreed_wishes() {
     if (const auto heard = worker_->control().end_step()) return *heard;
     auto numbers = worker_->wishes().numbers<std::int32_t>();
-    worker_->all_reduce(buffer_of(numbers), ReduceOp::max);
+    worker_->do_all_reduce(buffer_of(numbers), ReduceOp::max);
     return detail::Wishes::of_anyone<std::int32_t>(numbers);
   }
 
   // Whether a wish to stop is one to leave, or the program's own.
   [[nodiscard]] bool agrees_to_leave() {
     std::int32_t leaves = worker_->page().leave_requested.load(std::memory_order_relaxed) ? 1 : 0;
-    worker_->all_reduce(buffer_of_value(leaves), ReduceOp::max);
+    worker_->do_all_reduce(buffer_of_value(leaves), ReduceOp::max);
     return leaves != 0;
   }
 
@@ -38122,6 +38134,7 @@ class GlooTcp {
       store.set(connected_key, "");
     } catch (const ConfigError&) {
       store.set(connected_key, "its configuration was refused");
+      detail::leave_all(store, prefix, "connected", world, deadline);
       throw;
     } catch (const std::exception& error) {
       store.set(connected_key, error.what());
@@ -40939,6 +40952,10 @@ struct TensorMark {
     return mark;
   }
   [[nodiscard]] bool operator==(const TensorMark&) const = default;
+  // Whether the values are the same, changed in between or not.
+  [[nodiscard]] bool holds_same(const TensorMark& other) const noexcept {
+    return tensor == other.tensor && elements == other.elements;
+  }
 };
 
 }  // namespace detail
@@ -40984,7 +41001,8 @@ struct GradientSlot {
   bool is_weighted = false;              // micro-batches under way have added to the gradient
   at::Tensor before{};                   // what it was before them: it is not weighted with their samples
   TensorMark gradient_mark{};            // as the last of them has left it
-  TensorMark parameter_mark{};           // likewise
+  TensorMark parameter_mark{};           // as it was when that one had gone by
+  TensorMark parameter_before{};         // and when it began
   at::Tensor stage{};                    // memory that the other ranks see, where the gradient itself is not there
 
   // Sums are made in f32 at least: n x gradient would overflow a half type.
@@ -41053,6 +41071,21 @@ struct GradientSlot {
   void mark() {
     gradient_mark = TensorMark::of(parameter.grad());
     parameter_mark = TensorMark::of(parameter);
+  }
+
+  // Whether the gradient is as the last micro-batch has left it.
+  [[nodiscard]] bool has_same_gradient() const { return TensorMark::of(parameter.grad()) == gradient_mark; }
+  // Whether the weights are as they were at one of the two: a forward pass may change them, and a loop may change them
+  // for a pass and put them back.
+  [[nodiscard]] bool has_same_parameter() const {
+    const TensorMark now = TensorMark::of(parameter);
+    return now.holds_same(parameter_mark) || now.holds_same(parameter_before);
+  }
+  // Forgets micro-batches whose step has never been exchanged, unless the loop has done so.
+  void end_unexchanged() {
+    if (!is_weighted) return;
+    if (!has_same_gradient()) before = parameter.grad();
+    forget_micro_batches();
   }
 
   // They will not be completed.
@@ -41822,14 +41855,17 @@ class RunningStatistics {
     all_modules,
   };
 
-  void keep(const std::vector<std::weak_ptr<const torch::nn::Module>>& roots, Of modules) {
+  void keep(const std::vector<std::weak_ptr<const torch::nn::Module>>& roots, Of modules = Of::modules_on_their_own) {
     num_kept_ = 0;
     for (const auto& root : roots) {
       if (const auto module = root.lock()) visit(*module, modules);
     }
     kept_.resize(num_kept_);
   }
-  void forget() noexcept { kept_.clear(); }
+  void forget() noexcept {
+    kept_.clear();
+    num_kept_ = 0;
+  }
   [[nodiscard]] bool has_any() const noexcept { return !kept_.empty(); }
 
   void put_back() const {
@@ -42870,16 +42906,14 @@ namespace detail {
               worker.rank(), worker.world_size(), step)};
 }
 
-// Sees to it that between the micro-batches of a step nobody has dropped their gradients, or gone on with a part of
-// them.
-inline void check_untouched(const Worker& worker, const GradientSlot& slot, std::uint64_t step) {
-  const bool is_same_gradient = TensorMark::of(slot.parameter.grad()) == slot.gradient_mark;
-  if (is_same_gradient && TensorMark::of(slot.parameter) == slot.parameter_mark) return;
+// Between the micro-batches of a step somebody has dropped their gradients, or gone on with a part of them.
+[[noreturn]] inline void refuse_touched(const Worker& worker, const GradientSlot& slot, std::string_view what,
+                                        std::uint64_t step) {
   throw ConfigError{
-      compose("backward() on rank {}/{}: the {} of \"{}\" was changed between two micro-batches of step {}: call "
-              "zero_grad(), clip_grad_norm_() and the optimizer's step() once in a step, after its last micro-batch: "
+      compose("the {} of \"{}\" was changed between two micro-batches of step {} on rank {}/{}: call zero_grad(), "
+              "clip_grad_norm_() and the optimizer's step() once in a step, after its last micro-batch: "
               "if (!batch.completes_step()) continue;",
-              worker.rank(), worker.world_size(), is_same_gradient ? "value" : "gradient", slot.name, step)};
+              what, slot.name, step, worker.rank(), worker.world_size())};
 }
 
 [[noreturn]] inline void refuse_unfinished(const Worker& worker, std::uint64_t step, const CollectiveError& error) {
@@ -42901,6 +42935,15 @@ inline void refuse_half(const Worker& worker, const std::vector<GradientSlot>& s
                 "micro-batches",
                 worker.rank(), worker.world_size(), slot.name)};
   }
+}
+
+inline void warn_of_skipped(Worker& worker, std::uint64_t skipped, std::uint64_t steps) {
+  if (worker.rank() != 0 || skipped == 0) return;
+  worker.warn(skipped < steps
+                  ? compose("{} of {} steps were left out, for their gradients were not finite", skipped, steps)
+                  : compose("all steps, {} in number, were left out, for their gradients were not finite: nothing was "
+                            "learnt. Look for NaNs in the data, lower the learning rate or clip",
+                            steps));
 }
 
 // All models of a worker are exchanged together, so the options of one are those of all.
@@ -44031,6 +44074,7 @@ class GradientExchange {
         std::any_of(slots_.begin(), slots_.end(), [](const auto& slot) { return !slot.piece.expired(); });
     if (models_.models().size() > 1 || has_optimizer) refuse_other_options(*worker_, options_, options);
     options_ = options;
+    before_step_.forget();
     overlap_ =
         options.overlap == Overlap::off || worker_->world_size() == 1 ? Overlapping::never : Overlapping::undecided;
     observed_step_ = 0;
@@ -44038,18 +44082,9 @@ class GradientExchange {
   }
 
   // Tells the user, at the end of training, of steps that have left no trace.
-  void warn_of_skipped() {
-    const std::uint64_t skipped = clock_.skipped();
-    const std::uint64_t steps = clock_.steps();
-    if (worker_->rank() != 0 || skipped == 0 || options_.non_finite != NonFinite::skip) return;
-    if (skipped < steps) {
-      worker_->warn(compose("{} of {} steps were left out, for their gradients were not finite", skipped, steps));
-      return;
-    }
-    worker_->warn(
-        compose("all steps, {} in number, were left out, for their gradients were not finite: nothing was "
-                "learnt. Look for NaNs in the data, lower the learning rate or clip",
-                steps));
+  void warn_of_skipped() const {
+    const std::uint64_t steps = window_.step > 0 ? window_.step : clock_.steps();
+    if (options_.non_finite == NonFinite::skip) detail::warn_of_skipped(*worker_, clock_.skipped(), steps);
   }
 
   // Ends what goes on beside the worker's own thread.
@@ -44080,6 +44115,7 @@ class GradientExchange {
     }
     self->models_.check(*self->worker_, self->known_, self->options_.buffers != BufferSync::leave);
     if (self->window_.is_last) {
+      for (GradientSlot& slot : self->slots_) slot.end_unexchanged();
       self->window_ = {.step = self->window_.step + 1};
       if (self->options_.non_finite == NonFinite::skip) {
         self->before_step_.keep(self->models_.models(), RunningStatistics::Of::all_modules);
@@ -44094,13 +44130,15 @@ class GradientExchange {
           accumulator->add_pre_hook(std::make_unique<Weight>(self, self->slots_[at]));
       }
     }
+    for (GradientSlot& slot : self->slots_) {
+      if (slot.is_weighted && !slot.has_same_parameter()) refuse_touched(*self->worker_, slot, "value", window.step);
+      if (window.is_accumulating) slot.parameter_before = TensorMark::of(slot.parameter);
+    }
     window.is_last = completes_step;
     window.micro_batch = samples;
     window.samples += samples;
     self->statistics_.forget();
-    if (samples == 0) {
-      self->statistics_.keep(self->models_.models(), RunningStatistics::Of::modules_on_their_own);
-    }
+    if (samples == 0) self->statistics_.keep(self->models_.models());
   }
 
  private:
@@ -44185,7 +44223,7 @@ class GradientExchange {
       const auto exchange = exchange_.lock();
       if (!exchange || !exchange->window_.is_accumulating) return gradients;
       GradientSlot& slot = exchange->slots_[exchange->known_.at(parameter_)];
-      if (slot.is_weighted && !slot.has_arrived) check_untouched(*exchange->worker_, slot, exchange->window_.step);
+      exchange->check_gradient(slot);
       slot.begin_weighting();
       const std::uint64_t samples = exchange->window_.micro_batch;
       torch::autograd::variable_list weighted;
@@ -44239,6 +44277,12 @@ class GradientExchange {
     auto pass = std::make_shared<Pass>(self);
     self->pass_ = pass;
     torch::autograd::Engine::get_default_engine().queue_callback([pass] { pass->end(); });
+  }
+
+  // That of a micro-batch is changed by none but the next one, and by the communication thread when it has arrived.
+  void check_gradient(const GradientSlot& slot) const {
+    if (!slot.is_weighted || slot.has_arrived || slot.has_same_gradient()) return;
+    refuse_touched(*worker_, slot, "gradient", window_.step);
   }
 
   void note_arrival(GradientSlot& slot, std::size_t index, const at::Tensor& added) {
@@ -44324,7 +44368,7 @@ class GradientExchange {
     statistics_.put_back();
     if (!window_.is_last) return;
     for (GradientSlot& slot : slots_) {
-      if (slot.is_weighted && !slot.has_arrived) check_untouched(*worker_, slot, window_.step);
+      check_gradient(slot);
       slot.end_weighting(static_cast<double>(window_.samples));
     }
     if (num_handed_ == 0) {
@@ -44342,9 +44386,7 @@ class GradientExchange {
     }
     decide_on_overlap();
     sync_buffers(*worker_, models_.buffers(), options_.buffers);
-    if (statistics_.has_any()) {  // for another pass of this step
-      statistics_.keep(models_.models(), RunningStatistics::Of::modules_on_their_own);
-    }
+    if (statistics_.has_any()) statistics_.keep(models_.models());  // for another pass of this step
     clock_.enter(StepClock::Part::compute);
     if (options_.non_finite == NonFinite::allow) return;
     if (!is_finite) {
@@ -44428,10 +44470,11 @@ class GradientExchange {
       const at::Tensor& gradient = one.second->parameter.grad();
       if (name.empty() && gradient.defined() && !is_all_finite(gradient)) name = one.second->name;
     }
-    window_.is_refused = true;
+    const bool is_first = !window_.is_refused;
+    window_.is_refused = window_.step > 0;  // without samples() nobody knows where the step ends
     drop_gradients();
     before_step_.put_back();
-    clock_.count_skipped();
+    if (is_first) clock_.count_skipped();
     const std::string what = compose("step {}: the gradient{}, averaged over all ranks, is not finite", window_.step,
                                      name.empty() ? "" : compose(" of \"{}\"", name));
     if (options_.non_finite == NonFinite::stop) {

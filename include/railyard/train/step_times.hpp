@@ -13,7 +13,6 @@ namespace railyard::inline v0_1 {
 /// Says where the time of some steps has gone. Units: seconds.
 struct StepTimes {
   std::uint64_t steps = 0;    ///< exchanges of gradients
-  std::uint64_t skipped = 0;  ///< of them: those after which the step was left out, see ModelOptions::non_finite
   double compute = 0;         ///< all that is none of the following: forward, backward
   double data = 0;            ///< in loaders: waiting for batches, and making tensors of them
   double wait = 0;            ///< for ranks that came later
@@ -21,6 +20,7 @@ struct StepTimes {
   double optimizer = 0;       ///< in step() of a prepared optimizer
   std::uint64_t bytes = 0;    ///< of gradients that were read and written for the exchange
   int slowest_rank = -1;      ///< the one that has waited least, which is whom the others wait for; -1 if unknown
+  std::uint64_t skipped = 0;  ///< steps that were left out, see ModelOptions::non_finite
 
   [[nodiscard]] double total() const noexcept { return compute + data + wait + communication + optimizer; }
   [[nodiscard]] double share_of_compute() const noexcept { return share_of(compute); }

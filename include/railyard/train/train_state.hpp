@@ -185,11 +185,11 @@ class TrainState {
     if (path.empty()) return;
     const auto& held = worker_->context().held_slots;
     if (!held.empty() && worker_->has_saved_) return;  // they are an earlier TrainState's by now
-    const auto begin = Clock::now();
     const Checkpoint checkpoint =
         held.empty() ? Checkpoint::open(path) : detail::open_held_state(worker_->link(), held);
     std::string missing;
     worker_->barrier();  // weights may be shared: nobody looks at them while they are put back
+    const auto begin = Clock::now();
     for (const StatePart& part : parts_) {
       const auto state = checkpoint.load(part.name_, worker_->rank());
       if (!state) {
@@ -198,6 +198,7 @@ class TrainState {
       }
       put(part, *state);
     }
+    const auto end = Clock::now();
     worker_->barrier();
     const Manifest& manifest = checkpoint.manifest();
     WorkerPage& page = worker_->page();
@@ -207,7 +208,7 @@ class TrainState {
     resumed_epoch_ = manifest.epoch;
     epoch_ = manifest.epoch - 1;
     is_resumed_ = true;
-    pace_.note_put_back(Clock::now() - begin, Clock::now());
+    pace_.note_put_back(end - begin, end);
     if (worker_->rank() != 0) return;
     if (!missing.empty()) {
       std::fprintf(stderr, "railyard: the checkpoint %s has nothing for: %s; they stay as the program has made them\n",
@@ -272,14 +273,14 @@ class TrainState {
   [[nodiscard]] detail::Wishes agreed_wishes() {
     if (const auto heard = worker_->control().end_step()) return *heard;
     auto numbers = worker_->wishes().numbers<std::int32_t>();
-    worker_->all_reduce(buffer_of(numbers), ReduceOp::max);
+    worker_->do_all_reduce(buffer_of(numbers), ReduceOp::max);
     return detail::Wishes::of_anyone<std::int32_t>(numbers);
   }
 
   // Whether a wish to stop is one to leave, or the program's own.
   [[nodiscard]] bool agrees_to_leave() {
     std::int32_t leaves = worker_->page().leave_requested.load(std::memory_order_relaxed) ? 1 : 0;
-    worker_->all_reduce(buffer_of_value(leaves), ReduceOp::max);
+    worker_->do_all_reduce(buffer_of_value(leaves), ReduceOp::max);
     return leaves != 0;
   }
 

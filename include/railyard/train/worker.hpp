@@ -324,7 +324,7 @@ class Worker {
   friend class TrainState;
 
   // Steps after which it is no accident that nothing was exchanged.
-  static constexpr std::uint64_t steps_apart = 100;
+  static constexpr std::uint64_t steps_apart = 1000;
 
   // Nobody wants as many models as there are workers, of which none has seen all samples.
   void warn_of_training_apart() {

@@ -141,8 +141,10 @@ TEST_CASE("Checkpoints: training goes on when one cannot be written, and says so
   CHECK_FALSE(result.checkpoint());
   CHECK(result.failed_checkpoints() == 1);
   CHECK_FALSE(result.is_state_saved());
-  REQUIRE_FALSE(result.warnings().empty());
-  CHECK_THAT(result.warnings().front(), ContainsSubstring("could not be written") && ContainsSubstring("checkpoints"));
+  CHECK(std::any_of(result.warnings().begin(), result.warnings().end(), [](const std::string& warning) {
+    return warning.find("could not be written") != std::string::npos &&
+           warning.find("checkpoints") != std::string::npos;
+  }));
 }
 
 TEMPLATE_TEST_CASE("Checkpoints: are made although only rank 0 reports", "", SharedThreads, SharedProcesses) {

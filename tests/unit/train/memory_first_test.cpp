@@ -5,6 +5,7 @@
 #include "support/catch.hpp"
 #include "unit/train/toy_training.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -185,8 +186,9 @@ TEST_CASE("Memory first: training goes on where a rank finds no memory for copie
     REQUIRE(result.attempts().size() == 3);
     CHECK(result.attempts()[1].begin_step == 0);
     CHECK(result.attempts()[2].begin_step >= 20);
-    REQUIRE(result.warnings().size() == 1);
-    CHECK(result.warnings()[0].find("is not copied to memory") != std::string::npos);
+    CHECK(std::count_if(result.warnings().begin(), result.warnings().end(), [](const std::string& warning) {
+            return warning.find("is not copied to memory") != std::string::npos;
+          }) == 1);
     CHECK(result.metrics().at("sum").as<double>() == straight_sum());
   }
 }
@@ -448,7 +450,7 @@ TEST_CASE("SnapshotPace: spreads copies so that they take their share of the tim
   CHECK_FALSE(resumed.wants_copy(begin + std::chrono::milliseconds{999}));
   CHECK(resumed.wants_copy(begin + std::chrono::milliseconds{1001}));
   resumed.note_put_back(std::chrono::hours{1}, begin);  // from a slow disk
-  CHECK(resumed.wants_copy(begin + std::chrono::seconds{26}));
+  CHECK(resumed.wants_copy(begin + std::chrono::milliseconds{2001}));
   CHECK_FALSE(SnapshotPace{0, std::chrono::nanoseconds{0}, begin}.wants_copy(begin + std::chrono::hours{1}));
   CHECK_FALSE(SnapshotPace{0, std::chrono::nanoseconds{0}, begin}.wants_checkpoint(begin + std::chrono::hours{1}));
 }

@@ -86,7 +86,7 @@ TEST_CASE("Worker: steps in which nothing goes from worker to worker are warned 
     bool is_warned_of;
   };
   for (const Case given :
-       {Case{0, false, false}, Case{1, false, true}, Case{250, false, true}, Case{250, true, false}}) {
+       {Case{0, false, false}, Case{1, false, true}, Case{2500, false, true}, Case{2500, true, false}}) {
     const auto result = run([given](ry::Worker& worker) {
       double value = 1;
       worker.broadcast(ry::buffer_of_value(value), 0);  // what is done before the first step is none of it

@@ -73,6 +73,7 @@ class GlooTcp {
       store.set(connected_key, "");
     } catch (const ConfigError&) {
       store.set(connected_key, "its configuration was refused");
+      detail::leave_all(store, prefix, "connected", world, deadline);
       throw;
     } catch (const std::exception& error) {
       store.set(connected_key, error.what());

@@ -108,11 +108,22 @@ inline void expect_all(Store& store, const std::string& prefix, std::string_view
                                                                        const Deadline& deadline) {
   if (!asks_all(world)) {
     if (const auto gathered = store.get(gathered_key(prefix, stage), deadline)) return unpack_values(*gathered);
-    // Rank 0 has not come itself: what is there has to be looked for.
+    // Rank 0 has not come itself: what is there has to be looked for, in one go.
+    expect_each(store, prefix, stage, world);
   }
   auto values = await_each(store, prefix, stage, world, deadline);
   if (world.rank == 0 && world.size > most_who_ask_all) store.set(gathered_key(prefix, stage), pack_values(values));
   return values;
+}
+
+/// Lets the others have what there is, before rank 0 leaves by an exception of its own.
+inline void leave_all(Store& store, const std::string& prefix, std::string_view stage, const World& world,
+                      const Deadline& deadline) noexcept {
+  if (world.rank != 0 || world.size <= most_who_ask_all) return;
+  try {
+    static_cast<void>(await_all(store, prefix, stage, world, deadline));
+  } catch (const std::exception&) {  // the store has ended, and with it their waits
+  }
 }
 
 /// Throws: CollectiveError that names the ranks without a value.

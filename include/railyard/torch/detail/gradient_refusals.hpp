@@ -57,16 +57,14 @@ namespace detail {
               worker.rank(), worker.world_size(), step)};
 }
 
-// Sees to it that between the micro-batches of a step nobody has dropped their gradients, or gone on with a part of
-// them.
-inline void check_untouched(const Worker& worker, const GradientSlot& slot, std::uint64_t step) {
-  const bool is_same_gradient = TensorMark::of(slot.parameter.grad()) == slot.gradient_mark;
-  if (is_same_gradient && TensorMark::of(slot.parameter) == slot.parameter_mark) return;
+// Between the micro-batches of a step somebody has dropped their gradients, or gone on with a part of them.
+[[noreturn]] inline void refuse_touched(const Worker& worker, const GradientSlot& slot, std::string_view what,
+                                        std::uint64_t step) {
   throw ConfigError{
-      compose("backward() on rank {}/{}: the {} of \"{}\" was changed between two micro-batches of step {}: call "
-              "zero_grad(), clip_grad_norm_() and the optimizer's step() once in a step, after its last micro-batch: "
+      compose("the {} of \"{}\" was changed between two micro-batches of step {} on rank {}/{}: call zero_grad(), "
+              "clip_grad_norm_() and the optimizer's step() once in a step, after its last micro-batch: "
               "if (!batch.completes_step()) continue;",
-              worker.rank(), worker.world_size(), is_same_gradient ? "value" : "gradient", slot.name, step)};
+              what, slot.name, step, worker.rank(), worker.world_size())};
 }
 
 [[noreturn]] inline void refuse_unfinished(const Worker& worker, std::uint64_t step, const CollectiveError& error) {
@@ -88,6 +86,15 @@ inline void refuse_half(const Worker& worker, const std::vector<GradientSlot>& s
                 "micro-batches",
                 worker.rank(), worker.world_size(), slot.name)};
   }
+}
+
+inline void warn_of_skipped(Worker& worker, std::uint64_t skipped, std::uint64_t steps) {
+  if (worker.rank() != 0 || skipped == 0) return;
+  worker.warn(skipped < steps
+                  ? compose("{} of {} steps were left out, for their gradients were not finite", skipped, steps)
+                  : compose("all steps, {} in number, were left out, for their gradients were not finite: nothing was "
+                            "learnt. Look for NaNs in the data, lower the learning rate or clip",
+                            steps));
 }
 
 // All models of a worker are exchanged together, so the options of one are those of all.

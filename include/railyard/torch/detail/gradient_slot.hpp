@@ -50,7 +50,8 @@ struct GradientSlot {
   bool is_weighted = false;              // micro-batches under way have added to the gradient
   at::Tensor before{};                   // what it was before them: it is not weighted with their samples
   TensorMark gradient_mark{};            // as the last of them has left it
-  TensorMark parameter_mark{};           // likewise
+  TensorMark parameter_mark{};           // as it was when that one had gone by
+  TensorMark parameter_before{};         // and when it began
   at::Tensor stage{};                    // memory that the other ranks see, where the gradient itself is not there
 
   // Sums are made in f32 at least: n x gradient would overflow a half type.
@@ -119,6 +120,21 @@ struct GradientSlot {
   void mark() {
     gradient_mark = TensorMark::of(parameter.grad());
     parameter_mark = TensorMark::of(parameter);
+  }
+
+  // Whether the gradient is as the last micro-batch has left it.
+  [[nodiscard]] bool has_same_gradient() const { return TensorMark::of(parameter.grad()) == gradient_mark; }
+  // Whether the weights are as they were at one of the two: a forward pass may change them, and a loop may change them
+  // for a pass and put them back.
+  [[nodiscard]] bool has_same_parameter() const {
+    const TensorMark now = TensorMark::of(parameter);
+    return now.holds_same(parameter_mark) || now.holds_same(parameter_before);
+  }
+  // Forgets micro-batches whose step has never been exchanged, unless the loop has done so.
+  void end_unexchanged() {
+    if (!is_weighted) return;
+    if (!has_same_gradient()) before = parameter.grad();
+    forget_micro_batches();
   }
 
   // They will not be completed.

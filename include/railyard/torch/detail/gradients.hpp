@@ -126,6 +126,7 @@ class GradientExchange {
         std::any_of(slots_.begin(), slots_.end(), [](const auto& slot) { return !slot.piece.expired(); });
     if (models_.models().size() > 1 || has_optimizer) refuse_other_options(*worker_, options_, options);
     options_ = options;
+    before_step_.forget();
     overlap_ =
         options.overlap == Overlap::off || worker_->world_size() == 1 ? Overlapping::never : Overlapping::undecided;
     observed_step_ = 0;
@@ -133,18 +134,8 @@ class GradientExchange {
   }
 
   // Tells the user, at the end of training, of steps that have left no trace.
-  void warn_of_skipped() {
-    const std::uint64_t skipped = clock_.skipped();
-    const std::uint64_t steps = clock_.steps();
-    if (worker_->rank() != 0 || skipped == 0 || options_.non_finite != NonFinite::skip) return;
-    if (skipped < steps) {
-      worker_->warn(compose("{} of {} steps were left out, for their gradients were not finite", skipped, steps));
-      return;
-    }
-    worker_->warn(
-        compose("all steps, {} in number, were left out, for their gradients were not finite: nothing was "
-                "learnt. Look for NaNs in the data, lower the learning rate or clip",
-                steps));
+  void warn_of_skipped() const {
+    if (options_.non_finite == NonFinite::skip) detail::warn_of_skipped(*worker_, clock_.skipped(), window_.step);
   }
 
   // Ends what goes on beside the worker's own thread.
@@ -175,6 +166,7 @@ class GradientExchange {
     }
     self->models_.check(*self->worker_, self->known_, self->options_.buffers != BufferSync::leave);
     if (self->window_.is_last) {
+      for (GradientSlot& slot : self->slots_) slot.end_unexchanged();
       self->window_ = {.step = self->window_.step + 1};
       if (self->options_.non_finite == NonFinite::skip) {
         self->before_step_.keep(self->models_.models(), RunningStatistics::Of::all_modules);
@@ -189,13 +181,15 @@ class GradientExchange {
           accumulator->add_pre_hook(std::make_unique<Weight>(self, self->slots_[at]));
       }
     }
+    for (GradientSlot& slot : self->slots_) {
+      if (slot.is_weighted && !slot.has_same_parameter()) refuse_touched(*self->worker_, slot, "value", window.step);
+      if (window.is_accumulating) slot.parameter_before = TensorMark::of(slot.parameter);
+    }
     window.is_last = completes_step;
     window.micro_batch = samples;
     window.samples += samples;
     self->statistics_.forget();
-    if (samples == 0) {
-      self->statistics_.keep(self->models_.models(), RunningStatistics::Of::modules_on_their_own);
-    }
+    if (samples == 0) self->statistics_.keep(self->models_.models());
   }
 
  private:
@@ -280,7 +274,7 @@ class GradientExchange {
       const auto exchange = exchange_.lock();
       if (!exchange || !exchange->window_.is_accumulating) return gradients;
       GradientSlot& slot = exchange->slots_[exchange->known_.at(parameter_)];
-      if (slot.is_weighted && !slot.has_arrived) check_untouched(*exchange->worker_, slot, exchange->window_.step);
+      exchange->check_gradient(slot);
       slot.begin_weighting();
       const std::uint64_t samples = exchange->window_.micro_batch;
       torch::autograd::variable_list weighted;
@@ -334,6 +328,12 @@ class GradientExchange {
     auto pass = std::make_shared<Pass>(self);
     self->pass_ = pass;
     torch::autograd::Engine::get_default_engine().queue_callback([pass] { pass->end(); });
+  }
+
+  // That of a micro-batch is changed by none but the next one, and by the communication thread when it has arrived.
+  void check_gradient(const GradientSlot& slot) const {
+    if (!slot.is_weighted || slot.has_arrived || slot.has_same_gradient()) return;
+    refuse_touched(*worker_, slot, "gradient", window_.step);
   }
 
   void note_arrival(GradientSlot& slot, std::size_t index, const at::Tensor& added) {
@@ -419,7 +419,7 @@ class GradientExchange {
     statistics_.put_back();
     if (!window_.is_last) return;
     for (GradientSlot& slot : slots_) {
-      if (slot.is_weighted && !slot.has_arrived) check_untouched(*worker_, slot, window_.step);
+      check_gradient(slot);
       slot.end_weighting(static_cast<double>(window_.samples));
     }
     if (num_handed_ == 0) {
@@ -437,9 +437,7 @@ class GradientExchange {
     }
     decide_on_overlap();
     sync_buffers(*worker_, models_.buffers(), options_.buffers);
-    if (statistics_.has_any()) {  // for another pass of this step
-      statistics_.keep(models_.models(), RunningStatistics::Of::modules_on_their_own);
-    }
+    if (statistics_.has_any()) statistics_.keep(models_.models());  // for another pass of this step
     clock_.enter(StepClock::Part::compute);
     if (options_.non_finite == NonFinite::allow) return;
     if (!is_finite) {
@@ -523,10 +521,9 @@ class GradientExchange {
       const at::Tensor& gradient = one.second->parameter.grad();
       if (name.empty() && gradient.defined() && !is_all_finite(gradient)) name = one.second->name;
     }
-    window_.is_refused = true;
+    if (!std::exchange(window_.is_refused, true)) clock_.count_skipped();
     drop_gradients();
     before_step_.put_back();
-    clock_.count_skipped();
     const std::string what = compose("step {}: the gradient{}, averaged over all ranks, is not finite", window_.step,
                                      name.empty() ? "" : compose(" of \"{}\"", name));
     if (options_.non_finite == NonFinite::stop) {

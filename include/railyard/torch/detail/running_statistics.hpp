@@ -40,14 +40,17 @@ class RunningStatistics {
     all_modules,
   };
 
-  void keep(const std::vector<std::weak_ptr<const torch::nn::Module>>& roots, Of modules) {
+  void keep(const std::vector<std::weak_ptr<const torch::nn::Module>>& roots, Of modules = Of::modules_on_their_own) {
     num_kept_ = 0;
     for (const auto& root : roots) {
       if (const auto module = root.lock()) visit(*module, modules);
     }
     kept_.resize(num_kept_);
   }
-  void forget() noexcept { kept_.clear(); }
+  void forget() noexcept {
+    kept_.clear();
+    num_kept_ = 0;
+  }
   [[nodiscard]] bool has_any() const noexcept { return !kept_.empty(); }
 
   void put_back() const {

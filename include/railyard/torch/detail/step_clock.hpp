@@ -40,7 +40,6 @@ class StepClock {
     counts_.bytes += bytes;
   }
   void count_skipped() noexcept { ++counts_.skipped; }
-  [[nodiscard]] std::uint64_t steps() const noexcept { return counts_.steps; }
   [[nodiscard]] std::uint64_t skipped() const noexcept { return counts_.skipped; }
 
   // What this rank has waited in all: whoever waits least is waited for.

@@ -38,6 +38,10 @@ struct TensorMark {
     return mark;
   }
   [[nodiscard]] bool operator==(const TensorMark&) const = default;
+  // Whether the values are the same, changed in between or not.
+  [[nodiscard]] bool holds_same(const TensorMark& other) const noexcept {
+    return tensor == other.tensor && elements == other.elements;
+  }
 };
 
 }  // namespace detail

@@ -24,13 +24,13 @@ namespace detail {
   object.add("start_seconds", fields.timings.start).add("first_line_seconds", fields.timings.first_line);
   object.add("training_seconds", fields.timings.training).add("attempts", fields.attempts.size());
   if (const StepTimes times = average_of(fields.step_times_by_rank); times.steps > 0) {
-    object.add("steps", times.steps).add("skipped_steps", times.skipped);
+    object.add("steps", times.steps);
     object.add("compute_share", times.share_of_compute());
     object.add("data_share", times.share_of_data())
         .add("wait_share", times.share_of_wait())
         .add("communication_share", times.share_of_communication());
     object.add("optimizer_share", times.share_of_optimizer()).add("slowest_rank", times.slowest_rank);
-    object.add("gradient_bytes", times.bytes);
+    object.add("gradient_bytes", times.bytes).add("skipped_steps", times.skipped);
   }
   return object;
 }

@@ -34,7 +34,7 @@ class SnapshotPace {
   /// What was put back is there still for the next restart. Until it is a few steps old a copy is not worth its price,
   /// which is about that of putting back; from a slow disk it is less.
   void note_put_back(std::chrono::duration<double> cost, Clock::time_point now) noexcept {
-    constexpr std::chrono::duration<double> most{0.25};
+    constexpr std::chrono::duration<double> most{0.02};
     note_copy(std::min(cost, most), now);
   }
   /// No copy is wanted any more.
