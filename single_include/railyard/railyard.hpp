@@ -23943,13 +23943,13 @@ namespace detail {
   object.add("start_seconds", fields.timings.start).add("first_line_seconds", fields.timings.first_line);
   object.add("training_seconds", fields.timings.training).add("attempts", fields.attempts.size());
   if (const StepTimes times = average_of(fields.step_times_by_rank); times.steps > 0) {
-    object.add("steps", times.steps).add("skipped_steps", times.skipped);
+    object.add("steps", times.steps);
     object.add("compute_share", times.share_of_compute());
     object.add("data_share", times.share_of_data())
         .add("wait_share", times.share_of_wait())
         .add("communication_share", times.share_of_communication());
     object.add("optimizer_share", times.share_of_optimizer()).add("slowest_rank", times.slowest_rank);
-    object.add("gradient_bytes", times.bytes);
+    object.add("gradient_bytes", times.bytes).add("skipped_steps", times.skipped);
   }
   return object;
 }
@@ -43339,7 +43339,6 @@ class StepClock {
     counts_.bytes += bytes;
   }
   void count_skipped() noexcept { ++counts_.skipped; }
-  [[nodiscard]] std::uint64_t steps() const noexcept { return counts_.steps; }
   [[nodiscard]] std::uint64_t skipped() const noexcept { return counts_.skipped; }
 
   // What this rank has waited in all: whoever waits least is waited for.
@@ -44083,8 +44082,7 @@ class GradientExchange {
 
   // Tells the user, at the end of training, of steps that have left no trace.
   void warn_of_skipped() const {
-    const std::uint64_t steps = window_.step > 0 ? window_.step : clock_.steps();
-    if (options_.non_finite == NonFinite::skip) detail::warn_of_skipped(*worker_, clock_.skipped(), steps);
+    if (options_.non_finite == NonFinite::skip) detail::warn_of_skipped(*worker_, clock_.skipped(), window_.step);
   }
 
   // Ends what goes on beside the worker's own thread.
@@ -44470,11 +44468,9 @@ class GradientExchange {
       const at::Tensor& gradient = one.second->parameter.grad();
       if (name.empty() && gradient.defined() && !is_all_finite(gradient)) name = one.second->name;
     }
-    const bool is_first = !window_.is_refused;
-    window_.is_refused = window_.step > 0;  // without samples() nobody knows where the step ends
+    if (!std::exchange(window_.is_refused, true)) clock_.count_skipped();
     drop_gradients();
     before_step_.put_back();
-    if (is_first) clock_.count_skipped();
     const std::string what = compose("step {}: the gradient{}, averaged over all ranks, is not finite", window_.step,
                                      name.empty() ? "" : compose(" of \"{}\"", name));
     if (options_.non_finite == NonFinite::stop) {
