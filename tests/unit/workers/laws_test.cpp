@@ -241,11 +241,11 @@ TEMPLATE_TEST_CASE("WorkerGroup: leaves nothing behind after success, failure an
   run(false, false);  // whatever is made once per process is made now
   const Holdings before;
   run(false, false);
-  CHECK(Holdings{} == before);
+  CHECK(come_back_to(before));
   run(true, false);
-  CHECK(Holdings{} == before);
+  CHECK(come_back_to(before));
   run(false, true);
-  CHECK(Holdings{} == before);
+  CHECK(come_back_to(before));
 }
 
 TEMPLATE_TEST_CASE("Scaling: leaks nothing over 100 groups in a row (C9)", "", ry::Threads, ry::Processes) {
@@ -257,7 +257,7 @@ TEMPLATE_TEST_CASE("Scaling: leaks nothing over 100 groups in a row (C9)", "", r
     });
     REQUIRE(follow_to_end(*group).exits.size() == 2);
   }
-  CHECK(Holdings{} == before);
+  CHECK(come_back_to(before));
 }
 
 TEMPLATE_TEST_CASE("Scaling: refuses a plan without workers and an empty function", "", ry::Threads, ry::Processes) {
@@ -281,5 +281,5 @@ TEMPLATE_TEST_CASE("Scaling: runs two groups of one process at a time in two thr
   second.join();
   CHECK(mine);
   CHECK(other);
-  CHECK(Holdings{} == before);
+  CHECK(come_back_to(before));
 }

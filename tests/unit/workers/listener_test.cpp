@@ -123,7 +123,7 @@ TEST_CASE("Listener: leaves nothing behind, whatever is under way") {
     send_raw(half, bytes("RAILYRD1 and no more"));
     std::string cause;
   }
-  CHECK(workers_test::Holdings{} == before);
+  CHECK(workers_test::come_back_to(before));
 }
 
 TEST_CASE("Listener: ends what its clients wait for when it ends") {

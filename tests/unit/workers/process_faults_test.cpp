@@ -42,7 +42,7 @@ TEST_CASE("Processes: reports an exit although a process in a session of its own
   CHECK(story.out.at(0) == std::vector<std::string>{"done"});
   group.reset();
   for (const auto& pid : story.messages.at(0)) CHECK(ends(std::stoi(pid), ry::Deadline::after(0s)));
-  CHECK(Holdings{} == before);
+  CHECK(come_back_to(before));
 }
 
 TEST_CASE("Processes: what a worker has started ends with it, while the others go on (B4)") {
@@ -80,7 +80,7 @@ TEST_CASE("Processes: ends whole trees of processes that a worker has made, howe
   group.reset();
   for (const pid_t pid : pids) CHECK(ends(pid, ry::Deadline::after(0s)));
   CHECK(zygotes.size() == 1);
-  CHECK(Holdings{} == before);
+  CHECK(come_back_to(before));
 }
 
 TEST_CASE("Processes: leaves nothing behind when the supervisor is killed by kill -9 (B3, B4)") {
@@ -155,7 +155,7 @@ TEST_CASE("Processes: reports the loss of the process that starts workers, and e
     for (const auto& pid : pids) CHECK(ends(std::stoi(pid)));
   }
   CHECK(subreaper.all_end());
-  CHECK(Holdings{} == before);
+  CHECK(come_back_to(before));
 }
 
 TEST_CASE("Processes: reports a stopped worker once, and ends it by force") {
@@ -182,7 +182,7 @@ TEST_CASE("Processes: reports a stopped worker once, and ends it by force") {
     CHECK(story.exit_of(rank).is_consequence);
   }
   group.reset();
-  CHECK(Holdings{} == before);
+  CHECK(come_back_to(before));
 }
 
 TEST_CASE("Processes: does not take its own suspension for silence of the workers") {
@@ -221,7 +221,7 @@ TEST_CASE("Processes: ends workers that ignore every signal when the group is de
   const auto pids = hear_pids(*group, 2);
   group.reset();
   for (const pid_t pid : pids) CHECK(ends(pid, ry::Deadline::after(0s)));
-  CHECK(Holdings{} == before);
+  CHECK(come_back_to(before));
 }
 
 TEST_CASE("Processes: ends within a bound although the process that starts workers is stopped") {
@@ -236,7 +236,7 @@ TEST_CASE("Processes: ends within a bound although the process that starts worke
   group.reset();
   for (const pid_t pid : pids) CHECK(ends(pid));
   CHECK(subreaper.all_end());
-  CHECK(Holdings{} == before);
+  CHECK(come_back_to(before));
 }
 
 TEST_CASE("Processes: raises the soft limit of descriptors if it must, and says so if the hard one is too low (C11)") {
@@ -295,7 +295,7 @@ TEST_CASE("Processes: fails cleanly when the process that starts workers cannot 
     try {
       start(2, [](ry::WorkerLink&) {});
     } catch (const ry::Error& error) {
-      return Holdings{} == before && std::string{error.what()}.find("ulimit -u") != std::string::npos ? 0 : 2;
+      return come_back_to(before) && std::string{error.what()}.find("ulimit -u") != std::string::npos ? 0 : 2;
     }
     return 1;
   }};

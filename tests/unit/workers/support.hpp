@@ -6,14 +6,18 @@
 #include "railyard/core/detail/system.hpp"
 #include "railyard/workers/detail/exit_reason.hpp"
 
+#include "railyard/core/deadline.hpp"
 #include "railyard/core/scaling.hpp"
 
+#include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -141,6 +145,24 @@ struct Holdings {
   }
   friend bool operator==(const Holdings&, const Holdings&) = default;
 };
+
+/// Does this process come back to what it held before? A thread that was joined is still listed for a moment.
+inline bool come_back_to(const Holdings& before) {
+  const auto deadline = railyard::Deadline::after(std::chrono::seconds{20});
+  Holdings now;
+  while (now != before && !deadline.expired()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    now = Holdings{};
+  }
+  if (now == before) return true;
+  const auto say = [](const char* when, const Holdings& held) {
+    std::fprintf(stderr, "%s: %zu descriptors, %zu threads, %zu children, %zu files in memory, %zu mappings\n", when,
+                 held.descriptors, held.threads, held.children, held.shared_memory, held.mappings);
+  };
+  say("before", before);
+  say("now", now);
+  return false;
+}
 
 /// Does the process end (or is it gone already) by the deadline?
 inline bool ends(pid_t pid, const ry::Deadline& deadline = soon()) {
