@@ -25337,7 +25337,7 @@ inline void write_run(const RunInfo& info, const RunConfig& run, bool is_new) {
   }
 }
 
-/// Writes run.json as it was before it was lost. info: of the run that goes on. Throws: as write_run().
+/// Writes run.json anew, as the record says that it was. info: of the run that goes on. Throws: as write_run().
 inline void write_again(const RunRecord& before, RunInfo info, const RunConfig& run) {
   info.backend = before.backend;
   info.scaling = before.scaling;
@@ -25463,7 +25463,9 @@ class Trainer<B, S> {
     info.path = place.path;
     detail::RunLease lease = detail::take_lease(place);
     detail::RunRecord before = detail::read_earlier(place, run_, info);
-    if (before.is_recovered) detail::write_again(before, info, run_);
+    const bool has_other_seed = before.seed && *before.seed != info.seed && !before.has_succeeded;  // by permission
+    if (has_other_seed) before.seed = info.seed;  // the next start needs none
+    if (before.is_recovered || has_other_seed) detail::write_again(before, info, run_);
     if (before.has_succeeded) return detail::recorded_result(place, run_, std::move(before));
     if (before.world_size == 0) detail::write_run(info, run_, true);
     if constexpr (JoiningScaling<S>) scaling.tell(detail::encode_begin(info));

@@ -118,7 +118,8 @@ TEST_CASE("Run: refuses another seed half way unless it is accepted, and an exis
   CHECK_THROWS_WITH(run<SharedThreads>(scratch, never, {.name = "none", .resume = ry::Resume::required}),
                     ContainsSubstring("there is no run in"));
   CHECK_FALSE(std::filesystem::exists(scratch.path() / "none"));
-  CHECK(run<SharedThreads>(scratch, never, {.name = "run", .seed = 5, .accept_changes = {"seed"}}));
+  CHECK_FALSE(run<SharedThreads>(scratch, fail, {.name = "run", .seed = 5, .accept_changes = {"seed"}}));
+  CHECK(run<SharedThreads>(scratch, never, {.name = "run", .seed = 5}));
 }
 
 TEST_CASE("Run: is refused to a second program while the first one has it") {
