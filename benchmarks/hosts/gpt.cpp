@@ -20,14 +20,11 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <memory>
-#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -161,12 +158,8 @@ int main(int argc, char** argv) try {
     fmt::print(stderr, "step.gpt.2hosts_x_2 is left out: this user may not make network namespaces\n");
     return 0;
   }
-  const auto secret = std::filesystem::current_path() / "secret";
-  std::ofstream{secret} << "0123456789abcdef0123456789abcdef\n";
-  std::filesystem::permissions(secret, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
-  void* const memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw std::runtime_error{"no memory for all processes"};
-  measure(hosts, *new (memory) Shared, argv[1], argv[2]);
+  bench::write_secret();
+  measure(hosts, bench::make_shared_by_processes<Shared>(), argv[1], argv[2]);
   return 0;
 } catch (const std::exception& error) {
   fmt::print(stderr, "{}\n", error.what());

@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <random>
 #include <stdexcept>
@@ -23,7 +22,6 @@
 #include <thread>
 #include <vector>
 
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -240,12 +238,8 @@ int main() try {
     fmt::print(stderr, "figures of training on two hosts are left out: this user may not make network namespaces\n");
     return 0;
   }
-  const auto secret = std::filesystem::current_path() / "secret";
-  std::ofstream{secret} << "0123456789abcdef0123456789abcdef\n";
-  std::filesystem::permissions(secret, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
-  void* const memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw std::runtime_error{"no memory for all processes"};
-  measure(hosts, *new (memory) Shared);
+  bench::write_secret();
+  measure(hosts, bench::make_shared_by_processes<Shared>());
   return 0;
 } catch (const std::exception& error) {
   fmt::print(stderr, "{}\n", error.what());

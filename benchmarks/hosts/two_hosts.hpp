@@ -3,13 +3,16 @@
 #pragma once
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <new>
 #include <sstream>
 #include <stdexcept>
 #include <string>
 
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -17,6 +20,21 @@
 namespace bench {
 
 inline int run(const std::string& command) { return std::system((command + " >&2").c_str()); }
+
+// Writes the secret of the processes of all hosts to the file "secret" in this folder.
+inline void write_secret() {
+  const auto secret = std::filesystem::current_path() / "secret";
+  std::ofstream{secret} << "0123456789abcdef0123456789abcdef\n";
+  std::filesystem::permissions(secret, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+}
+
+// Makes a T that all processes see which are forked from now on, for as long as they live.
+template <class T>
+[[nodiscard]] T& make_shared_by_processes() {
+  void* const memory = ::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::runtime_error{"no memory for all processes"};
+  return *new (memory) T;
+}
 
 // Two network namespaces that see each other at 1 Gbit/s, for as long as it lives.
 class TwoHosts {
