@@ -41077,11 +41077,12 @@ struct GradientSlot {
 
   // Whether the gradient is as the last micro-batch has left it.
   [[nodiscard]] bool has_same_gradient() const { return TensorMark::of(parameter.grad()) == gradient_mark; }
-  // Whether the weights are as they were at one of the two: a forward pass may change them, and a loop may change them
-  // for a pass and put them back.
-  [[nodiscard]] bool has_same_parameter() const {
+  // Called when a micro-batch begins. Returns whether the weights are as they were when the one before had gone by, or
+  // began: a forward pass may change them, and a loop may change them for a pass and put them back.
+  [[nodiscard]] bool begin_micro_batch() {
     const TensorMark now = TensorMark::of(parameter);
-    return now.holds_same(parameter_mark) || now.holds_same(parameter_before);
+    const TensorMark then = std::exchange(parameter_before, now);
+    return !is_weighted || now.holds_same(parameter_mark) || now.holds_same(then);
   }
   // Forgets micro-batches whose step has never been exchanged, unless the loop has done so.
   void end_unexchanged() {
@@ -44115,7 +44116,9 @@ class GradientExchange {
     }
     self->models_.check(*self->worker_, self->known_, self->options_.buffers != BufferSync::leave);
     if (self->window_.is_last) {
-      for (GradientSlot& slot : self->slots_) slot.end_unexchanged();
+      if (self->window_.is_accumulating) {
+        for (GradientSlot& slot : self->slots_) slot.end_unexchanged();
+      }
       self->window_ = {.step = self->window_.step + 1};
       if (self->options_.non_finite == NonFinite::skip) {
         self->before_step_.keep(self->models_.models(), RunningStatistics::Of::all_modules);
@@ -44123,17 +44126,7 @@ class GradientExchange {
     }
     Window& window = self->window_;
     window.is_accumulating = window.is_accumulating || !completes_step;
-    if (window.is_accumulating) refuse_half(*self->worker_, self->slots_);
-    if (window.is_accumulating && !std::exchange(self->has_weights_, true)) {
-      for (std::size_t at = 0; at < self->slots_.size(); ++at) {
-        if (const auto& accumulator = self->slots_[at].accumulator)
-          accumulator->add_pre_hook(std::make_unique<Weight>(self, self->slots_[at]));
-      }
-    }
-    for (GradientSlot& slot : self->slots_) {
-      if (slot.is_weighted && !slot.has_same_parameter()) refuse_touched(*self->worker_, slot, "value", window.step);
-      if (window.is_accumulating) slot.parameter_before = TensorMark::of(slot.parameter);
-    }
+    if (window.is_accumulating) begin_micro_batch(self);
     window.is_last = completes_step;
     window.micro_batch = samples;
     window.samples += samples;
@@ -44271,6 +44264,15 @@ class GradientExchange {
     }
     if (self->pass_.expired()) queue_end(self);
     self->note_arrival(self->slots_[index], index, added);
+  }
+
+  static void begin_micro_batch(const std::shared_ptr<GradientExchange>& self) {
+    refuse_half(*self->worker_, self->slots_);
+    const bool needs_weights = !std::exchange(self->has_weights_, true);
+    for (GradientSlot& slot : self->slots_) {
+      if (needs_weights && slot.accumulator) slot.accumulator->add_pre_hook(std::make_unique<Weight>(self, slot));
+      if (!slot.begin_micro_batch()) refuse_touched(*self->worker_, slot, "value", self->window_.step);
+    }
   }
 
   static void queue_end(const std::shared_ptr<GradientExchange>& self) {

@@ -124,11 +124,12 @@ struct GradientSlot {
 
   // Whether the gradient is as the last micro-batch has left it.
   [[nodiscard]] bool has_same_gradient() const { return TensorMark::of(parameter.grad()) == gradient_mark; }
-  // Whether the weights are as they were at one of the two: a forward pass may change them, and a loop may change them
-  // for a pass and put them back.
-  [[nodiscard]] bool has_same_parameter() const {
+  // Called when a micro-batch begins. Returns whether the weights are as they were when the one before had gone by, or
+  // began: a forward pass may change them, and a loop may change them for a pass and put them back.
+  [[nodiscard]] bool begin_micro_batch() {
     const TensorMark now = TensorMark::of(parameter);
-    return now.holds_same(parameter_mark) || now.holds_same(parameter_before);
+    const TensorMark then = std::exchange(parameter_before, now);
+    return !is_weighted || now.holds_same(parameter_mark) || now.holds_same(then);
   }
   // Forgets micro-batches whose step has never been exchanged, unless the loop has done so.
   void end_unexchanged() {
