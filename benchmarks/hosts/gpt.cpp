@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // A training step of a small decoder on two hosts with two workers each, 1 Gbit/s between them, beside PyTorch's
-// DistributedDataParallel over Gloo in the same network. The arguments are its script and the folder of its packages.
-// Workers of both are pinned to cores, and take turns.
+// DistributedDataParallel over Gloo in the same network, and beside as many workers that exchange nothing, which nobody
+// can outpace. The arguments are DDP's script and the folder of its packages. Workers are pinned to cores, and all
+// three take turns.
 #include "../median.hpp"
 #include "../training/ddp.hpp"
 #include "../training/nets.hpp"
@@ -42,18 +43,18 @@ constexpr double learning_rate = 0.05;  // as in ddp.py
 
 // Of all processes.
 struct Shared {
-  std::atomic<double> us{0};
+  std::atomic<double> us{0};  // of a step of the slowest worker
   std::atomic<double> loss{0};
 };
 
-void train(ry::Worker& worker, Shared& shared) {
-  bench::pin(worker.rank());
-  torch::set_num_threads(1);
-  const auto net = ry::prepare_model(worker, [] {
-    torch::manual_seed(1);
-    return std::make_shared<bench::Gpt>();
-  });
-  auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(worker, net, torch::optim::SGDOptions(learning_rate));
+std::shared_ptr<bench::Gpt> make_net() {
+  torch::manual_seed(1);
+  return std::make_shared<bench::Gpt>();
+}
+
+// Takes the steps on a worker, those that count between two barriers.
+template <class Net, class Optimizer>
+void train(ry::Worker& worker, Net& net, Optimizer& optimizer, Shared& shared) {
   torch::manual_seed(static_cast<std::uint64_t>(100 + worker.rank()));
   net->draw_batch();
   double loss = 0;
@@ -63,7 +64,7 @@ void train(ry::Worker& worker, Shared& shared) {
     auto of_batch = net->loss();
     of_batch.backward();
     optimizer.step();
-    if (is_last) loss = of_batch.item<double>();
+    if (is_last) loss = of_batch.template item<double>();
   };
   for (int count = 0; count < warm_up; ++count) step(false);
   worker.barrier();
@@ -77,6 +78,22 @@ void train(ry::Worker& worker, Shared& shared) {
   }
 }
 
+void train_together(ry::Worker& worker, Shared& shared) {
+  bench::pin(worker.rank());
+  torch::set_num_threads(1);
+  auto net = ry::prepare_model(worker, make_net);
+  auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(worker, net, torch::optim::SGDOptions(learning_rate));
+  train(worker, net, optimizer, shared);
+}
+
+void train_apart(ry::Worker& worker, Shared& shared) {
+  bench::pin(worker.rank());
+  torch::set_num_threads(1);
+  auto net = make_net();
+  torch::optim::SGD optimizer{net->parameters(), torch::optim::SGDOptions(learning_rate)};
+  train(worker, net, optimizer, shared);
+}
+
 // One of two processes, on its host, with two workers.
 int join(const bench::TwoHosts& hosts, int host, const std::string& job, int port, Shared& shared) {
   hosts.enter(host);
@@ -87,7 +104,7 @@ int join(const bench::TwoHosts& hosts, int host, const std::string& job, int por
                     .leader = fmt::format("{}:{}", bench::TwoHosts::address(0), port),
                     .job = job,
                     .secret_file = folder / "secret"};
-  ry::Trainer<ry::Gloo, ry::Launched> trainer{[&](ry::Worker& worker) { train(worker, shared); },
+  ry::Trainer<ry::Gloo, ry::Launched> trainer{[&](ry::Worker& worker) { train_together(worker, shared); },
                                               scaling,
                                               {.name = job, .storage_path = folder, .progress = ry::Progress::quiet}};
   const ry::Result result = trainer.fit();
@@ -118,6 +135,15 @@ void take_turn(const bench::TwoHosts& hosts, const std::string& job, int port, S
   if (has_failed) throw std::runtime_error{"a process of two hosts has failed"};
 }
 
+// Four workers on the cores of the two hosts' four.
+void take_turn_apart(const std::string& name, Shared& shared) {
+  ry::Trainer<ry::SharedMemory, ry::Processes> trainer{
+      [&](ry::Worker& worker) { train_apart(worker, shared); },
+      {.num_workers = 4},
+      {.name = name, .storage_path = std::filesystem::current_path(), .progress = ry::Progress::quiet}};
+  if (const ry::Result result = trainer.fit(); !result) throw std::runtime_error{std::string{result.error()}};
+}
+
 // Each rank of ddp.py is started on its host, as torchrun would: that is not there, for it would start ranks anew.
 std::vector<std::vector<std::string>> ddp_commands(const bench::TwoHosts& hosts, const std::string& script) {
   std::vector<std::vector<std::string>> commands;
@@ -134,6 +160,7 @@ void measure(const bench::TwoHosts& hosts, Shared& shared, const std::string& sc
   Ddp ddp{packages, 4, ddp_commands(hosts, script)};
   std::vector<double> ours;
   std::vector<double> theirs;
+  std::vector<double> alone;
   for (int round = 0; round < num_rounds; ++round) {
     const DdpTurn turn = ddp.take_turn("gpt", warm_up, steps);
     theirs.push_back(turn.us);
@@ -143,10 +170,15 @@ void measure(const bench::TwoHosts& hosts, Shared& shared, const std::string& sc
     if (std::abs(turn.loss - shared.loss) > 0.02) {
       throw std::runtime_error{fmt::format("gpt ends at a loss of {}, under DDP at {}", shared.loss.load(), turn.loss)};
     }
+    take_turn_apart(fmt::format("apart{}", round), shared);
+    alone.push_back(shared.us);
   }
-  fmt::print(stderr, "gpt on two hosts with two workers each: ours {:.0f} us, DDP over Gloo {:.0f} us\n",
-             bench::median(ours), bench::median(theirs));
+  fmt::print(stderr,
+             "gpt on two hosts with two workers each: ours {:.0f} us, DDP over Gloo {:.0f} us, without any exchange "
+             "{:.0f} us\n",
+             bench::median(ours), bench::median(theirs), bench::median(alone));
   fmt::print("step.gpt.2hosts_x_2.ddp_over_ours {:.3f} ratio\n", bench::median(theirs) / bench::median(ours));
+  fmt::print("step.gpt.2hosts_x_2.ddp_over_no_exchange {:.3f} ratio\n", bench::median(theirs) / bench::median(alone));
 }
 
 }  // namespace

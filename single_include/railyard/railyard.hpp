@@ -41021,6 +41021,10 @@ struct GradientSlot {
 
   // Elements of the sum: two for a complex number.
   [[nodiscard]] std::int64_t real_count() const { return parameter.numel() * (parameter.is_complex() ? 2 : 1); }
+  // Of what is exchanged.
+  [[nodiscard]] std::size_t sum_bytes() const {
+    return static_cast<std::size_t>(real_count()) * c10::elementSize(sum_type());
+  }
 
   // The parameter's strides if it has no gaps, those of a contiguous tensor otherwise.
   [[nodiscard]] const std::vector<std::int64_t>& gradient_strides() {
@@ -42466,7 +42470,7 @@ enum class NonFinite : std::uint8_t {
 
 /// Says whether gradients are exchanged while the backward pass goes on, by a thread of its own for each worker.
 enum class Overlap : std::uint8_t {
-  automatic,  ///< where there is a core for that thread
+  automatic,  ///< where there is a core for that thread, and between hosts, where the network is waited for
   off,        ///< no: all are exchanged when the pass has ended
   on,         ///< wherever the backend and the model allow it
 };
@@ -42491,7 +42495,8 @@ struct ModelOptions {
   /// backward pass that ends by an exception ends the group.
   Overlap overlap = Overlap::automatic;
   /// The most bytes of gradients in a bucket, and in the first one, which is ready when the pass has barely begun. A
-  /// larger parameter has a bucket to itself.
+  /// larger parameter has a bucket to itself. Between hosts it is an eighth of all gradients (256 KiB at least) where
+  /// that is less.
   std::size_t bucket_bytes = std::size_t{25} << 20U;
   std::size_t first_bucket_bytes = std::size_t{1} << 20U;
 };
@@ -42519,6 +42524,27 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
+// The most bytes of gradients in the first bucket, and in any other.
+struct BucketLimits {
+  std::size_t first = 0;
+  std::size_t others = 0;
+};
+
+// As the options say. Between hosts no more than an eighth of all gradients, so that a small model's are on the network
+// while its backward pass goes on, yet not so little that a message costs more by its way than by its size.
+[[nodiscard]] inline BucketLimits limits_of(const ModelOptions& options, const std::vector<GradientSlot>& slots,
+                                            bool spans_hosts) {
+  constexpr std::size_t parts = 8;
+  constexpr std::size_t least = std::size_t{256} << 10U;
+  std::size_t most = std::numeric_limits<std::size_t>::max();
+  if (spans_hosts) {
+    std::size_t total = 0;
+    for (const GradientSlot& slot : slots) total += slot.sum_bytes();
+    most = std::max(total / parts, least);
+  }
+  return {.first = std::min(options.first_bucket_bytes, most), .others = std::min(options.bucket_bytes, most)};
+}
+
 // Buckets are exchanged in one order on all ranks, so one is ready when it and all before it are complete. Until an
 // order of slots is known there is one bucket, and passes tell the order.
 class BucketSchedule {
@@ -42537,15 +42563,15 @@ class BucketSchedule {
   // Cuts all slots into buckets, in an order that was observed. Those that it lacks, such as frozen parameters, go with
   // the last bucket: one of their own would cost an exchange.
   void cut(const std::vector<std::int64_t>& observed, const std::vector<GradientSlot>& slots,
-           const ModelOptions& options) {
+           const BucketLimits& limits) {
     buckets_.assign(1, {});
     is_observed_.assign(slots.size(), false);
     std::size_t size_bytes = 0;
     for (const std::int64_t number : observed) {
       const auto index = static_cast<std::size_t>(number);
       const GradientSlot& slot = slots[index];
-      const std::size_t more = static_cast<std::size_t>(slot.real_count()) * c10::elementSize(slot.sum_type());
-      const std::size_t limit = buckets_.size() == 1 ? options.first_bucket_bytes : options.bucket_bytes;
+      const std::size_t more = slot.sum_bytes();
+      const std::size_t limit = buckets_.size() == 1 ? limits.first : limits.others;
       if (!buckets_.back().empty() && size_bytes + more > limit) {
         buckets_.emplace_back();
         size_bytes = 0;
@@ -44422,7 +44448,7 @@ class GradientExchange {
     std::vector<std::int64_t> order = schedule_.observed();
     order.resize(static_cast<std::size_t>(num_observed));
     worker_->broadcast(buffer_of(order), 0);
-    schedule_.cut(order, slots_, options_);
+    schedule_.cut(order, slots_, limits_of(options_, slots_, spans_hosts()));
     if (schedule_.buckets().size() == 1 || !exchange_.move_aside(uses_host())) return schedule_.reset(slots_.size());
     if (!thread_) {
       const auto& pool = worker_->extension<WorkerPool>().binding;
@@ -44434,8 +44460,10 @@ class GradientExchange {
 
   [[nodiscard]] bool allows_overlap() const {
     if (options_.comm_hook || !are_all_on_cpu()) return false;
-    return options_.overlap == Overlap::on || usable_cores() > worker_->local_world_size();
+    return options_.overlap == Overlap::on || spans_hosts() || usable_cores() > worker_->local_world_size();
   }
+
+  [[nodiscard]] bool spans_hosts() const { return worker_->local_world_size() < worker_->world_size(); }
 
   [[nodiscard]] bool uses_host() const { return can_share_weights() && are_all_on_cpu(); }
 

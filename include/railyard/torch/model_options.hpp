@@ -25,7 +25,7 @@ enum class NonFinite : std::uint8_t {
 
 /// Says whether gradients are exchanged while the backward pass goes on, by a thread of its own for each worker.
 enum class Overlap : std::uint8_t {
-  automatic,  ///< where there is a core for that thread
+  automatic,  ///< where there is a core for that thread, and between hosts, where the network is waited for
   off,        ///< no: all are exchanged when the pass has ended
   on,         ///< wherever the backend and the model allow it
 };
@@ -50,7 +50,8 @@ struct ModelOptions {
   /// backward pass that ends by an exception ends the group.
   Overlap overlap = Overlap::automatic;
   /// The most bytes of gradients in a bucket, and in the first one, which is ready when the pass has barely begun. A
-  /// larger parameter has a bucket to itself.
+  /// larger parameter has a bucket to itself. Between hosts it is an eighth of all gradients (256 KiB at least) where
+  /// that is less.
   std::size_t bucket_bytes = std::size_t{25} << 20U;
   std::size_t first_bucket_bytes = std::size_t{1} << 20U;
 };

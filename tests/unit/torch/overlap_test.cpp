@@ -520,10 +520,8 @@ TEST_CASE("BucketSchedule: cuts in the order observed, and a bucket is ready whe
   CHECK_FALSE(schedule.has_repeats());
   CHECK(schedule.observed() == order);
 
-  railyard::ModelOptions options;
-  options.first_bucket_bytes = 50;  // one slot of 40 bytes
-  options.bucket_bytes = 80;        // two of them; the one of 120 bytes has a bucket to itself
-  schedule.cut(order, slots, options);
+  // One slot of 40 bytes, then two of them; the one of 120 bytes has a bucket to itself.
+  schedule.cut(order, slots, {.first = 50, .others = 80});
   using Buckets = std::vector<railyard::detail::Bucket>;
   CHECK(schedule.buckets() == Buckets{{5}, {2}, {1}, {4, 3, 0}});
   schedule.arrive(2, true);
@@ -536,6 +534,23 @@ TEST_CASE("BucketSchedule: cuts in the order observed, and a bucket is ready whe
   CHECK(schedule.num_ready() == 4);
   schedule.begin_pass();
   CHECK(schedule.num_ready() == 0);
+}
+
+TEST_CASE("BucketSchedule: buckets are as large as the options say, between hosts an eighth of all gradients at most") {
+  constexpr std::size_t mib = std::size_t{1} << 20U;
+  const auto limits = [](std::int64_t count, bool spans_hosts, const railyard::ModelOptions& options) {
+    const std::vector<railyard::detail::GradientSlot> slots(
+        4, {.parameter = torch::zeros({count}, torch::TensorOptions{}.device(torch::kMeta))});
+    const auto found = railyard::detail::limits_of(options, slots, spans_hosts);
+    return std::vector<std::size_t>{found.first, found.others};
+  };
+  using Sizes = std::vector<std::size_t>;
+  CHECK(limits(1 << 20, false, {}) == Sizes{mib, 25 * mib});
+  CHECK(limits(1 << 20, true, {}) == Sizes{mib, 2 * mib});  // of 16 MiB
+  CHECK(limits(1 << 18, true, {}) == Sizes{mib / 2, mib / 2});
+  CHECK(limits(1, true, {}) == Sizes{mib / 4, mib / 4});
+  CHECK(limits(1 << 28, true, {}) == Sizes{mib, 25 * mib});
+  CHECK(limits(1 << 20, true, {.bucket_bytes = 77, .first_bucket_bytes = 7}) == Sizes{7, 77});
 }
 
 TEST_CASE("CommunicationThread: makes calls until one throws, and hands that over") {

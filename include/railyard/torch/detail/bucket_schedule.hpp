@@ -5,14 +5,37 @@
 #include "railyard/torch/detail/gradient_slot.hpp"
 #include "railyard/torch/model_options.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
 namespace railyard::inline v0_1 {
 
 namespace detail {
+
+// The most bytes of gradients in the first bucket, and in any other.
+struct BucketLimits {
+  std::size_t first = 0;
+  std::size_t others = 0;
+};
+
+// As the options say. Between hosts no more than an eighth of all gradients, so that a small model's are on the network
+// while its backward pass goes on, yet not so little that a message costs more by its way than by its size.
+[[nodiscard]] inline BucketLimits limits_of(const ModelOptions& options, const std::vector<GradientSlot>& slots,
+                                            bool spans_hosts) {
+  constexpr std::size_t parts = 8;
+  constexpr std::size_t least = std::size_t{256} << 10U;
+  std::size_t most = std::numeric_limits<std::size_t>::max();
+  if (spans_hosts) {
+    std::size_t total = 0;
+    for (const GradientSlot& slot : slots) total += slot.sum_bytes();
+    most = std::max(total / parts, least);
+  }
+  return {.first = std::min(options.first_bucket_bytes, most), .others = std::min(options.bucket_bytes, most)};
+}
 
 // Buckets are exchanged in one order on all ranks, so one is ready when it and all before it are complete. Until an
 // order of slots is known there is one bucket, and passes tell the order.
@@ -32,15 +55,15 @@ class BucketSchedule {
   // Cuts all slots into buckets, in an order that was observed. Those that it lacks, such as frozen parameters, go with
   // the last bucket: one of their own would cost an exchange.
   void cut(const std::vector<std::int64_t>& observed, const std::vector<GradientSlot>& slots,
-           const ModelOptions& options) {
+           const BucketLimits& limits) {
     buckets_.assign(1, {});
     is_observed_.assign(slots.size(), false);
     std::size_t size_bytes = 0;
     for (const std::int64_t number : observed) {
       const auto index = static_cast<std::size_t>(number);
       const GradientSlot& slot = slots[index];
-      const std::size_t more = static_cast<std::size_t>(slot.real_count()) * c10::elementSize(slot.sum_type());
-      const std::size_t limit = buckets_.size() == 1 ? options.first_bucket_bytes : options.bucket_bytes;
+      const std::size_t more = slot.sum_bytes();
+      const std::size_t limit = buckets_.size() == 1 ? limits.first : limits.others;
       if (!buckets_.back().empty() && size_bytes + more > limit) {
         buckets_.emplace_back();
         size_bytes = 0;

@@ -68,6 +68,10 @@ struct GradientSlot {
 
   // Elements of the sum: two for a complex number.
   [[nodiscard]] std::int64_t real_count() const { return parameter.numel() * (parameter.is_complex() ? 2 : 1); }
+  // Of what is exchanged.
+  [[nodiscard]] std::size_t sum_bytes() const {
+    return static_cast<std::size_t>(real_count()) * c10::elementSize(sum_type());
+  }
 
   // The parameter's strides if it has no gaps, those of a contiguous tensor otherwise.
   [[nodiscard]] const std::vector<std::int64_t>& gradient_strides() {

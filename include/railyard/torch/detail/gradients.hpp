@@ -472,7 +472,7 @@ class GradientExchange {
     std::vector<std::int64_t> order = schedule_.observed();
     order.resize(static_cast<std::size_t>(num_observed));
     worker_->broadcast(buffer_of(order), 0);
-    schedule_.cut(order, slots_, options_);
+    schedule_.cut(order, slots_, limits_of(options_, slots_, spans_hosts()));
     if (schedule_.buckets().size() == 1 || !exchange_.move_aside(uses_host())) return schedule_.reset(slots_.size());
     if (!thread_) {
       const auto& pool = worker_->extension<WorkerPool>().binding;
@@ -484,8 +484,10 @@ class GradientExchange {
 
   [[nodiscard]] bool allows_overlap() const {
     if (options_.comm_hook || !are_all_on_cpu()) return false;
-    return options_.overlap == Overlap::on || usable_cores() > worker_->local_world_size();
+    return options_.overlap == Overlap::on || spans_hosts() || usable_cores() > worker_->local_world_size();
   }
+
+  [[nodiscard]] bool spans_hosts() const { return worker_->local_world_size() < worker_->world_size(); }
 
   [[nodiscard]] bool uses_host() const { return can_share_weights() && are_all_on_cpu(); }
 
