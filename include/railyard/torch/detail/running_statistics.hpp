@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -78,12 +79,21 @@ class RunningStatistics {
     auto& [tensor, values] = kept_[num_kept_++];
     if (tensor.is_same(buffer) && values.scalar_type() == buffer.scalar_type() && values.sizes() == buffer.sizes() &&
         values.device() == buffer.device()) {
-      const at::NoGradGuard no_grad;
-      values.copy_(buffer);
+      copy(values, buffer);
       return;
     }
     tensor = buffer;
     values = buffer.detach().clone();
+  }
+
+  // Between tensors of a few hundred bytes, one call of an operator costs more than copying a hundred of them.
+  static void copy(const at::Tensor& to, const at::Tensor& from) {
+    if (from.is_cpu() && from.is_contiguous() && to.is_contiguous()) {
+      if (from.numel() > 0) std::memcpy(to.data_ptr(), from.data_ptr(), from.nbytes());
+      return;
+    }
+    const at::NoGradGuard no_grad;
+    to.copy_(from);
   }
 
   std::vector<std::pair<at::Tensor, at::Tensor>> kept_{};
