@@ -360,25 +360,27 @@ void measure_seek() {
   tell("resume.second_seek_ms", median(second), "ms");
 }
 
-// How often each sample is made when the four workers of a host go over a dataset once.
-double decodes_per_sample(const std::function<ry::Dataset(std::atomic<std::uint64_t>&)>& make) {
+// How often each sample is made when the four workers of a host go over a dataset once: each over its part, or each over
+// all of it.
+double decodes_per_sample(bool is_whole, const std::function<ry::Dataset(std::atomic<std::uint64_t>&)>& make) {
   void* shared = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) throw std::runtime_error{"mmap failed"};
   auto& decodes = *new (shared) std::atomic<std::uint64_t>{0};
-  std::uint64_t samples = 0;
-  ry::Trainer<ry::SharedMemory, ry::Processes> trainer{[&](ry::Worker& worker) {
-                                                         auto loader = ry::prepare_loader(worker, make(decodes),
-                                                                                          {.global_batch_size = 64});
-                                                         double sum = 0;
-                                                         for (const auto& batch : loader)
-                                                           sum += static_cast<double>(batch.size());
-                                                         worker.all_reduce(ry::buffer_of_value(sum), ry::ReduceOp::sum);
-                                                         worker.report({{"samples", sum}});
-                                                       },
+  const auto count = [](ry::Worker& worker) {
+    auto loader = ry::prepare_loader(worker, worker.dataset("data"), {.global_batch_size = 64});
+    double sum = 0;
+    for (const auto& batch : loader) sum += static_cast<double>(batch.size());
+    worker.all_reduce(ry::buffer_of_value(sum), ry::ReduceOp::sum);
+    worker.report({{"samples", sum}});
+  };
+  ry::DataConfig data;
+  if (is_whole) data.split.clear();
+  ry::Trainer<ry::SharedMemory, ry::Processes> trainer{count,
                                                        {.num_workers = 4},
-                                                       {.progress = ry::Progress::quiet}};
-  samples = static_cast<std::uint64_t>(trainer.fit().value_or_throw().metrics().at("samples").number());
-  const double result = static_cast<double>(decodes.load()) / static_cast<double>(samples);
+                                                       {.data = data, .progress = ry::Progress::quiet},
+                                                       {{"data", make(decodes)}}};
+  const double samples = trainer.fit().value_or_throw().metrics().at("samples").number() / (is_whole ? 4 : 1);
+  const double result = static_cast<double>(decodes.load()) / samples;
   ::munmap(shared, 4096);
   return result;
 }
@@ -395,22 +397,24 @@ void measure_decodes() {
       out.set("x", in.values<float>("x"));
     };
   };
-  tell("host.decodes_per_sample", decodes_per_sample([&](auto& decodes) {
-         return ry::Dataset::from_function(schema, count, write).map(counted(decodes));
-       }),
-       "samples");
-  tell("host.decodes_per_sample.stream", decodes_per_sample([&](auto& decodes) {
-         const auto begin = [&write, &decodes] {
-           return [&write, &decodes, at = std::uint64_t{0}](ry::SampleWriter& out) mutable {
-             if (at == count) return false;
-             decodes.fetch_add(1);
-             write(at++, out);
-             return true;
-           };
-         };
-         return ry::Dataset::from_generator(schema, begin).shuffle_window(1000);
-       }),
-       "samples");
+  const auto indexed = [&](auto& decodes) {
+    return ry::Dataset::from_function(schema, count, write).map(counted(decodes));
+  };
+  const auto stream = [&](auto& decodes) {
+    const auto begin = [&write, &decodes] {
+      return [&write, &decodes, at = std::uint64_t{0}](ry::SampleWriter& out) mutable {
+        if (at == count) return false;
+        decodes.fetch_add(1);
+        write(at++, out);
+        return true;
+      };
+    };
+    return ry::Dataset::from_generator(schema, begin).shuffle_window(1000);
+  };
+  tell("host.decodes_per_sample", decodes_per_sample(false, indexed), "samples");
+  tell("host.decodes_per_sample.stream", decodes_per_sample(false, stream), "samples");
+  tell("host.whole.decodes_per_sample", decodes_per_sample(true, indexed), "samples");
+  tell("host.whole.decodes_per_sample.stream", decodes_per_sample(true, stream), "samples");
 }
 
 }  // namespace

@@ -51,6 +51,8 @@ struct ArraySourceOptions {
 /// hold is in memory from then on, shared by all copies of the source and inherited by forked workers.
 class ArraySource {
  public:
+  static constexpr bool costs_a_copy = true;  ///< samples lie ready
+
   /// Returns the arrays of files that belong together, one of each list. Throws: DataError.
   using Parse = std::function<std::vector<detail::StoredArray>(
       std::span<const std::shared_ptr<const detail::StoredFile>> files, const ArraySourceOptions& options)>;

@@ -49,7 +49,8 @@ namespace railyard::inline v0_1 {
 /// neither filter(), flat_map(), mix(), shuffle_window(), bucket_by_length() nor a repeat() without end. Workers then
 /// compute only their own samples, and a run goes on at once anywhere. Of others one worker of each host goes through
 /// the stream, where loaders with threads read it, and hands the others theirs through memory that they share;
-/// elsewhere each worker does. The operations at its end that make one sample of one are done by each worker for its
+/// elsewhere each worker does. So it is with all samples of a dataset of the Trainer that each worker gets as a whole,
+/// indexed or not, unless they lie ready in memory or as arrays in files. The operations at its end that make one sample of one are done by each worker for its
 /// own samples alone. A run that goes on reads the last block again, which is a 32nd of the reader's bound or 4096
 /// samples, and of a shuffle_window() or bucket_by_length() its window.
 class Dataset {
@@ -214,7 +215,7 @@ class Dataset {
       }
       return std::make_shared<const Schema>(std::move(fields));
     });
-    Dataset result = operation("rename", renamed, detail::choose_columns(renamed, every_column()), true);
+    Dataset result = operation("rename", renamed, detail::choose_columns(renamed, every_column()), true, {}, true);
     result.label_ = std::move(label);
     return result;
   }
@@ -310,6 +311,20 @@ class Dataset {
   [[nodiscard]] static Dataset from_node(detail::NodePtr node, std::string label) {
     return {std::move(node), std::move(label)};
   }
+  // Is what all workers have alike, and the name that they know it by. What they do with it besides is their own.
+  struct Common {
+    detail::NodePtr node{};
+    std::string name{};
+  };
+  /// Returns the dataset, of which loaders give all samples to each worker, as one that all of them have alike: those of
+  /// a host may then read it together.
+  [[nodiscard]] Dataset alike(std::string_view name) const {
+    Dataset result = undivided();
+    result.reading_.common = std::make_shared<const Common>(Common{node_, std::string{name}});
+    return result;
+  }
+  /// What alike() has said, of this dataset or of one that this was made of; nullptr if nothing.
+  [[nodiscard]] const std::shared_ptr<const Common>& common() const noexcept { return reading_.common; }
 
  private:
   // How loaders and readers go over it.
@@ -317,6 +332,7 @@ class Dataset {
     bool is_divided = true;
     std::size_t batch_size = 0;
     std::size_t batches_ahead = 8;
+    std::shared_ptr<const Common> common{};
   };
 
   Dataset(detail::NodePtr node, std::string label) : Dataset(std::move(node), std::move(label), Reading{}) {}
@@ -365,11 +381,13 @@ class Dataset {
   }
   template <class = void>
   [[nodiscard]] Dataset operation(std::string name, std::shared_ptr<const Schema> to, detail::BlockFunction apply,
-                                  bool keeps_count, std::function<void(detail::Fingerprint&)> identify = {}) const {
+                                  bool keeps_count, std::function<void(detail::Fingerprint&)> identify = {},
+                                  bool only_chooses = false) const {
     const bool has_label = !label_.empty() && to->find(label_);
     return {std::make_shared<const detail::BlockOpNode>(
                 node_, std::move(to),
-                detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count, std::move(identify)}),
+                detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count, std::move(identify),
+                                               only_chooses}),
             has_label ? label_ : std::string{}, reading_};
   }
   template <class = void>
@@ -380,7 +398,7 @@ class Dataset {
     const auto identify = [chosen](detail::Fingerprint& fingerprint) {
       for (const std::size_t column : chosen) fingerprint.add(std::uint64_t{column});
     };
-    return operation(std::string{name}, to, detail::choose_columns(to, std::move(chosen)), true, identify);
+    return operation(std::string{name}, to, detail::choose_columns(to, std::move(chosen)), true, identify, true);
   }
   [[nodiscard]] std::vector<std::size_t> every_column() const { return detail::ordered_indices(schema().size()); }
 

@@ -46,6 +46,8 @@ struct NamedColumn {
 /// Gives samples out of columns in memory, of which nothing is copied as long as samples are read in their order.
 class MemorySource {
  public:
+  static constexpr bool costs_a_copy = true;  ///< samples lie ready
+
   /// Throws: ConfigError if the columns are not all as long, or two have one name.
   explicit MemorySource(std::vector<NamedColumn> columns, std::string name = "columns in memory")
       : name_(std::move(name)) {

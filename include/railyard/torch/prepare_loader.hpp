@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -179,31 +180,54 @@ inline void check_equal_parts(Worker& worker, std::optional<std::uint64_t> num_s
               worker.rank(), worker.world_size(), -bounds[1], bounds[0])};
 }
 
-// Counts the loaders of a worker that share their reading with others of the host, so that each has a name.
+// Counts the loaders of a worker that read a stream with others of the host, so that each has a name.
 struct SharedLoaders {
   static constexpr std::string_view extension_name = "torch.shared_loaders";
   std::size_t count = 0;
 };
 
-// Returns what lets the workers of a host read a stream once; nullptr where each reads what it needs by itself.
-[[nodiscard]] inline std::unique_ptr<HostFeed> feed_for(Worker& worker, const Dataset& dataset,
-                                                        const LoaderOptions& options) {
-  const bool has_use = !dataset.is_indexed() && dataset.is_divided() && options.threads > 0;
+// Are a worker's ends through which it reads with others what each gets as a whole, by what it reads and how. They live
+// as long as the worker, so that one that makes more loaders of it than others still meets them.
+struct WholeFeeds {
+  static constexpr std::string_view extension_name = "torch.whole_feeds";
+  std::map<std::string, std::shared_ptr<HostFeed>> feeds{};
+};
+
+// Returns an end of that name; nullptr where there is no memory, or no room in the store: each reads by itself.
+[[nodiscard]] inline std::shared_ptr<HostFeed> make_feed(Worker& worker, std::string name,
+                                                         const LoaderOptions& options) {
   const auto local_size = static_cast<std::size_t>(worker.local_world_size());
-  if (!has_use || local_size == 1) return nullptr;
-  const std::size_t number = worker.extension<SharedLoaders>().count++;
-  const std::string name = compose("loader/{}/{}", worker.world().node, number);
   const std::size_t capacity =
       std::clamp<std::size_t>(options.bound_bytes / 64 / local_size, std::size_t{64} << 10U, std::size_t{4} << 20U);
+  HostFeed::Seat seat{.store = &worker.store(),
+                      .name = std::move(name),
+                      .local_rank = static_cast<std::size_t>(worker.local_rank()),
+                      .local_size = local_size};
+  seat.patience = std::min(seat.patience, worker.collective_deadline().remaining() / 4);
   try {
-    return std::make_unique<HostFeed>(HostFeed::Seat{.store = &worker.store(),
-                                                     .name = name,
-                                                     .local_rank = static_cast<std::size_t>(worker.local_rank()),
-                                                     .local_size = local_size},
-                                      capacity);
-  } catch (const Error&) {  // there is no memory, or no room in the store: each reads by itself
+    return std::make_shared<HostFeed>(std::move(seat), capacity);
+  } catch (const Error&) {
     return nullptr;
   }
+}
+
+// Returns what lets the workers of a host read a stream once, or what each gets as a whole; nullptr where each reads
+// what it needs by itself.
+[[nodiscard]] inline std::shared_ptr<HostFeed> feed_for(Worker& worker, const Dataset& dataset,
+                                                        const BatchShares& shares, const LoaderOptions& options) {
+  if (worker.local_world_size() == 1 || options.threads == 0) return nullptr;
+  const auto& node = worker.world().node;
+  if (dataset.is_divided()) {
+    if (dataset.is_indexed()) return nullptr;
+    const std::size_t number = worker.extension<SharedLoaders>().count++;
+    return make_feed(worker, compose("loader/{}/{}", node, number), options);
+  }
+  if (!own_operations(dataset)) return nullptr;
+  const std::string what = compose("{} {} {} {}", shares.global_batch_size, shares.micro_batches, options.shuffle,
+                                   dataset.common()->name);
+  std::shared_ptr<HostFeed>& feed = worker.extension<WholeFeeds>().feeds[what];
+  if (feed == nullptr) feed = make_feed(worker, compose("whole/{}/{}", node, std::hash<std::string>{}(what)), options);
+  return feed.use_count() > 1 ? nullptr : feed;  // one loader at a time has it
 }
 
 // Groups are of the size that the user gave, for the order must not depend on the number of workers.
@@ -269,7 +293,10 @@ template <class D>
 /// side by side as floats. Texts, and samples that differ in length beside others, are in batch.tensor("name") and
 /// batch.columns(). What cannot be read is thrown where its batch would come, with the sample's name or number. All
 /// workers give the same dataset: of a stream, one worker of each host reads for all; who comes late reads by itself,
-/// of which Result::warnings() tells. The memory of a batch is used again once no tensor has it: clone() what is to
+/// of which Result::warnings() tells. One worker of a host reads for all, too, what RunConfig::data.split does not name,
+/// as far as the Trainer has it: operations that are added in the worker are its own. Of that, workers may read what
+/// they like when they like: they hold each other up for two seconds of an epoch at most, and hardly at all once one
+/// was waited for in vain. The memory of a batch is used again once no tensor has it: clone() what is to
 /// live on as a bare pointer, or goes to torch::save(), which writes all of that memory.
 /// Shapes: target (batch, shape of the label); data (batch, shape of the column), or (batch, sum of widths) of float.
 /// Throws: ConfigError if options and dataset do not name exactly one batch size, or shuffle a stream; in the loop also
@@ -287,9 +314,11 @@ template <class D>
   }
   const auto num_samples = dataset.count();
   if (options.drives_step && !dataset.is_divided()) detail::check_equal_parts(worker, num_samples);
+  std::function<void(const std::string&)> warn;  // not of what each gets as a whole: workers may read it when they like
+  if (dataset.is_divided()) warn = [&worker](const std::string& text) { worker.warn(text); };
   auto source = std::make_unique<detail::DatasetBatches>(dataset, options, shares, device(worker),
-                                                         detail::feed_for(worker, dataset, options),
-                                                         [&worker](const std::string& text) { worker.warn(text); });
+                                                         detail::feed_for(worker, dataset, shares, options),
+                                                         std::move(warn));
   std::function<std::string()> take_stock;  // not of a part: with other workers it is another
   if (dataset.is_divided()) {
     take_stock = [dataset] {

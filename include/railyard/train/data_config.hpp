@@ -53,7 +53,8 @@ class Datasets {
 /// Says which datasets of a run are divided among its workers, and how.
 struct DataConfig {
   /// The names of those that are divided; "all" stands for all. Of the others, each worker gets all samples: sums over
-  /// the workers then count each sample once per worker, which leaves means as they are.
+  /// the workers then count each sample once per worker, which leaves means as they are. Workers of a host that go over
+  /// one at the same time have its samples read and decoded by one of them.
   std::vector<std::string> split{"all"};
   /// Gives the part of a worker, instead of shares of every batch: all that its loaders give it. A loader with
   /// drives_step needs parts of equally many batches. Another number of workers cannot go on in the middle of an epoch.
@@ -92,7 +93,7 @@ inline void check_datasets(const Datasets& datasets, const DataConfig& config) {
   const auto& split = config.split;
   const bool is_split =
       std::any_of(split.begin(), split.end(), [name](const std::string& one) { return one == "all" || one == name; });
-  if (!is_split) return whole->undivided();
+  if (!is_split) return whole->alike(name);
   return config.splitter ? config.splitter(*whole, rank, world_size).undivided() : *whole;
 }
 

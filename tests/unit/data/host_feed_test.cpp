@@ -5,128 +5,38 @@
 #include "railyard/data/split.hpp"
 
 #include "support/catch.hpp"
+#include "unit/data/feed_host.hpp"
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
+#include <chrono>
 #include <csignal>
-#include <future>
-#include <map>
-#include <memory>
-#include <mutex>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <numeric>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 namespace ry = railyard;
 using ry::detail::HostFeed;
-
-namespace {
-
-class MapStore final : public ry::Store {
- public:
-  void set(std::string_view key, std::string_view value) override {
-    const std::lock_guard lock{mutex_};
-    values_.emplace(key, value);
-    changed_.notify_all();
-  }
-  std::optional<std::string> get(std::string_view key, const ry::Deadline& deadline) override {
-    std::unique_lock lock{mutex_};
-    const auto is_there = [&] { return values_.count(std::string{key}) > 0; };
-    if (!changed_.wait_until(lock, deadline.time(), is_there)) return std::nullopt;
-    return values_.at(std::string{key});
-  }
-
- private:
-  std::mutex mutex_{};
-  std::condition_variable changed_{};
-  std::map<std::string, std::string> values_{};
-};
-
-// Counts, also in other processes, how often a sample has been made.
-class SharedCount {
- public:
-  SharedCount()
-      : count_(::new (::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
-                   std::atomic<std::uint64_t>{0}) {}
-  ~SharedCount() { ::munmap(count_, 4096); }
-  std::atomic<std::uint64_t>& operator*() const { return *count_; }
-
- private:
-  std::atomic<std::uint64_t>* count_;
-};
-
-// Numbers with texts of several lengths, one after another.
-ry::Dataset stream_of(std::size_t count, const SharedCount& made) {
-  const ry::Schema schema{{"n", ry::Dtype::i64}, ry::Field::text("word"), {"pair", ry::Dtype::f32, {2}}};
-  return ry::Dataset::from_generator(schema, [count, &made] {
-    return [count, &made, at = std::size_t{0}](ry::SampleWriter& out) mutable {
-      if (at == count) return false;
-      ++*made;
-      out.set("n", static_cast<std::int64_t>(at));
-      out.set("word", std::string(at % 11, static_cast<char>('a' + at % 26)));
-      out.set("pair", std::vector<float>{static_cast<float>(at), 0.5F});
-      ++at;
-      return true;
-    };
-  });
-}
-
-using FedSamples = std::vector<std::string>;
-
-void append_fed(FedSamples& seen, const ry::EpochStep& step) {
-  for (std::size_t row = 0; row < step.block.rows(); ++row) {
-    seen.push_back(std::to_string(step.block.column("n").values<std::int64_t>(row)[0]) + " " +
-                   std::string{step.block.column("word").text(row)} + " " +
-                   std::to_string(step.block.column("pair").values<float>(row)[0]) + " " +
-                   std::to_string(step.block.ids()[row]) + " " + std::to_string(step.samples) + " " +
-                   std::to_string(step.after.consumed()));
-  }
-}
-
-FedSamples read_alone(const ry::Dataset& dataset, const ry::EpochOptions& options) {
-  FedSamples seen;
-  for (const ry::EpochStep& step : ry::EpochReader{dataset, options}) append_fed(seen, step);
-  return seen;
-}
-
-HostFeed::Seat seat(ry::Store& store, std::size_t rank, std::size_t size,
-                    std::chrono::milliseconds patience = std::chrono::seconds{20}) {
-  return {.store = &store, .name = "feed", .local_rank = rank, .local_size = size, .patience = patience};
-}
-
-// Runs on so many threads, each with its end, and returns what each returns.
-template <class Function>
-auto on_host(std::size_t size, Function function, std::chrono::milliseconds patience = std::chrono::seconds{20}) {
-  MapStore store;
-  std::vector<std::future<decltype(function(std::size_t{}, std::declval<HostFeed&>()))>> all;
-  for (std::size_t rank = 0; rank < size; ++rank) {
-    all.push_back(std::async(std::launch::async, [&, rank] {
-      HostFeed feed{seat(store, rank, size, patience), 4096};
-      return function(rank, feed);
-    }));
-  }
-  std::vector<decltype(all.front().get())> results;
-  for (auto& one : all) results.push_back(one.get());
-  return results;
-}
-
-// Waits until those who read ahead have as much as they want: nothing is made any more.
-void await_rest(SharedCount& made) {
-  for (std::size_t before = (*made).load() + 1; before != (*made).load();) {
-    before = (*made).load();
-    std::this_thread::sleep_for(std::chrono::milliseconds{50});
-  }
-}
-
-}  // namespace
+using test::append_fed;
+using test::await_rest;
+using test::FedSamples;
+using test::MapStore;
+using test::on_host;
+using test::read_alone;
+using test::seat;
+using test::SharedCount;
+using test::counted_stream;
 
 TEST_CASE("HostFeed: gives each worker what it would read alone, and each sample is read once") {
   const std::vector<std::function<ry::Dataset(const ry::Dataset&)>> operations{
@@ -143,7 +53,7 @@ TEST_CASE("HostFeed: gives each worker what it would read alone, and each sample
   for (std::size_t at = 0; at < operations.size(); ++at) {
     for (const std::size_t world : {2U, 3U, 5U}) {
       SharedCount made;
-      const auto dataset = operations[at](stream_of(700, made));
+      const auto dataset = operations[at](counted_stream(700, made));
       ry::EpochOptions options{.global_batch_size = 17,
                                .epoch = 1,
                                .world_size = world,
@@ -171,7 +81,7 @@ TEST_CASE("HostFeed: gives each worker what it would read alone, and each sample
 
 TEST_CASE("HostFeed: goes on from a position, epoch after epoch") {
   SharedCount made;
-  const auto dataset = stream_of(300, made).shuffle_window(30);
+  const auto dataset = counted_stream(300, made).shuffle_window(30);
   const auto seen = on_host(3, [&](std::size_t rank, HostFeed& feed) {
     std::vector<FedSamples> epochs;
     for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
@@ -200,7 +110,7 @@ TEST_CASE("HostFeed: gives each sample once when runs end anywhere and go on wit
   std::mt19937_64 random{6};
   for (int round = 0; round < 8; ++round) {
     SharedCount made;
-    const auto stream = stream_of(random() % 900, made);
+    const auto stream = counted_stream(random() % 900, made);
     const auto dataset = round % 2 == 0 ? stream.shuffle_window(60) : stream.bucket_by_length("word", 10, 50);
     ry::EpochOptions options{.global_batch_size = 1 + random() % 20, .epoch = random() % 4};
     std::vector<std::int64_t> all;
@@ -243,7 +153,7 @@ TEST_CASE("HostFeed: gives each sample once when runs end anywhere and go on wit
 
 TEST_CASE("HostFeed: who comes late, leaves, or stops taking holds nobody up, and everybody sees what is theirs") {
   SharedCount made;
-  const auto dataset = stream_of(500, made);
+  const auto dataset = counted_stream(500, made);
   // 0 reads all; 1 never comes; 2 reads three batches and then waits for the others; 3 leaves after five.
   for (const std::size_t shift : {0U, 1U, 2U, 3U}) {
     std::atomic<std::size_t> done = 0;
@@ -280,7 +190,7 @@ TEST_CASE("HostFeed: who comes late, leaves, or stops taking holds nobody up, an
 
 TEST_CASE("HostFeed: a worker gets nothing twice when the one that reads begins the same epoch again meanwhile") {
   SharedCount made;
-  const auto dataset = stream_of(500, made);
+  const auto dataset = counted_stream(500, made);
   std::atomic<bool> has_begun = false;
   std::atomic<bool> has_begun_again = false;
   const auto seen = on_host(
@@ -310,9 +220,9 @@ TEST_CASE("HostFeed: a worker gets nothing twice when the one that reads begins 
 
 TEST_CASE("HostFeed: other data under the same name is not taken for one's own") {
   SharedCount made;
-  const auto parts = ry::split(stream_of(300, made), {0.5, 0.5}, 1);
-  const auto other = stream_of(300, made).shuffle_window(40, 1);
-  const std::vector<ry::Dataset> datasets{parts[0], parts[1], other, stream_of(300, made).shuffle_window(40, 2)};
+  const auto parts = ry::split(counted_stream(300, made), {0.5, 0.5}, 1);
+  const auto other = counted_stream(300, made).shuffle_window(40, 1);
+  const std::vector<ry::Dataset> datasets{parts[0], parts[1], other, counted_stream(300, made).shuffle_window(40, 2)};
   for (const std::size_t first : {0U, 2U}) {
     const auto seen = on_host(
         2,
@@ -334,7 +244,7 @@ TEST_CASE("HostFeed: other data under the same name is not taken for one's own")
 TEST_CASE("HostFeed: takes a worker that has much to do for no reason to read by oneself") {
   SharedCount made;
   constexpr std::chrono::milliseconds patience{1000};
-  const auto dataset = stream_of(900, made).map_batches([patience](const ry::Block& block) {
+  const auto dataset = counted_stream(900, made).map_batches([patience](const ry::Block& block) {
     const auto deadline = ry::Deadline::after(patience + patience / 4);
     while (!deadline.expired()) continue;
     return block;
@@ -357,7 +267,7 @@ TEST_CASE("HostFeed: takes a worker that has much to do for no reason to read by
 
 TEST_CASE("HostFeed: tells every worker what is wrong with a sample") {
   SharedCount made;
-  const auto dataset = stream_of(100, made).filter([](const ry::Sample& in) -> bool {
+  const auto dataset = counted_stream(100, made).filter([](const ry::Sample& in) -> bool {
     if (in.id() == 50) throw std::runtime_error{"no good"};
     return true;
   });
@@ -380,7 +290,7 @@ TEST_CASE("HostFeed: tells every worker what is wrong with a sample") {
 TEST_CASE("HostFeed: goes on where the process that reads for all is killed") {
   SharedCount made;
   SharedCount given;
-  const auto dataset = stream_of(2000, made);
+  const auto dataset = counted_stream(2000, made);
   const ry::EpochOptions options{.global_batch_size = 8, .world_size = 2};
   int address[2];
   REQUIRE(::pipe(address) == 0);

@@ -39,26 +39,28 @@ class BatchPlan {
     EpochPosition after{};
   };
 
-  // feed: where a worker of this host reads for all; nullptr if each reads for itself.
+  // feed: where a worker of this host reads for all; nullptr if each reads for itself, as what is indexed is also where
+  // the workers divide it.
   BatchPlan(const Dataset& dataset, const EpochOptions& options, const Scope& scope, EpochPosition position,
             HostFeed* feed, const FeedTaker& taker)
-      : options_(options), scope_(scope), chain_{dataset.node()}, position_(std::move(position)) {
-    if (dataset.is_indexed()) {
+      : options_(options),
+        scope_(scope),
+        chain_{dataset.node()},
+        position_(std::move(position)),
+        is_indexed_(dataset.is_indexed()) {
+    auto of_whole = own_operations(dataset);
+    if (!of_whole && (is_indexed_ || !dataset.is_divided())) feed = nullptr;
+    if (is_indexed_) {
       count_ = *dataset.count();
       if (options.shuffle) order_.emplace(count_, derive_seed(options.seed, options.epoch));
-      return;
+      if (feed == nullptr) return;
     }
-    chain_ = OperationChain::of(dataset.node(), true);
-    const auto key = feed == nullptr ? 0 : feed_key(dataset, options, position_);
-    if (feed != nullptr && !feed->leads()) {
-      stream_ = std::make_unique<FedBatches>(chain_.base, scope, options, position_.place(), *feed, taker, key);
-      return;
-    }
-    auto own = std::make_unique<OwnBatches>(chain_.base, scope, options, position_.place());
-    if (feed == nullptr) {
-      stream_ = std::move(own);
+    if (feed != nullptr && of_whole) {
+      chain_ = std::move(*of_whole);
+      open_stream(feed, feed_key(*chain_.base, dataset.common()->name, options, position_), taker);
     } else {
-      stream_ = std::make_unique<LedBatches>(std::move(own), scope, options, *feed, taker, key);
+      chain_ = OperationChain::of(dataset.node(), true);
+      open_stream(feed, feed == nullptr ? 0 : feed_key(*dataset.node(), "", options, position_), taker);
     }
   }
 
@@ -75,6 +77,25 @@ class BatchPlan {
   }
 
  private:
+  void open_stream(HostFeed* feed, std::uint64_t key, const FeedTaker& taker) {
+    NodePtr node = chain_.base;
+    Place from = position_.place();
+    if (is_indexed_) {
+      node = std::make_shared<const EpochNode>(std::move(node), order_);
+      from = EpochNode::place_of(position_.consumed());
+    }
+    if (feed != nullptr && !feed->leads()) {
+      stream_ = std::make_unique<FedBatches>(node, scope_, options_, std::move(from), *feed, taker, key);
+      return;
+    }
+    auto own = std::make_unique<OwnBatches>(node, scope_, options_, std::move(from));
+    if (feed == nullptr) {
+      stream_ = std::move(own);
+    } else {
+      stream_ = std::make_unique<LedBatches>(std::move(own), scope_, options_, *feed, taker, key);
+    }
+  }
+
   // Goes on to the next batch. False at the end of the epoch.
   bool begin_batch() {
     const std::uint64_t consumed = position_.consumed();
@@ -83,7 +104,7 @@ class BatchPlan {
     if (size_ == 0) return false;
     num_parts_ = std::min(options_.micro_batches, size_);
     part_ = 0;
-    end_ = position_.moved_to(consumed + size_, stream_ ? stream_->place() : Place{});
+    end_ = position_.moved_to(consumed + size_, is_indexed_ ? Place{} : stream_->place());
     return true;
   }
 
@@ -114,9 +135,10 @@ class BatchPlan {
   OperationChain chain_;                     // the operations that are done for this worker's samples alone
   EpochPosition position_;                   // after the last whole batch
   EpochPosition end_{};                      // of the batch
+  bool is_indexed_;
   std::uint64_t count_ = 0;                  // if indexed
   std::optional<Permutation> order_{};       // if indexed and shuffled
-  std::unique_ptr<StreamBatches> stream_{};  // if not indexed
+  std::unique_ptr<StreamBatches> stream_{};  // if not indexed, or read with others
   std::size_t size_ = 0;                     // of the batch
   std::size_t num_parts_ = 0;
   std::size_t part_ = 0;  // that is planned next

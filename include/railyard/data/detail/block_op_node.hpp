@@ -31,6 +31,7 @@ class BlockOpNode final : public DataNode {
     BlockFunction apply{};
     bool keeps_count = true;                          // one sample comes out for each that goes in
     std::function<void(Fingerprint&)> identify = {};  // adds what it does, where that is known
+    bool only_chooses = false;                        // columns, of which it computes none
   };
 
   BlockOpNode(NodePtr upstream, std::shared_ptr<const Schema> schema, Operation operation)
@@ -51,6 +52,7 @@ class BlockOpNode final : public DataNode {
     fingerprint.add(std::string_view{operation_.name});
     if (operation_.identify) operation_.identify(fingerprint);
   }
+  [[nodiscard]] bool costs_a_copy() const override { return operation_.only_chooses && upstream_->costs_a_copy(); }
   [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
@@ -78,6 +80,20 @@ struct OperationChain {
     OperationChain chain{std::move(node)};
     while (auto operation = std::dynamic_pointer_cast<const BlockOpNode>(chain.base)) {
       if (only_keeping_count && !operation->keeps_count()) break;
+      chain.base = operation->upstream();
+      chain.operations.push_back(std::move(operation));
+    }
+    std::reverse(chain.operations.begin(), chain.operations.end());
+    return chain;
+  }
+
+  // Takes those off a node that come after another one; nothing if something else comes after it than operations that
+  // keep the number of samples.
+  [[nodiscard]] static std::optional<OperationChain> after(const NodePtr& begin, NodePtr node) {
+    OperationChain chain{std::move(node)};
+    while (chain.base != begin) {
+      auto operation = std::dynamic_pointer_cast<const BlockOpNode>(chain.base);
+      if (operation == nullptr || !operation->keeps_count()) return std::nullopt;
       chain.base = operation->upstream();
       chain.operations.push_back(std::move(operation));
     }

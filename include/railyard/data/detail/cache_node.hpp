@@ -58,6 +58,7 @@ class CacheNode final : public OrderNode {
     return known ? known : samples().rows();
   }
   [[nodiscard]] bool is_indexed() const override { return true; }
+  [[nodiscard]] bool costs_a_copy() const override { return true; }
   [[nodiscard]] bool is_reordered() const override { return false; }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span(); }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {
@@ -108,6 +109,7 @@ class FileCacheNode final : public OrderNode {
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return file().count(); }
   [[nodiscard]] bool is_indexed() const override { return true; }
+  [[nodiscard]] bool costs_a_copy() const override { return true; }
   [[nodiscard]] bool is_reordered() const override { return false; }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span(); }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {

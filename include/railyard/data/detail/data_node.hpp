@@ -110,6 +110,8 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
   [[nodiscard]] virtual bool is_endless() const { return false; }
   // Adds what its samples depend on, as far as that is known without reading them: users' functions count by name only.
   virtual void identify(Fingerprint& fingerprint) const = 0;
+  // Does reading a sample cost no more than copying it? Then nobody gains by having it from somebody else.
+  [[nodiscard]] virtual bool costs_a_copy() const { return false; }
   // Is it another order or selection in each epoch?
   [[nodiscard]] virtual bool is_reordered() const { return false; }
   // Ids are below that, where this is known.

@@ -71,7 +71,8 @@ struct FeedMessage {
   return Block{schema, std::move(columns), std::move(ids)};
 }
 
-// Goes through the stream, and gives the other workers of the host their parts of each batch.
+// Goes through the stream, and gives the other workers of the host their parts of each batch, or all of it where each
+// gets the whole.
 class LedBatches final : public StreamBatches {
  public:
   LedBatches(std::unique_ptr<OwnBatches> own, const Scope& scope, const EpochOptions& options, HostFeed& feed,
@@ -85,18 +86,20 @@ class LedBatches final : public StreamBatches {
   ~LedBatches() override { feed_->end_session(); }
 
   [[nodiscard]] std::size_t begin() override {
-    if (!std::exchange(has_begun_, true)) feed_->gather(key_, *taker_);
+    if (!std::exchange(has_begun_, true)) gather();
     const std::size_t size = read();
     if (taker_->has_left.load()) {  // then the stream may have ended before its time, which is no end for the others
       feed_->end_session();
       return 0;
     }
-    for (FeedWriter& writer : feed_->writers()) {
+    for (std::size_t at = 0; at < feed_->writers().size(); ++at) {
+      FeedWriter& writer = feed_->writers()[at];
       if (!writer.is_serving()) continue;
-      if (send(writer, size)) {
-        writer.flush();
+      if (!of_epoch_.empty()) {
+        serve(at, size, of_epoch_[at]);
       } else {
-        writer.leave();
+        FeedPatience of_message = feed_->patience(*taker_);
+        serve(at, size, of_message);
       }
     }
     return size;
@@ -106,6 +109,14 @@ class LedBatches final : public StreamBatches {
   void end() noexcept override { own_->end(); }
 
  private:
+  void gather() {
+    feed_->gather(key_, *taker_);
+    if (options_.world_size > 1) return;
+    for (std::size_t at = 0; at < feed_->writers().size(); ++at) {
+      of_epoch_.push_back(feed_->patience_with(at, *taker_));
+    }
+  }
+
   // Where it fails, it does so for each worker by itself, which then says what it was.
   [[nodiscard]] std::size_t read() {
     try {
@@ -116,7 +127,15 @@ class LedBatches final : public StreamBatches {
     }
   }
 
-  [[nodiscard]] bool send(FeedWriter& writer, std::size_t size) const {
+  void serve(std::size_t at, std::size_t size, FeedPatience& patience) {
+    if (send(feed_->writers()[at], size, patience)) {
+      feed_->writers()[at].flush();
+    } else {
+      feed_->give_up(at, patience);
+    }
+  }
+
+  [[nodiscard]] bool send(FeedWriter& writer, std::size_t size, FeedPatience& patience) const {
     EpochOptions theirs = options_;
     theirs.rank = writer.rank();
     std::vector<Block> slices;
@@ -130,7 +149,6 @@ class LedBatches final : public StreamBatches {
     }
     const Place place = own_->place();
     const FeedMessage message{size, rows, place.size()};
-    FeedPatience patience = feed_->patience(*taker_);
     return writer.write(&message, sizeof message, patience) &&
            writer.write(place.data(), place.size() * sizeof(std::uint64_t), patience) &&
            (slices.empty() || write_block(writer, slices, patience));
@@ -141,7 +159,8 @@ class LedBatches final : public StreamBatches {
   HostFeed* feed_;
   const FeedTaker* taker_;
   std::uint64_t key_;
-  MemoryShare share_;  // of what is under way to the others
+  MemoryShare share_;                      // of what is under way to the others
+  std::vector<FeedPatience> of_epoch_{};  // with each of them, where they need not keep step
   bool has_begun_ = false;
 };
 
@@ -158,11 +177,11 @@ class FedBatches final : public StreamBatches {
         taker_(&taker),
         key_(key),
         consumed_(options_.from.consumed()) {}
-  ~FedBatches() override { feed_->leave(); }
+  ~FedBatches() override { feed_->leave(line_ != nullptr && !own_); }
 
   [[nodiscard]] std::size_t begin() override {
     if (!own_) {
-      if (!std::exchange(has_begun_, true)) line_ = feed_->join(key_, options_.rank, *taker_);
+      if (!std::exchange(has_begun_, true)) join();
       if (line_ != nullptr) {
         if (const auto size = receive()) return *size;
       }
@@ -184,9 +203,22 @@ class FedBatches final : public StreamBatches {
   }
 
  private:
-  // The size of the batch, which is then there; nothing if the leader has left.
+  void join() {
+    line_ = feed_->join(key_, options_.rank, *taker_);
+    if (options_.world_size == 1) of_epoch_ = feed_->patience_with_leader(*taker_);
+  }
+
+  // The size of the batch, which is then there; nothing if the leader has left, or has kept this worker waiting.
   [[nodiscard]] std::optional<std::size_t> receive() {
-    FeedPatience patience = feed_->patience(*taker_);
+    if (of_epoch_) {
+      const auto size = receive(*of_epoch_);
+      if (!size) feed_->give_up_leader(*of_epoch_);
+      return size;
+    }
+    FeedPatience of_message = feed_->patience(*taker_);
+    return receive(of_message);
+  }
+  [[nodiscard]] std::optional<std::size_t> receive(FeedPatience& patience) {
     FeedMessage message;
     if (!line_->read(&message, sizeof message, patience)) return std::nullopt;
     Place place(static_cast<std::size_t>(message.place));
@@ -211,6 +243,7 @@ class FedBatches final : public StreamBatches {
   std::uint64_t consumed_;  // samples of the epoch, all workers together
   bool has_begun_ = false;
   FeedReader* line_ = nullptr;
+  std::optional<FeedPatience> of_epoch_{};  // with the leader, where workers need not keep step
   Block block_{};  // of the batch, what is for this worker
   std::size_t given_ = 0;
   std::unique_ptr<OwnBatches> own_{};

@@ -28,20 +28,37 @@ struct FeedTaker {
 // Counts how long another worker may hold up this one's loop. Only while the loop waits: what is read ahead has time.
 class FeedPatience {
  public:
-  FeedPatience(const FeedTaker& taker, std::chrono::nanoseconds budget) noexcept : taker_(&taker), left_(budget) {}
+  FeedPatience(const FeedTaker& taker, std::chrono::nanoseconds budget) noexcept : taker_(&taker), budget_(budget) {}
 
   // Sleeps for a moment, or until the word is another. False when it is enough.
   [[nodiscard]] bool wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, bool counts = true) noexcept {
     const auto begin = Deadline::Clock::now();
     counts = counts && taker_->waits.load();
     futex_wait(word, seen, std::chrono::milliseconds{20});
-    if (counts) left_ -= Deadline::Clock::now() - begin;
-    return left_.count() > 0 && !taker_->has_left.load();
+    if (counts) spent_ += Deadline::Clock::now() - begin;
+    return !is_spent() && !taker_->has_left.load();
   }
+  [[nodiscard]] std::chrono::nanoseconds spent() const noexcept { return spent_; }
+  [[nodiscard]] bool is_spent() const noexcept { return spent_ >= budget_; }
 
  private:
   const FeedTaker* taker_;
-  std::chrono::nanoseconds left_;
+  std::chrono::nanoseconds budget_;
+  std::chrono::nanoseconds spent_{0};
+};
+
+// Says how long another worker is worth waiting for: hardly at all, once that was in vain, and less each time.
+class FeedTrust {
+ public:
+  explicit FeedTrust(std::chrono::nanoseconds full) noexcept : full_(full), patience_(full) {}
+
+  [[nodiscard]] std::chrono::nanoseconds patience() const noexcept { return patience_; }
+  void gain() noexcept { patience_ = full_; }
+  void lose() noexcept { patience_ = patience_ == full_ ? full_ / 40 : std::max(patience_ / 2, full_ / 1000); }
+
+ private:
+  std::chrono::nanoseconds full_;
+  std::chrono::nanoseconds patience_;
 };
 
 // The leader's end. Used by one thread at a time.
@@ -131,7 +148,7 @@ class FeedReader {
     while (true) {
       const std::uint32_t seen = line_->filled.load();
       const bool is_late = header.key.load() == key;  // loaded first: it is set after the readers are known
-      if (line_->served.load() == session_) break;
+      if (is_served()) break;
       if (is_late || header.state.load() == FeedHeader::gone || !patience.wait(line_->filled, seen)) return false;
     }
     read_ = line_->start.load();
@@ -145,12 +162,12 @@ class FeedReader {
     const std::size_t capacity = memory_->header().capacity;
     while (size > 0) {
       const std::uint32_t seen = line_->filled.load();
-      const bool is_served = line_->served.load() == session_;
+      const bool was_served = is_served();
       const std::size_t part = std::min<std::size_t>(size, line_->written.load() - read_);
       if (part == 0) {
         release();
         const bool rests = memory_->header().state.load() == FeedHeader::resting;
-        if (!is_served || !is_alive(memory_->maker()) || !patience.wait(line_->filled, seen, rests)) return false;
+        if (!was_served || !is_alive(memory_->maker()) || !patience.wait(line_->filled, seen, rests)) return false;
         continue;
       }
       const std::size_t at = read_ % capacity;
@@ -163,6 +180,8 @@ class FeedReader {
     }
     return true;
   }
+  // Does the leader write for this worker?
+  [[nodiscard]] bool is_served() const noexcept { return line_->served.load() == session_; }
   // Wakes the leader, if it waits for room.
   void release() const noexcept { nudge(line_->taken); }
   void rest(bool rests) const noexcept { line_->rests.store(rests); }

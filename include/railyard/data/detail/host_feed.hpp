@@ -2,6 +2,9 @@
 // Lets one worker of a host read a stream, and the others have their samples from it. Data room.
 #pragma once
 
+#include "railyard/data/dataset.hpp"
+#include "railyard/data/detail/block_op_node.hpp"
+#include "railyard/data/detail/data_node.hpp"
 #include "railyard/data/detail/feed_ends.hpp"
 #include "railyard/data/detail/feed_memory.hpp"
 #include "railyard/data/epoch_options.hpp"
@@ -20,27 +23,37 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-// Says which batches of what are gone over: workers that say the same are given parts of the same.
-[[nodiscard]] inline std::uint64_t feed_key(const Dataset& dataset, const EpochOptions& options,
+// Says which batches of what are gone over: workers that say the same are given parts of the same. name: of what all
+// workers have alike and each gets as a whole; empty for what is divided among them.
+[[nodiscard]] inline std::uint64_t feed_key(const DataNode& node, std::string_view name, const EpochOptions& options,
                                             const EpochPosition& from) {
-  std::string text = compose("{} {} {} {} {} {} {} {} {}", dataset.describe(), options.seed, options.epoch,
-                             from.consumed(), joined(from.place(), " "), options.global_batch_size,
-                             options.micro_batches, options.world_size, options.stands_in);
-  for (const Field& field : dataset.schema()) {
+  std::string text = compose("{} {} {} {} {} {} {} {} {} {} {} {}", name, node.describe(), options.seed, options.epoch,
+                             options.shuffle, from.count().value_or(0), from.consumed(), joined(from.place(), " "),
+                             options.global_batch_size, options.micro_batches, options.world_size, options.stands_in);
+  for (const Field& field : *node.schema()) {
     text += compose(" {} {} {}", field.name, static_cast<int>(field.dtype), joined(field.shape, "x"));
   }
   return std::hash<std::string>{}(text) | 1U;  // 0 is none
 }
 
+// The operations that each worker does by itself with what all have alike, and whole; nothing if they could not read
+// that together, or if it costs each no more to have it than to be given it.
+[[nodiscard]] inline std::optional<OperationChain> own_operations(const Dataset& dataset) {
+  if (dataset.is_divided() || dataset.common() == nullptr || dataset.common()->node->costs_a_copy()) return {};
+  return OperationChain::after(dataset.common()->node, dataset.node());
+}
+
 // Is one loader's end. The worker whose local rank is 0 leads: it reads, and hands out. Nobody depends on another: who
 // is not there in time, stops, or dies is left behind, and the others go on as they would alone, each from where it
-// stands. So all that a mishap costs is that samples are read more than once.
+// stands. So all that a mishap costs is that samples are read more than once. Of what is divided among the workers each
+// message may hold a loop up, for the loops keep step; of what each gets as a whole, an epoch may, for they need not.
 class HostFeed {
  public:
   // Says which worker this is, and where it finds the others. name: of the loader, equal on all workers.
@@ -49,16 +62,16 @@ class HostFeed {
     std::string name{};
     std::size_t local_rank = 0;
     std::size_t local_size = 1;
-    /// How long one message to or from another worker may hold this one's loop up.
+    /// How long a message, or an epoch, may hold up this worker's loop for another one.
     std::chrono::nanoseconds patience = std::chrono::seconds{2};
   };
 
   // capacity: bytes under way to each worker.
-  HostFeed(Seat seat, std::size_t capacity) : seat_(std::move(seat)) {
+  HostFeed(Seat seat, std::size_t capacity)
+      : seat_(std::move(seat)), trust_(leads() ? seat_.local_size - 1 : 1, FeedTrust{seat_.patience}) {
     if (!leads()) return;
     memory_.emplace(seat_.local_size - 1, capacity);
     for (std::size_t reader = 0; reader + 1 < seat_.local_size; ++reader) writers_.emplace_back(*memory_, reader);
-    is_expected_.assign(writers_.size(), true);
     seat_.store->set(seat_.name, memory_->address());
   }
   HostFeed(const HostFeed&) = delete;
@@ -79,49 +92,67 @@ class HostFeed {
     if (reader_) reader_->rest(rests);
   }
 
-  // For the leader: waits for those who want the batches of the key; those who were missing the last time are hardly
-  // waited for.
+  // For the leader: waits for those who want the batches of the key.
   void gather(std::uint64_t key, const FeedTaker& taker) {
     FeedHeader& header = memory_->header();
     std::vector<bool> is_there(writers_.size(), false);
-    const auto is_missing = [&](bool only_expected) {
-      for (std::size_t at = 0; at < writers_.size(); ++at) {
-        if (!is_there[at] && (is_expected_[at] || !only_expected)) return true;
-      }
-      return false;
-    };
-    FeedPatience full{taker, seat_.patience};
-    FeedPatience little{taker, little_patience()};
+    FeedPatience patience{taker, seat_.patience};
     while (true) {
       const std::uint32_t seen = header.asked.load();
-      for (std::size_t at = 0; at < writers_.size(); ++at) is_there[at] = is_there[at] || writers_[at].accept(key);
-      if (!is_missing(false)) break;
-      if (!(is_missing(true) ? full : little).wait(header.asked, seen)) break;
+      bool waits = false;
+      for (std::size_t at = 0; at < writers_.size(); ++at) {
+        is_there[at] = is_there[at] || writers_[at].accept(key);
+        waits = waits || (!is_there[at] && patience.spent() < trust_[at].patience());
+      }
+      if (!waits || !patience.wait(header.asked, seen)) break;
     }
-    is_expected_ = is_there;
+    for (std::size_t at = 0; at < writers_.size(); ++at) {
+      if (!is_there[at] && !taker.has_left.load()) trust_[at].lose();
+    }
     header.key.store(key);
     for (const FeedWriter& writer : writers_) writer.flush();  // who is not served need not wait
   }
   [[nodiscard]] std::vector<FeedWriter>& writers() noexcept { return writers_; }
+  // How long a writer may hold the leader up; with which the leader gives one up that it has waited for in vain.
+  [[nodiscard]] FeedPatience patience_with(std::size_t writer, const FeedTaker& taker) const noexcept {
+    return {taker, trust_[writer].patience()};
+  }
+  void give_up(std::size_t writer, const FeedPatience& patience) noexcept {
+    if (patience.is_spent()) trust_[writer].lose();
+    writers_[writer].leave();
+  }
   void end_session() noexcept {
     memory_->header().key.store(0);
-    for (const FeedWriter& writer : writers_) writer.leave();
+    for (std::size_t at = 0; at < writers_.size(); ++at) {
+      if (writers_[at].is_serving()) trust_[at].gain();
+      writers_[at].leave();
+    }
   }
 
   // For the others: their line, once the leader serves this one. nullptr if it does not.
   [[nodiscard]] FeedReader* join(std::uint64_t key, std::size_t rank, const FeedTaker& taker) {
-    const auto budget = is_leader_expected_ ? seat_.patience : little_patience();
+    const auto budget = trust_.front().patience();
     FeedPatience patience{taker, budget};
-    is_leader_expected_ = find_leader(taker, Deadline::after(budget)) && reader_->join(key, rank, patience);
-    return is_leader_expected_ ? &*reader_ : nullptr;
+    if (find_leader(taker, Deadline::after(budget)) && reader_->join(key, rank, patience)) return &*reader_;
+    if (!taker.has_left.load()) trust_.front().lose();
+    return nullptr;
   }
-  void leave() const noexcept {
+  // How long the leader may hold this worker up; with which it gives it up if it has waited in vain.
+  [[nodiscard]] FeedPatience patience_with_leader(const FeedTaker& taker) const noexcept {
+    return {taker, trust_.front().patience()};
+  }
+  void give_up_leader(const FeedPatience& patience) noexcept {
+    if (patience.is_spent()) trust_.front().lose();
+  }
+  // was_fed: to the end, or for as long as was wanted.
+  void leave(bool was_fed) noexcept {
+    if (was_fed) trust_.front().gain();
     if (reader_) reader_->leave();
   }
 
   // Says that this worker reads by itself what comes after so many samples of the epoch.
   void go_alone(std::uint64_t consumed) noexcept {
-    leave();
+    leave(false);
     alone_from_.store(consumed);
   }
   // What go_alone() has said since begin_epoch(). Both may be called by another thread.
@@ -133,9 +164,6 @@ class HostFeed {
   [[nodiscard]] FeedPatience patience(const FeedTaker& taker) const noexcept { return {taker, seat_.patience}; }
 
  private:
-  // With those who were missing the last time.
-  [[nodiscard]] std::chrono::nanoseconds little_patience() const noexcept { return seat_.patience / 40; }
-
   [[nodiscard]] bool find_leader(const FeedTaker& taker, const Deadline& deadline) {
     if (reader_) return true;
     std::optional<std::string> address;
@@ -153,11 +181,10 @@ class HostFeed {
   }
 
   Seat seat_;
+  std::vector<FeedTrust> trust_;  // of the leader in each reader; of a reader in the leader
   std::optional<FeedMemory> memory_{};
   std::vector<FeedWriter> writers_{};  // of the leader
-  std::vector<bool> is_expected_{};    // of whom it waits for
   std::optional<FeedReader> reader_{};
-  bool is_leader_expected_ = true;
   std::atomic<std::uint64_t> alone_from_{never};
 };
 

@@ -42,6 +42,9 @@ class JoiningNode : public DataNode {
   [[nodiscard]] bool is_endless() const override {
     return std::any_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->is_endless(); });
   }
+  [[nodiscard]] bool costs_a_copy() const override {
+    return std::all_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->costs_a_copy(); });
+  }
   void identify(Fingerprint& fingerprint) const override {
     fingerprint.add(std::string_view{operation_});
     fingerprint.add(std::uint64_t{parts_.size()});

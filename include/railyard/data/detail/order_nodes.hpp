@@ -37,6 +37,7 @@ class OrderNode : public DataNode {
     upstream_->identify(fingerprint);
     fingerprint.add(std::string_view{operation_});
   }
+  [[nodiscard]] bool costs_a_copy() const override { return upstream_->costs_a_copy(); }
   [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }

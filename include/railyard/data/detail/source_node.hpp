@@ -105,6 +105,9 @@ class SourceNode final : public DataNode {
     }
   }
   [[nodiscard]] bool is_indexed() const override { return IndexedSource<S>; }
+  [[nodiscard]] bool costs_a_copy() const override {
+    return requires { requires bool{S::costs_a_copy}; };
+  }
   void take_stock(DataStock& stock) const override {
     if constexpr (requires {
                     { source_.files() } -> std::convertible_to<std::vector<std::string>>;

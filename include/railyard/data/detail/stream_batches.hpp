@@ -5,7 +5,10 @@
 #include "railyard/data/detail/blocks.hpp"
 #include "railyard/data/detail/data_node.hpp"
 #include "railyard/data/detail/memory_budget.hpp"
+#include "railyard/data/detail/order_nodes.hpp"
+#include "railyard/data/detail/permutation.hpp"
 #include "railyard/data/detail/row_reader.hpp"
+#include "railyard/data/detail/source_node.hpp"
 #include "railyard/data/epoch_options.hpp"
 #include "railyard/data/shuffle.hpp"
 
@@ -13,6 +16,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -25,6 +32,29 @@ namespace detail {
   const Range mine = part_of(part, options.rank, options.world_size);
   return mine.size() == 0 && options.stands_in ? Range{part.begin, part.begin + 1} : mine;
 }
+
+// Is an indexed node as a stream, in the order that an epoch has.
+class EpochNode final : public OrderNode {
+ public:
+  EpochNode(NodePtr upstream, std::optional<Permutation> order)
+      : OrderNode(std::move(upstream), "an epoch"), order_(std::move(order)) {}
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override { return upstream()->count(); }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
+    if (!order_) return upstream()->read(places, key);
+    std::vector<std::uint64_t> inner(places.begin(), places.end());
+    for (std::uint64_t& place : inner) place = (*order_)(place);
+    return upstream()->read(inner, key);
+  }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    return open_indexed(shared_from_this(), scope, from);
+  }
+  // Where an OwnBatches of it begins.
+  [[nodiscard]] static Place place_of(std::uint64_t consumed) { return {0, consumed}; }
+
+ private:
+  std::optional<Permutation> order_;
+};
 
 // Gives what one worker has of the batches of a stream.
 class StreamBatches {

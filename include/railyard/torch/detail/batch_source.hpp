@@ -135,9 +135,9 @@ class IndexedBatches final : public BatchSource {
 // them; a user's on the loop's, whose generators it may use.
 class DatasetBatches final : public BatchSource {
  public:
-  // feed: as an EpochReader's; may be nullptr. warn: told once that the feed is not all that is read from.
+  // feed: as an EpochReader's; may be nullptr. warn: told once that the feed is not all that is read from; may be empty.
   DatasetBatches(Dataset dataset, const LoaderOptions& options, const BatchShares& shares, at::Device device,
-                 std::unique_ptr<HostFeed> feed, std::function<void(const std::string&)> warn)
+                 std::shared_ptr<HostFeed> feed, std::function<void(const std::string&)> warn)
       : dataset_(std::move(dataset)),
         feed_(std::move(feed)),
         warn_(std::move(warn)),
@@ -201,7 +201,7 @@ class DatasetBatches final : public BatchSource {
   }
 
   Dataset dataset_;
-  std::unique_ptr<HostFeed> feed_;
+  std::shared_ptr<HostFeed> feed_;
   std::function<void(const std::string&)> warn_;
   std::function<Tensors(const Block&)> collate_;     // the user's
   std::function<MadeOfBlock(const Block&)> make_{};  // otherwise

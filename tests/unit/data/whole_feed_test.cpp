@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: MIT
+// Tests of HostFeed with what each worker is given as a whole.
+#include "railyard/data/detail/host_feed.hpp"
+
+#include "railyard/data/epoch_reader.hpp"
+
+#include "support/catch.hpp"
+#include "unit/data/feed_host.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace ry = railyard;
+using ry::detail::HostFeed;
+using test::append_fed;
+using test::FedSamples;
+using test::MapStore;
+using test::on_host;
+using test::read_alone;
+using test::seat;
+using test::SharedCount;
+using test::counted_stream;
+
+namespace {
+
+// Any of the same numbers and texts, one by one.
+ry::Dataset counted_function(std::size_t count, const SharedCount& made) {
+  const ry::Schema schema{{"n", ry::Dtype::i64}, ry::Field::text("word"), {"pair", ry::Dtype::f32, {2}}};
+  return ry::Dataset::from_function(schema, count, [&made](std::uint64_t id, ry::SampleWriter& out) {
+    ++*made;
+    out.set("n", static_cast<std::int64_t>(id));
+    out.set("word", std::string(id % 11, static_cast<char>('a' + id % 26)));
+    out.set("pair", std::vector<float>{static_cast<float>(id), 0.5F});
+  });
+}
+
+ry::Dataset with_drawn_mark(const ry::Dataset& from) {
+  return from.map([](const ry::Sample& in, ry::SampleWriter& out, ry::SampleRandom& random) {
+    out.set("word", std::string{in.text("word")} + std::to_string(random.below(1000)));
+  });
+}
+
+// What all workers have alike, of which each gets the whole.
+const std::vector<std::function<ry::Dataset(std::size_t, const SharedCount&)>>& whole_datasets() {
+  static const std::vector<std::function<ry::Dataset(std::size_t, const SharedCount&)>> all{
+      [](std::size_t count, const SharedCount& made) { return counted_function(count, made).alike("whole"); },
+      [](std::size_t count, const SharedCount& made) {
+        return with_drawn_mark(counted_function(count, made).skip(count / 3).repeat(2)).alike("whole");
+      },
+      [](std::size_t count, const SharedCount& made) { return with_drawn_mark(counted_function(count, made).alike("whole")); },
+      [](std::size_t count, const SharedCount& made) { return counted_stream(count, made).alike("whole"); },
+      [](std::size_t count, const SharedCount& made) {
+        const auto odd = counted_stream(count, made).filter([](const ry::Sample& in) { return in.id() % 2 == 1; });
+        return with_drawn_mark(with_drawn_mark(odd.shuffle_window(30)).alike("whole"));
+      }};
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("HostFeed: gives each worker all of what each gets as a whole, and each sample is read once") {
+  std::mt19937_64 random{7};
+  for (std::size_t kind = 0; kind < whole_datasets().size(); ++kind) {
+    for (const std::size_t workers : {2U, 4U}) {
+      for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{300 + random() % 500}}) {
+        SharedCount made;
+        const auto dataset = whole_datasets()[kind](count, made);
+        const ry::EpochOptions options{.global_batch_size = 1 + random() % 30,
+                                       .seed = random(),
+                                       .epoch = random() % 4,
+                                       .shuffle = dataset.is_indexed() && workers == 4,
+                                       .micro_batches = 1 + random() % 3,
+                                       .threads = 1 + random() % 3,
+                                       .prefetch = 1 + random() % 8};
+        const FedSamples expected = read_alone(dataset, options);
+        const std::uint64_t once = (*made).exchange(0);
+        const auto seen = on_host(workers, [&](std::size_t /*rank*/, HostFeed& feed) {
+          FedSamples all;
+          ry::EpochReader reader{dataset, options, {&feed}};
+          while (const auto step = reader.next()) append_fed(all, *step);
+          return std::pair{all, feed.alone_from()};
+        });
+        CAPTURE(kind, workers, count);
+        CHECK((*made).load() == once);
+        for (const auto& [samples, alone_from] : seen) {
+          CHECK(samples == expected);
+          CHECK(alone_from == HostFeed::never);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("HostFeed: what each gets as a whole is gone on with where it was left, together and alone") {
+  for (std::size_t kind = 0; kind < whole_datasets().size(); ++kind) {
+    SharedCount made;
+    const auto dataset = whole_datasets()[kind](400, made);
+    ry::EpochOptions options{.global_batch_size = 9, .seed = 3, .shuffle = dataset.is_indexed()};
+    const FedSamples expected = read_alone(dataset, options);
+    const auto parts = on_host(3, [&](std::size_t /*rank*/, HostFeed& feed) {
+      FedSamples all;
+      ry::EpochReader reader{dataset, options, {&feed}};
+      for (int batch = 0; batch < 7; ++batch) append_fed(all, *reader.next());
+      return std::pair{all, reader.position()};
+    });
+    options.from = parts.front().second;
+    const auto rests = on_host(3, [&](std::size_t /*rank*/, HostFeed& feed) {
+      FedSamples all;
+      ry::EpochReader reader{dataset, options, {&feed}};
+      while (const auto step = reader.next()) append_fed(all, *step);
+      return all;
+    });
+    const FedSamples rest = read_alone(dataset, options);
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      FedSamples all = parts[rank].first;
+      CAPTURE(kind, rank);
+      CHECK(parts[rank].second == options.from);
+      CHECK(rests[rank] == rest);
+      all.insert(all.end(), rest.begin(), rest.end());
+      CHECK(all == expected);
+    }
+  }
+}
+
+TEST_CASE("HostFeed: workers go over what each gets as a whole as they like, and each sees all that it asks for") {
+  std::mt19937_64 random{8};
+  for (int round = 0; round < 12; ++round) {
+    SharedCount made;
+    const auto dataset = whole_datasets()[static_cast<std::size_t>(round) % whole_datasets().size()](200, made);
+    const std::size_t batch_size = 1 + random() % 20;
+    const std::uint64_t seed = random();
+    std::vector<FedSamples> epochs;
+    for (std::uint64_t epoch = 0; epoch < 4; ++epoch) {
+      epochs.push_back(read_alone(dataset, {.global_batch_size = batch_size, .epoch = epoch}));
+    }
+    // Each its own epochs, in its own order, some of them to some batch only, with all kinds of threads, and rests
+    // where it waits for another one to be done with all.
+    std::atomic<std::size_t> done = 0;
+    const auto wrong = on_host(
+        4,
+        [&](std::size_t rank, HostFeed& feed) {
+          std::mt19937_64 own{seed + rank};
+          const std::size_t num_epochs = rank == round % 4U ? 0 : 1 + own() % 4;
+          std::size_t faults = 0;
+          std::optional<ry::EpochReader> reader;  // one that was left stays open until the next begins
+          for (std::size_t at = 0; at < num_epochs; ++at) {
+            const std::uint64_t epoch = own() % 4;
+            const std::size_t most = own() % 3 == 0 ? own() % 8 : 1000;
+            const bool rests = rank == (round + 1) % 4U && at == 0;
+            reader.reset();
+            feed.begin_epoch();
+            reader.emplace(dataset,
+                           ry::EpochOptions{.global_batch_size = batch_size,
+                                            .epoch = epoch,
+                                            .threads = own() % 3,
+                                            .prefetch = 1 + own() % 4},
+                           ry::detail::LoaderWishes{&feed});
+            FedSamples all;
+            bool is_over = false;
+            for (std::size_t batch = 0; batch < most && !is_over; ++batch) {
+              if (rests && batch == 2) {
+                while (done.load() < 3) std::this_thread::yield();
+              }
+              const auto step = reader->next();
+              is_over = !step;
+              if (step) append_fed(all, *step);
+            }
+            const FedSamples& expected = epochs[static_cast<std::size_t>(epoch)];
+            const bool is_begin = all.size() <= expected.size() && std::equal(all.begin(), all.end(), expected.begin());
+            if (!is_begin || (is_over && all.size() != expected.size())) ++faults;
+          }
+          ++done;
+          return faults;
+        },
+        std::chrono::milliseconds{40});
+    CAPTURE(round);
+    CHECK(wrong == std::vector<std::size_t>(4, 0));
+  }
+}
+
+TEST_CASE("HostFeed: two that look alike and have other names are not taken for one") {
+  SharedCount made;
+  const ry::Schema schema{{"n", ry::Dtype::i64}};
+  const auto numbers_from = [&](std::int64_t first, std::string_view name) {
+    return ry::Dataset::from_function(schema, 100, [first](std::uint64_t id, ry::SampleWriter& out) {
+             out.set("n", first + static_cast<std::int64_t>(id));
+           }).alike(name);
+  };
+  const std::vector<ry::Dataset> datasets{numbers_from(0, "one"), numbers_from(1000, "other")};
+  const auto sums = on_host(
+      2,
+      [&](std::size_t rank, HostFeed& feed) {
+        std::int64_t sum = 0;
+        ry::EpochReader reader{datasets[rank], {.global_batch_size = 8}, {&feed}};
+        while (const auto step = reader.next()) {
+          for (const std::int64_t n : step->block.column("n").values<std::int64_t>()) sum += n;
+        }
+        return sum;
+      },
+      std::chrono::milliseconds{100});
+  CHECK(sums == std::vector<std::int64_t>{4950, 104950});
+}
+
+TEST_CASE("HostFeed: each worker computes by itself what only it does with what all have alike, or reads all of it") {
+  SharedCount made;
+  const auto seen = on_host(
+      2,
+      [&](std::size_t rank, HostFeed& feed) {
+        const auto common = counted_function(60, made).alike("common");
+        const auto marked = common.map([rank](const ry::Sample& in, ry::SampleWriter& out) {
+          out.set("word", std::string{in.text("word")} + std::to_string(rank));
+        });
+        const auto filtered = common.filter([rank](const ry::Sample& in) { return in.id() % 2 == rank; });
+        std::vector<FedSamples> all;
+        for (const ry::Dataset& dataset : {marked, filtered, common.skip(10 * rank), common.shuffle(rank)}) {
+          FedSamples samples;
+          ry::EpochReader reader{dataset, {.global_batch_size = 7}, {&feed}};
+          while (const auto step = reader.next()) append_fed(samples, *step);
+          all.push_back(samples);
+          all.push_back(read_alone(dataset, {.global_batch_size = 7}));
+        }
+        return all;
+      });
+  for (const auto& all : seen) {
+    for (std::size_t at = 0; at < all.size(); at += 2) CHECK(all[at] == all[at + 1]);
+  }
+  CHECK(seen[0][0] != seen[1][0]);
+}
+
+TEST_CASE("HostFeed: what is given whole keeps to the bound of memory on all workers") {
+  SharedCount made;
+  const std::size_t bound = std::size_t{4} << 20U;
+  const auto large = ry::Dataset::from_function({{"bytes", ry::Dtype::u8, {16384}}}, 2000,
+                                                [](std::uint64_t id, ry::SampleWriter& out) {
+                                                  out.set("bytes", std::vector<std::uint8_t>(16384, id & 0xffU));
+                                                })
+                         .alike("large");  // 32 MB
+  const auto uses = on_host(3, [&](std::size_t /*rank*/, HostFeed& feed) {
+    std::size_t largest = 0;
+    ry::EpochReader reader{
+        large, {.global_batch_size = 16, .shuffle = true, .prefetch = 1000, .bound_bytes = bound}, {&feed}};
+    while (const auto step = reader.next()) largest = std::max(largest, reader.used_bytes());
+    return largest;
+  });
+  for (const std::size_t largest : uses) CHECK(largest <= bound * 11 / 10);
+}
+
+TEST_CASE("HostFeed: the others go on where the process that reads what all get whole is killed") {
+  SharedCount made;
+  const auto dataset = counted_function(3000, made).alike("whole");
+  const ry::EpochOptions options{.global_batch_size = 8, .shuffle = true, .prefetch = 1};
+  const FedSamples expected = read_alone(dataset, options);
+  *made = 0;
+  int address[2];
+  REQUIRE(::pipe(address) == 0);
+  const pid_t leader = ::fork();
+  if (leader == 0) {
+    MapStore store;
+    HostFeed feed{seat(store, 0, 2), 4096};
+    const std::string text = *store.get("feed", ry::Deadline::after(std::chrono::seconds{1}));
+    static_cast<void>(!::write(address[1], text.data(), text.size()));
+    ry::EpochReader reader{dataset, options, {&feed}};
+    while (reader.next()) continue;
+    while (true) ::pause();
+  }
+  char text[100] = {};
+  REQUIRE(::read(address[0], text, sizeof text - 1) > 0);
+  MapStore store;
+  store.set("feed", text);
+  HostFeed feed{seat(store, 1, 2), 4096};
+  FedSamples seen;
+  {
+    ry::EpochReader reader{dataset, options, {&feed}};
+    for (int batch = 0; batch < 50; ++batch) append_fed(seen, *reader.next());
+    CHECK(feed.alone_from() == HostFeed::never);
+    ::kill(leader, SIGKILL);  // which waits for this worker to take more
+    ::waitpid(leader, nullptr, 0);
+    while (const auto step = reader.next()) append_fed(seen, *step);
+  }
+  CHECK(feed.alone_from() >= 400);
+  CHECK(feed.alone_from() < 3000);
+  CHECK(seen == expected);
+  ::close(address[0]);
+  ::close(address[1]);
+}
+
+TEST_CASE("FeedTrust: falls when it was waited in vain, more each time, and is there again once it was not") {
+  using namespace std::chrono_literals;
+  ry::detail::FeedTrust trust{2s};
+  CHECK(trust.patience() == 2s);
+  trust.lose();
+  CHECK(trust.patience() == 50ms);
+  trust.lose();
+  CHECK(trust.patience() == 25ms);
+  for (int time = 0; time < 20; ++time) trust.lose();
+  CHECK(trust.patience() == 2ms);
+  trust.gain();
+  CHECK(trust.patience() == 2s);
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MIT
+// Loaders of datasets that are given whole to each worker.
+#include "railyard/torch/prepare_loader.hpp"
+
+#include "run.hpp"
+#include "support/catch.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace ry = railyard;
+
+namespace {
+
+// Counts over all processes how often a sample has been decoded.
+class Decodes {
+ public:
+  Decodes()
+      : count_(::new (::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+                   std::atomic<std::int64_t>{0}) {}
+  Decodes(const Decodes&) = delete;
+  Decodes& operator=(const Decodes&) = delete;
+  ~Decodes() { ::munmap(count_, 4096); }
+
+  void add() const { ++*count_; }
+  [[nodiscard]] std::int64_t take() const { return count_->exchange(0); }
+
+ private:
+  std::atomic<std::int64_t>* count_;
+};
+
+constexpr std::int64_t num_decoded = 203;
+
+ry::Dataset decoded(const Decodes& decodes) {
+  return ry::Dataset::from_function({{"x", ry::Dtype::f32}, {"y", ry::Dtype::i64}}, num_decoded,
+                                    [&decodes](std::uint64_t id, ry::SampleWriter& out) {
+                                      decodes.add();
+                                      out.set("x", static_cast<float>(id));
+                                      out.set("y", static_cast<std::int64_t>(id));
+                                    })
+      .with_label("y");
+}
+
+std::vector<std::int64_t> labels_of(ry::Loader& loader, std::size_t most_batches = 1000) {
+  std::vector<std::int64_t> all;
+  std::size_t batches = 0;
+  for (const ry::Batch& batch : loader) {
+    for (std::int64_t row = 0; row < batch.target.size(0); ++row) {
+      all.push_back(batch.target[row].item<std::int64_t>());
+    }
+    if (++batches == most_batches) break;
+  }
+  return all;
+}
+
+// Runs with a dataset that each worker is given whole, and others.
+template <class Backend, class Scaling>
+ry::Result run_with_whole(int num_workers, const ry::Datasets& datasets, std::function<void(ry::Worker&)> function) {
+  std::string folder = (std::filesystem::temp_directory_path() / "railyard_whole_XXXXXX").string();
+  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  ry::RunConfig config{.storage_path = folder, .seed = 3, .data = {.split = {}}, .progress = ry::Progress::quiet};
+  config.collective_timeout = std::chrono::seconds{60};
+  ry::Trainer<Backend, Scaling> trainer{std::move(function), {.num_workers = num_workers}, config, datasets};
+  ry::Result result = trainer.fit();
+  std::filesystem::remove_all(folder);
+  return result;
+}
+
+void on_threads_and_processes(int num_workers, const ry::Datasets& datasets,
+                              const std::function<void(ry::Worker&)>& function,
+                              const std::function<void()>& check = [] {}) {
+  for (const bool forks : {false, true}) {
+    CAPTURE(forks);
+    const ry::Result result = forks ? run_with_whole<ry::Gloo, ry::Processes>(num_workers, datasets, function)
+                                    : run_with_whole<ry::SharedMemory, ry::Threads>(num_workers, datasets, function);
+    REQUIRE(result.error() == "");
+    CHECK(result.warnings().empty());
+    check();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("Loader of a whole Dataset: it is decoded once per host and epoch, and each worker sees all of it") {
+  const Decodes decodes;
+  std::vector<std::vector<std::int64_t>> alone;
+  on_threads_and_processes(1, {{"valid", decoded(decodes)}}, [&](ry::Worker& worker) {
+    if (alone.size() == 3) return;  // known already
+    auto loader =
+        ry::prepare_loader(worker, worker.dataset("valid"), {.batch_size_per_worker = 10, .shuffle = true});
+    for (int epoch = 0; epoch < 3; ++epoch) alone.push_back(labels_of(loader));
+  });
+  REQUIRE(alone.size() == 3);
+  CHECK(alone[0] != alone[1]);
+  static_cast<void>(decodes.take());
+  const auto read = [&](ry::Worker& worker) {
+    auto loader =
+        ry::prepare_loader(worker, worker.dataset("valid"), {.batch_size_per_worker = 10, .shuffle = true});
+    for (const auto& epoch : alone) {
+      worker.barrier();
+      EXPECT(labels_of(loader) == epoch);
+    }
+  };
+  on_threads_and_processes(3, {{"valid", decoded(decodes)}}, read,
+                           [&] { CHECK(decodes.take() == 3 * num_decoded); });
+}
+
+TEST_CASE("Loader of a whole Dataset: workers meet in new loaders of it too, however many each has made") {
+  const Decodes decodes;
+  const auto read = [](ry::Worker& worker) {
+    for (int round = 0; round < 3; ++round) {
+      if (worker.rank() == round) {
+        static_cast<void>(ry::prepare_loader(worker, worker.dataset("valid"), {.batch_size_per_worker = 10}));
+      }
+      auto loader = ry::prepare_loader(worker, worker.dataset("valid"), {.batch_size_per_worker = 10});
+      worker.barrier();
+      EXPECT(labels_of(loader).size() == num_decoded);
+    }
+  };
+  on_threads_and_processes(3, {{"valid", decoded(decodes)}}, read, [&] { CHECK(decodes.take() == 3 * num_decoded); });
+}
+
+TEST_CASE("Loader of a whole Dataset: some workers may read it alone, to the middle, or not at all") {
+  const Decodes decodes;
+  const auto read = [](ry::Worker& worker) {
+    const int rank = worker.rank();
+    auto valid = ry::prepare_loader(worker, worker.dataset("valid"), {.batch_size_per_worker = 4});
+    std::vector<std::int64_t> expected(static_cast<std::size_t>(num_decoded));
+    for (std::size_t at = 0; at < expected.size(); ++at) expected[at] = static_cast<std::int64_t>(at);
+    for (int reader = 0; reader < 3; ++reader) {  // one alone
+      if (rank == reader) EXPECT(labels_of(valid) == expected);
+      worker.barrier();
+    }
+    if (rank == 0) {  // one alone, with a loader that the others do not have
+      auto other = ry::prepare_loader(worker, worker.dataset("other"), {.batch_size_per_worker = 5});
+      EXPECT(labels_of(other) == expected);
+    }
+    for (int leaver = 0; leaver < 3; ++leaver) {  // one leaves, and keeps its loader as it is
+      worker.barrier();
+      const auto seen = labels_of(valid, rank == leaver ? 2 : 1000);
+      EXPECT(rank == leaver ? seen.size() == 8 : seen == expected);
+    }
+    worker.barrier();
+    EXPECT(labels_of(valid) == expected);
+    auto first = ry::prepare_loader(worker, worker.dataset(rank == 0 ? "valid" : "other"), {.batch_size_per_worker = 3});
+    auto second =
+        ry::prepare_loader(worker, worker.dataset(rank == 0 ? "other" : "valid"), {.batch_size_per_worker = 3});
+    EXPECT(labels_of(first) == expected);
+    EXPECT(labels_of(second) == expected);
+  };
+  on_threads_and_processes(3, {{"valid", decoded(decodes)}, {"other", decoded(decodes)}}, read);
+}
