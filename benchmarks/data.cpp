@@ -360,8 +360,8 @@ void measure_seek() {
   tell("resume.second_seek_ms", median(second), "ms");
 }
 
-// How often each sample is made when the four workers of a host go over a dataset once: each over its part, or each over
-// all of it.
+// How often each sample is made when the four workers of a host go over a dataset once: each over its part, or each
+// over all of it.
 double decodes_per_sample(bool is_whole, const std::function<ry::Dataset(std::atomic<std::uint64_t>&)>& make) {
   void* shared = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) throw std::runtime_error{"mmap failed"};
@@ -375,10 +375,8 @@ double decodes_per_sample(bool is_whole, const std::function<ry::Dataset(std::at
   };
   ry::DataConfig data;
   if (is_whole) data.split.clear();
-  ry::Trainer<ry::SharedMemory, ry::Processes> trainer{count,
-                                                       {.num_workers = 4},
-                                                       {.data = data, .progress = ry::Progress::quiet},
-                                                       {{"data", make(decodes)}}};
+  ry::Trainer<ry::SharedMemory, ry::Processes> trainer{
+      count, {.num_workers = 4}, {.data = data, .progress = ry::Progress::quiet}, {{"data", make(decodes)}}};
   const double samples = trainer.fit().value_or_throw().metrics().at("samples").number() / (is_whole ? 4 : 1);
   const double result = static_cast<double>(decodes.load()) / samples;
   ::munmap(shared, 4096);

@@ -12472,6 +12472,8 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
   [[nodiscard]] virtual bool is_endless() const { return false; }
   // Adds what its samples depend on, as far as that is known without reading them: users' functions count by name only.
   virtual void identify(Fingerprint& fingerprint) const = 0;
+  // Does reading a sample cost no more than copying it? Then nobody gains by having it from somebody else.
+  [[nodiscard]] virtual bool costs_a_copy() const { return false; }
   // Is it another order or selection in each epoch?
   [[nodiscard]] virtual bool is_reordered() const { return false; }
   // Ids are below that, where this is known.
@@ -12684,6 +12686,9 @@ class SourceNode final : public DataNode {
     }
   }
   [[nodiscard]] bool is_indexed() const override { return IndexedSource<S>; }
+  [[nodiscard]] bool costs_a_copy() const override {
+    return requires { requires bool{S::costs_a_copy}; };
+  }
   void take_stock(DataStock& stock) const override {
     if constexpr (requires {
                     { source_.files() } -> std::convertible_to<std::vector<std::string>>;
@@ -12740,6 +12745,7 @@ class BlockOpNode final : public DataNode {
     BlockFunction apply{};
     bool keeps_count = true;                          // one sample comes out for each that goes in
     std::function<void(Fingerprint&)> identify = {};  // adds what it does, where that is known
+    bool only_chooses = false;                        // columns, of which it computes none
   };
 
   BlockOpNode(NodePtr upstream, std::shared_ptr<const Schema> schema, Operation operation)
@@ -12760,6 +12766,7 @@ class BlockOpNode final : public DataNode {
     fingerprint.add(std::string_view{operation_.name});
     if (operation_.identify) operation_.identify(fingerprint);
   }
+  [[nodiscard]] bool costs_a_copy() const override { return operation_.only_chooses && upstream_->costs_a_copy(); }
   [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
@@ -12787,6 +12794,20 @@ struct OperationChain {
     OperationChain chain{std::move(node)};
     while (auto operation = std::dynamic_pointer_cast<const BlockOpNode>(chain.base)) {
       if (only_keeping_count && !operation->keeps_count()) break;
+      chain.base = operation->upstream();
+      chain.operations.push_back(std::move(operation));
+    }
+    std::reverse(chain.operations.begin(), chain.operations.end());
+    return chain;
+  }
+
+  // Takes those off a node that come after another one; nothing if something else comes after it than operations that
+  // keep the number of samples.
+  [[nodiscard]] static std::optional<OperationChain> after(const NodePtr& begin, NodePtr node) {
+    OperationChain chain{std::move(node)};
+    while (chain.base != begin) {
+      auto operation = std::dynamic_pointer_cast<const BlockOpNode>(chain.base);
+      if (operation == nullptr || !operation->keeps_count()) return std::nullopt;
       chain.base = operation->upstream();
       chain.operations.push_back(std::move(operation));
     }
@@ -13122,6 +13143,7 @@ class OrderNode : public DataNode {
     upstream_->identify(fingerprint);
     fingerprint.add(std::string_view{operation_});
   }
+  [[nodiscard]] bool costs_a_copy() const override { return upstream_->costs_a_copy(); }
   [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
@@ -13854,6 +13876,7 @@ class CacheNode final : public OrderNode {
     return known ? known : samples().rows();
   }
   [[nodiscard]] bool is_indexed() const override { return true; }
+  [[nodiscard]] bool costs_a_copy() const override { return true; }
   [[nodiscard]] bool is_reordered() const override { return false; }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span(); }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {
@@ -13904,6 +13927,7 @@ class FileCacheNode final : public OrderNode {
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return file().count(); }
   [[nodiscard]] bool is_indexed() const override { return true; }
+  [[nodiscard]] bool costs_a_copy() const override { return true; }
   [[nodiscard]] bool is_reordered() const override { return false; }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span(); }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {
@@ -13980,6 +14004,9 @@ class JoiningNode : public DataNode {
   }
   [[nodiscard]] bool is_endless() const override {
     return std::any_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->is_endless(); });
+  }
+  [[nodiscard]] bool costs_a_copy() const override {
+    return std::all_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->costs_a_copy(); });
   }
   void identify(Fingerprint& fingerprint) const override {
     fingerprint.add(std::string_view{operation_});
@@ -14705,6 +14732,8 @@ struct NamedColumn {
 /// Gives samples out of columns in memory, of which nothing is copied as long as samples are read in their order.
 class MemorySource {
  public:
+  static constexpr bool costs_a_copy = true;  ///< samples lie ready
+
   /// Throws: ConfigError if the columns are not all as long, or two have one name.
   explicit MemorySource(std::vector<NamedColumn> columns, std::string name = "columns in memory")
       : name_(std::move(name)) {
@@ -14906,9 +14935,10 @@ namespace railyard::inline v0_1 {
 /// neither filter(), flat_map(), mix(), shuffle_window(), bucket_by_length() nor a repeat() without end. Workers then
 /// compute only their own samples, and a run goes on at once anywhere. Of others one worker of each host goes through
 /// the stream, where loaders with threads read it, and hands the others theirs through memory that they share;
-/// elsewhere each worker does. The operations at its end that make one sample of one are done by each worker for its
-/// own samples alone. A run that goes on reads the last block again, which is a 32nd of the reader's bound or 4096
-/// samples, and of a shuffle_window() or bucket_by_length() its window.
+/// elsewhere each worker does. So it is with all samples of a dataset of the Trainer that each worker gets as a whole,
+/// indexed or not, unless they lie ready in memory or as arrays in files. The operations at its end that make one
+/// sample of one are done by each worker for its own samples alone. A run that goes on reads the last block again,
+/// which is a 32nd of the reader's bound or 4096 samples, and of a shuffle_window() or bucket_by_length() its window.
 class Dataset {
  public:
   /// Makes a dataset of a source. A source that has a label() gives it to the dataset.
@@ -15071,7 +15101,7 @@ class Dataset {
       }
       return std::make_shared<const Schema>(std::move(fields));
     });
-    Dataset result = operation("rename", renamed, detail::choose_columns(renamed, every_column()), true);
+    Dataset result = operation("rename", renamed, detail::choose_columns(renamed, every_column()), true, {}, true);
     result.label_ = std::move(label);
     return result;
   }
@@ -15167,6 +15197,20 @@ class Dataset {
   [[nodiscard]] static Dataset from_node(detail::NodePtr node, std::string label) {
     return {std::move(node), std::move(label)};
   }
+  // Is what all workers have alike, and the name that they know it by. What they do with it besides is their own.
+  struct Common {
+    detail::NodePtr node{};
+    std::string name{};
+  };
+  /// Returns the dataset, of which loaders give all samples to each worker, as one that all of them have alike: those
+  /// of a host may then read it together.
+  [[nodiscard]] Dataset alike(std::string_view name) const {
+    Dataset result = undivided();
+    result.reading_.common = std::make_shared<const Common>(Common{node_, std::string{name}});
+    return result;
+  }
+  /// What alike() has said, of this dataset or of one that this was made of; nullptr if nothing.
+  [[nodiscard]] const std::shared_ptr<const Common>& common() const noexcept { return reading_.common; }
 
  private:
   // How loaders and readers go over it.
@@ -15174,6 +15218,7 @@ class Dataset {
     bool is_divided = true;
     std::size_t batch_size = 0;
     std::size_t batches_ahead = 8;
+    std::shared_ptr<const Common> common{};
   };
 
   Dataset(detail::NodePtr node, std::string label) : Dataset(std::move(node), std::move(label), Reading{}) {}
@@ -15222,11 +15267,13 @@ class Dataset {
   }
   template <class = void>
   [[nodiscard]] Dataset operation(std::string name, std::shared_ptr<const Schema> to, detail::BlockFunction apply,
-                                  bool keeps_count, std::function<void(detail::Fingerprint&)> identify = {}) const {
+                                  bool keeps_count, std::function<void(detail::Fingerprint&)> identify = {},
+                                  bool only_chooses = false) const {
     const bool has_label = !label_.empty() && to->find(label_);
     return {std::make_shared<const detail::BlockOpNode>(
                 node_, std::move(to),
-                detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count, std::move(identify)}),
+                detail::BlockOpNode::Operation{std::move(name), std::move(apply), keeps_count, std::move(identify),
+                                               only_chooses}),
             has_label ? label_ : std::string{}, reading_};
   }
   template <class = void>
@@ -15237,7 +15284,7 @@ class Dataset {
     const auto identify = [chosen](detail::Fingerprint& fingerprint) {
       for (const std::size_t column : chosen) fingerprint.add(std::uint64_t{column});
     };
-    return operation(std::string{name}, to, detail::choose_columns(to, std::move(chosen)), true, identify);
+    return operation(std::string{name}, to, detail::choose_columns(to, std::move(chosen)), true, identify, true);
   }
   [[nodiscard]] std::vector<std::size_t> every_column() const { return detail::ordered_indices(schema().size()); }
 
@@ -15679,6 +15726,7 @@ struct alignas(64) FeedLine {
   std::atomic<std::uint32_t> taken{0};  // a futex: moves when the leader may find something new here
   // Written by the leader.
   alignas(64) std::atomic<std::uint64_t> served{0};  // the session that it writes for; 0 for none
+  std::atomic<std::uint64_t> accepted{0};            // the last that it has written for
   std::atomic<std::uint64_t> start{0};               // where that begins
   std::atomic<std::uint64_t> written{0};
   std::atomic<std::uint32_t> filled{0};  // a futex: moves when the reader may find something new here
@@ -15783,20 +15831,37 @@ struct FeedTaker {
 // Counts how long another worker may hold up this one's loop. Only while the loop waits: what is read ahead has time.
 class FeedPatience {
  public:
-  FeedPatience(const FeedTaker& taker, std::chrono::nanoseconds budget) noexcept : taker_(&taker), left_(budget) {}
+  FeedPatience(const FeedTaker& taker, std::chrono::nanoseconds budget) noexcept : taker_(&taker), budget_(budget) {}
 
   // Sleeps for a moment, or until the word is another. False when it is enough.
   [[nodiscard]] bool wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, bool counts = true) noexcept {
     const auto begin = Deadline::Clock::now();
     counts = counts && taker_->waits.load();
     futex_wait(word, seen, std::chrono::milliseconds{20});
-    if (counts) left_ -= Deadline::Clock::now() - begin;
-    return left_.count() > 0 && !taker_->has_left.load();
+    if (counts) spent_ += Deadline::Clock::now() - begin;
+    return !is_spent() && !taker_->has_left.load();
   }
+  [[nodiscard]] std::chrono::nanoseconds spent() const noexcept { return spent_; }
+  [[nodiscard]] bool is_spent() const noexcept { return spent_ >= budget_; }
 
  private:
   const FeedTaker* taker_;
-  std::chrono::nanoseconds left_;
+  std::chrono::nanoseconds budget_;
+  std::chrono::nanoseconds spent_{0};
+};
+
+// Says how long another worker is worth waiting for: hardly at all, once that was in vain, and less each time.
+class FeedTrust {
+ public:
+  explicit FeedTrust(std::chrono::nanoseconds full) noexcept : full_(full), patience_(full) {}
+
+  [[nodiscard]] std::chrono::nanoseconds patience() const noexcept { return patience_; }
+  void gain() noexcept { patience_ = full_; }
+  void lose() noexcept { patience_ = patience_ == full_ ? full_ / 40 : std::max(patience_ / 2, full_ / 1000); }
+
+ private:
+  std::chrono::nanoseconds full_;
+  std::chrono::nanoseconds patience_;
 };
 
 // The leader's end. Used by one thread at a time.
@@ -15809,11 +15874,11 @@ class FeedWriter {
   // seen yet that it is no longer served stands somewhere else than where the leader begins again.
   [[nodiscard]] bool accept(std::uint64_t key) noexcept {
     const std::uint64_t session = line_->session.load();
-    if (session == 0 || session == accepted_ || line_->key.load() != key) return false;
-    accepted_ = session;
+    if (session == 0 || session == line_->accepted.load() || line_->key.load() != key) return false;
     written_ = line_->written.load();
     line_->start.store(written_);
     line_->served.store(session);
+    line_->accepted.store(session);
     return true;
   }
   [[nodiscard]] bool is_serving() const noexcept {
@@ -15866,16 +15931,19 @@ class FeedWriter {
   FeedLine* line_;
   std::byte* bytes_;
   std::uint64_t written_ = 0;
-  std::uint64_t accepted_ = 0;  // the last session
 };
 
 // The reader's end. Used by one thread at a time.
 class FeedReader {
  public:
   FeedReader(const FeedMemory& memory, std::size_t reader) noexcept
-      : memory_(&memory), line_(&memory.line(reader)), bytes_(memory.bytes(reader)) {}
+      : memory_(&memory),
+        line_(&memory.line(reader)),
+        bytes_(memory.bytes(reader)),
+        session_(std::max(line_->accepted.load(), line_->session.load())) {}
 
-  // Asks to be served, and waits for that. False if it comes too late, or patience is at its end.
+  // Asks to be served, and waits for that: also where the leader has written all by the time that this one sees it.
+  // False if it comes too late, or patience is at its end.
   [[nodiscard]] bool join(std::uint64_t key, std::size_t rank, FeedPatience& patience) noexcept {
     FeedHeader& header = memory_->header();
     line_->key.store(key);
@@ -15886,7 +15954,7 @@ class FeedReader {
     while (true) {
       const std::uint32_t seen = line_->filled.load();
       const bool is_late = header.key.load() == key;  // loaded first: it is set after the readers are known
-      if (line_->served.load() == session_) break;
+      if (line_->accepted.load() == session_) break;
       if (is_late || header.state.load() == FeedHeader::gone || !patience.wait(line_->filled, seen)) return false;
     }
     read_ = line_->start.load();
@@ -15900,12 +15968,12 @@ class FeedReader {
     const std::size_t capacity = memory_->header().capacity;
     while (size > 0) {
       const std::uint32_t seen = line_->filled.load();
-      const bool is_served = line_->served.load() == session_;
+      const bool was_served = line_->served.load() == session_;
       const std::size_t part = std::min<std::size_t>(size, line_->written.load() - read_);
       if (part == 0) {
         release();
         const bool rests = memory_->header().state.load() == FeedHeader::resting;
-        if (!is_served || !is_alive(memory_->maker()) || !patience.wait(line_->filled, seen, rests)) return false;
+        if (!was_served || !is_alive(memory_->maker()) || !patience.wait(line_->filled, seen, rests)) return false;
         continue;
       }
       const std::size_t at = read_ % capacity;
@@ -15930,7 +15998,7 @@ class FeedReader {
   const FeedMemory* memory_;
   FeedLine* line_;
   std::byte* bytes_;
-  std::uint64_t session_ = 0;
+  std::uint64_t session_;  // the last
   std::uint64_t read_ = 0;
 };
 
@@ -15943,21 +16011,30 @@ class FeedReader {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-// Says which batches of what are gone over: workers that say the same are given parts of the same.
-[[nodiscard]] inline std::uint64_t feed_key(const Dataset& dataset, const EpochOptions& options,
+// Says which batches of what are gone over: workers that say the same are given parts of the same. name: of what all
+// workers have alike and each gets as a whole; empty for what is divided among them.
+[[nodiscard]] inline std::uint64_t feed_key(const DataNode& node, std::string_view name, const EpochOptions& options,
                                             const EpochPosition& from) {
-  std::string text = compose("{} {} {} {} {} {} {} {} {}", dataset.describe(), options.seed, options.epoch,
-                             from.consumed(), joined(from.place(), " "), options.global_batch_size,
-                             options.micro_batches, options.world_size, options.stands_in);
-  for (const Field& field : dataset.schema()) {
+  std::string text = compose("{} {} {} {} {} {} {} {} {} {} {} {}", name, node.describe(), options.seed, options.epoch,
+                             options.shuffle, from.count().value_or(0), from.consumed(), joined(from.place(), " "),
+                             options.global_batch_size, options.micro_batches, options.world_size, options.stands_in);
+  for (const Field& field : *node.schema()) {
     text += compose(" {} {} {}", field.name, static_cast<int>(field.dtype), joined(field.shape, "x"));
   }
   return std::hash<std::string>{}(text) | 1U;  // 0 is none
 }
 
+// The operations that each worker does by itself with what all have alike, and whole; nothing if they could not read
+// that together, or if it costs each no more to have it than to be given it.
+[[nodiscard]] inline std::optional<OperationChain> own_operations(const Dataset& dataset) {
+  if (dataset.is_divided() || dataset.common() == nullptr || dataset.common()->node->costs_a_copy()) return {};
+  return OperationChain::after(dataset.common()->node, dataset.node());
+}
+
 // Is one loader's end. The worker whose local rank is 0 leads: it reads, and hands out. Nobody depends on another: who
 // is not there in time, stops, or dies is left behind, and the others go on as they would alone, each from where it
-// stands. So all that a mishap costs is that samples are read more than once.
+// stands. So all that a mishap costs is that samples are read more than once. Of what is divided among the workers each
+// message may hold a loop up, for the loops keep step; of what each gets as a whole, an epoch may, for they need not.
 class HostFeed {
  public:
   // Says which worker this is, and where it finds the others. name: of the loader, equal on all workers.
@@ -15966,16 +16043,16 @@ class HostFeed {
     std::string name{};
     std::size_t local_rank = 0;
     std::size_t local_size = 1;
-    /// How long one message to or from another worker may hold this one's loop up.
+    /// How long a message, or an epoch, may hold up this worker's loop for another one.
     std::chrono::nanoseconds patience = std::chrono::seconds{2};
   };
 
   // capacity: bytes under way to each worker.
-  HostFeed(Seat seat, std::size_t capacity) : seat_(std::move(seat)) {
+  HostFeed(Seat seat, std::size_t capacity)
+      : seat_(std::move(seat)), trust_(leads() ? seat_.local_size - 1 : 1, FeedTrust{seat_.patience}) {
     if (!leads()) return;
     memory_.emplace(seat_.local_size - 1, capacity);
     for (std::size_t reader = 0; reader + 1 < seat_.local_size; ++reader) writers_.emplace_back(*memory_, reader);
-    is_expected_.assign(writers_.size(), true);
     seat_.store->set(seat_.name, memory_->address());
   }
   HostFeed(const HostFeed&) = delete;
@@ -15996,49 +16073,67 @@ class HostFeed {
     if (reader_) reader_->rest(rests);
   }
 
-  // For the leader: waits for those who want the batches of the key; those who were missing the last time are hardly
-  // waited for.
+  // For the leader: waits for those who want the batches of the key.
   void gather(std::uint64_t key, const FeedTaker& taker) {
     FeedHeader& header = memory_->header();
     std::vector<bool> is_there(writers_.size(), false);
-    const auto is_missing = [&](bool only_expected) {
-      for (std::size_t at = 0; at < writers_.size(); ++at) {
-        if (!is_there[at] && (is_expected_[at] || !only_expected)) return true;
-      }
-      return false;
-    };
-    FeedPatience full{taker, seat_.patience};
-    FeedPatience little{taker, little_patience()};
+    FeedPatience patience{taker, seat_.patience};
     while (true) {
       const std::uint32_t seen = header.asked.load();
-      for (std::size_t at = 0; at < writers_.size(); ++at) is_there[at] = is_there[at] || writers_[at].accept(key);
-      if (!is_missing(false)) break;
-      if (!(is_missing(true) ? full : little).wait(header.asked, seen)) break;
+      bool waits = false;
+      for (std::size_t at = 0; at < writers_.size(); ++at) {
+        is_there[at] = is_there[at] || writers_[at].accept(key);
+        waits = waits || (!is_there[at] && patience.spent() < trust_[at].patience());
+      }
+      if (!waits || !patience.wait(header.asked, seen)) break;
     }
-    is_expected_ = is_there;
+    for (std::size_t at = 0; at < writers_.size(); ++at) {
+      if (!is_there[at] && !taker.has_left.load()) trust_[at].lose();
+    }
     header.key.store(key);
     for (const FeedWriter& writer : writers_) writer.flush();  // who is not served need not wait
   }
   [[nodiscard]] std::vector<FeedWriter>& writers() noexcept { return writers_; }
+  // How long a writer may hold the leader up; with which the leader gives one up that it has waited for in vain.
+  [[nodiscard]] FeedPatience patience_with(std::size_t writer, const FeedTaker& taker) const noexcept {
+    return {taker, trust_[writer].patience()};
+  }
+  void give_up(std::size_t writer, const FeedPatience& patience) noexcept {
+    if (patience.is_spent()) trust_[writer].lose();
+    writers_[writer].leave();
+  }
   void end_session() noexcept {
     memory_->header().key.store(0);
-    for (const FeedWriter& writer : writers_) writer.leave();
+    for (std::size_t at = 0; at < writers_.size(); ++at) {
+      if (writers_[at].is_serving()) trust_[at].gain();
+      writers_[at].leave();
+    }
   }
 
   // For the others: their line, once the leader serves this one. nullptr if it does not.
   [[nodiscard]] FeedReader* join(std::uint64_t key, std::size_t rank, const FeedTaker& taker) {
-    const auto budget = is_leader_expected_ ? seat_.patience : little_patience();
+    const auto budget = trust_.front().patience();
     FeedPatience patience{taker, budget};
-    is_leader_expected_ = find_leader(taker, Deadline::after(budget)) && reader_->join(key, rank, patience);
-    return is_leader_expected_ ? &*reader_ : nullptr;
+    if (find_leader(taker, Deadline::after(budget)) && reader_->join(key, rank, patience)) return &*reader_;
+    if (!taker.has_left.load()) trust_.front().lose();
+    return nullptr;
   }
-  void leave() const noexcept {
+  // How long the leader may hold this worker up; with which it gives it up if it has waited in vain.
+  [[nodiscard]] FeedPatience patience_with_leader(const FeedTaker& taker) const noexcept {
+    return {taker, trust_.front().patience()};
+  }
+  void give_up_leader(const FeedPatience& patience) noexcept {
+    if (patience.is_spent()) trust_.front().lose();
+  }
+  // was_fed: to the end, or for as long as was wanted.
+  void leave(bool was_fed) noexcept {
+    if (was_fed) trust_.front().gain();
     if (reader_) reader_->leave();
   }
 
   // Says that this worker reads by itself what comes after so many samples of the epoch.
   void go_alone(std::uint64_t consumed) noexcept {
-    leave();
+    leave(false);
     alone_from_.store(consumed);
   }
   // What go_alone() has said since begin_epoch(). Both may be called by another thread.
@@ -16050,9 +16145,6 @@ class HostFeed {
   [[nodiscard]] FeedPatience patience(const FeedTaker& taker) const noexcept { return {taker, seat_.patience}; }
 
  private:
-  // With those who were missing the last time.
-  [[nodiscard]] std::chrono::nanoseconds little_patience() const noexcept { return seat_.patience / 40; }
-
   [[nodiscard]] bool find_leader(const FeedTaker& taker, const Deadline& deadline) {
     if (reader_) return true;
     std::optional<std::string> address;
@@ -16070,11 +16162,10 @@ class HostFeed {
   }
 
   Seat seat_;
+  std::vector<FeedTrust> trust_;  // of the leader in each reader; of a reader in the leader
   std::optional<FeedMemory> memory_{};
   std::vector<FeedWriter> writers_{};  // of the leader
-  std::vector<bool> is_expected_{};    // of whom it waits for
   std::optional<FeedReader> reader_{};
-  bool is_leader_expected_ = true;
   std::atomic<std::uint64_t> alone_from_{never};
 };
 
@@ -16093,6 +16184,29 @@ namespace detail {
   const Range mine = part_of(part, options.rank, options.world_size);
   return mine.size() == 0 && options.stands_in ? Range{part.begin, part.begin + 1} : mine;
 }
+
+// Is an indexed node as a stream, in the order that an epoch has.
+class EpochNode final : public OrderNode {
+ public:
+  EpochNode(NodePtr upstream, std::optional<Permutation> order)
+      : OrderNode(std::move(upstream), "an epoch"), order_(std::move(order)) {}
+
+  [[nodiscard]] std::optional<std::uint64_t> count() const override { return upstream()->count(); }
+  [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
+    if (!order_) return upstream()->read(places, key);
+    std::vector<std::uint64_t> inner(places.begin(), places.end());
+    for (std::uint64_t& place : inner) place = (*order_)(place);
+    return upstream()->read(inner, key);
+  }
+  [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
+    return open_indexed(shared_from_this(), scope, from);
+  }
+  // Where an OwnBatches of it begins.
+  [[nodiscard]] static Place place_of(std::uint64_t consumed) { return {0, consumed}; }
+
+ private:
+  std::optional<Permutation> order_;
+};
 
 // Gives what one worker has of the batches of a stream.
 class StreamBatches {
@@ -16228,7 +16342,8 @@ struct FeedMessage {
   return Block{schema, std::move(columns), std::move(ids)};
 }
 
-// Goes through the stream, and gives the other workers of the host their parts of each batch.
+// Goes through the stream, and gives the other workers of the host their parts of each batch, or all of it where each
+// gets the whole.
 class LedBatches final : public StreamBatches {
  public:
   LedBatches(std::unique_ptr<OwnBatches> own, const Scope& scope, const EpochOptions& options, HostFeed& feed,
@@ -16242,18 +16357,20 @@ class LedBatches final : public StreamBatches {
   ~LedBatches() override { feed_->end_session(); }
 
   [[nodiscard]] std::size_t begin() override {
-    if (!std::exchange(has_begun_, true)) feed_->gather(key_, *taker_);
+    if (!std::exchange(has_begun_, true)) gather();
     const std::size_t size = read();
     if (taker_->has_left.load()) {  // then the stream may have ended before its time, which is no end for the others
       feed_->end_session();
       return 0;
     }
-    for (FeedWriter& writer : feed_->writers()) {
+    for (std::size_t at = 0; at < feed_->writers().size(); ++at) {
+      FeedWriter& writer = feed_->writers()[at];
       if (!writer.is_serving()) continue;
-      if (send(writer, size)) {
-        writer.flush();
+      if (!of_epoch_.empty()) {
+        serve(at, size, of_epoch_[at]);
       } else {
-        writer.leave();
+        FeedPatience of_message = feed_->patience(*taker_);
+        serve(at, size, of_message);
       }
     }
     return size;
@@ -16263,6 +16380,14 @@ class LedBatches final : public StreamBatches {
   void end() noexcept override { own_->end(); }
 
  private:
+  void gather() {
+    feed_->gather(key_, *taker_);
+    if (options_.world_size > 1) return;
+    for (std::size_t at = 0; at < feed_->writers().size(); ++at) {
+      of_epoch_.push_back(feed_->patience_with(at, *taker_));
+    }
+  }
+
   // Where it fails, it does so for each worker by itself, which then says what it was.
   [[nodiscard]] std::size_t read() {
     try {
@@ -16273,7 +16398,15 @@ class LedBatches final : public StreamBatches {
     }
   }
 
-  [[nodiscard]] bool send(FeedWriter& writer, std::size_t size) const {
+  void serve(std::size_t at, std::size_t size, FeedPatience& patience) {
+    if (send(feed_->writers()[at], size, patience)) {
+      feed_->writers()[at].flush();
+    } else {
+      feed_->give_up(at, patience);
+    }
+  }
+
+  [[nodiscard]] bool send(FeedWriter& writer, std::size_t size, FeedPatience& patience) const {
     EpochOptions theirs = options_;
     theirs.rank = writer.rank();
     std::vector<Block> slices;
@@ -16287,7 +16420,6 @@ class LedBatches final : public StreamBatches {
     }
     const Place place = own_->place();
     const FeedMessage message{size, rows, place.size()};
-    FeedPatience patience = feed_->patience(*taker_);
     return writer.write(&message, sizeof message, patience) &&
            writer.write(place.data(), place.size() * sizeof(std::uint64_t), patience) &&
            (slices.empty() || write_block(writer, slices, patience));
@@ -16298,7 +16430,8 @@ class LedBatches final : public StreamBatches {
   HostFeed* feed_;
   const FeedTaker* taker_;
   std::uint64_t key_;
-  MemoryShare share_;  // of what is under way to the others
+  MemoryShare share_;                     // of what is under way to the others
+  std::vector<FeedPatience> of_epoch_{};  // with each of them, where they need not keep step
   bool has_begun_ = false;
 };
 
@@ -16315,11 +16448,11 @@ class FedBatches final : public StreamBatches {
         taker_(&taker),
         key_(key),
         consumed_(options_.from.consumed()) {}
-  ~FedBatches() override { feed_->leave(); }
+  ~FedBatches() override { feed_->leave(line_ != nullptr && !own_); }
 
   [[nodiscard]] std::size_t begin() override {
     if (!own_) {
-      if (!std::exchange(has_begun_, true)) line_ = feed_->join(key_, options_.rank, *taker_);
+      if (!std::exchange(has_begun_, true)) join();
       if (line_ != nullptr) {
         if (const auto size = receive()) return *size;
       }
@@ -16341,9 +16474,22 @@ class FedBatches final : public StreamBatches {
   }
 
  private:
-  // The size of the batch, which is then there; nothing if the leader has left.
+  void join() {
+    line_ = feed_->join(key_, options_.rank, *taker_);
+    if (options_.world_size == 1) of_epoch_ = feed_->patience_with_leader(*taker_);
+  }
+
+  // The size of the batch, which is then there; nothing if the leader has left, or has kept this worker waiting.
   [[nodiscard]] std::optional<std::size_t> receive() {
-    FeedPatience patience = feed_->patience(*taker_);
+    if (of_epoch_) {
+      const auto size = receive(*of_epoch_);
+      if (!size) feed_->give_up_leader(*of_epoch_);
+      return size;
+    }
+    FeedPatience of_message = feed_->patience(*taker_);
+    return receive(of_message);
+  }
+  [[nodiscard]] std::optional<std::size_t> receive(FeedPatience& patience) {
     FeedMessage message;
     if (!line_->read(&message, sizeof message, patience)) return std::nullopt;
     Place place(static_cast<std::size_t>(message.place));
@@ -16368,7 +16514,8 @@ class FedBatches final : public StreamBatches {
   std::uint64_t consumed_;  // samples of the epoch, all workers together
   bool has_begun_ = false;
   FeedReader* line_ = nullptr;
-  Block block_{};  // of the batch, what is for this worker
+  std::optional<FeedPatience> of_epoch_{};  // with the leader, where workers need not keep step
+  Block block_{};                           // of the batch, what is for this worker
   std::size_t given_ = 0;
   std::unique_ptr<OwnBatches> own_{};
 };
@@ -16393,26 +16540,28 @@ class BatchPlan {
     EpochPosition after{};
   };
 
-  // feed: where a worker of this host reads for all; nullptr if each reads for itself.
+  // feed: where a worker of this host reads for all; nullptr if each reads for itself, as what is indexed is also where
+  // the workers divide it.
   BatchPlan(const Dataset& dataset, const EpochOptions& options, const Scope& scope, EpochPosition position,
             HostFeed* feed, const FeedTaker& taker)
-      : options_(options), scope_(scope), chain_{dataset.node()}, position_(std::move(position)) {
-    if (dataset.is_indexed()) {
+      : options_(options),
+        scope_(scope),
+        chain_{dataset.node()},
+        position_(std::move(position)),
+        is_indexed_(dataset.is_indexed()) {
+    auto of_whole = own_operations(dataset);
+    if (!of_whole && (is_indexed_ || !dataset.is_divided())) feed = nullptr;
+    if (is_indexed_) {
       count_ = *dataset.count();
       if (options.shuffle) order_.emplace(count_, derive_seed(options.seed, options.epoch));
-      return;
+      if (feed == nullptr) return;
     }
-    chain_ = OperationChain::of(dataset.node(), true);
-    const auto key = feed == nullptr ? 0 : feed_key(dataset, options, position_);
-    if (feed != nullptr && !feed->leads()) {
-      stream_ = std::make_unique<FedBatches>(chain_.base, scope, options, position_.place(), *feed, taker, key);
-      return;
-    }
-    auto own = std::make_unique<OwnBatches>(chain_.base, scope, options, position_.place());
-    if (feed == nullptr) {
-      stream_ = std::move(own);
+    if (feed != nullptr && of_whole) {
+      chain_ = std::move(*of_whole);
+      open_stream(feed, feed_key(*chain_.base, dataset.common()->name, options, position_), taker);
     } else {
-      stream_ = std::make_unique<LedBatches>(std::move(own), scope, options, *feed, taker, key);
+      chain_ = OperationChain::of(dataset.node(), true);
+      open_stream(feed, feed == nullptr ? 0 : feed_key(*dataset.node(), "", options, position_), taker);
     }
   }
 
@@ -16429,6 +16578,25 @@ class BatchPlan {
   }
 
  private:
+  void open_stream(HostFeed* feed, std::uint64_t key, const FeedTaker& taker) {
+    NodePtr node = chain_.base;
+    Place from = position_.place();
+    if (is_indexed_) {
+      node = std::make_shared<const EpochNode>(std::move(node), order_);
+      from = EpochNode::place_of(position_.consumed());
+    }
+    if (feed != nullptr && !feed->leads()) {
+      stream_ = std::make_unique<FedBatches>(node, scope_, options_, std::move(from), *feed, taker, key);
+      return;
+    }
+    auto own = std::make_unique<OwnBatches>(node, scope_, options_, std::move(from));
+    if (feed == nullptr) {
+      stream_ = std::move(own);
+    } else {
+      stream_ = std::make_unique<LedBatches>(std::move(own), scope_, options_, *feed, taker, key);
+    }
+  }
+
   // Goes on to the next batch. False at the end of the epoch.
   bool begin_batch() {
     const std::uint64_t consumed = position_.consumed();
@@ -16437,7 +16605,7 @@ class BatchPlan {
     if (size_ == 0) return false;
     num_parts_ = std::min(options_.micro_batches, size_);
     part_ = 0;
-    end_ = position_.moved_to(consumed + size_, stream_ ? stream_->place() : Place{});
+    end_ = position_.moved_to(consumed + size_, is_indexed_ ? Place{} : stream_->place());
     return true;
   }
 
@@ -16465,12 +16633,13 @@ class BatchPlan {
 
   EpochOptions options_;
   Scope scope_;
-  OperationChain chain_;                     // the operations that are done for this worker's samples alone
-  EpochPosition position_;                   // after the last whole batch
-  EpochPosition end_{};                      // of the batch
+  OperationChain chain_;    // the operations that are done for this worker's samples alone
+  EpochPosition position_;  // after the last whole batch
+  EpochPosition end_{};     // of the batch
+  bool is_indexed_;
   std::uint64_t count_ = 0;                  // if indexed
   std::optional<Permutation> order_{};       // if indexed and shuffled
-  std::unique_ptr<StreamBatches> stream_{};  // if not indexed
+  std::unique_ptr<StreamBatches> stream_{};  // if not indexed, or read with others
   std::size_t size_ = 0;                     // of the batch
   std::size_t num_parts_ = 0;
   std::size_t part_ = 0;  // that is planned next
@@ -19775,7 +19944,8 @@ class Datasets {
 /// Says which datasets of a run are divided among its workers, and how.
 struct DataConfig {
   /// The names of those that are divided; "all" stands for all. Of the others, each worker gets all samples: sums over
-  /// the workers then count each sample once per worker, which leaves means as they are.
+  /// the workers then count each sample once per worker, which leaves means as they are. Workers of a host that go over
+  /// one at the same time have its samples read and decoded by one of them.
   std::vector<std::string> split{"all"};
   /// Gives the part of a worker, instead of shares of every batch: all that its loaders give it. A loader with
   /// drives_step needs parts of equally many batches. Another number of workers cannot go on in the middle of an epoch.
@@ -19814,7 +19984,7 @@ inline void check_datasets(const Datasets& datasets, const DataConfig& config) {
   const auto& split = config.split;
   const bool is_split =
       std::any_of(split.begin(), split.end(), [name](const std::string& one) { return one == "all" || one == name; });
-  if (!is_split) return whole->undivided();
+  if (!is_split) return whole->alike(name);
   return config.splitter ? config.splitter(*whole, rank, world_size).undivided() : *whole;
 }
 
@@ -26252,6 +26422,8 @@ struct ArraySourceOptions {
 /// hold is in memory from then on, shared by all copies of the source and inherited by forked workers.
 class ArraySource {
  public:
+  static constexpr bool costs_a_copy = true;  ///< samples lie ready
+
   /// Returns the arrays of files that belong together, one of each list. Throws: DataError.
   using Parse = std::function<std::vector<detail::StoredArray>(
       std::span<const std::shared_ptr<const detail::StoredFile>> files, const ArraySourceOptions& options)>;
@@ -44766,9 +44938,10 @@ class IndexedBatches final : public BatchSource {
 // them; a user's on the loop's, whose generators it may use.
 class DatasetBatches final : public BatchSource {
  public:
-  // feed: as an EpochReader's; may be nullptr. warn: told once that the feed is not all that is read from.
+  // feed: as an EpochReader's; may be nullptr. warn: told once that the feed is not all that is read from; may be
+  // empty.
   DatasetBatches(Dataset dataset, const LoaderOptions& options, const BatchShares& shares, at::Device device,
-                 std::unique_ptr<HostFeed> feed, std::function<void(const std::string&)> warn)
+                 std::shared_ptr<HostFeed> feed, std::function<void(const std::string&)> warn)
       : dataset_(std::move(dataset)),
         feed_(std::move(feed)),
         warn_(std::move(warn)),
@@ -44832,7 +45005,7 @@ class DatasetBatches final : public BatchSource {
   }
 
   Dataset dataset_;
-  std::unique_ptr<HostFeed> feed_;
+  std::shared_ptr<HostFeed> feed_;
   std::function<void(const std::string&)> warn_;
   std::function<Tensors(const Block&)> collate_;     // the user's
   std::function<MadeOfBlock(const Block&)> make_{};  // otherwise
@@ -45644,31 +45817,54 @@ inline void check_equal_parts(Worker& worker, std::optional<std::uint64_t> num_s
               worker.rank(), worker.world_size(), -bounds[1], bounds[0])};
 }
 
-// Counts the loaders of a worker that share their reading with others of the host, so that each has a name.
+// Counts the loaders of a worker that read a stream with others of the host, so that each has a name.
 struct SharedLoaders {
   static constexpr std::string_view extension_name = "torch.shared_loaders";
   std::size_t count = 0;
 };
 
-// Returns what lets the workers of a host read a stream once; nullptr where each reads what it needs by itself.
-[[nodiscard]] inline std::unique_ptr<HostFeed> feed_for(Worker& worker, const Dataset& dataset,
-                                                        const LoaderOptions& options) {
-  const bool has_use = !dataset.is_indexed() && dataset.is_divided() && options.threads > 0;
+// Are a worker's ends through which it reads with others what each gets as a whole, by what it reads and how. They live
+// as long as the worker, so that one that makes more loaders of it than others still meets them.
+struct WholeFeeds {
+  static constexpr std::string_view extension_name = "torch.whole_feeds";
+  std::map<std::string, std::shared_ptr<HostFeed>> feeds{};
+};
+
+// Returns an end of that name; nullptr where there is no memory, or no room in the store: each reads by itself.
+[[nodiscard]] inline std::shared_ptr<HostFeed> make_feed(Worker& worker, std::string name,
+                                                         const LoaderOptions& options) {
   const auto local_size = static_cast<std::size_t>(worker.local_world_size());
-  if (!has_use || local_size == 1) return nullptr;
-  const std::size_t number = worker.extension<SharedLoaders>().count++;
-  const std::string name = compose("loader/{}/{}", worker.world().node, number);
   const std::size_t capacity =
       std::clamp<std::size_t>(options.bound_bytes / 64 / local_size, std::size_t{64} << 10U, std::size_t{4} << 20U);
+  HostFeed::Seat seat{.store = &worker.store(),
+                      .name = std::move(name),
+                      .local_rank = static_cast<std::size_t>(worker.local_rank()),
+                      .local_size = local_size};
+  seat.patience = std::min(seat.patience, worker.collective_deadline().remaining() / 4);
   try {
-    return std::make_unique<HostFeed>(HostFeed::Seat{.store = &worker.store(),
-                                                     .name = name,
-                                                     .local_rank = static_cast<std::size_t>(worker.local_rank()),
-                                                     .local_size = local_size},
-                                      capacity);
-  } catch (const Error&) {  // there is no memory, or no room in the store: each reads by itself
+    return std::make_shared<HostFeed>(std::move(seat), capacity);
+  } catch (const Error&) {
     return nullptr;
   }
+}
+
+// Returns what lets the workers of a host read a stream once, or what each gets as a whole; nullptr where each reads
+// what it needs by itself.
+[[nodiscard]] inline std::shared_ptr<HostFeed> feed_for(Worker& worker, const Dataset& dataset,
+                                                        const BatchShares& shares, const LoaderOptions& options) {
+  if (worker.local_world_size() == 1 || options.threads == 0) return nullptr;
+  const auto& node = worker.world().node;
+  if (dataset.is_divided()) {
+    if (dataset.is_indexed()) return nullptr;
+    const std::size_t number = worker.extension<SharedLoaders>().count++;
+    return make_feed(worker, compose("loader/{}/{}", node, number), options);
+  }
+  if (!own_operations(dataset)) return nullptr;
+  const std::string what =
+      compose("{} {} {} {}", shares.global_batch_size, shares.micro_batches, options.shuffle, dataset.common()->name);
+  std::shared_ptr<HostFeed>& feed = worker.extension<WholeFeeds>().feeds[what];
+  if (feed == nullptr) feed = make_feed(worker, compose("whole/{}/{}", node, std::hash<std::string>{}(what)), options);
+  return feed.use_count() > 1 ? nullptr : feed;  // one loader at a time has it
 }
 
 // Groups are of the size that the user gave, for the order must not depend on the number of workers.
@@ -45734,11 +45930,14 @@ template <class D>
 /// side by side as floats. Texts, and samples that differ in length beside others, are in batch.tensor("name") and
 /// batch.columns(). What cannot be read is thrown where its batch would come, with the sample's name or number. All
 /// workers give the same dataset: of a stream, one worker of each host reads for all; who comes late reads by itself,
-/// of which Result::warnings() tells. The memory of a batch is used again once no tensor has it: clone() what is to
-/// live on as a bare pointer, or goes to torch::save(), which writes all of that memory.
-/// Shapes: target (batch, shape of the label); data (batch, shape of the column), or (batch, sum of widths) of float.
-/// Throws: ConfigError if options and dataset do not name exactly one batch size, or shuffle a stream; in the loop also
-/// DataError, if no batch comes within RunConfig::collective_timeout.
+/// of which Result::warnings() tells. One worker of a host reads for all, too, what RunConfig::data.split does not
+/// name, as far as the Trainer has it: operations that are added in the worker are its own. Of that, workers may read
+/// what they like when they like: they hold each other up for two seconds of an epoch at most, and hardly at all once
+/// one was waited for in vain. The memory of a batch is used again once no tensor has it: clone() what is to live on as
+/// a bare pointer, or goes to torch::save(), which writes all of that memory. Shapes: target (batch, shape of the
+/// label); data (batch, shape of the column), or (batch, sum of widths) of float. Throws: ConfigError if options and
+/// dataset do not name exactly one batch size, or shuffle a stream; in the loop also DataError, if no batch comes
+/// within RunConfig::collective_timeout.
 [[nodiscard]] inline Loader prepare_loader(Worker& worker, const Dataset& dataset, LoaderOptions options) {
   if (options.global_batch_size == 0 && options.batch_size_per_worker == 0) {
     options.global_batch_size = dataset.batch_size();
@@ -45752,9 +45951,10 @@ template <class D>
   }
   const auto num_samples = dataset.count();
   if (options.drives_step && !dataset.is_divided()) detail::check_equal_parts(worker, num_samples);
-  auto source = std::make_unique<detail::DatasetBatches>(dataset, options, shares, device(worker),
-                                                         detail::feed_for(worker, dataset, options),
-                                                         [&worker](const std::string& text) { worker.warn(text); });
+  std::function<void(const std::string&)> warn;  // not of what each gets as a whole: workers may read it when they like
+  if (dataset.is_divided()) warn = [&worker](const std::string& text) { worker.warn(text); };
+  auto source = std::make_unique<detail::DatasetBatches>(
+      dataset, options, shares, device(worker), detail::feed_for(worker, dataset, shares, options), std::move(warn));
   std::function<std::string()> take_stock;  // not of a part: with other workers it is another
   if (dataset.is_divided()) {
     take_stock = [dataset] {

@@ -50,9 +50,9 @@ namespace railyard::inline v0_1 {
 /// compute only their own samples, and a run goes on at once anywhere. Of others one worker of each host goes through
 /// the stream, where loaders with threads read it, and hands the others theirs through memory that they share;
 /// elsewhere each worker does. So it is with all samples of a dataset of the Trainer that each worker gets as a whole,
-/// indexed or not, unless they lie ready in memory or as arrays in files. The operations at its end that make one sample of one are done by each worker for its
-/// own samples alone. A run that goes on reads the last block again, which is a 32nd of the reader's bound or 4096
-/// samples, and of a shuffle_window() or bucket_by_length() its window.
+/// indexed or not, unless they lie ready in memory or as arrays in files. The operations at its end that make one
+/// sample of one are done by each worker for its own samples alone. A run that goes on reads the last block again,
+/// which is a 32nd of the reader's bound or 4096 samples, and of a shuffle_window() or bucket_by_length() its window.
 class Dataset {
  public:
   /// Makes a dataset of a source. A source that has a label() gives it to the dataset.
@@ -316,8 +316,8 @@ class Dataset {
     detail::NodePtr node{};
     std::string name{};
   };
-  /// Returns the dataset, of which loaders give all samples to each worker, as one that all of them have alike: those of
-  /// a host may then read it together.
+  /// Returns the dataset, of which loaders give all samples to each worker, as one that all of them have alike: those
+  /// of a host may then read it together.
   [[nodiscard]] Dataset alike(std::string_view name) const {
     Dataset result = undivided();
     result.reading_.common = std::make_shared<const Common>(Common{node_, std::string{name}});

@@ -223,8 +223,8 @@ struct WholeFeeds {
     return make_feed(worker, compose("loader/{}/{}", node, number), options);
   }
   if (!own_operations(dataset)) return nullptr;
-  const std::string what = compose("{} {} {} {}", shares.global_batch_size, shares.micro_batches, options.shuffle,
-                                   dataset.common()->name);
+  const std::string what =
+      compose("{} {} {} {}", shares.global_batch_size, shares.micro_batches, options.shuffle, dataset.common()->name);
   std::shared_ptr<HostFeed>& feed = worker.extension<WholeFeeds>().feeds[what];
   if (feed == nullptr) feed = make_feed(worker, compose("whole/{}/{}", node, std::hash<std::string>{}(what)), options);
   return feed.use_count() > 1 ? nullptr : feed;  // one loader at a time has it
@@ -293,14 +293,14 @@ template <class D>
 /// side by side as floats. Texts, and samples that differ in length beside others, are in batch.tensor("name") and
 /// batch.columns(). What cannot be read is thrown where its batch would come, with the sample's name or number. All
 /// workers give the same dataset: of a stream, one worker of each host reads for all; who comes late reads by itself,
-/// of which Result::warnings() tells. One worker of a host reads for all, too, what RunConfig::data.split does not name,
-/// as far as the Trainer has it: operations that are added in the worker are its own. Of that, workers may read what
-/// they like when they like: they hold each other up for two seconds of an epoch at most, and hardly at all once one
-/// was waited for in vain. The memory of a batch is used again once no tensor has it: clone() what is to
-/// live on as a bare pointer, or goes to torch::save(), which writes all of that memory.
-/// Shapes: target (batch, shape of the label); data (batch, shape of the column), or (batch, sum of widths) of float.
-/// Throws: ConfigError if options and dataset do not name exactly one batch size, or shuffle a stream; in the loop also
-/// DataError, if no batch comes within RunConfig::collective_timeout.
+/// of which Result::warnings() tells. One worker of a host reads for all, too, what RunConfig::data.split does not
+/// name, as far as the Trainer has it: operations that are added in the worker are its own. Of that, workers may read
+/// what they like when they like: they hold each other up for two seconds of an epoch at most, and hardly at all once
+/// one was waited for in vain. The memory of a batch is used again once no tensor has it: clone() what is to live on as
+/// a bare pointer, or goes to torch::save(), which writes all of that memory. Shapes: target (batch, shape of the
+/// label); data (batch, shape of the column), or (batch, sum of widths) of float. Throws: ConfigError if options and
+/// dataset do not name exactly one batch size, or shuffle a stream; in the loop also DataError, if no batch comes
+/// within RunConfig::collective_timeout.
 [[nodiscard]] inline Loader prepare_loader(Worker& worker, const Dataset& dataset, LoaderOptions options) {
   if (options.global_batch_size == 0 && options.batch_size_per_worker == 0) {
     options.global_batch_size = dataset.batch_size();
@@ -316,9 +316,8 @@ template <class D>
   if (options.drives_step && !dataset.is_divided()) detail::check_equal_parts(worker, num_samples);
   std::function<void(const std::string&)> warn;  // not of what each gets as a whole: workers may read it when they like
   if (dataset.is_divided()) warn = [&worker](const std::string& text) { worker.warn(text); };
-  auto source = std::make_unique<detail::DatasetBatches>(dataset, options, shares, device(worker),
-                                                         detail::feed_for(worker, dataset, shares, options),
-                                                         std::move(warn));
+  auto source = std::make_unique<detail::DatasetBatches>(
+      dataset, options, shares, device(worker), detail::feed_for(worker, dataset, shares, options), std::move(warn));
   std::function<std::string()> take_stock;  // not of a part: with other workers it is another
   if (dataset.is_divided()) {
     take_stock = [dataset] {

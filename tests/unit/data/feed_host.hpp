@@ -98,7 +98,7 @@ inline FedSamples read_alone(const ry::Dataset& dataset, const ry::EpochOptions&
 }
 
 inline HostFeed::Seat seat(ry::Store& store, std::size_t rank, std::size_t size,
-                    std::chrono::milliseconds patience = std::chrono::seconds{20}) {
+                           std::chrono::milliseconds patience = std::chrono::seconds{20}) {
   return {.store = &store, .name = "feed", .local_rank = rank, .local_size = size, .patience = patience};
 }
 

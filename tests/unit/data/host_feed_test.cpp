@@ -30,13 +30,13 @@ namespace ry = railyard;
 using ry::detail::HostFeed;
 using test::append_fed;
 using test::await_rest;
+using test::counted_stream;
 using test::FedSamples;
 using test::MapStore;
 using test::on_host;
 using test::read_alone;
 using test::seat;
 using test::SharedCount;
-using test::counted_stream;
 
 TEST_CASE("HostFeed: gives each worker what it would read alone, and each sample is read once") {
   const std::vector<std::function<ry::Dataset(const ry::Dataset&)>> operations{

@@ -28,13 +28,13 @@
 namespace ry = railyard;
 using ry::detail::HostFeed;
 using test::append_fed;
+using test::counted_stream;
 using test::FedSamples;
 using test::MapStore;
 using test::on_host;
 using test::read_alone;
 using test::seat;
 using test::SharedCount;
-using test::counted_stream;
 
 namespace {
 
@@ -62,7 +62,9 @@ const std::vector<std::function<ry::Dataset(std::size_t, const SharedCount&)>>& 
       [](std::size_t count, const SharedCount& made) {
         return with_drawn_mark(counted_function(count, made).skip(count / 3).repeat(2)).alike("whole");
       },
-      [](std::size_t count, const SharedCount& made) { return with_drawn_mark(counted_function(count, made).alike("whole")); },
+      [](std::size_t count, const SharedCount& made) {
+        return with_drawn_mark(counted_function(count, made).alike("whole"));
+      },
       [](std::size_t count, const SharedCount& made) { return counted_stream(count, made).alike("whole"); },
       [](std::size_t count, const SharedCount& made) {
         const auto odd = counted_stream(count, made).filter([](const ry::Sample& in) { return in.id() % 2 == 1; });
@@ -164,12 +166,11 @@ TEST_CASE("HostFeed: workers go over what each gets as a whole as they like, and
             const bool rests = rank == (round + 1) % 4U && at == 0;
             reader.reset();
             feed.begin_epoch();
-            reader.emplace(dataset,
-                           ry::EpochOptions{.global_batch_size = batch_size,
-                                            .epoch = epoch,
-                                            .threads = own() % 3,
-                                            .prefetch = 1 + own() % 4},
-                           ry::detail::LoaderWishes{&feed});
+            reader.emplace(
+                dataset,
+                ry::EpochOptions{
+                    .global_batch_size = batch_size, .epoch = epoch, .threads = own() % 3, .prefetch = 1 + own() % 4},
+                ry::detail::LoaderWishes{&feed});
             FedSamples all;
             bool is_over = false;
             for (std::size_t batch = 0; batch < most && !is_over; ++batch) {
@@ -197,9 +198,11 @@ TEST_CASE("HostFeed: two that look alike and have other names are not taken for 
   SharedCount made;
   const ry::Schema schema{{"n", ry::Dtype::i64}};
   const auto numbers_from = [&](std::int64_t first, std::string_view name) {
-    return ry::Dataset::from_function(schema, 100, [first](std::uint64_t id, ry::SampleWriter& out) {
-             out.set("n", first + static_cast<std::int64_t>(id));
-           }).alike(name);
+    return ry::Dataset::from_function(schema, 100,
+                                      [first](std::uint64_t id, ry::SampleWriter& out) {
+                                        out.set("n", first + static_cast<std::int64_t>(id));
+                                      })
+        .alike(name);
   };
   const std::vector<ry::Dataset> datasets{numbers_from(0, "one"), numbers_from(1000, "other")};
   const auto sums = on_host(
@@ -218,24 +221,22 @@ TEST_CASE("HostFeed: two that look alike and have other names are not taken for 
 
 TEST_CASE("HostFeed: each worker computes by itself what only it does with what all have alike, or reads all of it") {
   SharedCount made;
-  const auto seen = on_host(
-      2,
-      [&](std::size_t rank, HostFeed& feed) {
-        const auto common = counted_function(60, made).alike("common");
-        const auto marked = common.map([rank](const ry::Sample& in, ry::SampleWriter& out) {
-          out.set("word", std::string{in.text("word")} + std::to_string(rank));
-        });
-        const auto filtered = common.filter([rank](const ry::Sample& in) { return in.id() % 2 == rank; });
-        std::vector<FedSamples> all;
-        for (const ry::Dataset& dataset : {marked, filtered, common.skip(10 * rank), common.shuffle(rank)}) {
-          FedSamples samples;
-          ry::EpochReader reader{dataset, {.global_batch_size = 7}, {&feed}};
-          while (const auto step = reader.next()) append_fed(samples, *step);
-          all.push_back(samples);
-          all.push_back(read_alone(dataset, {.global_batch_size = 7}));
-        }
-        return all;
-      });
+  const auto seen = on_host(2, [&](std::size_t rank, HostFeed& feed) {
+    const auto common = counted_function(60, made).alike("common");
+    const auto marked = common.map([rank](const ry::Sample& in, ry::SampleWriter& out) {
+      out.set("word", std::string{in.text("word")} + std::to_string(rank));
+    });
+    const auto filtered = common.filter([rank](const ry::Sample& in) { return in.id() % 2 == rank; });
+    std::vector<FedSamples> all;
+    for (const ry::Dataset& dataset : {marked, filtered, common.skip(10 * rank), common.shuffle(rank)}) {
+      FedSamples samples;
+      ry::EpochReader reader{dataset, {.global_batch_size = 7}, {&feed}};
+      while (const auto step = reader.next()) append_fed(samples, *step);
+      all.push_back(samples);
+      all.push_back(read_alone(dataset, {.global_batch_size = 7}));
+    }
+    return all;
+  });
   for (const auto& all : seen) {
     for (std::size_t at = 0; at < all.size(); at += 2) CHECK(all[at] == all[at + 1]);
   }

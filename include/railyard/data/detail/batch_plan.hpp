@@ -132,9 +132,9 @@ class BatchPlan {
 
   EpochOptions options_;
   Scope scope_;
-  OperationChain chain_;                     // the operations that are done for this worker's samples alone
-  EpochPosition position_;                   // after the last whole batch
-  EpochPosition end_{};                      // of the batch
+  OperationChain chain_;    // the operations that are done for this worker's samples alone
+  EpochPosition position_;  // after the last whole batch
+  EpochPosition end_{};     // of the batch
   bool is_indexed_;
   std::uint64_t count_ = 0;                  // if indexed
   std::optional<Permutation> order_{};       // if indexed and shuffled

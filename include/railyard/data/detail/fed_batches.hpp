@@ -159,7 +159,7 @@ class LedBatches final : public StreamBatches {
   HostFeed* feed_;
   const FeedTaker* taker_;
   std::uint64_t key_;
-  MemoryShare share_;                      // of what is under way to the others
+  MemoryShare share_;                     // of what is under way to the others
   std::vector<FeedPatience> of_epoch_{};  // with each of them, where they need not keep step
   bool has_begun_ = false;
 };
@@ -244,7 +244,7 @@ class FedBatches final : public StreamBatches {
   bool has_begun_ = false;
   FeedReader* line_ = nullptr;
   std::optional<FeedPatience> of_epoch_{};  // with the leader, where workers need not keep step
-  Block block_{};  // of the batch, what is for this worker
+  Block block_{};                           // of the batch, what is for this worker
   std::size_t given_ = 0;
   std::unique_ptr<OwnBatches> own_{};
 };

@@ -71,11 +71,11 @@ class FeedWriter {
   // seen yet that it is no longer served stands somewhere else than where the leader begins again.
   [[nodiscard]] bool accept(std::uint64_t key) noexcept {
     const std::uint64_t session = line_->session.load();
-    if (session == 0 || session == accepted_ || line_->key.load() != key) return false;
-    accepted_ = session;
+    if (session == 0 || session == line_->accepted.load() || line_->key.load() != key) return false;
     written_ = line_->written.load();
     line_->start.store(written_);
     line_->served.store(session);
+    line_->accepted.store(session);
     return true;
   }
   [[nodiscard]] bool is_serving() const noexcept {
@@ -128,16 +128,19 @@ class FeedWriter {
   FeedLine* line_;
   std::byte* bytes_;
   std::uint64_t written_ = 0;
-  std::uint64_t accepted_ = 0;  // the last session
 };
 
 // The reader's end. Used by one thread at a time.
 class FeedReader {
  public:
   FeedReader(const FeedMemory& memory, std::size_t reader) noexcept
-      : memory_(&memory), line_(&memory.line(reader)), bytes_(memory.bytes(reader)) {}
+      : memory_(&memory),
+        line_(&memory.line(reader)),
+        bytes_(memory.bytes(reader)),
+        session_(std::max(line_->accepted.load(), line_->session.load())) {}
 
-  // Asks to be served, and waits for that. False if it comes too late, or patience is at its end.
+  // Asks to be served, and waits for that: also where the leader has written all by the time that this one sees it.
+  // False if it comes too late, or patience is at its end.
   [[nodiscard]] bool join(std::uint64_t key, std::size_t rank, FeedPatience& patience) noexcept {
     FeedHeader& header = memory_->header();
     line_->key.store(key);
@@ -148,7 +151,7 @@ class FeedReader {
     while (true) {
       const std::uint32_t seen = line_->filled.load();
       const bool is_late = header.key.load() == key;  // loaded first: it is set after the readers are known
-      if (is_served()) break;
+      if (line_->accepted.load() == session_) break;
       if (is_late || header.state.load() == FeedHeader::gone || !patience.wait(line_->filled, seen)) return false;
     }
     read_ = line_->start.load();
@@ -162,7 +165,7 @@ class FeedReader {
     const std::size_t capacity = memory_->header().capacity;
     while (size > 0) {
       const std::uint32_t seen = line_->filled.load();
-      const bool was_served = is_served();
+      const bool was_served = line_->served.load() == session_;
       const std::size_t part = std::min<std::size_t>(size, line_->written.load() - read_);
       if (part == 0) {
         release();
@@ -180,8 +183,6 @@ class FeedReader {
     }
     return true;
   }
-  // Does the leader write for this worker?
-  [[nodiscard]] bool is_served() const noexcept { return line_->served.load() == session_; }
   // Wakes the leader, if it waits for room.
   void release() const noexcept { nudge(line_->taken); }
   void rest(bool rests) const noexcept { line_->rests.store(rests); }
@@ -194,7 +195,7 @@ class FeedReader {
   const FeedMemory* memory_;
   FeedLine* line_;
   std::byte* bytes_;
-  std::uint64_t session_ = 0;
+  std::uint64_t session_;  // the last
   std::uint64_t read_ = 0;
 };
 

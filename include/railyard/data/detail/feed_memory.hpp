@@ -41,6 +41,7 @@ struct alignas(64) FeedLine {
   std::atomic<std::uint32_t> taken{0};  // a futex: moves when the leader may find something new here
   // Written by the leader.
   alignas(64) std::atomic<std::uint64_t> served{0};  // the session that it writes for; 0 for none
+  std::atomic<std::uint64_t> accepted{0};            // the last that it has written for
   std::atomic<std::uint64_t> start{0};               // where that begins
   std::atomic<std::uint64_t> written{0};
   std::atomic<std::uint32_t> filled{0};  // a futex: moves when the reader may find something new here

@@ -135,7 +135,8 @@ class IndexedBatches final : public BatchSource {
 // them; a user's on the loop's, whose generators it may use.
 class DatasetBatches final : public BatchSource {
  public:
-  // feed: as an EpochReader's; may be nullptr. warn: told once that the feed is not all that is read from; may be empty.
+  // feed: as an EpochReader's; may be nullptr. warn: told once that the feed is not all that is read from; may be
+  // empty.
   DatasetBatches(Dataset dataset, const LoaderOptions& options, const BatchShares& shares, at::Device device,
                  std::shared_ptr<HostFeed> feed, std::function<void(const std::string&)> warn)
       : dataset_(std::move(dataset)),
