@@ -16,8 +16,10 @@ namespace railyard::inline v0_1 {
 /// Says what one process brings with it when the processes of a run find each other.
 struct JoinPlan {
   LaunchConfig launch{};
-  int num_workers = 1;     ///< that this process makes
-  std::string settings{};  ///< what must be the same in all processes, in words
+  int num_workers = 1;      ///< that this process makes
+  bool is_elastic = false;  ///< num_workers is the most of all processes together, of which this one makes its share;
+                            ///< those that are lost are done without, and may come back
+  std::string settings{};   ///< what must be the same in all processes, in words
   std::chrono::nanoseconds timeout = std::chrono::minutes{1};
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};  ///< after which another process counts as lost
   std::function<void(const std::string& line)> say{};                 ///< is told what the user should see
@@ -28,7 +30,7 @@ struct JoinPlan {
 ///
 /// Laws: join() returns in every process, or throws in every one that is alive, by the timeout. What the leader tells
 /// is heard by all others, in order. follow() returns when the leader has told the next text, and leaves no worker
-/// behind; if the leader is lost, the followers' calls throw Error.
+/// behind; if the leader is lost, the followers' calls throw Error. room() lets in who has come back.
 template <class S>
 concept JoiningScaling = Scaling<S> &&
     requires(S& scaling, const JoinPlan& plan, const WorkerBody& body, std::string_view text) {
@@ -36,6 +38,7 @@ concept JoiningScaling = Scaling<S> &&
   { scaling.leads() } -> std::same_as<bool>;
   { scaling.num_processes() } -> std::same_as<int>;
   { scaling.num_workers() } -> std::same_as<int>;   // of all processes together
+  { scaling.room() } -> std::same_as<int>;          // for workers, now; HostLostError if too many processes are lost
   scaling.tell(text);                               // by the leader
   { scaling.hear() } -> std::same_as<std::string>;  // by the others
   { scaling.follow(body) } -> std::same_as<std::string>;

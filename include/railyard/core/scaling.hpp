@@ -261,6 +261,10 @@ class WorkerGroup {
   virtual void restart(int num_workers, std::string_view briefing) = 0;
   /// Whether restart() would have to fork this process once more: not while other threads of it are at work.
   [[nodiscard]] virtual bool forks_to_restart() const = 0;
+
+  /// Says which hosts, or processes that look after workers there, have been lost with workers of the last start; empty
+  /// if none.
+  [[nodiscard]] virtual std::string lost_hosts() const { return {}; }
 };
 
 /// Says what to start.

@@ -135,6 +135,13 @@ class Controller {
     if (!failure_) failure_ = Failure{.what = std::move(what), .kind = Failure::Kind::final};
   }
 
+  /// These hosts, if there are any, were lost meanwhile: that is why ranks have waited in vain, if they have.
+  void blame_hosts(const std::string& losses) {
+    if (losses.empty() || !failure_ || !failure_->is_wait || failure_->is_host) return;
+    failure_->is_host = true;
+    failure_->what += "; " + losses;
+  }
+
   [[nodiscard]] Orders on_signal(int signal, Time now) {
     if (phase_ == Phase::finished) return {};
     ++num_signals_;

@@ -286,7 +286,8 @@ class Trainer<B, S> {
     if constexpr (JoiningScaling<S>) {
       scaling.join({.launch = scaling_.launch,
                     .num_workers = scaling_.num_workers.max(),
-                    .settings = detail::common_settings(B::name, run_),
+                    .is_elastic = scaling_.num_workers.is_elastic(),
+                    .settings = detail::common_settings(B::name, scaling_.num_workers, run_),
                     .timeout = run_.start_timeout,
                     .silence_limit = run_.silence_limit,
                     .say = detail::launch_lines(run_.progress)});
@@ -324,8 +325,9 @@ class Trainer<B, S> {
     bool is_many = false;
     if constexpr (JoiningScaling<S>) {
       is_many = scaling.num_processes() > 1;
-      detail::check_can_be_many(count.num_workers, is_many);
-      if (is_many || !count.num_workers.is_elastic()) count.num_workers = scaling.num_workers();
+      if (is_many || !count.num_workers.is_elastic()) {
+        count = detail::count_together(std::move(count), scaling.num_workers(), [&scaling] { return scaling.room(); });
+      }
     }
     detail::ElasticSize size{std::move(count)};
     RunInfo info{.backend = std::string{B::name},

@@ -11,6 +11,7 @@
 #include "railyard/workers/detail/launch_secret.hpp"
 #include "railyard/workers/detail/launched_group.hpp"
 #include "railyard/workers/detail/launched_link.hpp"
+#include "railyard/workers/detail/launched_members.hpp"
 #include "railyard/workers/detail/listener.hpp"
 #include "railyard/workers/detail/own_address.hpp"
 #include "railyard/workers/processes.hpp"
@@ -23,7 +24,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <exception>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -78,23 +82,22 @@ class Launched {
     launch_ = detail::find_launch(plan.launch);
     has_tls_ = detail::wants_tls(plan.launch);
     const Deadline deadline = Deadline::after(plan.timeout, "RunConfig::start_timeout");
-    detail::Newcomer own{.num_workers = launch_.workers_per_process > 0 && plan.num_workers == 1
-                                            ? launch_.workers_per_process
-                                            : plan.num_workers,
+    detail::Newcomer own{.num_workers = own_workers(),
                          .host = detail::host_identity(),
                          .host_name = detail::host_name(),
                          .settings = plan.settings};
     if (launch_.num_processes == 1) {
-      layouts_ = detail::lay_out({own.num_workers}, {own.host});
+      members_ = {.workers = {own.num_workers}, .hosts = {own.host}};
       return;
     }
     const std::string subject =
         detail::compose("process {} of {} ({})", launch_.process, launch_.num_processes, own.host_name);
     detail::WaitTeller teller{subject, plan.say};
-    const auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller);
+    auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller);
     if (leads()) {
       if (plan.say) plan.say(launch_.why);
       gather(*bulletin, std::move(teller), std::move(own), deadline);
+      if (plan.is_elastic) bulletin_ = std::move(bulletin);  // who comes back looks there
     } else {
       find_leader(*bulletin, own, deadline);
     }
@@ -103,20 +106,43 @@ class Launched {
   [[nodiscard]] bool leads() const noexcept { return launch_.process == 0; }
   [[nodiscard]] int num_processes() const noexcept { return launch_.num_processes; }
   /// Of all processes together; known to the leader.
-  [[nodiscard]] int num_workers() const noexcept { return layouts_.empty() ? 0 : layouts_.front().world_size; }
+  [[nodiscard]] int num_workers() const noexcept {
+    return std::accumulate(members_.workers.begin(), members_.workers.end(), 0);
+  }
+
+  /// Of those processes that are there, also those that have come back just now. The leader goes on with no fewer than
+  /// half of the processes that had a part before: the others may have lost it, and go on themselves.
+  /// Throws: HostLostError if there are fewer.
+  [[nodiscard]] int room() {
+    if (!lines_) return num_workers();
+    if (plan_.is_elastic) let_in();
+    int room = 0, num_before = 0, num_left = 0;
+    for (int process = 0; process < num_processes(); ++process) {
+      const bool is_there = process == 0 || lines_->loss(process).empty();
+      if (is_there) room += members_.workers[index(process)];
+      if (!members_.has_part.empty() && !members_.has_part[index(process)]) continue;
+      ++num_before;
+      num_left += is_there ? 1 : 0;
+    }
+    if (2 * num_left >= num_before) return room;
+    throw HostLostError{
+        detail::compose("{} of {} processes {} left, and the others may go on: fewer than half of them must not",
+                        num_left, num_before, num_left == 1 ? "is" : "are")};
+  }
 
   /// Starts the workers of all processes; without a join(), of this one.
   /// Throws: ConfigError if the plan or the limits of a process do not allow it, Error if the system cannot do it.
   [[nodiscard]] std::unique_ptr<WorkerGroup> start(const GroupPlan& plan, const WorkerBody& body) {
     if (!lines_) return Processes{}.start(plan, body);
     detail::check_plan(plan, body);
-    detail::prepare_to_fork(layouts_.front().num_workers);
+    detail::prepare_to_fork(members_.workers.front());
     return std::make_unique<detail::LaunchedGroup>(
-        plan, body_of(body), layouts_, *lines_,
+        plan, body_of(body), members_, *lines_, 0,
         [listener = listener_.get()](std::uint32_t generation) { listener->reset_store(generation); });
   }
 
   void tell(std::string_view text) {
+    told_ = text;
     if (lines_) lines_->post_to_all(detail::Order::tell, detail::text_bytes(text));
   }
   [[nodiscard]] std::string hear() { return follow({}); }
@@ -133,6 +159,20 @@ class Launched {
   }
 
  private:
+  static std::size_t index(int process) noexcept { return static_cast<std::size_t>(process); }
+
+  [[nodiscard]] int own_workers() const {
+    if (plan_.is_elastic && plan_.num_workers < launch_.num_processes) {
+      throw ConfigError{detail::compose(
+          "ScalingConfig::num_workers allows {} workers together, and {} has started {} processes, each of which makes "
+          "one at least: allow as many, or start fewer",
+          plan_.num_workers, launch_.launcher, launch_.num_processes)};
+    }
+    if (plan_.is_elastic) return detail::share_of(plan_.num_workers, launch_.process, launch_.num_processes);
+    const bool says_launcher = launch_.workers_per_process > 0 && plan_.num_workers == 1;
+    return says_launcher ? launch_.workers_per_process : plan_.num_workers;
+  }
+
   [[nodiscard]] bool is_one_host() const { return detail::is_one_host(launch_); }
   [[nodiscard]] detail::ConnectionLimits limits() const { return {.has_tls = has_tls_}; }
 
@@ -196,8 +236,8 @@ class Launched {
       }
       teller.look(missing, deadline);
     }
-    listener_->expect_no_more_agents();
-    lay_out(agents, std::move(own));
+    if (!plan_.is_elastic) listener_->expect_no_more_agents();
+    take_in(agents, std::move(own));
   }
 
   static std::string missing_text(const std::vector<std::optional<detail::AgentConnection>>& agents) {
@@ -213,29 +253,58 @@ class Launched {
     return missing.size() > most ? text + detail::compose(" and {} more", missing.size() - most) : text;
   }
 
-  void lay_out(std::vector<std::optional<detail::AgentConnection>>& agents, detail::Newcomer own) {
-    std::vector<int> workers{own.num_workers};
-    std::vector<std::string> hosts{own.host};
+  void take_in(std::vector<std::optional<detail::AgentConnection>>& agents, detail::Newcomer own) {
+    own_ = std::move(own);
+    members_ = {.workers = {own_.num_workers}, .hosts = {own_.host}};
     std::vector<detail::SecureConnection> connections;
     for (std::size_t process = 1; process < agents.size(); ++process) {
       detail::AgentConnection& agent = *agents[process];
       const auto newcomer = detail::Newcomer::decode(agent.hello.payload);
-      if (newcomer.settings != own.settings) {
-        throw ConfigError{detail::compose(
-            "process {} on {} was started with other settings than process 0 on {}: \"{}\" there, \"{}\" here; start "
-            "the same program with the same arguments everywhere",
-            process, newcomer.host_name, own.host_name, newcomer.settings, own.settings)};
-      }
-      if (newcomer.num_workers < 1) {
-        throw ConfigError{
-            detail::compose("process {} on {} makes {} workers", process, newcomer.host_name, newcomer.num_workers)};
-      }
-      workers.push_back(newcomer.num_workers);
-      hosts.push_back(newcomer.host);
+      check_newcomer(newcomer, agent.hello.process);
+      members_.workers.push_back(newcomer.num_workers);
+      members_.hosts.push_back(newcomer.host);
       connections.push_back(std::move(agent.connection));
     }
-    layouts_ = detail::lay_out(workers, hosts);
     lines_ = std::make_unique<detail::AgentLines>(std::move(connections), plan_.silence_limit);
+  }
+
+  void check_newcomer(const detail::Newcomer& newcomer, int process) const {
+    if (newcomer.settings != own_.settings) {
+      throw ConfigError{detail::compose(
+          "process {} on {} was started with other settings than process 0 on {}: \"{}\" there, \"{}\" here; start "
+          "the same program with the same arguments everywhere",
+          process, newcomer.host_name, own_.host_name, newcomer.settings, own_.settings)};
+    }
+    if (newcomer.num_workers < 1) {
+      throw ConfigError{
+          detail::compose("process {} on {} makes {} workers", process, newcomer.host_name, newcomer.num_workers)};
+    }
+  }
+
+  // Of the leader, while a run goes on: takes those in who take the place of one that is lost.
+  void let_in() {
+    while (auto agent = listener_->take_agent(Deadline::after(std::chrono::nanoseconds{0}))) {
+      const int process = agent->hello.process;
+      try {
+        if (!agent->misfit.empty()) throw ConfigError{agent->misfit};
+        if (process < 1 || process >= num_processes() || lines_->loss(process).empty()) {
+          throw ConfigError{detail::compose("{} is not missed", agent->connection.peer())};
+        }
+        const auto newcomer = detail::Newcomer::decode(agent->hello.payload);
+        check_newcomer(newcomer, process);
+        members_.workers[index(process)] = newcomer.num_workers;
+        members_.hosts[index(process)] = newcomer.host;
+        say(detail::compose("{} has come back", agent->connection.peer()));
+        lines_->replace(process, std::move(agent->connection));
+        lines_->post(process, detail::Order::tell, detail::text_bytes(told_));
+      } catch (const std::exception& error) {  // the run goes on, without it
+        say(detail::compose("a process that came late is not let in: {}", error.what()));
+      }
+    }
+  }
+
+  void say(const std::string& line) const {
+    if (plan_.say) plan_.say(line);
   }
 
   // Of the others.
@@ -289,7 +358,10 @@ class Launched {
   detail::NetworkStorePlace place_{};
   std::unique_ptr<detail::Listener> listener_{};      // of the leader
   std::unique_ptr<detail::AgentLines> lines_{};       // of the leader
-  std::vector<detail::GroupLayout> layouts_{};        // of the leader
+  std::unique_ptr<detail::Bulletin> bulletin_{};      // of the leader, where processes may come back
+  detail::Newcomer own_{};                            // likewise: what this process is
+  detail::LaunchedMembers members_{};                 // of the leader
+  std::string told_{};                                // what all have been told last
   std::optional<detail::SecureConnection> leader_{};  // of the others
 };
 static_assert(Scaling<Launched> && JoiningScaling<Launched>);

@@ -18,6 +18,7 @@ struct Alone {
   bool leads() const { return true; }
   int num_processes() const { return 1; }
   int num_workers() const { return num; }
+  int room() { return num; }
   void tell(std::string_view /*text*/) {}
   std::string hear() { return {}; }
   std::string follow(const ry::WorkerBody& /*body*/) { return {}; }
@@ -40,6 +41,7 @@ TEST_CASE("JoiningScaling: asks for all that processes need to find each other")
 TEST_CASE("JoinPlan: waits a minute and makes one worker unless it is told otherwise") {
   const ry::JoinPlan plan;
   CHECK(plan.num_workers == 1);
+  CHECK_FALSE(plan.is_elastic);
   CHECK(plan.timeout == std::chrono::minutes{1});
   CHECK(plan.silence_limit == std::chrono::seconds{30});
   CHECK_FALSE(plan.say);

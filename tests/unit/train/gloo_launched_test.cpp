@@ -4,24 +4,19 @@
 #include "railyard/workers/launched.hpp"
 
 #include "support/catch.hpp"
+#include "unit/train/launched_processes.hpp"
 #include "unit/train/toy_training.hpp"
 
 #include "railyard/collectives/gloo.hpp"
 #include "railyard/core/detail/system.hpp"
 
-#include <array>
-#include <atomic>
+#include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <string>
 #include <thread>
-#include <vector>
 
-#include <poll.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 namespace ry = railyard;
@@ -30,83 +25,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Starts processes with the variables of a plain launcher, and gathers what each leaves to say in the end.
-class LaunchedProcesses {
- public:
-  using Program = std::function<std::string(int process)>;
-
-  LaunchedProcesses(const Scratch& scratch, int count, const Program& program, int world_size = 0) {
-    for (int process = 0; process < count; ++process) {
-      auto [reader, writer] = ry::detail::make_pipe(0, "a pipe");
-      const pid_t pid = ::fork();
-      if (pid < 0) throw std::runtime_error{"fork failed"};
-      if (pid == 0) {
-        reader.reset();
-        be(process, world_size == 0 ? count : world_size, scratch, program, writer.get());
-      }
-      processes_.push_back({pid, std::move(reader)});
-    }
-  }
-  LaunchedProcesses(const LaunchedProcesses&) = delete;
-  LaunchedProcesses& operator=(const LaunchedProcesses&) = delete;
-  ~LaunchedProcesses() {
-    for (const Process& one : processes_) ::kill(one.pid, SIGKILL);
-    for (const Process& one : processes_) ::waitpid(one.pid, nullptr, 0);
-  }
-
-  [[nodiscard]] pid_t pid(int process) const { return processes_.at(static_cast<std::size_t>(process)).pid; }
-
-  // What the process has said until it ended; "silent" in words if it has not ended within a minute.
-  [[nodiscard]] std::string words(int process) {
-    const ry::Deadline deadline = ry::Deadline::after(60s);
-    const int fd = processes_.at(static_cast<std::size_t>(process)).reader.get();
-    std::string text;
-    while (true) {
-      pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining());
-      if (::poll(&one, 1, static_cast<int>(left.count())) <= 0) return text + " (it has not ended)";
-      std::array<char, 4096> bytes;
-      const ssize_t got = ::read(fd, bytes.data(), bytes.size());
-      if (got <= 0) return text;
-      text.append(bytes.data(), static_cast<std::size_t>(got));
-    }
-  }
-
- private:
-  struct Process {
-    pid_t pid = 0;
-    ry::detail::Descriptor reader{};
-  };
-
-  [[noreturn]] static void be(int process, int world_size, const Scratch& scratch, const Program& program, int out) {
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_DFL);  // Catch2's would end the program
-    const auto set = [](const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); };
-    set("RANK", std::to_string(process));
-    set("WORLD_SIZE", std::to_string(world_size));
-    set("LOCAL_RANK", std::to_string(process));
-    set("LOCAL_WORLD_SIZE", std::to_string(world_size));
-    set("MASTER_ADDR", "127.0.0.1");
-    set("MASTER_PORT", "29411");  // names the job, here: the leader's address is left in the folder below
-    set("XDG_RUNTIME_DIR", runtime_folder(scratch));
-    std::string text;
-    try {
-      text = program(process);
-    } catch (const std::exception& error) {
-      text = std::string{"threw: "} + error.what();
-    }
-    [[maybe_unused]] const auto written = ::write(out, text.data(), text.size());
-    ::_exit(0);
-  }
-
-  static std::string runtime_folder(const Scratch& scratch) {
-    const auto folder = scratch.path() / "runtime";
-    std::filesystem::create_directories(folder);
-    std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
-    return folder.string();
-  }
-
-  std::vector<Process> processes_{};
-};
+using launched_runs::comes;
+using launched_runs::LaunchedProcesses;
+using launched_runs::leave;
 
 template <class F>
 ry::Result fit(const Scratch& scratch, F&& function, ry::RunConfig run = {}, int num_workers = 1) {
@@ -119,17 +40,6 @@ std::string text_of(const ry::Result& result) {
   return fmt::format("status {}, {} workers, sum {}, {}", result.exit_status(), result.world_size(), sum,
                      result.error());
 }
-
-// Waits until there is a file of that name, which a worker makes.
-bool comes(const std::filesystem::path& file) {
-  const ry::Deadline deadline = ry::Deadline::after(30s);
-  while (!std::filesystem::exists(file)) {
-    if (deadline.expired()) return false;
-    std::this_thread::sleep_for(2ms);
-  }
-  return true;
-}
-void leave(const std::filesystem::path& file) { std::ofstream{file} << "here"; }
 
 // Meets the others for ever, from a moment on that a file tells of.
 auto meet_for_ever(const Scratch& scratch) {

@@ -196,7 +196,69 @@ TEST_CASE("Launched: starts workers again in all processes, with another briefin
     REQUIRE(story.exits.size() == 4);
     for (int rank = 0; rank < 4; ++rank) CHECK(story.messages.at(rank) == std::vector{briefing});
   }
-  CHECK_THROWS_WITH(group->restart(3, ""), ContainsSubstring("4 workers together, and 3 were asked for"));
+  CHECK_THROWS_WITH(group->restart(5, ""), ContainsSubstring("4 workers together, and 5 were asked for"));
+}
+
+TEST_CASE("Launched: starts again with fewer workers, and without a process that is lost") {
+  LaunchedGroups launch{3, 2, [](ry::WorkerLink& link) {
+                          const ry::World& world = link.world();
+                          link.store().set(fmt::format("rank {}", world.rank), "here");
+                          for (int rank = 0; rank < world.size; ++rank) {
+                            if (!link.store().get(fmt::format("rank {}", rank), soon())) throw ry::Error{"missing"};
+                          }
+                          link.post(bytes_of(fmt::format("{} of {}", world.local_rank, world.local_size)));
+                          if (link.briefing() == "first") {
+                            for (;;) std::this_thread::sleep_for(1ms);
+                          }
+                        }};
+  ry::Launched leader;
+  auto group = launch.start(leader, "first");
+  CHECK(leader.room() == 6);
+  Story story;
+  follow(*group, story, [&] { return story.messages.size() == 6; });
+  ::kill(launch.pid(1), SIGKILL);
+  group->kill();
+  follow(*group, story, [&] { return story.exits.size() == 6; });
+  CHECK_THAT(group->lost_hosts(), ContainsSubstring("process 1 "));
+  CHECK(leader.room() == 4);
+  for (const int num_workers : {4, 3, 1}) {
+    group->restart(num_workers, "next");
+    const Story next = follow_to_end(*group);
+    REQUIRE(next.exits.size() == static_cast<std::size_t>(num_workers));
+    CHECK(group->lost_hosts() == "");
+    for (int rank = 0; rank < num_workers; ++rank) {
+      CHECK(next.messages.at(rank) == std::vector{fmt::format("{} of {}", rank, num_workers)});
+    }
+  }
+  CHECK_THROWS_AS(group->restart(5, ""), ry::HostLostError);
+}
+
+TEST_CASE("Launched: fewer than half of the processes do not go on") {
+  LaunchedGroups launch{4, 1, [](ry::WorkerLink& link) {
+                          while (!link.page().leave_requested.load()) std::this_thread::sleep_for(1ms);
+                        }};
+  ry::Launched leader;
+  auto group = launch.start(leader);
+  const auto lose = [&](std::initializer_list<int> processes, std::size_t num_workers) {
+    for (const int process : processes) ::kill(launch.pid(process), SIGKILL);
+    group->kill();
+    Story story;
+    follow(*group, story, [&] { return story.exits.size() == num_workers; });
+  };
+  lose({3}, 4);
+  CHECK(leader.room() == 3);
+  group->restart(3, "");
+  lose({1, 2}, 3);
+  CHECK_THROWS_WITH(leader.room(), ContainsSubstring("1 of 3 processes is left"));
+}
+
+TEST_CASE("Launched: deals workers out evenly") {
+  using ry::detail::deal, ry::detail::share_of;
+  CHECK(deal({4, 4, 4}, 12) == std::vector{4, 4, 4});
+  CHECK(deal({4, 0, 4}, 7) == std::vector{4, 0, 3});
+  CHECK(deal({2, 2, 2}, 3) == std::vector{1, 1, 1});
+  CHECK(deal({1, 1, 1}, 1) == std::vector{1, 0, 0});
+  for (int process = 0; process < 3; ++process) CHECK(share_of(7, process, 3) == (process == 0 ? 3 : 2));
 }
 
 TEST_CASE("Launched: the loss of a process is the loss of its workers, and only its engine brings it back") {
@@ -323,6 +385,11 @@ TEST_CASE("Launched: makes the ranks of a host go on from one another") {
   check(2, 2, 2, 5, 0);
   check(1, 5, 0, 2, 1);
   check(3, 6, 1, 2, 1);
+  const auto left = ry::detail::lay_out({0, 1, 0, 2}, {"a", "b", "a", "c"});
+  CHECK(left[1].node == 0);
+  CHECK(left[3].node == 1);
+  CHECK(left[3].first_rank == 1);
+  for (const auto& layout : left) CHECK(layout.num_nodes == 2);
 }
 
 TEST_CASE("Launched: refuses a secret that others may read, or that is too short") {

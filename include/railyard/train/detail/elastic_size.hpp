@@ -6,6 +6,7 @@
 
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
 #include "railyard/core/scaling.hpp"
 #include "railyard/workers/detail/cores.hpp"
 
@@ -59,6 +60,9 @@ class ElasticSize {
     return true;
   }
 
+  /// Whether to ask again makes no sense: too many hosts are lost.
+  [[nodiscard]] bool is_hopeless() const noexcept { return is_hopeless_; }
+
   /// Says that there is no room for the least number of workers, and what else is known of that.
   [[nodiscard]] std::string no_room() const {
     return compose("there is no room for the {} workers that ScalingConfig::num_workers asks for at least{}",
@@ -69,8 +73,13 @@ class ElasticSize {
   // A function of the user's that throws has no answer: workers that train go on.
   [[nodiscard]] int capacity() {
     fault_.clear();
+    is_hopeless_ = false;
     try {
       return config_.capacity ? config_.capacity() : usable_cores();
+    } catch (const HostLostError& error) {
+      fault_ = compose("; {}", error.what());
+      is_hopeless_ = true;
+      return 0;
     } catch (...) {
       fault_ = "; ScalingConfig::capacity threw: " + text_of(std::current_exception());
       return 0;
@@ -79,6 +88,7 @@ class ElasticSize {
 
   ScalingConfig config_;
   std::string fault_{};
+  bool is_hopeless_ = false;
   int limit_ = config_.num_workers.max();
   Clock::time_point next_look_ = Clock::now() + config_.capacity_interval;
 };

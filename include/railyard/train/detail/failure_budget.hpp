@@ -24,13 +24,18 @@ class FailureBudget {
     std::string reason{};  ///< why it does not restart although failures are allowed; else empty
   };
 
-  explicit FailureBudget(const FailureConfig& config) : config_(config) {}
+  /// is_elastic: the run goes on without hosts that are lost, which is a change of its size and no failure.
+  explicit FailureBudget(const FailureConfig& config, bool is_elastic = false)
+      : config_(config), is_elastic_(is_elastic) {}
 
   /// Whether a failure can be followed by another start at all.
   [[nodiscard]] bool allows_any() const noexcept { return config_.max_failures != 0; }
+  /// Whether this one can.
+  [[nodiscard]] bool allows(const Failure& failure) const noexcept { return allows_any() || is_resize(failure); }
 
   /// step: how far the attempt had come. has_progressed: a checkpoint was made in it.
   [[nodiscard]] Verdict judge(const Failure& failure, std::uint64_t step, bool has_progressed) {
+    if (is_resize(failure)) return {.restarts = true};
     if (has_progressed && config_.renew_after_progress) num_failures_ = 0;
     num_at_step_ = num_failures_in_all_++ > 0 && step == last_step_ ? num_at_step_ + 1 : 1;
     last_step_ = step;
@@ -53,6 +58,11 @@ class FailureBudget {
   }
 
  private:
+  // Where another start has failed as well, there are not enough left.
+  [[nodiscard]] bool is_resize(const Failure& failure) const noexcept {
+    return is_elastic_ && failure.is_host && failure.kind != Failure::Kind::final;
+  }
+
   [[nodiscard]] std::chrono::nanoseconds delay() const {
     std::chrono::nanoseconds delay = config_.backoff;
     for (int at = 1; at < num_in_a_row_ && delay < config_.max_backoff; ++at) delay *= 2;
@@ -60,6 +70,7 @@ class FailureBudget {
   }
 
   FailureConfig config_;
+  bool is_elastic_;
   int num_failures_ = 0;  // since the budget was whole
   int num_failures_in_all_ = 0;
   int num_in_a_row_ = 0;  // without progress between them

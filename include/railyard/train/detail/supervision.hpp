@@ -69,7 +69,7 @@ class Supervision {
         progress_(console, config.progress == Progress::quiet),
         log_(directory_, progress_, called_at),
         controller_(controller_settings(config, info_.world_size)),
-        budget_(config.failure),
+        budget_(config.failure, size_.is_elastic()),
         steps_(info_.world_size, config.step_timeout),
         notice_(config.preemption),
         callbacks_(config.callbacks, [this](Failure failure) { note_hook_failure(std::move(failure)); }) {}
@@ -162,6 +162,7 @@ class Supervision {
   [[nodiscard]] std::uint64_t steps_of(int rank) const { return group_->page(rank).steps.load(); }
 
   void end_attempt() {
+    controller_.blame_hosts(group_->lost_hosts());
     Attempt attempt{
         .begin_step = begin_step_, .end_step = begin_step_, .seconds = log_.seconds(), .world_size = info_.world_size};
     for (int rank = 0; rank < info_.world_size; ++rank) {
@@ -222,7 +223,7 @@ class Supervision {
     // All have left although nothing has failed: for another number of them.
     bool is_resize = !controller_.failure() && num_left_ == info_.world_size;
     const int former = info_.world_size;
-    while (is_resize || (controller_.failure() && config_.failure.max_failures != 0)) {
+    while (is_resize || (controller_.failure() && budget_.allows(*controller_.failure()))) {
       const auto delay = is_resize ? std::optional{std::chrono::nanoseconds{0}} : delay_of_restart();
       if (!delay || !go_on_from_newest()) return false;
       if (!is_resize) {
@@ -258,20 +259,18 @@ class Supervision {
   // Waits until there is room for enough workers. Returns false if there is none, or the run was interrupted meanwhile.
   [[nodiscard]] bool find_room() {
     auto size = size_.ask();
-    for (const Deadline end = Deadline::after(config_.start_timeout); !size && !end.expired(); size = size_.ask()) {
+    if (!size && !size_.is_hopeless()) log_.print(compose("{}; it is waited for", size_.no_room()));
+    const Deadline end = Deadline::after(config_.start_timeout);
+    for (; !size && !size_.is_hopeless() && !end.expired(); size = size_.ask()) {
       if (!pause(std::chrono::milliseconds{20})) return false;
     }
     if (!size) {
       last_word_ = size_.no_room();
       return false;
     }
-    resize_to(*size);
+    info_.world_size = *size;
+    hosts_.resize(static_cast<std::size_t>(*size), host_name());
     return true;
-  }
-
-  void resize_to(int num_workers) {
-    info_.world_size = num_workers;
-    hosts_.resize(static_cast<std::size_t>(num_workers), host_name());
   }
 
   // Once the workers run: a callback that throws ends them.
@@ -283,6 +282,7 @@ class Supervision {
   }
 
   [[nodiscard]] bool go_on_from_newest() {
+    if (!group_->shares_snapshots()) checkpoints_->write_newest_copy(briefing_.attempt);
     auto copy = checkpoints_->newest_in_memory();
     if (copy.empty() || group_->forks_to_restart()) {
       settle();
@@ -346,9 +346,8 @@ class Supervision {
         return true;
       } catch (const std::exception& error) {
         const std::string what = compose("the workers could not be started again: {}", error.what());
-        if (size_.shrink(info_.world_size)) {
+        if (size_.shrink(info_.world_size) && find_room()) {
           log_.print(what);
-          resize_to(info_.world_size - 1);
           continue;
         }
         static_cast<void>(controller_.on_failure(Failure::of_start(error, what), Clock::now()));
@@ -385,7 +384,7 @@ class Supervision {
     if (orders.abort) group_->abort(*orders.abort);
     // Workers that are about to be started again have nothing left to do.
     const bool will_restart =
-        orders.abort && controller_.failure()->kind != Failure::Kind::final && budget_.allows_any();
+        orders.abort && controller_.failure()->kind != Failure::Kind::final && budget_.allows(*controller_.failure());
     if (orders.kill || (will_restart && group_->can_kill())) group_->kill();
   }
   void fail(const Failure& failure) { carry_out(controller_.on_failure(failure, Clock::now())); }

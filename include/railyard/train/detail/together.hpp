@@ -161,10 +161,13 @@ void take_all(WireReader& reader, Take take) {
 }
 
 /// Says what must be the same in all processes of a run; two that differ in anything of it would wait for each other.
-[[nodiscard]] inline std::string common_settings(std::string_view backend, const RunConfig& run) {
-  return compose("railyard {}, {}, seed {}, name \"{}\", a checkpoint every {} steps{}{}", version, backend, run.seed,
-                 run.name, run.checkpoint.every_steps, run.accept_changes.empty() ? "" : ", accepts changes of ",
-                 joined(run.accept_changes, ", "));
+[[nodiscard]] inline std::string common_settings(std::string_view backend, const WorkerCount& count,
+                                                 const RunConfig& run) {
+  const std::string workers =
+      count.is_elastic() ? compose(", {} to {} workers together", count.min(), count.max()) : std::string{};
+  return compose("railyard {}, {}{}, seed {}, name \"{}\", a checkpoint every {} steps{}{}", version, backend, workers,
+                 run.seed, run.name, run.checkpoint.every_steps,
+                 run.accept_changes.empty() ? "" : ", accepts changes of ", joined(run.accept_changes, ", "));
 }
 
 /// Says on standard error what a process does before a run begins; nothing if it is to be quiet.
@@ -173,13 +176,21 @@ void take_all(WireReader& reader, Take take) {
   return [](const std::string& line) { std::fprintf(stderr, "railyard: %s\n", line.c_str()); };
 }
 
-/// Throws: ConfigError if the number of workers is one that several processes cannot follow.
-inline void check_can_be_many(const WorkerCount& count, bool is_many) {
-  if (!is_many || !count.is_elastic()) return;
-  throw ConfigError{compose(
-      "ScalingConfig::num_workers is {{{}, {}}}: where an engine starts several processes, each makes one number "
-      "of workers, such as {{.num_workers = {}}}",
-      count.min(), count.max(), count.max())};
+/// Returns how many workers a run of several processes may have, who make them all together at first; room: how many
+/// those that are there can make. Throws: ConfigError if something else is to say that.
+[[nodiscard]] inline ScalingConfig count_together(ScalingConfig config, int num_workers, std::function<int()> room) {
+  if (!config.num_workers.is_elastic()) {
+    config.num_workers = num_workers;
+    return config;
+  }
+  if (config.capacity) {
+    throw ConfigError{
+        "ScalingConfig::capacity is set, but an engine has started several processes: there is room for as many "
+        "workers as the processes make that are there; leave it empty"};
+  }
+  config.num_workers = WorkerCount{config.num_workers.min(), num_workers};
+  config.capacity = std::move(room);
+  return config;
 }
 
 /// Calls lead, and tells the other processes how it has ended, whichever way it does.

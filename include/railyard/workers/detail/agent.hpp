@@ -141,27 +141,45 @@ class Agent {
   }
 
   void start(const StartOrder& order) {
+    const std::uint32_t generation = order.layout.generation;
     try {
+      end_workers();
       num_workers_ = order.layout.num_workers;
       const std::string briefing = brief(order.layout, order.briefing);
-      if (local_) {
+      if (local_ && num_workers_ <= most_workers_) {
         local_->restart(num_workers_, briefing);
       } else {
         const GroupPlan plan{.num_workers = num_workers_,
                              .silence_limit = std::chrono::nanoseconds{order.silence_limit_ns},
                              .briefing = briefing};
+        local_.reset();
         local_ = std::make_unique<ProcessGroup>(plan, *body_);
         local_->watch_also(leader_->fd());
+        most_workers_ = num_workers_;
       }
       num_alive_ = num_workers_;
-      say(News::started);
+      say(News::started, {std::as_bytes(std::span{&generation, 1})});
     } catch (const std::exception& error) {
       local_.reset();
       num_alive_ = 0;
       WireWriter writer;
+      writer.put(generation);
       writer.put(static_cast<std::uint8_t>(dynamic_cast<const ConfigError*>(&error) != nullptr));
       writer.put_text(error.what());
       say(News::refused, {writer.bytes()});
+    }
+  }
+
+  // Those of a start in which another process has had no part.
+  void end_workers() {
+    if (num_alive_ > 0) local_->kill();
+    const Deadline deadline = Deadline::after(std::chrono::seconds{10});
+    while (num_alive_ > 0) {
+      const auto event = local_->next(deadline);
+      if (!event && deadline.expired()) throw Error{"start: workers of this process have been killed and do not end"};
+      if (!event) continue;
+      if (std::holds_alternative<ExitEvent>(*event)) --num_alive_;
+      if (std::holds_alternative<SignalEvent>(*event)) say(News::event, {encode_event(*event)});
     }
   }
 
@@ -189,6 +207,7 @@ class Agent {
   std::chrono::nanoseconds silence_limit_;
   std::unique_ptr<ProcessGroup> local_{};
   int num_workers_ = 0;
+  int most_workers_ = 0;  // that the group can make
   int num_alive_ = 0;
   Clock::time_point next_pages_ = Clock::now();
   Clock::time_point listened_at_ = Clock::now();

@@ -62,7 +62,24 @@ class AgentLines {
 
   /// Can be read from while take() has something to return.
   [[nodiscard]] int event_fd() const noexcept { return news_.fd(); }
-  [[nodiscard]] const std::string& peer(int process) const { return line(process).connection.peer(); }
+  [[nodiscard]] std::string peer(int process) const {
+    const std::lock_guard lock{mutex_};
+    return line(process).peer;
+  }
+
+  /// A process that is lost has come back, by this connection.
+  void replace(int process, SecureConnection connection) {
+    {
+      const std::lock_guard lock{mutex_};
+      Line& one = line(process);
+      one.peer = connection.peer();
+      one.next.emplace(std::move(connection));
+      one.outgoing.clear();
+      one.pages.clear();
+      one.loss.clear();
+    }
+    wake_.ring();
+  }
 
   /// Queues a message; for a process that is lost, does nothing.
   void post(int process, Order order, std::span<const std::byte> payload = {}) {
@@ -112,11 +129,16 @@ class AgentLines {
   [[nodiscard]] std::vector<std::byte> fetch(int process, SlotOrder of, std::uint64_t size_bytes) {
     std::unique_lock lock{mutex_};
     const FetchOrder order{.number = ++num_fetches_, .of = of, .size_bytes = size_bytes};
+    const int num_losses = line(process).num_losses;  // it may come back before this thread has seen the loss
     lock.unlock();
     post(process, Order::fetch, std::as_bytes(std::span{&order, 1}));
     lock.lock();
-    fetched_.wait(lock, [&] { return answers_.count(order.number) > 0 || !line(process).loss.empty(); });
-    if (answers_.count(order.number) == 0) throw Error{compose("a part of the state was lost: {}", line(process).loss)};
+    const Line& from = line(process);
+    const auto is_lost = [&] { return !from.loss.empty() || from.num_losses != num_losses; };
+    fetched_.wait(lock, [&] { return answers_.count(order.number) > 0 || is_lost(); });
+    if (answers_.count(order.number) == 0) {
+      throw Error{compose("a part of the state was lost: {}", from.loss.empty() ? from.peer : from.loss)};
+    }
     Answer answer = std::move(answers_.at(order.number));
     answers_.erase(order.number);
     if (!answer.complaint.empty()) throw Error{answer.complaint};
@@ -134,12 +156,15 @@ class AgentLines {
   using Clock = Deadline::Clock;
 
   struct Line {
-    explicit Line(SecureConnection one) : connection(std::move(one)) {}
-    SecureConnection connection;  // of the thread alone
+    explicit Line(SecureConnection one) : connection(std::move(one)), peer(connection.peer()) {}
+    SecureConnection connection;             // of the thread alone
+    std::optional<SecureConnection> next{};  // that takes its place
+    std::string peer;
     Clock::time_point last_heard = Clock::now();
     std::vector<Frame> outgoing{};
     std::vector<PageValues> pages{};
     std::string loss{};
+    int num_losses = 0;
   };
   struct Answer {
     std::vector<std::byte> bytes{};
@@ -161,6 +186,7 @@ class AgentLines {
         watched.back() = {.fd = wake_.fd(), .events = POLLIN, .revents = 0};
         for (std::size_t at = 0; at < lines_.size(); ++at) {
           Line& one = lines_[at];
+          take_next(one);
           move_outgoing(one);
           const bool has_more = one.loss.empty() && one.connection.unsent_bytes() > 0;
           is_all_sent = is_all_sent && !has_more;
@@ -178,8 +204,15 @@ class AgentLines {
     }
   }
 
-  // With the lock.
-  void move_outgoing(Line& one) {
+  // With the lock, as what follows.
+  static void take_next(Line& one) {
+    if (!one.next) return;
+    one.connection = std::move(*one.next);
+    one.next.reset();
+    one.last_heard = Clock::now();
+  }
+
+  static void move_outgoing(Line& one) {
     if (!one.loss.empty()) return;
     for (const Frame& frame : std::exchange(one.outgoing, {})) one.connection.post(frame.type, {frame.payload});
   }
@@ -235,6 +268,7 @@ class AgentLines {
     lines_[at].connection.close();
     const std::lock_guard lock{mutex_};
     lines_[at].loss = why;
+    ++lines_[at].num_losses;
     items_.push_back({.process = static_cast<int>(at) + 1, .loss = std::move(why)});
     fetched_.notify_all();
     news_.ring();

@@ -38,8 +38,8 @@ enum class Order : std::uint8_t {
 
 /// Names what a follower sends.
 enum class News : std::uint8_t {
-  started = 64,      ///< the workers exist
-  refused = 65,      ///< they cannot be made: whether a setting is to blame, and why
+  started = 64,      ///< the workers exist: of which generation
+  refused = 65,      ///< they cannot be made: of which generation, whether a setting is to blame, and why
   event = 66,        ///< a GroupEvent
   pages = 67,        ///< of all its workers; also the sign that it is alive
   stacks = 68,       ///< one text for each worker
@@ -194,6 +194,7 @@ struct PageValues {
   }
 }
 
+static_assert(std::is_same_v<std::variant_alternative_t<4, GroupEvent>, SignalEvent>);
 static_assert(std::is_same_v<std::variant_alternative_t<5, GroupEvent>, BrokenEvent>);
 
 }  // namespace detail

@@ -4,6 +4,7 @@
 
 #include "railyard/workers/detail/agent_lines.hpp"
 #include "railyard/workers/detail/agent_wire.hpp"
+#include "railyard/workers/detail/launched_members.hpp"
 #include "railyard/workers/processes.hpp"
 
 #include "railyard/core/detail/compose.hpp"
@@ -27,37 +28,6 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Gives each process's workers their places: ranks go on from process to process, those of one host side by side.
-/// workers: of each process. hosts: what names its host. Returns the layouts by process.
-[[nodiscard]] inline std::vector<GroupLayout> lay_out(const std::vector<int>& workers,
-                                                      const std::vector<std::string>& hosts) {
-  std::vector<std::string> nodes;
-  std::vector<GroupLayout> layouts(workers.size());
-  std::map<std::string, int> local_sizes;
-  for (std::size_t at = 0; at < workers.size(); ++at) {
-    const auto found = std::find(nodes.begin(), nodes.end(), hosts[at]);
-    layouts[at].node = static_cast<int>(found - nodes.begin());
-    if (found == nodes.end()) nodes.push_back(hosts[at]);
-    layouts[at].num_workers = workers[at];
-    layouts[at].first_local_rank = local_sizes[hosts[at]];
-    local_sizes[hosts[at]] += workers[at];
-  }
-  int rank = 0;
-  for (std::size_t node = 0; node < nodes.size(); ++node) {
-    for (std::size_t at = 0; at < workers.size(); ++at) {
-      if (hosts[at] != nodes[node]) continue;
-      layouts[at].first_rank = rank;
-      rank += workers[at];
-    }
-  }
-  for (std::size_t at = 0; at < workers.size(); ++at) {
-    layouts[at].world_size = rank;
-    layouts[at].local_size = local_sizes[hosts[at]];
-    layouts[at].num_nodes = static_cast<int>(nodes.size());
-  }
-  return layouts;
-}
-
 /// Is the group of Launched where there are several processes. The leader's own workers are its children; those of the
 /// others are known by what their processes say.
 class LaunchedGroup final : public WorkerGroup {
@@ -65,10 +35,16 @@ class LaunchedGroup final : public WorkerGroup {
   /// Is called with each generation of workers before they are made: what earlier ones have left is of no use.
   using Renew = std::function<void(std::uint32_t generation)>;
 
-  /// lines must outlive the group. layouts: by process, the leader's first.
-  LaunchedGroup(const GroupPlan& plan, const WorkerBody& body, std::vector<GroupLayout> layouts, AgentLines& lines,
-                Renew renew)
-      : layouts_(std::move(layouts)), lines_(&lines), renew_(std::move(renew)), silence_limit_(plan.silence_limit) {
+  /// members and lines must outlive the group; of the members, the leader is the first. generation: of the first
+  /// workers.
+  LaunchedGroup(const GroupPlan& plan, const WorkerBody& body, LaunchedMembers& members, AgentLines& lines,
+                std::uint32_t generation, Renew renew)
+      : members_(&members),
+        layouts_(lay_out(members.workers, members.hosts)),
+        lines_(&lines),
+        renew_(std::move(renew)),
+        silence_limit_(plan.silence_limit) {
+    for (GroupLayout& one : layouts_) one.generation = generation;
     for (int rank = 0; rank < world_size(); ++rank) pages_.push_back(std::make_unique<WorkerPage>());
     signals_.resize(layouts_.size());
     begin();
@@ -77,6 +53,7 @@ class LaunchedGroup final : public WorkerGroup {
                         .briefing = brief(layouts_.front(), plan.briefing),
                         .on_fork = plan.on_fork};
     local_ = std::make_unique<ProcessGroup>(own, body);
+    num_local_alive_ = own.num_workers;
     local_->watch_also(lines_->event_fd());
     order_start(plan.briefing);
   }
@@ -86,7 +63,7 @@ class LaunchedGroup final : public WorkerGroup {
     while (true) {
       if (auto event = take_event()) return event;
       if (num_exited_ == world_size()) return pass(local_->next(Deadline::after(std::chrono::nanoseconds{0})), 0);
-      if (num_local_exited_ < layouts_.front().num_workers) {
+      if (num_local_alive_ > 0) {
         if (auto event = pass(local_->next(deadline), 0)) return event;
       } else {
         // All of this process have ended: only signals can come here, and nobody waits for them.
@@ -175,21 +152,44 @@ class LaunchedGroup final : public WorkerGroup {
   }
   [[nodiscard]] bool shares_snapshots() const noexcept override { return false; }
 
+  /// With fewer workers than before, or without processes that are lost, or with ones that have come back.
   void restart(int num_workers, std::string_view briefing) override {
-    for (int process = 1; process < num_processes(); ++process) {
-      if (const std::string loss = lines_->loss(process); !loss.empty()) {
-        throw HostLostError{compose("a process that an engine has started can only be started again by it: {}", loss)};
+    end_local();
+    std::vector<int> workers = members_->workers;
+    int room = 0;
+    std::string losses;
+    for (int process = 0; process < num_processes(); ++process) {
+      const std::string loss = process == 0 ? std::string{} : lines_->loss(process);
+      if (!loss.empty()) {
+        workers[index(process)] = 0;
+        losses += compose("{}{}", losses.empty() ? "" : "; ", loss);
       }
+      room += workers[index(process)];
     }
-    if (num_workers != world_size()) {
-      throw Error{compose("the processes make {} workers together, and {} were asked for", world_size(), num_workers)};
+    if (num_workers > room && !losses.empty()) {
+      throw HostLostError{compose("a process that an engine has started can only be started again by it: {}", losses)};
     }
-    for (GroupLayout& one : layouts_) ++one.generation;
+    if (num_workers > room) {
+      throw Error{compose("the processes make {} workers together, and {} were asked for", room, num_workers)};
+    }
+    const std::uint32_t generation = layouts_.front().generation + 1;
+    layouts_ = lay_out(deal(std::move(workers), num_workers), members_->hosts);
+    for (GroupLayout& one : layouts_) one.generation = generation;
     begin();
     local_->restart(layouts_.front().num_workers, brief(layouts_.front(), briefing));
+    num_local_alive_ = layouts_.front().num_workers;
     order_start(briefing);
   }
   [[nodiscard]] bool forks_to_restart() const override { return local_->forks_to_restart(); }
+
+  [[nodiscard]] std::string lost_hosts() const override {
+    std::string losses;
+    for (int process = 1; process < num_processes(); ++process) {
+      const std::string loss = layout(process).num_workers == 0 ? std::string{} : lines_->loss(process);
+      if (!loss.empty()) losses += compose("{}{}", losses.empty() ? "" : "; ", loss);
+    }
+    return losses;
+  }
 
  private:
   struct Place {
@@ -212,40 +212,69 @@ class LaunchedGroup final : public WorkerGroup {
 
   void begin() {
     num_exited_ = 0;
-    num_local_exited_ = 0;
+    num_local_alive_ = 0;
     has_exited_.assign(index(world_size()), false);
     std::erase_if(events_, [](const GroupEvent& event) { return !std::holds_alternative<SignalEvent>(event); });
+    members_->has_part.clear();
+    for (const GroupLayout& one : layouts_) members_->has_part.push_back(one.num_workers > 0);
     lines_->forget_pages();
     for (auto& page : pages_) PageValues{}.show_on(*page);
     renew_(layouts_.front().generation);
   }
 
+  // What a start has left in which another process has had no part.
+  void end_local() {
+    if (num_local_alive_ > 0) local_->kill();
+    const Deadline deadline = Deadline::after(std::chrono::seconds{10});
+    while (num_local_alive_ > 0) {
+      const auto event = pass(local_->next(deadline), 0);
+      if (event && std::holds_alternative<SignalEvent>(*event)) events_.push_back(*event);
+      if (!event && deadline.expired()) throw Error{"start: workers of this process have been killed and do not end"};
+    }
+  }
+
   // Returns when every process has made its workers.
   void order_start(std::string_view briefing) {
+    std::vector<bool> is_awaited(layouts_.size());
     for (int process = 1; process < num_processes(); ++process) {
+      if (layout(process).num_workers == 0) continue;
       const StartOrder order{
           .layout = layout(process), .silence_limit_ns = silence_limit_.count(), .briefing = std::string{briefing}};
       lines_->post(process, Order::start, order.encode());
+      is_awaited[index(process)] = true;
     }
-    int num_waited_for = num_processes() - 1;
     const Deadline deadline = Deadline::after(std::chrono::seconds{60});
-    while (num_waited_for > 0) {
+    while (std::find(is_awaited.begin(), is_awaited.end(), true) != is_awaited.end()) {
       auto item = lines_->take(deadline);
       if (!item) throw Error{"start: another process has not made its workers in 60 s: see what it prints"};
-      if (!item->loss.empty()) throw HostLostError{compose("start: {}", item->loss)};
-      const auto news = static_cast<News>(item->frame.type);
-      if (news == News::started) {
-        --num_waited_for;
-      } else if (news == News::refused) {
-        WireReader reader{item->frame.payload};
-        const bool is_setting = reader.take<std::uint8_t>() != 0;
-        const std::string text = compose("{}: {}", lines_->peer(item->process), reader.take_text());
-        if (is_setting) throw ConfigError{text};
-        throw Error{text};
-      } else {
-        note(std::move(*item));
+      if (!item->loss.empty()) {
+        const bool is_back = lines_->loss(item->process).empty();
+        if (!is_back && layout(item->process).num_workers > 0) throw HostLostError{compose("start: {}", item->loss)};
+        continue;
       }
+      hear_of_start(std::move(*item), is_awaited);
     }
+  }
+
+  void hear_of_start(AgentLines::Item item, std::vector<bool>& is_awaited) {
+    const auto news = static_cast<News>(item.frame.type);
+    if (news == News::started || news == News::refused) {
+      WireReader reader{item.frame.payload};
+      if (reader.take<std::uint32_t>() != layouts_.front().generation) return;  // of a start that was given up
+      is_awaited[index(item.process)] = false;
+      if (news == News::started) return;
+      const bool is_setting = reader.take<std::uint8_t>() != 0;
+      const std::string text = compose("{}: {}", lines_->peer(item.process), reader.take_text());
+      if (is_setting) throw ConfigError{text};
+      throw Error{text};
+    }
+    const bool is_of_earlier_workers = is_awaited[index(item.process)] && news == News::event;
+    if (!is_of_earlier_workers || is_signal(item.frame)) note(std::move(item));
+  }
+
+  static bool is_signal(const Frame& frame) {
+    constexpr auto index_of_signal = std::byte{4};
+    return !frame.payload.empty() && frame.payload.front() == index_of_signal;
   }
 
   void order(int process, Order order, SlotOrder of) noexcept {
@@ -292,7 +321,7 @@ class LaunchedGroup final : public WorkerGroup {
       if (has_exited_[index(exit->rank)]) return std::nullopt;
       has_exited_[index(exit->rank)] = true;
       ++num_exited_;
-      if (process == 0) ++num_local_exited_;
+      if (process == 0) --num_local_alive_;
     }
     if (std::holds_alternative<SignalEvent>(*event)) {
       const int seen = *std::max_element(signals_.begin(), signals_.end());
@@ -309,6 +338,7 @@ class LaunchedGroup final : public WorkerGroup {
     }
   }
 
+  LaunchedMembers* members_;
   std::vector<GroupLayout> layouts_;
   AgentLines* lines_;
   Renew renew_;
@@ -319,7 +349,7 @@ class LaunchedGroup final : public WorkerGroup {
   std::vector<bool> has_exited_{};
   std::vector<int> signals_{};  // how many each process has seen
   int num_exited_ = 0;
-  int num_local_exited_ = 0;
+  int num_local_alive_ = 0;
   std::mutex mutex_;
   std::map<std::pair<int, int>, std::vector<std::byte>> copies_{};  // of snapshots, by rank and slot
 };

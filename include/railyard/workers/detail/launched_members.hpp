@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+// Which processes make the workers of a run, how many each, and where each worker stands. Workers room.
+#pragma once
+
+#include "railyard/workers/detail/agent_wire.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Are the processes of a run, as the launcher counts them, also those that are lost.
+struct LaunchedMembers {
+  std::vector<int> workers{};        ///< how many each makes where it can
+  std::vector<std::string> hosts{};  ///< what names the host of each
+  std::vector<bool> has_part{};      ///< whether it was to make any when workers were started last
+};
+
+/// Returns what one of several processes makes of so many workers together: the first ones make one more where they
+/// cannot be divided.
+[[nodiscard]] inline int share_of(int num_workers, int process, int num_processes) noexcept {
+  return num_workers / num_processes + (process < num_workers % num_processes ? 1 : 0);
+}
+
+/// Returns how many workers each process makes where there are to be so many, at least 1 and at most the sum of what
+/// they can make: those that make the most make fewer, the last of them first.
+[[nodiscard]] inline std::vector<int> deal(std::vector<int> workers, int num_workers) {
+  int sum = 0;
+  for (const int own : workers) sum += own;
+  for (; sum > num_workers; --sum) {
+    const auto most = std::max_element(workers.rbegin(), workers.rend());
+    --*most;
+  }
+  return workers;
+}
+
+/// Gives each process's workers their places: ranks go on from process to process, those of one host side by side.
+/// workers: of each process; one that makes none has no place. hosts: what names its host. Returns the layouts by
+/// process.
+[[nodiscard]] inline std::vector<GroupLayout> lay_out(const std::vector<int>& workers,
+                                                      const std::vector<std::string>& hosts) {
+  std::vector<std::string> nodes;
+  std::vector<GroupLayout> layouts(workers.size());
+  std::map<std::string, int> local_sizes;
+  for (std::size_t at = 0; at < workers.size(); ++at) {
+    layouts[at].num_workers = workers[at];
+    if (workers[at] == 0) continue;
+    const auto found = std::find(nodes.begin(), nodes.end(), hosts[at]);
+    layouts[at].node = static_cast<int>(found - nodes.begin());
+    if (found == nodes.end()) nodes.push_back(hosts[at]);
+    layouts[at].first_local_rank = local_sizes[hosts[at]];
+    local_sizes[hosts[at]] += workers[at];
+  }
+  int rank = 0;
+  for (const std::string& node : nodes) {
+    for (std::size_t at = 0; at < workers.size(); ++at) {
+      if (hosts[at] != node || workers[at] == 0) continue;
+      layouts[at].first_rank = rank;
+      rank += workers[at];
+    }
+  }
+  for (std::size_t at = 0; at < workers.size(); ++at) {
+    layouts[at].world_size = rank;
+    layouts[at].local_size = local_sizes[hosts[at]];
+    layouts[at].num_nodes = static_cast<int>(nodes.size());
+  }
+  return layouts;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
