@@ -148,7 +148,7 @@ class Launched {
   [[nodiscard]] std::string hear() { return follow({}); }
   [[nodiscard]] std::string follow(const WorkerBody& body) {
     const WorkerBody own = body ? body_of(body) : body;
-    if (own) detail::prepare_to_fork(plan_.num_workers);
+    if (own) detail::prepare_to_fork(own_workers());
     detail::Agent agent{*leader_, own, plan_.silence_limit};
     try {
       return agent.run();

@@ -32,12 +32,15 @@ struct ResizeTeller {
   void on_resize(const ry::Resize& resize) const { *text += fmt::format("; from {} to {}", resize.from, resize.to); }
 };
 
-// All of so many workers stand still at a step, until their group ends.
+// All of so many workers stand still at a step, until their group ends; "running" is there when all do, and their
+// newest checkpoint is.
 auto stand_still(const Scratch& scratch, int num_workers) {
   return [&scratch, num_workers](ry::Worker& worker, std::uint64_t step) {
     if (step != step_of_loss || worker.world_size() != num_workers) return;
     worker.barrier();
-    if (worker.rank() == 0) leave(scratch.path() / "running");
+    if (worker.rank() == 0 && comes(scratch.path() / "run/checkpoints/checkpoint-000002")) {
+      leave(scratch.path() / "running");
+    }
     for (;;) worker.barrier();
   };
 }
@@ -88,7 +91,7 @@ TEST_CASE("Regroup: those that are left go on without a process that is killed, 
 TEST_CASE("Regroup: those that are left go on without a process that is stopped, and it is turned away later") {
   const Scratch scratch;
   LaunchedProcesses launched{scratch, 3, [&](int) {
-                               return train(scratch, {2, 3}, stand_still(scratch, 3), {.silence_limit = 2s});
+                               return train(scratch, {2, 3}, stand_still(scratch, 3), {.silence_limit = 5s});
                              }};
   REQUIRE(comes(scratch.path() / "running"));
   ::kill(launched.pid(2), SIGSTOP);

@@ -233,6 +233,26 @@ TEST_CASE("Launched: starts again with fewer workers, and without a process that
   CHECK_THROWS_AS(group->restart(5, ""), ry::HostLostError);
 }
 
+TEST_CASE("Launched: processes that have no part any more end their workers, and what these say is not heard") {
+  LaunchedGroups launch{3, 1, [](ry::WorkerLink& link) {
+                          do {
+                            link.post(bytes_of(std::string{link.briefing()}));
+                            std::this_thread::sleep_for(1ms);
+                          } while (link.briefing() == "first");
+                        }};
+  ry::Launched leader;
+  auto group = launch.start(leader, "first");
+  Story story;
+  follow(*group, story, [&] { return story.messages.size() == 3; });
+  for (const int num_workers : {1, 3}) {
+    group->restart(num_workers, "next");
+    const Story next = follow_to_end(*group);
+    REQUIRE(next.exits.size() == static_cast<std::size_t>(num_workers));
+    for (int rank = 0; rank < num_workers; ++rank) CHECK(next.messages.at(rank) == std::vector<std::string>{"next"});
+    CHECK(next.broken.empty());
+  }
+}
+
 TEST_CASE("Launched: fewer than half of the processes do not go on") {
   LaunchedGroups launch{4, 1, [](ry::WorkerLink& link) {
                           while (!link.page().leave_requested.load()) std::this_thread::sleep_for(1ms);

@@ -237,7 +237,10 @@ class LaunchedGroup final : public WorkerGroup {
   void order_start(std::string_view briefing) {
     std::vector<bool> is_awaited(layouts_.size());
     for (int process = 1; process < num_processes(); ++process) {
-      if (layout(process).num_workers == 0) continue;
+      if (layout(process).num_workers == 0) {
+        lines_->post(process, Order::kill);  // what a start has left that was given up
+        continue;
+      }
       const StartOrder order{
           .layout = layout(process), .silence_limit_ns = silence_limit_.count(), .briefing = std::string{briefing}};
       lines_->post(process, Order::start, order.encode());
@@ -303,7 +306,8 @@ class LaunchedGroup final : public WorkerGroup {
   // Turns what a process has said into events.
   void note(AgentLines::Item item) {
     if (!item.loss.empty()) return lose(item.process, item.loss);
-    if (static_cast<News>(item.frame.type) != News::event) return;  // a late answer
+    if (static_cast<News>(item.frame.type) != News::event) return;                // a late answer
+    if (layout(item.process).num_workers == 0 && !is_signal(item.frame)) return;  // of workers that are being ended
     try {
       if (auto event = pass(decode_event(item.frame.payload, layout(item.process)), item.process)) {
         events_.push_back(std::move(*event));
