@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 // A run without LibTorch that stands still in the middle until a file is there, so that a test can do something to it:
-//   counts FILE FOLDER_OF_RUNS NAME
+//   counts FILE FOLDER_OF_RUNS NAME [LEAST_WORKERS MOST_WORKERS]
 // Says where it begins and where it stands still, each with the launched process's number, and the sum in the end.
 #include <railyard/railyard.hpp>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <thread>
 
@@ -58,11 +59,15 @@ void count(ry::Worker& worker, const std::string& file) {
   worker.report({{"step", count.step}, {"sum", count.sum}}, state);
 }
 
-int main(int, char** argv) try {
+int main(int argc, char** argv) try {
   const std::string file = argv[1];
-  ry::Trainer<ry::Gloo, ry::Launched> trainer{[file](ry::Worker& worker) { count(worker, file); },
-                                              {.num_workers = 1},
-                                              {.name = argv[3], .storage_path = argv[2]}};
+  const bool is_elastic = argc > 5;
+  const ry::WorkerCount workers =
+      is_elastic ? ry::WorkerCount{std::atoi(argv[4]), std::atoi(argv[5])} : ry::WorkerCount{1};
+  ry::RunConfig run{.name = argv[3], .storage_path = argv[2]};
+  if (is_elastic) run.silence_limit = std::chrono::seconds{5};
+  ry::Trainer<ry::Gloo, ry::Launched> trainer{
+      [file](ry::Worker& worker) { count(worker, file); }, {.num_workers = workers}, run};
   fmt::print("process {}\n", ::getpid());
   std::fflush(stdout);
   const ry::Result result = trainer.fit();

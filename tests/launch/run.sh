@@ -14,13 +14,13 @@ root=$PWD
 source tools/packages.sh
 source tests/launch/slurm_cluster.sh
 parts=("$@")
-[ $# != 0 ] || parts=(mpi slurm torchrun kubernetes hosts)
+[ $# != 0 ] || parts=(mpi slurm torchrun kubernetes hosts regroup)
 
 packages=(g++ cmake ninja-build libfmt-dev libssl-dev libgloo-dev libtorch-dev libopenblas0-pthread zlib1g-dev libzstd-dev
   python3 pkg-config git catch2)
 case " ${parts[*]} " in *" mpi "*) packages+=(openmpi-bin mpich) ;; esac
 case " ${parts[*]} " in *" slurm "*) packages+=(slurmctld slurmd slurm-client munge openmpi-bin) ;; esac
-case " ${parts[*]} " in *" hosts "* | *" torchrun "* | *" kubernetes "*) packages+=(iproute2) ;; esac
+case " ${parts[*]} " in *" hosts "* | *" regroup "* | *" torchrun "* | *" kubernetes "*) packages+=(iproute2) ;; esac
 case " ${parts[*]} " in *" kubernetes "*) packages+=(python3-yaml) ;; esac
 railyard_need "${packages[@]}"
 
@@ -30,7 +30,7 @@ clean_up() {
   local status=$?
   slurm_cluster_stop "$folder/slurm" || true
   jobs -p | xargs -r kill 2>/dev/null || true
-  for host in one two; do ip netns delete "railyard-$$-$host" 2>/dev/null || true; done
+  for host in one two three wire; do ip netns delete "railyard-$$-$host" 2>/dev/null || true; done
   rm -rf --one-file-system "$folder"
   exit $status
 }
@@ -38,7 +38,7 @@ trap clean_up EXIT
 trap 'exit 130' INT TERM
 
 "$(railyard_cxx)" -std=c++20 -O1 -Iinclude tests/launch/show_launch.cpp -o "$folder/show_launch" -lfmt -lssl -lcrypto -pthread
-case " ${parts[*]} " in *" slurm "* | *" torchrun "*)
+case " ${parts[*]} " in *" slurm "* | *" torchrun "* | *" regroup "*)
   "$(railyard_cxx)" -std=c++20 -O1 -Iinclude -DRAILYARD_WITH_GLOO=1 -DRAILYARD_WITH_LAUNCHED=1 tests/launch/counts.cpp \
     -o "$folder/counts" -lgloo -lfmt -lssl -lcrypto -lz -lzstd -pthread
   ;;
@@ -150,6 +150,7 @@ run_slurm() {
     fail "examples/launch/slurm.sbatch"
   expect 3 "of 1 here" "restart 0"
   run_requeue
+  run_no_kill
 
   rm "$log"
   sbatch --wait --output="$log" examples/launch/slurm.sbatch "$digits" "$data" 1 "$folder/runs" slurm3 >/dev/null || fail sbatch
@@ -183,6 +184,22 @@ run_requeue() {
   says "[rank 0] begins at step 5" "$log"
   says "sum 1140" "$log"
   echo "ok: a run that was told to stop goes on when Slurm runs it again"
+}
+
+# Where Slurm leaves the others alone, they go on without a process that is killed.
+run_no_kill() {
+  local step
+  rm -f "$folder/go"
+  timeout 180 srun -l -N3 --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 \
+    "$counts" "$folder/go" "$folder/runs" no_kill 2 3 >"$log" 2>&1 &
+  step=$!
+  says "[rank 2] stands still at step 5" "$log"
+  kill -9 "$(sed -n "s/^1: process //p" "$log")"
+  wait_until 60 eval "[ \$(grep -c 'stands still at step 5' '$log') = 5 ]" || fail "the two that are left do not go on"
+  touch "$folder/go"
+  wait "$step" || true # one process has ended badly
+  says "sum 600" "$log"
+  echo "ok: Slurm's other processes go on without one that is killed"
 }
 
 # A process that is killed makes torchrun start all of them again; the run goes on at its newest checkpoint.
@@ -361,6 +378,49 @@ train_attacked() {
   grep -q "refused a connection from 10.77.0.[12]:" "$log" || fail "naming who attacks"
   [ "$connections" -ge 100 ] || fail "attacking ($connections connections)"
   echo "ok: $connections hostile connections with RAILYARD_TLS=$1 changed nothing"
+}
+
+# on_three NAME: as processes 0 to 2 of a run on the hosts one to three, each with a log of its own.
+on_three() {
+  local number=0 host
+  rm -f "$folder/go"
+  for host in one two three; do
+    on_host "$host" env RANK=$number WORLD_SIZE=3 RAILYARD_RENDEZVOUS="$folder/meeting" MASTER_ADDR=one \
+      timeout 180 "$counts" "$folder/go" "$folder/runs" "$1" 2 3 >"$folder/$host.log" 2>&1 &
+    number=$((number + 1))
+  done
+  says "[rank 2] stands still at step 5" "$folder/one.log"
+}
+
+link_of() { ip -n "railyard-$$-wire" link set "$1" "$2"; }
+
+run_regroup() {
+  local host number=1
+  if ! ip netns add "railyard-$$-wire" 2>"$log"; then
+    echo "not run: hosts that are cut off, as this kernel lets nobody make networks ($(cat "$log"))"
+    return
+  fi
+  ip -n "railyard-$$-wire" link add wire type bridge
+  ip -n "railyard-$$-wire" link set wire up
+  for host in one two three; do
+    ip netns add "railyard-$$-$host"
+    ip link add "$host" netns "railyard-$$-wire" type veth peer name railyard netns "railyard-$$-$host"
+    ip -n "railyard-$$-wire" link set "$host" master wire
+    link_of "$host" up
+    on_host "$host" ip link set lo up
+    on_host "$host" ip address add "10.78.0.$number/24" dev railyard
+    on_host "$host" ip link set railyard up
+    number=$((number + 1))
+  done
+  mkdir "$folder/meeting"
+  on_three pulled
+  link_of three down # and no packet says so: both halves live
+  says "[rank 1] begins at step 5" "$folder/one.log"
+  touch "$folder/go"
+  wait
+  cat "$folder"/{one,two,three}.log >"$log"
+  [ "$(grep -c -x "sum 600" "$log")" = 1 ] || fail "the two hosts that are left have not ended the run"
+  echo "ok: two hosts go on without a third whose link was pulled"
 }
 
 for part in "${parts[@]}"; do

@@ -37,10 +37,11 @@ class WorkerCount {
 /// do not: sums are made in another order, and what each worker has for itself (dropout, BatchNorm, its random numbers)
 /// is drawn and counted otherwise. A run without a TrainState changes its size only when it is started again.
 struct ScalingConfig {
-  /// Under Launched, as many in each process that the engine has started.
+  /// Under Launched, as many in each process that the engine has started; a range is one of all processes together, of
+  /// which each makes its share of the most: lost ones are done without, as long as the rest makes the least.
   WorkerCount num_workers = 1;
   /// With a range: says for how many workers there is room now. By default as many as there are cores for this process.
-  /// Called in the process of fit(), on its thread.
+  /// Called in the process of fit(), on its thread. Not for several processes: those that are there say it.
   std::function<int()> capacity{};
   /// How often it is asked while workers train.
   std::chrono::nanoseconds capacity_interval = std::chrono::seconds{10};
