@@ -2542,6 +2542,10 @@ class WorkerGroup {
   virtual void restart(int num_workers, std::string_view briefing) = 0;
   /// Whether restart() would have to fork this process once more: not while other threads of it are at work.
   [[nodiscard]] virtual bool forks_to_restart() const = 0;
+
+  /// Says which hosts, or processes that look after workers there, have been lost with workers of the last start; empty
+  /// if none.
+  [[nodiscard]] virtual std::string lost_hosts() const { return {}; }
 };
 
 /// Says what to start.
@@ -2585,8 +2589,10 @@ namespace railyard::inline v0_1 {
 /// Says what one process brings with it when the processes of a run find each other.
 struct JoinPlan {
   LaunchConfig launch{};
-  int num_workers = 1;     ///< that this process makes
-  std::string settings{};  ///< what must be the same in all processes, in words
+  int num_workers = 1;      ///< that this process makes
+  bool is_elastic = false;  ///< num_workers is the most of all processes together, of which this one makes its share;
+                            ///< those that are lost are done without, and may come back
+  std::string settings{};   ///< what must be the same in all processes, in words
   std::chrono::nanoseconds timeout = std::chrono::minutes{1};
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};  ///< after which another process counts as lost
   std::function<void(const std::string& line)> say{};                 ///< is told what the user should see
@@ -2597,7 +2603,7 @@ struct JoinPlan {
 ///
 /// Laws: join() returns in every process, or throws in every one that is alive, by the timeout. What the leader tells
 /// is heard by all others, in order. follow() returns when the leader has told the next text, and leaves no worker
-/// behind; if the leader is lost, the followers' calls throw Error.
+/// behind; if the leader is lost, the followers' calls throw Error. room() lets in who has come back.
 template <class S>
 concept JoiningScaling = Scaling<S> &&
     requires(S& scaling, const JoinPlan& plan, const WorkerBody& body, std::string_view text) {
@@ -2605,6 +2611,7 @@ concept JoiningScaling = Scaling<S> &&
   { scaling.leads() } -> std::same_as<bool>;
   { scaling.num_processes() } -> std::same_as<int>;
   { scaling.num_workers() } -> std::same_as<int>;   // of all processes together
+  { scaling.room() } -> std::same_as<int>;          // for workers, now; HostLostError if too many processes are lost
   scaling.tell(text);                               // by the leader
   { scaling.hear() } -> std::same_as<std::string>;  // by the others
   { scaling.follow(body) } -> std::same_as<std::string>;
@@ -20212,6 +20219,13 @@ class Controller {
     if (!failure_) failure_ = Failure{.what = std::move(what), .kind = Failure::Kind::final};
   }
 
+  /// These hosts, if there are any, were lost meanwhile: that is why ranks have waited in vain, if they have.
+  void blame_hosts(const std::string& losses) {
+    if (losses.empty() || !failure_ || !failure_->is_wait || failure_->is_host) return;
+    failure_->is_host = true;
+    failure_->what += "; " + losses;
+  }
+
   [[nodiscard]] Orders on_signal(int signal, Time now) {
     if (phase_ == Phase::finished) return {};
     ++num_signals_;
@@ -21486,10 +21500,11 @@ class WorkerCount {
 /// do not: sums are made in another order, and what each worker has for itself (dropout, BatchNorm, its random numbers)
 /// is drawn and counted otherwise. A run without a TrainState changes its size only when it is started again.
 struct ScalingConfig {
-  /// Under Launched, as many in each process that the engine has started.
+  /// Under Launched, as many in each process that the engine has started; a range is one of all processes together, of
+  /// which each makes its share of the most: lost ones are done without, as long as the rest makes the least.
   WorkerCount num_workers = 1;
   /// With a range: says for how many workers there is room now. By default as many as there are cores for this process.
-  /// Called in the process of fit(), on its thread.
+  /// Called in the process of fit(), on its thread. Not for several processes: those that are there say it.
   std::function<int()> capacity{};
   /// How often it is asked while workers train.
   std::chrono::nanoseconds capacity_interval = std::chrono::seconds{10};
@@ -22224,6 +22239,9 @@ class ElasticSize {
     return true;
   }
 
+  /// Whether to ask again makes no sense: too many hosts are lost.
+  [[nodiscard]] bool is_hopeless() const noexcept { return is_hopeless_; }
+
   /// Says that there is no room for the least number of workers, and what else is known of that.
   [[nodiscard]] std::string no_room() const {
     return compose("there is no room for the {} workers that ScalingConfig::num_workers asks for at least{}",
@@ -22234,8 +22252,13 @@ class ElasticSize {
   // A function of the user's that throws has no answer: workers that train go on.
   [[nodiscard]] int capacity() {
     fault_.clear();
+    is_hopeless_ = false;
     try {
       return config_.capacity ? config_.capacity() : usable_cores();
+    } catch (const HostLostError& error) {
+      fault_ = compose("; {}", error.what());
+      is_hopeless_ = true;
+      return 0;
     } catch (...) {
       fault_ = "; ScalingConfig::capacity threw: " + text_of(std::current_exception());
       return 0;
@@ -22244,6 +22267,7 @@ class ElasticSize {
 
   ScalingConfig config_;
   std::string fault_{};
+  bool is_hopeless_ = false;
   int limit_ = config_.num_workers.max();
   Clock::time_point next_look_ = Clock::now() + config_.capacity_interval;
 };
@@ -23838,13 +23862,18 @@ class FailureBudget {
     std::string reason{};  ///< why it does not restart although failures are allowed; else empty
   };
 
-  explicit FailureBudget(const FailureConfig& config) : config_(config) {}
+  /// is_elastic: the run goes on without hosts that are lost, which is a change of its size and no failure.
+  explicit FailureBudget(const FailureConfig& config, bool is_elastic = false)
+      : config_(config), is_elastic_(is_elastic) {}
 
   /// Whether a failure can be followed by another start at all.
   [[nodiscard]] bool allows_any() const noexcept { return config_.max_failures != 0; }
+  /// Whether this one can.
+  [[nodiscard]] bool allows(const Failure& failure) const noexcept { return allows_any() || is_resize(failure); }
 
   /// step: how far the attempt had come. has_progressed: a checkpoint was made in it.
   [[nodiscard]] Verdict judge(const Failure& failure, std::uint64_t step, bool has_progressed) {
+    if (is_resize(failure)) return {.restarts = true};
     if (has_progressed && config_.renew_after_progress) num_failures_ = 0;
     num_at_step_ = num_failures_in_all_++ > 0 && step == last_step_ ? num_at_step_ + 1 : 1;
     last_step_ = step;
@@ -23867,6 +23896,11 @@ class FailureBudget {
   }
 
  private:
+  // Where another start has failed as well, there are not enough left.
+  [[nodiscard]] bool is_resize(const Failure& failure) const noexcept {
+    return is_elastic_ && failure.is_host && failure.kind != Failure::Kind::final;
+  }
+
   [[nodiscard]] std::chrono::nanoseconds delay() const {
     std::chrono::nanoseconds delay = config_.backoff;
     for (int at = 1; at < num_in_a_row_ && delay < config_.max_backoff; ++at) delay *= 2;
@@ -23874,6 +23908,7 @@ class FailureBudget {
   }
 
   FailureConfig config_;
+  bool is_elastic_;
   int num_failures_ = 0;  // since the budget was whole
   int num_failures_in_all_ = 0;
   int num_in_a_row_ = 0;  // without progress between them
@@ -24450,7 +24485,7 @@ class Supervision {
         progress_(console, config.progress == Progress::quiet),
         log_(directory_, progress_, called_at),
         controller_(controller_settings(config, info_.world_size)),
-        budget_(config.failure),
+        budget_(config.failure, size_.is_elastic()),
         steps_(info_.world_size, config.step_timeout),
         notice_(config.preemption),
         callbacks_(config.callbacks, [this](Failure failure) { note_hook_failure(std::move(failure)); }) {}
@@ -24543,6 +24578,7 @@ class Supervision {
   [[nodiscard]] std::uint64_t steps_of(int rank) const { return group_->page(rank).steps.load(); }
 
   void end_attempt() {
+    controller_.blame_hosts(group_->lost_hosts());
     Attempt attempt{
         .begin_step = begin_step_, .end_step = begin_step_, .seconds = log_.seconds(), .world_size = info_.world_size};
     for (int rank = 0; rank < info_.world_size; ++rank) {
@@ -24603,7 +24639,7 @@ class Supervision {
     // All have left although nothing has failed: for another number of them.
     bool is_resize = !controller_.failure() && num_left_ == info_.world_size;
     const int former = info_.world_size;
-    while (is_resize || (controller_.failure() && config_.failure.max_failures != 0)) {
+    while (is_resize || (controller_.failure() && budget_.allows(*controller_.failure()))) {
       const auto delay = is_resize ? std::optional{std::chrono::nanoseconds{0}} : delay_of_restart();
       if (!delay || !go_on_from_newest()) return false;
       if (!is_resize) {
@@ -24639,20 +24675,18 @@ class Supervision {
   // Waits until there is room for enough workers. Returns false if there is none, or the run was interrupted meanwhile.
   [[nodiscard]] bool find_room() {
     auto size = size_.ask();
-    for (const Deadline end = Deadline::after(config_.start_timeout); !size && !end.expired(); size = size_.ask()) {
+    if (!size && !size_.is_hopeless()) log_.print(compose("{}; it is waited for", size_.no_room()));
+    const Deadline end = Deadline::after(config_.start_timeout);
+    for (; !size && !size_.is_hopeless() && !end.expired(); size = size_.ask()) {
       if (!pause(std::chrono::milliseconds{20})) return false;
     }
     if (!size) {
       last_word_ = size_.no_room();
       return false;
     }
-    resize_to(*size);
+    info_.world_size = *size;
+    hosts_.resize(static_cast<std::size_t>(*size), host_name());
     return true;
-  }
-
-  void resize_to(int num_workers) {
-    info_.world_size = num_workers;
-    hosts_.resize(static_cast<std::size_t>(num_workers), host_name());
   }
 
   // Once the workers run: a callback that throws ends them.
@@ -24664,6 +24698,7 @@ class Supervision {
   }
 
   [[nodiscard]] bool go_on_from_newest() {
+    if (!group_->shares_snapshots()) checkpoints_->write_newest_copy(briefing_.attempt);
     auto copy = checkpoints_->newest_in_memory();
     if (copy.empty() || group_->forks_to_restart()) {
       settle();
@@ -24727,9 +24762,8 @@ class Supervision {
         return true;
       } catch (const std::exception& error) {
         const std::string what = compose("the workers could not be started again: {}", error.what());
-        if (size_.shrink(info_.world_size)) {
+        if (size_.shrink(info_.world_size) && find_room()) {
           log_.print(what);
-          resize_to(info_.world_size - 1);
           continue;
         }
         static_cast<void>(controller_.on_failure(Failure::of_start(error, what), Clock::now()));
@@ -24766,7 +24800,7 @@ class Supervision {
     if (orders.abort) group_->abort(*orders.abort);
     // Workers that are about to be started again have nothing left to do.
     const bool will_restart =
-        orders.abort && controller_.failure()->kind != Failure::Kind::final && budget_.allows_any();
+        orders.abort && controller_.failure()->kind != Failure::Kind::final && budget_.allows(*controller_.failure());
     if (orders.kill || (will_restart && group_->can_kill())) group_->kill();
   }
   void fail(const Failure& failure) { carry_out(controller_.on_failure(failure, Clock::now())); }
@@ -25116,10 +25150,13 @@ void take_all(WireReader& reader, Take take) {
 }
 
 /// Says what must be the same in all processes of a run; two that differ in anything of it would wait for each other.
-[[nodiscard]] inline std::string common_settings(std::string_view backend, const RunConfig& run) {
-  return compose("railyard {}, {}, seed {}, name \"{}\", a checkpoint every {} steps{}{}", version, backend, run.seed,
-                 run.name, run.checkpoint.every_steps, run.accept_changes.empty() ? "" : ", accepts changes of ",
-                 joined(run.accept_changes, ", "));
+[[nodiscard]] inline std::string common_settings(std::string_view backend, const WorkerCount& count,
+                                                 const RunConfig& run) {
+  const std::string workers =
+      count.is_elastic() ? compose(", {} to {} workers together", count.min(), count.max()) : std::string{};
+  return compose("railyard {}, {}{}, seed {}, name \"{}\", a checkpoint every {} steps{}{}", version, backend, workers,
+                 run.seed, run.name, run.checkpoint.every_steps,
+                 run.accept_changes.empty() ? "" : ", accepts changes of ", joined(run.accept_changes, ", "));
 }
 
 /// Says on standard error what a process does before a run begins; nothing if it is to be quiet.
@@ -25128,13 +25165,21 @@ void take_all(WireReader& reader, Take take) {
   return [](const std::string& line) { std::fprintf(stderr, "railyard: %s\n", line.c_str()); };
 }
 
-/// Throws: ConfigError if the number of workers is one that several processes cannot follow.
-inline void check_can_be_many(const WorkerCount& count, bool is_many) {
-  if (!is_many || !count.is_elastic()) return;
-  throw ConfigError{compose(
-      "ScalingConfig::num_workers is {{{}, {}}}: where an engine starts several processes, each makes one number "
-      "of workers, such as {{.num_workers = {}}}",
-      count.min(), count.max(), count.max())};
+/// Returns how many workers a run of several processes may have, who make them all together at first; room: how many
+/// those that are there can make. Throws: ConfigError if something else is to say that.
+[[nodiscard]] inline ScalingConfig count_together(ScalingConfig config, int num_workers, std::function<int()> room) {
+  if (!config.num_workers.is_elastic()) {
+    config.num_workers = num_workers;
+    return config;
+  }
+  if (config.capacity) {
+    throw ConfigError{
+        "ScalingConfig::capacity is set, but an engine has started several processes: there is room for as many "
+        "workers as the processes make that are there; leave it empty"};
+  }
+  config.num_workers = WorkerCount{config.num_workers.min(), num_workers};
+  config.capacity = std::move(room);
+  return config;
 }
 
 /// Calls lead, and tells the other processes how it has ended, whichever way it does.
@@ -25582,7 +25627,8 @@ class Trainer<B, S> {
     if constexpr (JoiningScaling<S>) {
       scaling.join({.launch = scaling_.launch,
                     .num_workers = scaling_.num_workers.max(),
-                    .settings = detail::common_settings(B::name, run_),
+                    .is_elastic = scaling_.num_workers.is_elastic(),
+                    .settings = detail::common_settings(B::name, scaling_.num_workers, run_),
                     .timeout = run_.start_timeout,
                     .silence_limit = run_.silence_limit,
                     .say = detail::launch_lines(run_.progress)});
@@ -25620,8 +25666,9 @@ class Trainer<B, S> {
     bool is_many = false;
     if constexpr (JoiningScaling<S>) {
       is_many = scaling.num_processes() > 1;
-      detail::check_can_be_many(count.num_workers, is_many);
-      if (is_many || !count.num_workers.is_elastic()) count.num_workers = scaling.num_workers();
+      if (is_many || !count.num_workers.is_elastic()) {
+        count = detail::count_together(std::move(count), scaling.num_workers(), [&scaling] { return scaling.room(); });
+      }
     }
     detail::ElasticSize size{std::move(count)};
     RunInfo info{.backend = std::string{B::name},
@@ -31930,8 +31977,8 @@ enum class Order : std::uint8_t {
 
 /// Names what a follower sends.
 enum class News : std::uint8_t {
-  started = 64,      ///< the workers exist
-  refused = 65,      ///< they cannot be made: whether a setting is to blame, and why
+  started = 64,      ///< the workers exist: of which generation
+  refused = 65,      ///< they cannot be made: of which generation, whether a setting is to blame, and why
   event = 66,        ///< a GroupEvent
   pages = 67,        ///< of all its workers; also the sign that it is alive
   stacks = 68,       ///< one text for each worker
@@ -32086,6 +32133,7 @@ struct PageValues {
   }
 }
 
+static_assert(std::is_same_v<std::variant_alternative_t<4, GroupEvent>, SignalEvent>);
 static_assert(std::is_same_v<std::variant_alternative_t<5, GroupEvent>, BrokenEvent>);
 
 }  // namespace detail
@@ -33608,27 +33656,45 @@ class Agent {
   }
 
   void start(const StartOrder& order) {
+    const std::uint32_t generation = order.layout.generation;
     try {
+      end_workers();
       num_workers_ = order.layout.num_workers;
       const std::string briefing = brief(order.layout, order.briefing);
-      if (local_) {
+      if (local_ && num_workers_ <= most_workers_) {
         local_->restart(num_workers_, briefing);
       } else {
         const GroupPlan plan{.num_workers = num_workers_,
                              .silence_limit = std::chrono::nanoseconds{order.silence_limit_ns},
                              .briefing = briefing};
+        local_.reset();
         local_ = std::make_unique<ProcessGroup>(plan, *body_);
         local_->watch_also(leader_->fd());
+        most_workers_ = num_workers_;
       }
       num_alive_ = num_workers_;
-      say(News::started);
+      say(News::started, {std::as_bytes(std::span{&generation, 1})});
     } catch (const std::exception& error) {
       local_.reset();
       num_alive_ = 0;
       WireWriter writer;
+      writer.put(generation);
       writer.put(static_cast<std::uint8_t>(dynamic_cast<const ConfigError*>(&error) != nullptr));
       writer.put_text(error.what());
       say(News::refused, {writer.bytes()});
+    }
+  }
+
+  // Those of a start in which another process has had no part.
+  void end_workers() {
+    if (num_alive_ > 0) local_->kill();
+    const Deadline deadline = Deadline::after(std::chrono::seconds{10});
+    while (num_alive_ > 0) {
+      const auto event = local_->next(deadline);
+      if (!event && deadline.expired()) throw Error{"start: workers of this process have been killed and do not end"};
+      if (!event) continue;
+      if (std::holds_alternative<ExitEvent>(*event)) --num_alive_;
+      if (std::holds_alternative<SignalEvent>(*event)) say(News::event, {encode_event(*event)});
     }
   }
 
@@ -33656,6 +33722,7 @@ class Agent {
   std::chrono::nanoseconds silence_limit_;
   std::unique_ptr<ProcessGroup> local_{};
   int num_workers_ = 0;
+  int most_workers_ = 0;  // that the group can make
   int num_alive_ = 0;
   Clock::time_point next_pages_ = Clock::now();
   Clock::time_point listened_at_ = Clock::now();
@@ -33731,7 +33798,24 @@ class AgentLines {
 
   /// Can be read from while take() has something to return.
   [[nodiscard]] int event_fd() const noexcept { return news_.fd(); }
-  [[nodiscard]] const std::string& peer(int process) const { return line(process).connection.peer(); }
+  [[nodiscard]] std::string peer(int process) const {
+    const std::lock_guard lock{mutex_};
+    return line(process).peer;
+  }
+
+  /// A process that is lost has come back, by this connection.
+  void replace(int process, SecureConnection connection) {
+    {
+      const std::lock_guard lock{mutex_};
+      Line& one = line(process);
+      one.peer = connection.peer();
+      one.next.emplace(std::move(connection));
+      one.outgoing.clear();
+      one.pages.clear();
+      one.loss.clear();
+    }
+    wake_.ring();
+  }
 
   /// Queues a message; for a process that is lost, does nothing.
   void post(int process, Order order, std::span<const std::byte> payload = {}) {
@@ -33781,11 +33865,16 @@ class AgentLines {
   [[nodiscard]] std::vector<std::byte> fetch(int process, SlotOrder of, std::uint64_t size_bytes) {
     std::unique_lock lock{mutex_};
     const FetchOrder order{.number = ++num_fetches_, .of = of, .size_bytes = size_bytes};
+    const int num_losses = line(process).num_losses;  // it may come back before this thread has seen the loss
     lock.unlock();
     post(process, Order::fetch, std::as_bytes(std::span{&order, 1}));
     lock.lock();
-    fetched_.wait(lock, [&] { return answers_.count(order.number) > 0 || !line(process).loss.empty(); });
-    if (answers_.count(order.number) == 0) throw Error{compose("a part of the state was lost: {}", line(process).loss)};
+    const Line& from = line(process);
+    const auto is_lost = [&] { return !from.loss.empty() || from.num_losses != num_losses; };
+    fetched_.wait(lock, [&] { return answers_.count(order.number) > 0 || is_lost(); });
+    if (answers_.count(order.number) == 0) {
+      throw Error{compose("a part of the state was lost: {}", from.loss.empty() ? from.peer : from.loss)};
+    }
     Answer answer = std::move(answers_.at(order.number));
     answers_.erase(order.number);
     if (!answer.complaint.empty()) throw Error{answer.complaint};
@@ -33803,12 +33892,15 @@ class AgentLines {
   using Clock = Deadline::Clock;
 
   struct Line {
-    explicit Line(SecureConnection one) : connection(std::move(one)) {}
-    SecureConnection connection;  // of the thread alone
+    explicit Line(SecureConnection one) : connection(std::move(one)), peer(connection.peer()) {}
+    SecureConnection connection;             // of the thread alone
+    std::optional<SecureConnection> next{};  // that takes its place
+    std::string peer;
     Clock::time_point last_heard = Clock::now();
     std::vector<Frame> outgoing{};
     std::vector<PageValues> pages{};
     std::string loss{};
+    int num_losses = 0;
   };
   struct Answer {
     std::vector<std::byte> bytes{};
@@ -33830,6 +33922,7 @@ class AgentLines {
         watched.back() = {.fd = wake_.fd(), .events = POLLIN, .revents = 0};
         for (std::size_t at = 0; at < lines_.size(); ++at) {
           Line& one = lines_[at];
+          take_next(one);
           move_outgoing(one);
           const bool has_more = one.loss.empty() && one.connection.unsent_bytes() > 0;
           is_all_sent = is_all_sent && !has_more;
@@ -33847,8 +33940,15 @@ class AgentLines {
     }
   }
 
-  // With the lock.
-  void move_outgoing(Line& one) {
+  // With the lock, as what follows.
+  static void take_next(Line& one) {
+    if (!one.next) return;
+    one.connection = std::move(*one.next);
+    one.next.reset();
+    one.last_heard = Clock::now();
+  }
+
+  static void move_outgoing(Line& one) {
     if (!one.loss.empty()) return;
     for (const Frame& frame : std::exchange(one.outgoing, {})) one.connection.post(frame.type, {frame.payload});
   }
@@ -33904,6 +34004,7 @@ class AgentLines {
     lines_[at].connection.close();
     const std::lock_guard lock{mutex_};
     lines_[at].loss = why;
+    ++lines_[at].num_losses;
     items_.push_back({.process = static_cast<int>(at) + 1, .loss = std::move(why)});
     fetched_.notify_all();
     news_.ring();
@@ -35115,31 +35216,58 @@ inline constexpr std::size_t least_secret_bytes = 16;
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/workers/detail/launched_group.hpp
-// The group of workers that several processes make together, as the one that leads sees it. Workers room.
+// ---- railyard/workers/detail/launched_members.hpp
+// Which processes make the workers of a run, how many each, and where each worker stands. Workers room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// Are the processes of a run, as the launcher counts them, also those that are lost.
+struct LaunchedMembers {
+  std::vector<int> workers{};        ///< how many each makes where it can
+  std::vector<std::string> hosts{};  ///< what names the host of each
+  std::vector<bool> has_part{};      ///< whether it was to make any when workers were started last
+};
+
+/// Returns what one of several processes makes of so many workers together: the first ones make one more where they
+/// cannot be divided.
+[[nodiscard]] inline int share_of(int num_workers, int process, int num_processes) noexcept {
+  return num_workers / num_processes + (process < num_workers % num_processes ? 1 : 0);
+}
+
+/// Returns how many workers each process makes where there are to be so many, at least 1 and at most the sum of what
+/// they can make: those that make the most make fewer, the last of them first.
+[[nodiscard]] inline std::vector<int> deal(std::vector<int> workers, int num_workers) {
+  int sum = 0;
+  for (const int own : workers) sum += own;
+  for (; sum > num_workers; --sum) {
+    const auto most = std::max_element(workers.rbegin(), workers.rend());
+    --*most;
+  }
+  return workers;
+}
+
 /// Gives each process's workers their places: ranks go on from process to process, those of one host side by side.
-/// workers: of each process. hosts: what names its host. Returns the layouts by process.
+/// workers: of each process; one that makes none has no place. hosts: what names its host. Returns the layouts by
+/// process.
 [[nodiscard]] inline std::vector<GroupLayout> lay_out(const std::vector<int>& workers,
                                                       const std::vector<std::string>& hosts) {
   std::vector<std::string> nodes;
   std::vector<GroupLayout> layouts(workers.size());
   std::map<std::string, int> local_sizes;
   for (std::size_t at = 0; at < workers.size(); ++at) {
+    layouts[at].num_workers = workers[at];
+    if (workers[at] == 0) continue;
     const auto found = std::find(nodes.begin(), nodes.end(), hosts[at]);
     layouts[at].node = static_cast<int>(found - nodes.begin());
     if (found == nodes.end()) nodes.push_back(hosts[at]);
-    layouts[at].num_workers = workers[at];
     layouts[at].first_local_rank = local_sizes[hosts[at]];
     local_sizes[hosts[at]] += workers[at];
   }
   int rank = 0;
-  for (std::size_t node = 0; node < nodes.size(); ++node) {
+  for (const std::string& node : nodes) {
     for (std::size_t at = 0; at < workers.size(); ++at) {
-      if (hosts[at] != nodes[node]) continue;
+      if (hosts[at] != node || workers[at] == 0) continue;
       layouts[at].first_rank = rank;
       rank += workers[at];
     }
@@ -35152,6 +35280,15 @@ namespace detail {
   return layouts;
 }
 
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/launched_group.hpp
+// The group of workers that several processes make together, as the one that leads sees it. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
 /// Is the group of Launched where there are several processes. The leader's own workers are its children; those of the
 /// others are known by what their processes say.
 class LaunchedGroup final : public WorkerGroup {
@@ -35159,10 +35296,16 @@ class LaunchedGroup final : public WorkerGroup {
   /// Is called with each generation of workers before they are made: what earlier ones have left is of no use.
   using Renew = std::function<void(std::uint32_t generation)>;
 
-  /// lines must outlive the group. layouts: by process, the leader's first.
-  LaunchedGroup(const GroupPlan& plan, const WorkerBody& body, std::vector<GroupLayout> layouts, AgentLines& lines,
-                Renew renew)
-      : layouts_(std::move(layouts)), lines_(&lines), renew_(std::move(renew)), silence_limit_(plan.silence_limit) {
+  /// members and lines must outlive the group; of the members, the leader is the first. generation: of the first
+  /// workers.
+  LaunchedGroup(const GroupPlan& plan, const WorkerBody& body, LaunchedMembers& members, AgentLines& lines,
+                std::uint32_t generation, Renew renew)
+      : members_(&members),
+        layouts_(lay_out(members.workers, members.hosts)),
+        lines_(&lines),
+        renew_(std::move(renew)),
+        silence_limit_(plan.silence_limit) {
+    for (GroupLayout& one : layouts_) one.generation = generation;
     for (int rank = 0; rank < world_size(); ++rank) pages_.push_back(std::make_unique<WorkerPage>());
     signals_.resize(layouts_.size());
     begin();
@@ -35171,6 +35314,7 @@ class LaunchedGroup final : public WorkerGroup {
                         .briefing = brief(layouts_.front(), plan.briefing),
                         .on_fork = plan.on_fork};
     local_ = std::make_unique<ProcessGroup>(own, body);
+    num_local_alive_ = own.num_workers;
     local_->watch_also(lines_->event_fd());
     order_start(plan.briefing);
   }
@@ -35180,7 +35324,7 @@ class LaunchedGroup final : public WorkerGroup {
     while (true) {
       if (auto event = take_event()) return event;
       if (num_exited_ == world_size()) return pass(local_->next(Deadline::after(std::chrono::nanoseconds{0})), 0);
-      if (num_local_exited_ < layouts_.front().num_workers) {
+      if (num_local_alive_ > 0) {
         if (auto event = pass(local_->next(deadline), 0)) return event;
       } else {
         // All of this process have ended: only signals can come here, and nobody waits for them.
@@ -35269,21 +35413,44 @@ class LaunchedGroup final : public WorkerGroup {
   }
   [[nodiscard]] bool shares_snapshots() const noexcept override { return false; }
 
+  /// With fewer workers than before, or without processes that are lost, or with ones that have come back.
   void restart(int num_workers, std::string_view briefing) override {
-    for (int process = 1; process < num_processes(); ++process) {
-      if (const std::string loss = lines_->loss(process); !loss.empty()) {
-        throw HostLostError{compose("a process that an engine has started can only be started again by it: {}", loss)};
+    end_local();
+    std::vector<int> workers = members_->workers;
+    int room = 0;
+    std::string losses;
+    for (int process = 0; process < num_processes(); ++process) {
+      const std::string loss = process == 0 ? std::string{} : lines_->loss(process);
+      if (!loss.empty()) {
+        workers[index(process)] = 0;
+        losses += compose("{}{}", losses.empty() ? "" : "; ", loss);
       }
+      room += workers[index(process)];
     }
-    if (num_workers != world_size()) {
-      throw Error{compose("the processes make {} workers together, and {} were asked for", world_size(), num_workers)};
+    if (num_workers > room && !losses.empty()) {
+      throw HostLostError{compose("a process that an engine has started can only be started again by it: {}", losses)};
     }
-    for (GroupLayout& one : layouts_) ++one.generation;
+    if (num_workers > room) {
+      throw Error{compose("the processes make {} workers together, and {} were asked for", room, num_workers)};
+    }
+    const std::uint32_t generation = layouts_.front().generation + 1;
+    layouts_ = lay_out(deal(std::move(workers), num_workers), members_->hosts);
+    for (GroupLayout& one : layouts_) one.generation = generation;
     begin();
     local_->restart(layouts_.front().num_workers, brief(layouts_.front(), briefing));
+    num_local_alive_ = layouts_.front().num_workers;
     order_start(briefing);
   }
   [[nodiscard]] bool forks_to_restart() const override { return local_->forks_to_restart(); }
+
+  [[nodiscard]] std::string lost_hosts() const override {
+    std::string losses;
+    for (int process = 1; process < num_processes(); ++process) {
+      const std::string loss = layout(process).num_workers == 0 ? std::string{} : lines_->loss(process);
+      if (!loss.empty()) losses += compose("{}{}", losses.empty() ? "" : "; ", loss);
+    }
+    return losses;
+  }
 
  private:
   struct Place {
@@ -35306,40 +35473,72 @@ class LaunchedGroup final : public WorkerGroup {
 
   void begin() {
     num_exited_ = 0;
-    num_local_exited_ = 0;
+    num_local_alive_ = 0;
     has_exited_.assign(index(world_size()), false);
     std::erase_if(events_, [](const GroupEvent& event) { return !std::holds_alternative<SignalEvent>(event); });
+    members_->has_part.clear();
+    for (const GroupLayout& one : layouts_) members_->has_part.push_back(one.num_workers > 0);
     lines_->forget_pages();
     for (auto& page : pages_) PageValues{}.show_on(*page);
     renew_(layouts_.front().generation);
   }
 
+  // What a start has left in which another process has had no part.
+  void end_local() {
+    if (num_local_alive_ > 0) local_->kill();
+    const Deadline deadline = Deadline::after(std::chrono::seconds{10});
+    while (num_local_alive_ > 0) {
+      const auto event = pass(local_->next(deadline), 0);
+      if (event && std::holds_alternative<SignalEvent>(*event)) events_.push_back(*event);
+      if (!event && deadline.expired()) throw Error{"start: workers of this process have been killed and do not end"};
+    }
+  }
+
   // Returns when every process has made its workers.
   void order_start(std::string_view briefing) {
+    std::vector<bool> is_awaited(layouts_.size());
     for (int process = 1; process < num_processes(); ++process) {
+      if (layout(process).num_workers == 0) {
+        lines_->post(process, Order::kill);  // what a start has left that was given up
+        continue;
+      }
       const StartOrder order{
           .layout = layout(process), .silence_limit_ns = silence_limit_.count(), .briefing = std::string{briefing}};
       lines_->post(process, Order::start, order.encode());
+      is_awaited[index(process)] = true;
     }
-    int num_waited_for = num_processes() - 1;
     const Deadline deadline = Deadline::after(std::chrono::seconds{60});
-    while (num_waited_for > 0) {
+    while (std::find(is_awaited.begin(), is_awaited.end(), true) != is_awaited.end()) {
       auto item = lines_->take(deadline);
       if (!item) throw Error{"start: another process has not made its workers in 60 s: see what it prints"};
-      if (!item->loss.empty()) throw HostLostError{compose("start: {}", item->loss)};
-      const auto news = static_cast<News>(item->frame.type);
-      if (news == News::started) {
-        --num_waited_for;
-      } else if (news == News::refused) {
-        WireReader reader{item->frame.payload};
-        const bool is_setting = reader.take<std::uint8_t>() != 0;
-        const std::string text = compose("{}: {}", lines_->peer(item->process), reader.take_text());
-        if (is_setting) throw ConfigError{text};
-        throw Error{text};
-      } else {
-        note(std::move(*item));
+      if (!item->loss.empty()) {
+        const bool is_back = lines_->loss(item->process).empty();
+        if (!is_back && layout(item->process).num_workers > 0) throw HostLostError{compose("start: {}", item->loss)};
+        continue;
       }
+      hear_of_start(std::move(*item), is_awaited);
     }
+  }
+
+  void hear_of_start(AgentLines::Item item, std::vector<bool>& is_awaited) {
+    const auto news = static_cast<News>(item.frame.type);
+    if (news == News::started || news == News::refused) {
+      WireReader reader{item.frame.payload};
+      if (reader.take<std::uint32_t>() != layouts_.front().generation) return;  // of a start that was given up
+      is_awaited[index(item.process)] = false;
+      if (news == News::started) return;
+      const bool is_setting = reader.take<std::uint8_t>() != 0;
+      const std::string text = compose("{}: {}", lines_->peer(item.process), reader.take_text());
+      if (is_setting) throw ConfigError{text};
+      throw Error{text};
+    }
+    const bool is_of_earlier_workers = is_awaited[index(item.process)] && news == News::event;
+    if (!is_of_earlier_workers || is_signal(item.frame)) note(std::move(item));
+  }
+
+  static bool is_signal(const Frame& frame) {
+    constexpr auto index_of_signal = std::byte{4};
+    return !frame.payload.empty() && frame.payload.front() == index_of_signal;
   }
 
   void order(int process, Order order, SlotOrder of) noexcept {
@@ -35368,7 +35567,8 @@ class LaunchedGroup final : public WorkerGroup {
   // Turns what a process has said into events.
   void note(AgentLines::Item item) {
     if (!item.loss.empty()) return lose(item.process, item.loss);
-    if (static_cast<News>(item.frame.type) != News::event) return;  // a late answer
+    if (static_cast<News>(item.frame.type) != News::event) return;                // a late answer
+    if (layout(item.process).num_workers == 0 && !is_signal(item.frame)) return;  // of workers that are being ended
     try {
       if (auto event = pass(decode_event(item.frame.payload, layout(item.process)), item.process)) {
         events_.push_back(std::move(*event));
@@ -35386,7 +35586,7 @@ class LaunchedGroup final : public WorkerGroup {
       if (has_exited_[index(exit->rank)]) return std::nullopt;
       has_exited_[index(exit->rank)] = true;
       ++num_exited_;
-      if (process == 0) ++num_local_exited_;
+      if (process == 0) --num_local_alive_;
     }
     if (std::holds_alternative<SignalEvent>(*event)) {
       const int seen = *std::max_element(signals_.begin(), signals_.end());
@@ -35403,6 +35603,7 @@ class LaunchedGroup final : public WorkerGroup {
     }
   }
 
+  LaunchedMembers* members_;
   std::vector<GroupLayout> layouts_;
   AgentLines* lines_;
   Renew renew_;
@@ -35413,7 +35614,7 @@ class LaunchedGroup final : public WorkerGroup {
   std::vector<bool> has_exited_{};
   std::vector<int> signals_{};  // how many each process has seen
   int num_exited_ = 0;
-  int num_local_exited_ = 0;
+  int num_local_alive_ = 0;
   std::mutex mutex_;
   std::map<std::pair<int, int>, std::vector<std::byte>> copies_{};  // of snapshots, by rank and slot
 };
@@ -37085,23 +37286,22 @@ class Launched {
     launch_ = detail::find_launch(plan.launch);
     has_tls_ = detail::wants_tls(plan.launch);
     const Deadline deadline = Deadline::after(plan.timeout, "RunConfig::start_timeout");
-    detail::Newcomer own{.num_workers = launch_.workers_per_process > 0 && plan.num_workers == 1
-                                            ? launch_.workers_per_process
-                                            : plan.num_workers,
+    detail::Newcomer own{.num_workers = own_workers(),
                          .host = detail::host_identity(),
                          .host_name = detail::host_name(),
                          .settings = plan.settings};
     if (launch_.num_processes == 1) {
-      layouts_ = detail::lay_out({own.num_workers}, {own.host});
+      members_ = {.workers = {own.num_workers}, .hosts = {own.host}};
       return;
     }
     const std::string subject =
         detail::compose("process {} of {} ({})", launch_.process, launch_.num_processes, own.host_name);
     detail::WaitTeller teller{subject, plan.say};
-    const auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller);
+    auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller);
     if (leads()) {
       if (plan.say) plan.say(launch_.why);
       gather(*bulletin, std::move(teller), std::move(own), deadline);
+      if (plan.is_elastic) bulletin_ = std::move(bulletin);  // who comes back looks there
     } else {
       find_leader(*bulletin, own, deadline);
     }
@@ -37110,26 +37310,49 @@ class Launched {
   [[nodiscard]] bool leads() const noexcept { return launch_.process == 0; }
   [[nodiscard]] int num_processes() const noexcept { return launch_.num_processes; }
   /// Of all processes together; known to the leader.
-  [[nodiscard]] int num_workers() const noexcept { return layouts_.empty() ? 0 : layouts_.front().world_size; }
+  [[nodiscard]] int num_workers() const noexcept {
+    return std::accumulate(members_.workers.begin(), members_.workers.end(), 0);
+  }
+
+  /// Of those processes that are there, also those that have come back just now. The leader goes on with no fewer than
+  /// half of the processes that had a part before: the others may have lost it, and go on themselves.
+  /// Throws: HostLostError if there are fewer.
+  [[nodiscard]] int room() {
+    if (!lines_) return num_workers();
+    if (plan_.is_elastic) let_in();
+    int room = 0, num_before = 0, num_left = 0;
+    for (int process = 0; process < num_processes(); ++process) {
+      const bool is_there = process == 0 || lines_->loss(process).empty();
+      if (is_there) room += members_.workers[index(process)];
+      if (!members_.has_part.empty() && !members_.has_part[index(process)]) continue;
+      ++num_before;
+      num_left += is_there ? 1 : 0;
+    }
+    if (2 * num_left >= num_before) return room;
+    throw HostLostError{
+        detail::compose("{} of {} processes {} left, and the others may go on: fewer than half of them must not",
+                        num_left, num_before, num_left == 1 ? "is" : "are")};
+  }
 
   /// Starts the workers of all processes; without a join(), of this one.
   /// Throws: ConfigError if the plan or the limits of a process do not allow it, Error if the system cannot do it.
   [[nodiscard]] std::unique_ptr<WorkerGroup> start(const GroupPlan& plan, const WorkerBody& body) {
     if (!lines_) return Processes{}.start(plan, body);
     detail::check_plan(plan, body);
-    detail::prepare_to_fork(layouts_.front().num_workers);
+    detail::prepare_to_fork(members_.workers.front());
     return std::make_unique<detail::LaunchedGroup>(
-        plan, body_of(body), layouts_, *lines_,
+        plan, body_of(body), members_, *lines_, 0,
         [listener = listener_.get()](std::uint32_t generation) { listener->reset_store(generation); });
   }
 
   void tell(std::string_view text) {
+    told_ = text;
     if (lines_) lines_->post_to_all(detail::Order::tell, detail::text_bytes(text));
   }
   [[nodiscard]] std::string hear() { return follow({}); }
   [[nodiscard]] std::string follow(const WorkerBody& body) {
     const WorkerBody own = body ? body_of(body) : body;
-    if (own) detail::prepare_to_fork(plan_.num_workers);
+    if (own) detail::prepare_to_fork(own_workers());
     detail::Agent agent{*leader_, own, plan_.silence_limit};
     try {
       return agent.run();
@@ -37140,6 +37363,20 @@ class Launched {
   }
 
  private:
+  static std::size_t index(int process) noexcept { return static_cast<std::size_t>(process); }
+
+  [[nodiscard]] int own_workers() const {
+    if (plan_.is_elastic && plan_.num_workers < launch_.num_processes) {
+      throw ConfigError{detail::compose(
+          "ScalingConfig::num_workers allows {} workers together, and {} has started {} processes, each of which makes "
+          "one at least: allow as many, or start fewer",
+          plan_.num_workers, launch_.launcher, launch_.num_processes)};
+    }
+    if (plan_.is_elastic) return detail::share_of(plan_.num_workers, launch_.process, launch_.num_processes);
+    const bool says_launcher = launch_.workers_per_process > 0 && plan_.num_workers == 1;
+    return says_launcher ? launch_.workers_per_process : plan_.num_workers;
+  }
+
   [[nodiscard]] bool is_one_host() const { return detail::is_one_host(launch_); }
   [[nodiscard]] detail::ConnectionLimits limits() const { return {.has_tls = has_tls_}; }
 
@@ -37203,8 +37440,8 @@ class Launched {
       }
       teller.look(missing, deadline);
     }
-    listener_->expect_no_more_agents();
-    lay_out(agents, std::move(own));
+    if (!plan_.is_elastic) listener_->expect_no_more_agents();
+    take_in(agents, std::move(own));
   }
 
   static std::string missing_text(const std::vector<std::optional<detail::AgentConnection>>& agents) {
@@ -37220,29 +37457,58 @@ class Launched {
     return missing.size() > most ? text + detail::compose(" and {} more", missing.size() - most) : text;
   }
 
-  void lay_out(std::vector<std::optional<detail::AgentConnection>>& agents, detail::Newcomer own) {
-    std::vector<int> workers{own.num_workers};
-    std::vector<std::string> hosts{own.host};
+  void take_in(std::vector<std::optional<detail::AgentConnection>>& agents, detail::Newcomer own) {
+    own_ = std::move(own);
+    members_ = {.workers = {own_.num_workers}, .hosts = {own_.host}};
     std::vector<detail::SecureConnection> connections;
     for (std::size_t process = 1; process < agents.size(); ++process) {
       detail::AgentConnection& agent = *agents[process];
       const auto newcomer = detail::Newcomer::decode(agent.hello.payload);
-      if (newcomer.settings != own.settings) {
-        throw ConfigError{detail::compose(
-            "process {} on {} was started with other settings than process 0 on {}: \"{}\" there, \"{}\" here; start "
-            "the same program with the same arguments everywhere",
-            process, newcomer.host_name, own.host_name, newcomer.settings, own.settings)};
-      }
-      if (newcomer.num_workers < 1) {
-        throw ConfigError{
-            detail::compose("process {} on {} makes {} workers", process, newcomer.host_name, newcomer.num_workers)};
-      }
-      workers.push_back(newcomer.num_workers);
-      hosts.push_back(newcomer.host);
+      check_newcomer(newcomer, agent.hello.process);
+      members_.workers.push_back(newcomer.num_workers);
+      members_.hosts.push_back(newcomer.host);
       connections.push_back(std::move(agent.connection));
     }
-    layouts_ = detail::lay_out(workers, hosts);
     lines_ = std::make_unique<detail::AgentLines>(std::move(connections), plan_.silence_limit);
+  }
+
+  void check_newcomer(const detail::Newcomer& newcomer, int process) const {
+    if (newcomer.settings != own_.settings) {
+      throw ConfigError{detail::compose(
+          "process {} on {} was started with other settings than process 0 on {}: \"{}\" there, \"{}\" here; start "
+          "the same program with the same arguments everywhere",
+          process, newcomer.host_name, own_.host_name, newcomer.settings, own_.settings)};
+    }
+    if (newcomer.num_workers < 1) {
+      throw ConfigError{
+          detail::compose("process {} on {} makes {} workers", process, newcomer.host_name, newcomer.num_workers)};
+    }
+  }
+
+  // Of the leader, while a run goes on: takes those in who take the place of one that is lost.
+  void let_in() {
+    while (auto agent = listener_->take_agent(Deadline::after(std::chrono::nanoseconds{0}))) {
+      const int process = agent->hello.process;
+      try {
+        if (!agent->misfit.empty()) throw ConfigError{agent->misfit};
+        if (process < 1 || process >= num_processes() || lines_->loss(process).empty()) {
+          throw ConfigError{detail::compose("{} is not missed", agent->connection.peer())};
+        }
+        const auto newcomer = detail::Newcomer::decode(agent->hello.payload);
+        check_newcomer(newcomer, process);
+        members_.workers[index(process)] = newcomer.num_workers;
+        members_.hosts[index(process)] = newcomer.host;
+        say(detail::compose("{} has come back", agent->connection.peer()));
+        lines_->replace(process, std::move(agent->connection));
+        lines_->post(process, detail::Order::tell, detail::text_bytes(told_));
+      } catch (const std::exception& error) {  // the run goes on, without it
+        say(detail::compose("a process that came late is not let in: {}", error.what()));
+      }
+    }
+  }
+
+  void say(const std::string& line) const {
+    if (plan_.say) plan_.say(line);
   }
 
   // Of the others.
@@ -37296,7 +37562,10 @@ class Launched {
   detail::NetworkStorePlace place_{};
   std::unique_ptr<detail::Listener> listener_{};      // of the leader
   std::unique_ptr<detail::AgentLines> lines_{};       // of the leader
-  std::vector<detail::GroupLayout> layouts_{};        // of the leader
+  std::unique_ptr<detail::Bulletin> bulletin_{};      // of the leader, where processes may come back
+  detail::Newcomer own_{};                            // likewise: what this process is
+  detail::LaunchedMembers members_{};                 // of the leader
+  std::string told_{};                                // what all have been told last
   std::optional<detail::SecureConnection> leader_{};  // of the others
 };
 static_assert(Scaling<Launched> && JoiningScaling<Launched>);
