@@ -98,6 +98,33 @@ TEST_CASE("AgentLines: hands on what processes say, keeps the newest pages, and 
   set.lines->post(2, Order::kill);  // does nothing
 }
 
+TEST_CASE("AgentLines: a process that was lost is spoken with again by another connection, as often as it comes back") {
+  Lines set{2};
+  set.lines->post(1, Order::tell, text_bytes("to the first"));
+  for (const std::string text : {"to the second", "to the third"}) {
+    set.followers[0].close();
+    const auto loss = set.lines->take(soon());
+    REQUIRE(loss);
+    CHECK_FALSE(loss->loss.empty());
+    set.lines->post(1, Order::tell, text_bytes("to nobody"));
+    auto [here, there] = connected_pair();
+    set.followers[0] = std::move(there);
+    set.lines->replace(1, std::move(here));
+    CHECK(set.lines->loss(1).empty());
+    set.lines->post(1, Order::tell, text_bytes(text));
+    const auto frame = set.followers[0].receive(soon());
+    REQUIRE(frame);
+    CHECK(frame->text() == text);
+    say(set.followers[0], News::started);
+    const auto item = set.lines->take(soon());
+    REQUIRE(item);
+    CHECK(item->process == 1);
+    CHECK(item->frame.type == static_cast<std::uint8_t>(News::started));
+  }
+  set.lines->post(2, Order::kill);
+  CHECK(set.followers[1].receive(soon()));
+}
+
 TEST_CASE("AgentLines: fetches for several threads at once, and fails for those whose process is lost") {
   Lines set{2};
   std::atomic<int> num_right{0};
