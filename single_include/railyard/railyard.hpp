@@ -13850,6 +13850,200 @@ class SampleFile {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/data/detail/sample_shelf.hpp
+// Samples that one of several forked processes makes, and that all of them see. Data room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Is memory that is inherited by all processes that are forked behind it, in which the first of them that wants the
+// samples leaves them for the others; later ones find them there even where that one has ended.
+class SampleShelf {
+ public:
+  // Without memory it has no use.
+  SampleShelf() noexcept : process_(::getpid()) {
+    try {
+      file_ = adopt(::memfd_create("railyard-cache", MFD_CLOEXEC), "memory for samples");
+    } catch (const Error&) {
+      return;
+    }
+    if (::ftruncate(file_.get(), header_bytes) != 0 || ::fstat(file_.get(), &status_) != 0) return;
+    void* base = ::mmap(nullptr, header_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
+    if (base != MAP_FAILED) header_ = ::new (base) Header;
+  }
+  SampleShelf(const SampleShelf&) = delete;
+  SampleShelf& operator=(const SampleShelf&) = delete;
+  ~SampleShelf() {
+    if (header_ != nullptr) ::munmap(header_, header_bytes);
+  }
+
+  // What the process has that made it, its children inherit without this.
+  [[nodiscard]] bool has_use() const noexcept {
+    struct stat status {};
+    return header_ != nullptr && ::getpid() != process_ && ::fstat(file_.get(), &status) == 0 &&
+           status.st_ino == status_.st_ino && status.st_dev == status_.st_dev;
+  }
+
+  // Is the right to make the samples, if nobody has yet: others wait meanwhile. Given back with this object, or with
+  // this process, however that ends, and not a child's that it forks meanwhile.
+  class Turn {
+   public:
+    // Waits while another process makes them, but not for one that makes nothing for so long.
+    explicit Turn(const SampleShelf& shelf, std::chrono::nanoseconds patience = std::chrono::minutes{5})
+        : shelf_(&shelf) {
+      Header& header = *shelf.header_;
+      std::uint32_t made = header.made.load();
+      Deadline deadline = Deadline::after(patience);
+      while (!header.is_whole.load() && !(is_mine_ = lock(F_WRLCK))) {
+        futex_wait(header.made, made, std::chrono::milliseconds{20});
+        if (const std::uint32_t now = header.made.load(); now != made) {
+          made = now;
+          deadline = Deadline::after(patience);
+        }
+        if (deadline.expired()) return;
+      }
+      if (is_mine_ && header.is_whole.load()) give_back();  // finished between the two looks
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    ~Turn() {
+      if (is_mine_) give_back();
+    }
+
+    // The samples, if somebody has made them, and there is room to see them in.
+    [[nodiscard]] std::optional<Block> samples(const std::shared_ptr<const Schema>& schema) const {
+      return shelf_->header_->is_whole.load() ? shelf_->open(schema) : std::nullopt;
+    }
+    // Says that a part has been made.
+    void go_on() const noexcept {
+      if (is_mine_) nudge(shelf_->header_->made);
+    }
+    // Leaves the samples, part after part, for the others. False if there is no room, or it is not this one's turn.
+    [[nodiscard]] bool leave(std::span<const Block> parts) const {
+      if (!is_mine_) return false;
+      if (!shelf_->write(parts)) {
+        static_cast<void>(::ftruncate(shelf_->file_.get(), header_bytes));
+        return false;
+      }
+      shelf_->header_->is_whole.store(true);
+      return true;
+    }
+
+   private:
+    [[nodiscard]] bool lock(short type) const noexcept {
+      struct flock lock {};
+      lock.l_type = type;
+      lock.l_whence = SEEK_SET;
+      return ::fcntl(shelf_->file_.get(), F_SETLK, &lock) == 0;
+    }
+    void give_back() noexcept {
+      is_mine_ = false;
+      static_cast<void>(lock(F_UNLCK));
+      nudge(shelf_->header_->made);
+    }
+
+    const SampleShelf* shelf_;
+    bool is_mine_ = false;
+  };
+
+ private:
+  struct Header {
+    std::atomic<std::uint32_t> made{0};  // a futex: moves with each part that is made
+    std::atomic<bool> is_whole{false};
+    std::uint64_t rows = 0;
+    std::uint64_t size = 0;  // of the file
+  };
+
+  // The samples follow it: their ids, and of each column the ends of its samples, where they differ in length, and the
+  // bytes, all at multiples of 64.
+  static constexpr std::size_t header_bytes = 4096;
+  static constexpr std::uint64_t alignment = 64;
+
+  [[nodiscard]] static std::uint64_t aligned(std::uint64_t at) noexcept {
+    return (at + alignment - 1) / alignment * alignment;
+  }
+
+  [[nodiscard]] bool write(std::span<const Block> parts) const {
+    std::uint64_t at = header_bytes;
+    const auto put = [&](const void* bytes, std::size_t size) {
+      return put_bytes(bytes, size, std::exchange(at, at + size));
+    };
+    header_->rows = 0;
+    for (const Block& part : parts) {
+      header_->rows += part.rows();
+      if (!put(part.ids().data(), part.ids().size_bytes())) return false;
+    }
+    for (std::size_t column = 0; column < parts.front().columns().size(); ++column) {
+      at = aligned(at);
+      std::uint64_t end = 0;
+      for (const Block& part : parts) {
+        std::vector<std::uint64_t> ends;
+        for (std::size_t row = 0; part[column].is_ragged() && row < part.rows(); ++row) {
+          ends.push_back(end += part[column].sample(row).size());
+        }
+        if (!put(ends.data(), ends.size() * sizeof(std::uint64_t))) return false;
+      }
+      at = aligned(at);
+      for (const Block& part : parts) {
+        if (!put(part[column].bytes().data(), part[column].bytes().size())) return false;
+      }
+    }
+    header_->size = at;
+    return ::ftruncate(file_.get(), static_cast<off_t>(at)) == 0;
+  }
+  [[nodiscard]] bool put_bytes(const void* bytes, std::size_t size, std::uint64_t at) const noexcept {
+    const auto* next = static_cast<const char*>(bytes);
+    while (size > 0) {
+      const ssize_t written =
+          ::pwrite(file_.get(), next, std::min(size, std::size_t{1} << 30U), static_cast<off_t>(at));
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) return false;
+      next += written;
+      at += static_cast<std::uint64_t>(written);
+      size -= static_cast<std::size_t>(written);
+    }
+    return true;
+  }
+
+  // Whoever writes to the samples writes to a copy of its own.
+  [[nodiscard]] std::optional<Block> open(const std::shared_ptr<const Schema>& schema) const {
+    const auto size = static_cast<std::size_t>(header_->size);
+    const auto rows = static_cast<std::size_t>(header_->rows);
+    void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file_.get(), 0);
+    if (base == MAP_FAILED) return std::nullopt;
+    const std::shared_ptr<const std::byte> all{static_cast<const std::byte*>(base), [size](const std::byte* at) {
+                                                 ::munmap(const_cast<std::byte*>(at), size);
+                                               }};
+    std::uint64_t at = header_bytes;
+    const auto numbers = [&](std::size_t count) {
+      std::vector<std::uint64_t> values(count);
+      if (count > 0) std::memcpy(values.data(), all.get() + at, count * sizeof(std::uint64_t));
+      at += count * sizeof(std::uint64_t);
+      return values;
+    };
+    std::vector<std::uint64_t> ids = numbers(rows);
+    std::vector<Column> columns;
+    for (const Field& field : *schema) {
+      at = aligned(at);
+      auto ends = std::make_shared<const std::vector<std::uint64_t>>(numbers(field.is_ragged() ? rows : 0));
+      at = aligned(at);
+      const std::shared_ptr<const std::byte> bytes{all, all.get() + at};
+      const std::size_t each = field.is_ragged() ? 0 : field.width() * size_of(field.dtype);
+      at += !field.is_ragged() ? rows * each : (ends->empty() ? 0 : ends->back());
+      columns.push_back(field.is_ragged() ? Column{bytes, std::move(ends)} : Column{bytes, rows, each});
+    }
+    return Block{schema, std::move(columns), std::move(ids)};
+  }
+
+  pid_t process_;
+  Descriptor file_{};
+  struct stat status_ {};
+  Header* header_ = nullptr;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/detail/cache_node.hpp
 // Keeps the samples of a dataset in memory or in a file. Data room.
 
@@ -13868,9 +14062,9 @@ void for_each_block(const NodePtr& node, const EpochKey& key, Visit&& visit) {
   }
 }
 
-// Reads all when the first sample is asked for, or the count where that is not known. Whatever is random below is drawn
-// once, as in epoch 0 of seed 0: else the samples would depend on when the cache was filled, and a run that goes on
-// would see others.
+// Reads all when the first sample is asked for, or the count where that is not known; of processes that were forked
+// behind it, the first does that for all. Whatever is random below is drawn once, as in epoch 0 of seed 0: else the
+// samples would depend on when the cache was filled, and a run that goes on would see others.
 template <class = void>
 class CacheNode final : public OrderNode {
  public:
@@ -13896,20 +14090,33 @@ class CacheNode final : public OrderNode {
  private:
   [[nodiscard]] const Block& samples() const {
     const std::lock_guard lock{mutex_};
-    if (!samples_) {
-      std::vector<Block> parts{no_samples(schema())};
-      std::size_t bytes = 0;
-      std::uint64_t rows = 0;
-      for_each_block(upstream(), {}, [&](const Block& block) {
-        parts.push_back(block);
-        bytes += bytes_of(block);
-        rows += block.rows();
-        if (bytes > most_bytes_) refuse(rows);
-        return true;
-      });
-      samples_ = join(parts);
-    }
+    if (!samples_) samples_ = shelf_.has_use() ? read_or_find() : join(read_all([] {}));
     return *samples_;
+  }
+  [[nodiscard]] Block read_or_find() const {
+    const SampleShelf::Turn turn{shelf_};
+    if (auto found = turn.samples(schema())) return std::move(*found);
+    const std::vector<Block> parts = read_all([&turn] { turn.go_on(); });
+    if (turn.leave(parts)) {
+      if (auto left = turn.samples(schema())) return std::move(*left);
+    }
+    return join(parts);
+  }
+  // Calls a function for each block that has been read.
+  template <class Progress>
+  [[nodiscard]] std::vector<Block> read_all(Progress&& progress) const {
+    std::vector<Block> parts{no_samples(schema())};
+    std::size_t bytes = 0;
+    std::uint64_t rows = 0;
+    for_each_block(upstream(), {}, [&](const Block& block) {
+      parts.push_back(block);
+      bytes += bytes_of(block);
+      rows += block.rows();
+      if (bytes > most_bytes_) refuse(rows);
+      progress();
+      return true;
+    });
+    return parts;
   }
   [[noreturn]] void refuse(std::uint64_t rows) const {
     throw DataError{
@@ -13920,6 +14127,7 @@ class CacheNode final : public OrderNode {
   }
 
   std::size_t most_bytes_;
+  SampleShelf shelf_{};
   mutable std::mutex mutex_{};
   mutable std::optional<Block> samples_{};
 };
@@ -15177,9 +15385,12 @@ class Dataset {
   [[nodiscard]] Dataset repeat() const {
     return over<detail::RepeatNode<>>(std::optional<std::uint64_t>{});
   }
-  /// Keeps the samples in memory once they have been read, in each process that reads them. What is random before it is
-  /// drawn once for all epochs. Makes any dataset indexed. Cost: memory for all samples, for a moment twice; where half
-  /// of the host's does not hold them, reading them is a DataError. Throws: ConfigError for a dataset that has no end.
+  /// Keeps the samples in memory once they have been read. Forked workers that have the cache from the program they
+  /// come from, as those of Processes have the Trainer's datasets, read them once and keep them once for all, also for
+  /// those of a restart: one makes the cache, and the others wait, unless it makes nothing for 5 minutes. What is
+  /// random before it is drawn once for all epochs. Makes any dataset indexed. Cost: memory for all samples, for a
+  /// moment twice; where half of the host's does not hold them, reading them is a DataError. Throws: ConfigError for a
+  /// dataset that has no end.
   template <class = void>
   [[nodiscard]] Dataset cache() const {
     require_end("cache");

@@ -284,9 +284,12 @@ class Dataset {
   [[nodiscard]] Dataset repeat() const {
     return over<detail::RepeatNode<>>(std::optional<std::uint64_t>{});
   }
-  /// Keeps the samples in memory once they have been read, in each process that reads them. What is random before it is
-  /// drawn once for all epochs. Makes any dataset indexed. Cost: memory for all samples, for a moment twice; where half
-  /// of the host's does not hold them, reading them is a DataError. Throws: ConfigError for a dataset that has no end.
+  /// Keeps the samples in memory once they have been read. Forked workers that have the cache from the program they
+  /// come from, as those of Processes have the Trainer's datasets, read them once and keep them once for all, also for
+  /// those of a restart: one makes the cache, and the others wait, unless it makes nothing for 5 minutes. What is
+  /// random before it is drawn once for all epochs. Makes any dataset indexed. Cost: memory for all samples, for a
+  /// moment twice; where half of the host's does not hold them, reading them is a DataError. Throws: ConfigError for a
+  /// dataset that has no end.
   template <class = void>
   [[nodiscard]] Dataset cache() const {
     require_end("cache");

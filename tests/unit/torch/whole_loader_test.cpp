@@ -156,3 +156,17 @@ TEST_CASE("Loader of a whole Dataset: some workers may read it alone, to the mid
   CHECK(result.error() == "");
   CHECK(result.warnings().empty());
 }
+
+TEST_CASE("Loader of a cached Dataset: forked workers decode it once for all epochs, and those of a later run not") {
+  const Decodes decodes;
+  const ry::Datasets datasets{{"valid", decoded(decodes).cache()}};
+  const auto read = [](ry::Worker& worker) {
+    auto loader = ry::prepare_loader(worker, worker.dataset("valid"), {.batch_size_per_worker = 10});
+    for (int epoch = 0; epoch < 2; ++epoch) EXPECT(labels_of(loader).size() == num_decoded);
+  };
+  for (const std::int64_t expected : {num_decoded, std::int64_t{0}}) {
+    const ry::Result result = run_with_whole<ry::Gloo, ry::Processes>(3, datasets, read);
+    CHECK(result.error() == "");
+    CHECK(decodes.take() == expected);
+  }
+}

@@ -10,6 +10,7 @@
 #include "railyard/data/detail/order_nodes.hpp"
 #include "railyard/data/detail/row_reader.hpp"
 #include "railyard/data/detail/sample_file.hpp"
+#include "railyard/data/detail/sample_shelf.hpp"
 #include "railyard/data/detail/task_pool.hpp"
 
 #include "railyard/core/block.hpp"
@@ -43,9 +44,9 @@ void for_each_block(const NodePtr& node, const EpochKey& key, Visit&& visit) {
   }
 }
 
-// Reads all when the first sample is asked for, or the count where that is not known. Whatever is random below is drawn
-// once, as in epoch 0 of seed 0: else the samples would depend on when the cache was filled, and a run that goes on
-// would see others.
+// Reads all when the first sample is asked for, or the count where that is not known; of processes that were forked
+// behind it, the first does that for all. Whatever is random below is drawn once, as in epoch 0 of seed 0: else the
+// samples would depend on when the cache was filled, and a run that goes on would see others.
 template <class = void>
 class CacheNode final : public OrderNode {
  public:
@@ -71,20 +72,33 @@ class CacheNode final : public OrderNode {
  private:
   [[nodiscard]] const Block& samples() const {
     const std::lock_guard lock{mutex_};
-    if (!samples_) {
-      std::vector<Block> parts{no_samples(schema())};
-      std::size_t bytes = 0;
-      std::uint64_t rows = 0;
-      for_each_block(upstream(), {}, [&](const Block& block) {
-        parts.push_back(block);
-        bytes += bytes_of(block);
-        rows += block.rows();
-        if (bytes > most_bytes_) refuse(rows);
-        return true;
-      });
-      samples_ = join(parts);
-    }
+    if (!samples_) samples_ = shelf_.has_use() ? read_or_find() : join(read_all([] {}));
     return *samples_;
+  }
+  [[nodiscard]] Block read_or_find() const {
+    const SampleShelf::Turn turn{shelf_};
+    if (auto found = turn.samples(schema())) return std::move(*found);
+    const std::vector<Block> parts = read_all([&turn] { turn.go_on(); });
+    if (turn.leave(parts)) {
+      if (auto left = turn.samples(schema())) return std::move(*left);
+    }
+    return join(parts);
+  }
+  // Calls a function for each block that has been read.
+  template <class Progress>
+  [[nodiscard]] std::vector<Block> read_all(Progress&& progress) const {
+    std::vector<Block> parts{no_samples(schema())};
+    std::size_t bytes = 0;
+    std::uint64_t rows = 0;
+    for_each_block(upstream(), {}, [&](const Block& block) {
+      parts.push_back(block);
+      bytes += bytes_of(block);
+      rows += block.rows();
+      if (bytes > most_bytes_) refuse(rows);
+      progress();
+      return true;
+    });
+    return parts;
   }
   [[noreturn]] void refuse(std::uint64_t rows) const {
     throw DataError{
@@ -95,6 +109,7 @@ class CacheNode final : public OrderNode {
   }
 
   std::size_t most_bytes_;
+  SampleShelf shelf_{};
   mutable std::mutex mutex_{};
   mutable std::optional<Block> samples_{};
 };
