@@ -396,11 +396,10 @@ link_of() { ip -n "railyard-$$-wire" link set "$1" "$2"; }
 
 run_regroup() {
   local host number=1
-  if ! ip netns add "railyard-$$-wire" 2>"$log"; then
+  if ! { ip netns add "railyard-$$-wire" && ip -n "railyard-$$-wire" link add wire type bridge; } 2>"$log"; then
     echo "not run: hosts that are cut off, as this kernel lets nobody make networks ($(cat "$log"))"
     return
   fi
-  ip -n "railyard-$$-wire" link add wire type bridge
   ip -n "railyard-$$-wire" link set wire up
   for host in one two three; do
     ip netns add "railyard-$$-$host"

@@ -74,7 +74,7 @@ std::string unharmed(int num_workers) {
 
 }  // namespace
 
-TEST_CASE("Regroup: those that are left go on without a process that is killed, and no failure is spent") {
+TEST_CASE("Launched: those that are left go on without a process that is killed, and no failure is spent") {
   const Scratch scratch;
   const int workers_of_each = GENERATE(1, 2);
   const int all = 3 * workers_of_each;
@@ -88,7 +88,7 @@ TEST_CASE("Regroup: those that are left go on without a process that is killed, 
   CHECK(launched.words(2) == words);
 }
 
-TEST_CASE("Regroup: those that are left go on without a process that is stopped, and it is turned away later") {
+TEST_CASE("Launched: those that are left go on without a process that is stopped, and it is turned away later") {
   const Scratch scratch;
   LaunchedProcesses launched{scratch, 3, [&](int) {
                                return train(scratch, {2, 3}, stand_still(scratch, 3), {.silence_limit = 5s});
@@ -100,7 +100,7 @@ TEST_CASE("Regroup: those that are left go on without a process that is stopped,
   CHECK_THAT(launched.words(2), ContainsSubstring("status 75"));
 }
 
-TEST_CASE("Regroup: where too few workers are left, all leave and ask the engine to start them again") {
+TEST_CASE("Launched: where too few workers are left, all leave and ask the engine to start them again") {
   const Scratch scratch;
   LaunchedProcesses launched{scratch, 3, [&](int) {
                                return train(scratch, {5, 6}, stand_still(scratch, 6), {.start_timeout = 10s});
@@ -113,7 +113,7 @@ TEST_CASE("Regroup: where too few workers are left, all leave and ask the engine
   }
 }
 
-TEST_CASE("Regroup: a minority with the leader does not go on, even if there are workers enough") {
+TEST_CASE("Launched: a minority with the leader does not go on, even if there are workers enough") {
   const Scratch scratch;
   LaunchedProcesses launched{scratch, 3, [&](int) { return train(scratch, {1, 3}, stand_still(scratch, 3)); }};
   REQUIRE(comes(scratch.path() / "running"));
@@ -123,7 +123,7 @@ TEST_CASE("Regroup: a minority with the leader does not go on, even if there are
   CHECK_THAT(launched.words(0), ContainsSubstring("status 75") && ContainsSubstring("1 of 3 processes is left"));
 }
 
-TEST_CASE("Regroup: a process that comes back is let in at the end of a step") {
+TEST_CASE("Launched: a process that comes back is let in at the end of a step") {
   const Scratch scratch;
   const auto stand_still_or_wait = [&](ry::Worker& worker, std::uint64_t step) {
     stand_still(scratch, 3)(worker, step);
@@ -142,7 +142,7 @@ TEST_CASE("Regroup: a process that comes back is let in at the end of a step") {
   for (const int process : {1, 2}) CHECK_THAT(launched.words(process), ContainsSubstring(expected));
 }
 
-TEST_CASE("Regroup: a number of workers that the processes cannot make is refused") {
+TEST_CASE("Launched: a number of workers that the processes cannot make is refused") {
   const Scratch scratch;
   LaunchedProcesses launched{scratch, 3, [&](int) { return train(scratch, {1, 2}, toy::never); }};
   for (const int process : {0, 1, 2}) {
