@@ -33342,9 +33342,9 @@ inline void tune_connection(int fd, std::chrono::milliseconds lost_after) noexce
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<unsigned>(lost_after.count()));
 }
 
-/// Listens at an address of this host; an empty host means any. Port 0 lets the kernel choose.
-/// Throws: ConfigError if the host is not known here; Error if it cannot be listened on.
-[[nodiscard]] inline Socket listen_at(const std::string& host, int port) {
+// Tries the host's addresses one after the other. ready: returns 0 once the bound socket is as it is to be.
+template <class Ready>
+[[nodiscard]] Socket bind_at(const std::string& host, int port, const Ready& ready) {
   int status = 0;
   const AddressList addresses = resolve(host, port, status);
   if (addresses == nullptr) {
@@ -33364,14 +33364,24 @@ inline void tune_connection(int fd, std::chrono::milliseconds lost_after) noexce
       Socket socket{adopt(fd, "a socket to listen on")};
       set_option(socket.fd(), SOL_SOCKET, SO_REUSEADDR, 1);
       if (family == AF_INET6) set_option(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, host.empty() ? 0 : 1);
-      if (::bind(socket.fd(), entry->ai_addr, entry->ai_addrlen) == 0 && ::listen(socket.fd(), SOMAXCONN) == 0) {
-        return socket;
-      }
+      if (::bind(socket.fd(), entry->ai_addr, entry->ai_addrlen) == 0 && ready(socket.fd()) == 0) return socket;
       error = errno;
     }
   }
   throw_system(compose(R"(listening at "{}" port {}: take another port, or 0 to let the kernel choose)", host, port),
                error);
+}
+
+/// Listens at an address of this host; an empty host means any. Port 0 lets the kernel choose.
+/// Throws: ConfigError if the host is not known here; Error if it cannot be listened on.
+[[nodiscard]] inline Socket listen_at(const std::string& host, int port) {
+  return bind_at(host, port, [](int fd) { return ::listen(fd, SOMAXCONN); });
+}
+
+/// Takes a port of this host and does not listen on it: who calls listen_at() for it later finds it free, and the kernel
+/// gives it to nobody else. Throws: Error if there is none.
+[[nodiscard]] inline Socket reserve_port() {
+  return bind_at("", 0, [](int) { return 0; });
 }
 
 // Returns 0 or what went wrong with a connect() that did not wait, as errno has it.
@@ -34378,13 +34388,18 @@ struct Posting {
   friend bool operator==(const Posting&, const Posting&) = default;
 };
 
+/// Writes two hexadecimal digits for each byte.
+[[nodiscard]] inline std::string hexadecimal(ConstBytes bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) text += compose("{:02x}", std::to_integer<unsigned>(byte));
+  return text;
+}
+
 /// Makes a secret that nobody can guess, as 64 hexadecimal digits.
 [[nodiscard]] inline std::string random_secret() {
   Digest bytes;
   fill_random(bytes);
-  std::string text;
-  for (const std::byte byte : bytes) text += compose("{:02x}", std::to_integer<unsigned>(byte));
-  return text;
+  return hexadecimal(bytes);
 }
 
 /// Writes a posting as lines of a name and a value.
@@ -34430,6 +34445,11 @@ class WaitTeller {
       : subject_(std::move(subject)), say_(std::move(say)), interval_(interval), next_(Deadline::after(interval)) {}
 
   [[nodiscard]] const std::string& subject() const noexcept { return subject_; }
+
+  /// Says something at once.
+  void say(std::string_view what) const {
+    if (say_) say_(compose("{} {}", subject_, what));
+  }
 
   /// Starts to count. Nothing is said before the first interval has passed.
   void start() {
@@ -34479,6 +34499,8 @@ class Bulletin {
   [[nodiscard]] virtual Posting read(const Deadline& deadline, const Posting* refused = nullptr) = 0;
   /// May the secret of the run go this way?
   [[nodiscard]] virtual bool carries_secret() const = 0;
+  /// Makes the secret that goes this way.
+  [[nodiscard]] virtual std::string make_secret() const { return random_secret(); }
   /// The port on which the leader has to listen; 0 leaves it to the kernel.
   [[nodiscard]] virtual int port_to_listen_on() const { return 0; }
   /// How messages call it.
@@ -34766,6 +34788,8 @@ struct Launch {
   int workers_per_process = 0;    ///< how many workers the launcher asks each process to start; 0 if it does not say
   std::string leader_host{};      ///< where process 0 is; empty if unknown
   int leader_port = 0;            ///< on which it listens; 0 if unknown
+  bool guesses_leader = false;    ///< nobody has named that port: it is Railyard's own choice
+  int pmi_fd = -1;                ///< by which the launcher offers its key-value space (PMI); -1 if it does not
   std::string job{};              ///< the same in all processes, another in every other job; empty if unknown
   int restart = 0;                ///< how often the launcher has started this job again
   bool uses_torch_store = false;  ///< torchrun's agent serves its store at leader_host:leader_port
@@ -34818,6 +34842,11 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
   if (!launch.leader_host.empty() && variables.has("MASTER_PORT")) launch.leader_port = variables.port("MASTER_PORT");
 }
 
+/// Returns the number of the socket by which the launcher speaks PMI; -1 if there is none.
+[[nodiscard]] inline int find_pmi(const Environment& environment) {
+  return parse_count(environment("PMI_FD").value_or("")).value_or(-1);
+}
+
 /// Comes before Slurm: under mpirun inside of an allocation, the processes inherit the variables of the step in which
 /// Open MPI's daemon runs.
 [[nodiscard]] inline std::optional<Launch> find_open_mpi(const Environment& environment) {
@@ -34864,6 +34893,7 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
   launch.local_process = variables.number_or("MPI_LOCALRANKID", 0);
   launch.num_local_processes = variables.number_or("MPI_LOCALNRANKS", 0);
   take_leader(variables, launch);
+  launch.pmi_fd = find_pmi(environment);
   launch.job = job_name("hydra", hydra_job(::getppid()));
   return variables.told(std::move(launch));
 }
@@ -34910,7 +34940,12 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
     const auto nodes = NodeList::expand(variables.needed("SLURM_STEP_NODELIST"));
     launch.leader_host = nodes.front();
   }
-  if (launch.leader_port == 0) launch.leader_port = port_of_job(job, step);
+  launch.guesses_leader = launch.leader_port == 0;
+  if (launch.guesses_leader) launch.leader_port = port_of_job(job, step);
+  // Those of a launcher outside of the step, such as an mpiexec in which srun was started, are not the step's.
+  const bool is_steps = parse_count(environment("PMI_RANK").value_or("")) == launch.process &&
+                        parse_count(environment("PMI_SIZE").value_or("")) == launch.num_processes;
+  if (is_steps) launch.pmi_fd = find_pmi(environment);
   return variables.told(std::move(launch));
 }
 
@@ -35055,6 +35090,7 @@ inline void apply_options(const LaunchConfig& config, Launch& launch) {
   if (!config.leader.empty()) {
     std::tie(launch.leader_host, launch.leader_port) = split_address(config.leader, "ScalingConfig::launch.leader");
     launch.uses_torch_store = false;
+    launch.guesses_leader = false;
   }
   if (!config.job.empty()) launch.job = config.job;
   if (config.num_processes > 0 && config.num_processes != launch.num_processes) {
@@ -35097,6 +35133,608 @@ inline void apply_options(const LaunchConfig& config, Launch& launch) {
   }
   return launch;
 }
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/launch_secret.hpp
+// The secret that the processes of a run know each other by, and whether they encrypt. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Below this, all possibilities can be tried.
+inline constexpr std::size_t least_secret_bytes = 16;
+
+[[nodiscard]] inline std::string checked_secret(std::string secret, std::string_view from) {
+  while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
+  if (secret.size() >= least_secret_bytes) return secret;
+  throw ConfigError{
+      compose("the secret of the run from {} has {} bytes, and needs at least {}: make one with "
+              "`openssl rand -hex 32`",
+              from, secret.size(), least_secret_bytes)};
+}
+
+/// Reads it from a file that nobody else may read. Throws: ConfigError.
+[[nodiscard]] inline std::string read_secret(const std::string& path, std::string_view field) {
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  struct stat status {};
+  if (!file.is_open() || ::fstat(file.get(), &status) != 0) {
+    throw ConfigError{compose("{} is {}, which cannot be read: {}", field, path, explain_errno(errno))};
+  }
+  if (!S_ISREG(status.st_mode) || (status.st_mode & 077U) != 0) {
+    throw ConfigError{
+        compose("{} is {}, which others than its owner may read or write (mode {:o}): chmod 600 it, and "
+                "make another secret",
+                field, path, status.st_mode & 07777U)};
+  }
+  std::string secret(4096, '\0');
+  const ssize_t got = ::read(file.get(), secret.data(), secret.size());
+  secret.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  return checked_secret(std::move(secret), path);
+}
+
+/// Returns the secret that this process was given; nothing if none was.
+/// Throws: ConfigError if it is too short, or not kept as a secret.
+[[nodiscard]] inline std::optional<std::string> find_secret(const LaunchConfig& config,
+                                                            const Environment& environment = process_environment()) {
+  if (!config.secret_file.empty()) {
+    return read_secret(config.secret_file.string(), "ScalingConfig::launch.secret_file");
+  }
+  if (const auto file = environment("RAILYARD_SECRET_FILE")) return read_secret(*file, "RAILYARD_SECRET_FILE");
+  if (const auto secret = environment("RAILYARD_SECRET")) return checked_secret(*secret, "RAILYARD_SECRET");
+  return std::nullopt;
+}
+
+/// Says whether all goes by TLS. Throws: ConfigError if RAILYARD_TLS is neither 1 nor 0.
+[[nodiscard]] inline bool wants_tls(const LaunchConfig& config,
+                                    const Environment& environment = process_environment()) {
+  if (config.tls) return *config.tls;
+  const std::string value = environment("RAILYARD_TLS").value_or("0");
+  if (value == "1" || value == "0") return value == "1";
+  throw ConfigError{compose(R"(RAILYARD_TLS is "{}": set it to 1 for TLS between processes, or to 0)", value)};
+}
+
+[[noreturn]] inline void refuse_without_secret(std::string_view where) {
+  throw ConfigError{compose(
+      "processes of several hosts prove to each other that they belong to one run, and there is no secret for it ({} "
+      "carries none): set RAILYARD_SECRET_FILE to a file of mode 600 that holds one, or RAILYARD_SECRET, or "
+      "ScalingConfig::launch.rendezvous to a folder that all processes see",
+      where)};
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/key_agreement.hpp
+// How two processes come to a key of their own where others can read, but not alter, what they send to each other.
+// Workers room.
+
+#include <openssl/evp.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is one end of an exchange by X25519 of OpenSSL's libcrypto.
+class KeyAgreement {
+ public:
+  KeyAgreement() : own_(EVP_PKEY_Q_keygen(nullptr, nullptr, "X25519")) {
+    std::size_t size = public_key_.size();
+    check(own_ != nullptr && EVP_PKEY_get_raw_public_key(own_.get(), raw(public_key_), &size) == 1 &&
+          size == public_key_.size());
+  }
+
+  /// What the other end needs, and everybody may know.
+  [[nodiscard]] const Digest& public_key() const noexcept { return public_key_; }
+
+  /// Returns what only the two ends know. other: the public key of the other end.
+  /// Throws: DataError if it is no key that anybody has made.
+  [[nodiscard]] Digest agree(const Digest& other) const {
+    const Key peer{EVP_PKEY_new_raw_public_key_ex(nullptr, "X25519", nullptr, raw(other), other.size())};
+    const std::unique_ptr<EVP_PKEY_CTX, void (*)(EVP_PKEY_CTX*)> context{
+        EVP_PKEY_CTX_new_from_pkey(nullptr, own_.get(), nullptr), EVP_PKEY_CTX_free};
+    check(peer != nullptr && context != nullptr && EVP_PKEY_derive_init(context.get()) == 1);
+    Digest common;
+    std::size_t size = common.size();
+    if (EVP_PKEY_derive_set_peer(context.get(), peer.get()) != 1 ||
+        EVP_PKEY_derive(context.get(), raw(common), &size) != 1 || size != common.size()) {
+      throw DataError{"a public key of another process is none: whoever has left it did not make it"};
+    }
+    return common;
+  }
+
+ private:
+  struct Free {
+    void operator()(EVP_PKEY* key) const noexcept { EVP_PKEY_free(key); }
+  };
+  using Key = std::unique_ptr<EVP_PKEY, Free>;
+
+  static unsigned char* raw(Digest& bytes) noexcept { return reinterpret_cast<unsigned char*>(bytes.data()); }
+  static const unsigned char* raw(const Digest& bytes) noexcept {
+    return reinterpret_cast<const unsigned char*>(bytes.data());
+  }
+  static void check(bool went_well) {
+    if (!went_well) throw Error{"libcrypto cannot do X25519 here: see that OpenSSL 3 and its provider are installed"};
+  }
+
+  Key own_;
+  Digest public_key_{};
+};
+
+/// Hides a text from all who do not know the common key, or shows one that was hidden. The key must be of one text
+/// only. It does not tell whether the text was altered: what is hidden here is a secret, which has to be proven.
+/// ends: the public keys of both, the same at both ends.
+[[nodiscard]] inline std::string hide_or_show(std::string text, const Digest& common,
+                                              const std::array<Digest, 2>& ends) {
+  Hmac stream{common};
+  for (std::size_t at = 0; at < text.size();) {
+    const std::array<std::byte, 1> block{static_cast<std::byte>(at / sizeof(Digest))};
+    for (const std::byte mask : stream.of({text_bytes("the secret of a run"), ends[0], ends[1], block})) {
+      if (at == text.size()) break;
+      text[at] = static_cast<char>(std::to_integer<unsigned char>(mask) ^ static_cast<unsigned char>(text[at]));
+      ++at;
+    }
+  }
+  return text;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/key_value_space.hpp
+// The texts that a launcher passes between the processes it has started. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says that a launcher's own space of keys and values cannot be had, or is lost.
+class SpaceError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Is what a launcher offers for the processes of a job to find each other: each puts texts there, and after a fence,
+/// to which all have to come, each may read what all have put. Only the processes of the job and their launcher see it.
+/// Each function throws SpaceError if the launcher is lost, talks nonsense, or does not answer by the deadline.
+class KeyValueSpace {
+ public:
+  KeyValueSpace() = default;
+  KeyValueSpace(const KeyValueSpace&) = delete;
+  KeyValueSpace& operator=(const KeyValueSpace&) = delete;
+  virtual ~KeyValueSpace() = default;
+
+  /// The longest key and value that go through, in bytes; of letters, digits and "-".
+  static constexpr std::size_t most_key_bytes = 63;
+  static constexpr std::size_t most_value_bytes = 1000;
+
+  /// Puts a value, which others see after the next fence.
+  virtual void put(const std::string& key, const std::string& value, const Deadline& deadline) = 0;
+  /// Says that this process has come to the fence, and does not wait for the others.
+  virtual void come_to_fence(const Deadline& deadline) = 0;
+  /// Returns false if not all have come by the deadline; then it may be called again.
+  [[nodiscard]] virtual bool wait_at_fence(const Deadline& deadline) = 0;
+  /// Returns what a process has put; nothing if it has not.
+  [[nodiscard]] virtual std::optional<std::string> get(int process, const std::string& key,
+                                                       const Deadline& deadline) = 0;
+  /// Tells the launcher that the space is not needed any more. Done only once, and nothing else after it: a process
+  /// that has left may end as any other.
+  virtual void leave() noexcept = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/launcher_bulletin.hpp
+// A bulletin in the key-value space of the launcher that has started the processes. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Reads what hexadecimal() has written; nothing if it is something else.
+[[nodiscard]] inline std::optional<std::string> read_hexadecimal(std::string_view digits) {
+  std::string text;
+  for (; digits.size() >= 2; digits.remove_prefix(2)) {
+    unsigned byte = 0;
+    if (std::from_chars(digits.data(), digits.data() + 2, byte, 16).ptr != digits.data() + 2) return {};
+    text += static_cast<char>(static_cast<unsigned char>(byte));
+  }
+  return digits.empty() ? std::optional{std::move(text)} : std::nullopt;
+}
+
+/// Is what a process keeps of the one exchange that it has by its launcher's space: a launcher takes it for the end of
+/// MPI, after which it does not serve the process again. Later runs of the process meet at the same address.
+struct LauncherMemory {
+  std::optional<Posting> posting{};
+  std::optional<Socket> reserved{};  ///< of the leader: bound to its port for as long as the process lives
+};
+
+[[nodiscard]] inline LauncherMemory& launcher_memory() {
+  static LauncherMemory memory;
+  return memory;
+}
+
+/// Lets the processes of a job meet in the space of their launcher. A secret that the leader has made goes there too, but
+/// hidden: each other process leaves a public key, and is left the secret for its private one (X25519). Who only listens
+/// to what the launcher's own processes send to each other between the hosts, mostly in the clear, does not learn it; who
+/// can alter it could take part in the run.
+class LauncherBulletin final : public Bulletin {
+ public:
+  /// space: nothing if the memory holds a posting; where: how messages call it. has_secret: this process was given one.
+  /// deadline: of the exchange, as far as post() does it.
+  LauncherBulletin(const Launch& launch, std::unique_ptr<KeyValueSpace> space, std::string where, bool has_secret,
+                   WaitTeller teller, const Deadline& deadline, LauncherMemory& memory = launcher_memory())
+      : process_(launch.process),
+        num_processes_(launch.num_processes),
+        generation_(static_cast<std::uint32_t>(launch.restart)),
+        prefix_(compose("railyard-{}", launch.restart)),
+        space_(std::move(space)),
+        where_(std::move(where)),
+        has_secret_(has_secret),
+        teller_(std::move(teller)),
+        deadline_(deadline),
+        memory_(&memory) {
+    if (process_ == 0 && !memory_->reserved) memory_->reserved = reserve_port();
+  }
+
+  void post(const Posting& posting) override {
+    if (memory_->posting) return;
+    const bool hides_secret = !posting.secret.empty();
+    const KeyAgreement own;
+    Posting open = posting;
+    open.secret.clear();
+    std::string text = write_posting(open);
+    if (hides_secret) text += compose("key {}\n", hexadecimal(own.public_key()));
+    space_->put(key("leader"), hexadecimal(text_bytes(text)), deadline_);
+    meet(deadline_);
+    if (hides_secret) {
+      for (int process = 1; process < num_processes_; ++process) hand_secret(process, own, posting.secret);
+      meet(deadline_);
+    }
+    keep(posting);
+  }
+
+  [[nodiscard]] Posting read(const Deadline& deadline, const Posting* refused) override {
+    if (!memory_->posting) {
+      keep(exchange(deadline));
+    } else if (refused != nullptr) {
+      // There is no other; but the leader may be about to end an earlier run of its process, or to begin this one.
+      std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(patience, deadline.remaining()));
+    }
+    return *memory_->posting;
+  }
+
+  [[nodiscard]] bool carries_secret() const override {
+    return !has_secret_ && (!memory_->posting || !memory_->posting->secret.empty());
+  }
+  [[nodiscard]] std::string make_secret() const override {
+    return memory_->posting ? memory_->posting->secret : random_secret();
+  }
+  [[nodiscard]] int port_to_listen_on() const override {
+    return memory_->reserved ? SocketAddress::of_self(memory_->reserved->fd()).port() : 0;
+  }
+  [[nodiscard]] std::string where() const override { return where_; }
+
+ private:
+  [[nodiscard]] std::string key(std::string_view what) const { return compose("{}-{}", prefix_, what); }
+  [[nodiscard]] std::string key(std::string_view what, int process) const {
+    return compose("{}-{}-{}", prefix_, what, process);
+  }
+
+  [[nodiscard]] Posting exchange(const Deadline& deadline) {
+    const KeyAgreement own;
+    if (!has_secret_) space_->put(key("key", process_), hexadecimal(own.public_key()), deadline);
+    meet(deadline);
+    const std::string text = take(0, key("leader"), deadline);
+    auto posting = read_posting(text);
+    if (!posting) fail(compose(R"(holds no address of process 0, but "{}")", text.substr(0, 100)));
+    if (posting->generation != generation_) {
+      fail(compose("holds an address of attempt {} of the job, and this is attempt {}", posting->generation,
+                   generation_));
+    }
+    const std::string_view leader_key = line_of(text, "key");
+    if (leader_key.empty() && !has_secret_) {
+      throw ConfigError{compose(
+          "process 0 was given a secret of the run, and process {} was not: let RAILYARD_SECRET_FILE or "
+          "RAILYARD_SECRET, or ScalingConfig::launch.secret_file, reach every process, or none",
+          process_)};
+    }
+    if (!leader_key.empty()) meet(deadline);
+    if (!has_secret_) {
+      const Digest other = read_key(leader_key);
+      posting->secret = hide_or_show(take(0, key("secret", process_), deadline), own.agree(other),
+                                     {other, own.public_key()});
+    }
+    return std::move(*posting);
+  }
+
+  // Hides the secret for one process; not for one that was given it in another way, and so has left no key.
+  void hand_secret(int process, const KeyAgreement& own, const std::string& secret) {
+    const auto digits = space_->get(process, key("key", process), deadline_);
+    if (!digits) return;
+    const Digest other = read_key(*digits);
+    const std::string hidden = hide_or_show(secret, own.agree(other), {own.public_key(), other});
+    space_->put(key("secret", process), hexadecimal(text_bytes(hidden)), deadline_);
+  }
+
+  [[nodiscard]] Digest read_key(std::string_view digits) const {
+    const auto bytes = read_hexadecimal(digits);
+    Digest one{};
+    if (!bytes || bytes->size() != one.size()) fail("holds a public key that is none");
+    std::copy_n(text_bytes(*bytes).begin(), one.size(), one.begin());
+    return one;
+  }
+
+  [[nodiscard]] std::string take(int process, const std::string& key, const Deadline& deadline) {
+    const auto digits = space_->get(process, key, deadline);
+    if (!digits) fail(compose(R"(holds no "{}", which process {} should have left there)", key, process));
+    auto text = read_hexadecimal(*digits);
+    if (!text) fail(compose(R"(holds "{}" under "{}", which process {} has not written)", digits->substr(0, 100), key,
+                            process));
+    return std::move(*text);
+  }
+
+  // Waits for all processes. The launcher does not say which of them have come.
+  void meet(const Deadline& deadline) {
+    space_->come_to_fence(deadline);
+    teller_.start();
+    while (true) {
+      const auto slice = std::min<std::chrono::nanoseconds>(deadline.remaining(), slice_time);
+      if (space_->wait_at_fence(Deadline::after(slice))) return;
+      if (deadline.expired()) {
+        throw Error{compose(
+            "{}: not all {} processes came to {} within {}, and the launcher does not say which did: see whether all of "
+            "them run, what they print, and whether one of them says that it does not use it",
+            teller_.subject(), num_processes_, where_, deadline.budget_text())};
+      }
+      teller_.look(compose("all {} processes to come to {}", num_processes_, where_), deadline);
+    }
+  }
+
+  void keep(const Posting& posting) {
+    space_->leave();
+    space_.reset();
+    memory_->posting = posting;
+  }
+
+  [[noreturn]] void fail(const std::string& what) const { throw Error{compose("{}: {} {}", teller_.subject(), where_, what)}; }
+
+  static constexpr std::chrono::milliseconds slice_time{200};
+
+  int process_;
+  int num_processes_;
+  std::uint32_t generation_;
+  std::string prefix_;
+  std::unique_ptr<KeyValueSpace> space_;
+  std::string where_;
+  bool has_secret_;
+  WaitTeller teller_;
+  Deadline deadline_;
+  LauncherMemory* memory_;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/mpi_library.hpp
+// Whether an MPI library is in this process. Workers room.
+
+#include <link.h>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+[[nodiscard]] inline bool is_mpi_library(std::string_view path) noexcept {
+  const std::string_view name = path.substr(path.rfind('/') + 1);
+  return name.starts_with("libmpi.so") || name.starts_with("libmpi_") || name.starts_with("libmpich");
+}
+
+/// Returns the path of the MPI library that this process has loaded, in whatever way; empty if none. One that is linked
+/// statically is not seen.
+[[nodiscard]] inline std::string loaded_mpi_library() {
+  std::string found;
+  ::dl_iterate_phdr(
+      [](dl_phdr_info* library, std::size_t, void* result) {
+        const std::string_view path = library->dlpi_name == nullptr ? "" : library->dlpi_name;
+        if (!is_mpi_library(path)) return 0;
+        *static_cast<std::string*>(result) = path;
+        return 1;
+      },
+      &found);
+  return found;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/pmi_lines.hpp
+// What a process manager says by PMI, version 1: lines of fields. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is one line, such as "cmd=get_result rc=0 msg=success value=0a1b": names and values, with blanks between them.
+class PmiLine {
+ public:
+  explicit PmiLine(std::string text) : text_(std::move(text)) {}
+
+  /// Returns the value of the first field of that name; nothing if there is none.
+  [[nodiscard]] std::optional<std::string_view> field(std::string_view name) const noexcept {
+    for (std::string_view rest = text_; !rest.empty();) {
+      const std::string_view one = rest.substr(0, rest.find(' '));
+      if (one.size() > name.size() && one.starts_with(name) && one[name.size()] == '=') {
+        return one.substr(name.size() + 1);
+      }
+      rest.remove_prefix(std::min(one.size() + 1, rest.size()));
+    }
+    return {};
+  }
+  [[nodiscard]] bool is(std::string_view command) const noexcept { return field("cmd") == command; }
+  /// Did what was asked for succeed, as far as the line says?
+  [[nodiscard]] bool succeeded() const noexcept { return field("rc").value_or("0") == "0"; }
+
+  [[nodiscard]] const std::string& text() const noexcept { return text_; }
+  /// The text as messages show it.
+  [[nodiscard]] std::string_view beginning() const noexcept { return std::string_view{text_}.substr(0, 100); }
+
+ private:
+  std::string text_;
+};
+
+/// Puts lines together out of what is received in pieces. What comes is not trusted: a line is of printable characters
+/// of ASCII, and of a bounded size.
+class PmiLineReader {
+ public:
+  static constexpr std::size_t most_bytes = 4096;  ///< of a line with its end
+
+  /// Where the next bytes go; never empty.
+  [[nodiscard]] std::span<std::byte> room() noexcept {
+    return std::as_writable_bytes(std::span{buffer_}).subspan(filled_);
+  }
+  /// Takes so many bytes of the room, and returns a line if one is complete; next() has those behind it.
+  /// Throws: DataError if this is no line.
+  [[nodiscard]] std::optional<PmiLine> take(std::size_t count) {
+    filled_ += count;
+    return next();
+  }
+  [[nodiscard]] std::optional<PmiLine> next() {
+    const std::string_view received{buffer_, filled_};
+    const std::size_t end = received.find('\n');
+    const std::string_view line = received.substr(0, end);
+    for (const char letter : line) {
+      if (letter < ' ' || letter > '~') {
+        throw DataError{compose("a line of PMI has a byte of value {}, and is of printable characters only",
+                                static_cast<int>(static_cast<unsigned char>(letter)))};
+      }
+    }
+    if (end == std::string_view::npos) {
+      if (filled_ < most_bytes) return {};
+      throw DataError{compose("a line of PMI is longer than {} bytes", most_bytes)};
+    }
+    PmiLine one{std::string{line}};
+    std::copy(buffer_ + end + 1, buffer_ + filled_, buffer_);
+    filled_ -= end + 1;
+    return one;
+  }
+
+ private:
+  char buffer_[most_bytes] = {};
+  std::size_t filled_ = 0;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/workers/detail/pmi_space.hpp
+// The key-value space of a launcher that speaks PMI: mpiexec of MPICH (Hydra), and srun --mpi=pmi2. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Speaks version 1.1 of PMI's wire protocol over the socket that a process inherits, of which PMI_FD is the number:
+/// one line for each request and each answer. Launchers of version 2 take it as well. The socket stays open, as its
+/// number stands in the environment.
+class PmiSpace final : public KeyValueSpace {
+ public:
+  /// Throws: SpaceError if nobody who speaks PMI is at the other end.
+  PmiSpace(int fd, const Deadline& deadline) : fd_(fd) {
+    struct stat status {};
+    if (::fstat(fd_, &status) != 0 || !S_ISSOCK(status.st_mode)) {
+      throw SpaceError{compose("PMI_FD is {}, which is no socket of this process: was it closed on the way here?", fd_)};
+    }
+    check(ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init", deadline));
+    has_begun_ = true;
+    const PmiLine line = ask("cmd=get_my_kvsname", "my_kvsname", deadline);
+    name_ = line.field("kvsname").value_or("");
+    if (name_.empty()) fail(compose(R"(gives no name of a space ("{}"))", line.beginning()));
+  }
+  ~PmiSpace() override { leave(); }
+
+  void put(const std::string& key, const std::string& value, const Deadline& deadline) override {
+    check(ask(compose("cmd=put kvsname={} key={} value={}", name_, key, value), "put_result", deadline));
+  }
+  void come_to_fence(const Deadline& deadline) override { send("cmd=barrier_in", deadline); }
+  [[nodiscard]] bool wait_at_fence(const Deadline& deadline) override {
+    const auto line = receive(deadline);
+    if (line && !line->is("barrier_out")) fail(compose(R"(answered "{}" at its barrier)", line->beginning()));
+    if (line) check(*line);
+    return line.has_value();
+  }
+  [[nodiscard]] std::optional<std::string> get(int, const std::string& key, const Deadline& deadline) override {
+    const PmiLine line = ask(compose("cmd=get kvsname={} key={}", name_, key), "get_result", deadline);
+    const auto value = line.field("value");
+    return line.succeeded() && value ? std::optional{std::string{*value}} : std::nullopt;
+  }
+
+  void leave() noexcept override {
+    if (!std::exchange(has_begun_, false)) return;
+    try {
+      // Without it the launcher would kill the whole job when the process ends, however it does.
+      [[maybe_unused]] const auto line = ask("cmd=finalize", "finalize_ack", Deadline::after(leave_time));
+    } catch (const Error&) {  // it has gone, which is nothing that anybody waits for now
+    }
+  }
+
+ private:
+  static constexpr std::chrono::seconds leave_time{5};
+
+  [[noreturn]] void fail(const std::string& what) {
+    has_begun_ = false;
+    throw SpaceError{compose("the launcher's PMI (PMI_FD {}) {}", fd_, what)};
+  }
+  void check(const PmiLine& line) {
+    if (!line.succeeded()) fail(compose(R"(refuses what was asked: "{}")", line.beginning()));
+  }
+
+  [[nodiscard]] PmiLine ask(const std::string& request, std::string_view answer, const Deadline& deadline) {
+    send(request, deadline);
+    auto line = receive(deadline);
+    if (!line) fail(compose("has not answered in {}", deadline.budget_text()));
+    if (!line->is(answer)) fail(compose(R"(answered "{}" where {} was to come)", line->beginning(), answer));
+    return std::move(*line);
+  }
+
+  void send(const std::string& request, const Deadline& deadline) {
+    const std::string bytes = request + "\n";
+    std::string_view rest = bytes;
+    while (!rest.empty()) {
+      const ssize_t sent = ::send(fd_, rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent > 0) {
+        rest.remove_prefix(static_cast<std::size_t>(sent));
+      } else if (errno == EAGAIN) {
+        if (!wait_for(fd_, POLLOUT, deadline)) fail(compose("takes nothing for {}", deadline.budget_text()));
+      } else if (errno != EINTR) {
+        fail(compose("is lost: {}", is_closed(errno) ? closed_text : explain_errno(errno)));
+      }
+    }
+  }
+
+  // Nothing at the deadline.
+  [[nodiscard]] std::optional<PmiLine> receive(const Deadline& deadline) {
+    try {
+      auto line = reader_.next();
+      while (!line) {
+        if (!wait_for(fd_, POLLIN, deadline)) return {};
+        const auto room = reader_.room();
+        const ssize_t got = ::recv(fd_, room.data(), room.size(), MSG_DONTWAIT);
+        if (got > 0) line = reader_.take(static_cast<std::size_t>(got));
+        if (got == 0 || (got < 0 && is_closed(errno))) fail(compose("is lost: {}", closed_text));
+        if (got < 0 && errno != EAGAIN && errno != EINTR) fail(compose("is lost: {}", explain_errno(errno)));
+      }
+      return line;
+    } catch (const DataError& error) {
+      fail(compose("talks nonsense: {}", error.what()));
+    }
+  }
+
+  [[nodiscard]] static bool is_closed(int error) noexcept { return error == EPIPE || error == ECONNRESET; }
+  static constexpr std::string_view closed_text =
+      "it has closed the connection; has the launcher ended, or another program of this process used it before?";
+
+  int fd_;
+  bool has_begun_ = false;
+  std::string name_{};
+  PmiLineReader reader_{};
+};
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -35303,35 +35941,76 @@ class TorchBulletin final : public Bulletin {
   return launch.num_local_processes == launch.num_processes || is_loopback_name(launch.leader_host);
 }
 
+/// Is the way to meet that a launcher offers, or why it is not taken; neither if it offers none.
+struct LauncherWay {
+  std::unique_ptr<Bulletin> bulletin{};
+  std::string why_not{};
+};
+
+/// Makes a bulletin in the launcher's own space of keys and values, if it offers one, and it can be had.
+[[nodiscard]] inline LauncherWay find_launcher_bulletin(const Launch& launch, bool has_secret, const WaitTeller& teller,
+                                                        const Deadline& deadline,
+                                                        LauncherMemory& memory = launcher_memory()) {
+  // The launcher answers at once or not at all: others do not have to come for that.
+  constexpr std::chrono::nanoseconds greeting_time = std::chrono::seconds{20};
+  if (launch.pmi_fd < 0) return {};
+  const std::string where = compose("the key-value space of {}", launch.launcher);
+  // A process has one conversation by PMI, and MPI_Init() would find it over.
+  if (const std::string library = loaded_mpi_library(); !library.empty()) {
+    return {.why_not = compose("{} is left to MPI, which this program has loaded ({})", where, library)};
+  }
+  try {
+    std::unique_ptr<KeyValueSpace> space;
+    if (!memory.posting) {
+      space = std::make_unique<PmiSpace>(
+          launch.pmi_fd, deadline.remaining() < greeting_time ? deadline : Deadline::after(greeting_time));
+    }
+    return {.bulletin = std::make_unique<LauncherBulletin>(launch, std::move(space), where, has_secret, teller,
+                                                           deadline, memory)};
+  } catch (const SpaceError& error) {
+    return {.why_not = compose("{} cannot be had: {}", where, error.what())};
+  }
+}
+
 /// Chooses the first way that serves: what the options name; for processes of one host a folder that only its user may
-/// enter, which carries a secret as well; the store that torchrun serves; the address that the launcher has named.
+/// enter, which carries a secret as well; the store that torchrun serves; the address that somebody has named; the
+/// launcher's own space of keys and values, which carries a secret as well; the address that follows from the job.
+/// deadline: until then the launcher may take for its answers.
 /// Throws: ConfigError if there is none.
 [[nodiscard]] inline std::unique_ptr<Bulletin> choose_bulletin(const Launch& launch, const LaunchConfig& config,
-                                                               WaitTeller teller,
+                                                               const WaitTeller& teller, const Deadline& deadline,
                                                                const Environment& environment = process_environment()) {
   const auto in_folder = [&](const std::filesystem::path& folder) {
     if (!launch.job.empty()) {
-      return std::make_unique<FileBulletin>(folder, file_name_of(launch.job, launch.restart), std::move(teller));
+      return std::make_unique<FileBulletin>(folder, file_name_of(launch.job, launch.restart), teller);
     }
     throw ConfigError{compose(
         "nothing tells this job from others whose processes meet in {} ({}): set ScalingConfig::launch.job to the same "
         "text in all of its processes",
         folder.string(), launch.why)};
   };
-  if (!config.leader.empty()) return std::make_unique<FixedBulletin>(launch.leader_host, launch.leader_port);
+  const bool has_address = !launch.leader_host.empty() && launch.leader_port > 0;
+  const auto at_address = [&] { return std::make_unique<FixedBulletin>(launch.leader_host, launch.leader_port); };
+  if (!config.leader.empty()) return at_address();
   const auto folder =
       config.rendezvous.empty() ? environment("RAILYARD_RENDEZVOUS").value_or("") : config.rendezvous.string();
   if (!folder.empty()) return in_folder(folder);
   if (is_one_host(launch)) return in_folder(make_local_folder(environment("XDG_RUNTIME_DIR")));
-  if (launch.uses_torch_store) return std::make_unique<TorchBulletin>(launch, std::move(teller));
-  if (!launch.leader_host.empty() && launch.leader_port > 0) {
-    return std::make_unique<FixedBulletin>(launch.leader_host, launch.leader_port);
+  if (launch.uses_torch_store) return std::make_unique<TorchBulletin>(launch, teller);
+  if (has_address && !launch.guesses_leader) return at_address();
+  LauncherWay way = find_launcher_bulletin(launch, find_secret(config, environment).has_value(), teller, deadline);
+  if (way.bulletin) return std::move(way.bulletin);
+  if (has_address) {
+    if (!way.why_not.empty()) {
+      teller.say(compose("takes the address {}:{}, as {}", launch.leader_host, launch.leader_port, way.why_not));
+    }
+    return at_address();
   }
   throw ConfigError{compose(
-      "nothing says where process 0 is ({}): set MASTER_ADDR and MASTER_PORT to its host and to a port that is free "
+      "nothing says where process 0 is ({}{}{}): set MASTER_ADDR and MASTER_PORT to its host and to a port that is free "
       R"(there, or ScalingConfig::launch.leader to "host:port", or ScalingConfig::launch.rendezvous (or )"
       "RAILYARD_RENDEZVOUS) to a folder that all processes see",
-      launch.why)};
+      launch.why, way.why_not.empty() ? "" : "; ", way.why_not)};
 }
 
 }  // namespace detail
@@ -35353,75 +36032,6 @@ namespace detail {
     if (::stat(space, &status) == 0) identity += compose("-{}", status.st_ino);
   }
   return identity;
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/workers/detail/launch_secret.hpp
-// The secret that the processes of a run know each other by, and whether they encrypt. Workers room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-// Below this, all possibilities can be tried.
-inline constexpr std::size_t least_secret_bytes = 16;
-
-[[nodiscard]] inline std::string checked_secret(std::string secret, std::string_view from) {
-  while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
-  if (secret.size() >= least_secret_bytes) return secret;
-  throw ConfigError{
-      compose("the secret of the run from {} has {} bytes, and needs at least {}: make one with "
-              "`openssl rand -hex 32`",
-              from, secret.size(), least_secret_bytes)};
-}
-
-/// Reads it from a file that nobody else may read. Throws: ConfigError.
-[[nodiscard]] inline std::string read_secret(const std::string& path, std::string_view field) {
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  struct stat status {};
-  if (!file.is_open() || ::fstat(file.get(), &status) != 0) {
-    throw ConfigError{compose("{} is {}, which cannot be read: {}", field, path, explain_errno(errno))};
-  }
-  if (!S_ISREG(status.st_mode) || (status.st_mode & 077U) != 0) {
-    throw ConfigError{
-        compose("{} is {}, which others than its owner may read or write (mode {:o}): chmod 600 it, and "
-                "make another secret",
-                field, path, status.st_mode & 07777U)};
-  }
-  std::string secret(4096, '\0');
-  const ssize_t got = ::read(file.get(), secret.data(), secret.size());
-  secret.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
-  return checked_secret(std::move(secret), path);
-}
-
-/// Returns the secret that this process was given; nothing if none was.
-/// Throws: ConfigError if it is too short, or not kept as a secret.
-[[nodiscard]] inline std::optional<std::string> find_secret(const LaunchConfig& config,
-                                                            const Environment& environment = process_environment()) {
-  if (!config.secret_file.empty()) {
-    return read_secret(config.secret_file.string(), "ScalingConfig::launch.secret_file");
-  }
-  if (const auto file = environment("RAILYARD_SECRET_FILE")) return read_secret(*file, "RAILYARD_SECRET_FILE");
-  if (const auto secret = environment("RAILYARD_SECRET")) return checked_secret(*secret, "RAILYARD_SECRET");
-  return std::nullopt;
-}
-
-/// Says whether all goes by TLS. Throws: ConfigError if RAILYARD_TLS is neither 1 nor 0.
-[[nodiscard]] inline bool wants_tls(const LaunchConfig& config,
-                                    const Environment& environment = process_environment()) {
-  if (config.tls) return *config.tls;
-  const std::string value = environment("RAILYARD_TLS").value_or("0");
-  if (value == "1" || value == "0") return value == "1";
-  throw ConfigError{compose(R"(RAILYARD_TLS is "{}": set it to 1 for TLS between processes, or to 0)", value)};
-}
-
-[[noreturn]] inline void refuse_without_secret(std::string_view where) {
-  throw ConfigError{compose(
-      "processes of several hosts prove to each other that they belong to one run, and there is no secret for it ({} "
-      "carries none): set RAILYARD_SECRET_FILE to a file of mode 600 that holds one, or RAILYARD_SECRET, or "
-      "ScalingConfig::launch.rendezvous to a folder that all processes see",
-      where)};
 }
 
 }  // namespace detail
@@ -37483,7 +38093,8 @@ struct Newcomer {
 ///
 /// Who has started it is found out from LaunchConfig, else from the environment. Processes of several hosts need
 /// something to know each other by: a secret in RAILYARD_SECRET_FILE or RAILYARD_SECRET, or a folder that all of them
-/// see (LaunchConfig::rendezvous). With LaunchConfig::tls all that they send to each other goes by TLS 1.3.
+/// see (LaunchConfig::rendezvous), or a launcher that passes values between them (PMI). With LaunchConfig::tls all that
+/// they send to each other goes by TLS 1.3.
 class Launched {
  public:
   static constexpr std::string_view name = "Launched";
@@ -37508,9 +38119,9 @@ class Launched {
     const std::string subject =
         detail::compose("process {} of {} ({})", launch_.process, launch_.num_processes, own.host_name);
     detail::WaitTeller teller{subject, plan.say};
-    auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller);
+    auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller, deadline);
     if (leads()) {
-      if (plan.say) plan.say(launch_.why);
+      if (plan.say) plan.say(detail::compose("{}; the processes meet in {}", launch_.why, bulletin->where()));
       gather(*bulletin, std::move(teller), std::move(own), deadline);
       if (plan.is_elastic) bulletin_ = std::move(bulletin);  // who comes back looks there
     } else {
@@ -37601,7 +38212,7 @@ class Launched {
   // Of the leader: listens, leaves its address, and waits for all others.
   void gather(detail::Bulletin& bulletin, detail::WaitTeller teller, detail::Newcomer own, const Deadline& deadline) {
     const std::string secret =
-        detail::find_secret(plan_.launch).value_or(bulletin.carries_secret() ? detail::random_secret() : std::string{});
+        detail::find_secret(plan_.launch).value_or(bulletin.carries_secret() ? bulletin.make_secret() : std::string{});
     if (secret.empty()) detail::refuse_without_secret(bulletin.where());
     secret_.emplace(detail::text_bytes(secret));
     address_ = detail::own_address_towards(launch_.leader_host, plan_.launch.network, !is_one_host());

@@ -3,6 +3,8 @@
 // those who do may say what they like, and nobody is answered twice, or with what was never set.
 #include "railyard/workers/detail/frames.hpp"
 #include "railyard/workers/detail/hello.hpp"
+#include "railyard/workers/detail/launcher_bulletin.hpp"
+#include "railyard/workers/detail/pmi_lines.hpp"
 #include "railyard/workers/detail/store_server.hpp"
 
 #include <algorithm>
@@ -91,6 +93,36 @@ void try_forged_frames(ConstBytes bytes) {
   }
 }
 
+// What a launcher says: lines that hold what was sent and nothing else, and values of which each is what it would be
+// written as again.
+void try_launcher(ConstBytes bytes) {
+  PmiLineReader reader;
+  std::string sent;
+  std::string seen;
+  for (const std::byte byte : bytes) sent += static_cast<char>(byte);
+  const auto look_at = [&](const PmiLine& line) {
+    seen += line.text() + "\n";
+    require(line.text().size() < PmiLineReader::most_bytes && line.beginning().size() <= 100);
+    for (const char* const name : {"cmd", "rc", "kvsname", "value", ""}) {
+      const auto value = line.field(name);
+      require(!value || (value->find(' ') == std::string_view::npos && line.text().find(*value) != std::string::npos));
+    }
+    const auto text = read_hexadecimal(line.field("value").value_or(""));
+    if (!text) return;
+    require(read_hexadecimal(hexadecimal(text_bytes(*text))) == text);
+    const auto posting = read_posting(*text);
+    require(!posting || read_posting(write_posting(*posting)) == posting);
+  };
+  try {
+    feed(reader, bytes, [&](std::optional<PmiLine> line) {
+      for (; line; line = reader.next()) look_at(*line);
+      return true;
+    });
+  } catch (const ry::DataError&) {
+  }
+  require(sent.starts_with(seen));
+}
+
 // Each request begins with a byte for who makes it, one for its type and one for its size.
 void try_requests(ConstBytes bytes) {
   StoreServer server;
@@ -132,7 +164,7 @@ void try_requests(ConstBytes bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const ConstBytes bytes = std::as_bytes(std::span{data, size}).subspan(1);
-  switch (data[0] % 4) {
+  switch (data[0] % 5) {
     case 0:
       try_stranger(bytes);
       break;
@@ -141,6 +173,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       break;
     case 2:
       try_forged_frames(bytes);
+      break;
+    case 3:
+      try_launcher(bytes);
       break;
     default:
       try_requests(bytes);

@@ -35,13 +35,16 @@ printf '\x00a,b,c\n1,2.5,"x, ""y"""\n\n-3,,true\n' >texts/csv_skipping
 printf '\x02{"a":1,"t":"x\\u00e9","v":[1,2.5]}\n' >texts/json
 printf '\x03{"a":true}\n\n{"a":false}\n' >texts/json_skipping
 printf '\x04one\n\ntwo\xc3\xa9\r\n' >texts/lines
-# The first byte says who speaks: a stranger, one who knows the secret, somebody on the way, clients of the store.
+# The first byte says who speaks: a stranger, one who knows the secret, somebody on the way, a launcher, clients of the
+# store.
 opening='RAILYRD1................................'
 printf '\x00%s\x0d\0\0\0hello with a proof of thirty-two bytes' "$opening" >messages/stranger
 printf '\x00%s\x0d\0\0\0hello with a proof of thirty-two bytes' "${opening/D1/T1}" >messages/ticket
 printf '\x01\x01\x07\0\0\0\x02\0\0\0\x03\0\0\0jobpayload' >messages/member
 printf '\x02\x03\0\0\0\x01abc................' >messages/frame
-printf '\x03\x01\x02\x03key\x02\x01\x10\x01\0\0\0\x03\0\0\0keyvalue!\x01\x02\x03key' >messages/requests
+printf '\x04\x01\x02\x03key\x02\x01\x10\x01\0\0\0\x03\0\0\0keyvalue!\x01\x02\x03key' >messages/requests
+posting=7261696c7961726420310a686f737420610a706f727420310a67656e65726174696f6e20300a
+printf '\x03cmd=response_to_init rc=0\ncmd=get_result rc=0 value=%s\ncmd=barrier_out\n' $posting >messages/launcher
 # Here it says which format the rest is: NPY, IDX, NPZ, safetensors, CIFAR or tar; of a picture, in how many colours.
 python3 "$root/tests/fuzz/binaries.py" binaries pictures
 mkdir -p found

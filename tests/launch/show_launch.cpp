@@ -84,7 +84,7 @@ void run(const std::string& what) {
   const auto deadline = railyard::Deadline::after(60s);
   std::string where = "nowhere";
   if (launch.num_processes > 1) {
-    const auto bulletin = rd::choose_bulletin(launch, {}, {who, say});
+    const auto bulletin = rd::choose_bulletin(launch, {}, {who, say}, deadline);
     launch.process == 0 ? lead(launch, *bulletin, deadline) : follow(launch, *bulletin, deadline);
     where = bulletin->where();
   }

@@ -68,7 +68,8 @@ struct Newcomer {
 ///
 /// Who has started it is found out from LaunchConfig, else from the environment. Processes of several hosts need
 /// something to know each other by: a secret in RAILYARD_SECRET_FILE or RAILYARD_SECRET, or a folder that all of them
-/// see (LaunchConfig::rendezvous). With LaunchConfig::tls all that they send to each other goes by TLS 1.3.
+/// see (LaunchConfig::rendezvous), or a launcher that passes values between them (PMI). With LaunchConfig::tls all that
+/// they send to each other goes by TLS 1.3.
 class Launched {
  public:
   static constexpr std::string_view name = "Launched";
@@ -93,9 +94,9 @@ class Launched {
     const std::string subject =
         detail::compose("process {} of {} ({})", launch_.process, launch_.num_processes, own.host_name);
     detail::WaitTeller teller{subject, plan.say};
-    auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller);
+    auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller, deadline);
     if (leads()) {
-      if (plan.say) plan.say(launch_.why);
+      if (plan.say) plan.say(detail::compose("{}; the processes meet in {}", launch_.why, bulletin->where()));
       gather(*bulletin, std::move(teller), std::move(own), deadline);
       if (plan.is_elastic) bulletin_ = std::move(bulletin);  // who comes back looks there
     } else {
@@ -186,7 +187,7 @@ class Launched {
   // Of the leader: listens, leaves its address, and waits for all others.
   void gather(detail::Bulletin& bulletin, detail::WaitTeller teller, detail::Newcomer own, const Deadline& deadline) {
     const std::string secret =
-        detail::find_secret(plan_.launch).value_or(bulletin.carries_secret() ? detail::random_secret() : std::string{});
+        detail::find_secret(plan_.launch).value_or(bulletin.carries_secret() ? bulletin.make_secret() : std::string{});
     if (secret.empty()) detail::refuse_without_secret(bulletin.where());
     secret_.emplace(detail::text_bytes(secret));
     address_ = detail::own_address_towards(launch_.leader_host, plan_.launch.network, !is_one_host());

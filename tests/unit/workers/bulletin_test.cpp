@@ -229,18 +229,18 @@ TEST_CASE("choose_bulletin: takes the first way that serves") {
   const TemporaryFolder folder;
   const ry::detail::Environment nothing = [](const std::string&) { return std::optional<std::string>{}; };
   const auto where = [&](const ry::detail::Launch& launch, const ry::LaunchConfig& config) {
-    return choose_bulletin(launch, config, quiet(), nothing)->where();
+    return choose_bulletin(launch, config, quiet(), soon(), nothing)->where();
   };
   ry::detail::Launch launch{
       .num_processes = 4, .num_local_processes = 2, .leader_host = "node1", .leader_port = 4000, .job = "j"};
   CHECK(where(launch, {}) == "the fixed address node1:4000");
-  CHECK(choose_bulletin(launch, {}, quiet(), nothing)->port_to_listen_on() == 4000);
+  CHECK(choose_bulletin(launch, {}, quiet(), soon(), nothing)->port_to_listen_on() == 4000);
   CHECK(where(launch, {.rendezvous = folder.path()}) == folder / "railyard-j.0");
   CHECK(where(launch, {.leader = "node1:4000", .rendezvous = folder.path()}) == "the fixed address node1:4000");
   const auto set_outside = [&](const std::string& name) {
     return name == "RAILYARD_RENDEZVOUS" ? std::optional{folder.path().string()} : std::nullopt;
   };
-  CHECK(choose_bulletin(launch, {}, quiet(), set_outside)->where() == folder / "railyard-j.0");
+  CHECK(choose_bulletin(launch, {}, quiet(), soon(), set_outside)->where() == folder / "railyard-j.0");
   launch.uses_torch_store = true;
   CHECK(where(launch, {}) == "torchrun's store at node1:4000");
   launch.num_local_processes = 4;

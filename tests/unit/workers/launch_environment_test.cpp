@@ -123,6 +123,24 @@ TEST_CASE("find_launch: tells Hydra from Slurm's own PMI") {
   CHECK(launch_of(with(with(slurm_step, pmi), {{"MPI_LOCALNRANKS", "1"}})).num_processes == 2);
 }
 
+TEST_CASE("find_launch: finds by which socket a launcher speaks PMI, if it is that of these processes") {
+  const Variables pmi{{"PMI_RANK", "3"}, {"PMI_SIZE", "6"}, {"PMI_FD", "7"}};
+  CHECK(launch_of(pmi).pmi_fd == 7);
+  CHECK(launch_of(with(slurm_step, pmi)).pmi_fd == 7);
+  CHECK(launch_of(with(with(slurm_step, pmi), {{"PMI_SIZE", "2"}})).pmi_fd == -1);  // of an mpiexec around srun
+  CHECK(launch_of(with(with(slurm_step, pmi), {{"PMI_RANK", "1"}})).pmi_fd == -1);
+  CHECK(launch_of(slurm_step).pmi_fd == -1);
+  CHECK(launch_of(with(pmi, {{"PMI_FD", "seven"}})).pmi_fd == -1);
+  CHECK(launch_of(with(open_mpi, pmi)).pmi_fd == -1);
+}
+
+TEST_CASE("find_launch: knows a port that somebody has named from one that follows from the job's number") {
+  CHECK(launch_of(slurm_step).guesses_leader);
+  CHECK(launch_of(with(slurm_step, {{"MASTER_ADDR", "node1"}})).guesses_leader);
+  CHECK_FALSE(launch_of(with(slurm_step, {{"MASTER_ADDR", "node1"}, {"MASTER_PORT", "4000"}})).guesses_leader);
+  CHECK_FALSE(launch_of(slurm_step, {.leader = "node1:4000"}).guesses_leader);
+}
+
 TEST_CASE("find_launch: believes torchrun, also where Slurm has started torchrun") {
   const ry::detail::Launch launch = launch_of(with(slurm_step, torchrun));
   CHECK(launch.launcher == "torchrun");

@@ -4,6 +4,10 @@
 
 #include "railyard/workers/detail/file_bulletin.hpp"
 #include "railyard/workers/detail/launch_environment.hpp"
+#include "railyard/workers/detail/launch_secret.hpp"
+#include "railyard/workers/detail/launcher_bulletin.hpp"
+#include "railyard/workers/detail/mpi_library.hpp"
+#include "railyard/workers/detail/pmi_space.hpp"
 #include "railyard/workers/detail/posting.hpp"
 #include "railyard/workers/detail/torch_store.hpp"
 
@@ -102,35 +106,76 @@ class TorchBulletin final : public Bulletin {
   return launch.num_local_processes == launch.num_processes || is_loopback_name(launch.leader_host);
 }
 
+/// Is the way to meet that a launcher offers, or why it is not taken; neither if it offers none.
+struct LauncherWay {
+  std::unique_ptr<Bulletin> bulletin{};
+  std::string why_not{};
+};
+
+/// Makes a bulletin in the launcher's own space of keys and values, if it offers one, and it can be had.
+[[nodiscard]] inline LauncherWay find_launcher_bulletin(const Launch& launch, bool has_secret, const WaitTeller& teller,
+                                                        const Deadline& deadline,
+                                                        LauncherMemory& memory = launcher_memory()) {
+  // The launcher answers at once or not at all: others do not have to come for that.
+  constexpr std::chrono::nanoseconds greeting_time = std::chrono::seconds{20};
+  if (launch.pmi_fd < 0) return {};
+  const std::string where = compose("the key-value space of {}", launch.launcher);
+  // A process has one conversation by PMI, and MPI_Init() would find it over.
+  if (const std::string library = loaded_mpi_library(); !library.empty()) {
+    return {.why_not = compose("{} is left to MPI, which this program has loaded ({})", where, library)};
+  }
+  try {
+    std::unique_ptr<KeyValueSpace> space;
+    if (!memory.posting) {
+      space = std::make_unique<PmiSpace>(
+          launch.pmi_fd, deadline.remaining() < greeting_time ? deadline : Deadline::after(greeting_time));
+    }
+    return {.bulletin = std::make_unique<LauncherBulletin>(launch, std::move(space), where, has_secret, teller,
+                                                           deadline, memory)};
+  } catch (const SpaceError& error) {
+    return {.why_not = compose("{} cannot be had: {}", where, error.what())};
+  }
+}
+
 /// Chooses the first way that serves: what the options name; for processes of one host a folder that only its user may
-/// enter, which carries a secret as well; the store that torchrun serves; the address that the launcher has named.
+/// enter, which carries a secret as well; the store that torchrun serves; the address that somebody has named; the
+/// launcher's own space of keys and values, which carries a secret as well; the address that follows from the job.
+/// deadline: until then the launcher may take for its answers.
 /// Throws: ConfigError if there is none.
 [[nodiscard]] inline std::unique_ptr<Bulletin> choose_bulletin(const Launch& launch, const LaunchConfig& config,
-                                                               WaitTeller teller,
+                                                               const WaitTeller& teller, const Deadline& deadline,
                                                                const Environment& environment = process_environment()) {
   const auto in_folder = [&](const std::filesystem::path& folder) {
     if (!launch.job.empty()) {
-      return std::make_unique<FileBulletin>(folder, file_name_of(launch.job, launch.restart), std::move(teller));
+      return std::make_unique<FileBulletin>(folder, file_name_of(launch.job, launch.restart), teller);
     }
     throw ConfigError{compose(
         "nothing tells this job from others whose processes meet in {} ({}): set ScalingConfig::launch.job to the same "
         "text in all of its processes",
         folder.string(), launch.why)};
   };
-  if (!config.leader.empty()) return std::make_unique<FixedBulletin>(launch.leader_host, launch.leader_port);
+  const bool has_address = !launch.leader_host.empty() && launch.leader_port > 0;
+  const auto at_address = [&] { return std::make_unique<FixedBulletin>(launch.leader_host, launch.leader_port); };
+  if (!config.leader.empty()) return at_address();
   const auto folder =
       config.rendezvous.empty() ? environment("RAILYARD_RENDEZVOUS").value_or("") : config.rendezvous.string();
   if (!folder.empty()) return in_folder(folder);
   if (is_one_host(launch)) return in_folder(make_local_folder(environment("XDG_RUNTIME_DIR")));
-  if (launch.uses_torch_store) return std::make_unique<TorchBulletin>(launch, std::move(teller));
-  if (!launch.leader_host.empty() && launch.leader_port > 0) {
-    return std::make_unique<FixedBulletin>(launch.leader_host, launch.leader_port);
+  if (launch.uses_torch_store) return std::make_unique<TorchBulletin>(launch, teller);
+  if (has_address && !launch.guesses_leader) return at_address();
+  LauncherWay way = find_launcher_bulletin(launch, find_secret(config, environment).has_value(), teller, deadline);
+  if (way.bulletin) return std::move(way.bulletin);
+  if (has_address) {
+    if (!way.why_not.empty()) {
+      teller.say(compose("takes the address {}:{}, as {}", launch.leader_host, launch.leader_port, way.why_not));
+    }
+    return at_address();
   }
   throw ConfigError{compose(
-      "nothing says where process 0 is ({}): set MASTER_ADDR and MASTER_PORT to its host and to a port that is free "
+      "nothing says where process 0 is ({}{}{}): set MASTER_ADDR and MASTER_PORT to its host and to a port that is free "
       R"(there, or ScalingConfig::launch.leader to "host:port", or ScalingConfig::launch.rendezvous (or )"
       "RAILYARD_RENDEZVOUS) to a folder that all processes see",
-      launch.why)};
+      launch.why, way.why_not.empty() ? "" : "; ", way.why_not)};
 }
 
 }  // namespace detail

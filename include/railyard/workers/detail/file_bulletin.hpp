@@ -46,6 +46,8 @@ class Bulletin {
   [[nodiscard]] virtual Posting read(const Deadline& deadline, const Posting* refused = nullptr) = 0;
   /// May the secret of the run go this way?
   [[nodiscard]] virtual bool carries_secret() const = 0;
+  /// Makes the secret that goes this way.
+  [[nodiscard]] virtual std::string make_secret() const { return random_secret(); }
   /// The port on which the leader has to listen; 0 leaves it to the kernel.
   [[nodiscard]] virtual int port_to_listen_on() const { return 0; }
   /// How messages call it.

@@ -34,6 +34,8 @@ struct Launch {
   int workers_per_process = 0;    ///< how many workers the launcher asks each process to start; 0 if it does not say
   std::string leader_host{};      ///< where process 0 is; empty if unknown
   int leader_port = 0;            ///< on which it listens; 0 if unknown
+  bool guesses_leader = false;    ///< nobody has named that port: it is Railyard's own choice
+  int pmi_fd = -1;                ///< by which the launcher offers its key-value space (PMI); -1 if it does not
   std::string job{};              ///< the same in all processes, another in every other job; empty if unknown
   int restart = 0;                ///< how often the launcher has started this job again
   bool uses_torch_store = false;  ///< torchrun's agent serves its store at leader_host:leader_port
@@ -86,6 +88,11 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
   if (!launch.leader_host.empty() && variables.has("MASTER_PORT")) launch.leader_port = variables.port("MASTER_PORT");
 }
 
+/// Returns the number of the socket by which the launcher speaks PMI; -1 if there is none.
+[[nodiscard]] inline int find_pmi(const Environment& environment) {
+  return parse_count(environment("PMI_FD").value_or("")).value_or(-1);
+}
+
 /// Comes before Slurm: under mpirun inside of an allocation, the processes inherit the variables of the step in which
 /// Open MPI's daemon runs.
 [[nodiscard]] inline std::optional<Launch> find_open_mpi(const Environment& environment) {
@@ -132,6 +139,7 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
   launch.local_process = variables.number_or("MPI_LOCALRANKID", 0);
   launch.num_local_processes = variables.number_or("MPI_LOCALNRANKS", 0);
   take_leader(variables, launch);
+  launch.pmi_fd = find_pmi(environment);
   launch.job = job_name("hydra", hydra_job(::getppid()));
   return variables.told(std::move(launch));
 }
@@ -178,7 +186,12 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
     const auto nodes = NodeList::expand(variables.needed("SLURM_STEP_NODELIST"));
     launch.leader_host = nodes.front();
   }
-  if (launch.leader_port == 0) launch.leader_port = port_of_job(job, step);
+  launch.guesses_leader = launch.leader_port == 0;
+  if (launch.guesses_leader) launch.leader_port = port_of_job(job, step);
+  // Those of a launcher outside of the step, such as an mpiexec in which srun was started, are not the step's.
+  const bool is_steps = parse_count(environment("PMI_RANK").value_or("")) == launch.process &&
+                        parse_count(environment("PMI_SIZE").value_or("")) == launch.num_processes;
+  if (is_steps) launch.pmi_fd = find_pmi(environment);
   return variables.told(std::move(launch));
 }
 
@@ -323,6 +336,7 @@ inline void apply_options(const LaunchConfig& config, Launch& launch) {
   if (!config.leader.empty()) {
     std::tie(launch.leader_host, launch.leader_port) = split_address(config.leader, "ScalingConfig::launch.leader");
     launch.uses_torch_store = false;
+    launch.guesses_leader = false;
   }
   if (!config.job.empty()) launch.job = config.job;
   if (config.num_processes > 0 && config.num_processes != launch.num_processes) {

@@ -30,13 +30,18 @@ struct Posting {
   friend bool operator==(const Posting&, const Posting&) = default;
 };
 
+/// Writes two hexadecimal digits for each byte.
+[[nodiscard]] inline std::string hexadecimal(ConstBytes bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) text += compose("{:02x}", std::to_integer<unsigned>(byte));
+  return text;
+}
+
 /// Makes a secret that nobody can guess, as 64 hexadecimal digits.
 [[nodiscard]] inline std::string random_secret() {
   Digest bytes;
   fill_random(bytes);
-  std::string text;
-  for (const std::byte byte : bytes) text += compose("{:02x}", std::to_integer<unsigned>(byte));
-  return text;
+  return hexadecimal(bytes);
 }
 
 /// Writes a posting as lines of a name and a value.
@@ -82,6 +87,11 @@ class WaitTeller {
       : subject_(std::move(subject)), say_(std::move(say)), interval_(interval), next_(Deadline::after(interval)) {}
 
   [[nodiscard]] const std::string& subject() const noexcept { return subject_; }
+
+  /// Says something at once.
+  void say(std::string_view what) const {
+    if (say_) say_(compose("{} {}", subject_, what));
+  }
 
   /// Starts to count. Nothing is said before the first interval has passed.
   void start() {

@@ -206,9 +206,9 @@ inline void tune_connection(int fd, std::chrono::milliseconds lost_after) noexce
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<unsigned>(lost_after.count()));
 }
 
-/// Listens at an address of this host; an empty host means any. Port 0 lets the kernel choose.
-/// Throws: ConfigError if the host is not known here; Error if it cannot be listened on.
-[[nodiscard]] inline Socket listen_at(const std::string& host, int port) {
+// Tries the host's addresses one after the other. ready: returns 0 once the bound socket is as it is to be.
+template <class Ready>
+[[nodiscard]] Socket bind_at(const std::string& host, int port, const Ready& ready) {
   int status = 0;
   const AddressList addresses = resolve(host, port, status);
   if (addresses == nullptr) {
@@ -228,14 +228,24 @@ inline void tune_connection(int fd, std::chrono::milliseconds lost_after) noexce
       Socket socket{adopt(fd, "a socket to listen on")};
       set_option(socket.fd(), SOL_SOCKET, SO_REUSEADDR, 1);
       if (family == AF_INET6) set_option(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, host.empty() ? 0 : 1);
-      if (::bind(socket.fd(), entry->ai_addr, entry->ai_addrlen) == 0 && ::listen(socket.fd(), SOMAXCONN) == 0) {
-        return socket;
-      }
+      if (::bind(socket.fd(), entry->ai_addr, entry->ai_addrlen) == 0 && ready(socket.fd()) == 0) return socket;
       error = errno;
     }
   }
   throw_system(compose(R"(listening at "{}" port {}: take another port, or 0 to let the kernel choose)", host, port),
                error);
+}
+
+/// Listens at an address of this host; an empty host means any. Port 0 lets the kernel choose.
+/// Throws: ConfigError if the host is not known here; Error if it cannot be listened on.
+[[nodiscard]] inline Socket listen_at(const std::string& host, int port) {
+  return bind_at(host, port, [](int fd) { return ::listen(fd, SOMAXCONN); });
+}
+
+/// Takes a port of this host and does not listen on it: who calls listen_at() for it later finds it free, and the kernel
+/// gives it to nobody else. Throws: Error if there is none.
+[[nodiscard]] inline Socket reserve_port() {
+  return bind_at("", 0, [](int) { return 0; });
 }
 
 // Returns 0 or what went wrong with a connect() that did not wait, as errno has it.
