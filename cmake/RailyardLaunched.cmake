@@ -20,5 +20,6 @@ function(railyard_add_launched)
   if(NOT RAILYARD_CRYPTO_INCLUDE_DIR IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
     target_include_directories(railyard::launched SYSTEM INTERFACE "${RAILYARD_CRYPTO_INCLUDE_DIR}")
   endif()
-  target_link_libraries(railyard::launched INTERFACE "${RAILYARD_SSL_LIBRARY}" "${RAILYARD_CRYPTO_LIBRARY}")
+  target_link_libraries(railyard::launched INTERFACE "${RAILYARD_SSL_LIBRARY}" "${RAILYARD_CRYPTO_LIBRARY}"
+                                                  ${CMAKE_DL_LIBS})
 endfunction()

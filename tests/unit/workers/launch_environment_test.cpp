@@ -134,6 +134,14 @@ TEST_CASE("find_launch: finds by which socket a launcher speaks PMI, if it is th
   CHECK(launch_of(with(open_mpi, pmi)).pmi_fd == -1);
 }
 
+TEST_CASE("find_launch: finds whether a launcher speaks PMIx, and means this process") {
+  CHECK(launch_of(open_mpi).has_pmix);
+  CHECK_FALSE(launch_of(with(open_mpi, {{"PMIX_RANK", "1"}})).has_pmix);
+  CHECK_FALSE(launch_of(slurm_step).has_pmix);
+  CHECK(launch_of(with(slurm_step, {{"PMIX_RANK", "3"}, {"PMIX_NAMESPACE", "slurm.pmix.1.0"}})).has_pmix);
+  CHECK_FALSE(launch_of(with(slurm_step, {{"PMIX_RANK", "3"}})).has_pmix);
+}
+
 TEST_CASE("find_launch: knows a port that somebody has named from one that follows from the job's number") {
   CHECK(launch_of(slurm_step).guesses_leader);
   CHECK(launch_of(with(slurm_step, {{"MASTER_ADDR", "node1"}})).guesses_leader);

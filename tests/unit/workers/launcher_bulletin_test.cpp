@@ -111,7 +111,7 @@ TEST_CASE("LauncherBulletin: sends nothing of a secret that the processes were g
   auto read = std::async(std::launch::async, [&] { return other.follow(); });
   CHECK(leader.lead().secret.empty());
   CHECK(read.get().secret.empty());
-  CHECK(launcher.count("cmd=put ") == 1);
+  CHECK(launcher.count("cmd=put ") == 2);
   CHECK(launcher.count("cmd=barrier_in\n") == 2);  // once for each
 }
 

@@ -8,6 +8,7 @@
 #include "railyard/workers/detail/launcher_bulletin.hpp"
 #include "railyard/workers/detail/mpi_library.hpp"
 #include "railyard/workers/detail/pmi_space.hpp"
+#include "railyard/workers/detail/pmix_space.hpp"
 #include "railyard/workers/detail/posting.hpp"
 #include "railyard/workers/detail/torch_store.hpp"
 
@@ -106,6 +107,15 @@ class TorchBulletin final : public Bulletin {
   return launch.num_local_processes == launch.num_processes || is_loopback_name(launch.leader_host);
 }
 
+/// Throws: SpaceError if there is nobody there.
+[[nodiscard]] inline std::unique_ptr<KeyValueSpace> enter_space(const Launch& launch, const Deadline& deadline) {
+  // The launcher answers at once or not at all: others do not have to come for that.
+  constexpr std::chrono::nanoseconds greeting_time = std::chrono::seconds{20};
+  const Deadline until = deadline.remaining() < greeting_time ? deadline : Deadline::after(greeting_time);
+  if (launch.pmi_fd >= 0) return std::make_unique<PmiSpace>(launch.pmi_fd, until);
+  return std::make_unique<PmixSpace>(launch.process, PmixFunctions::load());
+}
+
 /// Is the way to meet that a launcher offers, or why it is not taken; neither if it offers none.
 struct LauncherWay {
   std::unique_ptr<Bulletin> bulletin{};
@@ -116,20 +126,14 @@ struct LauncherWay {
 [[nodiscard]] inline LauncherWay find_launcher_bulletin(const Launch& launch, bool has_secret, const WaitTeller& teller,
                                                         const Deadline& deadline,
                                                         LauncherMemory& memory = launcher_memory()) {
-  // The launcher answers at once or not at all: others do not have to come for that.
-  constexpr std::chrono::nanoseconds greeting_time = std::chrono::seconds{20};
-  if (launch.pmi_fd < 0) return {};
+  if (launch.pmi_fd < 0 && !launch.has_pmix) return {};
   const std::string where = compose("the key-value space of {}", launch.launcher);
-  // A process has one conversation by PMI, and MPI_Init() would find it over.
+  // A process has one conversation with its launcher, and MPI_Init() would find it over.
   if (const std::string library = loaded_mpi_library(); !library.empty()) {
     return {.why_not = compose("{} is left to MPI, which this program has loaded ({})", where, library)};
   }
   try {
-    std::unique_ptr<KeyValueSpace> space;
-    if (!memory.posting) {
-      space = std::make_unique<PmiSpace>(
-          launch.pmi_fd, deadline.remaining() < greeting_time ? deadline : Deadline::after(greeting_time));
-    }
+    auto space = memory.posting ? nullptr : enter_space(launch, deadline);
     return {.bulletin = std::make_unique<LauncherBulletin>(launch, std::move(space), where, has_secret, teller,
                                                            deadline, memory)};
   } catch (const SpaceError& error) {

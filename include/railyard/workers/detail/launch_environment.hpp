@@ -36,6 +36,7 @@ struct Launch {
   int leader_port = 0;            ///< on which it listens; 0 if unknown
   bool guesses_leader = false;    ///< nobody has named that port: it is Railyard's own choice
   int pmi_fd = -1;                ///< by which the launcher offers its key-value space (PMI); -1 if it does not
+  bool has_pmix = false;          ///< the launcher offers one by PMIx
   std::string job{};              ///< the same in all processes, another in every other job; empty if unknown
   int restart = 0;                ///< how often the launcher has started this job again
   bool uses_torch_store = false;  ///< torchrun's agent serves its store at leader_host:leader_port
@@ -93,6 +94,11 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
   return parse_count(environment("PMI_FD").value_or("")).value_or(-1);
 }
 
+/// Does the launcher speak PMIx, and mean this process?
+[[nodiscard]] inline bool has_pmix(const Environment& environment, const Launch& launch) {
+  return environment("PMIX_NAMESPACE") && parse_count(environment("PMIX_RANK").value_or("")) == launch.process;
+}
+
 /// Comes before Slurm: under mpirun inside of an allocation, the processes inherit the variables of the step in which
 /// Open MPI's daemon runs.
 [[nodiscard]] inline std::optional<Launch> find_open_mpi(const Environment& environment) {
@@ -104,6 +110,7 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
   launch.local_process = variables.number_or("OMPI_COMM_WORLD_LOCAL_RANK", 0);
   launch.num_local_processes = variables.number_or("OMPI_COMM_WORLD_LOCAL_SIZE", 0);
   take_leader(variables, launch);
+  launch.has_pmix = has_pmix(environment, launch);
   launch.job = job_name("mpi", variables.text("PMIX_NAMESPACE"));
   return variables.told(std::move(launch));
 }
@@ -192,6 +199,7 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
   const bool is_steps = parse_count(environment("PMI_RANK").value_or("")) == launch.process &&
                         parse_count(environment("PMI_SIZE").value_or("")) == launch.num_processes;
   if (is_steps) launch.pmi_fd = find_pmi(environment);
+  launch.has_pmix = has_pmix(environment, launch);
   return variables.told(std::move(launch));
 }
 
@@ -207,6 +215,7 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
                                                                      "set it, or ScalingConfig::launch.num_processes");
   launch.num_local_processes = 0;
   take_leader(variables, launch);
+  launch.has_pmix = has_pmix(environment, launch);
   launch.job = job_name("pmix", variables.text("PMIX_NAMESPACE"));
   return variables.told(std::move(launch));
 }

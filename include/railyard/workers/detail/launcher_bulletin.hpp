@@ -119,7 +119,7 @@ class LauncherBulletin final : public Bulletin {
 
   [[nodiscard]] Posting exchange(const Deadline& deadline) {
     const KeyAgreement own;
-    if (!has_secret_) space_->put(key("key", process_), hexadecimal(own.public_key()), deadline);
+    space_->put(key("key", process_), has_secret_ ? std::string{no_key} : hexadecimal(own.public_key()), deadline);
     meet(deadline);
     const std::string text = take(0, key("leader"), deadline);
     auto posting = read_posting(text);
@@ -144,10 +144,11 @@ class LauncherBulletin final : public Bulletin {
     return std::move(*posting);
   }
 
-  // Hides the secret for one process; not for one that was given it in another way, and so has left no key.
+  // Hides the secret for one process; not for one that was given it in another way.
   void hand_secret(int process, const KeyAgreement& own, const std::string& secret) {
     const auto digits = space_->get(process, key("key", process), deadline_);
-    if (!digits) return;
+    if (digits == no_key) return;
+    if (!digits) fail(compose("holds no public key of process {}", process));
     const Digest other = read_key(*digits);
     const std::string hidden = hide_or_show(secret, own.agree(other), {own.public_key(), other});
     space_->put(key("secret", process), hexadecimal(text_bytes(hidden)), deadline_);
@@ -196,6 +197,7 @@ class LauncherBulletin final : public Bulletin {
   [[noreturn]] void fail(const std::string& what) const { throw Error{compose("{}: {} {}", teller_.subject(), where_, what)}; }
 
   static constexpr std::chrono::milliseconds slice_time{200};
+  static constexpr std::string_view no_key = "none";
 
   int process_;
   int num_processes_;
