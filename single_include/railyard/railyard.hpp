@@ -34790,6 +34790,7 @@ struct Launch {
   int leader_port = 0;            ///< on which it listens; 0 if unknown
   bool guesses_leader = false;    ///< nobody has named that port: it is Railyard's own choice
   int pmi_fd = -1;                ///< by which the launcher offers its key-value space (PMI); -1 if it does not
+  bool has_pmix = false;          ///< the launcher offers one by PMIx
   std::string job{};              ///< the same in all processes, another in every other job; empty if unknown
   int restart = 0;                ///< how often the launcher has started this job again
   bool uses_torch_store = false;  ///< torchrun's agent serves its store at leader_host:leader_port
@@ -34847,6 +34848,11 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
   return parse_count(environment("PMI_FD").value_or("")).value_or(-1);
 }
 
+/// Does the launcher speak PMIx, and mean this process?
+[[nodiscard]] inline bool has_pmix(const Environment& environment, const Launch& launch) {
+  return environment("PMIX_NAMESPACE") && parse_count(environment("PMIX_RANK").value_or("")) == launch.process;
+}
+
 /// Comes before Slurm: under mpirun inside of an allocation, the processes inherit the variables of the step in which
 /// Open MPI's daemon runs.
 [[nodiscard]] inline std::optional<Launch> find_open_mpi(const Environment& environment) {
@@ -34858,6 +34864,7 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
   launch.local_process = variables.number_or("OMPI_COMM_WORLD_LOCAL_RANK", 0);
   launch.num_local_processes = variables.number_or("OMPI_COMM_WORLD_LOCAL_SIZE", 0);
   take_leader(variables, launch);
+  launch.has_pmix = has_pmix(environment, launch);
   launch.job = job_name("mpi", variables.text("PMIX_NAMESPACE"));
   return variables.told(std::move(launch));
 }
@@ -34946,6 +34953,7 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
   const bool is_steps = parse_count(environment("PMI_RANK").value_or("")) == launch.process &&
                         parse_count(environment("PMI_SIZE").value_or("")) == launch.num_processes;
   if (is_steps) launch.pmi_fd = find_pmi(environment);
+  launch.has_pmix = has_pmix(environment, launch);
   return variables.told(std::move(launch));
 }
 
@@ -34961,6 +34969,7 @@ inline void take_leader(LaunchVariables& variables, Launch& launch) {
                                                                      "set it, or ScalingConfig::launch.num_processes");
   launch.num_local_processes = 0;
   take_leader(variables, launch);
+  launch.has_pmix = has_pmix(environment, launch);
   launch.job = job_name("pmix", variables.text("PMIX_NAMESPACE"));
   return variables.told(std::move(launch));
 }
@@ -35422,7 +35431,7 @@ class LauncherBulletin final : public Bulletin {
 
   [[nodiscard]] Posting exchange(const Deadline& deadline) {
     const KeyAgreement own;
-    if (!has_secret_) space_->put(key("key", process_), hexadecimal(own.public_key()), deadline);
+    space_->put(key("key", process_), has_secret_ ? std::string{no_key} : hexadecimal(own.public_key()), deadline);
     meet(deadline);
     const std::string text = take(0, key("leader"), deadline);
     auto posting = read_posting(text);
@@ -35447,10 +35456,11 @@ class LauncherBulletin final : public Bulletin {
     return std::move(*posting);
   }
 
-  // Hides the secret for one process; not for one that was given it in another way, and so has left no key.
+  // Hides the secret for one process; not for one that was given it in another way.
   void hand_secret(int process, const KeyAgreement& own, const std::string& secret) {
     const auto digits = space_->get(process, key("key", process), deadline_);
-    if (!digits) return;
+    if (digits == no_key) return;
+    if (!digits) fail(compose("holds no public key of process {}", process));
     const Digest other = read_key(*digits);
     const std::string hidden = hide_or_show(secret, own.agree(other), {own.public_key(), other});
     space_->put(key("secret", process), hexadecimal(text_bytes(hidden)), deadline_);
@@ -35499,6 +35509,7 @@ class LauncherBulletin final : public Bulletin {
   [[noreturn]] void fail(const std::string& what) const { throw Error{compose("{}: {} {}", teller_.subject(), where_, what)}; }
 
   static constexpr std::chrono::milliseconds slice_time{200};
+  static constexpr std::string_view no_key = "none";
 
   int process_;
   int num_processes_;
@@ -35739,6 +35750,164 @@ class PmiSpace final : public KeyValueSpace {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/workers/detail/pmix_space.hpp
+// The key-value space of a launcher that speaks PMIx: mpirun of Open MPI, and srun --mpi=pmix. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// What pmix.h declares, as far as it is needed, so that it does not have to be there: the same since version 2, of which
+// the library has its name. tests/unit/workers/pmix_space_test.cpp compares the two where the header is.
+struct PmixProcess {
+  char job[256] = {};
+  std::uint32_t rank = 0;
+};
+struct PmixValue {
+  enum Type : std::uint16_t { boolean = 1, string = 3, integer = 6 };
+
+  std::uint16_t type = 0;
+  union {
+    bool flag;
+    int number;
+    char* text;
+    std::uint64_t room[8] = {};  // more than any version has
+  };
+};
+struct PmixInfo {
+  char key[512] = {};
+  std::uint32_t flags = 0;
+  PmixValue value{};
+};
+
+/// Holds the functions of libpmix that are called.
+struct PmixFunctions {
+  static constexpr int success = 0;
+  static constexpr std::uint8_t global = 3;  // who may see a value: all
+  using Done = void (*)(int status, void* data);
+
+  int (*init)(PmixProcess*, PmixInfo*, std::size_t) = nullptr;
+  int (*finalize)(const PmixInfo*, std::size_t) = nullptr;
+  int (*put)(std::uint8_t, const char*, PmixValue*) = nullptr;
+  int (*commit)() = nullptr;
+  int (*fence)(const PmixProcess*, std::size_t, const PmixInfo*, std::size_t, Done, void*) = nullptr;
+  int (*get)(const PmixProcess*, const char*, const PmixInfo*, std::size_t, PmixValue**) = nullptr;
+  const char* (*explain)(int) = nullptr;
+
+  /// Finds the library while the program runs, and keeps it for good. Throws: SpaceError if there is none.
+  [[nodiscard]] static PmixFunctions load(const char* file = "libpmix.so.2") {
+    void* const library = ::dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) throw SpaceError{compose("PMIx cannot be loaded ({})", ::dlerror())};
+    PmixFunctions functions;
+    const auto find = [library](const char* name, auto& function) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
+      if (function == nullptr) throw SpaceError{compose("PMIx has no function {}: another version?", name)};
+    };
+    find("PMIx_Init", functions.init);
+    find("PMIx_Finalize", functions.finalize);
+    find("PMIx_Put", functions.put);
+    find("PMIx_Commit", functions.commit);
+    find("PMIx_Fence_nb", functions.fence);
+    find("PMIx_Get", functions.get);
+    find("PMIx_Error_string", functions.explain);
+    return functions;
+  }
+};
+
+/// Speaks to the launcher by libpmix, which has threads of its own from the constructor to leave().
+class PmixSpace final : public KeyValueSpace {
+ public:
+  /// process: as the launcher counts it. Throws: SpaceError if libpmix finds no launcher, or one that counts otherwise.
+  PmixSpace(int process, const PmixFunctions& functions) : functions_(functions) {
+    check("PMIx_Init", functions_.init(&own_, nullptr, 0));
+    has_begun_ = true;
+    if (own_.rank == static_cast<std::uint32_t>(process)) return;
+    leave();
+    throw SpaceError{compose("the launcher's PMIx calls this process {}, and its variables say {}", own_.rank, process)};
+  }
+  ~PmixSpace() override { leave(); }
+
+  void put(const std::string& key, const std::string& value, const Deadline&) override {
+    std::string text = value;
+    PmixValue one{.type = PmixValue::string};
+    one.text = text.data();
+    check("PMIx_Put", functions_.put(PmixFunctions::global, key.c_str(), &one));
+  }
+
+  void come_to_fence(const Deadline&) override {
+    check("PMIx_Commit", functions_.commit());
+    fence_ = std::make_shared<Fence>();
+    PmixInfo collect = option("pmix.collect", PmixValue::boolean);
+    collect.value.flag = true;
+    PmixProcess everybody = own_;
+    everybody.rank = UINT32_MAX - 1;
+    // It may be called when nobody waits any more.
+    auto for_call = std::make_unique<std::shared_ptr<Fence>>(fence_);
+    const int status = functions_.fence(
+        &everybody, 1, &collect, 1,
+        [](int outcome, void* data) {
+          const std::unique_ptr<std::shared_ptr<Fence>> fence{static_cast<std::shared_ptr<Fence>*>(data)};
+          const std::lock_guard lock{(*fence)->mutex};
+          (*fence)->outcome = outcome;
+          (*fence)->changed.notify_all();
+        },
+        for_call.get());
+    check("PMIx_Fence_nb", status);
+    static_cast<void>(for_call.release());
+  }
+  [[nodiscard]] bool wait_at_fence(const Deadline& deadline) override {
+    std::unique_lock lock{fence_->mutex};
+    const auto has_outcome = [this] { return fence_->outcome.has_value(); };
+    if (!fence_->changed.wait_until(lock, deadline.time(), has_outcome)) return false;
+    check("PMIx_Fence_nb", *fence_->outcome);
+    return true;
+  }
+
+  [[nodiscard]] std::optional<std::string> get(int process, const std::string& key, const Deadline& deadline) override {
+    PmixProcess whose = own_;
+    whose.rank = static_cast<std::uint32_t>(process);
+    PmixInfo limit = option("pmix.timeout", PmixValue::integer);
+    const auto remaining = std::chrono::ceil<std::chrono::seconds>(deadline.remaining());
+    limit.value.number = static_cast<int>(std::clamp<std::int64_t>(remaining.count(), 1, 60));
+    PmixValue* found = nullptr;
+    if (functions_.get(&whose, key.c_str(), &limit, 1, &found) != PmixFunctions::success || found == nullptr) return {};
+    const std::unique_ptr<PmixValue, void (*)(void*)> owner{found, std::free};
+    if (found->type != PmixValue::string || found->text == nullptr) return {};
+    const std::unique_ptr<char, void (*)(void*)> text{found->text, std::free};
+    return std::string{found->text};
+  }
+
+  void leave() noexcept override {
+    // Whoever ends without it is taken for one that has crashed.
+    if (std::exchange(has_begun_, false)) functions_.finalize(nullptr, 0);
+  }
+
+ private:
+  struct Fence {
+    std::mutex mutex{};
+    std::condition_variable changed{};
+    std::optional<int> outcome{};
+  };
+
+  [[nodiscard]] static PmixInfo option(const char* key, PmixValue::Type type) {
+    PmixInfo one;
+    std::strncpy(one.key, key, sizeof one.key - 1);
+    one.value.type = type;
+    return one;
+  }
+  void check(const char* function, int status) const {
+    if (status == PmixFunctions::success) return;
+    throw SpaceError{compose("the launcher's PMIx: {} failed: {}", function, functions_.explain(status))};
+  }
+
+  PmixFunctions functions_;
+  PmixProcess own_{};
+  bool has_begun_ = false;
+  std::shared_ptr<Fence> fence_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/workers/detail/torch_store.hpp
 // A client of the store that torchrun's agents serve, as far as a rendezvous needs it: set and get. Workers room.
 
@@ -35941,6 +36110,15 @@ class TorchBulletin final : public Bulletin {
   return launch.num_local_processes == launch.num_processes || is_loopback_name(launch.leader_host);
 }
 
+/// Throws: SpaceError if there is nobody there.
+[[nodiscard]] inline std::unique_ptr<KeyValueSpace> enter_space(const Launch& launch, const Deadline& deadline) {
+  // The launcher answers at once or not at all: others do not have to come for that.
+  constexpr std::chrono::nanoseconds greeting_time = std::chrono::seconds{20};
+  const Deadline until = deadline.remaining() < greeting_time ? deadline : Deadline::after(greeting_time);
+  if (launch.pmi_fd >= 0) return std::make_unique<PmiSpace>(launch.pmi_fd, until);
+  return std::make_unique<PmixSpace>(launch.process, PmixFunctions::load());
+}
+
 /// Is the way to meet that a launcher offers, or why it is not taken; neither if it offers none.
 struct LauncherWay {
   std::unique_ptr<Bulletin> bulletin{};
@@ -35951,20 +36129,14 @@ struct LauncherWay {
 [[nodiscard]] inline LauncherWay find_launcher_bulletin(const Launch& launch, bool has_secret, const WaitTeller& teller,
                                                         const Deadline& deadline,
                                                         LauncherMemory& memory = launcher_memory()) {
-  // The launcher answers at once or not at all: others do not have to come for that.
-  constexpr std::chrono::nanoseconds greeting_time = std::chrono::seconds{20};
-  if (launch.pmi_fd < 0) return {};
+  if (launch.pmi_fd < 0 && !launch.has_pmix) return {};
   const std::string where = compose("the key-value space of {}", launch.launcher);
-  // A process has one conversation by PMI, and MPI_Init() would find it over.
+  // A process has one conversation with its launcher, and MPI_Init() would find it over.
   if (const std::string library = loaded_mpi_library(); !library.empty()) {
     return {.why_not = compose("{} is left to MPI, which this program has loaded ({})", where, library)};
   }
   try {
-    std::unique_ptr<KeyValueSpace> space;
-    if (!memory.posting) {
-      space = std::make_unique<PmiSpace>(
-          launch.pmi_fd, deadline.remaining() < greeting_time ? deadline : Deadline::after(greeting_time));
-    }
+    auto space = memory.posting ? nullptr : enter_space(launch, deadline);
     return {.bulletin = std::make_unique<LauncherBulletin>(launch, std::move(space), where, has_secret, teller,
                                                            deadline, memory)};
   } catch (const SpaceError& error) {

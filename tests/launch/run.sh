@@ -13,15 +13,17 @@ fi
 root=$PWD
 source tools/packages.sh
 source tests/launch/slurm_cluster.sh
+source tests/launch/three_hosts.sh
 parts=("$@")
-[ $# != 0 ] || parts=(mpi slurm torchrun kubernetes hosts regroup)
+[ $# != 0 ] || parts=(mpi slurm torchrun kubernetes hosts regroup three)
 
 packages=(g++ cmake ninja-build libfmt-dev libssl-dev libgloo-dev libtorch-dev libopenblas0-pthread zlib1g-dev libzstd-dev
   python3 pkg-config git catch2)
 case " ${parts[*]} " in *" mpi "*) packages+=(openmpi-bin mpich) ;; esac
-case " ${parts[*]} " in *" slurm "*) packages+=(slurmctld slurmd slurm-client munge openmpi-bin) ;; esac
+case " ${parts[*]} " in *" slurm "*) packages+=(iproute2 slurmctld slurmd slurm-client munge openmpi-bin) ;; esac
 case " ${parts[*]} " in *" hosts "* | *" regroup "* | *" torchrun "* | *" kubernetes "*) packages+=(iproute2) ;; esac
 case " ${parts[*]} " in *" kubernetes "*) packages+=(python3-yaml) ;; esac
+case " ${parts[*]} " in *" three "*) packages+=(openmpi-bin mpich iproute2) ;; esac
 railyard_need "${packages[@]}"
 
 folder=$(mktemp -d "${TMPDIR:-/tmp}/railyard-launch-XXXXXX")
@@ -30,7 +32,7 @@ clean_up() {
   local status=$?
   slurm_cluster_stop "$folder/slurm" || true
   jobs -p | xargs -r kill 2>/dev/null || true
-  for host in one two three wire; do ip netns delete "railyard-$$-$host" 2>/dev/null || true; done
+  for host in one two three wire h0 h1 h2 h3; do ip netns delete "railyard-$$-$host" 2>/dev/null || true; done
   rm -rf --one-file-system "$folder"
   exit $status
 }
@@ -138,6 +140,7 @@ run_slurm() {
   # The leader is found at the first node of the step where nobody names it.
   env -u MASTER_ADDR srun -N2 -w n2,n3 "$show" environment >"$log" 2>&1 || fail "srun without MASTER_ADDR"
   expect 2 "leader n2:2"
+  run_slurm_spaces
 
   slurm_script "exec '$show'"
   sbatch --wait -N2 -n4 "$folder/script" >/dev/null || fail "sbatch"
@@ -163,6 +166,24 @@ run_slurm() {
   done
   echo "ok: lists of nodes read as scontrol does"
   unset MASTER_ADDR
+}
+
+# Where Slurm, or an mpirun in its allocation, passes values between processes, they need no address and no secret.
+run_slurm_spaces() {
+  local kind
+  if [ -z "$(outward_address)" ]; then
+    echo "not run: meeting in a launcher's space, as this host has no address but that of the loopback"
+    return
+  fi
+  unset MASTER_ADDR
+  for kind in pmi2 pmix; do
+    srun --mpi=$kind -N3 --ntasks-per-node=2 "$show" >"$log" 2>&1 || fail "srun --mpi=$kind without MASTER_ADDR"
+    expect 6 "of 2 here" "met in the key-value space of Slurm (srun)"
+    train 3 1 "${kind}3" srun --mpi=$kind -N3
+  done
+  salloc -N3 --ntasks-per-node=1 mpirun.openmpi --allow-run-as-root "$show" >"$log" 2>&1 || fail "mpirun without MASTER_ADDR"
+  expect 3 "met in the key-value space of Open MPI"
+  export MASTER_ADDR=127.0.0.1
 }
 
 # says TEXT FILE...: waits until a line of the files holds the text.

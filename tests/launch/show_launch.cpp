@@ -3,12 +3,15 @@
 //   show_launch                  one line; returns when all processes have met
 //   show_launch environment      only what the environment says
 //   show_launch nodes LIST       expands a list of nodes
+//   show_launch mpi              uses MPI (MPICH's), and asks for the launcher's space beside it
 #include "railyard/workers/detail/bulletin.hpp"
 #include "railyard/workers/detail/own_address.hpp"
 
 #include <cstdio>
 #include <exception>
 #include <string>
+
+#include <dlfcn.h>
 
 namespace {
 
@@ -91,12 +94,39 @@ void run(const std::string& what) {
   say(rd::compose("{}; met in {}; restart {}; {}", who, where, launch.restart, launch.why));
 }
 
+// Finds MPI as a program finds it that has not been linked with it.
+template <class Function>
+Function* find_in_mpi(const char* name) {
+  void* const library = ::dlopen("libmpich.so.12", RTLD_NOW | RTLD_GLOBAL);
+  void* const found = library == nullptr ? nullptr : ::dlsym(library, name);
+  if (found == nullptr) throw railyard::Error{rd::compose("there is no {}", name)};
+  return reinterpret_cast<Function*>(found);
+}
+
+void run_beside_mpi() {
+  constexpr int world = 0x44000000;  // MPI_COMM_WORLD of MPICH
+  int failures = find_in_mpi<int(int*, char***)>("MPI_Init")(nullptr, nullptr);
+  const rd::Launch launch = rd::find_launch({});
+  std::string why_not = "nothing";
+  try {
+    const auto bulletin = rd::choose_bulletin(launch, {}, {"", {}}, railyard::Deadline::after(60s));
+    why_not = bulletin->where();
+  } catch (const railyard::ConfigError& error) {
+    why_not = error.what();
+  }
+  failures += find_in_mpi<int(int)>("MPI_Barrier")(world);
+  failures += find_in_mpi<int()>("MPI_Finalize")();
+  say(rd::compose("{}; MPI is {}", why_not, failures == 0 ? "whole" : "broken"));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
   const std::string what = argc > 1 ? argv[1] : "";
   if (what == "nodes" && argc == 3) {
     for (const std::string& name : rd::NodeList::expand(argv[2])) say(name);
+  } else if (what == "mpi") {
+    run_beside_mpi();
   } else {
     run(what);
   }

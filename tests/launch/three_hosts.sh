@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: MIT
+# Sourced by run.sh: three hosts, h1 to h3, which are networks of the kernel behind one bridge, with two ranks on each.
+# They have no names and no way to anywhere else.
+
+three_hosts_start() {
+  local number
+  if ! ip netns add "railyard-$$-h0" 2>"$log"; then
+    echo "not run: three hosts, as this kernel lets nobody make networks ($(cat "$log"))"
+    return 1
+  fi
+  if ! on_host h0 ip link add bridge type bridge 2>"$log"; then
+    echo "not run: three hosts, as this kernel has no bridges ($(cat "$log"))"
+    return 1
+  fi
+  on_host h0 ip link set bridge up
+  for number in 1 2 3; do
+    ip netns add "railyard-$$-h$number"
+    ip link add net0 netns "railyard-$$-h$number" type veth peer name "port$number" netns "railyard-$$-h0"
+    on_host h0 ip link set "port$number" master bridge up
+    on_host "h$number" ip link set lo up
+    on_host "h$number" ip address add "fd78::$number/64" dev net0 nodad
+    on_host "h$number" ip link set net0 up
+  done
+  # A bridge passes nothing on from a port in the first moment.
+  wait_until 60 on_host h1 ping -c 1 -W 1 fd78::3 || fail "reaching a host"
+}
+
+# start_three COMMAND...: as processes 0 to 2, one on each host; their output and status go to $folder/h1.log, ...
+start_three() {
+  local number
+  rm -f "$folder"/h[1-3].{log,status}
+  for number in 1 2 3; do
+    (
+      on_host "h$number" env RANK=$((number - 1)) WORLD_SIZE=3 MASTER_ADDR=fd78::1 MASTER_PORT=29500 "$@" \
+        >"$folder/h$number.log" 2>&1
+      echo $? >"$folder/h$number.status"
+    ) &
+  done
+}
+
+# end_three STATUS NAME: waits for all of them.
+end_three() {
+  local number
+  for number in 1 2 3; do
+    wait_until 120 test -s "$folder/h$number.status" || true
+    cat "$folder/h$number.log" >>"$folder/three.log"
+  done
+  mv "$folder/three.log" "$log"
+  for number in 1 2 3; do
+    [ "$(cat "$folder/h$number.status" 2>/dev/null)" = "$1" ] || fail "$2: host $number did not end with $1"
+  done
+}
+
+run_three() {
+  three_hosts_start || return 0
+  export RAILYARD_SECRET=0123456789abcdef0123456789abcdef
+  start_three "$show"
+  end_three 0 "meeting over IPv6"
+  expect 3 "met in the fixed address fd78::1:29500"
+  start_three "$digits" "$data" 2 "$folder/runs" hosts6
+  end_three 0 "training on three hosts"
+  grep -q "^6 workers, weights $(weights_of 6 | cut -c1-6)" "$log" || fail "training on three hosts"
+  echo "ok: three hosts with two workers each: $(grep "^6 workers" "$log"), one host $(weights_of 6)"
+  three_hosts_lose
+  unset RAILYARD_SECRET
+  three_hosts_meet_by_launchers
+}
+
+# lose NAME COMMAND...: does something to a run that stands still at step 5, with which every host has to end by itself.
+lose() {
+  rm -f "$folder/go"
+  start_three "$counts" "$folder/go" "$folder/runs" lost 2
+  says "stands still at step 5" "$folder/h1.log"
+  "${@:2}"
+  end_three 75 "$1"
+  [ "$(find "$folder/runs/lost/checkpoints" -mindepth 1 -maxdepth 1 | wc -l)" = 1 ] || fail "$1: more than one checkpoint"
+  echo "ok: $1: every host ends with 75, and nothing else was saved"
+}
+
+# Two halves that both live, either of which could believe that the other is dead: neither goes on alone. What was saved
+# before is whole, and the next run goes on there.
+three_hosts_lose() {
+  local number
+  lose "a host that is cut off" on_host h0 ip link set port3 down
+  on_host h0 ip link set port3 up
+  lose "the leader's host is cut off from two that see each other" on_host h0 ip link set port1 down
+  on_host h0 ip link set port1 up
+  wait_until 60 on_host h1 ping -c 1 -W 1 fd78::3 || fail "reaching a host again"
+  lose_leader
+  touch "$folder/go"
+  start_three "$counts" "$folder/go" "$folder/runs" lost 2
+  end_three 0 "going on"
+  for number in 0 5; do says "[rank $number] begins at step 5" "$log"; done
+  says "sum 3990" "$log"
+  echo "ok: the run goes on at what was saved"
+}
+
+# A leader that dies: its own status is that of the signal.
+lose_leader() {
+  rm -f "$folder/go"
+  start_three "$counts" "$folder/go" "$folder/runs" lost 2
+  says "stands still at step 5" "$folder/h1.log"
+  kill -9 "$(sed -n 's/^process //p' "$folder/h1.log")"
+  wait_until 30 test -s "$folder/h1.status" || fail "killing the leader"
+  [ "$(cat "$folder/h1.status")" = 137 ] || fail "killing the leader"
+  echo 75 >"$folder/h1.status"
+  end_three 75 "a leader that dies"
+  echo "ok: a leader that dies: the others end with 75"
+}
+
+# What starts processes on other hosts calls this where it would call ssh.
+write_agent() {
+  cat >"$folder/agent" <<SCRIPT
+#!/usr/bin/env bash
+while [[ \$1 == -* ]]; do shift; done
+exec ip netns exec "railyard-$$-h\${1##*.}" sh -c "\${*:2}"
+SCRIPT
+  chmod 755 "$folder/agent"
+}
+
+# The launchers of MPI start processes on hosts that have no secret, no address and no folder in common but these.
+three_hosts_meet_by_launchers() {
+  local number hosts=10.78.0.1,10.78.0.2,10.78.0.3
+  local hydra=(mpiexec.hydra -launcher ssh -launcher-exec "$folder/agent" -localhost 10.78.0.1 -hosts $hosts)
+  local open_mpi=(mpirun.openmpi --allow-run-as-root --bind-to none --oversubscribe --mca plm_rsh_agent "$folder/agent"
+    --mca oob_tcp_if_include 10.78.0.0/24 --host "${hosts//,/:2,}:2")
+  write_agent
+  for number in 1 2 3; do on_host "h$number" ip address add "10.78.0.$number/24" dev net0; done
+
+  on_host h1 "${hydra[@]}" -ppn 2 -n 6 "$show" >"$log" 2>&1 || fail "mpiexec.hydra on three hosts"
+  expect 6 "of 2 here" "met in the key-value space of PMI (mpiexec)"
+  on_host h1 "${hydra[@]}" -ppn 1 -n 3 "$digits" "$data" 2 "$folder/runs" hydra6 >"$log" 2>&1 || fail "mpiexec.hydra"
+  grep -q "^6 workers, weights $(weights_of 6 | cut -c1-6)" "$log" || fail "training by mpiexec.hydra"
+  on_host h1 "${hydra[@]}" -ppn 1 -n 3 "$show" mpi >"$log" 2>&1 || fail "mpiexec.hydra of a program that uses MPI"
+  [ "$(grep -c "is left to MPI.*; MPI is whole$" "$log")" = 3 ] || fail "leaving PMI to MPI"
+  echo "ok: PMI is left to a program's own MPI, which is whole afterwards"
+
+  on_host h1 "${open_mpi[@]}" -n 6 --map-by ppr:2:node "$show" >"$log" 2>&1 || fail "mpirun on three hosts"
+  expect 6 "of 2 here" "met in the key-value space of Open MPI"
+  on_host h1 "${open_mpi[@]}" -n 3 --map-by ppr:1:node "$digits" "$data" 2 "$folder/runs" mpi6 >"$log" 2>&1 || fail "mpirun"
+  grep -q "^6 workers, weights $(weights_of 6 | cut -c1-6)" "$log" || fail "training by mpirun"
+  echo "ok: both launchers of MPI train on three hosts to $(grep "^6 workers" "$log")"
+}
