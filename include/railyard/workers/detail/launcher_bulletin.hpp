@@ -17,6 +17,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -162,11 +163,11 @@ class LauncherBulletin final : public Bulletin {
     return one;
   }
 
-  [[nodiscard]] std::string take(int process, const std::string& key, const Deadline& deadline) {
-    const auto digits = space_->get(process, key, deadline);
-    if (!digits) fail(compose(R"(holds no "{}", which process {} should have left there)", key, process));
+  [[nodiscard]] std::string take(int process, const std::string& name, const Deadline& deadline) {
+    const auto digits = space_->get(process, name, deadline);
+    if (!digits) fail(compose(R"(holds no "{}", which process {} should have left there)", name, process));
     auto text = read_hexadecimal(*digits);
-    if (!text) fail(compose(R"(holds "{}" under "{}", which process {} has not written)", digits->substr(0, 100), key,
+    if (!text) fail(compose(R"(holds "{}" under "{}", which process {} has not written)", digits->substr(0, 100), name,
                             process));
     return std::move(*text);
   }
