@@ -39,6 +39,7 @@ StateSaveLocation=$folder/state
 SlurmctldPidFile=$folder/slurmctld.pid
 SlurmctldLogFile=$folder/slurmctld.log
 SlurmdSpoolDir=$folder/spool-%n
+TmpFS=$folder/temporary-%n
 SlurmdPidFile=$folder/slurmd-%n.pid
 SlurmdLogFile=$folder/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
@@ -74,7 +75,7 @@ all_idle() { [ "$(sinfo -h -N -t idle -o %N | sort -u | wc -l)" = 3 ]; }
 slurm_cluster_start() {
   local folder=$1 node
   export SLURM_CONF=$folder/slurm.conf
-  mkdir -p "$folder/state" "$folder"/spool-n{1,2,3}
+  mkdir -p "$folder/state" "$folder"/{spool,temporary}-n{1,2,3}
   slurm_configuration "$folder" >"$SLURM_CONF"
   start_munge "$folder" || return 1
   slurmctld -c || return 1

@@ -98,7 +98,8 @@ class PmixSpace final : public KeyValueSpace {
 
   void put(const std::string& key, const std::string& value, const Deadline&) override {
     std::string text = value;
-    PmixValue one{.type = PmixValue::string};
+    PmixValue one;
+    one.type = PmixValue::string;
     one.text = text.data();
     check("PMIx_Put", functions_.put(PmixFunctions::global, key.c_str(), &one));
   }
