@@ -35312,11 +35312,8 @@ class KeyValueSpace {
   KeyValueSpace& operator=(const KeyValueSpace&) = delete;
   virtual ~KeyValueSpace() = default;
 
-  /// The longest key and value that go through, in bytes; of letters, digits and "-".
-  static constexpr std::size_t most_key_bytes = 63;
-  static constexpr std::size_t most_value_bytes = 1000;
-
-  /// Puts a value, which others see after the next fence.
+  /// Puts a value, which others see after the next fence. Both are of letters, digits and "-", the key of at most 63 and
+  /// the value of at most 1000 bytes: so much goes through every launcher.
   virtual void put(const std::string& key, const std::string& value, const Deadline& deadline) = 0;
   /// Says that this process has come to the fence, and does not wait for the others.
   virtual void come_to_fence(const Deadline& deadline) = 0;
@@ -35474,11 +35471,11 @@ class LauncherBulletin final : public Bulletin {
     return one;
   }
 
-  [[nodiscard]] std::string take(int process, const std::string& key, const Deadline& deadline) {
-    const auto digits = space_->get(process, key, deadline);
-    if (!digits) fail(compose(R"(holds no "{}", which process {} should have left there)", key, process));
+  [[nodiscard]] std::string take(int process, const std::string& name, const Deadline& deadline) {
+    const auto digits = space_->get(process, name, deadline);
+    if (!digits) fail(compose(R"(holds no "{}", which process {} should have left there)", name, process));
     auto text = read_hexadecimal(*digits);
-    if (!text) fail(compose(R"(holds "{}" under "{}", which process {} has not written)", digits->substr(0, 100), key,
+    if (!text) fail(compose(R"(holds "{}" under "{}", which process {} has not written)", digits->substr(0, 100), name,
                             process));
     return std::move(*text);
   }
@@ -35828,7 +35825,8 @@ class PmixSpace final : public KeyValueSpace {
 
   void put(const std::string& key, const std::string& value, const Deadline&) override {
     std::string text = value;
-    PmixValue one{.type = PmixValue::string};
+    PmixValue one;
+    one.type = PmixValue::string;
     one.text = text.data();
     check("PMIx_Put", functions_.put(PmixFunctions::global, key.c_str(), &one));
   }

@@ -61,51 +61,8 @@ run_three() {
   end_three 0 "training on three hosts"
   grep -q "^6 workers, weights $(weights_of 6 | cut -c1-6)" "$log" || fail "training on three hosts"
   echo "ok: three hosts with two workers each: $(grep "^6 workers" "$log"), one host $(weights_of 6)"
-  three_hosts_lose
   unset RAILYARD_SECRET
   three_hosts_meet_by_launchers
-}
-
-# lose NAME COMMAND...: does something to a run that stands still at step 5, with which every host has to end by itself.
-lose() {
-  rm -f "$folder/go"
-  start_three "$counts" "$folder/go" "$folder/runs" lost 2
-  says "stands still at step 5" "$folder/h1.log"
-  "${@:2}"
-  end_three 75 "$1"
-  [ "$(find "$folder/runs/lost/checkpoints" -mindepth 1 -maxdepth 1 | wc -l)" = 1 ] || fail "$1: more than one checkpoint"
-  echo "ok: $1: every host ends with 75, and nothing else was saved"
-}
-
-# Two halves that both live, either of which could believe that the other is dead: neither goes on alone. What was saved
-# before is whole, and the next run goes on there.
-three_hosts_lose() {
-  local number
-  lose "a host that is cut off" on_host h0 ip link set port3 down
-  on_host h0 ip link set port3 up
-  lose "the leader's host is cut off from two that see each other" on_host h0 ip link set port1 down
-  on_host h0 ip link set port1 up
-  wait_until 60 on_host h1 ping -c 1 -W 1 fd78::3 || fail "reaching a host again"
-  lose_leader
-  touch "$folder/go"
-  start_three "$counts" "$folder/go" "$folder/runs" lost 2
-  end_three 0 "going on"
-  for number in 0 5; do says "[rank $number] begins at step 5" "$log"; done
-  says "sum 3990" "$log"
-  echo "ok: the run goes on at what was saved"
-}
-
-# A leader that dies: its own status is that of the signal.
-lose_leader() {
-  rm -f "$folder/go"
-  start_three "$counts" "$folder/go" "$folder/runs" lost 2
-  says "stands still at step 5" "$folder/h1.log"
-  kill -9 "$(sed -n 's/^process //p' "$folder/h1.log")"
-  wait_until 30 test -s "$folder/h1.status" || fail "killing the leader"
-  [ "$(cat "$folder/h1.status")" = 137 ] || fail "killing the leader"
-  echo 75 >"$folder/h1.status"
-  end_three 75 "a leader that dies"
-  echo "ok: a leader that dies: the others end with 75"
 }
 
 # What starts processes on other hosts calls this where it would call ssh.
