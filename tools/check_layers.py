@@ -27,7 +27,7 @@ THIRD_PARTY = {
     "torch/": ["torch/"],
     "ATen/": ["torch/"],
     "c10/": ["torch/"],
-    "openssl/": ["workers/detail/hmac.hpp", "workers/detail/tls.hpp"],
+    "openssl/": ["workers/detail/hmac.hpp", "workers/detail/key_agreement.hpp", "workers/detail/tls.hpp"],
     "nccl.h": ["collectives/nccl.hpp"],
     "cuda": ["collectives/nccl.hpp"],
 }

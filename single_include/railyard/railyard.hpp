@@ -33378,8 +33378,8 @@ template <class Ready>
   return bind_at(host, port, [](int fd) { return ::listen(fd, SOMAXCONN); });
 }
 
-/// Takes a port of this host and does not listen on it: who calls listen_at() for it later finds it free, and the kernel
-/// gives it to nobody else. Throws: Error if there is none.
+/// Takes a port of this host and does not listen on it: who calls listen_at() for it later finds it free, and the
+/// kernel gives it to nobody else. Throws: Error if there is none.
 [[nodiscard]] inline Socket reserve_port() {
   return bind_at("", 0, [](int) { return 0; });
 }
@@ -35312,8 +35312,8 @@ class KeyValueSpace {
   KeyValueSpace& operator=(const KeyValueSpace&) = delete;
   virtual ~KeyValueSpace() = default;
 
-  /// Puts a value, which others see after the next fence. Both are of letters, digits and "-", the key of at most 63 and
-  /// the value of at most 1000 bytes: so much goes through every launcher.
+  /// Puts a value, which others see after the next fence. Both are of letters, digits and "-", the key of at most 63
+  /// and the value of at most 1000 bytes: so much goes through every launcher.
   virtual void put(const std::string& key, const std::string& value, const Deadline& deadline) = 0;
   /// Says that this process has come to the fence, and does not wait for the others.
   virtual void come_to_fence(const Deadline& deadline) = 0;
@@ -35359,10 +35359,10 @@ struct LauncherMemory {
   return memory;
 }
 
-/// Lets the processes of a job meet in the space of their launcher. A secret that the leader has made goes there too, but
-/// hidden: each other process leaves a public key, and is left the secret for its private one (X25519). Who only listens
-/// to what the launcher's own processes send to each other between the hosts, mostly in the clear, does not learn it; who
-/// can alter it could take part in the run.
+/// Lets the processes of a job meet in the space of their launcher. A secret that the leader has made goes there too,
+/// but hidden: each other process leaves a public key, and is left the secret for its private one (X25519). Who only
+/// listens to what the launcher's own processes send to each other between the hosts, mostly in the clear, does not
+/// learn it; who can alter it could take part in the run.
 class LauncherBulletin final : public Bulletin {
  public:
   /// space: nothing if the memory holds a posting; where: how messages call it. has_secret: this process was given one.
@@ -35439,16 +35439,16 @@ class LauncherBulletin final : public Bulletin {
     }
     const std::string_view leader_key = line_of(text, "key");
     if (leader_key.empty() && !has_secret_) {
-      throw ConfigError{compose(
-          "process 0 was given a secret of the run, and process {} was not: let RAILYARD_SECRET_FILE or "
-          "RAILYARD_SECRET, or ScalingConfig::launch.secret_file, reach every process, or none",
-          process_)};
+      throw ConfigError{
+          compose("process 0 was given a secret of the run, and process {} was not: let RAILYARD_SECRET_FILE or "
+                  "RAILYARD_SECRET, or ScalingConfig::launch.secret_file, reach every process, or none",
+                  process_)};
     }
     if (!leader_key.empty()) meet(deadline);
     if (!has_secret_) {
       const Digest other = read_key(leader_key);
-      posting->secret = hide_or_show(take(0, key("secret", process_), deadline), own.agree(other),
-                                     {other, own.public_key()});
+      posting->secret =
+          hide_or_show(take(0, key("secret", process_), deadline), own.agree(other), {other, own.public_key()});
     }
     return std::move(*posting);
   }
@@ -35475,8 +35475,9 @@ class LauncherBulletin final : public Bulletin {
     const auto digits = space_->get(process, name, deadline);
     if (!digits) fail(compose(R"(holds no "{}", which process {} should have left there)", name, process));
     auto text = read_hexadecimal(*digits);
-    if (!text) fail(compose(R"(holds "{}" under "{}", which process {} has not written)", digits->substr(0, 100), name,
-                            process));
+    if (!text)
+      fail(
+          compose(R"(holds "{}" under "{}", which process {} has not written)", digits->substr(0, 100), name, process));
     return std::move(*text);
   }
 
@@ -35488,10 +35489,11 @@ class LauncherBulletin final : public Bulletin {
       const auto slice = std::min<std::chrono::nanoseconds>(deadline.remaining(), slice_time);
       if (space_->wait_at_fence(Deadline::after(slice))) return;
       if (deadline.expired()) {
-        throw Error{compose(
-            "{}: not all {} processes came to {} within {}, and the launcher does not say which did: see whether all of "
-            "them run, what they print, and whether one of them says that it does not use it",
-            teller_.subject(), num_processes_, where_, deadline.budget_text())};
+        throw Error{
+            compose("{}: not all {} processes came to {} within {}, and the launcher does not say which did: see "
+                    "whether all of "
+                    "them run, what they print, and whether one of them says that it does not use it",
+                    teller_.subject(), num_processes_, where_, deadline.budget_text())};
       }
       teller_.look(compose("all {} processes to come to {}", num_processes_, where_), deadline);
     }
@@ -35503,7 +35505,9 @@ class LauncherBulletin final : public Bulletin {
     memory_->posting = posting;
   }
 
-  [[noreturn]] void fail(const std::string& what) const { throw Error{compose("{}: {} {}", teller_.subject(), where_, what)}; }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Error{compose("{}: {} {}", teller_.subject(), where_, what)};
+  }
 
   static constexpr std::chrono::milliseconds slice_time{200};
   static constexpr std::string_view no_key = "none";
@@ -35647,7 +35651,8 @@ class PmiSpace final : public KeyValueSpace {
   PmiSpace(int fd, const Deadline& deadline) : fd_(fd) {
     struct stat status {};
     if (::fstat(fd_, &status) != 0 || !S_ISSOCK(status.st_mode)) {
-      throw SpaceError{compose("PMI_FD is {}, which is no socket of this process: was it closed on the way here?", fd_)};
+      throw SpaceError{
+          compose("PMI_FD is {}, which is no socket of this process: was it closed on the way here?", fd_)};
     }
     check(ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init", deadline));
     has_begun_ = true;
@@ -35753,8 +35758,8 @@ class PmiSpace final : public KeyValueSpace {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-// What pmix.h declares, as far as it is needed, so that it does not have to be there: the same since version 2, of which
-// the library has its name. tests/unit/workers/pmix_space_test.cpp compares the two where the header is.
+// What pmix.h declares, as far as it is needed, so that it does not have to be there: the same since version 2, of
+// which the library has its name. tests/unit/workers/pmix_space_test.cpp compares the two where the header is.
 struct PmixProcess {
   char job[256] = {};
   std::uint32_t rank = 0;
@@ -35810,7 +35815,8 @@ struct PmixFunctions {
   }
 };
 
-/// Speaks to the launcher by libpmix, which has threads of its own from the constructor to leave().
+/// Speaks to the launcher by libpmix, which has threads of its own from the constructor to leave(). Deadlines hold for
+/// fences and, of at most a minute, for get(); how long the launcher may be silent otherwise is libpmix's own affair.
 class PmixSpace final : public KeyValueSpace {
  public:
   /// process: as the launcher counts it. Throws: SpaceError if libpmix finds no launcher, or one that counts otherwise.
@@ -35819,7 +35825,8 @@ class PmixSpace final : public KeyValueSpace {
     has_begun_ = true;
     if (own_.rank == static_cast<std::uint32_t>(process)) return;
     leave();
-    throw SpaceError{compose("the launcher's PMIx calls this process {}, and its variables say {}", own_.rank, process)};
+    throw SpaceError{
+        compose("the launcher's PMIx calls this process {}, and its variables say {}", own_.rank, process)};
   }
   ~PmixSpace() override { leave(); }
 
@@ -36176,11 +36183,12 @@ struct LauncherWay {
     }
     return at_address();
   }
-  throw ConfigError{compose(
-      "nothing says where process 0 is ({}{}{}): set MASTER_ADDR and MASTER_PORT to its host and to a port that is free "
-      R"(there, or ScalingConfig::launch.leader to "host:port", or ScalingConfig::launch.rendezvous (or )"
-      "RAILYARD_RENDEZVOUS) to a folder that all processes see",
-      launch.why, way.why_not.empty() ? "" : "; ", way.why_not)};
+  throw ConfigError{
+      compose("nothing says where process 0 is ({}{}{}): set MASTER_ADDR and MASTER_PORT to its host and to a port "
+              "that is free "
+              R"(there, or ScalingConfig::launch.leader to "host:port", or ScalingConfig::launch.rendezvous (or )"
+              "RAILYARD_RENDEZVOUS) to a folder that all processes see",
+              launch.why, way.why_not.empty() ? "" : "; ", way.why_not)};
 }
 
 }  // namespace detail

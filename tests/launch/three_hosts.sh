@@ -22,7 +22,11 @@ three_hosts_start() {
     on_host "h$number" ip link set net0 up
   done
   # A bridge passes nothing on from a port in the first moment.
-  wait_until 60 on_host h1 ping -c 1 -W 1 fd78::3 || fail "reaching a host"
+  wait_until 60 on_host h1 python3 -c '
+import errno, socket
+one = socket.socket(socket.AF_INET6)
+one.settimeout(1)
+exit(one.connect_ex(("fd78::3", 9)) != errno.ECONNREFUSED)' || fail "reaching a host"
 }
 
 # start_three COMMAND...: as processes 0 to 2, one on each host; their output and status go to $folder/h1.log, ...

@@ -117,9 +117,8 @@ TEST_CASE("LauncherBulletin: sends nothing of a secret that the processes were g
 
 TEST_CASE("LauncherBulletin: says that only process 0 was given a secret") {
   FakePmi launcher{2};
-  auto read = std::async(std::launch::async, [&] {
-    return Member{.launcher = &launcher, .process = 1, .num_processes = 2}.follow();
-  });
+  auto read = std::async(std::launch::async,
+                         [&] { return Member{.launcher = &launcher, .process = 1, .num_processes = 2}.follow(); });
   Member{.launcher = &launcher, .num_processes = 2, .has_secret = true}.lead();
   CHECK_THROWS_WITH(read.get(), ContainsSubstring("process 1 was not") && ContainsSubstring("RAILYARD_SECRET"));
 }
@@ -271,7 +270,8 @@ TEST_CASE("is_mpi_library: knows the libraries of MPI by their names") {
   for (const char* const path : {"/usr/lib/libmpi.so.40", "libmpich.so.12", "/opt/cray/libmpi_gnu_91.so.12"}) {
     CHECK(is_mpi_library(path));
   }
-  for (const char* const path : {"", "/usr/lib/libmpfr.so.6", "/libmpi.so/libc.so.6", "linux-vdso.so.1", "libmpdec.so.3"}) {
+  for (const char* const path :
+       {"", "/usr/lib/libmpfr.so.6", "/libmpi.so/libc.so.6", "linux-vdso.so.1", "libmpdec.so.3"}) {
     CHECK_FALSE(is_mpi_library(path));
   }
   CHECK(ry::detail::loaded_mpi_library().empty());

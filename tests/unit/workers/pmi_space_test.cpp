@@ -18,8 +18,7 @@ using ry::detail::SpaceError;
 
 namespace {
 
-constexpr auto greeting =
-    "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\ncmd=my_kvsname kvsname=kvs_1_0\n";
+constexpr auto greeting = "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\ncmd=my_kvsname kvsname=kvs_1_0\n";
 
 // Gives the reader some text in pieces of a size; returns the lines.
 std::vector<std::string> lines_of(const std::string& text, std::size_t piece) {

@@ -71,8 +71,9 @@ PmixFunctions fake_functions(FakePmix& fake) {
   };
   functions.fence = [](const PmixProcess* who, std::size_t num, const PmixInfo* options, std::size_t num_options,
                        PmixFunctions::Done done, void* data) {
-    const bool is_right = num == 1 && std::string{"job"} == who->job && who->rank == UINT32_MAX - 1 && num_options == 1 &&
-                          std::string{"pmix.collect"} == options->key && options->value.flag && fake_pmix->is_committed;
+    const bool is_right = num == 1 && std::string{"job"} == who->job && who->rank == UINT32_MAX - 1 &&
+                          num_options == 1 && std::string{"pmix.collect"} == options->key && options->value.flag &&
+                          fake_pmix->is_committed;
     if (!is_right) return -27;
     fake_pmix->done = done;
     fake_pmix->data = data;

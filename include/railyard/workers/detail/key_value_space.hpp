@@ -27,8 +27,8 @@ class KeyValueSpace {
   KeyValueSpace& operator=(const KeyValueSpace&) = delete;
   virtual ~KeyValueSpace() = default;
 
-  /// Puts a value, which others see after the next fence. Both are of letters, digits and "-", the key of at most 63 and
-  /// the value of at most 1000 bytes: so much goes through every launcher.
+  /// Puts a value, which others see after the next fence. Both are of letters, digits and "-", the key of at most 63
+  /// and the value of at most 1000 bytes: so much goes through every launcher.
   virtual void put(const std::string& key, const std::string& value, const Deadline& deadline) = 0;
   /// Says that this process has come to the fence, and does not wait for the others.
   virtual void come_to_fence(const Deadline& deadline) = 0;

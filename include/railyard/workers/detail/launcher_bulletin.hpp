@@ -51,10 +51,10 @@ struct LauncherMemory {
   return memory;
 }
 
-/// Lets the processes of a job meet in the space of their launcher. A secret that the leader has made goes there too, but
-/// hidden: each other process leaves a public key, and is left the secret for its private one (X25519). Who only listens
-/// to what the launcher's own processes send to each other between the hosts, mostly in the clear, does not learn it; who
-/// can alter it could take part in the run.
+/// Lets the processes of a job meet in the space of their launcher. A secret that the leader has made goes there too,
+/// but hidden: each other process leaves a public key, and is left the secret for its private one (X25519). Who only
+/// listens to what the launcher's own processes send to each other between the hosts, mostly in the clear, does not
+/// learn it; who can alter it could take part in the run.
 class LauncherBulletin final : public Bulletin {
  public:
   /// space: nothing if the memory holds a posting; where: how messages call it. has_secret: this process was given one.
@@ -131,16 +131,16 @@ class LauncherBulletin final : public Bulletin {
     }
     const std::string_view leader_key = line_of(text, "key");
     if (leader_key.empty() && !has_secret_) {
-      throw ConfigError{compose(
-          "process 0 was given a secret of the run, and process {} was not: let RAILYARD_SECRET_FILE or "
-          "RAILYARD_SECRET, or ScalingConfig::launch.secret_file, reach every process, or none",
-          process_)};
+      throw ConfigError{
+          compose("process 0 was given a secret of the run, and process {} was not: let RAILYARD_SECRET_FILE or "
+                  "RAILYARD_SECRET, or ScalingConfig::launch.secret_file, reach every process, or none",
+                  process_)};
     }
     if (!leader_key.empty()) meet(deadline);
     if (!has_secret_) {
       const Digest other = read_key(leader_key);
-      posting->secret = hide_or_show(take(0, key("secret", process_), deadline), own.agree(other),
-                                     {other, own.public_key()});
+      posting->secret =
+          hide_or_show(take(0, key("secret", process_), deadline), own.agree(other), {other, own.public_key()});
     }
     return std::move(*posting);
   }
@@ -167,8 +167,9 @@ class LauncherBulletin final : public Bulletin {
     const auto digits = space_->get(process, name, deadline);
     if (!digits) fail(compose(R"(holds no "{}", which process {} should have left there)", name, process));
     auto text = read_hexadecimal(*digits);
-    if (!text) fail(compose(R"(holds "{}" under "{}", which process {} has not written)", digits->substr(0, 100), name,
-                            process));
+    if (!text)
+      fail(
+          compose(R"(holds "{}" under "{}", which process {} has not written)", digits->substr(0, 100), name, process));
     return std::move(*text);
   }
 
@@ -180,10 +181,11 @@ class LauncherBulletin final : public Bulletin {
       const auto slice = std::min<std::chrono::nanoseconds>(deadline.remaining(), slice_time);
       if (space_->wait_at_fence(Deadline::after(slice))) return;
       if (deadline.expired()) {
-        throw Error{compose(
-            "{}: not all {} processes came to {} within {}, and the launcher does not say which did: see whether all of "
-            "them run, what they print, and whether one of them says that it does not use it",
-            teller_.subject(), num_processes_, where_, deadline.budget_text())};
+        throw Error{
+            compose("{}: not all {} processes came to {} within {}, and the launcher does not say which did: see "
+                    "whether all of "
+                    "them run, what they print, and whether one of them says that it does not use it",
+                    teller_.subject(), num_processes_, where_, deadline.budget_text())};
       }
       teller_.look(compose("all {} processes to come to {}", num_processes_, where_), deadline);
     }
@@ -195,7 +197,9 @@ class LauncherBulletin final : public Bulletin {
     memory_->posting = posting;
   }
 
-  [[noreturn]] void fail(const std::string& what) const { throw Error{compose("{}: {} {}", teller_.subject(), where_, what)}; }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Error{compose("{}: {} {}", teller_.subject(), where_, what)};
+  }
 
   static constexpr std::chrono::milliseconds slice_time{200};
   static constexpr std::string_view no_key = "none";

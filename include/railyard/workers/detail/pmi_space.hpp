@@ -32,7 +32,8 @@ class PmiSpace final : public KeyValueSpace {
   PmiSpace(int fd, const Deadline& deadline) : fd_(fd) {
     struct stat status {};
     if (::fstat(fd_, &status) != 0 || !S_ISSOCK(status.st_mode)) {
-      throw SpaceError{compose("PMI_FD is {}, which is no socket of this process: was it closed on the way here?", fd_)};
+      throw SpaceError{
+          compose("PMI_FD is {}, which is no socket of this process: was it closed on the way here?", fd_)};
     }
     check(ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init", deadline));
     has_begun_ = true;

@@ -26,8 +26,8 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-// What pmix.h declares, as far as it is needed, so that it does not have to be there: the same since version 2, of which
-// the library has its name. tests/unit/workers/pmix_space_test.cpp compares the two where the header is.
+// What pmix.h declares, as far as it is needed, so that it does not have to be there: the same since version 2, of
+// which the library has its name. tests/unit/workers/pmix_space_test.cpp compares the two where the header is.
 struct PmixProcess {
   char job[256] = {};
   std::uint32_t rank = 0;
@@ -83,7 +83,8 @@ struct PmixFunctions {
   }
 };
 
-/// Speaks to the launcher by libpmix, which has threads of its own from the constructor to leave().
+/// Speaks to the launcher by libpmix, which has threads of its own from the constructor to leave(). Deadlines hold for
+/// fences and, of at most a minute, for get(); how long the launcher may be silent otherwise is libpmix's own affair.
 class PmixSpace final : public KeyValueSpace {
  public:
   /// process: as the launcher counts it. Throws: SpaceError if libpmix finds no launcher, or one that counts otherwise.
@@ -92,7 +93,8 @@ class PmixSpace final : public KeyValueSpace {
     has_begun_ = true;
     if (own_.rank == static_cast<std::uint32_t>(process)) return;
     leave();
-    throw SpaceError{compose("the launcher's PMIx calls this process {}, and its variables say {}", own_.rank, process)};
+    throw SpaceError{
+        compose("the launcher's PMIx calls this process {}, and its variables say {}", own_.rank, process)};
   }
   ~PmixSpace() override { leave(); }
 

@@ -242,8 +242,8 @@ template <class Ready>
   return bind_at(host, port, [](int fd) { return ::listen(fd, SOMAXCONN); });
 }
 
-/// Takes a port of this host and does not listen on it: who calls listen_at() for it later finds it free, and the kernel
-/// gives it to nobody else. Throws: Error if there is none.
+/// Takes a port of this host and does not listen on it: who calls listen_at() for it later finds it free, and the
+/// kernel gives it to nobody else. Throws: Error if there is none.
 [[nodiscard]] inline Socket reserve_port() {
   return bind_at("", 0, [](int) { return 0; });
 }
