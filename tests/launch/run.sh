@@ -198,9 +198,9 @@ run_requeue() {
   scancel --signal=USR1 "$job" # to the processes, as --signal does when the time is nearly over
   wait_until 60 eval "scontrol show job $job | grep -q 'Restarts=1'" || fail "the job was not put into the queue again"
   touch "$folder/go"
-  # A job that has run before waits for two minutes otherwise.
+  # A job that has run before waits for two minutes otherwise, and may do so nevertheless.
   wait_until 30 scontrol update JobId="$job" StartTime=now || fail "scontrol update"
-  wait_until 60 eval "scontrol show job $job | grep -q 'JobState=COMPLETED'" || fail "the job did not run again"
+  wait_until 180 eval "scontrol show job $job | grep -q 'JobState=COMPLETED'" || fail "the job did not run again"
   says "SLURM_RESTART_COUNT=1" "$log"
   says "[rank 0] begins at step 5" "$log"
   says "sum 1140" "$log"
