@@ -42425,9 +42425,23 @@ namespace detail {
 struct GradientPiece {
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  at::Tensor weights{};  // a view of one dimension; undefined where this rank has no part
+  at::Tensor weights{};   // a view of one dimension; undefined where this rank has no part
+  bool is_spent = false;  // an update has used what is in the gradient
+  bool is_mixed = false;  // and a backward pass has added to that
 
   [[nodiscard]] bool is_empty() const noexcept { return begin == end; }
+
+  // Of one more backward pass.
+  void add(const at::Tensor& added) {
+    at::Tensor& gradient = weights.mutable_grad();
+    if (gradient.defined()) {
+      gradient.add_(added);
+      is_mixed = is_mixed || is_spent;
+    } else {
+      gradient = added;
+      is_spent = is_mixed = false;
+    }
+  }
 };
 
 struct GradientSlot {
@@ -42597,6 +42611,7 @@ struct PassHeader {
   double samples = 0;        // behind what is exchanged
   std::uint32_t silent = 0;  // it has not said how many
   std::uint32_t num_slots = 0;
+  std::uint32_t is_weighted = 0;  // its gradients have been multiplied with the samples behind them
   std::uint64_t step = 0;
   std::uint64_t pass = 0;  // of that step
   std::uint64_t loop = 0;  // over training data, in which it is
@@ -44644,7 +44659,7 @@ class FlatReduction {
   [[nodiscard]] const PassSummary& summary() const noexcept { return summary_; }
 
   // See HostReduction::average(); the result is the same on all ranks.
-  [[nodiscard]] bool average(const OpenSlots& slots, bool is_weighted) {
+  [[nodiscard]] bool average(const OpenSlots& slots) {
     bool is_finite = true;
     OpenSlots open = slots;
     while (!open.empty()) {
@@ -44653,7 +44668,7 @@ class FlatReduction {
       for (const auto& one : open) {
         (are_alike(*one.second, *open.front().second) ? alike : others).push_back(one);
       }
-      is_finite &= average_alike(alike, is_weighted);
+      is_finite &= average_alike(alike);
       open = std::move(others);
     }
     return is_finite;
@@ -44730,7 +44745,8 @@ class FlatReduction {
     return one.sum_type() == other.sum_type() && one.parameter.device() == other.parameter.device();
   }
 
-  [[nodiscard]] bool average_alike(const OpenSlots& slots, bool is_weighted) {
+  [[nodiscard]] bool average_alike(const OpenSlots& slots) {
+    const bool is_weighted = header_.is_weighted != 0;
     std::int64_t count = 0;
     for (const auto& one : slots) count += one.second->real_count();
     const auto options =
@@ -44876,6 +44892,7 @@ class StepClock {
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/ScalarType.h>
 
 namespace railyard::inline v0_1 {
 
@@ -44916,6 +44933,8 @@ class HostReduction {
       Entry& entry = table_[index];
       entry = {.place = 0,
                .late_place = 0,
+               .count = slot.real_count(),
+               .type = static_cast<std::int32_t>(slot.parameter.scalar_type()),
                .used = slot.used ? 1U : 0U,
                .gives = header_.samples > 0 && has_gradient ? 1U : 0U};
       // What nobody may need is shown only where that costs nothing.
@@ -44935,13 +44954,32 @@ class HostReduction {
     return use_of(bucket);
   }
 
+  // Throws on all ranks, which share the memory that they write to: ConfigError if a parameter of a bucket that is open
+  // is another one on one of them.
+  void check_alike(const Bucket& bucket) const {
+    for (const std::size_t index : bucket) {
+      const Entry& first = tables_.front()[index];
+      for (std::size_t rank = 1; rank < tables_.size(); ++rank) {
+        const Entry& other = tables_[rank][index];
+        if (first.count == other.count && first.type == other.type) continue;
+        const auto text = [](const Entry& entry) {
+          return compose("{} elements of {}", entry.count, c10::toString(static_cast<at::ScalarType>(entry.type)));
+        };
+        throw ConfigError{compose(
+            "backward() on rank {}/{}: the parameter \"{}\" has {} on rank {} and {} on rank 0: it was converted "
+            "after prepare_model() on some ranks; do that before, on all",
+            worker_->rank(), worker_->world_size(), (*slots_)[index].name, text(other), rank, text(first))};
+      }
+    }
+  }
+
   // What the ranks have told with the first bucket.
   [[nodiscard]] const PassSummary& summary() const noexcept { return summary_; }
 
-  // Leaves the mean in the gradients of the given slots, which somebody gives, or beside them until close(). Where
-  // is_weighted the gradients have been multiplied with the samples behind them before. Returns whether all results of
+  // Leaves the mean in the gradients of the given slots, which somebody gives, or beside them until close(). Those of
+  // ranks whose headers are weighted have been multiplied with the samples behind them. Returns whether all results of
   // this rank's part are finite.
-  [[nodiscard]] bool average(const OpenSlots& open, bool is_weighted, StepClock& clock) {
+  [[nodiscard]] bool average(const OpenSlots& open, StepClock& clock) {
     if (lacks_place(open)) {
       for (const auto& [index, slot] : open) {
         if (table_[index].place == 0) table_[index].late_place = show(*slot, table_[index].gives != 0);
@@ -44949,7 +44987,7 @@ class HostReduction {
       memory_->add_step();
       take_step({}, clock);
     }
-    const bool is_finite = add_own_part(open, is_weighted);
+    const bool is_finite = add_own_part(open);
     memory_->rest();
     return is_finite;
   }
@@ -44993,6 +45031,8 @@ class HostReduction {
   struct Entry {
     std::uint64_t place = 0;
     std::uint64_t late_place = 0;  // where there was none in the first step, which others may still be looking at
+    std::int64_t count = 0;        // of the parameter, as real numbers
+    std::int32_t type = 0;         // and its at::ScalarType
     std::uint32_t used = 0;
     std::uint32_t gives = 0;
   };
@@ -45099,7 +45139,7 @@ class HostReduction {
   }
 
   // All open gradients one after another, each beginning at a whole cache line, are cut into one part per rank.
-  [[nodiscard]] bool add_own_part(const OpenSlots& open, bool is_weighted) {
+  [[nodiscard]] bool add_own_part(const OpenSlots& open) {
     std::vector<std::int64_t> counts;
     for (const auto& one : open) {
       if (one.second->piece.expired()) counts.push_back(one.second->real_count());
@@ -45108,14 +45148,14 @@ class HostReduction {
     bool is_finite = true;
     for (const auto& [index, slot] : open) {
       if (const auto piece = slot->piece.lock()) {
-        if (!piece->is_empty()) is_finite &= add_piece(index, *slot, *piece, is_weighted);
+        if (!piece->is_empty()) is_finite &= add_piece(index, *slot, *piece);
         continue;
       }
       const auto [begin, end] = part.next(slot->real_count());
       if (begin < end) {
         const bool is_double = slot->sum_type() == at::ScalarType::Double;
         const Range range{static_cast<std::size_t>(begin), static_cast<std::size_t>(end)};
-        is_finite &= is_double ? add<double>(index, range, is_weighted) : add<float>(index, range, is_weighted);
+        is_finite &= is_double ? add<double>(index, range) : add<float>(index, range);
       }
     }
     return is_finite;
@@ -45127,10 +45167,10 @@ class HostReduction {
   };
 
   template <class T>
-  [[nodiscard]] bool add(std::size_t index, const Range& range, bool is_weighted) {
+  [[nodiscard]] bool add(std::size_t index, const Range& range) {
     std::vector<T*> targets;
     for (int rank = 0; rank < worker_->world_size(); ++rank) targets.push_back(at<T>(rank, index) + range.begin);
-    return add_to<T>(targets, index, range, is_weighted);
+    return add_to<T>(targets, index, range);
   }
 
   template <class T>
@@ -45140,20 +45180,23 @@ class HostReduction {
   }
 
   template <class T>
-  [[nodiscard]] bool add_to(std::span<T* const> targets, std::size_t index, const Range& range, bool is_weighted) {
+  [[nodiscard]] bool add_to(std::span<T* const> targets, std::size_t index, const Range& range) {
     std::vector<const T*> sources;
     std::vector<T> weights;
+    bool are_all_weighted = true;  // each rank's by its own number of micro-batches
     for (int rank = 0; rank < worker_->world_size(); ++rank) {
       if (tables_[static_cast<std::size_t>(rank)][index].gives == 0) continue;  // left out, not multiplied by zero: NaN
       sources.push_back(at<T>(rank, index) + range.begin);
-      weights.push_back(static_cast<T>(summary_.headers[static_cast<std::size_t>(rank)].samples));
+      const PassHeader& header = summary_.headers[static_cast<std::size_t>(rank)];
+      weights.push_back(header.is_weighted != 0 ? T{1} : static_cast<T>(header.samples));
+      are_all_weighted = are_all_weighted && header.is_weighted != 0;
     }
     SumTask<T> task{.targets = targets, .sources = sources, .count = range.end - range.begin};
     task.divisor = static_cast<T>(summary_.samples);
     const bool is_all_of_it = weights.size() == 1 && weights[0] == task.divisor;
-    if (is_all_of_it && !is_weighted) {
+    if (is_all_of_it && !are_all_weighted) {
       task.divisor = T{1};  // n x gradient / n need not be the gradient
-    } else if (!is_weighted) {
+    } else if (!are_all_weighted) {
       task.weights = weights.data();
     }
     num_bytes_ += (sources.size() + targets.size()) * task.count * sizeof(T);
@@ -45161,24 +45204,18 @@ class HostReduction {
   }
 
   // Adds this rank's piece to the gradient of the piece alone.
-  [[nodiscard]] bool add_piece(std::size_t index, const GradientSlot& slot, GradientPiece& piece, bool is_weighted) {
+  [[nodiscard]] bool add_piece(std::size_t index, const GradientSlot& slot, GradientPiece& piece) {
     const at::Tensor total = at::empty({piece.end - piece.begin}, at::TensorOptions{}.dtype(slot.sum_type()));
     const Range range{static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.end)};
     bool is_finite = true;
     if (slot.sum_type() == at::ScalarType::Double) {
       const std::array<double*, 1> target{total.data_ptr<double>()};
-      is_finite = add_to<double>(target, index, range, is_weighted);
+      is_finite = add_to<double>(target, index, range);
     } else {
       const std::array<float*, 1> target{total.data_ptr<float>()};
-      is_finite = add_to<float>(target, index, range, is_weighted);
+      is_finite = add_to<float>(target, index, range);
     }
-    at::Tensor& gradient = piece.weights.mutable_grad();
-    const at::Tensor added = total.to(piece.weights.scalar_type());
-    if (gradient.defined()) {
-      gradient.add_(added);  // another backward pass of the same step
-    } else {
-      gradient = added;
-    }
+    piece.add(total.to(piece.weights.scalar_type()));
     return is_finite;
   }
 
@@ -45231,7 +45268,6 @@ namespace detail {
 // What is told of one pass before its first bucket.
 struct PassTerms {
   PassHeader header{};
-  bool is_weighted = false;   // gradients have been multiplied with the samples behind them
   bool checks_finite = true;  // somebody wants to know
   bool uses_host = false;     // gradients are summed where they lie
 };
@@ -45284,7 +45320,11 @@ class PassExchange {
     const Bucket& bucket = (*buckets_)[num_taken_];
     clock.enter(StepClock::Part::communication);
     const BucketUse use = terms_.uses_host ? host_->open(bucket, clock) : flat_.open(bucket);
-    if (num_taken_++ == 0) check();
+    const bool is_first = num_taken_++ == 0;
+    together([this, is_first, &bucket] {
+      if (is_first) check();
+      if (terms_.uses_host) host_->check_alike(bucket);
+    });
     OpenSlots open;
     for (std::size_t at = 0; at < bucket.size(); ++at) {
       GradientSlot& slot = (*slots_)[bucket[at]];
@@ -45299,9 +45339,9 @@ class PassExchange {
     if (worker_->world_size() == 1) {
       is_finite_ &= finish_alone(open);
     } else if (terms_.uses_host) {
-      is_finite_ &= host_->average(open, terms_.is_weighted, clock);
+      is_finite_ &= host_->average(open, clock);
     } else {
-      is_finite_ &= flat_.average(open, terms_.is_weighted);
+      is_finite_ &= flat_.average(open);
     }
     open_.insert(open_.end(), open.begin(), open.end());
   }
@@ -45342,22 +45382,28 @@ class PassExchange {
     for (const auto& one : open) {
       at::Tensor& gradient = one.second->parameter.mutable_grad();
       if (gradient.is_sparse()) gradient = gradient.to_dense();  // as on any number of ranks
-      if (terms_.is_weighted) gradient.div_(terms_.header.samples);
+      if (terms_.header.is_weighted != 0) gradient.div_(terms_.header.samples);
       if (terms_.checks_finite) is_finite &= is_all_finite(gradient);
     }
     return is_finite;
   }
 
-  void check() {
+  // What fails here does so on all ranks alike; nobody may go on while another still reads what it has shown.
+  template <class Check>
+  void together(const Check& check) {
     try {
-      check_silence();
-      check_together();
-      check_samples();
-    } catch (...) {  // on all ranks alike; nobody may go on while another still reads what it has shown
+      check();
+    } catch (...) {
       is_under_way_ = false;
       if (terms_.uses_host) host_->cancel();
       throw;
     }
+  }
+
+  void check() const {
+    check_silence();
+    check_together();
+    check_samples();
   }
 
   void check_silence() const {
@@ -45877,10 +45923,8 @@ class GradientExchange {
 
   void begin_exchange() {
     if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass(*worker_, window_.step);
-    const PassTerms terms{.header = next_header(),
-                          .is_weighted = window_.is_accumulating,
-                          .checks_finite = options_.non_finite != NonFinite::allow,
-                          .uses_host = uses_host()};
+    const PassTerms terms{
+        .header = next_header(), .checks_finite = options_.non_finite != NonFinite::allow, .uses_host = uses_host()};
     exchange_.begin(slots_, schedule_.buckets(), terms, options_.comm_hook);
   }
 
@@ -45923,6 +45967,7 @@ class GradientExchange {
     return {.samples = static_cast<double>(window_.samples),
             .silent = worker_->step_samples() ? 0U : 1U,
             .num_slots = static_cast<std::uint32_t>(slots_.size()),
+            .is_weighted = window_.is_accumulating ? 1U : 0U,
             .step = window_.step,
             .pass = window_.num_passes++,
             .loop = control.loop(),
@@ -47970,6 +48015,8 @@ class SharedWeights {
   void begin_update(std::span<const double> settings) {
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
       if (parameters_[index].data_ptr() != addresses_[index]) refuse_replaced(parameters_[index]);
+      if (pieces_[index]->is_mixed && pieces_[index]->weights.grad().defined()) refuse_mixed(parameters_[index]);
+      pieces_[index]->is_spent = true;
     }
     // A digest, for a record is small and groups may be many.
     const std::uint64_t own = hash_bytes(0, settings.data(), settings.size_bytes());
@@ -47993,7 +48040,9 @@ class SharedWeights {
  private:
   void refuse_other_owners() const {
     for (const at::Tensor& parameter : parameters_) {
-      if (parameter.storage().use_count() <= 1) continue;
+      // A parameter that was made as a view keeps what it is a view of.
+      const std::size_t num_known = parameter.is_view() && parameter._base().use_count() == 1 ? 2 : 1;
+      if (parameter.storage().use_count() <= num_known) continue;
       throw ConfigError{compose(
           "prepare_optimizer on rank {}/{}: the parameter \"{}\" shares its memory with another tensor, such as a copy "
           "made by .data() or .detach(), which would not follow when the weights move to shared memory: make it with "
@@ -48007,6 +48056,14 @@ class SharedWeights {
         "optimizer.step() on rank {}/{}: the weights of \"{}\" have been replaced since prepare_optimizer() (by "
         "torch::load(), .to() or set_data()), so the update would not reach them: load weights before "
         "prepare_optimizer(), or copy them with copy_() on rank 0",
+        worker_->rank(), worker_->world_size(), name_of(parameter))};
+  }
+
+  [[noreturn]] void refuse_mixed(const at::Tensor& parameter) const {
+    throw ConfigError{compose(
+        "optimizer.step() on rank {}/{}: the gradient of \"{}\" still holds that of the step before. The gradients of "
+        "a prepared optimizer are divided among the ranks, so that zero_grad() of the model does not reach them: call "
+        "zero_grad() of the optimizer in each step",
         worker_->rank(), worker_->world_size(), name_of(parameter))};
   }
 
@@ -48431,7 +48488,8 @@ requires(detail::IsModel<Model>) [[nodiscard]] std::string
       worker.broadcast(buffer_of(copy), 0);
       return copy;
     };
-    const auto text = detail::difference_of_outputs(worker, model->forward(of_rank_0(inputs)...));
+    Model forwarding = model;  // through a const module holder only a const forward() could be called
+    const auto text = detail::difference_of_outputs(worker, forwarding->forward(of_rank_0(inputs)...));
     if (!text.empty()) {
       return text +
              ", from one input by equal weights and buffers: the model keeps something that it has not registered. "

@@ -107,7 +107,8 @@ requires(detail::IsModel<Model>) [[nodiscard]] std::string
       worker.broadcast(buffer_of(copy), 0);
       return copy;
     };
-    const auto text = detail::difference_of_outputs(worker, model->forward(of_rank_0(inputs)...));
+    Model forwarding = model;  // through a const module holder only a const forward() could be called
+    const auto text = detail::difference_of_outputs(worker, forwarding->forward(of_rank_0(inputs)...));
     if (!text.empty()) {
       return text +
              ", from one input by equal weights and buffers: the model keeps something that it has not registered. "

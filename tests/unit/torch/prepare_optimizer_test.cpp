@@ -324,6 +324,95 @@ TEST_CASE("prepare_optimizer: what would go wrong without a word is refused (TRA
           ContainsSubstring("of group 0\" on rank 1 and \"parameter 0.weight"));
 }
 
+TEST_CASE("prepare_optimizer: ranks may take a step in different numbers of micro-batches (FAULTS D1-D4)") {
+  const double alone = trained_alone<torch::optim::SGD>(torch::optim::SGDOptions(0.1), 0, torch::kFloat64);
+  for (const bool is_prepared : {false, true}) {
+    for (const auto overlap : {ry::Overlap::off, ry::Overlap::on}) {
+      INFO("prepared " << is_prepared << ", overlap " << static_cast<int>(overlap));
+      const auto metrics = test::on_both_threads(3, [=](auto& worker) {
+        const std::size_t small = 64;  // bytes, so that there are several buckets
+        auto net = ry::prepare_model(worker, [] { return make_net(); },
+                                     {.overlap = overlap, .bucket_bytes = small, .first_bucket_bytes = small});
+        const auto train = [&](auto optimizer) {
+          for (int step = 0; step < 8; ++step) {
+            optimizer.zero_grad();
+            const auto rows = own_rows(batch_of(step, 12), worker.rank(), worker.world_size());
+            const std::int64_t parts = worker.rank() + 1;
+            for (std::int64_t part = 0; part < parts; ++part) {
+              const auto some = rows.slice(0, rows.size(0) * part / parts, rows.size(0) * (part + 1) / parts);
+              worker.samples(static_cast<std::uint64_t>(some.size(0)), part + 1 == parts);
+              net->forward(some).pow(2).mean().backward();
+            }
+            optimizer.step();
+          }
+        };
+        const torch::optim::SGDOptions options(0.1);
+        if (is_prepared) {
+          train(ry::prepare_optimizer<torch::optim::SGD>(worker, net, options));
+        } else {
+          train(torch::optim::SGD(net->parameters(), options));
+        }
+        worker.report({{"fingerprint", fingerprint(net->parameters())}});
+      });
+      CHECK(std::abs(metrics.at("fingerprint").number() / alone - 1) < 1e-10);
+    }
+  }
+}
+
+TEST_CASE("prepare_optimizer: gradients that zero_grad() of the model does not reach are refused at the next update") {
+  using SGD = torch::optim::SGD;
+  const auto train = [](bool clears_optimizer) {
+    return [=](auto& worker) {
+      auto net = ry::prepare_model(worker, [] { return make_net(); });
+      auto optimizer = ry::prepare_optimizer<SGD>(worker, net, torch::optim::SGDOptions(0.1));
+      for (int step = 0; step < 3; ++step) {
+        clears_optimizer ? optimizer.zero_grad() : net->zero_grad();
+        worker.samples(1);
+        net->forward(batch_of(step, 1)).sum().backward();
+        net->forward(batch_of(step, 1)).sum().backward();  // of the same step: that adds up
+        optimizer.step();
+        worker.samples(1);
+        net->forward(batch_of(step, 1)).sum().backward();  // of another loss, as a GAN's: that is cleared
+      }
+    };
+  };
+  CHECK(test::try_run<ry::SharedMemory, ry::Threads>(2, train(true)).error() == "");
+  CHECK_THAT((test::try_run<ry::SharedMemory, ry::Threads>(2, train(false)).error()),
+             Catch::ContainsSubstring("still holds that of the step before") &&
+                 Catch::ContainsSubstring("call zero_grad() of the optimizer"));
+}
+
+TEST_CASE("prepare_optimizer: a parameter that was made as a view is one like others") {
+  test::on_threads(2, [](auto& worker) {
+    struct Views : torch::nn::Module {
+      torch::Tensor row = register_parameter("row", torch::ones({6}, torch::kFloat64).unsqueeze(0));
+      torch::Tensor turned = register_parameter("turned", torch::ones({2, 3}, torch::kFloat64).t());
+    };
+    auto net = ry::prepare_model(worker, [] { return std::make_shared<Views>(); });
+    auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(worker, net, torch::optim::SGDOptions(0.5));
+    EXPECT(optimizer.is_sharded());
+    worker.samples(1);
+    (net->row.sum() + net->turned.sum()).backward();
+    optimizer.step();
+    EXPECT(torch::equal(net->row, torch::full({1, 6}, 0.5, torch::kFloat64)));
+    EXPECT(torch::equal(net->turned, torch::full({3, 2}, 0.5, torch::kFloat64)));
+  });
+}
+
+TEST_CASE(
+    "prepare_model: a parameter that is converted on one rank before the first step is named (FAULTS D, TRAPS 5)") {
+  const auto error = test::try_run<ry::SharedMemory, ry::Threads>(3, [](auto& worker) {
+                       auto net = ry::prepare_model(worker, [] { return make_net(); });
+                       if (worker.rank() == 2) net->to(torch::kFloat32);
+                       worker.samples(1);
+                       const auto type = net->parameters()[0].scalar_type();
+                       net->forward(batch_of(0, 1).to(type)).sum().backward();
+                     }).error();
+  CHECK_THAT(error, Catch::ContainsSubstring("elements of Float on rank 2 and") &&
+                        Catch::ContainsSubstring("elements of Double on rank 0") &&
+                        Catch::ContainsSubstring("converted after prepare_model()"));
+}
+
 TEST_CASE("prepare_optimizer: a rank that leaves out backward() and calls step() is told apart (TRAPS 17)") {
   const auto result = test::try_run<ry::SharedMemory, ry::Threads>(2, [](auto& worker) {
     auto net = ry::prepare_model(worker, [] { return make_net(); });

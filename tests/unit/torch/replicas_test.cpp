@@ -41,7 +41,20 @@ std::string after_a_step(ry::Worker& worker, bool registers, ry::BufferSync buff
   return text;
 }
 
+TORCH_MODULE_IMPL(HeldCentred, Centred);
+
 }  // namespace replicas
+
+TEST_CASE("replica_difference: takes holders of modules") {
+  using namespace replicas;
+  test::on_threads(2, [](auto& worker) {
+    const auto input = torch::ones({4, 3});
+    const auto held = ry::prepare_model(worker, [] { return HeldCentred(true); });
+    EXPECT(ry::replica_difference(worker, held, input).empty());
+    const auto layers = ry::prepare_model(worker, [] { return torch::nn::Sequential(torch::nn::Linear(3, 2)); });
+    EXPECT(ry::replica_difference(worker, layers, input).empty());
+  });
+}
 
 TEST_CASE("FAULTS D34: statistics that a model keeps outside its buffers are found, and those inside are equal") {
   using namespace replicas;

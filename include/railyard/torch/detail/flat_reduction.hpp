@@ -81,7 +81,7 @@ class FlatReduction {
   [[nodiscard]] const PassSummary& summary() const noexcept { return summary_; }
 
   // See HostReduction::average(); the result is the same on all ranks.
-  [[nodiscard]] bool average(const OpenSlots& slots, bool is_weighted) {
+  [[nodiscard]] bool average(const OpenSlots& slots) {
     bool is_finite = true;
     OpenSlots open = slots;
     while (!open.empty()) {
@@ -90,7 +90,7 @@ class FlatReduction {
       for (const auto& one : open) {
         (are_alike(*one.second, *open.front().second) ? alike : others).push_back(one);
       }
-      is_finite &= average_alike(alike, is_weighted);
+      is_finite &= average_alike(alike);
       open = std::move(others);
     }
     return is_finite;
@@ -167,7 +167,8 @@ class FlatReduction {
     return one.sum_type() == other.sum_type() && one.parameter.device() == other.parameter.device();
   }
 
-  [[nodiscard]] bool average_alike(const OpenSlots& slots, bool is_weighted) {
+  [[nodiscard]] bool average_alike(const OpenSlots& slots) {
+    const bool is_weighted = header_.is_weighted != 0;
     std::int64_t count = 0;
     for (const auto& one : slots) count += one.second->real_count();
     const auto options =

@@ -31,9 +31,23 @@ namespace detail {
 struct GradientPiece {
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  at::Tensor weights{};  // a view of one dimension; undefined where this rank has no part
+  at::Tensor weights{};   // a view of one dimension; undefined where this rank has no part
+  bool is_spent = false;  // an update has used what is in the gradient
+  bool is_mixed = false;  // and a backward pass has added to that
 
   [[nodiscard]] bool is_empty() const noexcept { return begin == end; }
+
+  // Of one more backward pass.
+  void add(const at::Tensor& added) {
+    at::Tensor& gradient = weights.mutable_grad();
+    if (gradient.defined()) {
+      gradient.add_(added);
+      is_mixed = is_mixed || is_spent;
+    } else {
+      gradient = added;
+      is_spent = is_mixed = false;
+    }
+  }
 };
 
 struct GradientSlot {
@@ -203,6 +217,7 @@ struct PassHeader {
   double samples = 0;        // behind what is exchanged
   std::uint32_t silent = 0;  // it has not said how many
   std::uint32_t num_slots = 0;
+  std::uint32_t is_weighted = 0;  // its gradients have been multiplied with the samples behind them
   std::uint64_t step = 0;
   std::uint64_t pass = 0;  // of that step
   std::uint64_t loop = 0;  // over training data, in which it is

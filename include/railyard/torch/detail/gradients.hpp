@@ -451,10 +451,8 @@ class GradientExchange {
 
   void begin_exchange() {
     if (window_.is_accumulating && window_.num_passes > 0) refuse_second_pass(*worker_, window_.step);
-    const PassTerms terms{.header = next_header(),
-                          .is_weighted = window_.is_accumulating,
-                          .checks_finite = options_.non_finite != NonFinite::allow,
-                          .uses_host = uses_host()};
+    const PassTerms terms{
+        .header = next_header(), .checks_finite = options_.non_finite != NonFinite::allow, .uses_host = uses_host()};
     exchange_.begin(slots_, schedule_.buckets(), terms, options_.comm_hook);
   }
 
@@ -497,6 +495,7 @@ class GradientExchange {
     return {.samples = static_cast<double>(window_.samples),
             .silent = worker_->step_samples() ? 0U : 1U,
             .num_slots = static_cast<std::uint32_t>(slots_.size()),
+            .is_weighted = window_.is_accumulating ? 1U : 0U,
             .step = window_.step,
             .pass = window_.num_passes++,
             .loop = control.loop(),

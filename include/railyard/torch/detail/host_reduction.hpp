@@ -14,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <array>
@@ -64,6 +65,8 @@ class HostReduction {
       Entry& entry = table_[index];
       entry = {.place = 0,
                .late_place = 0,
+               .count = slot.real_count(),
+               .type = static_cast<std::int32_t>(slot.parameter.scalar_type()),
                .used = slot.used ? 1U : 0U,
                .gives = header_.samples > 0 && has_gradient ? 1U : 0U};
       // What nobody may need is shown only where that costs nothing.
@@ -83,13 +86,32 @@ class HostReduction {
     return use_of(bucket);
   }
 
+  // Throws on all ranks, which share the memory that they write to: ConfigError if a parameter of a bucket that is open
+  // is another one on one of them.
+  void check_alike(const Bucket& bucket) const {
+    for (const std::size_t index : bucket) {
+      const Entry& first = tables_.front()[index];
+      for (std::size_t rank = 1; rank < tables_.size(); ++rank) {
+        const Entry& other = tables_[rank][index];
+        if (first.count == other.count && first.type == other.type) continue;
+        const auto text = [](const Entry& entry) {
+          return compose("{} elements of {}", entry.count, c10::toString(static_cast<at::ScalarType>(entry.type)));
+        };
+        throw ConfigError{compose(
+            "backward() on rank {}/{}: the parameter \"{}\" has {} on rank {} and {} on rank 0: it was converted "
+            "after prepare_model() on some ranks; do that before, on all",
+            worker_->rank(), worker_->world_size(), (*slots_)[index].name, text(other), rank, text(first))};
+      }
+    }
+  }
+
   // What the ranks have told with the first bucket.
   [[nodiscard]] const PassSummary& summary() const noexcept { return summary_; }
 
-  // Leaves the mean in the gradients of the given slots, which somebody gives, or beside them until close(). Where
-  // is_weighted the gradients have been multiplied with the samples behind them before. Returns whether all results of
+  // Leaves the mean in the gradients of the given slots, which somebody gives, or beside them until close(). Those of
+  // ranks whose headers are weighted have been multiplied with the samples behind them. Returns whether all results of
   // this rank's part are finite.
-  [[nodiscard]] bool average(const OpenSlots& open, bool is_weighted, StepClock& clock) {
+  [[nodiscard]] bool average(const OpenSlots& open, StepClock& clock) {
     if (lacks_place(open)) {
       for (const auto& [index, slot] : open) {
         if (table_[index].place == 0) table_[index].late_place = show(*slot, table_[index].gives != 0);
@@ -97,7 +119,7 @@ class HostReduction {
       memory_->add_step();
       take_step({}, clock);
     }
-    const bool is_finite = add_own_part(open, is_weighted);
+    const bool is_finite = add_own_part(open);
     memory_->rest();
     return is_finite;
   }
@@ -141,6 +163,8 @@ class HostReduction {
   struct Entry {
     std::uint64_t place = 0;
     std::uint64_t late_place = 0;  // where there was none in the first step, which others may still be looking at
+    std::int64_t count = 0;        // of the parameter, as real numbers
+    std::int32_t type = 0;         // and its at::ScalarType
     std::uint32_t used = 0;
     std::uint32_t gives = 0;
   };
@@ -247,7 +271,7 @@ class HostReduction {
   }
 
   // All open gradients one after another, each beginning at a whole cache line, are cut into one part per rank.
-  [[nodiscard]] bool add_own_part(const OpenSlots& open, bool is_weighted) {
+  [[nodiscard]] bool add_own_part(const OpenSlots& open) {
     std::vector<std::int64_t> counts;
     for (const auto& one : open) {
       if (one.second->piece.expired()) counts.push_back(one.second->real_count());
@@ -256,14 +280,14 @@ class HostReduction {
     bool is_finite = true;
     for (const auto& [index, slot] : open) {
       if (const auto piece = slot->piece.lock()) {
-        if (!piece->is_empty()) is_finite &= add_piece(index, *slot, *piece, is_weighted);
+        if (!piece->is_empty()) is_finite &= add_piece(index, *slot, *piece);
         continue;
       }
       const auto [begin, end] = part.next(slot->real_count());
       if (begin < end) {
         const bool is_double = slot->sum_type() == at::ScalarType::Double;
         const Range range{static_cast<std::size_t>(begin), static_cast<std::size_t>(end)};
-        is_finite &= is_double ? add<double>(index, range, is_weighted) : add<float>(index, range, is_weighted);
+        is_finite &= is_double ? add<double>(index, range) : add<float>(index, range);
       }
     }
     return is_finite;
@@ -275,10 +299,10 @@ class HostReduction {
   };
 
   template <class T>
-  [[nodiscard]] bool add(std::size_t index, const Range& range, bool is_weighted) {
+  [[nodiscard]] bool add(std::size_t index, const Range& range) {
     std::vector<T*> targets;
     for (int rank = 0; rank < worker_->world_size(); ++rank) targets.push_back(at<T>(rank, index) + range.begin);
-    return add_to<T>(targets, index, range, is_weighted);
+    return add_to<T>(targets, index, range);
   }
 
   template <class T>
@@ -288,20 +312,23 @@ class HostReduction {
   }
 
   template <class T>
-  [[nodiscard]] bool add_to(std::span<T* const> targets, std::size_t index, const Range& range, bool is_weighted) {
+  [[nodiscard]] bool add_to(std::span<T* const> targets, std::size_t index, const Range& range) {
     std::vector<const T*> sources;
     std::vector<T> weights;
+    bool are_all_weighted = true;  // each rank's by its own number of micro-batches
     for (int rank = 0; rank < worker_->world_size(); ++rank) {
       if (tables_[static_cast<std::size_t>(rank)][index].gives == 0) continue;  // left out, not multiplied by zero: NaN
       sources.push_back(at<T>(rank, index) + range.begin);
-      weights.push_back(static_cast<T>(summary_.headers[static_cast<std::size_t>(rank)].samples));
+      const PassHeader& header = summary_.headers[static_cast<std::size_t>(rank)];
+      weights.push_back(header.is_weighted != 0 ? T{1} : static_cast<T>(header.samples));
+      are_all_weighted = are_all_weighted && header.is_weighted != 0;
     }
     SumTask<T> task{.targets = targets, .sources = sources, .count = range.end - range.begin};
     task.divisor = static_cast<T>(summary_.samples);
     const bool is_all_of_it = weights.size() == 1 && weights[0] == task.divisor;
-    if (is_all_of_it && !is_weighted) {
+    if (is_all_of_it && !are_all_weighted) {
       task.divisor = T{1};  // n x gradient / n need not be the gradient
-    } else if (!is_weighted) {
+    } else if (!are_all_weighted) {
       task.weights = weights.data();
     }
     num_bytes_ += (sources.size() + targets.size()) * task.count * sizeof(T);
@@ -309,24 +336,18 @@ class HostReduction {
   }
 
   // Adds this rank's piece to the gradient of the piece alone.
-  [[nodiscard]] bool add_piece(std::size_t index, const GradientSlot& slot, GradientPiece& piece, bool is_weighted) {
+  [[nodiscard]] bool add_piece(std::size_t index, const GradientSlot& slot, GradientPiece& piece) {
     const at::Tensor total = at::empty({piece.end - piece.begin}, at::TensorOptions{}.dtype(slot.sum_type()));
     const Range range{static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.end)};
     bool is_finite = true;
     if (slot.sum_type() == at::ScalarType::Double) {
       const std::array<double*, 1> target{total.data_ptr<double>()};
-      is_finite = add_to<double>(target, index, range, is_weighted);
+      is_finite = add_to<double>(target, index, range);
     } else {
       const std::array<float*, 1> target{total.data_ptr<float>()};
-      is_finite = add_to<float>(target, index, range, is_weighted);
+      is_finite = add_to<float>(target, index, range);
     }
-    at::Tensor& gradient = piece.weights.mutable_grad();
-    const at::Tensor added = total.to(piece.weights.scalar_type());
-    if (gradient.defined()) {
-      gradient.add_(added);  // another backward pass of the same step
-    } else {
-      gradient = added;
-    }
+    piece.add(total.to(piece.weights.scalar_type()));
     return is_finite;
   }
 

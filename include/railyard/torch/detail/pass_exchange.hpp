@@ -27,7 +27,6 @@ namespace detail {
 // What is told of one pass before its first bucket.
 struct PassTerms {
   PassHeader header{};
-  bool is_weighted = false;   // gradients have been multiplied with the samples behind them
   bool checks_finite = true;  // somebody wants to know
   bool uses_host = false;     // gradients are summed where they lie
 };
@@ -80,7 +79,11 @@ class PassExchange {
     const Bucket& bucket = (*buckets_)[num_taken_];
     clock.enter(StepClock::Part::communication);
     const BucketUse use = terms_.uses_host ? host_->open(bucket, clock) : flat_.open(bucket);
-    if (num_taken_++ == 0) check();
+    const bool is_first = num_taken_++ == 0;
+    together([this, is_first, &bucket] {
+      if (is_first) check();
+      if (terms_.uses_host) host_->check_alike(bucket);
+    });
     OpenSlots open;
     for (std::size_t at = 0; at < bucket.size(); ++at) {
       GradientSlot& slot = (*slots_)[bucket[at]];
@@ -95,9 +98,9 @@ class PassExchange {
     if (worker_->world_size() == 1) {
       is_finite_ &= finish_alone(open);
     } else if (terms_.uses_host) {
-      is_finite_ &= host_->average(open, terms_.is_weighted, clock);
+      is_finite_ &= host_->average(open, clock);
     } else {
-      is_finite_ &= flat_.average(open, terms_.is_weighted);
+      is_finite_ &= flat_.average(open);
     }
     open_.insert(open_.end(), open.begin(), open.end());
   }
@@ -138,22 +141,28 @@ class PassExchange {
     for (const auto& one : open) {
       at::Tensor& gradient = one.second->parameter.mutable_grad();
       if (gradient.is_sparse()) gradient = gradient.to_dense();  // as on any number of ranks
-      if (terms_.is_weighted) gradient.div_(terms_.header.samples);
+      if (terms_.header.is_weighted != 0) gradient.div_(terms_.header.samples);
       if (terms_.checks_finite) is_finite &= is_all_finite(gradient);
     }
     return is_finite;
   }
 
-  void check() {
+  // What fails here does so on all ranks alike; nobody may go on while another still reads what it has shown.
+  template <class Check>
+  void together(const Check& check) {
     try {
-      check_silence();
-      check_together();
-      check_samples();
-    } catch (...) {  // on all ranks alike; nobody may go on while another still reads what it has shown
+      check();
+    } catch (...) {
       is_under_way_ = false;
       if (terms_.uses_host) host_->cancel();
       throw;
     }
+  }
+
+  void check() const {
+    check_silence();
+    check_together();
+    check_samples();
   }
 
   void check_silence() const {

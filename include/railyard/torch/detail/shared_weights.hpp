@@ -107,6 +107,8 @@ class SharedWeights {
   void begin_update(std::span<const double> settings) {
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
       if (parameters_[index].data_ptr() != addresses_[index]) refuse_replaced(parameters_[index]);
+      if (pieces_[index]->is_mixed && pieces_[index]->weights.grad().defined()) refuse_mixed(parameters_[index]);
+      pieces_[index]->is_spent = true;
     }
     // A digest, for a record is small and groups may be many.
     const std::uint64_t own = hash_bytes(0, settings.data(), settings.size_bytes());
@@ -130,7 +132,9 @@ class SharedWeights {
  private:
   void refuse_other_owners() const {
     for (const at::Tensor& parameter : parameters_) {
-      if (parameter.storage().use_count() <= 1) continue;
+      // A parameter that was made as a view keeps what it is a view of.
+      const std::size_t num_known = parameter.is_view() && parameter._base().use_count() == 1 ? 2 : 1;
+      if (parameter.storage().use_count() <= num_known) continue;
       throw ConfigError{compose(
           "prepare_optimizer on rank {}/{}: the parameter \"{}\" shares its memory with another tensor, such as a copy "
           "made by .data() or .detach(), which would not follow when the weights move to shared memory: make it with "
@@ -144,6 +148,14 @@ class SharedWeights {
         "optimizer.step() on rank {}/{}: the weights of \"{}\" have been replaced since prepare_optimizer() (by "
         "torch::load(), .to() or set_data()), so the update would not reach them: load weights before "
         "prepare_optimizer(), or copy them with copy_() on rank 0",
+        worker_->rank(), worker_->world_size(), name_of(parameter))};
+  }
+
+  [[noreturn]] void refuse_mixed(const at::Tensor& parameter) const {
+    throw ConfigError{compose(
+        "optimizer.step() on rank {}/{}: the gradient of \"{}\" still holds that of the step before. The gradients of "
+        "a prepared optimizer are divided among the ranks, so that zero_grad() of the model does not reach them: call "
+        "zero_grad() of the optimizer in each step",
         worker_->rank(), worker_->world_size(), name_of(parameter))};
   }
 
