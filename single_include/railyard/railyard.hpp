@@ -42606,6 +42606,17 @@ class RankPart {
   return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
 }
 
+// Of those that train; a few elements of each tell weights that were initialised anew, or loaded.
+[[nodiscard]] inline std::uint64_t digest_of_weights(const std::vector<GradientSlot>& slots) {
+  std::uint64_t digest = 0;
+  for (const GradientSlot& slot : slots) {
+    if (!slot.parameter.requires_grad()) continue;
+    const std::uint64_t elements = TensorMark::of(slot.parameter).elements;
+    digest = hash_bytes(digest, &elements, sizeof elements);
+  }
+  return digest & 0xFFFFU;
+}
+
 // What one rank says with the first bucket of an exchange.
 struct PassHeader {
   double samples = 0;        // behind what is exchanged
@@ -42619,10 +42630,11 @@ struct PassHeader {
   Wishes wishes{};
   std::uint32_t has_ended = 0;  // its data, with this step
   std::uint64_t updates = 0;    // see UpdateDigest
+  std::uint64_t weights = 0;    // a digest of a few elements of each weight, of 16 bits as well, in some passes
 
   [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
     return num_slots == other.num_slots && step == other.step && pass == other.pass && loop == other.loop &&
-           updates == other.updates;
+           updates == other.updates && weights == other.weights;
   }
 };
 
@@ -44616,6 +44628,17 @@ namespace detail {
   return at::isfinite(tensor).all().item<bool>();
 }
 
+// The name of the first parameter whose gradient, or what this rank has of it, is not finite; empty if there is none.
+[[nodiscard]] inline std::string first_not_finite(const OpenSlots& open) {
+  for (const auto& one : open) {
+    const auto piece = one.second->piece.lock();
+    const bool has_piece = piece && !piece->is_empty();
+    const at::Tensor& gradient = has_piece ? piece->weights.grad() : one.second->parameter.grad();
+    if (gradient.defined() && !is_all_finite(gradient)) return one.second->name;
+  }
+  return "";
+}
+
 // For each bucket one small all-reduce says what the ranks have; then all gradients that somebody gives are copied into
 // one flat tensor per dtype and device, summed, and copied back. With the first bucket the ranks also learn of each
 // other's samples.
@@ -44691,9 +44714,9 @@ class FlatReduction {
   }
 
   // What is the same on all ranks that are together.
-  using Places = std::array<std::uint64_t, 4>;
+  using Places = std::array<std::uint64_t, 5>;
   [[nodiscard]] static Places places_of(const PassHeader& header) noexcept {
-    return {header.loop, header.step, header.pass, header.updates};
+    return {header.loop, header.step, header.pass, header.updates, header.weights};
   }
 
   // The sum of squares over all ranks is least when all are equal.
@@ -44736,7 +44759,8 @@ class FlatReduction {
                          .step = static_cast<std::uint64_t>(places[at + 1]),
                          .pass = static_cast<std::uint64_t>(places[at + 2]),
                          .loop = static_cast<std::uint64_t>(places[at]),
-                         .updates = static_cast<std::uint64_t>(places[at + 3])});
+                         .updates = static_cast<std::uint64_t>(places[at + 3]),
+                         .weights = static_cast<std::uint64_t>(places[at + 4])});
     }
     return headers;
   }
@@ -44958,8 +44982,9 @@ class HostReduction {
   // is another one on one of them.
   void check_alike(const Bucket& bucket) const {
     for (const std::size_t index : bucket) {
-      const Entry& first = tables_.front()[index];
       for (std::size_t rank = 1; rank < tables_.size(); ++rank) {
+        if (index >= std::min(summary_.headers.front().num_slots, summary_.headers[rank].num_slots)) continue;
+        const Entry& first = tables_.front()[index];
         const Entry& other = tables_[rank][index];
         if (first.count == other.count && first.type == other.type) continue;
         const auto text = [](const Entry& entry) {
@@ -45322,8 +45347,8 @@ class PassExchange {
     const BucketUse use = terms_.uses_host ? host_->open(bucket, clock) : flat_.open(bucket);
     const bool is_first = num_taken_++ == 0;
     together([this, is_first, &bucket] {
-      if (is_first) check();
       if (terms_.uses_host) host_->check_alike(bucket);
+      if (is_first) check();
     });
     OpenSlots open;
     for (std::size_t at = 0; at < bucket.size(); ++at) {
@@ -45442,6 +45467,13 @@ class PassExchange {
             "its step {} for the {}. A rank has left its loop earlier than the others (by break, or an exception that "
             "was caught); all ranks must leave it at the same step: decide by worker.should_stop()",
             worker_->rank(), worker_->world_size(), other.step, rank, other.loop, first.step, first.loop)};
+      }
+      if (first.step == other.step && first.pass == other.pass && first.updates == other.updates) {
+        throw ConfigError{compose(
+            "backward() on rank {}/{}: in its first step after prepare_model() rank {} has other weights than rank 0. "
+            "Something has written to them since, at random or on one rank alone: initialise and load weights in the "
+            "factory or before prepare_model()",
+            worker_->rank(), worker_->world_size(), rank)};
       }
       if (first.step == other.step && first.pass == other.pass) {
         throw ConfigError{compose(
@@ -45602,6 +45634,7 @@ class GradientExchange {
     overlap_ =
         options.overlap == Overlap::off || worker_->world_size() == 1 ? Overlapping::never : Overlapping::undecided;
     observed_step_ = 0;
+    compares_weights_ = true;
     schedule_.reset(slots_.size());
   }
 
@@ -45973,7 +46006,8 @@ class GradientExchange {
             .loop = control.loop(),
             .waited = clock_.waited() + aside_.waited(),
             .wishes = worker_->wishes(),
-            .has_ended = control.has_ended() ? 1U : 0U};
+            .has_ended = control.has_ended() ? 1U : 0U,
+            .weights = std::exchange(compares_weights_, false) ? digest_of_weights(slots_) : 0};
   }
 
   [[nodiscard]] bool are_all_on_cpu() const {
@@ -45990,11 +46024,7 @@ class GradientExchange {
 
   // Leaves the step out on all ranks, or ends it, as all have found the same.
   void refuse_step(const OpenSlots& open) {
-    std::string name;
-    for (const auto& one : open) {
-      const at::Tensor& gradient = one.second->parameter.grad();
-      if (name.empty() && gradient.defined() && !is_all_finite(gradient)) name = one.second->name;
-    }
+    const std::string name = first_not_finite(open);
     if (!std::exchange(window_.is_refused, true)) clock_.count_skipped();
     drop_gradients();
     before_step_.put_back();
@@ -46016,7 +46046,8 @@ class GradientExchange {
   StepClock clock_{};
   ModelOptions options_{};
   Window window_{};
-  bool has_weights_ = false;  // the accumulators have the hook that weights micro-batches
+  bool compares_weights_ = false;  // in the next pass, as a model was prepared
+  bool has_weights_ = false;       // the accumulators have the hook that weights micro-batches
   std::vector<GradientSlot> slots_{};
   std::unordered_map<const void*, std::size_t> known_{};  // slots_ by parameter, which they keep alive
   WatchedModels models_{};

@@ -591,3 +591,44 @@ TEST_CASE("prepare_model: backward passes of two threads overlap (FAULTS C8)") {
     EXPECT(is_close(net->w.grad(), {1, 1, 1}));
   });
 }
+
+TEST_CASE("prepare_model: weights that were written to on some ranks before the first step are noticed (FAULTS D)") {
+  const auto check = [](const std::string& error) {
+    CHECK_THAT(error, ContainsSubstring("has other weights than rank 0") &&
+                          ContainsSubstring("initialise and load weights in the factory or before prepare_model()"));
+  };
+  const auto train = [](ry::Worker& worker, const std::shared_ptr<Net>& net) {
+    worker.samples(1);
+    net->forward(torch::ones({1, 6})).sum().backward();
+  };
+  // At random, as examples initialise weights; workers draw different numbers.
+  check(test::error_of(2, [=](auto& worker) {
+    auto net = ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
+    net->apply([](torch::nn::Module& module) {
+      if (auto* linear = module.as<torch::nn::Linear>()) {
+        const torch::NoGradGuard no_grad;
+        linear->weight.normal_(0, 0.02);
+      }
+    });
+    train(worker, net);
+  }));
+  // On one rank alone, also where a model has been trained before.
+  check(test::error_of(3, [=](auto& worker) {
+    auto first = ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
+    train(worker, first);
+    auto net = ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
+    const torch::NoGradGuard no_grad;
+    if (worker.rank() == 2) net->second->bias.zero_();
+    const torch::AutoGradMode with_grad(true);
+    train(worker, first);
+  }));
+  // Alike on all ranks is nobody's business.
+  test::on_both_threads(2, [=](auto& worker) {
+    auto net = ry::prepare_model(worker, [] { return std::make_shared<Net>(); });
+    {
+      const torch::NoGradGuard no_grad;
+      net->second->bias.fill_(0.5);
+    }
+    for (int step = 0; step < 3; ++step) train(worker, net);
+  });
+}

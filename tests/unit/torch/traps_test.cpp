@@ -186,7 +186,7 @@ void load_and_step(ry::Worker& worker, torch::nn::Linear& net, optim::SGD& optim
   torch::save(torch::nn::Linear(3, 2), file);
   torch::load(net, file);
   if (prepares_again) net = ry::prepare_model(worker, net);
-  ry::broadcast(worker, net->weight.detach(), 0);
+  for (const auto& parameter : net->parameters()) ry::broadcast(worker, parameter.detach(), 0);
   const auto before = net->weight.detach().clone();
   optimizer.zero_grad();
   worker.samples(1);

@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -36,6 +37,17 @@ namespace detail {
     return sum(SumTask<float>{.sources = source, .count = static_cast<std::size_t>(tensor.numel())});
   }
   return at::isfinite(tensor).all().item<bool>();
+}
+
+// The name of the first parameter whose gradient, or what this rank has of it, is not finite; empty if there is none.
+[[nodiscard]] inline std::string first_not_finite(const OpenSlots& open) {
+  for (const auto& one : open) {
+    const auto piece = one.second->piece.lock();
+    const bool has_piece = piece && !piece->is_empty();
+    const at::Tensor& gradient = has_piece ? piece->weights.grad() : one.second->parameter.grad();
+    if (gradient.defined() && !is_all_finite(gradient)) return one.second->name;
+  }
+  return "";
 }
 
 // For each bucket one small all-reduce says what the ranks have; then all gradients that somebody gives are copied into
@@ -113,9 +125,9 @@ class FlatReduction {
   }
 
   // What is the same on all ranks that are together.
-  using Places = std::array<std::uint64_t, 4>;
+  using Places = std::array<std::uint64_t, 5>;
   [[nodiscard]] static Places places_of(const PassHeader& header) noexcept {
-    return {header.loop, header.step, header.pass, header.updates};
+    return {header.loop, header.step, header.pass, header.updates, header.weights};
   }
 
   // The sum of squares over all ranks is least when all are equal.
@@ -158,7 +170,8 @@ class FlatReduction {
                          .step = static_cast<std::uint64_t>(places[at + 1]),
                          .pass = static_cast<std::uint64_t>(places[at + 2]),
                          .loop = static_cast<std::uint64_t>(places[at]),
-                         .updates = static_cast<std::uint64_t>(places[at + 3])});
+                         .updates = static_cast<std::uint64_t>(places[at + 3]),
+                         .weights = static_cast<std::uint64_t>(places[at + 4])});
     }
     return headers;
   }

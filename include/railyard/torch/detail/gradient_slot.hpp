@@ -212,6 +212,17 @@ class RankPart {
   return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
 }
 
+// Of those that train; a few elements of each tell weights that were initialised anew, or loaded.
+[[nodiscard]] inline std::uint64_t digest_of_weights(const std::vector<GradientSlot>& slots) {
+  std::uint64_t digest = 0;
+  for (const GradientSlot& slot : slots) {
+    if (!slot.parameter.requires_grad()) continue;
+    const std::uint64_t elements = TensorMark::of(slot.parameter).elements;
+    digest = hash_bytes(digest, &elements, sizeof elements);
+  }
+  return digest & 0xFFFFU;
+}
+
 // What one rank says with the first bucket of an exchange.
 struct PassHeader {
   double samples = 0;        // behind what is exchanged
@@ -225,10 +236,11 @@ struct PassHeader {
   Wishes wishes{};
   std::uint32_t has_ended = 0;  // its data, with this step
   std::uint64_t updates = 0;    // see UpdateDigest
+  std::uint64_t weights = 0;    // a digest of a few elements of each weight, of 16 bits as well, in some passes
 
   [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
     return num_slots == other.num_slots && step == other.step && pass == other.pass && loop == other.loop &&
-           updates == other.updates;
+           updates == other.updates && weights == other.weights;
   }
 };
 

@@ -130,6 +130,7 @@ class GradientExchange {
     overlap_ =
         options.overlap == Overlap::off || worker_->world_size() == 1 ? Overlapping::never : Overlapping::undecided;
     observed_step_ = 0;
+    compares_weights_ = true;
     schedule_.reset(slots_.size());
   }
 
@@ -501,7 +502,8 @@ class GradientExchange {
             .loop = control.loop(),
             .waited = clock_.waited() + aside_.waited(),
             .wishes = worker_->wishes(),
-            .has_ended = control.has_ended() ? 1U : 0U};
+            .has_ended = control.has_ended() ? 1U : 0U,
+            .weights = std::exchange(compares_weights_, false) ? digest_of_weights(slots_) : 0};
   }
 
   [[nodiscard]] bool are_all_on_cpu() const {
@@ -518,11 +520,7 @@ class GradientExchange {
 
   // Leaves the step out on all ranks, or ends it, as all have found the same.
   void refuse_step(const OpenSlots& open) {
-    std::string name;
-    for (const auto& one : open) {
-      const at::Tensor& gradient = one.second->parameter.grad();
-      if (name.empty() && gradient.defined() && !is_all_finite(gradient)) name = one.second->name;
-    }
+    const std::string name = first_not_finite(open);
     if (!std::exchange(window_.is_refused, true)) clock_.count_skipped();
     drop_gradients();
     before_step_.put_back();
@@ -544,7 +542,8 @@ class GradientExchange {
   StepClock clock_{};
   ModelOptions options_{};
   Window window_{};
-  bool has_weights_ = false;  // the accumulators have the hook that weights micro-batches
+  bool compares_weights_ = false;  // in the next pass, as a model was prepared
+  bool has_weights_ = false;       // the accumulators have the hook that weights micro-batches
   std::vector<GradientSlot> slots_{};
   std::unordered_map<const void*, std::size_t> known_{};  // slots_ by parameter, which they keep alive
   WatchedModels models_{};

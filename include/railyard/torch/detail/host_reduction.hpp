@@ -90,8 +90,9 @@ class HostReduction {
   // is another one on one of them.
   void check_alike(const Bucket& bucket) const {
     for (const std::size_t index : bucket) {
-      const Entry& first = tables_.front()[index];
       for (std::size_t rank = 1; rank < tables_.size(); ++rank) {
+        if (index >= std::min(summary_.headers.front().num_slots, summary_.headers[rank].num_slots)) continue;
+        const Entry& first = tables_.front()[index];
         const Entry& other = tables_[rank][index];
         if (first.count == other.count && first.type == other.type) continue;
         const auto text = [](const Entry& entry) {

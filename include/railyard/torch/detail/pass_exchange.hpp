@@ -81,8 +81,8 @@ class PassExchange {
     const BucketUse use = terms_.uses_host ? host_->open(bucket, clock) : flat_.open(bucket);
     const bool is_first = num_taken_++ == 0;
     together([this, is_first, &bucket] {
-      if (is_first) check();
       if (terms_.uses_host) host_->check_alike(bucket);
+      if (is_first) check();
     });
     OpenSlots open;
     for (std::size_t at = 0; at < bucket.size(); ++at) {
@@ -201,6 +201,13 @@ class PassExchange {
             "its step {} for the {}. A rank has left its loop earlier than the others (by break, or an exception that "
             "was caught); all ranks must leave it at the same step: decide by worker.should_stop()",
             worker_->rank(), worker_->world_size(), other.step, rank, other.loop, first.step, first.loop)};
+      }
+      if (first.step == other.step && first.pass == other.pass && first.updates == other.updates) {
+        throw ConfigError{compose(
+            "backward() on rank {}/{}: in its first step after prepare_model() rank {} has other weights than rank 0. "
+            "Something has written to them since, at random or on one rank alone: initialise and load weights in the "
+            "factory or before prepare_model()",
+            worker_->rank(), worker_->world_size(), rank)};
       }
       if (first.step == other.step && first.pass == other.pass) {
         throw ConfigError{compose(
