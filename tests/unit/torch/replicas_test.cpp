@@ -99,3 +99,36 @@ TEST_CASE("replica_difference: an output of another shape, and one that is not a
     EXPECT(say(2).find("the output of rank 1 is off rank 0's by nan") == 0);
   });
 }
+
+TEST_CASE("prepare_model: weights that were written to on some ranks before the first step are noticed (FAULTS D)") {
+  using namespace replicas;
+  const auto train = [](ry::Worker& worker, torch::nn::Linear& net) {
+    worker.samples(1);
+    net->forward(torch::ones({1, 3})).sum().backward();
+  };
+  const auto make = [] { return torch::nn::Linear(3, 2); };
+  const auto check = [](const std::string& error) {
+    CHECK_THAT(error, ContainsSubstring("has other weights than rank 0") &&
+                          ContainsSubstring("initialise and load weights in the factory or before prepare_model()"));
+  };
+  // At random, as examples initialise weights; workers draw different numbers.
+  check(test::error_of(2, [=](auto& worker) {
+    auto net = ry::prepare_model(worker, make);
+    torch::nn::init::normal_(net->weight, 0, 0.02);
+    train(worker, net);
+  }));
+  // On one rank alone, also where a model has been trained before.
+  check(test::error_of(3, [=](auto& worker) {
+    auto first = ry::prepare_model(worker, make);
+    train(worker, first);
+    auto second = ry::prepare_model(worker, make);
+    if (worker.rank() == 2) torch::nn::init::zeros_(second->bias);
+    train(worker, first);
+  }));
+  // Alike on all ranks is nobody's business.
+  test::on_both_threads(2, [=](auto& worker) {
+    auto net = ry::prepare_model(worker, make);
+    torch::nn::init::constant_(net->bias, 0.5);
+    for (int step = 0; step < 3; ++step) train(worker, net);
+  });
+}
