@@ -423,6 +423,7 @@ run_regroup() {
   fi
   ip -n "railyard-$$-wire" link set wire up
   for host in one two three; do
+    ip netns delete "railyard-$$-$host" 2>/dev/null || true # of the part before
     ip netns add "railyard-$$-$host"
     ip link add "$host" netns "railyard-$$-wire" type veth peer name railyard netns "railyard-$$-$host"
     ip -n "railyard-$$-wire" link set "$host" master wire

@@ -141,9 +141,9 @@ TEST_CASE("HostFeed: what each gets as a whole is gone on with where it was left
 
 TEST_CASE("HostFeed: workers go over what each gets as a whole as they like, and each sees all that it asks for") {
   std::mt19937_64 random{8};
-  for (int round = 0; round < 12; ++round) {
+  for (std::size_t round = 0; round < 12; ++round) {
     SharedCount made;
-    const auto dataset = whole_datasets()[static_cast<std::size_t>(round) % whole_datasets().size()](200, made);
+    const auto dataset = whole_datasets()[round % whole_datasets().size()](200, made);
     const std::size_t batch_size = 1 + random() % 20;
     const std::uint64_t seed = random();
     std::vector<FedSamples> epochs;
@@ -157,13 +157,13 @@ TEST_CASE("HostFeed: workers go over what each gets as a whole as they like, and
         4,
         [&](std::size_t rank, HostFeed& feed) {
           std::mt19937_64 own{seed + rank};
-          const std::size_t num_epochs = rank == round % 4U ? 0 : 1 + own() % 4;
+          const std::size_t num_epochs = rank == round % 4 ? 0 : 1 + own() % 4;
           std::size_t faults = 0;
           std::optional<ry::EpochReader> reader;  // one that was left stays open until the next begins
           for (std::size_t at = 0; at < num_epochs; ++at) {
             const std::uint64_t epoch = own() % 4;
             const std::size_t most = own() % 3 == 0 ? own() % 8 : 1000;
-            const bool rests = rank == (round + 1) % 4U && at == 0;
+            const bool rests = rank == (round + 1) % 4 && at == 0;
             reader.reset();
             feed.begin_epoch();
             reader.emplace(

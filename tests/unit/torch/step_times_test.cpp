@@ -55,6 +55,7 @@ TEST_CASE("step_times: a Result has those of all steps, whether they have been a
     auto net = ry::prepare_model(worker, [] { return torch::nn::Linear(100, 10); });
     auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(worker, net, torch::optim::SGDOptions(0.1));
     for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
       worker.samples(1);
       net->forward(torch::ones({200, 100})).sum().backward();
       optimizer.step();
