@@ -69,12 +69,14 @@ run_three() {
   three_hosts_meet_by_launchers
 }
 
-# What starts processes on other hosts calls this where it would call ssh.
+# What starts processes on other hosts calls this where it would call ssh. Each host has a folder of its own for what
+# Open MPI's daemons leave in such.
 write_agent() {
+  mkdir -p "$folder"/tmp{1,2,3}
   cat >"$folder/agent" <<SCRIPT
 #!/usr/bin/env bash
 while [[ \$1 == -* ]]; do shift; done
-exec ip netns exec "railyard-$$-h\${1##*.}" sh -c "\${*:2}"
+exec ip netns exec "railyard-$$-h\${1##*.}" env TMPDIR="$folder/tmp\${1##*.}" sh -c "\${*:2}"
 SCRIPT
   chmod 755 "$folder/agent"
 }
