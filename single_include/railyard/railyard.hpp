@@ -3718,6 +3718,33 @@ class InputFile {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/hexadecimal.hpp
+// Bytes as hexadecimal digits. Core room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Writes two digits for each byte.
+[[nodiscard]] inline std::string hexadecimal(std::span<const std::byte> bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) text += compose("{:02x}", std::to_integer<unsigned>(byte));
+  return text;
+}
+
+/// Reads what hexadecimal() has written; nothing if it is something else.
+[[nodiscard]] inline std::optional<std::string> from_hexadecimal(std::string_view digits) {
+  std::string text;
+  for (; digits.size() >= 2; digits.remove_prefix(2)) {
+    unsigned byte = 0;
+    if (std::from_chars(digits.data(), digits.data() + 2, byte, 16).ptr != digits.data() + 2) return {};
+    text += static_cast<char>(static_cast<unsigned char>(byte));
+  }
+  return digits.empty() ? std::optional{std::move(text)} : std::nullopt;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/checkpoint/detail/json_values.hpp
 // Writes JSON, and values in it so that they come back bit by bit. Checkpoint room.
 
@@ -3803,9 +3830,7 @@ inline void write_value(JsonWriter& writer, double value) {
 }
 inline void write_value(JsonWriter& writer, const std::string& text) {
   if (is_utf8(text)) return writer.text(text);
-  std::string digits;
-  for (const char c : text) digits += compose("{:02x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
-  write_tagged(writer, "bytes", digits);
+  write_tagged(writer, "bytes", hexadecimal(std::as_bytes(std::span{text})));
 }
 
 inline void write_values(JsonWriter& writer, const NamedValues& values) {
@@ -19771,6 +19796,19 @@ class ProcessGroup final : public WorkerGroup {
   std::optional<DeathWatch> watch_{};
 };
 
+/// Kills the workers of a group of which so many are alive, and returns when none is. take: called with each event of
+/// the group, and counts its exits. Throws: Error if they do not end.
+template <class Take>
+void end_workers(ProcessGroup* group, const int& num_alive, const Take& take) {
+  if (num_alive > 0) group->kill();
+  const Deadline deadline = Deadline::after(std::chrono::seconds{10});
+  while (num_alive > 0) {
+    auto event = group->next(deadline);
+    if (!event && deadline.expired()) throw Error{"start: workers of this process have been killed and do not end"};
+    if (event) take(std::move(*event));
+  }
+}
+
 }  // namespace detail
 
 /// Runs the workers as forked processes of this host. They see everything that the caller has built, as it was when
@@ -32344,6 +32382,11 @@ struct PageValues {
   }
 }
 
+/// Whether what encode_event() has written is a SignalEvent, which is of the process and not of its workers.
+[[nodiscard]] inline bool is_signal(std::span<const std::byte> bytes) {
+  return !bytes.empty() && bytes.front() == std::byte{4};
+}
+
 static_assert(std::is_same_v<std::variant_alternative_t<4, GroupEvent>, SignalEvent>);
 static_assert(std::is_same_v<std::variant_alternative_t<5, GroupEvent>, BrokenEvent>);
 
@@ -33342,6 +33385,9 @@ inline void tune_connection(int fd, std::chrono::milliseconds lost_after) noexce
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<unsigned>(lost_after.count()));
 }
 
+/// Whether an error of a socket, as errno has it, says that the other end has closed the connection.
+[[nodiscard]] inline bool is_closed_by_peer(int error) noexcept { return error == ECONNRESET || error == EPIPE; }
+
 // Tries the host's addresses one after the other. ready: returns 0 once the bound socket is as it is to be.
 template <class Ready>
 [[nodiscard]] Socket bind_at(const std::string& host, int port, const Ready& ready) {
@@ -33557,7 +33603,7 @@ class SecureConnection {
   }
 
   [[noreturn]] void throw_lost(std::string_view doing, int error) const {
-    if (error == ECONNRESET || error == EPIPE) {
+    if (is_closed_by_peer(error)) {
       throw ConnectionError{ConnectionError::Cause::closed,
                             compose("{} has ended while this process was {}", peer_, doing)};
     }
@@ -33879,7 +33925,11 @@ class Agent {
   void start(const StartOrder& order) {
     const std::uint32_t generation = order.layout.generation;
     try {
-      end_workers();
+      // Those of a start in which another process has had no part.
+      end_workers(local_.get(), num_alive_, [this](const GroupEvent& event) {
+        if (std::holds_alternative<ExitEvent>(event)) --num_alive_;
+        if (std::holds_alternative<SignalEvent>(event)) say(News::event, {encode_event(event)});
+      });
       num_workers_ = order.layout.num_workers;
       const std::string briefing = brief(order.layout, order.briefing);
       if (local_ && num_workers_ <= most_workers_) {
@@ -33903,19 +33953,6 @@ class Agent {
       writer.put(static_cast<std::uint8_t>(dynamic_cast<const ConfigError*>(&error) != nullptr));
       writer.put_text(error.what());
       say(News::refused, {writer.bytes()});
-    }
-  }
-
-  // Those of a start in which another process has had no part.
-  void end_workers() {
-    if (num_alive_ > 0) local_->kill();
-    const Deadline deadline = Deadline::after(std::chrono::seconds{10});
-    while (num_alive_ > 0) {
-      const auto event = local_->next(deadline);
-      if (!event && deadline.expired()) throw Error{"start: workers of this process have been killed and do not end"};
-      if (!event) continue;
-      if (std::holds_alternative<ExitEvent>(*event)) --num_alive_;
-      if (std::holds_alternative<SignalEvent>(*event)) say(News::event, {encode_event(*event)});
     }
   }
 
@@ -34387,13 +34424,6 @@ struct Posting {
   std::string secret{};  ///< empty where the bulletin carries none
   friend bool operator==(const Posting&, const Posting&) = default;
 };
-
-/// Writes two hexadecimal digits for each byte.
-[[nodiscard]] inline std::string hexadecimal(ConstBytes bytes) {
-  std::string text;
-  for (const std::byte byte : bytes) text += compose("{:02x}", std::to_integer<unsigned>(byte));
-  return text;
-}
 
 /// Makes a secret that nobody can guess, as 64 hexadecimal digits.
 [[nodiscard]] inline std::string random_secret() {
@@ -35336,17 +35366,6 @@ class KeyValueSpace {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Reads what hexadecimal() has written; nothing if it is something else.
-[[nodiscard]] inline std::optional<std::string> read_hexadecimal(std::string_view digits) {
-  std::string text;
-  for (; digits.size() >= 2; digits.remove_prefix(2)) {
-    unsigned byte = 0;
-    if (std::from_chars(digits.data(), digits.data() + 2, byte, 16).ptr != digits.data() + 2) return {};
-    text += static_cast<char>(static_cast<unsigned char>(byte));
-  }
-  return digits.empty() ? std::optional{std::move(text)} : std::nullopt;
-}
-
 /// Is what a process keeps of the one exchange that it has by its launcher's space: a launcher takes it for the end of
 /// MPI, after which it does not serve the process again. Later runs of the process meet at the same address.
 struct LauncherMemory {
@@ -35464,7 +35483,7 @@ class LauncherBulletin final : public Bulletin {
   }
 
   [[nodiscard]] Digest read_key(std::string_view digits) const {
-    const auto bytes = read_hexadecimal(digits);
+    const auto bytes = from_hexadecimal(digits);
     Digest one{};
     if (!bytes || bytes->size() != one.size()) fail("holds a public key that is none");
     std::copy_n(text_bytes(*bytes).begin(), one.size(), one.begin());
@@ -35474,10 +35493,11 @@ class LauncherBulletin final : public Bulletin {
   [[nodiscard]] std::string take(int process, const std::string& name, const Deadline& deadline) {
     const auto digits = space_->get(process, name, deadline);
     if (!digits) fail(compose(R"(holds no "{}", which process {} should have left there)", name, process));
-    auto text = read_hexadecimal(*digits);
-    if (!text)
-      fail(
-          compose(R"(holds "{}" under "{}", which process {} has not written)", digits->substr(0, 100), name, process));
+    auto text = from_hexadecimal(*digits);
+    if (!text) {
+      const std::string beginning = digits->substr(0, 100);
+      fail(compose(R"(holds "{}" under "{}", which process {} has not written)", beginning, name, process));
+    }
     return std::move(*text);
   }
 
@@ -35491,8 +35511,7 @@ class LauncherBulletin final : public Bulletin {
       if (deadline.expired()) {
         throw Error{
             compose("{}: not all {} processes came to {} within {}, and the launcher does not say which did: see "
-                    "whether all of "
-                    "them run, what they print, and whether one of them says that it does not use it",
+                    "whether all of them run, what they print, and whether one of them says that it does not use it",
                     teller_.subject(), num_processes_, where_, deadline.budget_text())};
       }
       teller_.look(compose("all {} processes to come to {}", num_processes_, where_), deadline);
@@ -35716,7 +35735,7 @@ class PmiSpace final : public KeyValueSpace {
       } else if (errno == EAGAIN) {
         if (!wait_for(fd_, POLLOUT, deadline)) fail(compose("takes nothing for {}", deadline.budget_text()));
       } else if (errno != EINTR) {
-        fail(compose("is lost: {}", is_closed(errno) ? closed_text : explain_errno(errno)));
+        fail(compose("is lost: {}", is_closed_by_peer(errno) ? closed_text : explain_errno(errno)));
       }
     }
   }
@@ -35730,7 +35749,7 @@ class PmiSpace final : public KeyValueSpace {
         const auto room = reader_.room();
         const ssize_t got = ::recv(fd_, room.data(), room.size(), MSG_DONTWAIT);
         if (got > 0) line = reader_.take(static_cast<std::size_t>(got));
-        if (got == 0 || (got < 0 && is_closed(errno))) fail(compose("is lost: {}", closed_text));
+        if (got == 0 || (got < 0 && is_closed_by_peer(errno))) fail(compose("is lost: {}", closed_text));
         if (got < 0 && errno != EAGAIN && errno != EINTR) fail(compose("is lost: {}", explain_errno(errno)));
       }
       return line;
@@ -35739,7 +35758,6 @@ class PmiSpace final : public KeyValueSpace {
     }
   }
 
-  [[nodiscard]] static bool is_closed(int error) noexcept { return error == EPIPE || error == ECONNRESET; }
   static constexpr std::string_view closed_text =
       "it has closed the connection; has the launcher ended, or another program of this process used it before?";
 
@@ -36185,9 +36203,8 @@ struct LauncherWay {
   }
   throw ConfigError{
       compose("nothing says where process 0 is ({}{}{}): set MASTER_ADDR and MASTER_PORT to its host and to a port "
-              "that is free "
-              R"(there, or ScalingConfig::launch.leader to "host:port", or ScalingConfig::launch.rendezvous (or )"
-              "RAILYARD_RENDEZVOUS) to a folder that all processes see",
+              R"(that is free there, or ScalingConfig::launch.leader to "host:port", or )"
+              "ScalingConfig::launch.rendezvous (or RAILYARD_RENDEZVOUS) to a folder that all processes see",
               launch.why, way.why_not.empty() ? "" : "; ", way.why_not)};
 }
 
@@ -36417,15 +36434,11 @@ class LaunchedGroup final : public WorkerGroup {
     end_local();
     std::vector<int> workers = members_->workers;
     int room = 0;
-    std::string losses;
     for (int process = 0; process < num_processes(); ++process) {
-      const std::string loss = process == 0 ? std::string{} : lines_->loss(process);
-      if (!loss.empty()) {
-        workers[index(process)] = 0;
-        losses += compose("{}{}", losses.empty() ? "" : "; ", loss);
-      }
+      if (process > 0 && !lines_->loss(process).empty()) workers[index(process)] = 0;
       room += workers[index(process)];
     }
+    const std::string losses = losses_of([](int) { return true; });
     if (num_workers > room && !losses.empty()) {
       throw HostLostError{compose("a process that an engine has started can only be started again by it: {}", losses)};
     }
@@ -36443,12 +36456,7 @@ class LaunchedGroup final : public WorkerGroup {
   [[nodiscard]] bool forks_to_restart() const override { return local_->forks_to_restart(); }
 
   [[nodiscard]] std::string lost_hosts() const override {
-    std::string losses;
-    for (int process = 1; process < num_processes(); ++process) {
-      const std::string loss = layout(process).num_workers == 0 ? std::string{} : lines_->loss(process);
-      if (!loss.empty()) losses += compose("{}{}", losses.empty() ? "" : "; ", loss);
-    }
-    return losses;
+    return losses_of([this](int process) { return layout(process).num_workers > 0; });
   }
 
  private:
@@ -36482,15 +36490,23 @@ class LaunchedGroup final : public WorkerGroup {
     renew_(layouts_.front().generation);
   }
 
+  // Why processes are lost, of those that counts() takes.
+  template <class Counts>
+  [[nodiscard]] std::string losses_of(const Counts& counts) const {
+    std::vector<std::string> losses;
+    for (int process = 1; process < num_processes(); ++process) {
+      if (!counts(process)) continue;
+      if (std::string loss = lines_->loss(process); !loss.empty()) losses.push_back(std::move(loss));
+    }
+    return joined(losses, "; ");
+  }
+
   // What a start has left in which another process has had no part.
   void end_local() {
-    if (num_local_alive_ > 0) local_->kill();
-    const Deadline deadline = Deadline::after(std::chrono::seconds{10});
-    while (num_local_alive_ > 0) {
-      const auto event = pass(local_->next(deadline), 0);
-      if (event && std::holds_alternative<SignalEvent>(*event)) events_.push_back(*event);
-      if (!event && deadline.expired()) throw Error{"start: workers of this process have been killed and do not end"};
-    }
+    end_workers(local_.get(), num_local_alive_, [this](GroupEvent one) {
+      auto event = pass(std::move(one), 0);
+      if (event && std::holds_alternative<SignalEvent>(*event)) events_.push_back(std::move(*event));
+    });
   }
 
   // Returns when every process has made its workers.
@@ -36532,12 +36548,7 @@ class LaunchedGroup final : public WorkerGroup {
       throw Error{text};
     }
     const bool is_of_earlier_workers = is_awaited[index(item.process)] && news == News::event;
-    if (!is_of_earlier_workers || is_signal(item.frame)) note(std::move(item));
-  }
-
-  static bool is_signal(const Frame& frame) {
-    constexpr auto index_of_signal = std::byte{4};
-    return !frame.payload.empty() && frame.payload.front() == index_of_signal;
+    if (!is_of_earlier_workers || is_signal(item.frame.payload)) note(std::move(item));
   }
 
   void order(int process, Order order, SlotOrder of) noexcept {
@@ -36566,8 +36577,9 @@ class LaunchedGroup final : public WorkerGroup {
   // Turns what a process has said into events.
   void note(AgentLines::Item item) {
     if (!item.loss.empty()) return lose(item.process, item.loss);
-    if (static_cast<News>(item.frame.type) != News::event) return;                // a late answer
-    if (layout(item.process).num_workers == 0 && !is_signal(item.frame)) return;  // of workers that are being ended
+    if (static_cast<News>(item.frame.type) != News::event) return;  // a late answer
+    if (layout(item.process).num_workers == 0 && !is_signal(item.frame.payload))
+      return;  // of workers that are being ended
     try {
       if (auto event = pass(decode_event(item.frame.payload, layout(item.process)), item.process)) {
         events_.push_back(std::move(*event));
@@ -37284,8 +37296,7 @@ class SocketRankLine final : public RankLine {
   [[nodiscard]] std::size_t counted(ssize_t count, std::string_view doing) const {
     if (count >= 0) return static_cast<std::size_t>(count);
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return 0;
-    const bool is_closed = errno == ECONNRESET || errno == EPIPE;
-    throw ConnectionError{is_closed ? ConnectionError::Cause::closed : ConnectionError::Cause::failed,
+    throw ConnectionError{is_closed_by_peer(errno) ? ConnectionError::Cause::closed : ConnectionError::Cause::failed,
                           compose("the line to {} is lost while {}: {}", peer_, doing, socket_.explain(errno))};
   }
 
@@ -37326,7 +37337,7 @@ class RankMeeting {
     std::array<std::byte, 16> random{};
     fill_random(random);
     std::string place = compose("{} {} ", self.port(), self.host());
-    for (const std::byte byte : random) place += compose("{:02x}", std::to_integer<unsigned>(byte));
+    place += hexadecimal(random);
     store.set(key(world.rank), place);
     place_ = self.text();
     proofs_.emplace(secret, place);
@@ -38299,7 +38310,7 @@ class Launched {
     detail::WaitTeller teller{subject, plan.say};
     auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller, deadline);
     if (leads()) {
-      if (plan.say) plan.say(detail::compose("{}; the processes meet in {}", launch_.why, bulletin->where()));
+      say(detail::compose("{}; the processes meet in {}", launch_.why, bulletin->where()));
       gather(*bulletin, std::move(teller), std::move(own), deadline);
       if (plan.is_elastic) bulletin_ = std::move(bulletin);  // who comes back looks there
     } else {
@@ -42075,6 +42086,10 @@ struct NamedTensor {
   return tensors;
 }
 
+// Of a hash what ranks compare by sums: 16 bits, so that the sum of its square over a thousand ranks is exact in a
+// double.
+[[nodiscard]] constexpr std::uint64_t short_digest(std::uint64_t hash) noexcept { return hash & 0xFFFFU; }
+
 [[nodiscard]] inline std::uint64_t hash_bytes(std::uint64_t hash, const void* data, std::size_t size_bytes) {
   constexpr std::size_t word_bytes = sizeof(std::uint64_t);
   const auto mix = [](std::uint64_t before, std::uint64_t word) {
@@ -42614,7 +42629,7 @@ class RankPart {
     const std::uint64_t elements = TensorMark::of(slot.parameter).elements;
     digest = hash_bytes(digest, &elements, sizeof elements);
   }
-  return digest & 0xFFFFU;
+  return short_digest(digest);
 }
 
 // What one rank says with the first bucket of an exchange.
@@ -42630,7 +42645,7 @@ struct PassHeader {
   Wishes wishes{};
   std::uint32_t has_ended = 0;  // its data, with this step
   std::uint64_t updates = 0;    // see UpdateDigest
-  std::uint64_t weights = 0;    // a digest of a few elements of each weight, of 16 bits as well, in some passes
+  std::uint64_t weights = 0;    // digest_of_weights() in the first pass after a model was prepared, else 0
 
   [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
     return num_slots == other.num_slots && step == other.step && pass == other.pass && loop == other.loop &&
@@ -45267,15 +45282,15 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// A worker's updates so far, which every backward pass compares. Of 16 bits, so that the sum of its square over a
-// thousand ranks is exact in a double; what one comparison misses, the next ones find.
+// A short digest of a worker's updates so far, which every backward pass compares: what one comparison misses, the next
+// ones find.
 struct UpdateDigest {
   static constexpr std::string_view extension_name = "torch.updates";
 
   std::uint64_t value = 0;
 
   void add(std::span<const double> learning_rates) {
-    value = hash_bytes(value + 1, learning_rates.data(), learning_rates.size_bytes()) & 0xFFFFU;
+    value = short_digest(hash_bytes(value + 1, learning_rates.data(), learning_rates.size_bytes()));
   }
 };
 
@@ -47279,10 +47294,10 @@ template <class D>
 /// name, as far as the Trainer has it: operations that are added in the worker are its own. Of that, workers may read
 /// what they like when they like: they hold each other up for two seconds of an epoch at most, and hardly at all once
 /// one was waited for in vain. The memory of a batch is used again once no tensor has it: clone() what is to live on as
-/// a bare pointer, or goes to torch::save(), which writes all of that memory. Shapes: target (batch, shape of the
-/// label); data (batch, shape of the column), or (batch, sum of widths) of float. Throws: ConfigError if options and
-/// dataset do not name exactly one batch size, or shuffle a stream; in the loop also DataError, if no batch comes
-/// within RunConfig::collective_timeout.
+/// a bare pointer, or goes to torch::save(), which writes all of that memory.
+/// Shapes: target (batch, shape of the label); data (batch, shape of the column), or (batch, sum of widths) of float.
+/// Throws: ConfigError if options and dataset do not name exactly one batch size, or shuffle a stream; in the loop also
+/// DataError, if no batch comes within RunConfig::collective_timeout.
 [[nodiscard]] inline Loader prepare_loader(Worker& worker, const Dataset& dataset, LoaderOptions options) {
   if (options.global_batch_size == 0 && options.batch_size_per_worker == 0) {
     options.global_batch_size = dataset.batch_size();

@@ -7,6 +7,8 @@
 #include "railyard/workers/detail/pmi_lines.hpp"
 #include "railyard/workers/detail/store_server.hpp"
 
+#include "railyard/core/detail/hexadecimal.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -107,9 +109,9 @@ void try_launcher(ConstBytes bytes) {
       const auto value = line.field(name);
       require(!value || (value->find(' ') == std::string_view::npos && line.text().find(*value) != std::string::npos));
     }
-    const auto text = read_hexadecimal(line.field("value").value_or(""));
+    const auto text = from_hexadecimal(line.field("value").value_or(""));
     if (!text) return;
-    require(read_hexadecimal(hexadecimal(text_bytes(*text))) == text);
+    require(from_hexadecimal(hexadecimal(text_bytes(*text))) == text);
     const auto posting = read_posting(*text);
     require(!posting || read_posting(write_posting(*posting)) == posting);
   };

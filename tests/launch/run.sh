@@ -32,7 +32,7 @@ clean_up() {
   local status=$?
   slurm_cluster_stop "$folder/slurm" || true
   jobs -p | xargs -r kill 2>/dev/null || true
-  for host in one two three wire h0 h1 h2 h3; do ip netns delete "railyard-$$-$host" 2>/dev/null || true; done
+  for host in one two h0 h1 h2 h3; do ip netns delete "railyard-$$-$host" 2>/dev/null || true; done
   rm -rf --one-file-system "$folder"
   exit $status
 }
@@ -401,45 +401,18 @@ train_attacked() {
   echo "ok: $connections hostile connections with RAILYARD_TLS=$1 changed nothing"
 }
 
-# on_three NAME: as processes 0 to 2 of a run on the hosts one to three, each with a log of its own.
-on_three() {
-  local number=0 host
-  rm -f "$folder/go"
-  for host in one two three; do
-    on_host "$host" env RANK=$number WORLD_SIZE=3 RAILYARD_RENDEZVOUS="$folder/meeting" MASTER_ADDR=one \
-      timeout 180 "$counts" "$folder/go" "$folder/runs" "$1" 2 3 >"$folder/$host.log" 2>&1 &
-    number=$((number + 1))
-  done
-  says "[rank 2] stands still at step 5" "$folder/one.log"
-}
-
-link_of() { ip -n "railyard-$$-wire" link set "$1" "$2"; }
-
 run_regroup() {
-  local host number=1
-  if ! { ip netns add "railyard-$$-wire" && ip -n "railyard-$$-wire" link add wire type bridge; } 2>"$log"; then
-    echo "not run: hosts that are cut off, as this kernel lets nobody make networks ($(cat "$log"))"
-    return
-  fi
-  ip -n "railyard-$$-wire" link set wire up
-  for host in one two three; do
-    ip netns delete "railyard-$$-$host" 2>/dev/null || true # of the part before
-    ip netns add "railyard-$$-$host"
-    ip link add "$host" netns "railyard-$$-wire" type veth peer name railyard netns "railyard-$$-$host"
-    ip -n "railyard-$$-wire" link set "$host" master wire
-    link_of "$host" up
-    on_host "$host" ip link set lo up
-    on_host "$host" ip address add "10.78.0.$number/24" dev railyard
-    on_host "$host" ip link set railyard up
-    number=$((number + 1))
-  done
+  three_hosts_start || return 0
   mkdir "$folder/meeting"
-  on_three pulled
-  link_of three down # and no packet says so: both halves live
-  says "[rank 1] begins at step 5" "$folder/one.log"
+  rm -f "$folder/go"
+  start_three env RAILYARD_RENDEZVOUS="$folder/meeting" timeout 180 "$counts" "$folder/go" "$folder/runs" pulled 2 3
+  says "[rank 2] stands still at step 5" "$folder/h1.log"
+  on_host h0 ip link set port3 down # and no packet says so: both halves live
+  says "[rank 1] begins at step 5" "$folder/h1.log"
   touch "$folder/go"
   wait
-  cat "$folder"/{one,two,three}.log >"$log"
+  on_host h0 ip link set port3 up
+  cat "$folder"/h[1-3].log >"$log"
   [ "$(grep -c -x "sum 600" "$log")" = 1 ] || fail "the two hosts that are left have not ended the run"
   echo "ok: two hosts go on without a third whose link was pulled"
 }

@@ -2,25 +2,24 @@
 # Sourced by run.sh: three hosts, h1 to h3, which are networks of the kernel behind one bridge, with two ranks on each.
 # They have no names and no way to anywhere else.
 
+# Makes them, if another part has not.
 three_hosts_start() {
   local number
-  if ! ip netns add "railyard-$$-h0" 2>"$log"; then
-    echo "not run: three hosts, as this kernel lets nobody make networks ($(cat "$log"))"
-    return 1
+  if [ ! -e "/run/netns/railyard-$$-h3" ]; then
+    if ! { ip netns add "railyard-$$-h0" && on_host h0 ip link add bridge type bridge; } 2>"$log"; then
+      echo "not run: three hosts, as this kernel lets nobody make networks with bridges ($(cat "$log"))"
+      return 1
+    fi
+    on_host h0 ip link set bridge up
+    for number in 1 2 3; do
+      ip netns add "railyard-$$-h$number"
+      ip link add net0 netns "railyard-$$-h$number" type veth peer name "port$number" netns "railyard-$$-h0"
+      on_host h0 ip link set "port$number" master bridge up
+      on_host "h$number" ip link set lo up
+      on_host "h$number" ip address add "fd78::$number/64" dev net0 nodad
+      on_host "h$number" ip link set net0 up
+    done
   fi
-  if ! on_host h0 ip link add bridge type bridge 2>"$log"; then
-    echo "not run: three hosts, as this kernel has no bridges ($(cat "$log"))"
-    return 1
-  fi
-  on_host h0 ip link set bridge up
-  for number in 1 2 3; do
-    ip netns add "railyard-$$-h$number"
-    ip link add net0 netns "railyard-$$-h$number" type veth peer name "port$number" netns "railyard-$$-h0"
-    on_host h0 ip link set "port$number" master bridge up
-    on_host "h$number" ip link set lo up
-    on_host "h$number" ip address add "fd78::$number/64" dev net0 nodad
-    on_host "h$number" ip link set net0 up
-  done
   # A bridge passes nothing on from a port in the first moment.
   wait_until 60 on_host h1 python3 -c '
 import errno, socket

@@ -297,10 +297,10 @@ template <class D>
 /// name, as far as the Trainer has it: operations that are added in the worker are its own. Of that, workers may read
 /// what they like when they like: they hold each other up for two seconds of an epoch at most, and hardly at all once
 /// one was waited for in vain. The memory of a batch is used again once no tensor has it: clone() what is to live on as
-/// a bare pointer, or goes to torch::save(), which writes all of that memory. Shapes: target (batch, shape of the
-/// label); data (batch, shape of the column), or (batch, sum of widths) of float. Throws: ConfigError if options and
-/// dataset do not name exactly one batch size, or shuffle a stream; in the loop also DataError, if no batch comes
-/// within RunConfig::collective_timeout.
+/// a bare pointer, or goes to torch::save(), which writes all of that memory.
+/// Shapes: target (batch, shape of the label); data (batch, shape of the column), or (batch, sum of widths) of float.
+/// Throws: ConfigError if options and dataset do not name exactly one batch size, or shuffle a stream; in the loop also
+/// DataError, if no batch comes within RunConfig::collective_timeout.
 [[nodiscard]] inline Loader prepare_loader(Worker& worker, const Dataset& dataset, LoaderOptions options) {
   if (options.global_batch_size == 0 && options.batch_size_per_worker == 0) {
     options.global_batch_size = dataset.batch_size();

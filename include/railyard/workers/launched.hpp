@@ -96,7 +96,7 @@ class Launched {
     detail::WaitTeller teller{subject, plan.say};
     auto bulletin = detail::choose_bulletin(launch_, plan.launch, teller, deadline);
     if (leads()) {
-      if (plan.say) plan.say(detail::compose("{}; the processes meet in {}", launch_.why, bulletin->where()));
+      say(detail::compose("{}; the processes meet in {}", launch_.why, bulletin->where()));
       gather(*bulletin, std::move(teller), std::move(own), deadline);
       if (plan.is_elastic) bulletin_ = std::move(bulletin);  // who comes back looks there
     } else {

@@ -493,6 +493,19 @@ class ProcessGroup final : public WorkerGroup {
   std::optional<DeathWatch> watch_{};
 };
 
+/// Kills the workers of a group of which so many are alive, and returns when none is. take: called with each event of
+/// the group, and counts its exits. Throws: Error if they do not end.
+template <class Take>
+void end_workers(ProcessGroup* group, const int& num_alive, const Take& take) {
+  if (num_alive > 0) group->kill();
+  const Deadline deadline = Deadline::after(std::chrono::seconds{10});
+  while (num_alive > 0) {
+    auto event = group->next(deadline);
+    if (!event && deadline.expired()) throw Error{"start: workers of this process have been killed and do not end"};
+    if (event) take(std::move(*event));
+  }
+}
+
 }  // namespace detail
 
 /// Runs the workers as forked processes of this host. They see everything that the caller has built, as it was when

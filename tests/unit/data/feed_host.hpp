@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <future>
@@ -17,6 +18,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -24,6 +26,8 @@
 #include <vector>
 
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace test {
 
@@ -63,17 +67,23 @@ class SharedCount {
   std::atomic<std::uint64_t>* count_;
 };
 
-// Numbers with texts of several lengths, one after another.
+// Numbers with texts of several lengths.
+inline ry::Schema counted_schema() {
+  return {{"n", ry::Dtype::i64}, ry::Field::text("word"), {"pair", ry::Dtype::f32, {2}}};
+}
+inline void write_counted(std::uint64_t at, ry::SampleWriter& out, const SharedCount& made) {
+  ++*made;
+  out.set("n", static_cast<std::int64_t>(at));
+  out.set("word", std::string(at % 11, static_cast<char>('a' + at % 26)));
+  out.set("pair", std::vector<float>{static_cast<float>(at), 0.5F});
+}
+
+// One after another.
 inline ry::Dataset counted_stream(std::size_t count, const SharedCount& made) {
-  const ry::Schema schema{{"n", ry::Dtype::i64}, ry::Field::text("word"), {"pair", ry::Dtype::f32, {2}}};
-  return ry::Dataset::from_generator(schema, [count, &made] {
-    return [count, &made, at = std::size_t{0}](ry::SampleWriter& out) mutable {
+  return ry::Dataset::from_generator(counted_schema(), [count, &made] {
+    return [count, &made, at = std::uint64_t{0}](ry::SampleWriter& out) mutable {
       if (at == count) return false;
-      ++*made;
-      out.set("n", static_cast<std::int64_t>(at));
-      out.set("word", std::string(at % 11, static_cast<char>('a' + at % 26)));
-      out.set("pair", std::vector<float>{static_cast<float>(at), 0.5F});
-      ++at;
+      write_counted(at++, out, made);
       return true;
     };
   });
@@ -117,6 +127,46 @@ auto on_host(std::size_t size, Function function, std::chrono::milliseconds pati
   for (auto& one : all) results.push_back(one.get());
   return results;
 }
+
+// Is the process that leads the feed of a host of two. read: what it does until it is killed.
+class LeadingProcess {
+ public:
+  template <class Read>
+  explicit LeadingProcess(const Read& read) {
+    int address[2];
+    if (::pipe(address) != 0) throw std::runtime_error{"pipe failed"};
+    process_ = ::fork();
+    if (process_ == 0) {
+      MapStore store;
+      HostFeed feed{seat(store, 0, 2), 4096};
+      const std::string text = *store.get("feed", ry::Deadline::after(std::chrono::seconds{1}));
+      static_cast<void>(!::write(address[1], text.data(), text.size()));
+      read(feed);
+      ::_exit(1);
+    }
+    char text[100] = {};
+    const bool has_said = ::read(address[0], text, sizeof text - 1) > 0;
+    ::close(address[0]);
+    ::close(address[1]);
+    if (!has_said) throw std::runtime_error{"the process that leads has said no address"};
+    store_.set("feed", text);
+  }
+  LeadingProcess(const LeadingProcess&) = delete;
+  LeadingProcess& operator=(const LeadingProcess&) = delete;
+  ~LeadingProcess() { kill(); }
+
+  // Where the other worker finds it.
+  [[nodiscard]] MapStore& store() noexcept { return store_; }
+  void kill() {
+    if (process_ <= 0) return;
+    ::kill(process_, SIGKILL);
+    ::waitpid(std::exchange(process_, 0), nullptr, 0);
+  }
+
+ private:
+  pid_t process_ = 0;
+  MapStore store_{};
+};
 
 // Waits until those who read ahead have as much as they want: nothing is made any more.
 inline void await_rest(SharedCount& made) {

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -23,7 +22,6 @@
 #include <utility>
 #include <vector>
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 namespace ry = railyard;
@@ -32,6 +30,7 @@ using test::append_fed;
 using test::await_rest;
 using test::counted_stream;
 using test::FedSamples;
+using test::LeadingProcess;
 using test::MapStore;
 using test::on_host;
 using test::read_alone;
@@ -292,24 +291,13 @@ TEST_CASE("HostFeed: goes on where the process that reads for all is killed") {
   SharedCount given;
   const auto dataset = counted_stream(2000, made);
   const ry::EpochOptions options{.global_batch_size = 8, .world_size = 2};
-  int address[2];
-  REQUIRE(::pipe(address) == 0);
-  const pid_t leader = ::fork();
-  if (leader == 0) {
-    MapStore store;
-    HostFeed feed{seat(store, 0, 2), 4096};
-    const std::string text = *store.get("feed", ry::Deadline::after(std::chrono::seconds{1}));
-    static_cast<void>(!::write(address[1], text.data(), text.size()));
+  LeadingProcess leader{[&](HostFeed& feed) {
     ry::EpochReader reader{dataset, options, {&feed}};
     for (int batch = 0; batch < 20; ++batch) static_cast<void>(reader.next());
     *given = 1;
-    while (true) ::pause();
-  }
-  char text[100] = {};
-  REQUIRE(::read(address[0], text, sizeof text - 1) > 0);
-  MapStore store;
-  store.set("feed", text);
-  HostFeed feed{seat(store, 1, 2), 4096};
+    while (true) ::pause();  // with its reader
+  }};
+  HostFeed feed{seat(leader.store(), 1, 2), 4096};
   ry::EpochOptions own = options;
   own.rank = 1;
   own.prefetch = 1;
@@ -322,14 +310,11 @@ TEST_CASE("HostFeed: goes on where the process that reads for all is killed") {
   }
   CHECK(feed.alone_from() == HostFeed::never);
   CHECK((*made).load() >= 160);  // by the one that leads, for its 20 batches and what this worker has had of them
-  ::kill(leader, SIGKILL);
-  ::waitpid(leader, nullptr, 0);
+  leader.kill();
   const std::size_t seen_before = seen.size() / 4;  // batches, of which it has a half
   while (const auto step = reader.next()) append_fed(seen, *step);
   CHECK(feed.alone_from() >= 8 * seen_before);
   CHECK(feed.alone_from() < 2000);
   CHECK(((*made).load() > 2000 && (*made).load() <= 2 * 2000));  // twice at most, by who has led and by this worker
   CHECK(seen == read_alone(dataset, own));
-  ::close(address[0]);
-  ::close(address[1]);
 }

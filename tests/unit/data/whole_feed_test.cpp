@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -22,31 +21,27 @@
 #include <utility>
 #include <vector>
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 namespace ry = railyard;
 using ry::detail::HostFeed;
 using test::append_fed;
+using test::counted_schema;
 using test::counted_stream;
 using test::FedSamples;
-using test::MapStore;
+using test::LeadingProcess;
 using test::on_host;
 using test::read_alone;
 using test::seat;
 using test::SharedCount;
+using test::write_counted;
 
 namespace {
 
 // Any of the same numbers and texts, one by one.
 ry::Dataset counted_function(std::size_t count, const SharedCount& made) {
-  const ry::Schema schema{{"n", ry::Dtype::i64}, ry::Field::text("word"), {"pair", ry::Dtype::f32, {2}}};
-  return ry::Dataset::from_function(schema, count, [&made](std::uint64_t id, ry::SampleWriter& out) {
-    ++*made;
-    out.set("n", static_cast<std::int64_t>(id));
-    out.set("word", std::string(id % 11, static_cast<char>('a' + id % 26)));
-    out.set("pair", std::vector<float>{static_cast<float>(id), 0.5F});
-  });
+  return ry::Dataset::from_function(counted_schema(), count,
+                                    [&made](std::uint64_t id, ry::SampleWriter& out) { write_counted(id, out, made); });
 }
 
 ry::Dataset with_drawn_mark(const ry::Dataset& from) {
@@ -267,37 +262,23 @@ TEST_CASE("HostFeed: the others go on where the process that reads what all get 
   const ry::EpochOptions options{.global_batch_size = 8, .shuffle = true, .prefetch = 1};
   const FedSamples expected = read_alone(dataset, options);
   *made = 0;
-  int address[2];
-  REQUIRE(::pipe(address) == 0);
-  const pid_t leader = ::fork();
-  if (leader == 0) {
-    MapStore store;
-    HostFeed feed{seat(store, 0, 2), 4096};
-    const std::string text = *store.get("feed", ry::Deadline::after(std::chrono::seconds{1}));
-    static_cast<void>(!::write(address[1], text.data(), text.size()));
+  LeadingProcess leader{[&](HostFeed& feed) {
     ry::EpochReader reader{dataset, options, {&feed}};
     while (reader.next()) continue;
-    while (true) ::pause();
-  }
-  char text[100] = {};
-  REQUIRE(::read(address[0], text, sizeof text - 1) > 0);
-  MapStore store;
-  store.set("feed", text);
-  HostFeed feed{seat(store, 1, 2), 4096};
+    while (true) ::pause();  // with its reader
+  }};
+  HostFeed feed{seat(leader.store(), 1, 2), 4096};
   FedSamples seen;
   {
     ry::EpochReader reader{dataset, options, {&feed}};
     for (int batch = 0; batch < 50; ++batch) append_fed(seen, *reader.next());
     CHECK(feed.alone_from() == HostFeed::never);
-    ::kill(leader, SIGKILL);  // which waits for this worker to take more
-    ::waitpid(leader, nullptr, 0);
+    leader.kill();  // which waits for this worker to take more
     while (const auto step = reader.next()) append_fed(seen, *step);
   }
   CHECK(feed.alone_from() >= 400);
   CHECK(feed.alone_from() < 3000);
   CHECK(seen == expected);
-  ::close(address[0]);
-  ::close(address[1]);
 }
 
 TEST_CASE("FeedTrust: falls when it was waited in vain, more each time, and is there again once it was not") {

@@ -28,17 +28,12 @@ namespace {
 using launched_runs::comes;
 using launched_runs::LaunchedProcesses;
 using launched_runs::leave;
+using launched_runs::text_of;
 
 template <class F>
 ry::Result fit(const Scratch& scratch, F&& function, ry::RunConfig run = {}, int num_workers = 1) {
   run.start_timeout = std::min<std::chrono::nanoseconds>(run.start_timeout, 30s);
   return run_in<ry::Gloo, ry::Launched>(scratch, num_workers, std::forward<F>(function), std::move(run));
-}
-
-std::string text_of(const ry::Result& result) {
-  const double sum = result.metrics().empty() ? -1 : result.metrics().at("sum").number();
-  return fmt::format("status {}, {} workers, sum {}, {}", result.exit_status(), result.world_size(), sum,
-                     result.error());
 }
 
 // Meets the others for ever, from a moment on that a file tells of.

@@ -24,6 +24,7 @@ namespace {
 using launched_runs::comes;
 using launched_runs::LaunchedProcesses;
 using launched_runs::leave;
+using launched_runs::text_of;
 
 constexpr std::uint64_t step_of_loss = 13;
 
@@ -56,9 +57,7 @@ std::string train(const Scratch& scratch, ry::WorkerCount count, const Change& c
   ry::Trainer<ry::Gloo, ry::Launched> trainer{
       [&](auto& worker) { toy::train(worker, change); }, {.num_workers = count, .capacity_interval = 1ms}, run};
   const auto result = trainer.fit();
-  const double sum = result.metrics().empty() ? -1 : result.metrics().at("sum").number();
-  std::string text =
-      fmt::format("status {}, {} workers, sum {}, {}", result.exit_status(), result.world_size(), sum, result.error());
+  std::string text = text_of(result);
   for (const ry::Attempt& attempt : result.attempts()) {
     text += fmt::format("; {} workers to step {}, lost {}", attempt.world_size, attempt.end_step, attempt.lost_steps);
   }

@@ -4,6 +4,7 @@
 
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/system.hpp"
+#include "railyard/train/result.hpp"
 
 #include "unit/train/scratch.hpp"
 
@@ -24,6 +25,8 @@
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <fmt/format.h>
 
 namespace launched_runs {
 
@@ -129,5 +132,12 @@ inline bool comes(const std::filesystem::path& file) {
   return true;
 }
 inline void leave(const std::filesystem::path& file) { std::ofstream{file} << "here"; }
+
+// Status, workers, the last "sum" that was reported or -1, and the error.
+inline std::string text_of(const railyard::Result& result) {
+  const double sum = result.metrics().empty() ? -1 : result.metrics().at("sum").number();
+  return fmt::format("status {}, {} workers, sum {}, {}", result.exit_status(), result.world_size(), sum,
+                     result.error());
+}
 
 }  // namespace launched_runs

@@ -76,15 +76,6 @@ TEST_CASE("hide_or_show: shows to who has the key what it has hidden") {
   }
 }
 
-TEST_CASE("read_hexadecimal: reads what hexadecimal() has written, and nothing else") {
-  const std::string text{"\0\x7f\xff railyard", 12};
-  CHECK(ry::detail::read_hexadecimal(ry::detail::hexadecimal(ry::detail::text_bytes(text))) == text);
-  CHECK(ry::detail::read_hexadecimal("") == "");
-  for (const char* const other : {"0", "0g", "g0", "+1", "-1", " 1", "0x10", "00 "}) {
-    CHECK_FALSE(ry::detail::read_hexadecimal(other));
-  }
-}
-
 TEST_CASE("LauncherBulletin: hands on the leader's address, and a secret that the launcher does not see") {
   constexpr int num_processes = 4;
   FakePmi launcher{num_processes};

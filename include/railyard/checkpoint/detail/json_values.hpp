@@ -5,6 +5,7 @@
 #include "railyard/checkpoint/detail/json.hpp"
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/hexadecimal.hpp"
 #include "railyard/core/detail/json_text.hpp"
 #include "railyard/core/value.hpp"
 
@@ -13,6 +14,7 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -100,9 +102,7 @@ inline void write_value(JsonWriter& writer, double value) {
 }
 inline void write_value(JsonWriter& writer, const std::string& text) {
   if (is_utf8(text)) return writer.text(text);
-  std::string digits;
-  for (const char c : text) digits += compose("{:02x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
-  write_tagged(writer, "bytes", digits);
+  write_tagged(writer, "bytes", hexadecimal(std::as_bytes(std::span{text})));
 }
 
 inline void write_values(JsonWriter& writer, const NamedValues& values) {

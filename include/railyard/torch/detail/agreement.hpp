@@ -45,6 +45,10 @@ struct NamedTensor {
   return tensors;
 }
 
+// Of a hash what ranks compare by sums: 16 bits, so that the sum of its square over a thousand ranks is exact in a
+// double.
+[[nodiscard]] constexpr std::uint64_t short_digest(std::uint64_t hash) noexcept { return hash & 0xFFFFU; }
+
 [[nodiscard]] inline std::uint64_t hash_bytes(std::uint64_t hash, const void* data, std::size_t size_bytes) {
   constexpr std::size_t word_bytes = sizeof(std::uint64_t);
   const auto mix = [](std::uint64_t before, std::uint64_t word) {

@@ -220,7 +220,7 @@ class RankPart {
     const std::uint64_t elements = TensorMark::of(slot.parameter).elements;
     digest = hash_bytes(digest, &elements, sizeof elements);
   }
-  return digest & 0xFFFFU;
+  return short_digest(digest);
 }
 
 // What one rank says with the first bucket of an exchange.
@@ -236,7 +236,7 @@ struct PassHeader {
   Wishes wishes{};
   std::uint32_t has_ended = 0;  // its data, with this step
   std::uint64_t updates = 0;    // see UpdateDigest
-  std::uint64_t weights = 0;    // a digest of a few elements of each weight, of 16 bits as well, in some passes
+  std::uint64_t weights = 0;    // digest_of_weights() in the first pass after a model was prepared, else 0
 
   [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
     return num_slots == other.num_slots && step == other.step && pass == other.pass && loop == other.loop &&

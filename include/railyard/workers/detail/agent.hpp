@@ -143,7 +143,11 @@ class Agent {
   void start(const StartOrder& order) {
     const std::uint32_t generation = order.layout.generation;
     try {
-      end_workers();
+      // Those of a start in which another process has had no part.
+      end_workers(local_.get(), num_alive_, [this](const GroupEvent& event) {
+        if (std::holds_alternative<ExitEvent>(event)) --num_alive_;
+        if (std::holds_alternative<SignalEvent>(event)) say(News::event, {encode_event(event)});
+      });
       num_workers_ = order.layout.num_workers;
       const std::string briefing = brief(order.layout, order.briefing);
       if (local_ && num_workers_ <= most_workers_) {
@@ -167,19 +171,6 @@ class Agent {
       writer.put(static_cast<std::uint8_t>(dynamic_cast<const ConfigError*>(&error) != nullptr));
       writer.put_text(error.what());
       say(News::refused, {writer.bytes()});
-    }
-  }
-
-  // Those of a start in which another process has had no part.
-  void end_workers() {
-    if (num_alive_ > 0) local_->kill();
-    const Deadline deadline = Deadline::after(std::chrono::seconds{10});
-    while (num_alive_ > 0) {
-      const auto event = local_->next(deadline);
-      if (!event && deadline.expired()) throw Error{"start: workers of this process have been killed and do not end"};
-      if (!event) continue;
-      if (std::holds_alternative<ExitEvent>(*event)) --num_alive_;
-      if (std::holds_alternative<SignalEvent>(*event)) say(News::event, {encode_event(*event)});
     }
   }
 

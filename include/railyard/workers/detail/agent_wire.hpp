@@ -194,6 +194,11 @@ struct PageValues {
   }
 }
 
+/// Whether what encode_event() has written is a SignalEvent, which is of the process and not of its workers.
+[[nodiscard]] inline bool is_signal(std::span<const std::byte> bytes) {
+  return !bytes.empty() && bytes.front() == std::byte{4};
+}
+
 static_assert(std::is_same_v<std::variant_alternative_t<4, GroupEvent>, SignalEvent>);
 static_assert(std::is_same_v<std::variant_alternative_t<5, GroupEvent>, BrokenEvent>);
 

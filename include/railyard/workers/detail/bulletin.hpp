@@ -177,9 +177,8 @@ struct LauncherWay {
   }
   throw ConfigError{
       compose("nothing says where process 0 is ({}{}{}): set MASTER_ADDR and MASTER_PORT to its host and to a port "
-              "that is free "
-              R"(there, or ScalingConfig::launch.leader to "host:port", or ScalingConfig::launch.rendezvous (or )"
-              "RAILYARD_RENDEZVOUS) to a folder that all processes see",
+              R"(that is free there, or ScalingConfig::launch.leader to "host:port", or )"
+              "ScalingConfig::launch.rendezvous (or RAILYARD_RENDEZVOUS) to a folder that all processes see",
               launch.why, way.why_not.empty() ? "" : "; ", way.why_not)};
 }
 

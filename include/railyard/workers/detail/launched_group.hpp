@@ -157,15 +157,11 @@ class LaunchedGroup final : public WorkerGroup {
     end_local();
     std::vector<int> workers = members_->workers;
     int room = 0;
-    std::string losses;
     for (int process = 0; process < num_processes(); ++process) {
-      const std::string loss = process == 0 ? std::string{} : lines_->loss(process);
-      if (!loss.empty()) {
-        workers[index(process)] = 0;
-        losses += compose("{}{}", losses.empty() ? "" : "; ", loss);
-      }
+      if (process > 0 && !lines_->loss(process).empty()) workers[index(process)] = 0;
       room += workers[index(process)];
     }
+    const std::string losses = losses_of([](int) { return true; });
     if (num_workers > room && !losses.empty()) {
       throw HostLostError{compose("a process that an engine has started can only be started again by it: {}", losses)};
     }
@@ -183,12 +179,7 @@ class LaunchedGroup final : public WorkerGroup {
   [[nodiscard]] bool forks_to_restart() const override { return local_->forks_to_restart(); }
 
   [[nodiscard]] std::string lost_hosts() const override {
-    std::string losses;
-    for (int process = 1; process < num_processes(); ++process) {
-      const std::string loss = layout(process).num_workers == 0 ? std::string{} : lines_->loss(process);
-      if (!loss.empty()) losses += compose("{}{}", losses.empty() ? "" : "; ", loss);
-    }
-    return losses;
+    return losses_of([this](int process) { return layout(process).num_workers > 0; });
   }
 
  private:
@@ -222,15 +213,23 @@ class LaunchedGroup final : public WorkerGroup {
     renew_(layouts_.front().generation);
   }
 
+  // Why processes are lost, of those that counts() takes.
+  template <class Counts>
+  [[nodiscard]] std::string losses_of(const Counts& counts) const {
+    std::vector<std::string> losses;
+    for (int process = 1; process < num_processes(); ++process) {
+      if (!counts(process)) continue;
+      if (std::string loss = lines_->loss(process); !loss.empty()) losses.push_back(std::move(loss));
+    }
+    return joined(losses, "; ");
+  }
+
   // What a start has left in which another process has had no part.
   void end_local() {
-    if (num_local_alive_ > 0) local_->kill();
-    const Deadline deadline = Deadline::after(std::chrono::seconds{10});
-    while (num_local_alive_ > 0) {
-      const auto event = pass(local_->next(deadline), 0);
-      if (event && std::holds_alternative<SignalEvent>(*event)) events_.push_back(*event);
-      if (!event && deadline.expired()) throw Error{"start: workers of this process have been killed and do not end"};
-    }
+    end_workers(local_.get(), num_local_alive_, [this](GroupEvent one) {
+      auto event = pass(std::move(one), 0);
+      if (event && std::holds_alternative<SignalEvent>(*event)) events_.push_back(std::move(*event));
+    });
   }
 
   // Returns when every process has made its workers.
@@ -272,12 +271,7 @@ class LaunchedGroup final : public WorkerGroup {
       throw Error{text};
     }
     const bool is_of_earlier_workers = is_awaited[index(item.process)] && news == News::event;
-    if (!is_of_earlier_workers || is_signal(item.frame)) note(std::move(item));
-  }
-
-  static bool is_signal(const Frame& frame) {
-    constexpr auto index_of_signal = std::byte{4};
-    return !frame.payload.empty() && frame.payload.front() == index_of_signal;
+    if (!is_of_earlier_workers || is_signal(item.frame.payload)) note(std::move(item));
   }
 
   void order(int process, Order order, SlotOrder of) noexcept {
@@ -306,8 +300,9 @@ class LaunchedGroup final : public WorkerGroup {
   // Turns what a process has said into events.
   void note(AgentLines::Item item) {
     if (!item.loss.empty()) return lose(item.process, item.loss);
-    if (static_cast<News>(item.frame.type) != News::event) return;                // a late answer
-    if (layout(item.process).num_workers == 0 && !is_signal(item.frame)) return;  // of workers that are being ended
+    if (static_cast<News>(item.frame.type) != News::event) return;  // a late answer
+    if (layout(item.process).num_workers == 0 && !is_signal(item.frame.payload))
+      return;  // of workers that are being ended
     try {
       if (auto event = pass(decode_event(item.frame.payload, layout(item.process)), item.process)) {
         events_.push_back(std::move(*event));

@@ -11,10 +11,10 @@
 
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/hexadecimal.hpp"
 #include "railyard/core/error.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -27,17 +27,6 @@
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Reads what hexadecimal() has written; nothing if it is something else.
-[[nodiscard]] inline std::optional<std::string> read_hexadecimal(std::string_view digits) {
-  std::string text;
-  for (; digits.size() >= 2; digits.remove_prefix(2)) {
-    unsigned byte = 0;
-    if (std::from_chars(digits.data(), digits.data() + 2, byte, 16).ptr != digits.data() + 2) return {};
-    text += static_cast<char>(static_cast<unsigned char>(byte));
-  }
-  return digits.empty() ? std::optional{std::move(text)} : std::nullopt;
-}
 
 /// Is what a process keeps of the one exchange that it has by its launcher's space: a launcher takes it for the end of
 /// MPI, after which it does not serve the process again. Later runs of the process meet at the same address.
@@ -156,7 +145,7 @@ class LauncherBulletin final : public Bulletin {
   }
 
   [[nodiscard]] Digest read_key(std::string_view digits) const {
-    const auto bytes = read_hexadecimal(digits);
+    const auto bytes = from_hexadecimal(digits);
     Digest one{};
     if (!bytes || bytes->size() != one.size()) fail("holds a public key that is none");
     std::copy_n(text_bytes(*bytes).begin(), one.size(), one.begin());
@@ -166,10 +155,11 @@ class LauncherBulletin final : public Bulletin {
   [[nodiscard]] std::string take(int process, const std::string& name, const Deadline& deadline) {
     const auto digits = space_->get(process, name, deadline);
     if (!digits) fail(compose(R"(holds no "{}", which process {} should have left there)", name, process));
-    auto text = read_hexadecimal(*digits);
-    if (!text)
-      fail(
-          compose(R"(holds "{}" under "{}", which process {} has not written)", digits->substr(0, 100), name, process));
+    auto text = from_hexadecimal(*digits);
+    if (!text) {
+      const std::string beginning = digits->substr(0, 100);
+      fail(compose(R"(holds "{}" under "{}", which process {} has not written)", beginning, name, process));
+    }
     return std::move(*text);
   }
 
@@ -183,8 +173,7 @@ class LauncherBulletin final : public Bulletin {
       if (deadline.expired()) {
         throw Error{
             compose("{}: not all {} processes came to {} within {}, and the launcher does not say which did: see "
-                    "whether all of "
-                    "them run, what they print, and whether one of them says that it does not use it",
+                    "whether all of them run, what they print, and whether one of them says that it does not use it",
                     teller_.subject(), num_processes_, where_, deadline.budget_text())};
       }
       teller_.look(compose("all {} processes to come to {}", num_processes_, where_), deadline);

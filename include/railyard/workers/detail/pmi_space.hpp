@@ -97,7 +97,7 @@ class PmiSpace final : public KeyValueSpace {
       } else if (errno == EAGAIN) {
         if (!wait_for(fd_, POLLOUT, deadline)) fail(compose("takes nothing for {}", deadline.budget_text()));
       } else if (errno != EINTR) {
-        fail(compose("is lost: {}", is_closed(errno) ? closed_text : explain_errno(errno)));
+        fail(compose("is lost: {}", is_closed_by_peer(errno) ? closed_text : explain_errno(errno)));
       }
     }
   }
@@ -111,7 +111,7 @@ class PmiSpace final : public KeyValueSpace {
         const auto room = reader_.room();
         const ssize_t got = ::recv(fd_, room.data(), room.size(), MSG_DONTWAIT);
         if (got > 0) line = reader_.take(static_cast<std::size_t>(got));
-        if (got == 0 || (got < 0 && is_closed(errno))) fail(compose("is lost: {}", closed_text));
+        if (got == 0 || (got < 0 && is_closed_by_peer(errno))) fail(compose("is lost: {}", closed_text));
         if (got < 0 && errno != EAGAIN && errno != EINTR) fail(compose("is lost: {}", explain_errno(errno)));
       }
       return line;
@@ -120,7 +120,6 @@ class PmiSpace final : public KeyValueSpace {
     }
   }
 
-  [[nodiscard]] static bool is_closed(int error) noexcept { return error == EPIPE || error == ECONNRESET; }
   static constexpr std::string_view closed_text =
       "it has closed the connection; has the launcher ended, or another program of this process used it before?";
 

@@ -7,6 +7,7 @@
 
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/hexadecimal.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -29,13 +30,6 @@ struct Posting {
   std::string secret{};  ///< empty where the bulletin carries none
   friend bool operator==(const Posting&, const Posting&) = default;
 };
-
-/// Writes two hexadecimal digits for each byte.
-[[nodiscard]] inline std::string hexadecimal(ConstBytes bytes) {
-  std::string text;
-  for (const std::byte byte : bytes) text += compose("{:02x}", std::to_integer<unsigned>(byte));
-  return text;
-}
 
 /// Makes a secret that nobody can guess, as 64 hexadecimal digits.
 [[nodiscard]] inline std::string random_secret() {

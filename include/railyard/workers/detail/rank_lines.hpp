@@ -10,6 +10,7 @@
 
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/hexadecimal.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/rank_connector.hpp"
 #include "railyard/core/store.hpp"
@@ -61,8 +62,7 @@ class SocketRankLine final : public RankLine {
   [[nodiscard]] std::size_t counted(ssize_t count, std::string_view doing) const {
     if (count >= 0) return static_cast<std::size_t>(count);
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return 0;
-    const bool is_closed = errno == ECONNRESET || errno == EPIPE;
-    throw ConnectionError{is_closed ? ConnectionError::Cause::closed : ConnectionError::Cause::failed,
+    throw ConnectionError{is_closed_by_peer(errno) ? ConnectionError::Cause::closed : ConnectionError::Cause::failed,
                           compose("the line to {} is lost while {}: {}", peer_, doing, socket_.explain(errno))};
   }
 
@@ -103,7 +103,7 @@ class RankMeeting {
     std::array<std::byte, 16> random{};
     fill_random(random);
     std::string place = compose("{} {} ", self.port(), self.host());
-    for (const std::byte byte : random) place += compose("{:02x}", std::to_integer<unsigned>(byte));
+    place += hexadecimal(random);
     store.set(key(world.rank), place);
     place_ = self.text();
     proofs_.emplace(secret, place);

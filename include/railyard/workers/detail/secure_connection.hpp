@@ -146,7 +146,7 @@ class SecureConnection {
   }
 
   [[noreturn]] void throw_lost(std::string_view doing, int error) const {
-    if (error == ECONNRESET || error == EPIPE) {
+    if (is_closed_by_peer(error)) {
       throw ConnectionError{ConnectionError::Cause::closed,
                             compose("{} has ended while this process was {}", peer_, doing)};
     }

@@ -206,6 +206,9 @@ inline void tune_connection(int fd, std::chrono::milliseconds lost_after) noexce
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<unsigned>(lost_after.count()));
 }
 
+/// Whether an error of a socket, as errno has it, says that the other end has closed the connection.
+[[nodiscard]] inline bool is_closed_by_peer(int error) noexcept { return error == ECONNRESET || error == EPIPE; }
+
 // Tries the host's addresses one after the other. ready: returns 0 once the bound socket is as it is to be.
 template <class Ready>
 [[nodiscard]] Socket bind_at(const std::string& host, int port, const Ready& ready) {
