@@ -20287,7 +20287,8 @@ struct PreemptionConfig {
   std::vector<int> signals{SIGTERM, SIGUSR1};
   /// A file that does as soon as it exists; none if empty.
   std::filesystem::path file{};
-  /// Result::exit_status() when a checkpoint was saved so: a scheduler is to start the job again. 75 is EX_TEMPFAIL.
+  /// Result::exit_status() when a checkpoint was saved so, or an older one is all that there is to go on from: a
+  /// scheduler is to start the job again. 75 is EX_TEMPFAIL.
   int exit_status = 75;
 };
 
@@ -24179,10 +24180,9 @@ class Farewell {
  public:
   using Time = Deadline::Clock::time_point;
 
-  /// The run is told of its end. is_preempted: because its machine will go. is_all_saved: nothing is left to save.
-  void begin(bool is_preempted, bool is_all_saved, int num_saved, Time now) noexcept {
+  /// The run is told of its end. is_preempted: because its machine will go.
+  void begin(bool is_preempted, int num_saved, Time now) noexcept {
     is_preempted_ = is_preempted;
-    is_all_saved_ = is_all_saved;
     num_saved_before_ = num_saved;
     began_ = now;
   }
@@ -24195,13 +24195,16 @@ class Farewell {
   [[nodiscard]] Time wakes_at(std::chrono::nanoseconds grace, Time now) const noexcept {
     return now < began_ + grace / 2 ? began_ + grace / 2 : Time::max();
   }
-  [[nodiscard]] bool is_in_order(int num_saved) const noexcept {
-    return is_preempted_ && (is_all_saved_ || num_saved > num_saved_before_);
+  [[nodiscard]] bool is_preempted() const noexcept { return is_preempted_; }
+  /// Says what a run that is told so goes on from.
+  [[nodiscard]] std::string text(int num_saved) const {
+    return num_saved > num_saved_before_
+               ? "its state was saved first, and a run of the same name goes on from there"
+               : "nothing newer was at hand, and a run of the same name goes on from its newest checkpoint";
   }
 
  private:
   bool is_preempted_ = false;
-  bool is_all_saved_ = false;
   int num_saved_before_ = 0;
   Time began_{};
 };
@@ -24795,7 +24798,7 @@ class Supervision {
     left_.look_up([&] { return newest_of(folder); },
                   [&](auto& problems) { return folder.best(retention_of(config_.checkpoint), problems); }, log_);
     has_left_in_order_ = first.is_preempted() && left_.newest;
-    if (has_left_in_order_) last_word_ = "nothing was lost, and a run of the same name goes on from its checkpoint";
+    if (has_left_in_order_) last_word_ = Farewell{}.text(0);
   }
 
   void go_on_from_earlier() {
@@ -24849,12 +24852,12 @@ class Supervision {
     if (num_left_ > 0) controller_.give_up("the run was to go on with another number of workers, and could not");
     if (controller_.failure()) checkpoints_->write_newest_copy(briefing_.attempt);
     settle();
-    has_left_in_order_ = farewell_.is_in_order(checkpoints_->num_written()) && !checkpoints_->has_last_failed();
-    if (has_left_in_order_) last_word_ = "its state was saved first, and a run of the same name goes on from there";
     left_.num_failed = checkpoints_->num_failed();
     left_.is_state_saved = !checkpoints_->has_last_failed();
     left_.look_up([&] { return checkpoints_->newest(); }, [&](auto& problems) { return checkpoints_->best(problems); },
                   log_);
+    has_left_in_order_ = farewell_.is_preempted() && left_.is_state_saved && left_.newest;
+    if (has_left_in_order_) last_word_ = farewell_.text(checkpoints_->num_written());
   }
 
   // While no worker is left: whether a signal has come that asks the run to end.
@@ -24981,9 +24984,7 @@ class Supervision {
 
   // A signal that came when no worker was there to be asked: what there is already is all that there is to save.
   void interrupt_between_attempts() {
-    farewell_.begin(notice_.is_announced_by(stop_signal_),
-                    checkpoints_->newest_copy().empty() && !briefing_.checkpoint.empty(), checkpoints_->num_written(),
-                    Clock::now());
+    farewell_.begin(notice_.is_announced_by(stop_signal_), checkpoints_->num_written(), Clock::now());
     controller_ = Controller{controller_settings(config_, info_.world_size)};
     controller_.begin(Clock::now());
     static_cast<void>(controller_.on_signal(stop_signal_, Clock::now()));
@@ -25097,7 +25098,7 @@ class Supervision {
     stop_signal_ = signal;
     const Orders orders = controller_.on_signal(signal, Clock::now());
     if (orders.request_leave) {
-      farewell_.begin(is_announced, false, checkpoints_->num_written(), Clock::now());
+      farewell_.begin(is_announced, checkpoints_->num_written(), Clock::now());
       log_.print(compose("{}: the workers are asked to stop and have {} for it; once more ends them at once",
                          signal_name(signal), Deadline::after(config_.stop_grace).budget_text()));
     } else if (orders.kill) {

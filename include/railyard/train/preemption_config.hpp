@@ -17,7 +17,8 @@ struct PreemptionConfig {
   std::vector<int> signals{SIGTERM, SIGUSR1};
   /// A file that does as soon as it exists; none if empty.
   std::filesystem::path file{};
-  /// Result::exit_status() when a checkpoint was saved so: a scheduler is to start the job again. 75 is EX_TEMPFAIL.
+  /// Result::exit_status() when a checkpoint was saved so, or an older one is all that there is to go on from: a
+  /// scheduler is to start the job again. 75 is EX_TEMPFAIL.
   int exit_status = 75;
 };
 

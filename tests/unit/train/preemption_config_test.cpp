@@ -10,21 +10,28 @@ using namespace toy;  // its names stand in nearly every line
 
 namespace {
 
-/// Trains in a program of its own, and returns its exit status, or minus the signal that has killed it. fail: see
-/// train(); it is given the program's number as well.
-template <class P, class Fail>
-int status_of(const Scratch& scratch, const Fail& fail, const ry::RunConfig& config) {
+/// Trains in a program of its own, and returns its exit status, or minus the signal that has killed it. train_it: is
+/// given a worker and the program's number.
+template <class P, class Train>
+int status_of_program(const Scratch& scratch, const Train& train_it, const ry::RunConfig& config) {
   const pid_t program = ::fork();
   if (program == 0) {
     for (const int one : {SIGINT, SIGTERM, SIGUSR1}) ::signal(one, SIG_DFL);  // Catch2 has handlers
-    const auto fail_here = [&fail, program_id = ::getpid()](auto& worker, std::uint64_t step) {
-      fail(worker, step, program_id);
-    };
-    ::_exit(run<P>(scratch, fail_here, config).exit_status());
+    const auto train_here = [&train_it, program_id = ::getpid()](auto& worker) { train_it(worker, program_id); };
+    ::_exit(run_in<typename P::B, typename P::S>(scratch, 2, train_here, config).exit_status());
   }
   int status = 0;
   ::waitpid(program, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+/// The same of the training that all tests share. fail: see train(); it is given the program's number as well.
+template <class P, class Fail>
+int status_of(const Scratch& scratch, const Fail& fail, const ry::RunConfig& config) {
+  const auto train_it = [&fail](auto& worker, pid_t program) {
+    train(worker, [&fail, program](auto& one, std::uint64_t step) { fail(one, step, program); });
+  };
+  return status_of_program<P>(scratch, train_it, config);
 }
 
 /// Runs a program that gets a signal in its sixth step, and returns its exit status.
@@ -123,4 +130,31 @@ TEST_CASE("Preemption: a state that could not be written is not said to be saved
     while (!worker.page().stop_requested.load()) std::this_thread::yield();
   };
   CHECK(status_of<SharedThreads>(scratch, fail, config) == 128 + SIGTERM);
+}
+
+TEST_CASE(
+    "Preemption: where nothing newer than the newest checkpoint is at hand, a run leaves in order without another") {
+  const Scratch scratch;
+  ry::RunConfig config{.name = "run", .checkpoint = {.synchronous = true}};
+  config.stop_grace = std::chrono::milliseconds{300};
+  const auto is_told = [](auto& worker, pid_t program) {
+    worker.barrier();
+    if (worker.rank() == 0) ::kill(program, SIGTERM);
+    while (true) ::pause();
+  };
+  CHECK(status_of_program<SharedProcesses>(scratch, is_told, config) == 128 + SIGTERM);
+  // In an evaluation after the report that has saved the state.
+  const auto evaluate = [&is_told](auto& worker, pid_t program) {
+    Weights weights;
+    ry::TrainState state{worker, {{"weights", weights}}};
+    worker.samples(1);
+    worker.report({{"at", 0}}, state);
+    is_told(worker, program);
+  };
+  CHECK(status_of_program<SharedProcesses>(scratch, evaluate, config) == 75);
+  CHECK(names_in(scratch.path() / "run" / "checkpoints").size() == 1);
+  // In a slow start of a run that goes on.
+  CHECK(status_of_program<SharedProcesses>(scratch, is_told, config) == 75);
+  CHECK_THAT(read_text(scratch.path() / "run" / "result.json"),
+             ContainsSubstring("goes on from its newest checkpoint"));
 }

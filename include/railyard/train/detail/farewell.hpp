@@ -5,6 +5,7 @@
 #include "railyard/core/deadline.hpp"
 
 #include <chrono>
+#include <string>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -14,10 +15,9 @@ class Farewell {
  public:
   using Time = Deadline::Clock::time_point;
 
-  /// The run is told of its end. is_preempted: because its machine will go. is_all_saved: nothing is left to save.
-  void begin(bool is_preempted, bool is_all_saved, int num_saved, Time now) noexcept {
+  /// The run is told of its end. is_preempted: because its machine will go.
+  void begin(bool is_preempted, int num_saved, Time now) noexcept {
     is_preempted_ = is_preempted;
-    is_all_saved_ = is_all_saved;
     num_saved_before_ = num_saved;
     began_ = now;
   }
@@ -30,13 +30,16 @@ class Farewell {
   [[nodiscard]] Time wakes_at(std::chrono::nanoseconds grace, Time now) const noexcept {
     return now < began_ + grace / 2 ? began_ + grace / 2 : Time::max();
   }
-  [[nodiscard]] bool is_in_order(int num_saved) const noexcept {
-    return is_preempted_ && (is_all_saved_ || num_saved > num_saved_before_);
+  [[nodiscard]] bool is_preempted() const noexcept { return is_preempted_; }
+  /// Says what a run that is told so goes on from.
+  [[nodiscard]] std::string text(int num_saved) const {
+    return num_saved > num_saved_before_
+               ? "its state was saved first, and a run of the same name goes on from there"
+               : "nothing newer was at hand, and a run of the same name goes on from its newest checkpoint";
   }
 
  private:
   bool is_preempted_ = false;
-  bool is_all_saved_ = false;
   int num_saved_before_ = 0;
   Time began_{};
 };

@@ -130,7 +130,7 @@ class Supervision {
     left_.look_up([&] { return newest_of(folder); },
                   [&](auto& problems) { return folder.best(retention_of(config_.checkpoint), problems); }, log_);
     has_left_in_order_ = first.is_preempted() && left_.newest;
-    if (has_left_in_order_) last_word_ = "nothing was lost, and a run of the same name goes on from its checkpoint";
+    if (has_left_in_order_) last_word_ = Farewell{}.text(0);
   }
 
   void go_on_from_earlier() {
@@ -184,12 +184,12 @@ class Supervision {
     if (num_left_ > 0) controller_.give_up("the run was to go on with another number of workers, and could not");
     if (controller_.failure()) checkpoints_->write_newest_copy(briefing_.attempt);
     settle();
-    has_left_in_order_ = farewell_.is_in_order(checkpoints_->num_written()) && !checkpoints_->has_last_failed();
-    if (has_left_in_order_) last_word_ = "its state was saved first, and a run of the same name goes on from there";
     left_.num_failed = checkpoints_->num_failed();
     left_.is_state_saved = !checkpoints_->has_last_failed();
     left_.look_up([&] { return checkpoints_->newest(); }, [&](auto& problems) { return checkpoints_->best(problems); },
                   log_);
+    has_left_in_order_ = farewell_.is_preempted() && left_.is_state_saved && left_.newest;
+    if (has_left_in_order_) last_word_ = farewell_.text(checkpoints_->num_written());
   }
 
   // While no worker is left: whether a signal has come that asks the run to end.
@@ -316,9 +316,7 @@ class Supervision {
 
   // A signal that came when no worker was there to be asked: what there is already is all that there is to save.
   void interrupt_between_attempts() {
-    farewell_.begin(notice_.is_announced_by(stop_signal_),
-                    checkpoints_->newest_copy().empty() && !briefing_.checkpoint.empty(), checkpoints_->num_written(),
-                    Clock::now());
+    farewell_.begin(notice_.is_announced_by(stop_signal_), checkpoints_->num_written(), Clock::now());
     controller_ = Controller{controller_settings(config_, info_.world_size)};
     controller_.begin(Clock::now());
     static_cast<void>(controller_.on_signal(stop_signal_, Clock::now()));
@@ -432,7 +430,7 @@ class Supervision {
     stop_signal_ = signal;
     const Orders orders = controller_.on_signal(signal, Clock::now());
     if (orders.request_leave) {
-      farewell_.begin(is_announced, false, checkpoints_->num_written(), Clock::now());
+      farewell_.begin(is_announced, checkpoints_->num_written(), Clock::now());
       log_.print(compose("{}: the workers are asked to stop and have {} for it; once more ends them at once",
                          signal_name(signal), Deadline::after(config_.stop_grace).budget_text()));
     } else if (orders.kill) {
