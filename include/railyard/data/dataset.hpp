@@ -311,8 +311,10 @@ class Dataset {
 
   /// What operations and readers work on; not for users.
   [[nodiscard]] const detail::NodePtr& node() const noexcept { return node_; }
-  [[nodiscard]] static Dataset from_node(detail::NodePtr node, std::string label) {
-    return {std::move(node), std::move(label)};
+  [[nodiscard]] static Dataset from_node(detail::NodePtr node, std::string label, bool is_divided = true) {
+    Dataset result{std::move(node), std::move(label)};
+    result.reading_.is_divided = is_divided;
+    return result;
   }
   // Is what all workers have alike, and the name that they know it by. What they do with it besides is their own.
   struct Common {
@@ -435,10 +437,27 @@ template <class = void>
   return nodes;
 }
 
+// Whether loaders divide what is made of the datasets, which is at least one: as they do each of them.
+template <class = void>
+[[nodiscard]] bool all_divided(const std::vector<Dataset>& datasets, std::string_view operation) {
+  for (const Dataset& dataset : datasets) {
+    if (dataset.is_divided() == datasets.front().is_divided()) continue;
+    const bool is_first = datasets.front().is_divided();
+    throw ConfigError{
+        compose("{}() was given {}, which loaders divide among the workers, beside {}, of which each worker has all "
+                "or a part of its own (RunConfig::data, undivided()): name both in RunConfig::data.split or none, or "
+                "call undivided() of the first",
+                operation, datasets[is_first ? 0 : static_cast<std::size_t>(&dataset - datasets.data())].describe(),
+                datasets[is_first ? static_cast<std::size_t>(&dataset - datasets.data()) : 0].describe())};
+  }
+  return datasets.front().is_divided();
+}
+
 }  // namespace detail
 
-/// Gives the samples of one dataset after those of another. Throws: ConfigError if their columns differ, or one that is
-/// not the last has no end.
+/// Gives the samples of one dataset after those of another. Loaders divide it as they do each of them, as is so of all
+/// that joins datasets. Throws: ConfigError if their columns differ, one that is not the last has no end, or loaders
+/// divide only some.
 template <class = void>
 [[nodiscard]] Dataset concat(const std::vector<Dataset>& datasets) {
   const auto nodes = detail::nodes_of(datasets, "concat");
@@ -449,12 +468,13 @@ template <class = void>
                         "as many of it as there are to be, or mix() them",
                         datasets[at].describe())};
   }
-  return Dataset::from_node(std::make_shared<const detail::ConcatNode<>>(nodes), datasets.front().label());
+  return Dataset::from_node(std::make_shared<const detail::ConcatNode<>>(nodes), datasets.front().label(),
+                            detail::all_divided(datasets, "concat"));
 }
 
 /// Gives samples with the columns of all datasets, which stand side by side. They must have equally many samples.
-/// Throws: ConfigError if they have not, if only some have an end, or if two columns have one name; DataError at the
-/// end, if that was not known.
+/// Throws: ConfigError if they have not, if only some have an end, if two columns have one name, or if loaders divide
+/// only some; DataError at the end, if that was not known.
 template <class = void>
 [[nodiscard]] Dataset zip(const std::vector<Dataset>& datasets) {
   if (datasets.empty()) throw ConfigError{"zip() was given no dataset"};
@@ -481,12 +501,14 @@ template <class = void>
     }
   }
   auto schema = std::make_shared<const Schema>(std::move(fields));
-  return Dataset::from_node(std::make_shared<const detail::ZipNode<>>(std::move(schema), std::move(nodes)), label);
+  return Dataset::from_node(std::make_shared<const detail::ZipNode<>>(std::move(schema), std::move(nodes)), label,
+                            detail::all_divided(datasets, "zip"));
 }
 
 /// Mixes datasets at random, each with a share of the samples that is its weight. Where one ends, the others go on, so
 /// that each sample of all of them comes once; to hold the shares to the end, repeat() the datasets and take() as many
-/// samples as an epoch is to have. Throws: ConfigError if their columns differ, or a weight is not a number above 0.
+/// samples as an epoch is to have. Throws: ConfigError if their columns differ, a weight is not a number above 0, or
+/// loaders divide only some.
 template <class = void>
 [[nodiscard]] Dataset mix(const std::vector<Dataset>& datasets, const std::vector<double>& weights,
                           std::uint64_t seed = 0) {
@@ -500,7 +522,8 @@ template <class = void>
                         "each",
                         datasets.size(), detail::joined(weights, ", "))};
   }
-  return Dataset::from_node(std::make_shared<const detail::MixNode<>>(nodes, weights, seed), datasets.front().label());
+  return Dataset::from_node(std::make_shared<const detail::MixNode<>>(nodes, weights, seed), datasets.front().label(),
+                            detail::all_divided(datasets, "mix"));
 }
 
 }  // namespace railyard::inline v0_1

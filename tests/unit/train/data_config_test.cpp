@@ -6,10 +6,12 @@
 
 #include "railyard/collectives/local.hpp"
 #include "railyard/collectives/shared_memory.hpp"
+#include "railyard/data/split.hpp"
 #include "railyard/workers/processes.hpp"
 #include "railyard/workers/threads.hpp"
 
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -86,6 +88,52 @@ TEST_CASE("DataConfig: a splitter of the user's own gives each worker its part o
   CHECK_FALSE(result.history().front().at("divides_train").as<bool>());
   CHECK(result.history().front().at("validation").number() == 4);
   CHECK(result.metrics().at("mean").number() == 5);
+}
+
+TEST_CASE("DataConfig: what is joined or split in a worker is divided as it was before") {
+  const Scratch scratch;
+  const auto join_and_split = [](ry::Worker& worker) {
+    const ry::Dataset train = worker.dataset("train");
+    const bool is_divided = train.is_divided();
+    const auto check = [](bool holds) {
+      if (!holds) throw std::runtime_error{"another division than before"};
+    };
+    check(ry::concat({train, train}).is_divided() == is_divided);
+    check(ry::zip({train, train.rename({{"n", "m"}})}).is_divided() == is_divided);
+    check(ry::mix({train, train}, {1, 2}).is_divided() == is_divided);
+    const ry::Dataset stream = train.filter([](const ry::Sample&) { return true; });
+    for (const ry::Dataset& whole : {train, stream}) {
+      for (const ry::Dataset& part : ry::split(whole, {0.5, 0.5})) check(part.is_divided() == is_divided);
+    }
+    for (const ry::Dataset& part : ry::split_stratified(train, "n", std::vector<double>{1})) {
+      check(part.is_divided() == is_divided);
+    }
+    worker.report({{"is_divided", is_divided}});
+  };
+  const auto halves = [](const ry::Dataset& whole, std::size_t rank, std::size_t) {
+    return whole.skip(5 * rank).take(5);
+  };
+  const auto divides = [&](const ry::DataConfig& data) {
+    const ry::Result result = run_with<ry::Local, ry::Threads>(scratch, join_and_split, data);
+    REQUIRE(result.error() == "");
+    return result.metrics().at("is_divided").as<bool>();
+  };
+  CHECK(divides({}));
+  CHECK_FALSE(divides({.split = {}}));
+  CHECK_FALSE(divides({.splitter = halves}));
+}
+
+TEST_CASE("DataConfig: what loaders divide is not joined with what each worker has as a whole") {
+  const ry::Dataset divided = numbers(4);
+  const ry::Dataset whole = numbers(4).rename({{"n", "m"}}).undivided();
+  for (const auto& both_ways : {std::vector{divided, whole}, std::vector{whole, divided}}) {
+    CHECK_THROWS_WITH(ry::zip(both_ways), ContainsSubstring("zip() was given " + divided.describe()) &&
+                                              ContainsSubstring("beside " + whole.describe()) &&
+                                              ContainsSubstring("RunConfig::data.split"));
+  }
+  const std::vector<ry::Dataset> alike{divided, divided.undivided()};
+  CHECK_THROWS_WITH(ry::concat(alike), ContainsSubstring("concat() was given"));
+  CHECK_THROWS_WITH(ry::mix(alike, {1, 1}), ContainsSubstring("mix() was given"));
 }
 
 TEST_CASE("Worker::dataset: a name that does not exist is answered with those that do") {
