@@ -32,7 +32,7 @@ THIRD_PARTY = {
     "cuda": ["collectives/nccl.hpp"],
 }
 # Headers of the system: rooms that may include them. In core only what hides them from the other rooms.
-CORE_POSIX = {"core/detail/system.hpp", "core/detail/heap.hpp"}
+CORE_POSIX = {f"core/detail/{name}.hpp" for name in ("system", "heap", "dynamic_library", "asked_child", "cuda_driver")}
 POSIX_ROOMS = {"workers", "collectives", "data", "checkpoint", "callbacks", "train", "torch"}
 POSIX = re.compile(r"(sys|linux|netinet|arpa|net)/\w+\.h|\w+\.h$")
 COMPILER = {"cxxabi.h"}  # part of every C++ compiler on Linux

@@ -19342,6 +19342,206 @@ class Zygote {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/asked_child.hpp
+// Asks a question in a process that is thrown away, for what it would leave behind in this one. Core room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is what a child has answered, or why there is no answer.
+template <class T>
+struct ChildAnswer {
+  std::optional<T> value{};
+  std::string problem{};
+};
+
+/// Returns false at the deadline, else whether so many bytes have come before the writers' end.
+[[nodiscard]] inline bool read_whole(int fd, void* data, std::size_t size, const Deadline& deadline) {
+  std::size_t num_read = 0;
+  while (num_read < size) {
+    pollfd waiting{fd, POLLIN, 0};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+    constexpr std::chrono::milliseconds longest = std::chrono::hours{1};
+    const int ready = ::poll(&waiting, 1, static_cast<int>(std::min(left, longest).count()));
+    if (ready < 0 && errno != EINTR) return false;
+    if (ready > 0) {
+      const ssize_t got = ::read(fd, static_cast<std::byte*>(data) + num_read, size - num_read);
+      if (got == 0 || (got < 0 && errno != EINTR)) return false;
+      if (got > 0) num_read += static_cast<std::size_t>(got);
+    } else if (deadline.expired()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Returns what ask() gives in a forked child. What it needs is loaded before: the child of a program with several
+/// threads may not be able to. Throws: Error if there can be no child.
+template <class Ask, class T = std::invoke_result_t<const Ask&>>
+requires std::is_trivially_copyable_v<T>
+[[nodiscard]] ChildAnswer<T> ask_child(const Ask& ask, const Deadline& deadline) {
+  auto [reader, writer] = make_pipe(0, "no pipe to ask a child process by");
+  const pid_t child = ::fork();
+  if (child < 0) throw_system("no child process to ask", errno);
+  if (child == 0) {
+    const T answer = ask();
+    ::_exit(::write(writer.get(), &answer, sizeof answer) == static_cast<ssize_t>(sizeof answer) ? 0 : 1);
+  }
+  writer.reset();
+  T answer;
+  const bool has_answer = read_whole(reader.get(), &answer, sizeof answer, deadline);
+  const bool is_late = !has_answer && deadline.expired();
+  ::kill(child, SIGKILL);
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (has_answer) return {.value = answer};
+  if (is_late) return {.problem = compose("a child process that asks had no answer within {}", deadline.budget_text())};
+  return {.problem = WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL
+                         ? compose("a child process that asks was ended by signal {}", WTERMSIG(status))
+                         : std::string{"a child process that asks ended without an answer"}};
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/detail/dynamic_library.hpp
+// A library that is found when the program runs, and its functions. Core room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a library in this program. It stays for good: threads of its own may run in it.
+class DynamicLibrary {
+ public:
+  /// Takes the library at path; if path is empty, what the variable names; else the one that is loaded already, by
+  /// which `probe` is found, so that all parts of a program share it; else the first of names.
+  /// Throws: ConfigError that says how to name one.
+  DynamicLibrary(std::string_view what, const std::string& path, const char* variable, const char* probe,
+                 std::span<const char* const> names)
+      : what_(what) {
+    const char* const set = std::getenv(variable);
+    const std::string own = path.empty() && set != nullptr ? std::string{set} : path;
+    if (own.empty() && ::dlsym(RTLD_DEFAULT, probe) != nullptr) return;
+    std::string problem;
+    const auto open = [&](const char* name) {
+      handle_ = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+      if (handle_ == nullptr) problem = ::dlerror();
+      return handle_ != nullptr;
+    };
+    if (!own.empty()) {
+      if (open(own.c_str())) return;
+    } else {
+      for (const char* name : names) {
+        if (open(name)) return;
+      }
+    }
+    throw ConfigError{compose("{} cannot be loaded ({}); install it, or name its file by {}", what, problem, variable)};
+  }
+
+  /// Throws: ConfigError if there is no such function.
+  template <class Function>
+  void find(const char* name, Function*& function) const {
+    if (!find_if_there(name, function)) throw ConfigError{compose("{} has no function {}: it is too old", what_, name)};
+  }
+
+  /// Returns false, and leaves a null pointer, if there is no such function.
+  template <class Function>
+  bool find_if_there(const char* name, Function*& function) const noexcept {
+    function = reinterpret_cast<Function*>(::dlsym(handle_, name));
+    return function != nullptr;
+  }
+
+ private:
+  std::string what_;
+  void* handle_ = RTLD_DEFAULT;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/detail/cuda_driver.hpp
+// Whether this process has initialised CUDA, and how many devices its driver counts. Core room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+inline constexpr int cuda_driver_success = 0;
+inline constexpr int cuda_driver_mismatch = 803;
+
+/// Says by what sign this process has initialised CUDA; empty if it has not. Neither loads nor initialises anything.
+[[nodiscard]] inline std::string sign_of_cuda() {
+  const char* const named = std::getenv("RAILYARD_CUDA_LIBRARY");
+  void* const driver = ::dlopen(named == nullptr ? "libcuda.so.1" : named, RTLD_NOW | RTLD_NOLOAD);
+  void* const symbol = ::dlsym(driver == nullptr ? RTLD_DEFAULT : driver, "cuDeviceGetCount");
+  auto* const get_count = reinterpret_cast<int (*)(int*)>(symbol);
+  int count = 0;
+  const bool answers = get_count != nullptr && get_count(&count) == cuda_driver_success;
+  if (driver != nullptr) ::dlclose(driver);  // one less of those who hold it
+  if (answers) return "its driver answers cuDeviceGetCount()";
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd", error}) {
+    if (std::filesystem::read_symlink(entry.path(), error) == "/dev/nvidia-uvm") return "/dev/nvidia-uvm is open";
+  }
+  return {};
+}
+
+/// Throws: ConfigError if this process has initialised CUDA, so that no child of it can use it.
+inline void refuse_to_fork_after_cuda() {
+  const std::string sign = sign_of_cuda();
+  if (sign.empty()) return;
+  throw ConfigError{compose(
+      "start: this process has initialised CUDA ({}), and what is forked from it cannot use it: move what touches a "
+      "GPU "
+      "(torch::cuda::is_available() and device_count(), cudaGetDeviceCount(), a tensor on torch::kCUDA) from before "
+      "fit() into the training function, or take Threads, whose workers are this process",
+      sign)};
+}
+
+/// Is what the CUDA driver has counted: all that CUDA_VISIBLE_DEVICES shows, as it means it; or why it has not.
+struct DriverCount {
+  int count = 0;
+  int code = cuda_driver_success;
+  std::string problem{};
+};
+
+/// Asks the driver in a child that is thrown away, as whoever has initialised CUDA cannot fork workers that use it;
+/// here where this process has done so before.
+[[nodiscard]] inline DriverCount ask_cuda_driver(const Deadline& deadline) {
+  struct Answer {
+    int code = 0;
+    int count = 0;
+  };
+  int (*init)(unsigned) = nullptr;
+  int (*get_count)(int*) = nullptr;
+  int (*get_error_string)(int, const char**) = nullptr;
+  try {
+    constexpr const char* names[] = {"libcuda.so.1"};
+    const DynamicLibrary library{"the CUDA driver (libcuda.so.1)", {}, "RAILYARD_CUDA_LIBRARY", "cuInit", names};
+    library.find("cuInit", init);
+    library.find("cuDeviceGetCount", get_count);
+    library.find("cuGetErrorString", get_error_string);
+    const auto ask = [&] {
+      Answer answer{.code = init(0)};
+      if (answer.code == cuda_driver_success) answer.code = get_count(&answer.count);
+      return answer;
+    };
+    const auto told = sign_of_cuda().empty() ? ask_child(ask, deadline) : ChildAnswer<Answer>{.value = ask()};
+    if (!told.value) return {.problem = compose("the CUDA driver counts nothing: {}", told.problem)};
+    if (told.value->code == cuda_driver_success) return {.count = told.value->count};
+    const char* text = nullptr;
+    get_error_string(told.value->code, &text);
+    return {.code = told.value->code,
+            .problem = compose("the CUDA driver says \"{}\" (error {})", text == nullptr ? "unknown error" : text,
+                               told.value->code)};
+  } catch (const Error& error) {
+    return {.problem = error.what()};
+  }
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/workers/processes.hpp
 // Workers that are forked processes of this host: captures just work, and a crash stays where it happens. Workers room.
 
@@ -19350,15 +19550,10 @@ namespace detail {
 
 /// Checks, before anything starts, that this process may fork and has descriptors enough; raises its own limit.
 inline void prepare_to_fork(int num_workers) {
-  rlim_t num_open = 0;
+  refuse_to_fork_after_cuda();
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd", error}) {
-    ++num_open;
-    if (std::filesystem::read_symlink(entry.path(), error) != "/dev/nvidia-uvm") continue;
-    throw ConfigError{
-        "start: this process has already used CUDA, and a forked child cannot use it again: call fit() before "
-        "anything touches a GPU (also before counting devices), or start the workers from outside"};
-  }
+  const std::filesystem::directory_iterator entries{"/proc/self/fd", error};
+  const auto num_open = static_cast<rlim_t>(std::distance(begin(entries), end(entries)));
   const rlim_t needed = num_open + (5 + num_snapshot_slots) * static_cast<rlim_t>(num_workers) + 16;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur) return;
@@ -40741,50 +40936,11 @@ inline constexpr int cuda_not_ready = 600;
 inline constexpr unsigned cuda_event_disable_timing = 2;
 inline constexpr int cuda_memcpy_default = 4;  // by the addresses: to and from the device, or on it
 
-/// Is a library in this program. It stays for good: threads of its own may run in it.
-class DynamicLibrary {
- public:
-  /// Takes the library at path; if path is empty, what the variable names; else the one that is loaded already, by
-  /// which `probe` is found, so that LibTorch and we share it; else the first of names.
-  /// Throws: ConfigError that says how to name one.
-  DynamicLibrary(std::string_view what, const std::string& path, const char* variable, const char* probe,
-                 std::span<const char* const> names) {
-    const char* const set = std::getenv(variable);
-    const std::string own = path.empty() && set != nullptr ? std::string{set} : path;
-    if (own.empty() && ::dlsym(RTLD_DEFAULT, probe) != nullptr) return;
-    std::string problem;
-    const auto open = [&](const char* name) {
-      handle_ = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
-      if (handle_ == nullptr) problem = ::dlerror();
-      return handle_ != nullptr;
-    };
-    if (!own.empty()) {
-      if (open(own.c_str())) return;
-    } else {
-      for (const char* name : names) {
-        if (open(name)) return;
-      }
-    }
-    throw ConfigError{
-        compose("Nccl: {} cannot be loaded ({}); install it, or name its file by {}", what, problem, variable)};
-  }
-
-  /// Throws: ConfigError if there is no such function.
-  template <class Function>
-  void find(const char* name, Function*& function) const {
-    function = reinterpret_cast<Function*>(::dlsym(handle_, name));
-    if (function == nullptr) throw ConfigError{compose("Nccl: the library has no function {}: it is too old", name)};
-  }
-
- private:
-  void* handle_ = RTLD_DEFAULT;
-};
-
 /// Is NCCL, 2.18 or newer.
 struct NcclLibrary {
   explicit NcclLibrary(const std::string& path) {
     constexpr const char* names[] = {"libnccl.so.2"};
-    const DynamicLibrary library{"NCCL (libnccl.so.2)", path, "RAILYARD_NCCL_LIBRARY", "ncclGetVersion", names};
+    const DynamicLibrary library{"Nccl: NCCL (libnccl.so.2)", path, "RAILYARD_NCCL_LIBRARY", "ncclGetVersion", names};
     library.find("ncclGetVersion", get_version);
     if (get_version(&version) != NcclResult::success || version < 21800) {
       throw ConfigError{compose("Nccl: this is NCCL {}; 2.18 or newer is needed", version_text(version))};
@@ -40835,7 +40991,7 @@ struct NcclLibrary {
 struct CudaLibrary {
   explicit CudaLibrary(const std::string& path) {
     constexpr const char* names[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so"};
-    const DynamicLibrary library{"the CUDA runtime (libcudart.so)", path, "RAILYARD_CUDART_LIBRARY",
+    const DynamicLibrary library{"Nccl: the CUDA runtime (libcudart.so)", path, "RAILYARD_CUDART_LIBRARY",
                                  "cudaGetDeviceCount", names};
     library.find("cudaGetDeviceCount", get_device_count);
     library.find("cudaGetDevice", get_device);
@@ -40894,27 +41050,295 @@ class DeviceGuard {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/collectives/detail/nccl_devices.hpp
-// Counts the GPUs that a program may use, without initialising CUDA in it. Collectives room.
+// ---- railyard/core/detail/nvml.hpp
+// The GPUs of this host as NVIDIA's management library tells them, which leaves CUDA alone. Core room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// Is a part of a GPU that MIG has divided.
+struct GpuInstance {
+  std::string uuid{};         ///< "MIG-", and digits
+  std::string former_name{};  ///< as drivers before 470 called it; CUDA still knows it
+};
+
+/// Is a GPU that this process may open.
+struct Gpu {
+  std::string uuid{};       ///< "GPU-", and digits
+  bool is_divided = false;  ///< MIG is on: CUDA uses its instances alone, of which there may be none
+  std::vector<GpuInstance> instances{};
+};
+
+/// Is what NVML has told, or why it has not.
+struct NvmlAnswer {
+  std::vector<Gpu> gpus{};  ///< in the order of their PCI addresses
+  std::string problem{};
+  bool has_mismatch = false;  ///< the loaded driver and this library are of two releases
+};
+
+inline constexpr int nvml_success = 0;
+inline constexpr int nvml_version_mismatch = 18;
+
+class NvmlError final : public Error {
+ public:
+  NvmlError(const char* text, int code) : Error(compose("NVML says \"{}\" (error {})", text, code)), code_(code) {}
+  [[nodiscard]] int code() const noexcept { return code_; }
+
+ private:
+  int code_;
+};
+
+/// Is NVML, from nvmlInit to nvmlShutdown: it is no part of CUDA, and a process may be forked after it.
+class Nvml {
+ public:
+  /// Throws: ConfigError if it cannot be loaded, NvmlError if it cannot begin.
+  Nvml() {
+    constexpr const char* names[] = {"libnvidia-ml.so.1"};
+    const DynamicLibrary library{"NVML (libnvidia-ml.so.1)", {}, "RAILYARD_NVML_LIBRARY", "nvmlInit_v2", names};
+    library.find("nvmlInit_v2", init_);
+    library.find("nvmlShutdown", shutdown_);
+    library.find("nvmlErrorString", error_string_);
+    library.find("nvmlDeviceGetCount_v2", get_count_);
+    library.find("nvmlDeviceGetHandleByIndex_v2", get_handle_);
+    library.find("nvmlDeviceGetUUID", get_uuid_);
+    has_instances_ = library.find_if_there("nvmlDeviceGetMigMode", get_mig_mode_) &&
+                     library.find_if_there("nvmlDeviceGetMaxMigDeviceCount", get_max_instances_) &&
+                     library.find_if_there("nvmlDeviceGetMigDeviceHandleByIndex", get_instance_) &&
+                     library.find_if_there("nvmlDeviceGetGpuInstanceId", get_gpu_instance_id_) &&
+                     library.find_if_there("nvmlDeviceGetComputeInstanceId", get_compute_instance_id_);
+    require(init_());
+  }
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+  ~Nvml() { shutdown_(); }
+
+  /// Returns those that this process may open: others are there for CUDA no more than for it.
+  [[nodiscard]] std::vector<Gpu> gpus() const {
+    unsigned count = 0;
+    require(get_count_(&count));
+    std::vector<Gpu> all;
+    for (unsigned index = 0; index < count; ++index) {
+      Handle handle = nullptr;
+      if (get_handle_(index, &handle) != nvml_success) continue;
+      if (auto uuid = uuid_of(handle))
+        all.push_back({.uuid = std::move(*uuid)});
+      else
+        continue;
+      unsigned is_on = 0, pending = 0;
+      if (!has_instances_ || get_mig_mode_(handle, &is_on, &pending) != nvml_success || is_on == 0) continue;
+      all.back().is_divided = true;
+      all.back().instances = instances_of(handle, all.back().uuid);
+    }
+    return all;
+  }
+
+ private:
+  using Handle = void*;
+
+  [[nodiscard]] std::vector<GpuInstance> instances_of(Handle gpu, const std::string& gpu_uuid) const {
+    unsigned most = 0;
+    std::vector<GpuInstance> all;
+    if (get_max_instances_(gpu, &most) != nvml_success) return all;
+    for (unsigned index = 0; index < most; ++index) {
+      Handle handle = nullptr;
+      if (get_instance_(gpu, index, &handle) != nvml_success) continue;  // no instance has that number
+      const auto uuid = uuid_of(handle);
+      if (!uuid) continue;
+      all.push_back({.uuid = *uuid});
+      unsigned gpu_part = 0, compute_part = 0;
+      if (get_gpu_instance_id_(handle, &gpu_part) != nvml_success) continue;
+      if (get_compute_instance_id_(handle, &compute_part) != nvml_success) continue;
+      all.back().former_name = compose("MIG-{}/{}/{}", gpu_uuid, gpu_part, compute_part);
+    }
+    return all;
+  }
+
+  [[nodiscard]] std::optional<std::string> uuid_of(Handle device) const {
+    char text[96] = {};  // NVML_DEVICE_UUID_V2_BUFFER_SIZE
+    if (get_uuid_(device, text, sizeof text) != nvml_success) return std::nullopt;
+    return text;
+  }
+
+  void require(int code) const {
+    if (code != nvml_success) throw NvmlError{error_string_(code), code};
+  }
+
+  int (*init_)() = nullptr;
+  int (*shutdown_)() = nullptr;
+  const char* (*error_string_)(int) = nullptr;
+  int (*get_count_)(unsigned*) = nullptr;
+  int (*get_handle_)(unsigned, Handle*) = nullptr;
+  int (*get_uuid_)(Handle, char*, unsigned) = nullptr;
+  int (*get_mig_mode_)(Handle, unsigned*, unsigned*) = nullptr;
+  int (*get_max_instances_)(Handle, unsigned*) = nullptr;
+  int (*get_instance_)(Handle, unsigned, Handle*) = nullptr;
+  int (*get_gpu_instance_id_)(Handle, unsigned*) = nullptr;
+  int (*get_compute_instance_id_)(Handle, unsigned*) = nullptr;
+  bool has_instances_ = false;
+};
+
+[[nodiscard]] inline NvmlAnswer ask_nvml() {
+  try {
+    return {.gpus = Nvml{}.gpus()};
+  } catch (const NvmlError& error) {
+    return {.problem = error.what(), .has_mismatch = error.code() == nvml_version_mismatch};
+  } catch (const Error& error) {
+    return {.problem = error.what()};
+  }
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/detail/visible_devices.hpp
+// Which of a host's GPUs a process is shown, as CUDA_VISIBLE_DEVICES says. Core room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is what a worker can be given: a GPU, or one instance of a divided one.
+struct VisibleDevice {
+  std::string uuid{};  ///< empty if it is not known
+  bool is_instance = false;
+};
+
+struct VisibleDevices {
+  std::vector<VisibleDevice> devices{};
+  std::string remark{};  ///< what of the list CUDA does not follow; empty if nothing
+};
+
+[[nodiscard]] inline std::optional<std::string> visible_devices_variable() {
+  const char* const text = std::getenv("CUDA_VISIBLE_DEVICES");
+  return text == nullptr ? std::nullopt : std::optional<std::string>{text};
+}
+
 /// Says which GPUs this process is shown, for messages.
 [[nodiscard]] inline std::string visible_devices_text() {
-  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  return visible == nullptr ? std::string{"CUDA_VISIBLE_DEVICES is not set"}
-                            : compose("CUDA_VISIBLE_DEVICES is \"{}\"", visible);
+  const auto variable = visible_devices_variable();
+  return variable ? compose("CUDA_VISIBLE_DEVICES is \"{}\"", *variable) : "CUDA_VISIBLE_DEVICES is not set";
 }
+
+/// Reads a list as CUDA does: all entries are of the kind of the first one; the first that names nothing ends the list;
+/// one that names a device twice hides all. A UUID may be cut off where it is still the only one that begins so.
+///
+/// An index counts in CUDA's order, which is that of the PCI addresses, as here, only if CUDA_DEVICE_ORDER says so: how
+/// many devices there are does not depend on it, as long as MIG divides all GPUs or none.
+class VisibleDevicesList {
+ public:
+  VisibleDevicesList(const std::vector<Gpu>& gpus, std::string_view text) : gpus_(&gpus) {
+    const std::string_view first = trimmed(text.substr(0, text.find(',')));
+    is_by_uuid_ = first.starts_with("GPU-") || first.starts_with("MIG-");
+    prefix_ = is_by_uuid_ ? first.substr(0, 4) : std::string_view{};
+    if (first.empty()) return;
+    for (std::size_t begin = 0; begin <= text.size();) {
+      const std::size_t end = std::min(text.find(',', begin), text.size());
+      if (!take(trimmed(text.substr(begin, end - begin)))) break;
+      begin = end + 1;
+    }
+  }
+
+  /// Of a GPU the number of its instance, or none.
+  using Place = std::pair<std::size_t, std::optional<std::size_t>>;
+  [[nodiscard]] const std::vector<Place>& places() const noexcept { return places_; }
+  [[nodiscard]] const std::string& remark() const noexcept { return remark_; }
+
+ private:
+  [[nodiscard]] static std::string_view trimmed(std::string_view text) {
+    const std::size_t begin = text.find_first_not_of(" \t");
+    if (begin == std::string_view::npos) return {};
+    return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+  }
+
+  // Returns false where the list ends.
+  [[nodiscard]] bool take(std::string_view entry) {
+    const auto place = is_by_uuid_ ? place_of_uuid(entry) : place_of_index(entry);
+    if (!place) {
+      remark_ = compose("\"{}\" in it names none of them, and ends the list", entry);
+      return false;
+    }
+    if (std::find(places_.begin(), places_.end(), *place) != places_.end()) {
+      remark_ = compose("\"{}\" in it names one a second time, which hides all", entry);
+      places_.clear();
+      return false;
+    }
+    places_.push_back(*place);
+    return true;
+  }
+
+  // Digits count up to whatever else there is, as with strtol.
+  [[nodiscard]] std::optional<Place> place_of_index(std::string_view entry) const {
+    const std::string text{entry};
+    char* end = nullptr;
+    const long index = std::strtol(text.c_str(), &end, 10);
+    if (end == text.c_str() || index < 0 || static_cast<std::size_t>(index) >= gpus_->size()) return std::nullopt;
+    return Place{static_cast<std::size_t>(index), std::nullopt};
+  }
+
+  [[nodiscard]] std::optional<Place> place_of_uuid(std::string_view entry) const {
+    if (!entry.starts_with(prefix_)) return std::nullopt;
+    std::vector<Place> found;
+    for (std::size_t at = 0; at < gpus_->size(); ++at) {
+      const Gpu& gpu = (*gpus_)[at];
+      if (gpu.uuid.starts_with(entry)) found.emplace_back(at, std::nullopt);
+      for (std::size_t part = 0; part < gpu.instances.size(); ++part) {
+        const GpuInstance& instance = gpu.instances[part];
+        if (instance.uuid.starts_with(entry) || instance.former_name == entry) found.emplace_back(at, part);
+      }
+    }
+    return found.size() == 1 ? std::optional{found.front()} : std::nullopt;
+  }
+
+  const std::vector<Gpu>* gpus_;
+  bool is_by_uuid_ = false;
+  std::string_view prefix_{};
+  std::vector<Place> places_{};
+  std::string remark_{};
+};
+
+/// Returns what of the GPUs a process is shown by that value of the variable. Where an instance of a GPU is among them,
+/// CUDA leaves out the GPUs that are not divided.
+[[nodiscard]] inline VisibleDevices visible_devices(const std::vector<Gpu>& gpus,
+                                                    const std::optional<std::string>& variable) {
+  VisibleDevices visible;
+  bool has_instances = false;
+  const auto show = [&](const Gpu& gpu, std::optional<std::size_t> part) {
+    if (!gpu.is_divided) visible.devices.push_back({.uuid = gpu.uuid});
+    for (std::size_t at = 0; at < gpu.instances.size(); ++at) {
+      if (part && *part != at) continue;
+      has_instances = true;
+      visible.devices.push_back({.uuid = gpu.instances[at].uuid, .is_instance = true});
+    }
+  };
+  if (variable) {
+    const VisibleDevicesList list{gpus, *variable};
+    visible.remark = list.remark();
+    for (const auto& [at, part] : list.places()) show(gpus[at], part);
+  } else {
+    for (const Gpu& gpu : gpus) show(gpu, std::nullopt);
+  }
+  if (has_instances) std::erase_if(visible.devices, [](const VisibleDevice& one) { return !one.is_instance; });
+  return visible;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/collectives/detail/nccl_devices.hpp
+// Counts the GPUs as CUDA does in a rank that is about to use one of them. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
 
 /// Returns the number of GPUs as CUDA counts them in this process, which initialises it.
 /// Throws: ConfigError with CUDA's words, or if there is none.
-[[nodiscard]] inline int count_devices(const CudaLibrary& cuda, int code, int count) {
+[[nodiscard]] inline int count_devices_here(const CudaLibrary& cuda) {
+  int count = 0;
+  const int code = cuda.get_device_count(&count);
   if (code == cuda_success && count > 0) return count;
   if (code == cuda_initialization_error) {
     throw ConfigError{
         compose("Nccl: CUDA cannot be initialised (CUDA error {}): most likely the program had used CUDA "
-                "before its workers were forked; use it in the training function alone, or take Launched",
+                "before its workers were forked; use it in the training function alone, or take Threads",
                 code)};
   }
   const char* const reason = code == cuda_success ? "there is none" : cuda.get_error_string(code);
@@ -40922,38 +41346,6 @@ namespace detail {
       compose("Nccl: no GPU can be used: {} (CUDA error {}; {}); is the NVIDIA driver loaded, and is this "
               "process shown a GPU? On CPUs, use Gloo",
               reason, code, visible_devices_text())};
-}
-
-[[nodiscard]] inline int count_devices_here(const CudaLibrary& cuda) {
-  int count = 0;
-  const int code = cuda.get_device_count(&count);
-  return count_devices(cuda, code, count);
-}
-
-/// Does the same in a child that is thrown away: a process in which CUDA has been initialised cannot fork workers that
-/// use it. CUDA does the counting, so that CUDA_VISIBLE_DEVICES means what it means there, UUIDs and MIG included.
-[[nodiscard]] inline int count_devices_in_child(const CudaLibrary& cuda) {
-  const auto ends = make_pipe(0, "Nccl: no pipe to count GPUs by");
-  const pid_t child = ::fork();
-  if (child < 0) throw_system("Nccl: no process to count GPUs in", errno);
-  if (child == 0) {
-    std::array<int, 2> answer{};
-    answer[0] = cuda.get_device_count(&answer[1]);
-    ::_exit(::write(ends.second.get(), answer.data(), sizeof answer) == sizeof answer ? 0 : 1);
-  }
-  std::array<int, 2> answer{-1, 0};
-  pollfd waiting{ends.first.get(), POLLIN, 0};
-  constexpr int patience_ms = 60'000;  // a driver that has to be loaded first takes its time
-  if (::poll(&waiting, 1, patience_ms) == 1 &&
-      ::read(ends.first.get(), answer.data(), sizeof answer) != sizeof answer) {
-    answer = {-1, 0};
-  }
-  ::kill(child, SIGKILL);
-  while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-  }
-  // In the child of a process that has initialised CUDA it cannot be: here it can, and nothing is lost any more.
-  if (answer[0] == cuda_initialization_error) return count_devices_here(cuda);
-  return count_devices(cuda, answer[0], answer[1]);
 }
 
 }  // namespace detail
@@ -41462,6 +41854,73 @@ inline void GiveEventBack::operator()(void* event) const { group->give_back(even
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/found_devices.hpp
+// The GPUs that the workers of this process may have, counted without initialising CUDA in it. Core room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is what has been found, and how.
+struct FoundDevices {
+  std::vector<VisibleDevice> devices{};
+  std::string how{};     ///< who has counted what, in words
+  std::string remedy{};  ///< what to do where that is too few
+
+  [[nodiscard]] int count() const noexcept { return static_cast<int>(devices.size()); }
+  /// Whether a process can use but one of them, which CUDA_VISIBLE_DEVICES has to name: so it is with instances of MIG.
+  [[nodiscard]] bool are_instances() const noexcept { return !devices.empty() && devices.front().is_instance; }
+};
+
+/// Returns "1 GPU" or "2 GPUs".
+[[nodiscard]] inline std::string gpus_text(int count) { return compose("{} GPU{}", count, count == 1 ? "" : "s"); }
+
+/// Says what to do about a process that is shown too few.
+[[nodiscard]] inline std::string device_remedy(const NvmlAnswer& nvml, const DriverCount& driver) {
+  if (nvml.has_mismatch || driver.code == cuda_driver_mismatch) {
+    return "the loaded driver and the installed libraries are of two releases: start the machine anew after an upgrade";
+  }
+  if (nvml.problem.empty() || driver.problem.empty()) {
+    return "show this process more of them (CUDA_VISIBLE_DEVICES, --gpus of the job or the container)";
+  }
+  return "see what nvidia-smi says here: is the NVIDIA driver installed and loaded, and was the container started with "
+         "GPUs (--gpus all)?";
+}
+
+[[nodiscard]] inline FoundDevices devices_of(const NvmlAnswer& nvml) {
+  const auto num_divided =
+      std::count_if(nvml.gpus.begin(), nvml.gpus.end(), [](const Gpu& gpu) { return gpu.is_divided; });
+  auto [devices, remark] = visible_devices(nvml.gpus, visible_devices_variable());
+  return {.devices = std::move(devices),
+          .how = compose("NVML finds {}{}, {}{}{}", gpus_text(static_cast<int>(nvml.gpus.size())),
+                         num_divided == 0 ? std::string{} : compose(", {} of them divided by MIG", num_divided),
+                         visible_devices_text(), remark.empty() ? "" : "; ", remark),
+          .remedy = device_remedy(nvml, {})};
+}
+
+/// Asks NVML, and where it does not answer the CUDA driver, in a child. Where neither answers there is no device.
+[[nodiscard]] inline FoundDevices find_devices(const Deadline& deadline) {
+  const NvmlAnswer nvml = ask_nvml();
+  if (nvml.problem.empty()) return devices_of(nvml);
+  const DriverCount driver = ask_cuda_driver(deadline);
+  const std::string counted =
+      driver.problem.empty() ? compose("the CUDA driver counts {}", gpus_text(driver.count)) : driver.problem;
+  return {.devices = std::vector<VisibleDevice>(static_cast<std::size_t>(driver.count)),
+          .how = compose("{}, {}; {}", counted, visible_devices_text(), nvml.problem),
+          .remedy = device_remedy(nvml, driver)};
+}
+
+/// Says that there are too few. subject: who asks for how many. Throws: ConfigError.
+[[noreturn]] inline void throw_too_few_devices(std::string_view subject, const FoundDevices& found) {
+  throw ConfigError{compose("{}, and on host {} this process is shown {} ({}): {}", subject, host_name(),
+                            found.are_instances()
+                                ? compose("{} instance{} of MIG", found.count(), found.count() == 1 ? "" : "s")
+                                : gpus_text(found.count()),
+                            found.how, found.remedy)};
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/collectives/nccl.hpp
 // The backend for NVIDIA's GPUs, by the NCCL and the CUDA runtime that it finds when it runs. Collectives room.
 
@@ -41515,8 +41974,12 @@ class Nccl {
   static void check(const Options& options) {
     const detail::NcclLibrary nccl{options.nccl_library};
     const detail::CudaLibrary cuda{options.cudart_library};
-    const int count = detail::count_devices_in_child(cuda);
-    if (count < options.num_devices) throw_too_few(options.num_devices, count);
+    const auto found = detail::find_devices(Deadline::after(std::chrono::minutes{1}));
+    if (found.count() >= options.num_devices) return;
+    detail::throw_too_few_devices(
+        detail::compose("Nccl: {} needed (Options::num_devices)",
+                        options.num_devices == 1 ? "1 GPU is" : detail::compose("{} GPUs are", options.num_devices)),
+        found);
   }
 
   /// Joins the group; the store must outlive the object. Ends with one sum of all ranks, as a test.

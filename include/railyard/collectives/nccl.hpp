@@ -10,8 +10,10 @@
 
 #include "railyard/core/backend.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/found_devices.hpp"
 #include "railyard/core/rank_connector.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -75,8 +77,12 @@ class Nccl {
   static void check(const Options& options) {
     const detail::NcclLibrary nccl{options.nccl_library};
     const detail::CudaLibrary cuda{options.cudart_library};
-    const int count = detail::count_devices_in_child(cuda);
-    if (count < options.num_devices) throw_too_few(options.num_devices, count);
+    const auto found = detail::find_devices(Deadline::after(std::chrono::minutes{1}));
+    if (found.count() >= options.num_devices) return;
+    detail::throw_too_few_devices(
+        detail::compose("Nccl: {} needed (Options::num_devices)",
+                        options.num_devices == 1 ? "1 GPU is" : detail::compose("{} GPUs are", options.num_devices)),
+        found);
   }
 
   /// Joins the group; the store must outlive the object. Ends with one sum of all ranks, as a test.

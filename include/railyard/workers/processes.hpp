@@ -10,10 +10,12 @@
 #include "railyard/workers/detail/zygote.hpp"
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/cuda_driver.hpp"
 #include "railyard/core/scaling.hpp"
 
 #include <csignal>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,15 +26,10 @@ namespace detail {
 
 /// Checks, before anything starts, that this process may fork and has descriptors enough; raises its own limit.
 inline void prepare_to_fork(int num_workers) {
-  rlim_t num_open = 0;
+  refuse_to_fork_after_cuda();
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd", error}) {
-    ++num_open;
-    if (std::filesystem::read_symlink(entry.path(), error) != "/dev/nvidia-uvm") continue;
-    throw ConfigError{
-        "start: this process has already used CUDA, and a forked child cannot use it again: call fit() before "
-        "anything touches a GPU (also before counting devices), or start the workers from outside"};
-  }
+  const std::filesystem::directory_iterator entries{"/proc/self/fd", error};
+  const auto num_open = static_cast<rlim_t>(std::distance(begin(entries), end(entries)));
   const rlim_t needed = num_open + (5 + num_snapshot_slots) * static_cast<rlim_t>(num_workers) + 16;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur) return;

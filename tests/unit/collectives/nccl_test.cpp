@@ -3,6 +3,7 @@
 #include "railyard/workers/processes.hpp"
 
 #include "support/catch.hpp"
+#include "support/fake_gpus.hpp"
 #include "support/run_ranks.hpp"
 #include "support/staged_nccl.hpp"
 
@@ -17,20 +18,12 @@ namespace ry = railyard;
 using namespace std::chrono_literals;
 using Catch::Matchers::Contains;
 using railyard_test::connect_nccl;
+using railyard_test::FakeGpus;
 using railyard_test::nccl_options;
 using railyard_test::require;
 using railyard_test::run_ranks;
+using railyard_test::Setting;
 
-class Setting {
- public:
-  Setting(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
-  Setting(const Setting&) = delete;
-  Setting& operator=(const Setting&) = delete;
-  ~Setting() { ::unsetenv(name_); }
-
- private:
-  const char* name_;
-};
 struct Fault : Setting {
   explicit Fault(const std::string& fault) : Setting("RAILYARD_FAKE_NCCL_FAULT", fault) {}
 };
@@ -97,35 +90,37 @@ std::vector<std::string> messages(int size, std::chrono::nanoseconds budget) {
 }
 
 TEST_CASE("Nccl: check accepts what there is, and asks for as many devices as are needed") {
+  const FakeGpus gpus{2};
   CHECK_NOTHROW(ry::Nccl::check(nccl_options()));
   auto options = nccl_options();
   options.num_devices = 3;
-  const Setting two{"RAILYARD_FAKE_CUDA_DEVICES", "2"};
-  CHECK_THROWS_WITH(ry::Nccl::check(options), Contains("3 GPUs are needed") && Contains("there are 2"));
+  CHECK_THROWS_WITH(ry::Nccl::check(options),
+                    Contains("3 GPUs are needed") && Contains("is shown 2 GPUs (NVML finds 2"));
   options.num_devices = 2;
   CHECK_NOTHROW(ry::Nccl::check(options));
 }
 
 TEST_CASE("Nccl: check says that there is no GPU, and why") {
-  const Setting visible{"CUDA_VISIBLE_DEVICES", "GPU-1,GPU-2"};
+  const FakeGpus gpus{2};
   {
-    const Setting none{"RAILYARD_FAKE_CUDA_DEVICES", "0"};
+    const Setting hidden = railyard_test::visible("");
     CHECK_THROWS_WITH(ry::Nccl::check(nccl_options()),
-                      Contains("there is none") && Contains("CUDA_VISIBLE_DEVICES is \"GPU-1,GPU-2\""));
+                      Contains("1 GPU is needed") && Contains("CUDA_VISIBLE_DEVICES is \"\""));
   }
+  const Setting missing = railyard_test::no_nvml();
   const Setting error{"RAILYARD_FAKE_CUDA_ERROR", "100"};
-  CHECK_THROWS_WITH(ry::Nccl::check(nccl_options()), Contains("CUDA error 100") && Contains("driver"));
+  CHECK_THROWS_WITH(ry::Nccl::check(nccl_options()), Contains("error 100") && Contains("driver"));
 }
 
 TEST_CASE("Nccl: check leaves CUDA alone, so that this process can fork workers that use it") {
+  const FakeGpus gpus{8};
   const Setting strict{"RAILYARD_FAKE_CUDA_STRICT", "1"};
   CHECK_NOTHROW(ry::Nccl::check(nccl_options()));
   railyard_test::run_group<ry::Processes>(
       2, [](ry::WorkerLink& link) { sum(*connect_nccl(link.world(), link.store(), ry::Deadline::after(60s))); });
-  // A program that has initialised CUDA by itself is told what there is all the same.
+  // The runtime's own word, where the program had used it before its workers were made.
   const ry::detail::CudaLibrary cuda{RAILYARD_TEST_FAKE_CUDART};
   CHECK(ry::detail::count_devices_here(cuda) == 8);
-  CHECK_NOTHROW(ry::Nccl::check(nccl_options()));
   railyard_test::run_group<ry::Processes>(1, [](ry::WorkerLink& link) {
     std::string refusal;
     try {
@@ -153,7 +148,7 @@ TEST_CASE("Nccl: check names the library that is missing, too old, or no NCCL") 
 TEST_CASE("Nccl: the environment names the libraries where the options do not") {
   const Setting nccl{"RAILYARD_NCCL_LIBRARY", RAILYARD_TEST_FAKE_NCCL};
   const Setting cuda{"RAILYARD_CUDART_LIBRARY", RAILYARD_TEST_FAKE_CUDART};
-  const Setting devices{"RAILYARD_FAKE_CUDA_DEVICES", "64"};
+  const FakeGpus gpus{64};
   CHECK_NOTHROW(ry::Nccl::check({.num_devices = 64}));
 }
 

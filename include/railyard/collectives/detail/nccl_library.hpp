@@ -3,16 +3,13 @@
 #pragma once
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/dynamic_library.hpp"
 #include "railyard/core/error.hpp"
 
 #include <climits>
 #include <cstddef>
-#include <cstdlib>
-#include <span>
 #include <string>
 #include <string_view>
-
-#include <dlfcn.h>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -57,50 +54,11 @@ inline constexpr int cuda_not_ready = 600;
 inline constexpr unsigned cuda_event_disable_timing = 2;
 inline constexpr int cuda_memcpy_default = 4;  // by the addresses: to and from the device, or on it
 
-/// Is a library in this program. It stays for good: threads of its own may run in it.
-class DynamicLibrary {
- public:
-  /// Takes the library at path; if path is empty, what the variable names; else the one that is loaded already, by
-  /// which `probe` is found, so that LibTorch and we share it; else the first of names.
-  /// Throws: ConfigError that says how to name one.
-  DynamicLibrary(std::string_view what, const std::string& path, const char* variable, const char* probe,
-                 std::span<const char* const> names) {
-    const char* const set = std::getenv(variable);
-    const std::string own = path.empty() && set != nullptr ? std::string{set} : path;
-    if (own.empty() && ::dlsym(RTLD_DEFAULT, probe) != nullptr) return;
-    std::string problem;
-    const auto open = [&](const char* name) {
-      handle_ = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
-      if (handle_ == nullptr) problem = ::dlerror();
-      return handle_ != nullptr;
-    };
-    if (!own.empty()) {
-      if (open(own.c_str())) return;
-    } else {
-      for (const char* name : names) {
-        if (open(name)) return;
-      }
-    }
-    throw ConfigError{
-        compose("Nccl: {} cannot be loaded ({}); install it, or name its file by {}", what, problem, variable)};
-  }
-
-  /// Throws: ConfigError if there is no such function.
-  template <class Function>
-  void find(const char* name, Function*& function) const {
-    function = reinterpret_cast<Function*>(::dlsym(handle_, name));
-    if (function == nullptr) throw ConfigError{compose("Nccl: the library has no function {}: it is too old", name)};
-  }
-
- private:
-  void* handle_ = RTLD_DEFAULT;
-};
-
 /// Is NCCL, 2.18 or newer.
 struct NcclLibrary {
   explicit NcclLibrary(const std::string& path) {
     constexpr const char* names[] = {"libnccl.so.2"};
-    const DynamicLibrary library{"NCCL (libnccl.so.2)", path, "RAILYARD_NCCL_LIBRARY", "ncclGetVersion", names};
+    const DynamicLibrary library{"Nccl: NCCL (libnccl.so.2)", path, "RAILYARD_NCCL_LIBRARY", "ncclGetVersion", names};
     library.find("ncclGetVersion", get_version);
     if (get_version(&version) != NcclResult::success || version < 21800) {
       throw ConfigError{compose("Nccl: this is NCCL {}; 2.18 or newer is needed", version_text(version))};
@@ -151,7 +109,7 @@ struct NcclLibrary {
 struct CudaLibrary {
   explicit CudaLibrary(const std::string& path) {
     constexpr const char* names[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so"};
-    const DynamicLibrary library{"the CUDA runtime (libcudart.so)", path, "RAILYARD_CUDART_LIBRARY",
+    const DynamicLibrary library{"Nccl: the CUDA runtime (libcudart.so)", path, "RAILYARD_CUDART_LIBRARY",
                                  "cudaGetDeviceCount", names};
     library.find("cudaGetDeviceCount", get_device_count);
     library.find("cudaGetDevice", get_device);

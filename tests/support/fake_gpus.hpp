@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+// A host with GPUs that are not there: the fakes of tests/fakes in the place of NVIDIA's libraries.
+#pragma once
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+#include <dlfcn.h>
+
+namespace railyard_test {
+
+/// Sets a variable of the environment, and makes it in the end what it was.
+class Setting {
+ public:
+  Setting(const char* name, const std::string& value) : name_(name) {
+    if (const char* former = std::getenv(name)) former_ = former;
+    ::setenv(name, value.c_str(), 1);
+  }
+  Setting(const Setting&) = delete;
+  Setting& operator=(const Setting&) = delete;
+  ~Setting() { former_ ? ::setenv(name_, former_->c_str(), 1) : ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+  std::optional<std::string> former_{};
+};
+
+/// Is a host with so many GPUs, as NVML and the CUDA driver tell them; without CUDA_VISIBLE_DEVICES.
+class FakeGpus {
+ public:
+  explicit FakeGpus(int count) : count_("RAILYARD_FAKE_CUDA_DEVICES", std::to_string(count)) {
+    ::unsetenv("CUDA_VISIBLE_DEVICES");
+  }
+
+  /// Does what a program does that uses CUDA; forget_cuda() makes it one that never has.
+  static void use_cuda() { driver_call<int(unsigned)>("cuInit")(0); }
+  static void forget_cuda() { driver_call<void()>("fake_cuda_forget")(); }
+
+ private:
+  template <class Function>
+  static Function* driver_call(const char* name) {
+    void* const driver = ::dlopen(RAILYARD_TEST_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
+    return reinterpret_cast<Function*>(::dlsym(driver, name));
+  }
+
+  Setting nvml_{"RAILYARD_NVML_LIBRARY", RAILYARD_TEST_FAKE_NVML};
+  Setting driver_{"RAILYARD_CUDA_LIBRARY", RAILYARD_TEST_FAKE_CUDA};
+  Setting count_;
+};
+
+/// Takes a library away from such a host, or another part of it.
+[[nodiscard]] inline Setting no_nvml() { return {"RAILYARD_NVML_LIBRARY", "/nowhere/libnvidia-ml.so.1"}; }
+[[nodiscard]] inline Setting no_driver() { return {"RAILYARD_CUDA_LIBRARY", "/nowhere/libcuda.so.1"}; }
+[[nodiscard]] inline Setting visible(const std::string& list) { return {"CUDA_VISIBLE_DEVICES", list}; }
+
+}  // namespace railyard_test
