@@ -7442,8 +7442,8 @@ class Meeting {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/collectives/detail/memory_left.hpp
-// How much memory this process and what it shares may still take. Collectives room.
+// ---- railyard/core/detail/memory_left.hpp
+// How much memory this process and what it shares may still take. Core room.
 
 #include <fstream>
 
@@ -7507,6 +7507,19 @@ inline constexpr MemoryFiles memory_files_v2{"memory.max", "memory.current", "in
     if (controllers.find(",memory,") != std::string::npos) {
       left = std::min(left, memory_left_on_path(mount / "memory", path, memory_files_v1));
     }
+  }
+  return left;
+}
+
+/// Returns the same without what other programs of the host have taken: the bytes that can be had without any of them
+/// having to go. host: /proc/meminfo.
+[[nodiscard]] inline std::size_t memory_free(const std::filesystem::path& host = "/proc/meminfo",
+                                             std::size_t left = memory_left()) {
+  std::ifstream lines{host};
+  for (std::string line; std::getline(lines, line);) {
+    constexpr std::string_view name = "MemAvailable:";  // in KiB
+    if (!line.starts_with(name)) continue;
+    return std::min(left, static_cast<std::size_t>(std::strtoull(line.c_str() + name.size(), nullptr, 10)) << 10U);
   }
   return left;
 }
@@ -17652,7 +17665,7 @@ class SnapshotMemory {
     throw Error{compose(
         "a snapshot of {} bytes of the state does not fit into memory: {}; give the job more memory, or save less: "
         "each "
-        "worker keeps up to {} snapshots of its part for checkpoints, and {} more where failures are allowed, unless "
+        "worker keeps up to {} snapshots of its part for checkpoints, and {} more, unless "
         "FailureConfig::memory_percent is 0",
         size_bytes, explain_errno(errno), num_snapshots, num_snapshots)};
   }
@@ -20486,8 +20499,11 @@ struct FailureConfig {
   std::chrono::nanoseconds backoff{0};
   std::chrono::nanoseconds max_backoff = std::chrono::minutes{1};
   /// How much of the time of training goes into copies of the TrainState to memory that outlives the workers, in
-  /// percent: a restart on this host goes on from the last one, which loses a few steps only. Each worker keeps two
-  /// copies of its part. 0: none; nor are there any where no failure is survived, or where a TrainState has files.
+  /// percent: a restart on this host goes on from the last one, which loses a few steps only, and so does the next
+  /// program where this one is told to end and no step does. Where no failure is survived, that is all that they are
+  /// for: there is one in ten seconds at most (at one percent), and none while a checkpoint is as new. Each worker
+  /// keeps two copies of its part. 0: none; nor are there any where memory is short, which Result::warnings() tell,
+  /// where a TrainState has files, or under Launched with several processes.
   double memory_percent = 1;
 };
 
@@ -21266,7 +21282,8 @@ struct RunContext {
   std::uint64_t checkpoint_every_steps = 0;
   std::chrono::nanoseconds checkpoint_interval{0};
   bool is_elastic = false;    ///< the number of workers may change
-  double memory_percent = 0;  ///< of the time of training, for snapshots that a restart goes on from; 0: none
+  double memory_percent = 0;  ///< of the time of training, for snapshots in memory; 0: none
+  bool has_restarts = true;   ///< failures are survived
   bool waits_for_checkpoints = false;
   /// The checkpoint that this attempt goes on from; empty at the first start.
   std::string resumes_from{};
@@ -22105,11 +22122,19 @@ class SnapshotPace {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// percent: the share of copies, 0 for none. interval: between checkpoints, 0 for none.
-  SnapshotPace(double percent, std::chrono::nanoseconds interval, Clock::time_point now) noexcept
-      : percent_(percent), interval_(interval), copied_at_(now), saved_at_(now) {}
+  /// percent: the share of copies, 0 for none. interval: between checkpoints, 0 for none. has_restarts: failures are
+  /// survived. Where none is, copies are for the end of the program alone, and the next one takes seconds to start: a
+  /// copy counts as if it took a tenth of a second at least, so that at one percent none is made in the first ten
+  /// seconds, nor in any ten after another, and small models pay nothing for them.
+  SnapshotPace(double percent, std::chrono::nanoseconds interval, bool has_restarts, Clock::time_point now) noexcept
+      : percent_(percent),
+        interval_(interval),
+        least_cost_(has_restarts ? 0 : 0.1),
+        cost_(least_cost_),
+        copied_at_(now),
+        saved_at_(now) {}
 
-  /// The first copy of a run is due at once: only then is known what one costs.
+  /// The first copy of a run that survives failures is due at once: only then is known what one costs.
   [[nodiscard]] bool wants_copy(Clock::time_point now) const noexcept {
     return percent_ > 0 && std::chrono::duration<double>(now - copied_at_) >= cost_ * (100 / percent_);
   }
@@ -22118,8 +22143,13 @@ class SnapshotPace {
   }
 
   void note_copy(std::chrono::duration<double> cost, Clock::time_point now) noexcept {
-    cost_ = cost;
+    cost_ = std::max(cost, least_cost_);
     copied_at_ = now;
+  }
+  /// The state is in a checkpoint as well, or will be: what a restart does not read from the disk if it can, but is as
+  /// good as a copy for the end of the program.
+  void note_save(std::chrono::duration<double> cost, Clock::time_point now) noexcept {
+    if (least_cost_.count() > 0) note_copy(cost, now);
   }
   /// What was put back is there still for the next restart. Until it is a few steps old a copy is not worth its price,
   /// which is about that of putting back; from a slow disk it is less.
@@ -22134,10 +22164,25 @@ class SnapshotPace {
  private:
   double percent_;
   std::chrono::nanoseconds interval_;
-  std::chrono::duration<double> cost_{0};
+  std::chrono::duration<double> least_cost_;
+  std::chrono::duration<double> cost_;
   Clock::time_point copied_at_;
   Clock::time_point saved_at_;
 };
+
+/// Says why copies of a rank's part of the state would not fit into memory beside all else; nothing if they do. Memory
+/// that is promised and not there ends programs instead of calls. left: the bytes that are free. has_restarts: the
+/// copies are asked for; otherwise half of the memory is left for what may be more urgent.
+[[nodiscard]] inline std::string lack_of_room(std::uint64_t size_bytes, int num_local_workers, bool has_restarts,
+                                              std::size_t left) {
+  const std::uint64_t needed = size_bytes * num_snapshots * static_cast<std::uint64_t>(num_local_workers);
+  if (needed <= (has_restarts ? left : left / 2)) return {};
+  return compose(
+      "{} workers on this host keep {} MiB of copies, and {} MiB of memory are free{}; give the job more, or "
+      "have no copies by FailureConfig::memory_percent = 0",
+      num_local_workers, needed >> 20U, left >> 20U,
+      has_restarts ? "" : ", half of which they may have where no failure is survived");
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -22243,7 +22288,8 @@ class TrainState {
   TrainState(Worker& worker, std::initializer_list<StatePart> parts)
       : worker_(&worker),
         parts_(parts),
-        pace_(worker.context().memory_percent, worker.context().checkpoint_interval, Clock::now()) {
+        pace_(worker.context().memory_percent, worker.context().checkpoint_interval, worker.context().has_restarts,
+              Clock::now()) {
     if (worker.state_ != nullptr) {
       throw ConfigError{detail::compose(
           "TrainState on rank {}/{}: there is one already: give all parts to it, so that checkpoints hold all of them",
@@ -22420,6 +22466,7 @@ class TrainState {
 
   void save(bool is_report) {
     const Handed handed = hand_over(SnapshotKind::checkpoint, is_report);
+    pace_.note_save(handed.cost, Clock::now());
     if (worker_->context().waits_for_checkpoints) worker_->link().await_snapshot(handed.slot);
   }
 
@@ -22447,6 +22494,7 @@ class TrainState {
     const std::uint64_t size = detail::place_files(save, images);
     Snapshot snapshot;
     try {
+      if (may_lack_room) check_room(size);
       snapshot = worker_->link().take_snapshot(size, kind);
     } catch (const CollectiveError&) {
       throw;
@@ -22468,11 +22516,22 @@ class TrainState {
     return {.slot = snapshot.slot, .cost = Clock::now() - begin};
   }
 
+  // Throws: Error if copies of that size would leave too little memory for all else.
+  void check_room(std::uint64_t size) {
+    if (size <= checked_size_) return;
+    const auto lack =
+        detail::lack_of_room(size, worker_->local_world_size(), worker_->context().has_restarts, detail::memory_free());
+    if (!lack.empty()) throw Error{lack};
+    checked_size_ = size;
+  }
+
   // The others have copied their parts, which the supervisor waits for this one to complete.
   void go_without_copy(detail::SavedMessage save, std::string_view why) {
     if (!std::exchange(has_lacked_room_, true)) {
       worker_->warn(detail::compose(
-          "the state is not copied to memory, so that a restart goes on from the last checkpoint: {}", why));
+          "the state is not copied to memory, so that a restart, or a run that is told to end where no step ends, goes "
+          "on from the last checkpoint: {}",
+          why));
     }
     save.slot = detail::SavedMessage::no_slot;
     save.files.clear();
@@ -22507,6 +22566,7 @@ class TrainState {
   bool must_resize_ = false;
   bool must_copy_ = false;  // to memory, as soon as what belongs to the step is done
   bool has_lacked_room_ = false;
+  std::uint64_t checked_size_ = 0;  // for which there was room
   detail::SnapshotPace pace_;
 };
 
@@ -26190,7 +26250,6 @@ class Trainer<B, S> {
 
   // is_many: several processes make the workers, and none sees the memory of all others.
   [[nodiscard]] RunContext context_of(std::string name, std::filesystem::path path, bool is_many) const {
-    const bool copies_state = run_.failure.max_failures != 0 && !is_many;
     return {.name = std::move(name),
             .path = std::move(path),
             .seed = run_.seed,
@@ -26199,7 +26258,8 @@ class Trainer<B, S> {
             .checkpoint_every_steps = run_.checkpoint.every_steps,
             .checkpoint_interval = run_.checkpoint.interval,
             .is_elastic = scaling_.num_workers.is_elastic(),
-            .memory_percent = copies_state ? run_.failure.memory_percent : 0,
+            .memory_percent = is_many ? 0 : run_.failure.memory_percent,
+            .has_restarts = run_.failure.max_failures != 0,
             .waits_for_checkpoints = run_.checkpoint.synchronous,
             .accept_changes = run_.accept_changes,
             .datasets = datasets_,

@@ -12,6 +12,7 @@
 #include "railyard/checkpoint/detail/names.hpp"
 #include "railyard/checkpoint/file_image.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/memory_left.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/stateful.hpp"
 
@@ -130,7 +131,8 @@ class TrainState {
   TrainState(Worker& worker, std::initializer_list<StatePart> parts)
       : worker_(&worker),
         parts_(parts),
-        pace_(worker.context().memory_percent, worker.context().checkpoint_interval, Clock::now()) {
+        pace_(worker.context().memory_percent, worker.context().checkpoint_interval, worker.context().has_restarts,
+              Clock::now()) {
     if (worker.state_ != nullptr) {
       throw ConfigError{detail::compose(
           "TrainState on rank {}/{}: there is one already: give all parts to it, so that checkpoints hold all of them",
@@ -307,6 +309,7 @@ class TrainState {
 
   void save(bool is_report) {
     const Handed handed = hand_over(SnapshotKind::checkpoint, is_report);
+    pace_.note_save(handed.cost, Clock::now());
     if (worker_->context().waits_for_checkpoints) worker_->link().await_snapshot(handed.slot);
   }
 
@@ -334,6 +337,7 @@ class TrainState {
     const std::uint64_t size = detail::place_files(save, images);
     Snapshot snapshot;
     try {
+      if (may_lack_room) check_room(size);
       snapshot = worker_->link().take_snapshot(size, kind);
     } catch (const CollectiveError&) {
       throw;
@@ -355,11 +359,22 @@ class TrainState {
     return {.slot = snapshot.slot, .cost = Clock::now() - begin};
   }
 
+  // Throws: Error if copies of that size would leave too little memory for all else.
+  void check_room(std::uint64_t size) {
+    if (size <= checked_size_) return;
+    const auto lack =
+        detail::lack_of_room(size, worker_->local_world_size(), worker_->context().has_restarts, detail::memory_free());
+    if (!lack.empty()) throw Error{lack};
+    checked_size_ = size;
+  }
+
   // The others have copied their parts, which the supervisor waits for this one to complete.
   void go_without_copy(detail::SavedMessage save, std::string_view why) {
     if (!std::exchange(has_lacked_room_, true)) {
       worker_->warn(detail::compose(
-          "the state is not copied to memory, so that a restart goes on from the last checkpoint: {}", why));
+          "the state is not copied to memory, so that a restart, or a run that is told to end where no step ends, goes "
+          "on from the last checkpoint: {}",
+          why));
     }
     save.slot = detail::SavedMessage::no_slot;
     save.files.clear();
@@ -394,6 +409,7 @@ class TrainState {
   bool must_resize_ = false;
   bool must_copy_ = false;  // to memory, as soon as what belongs to the step is done
   bool has_lacked_room_ = false;
+  std::uint64_t checked_size_ = 0;  // for which there was room
   detail::SnapshotPace pace_;
 };
 

@@ -381,7 +381,6 @@ class Trainer<B, S> {
 
   // is_many: several processes make the workers, and none sees the memory of all others.
   [[nodiscard]] RunContext context_of(std::string name, std::filesystem::path path, bool is_many) const {
-    const bool copies_state = run_.failure.max_failures != 0 && !is_many;
     return {.name = std::move(name),
             .path = std::move(path),
             .seed = run_.seed,
@@ -390,7 +389,8 @@ class Trainer<B, S> {
             .checkpoint_every_steps = run_.checkpoint.every_steps,
             .checkpoint_interval = run_.checkpoint.interval,
             .is_elastic = scaling_.num_workers.is_elastic(),
-            .memory_percent = copies_state ? run_.failure.memory_percent : 0,
+            .memory_percent = is_many ? 0 : run_.failure.memory_percent,
+            .has_restarts = run_.failure.max_failures != 0,
             .waits_for_checkpoints = run_.checkpoint.synchronous,
             .accept_changes = run_.accept_changes,
             .datasets = datasets_,

@@ -42,7 +42,8 @@ struct RunContext {
   std::uint64_t checkpoint_every_steps = 0;
   std::chrono::nanoseconds checkpoint_interval{0};
   bool is_elastic = false;    ///< the number of workers may change
-  double memory_percent = 0;  ///< of the time of training, for snapshots that a restart goes on from; 0: none
+  double memory_percent = 0;  ///< of the time of training, for snapshots in memory; 0: none
+  bool has_restarts = true;   ///< failures are survived
   bool waits_for_checkpoints = false;
   /// The checkpoint that this attempt goes on from; empty at the first start.
   std::string resumes_from{};

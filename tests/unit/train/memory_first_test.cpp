@@ -238,8 +238,9 @@ TEST_CASE("Memory first: what is only in memory is written when no failure is le
 }
 
 TEST_CASE("Memory first: a run told to leave in the middle of an evaluation saves its copy in time (FAULTS B10)") {
+  const int max_failures = GENERATE(0, 1);  // it is no failure
   const Scratch scratch;
-  ry::RunConfig config{.name = "run", .failure = {.max_failures = 1, .memory_percent = every_step}};
+  ry::RunConfig config{.name = "run", .failure = {.max_failures = max_failures, .memory_percent = every_step}};
   config.stop_grace = std::chrono::seconds{6};
   const auto seen = scratch.path() / "seen";
   const pid_t program = ::fork();
@@ -436,7 +437,7 @@ TEST_CASE("SnapshotPace: spreads copies so that they take their share of the tim
   using ry::detail::SnapshotPace;
   using std::chrono::milliseconds;
   const SnapshotPace::Clock::time_point begin{};
-  SnapshotPace pace{2, std::chrono::seconds{3}, begin};
+  SnapshotPace pace{2, std::chrono::seconds{3}, true, begin};
   CHECK(pace.wants_copy(begin));
   pace.note_copy(milliseconds{10}, begin + milliseconds{100});
   CHECK_FALSE(pace.wants_copy(begin + milliseconds{599}));
@@ -445,12 +446,41 @@ TEST_CASE("SnapshotPace: spreads copies so that they take their share of the tim
   CHECK(pace.wants_checkpoint(begin + milliseconds{3000}));
   pace.note_checkpoint(begin + milliseconds{3000});
   CHECK_FALSE(pace.wants_checkpoint(begin + milliseconds{3001}));
-  SnapshotPace resumed{1, std::chrono::nanoseconds{0}, begin};
+  SnapshotPace resumed{1, std::chrono::nanoseconds{0}, true, begin};
   resumed.note_put_back(std::chrono::milliseconds{10}, begin);
   CHECK_FALSE(resumed.wants_copy(begin + std::chrono::milliseconds{999}));
   CHECK(resumed.wants_copy(begin + std::chrono::milliseconds{1001}));
   resumed.note_put_back(std::chrono::hours{1}, begin);  // from a slow disk
   CHECK(resumed.wants_copy(begin + std::chrono::milliseconds{2001}));
-  CHECK_FALSE(SnapshotPace{0, std::chrono::nanoseconds{0}, begin}.wants_copy(begin + std::chrono::hours{1}));
-  CHECK_FALSE(SnapshotPace{0, std::chrono::nanoseconds{0}, begin}.wants_checkpoint(begin + std::chrono::hours{1}));
+  CHECK_FALSE(SnapshotPace{0, std::chrono::nanoseconds{0}, true, begin}.wants_copy(begin + std::chrono::hours{1}));
+  CHECK_FALSE(
+      SnapshotPace{0, std::chrono::nanoseconds{0}, true, begin}.wants_checkpoint(begin + std::chrono::hours{1}));
+}
+
+TEST_CASE("SnapshotPace: where no failure is survived, copies are rare, and a checkpoint is as good as one") {
+  using ry::detail::SnapshotPace;
+  using std::chrono::milliseconds;
+  using std::chrono::seconds;
+  const SnapshotPace::Clock::time_point begin{};
+  SnapshotPace pace{1, std::chrono::nanoseconds{0}, false, begin};
+  CHECK_FALSE(pace.wants_copy(begin + milliseconds{9900}));
+  CHECK(pace.wants_copy(begin + milliseconds{10100}));
+  pace.note_copy(milliseconds{1}, begin + seconds{20});
+  CHECK_FALSE(pace.wants_copy(begin + milliseconds{29900}));
+  CHECK(pace.wants_copy(begin + milliseconds{30100}));
+  pace.note_save(milliseconds{200}, begin + seconds{40});  // one percent is no more than that
+  CHECK_FALSE(pace.wants_copy(begin + milliseconds{59900}));
+  CHECK(pace.wants_copy(begin + milliseconds{60100}));
+  CHECK_FALSE(SnapshotPace{0, std::chrono::nanoseconds{0}, false, begin}.wants_copy(begin + std::chrono::hours{1}));
+}
+
+TEST_CASE("lack_of_room: says what copies need, what there is and what to do") {
+  using ry::detail::lack_of_room;
+  constexpr std::size_t mebibyte = std::size_t{1} << 20U;
+  CHECK(lack_of_room(mebibyte, 2, true, 4 * mebibyte).empty());
+  CHECK(lack_of_room(mebibyte, 2, false, 8 * mebibyte).empty());
+  CHECK_THAT(lack_of_room(mebibyte, 2, true, 4 * mebibyte - 1), ContainsSubstring("2 workers") &&
+                                                                    ContainsSubstring("keep 4 MiB") &&
+                                                                    ContainsSubstring("memory_percent = 0"));
+  CHECK_THAT(lack_of_room(mebibyte, 2, false, 7 * mebibyte), ContainsSubstring("7 MiB of memory are free, half of"));
 }

@@ -2,11 +2,11 @@
 // How the ranks of one host come to see each other's memory. Collectives room.
 #pragma once
 
-#include "railyard/collectives/detail/memory_left.hpp"
 #include "railyard/collectives/detail/rendezvous.hpp"
 #include "railyard/collectives/detail/segment.hpp"
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/memory_left.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/store.hpp"

@@ -69,7 +69,7 @@ class SnapshotMemory {
     throw Error{compose(
         "a snapshot of {} bytes of the state does not fit into memory: {}; give the job more memory, or save less: "
         "each "
-        "worker keeps up to {} snapshots of its part for checkpoints, and {} more where failures are allowed, unless "
+        "worker keeps up to {} snapshots of its part for checkpoints, and {} more, unless "
         "FailureConfig::memory_percent is 0",
         size_bytes, explain_errno(errno), num_snapshots, num_snapshots)};
   }

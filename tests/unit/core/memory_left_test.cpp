@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "railyard/collectives/detail/memory_left.hpp"
+#include "railyard/core/detail/memory_left.hpp"
 
 #include "support/catch.hpp"
 
@@ -37,6 +37,7 @@ class Groups {
     std::ofstream{root_ / file} << text << "\n";
   }
   [[nodiscard]] std::size_t left() const { return ry::detail::memory_left(root_ / "membership", root_); }
+  [[nodiscard]] std::size_t free(std::size_t left) const { return ry::detail::memory_free(root_ / "meminfo", left); }
 
  private:
   std::filesystem::path root_;
@@ -82,6 +83,15 @@ TEST_CASE("memory_left: knows control groups of version 1 as well") {
   groups.write("memory/job/memory.usage_in_bytes", std::to_string(63 * mebibyte));
   groups.write("memory/job/memory.stat", fmt::format("inactive_file 5\ntotal_inactive_file {}", 2 * mebibyte));
   CHECK(groups.left() == 3 * mebibyte);
+}
+
+TEST_CASE("memory_free: is what the host has left as well, where that is less") {
+  const Groups groups{""};
+  groups.write("meminfo", "MemTotal:  8192 kB\nMemFree:  12 kB\nMemAvailable:     2048 kB\nBuffers: 1 kB");
+  CHECK(groups.free(64 * mebibyte) == 2 * mebibyte);
+  CHECK(groups.free(mebibyte) == mebibyte);
+  groups.write("meminfo", "an older kernel");
+  CHECK(groups.free(64 * mebibyte) == 64 * mebibyte);
 }
 
 TEST_CASE("check_memory_left: names what is needed, what is left and the remedy") {

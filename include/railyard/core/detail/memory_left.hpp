@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How much memory this process and what it shares may still take. Collectives room.
+// How much memory this process and what it shares may still take. Core room.
 #pragma once
 
 #include "railyard/core/detail/compose.hpp"
@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -73,6 +74,19 @@ inline constexpr MemoryFiles memory_files_v2{"memory.max", "memory.current", "in
     if (controllers.find(",memory,") != std::string::npos) {
       left = std::min(left, memory_left_on_path(mount / "memory", path, memory_files_v1));
     }
+  }
+  return left;
+}
+
+/// Returns the same without what other programs of the host have taken: the bytes that can be had without any of them
+/// having to go. host: /proc/meminfo.
+[[nodiscard]] inline std::size_t memory_free(const std::filesystem::path& host = "/proc/meminfo",
+                                             std::size_t left = memory_left()) {
+  std::ifstream lines{host};
+  for (std::string line; std::getline(lines, line);) {
+    constexpr std::string_view name = "MemAvailable:";  // in KiB
+    if (!line.starts_with(name)) continue;
+    return std::min(left, static_cast<std::size_t>(std::strtoull(line.c_str() + name.size(), nullptr, 10)) << 10U);
   }
   return left;
 }
