@@ -2022,6 +2022,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
   }
 
   /// All zero in a forked child, where the lock may be held by a thread that is not there.
+  [[nodiscard]] std::size_t max_cached() const noexcept { return max_cached_; }
   [[nodiscard]] HeapStatistics statistics() const noexcept {
     if (!home_.is_home()) return {};
     const std::lock_guard lock{lock_};
@@ -46088,7 +46089,9 @@ inline void bind_pool(Worker& worker) {
   if (HostMemory* memory = worker.host_memory()) {
     heap = memory->heap();
   } else {
-    heap = make_private_heap(physical_memory(), ~std::size_t{0});
+    // What it keeps of freed memory is bounded as that of ranks who share theirs; see SharedMemory::heap().
+    const auto num_local = static_cast<std::size_t>(worker.local_world_size());
+    heap = make_private_heap(physical_memory(), memory_left() / 2 / num_local);
   }
   if (heap != nullptr) pool.binding.emplace(std::move(heap));
 }

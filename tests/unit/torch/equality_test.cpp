@@ -7,6 +7,7 @@
 
 #include "run.hpp"
 #include "support/catch.hpp"
+#include "support/pretended_hosts.hpp"
 
 #include <torch/torch.h>
 
@@ -185,6 +186,27 @@ TEST_CASE("Training equality: over TCP, too, 2 and 3 workers train as one does a
       CHECK(test::try_run<ry::Gloo, ry::Threads>(workers, train_function, 3, over_tcp).error() == "");
     }
   });
+}
+
+// Ranks of equally many on each host, and of one more on the second.
+template <class X, class Options>
+void compare_on_two_hosts(const Options& options, torch::Dtype dtype, double tolerance) {
+  for_each_setting(dtype, [&](const Setting& setting) {
+    const auto train_function = equal_to_plain<X>(options, setting, tolerance);
+    for (const int workers : {4, 5}) {
+      INFO(workers << " workers");
+      const auto result = test::try_run<railyard_test::GlooOnTwoHosts, ry::Processes>(workers, train_function);
+      CHECK(result.error() == "");
+    }
+  });
+}
+
+TEST_CASE("Training equality: on two hosts SGD trains as it does alone, to 1e-6 in f32") {
+  compare_on_two_hosts<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9), torch::kFloat, 1e-6);
+}
+
+TEST_CASE("Training equality: on two hosts Adam trains as it does alone, to 1e-10 in f64") {
+  compare_on_two_hosts<optim::Adam>(optim::AdamOptions(0.02).weight_decay(1e-3), torch::kDouble, 1e-10);
 }
 
 TEST_CASE("Training equality: what is compared depends on clipping, and moves by more than the tolerance") {

@@ -129,3 +129,13 @@ TEST_CASE("Pool: ModelOptions::memory_pool = false leaves the worker's tensors a
   CHECK_FALSE(metrics.at("is_seen").as<bool>());
   CHECK(metrics.at("gradient").number() == 100);
 }
+
+TEST_CASE("Pool: where ranks do not see each other's memory, each keeps its part of what the host has left at most") {
+  const auto result = test::try_run<ry::Local, ry::Threads>(2, [](auto& worker) {
+    auto net = ry::prepare_model(worker, [] { return torch::nn::Linear(10, 10); });
+    const auto heap = worker.template extension<ry::detail::WorkerPool>().binding->heap();
+    EXPECT(worker.host_memory() == nullptr && heap->contains(torch::ones({10}).data_ptr()));
+    EXPECT(heap->max_cached() > 0 && heap->max_cached() <= ry::detail::physical_memory() / 4);
+  });
+  CHECK(result.error() == "");
+}

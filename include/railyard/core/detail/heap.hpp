@@ -157,6 +157,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
   }
 
   /// All zero in a forked child, where the lock may be held by a thread that is not there.
+  [[nodiscard]] std::size_t max_cached() const noexcept { return max_cached_; }
   [[nodiscard]] HeapStatistics statistics() const noexcept {
     if (!home_.is_home()) return {};
     const std::lock_guard lock{lock_};

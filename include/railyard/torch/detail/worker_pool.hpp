@@ -4,6 +4,7 @@
 
 #include "railyard/torch/detail/pool_allocator.hpp"
 
+#include "railyard/core/detail/memory_left.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/host_memory.hpp"
 #include "railyard/train/worker.hpp"
@@ -31,7 +32,9 @@ inline void bind_pool(Worker& worker) {
   if (HostMemory* memory = worker.host_memory()) {
     heap = memory->heap();
   } else {
-    heap = make_private_heap(physical_memory(), ~std::size_t{0});
+    // What it keeps of freed memory is bounded as that of ranks who share theirs; see SharedMemory::heap().
+    const auto num_local = static_cast<std::size_t>(worker.local_world_size());
+    heap = make_private_heap(physical_memory(), memory_left() / 2 / num_local);
   }
   if (heap != nullptr) pool.binding.emplace(std::move(heap));
 }
