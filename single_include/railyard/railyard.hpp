@@ -2528,8 +2528,11 @@ class WorkerGroup {
   /// that has ended or does not answer in time.
   [[nodiscard]] virtual std::vector<std::string> stacks(const Deadline& deadline) = 0;
 
-  /// What the rank has put into its snapshot. May be called, and read, on any thread.
-  [[nodiscard]] virtual std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) = 0;
+  /// Returns so many bytes, from `begin` on, of what the rank has put into its snapshot. Where it is another host's
+  /// they are fetched, and stay until the next call: so much memory is needed. On any thread, one at a time. Throws:
+  /// Error if they are lost.
+  [[nodiscard]] virtual std::span<const std::byte> snapshot(int rank, int slot, std::size_t begin,
+                                                            std::size_t size_bytes) = 0;
   /// Takes a snapshot over that a message has told of: it stays as it is, restarts included, until it is given back.
   virtual void hold_snapshot(int rank, int slot) noexcept = 0;
   /// Gives a snapshot back to its worker. May be called on any thread.
@@ -4853,6 +4856,38 @@ inline int remove_all(Files& files, const std::filesystem::path& path) {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/checkpoint/part_bytes.hpp
+// Where the bytes of one file of a checkpoint come from when it is written. Checkpoint room.
+
+namespace railyard::inline v0_1 {
+
+/// Is memory, or a function that brings any piece of what is not there: a piece at a time needs little memory.
+class PartBytes {
+ public:
+  /// Returns so many bytes from `begin` on, which stay until the next call. What it throws ends the commit.
+  using Read = std::function<std::span<const std::byte>(std::size_t begin, std::size_t size)>;
+
+  PartBytes() = default;
+  /// Takes bytes in memory, which must stay as they are until the commit is over.
+  template <std::convertible_to<std::span<const std::byte>> Bytes>
+  PartBytes(const Bytes& bytes) : bytes_(bytes), size_(bytes_.size()) {}
+  /// Has them read when they are written, once or, where writing fails, more often.
+  PartBytes(std::size_t size, Read read) : size_(size), read_(std::move(read)) {}
+
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  /// Returns a piece, which stays until the next call. Throws: what reading throws.
+  [[nodiscard]] std::span<const std::byte> read(std::size_t begin, std::size_t size) const {
+    return read_ ? read_(begin, size) : bytes_.subspan(begin, size);
+  }
+
+ private:
+  std::span<const std::byte> bytes_{};
+  std::size_t size_ = 0;
+  Read read_{};
+};
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/checkpoint/detail/staging.hpp
 // Writes a directory that nobody sees yet, so that it survives a power cut. Checkpoint room.
 
@@ -4873,8 +4908,8 @@ class Staging {
 
   /// Writes a file and returns what the manifest says of it. A file that could not be written is written anew, because
   /// after a failed fsync nobody knows which of its pages are on the disk; a second fsync would say that all are.
-  /// Throws: Error.
-  ManifestFile write(const std::string& name, std::span<const std::byte> bytes) {
+  /// Throws: Error; what reading the bytes throws.
+  ManifestFile write(const std::string& name, const PartBytes& bytes) {
     make_folders(name);
     const auto path = path_ / name;
     const WriteSignalGuard<SIGXFSZ> guard;
@@ -4919,20 +4954,25 @@ class Staging {
     }
   }
 
-  std::optional<FailedCall> try_write(const std::filesystem::path& path, std::span<const std::byte> bytes,
-                                      Crc32c& sum) {
+  std::optional<FailedCall> try_write(const std::filesystem::path& path, const PartBytes& bytes, Crc32c& sum) {
     const int fd = uninterrupted([&] { return files_.create(path); });
     if (fd < 0) return FailedCall{"making the file", errno};
-    auto failed = try_fill(fd, bytes, sum);
+    std::optional<FailedCall> failed;
+    try {
+      failed = try_fill(fd, bytes, sum);
+    } catch (...) {  // they cannot be read
+      files_.close(fd);
+      throw;
+    }
     if (!failed && uninterrupted([&] { return files_.sync(fd); }) != 0) failed = FailedCall{"fsync", errno};
     // Never closed twice: the number may be another file's by then.
     if (files_.close(fd) != 0 && errno != EINTR && !failed) failed = FailedCall{"close", errno};
     return failed;
   }
 
-  std::optional<FailedCall> try_fill(int fd, std::span<const std::byte> bytes, Crc32c& sum) {
+  std::optional<FailedCall> try_fill(int fd, const PartBytes& bytes, Crc32c& sum) {
     for (std::size_t begin = 0; begin < bytes.size(); begin += piece_bytes) {
-      const auto piece = bytes.subspan(begin, std::min(piece_bytes, bytes.size() - begin));
+      const auto piece = bytes.read(begin, std::min(piece_bytes, bytes.size() - begin));
       for (std::size_t done = 0; done < piece.size();) {
         const auto left = piece.subspan(done);
         const ssize_t written = uninterrupted([&] { return files_.write(fd, left.data(), left.size()); });
@@ -5026,7 +5066,7 @@ class CheckpointFolder {
   /// Is one file of a checkpoint: its name, relative to the checkpoint's directory, and its bytes.
   struct Part {
     std::string name{};
-    std::span<const std::byte> bytes{};
+    PartBytes bytes{};
   };
 
   /// folder: made by the first commit; the directory in which it lies must exist and be durable.
@@ -19661,8 +19701,9 @@ class ProcessGroup final : public WorkerGroup {
     return stacks;
   }
 
-  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {
-    return memory_.snapshot(rank, slot, size_bytes);
+  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t begin,
+                                                    std::size_t size_bytes) override {
+    return memory_.snapshot(rank, slot, begin + size_bytes).subspan(begin);
   }
   void hold_snapshot(int rank, int slot) noexcept override { memory_.hold_snapshot(rank, slot); }
   void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
@@ -20123,8 +20164,9 @@ class ThreadGroup final : public WorkerGroup {
     return stacks;
   }
 
-  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {
-    return memory_.snapshot(rank, slot, size_bytes);
+  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t begin,
+                                                    std::size_t size_bytes) override {
+    return memory_.snapshot(rank, slot, begin + size_bytes).subspan(begin);
   }
   void hold_snapshot(int rank, int slot) noexcept override { memory_.hold_snapshot(rank, slot); }
   void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
@@ -24286,10 +24328,12 @@ class RunCheckpoints {
       const int rank = static_cast<int>(at);
       const SavedMessage& save = saves[at];
       job.slots.push_back({.rank = rank, .slot = save.slot});
-      if (save.files.empty()) continue;
-      const auto bytes = group_->snapshot(rank, save.slot, save.files.back().offset + save.files.back().size);
       for (const SavedFile& file : save.files) {
-        job.parts.push_back({.name = file.name, .bytes = bytes.subspan(file.offset, file.size)});
+        const auto read = [group = group_, rank, slot = save.slot, offset = file.offset](std::size_t begin,
+                                                                                         std::size_t size) {
+          return group->snapshot(rank, slot, offset + begin, size);
+        };
+        job.parts.push_back({.name = file.name, .bytes = {file.size, read}});
       }
     }
     return job;
@@ -32499,7 +32543,7 @@ enum class Order : std::uint8_t {
   abort = 6,    ///< a reason
   kill = 7,     //
   stacks = 8,   ///< answered by News::stacks
-  fetch = 9,    ///< a FetchOrder, answered by News::fetched or News::not_fetched
+  fetch = 9,    ///< a FetchOrder for a piece of a snapshot, answered by News::fetched or News::not_fetched
   hold = 10,    ///< rank and slot of a snapshot
   release = 11  ///< likewise
 };
@@ -32511,7 +32555,7 @@ enum class News : std::uint8_t {
   event = 66,        ///< a GroupEvent
   pages = 67,        ///< of all its workers; also the sign that it is alive
   stacks = 68,       ///< one text for each worker
-  fetched = 69,      ///< the number of the order, and bytes
+  fetched = 69,      ///< the number of the order, and so many bytes
   not_fetched = 70,  ///< the number of the order, and why
 };
 
@@ -32564,6 +32608,7 @@ struct SlotOrder {
 struct FetchOrder {
   std::uint64_t number = 0;
   SlotOrder of{};
+  std::uint64_t begin = 0;
   std::uint64_t size_bytes = 0;
 };
 
@@ -32841,7 +32886,8 @@ class FrameWriter {
     std::memcpy(head.data(), &size_field, sizeof size_field);
     head[4] = std::byte{type};
     const auto code = coder_.next(head, {pieces.begin(), pieces.size()});
-    bytes_.reserve(bytes_.size() + head.size() + size + code.size());
+    const std::size_t needed = bytes_.size() + head.size() + size + code.size();
+    if (needed > bytes_.capacity()) bytes_.reserve(std::max(needed, 2 * bytes_.size()));  // many may be queued at once
     append(head);
     for (const ConstBytes piece : pieces) append(piece);
     append(code);
@@ -34249,7 +34295,7 @@ class Agent {
     const auto number = std::as_bytes(std::span{&order.number, 1});
     try {
       if (!local_ || order.of.rank < 0 || order.of.rank >= num_workers_) throw Error{"no such worker is here"};
-      say(News::fetched, {number, local_->snapshot(order.of.rank, order.of.slot, order.size_bytes)});
+      say(News::fetched, {number, local_->snapshot(order.of.rank, order.of.slot, order.begin, order.size_bytes)});
     } catch (const std::exception& error) {
       say(News::not_fetched, {number, text_bytes(error.what())});
     }
@@ -34315,9 +34361,11 @@ class AgentLines {
     std::string loss{};  ///< why it is lost; empty if it is not
   };
 
-  /// connections: of the processes 1, 2, ... silence_limit: after which one that says nothing is lost.
-  AgentLines(std::vector<SecureConnection> connections, std::chrono::nanoseconds silence_limit)
-      : silence_limit_(silence_limit) {
+  /// connections: of the processes 1, 2, ... silence_limit: after which one that says nothing is lost. chunk_bytes: how
+  /// much of a snapshot comes in one message, between which others have their turn.
+  AgentLines(std::vector<SecureConnection> connections, std::chrono::nanoseconds silence_limit,
+             std::size_t chunk_bytes = std::size_t{1} << 20U)
+      : silence_limit_(silence_limit), chunk_bytes_(chunk_bytes) {
     for (SecureConnection& connection : connections) lines_.emplace_back(std::move(connection));
     const BlockSignals block{deferrable_signals()};
     thread_ = std::thread{[this] { run(); }};
@@ -34399,24 +34447,40 @@ class AgentLines {
     for (Line& one : lines_) one.pages.clear();
   }
 
-  /// Returns the bytes of a snapshot that is another process's. Throws: Error if it is lost, or cannot give them.
-  [[nodiscard]] std::vector<std::byte> fetch(int process, SlotOrder of, std::uint64_t size_bytes) {
+  /// Returns so many bytes, from `begin` on, of a snapshot that is another process's. All of them are under way at
+  /// once: who asks for little at a time needs little memory here and there. Throws: Error if the process is lost, or
+  /// cannot give them.
+  [[nodiscard]] std::vector<std::byte> fetch(int process, SlotOrder of, std::uint64_t begin, std::uint64_t size_bytes) {
     std::unique_lock lock{mutex_};
-    const FetchOrder order{.number = ++num_fetches_, .of = of, .size_bytes = size_bytes};
+    const std::uint64_t number = ++num_fetches_;
     const int num_losses = line(process).num_losses;  // it may come back before this thread has seen the loss
+    Fetch& fetch = fetches_.try_emplace(number).first->second;
+    fetch.num_chunks = (size_bytes + chunk_bytes_ - 1) / chunk_bytes_;
     lock.unlock();
-    post(process, Order::fetch, std::as_bytes(std::span{&order, 1}));
+    for (std::uint64_t done = 0; done < size_bytes; done += chunk_bytes_) {
+      const FetchOrder order{.number = number,
+                             .of = of,
+                             .begin = begin + done,
+                             .size_bytes = std::min<std::uint64_t>(chunk_bytes_, size_bytes - done)};
+      post(process, Order::fetch, std::as_bytes(std::span{&order, 1}));
+    }
     lock.lock();
     const Line& from = line(process);
     const auto is_lost = [&] { return !from.loss.empty() || from.num_losses != num_losses; };
-    fetched_.wait(lock, [&] { return answers_.count(order.number) > 0 || is_lost(); });
-    if (answers_.count(order.number) == 0) {
+    fetched_.wait(lock, [&] { return fetch.is_over() || is_lost(); });
+    Fetch result = std::move(fetch);
+    fetches_.erase(number);  // what still comes is dropped
+    if (result.complaint) throw Error{*result.complaint};
+    if (!result.is_over()) {
       throw Error{compose("a part of the state was lost: {}", from.loss.empty() ? from.peer : from.loss)};
     }
-    Answer answer = std::move(answers_.at(order.number));
-    answers_.erase(order.number);
-    if (!answer.complaint.empty()) throw Error{answer.complaint};
-    return std::move(answer.bytes);
+    if (result.bytes.size() != size_bytes) {
+      throw Error{
+          compose("{} has sent {} bytes of a part of the state instead of {}: it is another release, or its "
+                  "memory was overwritten",
+                  from.peer, result.bytes.size(), size_bytes)};
+    }
+    return result.bytes;
   }
 
   /// Why the process is lost; empty if it is not.
@@ -34440,9 +34504,12 @@ class AgentLines {
     std::string loss{};
     int num_losses = 0;
   };
-  struct Answer {
-    std::vector<std::byte> bytes{};
-    std::string complaint{};
+  struct Fetch {
+    std::vector<std::byte> bytes{};  // as far as they have come: chunks come in the order in which they were asked for
+    std::uint64_t num_chunks = 0;    // that have not come
+    std::optional<std::string> complaint{};
+
+    [[nodiscard]] bool is_over() const noexcept { return num_chunks == 0 || complaint; }
   };
 
   [[nodiscard]] Line& line(int process) { return lines_[static_cast<std::size_t>(process - 1)]; }
@@ -34521,21 +34588,26 @@ class AgentLines {
       for (PageValues& page : pages) page = reader.take<PageValues>();
       line(process).pages = std::move(pages);
     } else if (news == News::fetched || news == News::not_fetched) {
-      WireReader reader{frame.payload};
-      const auto number = reader.take<std::uint64_t>();
-      const auto rest = reader.take_rest();
-      Answer answer;
-      if (news == News::fetched) {
-        answer.bytes.assign(rest.begin(), rest.end());
-      } else {
-        answer.complaint.assign(reinterpret_cast<const char*>(rest.data()), rest.size());
-      }
-      answers_.emplace(number, std::move(answer));
-      fetched_.notify_all();
+      take_chunk(news == News::fetched, frame.payload);
     } else {
       items_.push_back({.process = process, .frame = std::move(frame)});
       news_.ring();
     }
+  }
+
+  void take_chunk(bool is_there, std::span<const std::byte> payload) {
+    WireReader reader{payload};
+    const auto found = fetches_.find(reader.take<std::uint64_t>());
+    if (found == fetches_.end() || found->second.is_over()) return;  // it was given up
+    Fetch& fetch = found->second;
+    const auto rest = reader.take_rest();
+    if (is_there) {
+      fetch.bytes.insert(fetch.bytes.end(), rest.begin(), rest.end());
+      --fetch.num_chunks;
+    } else {
+      fetch.complaint.emplace(reinterpret_cast<const char*>(rest.data()), rest.size());
+    }
+    if (fetch.is_over()) fetched_.notify_all();
   }
 
   void lose(std::size_t at, std::string why) {
@@ -34549,13 +34621,14 @@ class AgentLines {
   }
 
   std::chrono::nanoseconds silence_limit_;
+  std::size_t chunk_bytes_;
   Event wake_{};  // for the thread: something is to be sent
   Event news_{};
   mutable std::mutex mutex_;
   std::condition_variable fetched_;
   std::vector<Line> lines_{};
   std::deque<Item> items_{};
-  std::map<std::uint64_t, Answer> answers_{};  // of fetch orders, by number
+  std::map<std::uint64_t, Fetch> fetches_{};  // under way, by number
   std::uint64_t num_fetches_ = 0;
   bool is_ending_ = false;
   std::thread thread_;
@@ -36686,12 +36759,11 @@ class LaunchedGroup final : public WorkerGroup {
     return all;
   }
 
-  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {
+  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t begin,
+                                                    std::size_t size_bytes) override {
     const auto [process, own_rank] = place_of(rank);
-    if (process == 0) return local_->snapshot(own_rank, slot, size_bytes);
-    std::vector<std::byte> bytes = lines_->fetch(process, {own_rank, slot}, size_bytes);
-    const std::lock_guard lock{mutex_};
-    return copies_[{rank, slot}] = std::move(bytes);
+    if (process == 0) return local_->snapshot(own_rank, slot, begin, size_bytes);
+    return fetched_ = lines_->fetch(process, {own_rank, slot}, begin, size_bytes);
   }
   void hold_snapshot(int rank, int slot) noexcept override {
     const auto [process, own_rank] = place_of(rank);
@@ -36701,10 +36773,6 @@ class LaunchedGroup final : public WorkerGroup {
   void release_snapshot(int rank, int slot) noexcept override {
     const auto [process, own_rank] = place_of(rank);
     if (process == 0) return local_->release_snapshot(own_rank, slot);
-    {
-      const std::lock_guard lock{mutex_};
-      copies_.erase({rank, slot});
-    }
     order(process, Order::release, {own_rank, slot});
   }
   [[nodiscard]] bool shares_snapshots() const noexcept override { return false; }
@@ -36906,8 +36974,7 @@ class LaunchedGroup final : public WorkerGroup {
   std::vector<int> signals_{};  // how many each process has seen
   int num_exited_ = 0;
   int num_local_alive_ = 0;
-  std::mutex mutex_;
-  std::map<std::pair<int, int>, std::vector<std::byte>> copies_{};  // of snapshots, by rank and slot
+  std::vector<std::byte> fetched_{};  // of another process's snapshot, last
 };
 
 }  // namespace detail

@@ -10,6 +10,7 @@
 #include "railyard/checkpoint/detail/staging.hpp"
 #include "railyard/checkpoint/detail/storage.hpp"
 #include "railyard/checkpoint/manifest.hpp"
+#include "railyard/checkpoint/part_bytes.hpp"
 #include "railyard/checkpoint/retention.hpp"
 
 #include "railyard/core/detail/compose.hpp"
@@ -44,7 +45,7 @@ class CheckpointFolder {
   /// Is one file of a checkpoint: its name, relative to the checkpoint's directory, and its bytes.
   struct Part {
     std::string name{};
-    std::span<const std::byte> bytes{};
+    PartBytes bytes{};
   };
 
   /// folder: made by the first commit; the directory in which it lies must exist and be durable.

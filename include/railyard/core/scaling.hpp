@@ -246,8 +246,11 @@ class WorkerGroup {
   /// that has ended or does not answer in time.
   [[nodiscard]] virtual std::vector<std::string> stacks(const Deadline& deadline) = 0;
 
-  /// What the rank has put into its snapshot. May be called, and read, on any thread.
-  [[nodiscard]] virtual std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) = 0;
+  /// Returns so many bytes, from `begin` on, of what the rank has put into its snapshot. Where it is another host's
+  /// they are fetched, and stay until the next call: so much memory is needed. On any thread, one at a time. Throws:
+  /// Error if they are lost.
+  [[nodiscard]] virtual std::span<const std::byte> snapshot(int rank, int slot, std::size_t begin,
+                                                            std::size_t size_bytes) = 0;
   /// Takes a snapshot over that a message has told of: it stays as it is, restarts included, until it is given back.
   virtual void hold_snapshot(int rank, int slot) noexcept = 0;
   /// Gives a snapshot back to its worker. May be called on any thread.

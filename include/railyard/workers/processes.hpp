@@ -123,8 +123,9 @@ class ProcessGroup final : public WorkerGroup {
     return stacks;
   }
 
-  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {
-    return memory_.snapshot(rank, slot, size_bytes);
+  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t begin,
+                                                    std::size_t size_bytes) override {
+    return memory_.snapshot(rank, slot, begin + size_bytes).subspan(begin);
   }
   void hold_snapshot(int rank, int slot) noexcept override { memory_.hold_snapshot(rank, slot); }
   void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }

@@ -2,7 +2,7 @@
 #include "railyard/train/detail/run_checkpoints.hpp"
 
 #include "support/catch.hpp"
-#include "unit/train/scratch.hpp"
+#include "unit/train/bare_run.hpp"
 
 #include <array>
 #include <filesystem>
@@ -12,7 +12,6 @@
 #include <vector>
 
 namespace ry = railyard;
-using ry::detail::RunCheckpoints;
 
 namespace {
 
@@ -30,7 +29,8 @@ class PoorGroup final : public ry::WorkerGroup {
   [[nodiscard]] bool can_kill() const noexcept override { return true; }
   [[nodiscard]] const ry::WorkerPage& page(int /*rank*/) const override { throw std::logic_error{"no page"}; }
   [[nodiscard]] std::vector<std::string> stacks(const ry::Deadline& /*deadline*/) override { return {}; }
-  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int /*slot*/, std::size_t /*size_bytes*/) override {
+  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int /*slot*/, std::size_t /*begin*/,
+                                                    std::size_t /*size_bytes*/) override {
     if (rank == 1) throw ry::Error{"a snapshot does not fit into memory"};
     return {bytes_};
   }
@@ -44,58 +44,45 @@ class PoorGroup final : public ry::WorkerGroup {
   std::array<std::byte, 8> bytes_{};
 };
 
-ry::detail::SavedMessage save_of(int slot, bool is_memory) {
-  return {.slot = slot, .step = 4, .is_memory = is_memory, .files = {{.name = "state.json", .offset = 0, .size = 8}}};
+ry::detail::SavedMessage save_of(int slot, bool is_memory, int rank = 0) {
+  const std::string name = rank == 0 ? "state.json" : "state.rank-1.json";
+  return {.slot = slot, .step = 4, .is_memory = is_memory, .files = {{.name = name, .offset = 0, .size = 8}}};
 }
-
-// Is what the checkpoints of a run in that directory need around them.
-struct BareRun {
-  BareRun(const std::filesystem::path& path, int world_size)
-      : lease{path}, directory{path, world_size}, info{.path = path, .world_size = world_size} {}
-
-  ry::detail::RunLease lease;
-  ry::detail::RunDirectory directory;
-  ry::RunInfo info;
-  ry::ProgressLine line{ry::detail::Console{}, true};
-  ry::detail::RunLog log{directory, line, ry::Deadline::Clock::now()};
-  PoorGroup group{};
-  RunCheckpoints checkpoints{info, {}, lease, group};
-};
 
 }  // namespace
 
 TEST_CASE("RunCheckpoints: a copy that one rank had no memory for counts for nobody") {
   const Scratch scratch;
-  std::ofstream{scratch.path() / "run.json"} << "{}";
-  BareRun run{scratch.path(), 2};
+  PoorGroup group;
+  BareRun run{scratch.path(), 2, group};
   for (const int rank : {0, 1}) run.checkpoints.add(rank, save_of(2, true), {}, 0);
   run.checkpoints.add(0, save_of(3, true), {}, 0);
-  CHECK(run.group.held.size() == 3);
+  CHECK(group.held.size() == 3);
   run.checkpoints.add(1, save_of(ry::detail::SavedMessage::no_slot, true), {}, 0);
-  CHECK(run.group.held == std::set<std::pair<int, int>>{{0, 2}, {1, 2}});
+  CHECK(group.held == std::set<std::pair<int, int>>{{0, 2}, {1, 2}});
   REQUIRE(run.checkpoints.newest_copy().size() == 2);
   CHECK(run.checkpoints.newest_copy()[1].slot == 2);
   run.checkpoints.add(1, save_of(ry::detail::SavedMessage::no_slot, true), {}, 0);
   run.checkpoints.end_attempt();
-  CHECK(run.group.held == std::set<std::pair<int, int>>{{0, 2}, {1, 2}});
+  CHECK(group.held == std::set<std::pair<int, int>>{{0, 2}, {1, 2}});
 }
 
-TEST_CASE("RunCheckpoints: what cannot be handed to the writer is given back and told of, and the run goes on") {
+TEST_CASE("RunCheckpoints: what cannot be read when it is written is given back and told of, and the run goes on") {
   const Scratch scratch;
-  std::ofstream{scratch.path() / "run.json"} << "{}";
-  BareRun run{scratch.path(), 2};
+  PoorGroup group;
+  BareRun run{scratch.path(), 2, group};
   SECTION("a checkpoint") {
-    for (const int rank : {0, 1}) run.checkpoints.add(rank, save_of(0, false), {}, 0);
+    for (const int rank : {0, 1}) run.checkpoints.add(rank, save_of(0, false, rank), {}, 0);
   }
   SECTION("a copy of the state that has to be written at last") {
-    for (const int rank : {0, 1}) run.checkpoints.add(rank, save_of(2, true), {}, 0);
-    REQUIRE(run.group.held.size() == 2);
+    for (const int rank : {0, 1}) run.checkpoints.add(rank, save_of(2, true, rank), {}, 0);
+    REQUIRE(group.held.size() == 2);
     run.checkpoints.write_newest_copy(0);
     CHECK(run.checkpoints.newest_copy().empty());
   }
-  CHECK(run.group.held.empty());
-  CHECK(run.checkpoints.newest_in_memory().empty());
   CHECK(run.checkpoints.drain(ry::Deadline::after(std::chrono::seconds{30})));
+  CHECK(group.held.empty());
+  CHECK(run.checkpoints.newest_in_memory().empty());
   run.checkpoints.note_outcomes(run.log, false);
   REQUIRE(run.log.all_warnings().size() == 1);
   CHECK_THAT(run.log.all_warnings().front(), ContainsSubstring("step 4 could not be written: a snapshot does not fit"));
@@ -105,8 +92,8 @@ TEST_CASE("RunCheckpoints: what cannot be handed to the writer is given back and
 
 TEST_CASE("RunCheckpoints: one that is still being written when the next attempt begins is no progress of that") {
   const Scratch scratch;
-  std::ofstream{scratch.path() / "run.json"} << "{}";
-  BareRun run{scratch.path(), 1};
+  PoorGroup group;
+  BareRun run{scratch.path(), 1, group};
   for (const int attempt : {0, 1}) {
     run.checkpoints.add(0, save_of(0, false), {}, attempt);
     if (attempt == 0) run.checkpoints.begin_attempt(1, 1);
@@ -129,7 +116,8 @@ TEST_CASE("RunCheckpoints: the newest of a run is one that is whole, also if thi
     for (int i = 0; i < 2; ++i) paths.push_back(former.commit({.world_size = 1}, parts));
   }
   std::ofstream{paths.back() / "state.json"} << "damaged!";
-  BareRun run{scratch.path(), 1};
+  PoorGroup group;
+  BareRun run{scratch.path(), 1, group};
   REQUIRE(run.checkpoints.newest());
   CHECK(run.checkpoints.newest()->path() == paths.front());
 }

@@ -30,14 +30,15 @@ std::pair<SecureConnection, SecureConnection> connected_pair() {
 }
 
 struct Lines {
-  explicit Lines(int count, std::chrono::nanoseconds silence_limit = 30s) {
+  explicit Lines(int count, std::chrono::nanoseconds silence_limit = 30s,
+                 std::size_t chunk_bytes = std::size_t{1} << 20U) {
     std::vector<SecureConnection> ours;
     for (int i = 0; i < count; ++i) {
       auto [here, there] = connected_pair();
       ours.push_back(std::move(here));
       followers.push_back(std::move(there));
     }
-    lines.emplace(std::move(ours), silence_limit);
+    lines.emplace(std::move(ours), silence_limit, chunk_bytes);
   }
   std::vector<SecureConnection> followers{};
   std::optional<AgentLines> lines{};
@@ -131,13 +132,13 @@ TEST_CASE("AgentLines: fetches for several threads at once, and fails for those 
   std::vector<std::thread> threads;
   for (int at = 0; at < 4; ++at) {
     threads.emplace_back([&, at] {
-      const auto bytes = set.lines->fetch(1, {.rank = at, .slot = 1}, 1000);
+      const auto bytes = set.lines->fetch(1, {.rank = at, .slot = 1}, 0, 1000);
       num_right += bytes.size() == 1000 && bytes[999] == std::byte(at) ? 1 : 0;
     });
   }
   threads.emplace_back([&] {
     try {
-      static_cast<void>(set.lines->fetch(2, {}, 10));
+      static_cast<void>(set.lines->fetch(2, {}, 0, 10));
     } catch (const ry::Error& error) {
       num_right += std::string_view{error.what()}.find("a part of the state was lost") == 0 ? 1 : 0;
     }
@@ -160,8 +161,54 @@ TEST_CASE("AgentLines: fetches for several threads at once, and fails for those 
     const auto order = WireReader{frame->payload}.take<FetchOrder>();
     say(set.followers[0], News::not_fetched, {std::as_bytes(std::span{&order.number, 1}), text_bytes(why)});
   }};
-  CHECK_THROWS_WITH(set.lines->fetch(1, {}, 10), "no such worker is here");
+  CHECK_THROWS_WITH(set.lines->fetch(1, {}, 0, 10), "no such worker is here");
   refused.join();
+}
+
+TEST_CASE("AgentLines: fetches what is larger than a message piece by piece, and drops what comes after a failure") {
+  Lines set{1, 30s, 100};
+  std::vector<FetchOrder> orders;
+  const auto answer = [&](News news, std::size_t count) {
+    const auto frame = set.followers[0].receive(soon());
+    if (!frame) throw ry::Error{"no order has come"};
+    const auto order = orders.emplace_back(WireReader{frame->payload}.take<FetchOrder>());
+    std::vector<std::byte> bytes(count);
+    for (std::size_t at = 0; at < count; ++at) bytes[at] = std::byte((order.begin + at) % 251);
+    say(set.followers[0], news, {std::as_bytes(std::span{&order.number, 1}), bytes});
+  };
+  const auto fetch = [&] { return set.lines->fetch(1, {.rank = 2, .slot = 3}, 1000, 250); };
+  std::thread follower{[&] {
+    for (const std::size_t count : {100U, 100U, 50U}) answer(News::fetched, count);
+  }};
+  const auto bytes = fetch();
+  follower.join();
+  REQUIRE(orders.size() == 3);
+  for (const std::size_t at : {0U, 1U, 2U}) {
+    CHECK(orders[at].of.rank == 2);
+    CHECK(orders[at].of.slot == 3);
+    CHECK(orders[at].begin == 1000 + 100 * at);
+    CHECK(orders[at].size_bytes == (at == 2 ? 50 : 100));
+  }
+  std::size_t num_right = 0;
+  for (std::size_t at = 0; at < bytes.size(); ++at) num_right += bytes[at] == std::byte((1000 + at) % 251) ? 1 : 0;
+  CHECK(num_right == 250);
+  CHECK(set.lines->fetch(1, {}, 0, 0).empty());
+
+  follower = std::thread{[&] {
+    answer(News::fetched, 100);
+    answer(News::not_fetched, 0);
+    for (const std::size_t count : {50U, 100U, 100U, 49U}) answer(News::fetched, count);  // the first is of the former
+  }};
+  CHECK_THROWS_AS(fetch(), ry::Error);
+  CHECK_THROWS_WITH(fetch(), ContainsSubstring("has sent 249 bytes of a part of the state instead of 250"));
+  follower.join();
+
+  follower = std::thread{[&] {
+    answer(News::fetched, 100);
+    set.followers[0].close();
+  }};
+  CHECK_THROWS_WITH(fetch(), ContainsSubstring("a part of the state was lost"));
+  follower.join();
 }
 
 TEST_CASE("AgentLines: a process that says nothing is lost after the limit of silence") {

@@ -168,7 +168,7 @@ TEST_CASE("Launched: the snapshots of other processes are read, held and given b
         const int slot = std::stoi(messages.front());
         messages.erase(messages.begin());
         group->hold_snapshot(rank, slot);
-        for (const std::byte byte : group->snapshot(rank, slot, 100'000)) {
+        for (const std::byte byte : group->snapshot(rank, slot, 0, 100'000)) {
           num_wrong += byte != std::byte(10 * rank + seen[static_cast<std::size_t>(rank)]) ? 1 : 0;
         }
         ++seen[static_cast<std::size_t>(rank)];
@@ -351,7 +351,7 @@ TEST_CASE("Launched: with TLS workers find each other, give up snapshots, and st
             const int slot = std::stoi(messages.front());
             messages.erase(messages.begin());
             group->hold_snapshot(rank, slot);
-            const auto bytes = group->snapshot(rank, slot, size);
+            const auto bytes = group->snapshot(rank, slot, 0, size);
             num_right[static_cast<std::size_t>(rank)] =
                 static_cast<std::size_t>(std::count(bytes.begin(), bytes.end(), std::byte(rank + 1)));
             group->release_snapshot(rank, slot);

@@ -132,7 +132,7 @@ TEMPLATE_TEST_CASE("WorkerLink: fills snapshots that the supervisor reads when t
   for (int rank = 0; rank < 2; ++rank) {
     REQUIRE(story.messages.at(rank) == std::vector<std::string>{"0 5000", "1 3000000"});
     for (int round = 0; round < 2; ++round) {
-      const auto bytes = group->snapshot(rank, round, round == 0 ? 5000 : 3'000'000);
+      const auto bytes = group->snapshot(rank, round, 0, round == 0 ? 5000 : 3'000'000);
       const auto wanted = static_cast<std::byte>(16 * rank + round);
       CHECK(std::all_of(bytes.begin(), bytes.end(), [wanted](std::byte byte) { return byte == wanted; }));
     }
@@ -150,11 +150,11 @@ TEMPLATE_TEST_CASE("WorkerLink: waits for a snapshot until one is given back, or
   });
   Story story;
   follow(*group, story, [&] { return story.messages[0].size() == 2; });
-  CHECK(group->snapshot(0, 0, 10)[0] == std::byte{0});
+  CHECK(group->snapshot(0, 0, 0, 10)[0] == std::byte{0});
   group->release_snapshot(0, 0);
   follow(*group, story, [&] { return story.messages[0].size() == 3; });
-  CHECK(group->snapshot(0, 1, 10)[0] == std::byte{1});  // the worker, which waits for it, has left it alone
-  CHECK(group->snapshot(0, 0, 10)[0] == std::byte{2});
+  CHECK(group->snapshot(0, 1, 0, 10)[0] == std::byte{1});  // the worker, which waits for it, has left it alone
+  CHECK(group->snapshot(0, 0, 0, 10)[0] == std::byte{2});
   group->abort("a test");
   follow(*group, story, [] { return false; });
   CHECK(story.messages[0] == std::vector<std::string>{"0", "1", "0"});

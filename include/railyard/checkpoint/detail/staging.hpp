@@ -6,6 +6,7 @@
 #include "railyard/checkpoint/detail/files.hpp"
 #include "railyard/checkpoint/detail/storage.hpp"
 #include "railyard/checkpoint/manifest.hpp"
+#include "railyard/checkpoint/part_bytes.hpp"
 
 #include "railyard/core/detail/signals.hpp"
 
@@ -35,8 +36,8 @@ class Staging {
 
   /// Writes a file and returns what the manifest says of it. A file that could not be written is written anew, because
   /// after a failed fsync nobody knows which of its pages are on the disk; a second fsync would say that all are.
-  /// Throws: Error.
-  ManifestFile write(const std::string& name, std::span<const std::byte> bytes) {
+  /// Throws: Error; what reading the bytes throws.
+  ManifestFile write(const std::string& name, const PartBytes& bytes) {
     make_folders(name);
     const auto path = path_ / name;
     const WriteSignalGuard<SIGXFSZ> guard;
@@ -81,20 +82,25 @@ class Staging {
     }
   }
 
-  std::optional<FailedCall> try_write(const std::filesystem::path& path, std::span<const std::byte> bytes,
-                                      Crc32c& sum) {
+  std::optional<FailedCall> try_write(const std::filesystem::path& path, const PartBytes& bytes, Crc32c& sum) {
     const int fd = uninterrupted([&] { return files_.create(path); });
     if (fd < 0) return FailedCall{"making the file", errno};
-    auto failed = try_fill(fd, bytes, sum);
+    std::optional<FailedCall> failed;
+    try {
+      failed = try_fill(fd, bytes, sum);
+    } catch (...) {  // they cannot be read
+      files_.close(fd);
+      throw;
+    }
     if (!failed && uninterrupted([&] { return files_.sync(fd); }) != 0) failed = FailedCall{"fsync", errno};
     // Never closed twice: the number may be another file's by then.
     if (files_.close(fd) != 0 && errno != EINTR && !failed) failed = FailedCall{"close", errno};
     return failed;
   }
 
-  std::optional<FailedCall> try_fill(int fd, std::span<const std::byte> bytes, Crc32c& sum) {
+  std::optional<FailedCall> try_fill(int fd, const PartBytes& bytes, Crc32c& sum) {
     for (std::size_t begin = 0; begin < bytes.size(); begin += piece_bytes) {
-      const auto piece = bytes.subspan(begin, std::min(piece_bytes, bytes.size() - begin));
+      const auto piece = bytes.read(begin, std::min(piece_bytes, bytes.size() - begin));
       for (std::size_t done = 0; done < piece.size();) {
         const auto left = piece.subspan(done);
         const ssize_t written = uninterrupted([&] { return files_.write(fd, left.data(), left.size()); });

@@ -299,10 +299,12 @@ class RunCheckpoints {
       const int rank = static_cast<int>(at);
       const SavedMessage& save = saves[at];
       job.slots.push_back({.rank = rank, .slot = save.slot});
-      if (save.files.empty()) continue;
-      const auto bytes = group_->snapshot(rank, save.slot, save.files.back().offset + save.files.back().size);
       for (const SavedFile& file : save.files) {
-        job.parts.push_back({.name = file.name, .bytes = bytes.subspan(file.offset, file.size)});
+        const auto read = [group = group_, rank, slot = save.slot, offset = file.offset](std::size_t begin,
+                                                                                         std::size_t size) {
+          return group->snapshot(rank, slot, offset + begin, size);
+        };
+        job.parts.push_back({.name = file.name, .bytes = {file.size, read}});
       }
     }
     return job;

@@ -187,7 +187,7 @@ class Agent {
     const auto number = std::as_bytes(std::span{&order.number, 1});
     try {
       if (!local_ || order.of.rank < 0 || order.of.rank >= num_workers_) throw Error{"no such worker is here"};
-      say(News::fetched, {number, local_->snapshot(order.of.rank, order.of.slot, order.size_bytes)});
+      say(News::fetched, {number, local_->snapshot(order.of.rank, order.of.slot, order.begin, order.size_bytes)});
     } catch (const std::exception& error) {
       say(News::not_fetched, {number, text_bytes(error.what())});
     }

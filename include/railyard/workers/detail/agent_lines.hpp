@@ -41,9 +41,11 @@ class AgentLines {
     std::string loss{};  ///< why it is lost; empty if it is not
   };
 
-  /// connections: of the processes 1, 2, ... silence_limit: after which one that says nothing is lost.
-  AgentLines(std::vector<SecureConnection> connections, std::chrono::nanoseconds silence_limit)
-      : silence_limit_(silence_limit) {
+  /// connections: of the processes 1, 2, ... silence_limit: after which one that says nothing is lost. chunk_bytes: how
+  /// much of a snapshot comes in one message, between which others have their turn.
+  AgentLines(std::vector<SecureConnection> connections, std::chrono::nanoseconds silence_limit,
+             std::size_t chunk_bytes = std::size_t{1} << 20U)
+      : silence_limit_(silence_limit), chunk_bytes_(chunk_bytes) {
     for (SecureConnection& connection : connections) lines_.emplace_back(std::move(connection));
     const BlockSignals block{deferrable_signals()};
     thread_ = std::thread{[this] { run(); }};
@@ -125,24 +127,40 @@ class AgentLines {
     for (Line& one : lines_) one.pages.clear();
   }
 
-  /// Returns the bytes of a snapshot that is another process's. Throws: Error if it is lost, or cannot give them.
-  [[nodiscard]] std::vector<std::byte> fetch(int process, SlotOrder of, std::uint64_t size_bytes) {
+  /// Returns so many bytes, from `begin` on, of a snapshot that is another process's. All of them are under way at
+  /// once: who asks for little at a time needs little memory here and there. Throws: Error if the process is lost, or
+  /// cannot give them.
+  [[nodiscard]] std::vector<std::byte> fetch(int process, SlotOrder of, std::uint64_t begin, std::uint64_t size_bytes) {
     std::unique_lock lock{mutex_};
-    const FetchOrder order{.number = ++num_fetches_, .of = of, .size_bytes = size_bytes};
+    const std::uint64_t number = ++num_fetches_;
     const int num_losses = line(process).num_losses;  // it may come back before this thread has seen the loss
+    Fetch& fetch = fetches_.try_emplace(number).first->second;
+    fetch.num_chunks = (size_bytes + chunk_bytes_ - 1) / chunk_bytes_;
     lock.unlock();
-    post(process, Order::fetch, std::as_bytes(std::span{&order, 1}));
+    for (std::uint64_t done = 0; done < size_bytes; done += chunk_bytes_) {
+      const FetchOrder order{.number = number,
+                             .of = of,
+                             .begin = begin + done,
+                             .size_bytes = std::min<std::uint64_t>(chunk_bytes_, size_bytes - done)};
+      post(process, Order::fetch, std::as_bytes(std::span{&order, 1}));
+    }
     lock.lock();
     const Line& from = line(process);
     const auto is_lost = [&] { return !from.loss.empty() || from.num_losses != num_losses; };
-    fetched_.wait(lock, [&] { return answers_.count(order.number) > 0 || is_lost(); });
-    if (answers_.count(order.number) == 0) {
+    fetched_.wait(lock, [&] { return fetch.is_over() || is_lost(); });
+    Fetch result = std::move(fetch);
+    fetches_.erase(number);  // what still comes is dropped
+    if (result.complaint) throw Error{*result.complaint};
+    if (!result.is_over()) {
       throw Error{compose("a part of the state was lost: {}", from.loss.empty() ? from.peer : from.loss)};
     }
-    Answer answer = std::move(answers_.at(order.number));
-    answers_.erase(order.number);
-    if (!answer.complaint.empty()) throw Error{answer.complaint};
-    return std::move(answer.bytes);
+    if (result.bytes.size() != size_bytes) {
+      throw Error{
+          compose("{} has sent {} bytes of a part of the state instead of {}: it is another release, or its "
+                  "memory was overwritten",
+                  from.peer, result.bytes.size(), size_bytes)};
+    }
+    return result.bytes;
   }
 
   /// Why the process is lost; empty if it is not.
@@ -166,9 +184,12 @@ class AgentLines {
     std::string loss{};
     int num_losses = 0;
   };
-  struct Answer {
-    std::vector<std::byte> bytes{};
-    std::string complaint{};
+  struct Fetch {
+    std::vector<std::byte> bytes{};  // as far as they have come: chunks come in the order in which they were asked for
+    std::uint64_t num_chunks = 0;    // that have not come
+    std::optional<std::string> complaint{};
+
+    [[nodiscard]] bool is_over() const noexcept { return num_chunks == 0 || complaint; }
   };
 
   [[nodiscard]] Line& line(int process) { return lines_[static_cast<std::size_t>(process - 1)]; }
@@ -247,21 +268,26 @@ class AgentLines {
       for (PageValues& page : pages) page = reader.take<PageValues>();
       line(process).pages = std::move(pages);
     } else if (news == News::fetched || news == News::not_fetched) {
-      WireReader reader{frame.payload};
-      const auto number = reader.take<std::uint64_t>();
-      const auto rest = reader.take_rest();
-      Answer answer;
-      if (news == News::fetched) {
-        answer.bytes.assign(rest.begin(), rest.end());
-      } else {
-        answer.complaint.assign(reinterpret_cast<const char*>(rest.data()), rest.size());
-      }
-      answers_.emplace(number, std::move(answer));
-      fetched_.notify_all();
+      take_chunk(news == News::fetched, frame.payload);
     } else {
       items_.push_back({.process = process, .frame = std::move(frame)});
       news_.ring();
     }
+  }
+
+  void take_chunk(bool is_there, std::span<const std::byte> payload) {
+    WireReader reader{payload};
+    const auto found = fetches_.find(reader.take<std::uint64_t>());
+    if (found == fetches_.end() || found->second.is_over()) return;  // it was given up
+    Fetch& fetch = found->second;
+    const auto rest = reader.take_rest();
+    if (is_there) {
+      fetch.bytes.insert(fetch.bytes.end(), rest.begin(), rest.end());
+      --fetch.num_chunks;
+    } else {
+      fetch.complaint.emplace(reinterpret_cast<const char*>(rest.data()), rest.size());
+    }
+    if (fetch.is_over()) fetched_.notify_all();
   }
 
   void lose(std::size_t at, std::string why) {
@@ -275,13 +301,14 @@ class AgentLines {
   }
 
   std::chrono::nanoseconds silence_limit_;
+  std::size_t chunk_bytes_;
   Event wake_{};  // for the thread: something is to be sent
   Event news_{};
   mutable std::mutex mutex_;
   std::condition_variable fetched_;
   std::vector<Line> lines_{};
   std::deque<Item> items_{};
-  std::map<std::uint64_t, Answer> answers_{};  // of fetch orders, by number
+  std::map<std::uint64_t, Fetch> fetches_{};  // under way, by number
   std::uint64_t num_fetches_ = 0;
   bool is_ending_ = false;
   std::thread thread_;

@@ -31,7 +31,7 @@ enum class Order : std::uint8_t {
   abort = 6,    ///< a reason
   kill = 7,     //
   stacks = 8,   ///< answered by News::stacks
-  fetch = 9,    ///< a FetchOrder, answered by News::fetched or News::not_fetched
+  fetch = 9,    ///< a FetchOrder for a piece of a snapshot, answered by News::fetched or News::not_fetched
   hold = 10,    ///< rank and slot of a snapshot
   release = 11  ///< likewise
 };
@@ -43,7 +43,7 @@ enum class News : std::uint8_t {
   event = 66,        ///< a GroupEvent
   pages = 67,        ///< of all its workers; also the sign that it is alive
   stacks = 68,       ///< one text for each worker
-  fetched = 69,      ///< the number of the order, and bytes
+  fetched = 69,      ///< the number of the order, and so many bytes
   not_fetched = 70,  ///< the number of the order, and why
 };
 
@@ -96,6 +96,7 @@ struct SlotOrder {
 struct FetchOrder {
   std::uint64_t number = 0;
   SlotOrder of{};
+  std::uint64_t begin = 0;
   std::uint64_t size_bytes = 0;
 };
 

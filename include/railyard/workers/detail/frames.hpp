@@ -77,7 +77,8 @@ class FrameWriter {
     std::memcpy(head.data(), &size_field, sizeof size_field);
     head[4] = std::byte{type};
     const auto code = coder_.next(head, {pieces.begin(), pieces.size()});
-    bytes_.reserve(bytes_.size() + head.size() + size + code.size());
+    const std::size_t needed = bytes_.size() + head.size() + size + code.size();
+    if (needed > bytes_.capacity()) bytes_.reserve(std::max(needed, 2 * bytes_.size()));  // many may be queued at once
     append(head);
     for (const ConstBytes piece : pieces) append(piece);
     append(code);

@@ -16,9 +16,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -129,12 +127,11 @@ class LaunchedGroup final : public WorkerGroup {
     return all;
   }
 
-  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t size_bytes) override {
+  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t begin,
+                                                    std::size_t size_bytes) override {
     const auto [process, own_rank] = place_of(rank);
-    if (process == 0) return local_->snapshot(own_rank, slot, size_bytes);
-    std::vector<std::byte> bytes = lines_->fetch(process, {own_rank, slot}, size_bytes);
-    const std::lock_guard lock{mutex_};
-    return copies_[{rank, slot}] = std::move(bytes);
+    if (process == 0) return local_->snapshot(own_rank, slot, begin, size_bytes);
+    return fetched_ = lines_->fetch(process, {own_rank, slot}, begin, size_bytes);
   }
   void hold_snapshot(int rank, int slot) noexcept override {
     const auto [process, own_rank] = place_of(rank);
@@ -144,10 +141,6 @@ class LaunchedGroup final : public WorkerGroup {
   void release_snapshot(int rank, int slot) noexcept override {
     const auto [process, own_rank] = place_of(rank);
     if (process == 0) return local_->release_snapshot(own_rank, slot);
-    {
-      const std::lock_guard lock{mutex_};
-      copies_.erase({rank, slot});
-    }
     order(process, Order::release, {own_rank, slot});
   }
   [[nodiscard]] bool shares_snapshots() const noexcept override { return false; }
@@ -349,8 +342,7 @@ class LaunchedGroup final : public WorkerGroup {
   std::vector<int> signals_{};  // how many each process has seen
   int num_exited_ = 0;
   int num_local_alive_ = 0;
-  std::mutex mutex_;
-  std::map<std::pair<int, int>, std::vector<std::byte>> copies_{};  // of snapshots, by rank and slot
+  std::vector<std::byte> fetched_{};  // of another process's snapshot, last
 };
 
 }  // namespace detail

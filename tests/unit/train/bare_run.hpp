@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+// What the checkpoints of a run need around them, without the run.
+#pragma once
+
+#include "railyard/train/detail/run_checkpoints.hpp"
+
+#include "unit/train/scratch.hpp"
+
+#include <filesystem>
+#include <fstream>
+
+struct BareRun {
+  BareRun(const std::filesystem::path& path, int world_size, railyard::WorkerGroup& group)
+      : lease{path},
+        directory{path, world_size},
+        info{.path = path, .world_size = world_size},
+        checkpoints{info, {}, lease, group} {
+    std::ofstream{path / "run.json"} << "{}";
+  }
+
+  railyard::detail::RunLease lease;
+  railyard::detail::RunDirectory directory;
+  railyard::RunInfo info;
+  railyard::ProgressLine line{railyard::detail::Console{}, true};
+  railyard::detail::RunLog log{directory, line, railyard::Deadline::Clock::now()};
+  railyard::detail::RunCheckpoints checkpoints;
+};
