@@ -4668,7 +4668,7 @@ class Checkpoint {
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/checkpoint/detail/files.hpp
-// The one seam through which a checkpoint's files are changed. Checkpoint room.
+// The one seam through which the files of checkpoints and of their run are changed. Checkpoint room.
 
 #include <dirent.h>
 
@@ -4689,14 +4689,24 @@ class Files {
   virtual int make_directory(const Path& path) { return ::mkdir(path.c_str(), 0777); }
   /// Returns a descriptor of a file that is new.
   virtual int create(const Path& path) { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); }
+  /// Returns a descriptor of a file that may be there; flags: O_RDONLY or another way to open it, and O_CREAT and so
+  /// on.
+  virtual int open(const Path& path, int flags) { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); }
   virtual int open_directory(const Path& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
   virtual ssize_t write(int fd, const std::byte* from, std::size_t size) { return ::write(fd, from, size); }
+  /// Writes in place of what is there.
+  virtual ssize_t write_at(int fd, const std::byte* from, std::size_t size, off_t at) {
+    return ::pwrite(fd, from, size, at);
+  }
+  virtual int truncate(int fd, off_t size) { return ::ftruncate(fd, size); }
   /// Has the bytes on their way to the disk, and waits until they are there if asked to. Makes nothing durable.
   virtual int write_back(int fd, std::size_t begin, std::size_t size, bool waits) {
     const unsigned wait = waits ? SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER : 0U;
     return ::sync_file_range(fd, static_cast<off64_t>(begin), static_cast<off64_t>(size), SYNC_FILE_RANGE_WRITE | wait);
   }
   virtual int sync(int fd) { return ::fsync(fd); }
+  /// The same of a file's bytes and size alone.
+  virtual int sync_data(int fd) { return ::fdatasync(fd); }
   virtual int close(int fd) { return ::close(fd); }
   virtual int rename(const Path& from, const Path& to) { return ::rename(from.c_str(), to.c_str()); }
   virtual int unlink(const Path& path) { return ::unlink(path.c_str()); }
@@ -22952,8 +22962,13 @@ struct SaveOutcome {
 class CheckpointWriter {
  public:
   /// run: the run's directory, in which the folder lies.
-  CheckpointWriter(std::filesystem::path run, CheckpointFolder folder, Retention retention, WorkerGroup& group)
-      : run_(std::move(run)), folder_(std::move(folder)), retention_(std::move(retention)), group_(&group) {}
+  CheckpointWriter(std::filesystem::path run, CheckpointFolder folder, Retention retention, WorkerGroup& group,
+                   std::shared_ptr<Files> files = std::make_shared<Files>())
+      : run_(std::move(run)),
+        files_(std::move(files)),
+        folder_(std::move(folder)),
+        retention_(std::move(retention)),
+        group_(&group) {}
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
   /// Writes what has been submitted.
@@ -23026,7 +23041,9 @@ class CheckpointWriter {
 
   [[nodiscard]] SaveOutcome write(const SaveJob& job) {
     SaveOutcome outcome{.manifest = job.manifest};
+    std::string loss;
     try {
+      loss = make_reports_durable();
       make_run_durable();
       outcome.path = folder_.commit(job.manifest, job.parts);
     } catch (const std::exception& error) {
@@ -23041,31 +23058,49 @@ class CheckpointWriter {
     try {
       folder_.retain(retention_);
     } catch (const std::exception& error) {
-      outcome.error = error.what();
+      loss += (loss.empty() ? "" : "; ") + std::string{error.what()};
     }
+    outcome.error = std::move(loss);
     return outcome;
+  }
+
+  // What was reported before a checkpoint is in the file by now, and has to last as it does. Returns why it may not: a
+  // checkpoint is worth more than they are.
+  [[nodiscard]] std::string make_reports_durable() {
+    const auto path = run_ / "metrics.jsonl";
+    if (!std::filesystem::exists(path)) return {};
+    try {
+      sync_file(path, &Files::sync_data);
+      if (!has_reports_) sync_directory(*files_, run_);
+      has_reports_ = true;
+      return {};
+    } catch (const Error& error) {
+      return compose("a power cut may take reports away that a checkpoint has counted: {}", error.what());
+    }
   }
 
   // A checkpoint is worth nothing if the directories above it are lost. Once, for it takes milliseconds.
   void make_run_durable() {
     if (is_run_durable_) return;
-    Files files;
-    sync_file(run_ / "run.json");
-    if (std::filesystem::exists(run_ / "lease.json")) sync_file(run_ / "lease.json");  // the generation of what follows
-    sync_directory(files, run_);
-    sync_directory(files, run_.parent_path());
-    sync_directory(files, run_.parent_path().parent_path());
+    sync_file(run_ / "run.json", &Files::sync);
+    const auto lease = run_ / "lease.json";  // has the generation of what follows
+    if (std::filesystem::exists(lease)) sync_file(lease, &Files::sync);
+    sync_directory(*files_, run_);
+    sync_directory(*files_, run_.parent_path());
+    sync_directory(*files_, run_.parent_path().parent_path());
     is_run_durable_ = true;
   }
 
-  static void sync_file(const std::filesystem::path& path) {
-    const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-    if (file.is_open() && ::fsync(file.get()) == 0) return;
+  void sync_file(const std::filesystem::path& path, int (Files::*sync)(int)) {
+    const Descriptor file{files_->open(path, O_RDONLY)};
+    if (file.is_open() && uninterrupted([&] { return ((*files_).*sync)(file.get()); }) == 0) return;
     throw Error{compose("{} cannot be made durable: {}", path.string(), explain_errno(errno))};
   }
 
   std::filesystem::path run_;
   bool is_run_durable_ = false;  // as far as the writing thread has seen to it
+  bool has_reports_ = false;     // and that they have a name there
+  std::shared_ptr<Files> files_;
   CheckpointFolder folder_;
   Retention retention_;
   WorkerGroup* group_;
@@ -23135,11 +23170,12 @@ namespace detail {
 /// Is a file that only grows, line by line. A line is in it whole or not at all, and what cannot be written is counted.
 class LineFile {
  public:
-  explicit LineFile(std::filesystem::path path) : path_(std::move(path)) {}
+  explicit LineFile(std::filesystem::path path, std::shared_ptr<Files> files = std::make_shared<Files>())
+      : path_(std::move(path)), files_(std::move(files)) {}
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
   ~LineFile() {
-    if (file_ >= 0) ::close(file_);
+    if (file_ >= 0) files_->close(file_);
   }
 
   /// Appends line and a line feed; opens the file on first use. Returns whether it could.
@@ -23150,12 +23186,12 @@ class LineFile {
     text_ += '\n';
     std::size_t done = 0;
     while (done < text_.size()) {
-      const ssize_t written = ::write(file_, text_.data() + done, text_.size() - done);
-      if (written < 0 && errno == EINTR) continue;
+      const auto rest = std::as_bytes(std::span{text_}.subspan(done));
+      const ssize_t written = uninterrupted([&] { return files_->write(file_, rest.data(), rest.size()); });
       if (written <= 0) {
         const int code = errno;
         // Half a line would make the next one unreadable too. Where this fails as well, nothing more can be done.
-        if (done > 0 && ::ftruncate(file_, size_) != 0) return note_loss(code);
+        if (done > 0 && files_->truncate(file_, size_) != 0) return note_loss(code);
         return note_loss(code);
       }
       done += static_cast<std::size_t>(written);
@@ -23166,9 +23202,15 @@ class LineFile {
 
   /// Takes back all but the first size bytes. Returns whether it could.
   bool cut(std::uint64_t size) {
-    if (!open() || ::ftruncate(file_, static_cast<off_t>(size)) != 0) return note_loss(errno);
+    if (!open() || files_->truncate(file_, static_cast<off_t>(size)) != 0) return note_loss(errno);
     size_ = static_cast<off_t>(size);
     return true;
+  }
+
+  /// Makes durable what has been appended. Returns whether it could.
+  bool sync() {
+    const int result = uninterrupted([this] { return files_->sync(file_); });
+    return result == 0 || errno == EINVAL || note_loss(errno);  // EINVAL: there is nothing to be made durable in it
   }
 
   [[nodiscard]] std::uint64_t size() const noexcept { return static_cast<std::uint64_t>(size_); }
@@ -23188,7 +23230,7 @@ class LineFile {
  private:
   bool open() {
     if (file_ >= 0) return true;
-    file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    file_ = files_->open(path_, O_WRONLY | O_CREAT | O_APPEND);
     if (file_ < 0) return false;
     size_ = std::max<off_t>(::lseek(file_, 0, SEEK_END), 0);
     return true;
@@ -23201,6 +23243,7 @@ class LineFile {
   }
 
   std::filesystem::path path_;
+  std::shared_ptr<Files> files_;
   std::string text_{};
   int file_ = -1;
   off_t size_ = 0;
@@ -23337,26 +23380,38 @@ inline void check_is_run(const std::filesystem::path& path) {
 /// Is the directory of a run: run.json, metrics.jsonl, events.jsonl, logs/rank-0.log and so on, result.json.
 class RunDirectory {
  public:
-  RunDirectory(std::filesystem::path path, int world_size)
-      : path_(std::move(path)), metrics_(path_ / "metrics.jsonl"), events_(path_ / "events.jsonl") {
+  RunDirectory(std::filesystem::path path, int world_size, std::shared_ptr<Files> files = std::make_shared<Files>())
+      : path_(std::move(path)),
+        files_(std::move(files)),
+        metrics_(path_ / "metrics.jsonl", files_),
+        events_(path_ / "events.jsonl", files_) {
     for (int rank = 0; rank < world_size; ++rank) {
-      logs_.push_back(std::make_unique<LineFile>(path_ / "logs" / compose("rank-{}.log", rank)));
+      logs_.push_back(std::make_unique<LineFile>(path_ / "logs" / compose("rank-{}.log", rank), files_));
     }
   }
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
-  /// Writes a file of one JSON object, in place of the one that may be there. Returns what went wrong, or an empty
-  /// text.
-  [[nodiscard]] std::string write_object(std::string_view name, const JsonObject& object) const {
+  /// Writes a file of one JSON object, in place of the one that may be there. lasts: it is durable then, which takes
+  /// milliseconds. Returns what went wrong, or an empty text.
+  [[nodiscard]] std::string write_object(std::string_view name, const JsonObject& object, bool lasts) const {
     const auto path = path_ / name;
-    LineFile file{compose("{}.{}", path.string(), ::getpid())};
-    if (!file.append(object.text())) {
-      ::unlink(file.path().c_str());
-      return compose("{} cannot be written: {}", path.string(), file.reason());
+    LineFile file{compose("{}.{}", path.string(), ::getpid()), files_};
+    const auto complain = [&path](std::string_view why) {
+      return compose("{} cannot be written: {}", path.string(), why);
+    };
+    if (!file.append(object.text()) || (lasts && !file.sync())) {
+      files_->unlink(file.path());
+      return complain(file.reason());
     }
-    if (::rename(file.path().c_str(), path.c_str()) == 0) return {};
-    return compose("{} cannot be written: {}", path.string(), error_text(errno));
+    if (files_->rename(file.path(), path) != 0) return complain(error_text(errno));
+    if (!lasts) return {};
+    try {
+      sync_directory(*files_, path_);
+    } catch (const Error& error) {
+      return complain(error.what());
+    }
+    return {};
   }
   /// From here on, what is said about a file does not promise that training goes on.
   void note_end() noexcept { is_training_ = false; }
@@ -23407,6 +23462,7 @@ class RunDirectory {
   }
 
   std::filesystem::path path_;
+  std::shared_ptr<Files> files_;
   LineFile metrics_;
   LineFile events_;
   std::vector<std::unique_ptr<LineFile>> logs_{};
@@ -23645,9 +23701,10 @@ struct LeaseTimes {
 class RunLease {
  public:
   /// Throws: ConfigError that names the holder if there is one, or if the file cannot be read or written.
-  explicit RunLease(const std::filesystem::path& run, const LeaseTimes& times = {})
-      : path_(run / "lease.json"), times_(times) {
-    file_ = Descriptor{::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
+  explicit RunLease(const std::filesystem::path& run, const LeaseTimes& times = {},
+                    std::shared_ptr<Files> files = std::make_shared<Files>())
+      : path_(run / "lease.json"), times_(times), files_(std::move(files)) {
+    file_ = Descriptor{files_->open(path_, O_RDWR | O_CREAT)};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", error_text(errno)));
     own_.boot = boot_id();
     own_.is_locked = take_lock();
@@ -23841,7 +23898,8 @@ class RunLease {
     text.resize(size - 1, ' ');
     text += '\n';
     const WriteSignalGuard<SIGXFSZ> guard;
-    const ssize_t written = ::pwrite(file_.get(), text.data(), text.size(), 0);
+    const auto bytes = std::as_bytes(std::span{text});
+    const ssize_t written = files_->write_at(file_.get(), bytes.data(), bytes.size(), 0);
     if (written < 0) refuse(compose("cannot be written: {}", error_text(errno)));
     if (written != static_cast<ssize_t>(text.size())) refuse("cannot be written: there is no room");
   }
@@ -23856,6 +23914,7 @@ class RunLease {
 
   std::filesystem::path path_;
   LeaseTimes times_;
+  std::shared_ptr<Files> files_;
   Descriptor file_{};
   Content own_{};
   std::string takeover_{};
@@ -24759,10 +24818,11 @@ class HeldSignals {
   std::optional<SignalWatch> watch_{};
 };
 
-/// Writes result.json, or else a run that has succeeded would be done again. Returns what went wrong, or an empty text.
+/// Writes result.json, or else a run that has succeeded would be done again; as durably as what there is to go
+/// on from. Returns what went wrong, or an empty text.
 [[nodiscard]] inline std::string write_result(const RunDirectory& directory, const ResultFields& fields) {
   const HeldSignals held;
-  return directory.write_object("result.json", result_object(fields));
+  return directory.write_object("result.json", result_object(fields), fields.checkpoint.has_value());
 }
 
 }  // namespace detail
@@ -26103,7 +26163,8 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   return Result{std::move(fields)};
 }
 
-/// Writes run.json. is_new: there is nothing else yet of the run. Throws: ConfigError if the storage takes no files.
+/// Writes run.json. is_new: there is nothing else yet of the run, so that it need not last before the first checkpoint,
+/// which sees to that. Throws: ConfigError if the storage takes no files.
 inline void write_run(const RunInfo& info, const RunConfig& run, bool is_new) {
   const auto in_seconds = [](std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); };
   JsonObject object;
@@ -26116,7 +26177,7 @@ inline void write_run(const RunInfo& info, const RunConfig& run, bool is_new) {
   object.add("stop_grace_seconds", in_seconds(run.stop_grace));
   object.add("silence_limit_seconds", in_seconds(run.silence_limit));
   const RunDirectory directory{info.path, 0};
-  if (const std::string loss = directory.write_object("run.json", object); !loss.empty()) {
+  if (const std::string loss = directory.write_object("run.json", object, !is_new); !loss.empty()) {
     if (is_new) directory.remove();
     throw ConfigError{
         compose("RunConfig::storage_path is \"{}\": run.json cannot be written there ({}); choose a "

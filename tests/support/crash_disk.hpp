@@ -13,6 +13,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <random>
 #include <set>
@@ -50,9 +51,10 @@ inline void write_tree(const Tree& tree, const fs::path& root) {
 
 /// Is one change of the disk.
 struct DiskChange {
-  enum class Kind { make_directory, create, write, sync, rename, remove } kind = Kind::sync;
+  enum class Kind { make_directory, create, write, overwrite, cut, sync, rename, remove } kind = Kind::sync;
   std::string path{};
   std::string second{};  // the new name, or what is written
+  std::size_t at = 0;    // where it is written, or what is left
 };
 
 /// Changes files for real and notes every change.
@@ -67,37 +69,70 @@ class RecordingFiles : public railyard::detail::Files {
   [[nodiscard]] int num_syncs() const { return num_syncs_; }
 
   int make_directory(const Path& path) override {
+    const std::lock_guard lock{mutex_};
     return note(Files::make_directory(path), DiskChange::Kind::make_directory, path);
   }
   int create(const Path& path) override {
+    const std::lock_guard lock{mutex_};
     const int fd = Files::create(path);
     if (fd >= 0) open_[fd] = relative(path);
     return note(fd, DiskChange::Kind::create, path);
   }
+  int open(const Path& path, int flags) override {
+    const std::lock_guard lock{mutex_};
+    const bool is_new = (flags & O_CREAT) != 0 && !fs::exists(path);
+    const int fd = Files::open(path, flags);
+    if (fd >= 0) open_[fd] = relative(path);
+    return is_new ? note(fd, DiskChange::Kind::create, path) : fd;
+  }
   int open_directory(const Path& path) override {
+    const std::lock_guard lock{mutex_};
     const int fd = Files::open_directory(path);
     if (fd >= 0) open_[fd] = relative(path);
     return fd;
   }
+  ssize_t write_at(int fd, const std::byte* from, std::size_t size, off_t at) override {
+    const std::lock_guard lock{mutex_};
+    const ssize_t written = Files::write_at(fd, from, size, at);
+    if (written > 0) {
+      const std::string text{reinterpret_cast<const char*>(from), static_cast<std::size_t>(written)};
+      changes_.push_back({DiskChange::Kind::overwrite, open_.at(fd), text, static_cast<std::size_t>(at)});
+    }
+    return written;
+  }
+  int truncate(int fd, off_t size) override {
+    const std::lock_guard lock{mutex_};
+    const int result = Files::truncate(fd, size);
+    if (result == 0) changes_.push_back({DiskChange::Kind::cut, open_.at(fd), {}, static_cast<std::size_t>(size)});
+    return result;
+  }
+  int sync_data(int fd) override { return sync(fd); }
   ssize_t write(int fd, const std::byte* from, std::size_t size) override {
+    const std::lock_guard lock{mutex_};
     const ssize_t written = Files::write(fd, from, size);
     if (written > 0) {
       const std::string text{reinterpret_cast<const char*>(from), static_cast<std::size_t>(written)};
-      changes_.push_back({DiskChange::Kind::write, open_.at(fd), text});
+      changes_.push_back({DiskChange::Kind::write, open_.at(fd), text, 0});
     }
     return written;
   }
   int sync(int fd) override {
-    if (num_syncs_++ != forgotten_sync) changes_.push_back({DiskChange::Kind::sync, open_.at(fd), {}});
+    const std::lock_guard lock{mutex_};
+    if (num_syncs_++ != forgotten_sync) changes_.push_back({DiskChange::Kind::sync, open_.at(fd), {}, 0});
     return 0;
   }
   int rename(const Path& from, const Path& to) override {
+    const std::lock_guard lock{mutex_};
     const int result = Files::rename(from, to);
-    if (result == 0) changes_.push_back({DiskChange::Kind::rename, relative(from), relative(to)});
+    if (result == 0) changes_.push_back({DiskChange::Kind::rename, relative(from), relative(to), 0});
     return result;
   }
-  int unlink(const Path& path) override { return note(Files::unlink(path), DiskChange::Kind::remove, path); }
+  int unlink(const Path& path) override {
+    const std::lock_guard lock{mutex_};
+    return note(Files::unlink(path), DiskChange::Kind::remove, path);
+  }
   int remove_directory(const Path& path) override {
+    const std::lock_guard lock{mutex_};
     return note(Files::remove_directory(path), DiskChange::Kind::remove, path);
   }
 
@@ -107,7 +142,7 @@ class RecordingFiles : public railyard::detail::Files {
     return text == "." ? std::string{} : text;
   }
   int note(int result, DiskChange::Kind kind, const Path& path) {
-    if (result >= 0) changes_.push_back({kind, relative(path), {}});
+    if (result >= 0) changes_.push_back({kind, relative(path), {}, 0});
     return result;
   }
 
@@ -115,6 +150,7 @@ class RecordingFiles : public railyard::detail::Files {
   std::map<int, std::string> open_{};
   std::vector<DiskChange> changes_{};
   int num_syncs_ = 0;
+  std::mutex mutex_{};  // a run's files are changed on several threads
 };
 
 /// Knows, after some changes, in which states a power cut can leave the disk. What was not synchronised may be there or
@@ -144,6 +180,15 @@ class CrashModel {
       }
       case Kind::write:
         at(find(change.path)).content += change.second;
+        return;
+      case Kind::overwrite: {
+        std::string& content = at(find(change.path)).content;
+        content.resize(std::max(content.size(), change.at + change.second.size()));
+        content.replace(change.at, change.second.size(), change.second);
+        return;
+      }
+      case Kind::cut:
+        at(find(change.path)).content.resize(change.at);
         return;
       case Kind::sync: {
         Node& node = at(find(change.path));
@@ -229,19 +274,25 @@ class CrashModel {
     return node.content == node.durable_content ? 1 : 5;
   }
 
+  // What stays as it was durable is not touched by the rest.
   static std::string content_of(const Node& node, std::size_t choice) {
     const std::string& all = node.content;
+    const std::string& durable = node.durable_content;
+    const auto shorter = static_cast<std::ptrdiff_t>(std::min(all.size(), durable.size()));
+    const auto same = static_cast<std::size_t>(
+        std::mismatch(all.begin(), all.begin() + shorter, durable.begin()).first - all.begin());
+    const std::size_t half = same + (all.size() - same) / 2;
     switch (choice) {
       case 1:
         return all;
       case 2:
-        return all.substr(0, all.size() / 2);
+        return all.substr(0, half);
       case 3:
-        return all.substr(0, all.size() / 2) + std::string(all.size() - all.size() / 2, '\0');
+        return all.substr(0, half) + std::string(all.size() - half, '\0');
       case 4:
-        return std::string(all.size() / 2, '\0') + all.substr(all.size() / 2);
+        return all.substr(0, same) + std::string(half - same, '\0') + all.substr(half);
       default:
-        return node.durable_content;
+        return durable;
     }
   }
 
@@ -314,6 +365,18 @@ class FailingFiles : public railyard::detail::Files {
   ssize_t write(int fd, const std::byte* from, std::size_t size) override {
     if (how_ == How::writes_less && num_calls_ == number_) size = (size + 1) / 2;
     return call("write", [&] { return Files::write(fd, from, size); });
+  }
+  int open(const Path& path, int flags) override {
+    return call("open file", [&] { return Files::open(path, flags); });
+  }
+  ssize_t write_at(int fd, const std::byte* from, std::size_t size, off_t at) override {
+    return call("write at", [&] { return Files::write_at(fd, from, size, at); });
+  }
+  int truncate(int fd, off_t size) override {
+    return call("truncate", [&] { return Files::truncate(fd, size); });
+  }
+  int sync_data(int fd) override {
+    return call("sync data", [&] { return Files::sync_data(fd); });
   }
   int write_back(int fd, std::size_t begin, std::size_t size, bool waits) override {
     return call("write_back", [&] { return Files::write_back(fd, begin, size, waits); });

@@ -189,7 +189,8 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   return Result{std::move(fields)};
 }
 
-/// Writes run.json. is_new: there is nothing else yet of the run. Throws: ConfigError if the storage takes no files.
+/// Writes run.json. is_new: there is nothing else yet of the run, so that it need not last before the first checkpoint,
+/// which sees to that. Throws: ConfigError if the storage takes no files.
 inline void write_run(const RunInfo& info, const RunConfig& run, bool is_new) {
   const auto in_seconds = [](std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); };
   JsonObject object;
@@ -202,7 +203,7 @@ inline void write_run(const RunInfo& info, const RunConfig& run, bool is_new) {
   object.add("stop_grace_seconds", in_seconds(run.stop_grace));
   object.add("silence_limit_seconds", in_seconds(run.silence_limit));
   const RunDirectory directory{info.path, 0};
-  if (const std::string loss = directory.write_object("run.json", object); !loss.empty()) {
+  if (const std::string loss = directory.write_object("run.json", object, !is_new); !loss.empty()) {
     if (is_new) directory.remove();
     throw ConfigError{
         compose("RunConfig::storage_path is \"{}\": run.json cannot be written there ({}); choose a "

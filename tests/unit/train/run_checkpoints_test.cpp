@@ -3,6 +3,7 @@
 
 #include "support/catch.hpp"
 #include "unit/train/bare_run.hpp"
+#include "unit/train/poor_group.hpp"
 
 #include <array>
 #include <filesystem>
@@ -14,35 +15,6 @@
 namespace ry = railyard;
 
 namespace {
-
-// Has workers that are not there, and no memory for what they have saved.
-class PoorGroup final : public ry::WorkerGroup {
- public:
-  std::set<std::pair<int, int>> held{};
-
-  [[nodiscard]] std::optional<ry::GroupEvent> next(const ry::Deadline& /*deadline*/) override { return std::nullopt; }
-  void request_stop() override {}
-  void request_leave() override {}
-  void request_resize() override {}
-  void abort(std::string_view /*reason*/) override {}
-  void kill() override {}
-  [[nodiscard]] bool can_kill() const noexcept override { return true; }
-  [[nodiscard]] const ry::WorkerPage& page(int /*rank*/) const override { throw std::logic_error{"no page"}; }
-  [[nodiscard]] std::vector<std::string> stacks(const ry::Deadline& /*deadline*/) override { return {}; }
-  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int /*slot*/, std::size_t /*begin*/,
-                                                    std::size_t /*size_bytes*/) override {
-    if (rank == 1) throw ry::Error{"a snapshot does not fit into memory"};
-    return {bytes_};
-  }
-  void hold_snapshot(int rank, int slot) noexcept override { held.emplace(rank, slot); }
-  void release_snapshot(int rank, int slot) noexcept override { held.erase({rank, slot}); }
-  [[nodiscard]] bool shares_snapshots() const noexcept override { return true; }
-  void restart(int /*num_workers*/, std::string_view /*briefing*/) override {}
-  [[nodiscard]] bool forks_to_restart() const override { return false; }
-
- private:
-  std::array<std::byte, 8> bytes_{};
-};
 
 ry::detail::SavedMessage save_of(int slot, bool is_memory, int rank = 0) {
   const std::string name = rank == 0 ? "state.json" : "state.rank-1.json";

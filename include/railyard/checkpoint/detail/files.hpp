@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The one seam through which a checkpoint's files are changed. Checkpoint room.
+// The one seam through which the files of checkpoints and of their run are changed. Checkpoint room.
 #pragma once
 
 #include "railyard/core/version.hpp"
@@ -34,14 +34,24 @@ class Files {
   virtual int make_directory(const Path& path) { return ::mkdir(path.c_str(), 0777); }
   /// Returns a descriptor of a file that is new.
   virtual int create(const Path& path) { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); }
+  /// Returns a descriptor of a file that may be there; flags: O_RDONLY or another way to open it, and O_CREAT and so
+  /// on.
+  virtual int open(const Path& path, int flags) { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); }
   virtual int open_directory(const Path& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
   virtual ssize_t write(int fd, const std::byte* from, std::size_t size) { return ::write(fd, from, size); }
+  /// Writes in place of what is there.
+  virtual ssize_t write_at(int fd, const std::byte* from, std::size_t size, off_t at) {
+    return ::pwrite(fd, from, size, at);
+  }
+  virtual int truncate(int fd, off_t size) { return ::ftruncate(fd, size); }
   /// Has the bytes on their way to the disk, and waits until they are there if asked to. Makes nothing durable.
   virtual int write_back(int fd, std::size_t begin, std::size_t size, bool waits) {
     const unsigned wait = waits ? SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER : 0U;
     return ::sync_file_range(fd, static_cast<off64_t>(begin), static_cast<off64_t>(size), SYNC_FILE_RANGE_WRITE | wait);
   }
   virtual int sync(int fd) { return ::fsync(fd); }
+  /// The same of a file's bytes and size alone.
+  virtual int sync_data(int fd) { return ::fdatasync(fd); }
   virtual int close(int fd) { return ::close(fd); }
   virtual int rename(const Path& from, const Path& to) { return ::rename(from.c_str(), to.c_str()); }
   virtual int unlink(const Path& path) { return ::unlink(path.c_str()); }

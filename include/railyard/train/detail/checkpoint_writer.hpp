@@ -3,6 +3,8 @@
 #pragma once
 
 #include "railyard/checkpoint/checkpoint_folder.hpp"
+#include "railyard/checkpoint/detail/files.hpp"
+#include "railyard/checkpoint/detail/storage.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
 #include "railyard/core/detail/system.hpp"
@@ -14,6 +16,7 @@
 #include <deque>
 #include <exception>
 #include <filesystem>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -45,8 +48,13 @@ struct SaveOutcome {
 class CheckpointWriter {
  public:
   /// run: the run's directory, in which the folder lies.
-  CheckpointWriter(std::filesystem::path run, CheckpointFolder folder, Retention retention, WorkerGroup& group)
-      : run_(std::move(run)), folder_(std::move(folder)), retention_(std::move(retention)), group_(&group) {}
+  CheckpointWriter(std::filesystem::path run, CheckpointFolder folder, Retention retention, WorkerGroup& group,
+                   std::shared_ptr<Files> files = std::make_shared<Files>())
+      : run_(std::move(run)),
+        files_(std::move(files)),
+        folder_(std::move(folder)),
+        retention_(std::move(retention)),
+        group_(&group) {}
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
   /// Writes what has been submitted.
@@ -119,7 +127,9 @@ class CheckpointWriter {
 
   [[nodiscard]] SaveOutcome write(const SaveJob& job) {
     SaveOutcome outcome{.manifest = job.manifest};
+    std::string loss;
     try {
+      loss = make_reports_durable();
       make_run_durable();
       outcome.path = folder_.commit(job.manifest, job.parts);
     } catch (const std::exception& error) {
@@ -134,31 +144,49 @@ class CheckpointWriter {
     try {
       folder_.retain(retention_);
     } catch (const std::exception& error) {
-      outcome.error = error.what();
+      loss += (loss.empty() ? "" : "; ") + std::string{error.what()};
     }
+    outcome.error = std::move(loss);
     return outcome;
+  }
+
+  // What was reported before a checkpoint is in the file by now, and has to last as it does. Returns why it may not: a
+  // checkpoint is worth more than they are.
+  [[nodiscard]] std::string make_reports_durable() {
+    const auto path = run_ / "metrics.jsonl";
+    if (!std::filesystem::exists(path)) return {};
+    try {
+      sync_file(path, &Files::sync_data);
+      if (!has_reports_) sync_directory(*files_, run_);
+      has_reports_ = true;
+      return {};
+    } catch (const Error& error) {
+      return compose("a power cut may take reports away that a checkpoint has counted: {}", error.what());
+    }
   }
 
   // A checkpoint is worth nothing if the directories above it are lost. Once, for it takes milliseconds.
   void make_run_durable() {
     if (is_run_durable_) return;
-    Files files;
-    sync_file(run_ / "run.json");
-    if (std::filesystem::exists(run_ / "lease.json")) sync_file(run_ / "lease.json");  // the generation of what follows
-    sync_directory(files, run_);
-    sync_directory(files, run_.parent_path());
-    sync_directory(files, run_.parent_path().parent_path());
+    sync_file(run_ / "run.json", &Files::sync);
+    const auto lease = run_ / "lease.json";  // has the generation of what follows
+    if (std::filesystem::exists(lease)) sync_file(lease, &Files::sync);
+    sync_directory(*files_, run_);
+    sync_directory(*files_, run_.parent_path());
+    sync_directory(*files_, run_.parent_path().parent_path());
     is_run_durable_ = true;
   }
 
-  static void sync_file(const std::filesystem::path& path) {
-    const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-    if (file.is_open() && ::fsync(file.get()) == 0) return;
+  void sync_file(const std::filesystem::path& path, int (Files::*sync)(int)) {
+    const Descriptor file{files_->open(path, O_RDONLY)};
+    if (file.is_open() && uninterrupted([&] { return ((*files_).*sync)(file.get()); }) == 0) return;
     throw Error{compose("{} cannot be made durable: {}", path.string(), explain_errno(errno))};
   }
 
   std::filesystem::path run_;
   bool is_run_durable_ = false;  // as far as the writing thread has seen to it
+  bool has_reports_ = false;     // and that they have a name there
+  std::shared_ptr<Files> files_;
   CheckpointFolder folder_;
   Retention retention_;
   WorkerGroup* group_;

@@ -6,7 +6,9 @@
 
 #include "railyard/callbacks/detail/console.hpp"
 #include "railyard/checkpoint/checkpoint_folder.hpp"
+#include "railyard/checkpoint/detail/files.hpp"
 #include "railyard/checkpoint/detail/names.hpp"
+#include "railyard/checkpoint/detail/storage.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
 #include "railyard/core/error.hpp"
@@ -22,6 +24,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -42,11 +45,12 @@ namespace detail {
 /// Is a file that only grows, line by line. A line is in it whole or not at all, and what cannot be written is counted.
 class LineFile {
  public:
-  explicit LineFile(std::filesystem::path path) : path_(std::move(path)) {}
+  explicit LineFile(std::filesystem::path path, std::shared_ptr<Files> files = std::make_shared<Files>())
+      : path_(std::move(path)), files_(std::move(files)) {}
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
   ~LineFile() {
-    if (file_ >= 0) ::close(file_);
+    if (file_ >= 0) files_->close(file_);
   }
 
   /// Appends line and a line feed; opens the file on first use. Returns whether it could.
@@ -57,12 +61,12 @@ class LineFile {
     text_ += '\n';
     std::size_t done = 0;
     while (done < text_.size()) {
-      const ssize_t written = ::write(file_, text_.data() + done, text_.size() - done);
-      if (written < 0 && errno == EINTR) continue;
+      const auto rest = std::as_bytes(std::span{text_}.subspan(done));
+      const ssize_t written = uninterrupted([&] { return files_->write(file_, rest.data(), rest.size()); });
       if (written <= 0) {
         const int code = errno;
         // Half a line would make the next one unreadable too. Where this fails as well, nothing more can be done.
-        if (done > 0 && ::ftruncate(file_, size_) != 0) return note_loss(code);
+        if (done > 0 && files_->truncate(file_, size_) != 0) return note_loss(code);
         return note_loss(code);
       }
       done += static_cast<std::size_t>(written);
@@ -73,9 +77,15 @@ class LineFile {
 
   /// Takes back all but the first size bytes. Returns whether it could.
   bool cut(std::uint64_t size) {
-    if (!open() || ::ftruncate(file_, static_cast<off_t>(size)) != 0) return note_loss(errno);
+    if (!open() || files_->truncate(file_, static_cast<off_t>(size)) != 0) return note_loss(errno);
     size_ = static_cast<off_t>(size);
     return true;
+  }
+
+  /// Makes durable what has been appended. Returns whether it could.
+  bool sync() {
+    const int result = uninterrupted([this] { return files_->sync(file_); });
+    return result == 0 || errno == EINVAL || note_loss(errno);  // EINVAL: there is nothing to be made durable in it
   }
 
   [[nodiscard]] std::uint64_t size() const noexcept { return static_cast<std::uint64_t>(size_); }
@@ -95,7 +105,7 @@ class LineFile {
  private:
   bool open() {
     if (file_ >= 0) return true;
-    file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    file_ = files_->open(path_, O_WRONLY | O_CREAT | O_APPEND);
     if (file_ < 0) return false;
     size_ = std::max<off_t>(::lseek(file_, 0, SEEK_END), 0);
     return true;
@@ -108,6 +118,7 @@ class LineFile {
   }
 
   std::filesystem::path path_;
+  std::shared_ptr<Files> files_;
   std::string text_{};
   int file_ = -1;
   off_t size_ = 0;
@@ -244,26 +255,38 @@ inline void check_is_run(const std::filesystem::path& path) {
 /// Is the directory of a run: run.json, metrics.jsonl, events.jsonl, logs/rank-0.log and so on, result.json.
 class RunDirectory {
  public:
-  RunDirectory(std::filesystem::path path, int world_size)
-      : path_(std::move(path)), metrics_(path_ / "metrics.jsonl"), events_(path_ / "events.jsonl") {
+  RunDirectory(std::filesystem::path path, int world_size, std::shared_ptr<Files> files = std::make_shared<Files>())
+      : path_(std::move(path)),
+        files_(std::move(files)),
+        metrics_(path_ / "metrics.jsonl", files_),
+        events_(path_ / "events.jsonl", files_) {
     for (int rank = 0; rank < world_size; ++rank) {
-      logs_.push_back(std::make_unique<LineFile>(path_ / "logs" / compose("rank-{}.log", rank)));
+      logs_.push_back(std::make_unique<LineFile>(path_ / "logs" / compose("rank-{}.log", rank), files_));
     }
   }
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
-  /// Writes a file of one JSON object, in place of the one that may be there. Returns what went wrong, or an empty
-  /// text.
-  [[nodiscard]] std::string write_object(std::string_view name, const JsonObject& object) const {
+  /// Writes a file of one JSON object, in place of the one that may be there. lasts: it is durable then, which takes
+  /// milliseconds. Returns what went wrong, or an empty text.
+  [[nodiscard]] std::string write_object(std::string_view name, const JsonObject& object, bool lasts) const {
     const auto path = path_ / name;
-    LineFile file{compose("{}.{}", path.string(), ::getpid())};
-    if (!file.append(object.text())) {
-      ::unlink(file.path().c_str());
-      return compose("{} cannot be written: {}", path.string(), file.reason());
+    LineFile file{compose("{}.{}", path.string(), ::getpid()), files_};
+    const auto complain = [&path](std::string_view why) {
+      return compose("{} cannot be written: {}", path.string(), why);
+    };
+    if (!file.append(object.text()) || (lasts && !file.sync())) {
+      files_->unlink(file.path());
+      return complain(file.reason());
     }
-    if (::rename(file.path().c_str(), path.c_str()) == 0) return {};
-    return compose("{} cannot be written: {}", path.string(), error_text(errno));
+    if (files_->rename(file.path(), path) != 0) return complain(error_text(errno));
+    if (!lasts) return {};
+    try {
+      sync_directory(*files_, path_);
+    } catch (const Error& error) {
+      return complain(error.what());
+    }
+    return {};
   }
   /// From here on, what is said about a file does not promise that training goes on.
   void note_end() noexcept { is_training_ = false; }
@@ -314,6 +337,7 @@ class RunDirectory {
   }
 
   std::filesystem::path path_;
+  std::shared_ptr<Files> files_;
   LineFile metrics_;
   LineFile events_;
   std::vector<std::unique_ptr<LineFile>> logs_{};

@@ -60,10 +60,11 @@ class HeldSignals {
   std::optional<SignalWatch> watch_{};
 };
 
-/// Writes result.json, or else a run that has succeeded would be done again. Returns what went wrong, or an empty text.
+/// Writes result.json, or else a run that has succeeded would be done again; as durably as what there is to go
+/// on from. Returns what went wrong, or an empty text.
 [[nodiscard]] inline std::string write_result(const RunDirectory& directory, const ResultFields& fields) {
   const HeldSignals held;
-  return directory.write_object("result.json", result_object(fields));
+  return directory.write_object("result.json", result_object(fields), fields.checkpoint.has_value());
 }
 
 }  // namespace detail

@@ -26,6 +26,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -55,9 +56,10 @@ struct LeaseTimes {
 class RunLease {
  public:
   /// Throws: ConfigError that names the holder if there is one, or if the file cannot be read or written.
-  explicit RunLease(const std::filesystem::path& run, const LeaseTimes& times = {})
-      : path_(run / "lease.json"), times_(times) {
-    file_ = Descriptor{::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
+  explicit RunLease(const std::filesystem::path& run, const LeaseTimes& times = {},
+                    std::shared_ptr<Files> files = std::make_shared<Files>())
+      : path_(run / "lease.json"), times_(times), files_(std::move(files)) {
+    file_ = Descriptor{files_->open(path_, O_RDWR | O_CREAT)};
     if (!file_.is_open()) refuse(compose("cannot be opened: {}", error_text(errno)));
     own_.boot = boot_id();
     own_.is_locked = take_lock();
@@ -251,7 +253,8 @@ class RunLease {
     text.resize(size - 1, ' ');
     text += '\n';
     const WriteSignalGuard<SIGXFSZ> guard;
-    const ssize_t written = ::pwrite(file_.get(), text.data(), text.size(), 0);
+    const auto bytes = std::as_bytes(std::span{text});
+    const ssize_t written = files_->write_at(file_.get(), bytes.data(), bytes.size(), 0);
     if (written < 0) refuse(compose("cannot be written: {}", error_text(errno)));
     if (written != static_cast<ssize_t>(text.size())) refuse("cannot be written: there is no room");
   }
@@ -266,6 +269,7 @@ class RunLease {
 
   std::filesystem::path path_;
   LeaseTimes times_;
+  std::shared_ptr<Files> files_;
   Descriptor file_{};
   Content own_{};
   std::string takeover_{};

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+// What power cuts leave of a run's files beside its checkpoints.
+#include "railyard/train/detail/checkpoint_writer.hpp"
+#include "railyard/train/detail/files.hpp"
+#include "railyard/train/detail/run_lease.hpp"
+#include "railyard/train/detail/run_record.hpp"
+
+#include "support/catch.hpp"
+#include "support/crash_disk.hpp"
+#include "unit/train/poor_group.hpp"
+#include "unit/train/scratch.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+namespace ry = railyard;
+namespace rt = railyard_test;
+
+namespace {
+
+// Does what a supervisor does to the files of a run.
+class Program {
+ public:
+  Program(const std::filesystem::path& run, const std::shared_ptr<rt::RecordingFiles>& files)
+      : lease_(run, {}, files), directory_(run, 1, files), writer_(run, folder_of(run, files), {}, group_, files) {}
+
+  [[nodiscard]] ry::detail::RunDirectory& directory() { return directory_; }
+  void report(std::int64_t number) {
+    const auto line = ry::detail::JsonObject{}.add("report", number).add("seconds", 0.5).add("loss", number);
+    REQUIRE(directory_.append_metrics(line.text()).empty());
+  }
+  void save(std::int64_t report) {
+    writer_.submit({.manifest = {.world_size = 1, .step = static_cast<std::uint64_t>(report + 1), .report = report},
+                    .parts = {{"state.json", bytes_}}});
+    REQUIRE(writer_.drain(ry::Deadline::after(std::chrono::seconds{30})));
+    for (const auto& outcome : writer_.take_outcomes()) REQUIRE(outcome.error == "");
+  }
+
+ private:
+  [[nodiscard]] ry::CheckpointFolder folder_of(const std::filesystem::path& run,
+                                               const std::shared_ptr<rt::RecordingFiles>& files) const {
+    ry::CheckpointFolder folder{run / "checkpoints", lease_.generation(), files};
+    folder.still_mine = [this] { return lease_.is_held(); };
+    return folder;
+  }
+
+  ry::detail::RunLease lease_;
+  ry::detail::RunDirectory directory_;
+  PoorGroup group_{};
+  std::array<std::byte, 8> bytes_{};
+  ry::detail::CheckpointWriter writer_;
+};
+
+constexpr std::int64_t last_report = 3;
+
+// Says what is wrong with what a power cut has left, or nothing.
+std::string fault_of(const rt::Tree& state) {
+  const Scratch scratch;
+  rt::write_tree(state, scratch.path());
+  const auto run = scratch.path() / "storage" / "run";
+  const auto newest = ry::newest_checkpoint(run);
+  if (!newest) return {};  // the run begins anew, or is refused: nothing was promised yet
+  newest->verify();
+  const ry::detail::RunRecord record = ry::detail::read_run_record(run);
+  if (record.is_recovered) return "run.json is lost";
+  for (std::int64_t report = 0; report <= newest->manifest().report; ++report) {
+    const auto at = static_cast<std::size_t>(report);
+    if (at >= record.lines.size() || record.lines[at].report != report) return "a report is lost";
+  }
+  if (record.has_succeeded && newest->manifest().report != last_report) return "it has succeeded without its end";
+  if (ry::detail::RunLease{run}.generation() <= newest->manifest().generation) return "a generation is lost";
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("Power cuts: a checkpoint never lasts without the reports, the run and the generation that it counts on") {
+  const Scratch scratch;
+  const auto run = scratch.path() / "storage" / "run";
+  std::filesystem::create_directories(run / "logs");
+  const rt::Tree before = rt::tree_of(scratch.path());
+  const auto files = std::make_shared<rt::RecordingFiles>(scratch.path());
+  std::uint64_t size = 0;
+  {
+    Program first{run, files};
+    const auto record = ry::detail::JsonObject{}.add("backend", "b").add("scaling", "s").add("world_size", 1);
+    REQUIRE(first.directory().write_object("run.json", ry::detail::JsonObject{record}.add("seed", 1), false).empty());
+    for (const std::int64_t report : {0, 1}) first.report(report);
+    first.save(1);
+    size = first.directory().metrics_size();
+    for (const std::int64_t report : {2, 3}) first.report(report);
+  }
+  Program second{run, files};  // takes the run over, and goes on from the checkpoint
+  REQUIRE(second.directory().keep_metrics(size).empty());
+  for (const std::int64_t report : {2, 3}) second.report(report);
+  second.save(last_report);
+  const auto result = ry::detail::JsonObject{}.add("succeeded", true).add("seconds", 1.5);
+  REQUIRE(second.directory().write_object("result.json", result, true).empty());
+
+  const auto states = rt::crash_states(before, files->changes());
+  CHECK(states.size() > 100);
+  for (const rt::Tree& state : states) {
+    const std::string fault = fault_of(state);
+    if (!fault.empty()) CHECK(fault == "");
+  }
+  for (const rt::Tree& state : rt::crash_states(before, files->changes(), files->changes().size())) {
+    CHECK_THAT(state.at("storage/run/result.json").value(), ContainsSubstring("succeeded"));
+  }
+}
