@@ -1279,6 +1279,7 @@ struct World {
   std::string host{};
   std::string address{};                       ///< by which other hosts reach this one; empty if unknown
   std::shared_ptr<RankConnector> connector{};  ///< how ranks of several hosts connect; nullptr: no proof is asked for
+  int device = -1;  ///< its GPU, among those that its process is shown; -1: it was given none
 };
 
 /// Says how far apart the workers of a Scaling can be, and how far apart the ranks of a Backend may be.
@@ -2590,6 +2591,13 @@ concept Scaling = std::default_initializable<S> && requires(S& scaling, const Gr
 
 namespace railyard::inline v0_1 {
 
+/// Says which GPUs a process is shown, where each worker is to have one.
+struct JoinDevices {
+  std::int32_t count = -1;  ///< -1: none are asked for
+  std::string only{};       ///< names it, if there is no more than one
+  std::string how{};        ///< how they were found, in words
+};
+
 /// Says what one process brings with it when the processes of a run find each other.
 struct JoinPlan {
   LaunchConfig launch{};
@@ -2600,6 +2608,7 @@ struct JoinPlan {
   std::chrono::nanoseconds timeout = std::chrono::minutes{1};
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};  ///< after which another process counts as lost
   std::function<void(const std::string& line)> say{};                 ///< is told what the user should see
+  JoinDevices devices{};
 };
 
 /// Is a Scaling of processes that others have started. One of them leads: only there is start() called, for the workers
@@ -21362,7 +21371,7 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  [[nodiscard]] const World& world() const noexcept { return link_->world(); }
+  [[nodiscard]] const World& world() const noexcept { return world_; }
   [[nodiscard]] int rank() const noexcept { return world().rank; }
   [[nodiscard]] int world_size() const noexcept { return world().size; }
   [[nodiscard]] int local_rank() const noexcept { return world().local_rank; }
@@ -21380,7 +21389,12 @@ class Worker {
                                      static_cast<std::size_t>(world_size()));
   }
 
-  /// Where the backend expects buffers: the CPU, or the GPU whose index is the local rank.
+  /// The GPU that this worker was given (ScalingConfig::use_gpu), by its number among those that its process is shown;
+  /// nothing without.
+  [[nodiscard]] std::optional<int> device_index() const noexcept {
+    return world_.device < 0 ? std::nullopt : std::optional{world_.device};
+  }
+  /// Where the backend expects buffers: the CPU, or this worker's GPU.
   [[nodiscard]] virtual Device device() const noexcept = 0;
 
   /// The memory that the ranks share, where the backend has such: for rooms above this one. nullptr otherwise.
@@ -21602,7 +21616,8 @@ class Worker {
   }
 
  protected:
-  Worker(WorkerLink& link, const RunContext& context) noexcept : link_(&link), context_(&context) {}
+  Worker(WorkerLink& link, const RunContext& context, const World& world)
+      : link_(&link), context_(&context), world_(world) {}
   ~Worker() { drop_extensions(); }
 
   void drop_extensions() noexcept {
@@ -21665,6 +21680,7 @@ class Worker {
 
   WorkerLink* link_;
   const RunContext* context_;
+  World world_;
   std::optional<std::uint64_t> step_samples_{};
   std::function<void(std::uint64_t, bool)> on_samples_{};
   std::function<void()> on_abandoned_step_{};
@@ -22041,13 +22057,18 @@ struct ScalingConfig {
   /// Under Launched, as many in each process that the engine has started; a range is one of all processes together, of
   /// which each makes its share of the most: lost ones are done without, as long as the rest makes the least.
   WorkerCount num_workers = 1;
-  /// With a range: says for how many workers there is room now. By default as many as there are cores for this process.
-  /// Called in the process of fit(), on its thread. Not for several processes: those that are there say it.
+  /// With a range: says for how many workers there is room now. By default as many as there are cores for this process,
+  /// or GPUs with use_gpu. Called in the process of fit(), on its thread. Not for several processes: those that are
+  /// there say it.
   std::function<int()> capacity{};
   /// How often it is asked while workers train.
   std::chrono::nanoseconds capacity_interval = std::chrono::seconds{10};
   /// Under Launched: what the environment does not say, or says wrong.
   LaunchConfig launch{};
+  /// Gives each worker a GPU of its own, which Worker::device_index() names: the one with the number of the worker on
+  /// its host, of those that CUDA_VISIBLE_DEVICES shows; the only one, where an engine shows each process its own. With
+  /// a range, there is room for as many workers as there are GPUs. A Backend of GPUs needs no word of it.
+  bool use_gpu = false;
 };
 
 }  // namespace railyard::inline v0_1
@@ -25783,12 +25804,12 @@ void take_all(WireReader& reader, Take take) {
 }
 
 /// Says what must be the same in all processes of a run; two that differ in anything of it would wait for each other.
-[[nodiscard]] inline std::string common_settings(std::string_view backend, const WorkerCount& count,
+[[nodiscard]] inline std::string common_settings(std::string_view backend, const WorkerCount& count, bool use_gpu,
                                                  const RunConfig& run) {
   const std::string workers =
       count.is_elastic() ? compose(", {} to {} workers together", count.min(), count.max()) : std::string{};
-  return compose("railyard {}, {}{}, seed {}, name \"{}\", a checkpoint every {} steps{}{}", version, backend, workers,
-                 run.seed, run.name, run.checkpoint.every_steps,
+  return compose("railyard {}, {}{}{}, seed {}, name \"{}\", a checkpoint every {} steps{}{}", version, backend,
+                 workers, use_gpu ? ", a GPU for each worker" : "", run.seed, run.name, run.checkpoint.every_steps,
                  run.accept_changes.empty() ? "" : ", accepts changes of ", joined(run.accept_changes, ", "));
 }
 
@@ -25843,9 +25864,10 @@ namespace railyard::inline v0_1 {
 template <Backend B>
 class WorkerOf final : public Worker {
  public:
-  /// link and context must outlive the worker. The end of the group ends the backend's waits from here on.
-  WorkerOf(WorkerLink& link, const RunContext& context, std::unique_ptr<B> backend)
-      : Worker(link, context), backend_(std::move(backend)) {
+  /// link and context must outlive the worker; world is the link's, with the device that the worker was given. The end
+  /// of the group ends the backend's waits from here on.
+  WorkerOf(WorkerLink& link, const RunContext& context, const World& world, std::unique_ptr<B> backend)
+      : Worker(link, context, world), backend_(std::move(backend)) {
     this->link().on_abort([this](std::string_view reason) { backend_->abort(reason); });
   }
   ~WorkerOf() {
@@ -25855,7 +25877,13 @@ class WorkerOf final : public Worker {
   }
 
   [[nodiscard]] Device device() const noexcept override {
-    return {B::device_kind, B::device_kind == DeviceKind::cpu ? 0 : this->local_rank()};
+    if constexpr (requires(const B& backend) {
+                    { backend.device() } -> std::same_as<Device>;
+                  }) {
+      return backend_->device();
+    } else {
+      return {B::device_kind, B::device_kind == DeviceKind::cpu ? 0 : this->device_index().value_or(0)};
+    }
   }
 
   [[nodiscard]] HostMemory* host_memory() noexcept override {
@@ -26008,6 +26036,415 @@ class TrainingFunctionOf final : public TrainingFunction<B> {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/nvml.hpp
+// The GPUs of this host as NVIDIA's management library tells them, which leaves CUDA alone. Core room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a part of a GPU that MIG has divided.
+struct GpuInstance {
+  std::string uuid{};         ///< "MIG-", and digits
+  std::string former_name{};  ///< as drivers before 470 called it; CUDA still knows it
+};
+
+/// Is a GPU that this process may open.
+struct Gpu {
+  std::string uuid{};       ///< "GPU-", and digits
+  bool is_divided = false;  ///< MIG is on: CUDA uses its instances alone, of which there may be none
+  std::vector<GpuInstance> instances{};
+};
+
+/// Is what NVML has told, or why it has not.
+struct NvmlAnswer {
+  std::vector<Gpu> gpus{};  ///< in the order of their PCI addresses
+  std::string problem{};
+  bool has_mismatch = false;  ///< the loaded driver and this library are of two releases
+};
+
+inline constexpr int nvml_success = 0;
+inline constexpr int nvml_version_mismatch = 18;
+
+class NvmlError final : public Error {
+ public:
+  NvmlError(const char* text, int code) : Error(compose("NVML says \"{}\" (error {})", text, code)), code_(code) {}
+  [[nodiscard]] int code() const noexcept { return code_; }
+
+ private:
+  int code_;
+};
+
+/// Is NVML, from nvmlInit to nvmlShutdown: it is no part of CUDA, and a process may be forked after it.
+class Nvml {
+ public:
+  /// Throws: ConfigError if it cannot be loaded, NvmlError if it cannot begin.
+  Nvml() {
+    constexpr const char* names[] = {"libnvidia-ml.so.1"};
+    const DynamicLibrary library{"NVML (libnvidia-ml.so.1)", {}, "RAILYARD_NVML_LIBRARY", "nvmlInit_v2", names};
+    library.find("nvmlInit_v2", init_);
+    library.find("nvmlShutdown", shutdown_);
+    library.find("nvmlErrorString", error_string_);
+    library.find("nvmlDeviceGetCount_v2", get_count_);
+    library.find("nvmlDeviceGetHandleByIndex_v2", get_handle_);
+    library.find("nvmlDeviceGetUUID", get_uuid_);
+    has_instances_ = library.find_if_there("nvmlDeviceGetMigMode", get_mig_mode_) &&
+                     library.find_if_there("nvmlDeviceGetMaxMigDeviceCount", get_max_instances_) &&
+                     library.find_if_there("nvmlDeviceGetMigDeviceHandleByIndex", get_instance_) &&
+                     library.find_if_there("nvmlDeviceGetGpuInstanceId", get_gpu_instance_id_) &&
+                     library.find_if_there("nvmlDeviceGetComputeInstanceId", get_compute_instance_id_);
+    require(init_());
+  }
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+  ~Nvml() { shutdown_(); }
+
+  /// Returns those that this process may open: others are there for CUDA no more than for it.
+  [[nodiscard]] std::vector<Gpu> gpus() const {
+    unsigned count = 0;
+    require(get_count_(&count));
+    std::vector<Gpu> all;
+    for (unsigned index = 0; index < count; ++index) {
+      Handle handle = nullptr;
+      if (get_handle_(index, &handle) != nvml_success) continue;
+      if (auto uuid = uuid_of(handle))
+        all.push_back({.uuid = std::move(*uuid)});
+      else
+        continue;
+      unsigned is_on = 0, pending = 0;
+      if (!has_instances_ || get_mig_mode_(handle, &is_on, &pending) != nvml_success || is_on == 0) continue;
+      all.back().is_divided = true;
+      all.back().instances = instances_of(handle, all.back().uuid);
+    }
+    return all;
+  }
+
+ private:
+  using Handle = void*;
+
+  [[nodiscard]] std::vector<GpuInstance> instances_of(Handle gpu, const std::string& gpu_uuid) const {
+    unsigned most = 0;
+    std::vector<GpuInstance> all;
+    if (get_max_instances_(gpu, &most) != nvml_success) return all;
+    for (unsigned index = 0; index < most; ++index) {
+      Handle handle = nullptr;
+      if (get_instance_(gpu, index, &handle) != nvml_success) continue;  // no instance has that number
+      const auto uuid = uuid_of(handle);
+      if (!uuid) continue;
+      all.push_back({.uuid = *uuid});
+      unsigned gpu_part = 0, compute_part = 0;
+      if (get_gpu_instance_id_(handle, &gpu_part) != nvml_success) continue;
+      if (get_compute_instance_id_(handle, &compute_part) != nvml_success) continue;
+      all.back().former_name = compose("MIG-{}/{}/{}", gpu_uuid, gpu_part, compute_part);
+    }
+    return all;
+  }
+
+  [[nodiscard]] std::optional<std::string> uuid_of(Handle device) const {
+    char text[96] = {};  // NVML_DEVICE_UUID_V2_BUFFER_SIZE
+    if (get_uuid_(device, text, sizeof text) != nvml_success) return std::nullopt;
+    return text;
+  }
+
+  void require(int code) const {
+    if (code != nvml_success) throw NvmlError{error_string_(code), code};
+  }
+
+  int (*init_)() = nullptr;
+  int (*shutdown_)() = nullptr;
+  const char* (*error_string_)(int) = nullptr;
+  int (*get_count_)(unsigned*) = nullptr;
+  int (*get_handle_)(unsigned, Handle*) = nullptr;
+  int (*get_uuid_)(Handle, char*, unsigned) = nullptr;
+  int (*get_mig_mode_)(Handle, unsigned*, unsigned*) = nullptr;
+  int (*get_max_instances_)(Handle, unsigned*) = nullptr;
+  int (*get_instance_)(Handle, unsigned, Handle*) = nullptr;
+  int (*get_gpu_instance_id_)(Handle, unsigned*) = nullptr;
+  int (*get_compute_instance_id_)(Handle, unsigned*) = nullptr;
+  bool has_instances_ = false;
+};
+
+[[nodiscard]] inline NvmlAnswer ask_nvml() {
+  try {
+    return {.gpus = Nvml{}.gpus()};
+  } catch (const NvmlError& error) {
+    return {.problem = error.what(), .has_mismatch = error.code() == nvml_version_mismatch};
+  } catch (const Error& error) {
+    return {.problem = error.what()};
+  }
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/detail/visible_devices.hpp
+// Which of a host's GPUs a process is shown, as CUDA_VISIBLE_DEVICES says. Core room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is what a worker can be given: a GPU, or one instance of a divided one.
+struct VisibleDevice {
+  std::string uuid{};  ///< empty if it is not known
+  bool is_instance = false;
+};
+
+struct VisibleDevices {
+  std::vector<VisibleDevice> devices{};
+  std::string remark{};  ///< what of the list CUDA does not follow; empty if nothing
+};
+
+[[nodiscard]] inline std::optional<std::string> visible_devices_variable() {
+  const char* const text = std::getenv("CUDA_VISIBLE_DEVICES");
+  return text == nullptr ? std::nullopt : std::optional<std::string>{text};
+}
+
+/// Says which GPUs this process is shown, for messages.
+[[nodiscard]] inline std::string visible_devices_text() {
+  const auto variable = visible_devices_variable();
+  return variable ? compose("CUDA_VISIBLE_DEVICES is \"{}\"", *variable) : "CUDA_VISIBLE_DEVICES is not set";
+}
+
+/// Reads a list as CUDA does: all entries are of the kind of the first one; the first that names nothing ends the list;
+/// one that names a device twice hides all. A UUID may be cut off where it is still the only one that begins so.
+///
+/// An index counts in CUDA's order, which is that of the PCI addresses, as here, only if CUDA_DEVICE_ORDER says so: how
+/// many devices there are does not depend on it, as long as MIG divides all GPUs or none.
+class VisibleDevicesList {
+ public:
+  VisibleDevicesList(const std::vector<Gpu>& gpus, std::string_view text) : gpus_(&gpus) {
+    const std::string_view first = trimmed(text.substr(0, text.find(',')));
+    is_by_uuid_ = first.starts_with("GPU-") || first.starts_with("MIG-");
+    prefix_ = is_by_uuid_ ? first.substr(0, 4) : std::string_view{};
+    if (first.empty()) return;
+    for (std::size_t begin = 0; begin <= text.size();) {
+      const std::size_t end = std::min(text.find(',', begin), text.size());
+      if (!take(trimmed(text.substr(begin, end - begin)))) break;
+      begin = end + 1;
+    }
+  }
+
+  /// Of a GPU the number of its instance, or none.
+  using Place = std::pair<std::size_t, std::optional<std::size_t>>;
+  [[nodiscard]] const std::vector<Place>& places() const noexcept { return places_; }
+  [[nodiscard]] const std::string& remark() const noexcept { return remark_; }
+
+ private:
+  [[nodiscard]] static std::string_view trimmed(std::string_view text) {
+    const std::size_t begin = text.find_first_not_of(" \t");
+    if (begin == std::string_view::npos) return {};
+    return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+  }
+
+  // Returns false where the list ends.
+  [[nodiscard]] bool take(std::string_view entry) {
+    const auto place = is_by_uuid_ ? place_of_uuid(entry) : place_of_index(entry);
+    if (!place) {
+      remark_ = compose("\"{}\" in it names none of them, and ends the list", entry);
+      return false;
+    }
+    if (std::find(places_.begin(), places_.end(), *place) != places_.end()) {
+      remark_ = compose("\"{}\" in it names one a second time, which hides all", entry);
+      places_.clear();
+      return false;
+    }
+    places_.push_back(*place);
+    return true;
+  }
+
+  // Digits count up to whatever else there is, as with strtol.
+  [[nodiscard]] std::optional<Place> place_of_index(std::string_view entry) const {
+    const std::string text{entry};
+    char* end = nullptr;
+    const long index = std::strtol(text.c_str(), &end, 10);
+    if (end == text.c_str() || index < 0 || static_cast<std::size_t>(index) >= gpus_->size()) return std::nullopt;
+    return Place{static_cast<std::size_t>(index), std::nullopt};
+  }
+
+  [[nodiscard]] std::optional<Place> place_of_uuid(std::string_view entry) const {
+    if (!entry.starts_with(prefix_)) return std::nullopt;
+    std::vector<Place> found;
+    for (std::size_t at = 0; at < gpus_->size(); ++at) {
+      const Gpu& gpu = (*gpus_)[at];
+      if (gpu.uuid.starts_with(entry)) found.emplace_back(at, std::nullopt);
+      for (std::size_t part = 0; part < gpu.instances.size(); ++part) {
+        const GpuInstance& instance = gpu.instances[part];
+        if (instance.uuid.starts_with(entry) || instance.former_name == entry) found.emplace_back(at, part);
+      }
+    }
+    return found.size() == 1 ? std::optional{found.front()} : std::nullopt;
+  }
+
+  const std::vector<Gpu>* gpus_;
+  bool is_by_uuid_ = false;
+  std::string_view prefix_{};
+  std::vector<Place> places_{};
+  std::string remark_{};
+};
+
+/// Returns what of the GPUs a process is shown by that value of the variable. Where an instance of a GPU is among them,
+/// CUDA leaves out the GPUs that are not divided.
+[[nodiscard]] inline VisibleDevices visible_devices(const std::vector<Gpu>& gpus,
+                                                    const std::optional<std::string>& variable) {
+  VisibleDevices visible;
+  bool has_instances = false;
+  const auto show = [&](const Gpu& gpu, std::optional<std::size_t> part) {
+    if (!gpu.is_divided) visible.devices.push_back({.uuid = gpu.uuid});
+    for (std::size_t at = 0; at < gpu.instances.size(); ++at) {
+      if (part && *part != at) continue;
+      has_instances = true;
+      visible.devices.push_back({.uuid = gpu.instances[at].uuid, .is_instance = true});
+    }
+  };
+  if (variable) {
+    const VisibleDevicesList list{gpus, *variable};
+    visible.remark = list.remark();
+    for (const auto& [at, part] : list.places()) show(gpus[at], part);
+  } else {
+    for (const Gpu& gpu : gpus) show(gpu, std::nullopt);
+  }
+  if (has_instances) std::erase_if(visible.devices, [](const VisibleDevice& one) { return !one.is_instance; });
+  return visible;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/core/detail/found_devices.hpp
+// The GPUs that the workers of this process may have, counted without initialising CUDA in it. Core room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is what has been found, and how.
+struct FoundDevices {
+  std::vector<VisibleDevice> devices{};
+  std::string how{};     ///< who has counted what, in words
+  std::string remedy{};  ///< what to do where that is too few
+
+  [[nodiscard]] int count() const noexcept { return static_cast<int>(devices.size()); }
+  /// Whether a process can use but one of them, which CUDA_VISIBLE_DEVICES has to name: so it is with instances of MIG.
+  [[nodiscard]] bool are_instances() const noexcept { return !devices.empty() && devices.front().is_instance; }
+};
+
+/// Returns "1 GPU" or "2 GPUs".
+[[nodiscard]] inline std::string gpus_text(int count) { return compose("{} GPU{}", count, count == 1 ? "" : "s"); }
+
+/// Says what to do about a process that is shown too few.
+[[nodiscard]] inline std::string device_remedy(const NvmlAnswer& nvml, const DriverCount& driver) {
+  if (nvml.has_mismatch || driver.code == cuda_driver_mismatch) {
+    return "the loaded driver and the installed libraries are of two releases: start the machine anew after an upgrade";
+  }
+  if (nvml.problem.empty() || driver.problem.empty()) {
+    return "show this process more of them (CUDA_VISIBLE_DEVICES, --gpus of the job or the container)";
+  }
+  return "see what nvidia-smi says here: is the NVIDIA driver installed and loaded, and was the container started with "
+         "GPUs (--gpus all)? On CPUs train with Gloo, and without ScalingConfig::use_gpu";
+}
+
+[[nodiscard]] inline FoundDevices devices_of(const NvmlAnswer& nvml) {
+  const auto num_divided =
+      std::count_if(nvml.gpus.begin(), nvml.gpus.end(), [](const Gpu& gpu) { return gpu.is_divided; });
+  auto [devices, remark] = visible_devices(nvml.gpus, visible_devices_variable());
+  return {.devices = std::move(devices),
+          .how = compose("NVML finds {}{}, {}{}{}", gpus_text(static_cast<int>(nvml.gpus.size())),
+                         num_divided == 0 ? std::string{} : compose(", {} of them divided by MIG", num_divided),
+                         visible_devices_text(), remark.empty() ? "" : "; ", remark),
+          .remedy = device_remedy(nvml, {})};
+}
+
+/// Asks NVML, and where it does not answer the CUDA driver, in a child. Where neither answers there is no device.
+[[nodiscard]] inline FoundDevices find_devices(const Deadline& deadline) {
+  const NvmlAnswer nvml = ask_nvml();
+  if (nvml.problem.empty()) return devices_of(nvml);
+  const DriverCount driver = ask_cuda_driver(deadline);
+  const std::string counted =
+      driver.problem.empty() ? compose("the CUDA driver counts {}", gpus_text(driver.count)) : driver.problem;
+  return {.devices = std::vector<VisibleDevice>(static_cast<std::size_t>(driver.count)),
+          .how = compose("{}, {}; {}", counted, visible_devices_text(), nvml.problem),
+          .remedy = device_remedy(nvml, driver)};
+}
+
+/// Says that there are too few. subject: who asks for how many. Throws: ConfigError.
+[[noreturn]] inline void throw_too_few_devices(std::string_view subject, const FoundDevices& found) {
+  throw ConfigError{compose("{}, and on host {} this process is shown {} ({}): {}{}", subject, host_name(),
+                            found.are_instances()
+                                ? compose("{} instance{} of MIG", found.count(), found.count() == 1 ? "" : "s")
+                                : gpus_text(found.count()),
+                            found.how, found.count() == 0 ? "" : "ask for fewer, or ", found.remedy)};
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/worker_devices.hpp
+// Which GPU each worker of this process has. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Are the GPUs that this process is shown, of which each worker has one; none where none are asked for.
+class WorkerDevices {
+ public:
+  WorkerDevices() = default;
+  /// share_process: all workers are of one process, and of instances of MIG that can use no more than one.
+  WorkerDevices(FoundDevices found, bool share_process) : found_(std::move(found)) {
+    if (!share_process || !found_->are_instances()) return;
+    found_->devices.resize(1);
+    found_->how += "; a process can use but one instance of MIG, so that threads cannot have one each: take Processes";
+  }
+
+  [[nodiscard]] bool are_asked_for() const noexcept { return found_.has_value(); }
+
+  /// Throws: ConfigError if there are fewer than so many workers.
+  void require(int num_workers) const {
+    if (!found_ || found_->count() >= num_workers) return;
+    throw_too_few_devices(num_workers == 1
+                              ? std::string{"a worker needs a GPU of its own (ScalingConfig::use_gpu)"}
+                              : compose("{} workers need a GPU each (ScalingConfig::use_gpu)", num_workers),
+                          *found_);
+  }
+
+  /// Returns which one a worker has, by its number among those that its process sees; -1 if none are asked for. The
+  /// process that is shown no more than one has that, whatever the number of its worker on the host. Called in the
+  /// worker's process before it uses CUDA: of instances of MIG it is shown its own alone.
+  [[nodiscard]] int give(const World& world) const {
+    if (!found_) return -1;
+    const int index = found_->count() == 1 ? 0 : world.local_rank;
+    if (!found_->are_instances()) return index;
+    ::setenv("CUDA_VISIBLE_DEVICES", found_->devices[static_cast<std::size_t>(index)].uuid.c_str(), 1);
+    return 0;
+  }
+
+  /// Returns what other processes of the run are told of them.
+  [[nodiscard]] JoinDevices told() const {
+    if (!found_) return {};
+    return {.count = found_->count(),
+            .only = found_->count() == 1 ? found_->devices.front().uuid : std::string{},
+            .how = compose("on host {} {}", host_name(), found_->how)};
+  }
+
+  /// Returns for how many workers there are GPUs now; those that have been lost since are not counted.
+  [[nodiscard]] int count_now() const {
+    const NvmlAnswer nvml = ask_nvml();  // the driver would have to be asked by a child, while workers train
+    return nvml.problem.empty() ? std::min(devices_of(nvml).count(), found_->count()) : found_->count();
+  }
+
+ private:
+  std::optional<FoundDevices> found_{};
+};
+
+/// Makes a range of workers follow the GPUs, and what else there is room for only if the user says so.
+[[nodiscard]] inline ScalingConfig limit_to_devices(ScalingConfig config, const WorkerDevices& devices) {
+  if (!devices.are_asked_for() || !config.num_workers.is_elastic()) return config;
+  config.capacity = [own = std::move(config.capacity), devices] {
+    return own ? std::min(own(), devices.count_now()) : devices.count_now();
+  };
+  return config;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/trainer.hpp
 // Runs a training function on many workers: the one place where a Backend and a Scaling meet. Train room.
 
@@ -26092,7 +26529,7 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   }
   throw ConfigError{
       compose("after {} {}: ask for fewer, or look at ScalingConfig::capacity, by default the cores of this "
-              "process",
+              "process, or its GPUs with ScalingConfig::use_gpu",
               deadline.budget_text(), size.no_room())};
 }
 
@@ -26255,6 +26692,7 @@ class Trainer<B, S> {
     const auto called_at = Deadline::Clock::now();
     detail::check_settings(scaling_, run_);
     detail::check_datasets(datasets_, run_.data);
+    find_devices();
     B::check(options_);
     detail::open_standard_streams();
     S scaling{};
@@ -26262,10 +26700,11 @@ class Trainer<B, S> {
       scaling.join({.launch = scaling_.launch,
                     .num_workers = scaling_.num_workers.max(),
                     .is_elastic = scaling_.num_workers.is_elastic(),
-                    .settings = detail::common_settings(B::name, scaling_.num_workers, run_),
+                    .settings = detail::common_settings(B::name, scaling_.num_workers, devices_.are_asked_for(), run_),
                     .timeout = run_.start_timeout,
                     .silence_limit = run_.silence_limit,
-                    .say = detail::launch_lines(run_.progress)});
+                    .say = detail::launch_lines(run_.progress),
+                    .devices = devices_.told()});
       if (!scaling.leads()) return follow(scaling);
       return detail::tell_others(scaling, [&] { return lead(scaling, called_at); });
     } else {
@@ -26295,6 +26734,22 @@ class Trainer<B, S> {
  private:
   using Function = detail::TrainingFunction<B>;
 
+  // A Backend of GPUs needs one for each worker, unless its options say which.
+  [[nodiscard]] bool gives_devices() const {
+    if constexpr (requires { requires std::same_as<decltype(options_.device), int>; }) {
+      if (options_.device >= 0) return false;
+    }
+    return B::device_kind != DeviceKind::cpu;
+  }
+
+  // Where workers are forked, nothing may have used CUDA here, and nothing does.
+  void find_devices() {
+    if constexpr (!S::copies_function) detail::refuse_to_fork_after_cuda();
+    if (!scaling_.use_gpu && !gives_devices()) return;
+    devices_ = {detail::find_devices(Deadline::after(run_.start_timeout, "RunConfig::start_timeout")),
+                S::reach == Reach::process};
+  }
+
   Result lead(S& scaling, Deadline::Clock::time_point called_at) {
     ScalingConfig count = scaling_;
     bool is_many = false;
@@ -26303,6 +26758,10 @@ class Trainer<B, S> {
       if (is_many || !count.num_workers.is_elastic()) {
         count = detail::count_together(std::move(count), scaling.num_workers(), [&scaling] { return scaling.room(); });
       }
+    }
+    if (!is_many) {
+      devices_.require(count.num_workers.min());
+      count = detail::limit_to_devices(std::move(count), devices_);
     }
     detail::ElasticSize size{std::move(count)};
     RunInfo info{.backend = std::string{B::name},
@@ -26398,15 +26857,16 @@ class Trainer<B, S> {
     context.attempt = briefing.attempt;
     detail::ConnectingStore store{link.store(), link.world().rank};
     link.on_abort([&store](std::string_view reason) { store.abort(reason); });
+    World world = link.world();
+    world.device = devices_.give(world);
     std::unique_ptr<B> backend;
     try {
-      backend =
-          B::connect(options_, link.world(), store, Deadline::after(run_.start_timeout, "RunConfig::start_timeout"));
+      backend = B::connect(options_, world, store, Deadline::after(run_.start_timeout, "RunConfig::start_timeout"));
     } catch (...) {
       link.on_abort({});
       throw;
     }
-    WorkerOf<B> worker{link, context, std::move(backend)};
+    WorkerOf<B> worker{link, context, world, std::move(backend)};
     link.post(detail::encode_started(worker.host()));
     try {
       function.call(worker);
@@ -26421,6 +26881,7 @@ class Trainer<B, S> {
   RunConfig run_;
   Datasets datasets_;
   typename B::Options options_;
+  detail::WorkerDevices devices_{};
 };
 
 // Of the options the refused one knows nothing.
@@ -36654,9 +37115,10 @@ namespace detail {
 
 /// Are the processes of a run, as the launcher counts them, also those that are lost.
 struct LaunchedMembers {
-  std::vector<int> workers{};        ///< how many each makes where it can
-  std::vector<std::string> hosts{};  ///< what names the host of each
-  std::vector<bool> has_part{};      ///< whether it was to make any when workers were started last
+  std::vector<int> workers{};          ///< how many each makes where it can
+  std::vector<std::string> hosts{};    ///< what names the host of each
+  std::vector<bool> has_part{};        ///< whether it was to make any when workers were started last
+  std::vector<JoinDevices> devices{};  ///< which GPUs each is shown
 };
 
 /// Returns what one of several processes makes of so many workers together: the first ones make one more where they
@@ -36708,6 +37170,33 @@ struct LaunchedMembers {
     layouts[at].num_nodes = static_cast<int>(nodes.size());
   }
   return layouts;
+}
+
+/// Throws: ConfigError if each worker is to have a GPU, and a process is shown too few. Who is shown no more than one
+/// takes that; all others take those of their workers' numbers on the host.
+inline void check_devices(const LaunchedMembers& members) {
+  const std::vector<GroupLayout> layouts = lay_out(members.workers, members.hosts);
+  std::map<std::pair<std::string, std::string>, std::size_t> owners;  // by host and GPU
+  for (std::size_t at = 0; at < layouts.size(); ++at) {
+    const JoinDevices& shown = members.devices[at];
+    const int needed = layouts[at].first_local_rank + layouts[at].num_workers;
+    if (shown.count < 0 || layouts[at].num_workers == 0) continue;
+    const bool takes_only = shown.count == 1 && layouts[at].num_workers == 1;
+    if (!takes_only && needed > shown.count) {
+      throw ConfigError{compose(
+          "process {} of {} makes the workers {} to {} of its host, each needs a GPU of its own "
+          "(ScalingConfig::use_gpu), and the process is shown {} ({}): start fewer workers there, or show each process "
+          "all GPUs of its host, or each that makes one worker its own",
+          at, layouts.size(), layouts[at].first_local_rank + 1, needed, shown.count, shown.how)};
+    }
+    if (!takes_only || shown.only.empty()) continue;
+    const auto [owner, is_first] = owners.try_emplace({members.hosts[at], shown.only}, at);
+    if (is_first) continue;
+    throw ConfigError{
+        compose("processes {} and {} of {} are both shown {} alone, and each worker needs a GPU of its own "
+                "(ScalingConfig::use_gpu; {}): start fewer processes there, or show them more GPUs",
+                owner->second, at, layouts.size(), shown.only, shown.how)};
+  }
 }
 
 }  // namespace detail
@@ -38666,17 +39155,22 @@ struct Newcomer {
   std::string host{};  ///< a HostIdentity, and how people call it
   std::string host_name{};
   std::string settings{};
+  JoinDevices devices{};
 
   [[nodiscard]] std::string encode() const {
     WireWriter writer;
     writer.put(num_workers);
     for (const std::string* text : {&host, &host_name, &settings}) writer.put_text(*text);
+    writer.put(devices.count);
+    for (const std::string* text : {&devices.only, &devices.how}) writer.put_text(*text);
     return writer.text();
   }
   [[nodiscard]] static Newcomer decode(std::string_view text) {
     WireReader reader{text};
     Newcomer one{.num_workers = reader.take<std::int32_t>()};
     for (std::string* part : {&one.host, &one.host_name, &one.settings}) *part = reader.take_text();
+    one.devices.count = reader.take<std::int32_t>();
+    for (std::string* part : {&one.devices.only, &one.devices.how}) *part = reader.take_text();
     return one;
   }
 };
@@ -38708,9 +39202,10 @@ class Launched {
     detail::Newcomer own{.num_workers = own_workers(),
                          .host = detail::host_identity(),
                          .host_name = detail::host_name(),
-                         .settings = plan.settings};
+                         .settings = plan.settings,
+                         .devices = plan.devices};
     if (launch_.num_processes == 1) {
-      members_ = {.workers = {own.num_workers}, .hosts = {own.host}};
+      members_ = {.workers = {own.num_workers}, .hosts = {own.host}, .devices = {own.devices}};
       return;
     }
     const std::string subject =
@@ -38758,6 +39253,7 @@ class Launched {
   [[nodiscard]] std::unique_ptr<WorkerGroup> start(const GroupPlan& plan, const WorkerBody& body) {
     if (!lines_) return Processes{}.start(plan, body);
     detail::check_plan(plan, body);
+    detail::check_devices(members_);
     detail::prepare_to_fork(members_.workers.front());
     return std::make_unique<detail::LaunchedGroup>(
         plan, body_of(body), members_, *lines_, 0,
@@ -38791,7 +39287,10 @@ class Launched {
           "one at least: allow as many, or start fewer",
           plan_.num_workers, launch_.launcher, launch_.num_processes)};
     }
-    if (plan_.is_elastic) return detail::share_of(plan_.num_workers, launch_.process, launch_.num_processes);
+    if (plan_.is_elastic) {
+      const int share = detail::share_of(plan_.num_workers, launch_.process, launch_.num_processes);
+      return plan_.devices.count < 0 ? share : std::clamp(plan_.devices.count, 1, share);
+    }
     const bool says_launcher = launch_.workers_per_process > 0 && plan_.num_workers == 1;
     return says_launcher ? launch_.workers_per_process : plan_.num_workers;
   }
@@ -38878,7 +39377,7 @@ class Launched {
 
   void take_in(std::vector<std::optional<detail::AgentConnection>>& agents, detail::Newcomer own) {
     own_ = std::move(own);
-    members_ = {.workers = {own_.num_workers}, .hosts = {own_.host}};
+    members_ = {.workers = {own_.num_workers}, .hosts = {own_.host}, .devices = {own_.devices}};
     std::vector<detail::SecureConnection> connections;
     for (std::size_t process = 1; process < agents.size(); ++process) {
       detail::AgentConnection& agent = *agents[process];
@@ -38886,6 +39385,7 @@ class Launched {
       check_newcomer(newcomer, agent.hello.process);
       members_.workers.push_back(newcomer.num_workers);
       members_.hosts.push_back(newcomer.host);
+      members_.devices.push_back(newcomer.devices);
       connections.push_back(std::move(agent.connection));
     }
     lines_ = std::make_unique<detail::AgentLines>(std::move(connections), plan_.silence_limit);
@@ -38915,8 +39415,12 @@ class Launched {
         }
         const auto newcomer = detail::Newcomer::decode(agent->hello.payload);
         check_newcomer(newcomer, process);
-        members_.workers[index(process)] = newcomer.num_workers;
-        members_.hosts[index(process)] = newcomer.host;
+        detail::LaunchedMembers members = members_;
+        members.workers[index(process)] = newcomer.num_workers;
+        members.hosts[index(process)] = newcomer.host;
+        members.devices[index(process)] = newcomer.devices;
+        detail::check_devices(members);
+        members_ = std::move(members);
         say(detail::compose("{} has come back", agent->connection.peer()));
         lines_->replace(process, std::move(agent->connection));
         lines_->post(process, detail::Order::tell, detail::text_bytes(told_));
@@ -41239,279 +41743,6 @@ class DeviceGuard {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/core/detail/nvml.hpp
-// The GPUs of this host as NVIDIA's management library tells them, which leaves CUDA alone. Core room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is a part of a GPU that MIG has divided.
-struct GpuInstance {
-  std::string uuid{};         ///< "MIG-", and digits
-  std::string former_name{};  ///< as drivers before 470 called it; CUDA still knows it
-};
-
-/// Is a GPU that this process may open.
-struct Gpu {
-  std::string uuid{};       ///< "GPU-", and digits
-  bool is_divided = false;  ///< MIG is on: CUDA uses its instances alone, of which there may be none
-  std::vector<GpuInstance> instances{};
-};
-
-/// Is what NVML has told, or why it has not.
-struct NvmlAnswer {
-  std::vector<Gpu> gpus{};  ///< in the order of their PCI addresses
-  std::string problem{};
-  bool has_mismatch = false;  ///< the loaded driver and this library are of two releases
-};
-
-inline constexpr int nvml_success = 0;
-inline constexpr int nvml_version_mismatch = 18;
-
-class NvmlError final : public Error {
- public:
-  NvmlError(const char* text, int code) : Error(compose("NVML says \"{}\" (error {})", text, code)), code_(code) {}
-  [[nodiscard]] int code() const noexcept { return code_; }
-
- private:
-  int code_;
-};
-
-/// Is NVML, from nvmlInit to nvmlShutdown: it is no part of CUDA, and a process may be forked after it.
-class Nvml {
- public:
-  /// Throws: ConfigError if it cannot be loaded, NvmlError if it cannot begin.
-  Nvml() {
-    constexpr const char* names[] = {"libnvidia-ml.so.1"};
-    const DynamicLibrary library{"NVML (libnvidia-ml.so.1)", {}, "RAILYARD_NVML_LIBRARY", "nvmlInit_v2", names};
-    library.find("nvmlInit_v2", init_);
-    library.find("nvmlShutdown", shutdown_);
-    library.find("nvmlErrorString", error_string_);
-    library.find("nvmlDeviceGetCount_v2", get_count_);
-    library.find("nvmlDeviceGetHandleByIndex_v2", get_handle_);
-    library.find("nvmlDeviceGetUUID", get_uuid_);
-    has_instances_ = library.find_if_there("nvmlDeviceGetMigMode", get_mig_mode_) &&
-                     library.find_if_there("nvmlDeviceGetMaxMigDeviceCount", get_max_instances_) &&
-                     library.find_if_there("nvmlDeviceGetMigDeviceHandleByIndex", get_instance_) &&
-                     library.find_if_there("nvmlDeviceGetGpuInstanceId", get_gpu_instance_id_) &&
-                     library.find_if_there("nvmlDeviceGetComputeInstanceId", get_compute_instance_id_);
-    require(init_());
-  }
-  Nvml(const Nvml&) = delete;
-  Nvml& operator=(const Nvml&) = delete;
-  ~Nvml() { shutdown_(); }
-
-  /// Returns those that this process may open: others are there for CUDA no more than for it.
-  [[nodiscard]] std::vector<Gpu> gpus() const {
-    unsigned count = 0;
-    require(get_count_(&count));
-    std::vector<Gpu> all;
-    for (unsigned index = 0; index < count; ++index) {
-      Handle handle = nullptr;
-      if (get_handle_(index, &handle) != nvml_success) continue;
-      if (auto uuid = uuid_of(handle))
-        all.push_back({.uuid = std::move(*uuid)});
-      else
-        continue;
-      unsigned is_on = 0, pending = 0;
-      if (!has_instances_ || get_mig_mode_(handle, &is_on, &pending) != nvml_success || is_on == 0) continue;
-      all.back().is_divided = true;
-      all.back().instances = instances_of(handle, all.back().uuid);
-    }
-    return all;
-  }
-
- private:
-  using Handle = void*;
-
-  [[nodiscard]] std::vector<GpuInstance> instances_of(Handle gpu, const std::string& gpu_uuid) const {
-    unsigned most = 0;
-    std::vector<GpuInstance> all;
-    if (get_max_instances_(gpu, &most) != nvml_success) return all;
-    for (unsigned index = 0; index < most; ++index) {
-      Handle handle = nullptr;
-      if (get_instance_(gpu, index, &handle) != nvml_success) continue;  // no instance has that number
-      const auto uuid = uuid_of(handle);
-      if (!uuid) continue;
-      all.push_back({.uuid = *uuid});
-      unsigned gpu_part = 0, compute_part = 0;
-      if (get_gpu_instance_id_(handle, &gpu_part) != nvml_success) continue;
-      if (get_compute_instance_id_(handle, &compute_part) != nvml_success) continue;
-      all.back().former_name = compose("MIG-{}/{}/{}", gpu_uuid, gpu_part, compute_part);
-    }
-    return all;
-  }
-
-  [[nodiscard]] std::optional<std::string> uuid_of(Handle device) const {
-    char text[96] = {};  // NVML_DEVICE_UUID_V2_BUFFER_SIZE
-    if (get_uuid_(device, text, sizeof text) != nvml_success) return std::nullopt;
-    return text;
-  }
-
-  void require(int code) const {
-    if (code != nvml_success) throw NvmlError{error_string_(code), code};
-  }
-
-  int (*init_)() = nullptr;
-  int (*shutdown_)() = nullptr;
-  const char* (*error_string_)(int) = nullptr;
-  int (*get_count_)(unsigned*) = nullptr;
-  int (*get_handle_)(unsigned, Handle*) = nullptr;
-  int (*get_uuid_)(Handle, char*, unsigned) = nullptr;
-  int (*get_mig_mode_)(Handle, unsigned*, unsigned*) = nullptr;
-  int (*get_max_instances_)(Handle, unsigned*) = nullptr;
-  int (*get_instance_)(Handle, unsigned, Handle*) = nullptr;
-  int (*get_gpu_instance_id_)(Handle, unsigned*) = nullptr;
-  int (*get_compute_instance_id_)(Handle, unsigned*) = nullptr;
-  bool has_instances_ = false;
-};
-
-[[nodiscard]] inline NvmlAnswer ask_nvml() {
-  try {
-    return {.gpus = Nvml{}.gpus()};
-  } catch (const NvmlError& error) {
-    return {.problem = error.what(), .has_mismatch = error.code() == nvml_version_mismatch};
-  } catch (const Error& error) {
-    return {.problem = error.what()};
-  }
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/core/detail/visible_devices.hpp
-// Which of a host's GPUs a process is shown, as CUDA_VISIBLE_DEVICES says. Core room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is what a worker can be given: a GPU, or one instance of a divided one.
-struct VisibleDevice {
-  std::string uuid{};  ///< empty if it is not known
-  bool is_instance = false;
-};
-
-struct VisibleDevices {
-  std::vector<VisibleDevice> devices{};
-  std::string remark{};  ///< what of the list CUDA does not follow; empty if nothing
-};
-
-[[nodiscard]] inline std::optional<std::string> visible_devices_variable() {
-  const char* const text = std::getenv("CUDA_VISIBLE_DEVICES");
-  return text == nullptr ? std::nullopt : std::optional<std::string>{text};
-}
-
-/// Says which GPUs this process is shown, for messages.
-[[nodiscard]] inline std::string visible_devices_text() {
-  const auto variable = visible_devices_variable();
-  return variable ? compose("CUDA_VISIBLE_DEVICES is \"{}\"", *variable) : "CUDA_VISIBLE_DEVICES is not set";
-}
-
-/// Reads a list as CUDA does: all entries are of the kind of the first one; the first that names nothing ends the list;
-/// one that names a device twice hides all. A UUID may be cut off where it is still the only one that begins so.
-///
-/// An index counts in CUDA's order, which is that of the PCI addresses, as here, only if CUDA_DEVICE_ORDER says so: how
-/// many devices there are does not depend on it, as long as MIG divides all GPUs or none.
-class VisibleDevicesList {
- public:
-  VisibleDevicesList(const std::vector<Gpu>& gpus, std::string_view text) : gpus_(&gpus) {
-    const std::string_view first = trimmed(text.substr(0, text.find(',')));
-    is_by_uuid_ = first.starts_with("GPU-") || first.starts_with("MIG-");
-    prefix_ = is_by_uuid_ ? first.substr(0, 4) : std::string_view{};
-    if (first.empty()) return;
-    for (std::size_t begin = 0; begin <= text.size();) {
-      const std::size_t end = std::min(text.find(',', begin), text.size());
-      if (!take(trimmed(text.substr(begin, end - begin)))) break;
-      begin = end + 1;
-    }
-  }
-
-  /// Of a GPU the number of its instance, or none.
-  using Place = std::pair<std::size_t, std::optional<std::size_t>>;
-  [[nodiscard]] const std::vector<Place>& places() const noexcept { return places_; }
-  [[nodiscard]] const std::string& remark() const noexcept { return remark_; }
-
- private:
-  [[nodiscard]] static std::string_view trimmed(std::string_view text) {
-    const std::size_t begin = text.find_first_not_of(" \t");
-    if (begin == std::string_view::npos) return {};
-    return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-  }
-
-  // Returns false where the list ends.
-  [[nodiscard]] bool take(std::string_view entry) {
-    const auto place = is_by_uuid_ ? place_of_uuid(entry) : place_of_index(entry);
-    if (!place) {
-      remark_ = compose("\"{}\" in it names none of them, and ends the list", entry);
-      return false;
-    }
-    if (std::find(places_.begin(), places_.end(), *place) != places_.end()) {
-      remark_ = compose("\"{}\" in it names one a second time, which hides all", entry);
-      places_.clear();
-      return false;
-    }
-    places_.push_back(*place);
-    return true;
-  }
-
-  // Digits count up to whatever else there is, as with strtol.
-  [[nodiscard]] std::optional<Place> place_of_index(std::string_view entry) const {
-    const std::string text{entry};
-    char* end = nullptr;
-    const long index = std::strtol(text.c_str(), &end, 10);
-    if (end == text.c_str() || index < 0 || static_cast<std::size_t>(index) >= gpus_->size()) return std::nullopt;
-    return Place{static_cast<std::size_t>(index), std::nullopt};
-  }
-
-  [[nodiscard]] std::optional<Place> place_of_uuid(std::string_view entry) const {
-    if (!entry.starts_with(prefix_)) return std::nullopt;
-    std::vector<Place> found;
-    for (std::size_t at = 0; at < gpus_->size(); ++at) {
-      const Gpu& gpu = (*gpus_)[at];
-      if (gpu.uuid.starts_with(entry)) found.emplace_back(at, std::nullopt);
-      for (std::size_t part = 0; part < gpu.instances.size(); ++part) {
-        const GpuInstance& instance = gpu.instances[part];
-        if (instance.uuid.starts_with(entry) || instance.former_name == entry) found.emplace_back(at, part);
-      }
-    }
-    return found.size() == 1 ? std::optional{found.front()} : std::nullopt;
-  }
-
-  const std::vector<Gpu>* gpus_;
-  bool is_by_uuid_ = false;
-  std::string_view prefix_{};
-  std::vector<Place> places_{};
-  std::string remark_{};
-};
-
-/// Returns what of the GPUs a process is shown by that value of the variable. Where an instance of a GPU is among them,
-/// CUDA leaves out the GPUs that are not divided.
-[[nodiscard]] inline VisibleDevices visible_devices(const std::vector<Gpu>& gpus,
-                                                    const std::optional<std::string>& variable) {
-  VisibleDevices visible;
-  bool has_instances = false;
-  const auto show = [&](const Gpu& gpu, std::optional<std::size_t> part) {
-    if (!gpu.is_divided) visible.devices.push_back({.uuid = gpu.uuid});
-    for (std::size_t at = 0; at < gpu.instances.size(); ++at) {
-      if (part && *part != at) continue;
-      has_instances = true;
-      visible.devices.push_back({.uuid = gpu.instances[at].uuid, .is_instance = true});
-    }
-  };
-  if (variable) {
-    const VisibleDevicesList list{gpus, *variable};
-    visible.remark = list.remark();
-    for (const auto& [at, part] : list.places()) show(gpus[at], part);
-  } else {
-    for (const Gpu& gpu : gpus) show(gpu, std::nullopt);
-  }
-  if (has_instances) std::erase_if(visible.devices, [](const VisibleDevice& one) { return !one.is_instance; });
-  return visible;
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/collectives/detail/nccl_devices.hpp
 // Counts the GPUs as CUDA does in a rank that is about to use one of them. Collectives room.
 
@@ -42043,73 +42274,6 @@ inline void GiveEventBack::operator()(void* event) const { group->give_back(even
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/core/detail/found_devices.hpp
-// The GPUs that the workers of this process may have, counted without initialising CUDA in it. Core room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Is what has been found, and how.
-struct FoundDevices {
-  std::vector<VisibleDevice> devices{};
-  std::string how{};     ///< who has counted what, in words
-  std::string remedy{};  ///< what to do where that is too few
-
-  [[nodiscard]] int count() const noexcept { return static_cast<int>(devices.size()); }
-  /// Whether a process can use but one of them, which CUDA_VISIBLE_DEVICES has to name: so it is with instances of MIG.
-  [[nodiscard]] bool are_instances() const noexcept { return !devices.empty() && devices.front().is_instance; }
-};
-
-/// Returns "1 GPU" or "2 GPUs".
-[[nodiscard]] inline std::string gpus_text(int count) { return compose("{} GPU{}", count, count == 1 ? "" : "s"); }
-
-/// Says what to do about a process that is shown too few.
-[[nodiscard]] inline std::string device_remedy(const NvmlAnswer& nvml, const DriverCount& driver) {
-  if (nvml.has_mismatch || driver.code == cuda_driver_mismatch) {
-    return "the loaded driver and the installed libraries are of two releases: start the machine anew after an upgrade";
-  }
-  if (nvml.problem.empty() || driver.problem.empty()) {
-    return "show this process more of them (CUDA_VISIBLE_DEVICES, --gpus of the job or the container)";
-  }
-  return "see what nvidia-smi says here: is the NVIDIA driver installed and loaded, and was the container started with "
-         "GPUs (--gpus all)?";
-}
-
-[[nodiscard]] inline FoundDevices devices_of(const NvmlAnswer& nvml) {
-  const auto num_divided =
-      std::count_if(nvml.gpus.begin(), nvml.gpus.end(), [](const Gpu& gpu) { return gpu.is_divided; });
-  auto [devices, remark] = visible_devices(nvml.gpus, visible_devices_variable());
-  return {.devices = std::move(devices),
-          .how = compose("NVML finds {}{}, {}{}{}", gpus_text(static_cast<int>(nvml.gpus.size())),
-                         num_divided == 0 ? std::string{} : compose(", {} of them divided by MIG", num_divided),
-                         visible_devices_text(), remark.empty() ? "" : "; ", remark),
-          .remedy = device_remedy(nvml, {})};
-}
-
-/// Asks NVML, and where it does not answer the CUDA driver, in a child. Where neither answers there is no device.
-[[nodiscard]] inline FoundDevices find_devices(const Deadline& deadline) {
-  const NvmlAnswer nvml = ask_nvml();
-  if (nvml.problem.empty()) return devices_of(nvml);
-  const DriverCount driver = ask_cuda_driver(deadline);
-  const std::string counted =
-      driver.problem.empty() ? compose("the CUDA driver counts {}", gpus_text(driver.count)) : driver.problem;
-  return {.devices = std::vector<VisibleDevice>(static_cast<std::size_t>(driver.count)),
-          .how = compose("{}, {}; {}", counted, visible_devices_text(), nvml.problem),
-          .remedy = device_remedy(nvml, driver)};
-}
-
-/// Says that there are too few. subject: who asks for how many. Throws: ConfigError.
-[[noreturn]] inline void throw_too_few_devices(std::string_view subject, const FoundDevices& found) {
-  throw ConfigError{compose("{}, and on host {} this process is shown {} ({}): {}", subject, host_name(),
-                            found.are_instances()
-                                ? compose("{} instance{} of MIG", found.count(), found.count() == 1 ? "" : "s")
-                                : gpus_text(found.count()),
-                            found.how, found.remedy)};
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/collectives/nccl.hpp
 // The backend for NVIDIA's GPUs, by the NCCL and the CUDA runtime that it finds when it runs. Collectives room.
 
@@ -42151,7 +42315,8 @@ class Nccl {
   static constexpr DeviceKind device_kind = DeviceKind::cuda;
 
   struct Options {
-    /// Which of the GPUs that CUDA shows to this process; -1 for the one with the number of the rank on its host.
+    /// Which of the GPUs that CUDA shows to this process; -1 for the one that the rank was given (World::device), or
+    /// else that with its number on its host.
     int device = -1;
     /// How many GPUs check() asks for.
     int num_devices = 1;
@@ -42340,7 +42505,9 @@ class Nccl {
       : nccl_(options.nccl_library),
         cuda_(options.cudart_library),
         world_(world),
-        device_(options.device < 0 ? world.local_rank : options.device) {
+        device_(options.device >= 0 ? options.device
+                : world.device >= 0 ? world.device
+                                    : world.local_rank) {
     const int count = detail::count_devices_here(cuda_);
     if (device_ >= count) throw_too_few(device_ + 1, count);
     group_ = std::make_shared<detail::NcclGroup>(nccl_, cuda_, world, device_, store, prefix);
@@ -42727,12 +42894,13 @@ template <Element T>
   return {static_cast<const T*>(elements.data), elements.count};
 }
 
-/// Returns the device that this worker's tensors belong on: the CPU, or the GPU of its local rank for a GPU backend.
+/// Returns the device that this worker's tensors belong on: the GPU that it was given (ScalingConfig::use_gpu), or the
+/// CPU.
 [[nodiscard]] inline at::Device device(Worker& worker) {
   detail::apply_thread_budget(worker);
   const Device home = worker.device();
-  return home.kind == DeviceKind::cpu ? at::Device{at::kCPU}
-                                      : at::Device{at::kCUDA, static_cast<at::DeviceIndex>(home.index)};
+  const auto index = home.kind == DeviceKind::cuda ? std::optional{home.index} : worker.device_index();
+  return index ? at::Device{at::kCUDA, static_cast<at::DeviceIndex>(*index)} : at::Device{at::kCPU};
 }
 
 }  // namespace railyard::inline v0_1

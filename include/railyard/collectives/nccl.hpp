@@ -65,7 +65,8 @@ class Nccl {
   static constexpr DeviceKind device_kind = DeviceKind::cuda;
 
   struct Options {
-    /// Which of the GPUs that CUDA shows to this process; -1 for the one with the number of the rank on its host.
+    /// Which of the GPUs that CUDA shows to this process; -1 for the one that the rank was given (World::device), or
+    /// else that with its number on its host.
     int device = -1;
     /// How many GPUs check() asks for.
     int num_devices = 1;
@@ -254,7 +255,9 @@ class Nccl {
       : nccl_(options.nccl_library),
         cuda_(options.cudart_library),
         world_(world),
-        device_(options.device < 0 ? world.local_rank : options.device) {
+        device_(options.device >= 0 ? options.device
+                : world.device >= 0 ? world.device
+                                    : world.local_rank) {
     const int count = detail::count_devices_here(cuda_);
     if (device_ >= count) throw_too_few(device_ + 1, count);
     group_ = std::make_shared<detail::NcclGroup>(nccl_, cuda_, world, device_, store, prefix);

@@ -7,11 +7,19 @@
 #include "railyard/core/scaling.hpp"
 
 #include <concepts>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
 
 namespace railyard::inline v0_1 {
+
+/// Says which GPUs a process is shown, where each worker is to have one.
+struct JoinDevices {
+  std::int32_t count = -1;  ///< -1: none are asked for
+  std::string only{};       ///< names it, if there is no more than one
+  std::string how{};        ///< how they were found, in words
+};
 
 /// Says what one process brings with it when the processes of a run find each other.
 struct JoinPlan {
@@ -23,6 +31,7 @@ struct JoinPlan {
   std::chrono::nanoseconds timeout = std::chrono::minutes{1};
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};  ///< after which another process counts as lost
   std::function<void(const std::string& line)> say{};                 ///< is told what the user should see
+  JoinDevices devices{};
 };
 
 /// Is a Scaling of processes that others have started. One of them leads: only there is start() called, for the workers

@@ -22,6 +22,7 @@ struct World {
   std::string host{};
   std::string address{};                       ///< by which other hosts reach this one; empty if unknown
   std::shared_ptr<RankConnector> connector{};  ///< how ranks of several hosts connect; nullptr: no proof is asked for
+  int device = -1;  ///< its GPU, among those that its process is shown; -1: it was given none
 };
 
 /// Says how far apart the workers of a Scaling can be, and how far apart the ranks of a Backend may be.

@@ -13,6 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -99,12 +100,13 @@ template <Element T>
   return {static_cast<const T*>(elements.data), elements.count};
 }
 
-/// Returns the device that this worker's tensors belong on: the CPU, or the GPU of its local rank for a GPU backend.
+/// Returns the device that this worker's tensors belong on: the GPU that it was given (ScalingConfig::use_gpu), or the
+/// CPU.
 [[nodiscard]] inline at::Device device(Worker& worker) {
   detail::apply_thread_budget(worker);
   const Device home = worker.device();
-  return home.kind == DeviceKind::cpu ? at::Device{at::kCPU}
-                                      : at::Device{at::kCUDA, static_cast<at::DeviceIndex>(home.index)};
+  const auto index = home.kind == DeviceKind::cuda ? std::optional{home.index} : worker.device_index();
+  return index ? at::Device{at::kCUDA, static_cast<at::DeviceIndex>(*index)} : at::Device{at::kCPU};
 }
 
 }  // namespace railyard::inline v0_1

@@ -40,13 +40,18 @@ struct ScalingConfig {
   /// Under Launched, as many in each process that the engine has started; a range is one of all processes together, of
   /// which each makes its share of the most: lost ones are done without, as long as the rest makes the least.
   WorkerCount num_workers = 1;
-  /// With a range: says for how many workers there is room now. By default as many as there are cores for this process.
-  /// Called in the process of fit(), on its thread. Not for several processes: those that are there say it.
+  /// With a range: says for how many workers there is room now. By default as many as there are cores for this process,
+  /// or GPUs with use_gpu. Called in the process of fit(), on its thread. Not for several processes: those that are
+  /// there say it.
   std::function<int()> capacity{};
   /// How often it is asked while workers train.
   std::chrono::nanoseconds capacity_interval = std::chrono::seconds{10};
   /// Under Launched: what the environment does not say, or says wrong.
   LaunchConfig launch{};
+  /// Gives each worker a GPU of its own, which Worker::device_index() names: the one with the number of the worker on
+  /// its host, of those that CUDA_VISIBLE_DEVICES shows; the only one, where an engine shows each process its own. With
+  /// a range, there is room for as many workers as there are GPUs. A Backend of GPUs needs no word of it.
+  bool use_gpu = false;
 };
 
 }  // namespace railyard::inline v0_1

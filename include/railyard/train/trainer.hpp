@@ -14,6 +14,7 @@
 #include "railyard/train/detail/supervision.hpp"
 #include "railyard/train/detail/together.hpp"
 #include "railyard/train/detail/training_function.hpp"
+#include "railyard/train/detail/worker_devices.hpp"
 #include "railyard/train/result.hpp"
 #include "railyard/train/run_config.hpp"
 #include "railyard/train/scaling_config.hpp"
@@ -118,7 +119,7 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
   }
   throw ConfigError{
       compose("after {} {}: ask for fewer, or look at ScalingConfig::capacity, by default the cores of this "
-              "process",
+              "process, or its GPUs with ScalingConfig::use_gpu",
               deadline.budget_text(), size.no_room())};
 }
 
@@ -281,6 +282,7 @@ class Trainer<B, S> {
     const auto called_at = Deadline::Clock::now();
     detail::check_settings(scaling_, run_);
     detail::check_datasets(datasets_, run_.data);
+    find_devices();
     B::check(options_);
     detail::open_standard_streams();
     S scaling{};
@@ -288,10 +290,11 @@ class Trainer<B, S> {
       scaling.join({.launch = scaling_.launch,
                     .num_workers = scaling_.num_workers.max(),
                     .is_elastic = scaling_.num_workers.is_elastic(),
-                    .settings = detail::common_settings(B::name, scaling_.num_workers, run_),
+                    .settings = detail::common_settings(B::name, scaling_.num_workers, devices_.are_asked_for(), run_),
                     .timeout = run_.start_timeout,
                     .silence_limit = run_.silence_limit,
-                    .say = detail::launch_lines(run_.progress)});
+                    .say = detail::launch_lines(run_.progress),
+                    .devices = devices_.told()});
       if (!scaling.leads()) return follow(scaling);
       return detail::tell_others(scaling, [&] { return lead(scaling, called_at); });
     } else {
@@ -321,6 +324,22 @@ class Trainer<B, S> {
  private:
   using Function = detail::TrainingFunction<B>;
 
+  // A Backend of GPUs needs one for each worker, unless its options say which.
+  [[nodiscard]] bool gives_devices() const {
+    if constexpr (requires { requires std::same_as<decltype(options_.device), int>; }) {
+      if (options_.device >= 0) return false;
+    }
+    return B::device_kind != DeviceKind::cpu;
+  }
+
+  // Where workers are forked, nothing may have used CUDA here, and nothing does.
+  void find_devices() {
+    if constexpr (!S::copies_function) detail::refuse_to_fork_after_cuda();
+    if (!scaling_.use_gpu && !gives_devices()) return;
+    devices_ = {detail::find_devices(Deadline::after(run_.start_timeout, "RunConfig::start_timeout")),
+                S::reach == Reach::process};
+  }
+
   Result lead(S& scaling, Deadline::Clock::time_point called_at) {
     ScalingConfig count = scaling_;
     bool is_many = false;
@@ -329,6 +348,10 @@ class Trainer<B, S> {
       if (is_many || !count.num_workers.is_elastic()) {
         count = detail::count_together(std::move(count), scaling.num_workers(), [&scaling] { return scaling.room(); });
       }
+    }
+    if (!is_many) {
+      devices_.require(count.num_workers.min());
+      count = detail::limit_to_devices(std::move(count), devices_);
     }
     detail::ElasticSize size{std::move(count)};
     RunInfo info{.backend = std::string{B::name},
@@ -424,15 +447,16 @@ class Trainer<B, S> {
     context.attempt = briefing.attempt;
     detail::ConnectingStore store{link.store(), link.world().rank};
     link.on_abort([&store](std::string_view reason) { store.abort(reason); });
+    World world = link.world();
+    world.device = devices_.give(world);
     std::unique_ptr<B> backend;
     try {
-      backend =
-          B::connect(options_, link.world(), store, Deadline::after(run_.start_timeout, "RunConfig::start_timeout"));
+      backend = B::connect(options_, world, store, Deadline::after(run_.start_timeout, "RunConfig::start_timeout"));
     } catch (...) {
       link.on_abort({});
       throw;
     }
-    WorkerOf<B> worker{link, context, std::move(backend)};
+    WorkerOf<B> worker{link, context, world, std::move(backend)};
     link.post(detail::encode_started(worker.host()));
     try {
       function.call(worker);
@@ -447,6 +471,7 @@ class Trainer<B, S> {
   RunConfig run_;
   Datasets datasets_;
   typename B::Options options_;
+  detail::WorkerDevices devices_{};
 };
 
 // Of the options the refused one knows nothing.

@@ -69,7 +69,7 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  [[nodiscard]] const World& world() const noexcept { return link_->world(); }
+  [[nodiscard]] const World& world() const noexcept { return world_; }
   [[nodiscard]] int rank() const noexcept { return world().rank; }
   [[nodiscard]] int world_size() const noexcept { return world().size; }
   [[nodiscard]] int local_rank() const noexcept { return world().local_rank; }
@@ -87,7 +87,12 @@ class Worker {
                                      static_cast<std::size_t>(world_size()));
   }
 
-  /// Where the backend expects buffers: the CPU, or the GPU whose index is the local rank.
+  /// The GPU that this worker was given (ScalingConfig::use_gpu), by its number among those that its process is shown;
+  /// nothing without.
+  [[nodiscard]] std::optional<int> device_index() const noexcept {
+    return world_.device < 0 ? std::nullopt : std::optional{world_.device};
+  }
+  /// Where the backend expects buffers: the CPU, or this worker's GPU.
   [[nodiscard]] virtual Device device() const noexcept = 0;
 
   /// The memory that the ranks share, where the backend has such: for rooms above this one. nullptr otherwise.
@@ -309,7 +314,8 @@ class Worker {
   }
 
  protected:
-  Worker(WorkerLink& link, const RunContext& context) noexcept : link_(&link), context_(&context) {}
+  Worker(WorkerLink& link, const RunContext& context, const World& world)
+      : link_(&link), context_(&context), world_(world) {}
   ~Worker() { drop_extensions(); }
 
   void drop_extensions() noexcept {
@@ -372,6 +378,7 @@ class Worker {
 
   WorkerLink* link_;
   const RunContext* context_;
+  World world_;
   std::optional<std::uint64_t> step_samples_{};
   std::function<void(std::uint64_t, bool)> on_samples_{};
   std::function<void()> on_abandoned_step_{};

@@ -22,9 +22,10 @@ namespace railyard::inline v0_1 {
 template <Backend B>
 class WorkerOf final : public Worker {
  public:
-  /// link and context must outlive the worker. The end of the group ends the backend's waits from here on.
-  WorkerOf(WorkerLink& link, const RunContext& context, std::unique_ptr<B> backend)
-      : Worker(link, context), backend_(std::move(backend)) {
+  /// link and context must outlive the worker; world is the link's, with the device that the worker was given. The end
+  /// of the group ends the backend's waits from here on.
+  WorkerOf(WorkerLink& link, const RunContext& context, const World& world, std::unique_ptr<B> backend)
+      : Worker(link, context, world), backend_(std::move(backend)) {
     this->link().on_abort([this](std::string_view reason) { backend_->abort(reason); });
   }
   ~WorkerOf() {
@@ -34,7 +35,13 @@ class WorkerOf final : public Worker {
   }
 
   [[nodiscard]] Device device() const noexcept override {
-    return {B::device_kind, B::device_kind == DeviceKind::cpu ? 0 : this->local_rank()};
+    if constexpr (requires(const B& backend) {
+                    { backend.device() } -> std::same_as<Device>;
+                  }) {
+      return backend_->device();
+    } else {
+      return {B::device_kind, B::device_kind == DeviceKind::cpu ? 0 : this->device_index().value_or(0)};
+    }
   }
 
   [[nodiscard]] HostMemory* host_memory() noexcept override {

@@ -44,17 +44,22 @@ struct Newcomer {
   std::string host{};  ///< a HostIdentity, and how people call it
   std::string host_name{};
   std::string settings{};
+  JoinDevices devices{};
 
   [[nodiscard]] std::string encode() const {
     WireWriter writer;
     writer.put(num_workers);
     for (const std::string* text : {&host, &host_name, &settings}) writer.put_text(*text);
+    writer.put(devices.count);
+    for (const std::string* text : {&devices.only, &devices.how}) writer.put_text(*text);
     return writer.text();
   }
   [[nodiscard]] static Newcomer decode(std::string_view text) {
     WireReader reader{text};
     Newcomer one{.num_workers = reader.take<std::int32_t>()};
     for (std::string* part : {&one.host, &one.host_name, &one.settings}) *part = reader.take_text();
+    one.devices.count = reader.take<std::int32_t>();
+    for (std::string* part : {&one.devices.only, &one.devices.how}) *part = reader.take_text();
     return one;
   }
 };
@@ -86,9 +91,10 @@ class Launched {
     detail::Newcomer own{.num_workers = own_workers(),
                          .host = detail::host_identity(),
                          .host_name = detail::host_name(),
-                         .settings = plan.settings};
+                         .settings = plan.settings,
+                         .devices = plan.devices};
     if (launch_.num_processes == 1) {
-      members_ = {.workers = {own.num_workers}, .hosts = {own.host}};
+      members_ = {.workers = {own.num_workers}, .hosts = {own.host}, .devices = {own.devices}};
       return;
     }
     const std::string subject =
@@ -136,6 +142,7 @@ class Launched {
   [[nodiscard]] std::unique_ptr<WorkerGroup> start(const GroupPlan& plan, const WorkerBody& body) {
     if (!lines_) return Processes{}.start(plan, body);
     detail::check_plan(plan, body);
+    detail::check_devices(members_);
     detail::prepare_to_fork(members_.workers.front());
     return std::make_unique<detail::LaunchedGroup>(
         plan, body_of(body), members_, *lines_, 0,
@@ -169,7 +176,10 @@ class Launched {
           "one at least: allow as many, or start fewer",
           plan_.num_workers, launch_.launcher, launch_.num_processes)};
     }
-    if (plan_.is_elastic) return detail::share_of(plan_.num_workers, launch_.process, launch_.num_processes);
+    if (plan_.is_elastic) {
+      const int share = detail::share_of(plan_.num_workers, launch_.process, launch_.num_processes);
+      return plan_.devices.count < 0 ? share : std::clamp(plan_.devices.count, 1, share);
+    }
     const bool says_launcher = launch_.workers_per_process > 0 && plan_.num_workers == 1;
     return says_launcher ? launch_.workers_per_process : plan_.num_workers;
   }
@@ -256,7 +266,7 @@ class Launched {
 
   void take_in(std::vector<std::optional<detail::AgentConnection>>& agents, detail::Newcomer own) {
     own_ = std::move(own);
-    members_ = {.workers = {own_.num_workers}, .hosts = {own_.host}};
+    members_ = {.workers = {own_.num_workers}, .hosts = {own_.host}, .devices = {own_.devices}};
     std::vector<detail::SecureConnection> connections;
     for (std::size_t process = 1; process < agents.size(); ++process) {
       detail::AgentConnection& agent = *agents[process];
@@ -264,6 +274,7 @@ class Launched {
       check_newcomer(newcomer, agent.hello.process);
       members_.workers.push_back(newcomer.num_workers);
       members_.hosts.push_back(newcomer.host);
+      members_.devices.push_back(newcomer.devices);
       connections.push_back(std::move(agent.connection));
     }
     lines_ = std::make_unique<detail::AgentLines>(std::move(connections), plan_.silence_limit);
@@ -293,8 +304,12 @@ class Launched {
         }
         const auto newcomer = detail::Newcomer::decode(agent->hello.payload);
         check_newcomer(newcomer, process);
-        members_.workers[index(process)] = newcomer.num_workers;
-        members_.hosts[index(process)] = newcomer.host;
+        detail::LaunchedMembers members = members_;
+        members.workers[index(process)] = newcomer.num_workers;
+        members.hosts[index(process)] = newcomer.host;
+        members.devices[index(process)] = newcomer.devices;
+        detail::check_devices(members);
+        members_ = std::move(members);
         say(detail::compose("{} has come back", agent->connection.peer()));
         lines_->replace(process, std::move(agent->connection));
         lines_->post(process, detail::Order::tell, detail::text_bytes(told_));

@@ -3,6 +3,8 @@
 
 #include "run.hpp"
 #include "support/catch.hpp"
+#include "support/fake_gpus.hpp"
+#include "support/temporary_folder.hpp"
 
 #include <torch/torch.h>
 
@@ -40,4 +42,16 @@ TEST_CASE("values: views the elements of a tensor of that type") {
 
 TEST_CASE("device: is the CPU for CPU backends") {
   test::on_threads(1, [](auto& worker) { EXPECT(ry::device(worker).is_cpu()); });
+}
+
+TEST_CASE("device: is the GPU that a worker was given, whatever its backend") {
+  const railyard_test::FakeGpus gpus{2};
+  const TemporaryFolder folder;
+  ry::Trainer<ry::SharedMemory, ry::Threads> trainer{
+      [](auto& worker) {
+        EXPECT(ry::device(worker) == at::Device(at::kCUDA, static_cast<at::DeviceIndex>(worker.rank())));
+      },
+      {.num_workers = 2, .use_gpu = true},
+      {.storage_path = folder.path(), .progress = ry::Progress::quiet}};
+  CHECK(trainer.fit().error() == "");
 }

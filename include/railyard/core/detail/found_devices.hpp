@@ -43,7 +43,7 @@ struct FoundDevices {
     return "show this process more of them (CUDA_VISIBLE_DEVICES, --gpus of the job or the container)";
   }
   return "see what nvidia-smi says here: is the NVIDIA driver installed and loaded, and was the container started with "
-         "GPUs (--gpus all)?";
+         "GPUs (--gpus all)? On CPUs train with Gloo, and without ScalingConfig::use_gpu";
 }
 
 [[nodiscard]] inline FoundDevices devices_of(const NvmlAnswer& nvml) {
@@ -71,11 +71,11 @@ struct FoundDevices {
 
 /// Says that there are too few. subject: who asks for how many. Throws: ConfigError.
 [[noreturn]] inline void throw_too_few_devices(std::string_view subject, const FoundDevices& found) {
-  throw ConfigError{compose("{}, and on host {} this process is shown {} ({}): {}", subject, host_name(),
+  throw ConfigError{compose("{}, and on host {} this process is shown {} ({}): {}{}", subject, host_name(),
                             found.are_instances()
                                 ? compose("{} instance{} of MIG", found.count(), found.count() == 1 ? "" : "s")
                                 : gpus_text(found.count()),
-                            found.how, found.remedy)};
+                            found.how, found.count() == 0 ? "" : "ask for fewer, or ", found.remedy)};
 }
 
 }  // namespace detail

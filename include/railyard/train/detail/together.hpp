@@ -161,12 +161,12 @@ void take_all(WireReader& reader, Take take) {
 }
 
 /// Says what must be the same in all processes of a run; two that differ in anything of it would wait for each other.
-[[nodiscard]] inline std::string common_settings(std::string_view backend, const WorkerCount& count,
+[[nodiscard]] inline std::string common_settings(std::string_view backend, const WorkerCount& count, bool use_gpu,
                                                  const RunConfig& run) {
   const std::string workers =
       count.is_elastic() ? compose(", {} to {} workers together", count.min(), count.max()) : std::string{};
-  return compose("railyard {}, {}{}, seed {}, name \"{}\", a checkpoint every {} steps{}{}", version, backend, workers,
-                 run.seed, run.name, run.checkpoint.every_steps,
+  return compose("railyard {}, {}{}{}, seed {}, name \"{}\", a checkpoint every {} steps{}{}", version, backend,
+                 workers, use_gpu ? ", a GPU for each worker" : "", run.seed, run.name, run.checkpoint.every_steps,
                  run.accept_changes.empty() ? "" : ", accepts changes of ", joined(run.accept_changes, ", "));
 }
 

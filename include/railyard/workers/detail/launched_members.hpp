@@ -4,10 +4,15 @@
 
 #include "railyard/workers/detail/agent_wire.hpp"
 
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+#include "railyard/core/joining.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace railyard::inline v0_1 {
@@ -15,9 +20,10 @@ namespace detail {
 
 /// Are the processes of a run, as the launcher counts them, also those that are lost.
 struct LaunchedMembers {
-  std::vector<int> workers{};        ///< how many each makes where it can
-  std::vector<std::string> hosts{};  ///< what names the host of each
-  std::vector<bool> has_part{};      ///< whether it was to make any when workers were started last
+  std::vector<int> workers{};          ///< how many each makes where it can
+  std::vector<std::string> hosts{};    ///< what names the host of each
+  std::vector<bool> has_part{};        ///< whether it was to make any when workers were started last
+  std::vector<JoinDevices> devices{};  ///< which GPUs each is shown
 };
 
 /// Returns what one of several processes makes of so many workers together: the first ones make one more where they
@@ -69,6 +75,33 @@ struct LaunchedMembers {
     layouts[at].num_nodes = static_cast<int>(nodes.size());
   }
   return layouts;
+}
+
+/// Throws: ConfigError if each worker is to have a GPU, and a process is shown too few. Who is shown no more than one
+/// takes that; all others take those of their workers' numbers on the host.
+inline void check_devices(const LaunchedMembers& members) {
+  const std::vector<GroupLayout> layouts = lay_out(members.workers, members.hosts);
+  std::map<std::pair<std::string, std::string>, std::size_t> owners;  // by host and GPU
+  for (std::size_t at = 0; at < layouts.size(); ++at) {
+    const JoinDevices& shown = members.devices[at];
+    const int needed = layouts[at].first_local_rank + layouts[at].num_workers;
+    if (shown.count < 0 || layouts[at].num_workers == 0) continue;
+    const bool takes_only = shown.count == 1 && layouts[at].num_workers == 1;
+    if (!takes_only && needed > shown.count) {
+      throw ConfigError{compose(
+          "process {} of {} makes the workers {} to {} of its host, each needs a GPU of its own "
+          "(ScalingConfig::use_gpu), and the process is shown {} ({}): start fewer workers there, or show each process "
+          "all GPUs of its host, or each that makes one worker its own",
+          at, layouts.size(), layouts[at].first_local_rank + 1, needed, shown.count, shown.how)};
+    }
+    if (!takes_only || shown.only.empty()) continue;
+    const auto [owner, is_first] = owners.try_emplace({members.hosts[at], shown.only}, at);
+    if (is_first) continue;
+    throw ConfigError{
+        compose("processes {} and {} of {} are both shown {} alone, and each worker needs a GPU of its own "
+                "(ScalingConfig::use_gpu; {}): start fewer processes there, or show them more GPUs",
+                owner->second, at, layouts.size(), shown.only, shown.how)};
+  }
 }
 
 }  // namespace detail
