@@ -43,6 +43,7 @@ struct LoaderState {
   std::optional<std::uint64_t> num_samples{};  // of an epoch, where that is known
   EpochPosition first{};                       // the begin of epoch 0
   std::function<std::string()> take_stock{};   // tells what is read, see DataStock
+  bool is_own = false;                         // what is read: this rank's part, of which no other knows
   at::Device home{at::kCPU};
   std::int64_t epoch = -1;
   EpochPosition next = first;   // where the next begin() starts
@@ -130,7 +131,19 @@ struct LoaderState {
     return *stock;
   }
 
+  // A position in a part of this rank's own says nothing to the others.
+  [[nodiscard]] State state() const {
+    State state = place().state();
+    if (!data().empty()) state.values.set("data", data());
+    if (!is_own) return state;
+    state.is_own = true;
+    state.values.set("rank", worker->rank());
+    state.values.set("world_size", worker->world_size());
+    return state;
+  }
+
   void load(const State& state) {
+    check_part(state);
     EpochPosition saved;
     saved.load_state(state);
     check_same("shuffle", saved.is_shuffled(), first.is_shuffled(), "set LoaderOptions::shuffle as it was");
@@ -156,6 +169,23 @@ struct LoaderState {
   }
 
  private:
+  void check_part(const State& state) const {
+    const Value* const size = state.values.find("world_size");
+    if ((size != nullptr) != is_own) {
+      refuse(
+          compose("its dataset {} now {}; set RunConfig::data (.split, .splitter) as it was, or begin anew with "
+                  "another RunConfig::name",
+                  is_own ? "was read by all ranks alike, and" : "was a part of each rank's own, and",
+                  is_own ? "each rank has a part of its own" : "all ranks read it alike"));
+    }
+    if (!is_own || size->as<std::int64_t>() == worker->world_size()) return;
+    refuse(compose(
+        "its dataset was a part of rank {}'s own, made for {} workers by RunConfig::data.splitter or "
+        "undivided(), and now there are {}, for which the parts are others: give the run {} workers, or "
+        "begin anew with another RunConfig::name",
+        state.at("rank").as<std::int64_t>(), size->as<std::int64_t>(), worker->world_size(), size->as<std::int64_t>()));
+  }
+
   // Returns whether the data is another and a stream, in which the place that was saved means nothing; then it was
   // accepted. As only rank 0 knows, all ranks call it where other data is accepted.
   [[nodiscard]] bool check_data(const State& state, bool is_as_long) const {
@@ -282,14 +312,12 @@ class Loader {
   /// Returns how much of which epoch all workers together have consumed, an EpochPosition's state, so that other
   /// numbers of workers and batch sizes go on right. A batch counts when its step has ended. After the loop it is the
   /// next epoch; inside it, after the last batch, an empty rest of this one.
-  [[nodiscard]] State state() const {
-    State state = state_->place().state();
-    if (!state_->data().empty()) state.values.set("data", state_->data());
-    return state;
-  }
+  /// Where each rank has a part of its own (RunConfig::data.splitter, Dataset::undivided()), so does each its state.
+  [[nodiscard]] State state() const { return state_->state(); }
   /// Makes the next begin() go on where a saved loader was, in the middle of its epoch.
   /// Throws: ConfigError if the saved one had other data, another number of samples or another order, unless
-  /// RunConfig::accept_changes names it: "data", "seed". Of other numbers in memory, and of files of which only parts
+  /// RunConfig::accept_changes names it: "data", "seed"; or, where it was a part of this rank's own, another number of
+  /// workers. Of other numbers in memory, and of files of which only parts
   /// are compared and that may be copies, Result::warnings() tell.
   void load_state(const State& state) { state_->load(state); }
 

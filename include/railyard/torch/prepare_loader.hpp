@@ -7,6 +7,8 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/data/dataset.hpp"
+#include "railyard/data/detail/block_op_node.hpp"
+#include "railyard/data/detail/data_node.hpp"
 #include "railyard/data/detail/data_stock.hpp"
 #include "railyard/data/detail/host_feed.hpp"
 #include "railyard/train/worker.hpp"
@@ -127,11 +129,12 @@ template <class Example>
   return shares;
 }
 
-// num_samples: of an epoch, where that is known. is_indexed: the position of an epoch knows it as well.
+// num_samples: of an epoch, where that is known. is_indexed: the position of an epoch knows it as well. is_own: other
+// ranks may read something else.
 [[nodiscard]] inline Loader make_loader(Worker& worker, std::unique_ptr<BatchSource> source,
                                         std::optional<std::uint64_t> num_samples, bool is_indexed,
                                         const BatchShares& shares, const LoaderOptions& options,
-                                        std::function<std::string()> take_stock) {
+                                        std::function<std::string()> take_stock, bool is_own = false) {
   if (num_samples && *num_samples == 0) {
     throw ConfigError{
         compose("prepare_loader on rank {}/{}: the dataset is empty", worker.rank(), worker.world_size())};
@@ -143,6 +146,7 @@ template <class Example>
                  .num_samples = num_samples,
                  .first = {worker.seed(), 0, options.shuffle, is_indexed ? num_samples : std::nullopt},
                  .take_stock = std::move(take_stock),
+                 .is_own = is_own,
                  .home = device(worker)}};
 }
 
@@ -178,6 +182,14 @@ inline void check_equal_parts(Worker& worker, std::optional<std::uint64_t> num_s
               "some would have no batch for steps of the others: let RunConfig::data.splitter make parts of one "
               "size, or leave it out",
               worker.rank(), worker.world_size(), -bounds[1], bounds[0])};
+}
+
+// Whether each rank may have a part of its own: it is not divided, and not what the Trainer gives all of them alike.
+[[nodiscard]] inline bool is_own_part(const Dataset& dataset) {
+  if (dataset.is_divided()) return false;
+  if (dataset.common() == nullptr) return true;
+  const auto base_of = [](const NodePtr& node) { return OperationChain::of(node, false).base; };
+  return base_of(dataset.node()) != base_of(dataset.common()->node);
 }
 
 // Counts the loaders of a worker that read a stream with others of the host, so that each has a name.
@@ -305,28 +317,26 @@ template <class D>
   if (options.global_batch_size == 0 && options.batch_size_per_worker == 0) {
     options.global_batch_size = dataset.batch_size();
   }
-  const detail::BatchShares shares = detail::checked_shares(worker, options, dataset.is_divided());
-  if (!options.bucket_by.empty()) {
-    LoaderOptions ordered = options;  // the dataset itself shuffles
-    ordered.shuffle = false;
-    ordered.bucket_by.clear();
-    return prepare_loader(worker, detail::bucketed(dataset, options), ordered);
-  }
-  const auto num_samples = dataset.count();
-  if (options.drives_step && !dataset.is_divided()) detail::check_equal_parts(worker, num_samples);
+  const bool is_divided = dataset.is_divided();
+  const detail::BatchShares shares = detail::checked_shares(worker, options, is_divided);
+  const Dataset ordered = options.bucket_by.empty() ? dataset : detail::bucketed(dataset, options);
+  if (!options.bucket_by.empty()) options.shuffle = false;  // the dataset itself shuffles
+  const auto num_samples = ordered.count();
+  if (options.drives_step && !is_divided) detail::check_equal_parts(worker, num_samples);
   std::function<void(const std::string&)> warn;  // not of what each gets as a whole: workers may read it when they like
-  if (dataset.is_divided()) warn = [&worker](const std::string& text) { worker.warn(text); };
+  if (is_divided) warn = [&worker](const std::string& text) { worker.warn(text); };
   auto source = std::make_unique<detail::DatasetBatches>(
-      dataset, options, shares, device(worker), detail::feed_for(worker, dataset, shares, options), std::move(warn));
+      ordered, options, shares, device(worker), detail::feed_for(worker, ordered, shares, options), std::move(warn));
   std::function<std::string()> take_stock;  // not of a part: with other workers it is another
-  if (dataset.is_divided()) {
-    take_stock = [dataset] {
+  if (is_divided) {
+    take_stock = [ordered] {
       detail::DataStock stock;
-      dataset.node()->take_stock(stock);
+      ordered.node()->take_stock(stock);
       return stock.text();
     };
   }
-  return detail::make_loader(worker, std::move(source), num_samples, dataset.is_indexed(), shares, options, take_stock);
+  return detail::make_loader(worker, std::move(source), num_samples, ordered.is_indexed(), shares, options,
+                             std::move(take_stock), detail::is_own_part(dataset));
 }
 
 /// Makes a loader over a LibTorch dataset whose samples can be asked for by index (get_batch() or get()) and that knows

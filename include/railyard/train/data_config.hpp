@@ -57,7 +57,8 @@ struct DataConfig {
   /// one at the same time have its samples read and decoded by one of them.
   std::vector<std::string> split{"all"};
   /// Gives the part of a worker, instead of shares of every batch: all that its loaders give it. A loader with
-  /// drives_step needs parts of equally many batches. Another number of workers cannot go on in the middle of an epoch.
+  /// drives_step needs parts of equally many batches. With a loader of a part in its TrainState, a run does not go on
+  /// with another number of workers: their parts are others.
   std::function<Dataset(const Dataset& whole, std::size_t rank, std::size_t world_size)> splitter{};
 };
 

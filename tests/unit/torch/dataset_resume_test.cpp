@@ -247,3 +247,55 @@ TEST_CASE("Datasets of a run: the time that loops wait for them is a share in th
   CHECK(result.step_times().share_of_data() > 0);
   CHECK_THAT(read_text(result.path() / "result.json"), Catch::ContainsSubstring("\"data_share\": 0."));
 }
+
+namespace {
+
+// Goes over parts that a splitter makes, of different sizes, and returns what each rank has seen. It ends in the third
+// batch if it is to be gone on with.
+std::vector<test::Numbers> go_over_parts(const Scratch& scratch, const std::string& name, bool is_stream, bool goes_on,
+                                         int num_workers = 2, std::string* error = nullptr) {
+  std::vector<test::Numbers> seen(static_cast<std::size_t>(num_workers));
+  const auto go_over = [&](ry::Worker& worker) {
+    auto loader = ry::prepare_loader(worker, worker.dataset("train"), {.batch_size_per_worker = 3});
+    ry::TrainState state{worker, {{"loader", loader}}};
+    int batches = 0;
+    for (const auto& batch : loader) {
+      const test::Numbers numbers = test::numbers_of(batch);
+      auto& mine = seen[static_cast<std::size_t>(worker.rank())];
+      mine.insert(mine.end(), numbers.begin(), numbers.end());
+      if (++batches < 3 || !goes_on) continue;
+      worker.report({}, state);  // the first two count: nobody has asked for what comes after the third
+      worker.barrier();
+      throw std::runtime_error{"as planned"};
+    }
+  };
+  ry::RunConfig run{.name = name, .storage_path = scratch.path(), .progress = ry::Progress::quiet};
+  run.data.splitter = [](const ry::Dataset& whole, std::size_t rank, std::size_t) {
+    return rank == 0 ? whole.take(12) : whole.skip(12).take(15);
+  };
+  ry::Trainer<ry::SharedMemory, ry::Threads> trainer{
+      go_over, {.num_workers = num_workers}, std::move(run), {{"train", source(is_stream)}}};
+  const ry::Result result = trainer.fit();
+  if (error != nullptr) *error = result.error();
+  CHECK((error != nullptr || goes_on || result.error() == ""));
+  return seen;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "Datasets of a run: each rank goes on in the part that a splitter has made for it, and no other number does") {
+  for (const bool is_stream : {false, true}) {
+    const Scratch scratch;
+    const auto whole = go_over_parts(scratch, "whole", is_stream, false);
+    CHECK((whole[0].size() == 12 && whole[1].size() == 15));
+    static_cast<void>(go_over_parts(scratch, "parts", is_stream, true));
+    std::string error;
+    static_cast<void>(go_over_parts(scratch, "parts", is_stream, false, 3, &error));
+    CHECK_THAT(error, ContainsSubstring("made for 2 workers by RunConfig::data.splitter") &&
+                          ContainsSubstring("now there are 3"));
+    const auto rest = go_over_parts(scratch, "parts", is_stream, false);
+    CHECK(rest[0] == test::Numbers(whole[0].begin() + 6, whole[0].end()));
+    CHECK(rest[1] == test::Numbers(whole[1].begin() + 6, whole[1].end()));
+  }
+}
