@@ -10,6 +10,7 @@
 #include "railyard/core/error.hpp"
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -24,10 +25,20 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// Calls what a user gave, and says where its exceptions came from.
-template <class Call>
-decltype(auto) call_user(Call&& call, const std::string& where, std::uint64_t id) {
-  const auto say = [&](const char* what) { return DataError{compose("{}: sample {}: {}", where, id, what)}; };
+// Names samples of which one may be it that something is wrong with.
+[[nodiscard]] inline std::string text_of_samples(std::uint64_t first, std::uint64_t last, std::size_t count) {
+  if (count == 1) return compose("sample {}", first);
+  return compose("one of {} samples, {} to {}", count, first, last);
+}
+[[nodiscard]] inline std::string text_of_samples(std::span<const std::uint64_t> ids) {
+  const auto [first, last] = std::minmax_element(ids.begin(), ids.end());
+  return text_of_samples(*first, *last, ids.size());
+}
+
+// Calls what a user gave, and says where its exceptions came from. samples: gives the text of which sample it was.
+template <class Call, std::invocable Text>
+decltype(auto) call_user(Call&& call, const std::string& where, Text&& samples) {
+  const auto say = [&](const char* what) { return DataError{compose("{}: {}: {}", where, samples(), what)}; };
   try {
     return call();
   } catch (const std::exception& failure) {
@@ -35,6 +46,10 @@ decltype(auto) call_user(Call&& call, const std::string& where, std::uint64_t id
   } catch (...) {
     throw say("an exception that is no std::exception");
   }
+}
+template <class Call>
+decltype(auto) call_user(Call&& call, const std::string& where, std::uint64_t id) {
+  return call_user(std::forward<Call>(call), where, [id] { return text_of_samples(id, id, 1); });
 }
 
 }  // namespace detail

@@ -36,6 +36,7 @@ using test::on_host;
 using test::read_alone;
 using test::seat;
 using test::SharedCount;
+using test::through;
 
 TEST_CASE("HostFeed: gives each worker what it would read alone, and each sample is read once") {
   const std::vector<std::function<ry::Dataset(const ry::Dataset&)>> operations{
@@ -65,7 +66,7 @@ TEST_CASE("HostFeed: gives each worker what it would read alone, and each sample
         ry::EpochOptions own = options;
         own.rank = rank;
         FedSamples all;
-        ry::EpochReader reader{dataset, own, {&feed}};
+        ry::EpochReader reader{dataset, own, through(feed)};
         while (const auto step = reader.next()) append_fed(all, *step);
         return all;
       });
@@ -87,11 +88,11 @@ TEST_CASE("HostFeed: goes on from a position, epoch after epoch") {
       ry::EpochOptions options{.global_batch_size = 12, .epoch = epoch, .rank = rank, .world_size = 3};
       FedSamples all;
       {
-        ry::EpochReader reader{dataset, options, {&feed}};
+        ry::EpochReader reader{dataset, options, through(feed)};
         for (int batch = 0; batch < 7; ++batch) append_fed(all, *reader.next());
         options.from = reader.position();
       }
-      ry::EpochReader reader{dataset, options, {&feed}};
+      ry::EpochReader reader{dataset, options, through(feed)};
       while (const auto step = reader.next()) append_fed(all, *step);
       epochs.push_back(all);
     }
@@ -121,7 +122,7 @@ TEST_CASE("HostFeed: gives each sample once when runs end anywhere and go on wit
       const auto parts = on_host(options.world_size, [&](std::size_t rank, HostFeed& feed) {
         ry::EpochOptions own = options;
         own.rank = rank;
-        ry::EpochReader reader{dataset, own, {&feed}};
+        ry::EpochReader reader{dataset, own, through(feed)};
         std::vector<std::int64_t> numbers;
         for (std::size_t batch = 0; batch < batches;) {
           const auto step = reader.next();
@@ -165,7 +166,7 @@ TEST_CASE("HostFeed: who comes late, leaves, or stops taking holds nobody up, an
             while (done.load() < 2) std::this_thread::yield();
           }
           ry::EpochReader reader{
-              dataset, {.global_batch_size = 8, .rank = rank, .world_size = 4, .prefetch = 2}, {&feed}};
+              dataset, {.global_batch_size = 8, .rank = rank, .world_size = 4, .prefetch = 2}, through(feed)};
           for (int batch = 0; role != 3 || batch < 5; ++batch) {
             if (role == 2 && batch == 3) {
               while (done.load() < 2) std::this_thread::yield();
@@ -198,12 +199,12 @@ TEST_CASE("HostFeed: a worker gets nothing twice when the one that reads begins 
         const ry::EpochOptions options{.global_batch_size = 8, .rank = rank, .world_size = 2, .prefetch = 2};
         FedSamples all;
         if (rank == 0) {
-          ry::EpochReader first{dataset, options, {&feed}};
+          ry::EpochReader first{dataset, options, through(feed)};
           static_cast<void>(first.next());
           while (!has_begun) std::this_thread::yield();
           await_rest(made);  // then the other does not notice for now that this ends
         }
-        ry::EpochReader reader{dataset, options, {&feed}};
+        ry::EpochReader reader{dataset, options, through(feed)};
         while (const auto step = reader.next()) {
           append_fed(all, *step);
           (rank == 0 ? has_begun_again : has_begun) = true;
@@ -228,7 +229,7 @@ TEST_CASE("HostFeed: other data under the same name is not taken for one's own")
         [&](std::size_t rank, HostFeed& feed) {
           FedSamples all;
           ry::EpochReader reader{
-              datasets[first + rank], {.global_batch_size = 8, .rank = rank, .world_size = 2}, {&feed}};
+              datasets[first + rank], {.global_batch_size = 8, .rank = rank, .world_size = 2}, through(feed)};
           while (const auto step = reader.next()) append_fed(all, *step);
           return all;
         },
@@ -256,7 +257,7 @@ TEST_CASE("HostFeed: takes a worker that has much to do for no reason to read by
         std::size_t samples = 0;
         ++here;
         while (here < 2) std::this_thread::yield();
-        for (const ry::EpochStep& step : ry::EpochReader{dataset, options, {&feed}}) samples += step.samples;
+        for (const ry::EpochStep& step : ry::EpochReader{dataset, options, through(feed)}) samples += step.samples;
         return samples;
       },
       patience);
@@ -271,7 +272,7 @@ TEST_CASE("HostFeed: tells every worker what is wrong with a sample") {
     return true;
   });
   const auto errors = on_host(3, [&](std::size_t rank, HostFeed& feed) {
-    ry::EpochReader reader{dataset, {.global_batch_size = 9, .rank = rank, .world_size = 3}, {&feed}};
+    ry::EpochReader reader{dataset, {.global_batch_size = 9, .rank = rank, .world_size = 3}, through(feed)};
     std::size_t batches = 0;
     try {
       while (reader.next()) ++batches;
@@ -292,7 +293,7 @@ TEST_CASE("HostFeed: goes on where the process that reads for all is killed") {
   const auto dataset = counted_stream(2000, made);
   const ry::EpochOptions options{.global_batch_size = 8, .world_size = 2};
   LeadingProcess leader{[&](HostFeed& feed) {
-    ry::EpochReader reader{dataset, options, {&feed}};
+    ry::EpochReader reader{dataset, options, through(feed)};
     for (int batch = 0; batch < 20; ++batch) static_cast<void>(reader.next());
     *given = 1;
     while (true) ::pause();  // with its reader
@@ -301,7 +302,7 @@ TEST_CASE("HostFeed: goes on where the process that reads for all is killed") {
   ry::EpochOptions own = options;
   own.rank = 1;
   own.prefetch = 1;
-  ry::EpochReader reader{dataset, own, {&feed}};
+  ry::EpochReader reader{dataset, own, through(feed)};
   FedSamples seen;
   for (int batch = 0; batch < 10; ++batch) append_fed(seen, *reader.next());
   while ((*given).load() == 0) {

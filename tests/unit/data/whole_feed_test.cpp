@@ -34,6 +34,7 @@ using test::on_host;
 using test::read_alone;
 using test::seat;
 using test::SharedCount;
+using test::through;
 using test::write_counted;
 
 namespace {
@@ -88,7 +89,7 @@ TEST_CASE("HostFeed: gives each worker all of what each gets as a whole, and eac
         const std::uint64_t once = (*made).exchange(0);
         const auto seen = on_host(workers, [&](std::size_t /*rank*/, HostFeed& feed) {
           FedSamples all;
-          ry::EpochReader reader{dataset, options, {&feed}};
+          ry::EpochReader reader{dataset, options, through(feed)};
           while (const auto step = reader.next()) append_fed(all, *step);
           return std::pair{all, feed.alone_from()};
         });
@@ -111,14 +112,14 @@ TEST_CASE("HostFeed: what each gets as a whole is gone on with where it was left
     const FedSamples expected = read_alone(dataset, options);
     const auto parts = on_host(3, [&](std::size_t /*rank*/, HostFeed& feed) {
       FedSamples all;
-      ry::EpochReader reader{dataset, options, {&feed}};
+      ry::EpochReader reader{dataset, options, through(feed)};
       for (int batch = 0; batch < 7; ++batch) append_fed(all, *reader.next());
       return std::pair{all, reader.position()};
     });
     options.from = parts.front().second;
     const auto rests = on_host(3, [&](std::size_t /*rank*/, HostFeed& feed) {
       FedSamples all;
-      ry::EpochReader reader{dataset, options, {&feed}};
+      ry::EpochReader reader{dataset, options, through(feed)};
       while (const auto step = reader.next()) append_fed(all, *step);
       return all;
     });
@@ -165,7 +166,7 @@ TEST_CASE("HostFeed: workers go over what each gets as a whole as they like, and
                 dataset,
                 ry::EpochOptions{
                     .global_batch_size = batch_size, .epoch = epoch, .threads = own() % 3, .prefetch = 1 + own() % 4},
-                ry::detail::LoaderWishes{&feed});
+                through(feed));
             FedSamples all;
             bool is_over = false;
             for (std::size_t batch = 0; batch < most && !is_over; ++batch) {
@@ -204,7 +205,7 @@ TEST_CASE("HostFeed: two that look alike and have other names are not taken for 
       2,
       [&](std::size_t rank, HostFeed& feed) {
         std::int64_t sum = 0;
-        ry::EpochReader reader{datasets[rank], {.global_batch_size = 8}, {&feed}};
+        ry::EpochReader reader{datasets[rank], {.global_batch_size = 8}, through(feed)};
         while (const auto step = reader.next()) {
           for (const std::int64_t n : step->block.column("n").values<std::int64_t>()) sum += n;
         }
@@ -225,7 +226,7 @@ TEST_CASE("HostFeed: each worker computes by itself what only it does with what 
     std::vector<FedSamples> all;
     for (const ry::Dataset& dataset : {marked, filtered, common.skip(10 * rank), common.shuffle(rank)}) {
       FedSamples samples;
-      ry::EpochReader reader{dataset, {.global_batch_size = 7}, {&feed}};
+      ry::EpochReader reader{dataset, {.global_batch_size = 7}, through(feed)};
       while (const auto step = reader.next()) append_fed(samples, *step);
       all.push_back(samples);
       all.push_back(read_alone(dataset, {.global_batch_size = 7}));
@@ -249,7 +250,7 @@ TEST_CASE("HostFeed: what is given whole keeps to the bound of memory on all wor
   const auto uses = on_host(3, [&](std::size_t /*rank*/, HostFeed& feed) {
     std::size_t largest = 0;
     ry::EpochReader reader{
-        large, {.global_batch_size = 16, .shuffle = true, .prefetch = 1000, .bound_bytes = bound}, {&feed}};
+        large, {.global_batch_size = 16, .shuffle = true, .prefetch = 1000, .bound_bytes = bound}, through(feed)};
     while (const auto step = reader.next()) largest = std::max(largest, reader.used_bytes());
     return largest;
   });
@@ -263,14 +264,14 @@ TEST_CASE("HostFeed: the others go on where the process that reads what all get 
   const FedSamples expected = read_alone(dataset, options);
   *made = 0;
   LeadingProcess leader{[&](HostFeed& feed) {
-    ry::EpochReader reader{dataset, options, {&feed}};
+    ry::EpochReader reader{dataset, options, through(feed)};
     while (reader.next()) continue;
     while (true) ::pause();  // with its reader
   }};
   HostFeed feed{seat(leader.store(), 1, 2), 4096};
   FedSamples seen;
   {
-    ry::EpochReader reader{dataset, options, {&feed}};
+    ry::EpochReader reader{dataset, options, through(feed)};
     for (int batch = 0; batch < 50; ++batch) append_fed(seen, *reader.next());
     CHECK(feed.alone_from() == HostFeed::never);
     leader.kill();  // which waits for this worker to take more

@@ -4,6 +4,7 @@
 
 #include "numbered.hpp"
 #include "support/catch.hpp"
+#include "unit/train/scratch.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 namespace ry = railyard;
 using Catch::ContainsSubstring;
@@ -493,4 +495,23 @@ TEST_CASE("Loader of a Dataset: refuses to shuffle a stream, to go on elsewhere,
                               static_cast<void>(loader.begin()->columns());
                             }),
              ContainsSubstring("not made of a railyard::Dataset"));
+}
+
+TEST_CASE("Loader of a Dataset: a function that never returns ends the run with an error that says so (E10)") {
+  const Scratch scratch;
+  const auto hanging = numbered_columns(8).map([](const ry::Sample&, ry::SampleWriter&) {
+    while (true) ::pause();
+  });
+  const auto train = [](ry::Worker& worker) {
+    for ([[maybe_unused]] auto& batch : ry::prepare_loader(worker, worker.dataset("train"), {.global_batch_size = 4})) {
+    }
+  };
+  const ry::Result result = ry::Trainer<ry::Gloo, ry::Processes>{
+      train,
+      {.num_workers = 1},
+      {.storage_path = scratch.path(),
+       .collective_timeout = std::chrono::milliseconds{200},
+       .progress = ry::Progress::quiet},
+      {{"train", hanging}}}.fit();
+  CHECK_THAT(result.error(), ContainsSubstring("-> map on rank 0/1 gave no batch in 200 ms"));
 }

@@ -4,6 +4,7 @@
 
 #include "railyard/data/detail/data_node.hpp"
 #include "railyard/data/detail/ordered_stage.hpp"
+#include "railyard/data/function_source.hpp"
 
 #include "railyard/core/dataset_source.hpp"
 #include "railyard/core/detail/compose.hpp"
@@ -14,12 +15,14 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -62,14 +65,30 @@ namespace detail {
   });
 }
 
+// Calls a source. Where it throws an Error, that says itself what is wrong; of all else it is said which samples it was
+// asked for.
+template <class Call, class Describe, class Text>
+std::invoke_result_t<Call> call_source(Call&& call, Describe&& describe, Text&& samples) {
+  try {
+    return call();
+  } catch (const Error&) {
+    throw;
+  } catch (...) {
+    const std::exception_ptr failure = std::current_exception();
+    const auto again = [&]() -> std::invoke_result_t<Call> { std::rethrow_exception(failure); };
+    return call_user(again, describe(), samples);
+  }
+}
+
 // Reads a source as it gives its samples. Its place is one number.
 class SourceStream final : public ChunkStream {
  public:
-  SourceStream(std::unique_ptr<BlockReader> reader, const Scope& scope, std::uint64_t from)
-      : reader_(std::move(reader)), scope_(scope), gauge_(scope.block_bytes()), at_(from) {}
+  SourceStream(std::unique_ptr<BlockReader> reader, NodePtr node, const Scope& scope, std::uint64_t from)
+      : reader_(std::move(reader)), node_(std::move(node)), scope_(scope), gauge_(scope.block_bytes()), at_(from) {}
 
   [[nodiscard]] Chunk next() override {
-    Block block = reader_->next(gauge_.rows());
+    Block block = call_source([&] { return reader_->next(gauge_.rows()); }, [&] { return node_->describe(); },
+                              [&] { return text_of_samples(at_, at_ + gauge_.rows() - 1, gauge_.rows()); });
     const std::size_t bytes = bytes_of(block);
     gauge_.saw(block.rows(), bytes);
     const std::uint64_t begin = std::exchange(at_, at_ + block.rows());
@@ -78,6 +97,7 @@ class SourceStream final : public ChunkStream {
 
  private:
   std::unique_ptr<BlockReader> reader_;
+  NodePtr node_;
   Scope scope_;
   RowGauge gauge_;
   std::uint64_t at_;
@@ -128,7 +148,8 @@ class SourceNode final : public DataNode {
   }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, [[maybe_unused]] const EpochKey& key) const override {
     if constexpr (IndexedSource<S>) {
-      Block block = source_.read(places);
+      Block block = call_source([&] { return Block{source_.read(places)}; }, [this] { return describe(); },
+                                [places] { return text_of_samples(places); });
       if (block.rows() == places.size()) return block;
       throw DataError{compose("{} was asked for {} samples and gave {}", describe(), places.size(), block.rows())};
     } else {
@@ -138,7 +159,9 @@ class SourceNode final : public DataNode {
   [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
     if (is_indexed() && scope.pool->num_helpers() > 0) return open_indexed(shared_from_this(), scope, from);
     const std::uint64_t begin = from.next();
-    return std::make_unique<SourceStream>(source_.open(begin), scope, begin);
+    auto reader = call_source([&] { return std::unique_ptr<BlockReader>{source_.open(begin)}; },
+                              [this] { return describe(); }, [begin] { return text_of_samples(begin, begin, 1); });
+    return std::make_unique<SourceStream>(std::move(reader), shared_from_this(), scope, begin);
   }
 
  private:

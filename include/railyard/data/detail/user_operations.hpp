@@ -120,7 +120,7 @@ template <BlockMapFunction F>
           }
           return Block{site.schema, made.columns(), {block.ids().begin(), block.ids().end()}};
         },
-        site.where, block.ids().front());
+        site.where, [&block] { return text_of_samples(block.ids()); });
   };
 }
 

@@ -168,7 +168,7 @@ class DatasetBatches final : public BatchSource {
     reading_.shuffle = from.is_shuffled();
     reading_.from = from;
     if (feed_ != nullptr) feed_->begin_epoch();
-    reader_.emplace(dataset_, reading_, LoaderWishes{feed_.get(), make_});
+    reader_.emplace(dataset_, reading_, LoaderWishes{feed_, make_});
   }
 
   [[nodiscard]] std::optional<LoadedPart> next(const Deadline& deadline) override {
