@@ -144,6 +144,7 @@
 #include "railyard/torch/collectives.hpp"
 #include "railyard/torch/comm_hook.hpp"
 #include "railyard/torch/comm_hook_state.hpp"
+#include "railyard/torch/from_tensors.hpp"
 #include "railyard/torch/loader.hpp"
 #include "railyard/torch/loader_options.hpp"
 #include "railyard/torch/lockstep.hpp"

@@ -28,6 +28,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -92,6 +93,15 @@ class Dataset {
   [[nodiscard]] bool is_endless() const { return node_->is_endless(); }
   /// The source and the operations, as messages show them.
   [[nodiscard]] std::string describe() const { return node_->describe(); }
+  /// How many damaged samples its sources have left out (OnError) of what this process has read so far. A loader tells of
+  /// them in Result::warnings().
+  [[nodiscard]] std::uint64_t skipped() const {
+    std::map<std::string, std::uint64_t> counts;
+    node_->count_skipped(counts);
+    std::uint64_t sum = 0;
+    for (const auto& [source, count] : counts) sum += count;
+    return sum;
+  }
   /// The name of the column that a model is to predict; empty if there is none.
   [[nodiscard]] const std::string& label() const noexcept { return label_; }
   /// Throws: ConfigError if there is no such column.

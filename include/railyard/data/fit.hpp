@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/data/dataset.hpp"
+#include "railyard/data/detail/host_feed.hpp"
 #include "railyard/data/epoch_reader.hpp"
 #include "railyard/data/preprocessor.hpp"
 
@@ -23,10 +24,12 @@ namespace detail {
 // Gives one worker's part of a dataset, block after block, as it comes in epoch 0 of seed 0.
 class EpochBlocks final : public BlockReader {
  public:
-  EpochBlocks(const Dataset& dataset, std::size_t rank, std::size_t world_size)
+  // feed: as LoaderWishes have it.
+  EpochBlocks(const Dataset& dataset, std::size_t rank, std::size_t world_size, std::shared_ptr<HostFeed> feed = {})
       : reader_(
             ending(dataset),
-            {.global_batch_size = FitOptions{}.rows_per_block * world_size, .rank = rank, .world_size = world_size}) {}
+            {.global_batch_size = FitOptions{}.rows_per_block * world_size, .rank = rank, .world_size = world_size},
+            {.feed = std::move(feed)}) {}
 
   // Only the last batch can have fewer samples than there are workers, so that an empty part is the end.
   [[nodiscard]] Block next(std::size_t /*most_rows*/) override {

@@ -30,7 +30,8 @@ class OnError {
   std::uint64_t max_skips_;
 };
 
-/// Counts the samples that were left out; copies share the count. Samples that are read again do not count again.
+/// Counts the samples that were left out; copies share the count, of what their process has read. Samples that are read
+/// again do not count again.
 class SkipCount {
  public:
   [[nodiscard]] std::uint64_t count() const noexcept { return count_->load(std::memory_order_relaxed); }

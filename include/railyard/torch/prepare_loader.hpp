@@ -7,10 +7,9 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/data/dataset.hpp"
-#include "railyard/data/detail/block_op_node.hpp"
-#include "railyard/data/detail/data_node.hpp"
 #include "railyard/data/detail/data_stock.hpp"
 #include "railyard/data/detail/host_feed.hpp"
+#include "railyard/train/detail/worker_feed.hpp"
 #include "railyard/train/worker.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -184,20 +183,6 @@ inline void check_equal_parts(Worker& worker, std::optional<std::uint64_t> num_s
               worker.rank(), worker.world_size(), -bounds[1], bounds[0])};
 }
 
-// Whether each rank may have a part of its own: it is not divided, and not what the Trainer gives all of them alike.
-[[nodiscard]] inline bool is_own_part(const Dataset& dataset) {
-  if (dataset.is_divided()) return false;
-  if (dataset.common() == nullptr) return true;
-  const auto base_of = [](const NodePtr& node) { return OperationChain::of(node, false).base; };
-  return base_of(dataset.node()) != base_of(dataset.common()->node);
-}
-
-// Counts the loaders of a worker that read a stream with others of the host, so that each has a name.
-struct SharedLoaders {
-  static constexpr std::string_view extension_name = "torch.shared_loaders";
-  std::size_t count = 0;
-};
-
 // Are a worker's ends through which it reads with others what each gets as a whole, by what it reads and how. They live
 // as long as the worker, so that one that makes more loaders of it than others still meets them.
 struct WholeFeeds {
@@ -205,40 +190,20 @@ struct WholeFeeds {
   std::map<std::string, std::shared_ptr<HostFeed>> feeds{};
 };
 
-// Returns an end of that name; nullptr where there is no memory, or no room in the store: each reads by itself.
-[[nodiscard]] inline std::shared_ptr<HostFeed> make_feed(Worker& worker, std::string name,
-                                                         const LoaderOptions& options) {
-  const auto local_size = static_cast<std::size_t>(worker.local_world_size());
-  const std::size_t capacity =
-      std::clamp<std::size_t>(options.bound_bytes / 64 / local_size, std::size_t{64} << 10U, std::size_t{4} << 20U);
-  HostFeed::Seat seat{.store = &worker.store(),
-                      .name = std::move(name),
-                      .local_rank = static_cast<std::size_t>(worker.local_rank()),
-                      .local_size = local_size};
-  seat.patience = std::min(seat.patience, worker.collective_deadline().remaining() / 4);
-  try {
-    return std::make_shared<HostFeed>(std::move(seat), capacity);
-  } catch (const Error&) {
-    return nullptr;
-  }
-}
-
 // Returns what lets the workers of a host read a stream once, or what each gets as a whole; nullptr where each reads
 // what it needs by itself.
 [[nodiscard]] inline std::shared_ptr<HostFeed> feed_for(Worker& worker, const Dataset& dataset,
                                                         const BatchShares& shares, const LoaderOptions& options) {
   if (worker.local_world_size() == 1 || options.threads == 0) return nullptr;
-  const auto& node = worker.world().node;
-  if (dataset.is_divided()) {
-    if (dataset.is_indexed()) return nullptr;
-    const std::size_t number = worker.extension<SharedLoaders>().count++;
-    return make_feed(worker, compose("loader/{}/{}", node, number), options);
-  }
+  if (dataset.is_divided()) return dataset.is_indexed() ? nullptr : next_stream_feed(worker, options.bound_bytes);
   if (!own_operations(dataset)) return nullptr;
   const std::string what =
       compose("{} {} {} {}", shares.global_batch_size, shares.micro_batches, options.shuffle, dataset.common()->name);
   std::shared_ptr<HostFeed>& feed = worker.extension<WholeFeeds>().feeds[what];
-  if (feed == nullptr) feed = make_feed(worker, compose("whole/{}/{}", node, std::hash<std::string>{}(what)), options);
+  if (feed == nullptr) {
+    feed = make_feed(worker, compose("whole/{}/{}", worker.world().node, std::hash<std::string>{}(what)),
+                     options.bound_bytes);
+  }
   return feed.use_count() > 1 ? nullptr : feed;  // one loader at a time has it
 }
 
@@ -323,10 +288,9 @@ template <class D>
   if (!options.bucket_by.empty()) options.shuffle = false;  // the dataset itself shuffles
   const auto num_samples = ordered.count();
   if (options.drives_step && !is_divided) detail::check_equal_parts(worker, num_samples);
-  std::function<void(const std::string&)> warn;  // not of what each gets as a whole: workers may read it when they like
-  if (is_divided) warn = [&worker](const std::string& text) { worker.warn(text); };
+  const auto warn = [&worker](const std::string& text) { worker.warn(text); };
   auto source = std::make_unique<detail::DatasetBatches>(
-      ordered, options, shares, device(worker), detail::feed_for(worker, ordered, shares, options), std::move(warn));
+      ordered, options, shares, device(worker), detail::feed_for(worker, ordered, shares, options), warn);
   std::function<std::string()> take_stock;  // not of a part: with other workers it is another
   if (is_divided) {
     take_stock = [ordered] {

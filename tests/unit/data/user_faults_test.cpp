@@ -24,7 +24,7 @@ using Catch::ContainsSubstring;
 
 namespace {
 
-ry::Dataset numbers(std::size_t count) {
+ry::Dataset up_to(std::size_t count) {
   std::vector<std::int64_t> all(count);
   std::iota(all.begin(), all.end(), std::int64_t{0});
   return ry::Dataset::from_columns({{"n", all}});
@@ -44,7 +44,7 @@ class Faulty {
         const std::size_t rows = std::min<std::size_t>(most_rows, 8 - at_);
         if (at_ <= 5 && at_ + rows > 5) throw std::runtime_error{"no cable"};
         at_ += rows;
-        return numbers(8).node()->read(ry::detail::places_between(at_ - rows, at_), {});
+        return up_to(8).node()->read(ry::detail::places_between(at_ - rows, at_), {});
       }
 
      private:
@@ -61,7 +61,7 @@ class FaultyIndexed : public Faulty {
   [[nodiscard]] ry::Block read(std::span<const std::uint64_t> ids) const {
     if (std::count(ids.begin(), ids.end(), 5U) > 0) throw std::out_of_range{"no shelf"};
     if (std::count(ids.begin(), ids.end(), 7U) > 0) throw ry::DataError{"line 7 of it is damaged"};
-    return numbers(8).node()->read(ids, {});
+    return up_to(8).node()->read(ids, {});
   }
 };
 
@@ -99,7 +99,7 @@ TEST_CASE("Dataset: what a source of the user's own throws comes with its descri
 
 TEST_CASE("Dataset::map_batches: an exception of the function names all samples that it was given") {
   const auto dataset =
-      numbers(10).at({4, 9, 2}).map_batches([](const ry::Block&) -> ry::Block { throw std::runtime_error{"no sum"}; });
+      up_to(10).at({4, 9, 2}).map_batches([](const ry::Block&) -> ry::Block { throw std::runtime_error{"no sum"}; });
   CHECK_THAT(fault_of(dataset, 0), ContainsSubstring("map_batches: one of 3 samples, 2 to 9: no sum"));
 }
 
@@ -107,7 +107,7 @@ TEST_CASE(
     "EpochReader: says what does not answer when the deadline passes; FAULTS E10: a worker that hangs is no hang") {
   std::promise<void> go_on;
   const auto gate = go_on.get_future().share();
-  const auto dataset = numbers(10).map([gate](const ry::Sample&, ry::SampleWriter&) { gate.wait(); });
+  const auto dataset = up_to(10).map([gate](const ry::Sample&, ry::SampleWriter&) { gate.wait(); });
   ry::EpochReader reader{dataset, {.global_batch_size = 4, .rank = 1, .world_size = 2}};
   CHECK_THROWS_WITH(reader.next(ry::Deadline::after(std::chrono::milliseconds{20})),
                     ContainsSubstring("-> map on rank 1/2 gave no batch in 20 ms"));
@@ -122,7 +122,7 @@ TEST_CASE("EpochReader: ends although a function of the user's does not, once th
   for (const std::size_t threads : {1U, 3U}) {
     const auto made = std::make_shared<int>(1);
     kept = made;
-    const auto dataset = numbers(10).map([gate, made](const ry::Sample&, ry::SampleWriter&) { gate.wait(); });
+    const auto dataset = up_to(10).map([gate, made](const ry::Sample&, ry::SampleWriter&) { gate.wait(); });
     const auto read = [&] {
       ry::EpochReader reader{dataset, {.global_batch_size = 4, .threads = threads}};
       return reader.next(ry::Deadline::after(std::chrono::milliseconds{20}));

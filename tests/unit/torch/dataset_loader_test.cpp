@@ -510,8 +510,8 @@ TEST_CASE("Loader of a Dataset: a function that never returns ends the run with 
       train,
       {.num_workers = 1},
       {.storage_path = scratch.path(),
-       .collective_timeout = std::chrono::milliseconds{200},
-       .progress = ry::Progress::quiet},
+       .progress = ry::Progress::quiet,
+       .collective_timeout = std::chrono::milliseconds{200}},
       {{"train", hanging}}}.fit();
   CHECK_THAT(result.error(), ContainsSubstring("-> map on rank 0/1 gave no batch in 200 ms"));
 }

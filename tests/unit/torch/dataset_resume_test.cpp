@@ -299,3 +299,27 @@ TEST_CASE(
     CHECK(rest[1] == test::Numbers(whole[1].begin() + 6, whole[1].end()));
   }
 }
+
+TEST_CASE("Datasets of a run: how many damaged samples were left out stands in the Result, once") {
+  const Scratch scratch;
+  const ry::Dataset damaged{
+      ry::CsvSource{scratch.write("damaged.csv", "n\n1\nx\n2\n3\ny\n4\n5\n6\nz\n"),
+                    {.fields = {{"n", ry::Dtype::i64}}, .label = "n", .on_error = ry::OnError::skip()}}};
+  const auto stream = damaged.filter([](const ry::Sample&) { return true; });
+  for (const ry::Dataset& dataset : {damaged, stream, damaged.cache()}) {
+    const ry::Result result = ry::Trainer<ry::SharedMemory, ry::Processes>{
+        [](ry::Worker& worker) {
+          auto loader = ry::prepare_loader(worker, worker.dataset("train"), {.global_batch_size = 2});
+          for (int epoch = 0; epoch < 2; ++epoch) {
+            for (const auto& batch : loader) static_cast<void>(batch);
+          }
+        },
+        {.num_workers = 2},
+        {.storage_path = scratch.path(), .progress = ry::Progress::quiet},
+        {{"train", dataset.map([](const ry::Sample&, ry::SampleWriter&) {})}}}.fit();
+    REQUIRE(result.error() == "");
+    REQUIRE(result.warnings().size() == 1);
+    CHECK_THAT(result.warnings().front(),
+               ContainsSubstring("damaged.csv: 3 damaged samples were left out, as .on_error says"));
+  }
+}

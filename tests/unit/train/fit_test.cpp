@@ -2,14 +2,20 @@
 #include "railyard/train/fit.hpp"
 
 #include "support/catch.hpp"
+#include "unit/data/feed_host.hpp"
 #include "unit/train/quick_trainer.hpp"
 
 #include "railyard/collectives/local.hpp"
+#include "railyard/collectives/shared_memory.hpp"
 #include "railyard/data/scalers.hpp"
+#include "railyard/workers/processes.hpp"
 #include "railyard/workers/threads.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <numeric>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace ry = railyard;
@@ -51,6 +57,38 @@ TEST_CASE("fit: is right with fewer samples than workers") { CHECK(medians(1, 3)
 
 TEST_CASE("fit: is right for a dataset that every worker has whole") {
   CHECK(medians(101, 2, {}) == std::vector<double>(2, 50.0));
+}
+
+// How often samples were made while two workers, of the program or forked, have learned from the dataset.
+template <class B, class S>
+std::uint64_t times_made(const ry::Dataset& dataset, const test::SharedCount& made,
+                         std::vector<std::string> split = {"all"}) {
+  const Scratch scratch;
+  ry::RunConfig config{.storage_path = scratch.path(), .progress = ry::Progress::quiet};
+  config.data.split = std::move(split);
+  const auto train = [](ry::Worker& worker) {
+    ry::StandardScaler scaler{{.columns = {"n"}}};
+    ry::fit(worker, scaler, worker.dataset("train"));
+    worker.report({{"mean", scaler.learned()[0].mean}});
+  };
+  ry::Trainer<B, S> trainer{train, {.num_workers = 2}, std::move(config), {{"train", dataset}}};
+  CHECK(trainer.fit().value_or_throw().metrics().at("mean").number() == 4'999.5);
+  return (*made).exchange(0);
+}
+
+TEST_CASE("fit: each sample is made once, by all workers of a host together, be it a stream or given whole to each") {
+  constexpr std::size_t count = 10'000;
+  const test::SharedCount made;
+  const auto indexed = ry::Dataset::from_function(
+      test::counted_schema(), count,
+      [&made](std::uint64_t id, ry::SampleWriter& out) { test::write_counted(id, out, made); });
+  for (const ry::Dataset& dataset : {indexed, test::counted_stream(count, made)}) {
+    for (const auto& split : {std::vector<std::string>{"all"}, std::vector<std::string>{}}) {
+      CAPTURE(dataset.is_indexed(), split);
+      CHECK(times_made<ry::SharedMemory, ry::Threads>(dataset, made, split) == count);
+      CHECK(times_made<ry::SharedMemory, ry::Processes>(dataset, made, split) == count);
+    }
+  }
 }
 
 }  // namespace fit_on_workers_test

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -118,6 +119,9 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
   [[nodiscard]] virtual std::uint64_t id_span() const { return count().value_or(unknown_span); }
   // How many operations it consists of: tells the random numbers of one from those of another.
   [[nodiscard]] virtual std::uint64_t depth() const { return 0; }
+
+  // Adds how many damaged samples its sources have left out, by what they are called: of what this process has read.
+  virtual void count_skipped(std::map<std::string, std::uint64_t>& counts) const = 0;
 
   // Adds what its sources read.
   virtual void take_stock(DataStock& stock) const = 0;

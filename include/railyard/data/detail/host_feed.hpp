@@ -50,6 +50,14 @@ namespace detail {
   return OperationChain::after(dataset.common()->node, dataset.node());
 }
 
+// Whether each rank may have a part of its own: it is not divided, and not what the Trainer gives all of them alike.
+[[nodiscard]] inline bool is_own_part(const Dataset& dataset) {
+  if (dataset.is_divided()) return false;
+  if (dataset.common() == nullptr) return true;
+  const auto base_of = [](const NodePtr& node) { return OperationChain::of(node, false).base; };
+  return base_of(dataset.node()) != base_of(dataset.common()->node);
+}
+
 // Is one loader's end. The worker whose local rank is 0 leads: it reads, and hands out. Nobody depends on another: who
 // is not there in time, stops, or dies is left behind, and the others go on as they would alone, each from where it
 // stands. So all that a mishap costs is that samples are read more than once. Of what is divided among the workers each

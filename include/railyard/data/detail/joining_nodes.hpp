@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -58,6 +59,9 @@ class JoiningNode : public DataNode {
     std::uint64_t deepest = 0;
     for (const NodePtr& part : parts_) deepest = std::max(deepest, part->depth());
     return deepest + 1;
+  }
+  void count_skipped(std::map<std::string, std::uint64_t>& counts) const override {
+    for (const NodePtr& part : parts_) part->count_skipped(counts);
   }
   void take_stock(DataStock& stock) const override {
     for (const NodePtr& part : parts_) part->take_stock(stock);

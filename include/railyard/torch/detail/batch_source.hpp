@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -135,8 +136,8 @@ class IndexedBatches final : public BatchSource {
 // them; a user's on the loop's, whose generators it may use.
 class DatasetBatches final : public BatchSource {
  public:
-  // feed: as an EpochReader's; may be nullptr. warn: told once that the feed is not all that is read from; may be
-  // empty.
+  // feed: as an EpochReader's; may be nullptr. warn: told of what was left out at the end of an epoch, and once, where
+  // the workers divide the dataset, that the feed is not all that is read from.
   DatasetBatches(Dataset dataset, const LoaderOptions& options, const BatchShares& shares, at::Device device,
                  std::shared_ptr<HostFeed> feed, std::function<void(const std::string&)> warn)
       : dataset_(std::move(dataset)),
@@ -173,7 +174,10 @@ class DatasetBatches final : public BatchSource {
 
   [[nodiscard]] std::optional<LoadedPart> next(const Deadline& deadline) override {
     std::optional<EpochStep> step = reader_->next(deadline);
-    if (!step) return std::nullopt;
+    if (!step) {
+      tell_of_skipped();
+      return std::nullopt;
+    }
     if (feed_ != nullptr && step->after.consumed() > feed_->alone_from()) tell_of_being_alone();
     LoadedPart part{
         .samples = step->samples, .completes_batch = step->completes_batch, .after = std::move(step->after)};
@@ -186,9 +190,20 @@ class DatasetBatches final : public BatchSource {
   void close() noexcept override { reader_.reset(); }
 
  private:
+  void tell_of_skipped() {
+    std::map<std::string, std::uint64_t> counts;
+    dataset_.node()->count_skipped(counts);
+    for (const auto& [source, count] : counts) {
+      if (std::exchange(told_of_[source], count) == count) continue;
+      warn_(compose("{}: {} damaged sample{} left out, as .on_error says", source, count,
+                    count == 1 ? " was" : "s were"));
+    }
+  }
+
   void tell_of_being_alone() {
-    if (!warn_) return;
-    std::exchange(warn_, nullptr)(compose(
+    // Not of what each gets as a whole: workers may read it when they like.
+    if (!dataset_.is_divided() || std::exchange(is_alone_, true)) return;
+    warn_(compose(
         "a loader of {} on rank {}/{} reads epoch {} by itself from here on, for the worker that reads for all of its "
         "host has not waited for it, or has left: samples are read more than once; let the workers of a host begin "
         "and end their loops together (worker.barrier() before the loop), or .cache() the dataset",
@@ -204,6 +219,8 @@ class DatasetBatches final : public BatchSource {
   Dataset dataset_;
   std::shared_ptr<HostFeed> feed_;
   std::function<void(const std::string&)> warn_;
+  bool is_alone_ = false;
+  std::map<std::string, std::uint64_t> told_of_{};  // samples that were left out, by source
   std::function<Tensors(const Block&)> collate_;     // the user's
   std::function<MadeOfBlock(const Block&)> make_{};  // otherwise
   double padding_;

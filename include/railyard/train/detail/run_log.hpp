@@ -12,6 +12,7 @@
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -46,8 +47,9 @@ class RunLog {
   void complain(const std::string& text) {
     if (!text.empty()) print(text);
   }
-  /// Tells of it now and in the Result.
+  /// Tells of it now and in the Result; once, of what several workers say alike.
   void warn(const std::string& text) {
+    if (std::find(warnings_.begin(), warnings_.end(), text) != warnings_.end()) return;
     warnings_.push_back(text);
     print(text);
   }

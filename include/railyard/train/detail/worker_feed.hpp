@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+// A worker's end through which the workers of its host read a dataset once. Train room.
+#pragma once
+
+#include "railyard/train/worker.hpp"
+
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+#include "railyard/data/detail/host_feed.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Counts the streams that a worker reads with others of the host, so that each has a name.
+struct SharedStreams {
+  static constexpr std::string_view extension_name = "train.shared_streams";
+  std::size_t count = 0;
+};
+
+// Returns an end of that name; nullptr where there is no memory, or no room in the store: each reads by itself.
+// bound_bytes: of each reader.
+[[nodiscard]] inline std::shared_ptr<HostFeed> make_feed(Worker& worker, std::string name, std::size_t bound_bytes) {
+  const auto local_size = static_cast<std::size_t>(worker.local_world_size());
+  const std::size_t capacity =
+      std::clamp<std::size_t>(bound_bytes / 64 / local_size, std::size_t{64} << 10U, std::size_t{4} << 20U);
+  HostFeed::Seat seat{.store = &worker.store(),
+                      .name = std::move(name),
+                      .local_rank = static_cast<std::size_t>(worker.local_rank()),
+                      .local_size = local_size};
+  seat.patience = std::min(seat.patience, worker.collective_deadline().remaining() / 4);
+  try {
+    return std::make_shared<HostFeed>(std::move(seat), capacity);
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+// Returns that of the next stream which is divided among the workers; called by all of them in the same order.
+[[nodiscard]] inline std::shared_ptr<HostFeed> next_stream_feed(Worker& worker, std::size_t bound_bytes) {
+  const std::size_t number = worker.extension<SharedStreams>().count++;
+  return make_feed(worker, compose("stream/{}/{}", worker.world().node, number), bound_bytes);
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
