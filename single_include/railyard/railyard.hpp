@@ -1839,6 +1839,13 @@ static_assert(SummedMetric<ConfusionMatrix>);
 
 namespace railyard::inline v0_1 {
 
+/// Says in which of its files a source stands: all before it has been read.
+struct FilePlace {
+  std::uint64_t file = 0;
+  std::uint64_t samples = 0;  ///< of the files before it
+  std::uint64_t damaged = 0;  ///< that were left out of them
+};
+
 /// Reads the samples of a source one after another; used by one thread at a time.
 class BlockReader {
  public:
@@ -1850,6 +1857,8 @@ class BlockReader {
   /// Returns the next samples, at most so many and at least one; an empty block at the end.
   /// Throws: DataError that names the file, the line or offset and the column of what is damaged.
   [[nodiscard]] virtual Block next(std::size_t most_rows) = 0;
+  /// Where it stands among the files of a FileStreamSource.
+  [[nodiscard]] virtual FilePlace place() const { return {}; }
 };
 
 /// Is where samples come from. A value that is cheap to copy and opens nothing before it is read; all its functions may
@@ -1857,7 +1866,8 @@ class BlockReader {
 ///
 /// One that reads files may say which, by files() that returns their paths: then a run that goes on is told when they
 /// have changed, and caches in files are made anew. It may have fingerprint(), a std::uint64_t that is another when its
-/// samples are for other reasons, such as its settings, which these caches compare as well.
+/// samples are for other reasons, such as its settings, which these caches compare as well. And it may have skipped(),
+/// how many damaged samples it has left out so far, of which loaders tell.
 ///
 /// Laws: every open() gives the same samples in the same order, and open(from) goes on with sample number `from`.
 template <class S>
@@ -1873,6 +1883,13 @@ concept DatasetSource = std::copy_constructible<S> && requires(const S& source, 
 template <class S>
 concept IndexedSource = DatasetSource<S> && requires(const S& source, std::span<const std::uint64_t> ids) {
   { source.read(ids) } -> std::convertible_to<Block>;
+};
+
+/// Is a source of files that are read from begin to end, which can leave out those before a place.
+/// Law: open(from, place) gives what open(from) does, if a reader of it has told the place when sample `from` was next.
+template <class S>
+concept FileStreamSource = DatasetSource<S> && requires(const S& source, std::uint64_t from, const FilePlace& place) {
+  { source.open(from, place) } -> std::convertible_to<std::unique_ptr<BlockReader>>;
 };
 
 }  // namespace railyard::inline v0_1
@@ -10031,7 +10048,8 @@ class OnError {
   std::uint64_t max_skips_;
 };
 
-/// Counts the samples that were left out; copies share the count. Samples that are read again do not count again.
+/// Counts the samples that were left out; copies share the count, of what their process has read. Samples that are read
+/// again do not count again.
 class SkipCount {
  public:
   [[nodiscard]] std::uint64_t count() const noexcept { return count_->load(std::memory_order_relaxed); }
@@ -11290,8 +11308,104 @@ class RecordChunks {
 
 namespace railyard::inline v0_1 {
 
-/// Names files: each is a path, or a pattern with *, ? or [...] for those that match, sorted. Looks at none of them
-/// before expand().
+namespace detail {
+
+// Gives each text that a text with braces stands for, in their order: "x-{000..146}.tar", "{train,test}.csv". Braces
+// around neither a range nor a list are characters like others.
+class BraceExpansion {
+ public:
+  // Throws: ConfigError if there are more than anybody means.
+  [[nodiscard]] static std::vector<std::string> of(const std::string& text) {
+    std::vector<std::string> all{""};
+    std::size_t at = 0;
+    while (at < text.size()) {
+      const std::size_t close = text[at] == '{' ? end_of(text, at) : std::string::npos;
+      const auto choices = close == std::string::npos ? std::vector<std::string>{} : choices_of(text, at + 1, close);
+      if (choices.empty()) {
+        for (std::string& one : all) one += text[at];
+        ++at;
+        continue;
+      }
+      all = all_with(text, all, choices);
+      at = close + 1;
+    }
+    return all;
+  }
+
+ private:
+  static constexpr std::size_t most = 1'000'000;
+
+  // Where the brace that opens here closes.
+  [[nodiscard]] static std::size_t end_of(const std::string& text, std::size_t open) {
+    std::size_t depth = 0;
+    for (std::size_t at = open; at < text.size(); ++at) {
+      if (text[at] == '{') ++depth;
+      if (text[at] == '}' && --depth == 0) return at;
+    }
+    return std::string::npos;
+  }
+
+  // What stands between braces, whose braces are expanded as well; empty if it is no choice.
+  [[nodiscard]] static std::vector<std::string> choices_of(const std::string& text, std::size_t begin,
+                                                           std::size_t end) {
+    std::vector<std::string> choices;
+    std::size_t depth = 0;
+    std::size_t from = begin;
+    for (std::size_t at = begin; at <= end; ++at) {
+      if (at < end && text[at] == '{') ++depth;
+      if (at < end && text[at] == '}') --depth;
+      if (at < end && (text[at] != ',' || depth > 0)) continue;
+      if (at == end && from == begin) return range_of(text, text.substr(begin, end - begin));
+      for (std::string& one : of(text.substr(from, at - from))) choices.push_back(std::move(one));
+      from = at + 1;
+    }
+    return choices;
+  }
+
+  // The numbers of "7..12" or "007..012", of as many digits as the first has; empty if it is no such range.
+  [[nodiscard]] static std::vector<std::string> range_of(const std::string& text, std::string_view range) {
+    const std::size_t dots = range.find("..");
+    if (dots == std::string_view::npos) return {};
+    const auto first = number_of(range.substr(0, dots));
+    const auto last = number_of(range.substr(dots + 2));
+    if (!first || !last) return {};
+    if (*last < *first || *last - *first >= most) {
+      throw ConfigError{
+          compose("the files \"{}\": {{{}}} is no range of at most {} numbers upwards", text, range, most)};
+    }
+    std::vector<std::string> numbers;
+    for (std::uint64_t number = *first; number <= *last; ++number) {
+      std::string digits = std::to_string(number);
+      if (digits.size() < dots) digits.insert(0, dots - digits.size(), '0');
+      numbers.push_back(std::move(digits));
+    }
+    return numbers;
+  }
+  [[nodiscard]] static std::optional<std::uint64_t> number_of(std::string_view digits) {
+    std::uint64_t number = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    if (error != std::errc{} || end != digits.data() + digits.size() || digits.empty()) return std::nullopt;
+    return number;
+  }
+
+  [[nodiscard]] static std::vector<std::string> all_with(const std::string& text,
+                                                         const std::vector<std::string>& before,
+                                                         const std::vector<std::string>& choices) {
+    if (before.size() > most / choices.size()) {
+      throw ConfigError{compose("the files \"{}\" are more than {}: name fewer", text, most)};
+    }
+    std::vector<std::string> all;
+    for (const std::string& begin : before) {
+      for (const std::string& choice : choices) all.push_back(begin + choice);
+    }
+    return all;
+  }
+};
+
+}  // namespace detail
+
+/// Names files: each is a path, or a pattern with *, ? or [...] for those that match, sorted. Braces stand for several
+/// names in their order: "x-{000..146}.tar", "{train,extra}.csv". Looks at none of them before expand().
 class InputFiles {
  public:
   InputFiles(std::string path) : paths_{std::move(path)} {}
@@ -11311,18 +11425,26 @@ class InputFiles {
     if (paths_.empty()) throw ConfigError{"a source was given no files: name at least one"};
     std::vector<std::string> files;
     for (const std::string& path : paths_) {
-      std::error_code no_error;
-      // A file may have such characters in its name.
-      if (path.find_first_of("*?[") == std::string::npos || std::filesystem::exists(path, no_error)) {
+      if (is_there(path)) {  // a file may have such characters in its name
         files.push_back(path);
-      } else {
-        add_matches(path, files);
+        continue;
+      }
+      for (const std::string& name : detail::BraceExpansion::of(path)) {
+        if (name.find_first_of("*?[") == std::string::npos || is_there(name)) {
+          files.push_back(name);
+        } else {
+          add_matches(name, files);
+        }
       }
     }
     return files;
   }
 
  private:
+  [[nodiscard]] static bool is_there(const std::string& path) {
+    std::error_code no_error;
+    return std::filesystem::exists(path, no_error);
+  }
   static void add_matches(const std::string& pattern, std::vector<std::string>& files) {
     glob_t found{};
     const int error = ::glob(pattern.c_str(), 0, nullptr, &found);
@@ -11580,6 +11702,16 @@ class RecordReader final : public BlockReader {
     skip(sample - next_id_);
   }
 
+  /// Begins with a file, of which and of those before it it is known how many samples they have.
+  void begin_at(const FilePlace& place) {
+    file_ = static_cast<std::size_t>(place.file);
+    next_id_ = place.samples;
+    damaged_ = place.damaged;
+  }
+  [[nodiscard]] FilePlace place() const override {
+    return chunks_ ? begin_of_file_ : FilePlace{file_, next_id_, damaged_};
+  }
+
   /// Leaves so many samples out, which are parsed.
   void skip(std::uint64_t samples) {
     while (samples > 0) {
@@ -11624,7 +11756,8 @@ class RecordReader final : public BlockReader {
   }
 
   bool open_file() {
-    if (file_ == names_.size()) return false;
+    if (file_ >= names_.size()) return false;
+    begin_of_file_ = {file_, next_id_, damaged_};
     auto bytes = files_->open_bytes(names_[file_]);
     if (is_indexed_) index_.emplace().stamp = static_cast<const FileBytes&>(*bytes).stamp();
     chunks_.emplace(files_->open(names_[file_], plan_, std::move(bytes)));
@@ -11647,6 +11780,7 @@ class RecordReader final : public BlockReader {
   std::size_t file_ = 0;
   std::optional<typename Files::Chunks> chunks_{};
   std::optional<FileIndex> index_{};  // of the file that is read from its beginning
+  FilePlace begin_of_file_{};
   std::uint64_t next_id_ = 0;
   std::uint64_t damaged_ = 0;  // records before the next piece
   Block block_{};
@@ -11791,8 +11925,8 @@ class RecordSource {
   std::shared_ptr<detail::RecordFiles<Format>> files_;
 };
 
-/// Gives the records of compressed text files as samples, one after another. To go on in the middle, all before is read
-/// again.
+/// Gives the records of compressed text files as samples, one after another. To go on in the middle of a file, it is
+/// read again from its begin; those before it are not.
 template <RecordFormat Format>
 class RecordStream {
  public:
@@ -11813,9 +11947,10 @@ class RecordStream {
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
 
-  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const FilePlace& place = {}) const {
     auto reader = std::make_unique<detail::RecordReader<Format>>(files_, false);
-    reader->skip(from);
+    reader->begin_at(place);
+    reader->skip(from - place.samples);
     return reader;
   }
 
@@ -12586,6 +12721,9 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
   // How many operations it consists of: tells the random numbers of one from those of another.
   [[nodiscard]] virtual std::uint64_t depth() const { return 0; }
 
+  // Adds how many damaged samples its sources have left out, by what they are called: of what this process has read.
+  virtual void count_skipped(std::map<std::string, std::uint64_t>& counts) const = 0;
+
   // Adds what its sources read.
   virtual void take_stock(DataStock& stock) const = 0;
 
@@ -12706,6 +12844,170 @@ class OrderedStage final : public ChunkStream {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/data/function_source.hpp
+// A user's functions as sources of a dataset. Data room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Names the samples that something is wrong with, or one of them.
+[[nodiscard]] inline std::string text_of_samples(std::uint64_t first, std::uint64_t last, std::size_t count) {
+  if (count == 1) return compose("sample {}", first);
+  if (last - first == count - 1) return compose("samples {} to {}", first, last);
+  return compose("{} samples between {} and {}", count, first, last);
+}
+[[nodiscard]] inline std::string text_of_samples(std::span<const std::uint64_t> ids) {
+  const auto [first, last] = std::minmax_element(ids.begin(), ids.end());
+  return text_of_samples(*first, *last, ids.size());
+}
+
+// Calls what a user gave, and says where its exceptions came from. samples: gives the text of which sample it was.
+template <class Call, std::invocable Text>
+decltype(auto) call_user(Call&& call, const std::string& where, Text&& samples) {
+  const auto say = [&](const char* what) { return DataError{compose("{}: {}: {}", where, samples(), what)}; };
+  try {
+    return call();
+  } catch (const std::exception& failure) {
+    throw say(failure.what());
+  } catch (...) {
+    throw say("an exception that is no std::exception");
+  }
+}
+template <class Call>
+decltype(auto) call_user(Call&& call, const std::string& where, std::uint64_t id) {
+  return call_user(std::forward<Call>(call), where, [id] { return text_of_samples(id, id, 1); });
+}
+
+}  // namespace detail
+
+/// Gives samples that a function makes, each by its number: a user's own random access.
+class SampleFunctionSource {
+ public:
+  using Function = std::function<void(std::uint64_t id, SampleWriter& out)>;
+
+  /// function is called on several threads at once.
+  SampleFunctionSource(Schema schema, std::uint64_t count, Function function, std::string name = "function")
+      : schema_(std::make_shared<const Schema>(std::move(schema))),
+        count_(count),
+        function_(std::make_shared<const Function>(std::move(function))),
+        name_(std::move(name)) {}
+
+  [[nodiscard]] Schema schema() const { return *schema_; }
+  [[nodiscard]] std::optional<std::uint64_t> count() const { return count_; }
+  [[nodiscard]] std::string describe() const { return name_; }
+  /// Another when the number of samples is; whether the function is another nobody sees.
+  [[nodiscard]] std::uint64_t fingerprint() const { return count_; }
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const;
+  [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const {
+    BlockBuilder builder{schema_, ids.size()};
+    for (const std::uint64_t id : ids) make(builder, id);
+    return builder.build();
+  }
+
+ private:
+  void make(BlockBuilder& builder, std::uint64_t id) const {
+    detail::call_user(
+        [&] {
+          (*function_)(id, builder.add(id));
+          builder.check_complete();
+        },
+        name_, id);
+  }
+
+  class Reader;
+
+  std::shared_ptr<const Schema> schema_;
+  std::uint64_t count_;
+  std::shared_ptr<const Function> function_;
+  std::string name_;
+};
+static_assert(IndexedSource<SampleFunctionSource>);
+
+class SampleFunctionSource::Reader final : public BlockReader {
+ public:
+  Reader(const SampleFunctionSource& source, std::uint64_t at) : source_(source), at_(at) {}
+  [[nodiscard]] Block next(std::size_t most_rows) override {
+    BlockBuilder builder{source_.schema_, most_rows};
+    while (at_ < source_.count_ && builder.rows() < most_rows) source_.make(builder, at_++);
+    return builder.build();
+  }
+
+ private:
+  SampleFunctionSource source_;
+  std::uint64_t at_;
+};
+
+inline std::unique_ptr<BlockReader> SampleFunctionSource::open(std::uint64_t from) const {
+  return std::make_unique<Reader>(*this, from);
+}
+
+/// Gives samples that a user's generator makes, one after another, until it returns false. To go on in the middle, all
+/// samples before are made again.
+class GeneratorSource {
+ public:
+  using Generator = std::function<bool(SampleWriter& out)>;
+
+  /// begin: makes a generator that is at its first sample; each must give the same samples.
+  GeneratorSource(Schema schema, std::function<Generator()> begin, std::string name = "generator")
+      : schema_(std::make_shared<const Schema>(std::move(schema))),
+        begin_(std::make_shared<const std::function<Generator()>>(std::move(begin))),
+        name_(std::move(name)) {}
+
+  [[nodiscard]] Schema schema() const { return *schema_; }
+  [[nodiscard]] std::optional<std::uint64_t> count() const { return std::nullopt; }
+  [[nodiscard]] std::string describe() const { return name_; }
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
+    return std::make_unique<Reader>(*this, from);
+  }
+
+ private:
+  class Reader final : public BlockReader {
+   public:
+    Reader(const GeneratorSource& source, std::uint64_t from)
+        : schema_(source.schema_), name_(source.name_), generator_((*source.begin_)()) {
+      BlockBuilder skipped{schema_};
+      while (at_ < from && make(skipped)) skipped.drop_last();
+    }
+    [[nodiscard]] Block next(std::size_t most_rows) override {
+      BlockBuilder builder{schema_, most_rows};
+      while (builder.rows() < most_rows && make(builder)) {
+      }
+      return builder.build();
+    }
+
+   private:
+    bool make(BlockBuilder& builder) {
+      if (is_over_) return false;
+      return detail::call_user(
+          [&] {
+            is_over_ = !generator_(builder.add(at_));
+            if (is_over_) {
+              builder.drop_last();
+            } else {
+              builder.check_complete();
+              ++at_;
+            }
+            return !is_over_;
+          },
+          name_, at_);
+    }
+
+    std::shared_ptr<const Schema> schema_;
+    std::string name_;
+    Generator generator_;
+    std::uint64_t at_ = 0;
+    bool is_over_ = false;
+  };
+
+  std::shared_ptr<const Schema> schema_;
+  std::shared_ptr<const std::function<Generator()>> begin_;
+  std::string name_;
+};
+static_assert(DatasetSource<GeneratorSource> && !IndexedSource<GeneratorSource>);
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/detail/source_node.hpp
 // A source as the begin of a dataset, and streams over whatever is indexed. Data room.
 
@@ -12748,25 +13050,54 @@ namespace detail {
   });
 }
 
-// Reads a source as it gives its samples. Its place is one number.
+// Calls a source. Where it throws an Error, that says itself what is wrong; of all else it is said which samples it was
+// asked for.
+template <class Call, class Describe, class Text>
+std::invoke_result_t<Call> call_source(Call&& call, Describe&& describe, Text&& samples) {
+  try {
+    return call();
+  } catch (const Error&) {
+    throw;
+  } catch (...) {
+    const std::exception_ptr failure = std::current_exception();
+    const auto again = [&]() -> std::invoke_result_t<Call> { std::rethrow_exception(failure); };
+    return call_user(again, describe(), samples);
+  }
+}
+
+// Reads a source as it gives its samples. Its place is one number, and of a FileStreamSource three more.
 class SourceStream final : public ChunkStream {
  public:
-  SourceStream(std::unique_ptr<BlockReader> reader, const Scope& scope, std::uint64_t from)
-      : reader_(std::move(reader)), scope_(scope), gauge_(scope.block_bytes()), at_(from) {}
+  SourceStream(std::unique_ptr<BlockReader> reader, NodePtr node, const Scope& scope, std::uint64_t from,
+               bool is_of_files)
+      : reader_(std::move(reader)),
+        node_(std::move(node)),
+        scope_(scope),
+        gauge_(scope.block_bytes()),
+        at_(from),
+        is_of_files_(is_of_files) {}
 
   [[nodiscard]] Chunk next() override {
-    Block block = reader_->next(gauge_.rows());
+    Place place{at_};
+    if (is_of_files_) {
+      const FilePlace files = reader_->place();
+      place.insert(place.end(), {files.file, files.samples, files.damaged});
+    }
+    Block block = call_source([&] { return reader_->next(gauge_.rows()); }, [&] { return node_->describe(); },
+                              [&] { return text_of_samples(at_, at_ + gauge_.rows() - 1, gauge_.rows()); });
     const std::size_t bytes = bytes_of(block);
     gauge_.saw(block.rows(), bytes);
-    const std::uint64_t begin = std::exchange(at_, at_ + block.rows());
-    return {std::move(block), {begin}, MemoryShare{*scope_.budget, bytes}};
+    at_ += block.rows();
+    return {std::move(block), std::move(place), MemoryShare{*scope_.budget, bytes}};
   }
 
  private:
   std::unique_ptr<BlockReader> reader_;
+  NodePtr node_;
   Scope scope_;
   RowGauge gauge_;
   std::uint64_t at_;
+  bool is_of_files_;
 };
 
 template <DatasetSource S>
@@ -12794,6 +13125,14 @@ class SourceNode final : public DataNode {
   [[nodiscard]] bool costs_a_copy() const override {
     return requires { requires bool{S::costs_a_copy}; };
   }
+  void count_skipped(std::map<std::string, std::uint64_t>& counts) const override {
+    if constexpr (requires {
+                    { source_.skipped() } -> std::convertible_to<std::uint64_t>;
+                  }) {
+      const std::uint64_t skipped = source_.skipped();
+      if (skipped > 0) counts.insert_or_assign(describe(), skipped);  // once, where several parts are of one source
+    }
+  }
   void take_stock(DataStock& stock) const override {
     if constexpr (requires {
                     { source_.files() } -> std::convertible_to<std::vector<std::string>>;
@@ -12814,7 +13153,8 @@ class SourceNode final : public DataNode {
   }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, [[maybe_unused]] const EpochKey& key) const override {
     if constexpr (IndexedSource<S>) {
-      Block block = source_.read(places);
+      Block block = call_source([&] { return Block{source_.read(places)}; }, [this] { return describe(); },
+                                [places] { return text_of_samples(places); });
       if (block.rows() == places.size()) return block;
       throw DataError{compose("{} was asked for {} samples and gave {}", describe(), places.size(), block.rows())};
     } else {
@@ -12824,7 +13164,17 @@ class SourceNode final : public DataNode {
   [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
     if (is_indexed() && scope.pool->num_helpers() > 0) return open_indexed(shared_from_this(), scope, from);
     const std::uint64_t begin = from.next();
-    return std::make_unique<SourceStream>(source_.open(begin), scope, begin);
+    const auto open_source = [&]() -> std::unique_ptr<BlockReader> {
+      if constexpr (FileStreamSource<S>) {
+        const FilePlace place{from.next(), from.next(), from.next()};
+        return source_.open(begin, place);
+      } else {
+        return source_.open(begin);
+      }
+    };
+    auto reader = call_source(
+        open_source, [this] { return describe(); }, [begin] { return text_of_samples(begin, begin, 1); });
+    return std::make_unique<SourceStream>(std::move(reader), shared_from_this(), scope, begin, FileStreamSource<S>);
   }
 
  private:
@@ -12876,6 +13226,7 @@ class BlockOpNode final : public DataNode {
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
 
+  void count_skipped(std::map<std::string, std::uint64_t>& counts) const override { upstream_->count_skipped(counts); }
   void take_stock(DataStock& stock) const override { upstream_->take_stock(stock); }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     return apply(upstream_->read(places, key), key);
@@ -13252,6 +13603,7 @@ class OrderNode : public DataNode {
   [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
+  void count_skipped(std::map<std::string, std::uint64_t>& counts) const override { upstream_->count_skipped(counts); }
   void take_stock(DataStock& stock) const override { upstream_->take_stock(stock); }
 
  protected:
@@ -14335,6 +14687,9 @@ class JoiningNode : public DataNode {
     for (const NodePtr& part : parts_) deepest = std::max(deepest, part->depth());
     return deepest + 1;
   }
+  void count_skipped(std::map<std::string, std::uint64_t>& counts) const override {
+    for (const NodePtr& part : parts_) part->count_skipped(counts);
+  }
   void take_stock(DataStock& stock) const override {
     for (const NodePtr& part : parts_) part->take_stock(stock);
   }
@@ -14698,155 +15053,6 @@ class MixNode final : public JoiningNode {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/data/function_source.hpp
-// A user's functions as sources of a dataset. Data room.
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// Calls what a user gave, and says where its exceptions came from.
-template <class Call>
-decltype(auto) call_user(Call&& call, const std::string& where, std::uint64_t id) {
-  const auto say = [&](const char* what) { return DataError{compose("{}: sample {}: {}", where, id, what)}; };
-  try {
-    return call();
-  } catch (const std::exception& failure) {
-    throw say(failure.what());
-  } catch (...) {
-    throw say("an exception that is no std::exception");
-  }
-}
-
-}  // namespace detail
-
-/// Gives samples that a function makes, each by its number: a user's own random access.
-class SampleFunctionSource {
- public:
-  using Function = std::function<void(std::uint64_t id, SampleWriter& out)>;
-
-  /// function is called on several threads at once.
-  SampleFunctionSource(Schema schema, std::uint64_t count, Function function, std::string name = "function")
-      : schema_(std::make_shared<const Schema>(std::move(schema))),
-        count_(count),
-        function_(std::make_shared<const Function>(std::move(function))),
-        name_(std::move(name)) {}
-
-  [[nodiscard]] Schema schema() const { return *schema_; }
-  [[nodiscard]] std::optional<std::uint64_t> count() const { return count_; }
-  [[nodiscard]] std::string describe() const { return name_; }
-  /// Another when the number of samples is; whether the function is another nobody sees.
-  [[nodiscard]] std::uint64_t fingerprint() const { return count_; }
-  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const;
-  [[nodiscard]] Block read(std::span<const std::uint64_t> ids) const {
-    BlockBuilder builder{schema_, ids.size()};
-    for (const std::uint64_t id : ids) make(builder, id);
-    return builder.build();
-  }
-
- private:
-  void make(BlockBuilder& builder, std::uint64_t id) const {
-    detail::call_user(
-        [&] {
-          (*function_)(id, builder.add(id));
-          builder.check_complete();
-        },
-        name_, id);
-  }
-
-  class Reader;
-
-  std::shared_ptr<const Schema> schema_;
-  std::uint64_t count_;
-  std::shared_ptr<const Function> function_;
-  std::string name_;
-};
-static_assert(IndexedSource<SampleFunctionSource>);
-
-class SampleFunctionSource::Reader final : public BlockReader {
- public:
-  Reader(const SampleFunctionSource& source, std::uint64_t at) : source_(source), at_(at) {}
-  [[nodiscard]] Block next(std::size_t most_rows) override {
-    BlockBuilder builder{source_.schema_, most_rows};
-    while (at_ < source_.count_ && builder.rows() < most_rows) source_.make(builder, at_++);
-    return builder.build();
-  }
-
- private:
-  SampleFunctionSource source_;
-  std::uint64_t at_;
-};
-
-inline std::unique_ptr<BlockReader> SampleFunctionSource::open(std::uint64_t from) const {
-  return std::make_unique<Reader>(*this, from);
-}
-
-/// Gives samples that a user's generator makes, one after another, until it returns false. To go on in the middle, all
-/// samples before are made again.
-class GeneratorSource {
- public:
-  using Generator = std::function<bool(SampleWriter& out)>;
-
-  /// begin: makes a generator that is at its first sample; each must give the same samples.
-  GeneratorSource(Schema schema, std::function<Generator()> begin, std::string name = "generator")
-      : schema_(std::make_shared<const Schema>(std::move(schema))),
-        begin_(std::make_shared<const std::function<Generator()>>(std::move(begin))),
-        name_(std::move(name)) {}
-
-  [[nodiscard]] Schema schema() const { return *schema_; }
-  [[nodiscard]] std::optional<std::uint64_t> count() const { return std::nullopt; }
-  [[nodiscard]] std::string describe() const { return name_; }
-  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
-    return std::make_unique<Reader>(*this, from);
-  }
-
- private:
-  class Reader final : public BlockReader {
-   public:
-    Reader(const GeneratorSource& source, std::uint64_t from)
-        : schema_(source.schema_), name_(source.name_), generator_((*source.begin_)()) {
-      BlockBuilder skipped{schema_};
-      while (at_ < from && make(skipped)) skipped.drop_last();
-    }
-    [[nodiscard]] Block next(std::size_t most_rows) override {
-      BlockBuilder builder{schema_, most_rows};
-      while (builder.rows() < most_rows && make(builder)) {
-      }
-      return builder.build();
-    }
-
-   private:
-    bool make(BlockBuilder& builder) {
-      if (is_over_) return false;
-      return detail::call_user(
-          [&] {
-            is_over_ = !generator_(builder.add(at_));
-            if (is_over_) {
-              builder.drop_last();
-            } else {
-              builder.check_complete();
-              ++at_;
-            }
-            return !is_over_;
-          },
-          name_, at_);
-    }
-
-    std::shared_ptr<const Schema> schema_;
-    std::string name_;
-    Generator generator_;
-    std::uint64_t at_ = 0;
-    bool is_over_ = false;
-  };
-
-  std::shared_ptr<const Schema> schema_;
-  std::shared_ptr<const std::function<Generator()>> begin_;
-  std::string name_;
-};
-static_assert(DatasetSource<GeneratorSource> && !IndexedSource<GeneratorSource>);
-
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/data/detail/user_operations.hpp
 // Makes operations on blocks of the functions that users write for samples. Data room.
 
@@ -14941,13 +15147,13 @@ template <BlockMapFunction F>
           const Block made = function(block);
           if (made.rows() != block.rows() || made.schema() != *site.schema) {
             throw DataError{
-                compose("a block of {} samples (the last is {}) became one of {} with the columns {}: there "
-                        "must be as many, with the columns {}, and their dtypes and shapes as was said",
-                        block.rows(), block.ids().back(), made.rows(), made.schema().names(), site.schema->names())};
+                compose("a block of {} samples became one of {} with the columns {}: there must be as many, with the "
+                        "columns {}, and their dtypes and shapes as was said",
+                        block.rows(), made.rows(), made.schema().names(), site.schema->names())};
           }
           return Block{site.schema, made.columns(), {block.ids().begin(), block.ids().end()}};
         },
-        site.where, block.ids().front());
+        site.where, [&block] { return text_of_samples(block.ids()); });
   };
 }
 
@@ -15251,7 +15457,8 @@ namespace railyard::inline v0_1 {
 /// elsewhere each worker does. So it is with all samples of a dataset of the Trainer that each worker gets as a whole,
 /// indexed or not, unless they lie ready in memory or as arrays in files. The operations at its end that make one
 /// sample of one are done by each worker for its own samples alone. A run that goes on reads the last block again,
-/// which is a 32nd of the reader's bound or 4096 samples, and of a shuffle_window() or bucket_by_length() its window.
+/// which is a 32nd of the reader's bound or 4096 samples, of compressed files one from its begin, and of a
+/// shuffle_window() or bucket_by_length() its window. A generator of the user's gives all before it again.
 class Dataset {
  public:
   /// Makes a dataset of a source. A source that has a label() gives it to the dataset.
@@ -15291,6 +15498,15 @@ class Dataset {
   [[nodiscard]] bool is_endless() const { return node_->is_endless(); }
   /// The source and the operations, as messages show them.
   [[nodiscard]] std::string describe() const { return node_->describe(); }
+  /// How many damaged samples its sources have left out (OnError) of what this process has read so far. A loader tells
+  /// of them in Result::warnings().
+  [[nodiscard]] std::uint64_t skipped() const {
+    std::map<std::string, std::uint64_t> counts;
+    node_->count_skipped(counts);
+    std::uint64_t sum = 0;
+    for (const auto& [source, count] : counts) sum += count;
+    return sum;
+  }
   /// The name of the column that a model is to predict; empty if there is none.
   [[nodiscard]] const std::string& label() const noexcept { return label_; }
   /// Throws: ConfigError if there is no such column.
@@ -15996,6 +16212,8 @@ struct EpochOptions {
   std::size_t bound_bytes = std::size_t{256} << 20U;
   /// Where a batch has no sample for this worker, its block holds one of another worker's, which does not count.
   bool stands_in = false;
+  /// What is left at the end of the epoch, when it fills no batch, is not given.
+  bool drop_last = false;
 };
 
 namespace detail {
@@ -16368,6 +16586,14 @@ namespace detail {
 [[nodiscard]] inline std::optional<OperationChain> own_operations(const Dataset& dataset) {
   if (dataset.is_divided() || dataset.common() == nullptr || dataset.common()->node->costs_a_copy()) return {};
   return OperationChain::after(dataset.common()->node, dataset.node());
+}
+
+// Whether each rank may have a part of its own: it is not divided, and not what the Trainer gives all of them alike.
+[[nodiscard]] inline bool is_own_part(const Dataset& dataset) {
+  if (dataset.is_divided()) return false;
+  if (dataset.common() == nullptr) return true;
+  const auto base_of = [](const NodePtr& node) { return OperationChain::of(node, false).base; };
+  return base_of(dataset.node()) != base_of(dataset.common()->node);
 }
 
 // Is one loader's end. The worker whose local rank is 0 leads: it reads, and hands out. Nobody depends on another: who
@@ -16941,7 +17167,7 @@ class BatchPlan {
     const std::uint64_t consumed = position_.consumed();
     size_ = stream_ ? stream_->begin()
                     : static_cast<std::size_t>(std::min<std::uint64_t>(options_.global_batch_size, count_ - consumed));
-    if (size_ == 0) return false;
+    if (size_ == 0 || (options_.drop_last && size_ < options_.global_batch_size)) return false;
     num_parts_ = std::min(options_.micro_batches, size_);
     part_ = 0;
     end_ = position_.moved_to(consumed + size_, is_indexed_ ? Place{} : stream_->place());
@@ -17016,11 +17242,198 @@ struct MadeOfBlock {
 
 // What a loader asks of a reader beyond the options.
 struct LoaderWishes {
-  // Through which the workers of this host share the reading of a stream; outlives the reader.
-  HostFeed* feed = nullptr;
+  // Through which the workers of this host share the reading of a stream.
+  std::shared_ptr<HostFeed> feed{};
   // Called for block after block on the thread that reads ahead, or in next() where there is none.
   std::function<MadeOfBlock(const Block&)> make{};
 };
+
+// Computes the steps of an epoch, on a thread of its own if there are any. Whoever has it gives it back by leave().
+class EpochDriver {
+ public:
+  struct Ready {
+    EpochStep step{};
+    MemoryShare share{};
+  };
+
+  EpochDriver(const Dataset& dataset, const EpochOptions& options, LoaderWishes wishes);
+  EpochDriver(const EpochDriver&) = delete;
+  EpochDriver& operator=(const EpochDriver&) = delete;
+  ~EpochDriver() {
+    ask_to_stop();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // Ends it. Where the last deadline has passed, what it waits for may never return: then another thread waits for its
+  // end, so that the error reaches whoever can tell of it.
+  static void leave(std::unique_ptr<EpochDriver> driver) noexcept {
+    driver->ask_to_stop();
+    if (!driver->is_late_) return;
+    auto* const late = driver.release();
+    const BlockSignals no_signals{deferrable_signals()};
+    try {
+      std::thread{[late] { const std::unique_ptr<EpochDriver> last{late}; }}.detach();
+    } catch (...) {  // there is no thread, and it stays as it is
+    }
+  }
+
+  [[nodiscard]] std::optional<Ready> next(const Deadline& deadline) {
+    return thread_.joinable() ? wait_for_ready(deadline) : compute();
+  }
+  // Where the epoch begins.
+  [[nodiscard]] const EpochPosition& begin() const noexcept { return begin_; }
+  [[nodiscard]] std::size_t used_bytes() const noexcept { return budget_.used(); }
+
+ private:
+  void start();
+  void ask_to_stop() noexcept;
+  void drive() noexcept;
+  void rest(bool rests) const noexcept {
+    if (wishes_.feed != nullptr) wishes_.feed->rest(rests);
+  }
+  [[nodiscard]] bool has_room_below(std::size_t batches) const noexcept {
+    return ready_.empty() || (ready_.size() < batches && budget_.has_room(2 * largest_));
+  }
+  std::optional<Ready> compute();
+  std::optional<Ready> wait_for_ready(const Deadline& deadline);
+
+  Dataset dataset_;
+  EpochOptions options_;
+  LoaderWishes wishes_;
+  FeedTaker taker_{};
+  EpochPosition begin_;
+  MemoryBudget budget_;
+  TaskPool pool_;
+  std::optional<BatchPlan> plan_{};
+  std::deque<BatchPlan::Outline> outlines_{};  // of the steps that are being computed
+  std::optional<OrderedStage> stage_{};
+  bool is_late_ = false;  // the last deadline has passed
+
+  std::mutex mutex_{};
+  std::condition_variable changed_{};
+  std::deque<Ready> ready_{};
+  std::size_t largest_ = 0;  // bytes of a step
+  bool is_resting_ = false;  // the thread, until there is room for several steps
+  bool is_over_ = false;
+  bool is_stopping_ = false;
+  std::exception_ptr failure_{};
+  std::thread thread_{};
+};
+
+inline EpochDriver::EpochDriver(const Dataset& dataset, const EpochOptions& options, LoaderWishes wishes)
+    : dataset_(dataset),
+      options_(completed(options, dataset)),
+      wishes_(std::move(wishes)),
+      begin_(check_epoch_options(dataset, options_)),
+      budget_(options.bound_bytes),
+      pool_(options.threads > 0 ? options.threads - 1 : 0) {
+  if (options.threads == 0) wishes_.feed = nullptr;     // whoever reads only when asked would hold the others up
+  const BlockSignals no_signals{deferrable_signals()};  // in the thread, which runs no handler of the user's
+  if (options.threads > 0) thread_ = std::thread{[this] { drive(); }};
+}
+
+// Opens the dataset: what that throws belongs to the first step.
+inline void EpochDriver::start() {
+  const Scope scope{{options_.seed, options_.epoch}, &pool_, &budget_};
+  plan_.emplace(dataset_, options_, scope, begin_, wishes_.feed.get(), taker_);
+  const auto plan = [this]() -> std::optional<Work> {
+    auto next = plan_->next();
+    if (!next) return std::nullopt;
+    outlines_.push_back(std::move(next->second));
+    return std::move(next->first);
+  };
+  stage_.emplace(scope, plan, true);
+}
+
+// Computes the next step. What was thrown once is thrown again: nothing goes on after it.
+inline std::optional<EpochDriver::Ready> EpochDriver::compute() {
+  if (failure_) std::rethrow_exception(failure_);
+  try {
+    if (!stage_) start();
+    Chunk chunk = stage_->next();
+    if (outlines_.empty() || pool_.has_ended()) return std::nullopt;
+    BatchPlan::Outline outline = std::move(outlines_.front());
+    outlines_.pop_front();
+    MadeOfBlock made;
+    if (wishes_.make) made = wishes_.make(chunk.block);
+    chunk.share.resize(chunk.share.bytes() + made.bytes);
+    return Ready{{std::move(chunk.block), outline.samples, outline.global_samples, outline.completes_batch,
+                  std::move(outline.after), std::move(made.what)},
+                 std::move(chunk.share)};
+  } catch (...) {
+    failure_ = std::current_exception();
+    throw;
+  }
+}
+
+// Fills the queue of what is ready, on a thread of its own that helps the pool while it waits. When the queue is full,
+// it rests until half of it has been taken: to be woken for each step would cost the loop more than the step is worth.
+inline void EpochDriver::drive() noexcept {
+  have_time();
+  while (true) {
+    {
+      std::unique_lock lock{mutex_};
+      if (!has_room_below(options_.prefetch)) {
+        is_resting_ = true;
+        rest(true);
+        changed_.wait(lock, [this] { return is_stopping_ || !is_resting_; });
+      }
+      if (is_stopping_) return;
+    }
+    rest(false);
+    std::optional<Ready> ready;
+    try {
+      ready = compute();
+    } catch (...) {  // which failure_ keeps for the caller
+    }
+    const std::lock_guard lock{mutex_};
+    is_over_ = !ready;
+    if (ready) {
+      largest_ = std::max(largest_, ready->share.bytes());
+      ready_.push_back(std::move(*ready));
+    }
+    changed_.notify_all();
+    if (is_over_) return rest(true);
+  }
+}
+
+inline std::optional<EpochDriver::Ready> EpochDriver::wait_for_ready(const Deadline& deadline) {
+  std::unique_lock lock{mutex_};
+  const auto is_ready = [this] { return is_over_ || !ready_.empty(); };
+  taker_.waits.store(!is_ready());
+  if (deadline.is_never()) {
+    changed_.wait(lock, is_ready);
+  } else if (!changed_.wait_until(lock, deadline.time(), is_ready)) {
+    is_late_ = true;
+    throw DataError{
+        compose("{} on rank {}/{} gave no batch in {}: a source or a function that it calls is slow or does not "
+                "return: look where it waits, or give it more time (of a loader RunConfig::collective_timeout)",
+                dataset_.describe(), options_.rank, options_.world_size, deadline.budget_text())};
+  }
+  is_late_ = false;
+  taker_.waits.store(false);
+  if (!ready_.empty()) {
+    Ready first = std::move(ready_.front());
+    ready_.pop_front();
+    const bool wakes = is_resting_ && has_room_below(options_.prefetch / 2 + 1);
+    if (wakes) is_resting_ = false;
+    lock.unlock();
+    if (wakes) changed_.notify_all();
+    return first;
+  }
+  if (failure_) std::rethrow_exception(failure_);
+  return std::nullopt;
+}
+
+inline void EpochDriver::ask_to_stop() noexcept {
+  taker_.has_left.store(true);
+  pool_.end_streams();
+  {
+    const std::lock_guard lock{mutex_};
+    is_stopping_ = true;
+  }
+  changed_.notify_all();
+}
 
 }  // namespace detail
 
@@ -17032,17 +17445,23 @@ class EpochReader {
  public:
   /// Throws: ConfigError if the options cannot be met, or go on from another dataset or order. Reading begins here
   /// where there are threads, which are none that the scheduler hurries: they do not push the loop off its core.
-  EpochReader(const Dataset& dataset, const EpochOptions& options, detail::LoaderWishes wishes = {});
+  EpochReader(const Dataset& dataset, const EpochOptions& options, detail::LoaderWishes wishes = {})
+      : driver_(std::make_unique<detail::EpochDriver>(dataset, options, std::move(wishes))),
+        position_(driver_->begin()) {}
   EpochReader(const EpochReader&) = delete;
   EpochReader& operator=(const EpochReader&) = delete;
-  ~EpochReader() { stop(); }
+  ~EpochReader() {
+    given_ = {};
+    detail::EpochDriver::leave(std::move(driver_));
+  }
 
   /// Returns the next step, or nothing after the last. Throws: what the source threw, or a DataError that names the
   /// operation and the sample where a user's function did, or one when the deadline passes; without threads, whose work
-  /// is done here, there is none.
+  /// is done here, there is none. A function that has not returned by then is left behind when the reader ends: it may
+  /// use what it has, and nothing that ends with the caller.
   [[nodiscard]] std::optional<EpochStep> next(const Deadline& deadline = Deadline::never()) {
     given_ = {};
-    auto ready = driver_.joinable() ? wait_for_ready(deadline) : compute();
+    auto ready = driver_->next(deadline);
     if (!ready) return std::nullopt;
     given_ = std::move(ready->share);
     position_ = ready->step.after;
@@ -17080,163 +17499,13 @@ class EpochReader {
   /// What has been consumed when the steps given so far have.
   [[nodiscard]] const EpochPosition& position() const noexcept { return position_; }
   /// Bytes of all samples under way, as they are counted against the bound.
-  [[nodiscard]] std::size_t used_bytes() const noexcept { return budget_.used(); }
+  [[nodiscard]] std::size_t used_bytes() const noexcept { return driver_->used_bytes(); }
 
  private:
-  struct Ready {
-    EpochStep step{};
-    detail::MemoryShare share{};
-  };
-
-  void start();
-  void stop() noexcept;
-  void drive() noexcept;
-  void rest(bool rests) const noexcept {
-    if (wishes_.feed != nullptr) wishes_.feed->rest(rests);
-  }
-  [[nodiscard]] bool has_room_below(std::size_t batches) const noexcept {
-    return ready_.empty() || (ready_.size() < batches && budget_.has_room(2 * largest_));
-  }
-  std::optional<Ready> compute();
-  std::optional<Ready> wait_for_ready(const Deadline& deadline);
-
-  Dataset dataset_;
-  EpochOptions options_;
-  detail::LoaderWishes wishes_;
-  detail::FeedTaker taker_{};
+  std::unique_ptr<detail::EpochDriver> driver_;
   EpochPosition position_;
-  detail::MemoryBudget budget_;
-  detail::TaskPool pool_;
-  std::optional<detail::BatchPlan> plan_{};
-  std::deque<detail::BatchPlan::Outline> outlines_{};  // of the steps that are being computed
-  std::optional<detail::OrderedStage> stage_{};
   detail::MemoryShare given_{};  // of the block that the caller has
-
-  std::mutex mutex_{};
-  std::condition_variable changed_{};
-  std::deque<Ready> ready_{};
-  std::size_t largest_ = 0;  // bytes of a step
-  bool is_resting_ = false;  // the driver, until there is room for several steps
-  bool is_over_ = false;
-  bool is_stopping_ = false;
-  std::exception_ptr failure_{};
-  std::thread driver_{};
 };
-
-inline EpochReader::EpochReader(const Dataset& dataset, const EpochOptions& options, detail::LoaderWishes wishes)
-    : dataset_(dataset),
-      options_(detail::completed(options, dataset)),
-      wishes_(std::move(wishes)),
-      position_(detail::check_epoch_options(dataset, options_)),
-      budget_(options.bound_bytes),
-      pool_(options.threads > 0 ? options.threads - 1 : 0) {
-  if (options.threads == 0) wishes_.feed = nullptr;  // whoever reads only when asked would hold the others up
-  const detail::BlockSignals no_signals{
-      detail::deferrable_signals()};  // in the thread, which runs no handler of the user's
-  if (options.threads > 0) driver_ = std::thread{[this] { drive(); }};
-}
-
-// Opens the dataset: what that throws belongs to the first step.
-inline void EpochReader::start() {
-  const detail::Scope scope{{options_.seed, options_.epoch}, &pool_, &budget_};
-  plan_.emplace(dataset_, options_, scope, position_, wishes_.feed, taker_);
-  const auto plan = [this]() -> std::optional<detail::Work> {
-    auto next = plan_->next();
-    if (!next) return std::nullopt;
-    outlines_.push_back(std::move(next->second));
-    return std::move(next->first);
-  };
-  stage_.emplace(scope, plan, true);
-}
-
-// Computes the next step. What was thrown once is thrown again: nothing goes on after it.
-inline std::optional<EpochReader::Ready> EpochReader::compute() {
-  if (failure_) std::rethrow_exception(failure_);
-  try {
-    if (!stage_) start();
-    detail::Chunk chunk = stage_->next();
-    if (outlines_.empty() || pool_.has_ended()) return std::nullopt;
-    detail::BatchPlan::Outline outline = std::move(outlines_.front());
-    outlines_.pop_front();
-    detail::MadeOfBlock made;
-    if (wishes_.make) made = wishes_.make(chunk.block);
-    chunk.share.resize(chunk.share.bytes() + made.bytes);
-    return Ready{{std::move(chunk.block), outline.samples, outline.global_samples, outline.completes_batch,
-                  std::move(outline.after), std::move(made.what)},
-                 std::move(chunk.share)};
-  } catch (...) {
-    failure_ = std::current_exception();
-    throw;
-  }
-}
-
-// Fills the queue of what is ready, on a thread of its own that helps the pool while it waits. When the queue is full,
-// it rests until half of it has been taken: to be woken for each step would cost the loop more than the step is worth.
-inline void EpochReader::drive() noexcept {
-  detail::have_time();
-  while (true) {
-    {
-      std::unique_lock lock{mutex_};
-      if (!has_room_below(options_.prefetch)) {
-        is_resting_ = true;
-        rest(true);
-        changed_.wait(lock, [this] { return is_stopping_ || !is_resting_; });
-      }
-      if (is_stopping_) return;
-    }
-    rest(false);
-    std::optional<Ready> ready;
-    try {
-      ready = compute();
-    } catch (...) {  // which failure_ keeps for the caller
-    }
-    const std::lock_guard lock{mutex_};
-    is_over_ = !ready;
-    if (ready) {
-      largest_ = std::max(largest_, ready->share.bytes());
-      ready_.push_back(std::move(*ready));
-    }
-    changed_.notify_all();
-    if (is_over_) return rest(true);
-  }
-}
-
-inline std::optional<EpochReader::Ready> EpochReader::wait_for_ready(const Deadline& deadline) {
-  std::unique_lock lock{mutex_};
-  const auto is_ready = [this] { return is_over_ || !ready_.empty(); };
-  taker_.waits.store(!is_ready());
-  if (deadline.is_never()) {
-    changed_.wait(lock, is_ready);
-  } else if (!changed_.wait_until(lock, deadline.time(), is_ready)) {
-    throw DataError{
-        detail::compose("{} on rank {}/{} gave no batch in {}: a source or a function that it calls is "
-                        "slow or does not return",
-                        dataset_.describe(), options_.rank, options_.world_size, deadline.budget_text())};
-  }
-  taker_.waits.store(false);
-  if (!ready_.empty()) {
-    Ready first = std::move(ready_.front());
-    ready_.pop_front();
-    const bool wakes = is_resting_ && has_room_below(options_.prefetch / 2 + 1);
-    if (wakes) is_resting_ = false;
-    lock.unlock();
-    if (wakes) changed_.notify_all();
-    return first;
-  }
-  if (failure_) std::rethrow_exception(failure_);
-  return std::nullopt;
-}
-
-inline void EpochReader::stop() noexcept {
-  taker_.has_left.store(true);
-  pool_.end_streams();
-  {
-    const std::lock_guard lock{mutex_};
-    is_stopping_ = true;
-  }
-  changed_.notify_all();
-  if (driver_.joinable()) driver_.join();
-}
 
 }  // namespace railyard::inline v0_1
 
@@ -20497,7 +20766,8 @@ struct DataConfig {
   /// one at the same time have its samples read and decoded by one of them.
   std::vector<std::string> split{"all"};
   /// Gives the part of a worker, instead of shares of every batch: all that its loaders give it. A loader with
-  /// drives_step needs parts of equally many batches. Another number of workers cannot go on in the middle of an epoch.
+  /// drives_step needs parts of equally many batches. With a loader of a part in its TrainState, a run does not go on
+  /// with another number of workers: their parts are others.
   std::function<Dataset(const Dataset& whole, std::size_t rank, std::size_t world_size)> splitter{};
 };
 
@@ -21431,7 +21701,8 @@ class Worker {
   void report(const Metrics& metrics, TrainState& state);
 
   /// Tells the user of something that does not end the run: the console now, and Result::warnings(). The text says
-  /// which rank this is. Throws: CollectiveError if the run has ended.
+  /// which rank this is, unless it holds for all: what several say alike is told once. Throws: CollectiveError if the
+  /// run has ended.
   void warn(const std::string& text) { link_->post(detail::encode_warning(text)); }
 
   /// The directory of the checkpoint that this attempt goes on from, "memory" if it is the memory of the host, empty if
@@ -23986,8 +24257,9 @@ class RunLog {
   void complain(const std::string& text) {
     if (!text.empty()) print(text);
   }
-  /// Tells of it now and in the Result.
+  /// Tells of it now and in the Result; once, of what several workers say alike.
   void warn(const std::string& text) {
+    if (std::find(warnings_.begin(), warnings_.end(), text) != warnings_.end()) return;
     warnings_.push_back(text);
     print(text);
   }
@@ -26892,6 +27164,48 @@ Trainer(F&&, ScalingConfig, RunConfig, Datasets, typename B::Options) -> Trainer
 
 }  // namespace railyard::inline v0_1
 
+#if (defined(RAILYARD_WITH_DATA) && RAILYARD_WITH_DATA) || (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+// ---- railyard/train/detail/worker_feed.hpp
+// A worker's end through which the workers of its host read a dataset once. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+// Counts the streams that a worker reads with others of the host, so that each has a name.
+struct SharedStreams {
+  static constexpr std::string_view extension_name = "train.shared_streams";
+  std::size_t count = 0;
+};
+
+// Returns an end of that name; nullptr where there is no memory, or no room in the store: each reads by itself.
+// bound_bytes: of each reader.
+[[nodiscard]] inline std::shared_ptr<HostFeed> make_feed(Worker& worker, std::string name, std::size_t bound_bytes) {
+  const auto local_size = static_cast<std::size_t>(worker.local_world_size());
+  const std::size_t capacity =
+      std::clamp<std::size_t>(bound_bytes / 64 / local_size, std::size_t{64} << 10U, std::size_t{4} << 20U);
+  HostFeed::Seat seat{.store = &worker.store(),
+                      .name = std::move(name),
+                      .local_rank = static_cast<std::size_t>(worker.local_rank()),
+                      .local_size = local_size};
+  seat.patience = std::min(seat.patience, worker.collective_deadline().remaining() / 4);
+  try {
+    return std::make_shared<HostFeed>(std::move(seat), capacity);
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+// Returns that of the next stream which is divided among the workers; called by all of them in the same order.
+[[nodiscard]] inline std::shared_ptr<HostFeed> next_stream_feed(Worker& worker, std::size_t bound_bytes) {
+  const std::size_t number = worker.extension<SharedStreams>().count++;
+  return make_feed(worker, compose("stream/{}/{}", worker.world().node, number), bound_bytes);
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+#endif
+
 #if (defined(RAILYARD_WITH_GLOO) && RAILYARD_WITH_GLOO) || (defined(RAILYARD_WITH_NCCL) && RAILYARD_WITH_NCCL)
 
 // ---- railyard/collectives/detail/notices.hpp
@@ -29070,10 +29384,11 @@ namespace detail {
 // Gives one worker's part of a dataset, block after block, as it comes in epoch 0 of seed 0.
 class EpochBlocks final : public BlockReader {
  public:
-  EpochBlocks(const Dataset& dataset, std::size_t rank, std::size_t world_size)
-      : reader_(
-            ending(dataset),
-            {.global_batch_size = FitOptions{}.rows_per_block * world_size, .rank = rank, .world_size = world_size}) {}
+  // feed: as LoaderWishes have it.
+  EpochBlocks(const Dataset& dataset, std::size_t rank, std::size_t world_size, std::shared_ptr<HostFeed> feed = {})
+      : reader_(ending(dataset),
+                {.global_batch_size = FitOptions{}.rows_per_block * world_size, .rank = rank, .world_size = world_size},
+                {.feed = std::move(feed)}) {}
 
   // Only the last batch can have fewer samples than there are workers, so that an empty part is the end.
   [[nodiscard]] Block next(std::size_t /*most_rows*/) override {
@@ -31725,7 +32040,13 @@ class TarShards {
 /// Goes over all archives, sample by sample, and counts what is left out.
 class TarWalk {
  public:
-  explicit TarWalk(std::shared_ptr<TarShards> shards) : shards_(std::move(shards)), names_(shards_->names()) {}
+  /// place: where it begins.
+  explicit TarWalk(std::shared_ptr<TarShards> shards, const FilePlace& place = {})
+      : shards_(std::move(shards)),
+        names_(shards_->names()),
+        file_(static_cast<std::size_t>(place.file)),
+        left_out_(place.damaged),
+        left_out_before_(place.damaged) {}
 
   /// Returns the next sample that has no fault; nothing at the end. Throws: DataError.
   [[nodiscard]] std::optional<TarSample> next(TarContents contents) {
@@ -31743,6 +32064,7 @@ class TarWalk {
       } else {
         reader_.reset();
         ++file_;
+        left_out_before_ = left_out_;
       }
     }
     return std::nullopt;
@@ -31750,13 +32072,16 @@ class TarWalk {
   /// The archive of the sample that came last.
   [[nodiscard]] std::size_t file() const noexcept { return file_; }
   [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
+  /// What was left out of the archives before it.
+  [[nodiscard]] std::uint64_t left_out_before() const noexcept { return left_out_before_; }
 
  private:
   std::shared_ptr<TarShards> shards_;
   std::vector<std::string> names_;
-  std::size_t file_ = 0;
+  std::size_t file_;
   std::optional<TarSampleReader> reader_{};
-  std::uint64_t left_out_ = 0;
+  std::uint64_t left_out_;
+  std::uint64_t left_out_before_;
 };
 
 /// Knows where each sample is, as far as somebody has asked; shared by threads and inherited by forked processes.
@@ -31912,7 +32237,8 @@ inline std::unique_ptr<BlockReader> TarSource::open(std::uint64_t from) const {
 }
 static_assert(IndexedSource<TarSource>);
 
-/// Gives the samples of compressed tar archives, one after another. To go on in the middle, all before is read again.
+/// Gives the samples of compressed tar archives, one after another. To go on in the middle of one, it is read
+/// again from its begin; those before it are not.
 /// Example: ry::TarStream{ry::gzip("photos-*.tar.gz"), {.bytes = {"jpg"}, .text = {"cls"}}}
 class TarStream {
  public:
@@ -31931,36 +32257,45 @@ class TarStream {
   /// How many damaged samples and rests of archives were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
 
-  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
-    return std::make_unique<Reader>(shards_, from);
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const FilePlace& place = {}) const {
+    return std::make_unique<Reader>(shards_, from, place);
   }
 
  private:
   class Reader final : public BlockReader {
    public:
-    Reader(const std::shared_ptr<detail::TarShards>& shards, std::uint64_t from)
-        : schema_(shards->plan()->schema), walk_(shards) {
-      while (at_ < from && walk_.next(shards->contents_to_check())) ++at_;
+    Reader(const std::shared_ptr<detail::TarShards>& shards, std::uint64_t from, const FilePlace& place)
+        : schema_(shards->plan()->schema), walk_(shards, place), at_(place.samples), place_(place) {
+      while (at_ < from && next_sample(shards->contents_to_check())) ++at_;
     }
     [[nodiscard]] Block next(std::size_t most_rows) override {
       BlockBuilder builder{schema_};
       while (builder.rows() < most_rows && builder.bytes() < detail::most_block_bytes) {
-        const auto sample = walk_.next(detail::TarContents::all);
+        const auto sample = next_sample(detail::TarContents::all);
         if (!sample) break;
         detail::add_tar_sample(builder, at_++, sample->key, sample->contents);
       }
       return builder.build();
     }
+    [[nodiscard]] FilePlace place() const override { return place_; }
 
    private:
+    // Notes where the archive begins that it comes from.
+    std::optional<detail::TarSample> next_sample(detail::TarContents contents) {
+      auto sample = walk_.next(contents);
+      if (walk_.file() != place_.file) place_ = {walk_.file(), at_, walk_.left_out_before()};
+      return sample;
+    }
+
     std::shared_ptr<const Schema> schema_;
     detail::TarWalk walk_;
-    std::uint64_t at_ = 0;
+    std::uint64_t at_;
+    FilePlace place_;  // of the sample that came last
   };
 
   std::shared_ptr<detail::TarShards> shards_;
 };
-static_assert(DatasetSource<TarStream> && !IndexedSource<TarStream>);
+static_assert(FileStreamSource<TarStream> && !IndexedSource<TarStream>);
 
 }  // namespace railyard::inline v0_1
 
@@ -32142,16 +32477,24 @@ namespace detail {
 }  // namespace detail
 
 /// Lets a preprocessor learn from a dataset of which each worker reads its part. Called by every worker; all learn the
-/// same bits, which differ between numbers of workers as roundings do. Of a dataset that is not divided each worker
-/// reads what it has. Throws: as fit() without a worker.
+/// same bits, which differ between numbers of workers as roundings do. What RunConfig::data.split does not name is
+/// divided for this as well; what is undivided() otherwise, each worker reads as it has it, and all learn from all of
+/// that. A stream is read by one worker of each host, as loaders read it. Throws: as fit() without a worker.
 /// Example: ry::fit(worker, scaler, worker.dataset("train"));
 template <LearningPreprocessor P>
 void fit(Worker& worker, P& preprocessor, const Dataset& dataset) {
-  const bool is_divided = dataset.is_divided();
-  const auto rank = static_cast<std::size_t>(is_divided ? worker.rank() : 0);
-  const auto world_size = static_cast<std::size_t>(is_divided ? worker.world_size() : 1);
+  const bool is_own = detail::is_own_part(dataset);
+  const Dataset read = is_own ? dataset : Dataset::from_node(dataset.node(), dataset.label());
+  const auto rank = static_cast<std::size_t>(is_own ? 0 : worker.rank());
+  const auto world_size = static_cast<std::size_t>(is_own ? 1 : worker.world_size());
+  const bool is_shared = !is_own && !read.is_indexed() && worker.world_size() > 1;
   const auto open = [&]() -> std::unique_ptr<BlockReader> {
-    return std::make_unique<detail::EpochBlocks>(dataset, rank, world_size);
+    std::shared_ptr<detail::HostFeed> feed;
+    if (is_shared) {
+      worker.barrier();  // then nobody reads by itself because another comes late
+      if (worker.local_world_size() > 1) feed = detail::next_stream_feed(worker, EpochOptions{}.bound_bytes);
+    }
+    return std::make_unique<detail::EpochBlocks>(read, rank, world_size, std::move(feed));
   };
   const auto gather = [&worker](std::vector<std::byte> mine) { return detail::gather_bytes(worker, std::move(mine)); };
   fit(preprocessor, dataset.schema(), open, {.gather = gather});
@@ -32817,8 +33160,8 @@ struct ImageFile {
   std::int64_t label = 0;
 };
 
-/// Is what a folder holds: classes and, class after class, the pictures in the folder of each and in those below, all
-/// in the order of their names' bytes.
+/// Is what folders hold: classes and, class after class, the pictures in the folder of each and in those below, all in
+/// the order of their names' bytes. Of several folders, those of the first come first in each class.
 struct ImageFiles {
   std::vector<std::string> classes{};
   std::vector<ImageFile> files{};
@@ -32830,32 +33173,55 @@ struct ImageFiles {
   return suffix == ".png" || suffix == ".jpg" || suffix == ".jpeg";
 }
 
-/// Looks at the folder. Links to files are followed, links to folders are not: they could lead in circles.
-/// Throws: DataError if it cannot be read, or there is a class without pictures.
-[[nodiscard]] inline ImageFiles list_image_files(const std::string& folder) {
+/// Returns the names of the folders in a folder.
+[[nodiscard]] inline std::set<std::string> list_folders(const std::string& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator{folder}) {
+    if (entry.is_directory()) names.insert(entry.path().filename().string());
+  }
+  if (names.empty()) throw DataError{compose("{}: there are no folders in it, one for each class", folder)};
+  return names;
+}
+
+/// Returns the pictures in the folder of a class, and in those below it.
+[[nodiscard]] inline std::vector<std::string> list_class(const std::string& folder, const std::string& name) {
   namespace fs = std::filesystem;
-  ImageFiles found;
+  std::vector<std::string> paths;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator{fs::path{folder} / name}) {
+    if (has_image_suffix(entry.path()) && entry.is_regular_file()) paths.push_back(entry.path().string());
+  }
+  if (paths.empty()) {
+    throw DataError{compose("{}: there is no .png, .jpg or .jpeg in the folder of the class \"{}\"", folder, name)};
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+/// Looks at the folders; of a path that is a picture, the class is the name of the folder that it lies in. Links to
+/// files are followed, links to folders are not: they could lead in circles.
+/// Throws: DataError if one cannot be read, or there is a class without pictures.
+[[nodiscard]] inline ImageFiles list_image_files(const std::vector<std::string>& paths) {
+  namespace fs = std::filesystem;
+  std::map<std::string, std::vector<std::string>> by_class;
   try {
-    for (const fs::directory_entry& entry : fs::directory_iterator{folder}) {
-      if (entry.is_directory()) found.classes.push_back(entry.path().filename().string());
-    }
-    std::sort(found.classes.begin(), found.classes.end());
-    for (const std::string& name : found.classes) {
-      std::vector<std::string> paths;
-      for (const fs::directory_entry& entry : fs::recursive_directory_iterator{fs::path{folder} / name}) {
-        if (has_image_suffix(entry.path()) && entry.is_regular_file()) paths.push_back(entry.path().string());
+    for (const std::string& path : paths) {
+      if (fs::is_regular_file(path)) {
+        by_class[fs::absolute(path).parent_path().filename().string()].push_back(path);
+        continue;
       }
-      if (paths.empty()) {
-        throw DataError{compose("{}: there is no .png, .jpg or .jpeg in the folder of the class \"{}\"", folder, name)};
+      for (const std::string& name : list_folders(path)) {
+        for (std::string& picture : list_class(path, name)) by_class[name].push_back(std::move(picture));
       }
-      std::sort(paths.begin(), paths.end());
-      const auto label = static_cast<std::int64_t>(&name - found.classes.data());
-      for (std::string& path : paths) found.files.push_back({std::move(path), label});
     }
   } catch (const fs::filesystem_error& error) {
     throw DataError{compose("the folder of pictures cannot be read: {}", error.what())};
   }
-  if (found.files.empty()) throw DataError{compose("{}: there are no folders in it, one for each class", folder)};
+  ImageFiles found;
+  for (auto& [name, pictures] : by_class) {
+    const auto label = static_cast<std::int64_t>(found.classes.size());
+    for (std::string& picture : pictures) found.files.push_back({std::move(picture), label});
+    found.classes.push_back(name);
+  }
   return found;
 }
 
@@ -32885,16 +33251,18 @@ struct ImageFolderOptions {
 };
 
 /// Gives the pictures in folders as samples, in any order: "image" is u8, and "label", i64, is the place of the
-/// folder's name among those of all folders. Each picture is read when it is asked for, by whoever asks. The folder is
-/// listed when it is first needed, and not to change as long as there is a source of it.
+/// folder's name among those of all folders. Several folders, by a list or a pattern, are as one that holds what is in
+/// each; a path may also be a picture, whose class is the name of the folder that it lies in. Each picture is read when
+/// it is asked for, by whoever asks. Folders are listed when they are first needed, and not to change as long as there
+/// is a source of them.
 ///
 /// Cost: with .on_error other than stop() the first count() decodes all pictures, to know which can be.
-/// Example: ry::ImageFolder{"photos/train", {.height = 224, .width = 224}}
+/// Example: ry::ImageFolder{"photos/train", {.height = 224, .width = 224}}; ry::ImageFolder{"photos/part-*"}
 class ImageFolder {
  public:
   /// Throws: ConfigError if one of height and width is given without the other.
-  explicit ImageFolder(std::string folder, const ImageFolderOptions& options = {})
-      : shared_(std::make_shared<Shared>(std::move(folder), options)) {
+  explicit ImageFolder(InputFiles folders, const ImageFolderOptions& options = {})
+      : shared_(std::make_shared<Shared>(std::move(folders), options)) {
     if ((options.height == 0) != (options.width == 0)) {
       throw ConfigError{detail::compose("ImageFolder was given .height = {} and .width = {}: give both, or none",
                                         options.height, options.width)};
@@ -32903,11 +33271,12 @@ class ImageFolder {
 
   [[nodiscard]] Schema schema() const { return *shared_->schema; }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return shared_->files().size(); }
-  [[nodiscard]] std::string describe() const { return detail::compose("pictures in {}", shared_->folder); }
+  [[nodiscard]] std::string describe() const { return detail::compose("pictures in {}", shared_->folders.describe()); }
   /// The paths of the pictures, damaged ones included. Looks at no picture.
   [[nodiscard]] std::vector<std::string> files() const {
     std::vector<std::string> all;
-    for (detail::ImageFile& file : detail::list_image_files(shared_->folder).files) all.push_back(std::move(file.path));
+    for (detail::ImageFile& file : detail::list_image_files(shared_->folders.expand()).files)
+      all.push_back(std::move(file.path));
     return all;
   }
   [[nodiscard]] std::string label() const { return "label"; }
@@ -32946,8 +33315,10 @@ class ImageFolder {
 
  private:
   struct Shared {
-    Shared(std::string folder_, const ImageFolderOptions& options_)
-        : folder(std::move(folder_)), options(options_), schema(std::make_shared<const Schema>(fields_of(options_))) {}
+    Shared(InputFiles folders_, const ImageFolderOptions& options_)
+        : folders(std::move(folders_)),
+          options(options_),
+          schema(std::make_shared<const Schema>(fields_of(options_))) {}
 
     [[nodiscard]] static std::vector<Field> fields_of(const ImageFolderOptions& options) {
       const auto height = static_cast<std::int64_t>(options.height);
@@ -32967,7 +33338,7 @@ class ImageFolder {
       return found.files;
     }
     [[nodiscard]] detail::ImageFiles list() const {
-      detail::ImageFiles all = detail::list_image_files(folder);
+      detail::ImageFiles all = detail::list_image_files(folders.expand());
       if (options.on_error.stops_at_once()) return all;
       std::uint64_t damaged = 0;
       const auto is_damaged = [&](const detail::ImageFile& file) {
@@ -32981,7 +33352,8 @@ class ImageFolder {
         }
       };
       all.files.erase(std::remove_if(all.files.begin(), all.files.end(), is_damaged), all.files.end());
-      if (all.files.empty()) throw DataError{detail::compose("all {} pictures in {} are damaged", damaged, folder)};
+      if (all.files.empty())
+        throw DataError{detail::compose("all {} pictures in {} are damaged", damaged, folders.describe())};
       return all;
     }
 
@@ -33014,7 +33386,7 @@ class ImageFolder {
       writer.set(3, image.width);
     }
 
-    std::string folder;
+    InputFiles folders;
     ImageFolderOptions options;
     std::shared_ptr<const Schema> schema;
     SkipCount skips{};
@@ -46984,6 +47356,58 @@ static_assert(Stateful<CommHookState>);
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/torch/from_tensors.hpp
+// Makes a dataset of tensors in memory. Torch room.
+
+#include <ATen/core/Tensor.h>
+
+namespace railyard::inline v0_1 {
+
+/// Says what a dataset of tensors is to be.
+struct TensorDatasetOptions {
+  std::string label{};  ///< the column that a model is to predict
+};
+
+namespace detail {
+
+// Returns a tensor of samples as a column, which shares its memory.
+[[nodiscard]] inline NamedColumn column_of(const std::string& name, const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.dim() == 0 || tensor.layout() != at::kStrided) {
+    throw ConfigError{
+        compose("from_tensors() was given \"{}\" of shape {}: it must be dense, and its first dimension the number of "
+                "samples",
+                name, shape_of(tensor))};
+  }
+  const auto owner = std::make_shared<const at::Tensor>(tensor.detach().cpu().contiguous());
+  const at::IntArrayRef sizes = owner->sizes();
+  const Field field{.name = name, .dtype = dtype_of_tensor(*owner), .shape = {sizes.begin() + 1, sizes.end()}};
+  if (field.width() == 0) {
+    throw ConfigError{
+        compose("from_tensors() was given \"{}\" of shape {}, whose samples have no elements: leave it out", name,
+                shape_of(tensor))};
+  }
+  const auto rows = static_cast<std::size_t>(sizes.front());
+  return {
+      field,
+      Column{{owner, static_cast<const std::byte*>(owner->data_ptr())}, rows, field.width() * size_of(field.dtype)}};
+}
+
+}  // namespace detail
+
+/// Makes a dataset of tensors, whose first dimension counts the samples. It shares their memory: whoever writes to one
+/// changes the dataset. What is not contiguous, or not on the CPU, is copied once. Throws: ConfigError if they have not
+/// equally many samples, two have one name, or a dtype is none that columns have.
+/// Example: ry::Datasets{{"train", ry::from_tensors({{"x", images}, {"y", labels}}, {.label = "y"})}}
+[[nodiscard]] inline Dataset from_tensors(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                                          const TensorDatasetOptions& options = {}) {
+  std::vector<NamedColumn> columns;
+  for (const auto& [name, tensor] : tensors) columns.push_back(detail::column_of(name, tensor));
+  const Dataset dataset{MemorySource{std::move(columns), "tensors in memory"}};
+  return options.label.empty() ? dataset : dataset.with_label(options.label);
+}
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/torch/loader_options.hpp
 // Says how a loader divides a dataset and makes batches of it. Torch room.
 
@@ -47028,6 +47452,12 @@ struct LoaderOptions {
   std::size_t prefetch = 0;
   /// Bytes that all samples under way, and tensors made of them, may take for each worker; see EpochOptions.
   std::size_t bound_bytes = std::size_t{256} << 20U;
+
+  // The following is for all loaders.
+
+  /// What is left at the end of an epoch, when it fills no batch, is not given: for what needs batches of one size.
+  /// With shuffle these are other samples in each epoch; otherwise always the same, which are never seen.
+  bool drop_last = false;
 };
 
 }  // namespace railyard::inline v0_1
@@ -47048,6 +47478,7 @@ struct BatchShares {
   std::size_t micro_batches = 1;
   std::size_t rank = 0;
   std::size_t world_size = 1;
+  bool drop_last = false;
 };
 
 // Is one worker's part of a batch, or of a micro-batch.
@@ -47113,8 +47544,9 @@ class IndexedBatches final : public BatchSource {
  private:
   // Goes on to the next batch. False at the end of the epoch.
   bool begin_batch() {
-    if (batch_.end == order_.size()) return false;
-    batch_ = {batch_.end, batch_.end + std::min(shares_.global_batch_size, order_.size() - batch_.end)};
+    const std::size_t left = order_.size() - batch_.end;
+    if (left < (shares_.drop_last ? shares_.global_batch_size : 1)) return false;
+    batch_ = {batch_.end, batch_.end + std::min(shares_.global_batch_size, left)};
     num_parts_ = std::min(shares_.micro_batches, batch_.size());
     part_ = 0;
     return true;
@@ -47144,8 +47576,8 @@ class IndexedBatches final : public BatchSource {
 // them; a user's on the loop's, whose generators it may use.
 class DatasetBatches final : public BatchSource {
  public:
-  // feed: as an EpochReader's; may be nullptr. warn: told once that the feed is not all that is read from; may be
-  // empty.
+  // feed: as an EpochReader's; may be nullptr. warn: told of what was left out at the end of an epoch, and once, where
+  // the workers divide the dataset, that the feed is not all that is read from.
   DatasetBatches(Dataset dataset, const LoaderOptions& options, const BatchShares& shares, at::Device device,
                  std::shared_ptr<HostFeed> feed, std::function<void(const std::string&)> warn)
       : dataset_(std::move(dataset)),
@@ -47161,7 +47593,8 @@ class DatasetBatches final : public BatchSource {
                  .threads = options.threads,
                  .prefetch = options.prefetch,
                  .bound_bytes = options.bound_bytes,
-                 .stands_in = true} {
+                 .stands_in = true,
+                 .drop_last = shares.drop_last} {
     if (collate_) return;
     const std::size_t ahead = options.prefetch > 0 ? options.prefetch : dataset_.batches_ahead();
     make_ = [collation = BlockCollation{dataset_.schema(), dataset_.label(), padding_, ahead}](const Block& block) {
@@ -47177,12 +47610,15 @@ class DatasetBatches final : public BatchSource {
     reading_.shuffle = from.is_shuffled();
     reading_.from = from;
     if (feed_ != nullptr) feed_->begin_epoch();
-    reader_.emplace(dataset_, reading_, LoaderWishes{feed_.get(), make_});
+    reader_.emplace(dataset_, reading_, LoaderWishes{feed_, make_});
   }
 
   [[nodiscard]] std::optional<LoadedPart> next(const Deadline& deadline) override {
     std::optional<EpochStep> step = reader_->next(deadline);
-    if (!step) return std::nullopt;
+    if (!step) {
+      tell_of_skipped();
+      return std::nullopt;
+    }
     if (feed_ != nullptr && step->after.consumed() > feed_->alone_from()) tell_of_being_alone();
     LoadedPart part{
         .samples = step->samples, .completes_batch = step->completes_batch, .after = std::move(step->after)};
@@ -47195,9 +47631,20 @@ class DatasetBatches final : public BatchSource {
   void close() noexcept override { reader_.reset(); }
 
  private:
+  void tell_of_skipped() {
+    std::map<std::string, std::uint64_t> counts;
+    dataset_.node()->count_skipped(counts);
+    for (const auto& [source, count] : counts) {
+      if (std::exchange(told_of_[source], count) == count) continue;
+      warn_(compose("{}: {} damaged sample{} left out, as .on_error says", source, count,
+                    count == 1 ? " was" : "s were"));
+    }
+  }
+
   void tell_of_being_alone() {
-    if (!warn_) return;
-    std::exchange(warn_, nullptr)(compose(
+    // Not of what each gets as a whole: workers may read it when they like.
+    if (!dataset_.is_divided() || std::exchange(is_alone_, true)) return;
+    warn_(compose(
         "a loader of {} on rank {}/{} reads epoch {} by itself from here on, for the worker that reads for all of its "
         "host has not waited for it, or has left: samples are read more than once; let the workers of a host begin "
         "and end their loops together (worker.barrier() before the loop), or .cache() the dataset",
@@ -47213,6 +47660,8 @@ class DatasetBatches final : public BatchSource {
   Dataset dataset_;
   std::shared_ptr<HostFeed> feed_;
   std::function<void(const std::string&)> warn_;
+  bool is_alone_ = false;
+  std::map<std::string, std::uint64_t> told_of_{};   // samples that were left out, by source
   std::function<Tensors(const Block&)> collate_;     // the user's
   std::function<MadeOfBlock(const Block&)> make_{};  // otherwise
   double padding_;
@@ -47242,6 +47691,7 @@ struct LoaderState {
   std::optional<std::uint64_t> num_samples{};  // of an epoch, where that is known
   EpochPosition first{};                       // the begin of epoch 0
   std::function<std::string()> take_stock{};   // tells what is read, see DataStock
+  bool is_own = false;                         // what is read: this rank's part, of which no other knows
   at::Device home{at::kCPU};
   std::int64_t epoch = -1;
   EpochPosition next = first;   // where the next begin() starts
@@ -47276,7 +47726,9 @@ struct LoaderState {
     const auto end_step = [this] {
       if (options.drives_step && completes_batch) worker->end_step();  // while the batch that it was given still stands
     };
-    if (num_samples && after.consumed() < *num_samples) end_step();
+    if (num_samples && after.consumed() < *num_samples && *num_samples - after.consumed() >= smallest_batch()) {
+      end_step();
+    }
     worker->wait_for_data(true);
     std::optional<LoadedPart> part = source->next(worker->collective_deadline());
     worker->wait_for_data(false);
@@ -47299,6 +47751,14 @@ struct LoaderState {
   void set_place(EpochPosition place) {
     next = std::move(place);
     is_set = true;
+  }
+
+  [[nodiscard]] std::uint64_t smallest_batch() const noexcept {
+    return shares.drop_last ? shares.global_batch_size : 1;
+  }
+  // The samples of an epoch that are given.
+  [[nodiscard]] std::uint64_t num_given() const noexcept {
+    return *num_samples - (shares.drop_last ? *num_samples % shares.global_batch_size : 0);
   }
 
   [[nodiscard]] EpochPosition begin_of(std::int64_t number) const {
@@ -47329,7 +47789,19 @@ struct LoaderState {
     return *stock;
   }
 
+  // A position in a part of this rank's own says nothing to the others.
+  [[nodiscard]] State state() const {
+    State state = place().state();
+    if (!data().empty()) state.values.set("data", data());
+    if (!is_own) return state;
+    state.is_own = true;
+    state.values.set("rank", worker->rank());
+    state.values.set("world_size", worker->world_size());
+    return state;
+  }
+
   void load(const State& state) {
+    check_part(state);
     EpochPosition saved;
     saved.load_state(state);
     check_same("shuffle", saved.is_shuffled(), first.is_shuffled(), "set LoaderOptions::shuffle as it was");
@@ -47355,6 +47827,23 @@ struct LoaderState {
   }
 
  private:
+  void check_part(const State& state) const {
+    const Value* const size = state.values.find("world_size");
+    if ((size != nullptr) != is_own) {
+      refuse(
+          compose("its dataset {} now {}; set RunConfig::data (.split, .splitter) as it was, or begin anew with "
+                  "another RunConfig::name",
+                  is_own ? "was read by all ranks alike, and" : "was a part of each rank's own, and",
+                  is_own ? "each rank has a part of its own" : "all ranks read it alike"));
+    }
+    if (!is_own || size->as<std::int64_t>() == worker->world_size()) return;
+    refuse(compose(
+        "its dataset was a part of rank {}'s own, made for {} workers by RunConfig::data.splitter or "
+        "undivided(), and now there are {}, for which the parts are others: give the run {} workers, or "
+        "begin anew with another RunConfig::name",
+        state.at("rank").as<std::int64_t>(), size->as<std::int64_t>(), worker->world_size(), size->as<std::int64_t>()));
+  }
+
   // Returns whether the data is another and a stream, in which the place that was saved means nothing; then it was
   // accepted. As only rank 0 knows, all ranks call it where other data is accepted.
   [[nodiscard]] bool check_data(const State& state, bool is_as_long) const {
@@ -47412,7 +47901,7 @@ struct LoaderState {
     worker->samples(samples, completes_batch);
     WorkerPage& page = worker->page();
     page.epoch.store(epoch, std::memory_order_relaxed);
-    page.epoch_size.store(num_samples.value_or(0), std::memory_order_relaxed);
+    page.epoch_size.store(num_samples ? num_given() : 0, std::memory_order_relaxed);
     page.epoch_done.store(after.consumed(), std::memory_order_relaxed);
   }
 };
@@ -47421,9 +47910,10 @@ struct LoaderState {
 
 /// Gives a worker its part of every batch. Each begin() starts the next epoch. The order of an epoch is a function of
 /// the run's seed and the epoch only, never of the number of workers; each batch of it is cut among the workers, in
-/// parts whose sizes differ by at most one; the last batch may be smaller; nothing is dropped, and nothing counts
-/// twice. All workers are given equally many batches. Made by prepare_loader(); must not outlive the training function.
-/// Example: for (const auto& batch : loader) loss(net->forward(batch.data), batch.target).backward();
+/// parts whose sizes differ by at most one; the last batch may be smaller; nothing is dropped unless
+/// LoaderOptions::drop_last says so, and nothing counts twice. All workers are given equally many batches. Made by
+/// prepare_loader(); must not outlive the training function. Example: for (const auto& batch : loader)
+/// loss(net->forward(batch.data), batch.target).backward();
 class Loader {
  public:
   /// Goes over the batches of one epoch. The end is reached at once if begin() is called again.
@@ -47481,22 +47971,20 @@ class Loader {
   /// Returns how much of which epoch all workers together have consumed, an EpochPosition's state, so that other
   /// numbers of workers and batch sizes go on right. A batch counts when its step has ended. After the loop it is the
   /// next epoch; inside it, after the last batch, an empty rest of this one.
-  [[nodiscard]] State state() const {
-    State state = state_->place().state();
-    if (!state_->data().empty()) state.values.set("data", state_->data());
-    return state;
-  }
+  /// Where each rank has a part of its own (RunConfig::data.splitter, Dataset::undivided()), so does each its state.
+  [[nodiscard]] State state() const { return state_->state(); }
   /// Makes the next begin() go on where a saved loader was, in the middle of its epoch.
   /// Throws: ConfigError if the saved one had other data, another number of samples or another order, unless
-  /// RunConfig::accept_changes names it: "data", "seed". Of other numbers in memory, and of files of which only parts
+  /// RunConfig::accept_changes names it: "data", "seed"; or, where it was a part of this rank's own, another number of
+  /// workers. Of other numbers in memory, and of files of which only parts
   /// are compared and that may be copies, Result::warnings() tell.
   void load_state(const State& state) { state_->load(state); }
 
   /// Whether its batches are what gradients are weighted with; see LoaderOptions.
   [[nodiscard]] bool drives_step() const noexcept { return state_->options.drives_step; }
-  /// Samples of an epoch, all workers together. Throws: ConfigError where a stream tells it only at its end.
+  /// Samples that an epoch gives, all workers together. Throws: ConfigError where a stream tells it only at its end.
   [[nodiscard]] std::size_t num_samples() const {
-    if (state_->num_samples) return static_cast<std::size_t>(*state_->num_samples);
+    if (state_->num_samples) return static_cast<std::size_t>(state_->num_given());
     throw ConfigError{"a loader of a stream does not know how many samples there are before it has seen all of them"};
   }
   /// Batches of an epoch, micro-batches counted one by one; equally many for every worker. Throws: as num_samples().
@@ -47956,7 +48444,8 @@ template <class Example>
                  options.batch_size_per_worker, workers, most / workers));
   }
   const std::size_t of_all = is_global ? options.global_batch_size : options.batch_size_per_worker * workers;
-  BatchShares shares{.global_batch_size = of_all, .micro_batches = options.micro_batches};
+  BatchShares shares{
+      .global_batch_size = of_all, .micro_batches = options.micro_batches, .drop_last = options.drop_last};
   if (is_divided) {
     shares.rank = static_cast<std::size_t>(worker.rank());
     shares.world_size = workers;
@@ -47970,14 +48459,21 @@ template <class Example>
   return shares;
 }
 
-// num_samples: of an epoch, where that is known. is_indexed: the position of an epoch knows it as well.
+// num_samples: of an epoch, where that is known. is_indexed: the position of an epoch knows it as well. is_own: other
+// ranks may read something else.
 [[nodiscard]] inline Loader make_loader(Worker& worker, std::unique_ptr<BatchSource> source,
                                         std::optional<std::uint64_t> num_samples, bool is_indexed,
                                         const BatchShares& shares, const LoaderOptions& options,
-                                        std::function<std::string()> take_stock) {
+                                        std::function<std::string()> take_stock, bool is_own = false) {
   if (num_samples && *num_samples == 0) {
     throw ConfigError{
         compose("prepare_loader on rank {}/{}: the dataset is empty", worker.rank(), worker.world_size())};
+  }
+  if (num_samples && shares.drop_last && *num_samples < shares.global_batch_size) {
+    throw ConfigError{compose(
+        "prepare_loader on rank {}/{}: drop_last leaves none of {} samples, which do not fill a batch of {}: use "
+        "smaller batches, or leave drop_last out",
+        worker.rank(), worker.world_size(), *num_samples, shares.global_batch_size)};
   }
   return Loader{{.worker = &worker,
                  .source = std::move(source),
@@ -47986,6 +48482,7 @@ template <class Example>
                  .num_samples = num_samples,
                  .first = {worker.seed(), 0, options.shuffle, is_indexed ? num_samples : std::nullopt},
                  .take_stock = std::move(take_stock),
+                 .is_own = is_own,
                  .home = device(worker)}};
 }
 
@@ -48023,12 +48520,6 @@ inline void check_equal_parts(Worker& worker, std::optional<std::uint64_t> num_s
               worker.rank(), worker.world_size(), -bounds[1], bounds[0])};
 }
 
-// Counts the loaders of a worker that read a stream with others of the host, so that each has a name.
-struct SharedLoaders {
-  static constexpr std::string_view extension_name = "torch.shared_loaders";
-  std::size_t count = 0;
-};
-
 // Are a worker's ends through which it reads with others what each gets as a whole, by what it reads and how. They live
 // as long as the worker, so that one that makes more loaders of it than others still meets them.
 struct WholeFeeds {
@@ -48036,40 +48527,20 @@ struct WholeFeeds {
   std::map<std::string, std::shared_ptr<HostFeed>> feeds{};
 };
 
-// Returns an end of that name; nullptr where there is no memory, or no room in the store: each reads by itself.
-[[nodiscard]] inline std::shared_ptr<HostFeed> make_feed(Worker& worker, std::string name,
-                                                         const LoaderOptions& options) {
-  const auto local_size = static_cast<std::size_t>(worker.local_world_size());
-  const std::size_t capacity =
-      std::clamp<std::size_t>(options.bound_bytes / 64 / local_size, std::size_t{64} << 10U, std::size_t{4} << 20U);
-  HostFeed::Seat seat{.store = &worker.store(),
-                      .name = std::move(name),
-                      .local_rank = static_cast<std::size_t>(worker.local_rank()),
-                      .local_size = local_size};
-  seat.patience = std::min(seat.patience, worker.collective_deadline().remaining() / 4);
-  try {
-    return std::make_shared<HostFeed>(std::move(seat), capacity);
-  } catch (const Error&) {
-    return nullptr;
-  }
-}
-
 // Returns what lets the workers of a host read a stream once, or what each gets as a whole; nullptr where each reads
 // what it needs by itself.
 [[nodiscard]] inline std::shared_ptr<HostFeed> feed_for(Worker& worker, const Dataset& dataset,
                                                         const BatchShares& shares, const LoaderOptions& options) {
   if (worker.local_world_size() == 1 || options.threads == 0) return nullptr;
-  const auto& node = worker.world().node;
-  if (dataset.is_divided()) {
-    if (dataset.is_indexed()) return nullptr;
-    const std::size_t number = worker.extension<SharedLoaders>().count++;
-    return make_feed(worker, compose("loader/{}/{}", node, number), options);
-  }
+  if (dataset.is_divided()) return dataset.is_indexed() ? nullptr : next_stream_feed(worker, options.bound_bytes);
   if (!own_operations(dataset)) return nullptr;
   const std::string what =
       compose("{} {} {} {}", shares.global_batch_size, shares.micro_batches, options.shuffle, dataset.common()->name);
   std::shared_ptr<HostFeed>& feed = worker.extension<WholeFeeds>().feeds[what];
-  if (feed == nullptr) feed = make_feed(worker, compose("whole/{}/{}", node, std::hash<std::string>{}(what)), options);
+  if (feed == nullptr) {
+    feed = make_feed(worker, compose("whole/{}/{}", worker.world().node, std::hash<std::string>{}(what)),
+                     options.bound_bytes);
+  }
   return feed.use_count() > 1 ? nullptr : feed;  // one loader at a time has it
 }
 
@@ -48148,28 +48619,25 @@ template <class D>
   if (options.global_batch_size == 0 && options.batch_size_per_worker == 0) {
     options.global_batch_size = dataset.batch_size();
   }
-  const detail::BatchShares shares = detail::checked_shares(worker, options, dataset.is_divided());
-  if (!options.bucket_by.empty()) {
-    LoaderOptions ordered = options;  // the dataset itself shuffles
-    ordered.shuffle = false;
-    ordered.bucket_by.clear();
-    return prepare_loader(worker, detail::bucketed(dataset, options), ordered);
-  }
-  const auto num_samples = dataset.count();
-  if (options.drives_step && !dataset.is_divided()) detail::check_equal_parts(worker, num_samples);
-  std::function<void(const std::string&)> warn;  // not of what each gets as a whole: workers may read it when they like
-  if (dataset.is_divided()) warn = [&worker](const std::string& text) { worker.warn(text); };
-  auto source = std::make_unique<detail::DatasetBatches>(
-      dataset, options, shares, device(worker), detail::feed_for(worker, dataset, shares, options), std::move(warn));
+  const bool is_divided = dataset.is_divided();
+  const detail::BatchShares shares = detail::checked_shares(worker, options, is_divided);
+  const Dataset ordered = options.bucket_by.empty() ? dataset : detail::bucketed(dataset, options);
+  if (!options.bucket_by.empty()) options.shuffle = false;  // the dataset itself shuffles
+  const auto num_samples = ordered.count();
+  if (options.drives_step && !is_divided) detail::check_equal_parts(worker, num_samples);
+  const auto warn = [&worker](const std::string& text) { worker.warn(text); };
+  auto source = std::make_unique<detail::DatasetBatches>(ordered, options, shares, device(worker),
+                                                         detail::feed_for(worker, ordered, shares, options), warn);
   std::function<std::string()> take_stock;  // not of a part: with other workers it is another
-  if (dataset.is_divided()) {
-    take_stock = [dataset] {
+  if (is_divided) {
+    take_stock = [ordered] {
       detail::DataStock stock;
-      dataset.node()->take_stock(stock);
+      ordered.node()->take_stock(stock);
       return stock.text();
     };
   }
-  return detail::make_loader(worker, std::move(source), num_samples, dataset.is_indexed(), shares, options, take_stock);
+  return detail::make_loader(worker, std::move(source), num_samples, ordered.is_indexed(), shares, options,
+                             std::move(take_stock), detail::is_own_part(dataset));
 }
 
 /// Makes a loader over a LibTorch dataset whose samples can be asked for by index (get_batch() or get()) and that knows

@@ -14,6 +14,13 @@
 
 namespace railyard::inline v0_1 {
 
+/// Says in which of its files a source stands: all before it has been read.
+struct FilePlace {
+  std::uint64_t file = 0;
+  std::uint64_t samples = 0;  ///< of the files before it
+  std::uint64_t damaged = 0;  ///< that were left out of them
+};
+
 /// Reads the samples of a source one after another; used by one thread at a time.
 class BlockReader {
  public:
@@ -25,6 +32,8 @@ class BlockReader {
   /// Returns the next samples, at most so many and at least one; an empty block at the end.
   /// Throws: DataError that names the file, the line or offset and the column of what is damaged.
   [[nodiscard]] virtual Block next(std::size_t most_rows) = 0;
+  /// Where it stands among the files of a FileStreamSource.
+  [[nodiscard]] virtual FilePlace place() const { return {}; }
 };
 
 /// Is where samples come from. A value that is cheap to copy and opens nothing before it is read; all its functions may
@@ -49,6 +58,13 @@ concept DatasetSource = std::copy_constructible<S> && requires(const S& source, 
 template <class S>
 concept IndexedSource = DatasetSource<S> && requires(const S& source, std::span<const std::uint64_t> ids) {
   { source.read(ids) } -> std::convertible_to<Block>;
+};
+
+/// Is a source of files that are read from begin to end, which can leave out those before a place.
+/// Law: open(from, place) gives what open(from) does, if a reader of it has told the place when sample `from` was next.
+template <class S>
+concept FileStreamSource = DatasetSource<S> && requires(const S& source, std::uint64_t from, const FilePlace& place) {
+  { source.open(from, place) } -> std::convertible_to<std::unique_ptr<BlockReader>>;
 };
 
 }  // namespace railyard::inline v0_1

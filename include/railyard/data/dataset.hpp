@@ -53,7 +53,8 @@ namespace railyard::inline v0_1 {
 /// elsewhere each worker does. So it is with all samples of a dataset of the Trainer that each worker gets as a whole,
 /// indexed or not, unless they lie ready in memory or as arrays in files. The operations at its end that make one
 /// sample of one are done by each worker for its own samples alone. A run that goes on reads the last block again,
-/// which is a 32nd of the reader's bound or 4096 samples, and of a shuffle_window() or bucket_by_length() its window.
+/// which is a 32nd of the reader's bound or 4096 samples, of compressed files one from its begin, and of a
+/// shuffle_window() or bucket_by_length() its window. A generator of the user's gives all before it again.
 class Dataset {
  public:
   /// Makes a dataset of a source. A source that has a label() gives it to the dataset.
@@ -93,8 +94,8 @@ class Dataset {
   [[nodiscard]] bool is_endless() const { return node_->is_endless(); }
   /// The source and the operations, as messages show them.
   [[nodiscard]] std::string describe() const { return node_->describe(); }
-  /// How many damaged samples its sources have left out (OnError) of what this process has read so far. A loader tells of
-  /// them in Result::warnings().
+  /// How many damaged samples its sources have left out (OnError) of what this process has read so far. A loader tells
+  /// of them in Result::warnings().
   [[nodiscard]] std::uint64_t skipped() const {
     std::map<std::string, std::uint64_t> counts;
     node_->count_skipped(counts);

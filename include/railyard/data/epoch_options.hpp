@@ -39,6 +39,8 @@ struct EpochOptions {
   std::size_t bound_bytes = std::size_t{256} << 20U;
   /// Where a batch has no sample for this worker, its block holds one of another worker's, which does not count.
   bool stands_in = false;
+  /// What is left at the end of the epoch, when it fills no batch, is not given.
+  bool drop_last = false;
 };
 
 namespace detail {

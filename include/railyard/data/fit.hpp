@@ -26,10 +26,9 @@ class EpochBlocks final : public BlockReader {
  public:
   // feed: as LoaderWishes have it.
   EpochBlocks(const Dataset& dataset, std::size_t rank, std::size_t world_size, std::shared_ptr<HostFeed> feed = {})
-      : reader_(
-            ending(dataset),
-            {.global_batch_size = FitOptions{}.rows_per_block * world_size, .rank = rank, .world_size = world_size},
-            {.feed = std::move(feed)}) {}
+      : reader_(ending(dataset),
+                {.global_batch_size = FitOptions{}.rows_per_block * world_size, .rank = rank, .world_size = world_size},
+                {.feed = std::move(feed)}) {}
 
   // Only the last batch can have fewer samples than there are workers, so that an empty part is the end.
   [[nodiscard]] Block next(std::size_t /*most_rows*/) override {

@@ -25,10 +25,11 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// Names samples of which one may be it that something is wrong with.
+// Names the samples that something is wrong with, or one of them.
 [[nodiscard]] inline std::string text_of_samples(std::uint64_t first, std::uint64_t last, std::size_t count) {
   if (count == 1) return compose("sample {}", first);
-  return compose("one of {} samples, {} to {}", count, first, last);
+  if (last - first == count - 1) return compose("samples {} to {}", first, last);
+  return compose("{} samples between {} and {}", count, first, last);
 }
 [[nodiscard]] inline std::string text_of_samples(std::span<const std::uint64_t> ids) {
   const auto [first, last] = std::minmax_element(ids.begin(), ids.end());

@@ -8,6 +8,7 @@
 #include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/image_files.hpp"
 #include "railyard/data/image.hpp"
+#include "railyard/data/input_files.hpp"
 #include "railyard/data/on_error.hpp"
 
 #include "railyard/core/block.hpp"
@@ -46,16 +47,18 @@ struct ImageFolderOptions {
 };
 
 /// Gives the pictures in folders as samples, in any order: "image" is u8, and "label", i64, is the place of the
-/// folder's name among those of all folders. Each picture is read when it is asked for, by whoever asks. The folder is
-/// listed when it is first needed, and not to change as long as there is a source of it.
+/// folder's name among those of all folders. Several folders, by a list or a pattern, are as one that holds what is in
+/// each; a path may also be a picture, whose class is the name of the folder that it lies in. Each picture is read when
+/// it is asked for, by whoever asks. Folders are listed when they are first needed, and not to change as long as there
+/// is a source of them.
 ///
 /// Cost: with .on_error other than stop() the first count() decodes all pictures, to know which can be.
-/// Example: ry::ImageFolder{"photos/train", {.height = 224, .width = 224}}
+/// Example: ry::ImageFolder{"photos/train", {.height = 224, .width = 224}}; ry::ImageFolder{"photos/part-*"}
 class ImageFolder {
  public:
   /// Throws: ConfigError if one of height and width is given without the other.
-  explicit ImageFolder(std::string folder, const ImageFolderOptions& options = {})
-      : shared_(std::make_shared<Shared>(std::move(folder), options)) {
+  explicit ImageFolder(InputFiles folders, const ImageFolderOptions& options = {})
+      : shared_(std::make_shared<Shared>(std::move(folders), options)) {
     if ((options.height == 0) != (options.width == 0)) {
       throw ConfigError{detail::compose("ImageFolder was given .height = {} and .width = {}: give both, or none",
                                         options.height, options.width)};
@@ -64,11 +67,12 @@ class ImageFolder {
 
   [[nodiscard]] Schema schema() const { return *shared_->schema; }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return shared_->files().size(); }
-  [[nodiscard]] std::string describe() const { return detail::compose("pictures in {}", shared_->folder); }
+  [[nodiscard]] std::string describe() const { return detail::compose("pictures in {}", shared_->folders.describe()); }
   /// The paths of the pictures, damaged ones included. Looks at no picture.
   [[nodiscard]] std::vector<std::string> files() const {
     std::vector<std::string> all;
-    for (detail::ImageFile& file : detail::list_image_files(shared_->folder).files) all.push_back(std::move(file.path));
+    for (detail::ImageFile& file : detail::list_image_files(shared_->folders.expand()).files)
+      all.push_back(std::move(file.path));
     return all;
   }
   [[nodiscard]] std::string label() const { return "label"; }
@@ -107,8 +111,10 @@ class ImageFolder {
 
  private:
   struct Shared {
-    Shared(std::string folder_, const ImageFolderOptions& options_)
-        : folder(std::move(folder_)), options(options_), schema(std::make_shared<const Schema>(fields_of(options_))) {}
+    Shared(InputFiles folders_, const ImageFolderOptions& options_)
+        : folders(std::move(folders_)),
+          options(options_),
+          schema(std::make_shared<const Schema>(fields_of(options_))) {}
 
     [[nodiscard]] static std::vector<Field> fields_of(const ImageFolderOptions& options) {
       const auto height = static_cast<std::int64_t>(options.height);
@@ -128,7 +134,7 @@ class ImageFolder {
       return found.files;
     }
     [[nodiscard]] detail::ImageFiles list() const {
-      detail::ImageFiles all = detail::list_image_files(folder);
+      detail::ImageFiles all = detail::list_image_files(folders.expand());
       if (options.on_error.stops_at_once()) return all;
       std::uint64_t damaged = 0;
       const auto is_damaged = [&](const detail::ImageFile& file) {
@@ -142,7 +148,8 @@ class ImageFolder {
         }
       };
       all.files.erase(std::remove_if(all.files.begin(), all.files.end(), is_damaged), all.files.end());
-      if (all.files.empty()) throw DataError{detail::compose("all {} pictures in {} are damaged", damaged, folder)};
+      if (all.files.empty())
+        throw DataError{detail::compose("all {} pictures in {} are damaged", damaged, folders.describe())};
       return all;
     }
 
@@ -175,7 +182,7 @@ class ImageFolder {
       writer.set(3, image.width);
     }
 
-    std::string folder;
+    InputFiles folders;
     ImageFolderOptions options;
     std::shared_ptr<const Schema> schema;
     SkipCount skips{};

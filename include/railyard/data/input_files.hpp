@@ -7,11 +7,15 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 
+#include <charconv>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <initializer_list>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -20,8 +24,104 @@
 
 namespace railyard::inline v0_1 {
 
-/// Names files: each is a path, or a pattern with *, ? or [...] for those that match, sorted. Looks at none of them
-/// before expand().
+namespace detail {
+
+// Gives each text that a text with braces stands for, in their order: "x-{000..146}.tar", "{train,test}.csv". Braces
+// around neither a range nor a list are characters like others.
+class BraceExpansion {
+ public:
+  // Throws: ConfigError if there are more than anybody means.
+  [[nodiscard]] static std::vector<std::string> of(const std::string& text) {
+    std::vector<std::string> all{""};
+    std::size_t at = 0;
+    while (at < text.size()) {
+      const std::size_t close = text[at] == '{' ? end_of(text, at) : std::string::npos;
+      const auto choices = close == std::string::npos ? std::vector<std::string>{} : choices_of(text, at + 1, close);
+      if (choices.empty()) {
+        for (std::string& one : all) one += text[at];
+        ++at;
+        continue;
+      }
+      all = all_with(text, all, choices);
+      at = close + 1;
+    }
+    return all;
+  }
+
+ private:
+  static constexpr std::size_t most = 1'000'000;
+
+  // Where the brace that opens here closes.
+  [[nodiscard]] static std::size_t end_of(const std::string& text, std::size_t open) {
+    std::size_t depth = 0;
+    for (std::size_t at = open; at < text.size(); ++at) {
+      if (text[at] == '{') ++depth;
+      if (text[at] == '}' && --depth == 0) return at;
+    }
+    return std::string::npos;
+  }
+
+  // What stands between braces, whose braces are expanded as well; empty if it is no choice.
+  [[nodiscard]] static std::vector<std::string> choices_of(const std::string& text, std::size_t begin,
+                                                           std::size_t end) {
+    std::vector<std::string> choices;
+    std::size_t depth = 0;
+    std::size_t from = begin;
+    for (std::size_t at = begin; at <= end; ++at) {
+      if (at < end && text[at] == '{') ++depth;
+      if (at < end && text[at] == '}') --depth;
+      if (at < end && (text[at] != ',' || depth > 0)) continue;
+      if (at == end && from == begin) return range_of(text, text.substr(begin, end - begin));
+      for (std::string& one : of(text.substr(from, at - from))) choices.push_back(std::move(one));
+      from = at + 1;
+    }
+    return choices;
+  }
+
+  // The numbers of "7..12" or "007..012", of as many digits as the first has; empty if it is no such range.
+  [[nodiscard]] static std::vector<std::string> range_of(const std::string& text, std::string_view range) {
+    const std::size_t dots = range.find("..");
+    if (dots == std::string_view::npos) return {};
+    const auto first = number_of(range.substr(0, dots));
+    const auto last = number_of(range.substr(dots + 2));
+    if (!first || !last) return {};
+    if (*last < *first || *last - *first >= most) {
+      throw ConfigError{
+          compose("the files \"{}\": {{{}}} is no range of at most {} numbers upwards", text, range, most)};
+    }
+    std::vector<std::string> numbers;
+    for (std::uint64_t number = *first; number <= *last; ++number) {
+      std::string digits = std::to_string(number);
+      if (digits.size() < dots) digits.insert(0, dots - digits.size(), '0');
+      numbers.push_back(std::move(digits));
+    }
+    return numbers;
+  }
+  [[nodiscard]] static std::optional<std::uint64_t> number_of(std::string_view digits) {
+    std::uint64_t number = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    if (error != std::errc{} || end != digits.data() + digits.size() || digits.empty()) return std::nullopt;
+    return number;
+  }
+
+  [[nodiscard]] static std::vector<std::string> all_with(const std::string& text,
+                                                         const std::vector<std::string>& before,
+                                                         const std::vector<std::string>& choices) {
+    if (before.size() > most / choices.size()) {
+      throw ConfigError{compose("the files \"{}\" are more than {}: name fewer", text, most)};
+    }
+    std::vector<std::string> all;
+    for (const std::string& begin : before) {
+      for (const std::string& choice : choices) all.push_back(begin + choice);
+    }
+    return all;
+  }
+};
+
+}  // namespace detail
+
+/// Names files: each is a path, or a pattern with *, ? or [...] for those that match, sorted. Braces stand for several
+/// names in their order: "x-{000..146}.tar", "{train,extra}.csv". Looks at none of them before expand().
 class InputFiles {
  public:
   InputFiles(std::string path) : paths_{std::move(path)} {}
@@ -41,18 +141,26 @@ class InputFiles {
     if (paths_.empty()) throw ConfigError{"a source was given no files: name at least one"};
     std::vector<std::string> files;
     for (const std::string& path : paths_) {
-      std::error_code no_error;
-      // A file may have such characters in its name.
-      if (path.find_first_of("*?[") == std::string::npos || std::filesystem::exists(path, no_error)) {
+      if (is_there(path)) {  // a file may have such characters in its name
         files.push_back(path);
-      } else {
-        add_matches(path, files);
+        continue;
+      }
+      for (const std::string& name : detail::BraceExpansion::of(path)) {
+        if (name.find_first_of("*?[") == std::string::npos || is_there(name)) {
+          files.push_back(name);
+        } else {
+          add_matches(name, files);
+        }
       }
     }
     return files;
   }
 
  private:
+  [[nodiscard]] static bool is_there(const std::string& path) {
+    std::error_code no_error;
+    return std::filesystem::exists(path, no_error);
+  }
   static void add_matches(const std::string& pattern, std::vector<std::string>& files) {
     glob_t found{};
     const int error = ::glob(pattern.c_str(), 0, nullptr, &found);

@@ -81,8 +81,8 @@ class RecordSource {
   std::shared_ptr<detail::RecordFiles<Format>> files_;
 };
 
-/// Gives the records of compressed text files as samples, one after another. To go on in the middle, all before is read
-/// again.
+/// Gives the records of compressed text files as samples, one after another. To go on in the middle of a file, it is
+/// read again from its begin; those before it are not.
 template <RecordFormat Format>
 class RecordStream {
  public:
@@ -103,9 +103,10 @@ class RecordStream {
   /// How many damaged records were left out so far; reading them again does not count.
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
 
-  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
+  [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const FilePlace& place = {}) const {
     auto reader = std::make_unique<detail::RecordReader<Format>>(files_, false);
-    reader->skip(from);
+    reader->begin_at(place);
+    reader->skip(from - place.samples);
     return reader;
   }
 

@@ -40,13 +40,14 @@ namespace detail {
   const at::IntArrayRef sizes = owner->sizes();
   const Field field{.name = name, .dtype = dtype_of_tensor(*owner), .shape = {sizes.begin() + 1, sizes.end()}};
   if (field.width() == 0) {
-    throw ConfigError{compose("from_tensors() was given \"{}\" of shape {}, whose samples have no elements: leave it out",
-                              name, shape_of(tensor))};
+    throw ConfigError{
+        compose("from_tensors() was given \"{}\" of shape {}, whose samples have no elements: leave it out", name,
+                shape_of(tensor))};
   }
   const auto rows = static_cast<std::size_t>(sizes.front());
-  return {field, Column{{owner, static_cast<const std::byte*>(owner->data_ptr())},
-                        rows,
-                        field.width() * size_of(field.dtype)}};
+  return {
+      field,
+      Column{{owner, static_cast<const std::byte*>(owner->data_ptr())}, rows, field.width() * size_of(field.dtype)}};
 }
 
 }  // namespace detail

@@ -78,7 +78,9 @@ struct LoaderState {
     const auto end_step = [this] {
       if (options.drives_step && completes_batch) worker->end_step();  // while the batch that it was given still stands
     };
-    if (num_samples && after.consumed() < *num_samples) end_step();
+    if (num_samples && after.consumed() < *num_samples && *num_samples - after.consumed() >= smallest_batch()) {
+      end_step();
+    }
     worker->wait_for_data(true);
     std::optional<LoadedPart> part = source->next(worker->collective_deadline());
     worker->wait_for_data(false);
@@ -101,6 +103,14 @@ struct LoaderState {
   void set_place(EpochPosition place) {
     next = std::move(place);
     is_set = true;
+  }
+
+  [[nodiscard]] std::uint64_t smallest_batch() const noexcept {
+    return shares.drop_last ? shares.global_batch_size : 1;
+  }
+  // The samples of an epoch that are given.
+  [[nodiscard]] std::uint64_t num_given() const noexcept {
+    return *num_samples - (shares.drop_last ? *num_samples % shares.global_batch_size : 0);
   }
 
   [[nodiscard]] EpochPosition begin_of(std::int64_t number) const {
@@ -243,7 +253,7 @@ struct LoaderState {
     worker->samples(samples, completes_batch);
     WorkerPage& page = worker->page();
     page.epoch.store(epoch, std::memory_order_relaxed);
-    page.epoch_size.store(num_samples.value_or(0), std::memory_order_relaxed);
+    page.epoch_size.store(num_samples ? num_given() : 0, std::memory_order_relaxed);
     page.epoch_done.store(after.consumed(), std::memory_order_relaxed);
   }
 };
@@ -252,9 +262,10 @@ struct LoaderState {
 
 /// Gives a worker its part of every batch. Each begin() starts the next epoch. The order of an epoch is a function of
 /// the run's seed and the epoch only, never of the number of workers; each batch of it is cut among the workers, in
-/// parts whose sizes differ by at most one; the last batch may be smaller; nothing is dropped, and nothing counts
-/// twice. All workers are given equally many batches. Made by prepare_loader(); must not outlive the training function.
-/// Example: for (const auto& batch : loader) loss(net->forward(batch.data), batch.target).backward();
+/// parts whose sizes differ by at most one; the last batch may be smaller; nothing is dropped unless
+/// LoaderOptions::drop_last says so, and nothing counts twice. All workers are given equally many batches. Made by
+/// prepare_loader(); must not outlive the training function. Example: for (const auto& batch : loader)
+/// loss(net->forward(batch.data), batch.target).backward();
 class Loader {
  public:
   /// Goes over the batches of one epoch. The end is reached at once if begin() is called again.
@@ -323,9 +334,9 @@ class Loader {
 
   /// Whether its batches are what gradients are weighted with; see LoaderOptions.
   [[nodiscard]] bool drives_step() const noexcept { return state_->options.drives_step; }
-  /// Samples of an epoch, all workers together. Throws: ConfigError where a stream tells it only at its end.
+  /// Samples that an epoch gives, all workers together. Throws: ConfigError where a stream tells it only at its end.
   [[nodiscard]] std::size_t num_samples() const {
-    if (state_->num_samples) return static_cast<std::size_t>(*state_->num_samples);
+    if (state_->num_samples) return static_cast<std::size_t>(state_->num_given());
     throw ConfigError{"a loader of a stream does not know how many samples there are before it has seen all of them"};
   }
   /// Batches of an epoch, micro-batches counted one by one; equally many for every worker. Throws: as num_samples().

@@ -50,6 +50,12 @@ struct LoaderOptions {
   std::size_t prefetch = 0;
   /// Bytes that all samples under way, and tensors made of them, may take for each worker; see EpochOptions.
   std::size_t bound_bytes = std::size_t{256} << 20U;
+
+  // The following is for all loaders.
+
+  /// What is left at the end of an epoch, when it fills no batch, is not given: for what needs batches of one size.
+  /// With shuffle these are other samples in each epoch; otherwise always the same, which are never seen.
+  bool drop_last = false;
 };
 
 }  // namespace railyard::inline v0_1

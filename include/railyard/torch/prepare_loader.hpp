@@ -114,7 +114,8 @@ template <class Example>
                  options.batch_size_per_worker, workers, most / workers));
   }
   const std::size_t of_all = is_global ? options.global_batch_size : options.batch_size_per_worker * workers;
-  BatchShares shares{.global_batch_size = of_all, .micro_batches = options.micro_batches};
+  BatchShares shares{
+      .global_batch_size = of_all, .micro_batches = options.micro_batches, .drop_last = options.drop_last};
   if (is_divided) {
     shares.rank = static_cast<std::size_t>(worker.rank());
     shares.world_size = workers;
@@ -137,6 +138,12 @@ template <class Example>
   if (num_samples && *num_samples == 0) {
     throw ConfigError{
         compose("prepare_loader on rank {}/{}: the dataset is empty", worker.rank(), worker.world_size())};
+  }
+  if (num_samples && shares.drop_last && *num_samples < shares.global_batch_size) {
+    throw ConfigError{compose(
+        "prepare_loader on rank {}/{}: drop_last leaves none of {} samples, which do not fill a batch of {}: use "
+        "smaller batches, or leave drop_last out",
+        worker.rank(), worker.world_size(), *num_samples, shares.global_batch_size)};
   }
   return Loader{{.worker = &worker,
                  .source = std::move(source),
@@ -289,8 +296,8 @@ template <class D>
   const auto num_samples = ordered.count();
   if (options.drives_step && !is_divided) detail::check_equal_parts(worker, num_samples);
   const auto warn = [&worker](const std::string& text) { worker.warn(text); };
-  auto source = std::make_unique<detail::DatasetBatches>(
-      ordered, options, shares, device(worker), detail::feed_for(worker, ordered, shares, options), warn);
+  auto source = std::make_unique<detail::DatasetBatches>(ordered, options, shares, device(worker),
+                                                         detail::feed_for(worker, ordered, shares, options), warn);
   std::function<std::string()> take_stock;  // not of a part: with other workers it is another
   if (is_divided) {
     take_stock = [ordered] {

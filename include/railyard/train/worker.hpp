@@ -129,7 +129,8 @@ class Worker {
   void report(const Metrics& metrics, TrainState& state);
 
   /// Tells the user of something that does not end the run: the console now, and Result::warnings(). The text says
-  /// which rank this is, unless it holds for all: what several say alike is told once. Throws: CollectiveError if the run has ended.
+  /// which rank this is, unless it holds for all: what several say alike is told once. Throws: CollectiveError if the
+  /// run has ended.
   void warn(const std::string& text) { link_->post(detail::encode_warning(text)); }
 
   /// The directory of the checkpoint that this attempt goes on from, "memory" if it is the memory of the host, empty if

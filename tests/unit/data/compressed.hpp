@@ -4,13 +4,19 @@
 
 #include "railyard/core/error.hpp"
 #include "railyard/data/csv_source.hpp"
+#include "railyard/data/epoch_reader.hpp"
 #include "railyard/data/text_lines_source.hpp"
 
 #include "support/catch.hpp"
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace compressed {
 
@@ -57,6 +63,47 @@ std::string error_of_lines(const Files& files) {
     return error.what();
   }
   return "no error";
+}
+
+/// Counts how often a file "1" was opened by open_counted(), which reads files as if they were compressed.
+inline std::atomic<int>& times_first_opened() {
+  static std::atomic<int> times{0};
+  return times;
+}
+inline std::unique_ptr<ry::detail::ByteStream> open_counted(const std::string& path) {
+  if (path.ends_with("1")) ++times_first_opened();
+  return std::make_unique<ry::detail::FileBytes>(path);
+}
+
+/// Checks that whoever goes on at any place is given the rest, in all columns, and that the first file is left out
+/// where that place is in another one. Samples of it: those before num_in_first.
+inline void check_leaves_out_files(const ry::Dataset& dataset, std::uint64_t num_in_first) {
+  const auto rest_of = [&](const ry::EpochOptions& options, std::vector<ry::EpochPosition>* places) {
+    std::vector<std::string> rows;
+    ry::EpochReader reader{dataset, options};
+    while (const auto step = reader.next()) {
+      std::string row;
+      for (const std::uint64_t id : step->block.ids()) row += std::to_string(id) + " ";
+      for (const ry::Column& column : step->block.columns()) {
+        for (std::size_t at = 0; at < column.rows(); ++at) row += std::string{column.text(at)} + " ";
+      }
+      rows.push_back(std::move(row));
+      if (places != nullptr) places->push_back(step->after);
+    }
+    return rows;
+  };
+  for (const std::size_t threads : {0U, 2U}) {
+    ry::EpochOptions options{.global_batch_size = 2, .threads = threads, .bound_bytes = 1};
+    std::vector<ry::EpochPosition> places;
+    const auto whole = rest_of(options, &places);
+    for (std::size_t at = 0; at < places.size(); ++at) {
+      options.from = places[at];
+      times_first_opened() = 0;
+      CHECK(rest_of(options, nullptr) == std::vector(whole.begin() + static_cast<std::ptrdiff_t>(at) + 1, whole.end()));
+      if (places[at].consumed() < num_in_first) CHECK(times_first_opened() == 1);
+      if (places[at].consumed() > num_in_first + 2) CHECK(times_first_opened() == 0);
+    }
+  }
 }
 
 }  // namespace compressed

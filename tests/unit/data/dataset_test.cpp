@@ -119,7 +119,7 @@ TEST_CASE("Dataset: map_batches changes blocks and must keep their samples") {
   CHECK(ages(doubled) == std::vector<float>{40, 60, 80, 100});
   CHECK(all_of(doubled).ids()[2] == 2);
   const auto shorter = people().map_batches([](const ry::Block& block) { return block.slice(0, 1); });
-  CHECK_THROWS_WITH(all_of(shorter), ContainsSubstring("-> map_batches: sample 0: a block of 4 samples") &&
+  CHECK_THROWS_WITH(all_of(shorter), ContainsSubstring("-> map_batches: samples 0 to 3: a block of 4 samples") &&
                                          ContainsSubstring("became one of 1"));
 }
 

@@ -93,6 +93,24 @@ TEST_CASE("ImageFolder: names the damaged picture, and leaves it out where it ma
              ContainsSubstring("cat/c.png: damaged PNG: "));
 }
 
+TEST_CASE("ImageFolder: takes several folders as one, and pictures by a pattern") {
+  const TemporaryFolder folder;
+  const auto picture = pictures::png_of(pictures::make_image(2, 2, ry::ImageColors::rgb));
+  for (const std::string name : {"part-1/cat", "part-1/dog", "part-2/ant", "part-2/cat"}) {
+    std::filesystem::create_directories(folder.path() / name);
+    folder.write(name + "/x.png", picture);
+  }
+  const ry::ImageFolder parts{folder / "part-*"};
+  CHECK(parts.classes() == std::vector<std::string>{"ant", "cat", "dog"});
+  CHECK(parts.files() == std::vector<std::string>{folder / "part-2/ant/x.png", folder / "part-1/cat/x.png",
+                                                  folder / "part-2/cat/x.png", folder / "part-1/dog/x.png"});
+  CHECK(binary_files::all_values<std::int64_t>(parts, "label") == std::vector<std::int64_t>{0, 1, 1, 2});
+  const ry::ImageFolder listed{{folder / "part-1", folder / "part-2/ant/x.png"}};
+  CHECK(listed.classes() == std::vector<std::string>{"ant", "cat", "dog"});
+  const ry::ImageFolder by_pattern{folder / "part-{1,2}/cat/*.png"};
+  CHECK((by_pattern.count() == 2 && by_pattern.classes() == std::vector<std::string>{"cat"}));
+}
+
 TEST_CASE("ImageFolder: says what is wrong with a folder") {
   const TemporaryFolder folder;
   CHECK_THAT(binary_files::error_of(ry::ImageFolder{folder / "nowhere"}), ContainsSubstring("nowhere"));

@@ -20,6 +20,26 @@ TEST_CASE("InputFiles: finds what patterns match in order, and a file whose name
   CHECK(ry::InputFiles{folder.path() / "none.csv"}.expand() == std::vector{folder / "none.csv"});
 }
 
+TEST_CASE("InputFiles: braces stand for a range of numbers or a list of names, in their order") {
+  using Names = std::vector<std::string>;
+  const auto of = [](const std::string& path) { return ry::InputFiles{path}.expand(); };
+  CHECK(of("x-{008..011}.tar") == Names{"x-008.tar", "x-009.tar", "x-010.tar", "x-011.tar"});
+  CHECK(of("x-{9..10}") == Names{"x-9", "x-10"});
+  CHECK(of("{a,b}-{1..2}") == Names{"a-1", "a-2", "b-1", "b-2"});
+  CHECK(of("{a,b{1..2},}.csv") == Names{"a.csv", "b1.csv", "b2.csv", ".csv"});
+  for (const std::string text : {"{}", "{a}", "{a..b}", "{1..}", "a{", "a}", "{1..-2}"}) CHECK(of(text) == Names{text});
+  CHECK_THROWS_WITH(of("x-{9..1}"), ContainsSubstring("{9..1} is no range"));
+  CHECK_THROWS_WITH(of("x-{0..99999999}"), ContainsSubstring("at most 1000000"));
+  CHECK_THROWS_WITH(of("{0..9999}{0..9999}"), ContainsSubstring("are more than 1000000"));
+
+  const TemporaryFolder folder;
+  const auto odd = folder.write("{1..2}.csv", "");
+  const auto first = folder.write("a-1.csv", "");
+  const auto second = folder.write("b-1.csv", "");
+  CHECK(of(odd) == Names{odd});
+  CHECK(of(folder / "{b,a}-*.csv") == Names{second, first});
+}
+
 TEST_CASE("InputFiles: refuses to be no files, and a pattern that matches none") {
   CHECK_THROWS_AS(ry::InputFiles{std::vector<std::string>{}}.expand(), ry::ConfigError);
   CHECK_THROWS_WITH(ry::InputFiles{"/nowhere/*.csv"}.expand(), ContainsSubstring("\"/nowhere/*.csv\""));

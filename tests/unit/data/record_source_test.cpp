@@ -7,6 +7,7 @@
 
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
+#include "unit/data/compressed.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -118,4 +119,24 @@ TEST_CASE("RecordSource: gives several threads the same samples, though none has
     }
   }
   CHECK(wrong == std::vector(4, 0));
+}
+
+TEST_CASE("RecordStream: goes on in the file where it was, without those before it") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> names{folder.write("1", rows_from(0, 7)), folder.write("2", "n,t\n"),
+                                       folder.write("3", rows_from(7, 9) + "x,bad\n" + rows_from(9, 12).substr(4)),
+                                       folder.write("4", "n,t\ny,bad\n" + rows_from(12, 20).substr(4))};
+  const auto stream = [&](const ry::OnError& on_error) {
+    return ry::Dataset{ry::CsvStream{{names, &compressed::open_counted},
+                                     {.fields = {{"n", ry::Dtype::i64}, ry::Field::text("t")}, .on_error = on_error}}};
+  };
+  compressed::check_leaves_out_files(stream(ry::OnError::skip()), 7);
+  // What was left out before counts as well.
+  ry::EpochOptions options{.global_batch_size = 2, .threads = 0, .bound_bytes = 1};
+  ry::EpochReader reader{stream(ry::OnError::at_most(1)), options};
+  for (int step = 0; step < 5; ++step) REQUIRE(reader.next());
+  options.from = reader.position();
+  ry::EpochReader rest{stream(ry::OnError::at_most(1)), options};
+  REQUIRE(rest.next());
+  CHECK_THROWS_WITH(rest.next(), ContainsSubstring("1 records before it are damaged as well"));
 }

@@ -10,6 +10,7 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 #include "unit/data/binary_files.hpp"
+#include "unit/data/compressed.hpp"
 
 #include <cstdint>
 #include <cstdlib>
@@ -180,6 +181,22 @@ TEST_CASE("TarSource: says where an archive is damaged, and leaves out what foll
   CHECK(source.count() == 2);
   CHECK(source.skipped() == 1);
   CHECK(text_of(source, 1, "txt") == "two");
+}
+
+TEST_CASE("TarStream: goes on in the archive where it was, without those before it") {
+  const TemporaryFolder folder;
+  const auto archive = [&](const std::string& name, int begin, int end, const std::string& rest) {
+    std::string bytes;
+    for (int sample = begin; sample < end; ++sample) {
+      bytes += tar_file(std::to_string(sample) + ".txt", sample == 9 ? "\xFF" : std::to_string(sample));
+    }
+    return folder.write(name, bytes + rest);
+  };
+  const std::vector<std::string> names{archive("1", 0, 5, std::string(512, 'x')), archive("2", 5, 8, tar_end),
+                                       archive("3", 8, 8, tar_end), archive("4", 8, 16, tar_end)};
+  compressed::check_leaves_out_files(ry::Dataset{ry::TarStream{{names, &compressed::open_counted},
+                                                               {.text = {"txt"}, .on_error = ry::OnError::at_most(2)}}},
+                                     5);
 }
 
 #if RAILYARD_WITH_ZLIB

@@ -304,7 +304,7 @@ TEST_CASE("Datasets of a run: how many damaged samples were left out stands in t
   const Scratch scratch;
   const ry::Dataset damaged{
       ry::CsvSource{scratch.write("damaged.csv", "n\n1\nx\n2\n3\ny\n4\n5\n6\nz\n"),
-                    {.fields = {{"n", ry::Dtype::i64}}, .label = "n", .on_error = ry::OnError::skip()}}};
+                    {.label = "n", .fields = {{"n", ry::Dtype::i64}}, .on_error = ry::OnError::skip()}}};
   const auto stream = damaged.filter([](const ry::Sample&) { return true; });
   for (const ry::Dataset& dataset : {damaged, stream, damaged.cache()}) {
     const ry::Result result = ry::Trainer<ry::SharedMemory, ry::Processes>{
@@ -316,7 +316,8 @@ TEST_CASE("Datasets of a run: how many damaged samples were left out stands in t
         },
         {.num_workers = 2},
         {.storage_path = scratch.path(), .progress = ry::Progress::quiet},
-        {{"train", dataset.map([](const ry::Sample&, ry::SampleWriter&) {})}}}.fit();
+        {{"train", dataset.map([](const ry::Sample&, ry::SampleWriter&) {
+          })}}}.fit();
     REQUIRE(result.error() == "");
     REQUIRE(result.warnings().size() == 1);
     CHECK_THAT(result.warnings().front(),

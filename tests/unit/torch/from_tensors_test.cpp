@@ -54,8 +54,8 @@ TEST_CASE("from_tensors: refuses what is no column of samples") {
 
 TEST_CASE("from_tensors: is a dataset of the Trainer, for workers of the program and forked ones") {
   const auto [training, validation] = ry::split(tensors_to(31), {0.7, 0.3}, 1);
-  const auto doubled = validation.map(
-      [](const ry::Sample& in, ry::SampleWriter& out) { out.set("x", 2 * in.number("x")); });
+  const auto doubled =
+      validation.map([](const ry::Sample& in, ry::SampleWriter& out) { out.set("x", 2 * in.number("x")); });
   const auto go_over = [](ry::Worker& worker) {
     auto loader = ry::prepare_loader(worker, worker.dataset("train"), {.global_batch_size = 4, .shuffle = true});
     auto zipped = ry::prepare_loader(

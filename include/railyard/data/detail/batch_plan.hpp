@@ -101,7 +101,7 @@ class BatchPlan {
     const std::uint64_t consumed = position_.consumed();
     size_ = stream_ ? stream_->begin()
                     : static_cast<std::size_t>(std::min<std::uint64_t>(options_.global_batch_size, count_ - consumed));
-    if (size_ == 0) return false;
+    if (size_ == 0 || (options_.drop_last && size_ < options_.global_batch_size)) return false;
     num_parts_ = std::min(options_.micro_batches, size_);
     part_ = 0;
     end_ = position_.moved_to(consumed + size_, is_indexed_ ? Place{} : stream_->place());

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -23,8 +25,8 @@ struct ImageFile {
   std::int64_t label = 0;
 };
 
-/// Is what a folder holds: classes and, class after class, the pictures in the folder of each and in those below, all
-/// in the order of their names' bytes.
+/// Is what folders hold: classes and, class after class, the pictures in the folder of each and in those below, all in
+/// the order of their names' bytes. Of several folders, those of the first come first in each class.
 struct ImageFiles {
   std::vector<std::string> classes{};
   std::vector<ImageFile> files{};
@@ -36,32 +38,55 @@ struct ImageFiles {
   return suffix == ".png" || suffix == ".jpg" || suffix == ".jpeg";
 }
 
-/// Looks at the folder. Links to files are followed, links to folders are not: they could lead in circles.
-/// Throws: DataError if it cannot be read, or there is a class without pictures.
-[[nodiscard]] inline ImageFiles list_image_files(const std::string& folder) {
+/// Returns the names of the folders in a folder.
+[[nodiscard]] inline std::set<std::string> list_folders(const std::string& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator{folder}) {
+    if (entry.is_directory()) names.insert(entry.path().filename().string());
+  }
+  if (names.empty()) throw DataError{compose("{}: there are no folders in it, one for each class", folder)};
+  return names;
+}
+
+/// Returns the pictures in the folder of a class, and in those below it.
+[[nodiscard]] inline std::vector<std::string> list_class(const std::string& folder, const std::string& name) {
   namespace fs = std::filesystem;
-  ImageFiles found;
+  std::vector<std::string> paths;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator{fs::path{folder} / name}) {
+    if (has_image_suffix(entry.path()) && entry.is_regular_file()) paths.push_back(entry.path().string());
+  }
+  if (paths.empty()) {
+    throw DataError{compose("{}: there is no .png, .jpg or .jpeg in the folder of the class \"{}\"", folder, name)};
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+/// Looks at the folders; of a path that is a picture, the class is the name of the folder that it lies in. Links to
+/// files are followed, links to folders are not: they could lead in circles.
+/// Throws: DataError if one cannot be read, or there is a class without pictures.
+[[nodiscard]] inline ImageFiles list_image_files(const std::vector<std::string>& paths) {
+  namespace fs = std::filesystem;
+  std::map<std::string, std::vector<std::string>> by_class;
   try {
-    for (const fs::directory_entry& entry : fs::directory_iterator{folder}) {
-      if (entry.is_directory()) found.classes.push_back(entry.path().filename().string());
-    }
-    std::sort(found.classes.begin(), found.classes.end());
-    for (const std::string& name : found.classes) {
-      std::vector<std::string> paths;
-      for (const fs::directory_entry& entry : fs::recursive_directory_iterator{fs::path{folder} / name}) {
-        if (has_image_suffix(entry.path()) && entry.is_regular_file()) paths.push_back(entry.path().string());
+    for (const std::string& path : paths) {
+      if (fs::is_regular_file(path)) {
+        by_class[fs::absolute(path).parent_path().filename().string()].push_back(path);
+        continue;
       }
-      if (paths.empty()) {
-        throw DataError{compose("{}: there is no .png, .jpg or .jpeg in the folder of the class \"{}\"", folder, name)};
+      for (const std::string& name : list_folders(path)) {
+        for (std::string& picture : list_class(path, name)) by_class[name].push_back(std::move(picture));
       }
-      std::sort(paths.begin(), paths.end());
-      const auto label = static_cast<std::int64_t>(&name - found.classes.data());
-      for (std::string& path : paths) found.files.push_back({std::move(path), label});
     }
   } catch (const fs::filesystem_error& error) {
     throw DataError{compose("the folder of pictures cannot be read: {}", error.what())};
   }
-  if (found.files.empty()) throw DataError{compose("{}: there are no folders in it, one for each class", folder)};
+  ImageFiles found;
+  for (auto& [name, pictures] : by_class) {
+    const auto label = static_cast<std::int64_t>(found.classes.size());
+    for (std::string& picture : pictures) found.files.push_back({std::move(picture), label});
+    found.classes.push_back(name);
+  }
   return found;
 }
 

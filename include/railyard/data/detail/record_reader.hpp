@@ -58,6 +58,16 @@ class RecordReader final : public BlockReader {
     skip(sample - next_id_);
   }
 
+  /// Begins with a file, of which and of those before it it is known how many samples they have.
+  void begin_at(const FilePlace& place) {
+    file_ = static_cast<std::size_t>(place.file);
+    next_id_ = place.samples;
+    damaged_ = place.damaged;
+  }
+  [[nodiscard]] FilePlace place() const override {
+    return chunks_ ? begin_of_file_ : FilePlace{file_, next_id_, damaged_};
+  }
+
   /// Leaves so many samples out, which are parsed.
   void skip(std::uint64_t samples) {
     while (samples > 0) {
@@ -102,7 +112,8 @@ class RecordReader final : public BlockReader {
   }
 
   bool open_file() {
-    if (file_ == names_.size()) return false;
+    if (file_ >= names_.size()) return false;
+    begin_of_file_ = {file_, next_id_, damaged_};
     auto bytes = files_->open_bytes(names_[file_]);
     if (is_indexed_) index_.emplace().stamp = static_cast<const FileBytes&>(*bytes).stamp();
     chunks_.emplace(files_->open(names_[file_], plan_, std::move(bytes)));
@@ -125,6 +136,7 @@ class RecordReader final : public BlockReader {
   std::size_t file_ = 0;
   std::optional<typename Files::Chunks> chunks_{};
   std::optional<FileIndex> index_{};  // of the file that is read from its beginning
+  FilePlace begin_of_file_{};
   std::uint64_t next_id_ = 0;
   std::uint64_t damaged_ = 0;  // records before the next piece
   Block block_{};

@@ -81,19 +81,30 @@ std::invoke_result_t<Call> call_source(Call&& call, Describe&& describe, Text&& 
   }
 }
 
-// Reads a source as it gives its samples. Its place is one number.
+// Reads a source as it gives its samples. Its place is one number, and of a FileStreamSource three more.
 class SourceStream final : public ChunkStream {
  public:
-  SourceStream(std::unique_ptr<BlockReader> reader, NodePtr node, const Scope& scope, std::uint64_t from)
-      : reader_(std::move(reader)), node_(std::move(node)), scope_(scope), gauge_(scope.block_bytes()), at_(from) {}
+  SourceStream(std::unique_ptr<BlockReader> reader, NodePtr node, const Scope& scope, std::uint64_t from,
+               bool is_of_files)
+      : reader_(std::move(reader)),
+        node_(std::move(node)),
+        scope_(scope),
+        gauge_(scope.block_bytes()),
+        at_(from),
+        is_of_files_(is_of_files) {}
 
   [[nodiscard]] Chunk next() override {
+    Place place{at_};
+    if (is_of_files_) {
+      const FilePlace files = reader_->place();
+      place.insert(place.end(), {files.file, files.samples, files.damaged});
+    }
     Block block = call_source([&] { return reader_->next(gauge_.rows()); }, [&] { return node_->describe(); },
                               [&] { return text_of_samples(at_, at_ + gauge_.rows() - 1, gauge_.rows()); });
     const std::size_t bytes = bytes_of(block);
     gauge_.saw(block.rows(), bytes);
-    const std::uint64_t begin = std::exchange(at_, at_ + block.rows());
-    return {std::move(block), {begin}, MemoryShare{*scope_.budget, bytes}};
+    at_ += block.rows();
+    return {std::move(block), std::move(place), MemoryShare{*scope_.budget, bytes}};
   }
 
  private:
@@ -102,6 +113,7 @@ class SourceStream final : public ChunkStream {
   Scope scope_;
   RowGauge gauge_;
   std::uint64_t at_;
+  bool is_of_files_;
 };
 
 template <DatasetSource S>
@@ -168,9 +180,17 @@ class SourceNode final : public DataNode {
   [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
     if (is_indexed() && scope.pool->num_helpers() > 0) return open_indexed(shared_from_this(), scope, from);
     const std::uint64_t begin = from.next();
-    auto reader = call_source([&] { return std::unique_ptr<BlockReader>{source_.open(begin)}; },
-                              [this] { return describe(); }, [begin] { return text_of_samples(begin, begin, 1); });
-    return std::make_unique<SourceStream>(std::move(reader), shared_from_this(), scope, begin);
+    const auto open_source = [&]() -> std::unique_ptr<BlockReader> {
+      if constexpr (FileStreamSource<S>) {
+        const FilePlace place{from.next(), from.next(), from.next()};
+        return source_.open(begin, place);
+      } else {
+        return source_.open(begin);
+      }
+    };
+    auto reader = call_source(
+        open_source, [this] { return describe(); }, [begin] { return text_of_samples(begin, begin, 1); });
+    return std::make_unique<SourceStream>(std::move(reader), shared_from_this(), scope, begin, FileStreamSource<S>);
   }
 
  private:

@@ -116,7 +116,13 @@ class TarShards {
 /// Goes over all archives, sample by sample, and counts what is left out.
 class TarWalk {
  public:
-  explicit TarWalk(std::shared_ptr<TarShards> shards) : shards_(std::move(shards)), names_(shards_->names()) {}
+  /// place: where it begins.
+  explicit TarWalk(std::shared_ptr<TarShards> shards, const FilePlace& place = {})
+      : shards_(std::move(shards)),
+        names_(shards_->names()),
+        file_(static_cast<std::size_t>(place.file)),
+        left_out_(place.damaged),
+        left_out_before_(place.damaged) {}
 
   /// Returns the next sample that has no fault; nothing at the end. Throws: DataError.
   [[nodiscard]] std::optional<TarSample> next(TarContents contents) {
@@ -134,6 +140,7 @@ class TarWalk {
       } else {
         reader_.reset();
         ++file_;
+        left_out_before_ = left_out_;
       }
     }
     return std::nullopt;
@@ -141,13 +148,16 @@ class TarWalk {
   /// The archive of the sample that came last.
   [[nodiscard]] std::size_t file() const noexcept { return file_; }
   [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
+  /// What was left out of the archives before it.
+  [[nodiscard]] std::uint64_t left_out_before() const noexcept { return left_out_before_; }
 
  private:
   std::shared_ptr<TarShards> shards_;
   std::vector<std::string> names_;
-  std::size_t file_ = 0;
+  std::size_t file_;
   std::optional<TarSampleReader> reader_{};
-  std::uint64_t left_out_ = 0;
+  std::uint64_t left_out_;
+  std::uint64_t left_out_before_;
 };
 
 /// Knows where each sample is, as far as somebody has asked; shared by threads and inherited by forked processes.

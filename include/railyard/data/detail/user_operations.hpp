@@ -114,9 +114,9 @@ template <BlockMapFunction F>
           const Block made = function(block);
           if (made.rows() != block.rows() || made.schema() != *site.schema) {
             throw DataError{
-                compose("a block of {} samples (the last is {}) became one of {} with the columns {}: there "
-                        "must be as many, with the columns {}, and their dtypes and shapes as was said",
-                        block.rows(), block.ids().back(), made.rows(), made.schema().names(), site.schema->names())};
+                compose("a block of {} samples became one of {} with the columns {}: there must be as many, with the "
+                        "columns {}, and their dtypes and shapes as was said",
+                        block.rows(), made.rows(), made.schema().names(), site.schema->names())};
           }
           return Block{site.schema, made.columns(), {block.ids().begin(), block.ids().end()}};
         },

@@ -40,6 +40,7 @@ struct BatchShares {
   std::size_t micro_batches = 1;
   std::size_t rank = 0;
   std::size_t world_size = 1;
+  bool drop_last = false;
 };
 
 // Is one worker's part of a batch, or of a micro-batch.
@@ -105,8 +106,9 @@ class IndexedBatches final : public BatchSource {
  private:
   // Goes on to the next batch. False at the end of the epoch.
   bool begin_batch() {
-    if (batch_.end == order_.size()) return false;
-    batch_ = {batch_.end, batch_.end + std::min(shares_.global_batch_size, order_.size() - batch_.end)};
+    const std::size_t left = order_.size() - batch_.end;
+    if (left < (shares_.drop_last ? shares_.global_batch_size : 1)) return false;
+    batch_ = {batch_.end, batch_.end + std::min(shares_.global_batch_size, left)};
     num_parts_ = std::min(shares_.micro_batches, batch_.size());
     part_ = 0;
     return true;
@@ -153,7 +155,8 @@ class DatasetBatches final : public BatchSource {
                  .threads = options.threads,
                  .prefetch = options.prefetch,
                  .bound_bytes = options.bound_bytes,
-                 .stands_in = true} {
+                 .stands_in = true,
+                 .drop_last = shares.drop_last} {
     if (collate_) return;
     const std::size_t ahead = options.prefetch > 0 ? options.prefetch : dataset_.batches_ahead();
     make_ = [collation = BlockCollation{dataset_.schema(), dataset_.label(), padding_, ahead}](const Block& block) {
@@ -220,7 +223,7 @@ class DatasetBatches final : public BatchSource {
   std::shared_ptr<HostFeed> feed_;
   std::function<void(const std::string&)> warn_;
   bool is_alone_ = false;
-  std::map<std::string, std::uint64_t> told_of_{};  // samples that were left out, by source
+  std::map<std::string, std::uint64_t> told_of_{};   // samples that were left out, by source
   std::function<Tensors(const Block&)> collate_;     // the user's
   std::function<MadeOfBlock(const Block&)> make_{};  // otherwise
   double padding_;
