@@ -19726,6 +19726,7 @@ requires std::is_trivially_copyable_v<T>
   const pid_t child = ::fork();
   if (child < 0) throw_system("no child process to ask", errno);
   if (child == 0) {
+    for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);  // handlers are for the program alone
     const T answer = ask();
     ::_exit(::write(writer.get(), &answer, sizeof answer) == static_cast<ssize_t>(sizeof answer) ? 0 : 1);
   }

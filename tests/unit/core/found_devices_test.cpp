@@ -6,7 +6,10 @@
 #include "support/fake_gpus.hpp"
 
 #include <chrono>
+#include <csignal>
 #include <string>
+
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -171,11 +174,13 @@ TEST_CASE("Devices: a driver that does not answer is given up at the deadline") 
   CHECK_THAT(refusal(200ms), ContainsSubstring("a child process that asks had no answer within 200 ms"));
 }
 
-TEST_CASE("Devices: a driver that crashes takes the child alone with it") {
+TEST_CASE("Devices: a driver that crashes takes the child alone with it, and no handler of this program runs") {
   const FakeGpus gpus{2};
+  const auto former = std::signal(SIGBUS, [](int) { ::_exit(3); });
   const Setting missing = no_nvml();
   const Setting crashing{"RAILYARD_FAKE_CUDA_INIT", "crash"};
   CHECK_THAT(refusal(), ContainsSubstring("a child process that asks was ended by signal 7"));
+  std::signal(SIGBUS, former);
 }
 
 TEST_CASE("Devices: a process that has initialised CUDA is known, may count, and may not fork workers") {
