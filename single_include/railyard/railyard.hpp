@@ -2238,6 +2238,8 @@ class Heap : public std::enable_shared_from_this<Heap> {
 // ---- railyard/core/host_memory.hpp
 // What a backend offers whose ranks see each other's memory. Core room.
 
+#include <future>
+
 namespace railyard::inline v0_1 {
 
 /// Says what an exchange is for, which all ranks must say alike before one reads what another has shown.
@@ -2249,13 +2251,28 @@ enum class Purpose : std::uint8_t {
 
 /// Is the memory that the ranks of one host share, for whoever can do more with it than a backend's operations: read
 /// the others' values where they lie, and write to them. Used by one thread at a time, and counted among the operations
-/// of the backend: all ranks do the same in the same order.
+/// of the backend: all ranks do the same in the same order. Where the group spans several hosts, each of them has such
+/// memory, with equally many ranks, which count from 0 on each host, and one line to those that have their number on
+/// the other hosts.
 class HostMemory {
  public:
   HostMemory() = default;
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
   virtual ~HostMemory() = default;
+
+  /// This rank among those of its host, and how many they are.
+  [[nodiscard]] virtual int rank() const noexcept = 0;
+  [[nodiscard]] virtual int size() const noexcept = 0;
+  /// This host among those of the group, and how many they are. The group's ranks are those of host 0, then of host 1.
+  [[nodiscard]] virtual int host() const noexcept = 0;
+  [[nodiscard]] virtual int num_hosts() const noexcept = 0;
+  /// Adds up, in the order of hosts, what this rank and those with its number on the other hosts have; all of them get
+  /// the same bits. Not for memory that another rank of this host may write to meanwhile.
+  /// Throws: CollectiveError as every collective does.
+  virtual void add_between_hosts(const Buffer& data, const Deadline& deadline) = 0;
+  /// Begins to do so, while the caller may do what is no exchange and no operation; the future ends it.
+  [[nodiscard]] virtual std::future<void> begin_between_hosts(const Buffer& data, const Deadline& deadline) = 0;
 
   /// The most bytes that one record may have.
   static constexpr std::size_t max_record_bytes = std::size_t{16} << 10U;
@@ -2285,8 +2302,9 @@ class HostMemory {
   [[nodiscard]] virtual const std::shared_ptr<detail::Heap>& heap() const noexcept = 0;
 
   /// A second line of exchanges through the same memory, for one other thread of each rank: its steps are counted apart
-  /// from the backend's operations. nullptr if this is it.
-  [[nodiscard]] virtual HostMemory* side() noexcept = 0;
+  /// from the backend's operations. nullptr if this is it. All ranks call it: the first call connects the line to other
+  /// hosts, which costs some milliseconds, and one thread from then on. Throws: CollectiveError if that fails.
+  [[nodiscard]] virtual HostMemory* side(const Deadline& deadline) = 0;
   /// Gives up, from any thread: ends every wait of this rank in any line, and of those who wait for it.
   virtual void abort(std::string_view reason) noexcept = 0;
   /// After abort(): returns once no other rank is at what this one has shown in the exchange under way.
@@ -7898,6 +7916,17 @@ class HostLane final : public HostMemory {
   HostLane(const SharedGroup& group, Meeting& meeting, const std::shared_ptr<Heap>& heap, int rank, HostMemory* side)
       : group_(&group), meeting_(&meeting), heap_(heap), rank_(rank), side_(side) {}
 
+  [[nodiscard]] int rank() const noexcept override { return rank_; }
+  [[nodiscard]] int size() const noexcept override { return group_->layout.world_size; }
+  [[nodiscard]] int host() const noexcept override { return 0; }
+  [[nodiscard]] int num_hosts() const noexcept override { return 1; }
+  void add_between_hosts(const Buffer& /*data*/, const Deadline& /*deadline*/) override {}
+  [[nodiscard]] std::future<void> begin_between_hosts(const Buffer& /*data*/, const Deadline& /*deadline*/) override {
+    std::promise<void> done;
+    done.set_value();
+    return done.get_future();
+  }
+
   void begin(Purpose purpose, std::span<const std::byte> record, int num_steps, const Deadline& deadline) override {
     signature_.root = static_cast<std::int32_t>(purpose);
     meeting_->throw_if_lost(signature_);
@@ -7932,7 +7961,7 @@ class HostLane final : public HostMemory {
   }
   [[nodiscard]] const std::shared_ptr<Heap>& heap() const noexcept override { return heap_; }
 
-  [[nodiscard]] HostMemory* side() noexcept override { return side_; }
+  [[nodiscard]] HostMemory* side(const Deadline& /*deadline*/) override { return side_; }
   void abort(std::string_view reason) noexcept override {
     try {
       meeting_->abort(reason);
@@ -21668,7 +21697,8 @@ class Worker {
   /// Where the backend expects buffers: the CPU, or this worker's GPU.
   [[nodiscard]] virtual Device device() const noexcept = 0;
 
-  /// The memory that the ranks share, where the backend has such: for rooms above this one. nullptr otherwise.
+  /// The memory that the ranks of each host share, where the backend has such: for rooms above this one. nullptr
+  /// otherwise.
   [[nodiscard]] virtual HostMemory* host_memory() noexcept = 0;
   /// A second line of sums for one other thread of each rank, where the backend has such; nullptr otherwise. All ranks
   /// call it at the same place; the first call joins the ranks anew. Lives as long as the worker.
@@ -27207,6 +27237,269 @@ struct SharedStreams {
 }  // namespace railyard::inline v0_1
 #endif
 
+#if (defined(RAILYARD_WITH_GLOO) && RAILYARD_WITH_GLOO) || (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+// ---- railyard/collectives/detail/mesh.hpp
+// Collectives made of messages between any two ranks, for whatever can carry such messages. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Moves messages between the ranks in steps. Both ends of a message name the same peers and sizes in the same step. A
+/// step's send() and receive() never wait, and finish() returns when all of them are done.
+template <class M>
+concept Mesh = requires(M& mesh, const void* from, void* to, std::size_t size_bytes, int peer) {
+  { mesh.rank() } -> std::convertible_to<int>;
+  { mesh.size() } -> std::convertible_to<int>;
+  { mesh.scratch(size_bytes) } -> std::convertible_to<std::byte*>;
+  mesh.step(from, size_bytes, to, size_bytes).send(peer, std::size_t{}, size_bytes);
+  mesh.step(from, size_bytes, to, size_bytes).receive(peer, std::size_t{}, size_bytes);
+  mesh.step(from, size_bytes, to, size_bytes).finish();
+};
+
+/// Up to this size, and in groups up to that, everybody sends everything to everybody: one step instead of two.
+inline constexpr std::size_t direct_limit_bytes = 32 * 1024;
+inline constexpr int direct_limit_ranks = 8;
+/// The most that one rank reduces at a time; bounds the scratch memory to (size - 1) times as much.
+inline constexpr std::size_t slice_limit_bytes = 4 * 1024 * 1024;
+/// From this size on, a broadcast scatters and gathers, which takes the load off the root.
+inline constexpr std::size_t tree_limit_bytes = 256 * 1024;
+
+// The other ranks, each rank's next one first, so that not all of them write to the same one at once.
+template <Mesh M, class Visit>
+void for_each_peer(M& mesh, const Visit& visit) {
+  for (int i = 1; i < mesh.size(); ++i) visit((mesh.rank() + i) % mesh.size());
+}
+
+[[nodiscard]] inline std::size_t index_of(int rank) noexcept { return static_cast<std::size_t>(rank); }
+
+// Where a peer's part lies in scratch memory, which has no part of this rank's own.
+[[nodiscard]] inline std::size_t place_of(int peer, int rank) noexcept {
+  return index_of(peer > rank ? peer - 1 : peer);
+}
+
+/// Divides count elements among the ranks into slices of whole cache lines.
+class Slices {
+ public:
+  Slices(std::size_t count, int size) noexcept
+      : count_(count), slice_(((count + index_of(size) - 1) / index_of(size) + 63) / 64 * 64) {}
+  [[nodiscard]] std::size_t begin(int rank) const noexcept { return std::min(count_, index_of(rank) * slice_); }
+  [[nodiscard]] std::size_t count(int rank) const noexcept { return std::min(slice_, count_ - begin(rank)); }
+
+ private:
+  std::size_t count_;
+  std::size_t slice_;
+};
+
+/// Combines this rank's part with the peers' parts in scratch, in the order of ranks.
+template <Mesh M>
+void reduce_parts(M& mesh, void* out, const std::byte* own, const std::byte* scratch, std::size_t count, Dtype dtype,
+                  ReduceOp op) {
+  std::vector<const std::byte*> sources;
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    const std::byte* theirs = scratch + place_of(rank, mesh.rank()) * count * size_of(dtype);
+    sources.push_back(rank == mesh.rank() ? own : theirs);
+  }
+  reduce(out, sources, count, dtype, op);
+}
+
+template <Mesh M>
+void all_reduce_directly(M& mesh, std::byte* data, std::size_t count, Dtype dtype, ReduceOp op) {
+  const std::size_t size_bytes = count * size_of(dtype);
+  const std::size_t scratch_bytes = size_bytes * index_of(mesh.size() - 1);
+  std::byte* scratch = mesh.scratch(scratch_bytes);
+  auto step = mesh.step(data, size_bytes, scratch, scratch_bytes);
+  for_each_peer(mesh, [&](int peer) { step.receive(peer, place_of(peer, mesh.rank()) * size_bytes, size_bytes); });
+  for_each_peer(mesh, [&](int peer) { step.send(peer, 0, size_bytes); });
+  step.finish();
+  reduce_parts(mesh, data, data, scratch, count, dtype, op);
+}
+
+template <Mesh M>
+void all_reduce_in_slices(M& mesh, std::byte* data, std::size_t count, Dtype dtype, ReduceOp op) {
+  const std::size_t element = size_of(dtype);
+  const Slices slices{count, mesh.size()};
+  const std::size_t own_begin = slices.begin(mesh.rank()) * element;
+  const std::size_t own_count = slices.count(mesh.rank());
+  const std::size_t own_bytes = own_count * element;
+  const std::size_t scratch_bytes = own_bytes * index_of(mesh.size() - 1);
+  std::byte* scratch = mesh.scratch(scratch_bytes);
+  {
+    auto step = mesh.step(data, count * element, scratch, scratch_bytes);
+    for_each_peer(mesh, [&](int peer) { step.receive(peer, place_of(peer, mesh.rank()) * own_bytes, own_bytes); });
+    for_each_peer(mesh, [&](int peer) { step.send(peer, slices.begin(peer) * element, slices.count(peer) * element); });
+    step.finish();
+  }
+  reduce_parts(mesh, data + own_begin, data + own_begin, scratch, own_count, dtype, op);
+  auto step = mesh.step(data, count * element, data, count * element);
+  for_each_peer(mesh,
+                [&](int peer) { step.receive(peer, slices.begin(peer) * element, slices.count(peer) * element); });
+  for_each_peer(mesh, [&](int peer) { step.send(peer, own_begin, own_bytes); });
+  step.finish();
+}
+
+/// Cost: small: 1 step, size - 1 times the data sent per rank; else 2 steps per 4 MiB x size, 2 (size-1)/size times.
+template <Mesh M>
+void mesh_all_reduce(M& mesh, const Buffer& data, ReduceOp op) {
+  auto* bytes = static_cast<std::byte*>(data.data);
+  if (data.size_bytes() <= direct_limit_bytes && mesh.size() <= direct_limit_ranks) {
+    return all_reduce_directly(mesh, bytes, data.count, data.dtype, op);
+  }
+  const std::size_t element = size_of(data.dtype);
+  const std::size_t segment = slice_limit_bytes / element * index_of(mesh.size());
+  for (std::size_t begin = 0; begin < data.count; begin += segment) {
+    all_reduce_in_slices(mesh, bytes + begin * element, std::min(segment, data.count - begin), data.dtype, op);
+  }
+}
+
+/// Cost: 1 step per 4 MiB of out, (size-1) times out sent per rank.
+template <Mesh M>
+void mesh_reduce_scatter(M& mesh, const ConstBuffer& in, const Buffer& out, ReduceOp op) {
+  const auto* from = static_cast<const std::byte*>(in.data);
+  auto* to = static_cast<std::byte*>(out.data);
+  const std::size_t element = size_of(out.dtype);
+  const std::size_t segment = slice_limit_bytes / element;
+  for (std::size_t begin = 0; begin < out.count; begin += segment) {
+    const std::size_t count = std::min(segment, out.count - begin);
+    const std::size_t size_bytes = count * element;
+    const auto offset_of = [&](int rank) { return (index_of(rank) * out.count + begin) * element; };
+    const std::size_t scratch_bytes = size_bytes * index_of(mesh.size() - 1);
+    std::byte* scratch = mesh.scratch(scratch_bytes);
+    auto step = mesh.step(from, in.size_bytes(), scratch, scratch_bytes);
+    for_each_peer(mesh, [&](int peer) { step.receive(peer, place_of(peer, mesh.rank()) * size_bytes, size_bytes); });
+    for_each_peer(mesh, [&](int peer) { step.send(peer, offset_of(peer), size_bytes); });
+    step.finish();
+    reduce_parts(mesh, to + begin * element, from + offset_of(mesh.rank()), scratch, count, out.dtype, op);
+  }
+}
+
+// A binomial tree: in round k, the ranks that have the data send it 2^k further. Ranks count from the root. All edges
+// of the tree belong to one step, because the ends of an edge are at different depths.
+template <Mesh M>
+void broadcast_by_tree(M& mesh, std::byte* data, std::size_t size_bytes, int root) {
+  const int size = mesh.size();
+  const int place = (mesh.rank() - root + size) % size;
+  int reach = 1;
+  while (reach <= place) reach *= 2;
+  auto step = mesh.step(data, size_bytes, data, size_bytes);
+  if (place > 0) {
+    step.receive((place - reach / 2 + root) % size, 0, size_bytes);
+    step.finish();
+  }
+  for (; place + reach < size; reach *= 2) step.send((place + reach + root) % size, 0, size_bytes);
+  step.finish();
+}
+
+// The root gives every rank one slice; then all exchange theirs.
+template <Mesh M>
+void broadcast_by_slices(M& mesh, std::byte* data, std::size_t size_bytes, int root) {
+  const Slices slices{size_bytes, mesh.size()};
+  const bool is_root = mesh.rank() == root;
+  const std::size_t own_begin = slices.begin(mesh.rank());
+  const std::size_t own_bytes = slices.count(mesh.rank());
+  {
+    auto step = mesh.step(data, size_bytes, data, size_bytes);
+    if (is_root) {
+      for_each_peer(mesh, [&](int peer) { step.send(peer, slices.begin(peer), slices.count(peer)); });
+    } else {
+      step.receive(root, own_begin, own_bytes);
+    }
+    step.finish();
+  }
+  auto step = mesh.step(data, size_bytes, data, size_bytes);
+  for_each_peer(mesh, [&](int peer) {
+    if (!is_root) step.receive(peer, slices.begin(peer), slices.count(peer));
+  });
+  for_each_peer(mesh, [&](int peer) {
+    if (peer != root) step.send(peer, own_begin, own_bytes);
+  });
+  step.finish();
+}
+
+/// Cost: small: log2(size) steps; large: 2 steps, twice the data sent by the root and once by the others.
+template <Mesh M>
+void mesh_broadcast(M& mesh, const Buffer& data, int root) {
+  auto* bytes = static_cast<std::byte*>(data.data);
+  if (mesh.size() == 2 || data.size_bytes() < tree_limit_bytes) {
+    return broadcast_by_tree(mesh, bytes, data.size_bytes(), root);
+  }
+  broadcast_by_slices(mesh, bytes, data.size_bytes(), root);
+}
+
+/// Gathers parts of different sizes: rank r's part lies at offsets[r] and ends where the next begins; offsets has
+/// size + 1 entries, in bytes. Cost: 1 step, size - 1 times the own part sent per rank.
+template <Mesh M>
+void mesh_all_gather(M& mesh, const ConstBuffer& in, const Buffer& out, std::span<const std::size_t> offsets) {
+  const auto bytes_of = [&](int rank) { return offsets[index_of(rank) + 1] - offsets[index_of(rank)]; };
+  auto step = mesh.step(in.data, in.size_bytes(), out.data, out.size_bytes());
+  for_each_peer(mesh, [&](int peer) { step.receive(peer, offsets[index_of(peer)], bytes_of(peer)); });
+  for_each_peer(mesh, [&](int peer) { step.send(peer, 0, in.size_bytes()); });
+  if (in.count > 0) {
+    std::memcpy(static_cast<std::byte*>(out.data) + offsets[index_of(mesh.rank())], in.data, in.size_bytes());
+  }
+  step.finish();
+}
+
+/// Cost: 1 step; root receives size - 1 parts.
+template <Mesh M>
+void mesh_gather(M& mesh, const ConstBuffer& in, const Buffer& out, int root) {
+  const std::size_t part = in.size_bytes();
+  const bool is_root = mesh.rank() == root;
+  auto step = mesh.step(in.data, part, is_root ? out.data : nullptr, is_root ? out.size_bytes() : 0);
+  if (is_root) {
+    for_each_peer(mesh, [&](int peer) { step.receive(peer, index_of(peer) * part, part); });
+    std::memcpy(static_cast<std::byte*>(out.data) + index_of(root) * part, in.data, part);
+  } else {
+    step.send(root, 0, part);
+  }
+  step.finish();
+}
+
+/// Cost: 1 step; root sends size - 1 parts.
+template <Mesh M>
+void mesh_scatter(M& mesh, const ConstBuffer& in, const Buffer& out, int root) {
+  const std::size_t part = out.size_bytes();
+  const bool is_root = mesh.rank() == root;
+  auto step = mesh.step(is_root ? in.data : nullptr, is_root ? in.size_bytes() : 0, out.data, part);
+  if (is_root) {
+    for_each_peer(mesh, [&](int peer) { step.send(peer, index_of(peer) * part, part); });
+    std::memcpy(out.data, static_cast<const std::byte*>(in.data) + index_of(root) * part, part);
+  } else {
+    step.receive(root, 0, part);
+  }
+  step.finish();
+}
+
+/// Cost: 1 step, (size-1)/size times the data sent per rank.
+template <Mesh M>
+void mesh_all_to_all(M& mesh, const ConstBuffer& in, const Buffer& out) {
+  const std::size_t part = in.size_bytes() / index_of(mesh.size());
+  const std::size_t own = index_of(mesh.rank()) * part;
+  auto step = mesh.step(in.data, in.size_bytes(), out.data, out.size_bytes());
+  for_each_peer(mesh, [&](int peer) { step.receive(peer, index_of(peer) * part, part); });
+  for_each_peer(mesh, [&](int peer) { step.send(peer, index_of(peer) * part, part); });
+  std::memcpy(static_cast<std::byte*>(out.data) + own, static_cast<const std::byte*>(in.data) + own, part);
+  step.finish();
+}
+
+/// Cost: log2(size) steps: in step k every rank tells the one 2^k further that it, and all it has heard of, have come.
+template <Mesh M>
+void mesh_barrier(M& mesh) {
+  const int size = mesh.size();
+  std::byte sent{};
+  std::byte received{};
+  for (int distance = 1; distance < size; distance *= 2) {
+    auto step = mesh.step(&sent, 1, &received, 1);
+    step.receive((mesh.rank() - distance + size) % size, 0, 1);
+    step.send((mesh.rank() + distance) % size, 0, 1);
+    step.finish();
+  }
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+#endif
+
 #if (defined(RAILYARD_WITH_GLOO) && RAILYARD_WITH_GLOO) || (defined(RAILYARD_WITH_NCCL) && RAILYARD_WITH_NCCL)
 
 // ---- railyard/collectives/detail/notices.hpp
@@ -27393,6 +27686,78 @@ class Notices {
   int size_;
   bool has_posted_ = false;
 };
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+#endif
+
+#if (defined(RAILYARD_WITH_GLOO) && RAILYARD_WITH_GLOO) || (defined(RAILYARD_WITH_TORCH) && RAILYARD_WITH_TORCH)
+
+// ---- railyard/collectives/detail/host_chunks.hpp
+// In which order the ranks of several hosts add up within their hosts and between them. Collectives room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Does the work of which an all-reduce between hosts is made; see all_reduce_between_hosts(). All but send_off()
+/// return when it is done.
+template <class P>
+concept HostParts = requires(P& parts, const Buffer& whole, const Buffer& own, std::size_t size_bytes) {
+  { parts.scratch(size_bytes) } -> std::convertible_to<std::byte*>;
+  parts.add_within(whole, own);    // own: the sums of this rank's slice of whole, of the ranks of this host
+  parts.share_within(own, whole);  // whole: the slices of all ranks of this host
+  parts.send_off(own).get();       // own: its sums between hosts, once get() has returned
+  parts.all_reduce_within(whole);  // without slices
+  parts.all_reduce_across(whole);
+};
+
+/// The most that a rank carries between hosts at a time: large enough that the steps of a chunk cost little, and small
+/// enough that the network waits little for the first one and the memory for the last.
+inline constexpr std::size_t host_chunk_bytes = 2 * 1024 * 1024;
+
+[[nodiscard]] inline Buffer buffer_part(const Buffer& data, std::size_t begin, std::size_t count) noexcept {
+  if (count == 0) return {.data = nullptr, .count = 0, .dtype = data.dtype};
+  return {
+      .data = static_cast<std::byte*>(data.data) + begin * size_of(data.dtype), .count = count, .dtype = data.dtype};
+}
+
+// data.count is a multiple of local_size.
+template <HostParts P>
+void all_reduce_in_host_chunks(P& parts, const Buffer& data, std::size_t local_size) {
+  const std::size_t width = size_of(data.dtype);
+  const std::size_t share = data.count / local_size;
+  const std::size_t longest = host_chunk_bytes / width;
+  std::byte* sums = parts.scratch(share * width);
+  Buffer whole_before{};
+  Buffer own_before{};
+  decltype(parts.send_off(own_before)) on_network;
+  for (std::size_t done = 0; done < share; done += longest) {
+    const std::size_t count = std::min(longest, share - done);
+    const Buffer whole = buffer_part(data, done * local_size, count * local_size);
+    const Buffer own{sums + done * width, count, data.dtype};
+    parts.add_within(whole, own);
+    if (on_network.valid()) on_network.get();
+    on_network = parts.send_off(own);
+    if (done > 0) parts.share_within(own_before, whole_before);
+    whole_before = whole;
+    own_before = own;
+  }
+  on_network.get();
+  parts.share_within(own_before, whole_before);
+}
+
+/// Adds data up of all ranks of hosts that have local_size ranks each. While one chunk is on the network, the memory
+/// works on the next.
+template <HostParts P>
+void all_reduce_between_hosts(P& parts, const Buffer& data, std::size_t local_size) {
+  const std::size_t divided = data.size_bytes() <= direct_limit_bytes ? 0 : data.count / local_size * local_size;
+  if (divided > 0) all_reduce_in_host_chunks(parts, buffer_part(data, 0, divided), local_size);
+  const Buffer rest = buffer_part(data, divided, data.count - divided);
+  if (rest.count == 0 && divided > 0) return;
+  // Too little to divide: each line carries all of it, in the fewest steps.
+  parts.all_reduce_within(rest);
+  parts.all_reduce_across(rest);
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -40296,266 +40661,6 @@ class GlooLines final : public MeshLines {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/collectives/detail/mesh.hpp
-// Collectives made of messages between any two ranks, for whatever can carry such messages. Collectives room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Moves messages between the ranks in steps. Both ends of a message name the same peers and sizes in the same step. A
-/// step's send() and receive() never wait, and finish() returns when all of them are done.
-template <class M>
-concept Mesh = requires(M& mesh, const void* from, void* to, std::size_t size_bytes, int peer) {
-  { mesh.rank() } -> std::convertible_to<int>;
-  { mesh.size() } -> std::convertible_to<int>;
-  { mesh.scratch(size_bytes) } -> std::convertible_to<std::byte*>;
-  mesh.step(from, size_bytes, to, size_bytes).send(peer, std::size_t{}, size_bytes);
-  mesh.step(from, size_bytes, to, size_bytes).receive(peer, std::size_t{}, size_bytes);
-  mesh.step(from, size_bytes, to, size_bytes).finish();
-};
-
-/// Up to this size, and in groups up to that, everybody sends everything to everybody: one step instead of two.
-inline constexpr std::size_t direct_limit_bytes = 32 * 1024;
-inline constexpr int direct_limit_ranks = 8;
-/// The most that one rank reduces at a time; bounds the scratch memory to (size - 1) times as much.
-inline constexpr std::size_t slice_limit_bytes = 4 * 1024 * 1024;
-/// From this size on, a broadcast scatters and gathers, which takes the load off the root.
-inline constexpr std::size_t tree_limit_bytes = 256 * 1024;
-
-// The other ranks, each rank's next one first, so that not all of them write to the same one at once.
-template <Mesh M, class Visit>
-void for_each_peer(M& mesh, const Visit& visit) {
-  for (int i = 1; i < mesh.size(); ++i) visit((mesh.rank() + i) % mesh.size());
-}
-
-[[nodiscard]] inline std::size_t index_of(int rank) noexcept { return static_cast<std::size_t>(rank); }
-
-// Where a peer's part lies in scratch memory, which has no part of this rank's own.
-[[nodiscard]] inline std::size_t place_of(int peer, int rank) noexcept {
-  return index_of(peer > rank ? peer - 1 : peer);
-}
-
-/// Divides count elements among the ranks into slices of whole cache lines.
-class Slices {
- public:
-  Slices(std::size_t count, int size) noexcept
-      : count_(count), slice_(((count + index_of(size) - 1) / index_of(size) + 63) / 64 * 64) {}
-  [[nodiscard]] std::size_t begin(int rank) const noexcept { return std::min(count_, index_of(rank) * slice_); }
-  [[nodiscard]] std::size_t count(int rank) const noexcept { return std::min(slice_, count_ - begin(rank)); }
-
- private:
-  std::size_t count_;
-  std::size_t slice_;
-};
-
-/// Combines this rank's part with the peers' parts in scratch, in the order of ranks.
-template <Mesh M>
-void reduce_parts(M& mesh, void* out, const std::byte* own, const std::byte* scratch, std::size_t count, Dtype dtype,
-                  ReduceOp op) {
-  std::vector<const std::byte*> sources;
-  for (int rank = 0; rank < mesh.size(); ++rank) {
-    const std::byte* theirs = scratch + place_of(rank, mesh.rank()) * count * size_of(dtype);
-    sources.push_back(rank == mesh.rank() ? own : theirs);
-  }
-  reduce(out, sources, count, dtype, op);
-}
-
-template <Mesh M>
-void all_reduce_directly(M& mesh, std::byte* data, std::size_t count, Dtype dtype, ReduceOp op) {
-  const std::size_t size_bytes = count * size_of(dtype);
-  const std::size_t scratch_bytes = size_bytes * index_of(mesh.size() - 1);
-  std::byte* scratch = mesh.scratch(scratch_bytes);
-  auto step = mesh.step(data, size_bytes, scratch, scratch_bytes);
-  for_each_peer(mesh, [&](int peer) { step.receive(peer, place_of(peer, mesh.rank()) * size_bytes, size_bytes); });
-  for_each_peer(mesh, [&](int peer) { step.send(peer, 0, size_bytes); });
-  step.finish();
-  reduce_parts(mesh, data, data, scratch, count, dtype, op);
-}
-
-template <Mesh M>
-void all_reduce_in_slices(M& mesh, std::byte* data, std::size_t count, Dtype dtype, ReduceOp op) {
-  const std::size_t element = size_of(dtype);
-  const Slices slices{count, mesh.size()};
-  const std::size_t own_begin = slices.begin(mesh.rank()) * element;
-  const std::size_t own_count = slices.count(mesh.rank());
-  const std::size_t own_bytes = own_count * element;
-  const std::size_t scratch_bytes = own_bytes * index_of(mesh.size() - 1);
-  std::byte* scratch = mesh.scratch(scratch_bytes);
-  {
-    auto step = mesh.step(data, count * element, scratch, scratch_bytes);
-    for_each_peer(mesh, [&](int peer) { step.receive(peer, place_of(peer, mesh.rank()) * own_bytes, own_bytes); });
-    for_each_peer(mesh, [&](int peer) { step.send(peer, slices.begin(peer) * element, slices.count(peer) * element); });
-    step.finish();
-  }
-  reduce_parts(mesh, data + own_begin, data + own_begin, scratch, own_count, dtype, op);
-  auto step = mesh.step(data, count * element, data, count * element);
-  for_each_peer(mesh,
-                [&](int peer) { step.receive(peer, slices.begin(peer) * element, slices.count(peer) * element); });
-  for_each_peer(mesh, [&](int peer) { step.send(peer, own_begin, own_bytes); });
-  step.finish();
-}
-
-/// Cost: small: 1 step, size - 1 times the data sent per rank; else 2 steps per 4 MiB x size, 2 (size-1)/size times.
-template <Mesh M>
-void mesh_all_reduce(M& mesh, const Buffer& data, ReduceOp op) {
-  auto* bytes = static_cast<std::byte*>(data.data);
-  if (data.size_bytes() <= direct_limit_bytes && mesh.size() <= direct_limit_ranks) {
-    return all_reduce_directly(mesh, bytes, data.count, data.dtype, op);
-  }
-  const std::size_t element = size_of(data.dtype);
-  const std::size_t segment = slice_limit_bytes / element * index_of(mesh.size());
-  for (std::size_t begin = 0; begin < data.count; begin += segment) {
-    all_reduce_in_slices(mesh, bytes + begin * element, std::min(segment, data.count - begin), data.dtype, op);
-  }
-}
-
-/// Cost: 1 step per 4 MiB of out, (size-1) times out sent per rank.
-template <Mesh M>
-void mesh_reduce_scatter(M& mesh, const ConstBuffer& in, const Buffer& out, ReduceOp op) {
-  const auto* from = static_cast<const std::byte*>(in.data);
-  auto* to = static_cast<std::byte*>(out.data);
-  const std::size_t element = size_of(out.dtype);
-  const std::size_t segment = slice_limit_bytes / element;
-  for (std::size_t begin = 0; begin < out.count; begin += segment) {
-    const std::size_t count = std::min(segment, out.count - begin);
-    const std::size_t size_bytes = count * element;
-    const auto offset_of = [&](int rank) { return (index_of(rank) * out.count + begin) * element; };
-    const std::size_t scratch_bytes = size_bytes * index_of(mesh.size() - 1);
-    std::byte* scratch = mesh.scratch(scratch_bytes);
-    auto step = mesh.step(from, in.size_bytes(), scratch, scratch_bytes);
-    for_each_peer(mesh, [&](int peer) { step.receive(peer, place_of(peer, mesh.rank()) * size_bytes, size_bytes); });
-    for_each_peer(mesh, [&](int peer) { step.send(peer, offset_of(peer), size_bytes); });
-    step.finish();
-    reduce_parts(mesh, to + begin * element, from + offset_of(mesh.rank()), scratch, count, out.dtype, op);
-  }
-}
-
-// A binomial tree: in round k, the ranks that have the data send it 2^k further. Ranks count from the root. All edges
-// of the tree belong to one step, because the ends of an edge are at different depths.
-template <Mesh M>
-void broadcast_by_tree(M& mesh, std::byte* data, std::size_t size_bytes, int root) {
-  const int size = mesh.size();
-  const int place = (mesh.rank() - root + size) % size;
-  int reach = 1;
-  while (reach <= place) reach *= 2;
-  auto step = mesh.step(data, size_bytes, data, size_bytes);
-  if (place > 0) {
-    step.receive((place - reach / 2 + root) % size, 0, size_bytes);
-    step.finish();
-  }
-  for (; place + reach < size; reach *= 2) step.send((place + reach + root) % size, 0, size_bytes);
-  step.finish();
-}
-
-// The root gives every rank one slice; then all exchange theirs.
-template <Mesh M>
-void broadcast_by_slices(M& mesh, std::byte* data, std::size_t size_bytes, int root) {
-  const Slices slices{size_bytes, mesh.size()};
-  const bool is_root = mesh.rank() == root;
-  const std::size_t own_begin = slices.begin(mesh.rank());
-  const std::size_t own_bytes = slices.count(mesh.rank());
-  {
-    auto step = mesh.step(data, size_bytes, data, size_bytes);
-    if (is_root) {
-      for_each_peer(mesh, [&](int peer) { step.send(peer, slices.begin(peer), slices.count(peer)); });
-    } else {
-      step.receive(root, own_begin, own_bytes);
-    }
-    step.finish();
-  }
-  auto step = mesh.step(data, size_bytes, data, size_bytes);
-  for_each_peer(mesh, [&](int peer) {
-    if (!is_root) step.receive(peer, slices.begin(peer), slices.count(peer));
-  });
-  for_each_peer(mesh, [&](int peer) {
-    if (peer != root) step.send(peer, own_begin, own_bytes);
-  });
-  step.finish();
-}
-
-/// Cost: small: log2(size) steps; large: 2 steps, twice the data sent by the root and once by the others.
-template <Mesh M>
-void mesh_broadcast(M& mesh, const Buffer& data, int root) {
-  auto* bytes = static_cast<std::byte*>(data.data);
-  if (mesh.size() == 2 || data.size_bytes() < tree_limit_bytes) {
-    return broadcast_by_tree(mesh, bytes, data.size_bytes(), root);
-  }
-  broadcast_by_slices(mesh, bytes, data.size_bytes(), root);
-}
-
-/// Gathers parts of different sizes: rank r's part lies at offsets[r] and ends where the next begins; offsets has
-/// size + 1 entries, in bytes. Cost: 1 step, size - 1 times the own part sent per rank.
-template <Mesh M>
-void mesh_all_gather(M& mesh, const ConstBuffer& in, const Buffer& out, std::span<const std::size_t> offsets) {
-  const auto bytes_of = [&](int rank) { return offsets[index_of(rank) + 1] - offsets[index_of(rank)]; };
-  auto step = mesh.step(in.data, in.size_bytes(), out.data, out.size_bytes());
-  for_each_peer(mesh, [&](int peer) { step.receive(peer, offsets[index_of(peer)], bytes_of(peer)); });
-  for_each_peer(mesh, [&](int peer) { step.send(peer, 0, in.size_bytes()); });
-  if (in.count > 0) {
-    std::memcpy(static_cast<std::byte*>(out.data) + offsets[index_of(mesh.rank())], in.data, in.size_bytes());
-  }
-  step.finish();
-}
-
-/// Cost: 1 step; root receives size - 1 parts.
-template <Mesh M>
-void mesh_gather(M& mesh, const ConstBuffer& in, const Buffer& out, int root) {
-  const std::size_t part = in.size_bytes();
-  const bool is_root = mesh.rank() == root;
-  auto step = mesh.step(in.data, part, is_root ? out.data : nullptr, is_root ? out.size_bytes() : 0);
-  if (is_root) {
-    for_each_peer(mesh, [&](int peer) { step.receive(peer, index_of(peer) * part, part); });
-    std::memcpy(static_cast<std::byte*>(out.data) + index_of(root) * part, in.data, part);
-  } else {
-    step.send(root, 0, part);
-  }
-  step.finish();
-}
-
-/// Cost: 1 step; root sends size - 1 parts.
-template <Mesh M>
-void mesh_scatter(M& mesh, const ConstBuffer& in, const Buffer& out, int root) {
-  const std::size_t part = out.size_bytes();
-  const bool is_root = mesh.rank() == root;
-  auto step = mesh.step(is_root ? in.data : nullptr, is_root ? in.size_bytes() : 0, out.data, part);
-  if (is_root) {
-    for_each_peer(mesh, [&](int peer) { step.send(peer, index_of(peer) * part, part); });
-    std::memcpy(out.data, static_cast<const std::byte*>(in.data) + index_of(root) * part, part);
-  } else {
-    step.receive(root, 0, part);
-  }
-  step.finish();
-}
-
-/// Cost: 1 step, (size-1)/size times the data sent per rank.
-template <Mesh M>
-void mesh_all_to_all(M& mesh, const ConstBuffer& in, const Buffer& out) {
-  const std::size_t part = in.size_bytes() / index_of(mesh.size());
-  const std::size_t own = index_of(mesh.rank()) * part;
-  auto step = mesh.step(in.data, in.size_bytes(), out.data, out.size_bytes());
-  for_each_peer(mesh, [&](int peer) { step.receive(peer, index_of(peer) * part, part); });
-  for_each_peer(mesh, [&](int peer) { step.send(peer, index_of(peer) * part, part); });
-  std::memcpy(static_cast<std::byte*>(out.data) + own, static_cast<const std::byte*>(in.data) + own, part);
-  step.finish();
-}
-
-/// Cost: log2(size) steps: in step k every rank tells the one 2^k further that it, and all it has heard of, have come.
-template <Mesh M>
-void mesh_barrier(M& mesh) {
-  const int size = mesh.size();
-  std::byte sent{};
-  std::byte received{};
-  for (int distance = 1; distance < size; distance *= 2) {
-    auto step = mesh.step(&sent, 1, &received, 1);
-    step.receive((mesh.rank() - distance + size) % size, 0, 1);
-    step.send((mesh.rank() + distance) % size, 0, 1);
-    step.finish();
-  }
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/collectives/detail/proven_lines.hpp
 // Messages on lines whose ends have proven themselves. Collectives room.
 
@@ -41238,75 +41343,6 @@ static_assert(detail::Mesh<GlooTcp>);
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/collectives/detail/host_chunks.hpp
-// In which order the ranks of several hosts add up within their hosts and between them. Collectives room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Does the work of which an all-reduce between hosts is made; see all_reduce_between_hosts(). All but send_off()
-/// return when it is done.
-template <class P>
-concept HostParts = requires(P& parts, const Buffer& whole, const Buffer& own, std::size_t size_bytes) {
-  { parts.scratch(size_bytes) } -> std::convertible_to<std::byte*>;
-  parts.add_within(whole, own);    // own: the sums of this rank's slice of whole, of the ranks of this host
-  parts.share_within(own, whole);  // whole: the slices of all ranks of this host
-  parts.send_off(own).get();       // own: its sums between hosts, once get() has returned
-  parts.all_reduce_within(whole);  // without slices
-  parts.all_reduce_across(whole);
-};
-
-/// The most that a rank carries between hosts at a time: large enough that the steps of a chunk cost little, and small
-/// enough that the network waits little for the first one and the memory for the last.
-inline constexpr std::size_t host_chunk_bytes = 2 * 1024 * 1024;
-
-[[nodiscard]] inline Buffer buffer_part(const Buffer& data, std::size_t begin, std::size_t count) noexcept {
-  if (count == 0) return {.data = nullptr, .count = 0, .dtype = data.dtype};
-  return {
-      .data = static_cast<std::byte*>(data.data) + begin * size_of(data.dtype), .count = count, .dtype = data.dtype};
-}
-
-// data.count is a multiple of local_size.
-template <HostParts P>
-void all_reduce_in_host_chunks(P& parts, const Buffer& data, std::size_t local_size) {
-  const std::size_t width = size_of(data.dtype);
-  const std::size_t share = data.count / local_size;
-  const std::size_t longest = host_chunk_bytes / width;
-  std::byte* sums = parts.scratch(share * width);
-  Buffer whole_before{};
-  Buffer own_before{};
-  decltype(parts.send_off(own_before)) on_network;
-  for (std::size_t done = 0; done < share; done += longest) {
-    const std::size_t count = std::min(longest, share - done);
-    const Buffer whole = buffer_part(data, done * local_size, count * local_size);
-    const Buffer own{sums + done * width, count, data.dtype};
-    parts.add_within(whole, own);
-    if (on_network.valid()) on_network.get();
-    on_network = parts.send_off(own);
-    if (done > 0) parts.share_within(own_before, whole_before);
-    whole_before = whole;
-    own_before = own;
-  }
-  on_network.get();
-  parts.share_within(own_before, whole_before);
-}
-
-/// Adds data up of all ranks of hosts that have local_size ranks each. While one chunk is on the network, the memory
-/// works on the next.
-template <HostParts P>
-void all_reduce_between_hosts(P& parts, const Buffer& data, std::size_t local_size) {
-  const std::size_t divided = data.size_bytes() <= direct_limit_bytes ? 0 : data.count / local_size * local_size;
-  if (divided > 0) all_reduce_in_host_chunks(parts, buffer_part(data, 0, divided), local_size);
-  const Buffer rest = buffer_part(data, divided, data.count - divided);
-  if (rest.count == 0 && divided > 0) return;
-  // Too little to divide: each line carries all of it, in the fewest steps.
-  parts.all_reduce_within(rest);
-  parts.all_reduce_across(rest);
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/collectives/detail/losses.hpp
 // Why a group that is made of several parts was lost: what its ranks tell each other of it. Collectives room.
 
@@ -41421,8 +41457,6 @@ class PrefixStore final : public Store {
 // The part of Gloo for several hosts: shared memory within each, as many lines of TCP between them as a host has ranks.
 // Collectives room.
 
-#include <future>
-
 namespace railyard::inline v0_1 {
 namespace detail {
 
@@ -41431,6 +41465,7 @@ namespace detail {
 /// line of its own to the ranks of the same local rank elsewhere, and then they share them. Sums are made in one order,
 /// within hosts and then between them, whatever the timing. While one chunk is on the network, the memory works on the
 /// next.
+/// The ranks of a host also see each other's memory: see host_memory().
 /// Costs: all_reduce sends 2 (hosts - 1) / hosts times the data over each host's network, whatever its number of ranks.
 class GlooHosts {
  public:
@@ -41477,8 +41512,12 @@ class GlooHosts {
       if (hosts->local_rank_of(rank) == 0) hosts->names_.push_back(answer.substr(0, end));
     }
     hosts->outer_ = GlooTcp::connect({.host = host}, hosts->outer_world(), hosts->outer_store_, deadline);
+    hosts->lane_.emplace(*hosts, *hosts->inner_->host_memory(), *hosts->outer_, true);
     return hosts;
   }
+
+  /// The memory of this host's ranks, with the lines between hosts.
+  [[nodiscard]] HostMemory& host_memory() noexcept { return *lane_; }
 
   FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
     enter(arguments().all_reduce(data, op));
@@ -41568,8 +41607,68 @@ class GlooHosts {
     bool is_within_host = false;
   };
 
-  // Whose mesh joins all ranks, and not two.
+  // Whose mesh joins all ranks, and not two; and whose joins this rank's line once more.
   static constexpr int everybody = -1;
+  static constexpr int aside = -2;
+
+  // Exchanges through the memory of this host, and along one line between hosts. What fails in one of them is told and
+  // ends the group as in any operation.
+  class Lane final : public HostMemory {
+   public:
+    Lane(GlooHosts& hosts, HostMemory& inner, GlooTcp& outer, bool has_side)
+        : hosts_(&hosts), inner_(&inner), outer_(&outer), has_side_(has_side) {}
+
+    [[nodiscard]] int rank() const noexcept override { return hosts_->world_.local_rank; }
+    [[nodiscard]] int size() const noexcept override { return hosts_->world_.local_size; }
+    [[nodiscard]] int host() const noexcept override { return hosts_->world_.node; }
+    [[nodiscard]] int num_hosts() const noexcept override { return hosts_->world_.num_nodes; }
+
+    void begin(Purpose purpose, std::span<const std::byte> record, int num_steps, const Deadline& deadline) override {
+      signature_.root = static_cast<std::int32_t>(purpose);
+      hosts_->throw_if_lost(signature_);
+      within([&] { inner_->begin(purpose, record, num_steps, deadline); });
+    }
+    void add_step() noexcept override { inner_->add_step(); }
+    void step(std::span<const std::byte> record) override {
+      within([&] { inner_->step(record); });
+    }
+    void rest() noexcept override { inner_->rest(); }
+    [[nodiscard]] std::span<const std::byte> record_of(int rank) const override { return inner_->record_of(rank); }
+    [[nodiscard]] std::uint64_t place_of(const void* memory) const noexcept override {
+      return inner_->place_of(memory);
+    }
+    [[nodiscard]] std::byte* at(int rank, std::uint64_t place) const noexcept override {
+      return inner_->at(rank, place);
+    }
+    [[nodiscard]] const std::shared_ptr<Heap>& heap() const noexcept override { return inner_->heap(); }
+
+    void add_between_hosts(const Buffer& data, const Deadline& deadline) override {
+      hosts_->guarded(hosts_->own_line(), signature_,
+                      [&] { outer_->all_reduce(data, ReduceOp::sum, {.deadline = deadline}); });
+    }
+    [[nodiscard]] std::future<void> begin_between_hosts(const Buffer& data, const Deadline& deadline) override {
+      const BlockSignals no_signals{deferrable_signals()};
+      return std::async(std::launch::async, [this, data, deadline] { add_between_hosts(data, deadline); });
+    }
+
+    [[nodiscard]] HostMemory* side(const Deadline& deadline) override {
+      return has_side_ ? &hosts_->connect_side(deadline) : nullptr;
+    }
+    void abort(std::string_view reason) noexcept override { hosts_->abort(reason); }
+    void withdraw() noexcept override { inner_->withdraw(); }
+
+   private:
+    template <class Function>
+    void within(const Function& function) {
+      hosts_->guarded(hosts_->own_host(), signature_, function);
+    }
+
+    GlooHosts* hosts_;
+    HostMemory* inner_;
+    GlooTcp* outer_;
+    bool has_side_;
+    Signature signature_{.operation = Operation::exchange};  // of the exchange under way
+  };
 
   // Of one all_reduce().
   struct Parts {
@@ -41667,29 +41766,50 @@ class GlooHosts {
     }
   }
 
+  [[nodiscard]] Lane& connect_side(const Deadline& deadline) {
+    if (side_) return *side_;
+    guarded(own_line(), [&] {
+      GlooTcp& outer = mesh(aside, outer_world(), compose("aside {}/", world_.local_rank), {.deadline = deadline});
+      side_.emplace(*this, *inner_->host_memory()->side(deadline), outer, false);
+    });
+    return *side_;
+  }
+
   void enter(const Signature& signature) {
     running_ = signature;
-    const std::lock_guard lock{mutex_};
-    if (failure_) throw_failure(*failure_, "the group was lost before: ");
+    throw_if_lost(signature);
   }
+  void throw_if_lost(const Signature& signature) {
+    const std::lock_guard lock{mutex_};
+    if (failure_) throw_failure(*failure_, signature, "the group was lost before: ");
+  }
+
+  [[nodiscard]] Part own_host() const noexcept {
+    return {.first = world_.node * world_.local_size, .is_within_host = true};
+  }
+  [[nodiscard]] Part own_line() const noexcept { return {.first = world_.local_rank, .stride = world_.local_size}; }
 
   template <class Function>
   void within(const Function& function) {
-    guarded({.first = world_.node * world_.local_size, .is_within_host = true}, function);
+    guarded(own_host(), function);
   }
   template <class Function>
   void across(const Function& function) {
-    guarded({.first = world_.local_rank, .stride = world_.local_size}, function);
+    guarded(own_line(), function);
   }
   template <class Function>
   void guarded(const Part& part, const Function& function) {
+    guarded(part, running_, function);
+  }
+  template <class Function>
+  void guarded(const Part& part, const Signature& running, const Function& function) {
     try {
       function();
     } catch (const CollectiveError& error) {
       const Verdict found = losses_.follow(lose(verdict_of(part, error)));
       const std::lock_guard lock{mutex_};
       failure_ = found;
-      throw_failure(found, "");
+      throw_failure(found, running, "");
     } catch (const std::exception& error) {
       abort(error.what());
       throw;
@@ -41735,8 +41855,8 @@ class GlooHosts {
     return verdict;
   }
 
-  [[noreturn]] void throw_failure(const Verdict& verdict, std::string_view when) const {
-    const std::string operation = describe(running_);
+  [[noreturn]] void throw_failure(const Verdict& verdict, const Signature& running, std::string_view when) const {
+    const std::string operation = describe(running);
     throw CollectiveError{operation, world_.rank, verdict.blamed,
                           compose("{}: {}{}", place_text(operation, world_.rank, world_.size), when, verdict.text)};
   }
@@ -41782,6 +41902,8 @@ class GlooHosts {
   std::mutex mutex_;     // guards what abort() looks at: the next two
   std::optional<Verdict> failure_{};
   std::map<int, std::unique_ptr<GlooTcp>> meshes_{};  // by peer
+  std::optional<Lane> lane_{};
+  std::optional<Lane> side_{};
   detail::Scratch scratch_{};
 };
 
@@ -41846,11 +41968,8 @@ class Gloo {
       gloo->hosts_ = Hosts::connect(host, world, store, deadline);
     }
     if (!gloo->hosts_) gloo->tcp_ = Tcp::connect({.host = host}, world, store, deadline);
-    gloo->connect_side_ = [host, world, &store, has_hosts = gloo->hosts_ != nullptr](const Deadline& until) {
-      auto side = std::make_unique<Side>();
-      if (has_hosts) side->hosts = Hosts::connect(host, world, store, until);
-      if (!side->hosts) side->tcp = Tcp::connect({.host = host}, world, store, until);
-      return side;
+    gloo->connect_side_ = [host, world, &store](const Deadline& until) {
+      return std::make_unique<Side>(Tcp::connect({.host = host}, world, store, until));
     };
     return gloo;
   }
@@ -41896,13 +42015,16 @@ class Gloo {
     if (SideLine* side = side_seen_.load()) side->abort(reason);
   }
 
-  /// The memory that the ranks share, nullptr if they do not.
-  [[nodiscard]] HostMemory* host_memory() noexcept { return shared_ ? shared_->host_memory() : nullptr; }
+  /// The memory that the ranks of each host share, nullptr if they do not.
+  [[nodiscard]] HostMemory* host_memory() noexcept {
+    if (shared_) return shared_->host_memory();
+    return hosts_ ? &hosts_->host_memory() : nullptr;
+  }
 
   /// Returns the second line of sums; nullptr where the ranks share memory, which has one. All ranks call it. The first
   /// call connects them anew, which costs some milliseconds, and one thread from then on.
   [[nodiscard]] SideLine* side_line(const Deadline& deadline) {
-    if (shared_) return nullptr;
+    if (!tcp_) return nullptr;
     if (!side_) {
       side_ = connect_side_(deadline);
       side_seen_.store(side_.get());
@@ -41915,14 +42037,14 @@ class Gloo {
   using Hosts = detail::GlooHosts;
   static constexpr std::string_view loopback = "127.0.0.1";
 
-  struct Side final : SideLine {
-    void all_reduce(Buffer data, ReduceOp op, const Call& call) override {
-      hosts ? hosts->all_reduce(data, op, call) : tcp->all_reduce(data, op, call);
-    }
-    void abort(std::string_view reason) noexcept override { hosts ? hosts->abort(reason) : tcp->abort(reason); }
+  class Side final : public SideLine {
+   public:
+    explicit Side(std::unique_ptr<Tcp> tcp) : tcp_(std::move(tcp)) {}
+    void all_reduce(Buffer data, ReduceOp op, const Call& call) override { tcp_->all_reduce(data, op, call); }
+    void abort(std::string_view reason) noexcept override { tcp_->abort(reason); }
 
-    std::unique_ptr<Hosts> hosts{};  // one of the two
-    std::unique_ptr<Tcp> tcp{};
+   private:
+    std::unique_ptr<Tcp> tcp_;
   };
 
   Gloo() = default;
@@ -43653,13 +43775,14 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 // The part of a parameter that this rank updates for all ranks of the host, which share its weights; see
-// ShardedOptimizer. Elements begin to end in the order of memory.
+// PreparedOptimizer. Elements begin to end in the order of memory.
 struct GradientPiece {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   at::Tensor weights{};   // a view of one dimension; undefined where this rank has no part
   bool is_spent = false;  // an update has used what is in the gradient
   bool is_mixed = false;  // and a backward pass has added to that
+  bool is_copy = false;   // a rank of the first host has the same one, and tells of it for both
 
   [[nodiscard]] bool is_empty() const noexcept { return begin == end; }
 
@@ -43877,6 +44000,7 @@ struct PassSummary {
   std::uint32_t num_silent = 0;       // ranks that have not said how many
   std::uint32_t num_ended = 0;        // ranks whose data ends with this step
   Wishes wishes{};                    // of any rank
+  std::vector<double> waits{};        // seconds that each rank had waited for others when it began, by rank
 };
 
 }  // namespace detail
@@ -45837,12 +45961,8 @@ namespace detail {
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/torch/detail/flat_reduction.hpp
-// Averages gradients by the collectives of any backend, in flat buffers. Torch room.
-
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/isfinite.h>
+// ---- railyard/torch/detail/pass_numbers.hpp
+// What ranks that do not see each other's memory learn of a backward pass, by sums. Torch room.
 
 #include <tuple>
 
@@ -45850,210 +45970,83 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// Whether every value is finite; of a sparse tensor those that it holds.
-[[nodiscard]] inline bool is_all_finite(const at::Tensor& tensor) {
-  if (tensor.is_sparse()) return is_all_finite(tensor._values());
-  if (tensor.is_cpu() && tensor.is_non_overlapping_and_dense() && tensor.scalar_type() == at::ScalarType::Float) {
-    const std::array<const float*, 1> source{tensor.data_ptr<float>()};
-    return sum(SumTask<float>{.sources = source, .count = static_cast<std::size_t>(tensor.numel())});
-  }
-  return at::isfinite(tensor).all().item<bool>();
-}
-
-// The name of the first parameter whose gradient, or what this rank has of it, is not finite; empty if there is none.
-[[nodiscard]] inline std::string first_not_finite(const OpenSlots& open) {
-  for (const auto& one : open) {
-    const auto piece = one.second->piece.lock();
-    const bool has_piece = piece && !piece->is_empty();
-    const at::Tensor& gradient = has_piece ? piece->weights.grad() : one.second->parameter.grad();
-    if (gradient.defined() && !is_all_finite(gradient)) return one.second->name;
-  }
-  return "";
-}
-
-// For each bucket one small all-reduce says what the ranks have; then all gradients that somebody gives are copied into
-// one flat tensor per dtype and device, summed, and copied back. With the first bucket the ranks also learn of each
-// other's samples.
-//
-// Used by one thread at a time.
-class FlatReduction {
+// Numbers that each rank adds its own to; their sums over all ranks are the summary of a pass.
+class PassNumbers {
  public:
-  explicit FlatReduction(Worker& worker) : worker_(&worker) {}
+  explicit PassNumbers(int world_size) : world_size_(static_cast<std::size_t>(world_size)) {}
 
-  // Sums from here on beside the worker's operations.
-  void use_side(SideLine& side) noexcept { side_ = &side; }
+  [[nodiscard]] std::size_t count() const noexcept { return waits + world_size_; }
 
-  // See HostReduction.
-  void begin(std::vector<GradientSlot>& slots, const PassHeader& header, AnyCommHook& hook) {
-    slots_ = &slots;
-    header_ = header;
-    hook_ = &hook;
-    summary_ = {};
-  }
-
-  // Tells what this rank has of the next bucket, and learns what all have.
-  [[nodiscard]] BucketUse open(const Bucket& bucket) {
-    const bool is_first = summary_.headers.empty();
-    std::vector<double> numbers = is_first ? numbers_of_header() : std::vector<double>{};
-    const std::size_t first_slot = numbers.size();
-    for (const std::size_t index : bucket) {
-      const GradientSlot& slot = (*slots_)[index];
-      numbers.push_back(slot.used ? 1.0 : 0.0);
-      numbers.push_back(has_samples() && slot.parameter.grad().defined() ? 1.0 : 0.0);
+  // Adds what one rank says.
+  void add(const PassHeader& header, int rank, std::span<double> numbers) const {
+    numbers[0] += header.samples;
+    numbers[1] += header.silent;
+    numbers[2] += header.has_ended;
+    const auto own = header.wishes.numbers<double>();
+    std::transform(own.begin(), own.end(), &numbers[wishes], &numbers[wishes], std::plus{});
+    const Places at = places_of(header);
+    for (std::size_t i = 0; i < at.size(); ++i) {
+      const auto number = static_cast<double>(at[i]);
+      numbers[places + 2 * i] += number;
+      numbers[places + 2 * i + 1] += number * number;
     }
-    if (worker_->world_size() > 1) all_reduce(buffer_of(numbers));
-    if (is_first) summarise(numbers);
-    BucketUse use;
-    for (std::size_t at = first_slot; at < numbers.size(); at += 2) {
-      use.num_using.push_back(static_cast<std::uint32_t>(numbers[at]));
-      use.num_giving.push_back(static_cast<std::uint32_t>(numbers[at + 1]));
+    numbers[waits + static_cast<std::size_t>(rank)] += header.waited;
+  }
+
+  // Without the headers of the ranks.
+  [[nodiscard]] PassSummary summary_of(std::span<const double> sums) const {
+    const auto waited = sums.subspan(waits, world_size_);
+    return {.samples = sums[0],
+            .num_silent = static_cast<std::uint32_t>(sums[1]),
+            .num_ended = static_cast<std::uint32_t>(sums[2]),
+            .wishes = Wishes::of_anyone<double>(sums.subspan<wishes, Wishes::count>()),
+            .waits = {waited.begin(), waited.end()}};
+  }
+
+  // Whether all ranks are at the same place: the sum of squares over them is least when all are equal.
+  [[nodiscard]] bool are_together(std::span<const double> sums) const {
+    for (std::size_t at = places; at < waits; at += 2) {
+      if (sums[at + 1] * static_cast<double>(world_size_) != sums[at] * sums[at]) return false;
     }
-    return use;
+    return true;
   }
 
-  [[nodiscard]] const PassSummary& summary() const noexcept { return summary_; }
-
-  // See HostReduction::average(); the result is the same on all ranks.
-  [[nodiscard]] bool average(const OpenSlots& slots) {
-    bool is_finite = true;
-    OpenSlots open = slots;
-    while (!open.empty()) {
-      OpenSlots alike;
-      OpenSlots others;
-      for (const auto& one : open) {
-        (are_alike(*one.second, *open.front().second) ? alike : others).push_back(one);
-      }
-      is_finite &= average_alike(alike);
-      open = std::move(others);
+  // Where ranks are not together: tells where each of them is. own: headers of ranks from the first one on, which
+  // nobody else tells. sum: adds up the numbers of all.
+  template <class Sum>
+  [[nodiscard]] std::vector<PassHeader> gather(std::span<const PassHeader> own, int first, const Sum& sum) const {
+    std::vector<std::int64_t> all(std::tuple_size_v<Places> * world_size_);
+    auto to = all.begin() + static_cast<std::ptrdiff_t>(std::tuple_size_v<Places>) * first;
+    for (const PassHeader& header : own) {
+      const Places at = places_of(header);
+      to = std::copy(at.begin(), at.end(), to);
     }
-    return is_finite;
-  }
-
-  // See HostReduction.
-  [[nodiscard]] std::uint64_t take_bytes() noexcept { return std::exchange(num_bytes_, 0); }
-
-  // Ends every wait beside the worker's operations, from any thread.
-  void abort(std::string_view reason) noexcept {
-    if (side_ != nullptr) side_->abort(reason);
-  }
-
- private:
-  [[nodiscard]] bool has_samples() const noexcept { return header_.samples > 0; }
-
-  void all_reduce(const Buffer& data) {
-    if (side_ == nullptr) return worker_->all_reduce(data, ReduceOp::sum);
-    side_->all_reduce(data, ReduceOp::sum, {.deadline = worker_->collective_deadline()});
-  }
-
-  // What is the same on all ranks that are together.
-  using Places = std::array<std::uint64_t, 5>;
-  [[nodiscard]] static Places places_of(const PassHeader& header) noexcept {
-    return {header.loop, header.step, header.pass, header.updates, header.weights};
-  }
-
-  // The sum of squares over all ranks is least when all are equal.
-  [[nodiscard]] std::vector<double> numbers_of_header() const {
-    std::vector<double> numbers{header_.samples, static_cast<double>(header_.silent),
-                                static_cast<double>(header_.has_ended)};
-    const auto wishes = header_.wishes.numbers<double>();
-    numbers.insert(numbers.end(), wishes.begin(), wishes.end());
-    for (const std::uint64_t place : places_of(header_)) {
-      const auto number = static_cast<double>(place);
-      numbers.insert(numbers.end(), {number, number * number});
-    }
-    return numbers;
-  }
-
-  void summarise(const std::vector<double>& sums) {
-    constexpr std::size_t wishes = 3;
-    constexpr std::size_t places = wishes + Wishes::count;
-    summary_ = {.headers = {header_},
-                .samples = sums[0],
-                .num_silent = static_cast<std::uint32_t>(sums[1]),
-                .num_ended = static_cast<std::uint32_t>(sums[2]),
-                .wishes = Wishes::of_anyone<double>(std::span{sums}.subspan<wishes, Wishes::count>())};
-    for (std::size_t at = places; at < places + 2 * std::tuple_size_v<Places>; at += 2) {
-      if (sums[at + 1] * worker_->world_size() == sums[at] * sums[at]) continue;
-      summary_.headers = gather();
-      return;
-    }
-  }
-
-  [[nodiscard]] std::vector<PassHeader> gather() {
-    const Places own = places_of(header_);
-    std::vector<std::int64_t> places(own.size() * static_cast<std::size_t>(worker_->world_size()));
-    const std::size_t begin = own.size() * static_cast<std::size_t>(worker_->rank());
-    std::copy(own.begin(), own.end(), places.begin() + static_cast<std::ptrdiff_t>(begin));
-    all_reduce(buffer_of(places));
+    sum(all);
     std::vector<PassHeader> headers;
-    for (std::size_t at = 0; at < places.size(); at += own.size()) {
-      headers.push_back({.num_slots = header_.num_slots,
-                         .step = static_cast<std::uint64_t>(places[at + 1]),
-                         .pass = static_cast<std::uint64_t>(places[at + 2]),
-                         .loop = static_cast<std::uint64_t>(places[at]),
-                         .updates = static_cast<std::uint64_t>(places[at + 3]),
-                         .weights = static_cast<std::uint64_t>(places[at + 4])});
+    for (std::size_t at = 0; at < all.size(); at += std::tuple_size_v<Places>) {
+      const auto place = [&](std::size_t index) { return static_cast<std::uint64_t>(all[at + index]); };
+      headers.push_back({.num_slots = static_cast<std::uint32_t>(place(5)),
+                         .step = place(1),
+                         .pass = place(2),
+                         .loop = place(0),
+                         .updates = place(3),
+                         .weights = place(4)});
     }
     return headers;
   }
 
-  [[nodiscard]] static bool are_alike(const GradientSlot& one, const GradientSlot& other) {
-    return one.sum_type() == other.sum_type() && one.parameter.device() == other.parameter.device();
+ private:
+  // What is the same on all ranks that are together.
+  using Places = std::array<std::uint64_t, 6>;
+  [[nodiscard]] static Places places_of(const PassHeader& header) noexcept {
+    return {header.loop, header.step, header.pass, header.updates, header.weights, header.num_slots};
   }
 
-  [[nodiscard]] bool average_alike(const OpenSlots& slots) {
-    const bool is_weighted = header_.is_weighted != 0;
-    std::int64_t count = 0;
-    for (const auto& one : slots) count += one.second->real_count();
-    const auto options =
-        at::TensorOptions{}.dtype(slots.front().second->sum_type()).device(slots.front().second->parameter.device());
-    const at::Tensor flat = at::empty({count}, options);
-    num_bytes_ += 2 * flat.nbytes();
-    visit_parts(slots, flat, [this](const at::Tensor& part, const GradientSlot& slot) {
-      const at::Tensor& gradient = slot.parameter.grad();
-      if (!has_samples() || !gradient.defined()) {
-        part.zero_();  // left out, not multiplied by zero: it may be NaN
-      } else {
-        part.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
-      }
-    });
-    if (*hook_) {
-      // Divided before: what a hook leaves out must weigh as much in a later step, of however many samples.
-      if (has_samples()) flat.mul_((is_weighted ? 1 : header_.samples) / summary_.samples);
-      std::vector<at::Tensor> parts;
-      std::vector<std::size_t> ids;
-      visit_parts(slots, flat, [&parts](const at::Tensor& part, const GradientSlot&) { parts.push_back(part); });
-      for (const auto& one : slots) ids.push_back(one.first);
-      hook_->all_reduce(*worker_, {.flat = flat, .parts = parts, .ids = ids});
-    } else {
-      if (has_samples() && !is_weighted) flat.mul_(header_.samples);
-      all_reduce(buffer_of(flat));
-      flat.div_(summary_.samples);
-    }
-    visit_parts(slots, flat,
-                [](const at::Tensor& part, const GradientSlot& slot) { as_real(slot.dense_gradient()).copy_(part); });
-    return is_all_finite(flat);
-  }
+  static constexpr std::size_t wishes = 3;
+  static constexpr std::size_t places = wishes + Wishes::count;
+  static constexpr std::size_t waits = places + 2 * std::tuple_size_v<Places>;
 
-  // Calls visit with each parameter's part of the flat tensor, in the parameter's shape.
-  template <class Visit>
-  static void visit_parts(const OpenSlots& slots, const at::Tensor& flat, Visit visit) {
-    std::int64_t begin = 0;
-    for (const auto& one : slots) {
-      const std::int64_t count = one.second->real_count();
-      const auto shape = as_real(one.second->parameter.detach()).sizes().vec();
-      visit(flat.narrow(0, begin, count).view(shape), *one.second);
-      begin += count;
-    }
-  }
-
-  Worker* worker_;
-  std::uint64_t num_bytes_ = 0;
-  SideLine* side_ = nullptr;
-  std::vector<GradientSlot>* slots_ = nullptr;  // of the pass under way, as all that follows
-  AnyCommHook* hook_ = nullptr;
-  PassHeader header_{};
-  PassSummary summary_{};
+  std::size_t world_size_;
 };
 
 }  // namespace detail
@@ -46142,8 +46135,443 @@ class StepClock {
 
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/torch/detail/flat_reduction.hpp
+// Averages gradients by the collectives of any backend, in flat buffers. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Whether every value is finite; of a sparse tensor those that it holds.
+[[nodiscard]] inline bool is_all_finite(const at::Tensor& tensor) {
+  if (tensor.is_sparse()) return is_all_finite(tensor._values());
+  if (tensor.is_cpu() && tensor.is_non_overlapping_and_dense() && tensor.scalar_type() == at::ScalarType::Float) {
+    const std::array<const float*, 1> source{tensor.data_ptr<float>()};
+    return sum(SumTask<float>{.sources = source, .count = static_cast<std::size_t>(tensor.numel())});
+  }
+  return at::isfinite(tensor).all().item<bool>();
+}
+
+// The name of the first parameter whose gradient, or what this rank has of it, is not finite; empty if there is none.
+[[nodiscard]] inline std::string first_not_finite(const OpenSlots& open) {
+  for (const auto& one : open) {
+    const auto piece = one.second->piece.lock();
+    const bool has_piece = piece && !piece->is_empty();
+    const at::Tensor& gradient = has_piece ? piece->weights.grad() : one.second->parameter.grad();
+    if (gradient.defined() && !is_all_finite(gradient)) return one.second->name;
+  }
+  return "";
+}
+
+// For each bucket one small all-reduce says what the ranks have; then all gradients that somebody gives are copied into
+// one flat tensor per dtype and device, summed, and copied back. With the first bucket the ranks also learn of each
+// other's samples.
+//
+// Used by one thread at a time.
+class FlatReduction {
+ public:
+  explicit FlatReduction(Worker& worker) : worker_(&worker) {}
+
+  // Sums from here on beside the worker's operations.
+  void use_side(SideLine& side) noexcept { side_ = &side; }
+
+  // See HostReduction.
+  void begin(std::vector<GradientSlot>& slots, const PassHeader& header, AnyCommHook& hook) {
+    slots_ = &slots;
+    header_ = header;
+    hook_ = &hook;
+    summary_ = {};
+  }
+
+  // Tells what this rank has of the next bucket, and learns what all have.
+  [[nodiscard]] BucketUse open(const Bucket& bucket, StepClock& clock) {
+    const bool is_first = summary_.headers.empty();
+    const PassNumbers told{worker_->world_size()};
+    std::vector<double> numbers(is_first ? told.count() : 0);
+    if (is_first) told.add(header_, worker_->rank(), numbers);
+    const std::size_t first_slot = numbers.size();
+    for (const std::size_t index : bucket) {
+      const GradientSlot& slot = (*slots_)[index];
+      numbers.push_back(slot.used ? 1.0 : 0.0);
+      numbers.push_back(has_samples() && slot.parameter.grad().defined() ? 1.0 : 0.0);
+    }
+    if (worker_->world_size() > 1) {
+      clock.enter(StepClock::Part::wait);  // so few numbers come as soon as the last rank has come
+      all_reduce(buffer_of(numbers));
+      clock.enter(StepClock::Part::communication);
+    }
+    if (is_first) summarise(numbers);
+    BucketUse use;
+    for (std::size_t at = first_slot; at < numbers.size(); at += 2) {
+      use.num_using.push_back(static_cast<std::uint32_t>(numbers[at]));
+      use.num_giving.push_back(static_cast<std::uint32_t>(numbers[at + 1]));
+    }
+    return use;
+  }
+
+  [[nodiscard]] const PassSummary& summary() const noexcept { return summary_; }
+
+  // See HostReduction::average(); the result is the same on all ranks.
+  [[nodiscard]] bool average(const OpenSlots& slots) {
+    bool is_finite = true;
+    OpenSlots open = slots;
+    while (!open.empty()) {
+      OpenSlots alike;
+      OpenSlots others;
+      for (const auto& one : open) {
+        (are_alike(*one.second, *open.front().second) ? alike : others).push_back(one);
+      }
+      is_finite &= average_alike(alike);
+      open = std::move(others);
+    }
+    return is_finite;
+  }
+
+  // See HostReduction.
+  [[nodiscard]] std::uint64_t take_bytes() noexcept { return std::exchange(num_bytes_, 0); }
+
+  // Ends every wait beside the worker's operations, from any thread.
+  void abort(std::string_view reason) noexcept {
+    if (side_ != nullptr) side_->abort(reason);
+  }
+
+ private:
+  [[nodiscard]] bool has_samples() const noexcept { return header_.samples > 0; }
+
+  void all_reduce(const Buffer& data) {
+    if (side_ == nullptr) return worker_->all_reduce(data, ReduceOp::sum);
+    side_->all_reduce(data, ReduceOp::sum, {.deadline = worker_->collective_deadline()});
+  }
+
+  void summarise(const std::vector<double>& sums) {
+    const PassNumbers numbers{worker_->world_size()};
+    summary_ = numbers.summary_of(sums);
+    summary_.headers = {header_};
+    if (numbers.are_together(sums)) return;
+    summary_.headers = numbers.gather(std::span{&header_, 1}, worker_->rank(),
+                                      [this](std::vector<std::int64_t>& all) { all_reduce(buffer_of(all)); });
+  }
+
+  [[nodiscard]] static bool are_alike(const GradientSlot& one, const GradientSlot& other) {
+    return one.sum_type() == other.sum_type() && one.parameter.device() == other.parameter.device();
+  }
+
+  [[nodiscard]] bool average_alike(const OpenSlots& slots) {
+    const bool is_weighted = header_.is_weighted != 0;
+    std::int64_t count = 0;
+    for (const auto& one : slots) count += one.second->real_count();
+    const auto options =
+        at::TensorOptions{}.dtype(slots.front().second->sum_type()).device(slots.front().second->parameter.device());
+    const at::Tensor flat = at::empty({count}, options);
+    num_bytes_ += 2 * flat.nbytes();
+    visit_parts(slots, flat, [this](const at::Tensor& part, const GradientSlot& slot) {
+      const at::Tensor& gradient = slot.parameter.grad();
+      if (!has_samples() || !gradient.defined()) {
+        part.zero_();  // left out, not multiplied by zero: it may be NaN
+      } else {
+        part.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
+      }
+    });
+    if (*hook_) {
+      // Divided before: what a hook leaves out must weigh as much in a later step, of however many samples.
+      if (has_samples()) flat.mul_((is_weighted ? 1 : header_.samples) / summary_.samples);
+      std::vector<at::Tensor> parts;
+      std::vector<std::size_t> ids;
+      visit_parts(slots, flat, [&parts](const at::Tensor& part, const GradientSlot&) { parts.push_back(part); });
+      for (const auto& one : slots) ids.push_back(one.first);
+      hook_->all_reduce(*worker_, {.flat = flat, .parts = parts, .ids = ids});
+    } else {
+      if (has_samples() && !is_weighted) flat.mul_(header_.samples);
+      all_reduce(buffer_of(flat));
+      flat.div_(summary_.samples);
+    }
+    visit_parts(slots, flat,
+                [](const at::Tensor& part, const GradientSlot& slot) { as_real(slot.dense_gradient()).copy_(part); });
+    return is_all_finite(flat);
+  }
+
+  // Calls visit with each parameter's part of the flat tensor, in the parameter's shape.
+  template <class Visit>
+  static void visit_parts(const OpenSlots& slots, const at::Tensor& flat, Visit visit) {
+    std::int64_t begin = 0;
+    for (const auto& one : slots) {
+      const std::int64_t count = one.second->real_count();
+      const auto shape = as_real(one.second->parameter.detach()).sizes().vec();
+      visit(flat.narrow(0, begin, count).view(shape), *one.second);
+      begin += count;
+    }
+  }
+
+  Worker* worker_;
+  std::uint64_t num_bytes_ = 0;
+  SideLine* side_ = nullptr;
+  std::vector<GradientSlot>* slots_ = nullptr;  // of the pass under way, as all that follows
+  AnyCommHook* hook_ = nullptr;
+  PassHeader header_{};
+  PassSummary summary_{};
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/host_sums.hpp
+// Adds up the gradients that the ranks of a host have shown each other, and those of several hosts. Torch room.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/ScalarType.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// What a rank shows of one gradient.
+struct ShownGradient {
+  std::uint64_t place = 0;
+  std::uint64_t late_place = 0;  // where there was none in the first step, which others may still be looking at
+  std::int64_t count = 0;        // of the parameter, as real numbers
+  std::int32_t type = 0;         // and its at::ScalarType
+  std::uint32_t used = 0;
+  std::uint32_t gives = 0;
+};
+
+// What the ranks of a host have shown, by their numbers on it.
+struct ShownGradients {
+  std::vector<PassHeader> headers{};
+  std::vector<const ShownGradient*> tables{};  // each by slot
+};
+
+// Adds up this rank's part of open gradients and leaves the mean with all ranks of the host, or, where an optimizer
+// shares the weights, in the gradient of the piece of this rank.
+class HostSums {
+ public:
+  // samples: behind the gradients of all ranks. What is given outlives it.
+  HostSums(Worker& worker, HostMemory& memory, const ShownGradients& shown, double samples)
+      : worker_(&worker), memory_(&memory), shown_(&shown), samples_(samples) {}
+
+  // Returns whether all results of this rank's part are finite.
+  [[nodiscard]] bool add(const OpenSlots& open) {
+    if (memory_->num_hosts() == 1) return add_own_parts(open);
+    const bool is_finite = add_between_hosts<float>(open);
+    return add_between_hosts<double>(open) && is_finite;
+  }
+
+  // Bytes of gradients that have been read, written, sent and received.
+  [[nodiscard]] std::uint64_t num_bytes() const noexcept { return num_bytes_; }
+
+ private:
+  struct Range {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+
+    [[nodiscard]] std::size_t size() const noexcept { return end - begin; }
+  };
+
+  // What this rank adds up of an open gradient: for all ranks of the host, or for the piece that it updates alone.
+  struct OwnPart {
+    std::size_t index = 0;
+    GradientSlot* slot = nullptr;
+    std::shared_ptr<GradientPiece> piece{};
+    Range range{};
+  };
+
+  // All open gradients one after another, each beginning at a whole cache line, are cut into one part per rank of the
+  // host; weights that an optimizer shares have been cut by it.
+  template <class Visit>
+  void for_each_own_part(const OpenSlots& open, const Visit& visit) {
+    std::vector<std::int64_t> counts;
+    for (const auto& one : open) {
+      if (one.second->piece.expired()) counts.push_back(one.second->real_count());
+    }
+    RankPart part{counts, memory_->rank(), memory_->size()};
+    for (const auto& [index, slot] : open) {
+      auto piece = slot->piece.lock();
+      const auto [begin, end] = piece ? std::pair{piece->begin, piece->end} : part.next(slot->real_count());
+      if (begin == end) continue;
+      visit(OwnPart{index, slot, std::move(piece), {static_cast<std::size_t>(begin), static_cast<std::size_t>(end)}});
+    }
+  }
+
+  [[nodiscard]] bool add_own_parts(const OpenSlots& open) {
+    bool is_finite = true;
+    for_each_own_part(open, [&](const OwnPart& part) {
+      const bool is_double = part.slot->sum_type() == at::ScalarType::Double;
+      is_finite &= is_double ? add<double>(part) : add<float>(part);
+    });
+    return is_finite;
+  }
+
+  template <class T>
+  [[nodiscard]] T* at(int rank, std::size_t index) const noexcept {
+    const ShownGradient& entry = shown_->tables[static_cast<std::size_t>(rank)][index];
+    return reinterpret_cast<T*>(memory_->at(rank, entry.place != 0 ? entry.place : entry.late_place));
+  }
+
+  // What the ranks of this host give, and how each of them is weighted.
+  template <class T>
+  struct Given {
+    std::vector<const T*> sources{};
+    std::vector<T> weights{};
+    bool are_all_weighted = true;  // already, each by its own number of micro-batches
+  };
+  template <class T>
+  [[nodiscard]] Given<T> given(const OwnPart& part) const {
+    Given<T> given;
+    for (int rank = 0; rank < memory_->size(); ++rank) {
+      // Left out, not multiplied by zero: NaN.
+      if (shown_->tables[static_cast<std::size_t>(rank)][part.index].gives == 0) continue;
+      given.sources.push_back(at<T>(rank, part.index) + part.range.begin);
+      const PassHeader& header = shown_->headers[static_cast<std::size_t>(rank)];
+      given.weights.push_back(header.is_weighted != 0 ? T{1} : static_cast<T>(header.samples));
+      given.are_all_weighted = given.are_all_weighted && header.is_weighted != 0;
+    }
+    return given;
+  }
+
+  // Calls write(targets) with where the mean of a part belongs.
+  template <class T, class Write>
+  [[nodiscard]] bool write_mean(const OwnPart& part, const Write& write) {
+    if (!part.piece) {
+      std::vector<T*> targets;
+      for (int rank = 0; rank < memory_->size(); ++rank) targets.push_back(at<T>(rank, part.index) + part.range.begin);
+      return write(std::span<T* const>{targets});
+    }
+    const auto count = static_cast<std::int64_t>(part.range.size());
+    const at::Tensor total = at::empty({count}, at::TensorOptions{}.dtype(part.slot->sum_type()));
+    const std::array<T*, 1> target{total.template data_ptr<T>()};
+    const bool is_finite = write(std::span<T* const>{target});
+    part.piece->add(total.to(part.piece->weights.scalar_type()));
+    return is_finite;
+  }
+
+  template <class T>
+  [[nodiscard]] bool sum_counted(const SumTask<T>& task) {
+    num_bytes_ += (task.sources.size() + task.targets.size()) * task.count * sizeof(T);
+    return sum(task);
+  }
+
+  template <class T>
+  [[nodiscard]] bool add(const OwnPart& part) {
+    return write_mean<T>(part, [&](std::span<T* const> targets) {
+      const Given<T> own = given<T>(part);
+      SumTask<T> task{.targets = targets, .sources = own.sources, .count = part.range.size()};
+      task.divisor = static_cast<T>(samples_);
+      const bool is_all_of_it = own.weights.size() == 1 && own.weights[0] == task.divisor;
+      if (is_all_of_it && !own.are_all_weighted) {
+        task.divisor = T{1};  // n x gradient / n need not be the gradient
+      } else if (!own.are_all_weighted) {
+        task.weights = own.weights.data();
+      }
+      return sum_counted(task);
+    });
+  }
+
+  // On several hosts: this rank adds up its part of what its host has, then with those that have the same part
+  // elsewhere, and then it has the sums of all, as each of them has. So every host updates its one copy of the weights
+  // by itself, from equal bits. To give each host a part of the updates instead, and to send the weights, would put as
+  // many bytes on the network, but half of them after the backward pass, where nothing hides them, and the norm of the
+  // gradients and every update would have to wait for another exchange. It would divide the optimizer's state by the
+  // number of hosts as well.
+  template <class T>
+  [[nodiscard]] bool add_between_hosts(const OpenSlots& open) {
+    const std::vector<Chunk> chunks = chunks_of<T>(open);
+    if (chunks.empty()) return true;
+    const auto count = static_cast<std::int64_t>(chunks.back().end);
+    const at::Tensor sums = at::empty({count}, at::TensorOptions{}.dtype(c10::CppTypeToScalarType<T>::value));
+    T* const first = sums.template data_ptr<T>();
+    const auto buffer_of_chunk = [&](const Chunk& chunk) {
+      return Buffer{first + chunk.begin, chunk.end - chunk.begin, dtype_of<T>};
+    };
+    if (chunks.size() == 1) {
+      add_within_host<T>(chunks[0], first);
+      memory_->add_between_hosts(buffer_of_chunk(chunks[0]), worker_->collective_deadline());
+      return spread<T>(chunks[0], first);
+    }
+    // While one chunk is on the network, the memory works on the next and on the one before.
+    bool is_finite = true;
+    std::future<void> on_network;
+    for (std::size_t at = 0; at < chunks.size(); ++at) {
+      add_within_host<T>(chunks[at], first);
+      if (on_network.valid()) on_network.get();
+      on_network = memory_->begin_between_hosts(buffer_of_chunk(chunks[at]), worker_->collective_deadline());
+      if (at > 0) is_finite &= spread<T>(chunks[at - 1], first);
+    }
+    on_network.get();
+    return spread<T>(chunks.back(), first) && is_finite;
+  }
+
+  // Whole parts that go over the network together, and where they are among the sums of one type.
+  struct Chunk {
+    std::vector<OwnPart> parts{};
+    std::size_t begin = 0;
+    std::size_t end = 0;
+  };
+  template <class T>
+  [[nodiscard]] std::vector<Chunk> chunks_of(const OpenSlots& open) {
+    std::vector<Chunk> chunks;
+    for_each_own_part(open, [&](const OwnPart& part) {
+      if (part.slot->sum_type() != c10::CppTypeToScalarType<T>::value) return;
+      const std::size_t end = chunks.empty() ? 0 : chunks.back().end;
+      const bool is_full = chunks.empty() || (end - chunks.back().begin) * sizeof(T) >= host_chunk_bytes;
+      if (is_full) chunks.push_back({.begin = end, .end = end});
+      chunks.back().end += part.range.size();
+      chunks.back().parts.push_back(part);
+    });
+    return chunks;
+  }
+
+  template <class T>
+  void add_within_host(const Chunk& chunk, T* sums) {
+    T* to = sums + chunk.begin;
+    for (const OwnPart& part : chunk.parts) {
+      const Given<T> own = given<T>(part);
+      if (own.sources.empty()) {
+        std::fill_n(to, part.range.size(), T{0});
+      } else {
+        const std::array<T*, 1> target{to};
+        SumTask<T> task{.targets = target, .sources = own.sources, .count = part.range.size()};
+        if (!own.are_all_weighted) task.weights = own.weights.data();
+        static_cast<void>(sum_counted(task));
+      }
+      to += part.range.size();
+    }
+    num_bytes_ += 2 * (chunk.end - chunk.begin) * sizeof(T);  // on the network
+  }
+
+  // Leaves the means where they belong on this host.
+  template <class T>
+  [[nodiscard]] bool spread(const Chunk& chunk, const T* sums) {
+    bool is_finite = true;
+    const T* from = sums + chunk.begin;
+    for (const OwnPart& part : chunk.parts) {
+      is_finite &= write_mean<T>(part, [&](std::span<T* const> targets) {
+        const std::array<const T*, 1> source{from};
+        return sum_counted(SumTask<T>{
+            .targets = targets, .sources = source, .divisor = static_cast<T>(samples_), .count = part.range.size()});
+      });
+      from += part.range.size();
+    }
+    return is_finite;
+  }
+
+  Worker* worker_;
+  HostMemory* memory_;
+  const ShownGradients* shown_;
+  double samples_;
+  std::uint64_t num_bytes_ = 0;
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/torch/detail/host_reduction.hpp
-// Averages gradients where they lie, in memory that all ranks of the host see. Torch room.
+// Averages gradients where they lie, in memory that all ranks of a host see. Torch room.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -46159,6 +46587,9 @@ namespace detail {
 // that all have. With the first bucket the ranks also learn of each other's samples. Where a rank has no gradient for
 // what others have used, one step more gives it one.
 //
+// Where there are several hosts that is what the ranks of each of them do, and after the step of a bucket a few numbers
+// go between the hosts, by which all ranks learn what all have; then each rank's own part does.
+//
 // Used by one thread at a time.
 class HostReduction {
  public:
@@ -46168,8 +46599,8 @@ class HostReduction {
   ~HostReduction() { memory_->heap()->deallocate(table_); }
 
   // Takes its steps from here on beside the backend's operations.
-  void use_side() noexcept {
-    if (HostMemory* side = memory_->side()) memory_ = side;
+  void use_side(const Deadline& deadline) {
+    if (HostMemory* side = memory_->side(deadline)) memory_ = side;
   }
 
   // Begins a pass over slots that outlive it, before anybody is told.
@@ -46179,6 +46610,7 @@ class HostReduction {
     header_ = header;
     num_buckets_ = num_buckets;
     summary_ = {};
+    shown_.headers.clear();
   }
 
   // Shows this rank's gradients of the next bucket and waits for all ranks'.
@@ -46186,7 +46618,7 @@ class HostReduction {
     for (const std::size_t index : bucket) {
       GradientSlot& slot = (*slots_)[index];
       const bool has_gradient = slot.parameter.grad().defined();
-      Entry& entry = table_[index];
+      ShownGradient& entry = table_[index];
       entry = {.place = 0,
                .late_place = 0,
                .count = slot.real_count(),
@@ -46196,7 +46628,7 @@ class HostReduction {
       // What nobody may need is shown only where that costs nothing.
       if (has_gradient && (slot.used || is_in_place(slot))) entry.place = show(slot, entry.gives != 0);
     }
-    const bool is_first = summary_.headers.empty();
+    const bool is_first = shown_.headers.empty();
     const Record record{.header = header_, .table = memory_->place_of(table_)};
     const auto shown = std::as_bytes(std::span{&record, 1});
     clock.enter(StepClock::Part::wait);
@@ -46207,20 +46639,24 @@ class HostReduction {
       memory_->step({});
     }
     clock.enter(StepClock::Part::communication);
-    return use_of(bucket);
+    return memory_->num_hosts() == 1 ? use_of(bucket) : use_on_hosts(bucket, is_first, clock);
   }
 
   // Throws on all ranks, which share the memory that they write to: ConfigError if a parameter of a bucket that is open
   // is another one on one of them.
   void check_alike(const Bucket& bucket) const {
-    for (const std::size_t index : bucket) {
-      for (std::size_t rank = 1; rank < tables_.size(); ++rank) {
-        if (index >= std::min(summary_.headers.front().num_slots, summary_.headers[rank].num_slots)) continue;
-        const Entry& first = tables_.front()[index];
-        const Entry& other = tables_[rank][index];
-        if (first.count == other.count && first.type == other.type) continue;
-        const auto text = [](const Entry& entry) {
-          return compose("{} elements of {}", entry.count, c10::toString(static_cast<at::ScalarType>(entry.type)));
+    const std::size_t num_ranks = memory_->num_hosts() == 1 ? shown_.tables.size() : shapes_.size() / bucket.size();
+    const auto shape_of = [&](std::size_t rank, std::size_t at) {
+      return memory_->num_hosts() == 1 ? shape_in(rank, bucket[at]) : shapes_[rank * bucket.size() + at];
+    };
+    for (std::size_t at = 0; at < bucket.size(); ++at) {
+      const std::size_t index = bucket[at];
+      for (std::size_t rank = 1; rank < num_ranks; ++rank) {
+        const Shape first = shape_of(0, at);
+        const Shape other = shape_of(rank, at);
+        if (first.count < 0 || other.count < 0 || first == other) continue;
+        const auto text = [](const Shape& shape) {
+          return compose("{} elements of {}", shape.count, c10::toString(static_cast<at::ScalarType>(shape.type)));
         };
         throw ConfigError{compose(
             "backward() on rank {}/{}: the parameter \"{}\" has {} on rank {} and {} on rank 0: it was converted "
@@ -46244,16 +46680,19 @@ class HostReduction {
       memory_->add_step();
       take_step({}, clock);
     }
-    const bool is_finite = add_own_part(open);
+    HostSums sums{*worker_, *memory_, shown_, summary_.samples};
+    const bool is_finite = sums.add(open);
+    num_bytes_ += sums.num_bytes();
     memory_->rest();
     return is_finite;
   }
 
-  // Ends the pass: all that was open has its mean. Returns whether all ranks have found their results finite.
+  // Ends the pass: all that was open has its mean. Returns whether all ranks have found their results finite: those of
+  // one host, which have all results among them, as those of the others have.
   [[nodiscard]] bool close(const OpenSlots& open, bool is_finite, StepClock& clock) {
     std::uint8_t is_bad = is_finite ? 0 : 1;
     take_step(std::as_bytes(std::span{&is_bad, 1}), clock);
-    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+    for (int rank = 0; rank < memory_->size(); ++rank) {
       if (memory_->record_of(rank)[0] != std::byte{0}) is_bad = 1;
     }
     for (const auto& one : open) {
@@ -46285,13 +46724,12 @@ class HostReduction {
     clock.enter(StepClock::Part::communication);
   }
 
-  struct Entry {
-    std::uint64_t place = 0;
-    std::uint64_t late_place = 0;  // where there was none in the first step, which others may still be looking at
-    std::int64_t count = 0;        // of the parameter, as real numbers
-    std::int32_t type = 0;         // and its at::ScalarType
-    std::uint32_t used = 0;
-    std::uint32_t gives = 0;
+  // Of a parameter on one rank.
+  struct Shape {
+    std::int64_t count = -1;  // -1: the rank has not so many parameters
+    std::int64_t type = 0;
+
+    friend bool operator==(const Shape&, const Shape&) noexcept = default;
   };
   struct Record {
     PassHeader header{};
@@ -46302,7 +46740,7 @@ class HostReduction {
     if (size <= table_size_) return;
     memory_->heap()->deallocate(std::exchange(table_, nullptr));
     table_size_ = 0;
-    table_ = static_cast<Entry*>(allocate(size * sizeof(Entry)));
+    table_ = static_cast<ShownGradient*>(allocate(size * sizeof(ShownGradient)));
     table_size_ = size;
   }
 
@@ -46315,22 +46753,105 @@ class HostReduction {
   }
 
   void summarise() {
-    tables_.clear();
-    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+    shown_.tables.clear();
+    for (int rank = 0; rank < memory_->size(); ++rank) {
       Record record;
       const auto shown = memory_->record_of(rank);
       if (shown.size() != sizeof record) {
         throw Error{compose("rank {} shows {} bytes of its gradients to rank {}, not {}: do all ranks run one program?",
-                            rank, shown.size(), worker_->rank(), sizeof record)};
+                            first_rank() + rank, shown.size(), worker_->rank(), sizeof record)};
       }
       std::memcpy(&record, shown.data(), sizeof record);
-      tables_.push_back(reinterpret_cast<const Entry*>(memory_->at(rank, record.table)));
-      summary_.headers.push_back(record.header);
+      shown_.tables.push_back(reinterpret_cast<const ShownGradient*>(memory_->at(rank, record.table)));
+      shown_.headers.push_back(record.header);
       summary_.samples += record.header.samples;
       summary_.num_silent += record.header.silent;
       summary_.wishes.add(record.header.wishes);
       summary_.num_ended += record.header.has_ended;
+      summary_.waits.push_back(record.header.waited);
     }
+    summary_.headers = shown_.headers;
+  }
+
+  // The number that this host's first rank has in the group.
+  [[nodiscard]] int first_rank() const noexcept { return memory_->host() * memory_->size(); }
+
+  // Every rank tells the same of its host, for all ranks of it: a line between hosts has all of what they tell.
+  [[nodiscard]] BucketUse use_on_hosts(const Bucket& bucket, bool is_first, StepClock& clock) {
+    const PassNumbers told{worker_->world_size()};
+    std::vector<double> numbers(is_first ? told.count() : 0);
+    for (int rank = 0; rank < memory_->size() && is_first; ++rank) {
+      told.add(shown_.headers[static_cast<std::size_t>(rank)], first_rank() + rank, numbers);
+    }
+    const std::size_t first_slot = numbers.size();
+    const BucketUse here = use_of(bucket);
+    for (std::size_t at = 0; at < bucket.size(); ++at) {
+      numbers.insert(numbers.end(),
+                     {static_cast<double>(here.num_using[at]), static_cast<double>(here.num_giving[at])});
+    }
+    const std::size_t digests = numbers.size();
+    const double digest = digest_of_shapes(bucket);
+    numbers.insert(numbers.end(), {digest, digest * digest + (are_shapes_alike(bucket) ? 0 : 1)});
+    clock.enter(StepClock::Part::wait);
+    memory_->add_between_hosts(buffer_of(numbers), worker_->collective_deadline());
+    clock.enter(StepClock::Part::communication);
+    if (is_first) summarise_hosts(told, numbers);
+    shapes_.clear();
+    // The sum of squares over the hosts is least when all are equal.
+    const bool are_alike = numbers[digests + 1] * memory_->num_hosts() == numbers[digests] * numbers[digests];
+    if (!are_alike) gather_shapes(bucket);
+    BucketUse use;
+    for (std::size_t at = first_slot; at < digests; at += 2) {
+      use.num_using.push_back(static_cast<std::uint32_t>(numbers[at]));
+      use.num_giving.push_back(static_cast<std::uint32_t>(numbers[at + 1]));
+    }
+    return use;
+  }
+
+  void summarise_hosts(const PassNumbers& told, std::span<const double> numbers) {
+    summary_ = told.summary_of(numbers);
+    summary_.headers = {header_};
+    if (told.are_together(numbers)) return;
+    summary_.headers = told.gather(shown_.headers, first_rank(), [this](std::vector<std::int64_t>& all) {
+      memory_->add_between_hosts(buffer_of(all), worker_->collective_deadline());
+    });
+  }
+
+  // rank: among those of this host.
+  [[nodiscard]] Shape shape_in(std::size_t rank, std::size_t index) const {
+    if (index >= shown_.headers[rank].num_slots) return {};
+    const ShownGradient& entry = shown_.tables[rank][index];
+    return {.count = entry.count, .type = entry.type};
+  }
+  // Those of this host's first rank stand for all of its ranks, which are compared where they see each other.
+  [[nodiscard]] double digest_of_shapes(const Bucket& bucket) const {
+    std::uint64_t digest = 0;
+    for (const std::size_t index : bucket) {
+      const Shape shape = shape_in(0, index);
+      digest = hash_bytes(digest, &shape, sizeof shape);
+    }
+    return static_cast<double>(short_digest(digest));
+  }
+  [[nodiscard]] bool are_shapes_alike(const Bucket& bucket) const {
+    for (std::size_t rank = 1; rank < shown_.tables.size(); ++rank) {
+      for (const std::size_t index : bucket) {
+        if (shape_in(rank, index) != shape_in(0, index)) return false;
+      }
+    }
+    return true;
+  }
+  void gather_shapes(const Bucket& bucket) {
+    std::vector<std::int64_t> all;
+    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+      const int here = rank - first_rank();
+      for (const std::size_t index : bucket) {
+        const bool is_here = here >= 0 && here < memory_->size();
+        const Shape shape = is_here ? shape_in(static_cast<std::size_t>(here), index) : Shape{.count = 0};
+        all.insert(all.end(), {shape.count, shape.type});
+      }
+    }
+    memory_->add_between_hosts(buffer_of(all), worker_->collective_deadline());
+    for (std::size_t at = 0; at < all.size(); at += 2) shapes_.push_back({.count = all[at], .type = all[at + 1]});
   }
 
   [[nodiscard]] BucketUse use_of(const Bucket& bucket) const {
@@ -46338,10 +46859,10 @@ class HostReduction {
     for (const std::size_t index : bucket) {
       std::uint32_t num_using = 0;
       std::uint32_t num_giving = 0;
-      for (std::size_t rank = 0; rank < tables_.size(); ++rank) {
-        if (index >= summary_.headers[rank].num_slots) continue;
-        num_using += tables_[rank][index].used;
-        num_giving += tables_[rank][index].gives;
+      for (std::size_t rank = 0; rank < shown_.tables.size(); ++rank) {
+        if (index >= shown_.headers[rank].num_slots) continue;
+        num_using += shown_.tables[rank][index].used;
+        num_giving += shown_.tables[rank][index].gives;
       }
       use.num_using.push_back(num_using);
       use.num_giving.push_back(num_giving);
@@ -46349,7 +46870,8 @@ class HostReduction {
     return use;
   }
 
-  // Whether the other ranks can read and write the gradient itself, as elements of the sum in the parameter's order.
+  // Whether the other ranks of the host can read and write the gradient itself, as elements of the sum in the
+  // parameter's order.
   [[nodiscard]] bool is_in_place(GradientSlot& slot) const {
     const at::Tensor& gradient = slot.parameter.grad();
     if (!gradient.defined() || gradient.layout() != c10::kStrided || !gradient.is_cpu()) return false;
@@ -46388,104 +46910,24 @@ class HostReduction {
 
   [[nodiscard]] bool lacks_place(const OpenSlots& open) const {
     for (const auto& one : open) {
-      for (const Entry* table : tables_) {
+      for (const ShownGradient* table : shown_.tables) {
         if (table[one.first].place == 0) return true;
       }
     }
     return false;
   }
 
-  // All open gradients one after another, each beginning at a whole cache line, are cut into one part per rank.
-  [[nodiscard]] bool add_own_part(const OpenSlots& open) {
-    std::vector<std::int64_t> counts;
-    for (const auto& one : open) {
-      if (one.second->piece.expired()) counts.push_back(one.second->real_count());
-    }
-    RankPart part{counts, worker_->rank(), worker_->world_size()};
-    bool is_finite = true;
-    for (const auto& [index, slot] : open) {
-      if (const auto piece = slot->piece.lock()) {
-        if (!piece->is_empty()) is_finite &= add_piece(index, *slot, *piece);
-        continue;
-      }
-      const auto [begin, end] = part.next(slot->real_count());
-      if (begin < end) {
-        const bool is_double = slot->sum_type() == at::ScalarType::Double;
-        const Range range{static_cast<std::size_t>(begin), static_cast<std::size_t>(end)};
-        is_finite &= is_double ? add<double>(index, range) : add<float>(index, range);
-      }
-    }
-    return is_finite;
-  }
-
-  struct Range {
-    std::size_t begin = 0;
-    std::size_t end = 0;
-  };
-
-  template <class T>
-  [[nodiscard]] bool add(std::size_t index, const Range& range) {
-    std::vector<T*> targets;
-    for (int rank = 0; rank < worker_->world_size(); ++rank) targets.push_back(at<T>(rank, index) + range.begin);
-    return add_to<T>(targets, index, range);
-  }
-
-  template <class T>
-  [[nodiscard]] T* at(int rank, std::size_t index) const noexcept {
-    const Entry& entry = tables_[static_cast<std::size_t>(rank)][index];
-    return reinterpret_cast<T*>(memory_->at(rank, entry.place != 0 ? entry.place : entry.late_place));
-  }
-
-  template <class T>
-  [[nodiscard]] bool add_to(std::span<T* const> targets, std::size_t index, const Range& range) {
-    std::vector<const T*> sources;
-    std::vector<T> weights;
-    bool are_all_weighted = true;  // each rank's by its own number of micro-batches
-    for (int rank = 0; rank < worker_->world_size(); ++rank) {
-      if (tables_[static_cast<std::size_t>(rank)][index].gives == 0) continue;  // left out, not multiplied by zero: NaN
-      sources.push_back(at<T>(rank, index) + range.begin);
-      const PassHeader& header = summary_.headers[static_cast<std::size_t>(rank)];
-      weights.push_back(header.is_weighted != 0 ? T{1} : static_cast<T>(header.samples));
-      are_all_weighted = are_all_weighted && header.is_weighted != 0;
-    }
-    SumTask<T> task{.targets = targets, .sources = sources, .count = range.end - range.begin};
-    task.divisor = static_cast<T>(summary_.samples);
-    const bool is_all_of_it = weights.size() == 1 && weights[0] == task.divisor;
-    if (is_all_of_it && !are_all_weighted) {
-      task.divisor = T{1};  // n x gradient / n need not be the gradient
-    } else if (!are_all_weighted) {
-      task.weights = weights.data();
-    }
-    num_bytes_ += (sources.size() + targets.size()) * task.count * sizeof(T);
-    return sum(task);
-  }
-
-  // Adds this rank's piece to the gradient of the piece alone.
-  [[nodiscard]] bool add_piece(std::size_t index, const GradientSlot& slot, GradientPiece& piece) {
-    const at::Tensor total = at::empty({piece.end - piece.begin}, at::TensorOptions{}.dtype(slot.sum_type()));
-    const Range range{static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.end)};
-    bool is_finite = true;
-    if (slot.sum_type() == at::ScalarType::Double) {
-      const std::array<double*, 1> target{total.data_ptr<double>()};
-      is_finite = add_to<double>(target, index, range);
-    } else {
-      const std::array<float*, 1> target{total.data_ptr<float>()};
-      is_finite = add_to<float>(target, index, range);
-    }
-    piece.add(total.to(piece.weights.scalar_type()));
-    return is_finite;
-  }
-
   Worker* worker_;
   HostMemory* memory_;
-  Entry* table_ = nullptr;  // what this rank shows of its gradients, by slot
+  ShownGradient* table_ = nullptr;  // what this rank shows of its gradients, by slot
   std::size_t table_size_ = 0;
   std::uint64_t num_bytes_ = 0;
   std::vector<GradientSlot>* slots_ = nullptr;  // of the pass under way, as all that follows
   PassHeader header_{};
   std::size_t num_buckets_ = 0;
   PassSummary summary_{};
-  std::vector<const Entry*> tables_{};  // what all ranks have shown, by rank
+  ShownGradients shown_{};
+  std::vector<Shape> shapes_{};  // on all ranks, of a bucket of which one has others
 };
 
 }  // namespace detail
@@ -46526,7 +46968,7 @@ namespace detail {
 struct PassTerms {
   PassHeader header{};
   bool checks_finite = true;  // somebody wants to know
-  bool uses_host = false;     // gradients are summed where they lie
+  bool uses_host = false;     // the ranks of a host sum gradients where they lie
 };
 
 // Used by one thread at a time: a worker's own, or its communication thread.
@@ -46537,14 +46979,14 @@ class PassExchange {
     if (memory != nullptr && worker.world_size() > 1) host_.emplace(worker, *memory);
   }
 
-  // Whether the ranks see each other's memory.
+  // Whether the ranks of each host see each other's memory.
   [[nodiscard]] bool has_host() const noexcept { return host_.has_value(); }
 
   // Exchanges from here on beside the operations of the worker, so that another thread may do it. All ranks call it.
   // Returns whether the backend can.
   [[nodiscard]] bool move_aside(bool uses_host) {
     if (uses_host) {
-      host_->use_side();
+      host_->use_side(worker_->collective_deadline());
       return true;
     }
     SideLine* side = worker_->side_line();
@@ -46576,7 +47018,7 @@ class PassExchange {
   void take_bucket(StepClock& clock) {
     const Bucket& bucket = (*buckets_)[num_taken_];
     clock.enter(StepClock::Part::communication);
-    const BucketUse use = terms_.uses_host ? host_->open(bucket, clock) : flat_.open(bucket);
+    const BucketUse use = terms_.uses_host ? host_->open(bucket, clock) : flat_.open(bucket, clock);
     const bool is_first = num_taken_++ == 0;
     together([this, is_first, &bucket] {
       if (terms_.uses_host) host_->check_alike(bucket);
@@ -46608,10 +47050,8 @@ class PassExchange {
     while (num_taken_ < buckets_->size()) take_bucket(clock);
     if (terms_.uses_host) {
       is_finite_ = host_->close(open_, is_finite_, clock);
-      std::vector<double> waits;
-      for (const PassHeader& header : summary().headers) waits.push_back(header.waited);
-      clock.set_waits_of_all(std::move(waits));
     }
+    clock.set_waits_of_all(summary().waits);
     clock.count_step(terms_.uses_host ? host_->take_bytes() : flat_.take_bytes());
     is_under_way_ = false;
     return is_finite_;
@@ -46723,7 +47163,7 @@ class PassExchange {
 
   Worker* worker_;
   FlatReduction flat_;
-  std::optional<HostReduction> host_{};  // where the ranks share memory
+  std::optional<HostReduction> host_{};  // where the ranks of a host share memory
   std::vector<GradientSlot>* slots_ = nullptr;
   const std::vector<Bucket>* buckets_ = nullptr;
   PassTerms terms_{};
@@ -46851,7 +47291,8 @@ class GradientExchange {
 
   [[nodiscard]] StepClock& clock() noexcept { return clock_; }
 
-  // Whether an optimizer may share the weights: the ranks see each other's memory, and gradients are summed there.
+  // Whether an optimizer may share the weights: the ranks of a host see each other's memory, and gradients are summed
+  // there.
   [[nodiscard]] bool can_share_weights() const { return exchange_.has_host() && !options_.comm_hook; }
 
   [[nodiscard]] AnyCommHook& comm_hook() noexcept { return options_.comm_hook; }
@@ -49252,7 +49693,7 @@ class OptimizerState {
     if (parameter.piece && !parameter.whole.is_contiguous()) {
       state.values.set(prefix + "order", joined(order_in_memory(parameter.whole), " "));
     }
-    if (!parameter.own().defined()) return;
+    if (!parameter.own().defined() || (parameter.piece && parameter.piece->is_copy)) return;
     const auto& map = optimizer.state();
     const auto found = map.find(state_key<std::decay_t<decltype(map)>>(parameter.own()));
     if (found == map.end()) return;
@@ -49305,8 +49746,8 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// The weights in rank 0's memory that other processes look at. They are freed with the worker if nobody does any more;
-// otherwise they stay as long as the process does, for a freed block is written to.
+// The weights in the memory of a host's first rank that other processes look at. They are freed with the worker if
+// nobody does any more; otherwise they stay as long as the process does, for a freed block is written to.
 struct SharedWeightsOfWorker {
   static constexpr std::string_view extension_name = "torch.shared_weights";
   struct Kept {
@@ -49335,14 +49776,16 @@ struct SharedWeightsOfWorker {
   }
 };
 
-// One optimizer's parameters, where the ranks of the run share memory. Rank 0's weights become everybody's; each rank
-// has one piece of them to update. Two waits around each update keep anybody from reading weights that are half new.
+// One optimizer's parameters, where the ranks of a host share memory. Rank 0's weights become everybody's, in one copy
+// on each host; each rank has one piece of its host's to update. Two waits around each update keep anybody from reading
+// weights that are half new.
 class SharedWeights {
  public:
   // parameters: unique, of prepared models, shareable(). All ranks call it with the same.
   SharedWeights(Worker& worker, std::vector<at::Tensor> parameters)
       : worker_(&worker), memory_(worker.host_memory()), parameters_(std::move(parameters)) {
     refuse_other_owners();
+    if (memory_->num_hosts() > 1) send_to_hosts();
     share();
     cut();
   }
@@ -49372,6 +49815,9 @@ class SharedWeights {
   [[nodiscard]] const std::vector<std::shared_ptr<GradientPiece>>& pieces() const noexcept { return pieces_; }
   [[nodiscard]] const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
 
+  // Whether another host has the same weights and pieces, and tells of them.
+  [[nodiscard]] bool is_copy() const noexcept { return memory_->host() > 0; }
+
   // Begins an update: from here to end_update() nobody reads the weights. settings: what must be equal on all ranks.
   void begin_update(std::span<const double> settings) {
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
@@ -49382,14 +49828,14 @@ class SharedWeights {
     // A digest, for a record is small and groups may be many.
     const std::uint64_t own = hash_bytes(0, settings.data(), settings.size_bytes());
     memory_->begin(Purpose::update, std::as_bytes(std::span{&own, 1}), 2, worker_->collective_deadline());
-    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+    for (int rank = 0; rank < memory_->size(); ++rank) {
       const auto record = memory_->record_of(rank);
       if (record.size() == sizeof own && std::memcmp(record.data(), &own, sizeof own) == 0) continue;
       memory_->step({});
       throw ConfigError{
           compose("optimizer.step() on rank {}/{}: the learning rates of rank {} are others than this rank's; one "
                   "copy of the weights is updated by all ranks, so set them alike everywhere",
-                  worker_->rank(), worker_->world_size(), rank)};
+                  worker_->rank(), worker_->world_size(), memory_->host() * memory_->size() + rank)};
     }
   }
   void end_update() {
@@ -49416,7 +49862,7 @@ class SharedWeights {
     throw ConfigError{compose(
         "optimizer.step() on rank {}/{}: the weights of \"{}\" have been replaced since prepare_optimizer() (by "
         "torch::load(), .to() or set_data()), so the update would not reach them: load weights before "
-        "prepare_optimizer(), or copy them with copy_() on rank 0",
+        "prepare_optimizer(), or copy them with copy_() on the first rank of each host",
         worker_->rank(), worker_->world_size(), name_of(parameter))};
   }
 
@@ -49433,6 +49879,13 @@ class SharedWeights {
     return slot == nullptr ? "?" : slot->name;
   }
 
+  void send_to_hosts() {
+    std::vector<NamedTensor> weights;
+    for (const at::Tensor& parameter : parameters_) weights.push_back({.tensor = parameter});
+    const at::NoGradGuard no_grad;
+    broadcast_all(*worker_, weights);
+  }
+
   // Threads hand over the tensor itself, which then lives as long as its last owner; processes its place.
   void share() {
     const at::NoGradGuard no_grad;
@@ -49441,15 +49894,15 @@ class SharedWeights {
     const std::size_t table_bytes = parameters_.size() * sizeof(std::uint64_t);
     auto* table = static_cast<std::uint64_t*>(memory_->heap()->allocate(std::max<std::size_t>(table_bytes, 1)));
     if (table == nullptr) throw Error{"prepare_optimizer: there is no room left in the memory that the ranks share"};
-    for (std::size_t index = 0; index < parameters_.size() && worker_->rank() == 0; ++index) {
+    for (std::size_t index = 0; index < parameters_.size() && memory_->rank() == 0; ++index) {
       at::Tensor& parameter = parameters_[index];
       table[index] = sees_all ? reinterpret_cast<std::uintptr_t>(&parameter) : place_for_all(parameter);
     }
-    if (!sees_all && worker_->rank() == 0) num_users_ = keep_for_others();
+    if (!sees_all && memory_->rank() == 0) num_users_ = keep_for_others();
     std::array<std::uint64_t, 2> places{memory_->place_of(table),
                                         num_users_ == nullptr ? 0 : memory_->place_of(num_users_)};
     memory_->begin(Purpose::weights, std::as_bytes(std::span{places}), 2, worker_->collective_deadline());
-    if (worker_->rank() != 0) {
+    if (memory_->rank() != 0) {
       std::memcpy(places.data(), memory_->record_of(0).data(), sizeof places);
       const auto* theirs = reinterpret_cast<const std::uint64_t*>(memory_->at(0, places[0]));
       if (places[1] != 0) num_users_ = reinterpret_cast<std::atomic<std::uint32_t>*>(memory_->at(0, places[1]));
@@ -49469,7 +49922,7 @@ class SharedWeights {
     for (const at::Tensor& parameter : parameters_) addresses_.push_back(parameter.data_ptr());
   }
 
-  // Moves a weight of rank 0 to where all see it, if it is not there.
+  // Moves a weight of the host's first rank to where all see it, if it is not there.
   [[nodiscard]] std::uint64_t place_for_all(at::Tensor& parameter) {
     if (memory_->place_of(parameter.data_ptr()) == 0) {
       const std::size_t size_bytes =
@@ -49484,11 +49937,11 @@ class SharedWeights {
     return memory_->place_of(parameter.data_ptr());
   }
 
-  // Makes the weights of rank 0 stay while others look at them, and returns the count of who does.
+  // Makes the weights of the host's first rank stay while others look at them, and returns the count of who does.
   [[nodiscard]] std::atomic<std::uint32_t>* keep_for_others() {
     void* memory = memory_->heap()->allocate(sizeof(std::atomic<std::uint32_t>));
     if (memory == nullptr) throw Error{"prepare_optimizer: there is no room left in the memory that the ranks share"};
-    auto* num_users = ::new (memory) std::atomic<std::uint32_t>{static_cast<std::uint32_t>(worker_->world_size())};
+    auto* num_users = ::new (memory) std::atomic<std::uint32_t>{static_cast<std::uint32_t>(memory_->size())};
     SharedWeightsOfWorker::Kept kept{.num_users = num_users};
     for (const at::Tensor& parameter : parameters_) kept.tensors.push_back(parameter.detach());
     auto& all = worker_->extension<SharedWeightsOfWorker>();
@@ -49500,9 +49953,10 @@ class SharedWeights {
   void cut() {
     std::vector<std::int64_t> counts;
     for (const at::Tensor& parameter : parameters_) counts.push_back(parameter.numel());
-    RankPart part{counts, worker_->rank(), worker_->world_size()};
+    RankPart part{counts, memory_->rank(), memory_->size()};
     for (const at::Tensor& parameter : parameters_) {
       auto piece = std::make_shared<GradientPiece>();
+      piece->is_copy = is_copy();
       std::tie(piece->begin, piece->end) = part.next(parameter.numel());
       if (!piece->is_empty()) {
         piece->weights =
@@ -49517,7 +49971,8 @@ class SharedWeights {
   HostMemory* memory_;
   std::vector<at::Tensor> parameters_;
   std::vector<const void*> addresses_{};
-  std::atomic<std::uint32_t>* num_users_ = nullptr;  // in rank 0's memory; among threads, which own weights, none
+  std::atomic<std::uint32_t>* num_users_ =
+      nullptr;  // in the first rank's memory; among threads, which own weights, none
   std::vector<std::shared_ptr<GradientPiece>> pieces_{};
 };
 
@@ -49526,7 +49981,7 @@ class SharedWeights {
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/torch/prepare_optimizer.hpp
-// Optimizers whose work and state are divided among the ranks of a host. Torch room.
+// Optimizers whose work and state are divided among the ranks of each host. Torch room.
 
 #include <ATen/OpMathType.h>
 #include <ATen/core/Tensor.h>
@@ -49535,13 +49990,14 @@ class SharedWeights {
 
 namespace railyard::inline v0_1 {
 
-/// Is an optimizer of LibTorch over the weights of prepared models. Where the ranks share memory the weights exist once
-/// for all of them, and each rank keeps the state of its own piece and updates that alone ("ZeRO-1"): after backward()
-/// the .grad of these parameters is undefined, since no rank has all of the mean. Elsewhere it is the optimizer that it
-/// is made of.
+/// Is an optimizer of LibTorch over the weights of prepared models. Where the ranks of a host share memory the weights
+/// exist once for all of them, and each rank keeps the state of its own piece and updates that alone ("ZeRO-1"): after
+/// backward() the .grad of these parameters is undefined, since no rank has all of the mean. Several hosts, of equally
+/// many ranks, have one copy each, with the optimizer's state once per host. Elsewhere it is the optimizer that it is
+/// made of.
 ///
 /// Every rank calls the same functions in the same order. Between two calls the weights are only to be read; whoever
-/// must write them does so on rank 0, between two barriers.
+/// must write them does so on the first rank of each host, between two barriers.
 template <detail::ElementwiseOptimizer X>
 class PreparedOptimizer {
  public:
@@ -49578,15 +50034,16 @@ class PreparedOptimizer {
     for (const at::Tensor& parameter : shared_->parameters()) parameter.mutable_grad().reset();
   }
 
-  /// Updates the weights. All ranks wait for each other before anybody writes, and until all have written.
-  /// Throws: ConfigError if ranks differ in their learning rates, or if weights have been replaced. Where each rank has
-  /// weights of its own, the next backward() throws it for the rates, and for ranks that have left out an update.
+  /// Updates the weights. The ranks that share them wait for each other before anybody writes, and until all have
+  /// written. Throws: ConfigError if such ranks differ in their learning rates, or if weights have been replaced. Where
+  /// each rank or host has weights of its own, the next backward() throws it for the rates, and for ranks that have
+  /// left out an update.
   void step() {
     detail::StepClock& clock = detail::gradient_exchange_of(*worker_)->clock();
     std::vector<double> rates;
     for (const auto& group : inner_->param_groups()) rates.push_back(group.options().get_lr());
+    worker_->extension<detail::UpdateDigest>().add(rates);
     if (shared_ == nullptr) {
-      worker_->extension<detail::UpdateDigest>().add(rates);
       clock.enter(detail::StepClock::Part::optimizer);
       inner_->step();
       clock.enter(detail::StepClock::Part::compute);
@@ -49612,7 +50069,8 @@ class PreparedOptimizer {
       const double norm = numbers.norm(2, at::toOpMathType(numbers.scalar_type())).template item<double>();
       square += norm * norm;
     };
-    for_each_piece([&](at::Tensor& piece) { add(piece.grad()); });
+    // Of pieces that several hosts have alike, those of the first host count.
+    if (shared_ != nullptr && !shared_->is_copy()) for_each_piece([&](at::Tensor& piece) { add(piece.grad()); });
     if (shared_ == nullptr || worker_->rank() == 0) for_each_whole([&](at::Tensor& whole) { add(whole.grad()); });
     if (shared_ != nullptr) worker_->all_reduce(buffer_of_value(square), ReduceOp::sum);
     const double norm = std::sqrt(square);
@@ -49651,7 +50109,7 @@ class PreparedOptimizer {
   /// other parameters or is another one; nothing is changed then.
   void load_state(const State& state) { detail::OptimizerState<X>::put(*inner_, parameters_, state); }
 
-  /// Whether the ranks share the weights, and each updates its piece.
+  /// Whether the ranks of a host share the weights, and each updates its piece.
   [[nodiscard]] bool is_sharded() const noexcept { return shared_ != nullptr; }
 
  private:
@@ -49682,7 +50140,7 @@ class PreparedOptimizer {
   }
 
   [[nodiscard]] at::Tensor full_gradient(const at::Tensor& parameter, const detail::GradientPiece& piece) const {
-    const bool is_here = !piece.is_empty() && piece.weights.grad().defined();
+    const bool is_here = !piece.is_copy && !piece.is_empty() && piece.weights.grad().defined();
     at::Tensor full = at::zeros_like(parameter.detach());
     if (is_here) full.as_strided({piece.end - piece.begin}, {1}, piece.begin).copy_(piece.weights.grad());
     std::int32_t num_here = is_here ? 1 : 0;

@@ -76,11 +76,8 @@ class Gloo {
       gloo->hosts_ = Hosts::connect(host, world, store, deadline);
     }
     if (!gloo->hosts_) gloo->tcp_ = Tcp::connect({.host = host}, world, store, deadline);
-    gloo->connect_side_ = [host, world, &store, has_hosts = gloo->hosts_ != nullptr](const Deadline& until) {
-      auto side = std::make_unique<Side>();
-      if (has_hosts) side->hosts = Hosts::connect(host, world, store, until);
-      if (!side->hosts) side->tcp = Tcp::connect({.host = host}, world, store, until);
-      return side;
+    gloo->connect_side_ = [host, world, &store](const Deadline& until) {
+      return std::make_unique<Side>(Tcp::connect({.host = host}, world, store, until));
     };
     return gloo;
   }
@@ -126,13 +123,16 @@ class Gloo {
     if (SideLine* side = side_seen_.load()) side->abort(reason);
   }
 
-  /// The memory that the ranks share, nullptr if they do not.
-  [[nodiscard]] HostMemory* host_memory() noexcept { return shared_ ? shared_->host_memory() : nullptr; }
+  /// The memory that the ranks of each host share, nullptr if they do not.
+  [[nodiscard]] HostMemory* host_memory() noexcept {
+    if (shared_) return shared_->host_memory();
+    return hosts_ ? &hosts_->host_memory() : nullptr;
+  }
 
   /// Returns the second line of sums; nullptr where the ranks share memory, which has one. All ranks call it. The first
   /// call connects them anew, which costs some milliseconds, and one thread from then on.
   [[nodiscard]] SideLine* side_line(const Deadline& deadline) {
-    if (shared_) return nullptr;
+    if (!tcp_) return nullptr;
     if (!side_) {
       side_ = connect_side_(deadline);
       side_seen_.store(side_.get());
@@ -145,14 +145,14 @@ class Gloo {
   using Hosts = detail::GlooHosts;
   static constexpr std::string_view loopback = "127.0.0.1";
 
-  struct Side final : SideLine {
-    void all_reduce(Buffer data, ReduceOp op, const Call& call) override {
-      hosts ? hosts->all_reduce(data, op, call) : tcp->all_reduce(data, op, call);
-    }
-    void abort(std::string_view reason) noexcept override { hosts ? hosts->abort(reason) : tcp->abort(reason); }
+  class Side final : public SideLine {
+   public:
+    explicit Side(std::unique_ptr<Tcp> tcp) : tcp_(std::move(tcp)) {}
+    void all_reduce(Buffer data, ReduceOp op, const Call& call) override { tcp_->all_reduce(data, op, call); }
+    void abort(std::string_view reason) noexcept override { tcp_->abort(reason); }
 
-    std::unique_ptr<Hosts> hosts{};  // one of the two
-    std::unique_ptr<Tcp> tcp{};
+   private:
+    std::unique_ptr<Tcp> tcp_;
   };
 
   Gloo() = default;

@@ -2,11 +2,13 @@
 // What a backend offers whose ranks see each other's memory. Core room.
 #pragma once
 
+#include "railyard/core/buffer.hpp"
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/heap.hpp"
 
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -22,13 +24,28 @@ enum class Purpose : std::uint8_t {
 
 /// Is the memory that the ranks of one host share, for whoever can do more with it than a backend's operations: read
 /// the others' values where they lie, and write to them. Used by one thread at a time, and counted among the operations
-/// of the backend: all ranks do the same in the same order.
+/// of the backend: all ranks do the same in the same order. Where the group spans several hosts, each of them has such
+/// memory, with equally many ranks, which count from 0 on each host, and one line to those that have their number on
+/// the other hosts.
 class HostMemory {
  public:
   HostMemory() = default;
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
   virtual ~HostMemory() = default;
+
+  /// This rank among those of its host, and how many they are.
+  [[nodiscard]] virtual int rank() const noexcept = 0;
+  [[nodiscard]] virtual int size() const noexcept = 0;
+  /// This host among those of the group, and how many they are. The group's ranks are those of host 0, then of host 1.
+  [[nodiscard]] virtual int host() const noexcept = 0;
+  [[nodiscard]] virtual int num_hosts() const noexcept = 0;
+  /// Adds up, in the order of hosts, what this rank and those with its number on the other hosts have; all of them get
+  /// the same bits. Not for memory that another rank of this host may write to meanwhile.
+  /// Throws: CollectiveError as every collective does.
+  virtual void add_between_hosts(const Buffer& data, const Deadline& deadline) = 0;
+  /// Begins to do so, while the caller may do what is no exchange and no operation; the future ends it.
+  [[nodiscard]] virtual std::future<void> begin_between_hosts(const Buffer& data, const Deadline& deadline) = 0;
 
   /// The most bytes that one record may have.
   static constexpr std::size_t max_record_bytes = std::size_t{16} << 10U;
@@ -58,8 +75,9 @@ class HostMemory {
   [[nodiscard]] virtual const std::shared_ptr<detail::Heap>& heap() const noexcept = 0;
 
   /// A second line of exchanges through the same memory, for one other thread of each rank: its steps are counted apart
-  /// from the backend's operations. nullptr if this is it.
-  [[nodiscard]] virtual HostMemory* side() noexcept = 0;
+  /// from the backend's operations. nullptr if this is it. All ranks call it: the first call connects the line to other
+  /// hosts, which costs some milliseconds, and one thread from then on. Throws: CollectiveError if that fails.
+  [[nodiscard]] virtual HostMemory* side(const Deadline& deadline) = 0;
   /// Gives up, from any thread: ends every wait of this rank in any line, and of those who wait for it.
   virtual void abort(std::string_view reason) noexcept = 0;
   /// After abort(): returns once no other rank is at what this one has shown in the exchange under way.

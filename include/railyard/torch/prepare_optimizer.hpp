@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Optimizers whose work and state are divided among the ranks of a host. Torch room.
+// Optimizers whose work and state are divided among the ranks of each host. Torch room.
 #pragma once
 
 #include "railyard/torch/detail/gradients.hpp"
@@ -28,13 +28,14 @@
 
 namespace railyard::inline v0_1 {
 
-/// Is an optimizer of LibTorch over the weights of prepared models. Where the ranks share memory the weights exist once
-/// for all of them, and each rank keeps the state of its own piece and updates that alone ("ZeRO-1"): after backward()
-/// the .grad of these parameters is undefined, since no rank has all of the mean. Elsewhere it is the optimizer that it
-/// is made of.
+/// Is an optimizer of LibTorch over the weights of prepared models. Where the ranks of a host share memory the weights
+/// exist once for all of them, and each rank keeps the state of its own piece and updates that alone ("ZeRO-1"): after
+/// backward() the .grad of these parameters is undefined, since no rank has all of the mean. Several hosts, of equally
+/// many ranks, have one copy each, with the optimizer's state once per host. Elsewhere it is the optimizer that it is
+/// made of.
 ///
 /// Every rank calls the same functions in the same order. Between two calls the weights are only to be read; whoever
-/// must write them does so on rank 0, between two barriers.
+/// must write them does so on the first rank of each host, between two barriers.
 template <detail::ElementwiseOptimizer X>
 class PreparedOptimizer {
  public:
@@ -71,15 +72,16 @@ class PreparedOptimizer {
     for (const at::Tensor& parameter : shared_->parameters()) parameter.mutable_grad().reset();
   }
 
-  /// Updates the weights. All ranks wait for each other before anybody writes, and until all have written.
-  /// Throws: ConfigError if ranks differ in their learning rates, or if weights have been replaced. Where each rank has
-  /// weights of its own, the next backward() throws it for the rates, and for ranks that have left out an update.
+  /// Updates the weights. The ranks that share them wait for each other before anybody writes, and until all have
+  /// written. Throws: ConfigError if such ranks differ in their learning rates, or if weights have been replaced. Where
+  /// each rank or host has weights of its own, the next backward() throws it for the rates, and for ranks that have
+  /// left out an update.
   void step() {
     detail::StepClock& clock = detail::gradient_exchange_of(*worker_)->clock();
     std::vector<double> rates;
     for (const auto& group : inner_->param_groups()) rates.push_back(group.options().get_lr());
+    worker_->extension<detail::UpdateDigest>().add(rates);
     if (shared_ == nullptr) {
-      worker_->extension<detail::UpdateDigest>().add(rates);
       clock.enter(detail::StepClock::Part::optimizer);
       inner_->step();
       clock.enter(detail::StepClock::Part::compute);
@@ -105,7 +107,8 @@ class PreparedOptimizer {
       const double norm = numbers.norm(2, at::toOpMathType(numbers.scalar_type())).template item<double>();
       square += norm * norm;
     };
-    for_each_piece([&](at::Tensor& piece) { add(piece.grad()); });
+    // Of pieces that several hosts have alike, those of the first host count.
+    if (shared_ != nullptr && !shared_->is_copy()) for_each_piece([&](at::Tensor& piece) { add(piece.grad()); });
     if (shared_ == nullptr || worker_->rank() == 0) for_each_whole([&](at::Tensor& whole) { add(whole.grad()); });
     if (shared_ != nullptr) worker_->all_reduce(buffer_of_value(square), ReduceOp::sum);
     const double norm = std::sqrt(square);
@@ -144,7 +147,7 @@ class PreparedOptimizer {
   /// other parameters or is another one; nothing is changed then.
   void load_state(const State& state) { detail::OptimizerState<X>::put(*inner_, parameters_, state); }
 
-  /// Whether the ranks share the weights, and each updates its piece.
+  /// Whether the ranks of a host share the weights, and each updates its piece.
   [[nodiscard]] bool is_sharded() const noexcept { return shared_ != nullptr; }
 
  private:
@@ -175,7 +178,7 @@ class PreparedOptimizer {
   }
 
   [[nodiscard]] at::Tensor full_gradient(const at::Tensor& parameter, const detail::GradientPiece& piece) const {
-    const bool is_here = !piece.is_empty() && piece.weights.grad().defined();
+    const bool is_here = !piece.is_copy && !piece.is_empty() && piece.weights.grad().defined();
     at::Tensor full = at::zeros_like(parameter.detach());
     if (is_here) full.as_strided({piece.end - piece.begin}, {1}, piece.begin).copy_(piece.weights.grad());
     std::int32_t num_here = is_here ? 1 : 0;

@@ -95,7 +95,8 @@ class Worker {
   /// Where the backend expects buffers: the CPU, or this worker's GPU.
   [[nodiscard]] virtual Device device() const noexcept = 0;
 
-  /// The memory that the ranks share, where the backend has such: for rooms above this one. nullptr otherwise.
+  /// The memory that the ranks of each host share, where the backend has such: for rooms above this one. nullptr
+  /// otherwise.
   [[nodiscard]] virtual HostMemory* host_memory() noexcept = 0;
   /// A second line of sums for one other thread of each rank, where the backend has such; nullptr otherwise. All ranks
   /// call it at the same place; the first call joins the ranks anew. Lives as long as the worker.

@@ -192,3 +192,92 @@ TEST_CASE("GlooHosts: a link that goes down in an operation ends it at the deadl
   }
   CHECK(run(fmt::format("ip netns delete {0}a && ip netns delete {0}b", name)));
 }
+
+TEST_CASE("GlooHosts: ranks of a host see each other's memory, and each has a line to its like on the other host") {
+  const auto exits = railyard_test::run_group_to_end<ry::Processes>(4, [](ry::WorkerLink& link) {
+    const auto hosts = join_hosts(link.world(), link.store());
+    const int rank = link.world().rank;
+    const auto deadline = [] { return ry::Deadline::after(60s); };
+    ry::HostMemory& memory = hosts->host_memory();
+    require(memory.rank() == rank % 2 && memory.size() == 2, "a place on its host");
+    require(memory.host() == rank / 2 && memory.num_hosts() == 2, "the host's place");
+    const auto exchange = [&](ry::HostMemory& lane, std::vector<float> values) {
+      lane.begin(ry::Purpose::gradients, std::as_bytes(std::span{&rank, 1}), 2, deadline());
+      int other = -1;
+      std::memcpy(&other, lane.record_of(1 - rank % 2).data(), sizeof other);
+      require(other == (rank ^ 1), "the record of the other rank of this host");
+      lane.add_between_hosts(ry::buffer_of(values), deadline());
+      for (const float value : values) {
+        require(value == static_cast<float>(2 * (rank % 2) + 2), "the sum of ranks with equal places");
+      }
+      lane.rest();
+      lane.step({});
+    };
+    std::exception_ptr error;
+    ry::HostMemory& side = *memory.side(deadline());
+    require(&side == memory.side(deadline()) && side.side(deadline()) == nullptr, "one line beside");
+    std::thread beside{[&] {
+      try {
+        for (int turn = 0; turn < 30; ++turn) {
+          exchange(side, std::vector<float>(turn == 3 ? 1'000'000 : 9, static_cast<float>(rank)));
+        }
+      } catch (...) {
+        error = std::current_exception();
+      }
+    }};
+    for (int turn = 0; turn < 30; ++turn) {
+      exchange(memory, std::vector<float>(turn == 7 ? 1'000'000 : 9, static_cast<float>(rank)));
+      std::vector<float> values(10, 1);
+      sum_up(*hosts, values, 60s);
+      require(values[3] == 4, "operations between exchanges");
+    }
+    std::vector<float> values(100'000, static_cast<float>(rank));
+    auto sums = memory.begin_between_hosts(ry::buffer_of(values), deadline());
+    sums.get();
+    require(values.back() == static_cast<float>(2 * (rank % 2) + 2), "the sum that was begun");
+    beside.join();
+    if (error) std::rethrow_exception(error);
+  });
+  for (const auto& exit : exits) {
+    INFO(exit.message);
+    CHECK(exit.kind == ry::WorkerExit::Kind::returned);
+  }
+}
+
+TEST_CASE("GlooHosts: a rank that is killed between two exchanges is named on every host") {
+  const auto exits = railyard_test::run_group_to_end<ry::Processes>(4, [](ry::WorkerLink& link) {
+    const auto hosts = join_hosts(link.world(), link.store());
+    ry::HostMemory& memory = hosts->host_memory();
+    std::vector<float> values(10);
+    const auto exchange = [&] {
+      memory.begin(ry::Purpose::gradients, {}, 2, ry::Deadline::after(60s));
+      memory.add_between_hosts(ry::buffer_of(values), ry::Deadline::after(60s));
+      memory.step({});
+    };
+    exchange();
+    if (link.world().rank == 3) std::raise(SIGKILL);
+    lost_group(exchange, {3}, {"the exchange of gradients on rank", "died"});
+    lost_group([&] { sum_up(*hosts, values, 60s); }, {3}, {"lost before"});
+  });
+  for (const std::size_t rank : {0U, 1U, 2U}) {
+    INFO(exits[rank].message);
+    CHECK(exits[rank].kind == ry::WorkerExit::Kind::returned);
+  }
+}
+
+TEST_CASE("GlooHosts: who gives up beside the operations is named on every host, and loses the group") {
+  railyard_test::run_ranks(4, [](const ry::World& world, ry::Store& store) {
+    const auto hosts = join_hosts(world, store);
+    ry::HostMemory& side = *hosts->host_memory().side(ry::Deadline::after(60s));
+    std::vector<float> values(10);
+    if (world.rank == 1) side.abort("no disk");
+    lost_group(
+        [&] {
+          side.begin(ry::Purpose::gradients, {}, 2, ry::Deadline::after(60s));
+          side.add_between_hosts(ry::buffer_of(values), ry::Deadline::after(60s));
+          side.step({});
+        },
+        {1}, {"the exchange of gradients on rank", "rank 1 gave up: no disk"});
+    lost_group([&] { sum_up(*hosts, values, 60s); }, {1}, {"lost before"});
+  });
+}

@@ -102,7 +102,7 @@ class Run {
     std::thread side{[&] {
       try {
         for (int turn = 0; turn < program_.num_side_turns; ++turn)
-          exchange(*backend_->host_memory()->side(), side_cell_, turn);
+          exchange(*backend_->host_memory()->side(ry::Deadline::never()), side_cell_, turn);
       } catch (...) {
         side_thrown = std::current_exception();
       }

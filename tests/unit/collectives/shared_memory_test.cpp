@@ -137,7 +137,7 @@ TEST_CASE("SharedMemory: exchanges beside the operations need not come in the sa
     std::exception_ptr error;
     std::thread beside{[&] {
       try {
-        ry::HostMemory& side = *backend->host_memory()->side();
+        ry::HostMemory& side = *backend->host_memory()->side(ry::Deadline::never());
         for (int turn = 0; turn < 300; ++turn) {
           const int shown = turn * 10 + link.world().rank;
           side.begin(ry::Purpose::gradients, std::as_bytes(std::span{&shown, 1}), 2, ry::Deadline::after(60s));
@@ -167,7 +167,7 @@ TEST_CASE("SharedMemory: a rank that gives up between two steps of an exchange w
   std::atomic<bool> is_inside{false};  // rank 1 has seen the step's end: only then may rank 0 give up
   run_group<ry::Threads>(2, [&is_inside](ry::WorkerLink& link) {
     const auto backend = join(link);
-    ry::HostMemory& side = *backend->host_memory()->side();
+    ry::HostMemory& side = *backend->host_memory()->side(ry::Deadline::never());
     auto values = std::make_unique<std::vector<int>>(1000);
     const std::uint64_t place = side.place_of(values->data());
     side.begin(ry::Purpose::gradients, std::as_bytes(std::span{&place, 1}), 2, ry::Deadline::after(60s));

@@ -8,6 +8,7 @@
 #include "run.hpp"
 #include "support/catch.hpp"
 #include "support/memory_state.hpp"
+#include "support/pretended_hosts.hpp"
 
 #include <torch/torch.h>
 
@@ -92,12 +93,12 @@ struct Saved {
   std::vector<double> weights{};
 };
 
-template <class X, class Options>
-Saved train_and_save(int workers, const Options& options) {
+template <class X, class Options, class Run>
+Saved train_and_save_on(int workers, const Options& options, const Run& run) {
   Shelf nets(workers);
   Shelf optimizers(workers);
   std::vector<double> weights;
-  test::on_threads(workers, [&](auto& worker) {
+  run([&](auto& worker) {
     auto net = ry::prepare_model(worker, [] { return std::make_shared<Divided>(); });
     auto optimizer = ry::prepare_optimizer<X>(worker, net, options);
     train(worker, net, optimizer, 0, 6);
@@ -108,6 +109,11 @@ Saved train_and_save(int workers, const Options& options) {
     if (worker.rank() == 0) weights = weights_of(*net);
   });
   return {nets.whole(), optimizers.whole(), weights};
+}
+
+template <class X, class Options>
+Saved train_and_save(int workers, const Options& options) {
+  return train_and_save_on<X>(workers, options, [workers](auto train) { test::on_threads(workers, train); });
 }
 
 // Goes on from what was saved, with weights of another seed before, after some steps of its own.
@@ -231,6 +237,22 @@ TEST_CASE("state of ranks: where memory is not shared each rank writes its own w
     static_cast<void>(test::try_run<ry::Local, ry::Threads>(2, train, 99).value_or_throw());
   };
   CHECK(farthest(go_on<torch::optim::SGD>(saved, options, run), saved.weights) < 1e-9);
+}
+
+TEST_CASE("state of ranks: two hosts of two save each piece once, and go on alike on any hosts and ranks") {
+  const torch::optim::AdamOptions options(0.01);
+  const auto on_hosts = [](auto train) {
+    static_cast<void>(test::try_run<railyard_test::GlooOnTwoHosts, ry::Threads>(4, train, 99).value_or_throw());
+  };
+  const Saved saved = train_and_save_on<torch::optim::Adam>(4, options, on_hosts);
+  CHECK(go_on<torch::optim::Adam>(saved, options, on_hosts) == saved.weights);
+  for (const int others : {1, 3, 4}) {
+    INFO("loaded on " << others);
+    const auto run = [others](auto train) { test::on_threads(others, train, 99); };
+    CHECK(farthest(go_on<torch::optim::Adam>(saved, options, run), saved.weights) < 1e-9);
+    const Saved of_others = train_and_save<torch::optim::Adam>(others, options);
+    CHECK(farthest(go_on<torch::optim::Adam>(of_others, options, on_hosts), of_others.weights) < 1e-9);
+  }
 }
 
 TEST_CASE("state of ranks: another model's state is refused on every rank, whatever pieces it has") {

@@ -16,6 +16,7 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
 #include "railyard/core/error.hpp"
+#include "railyard/core/host_memory.hpp"
 #include "railyard/core/store.hpp"
 
 #include <algorithm>
@@ -42,6 +43,7 @@ namespace detail {
 /// line of its own to the ranks of the same local rank elsewhere, and then they share them. Sums are made in one order,
 /// within hosts and then between them, whatever the timing. While one chunk is on the network, the memory works on the
 /// next.
+/// The ranks of a host also see each other's memory: see host_memory().
 /// Costs: all_reduce sends 2 (hosts - 1) / hosts times the data over each host's network, whatever its number of ranks.
 class GlooHosts {
  public:
@@ -88,8 +90,12 @@ class GlooHosts {
       if (hosts->local_rank_of(rank) == 0) hosts->names_.push_back(answer.substr(0, end));
     }
     hosts->outer_ = GlooTcp::connect({.host = host}, hosts->outer_world(), hosts->outer_store_, deadline);
+    hosts->lane_.emplace(*hosts, *hosts->inner_->host_memory(), *hosts->outer_, true);
     return hosts;
   }
+
+  /// The memory of this host's ranks, with the lines between hosts.
+  [[nodiscard]] HostMemory& host_memory() noexcept { return *lane_; }
 
   FinishedWork all_reduce(Buffer data, ReduceOp op, const Call& call) {
     enter(arguments().all_reduce(data, op));
@@ -179,8 +185,68 @@ class GlooHosts {
     bool is_within_host = false;
   };
 
-  // Whose mesh joins all ranks, and not two.
+  // Whose mesh joins all ranks, and not two; and whose joins this rank's line once more.
   static constexpr int everybody = -1;
+  static constexpr int aside = -2;
+
+  // Exchanges through the memory of this host, and along one line between hosts. What fails in one of them is told and
+  // ends the group as in any operation.
+  class Lane final : public HostMemory {
+   public:
+    Lane(GlooHosts& hosts, HostMemory& inner, GlooTcp& outer, bool has_side)
+        : hosts_(&hosts), inner_(&inner), outer_(&outer), has_side_(has_side) {}
+
+    [[nodiscard]] int rank() const noexcept override { return hosts_->world_.local_rank; }
+    [[nodiscard]] int size() const noexcept override { return hosts_->world_.local_size; }
+    [[nodiscard]] int host() const noexcept override { return hosts_->world_.node; }
+    [[nodiscard]] int num_hosts() const noexcept override { return hosts_->world_.num_nodes; }
+
+    void begin(Purpose purpose, std::span<const std::byte> record, int num_steps, const Deadline& deadline) override {
+      signature_.root = static_cast<std::int32_t>(purpose);
+      hosts_->throw_if_lost(signature_);
+      within([&] { inner_->begin(purpose, record, num_steps, deadline); });
+    }
+    void add_step() noexcept override { inner_->add_step(); }
+    void step(std::span<const std::byte> record) override {
+      within([&] { inner_->step(record); });
+    }
+    void rest() noexcept override { inner_->rest(); }
+    [[nodiscard]] std::span<const std::byte> record_of(int rank) const override { return inner_->record_of(rank); }
+    [[nodiscard]] std::uint64_t place_of(const void* memory) const noexcept override {
+      return inner_->place_of(memory);
+    }
+    [[nodiscard]] std::byte* at(int rank, std::uint64_t place) const noexcept override {
+      return inner_->at(rank, place);
+    }
+    [[nodiscard]] const std::shared_ptr<Heap>& heap() const noexcept override { return inner_->heap(); }
+
+    void add_between_hosts(const Buffer& data, const Deadline& deadline) override {
+      hosts_->guarded(hosts_->own_line(), signature_,
+                      [&] { outer_->all_reduce(data, ReduceOp::sum, {.deadline = deadline}); });
+    }
+    [[nodiscard]] std::future<void> begin_between_hosts(const Buffer& data, const Deadline& deadline) override {
+      const BlockSignals no_signals{deferrable_signals()};
+      return std::async(std::launch::async, [this, data, deadline] { add_between_hosts(data, deadline); });
+    }
+
+    [[nodiscard]] HostMemory* side(const Deadline& deadline) override {
+      return has_side_ ? &hosts_->connect_side(deadline) : nullptr;
+    }
+    void abort(std::string_view reason) noexcept override { hosts_->abort(reason); }
+    void withdraw() noexcept override { inner_->withdraw(); }
+
+   private:
+    template <class Function>
+    void within(const Function& function) {
+      hosts_->guarded(hosts_->own_host(), signature_, function);
+    }
+
+    GlooHosts* hosts_;
+    HostMemory* inner_;
+    GlooTcp* outer_;
+    bool has_side_;
+    Signature signature_{.operation = Operation::exchange};  // of the exchange under way
+  };
 
   // Of one all_reduce().
   struct Parts {
@@ -278,29 +344,50 @@ class GlooHosts {
     }
   }
 
+  [[nodiscard]] Lane& connect_side(const Deadline& deadline) {
+    if (side_) return *side_;
+    guarded(own_line(), [&] {
+      GlooTcp& outer = mesh(aside, outer_world(), compose("aside {}/", world_.local_rank), {.deadline = deadline});
+      side_.emplace(*this, *inner_->host_memory()->side(deadline), outer, false);
+    });
+    return *side_;
+  }
+
   void enter(const Signature& signature) {
     running_ = signature;
-    const std::lock_guard lock{mutex_};
-    if (failure_) throw_failure(*failure_, "the group was lost before: ");
+    throw_if_lost(signature);
   }
+  void throw_if_lost(const Signature& signature) {
+    const std::lock_guard lock{mutex_};
+    if (failure_) throw_failure(*failure_, signature, "the group was lost before: ");
+  }
+
+  [[nodiscard]] Part own_host() const noexcept {
+    return {.first = world_.node * world_.local_size, .is_within_host = true};
+  }
+  [[nodiscard]] Part own_line() const noexcept { return {.first = world_.local_rank, .stride = world_.local_size}; }
 
   template <class Function>
   void within(const Function& function) {
-    guarded({.first = world_.node * world_.local_size, .is_within_host = true}, function);
+    guarded(own_host(), function);
   }
   template <class Function>
   void across(const Function& function) {
-    guarded({.first = world_.local_rank, .stride = world_.local_size}, function);
+    guarded(own_line(), function);
   }
   template <class Function>
   void guarded(const Part& part, const Function& function) {
+    guarded(part, running_, function);
+  }
+  template <class Function>
+  void guarded(const Part& part, const Signature& running, const Function& function) {
     try {
       function();
     } catch (const CollectiveError& error) {
       const Verdict found = losses_.follow(lose(verdict_of(part, error)));
       const std::lock_guard lock{mutex_};
       failure_ = found;
-      throw_failure(found, "");
+      throw_failure(found, running, "");
     } catch (const std::exception& error) {
       abort(error.what());
       throw;
@@ -346,8 +433,8 @@ class GlooHosts {
     return verdict;
   }
 
-  [[noreturn]] void throw_failure(const Verdict& verdict, std::string_view when) const {
-    const std::string operation = describe(running_);
+  [[noreturn]] void throw_failure(const Verdict& verdict, const Signature& running, std::string_view when) const {
+    const std::string operation = describe(running);
     throw CollectiveError{operation, world_.rank, verdict.blamed,
                           compose("{}: {}{}", place_text(operation, world_.rank, world_.size), when, verdict.text)};
   }
@@ -393,6 +480,8 @@ class GlooHosts {
   std::mutex mutex_;     // guards what abort() looks at: the next two
   std::optional<Verdict> failure_{};
   std::map<int, std::unique_ptr<GlooTcp>> meshes_{};  // by peer
+  std::optional<Lane> lane_{};
+  std::optional<Lane> side_{};
   detail::Scratch scratch_{};
 };
 

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -26,6 +27,17 @@ class HostLane final : public HostMemory {
  public:
   HostLane(const SharedGroup& group, Meeting& meeting, const std::shared_ptr<Heap>& heap, int rank, HostMemory* side)
       : group_(&group), meeting_(&meeting), heap_(heap), rank_(rank), side_(side) {}
+
+  [[nodiscard]] int rank() const noexcept override { return rank_; }
+  [[nodiscard]] int size() const noexcept override { return group_->layout.world_size; }
+  [[nodiscard]] int host() const noexcept override { return 0; }
+  [[nodiscard]] int num_hosts() const noexcept override { return 1; }
+  void add_between_hosts(const Buffer& /*data*/, const Deadline& /*deadline*/) override {}
+  [[nodiscard]] std::future<void> begin_between_hosts(const Buffer& /*data*/, const Deadline& /*deadline*/) override {
+    std::promise<void> done;
+    done.set_value();
+    return done.get_future();
+  }
 
   void begin(Purpose purpose, std::span<const std::byte> record, int num_steps, const Deadline& deadline) override {
     signature_.root = static_cast<std::int32_t>(purpose);
@@ -61,7 +73,7 @@ class HostLane final : public HostMemory {
   }
   [[nodiscard]] const std::shared_ptr<Heap>& heap() const noexcept override { return heap_; }
 
-  [[nodiscard]] HostMemory* side() noexcept override { return side_; }
+  [[nodiscard]] HostMemory* side(const Deadline& /*deadline*/) override { return side_; }
   void abort(std::string_view reason) noexcept override {
     try {
       meeting_->abort(reason);

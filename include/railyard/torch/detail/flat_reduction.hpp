@@ -4,6 +4,8 @@
 
 #include "railyard/torch/comm_hook.hpp"
 #include "railyard/torch/detail/gradient_slot.hpp"
+#include "railyard/torch/detail/pass_numbers.hpp"
+#include "railyard/torch/detail/step_clock.hpp"
 #include "railyard/torch/tensor.hpp"
 
 #include "railyard/collectives/detail/vector_reduce.hpp"
@@ -21,7 +23,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -71,16 +72,22 @@ class FlatReduction {
   }
 
   // Tells what this rank has of the next bucket, and learns what all have.
-  [[nodiscard]] BucketUse open(const Bucket& bucket) {
+  [[nodiscard]] BucketUse open(const Bucket& bucket, StepClock& clock) {
     const bool is_first = summary_.headers.empty();
-    std::vector<double> numbers = is_first ? numbers_of_header() : std::vector<double>{};
+    const PassNumbers told{worker_->world_size()};
+    std::vector<double> numbers(is_first ? told.count() : 0);
+    if (is_first) told.add(header_, worker_->rank(), numbers);
     const std::size_t first_slot = numbers.size();
     for (const std::size_t index : bucket) {
       const GradientSlot& slot = (*slots_)[index];
       numbers.push_back(slot.used ? 1.0 : 0.0);
       numbers.push_back(has_samples() && slot.parameter.grad().defined() ? 1.0 : 0.0);
     }
-    if (worker_->world_size() > 1) all_reduce(buffer_of(numbers));
+    if (worker_->world_size() > 1) {
+      clock.enter(StepClock::Part::wait);  // so few numbers come as soon as the last rank has come
+      all_reduce(buffer_of(numbers));
+      clock.enter(StepClock::Part::communication);
+    }
     if (is_first) summarise(numbers);
     BucketUse use;
     for (std::size_t at = first_slot; at < numbers.size(); at += 2) {
@@ -124,56 +131,13 @@ class FlatReduction {
     side_->all_reduce(data, ReduceOp::sum, {.deadline = worker_->collective_deadline()});
   }
 
-  // What is the same on all ranks that are together.
-  using Places = std::array<std::uint64_t, 5>;
-  [[nodiscard]] static Places places_of(const PassHeader& header) noexcept {
-    return {header.loop, header.step, header.pass, header.updates, header.weights};
-  }
-
-  // The sum of squares over all ranks is least when all are equal.
-  [[nodiscard]] std::vector<double> numbers_of_header() const {
-    std::vector<double> numbers{header_.samples, static_cast<double>(header_.silent),
-                                static_cast<double>(header_.has_ended)};
-    const auto wishes = header_.wishes.numbers<double>();
-    numbers.insert(numbers.end(), wishes.begin(), wishes.end());
-    for (const std::uint64_t place : places_of(header_)) {
-      const auto number = static_cast<double>(place);
-      numbers.insert(numbers.end(), {number, number * number});
-    }
-    return numbers;
-  }
-
   void summarise(const std::vector<double>& sums) {
-    constexpr std::size_t wishes = 3;
-    constexpr std::size_t places = wishes + Wishes::count;
-    summary_ = {.headers = {header_},
-                .samples = sums[0],
-                .num_silent = static_cast<std::uint32_t>(sums[1]),
-                .num_ended = static_cast<std::uint32_t>(sums[2]),
-                .wishes = Wishes::of_anyone<double>(std::span{sums}.subspan<wishes, Wishes::count>())};
-    for (std::size_t at = places; at < places + 2 * std::tuple_size_v<Places>; at += 2) {
-      if (sums[at + 1] * worker_->world_size() == sums[at] * sums[at]) continue;
-      summary_.headers = gather();
-      return;
-    }
-  }
-
-  [[nodiscard]] std::vector<PassHeader> gather() {
-    const Places own = places_of(header_);
-    std::vector<std::int64_t> places(own.size() * static_cast<std::size_t>(worker_->world_size()));
-    const std::size_t begin = own.size() * static_cast<std::size_t>(worker_->rank());
-    std::copy(own.begin(), own.end(), places.begin() + static_cast<std::ptrdiff_t>(begin));
-    all_reduce(buffer_of(places));
-    std::vector<PassHeader> headers;
-    for (std::size_t at = 0; at < places.size(); at += own.size()) {
-      headers.push_back({.num_slots = header_.num_slots,
-                         .step = static_cast<std::uint64_t>(places[at + 1]),
-                         .pass = static_cast<std::uint64_t>(places[at + 2]),
-                         .loop = static_cast<std::uint64_t>(places[at]),
-                         .updates = static_cast<std::uint64_t>(places[at + 3]),
-                         .weights = static_cast<std::uint64_t>(places[at + 4])});
-    }
-    return headers;
+    const PassNumbers numbers{worker_->world_size()};
+    summary_ = numbers.summary_of(sums);
+    summary_.headers = {header_};
+    if (numbers.are_together(sums)) return;
+    summary_.headers = numbers.gather(std::span{&header_, 1}, worker_->rank(),
+                                      [this](std::vector<std::int64_t>& all) { all_reduce(buffer_of(all)); });
   }
 
   [[nodiscard]] static bool are_alike(const GradientSlot& one, const GradientSlot& other) {

@@ -27,13 +27,14 @@ namespace railyard::inline v0_1 {
 namespace detail {
 
 // The part of a parameter that this rank updates for all ranks of the host, which share its weights; see
-// ShardedOptimizer. Elements begin to end in the order of memory.
+// PreparedOptimizer. Elements begin to end in the order of memory.
 struct GradientPiece {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   at::Tensor weights{};   // a view of one dimension; undefined where this rank has no part
   bool is_spent = false;  // an update has used what is in the gradient
   bool is_mixed = false;  // and a backward pass has added to that
+  bool is_copy = false;   // a rank of the first host has the same one, and tells of it for both
 
   [[nodiscard]] bool is_empty() const noexcept { return begin == end; }
 
@@ -251,6 +252,7 @@ struct PassSummary {
   std::uint32_t num_silent = 0;       // ranks that have not said how many
   std::uint32_t num_ended = 0;        // ranks whose data ends with this step
   Wishes wishes{};                    // of any rank
+  std::vector<double> waits{};        // seconds that each rank had waited for others when it began, by rank
 };
 
 }  // namespace detail

@@ -113,7 +113,8 @@ class GradientExchange {
 
   [[nodiscard]] StepClock& clock() noexcept { return clock_; }
 
-  // Whether an optimizer may share the weights: the ranks see each other's memory, and gradients are summed there.
+  // Whether an optimizer may share the weights: the ranks of a host see each other's memory, and gradients are summed
+  // there.
   [[nodiscard]] bool can_share_weights() const { return exchange_.has_host() && !options_.comm_hook; }
 
   [[nodiscard]] AnyCommHook& comm_hook() noexcept { return options_.comm_hook; }

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Averages gradients where they lie, in memory that all ranks of the host see. Torch room.
+// Averages gradients where they lie, in memory that all ranks of a host see. Torch room.
 #pragma once
 
+#include "railyard/torch/detail/agreement.hpp"
 #include "railyard/torch/detail/gradient_slot.hpp"
+#include "railyard/torch/detail/host_sums.hpp"
+#include "railyard/torch/detail/pass_numbers.hpp"
 #include "railyard/torch/detail/step_clock.hpp"
+#include "railyard/torch/tensor.hpp"
 
-#include "railyard/collectives/detail/vector_reduce.hpp"
+#include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/host_memory.hpp"
@@ -17,7 +21,6 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -35,6 +38,9 @@ namespace detail {
 // that all have. With the first bucket the ranks also learn of each other's samples. Where a rank has no gradient for
 // what others have used, one step more gives it one.
 //
+// Where there are several hosts that is what the ranks of each of them do, and after the step of a bucket a few numbers
+// go between the hosts, by which all ranks learn what all have; then each rank's own part does.
+//
 // Used by one thread at a time.
 class HostReduction {
  public:
@@ -44,8 +50,8 @@ class HostReduction {
   ~HostReduction() { memory_->heap()->deallocate(table_); }
 
   // Takes its steps from here on beside the backend's operations.
-  void use_side() noexcept {
-    if (HostMemory* side = memory_->side()) memory_ = side;
+  void use_side(const Deadline& deadline) {
+    if (HostMemory* side = memory_->side(deadline)) memory_ = side;
   }
 
   // Begins a pass over slots that outlive it, before anybody is told.
@@ -55,6 +61,7 @@ class HostReduction {
     header_ = header;
     num_buckets_ = num_buckets;
     summary_ = {};
+    shown_.headers.clear();
   }
 
   // Shows this rank's gradients of the next bucket and waits for all ranks'.
@@ -62,7 +69,7 @@ class HostReduction {
     for (const std::size_t index : bucket) {
       GradientSlot& slot = (*slots_)[index];
       const bool has_gradient = slot.parameter.grad().defined();
-      Entry& entry = table_[index];
+      ShownGradient& entry = table_[index];
       entry = {.place = 0,
                .late_place = 0,
                .count = slot.real_count(),
@@ -72,7 +79,7 @@ class HostReduction {
       // What nobody may need is shown only where that costs nothing.
       if (has_gradient && (slot.used || is_in_place(slot))) entry.place = show(slot, entry.gives != 0);
     }
-    const bool is_first = summary_.headers.empty();
+    const bool is_first = shown_.headers.empty();
     const Record record{.header = header_, .table = memory_->place_of(table_)};
     const auto shown = std::as_bytes(std::span{&record, 1});
     clock.enter(StepClock::Part::wait);
@@ -83,20 +90,24 @@ class HostReduction {
       memory_->step({});
     }
     clock.enter(StepClock::Part::communication);
-    return use_of(bucket);
+    return memory_->num_hosts() == 1 ? use_of(bucket) : use_on_hosts(bucket, is_first, clock);
   }
 
   // Throws on all ranks, which share the memory that they write to: ConfigError if a parameter of a bucket that is open
   // is another one on one of them.
   void check_alike(const Bucket& bucket) const {
-    for (const std::size_t index : bucket) {
-      for (std::size_t rank = 1; rank < tables_.size(); ++rank) {
-        if (index >= std::min(summary_.headers.front().num_slots, summary_.headers[rank].num_slots)) continue;
-        const Entry& first = tables_.front()[index];
-        const Entry& other = tables_[rank][index];
-        if (first.count == other.count && first.type == other.type) continue;
-        const auto text = [](const Entry& entry) {
-          return compose("{} elements of {}", entry.count, c10::toString(static_cast<at::ScalarType>(entry.type)));
+    const std::size_t num_ranks = memory_->num_hosts() == 1 ? shown_.tables.size() : shapes_.size() / bucket.size();
+    const auto shape_of = [&](std::size_t rank, std::size_t at) {
+      return memory_->num_hosts() == 1 ? shape_in(rank, bucket[at]) : shapes_[rank * bucket.size() + at];
+    };
+    for (std::size_t at = 0; at < bucket.size(); ++at) {
+      const std::size_t index = bucket[at];
+      for (std::size_t rank = 1; rank < num_ranks; ++rank) {
+        const Shape first = shape_of(0, at);
+        const Shape other = shape_of(rank, at);
+        if (first.count < 0 || other.count < 0 || first == other) continue;
+        const auto text = [](const Shape& shape) {
+          return compose("{} elements of {}", shape.count, c10::toString(static_cast<at::ScalarType>(shape.type)));
         };
         throw ConfigError{compose(
             "backward() on rank {}/{}: the parameter \"{}\" has {} on rank {} and {} on rank 0: it was converted "
@@ -120,16 +131,19 @@ class HostReduction {
       memory_->add_step();
       take_step({}, clock);
     }
-    const bool is_finite = add_own_part(open);
+    HostSums sums{*worker_, *memory_, shown_, summary_.samples};
+    const bool is_finite = sums.add(open);
+    num_bytes_ += sums.num_bytes();
     memory_->rest();
     return is_finite;
   }
 
-  // Ends the pass: all that was open has its mean. Returns whether all ranks have found their results finite.
+  // Ends the pass: all that was open has its mean. Returns whether all ranks have found their results finite: those of
+  // one host, which have all results among them, as those of the others have.
   [[nodiscard]] bool close(const OpenSlots& open, bool is_finite, StepClock& clock) {
     std::uint8_t is_bad = is_finite ? 0 : 1;
     take_step(std::as_bytes(std::span{&is_bad, 1}), clock);
-    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+    for (int rank = 0; rank < memory_->size(); ++rank) {
       if (memory_->record_of(rank)[0] != std::byte{0}) is_bad = 1;
     }
     for (const auto& one : open) {
@@ -161,13 +175,12 @@ class HostReduction {
     clock.enter(StepClock::Part::communication);
   }
 
-  struct Entry {
-    std::uint64_t place = 0;
-    std::uint64_t late_place = 0;  // where there was none in the first step, which others may still be looking at
-    std::int64_t count = 0;        // of the parameter, as real numbers
-    std::int32_t type = 0;         // and its at::ScalarType
-    std::uint32_t used = 0;
-    std::uint32_t gives = 0;
+  // Of a parameter on one rank.
+  struct Shape {
+    std::int64_t count = -1;  // -1: the rank has not so many parameters
+    std::int64_t type = 0;
+
+    friend bool operator==(const Shape&, const Shape&) noexcept = default;
   };
   struct Record {
     PassHeader header{};
@@ -178,7 +191,7 @@ class HostReduction {
     if (size <= table_size_) return;
     memory_->heap()->deallocate(std::exchange(table_, nullptr));
     table_size_ = 0;
-    table_ = static_cast<Entry*>(allocate(size * sizeof(Entry)));
+    table_ = static_cast<ShownGradient*>(allocate(size * sizeof(ShownGradient)));
     table_size_ = size;
   }
 
@@ -191,22 +204,105 @@ class HostReduction {
   }
 
   void summarise() {
-    tables_.clear();
-    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+    shown_.tables.clear();
+    for (int rank = 0; rank < memory_->size(); ++rank) {
       Record record;
       const auto shown = memory_->record_of(rank);
       if (shown.size() != sizeof record) {
         throw Error{compose("rank {} shows {} bytes of its gradients to rank {}, not {}: do all ranks run one program?",
-                            rank, shown.size(), worker_->rank(), sizeof record)};
+                            first_rank() + rank, shown.size(), worker_->rank(), sizeof record)};
       }
       std::memcpy(&record, shown.data(), sizeof record);
-      tables_.push_back(reinterpret_cast<const Entry*>(memory_->at(rank, record.table)));
-      summary_.headers.push_back(record.header);
+      shown_.tables.push_back(reinterpret_cast<const ShownGradient*>(memory_->at(rank, record.table)));
+      shown_.headers.push_back(record.header);
       summary_.samples += record.header.samples;
       summary_.num_silent += record.header.silent;
       summary_.wishes.add(record.header.wishes);
       summary_.num_ended += record.header.has_ended;
+      summary_.waits.push_back(record.header.waited);
     }
+    summary_.headers = shown_.headers;
+  }
+
+  // The number that this host's first rank has in the group.
+  [[nodiscard]] int first_rank() const noexcept { return memory_->host() * memory_->size(); }
+
+  // Every rank tells the same of its host, for all ranks of it: a line between hosts has all of what they tell.
+  [[nodiscard]] BucketUse use_on_hosts(const Bucket& bucket, bool is_first, StepClock& clock) {
+    const PassNumbers told{worker_->world_size()};
+    std::vector<double> numbers(is_first ? told.count() : 0);
+    for (int rank = 0; rank < memory_->size() && is_first; ++rank) {
+      told.add(shown_.headers[static_cast<std::size_t>(rank)], first_rank() + rank, numbers);
+    }
+    const std::size_t first_slot = numbers.size();
+    const BucketUse here = use_of(bucket);
+    for (std::size_t at = 0; at < bucket.size(); ++at) {
+      numbers.insert(numbers.end(),
+                     {static_cast<double>(here.num_using[at]), static_cast<double>(here.num_giving[at])});
+    }
+    const std::size_t digests = numbers.size();
+    const double digest = digest_of_shapes(bucket);
+    numbers.insert(numbers.end(), {digest, digest * digest + (are_shapes_alike(bucket) ? 0 : 1)});
+    clock.enter(StepClock::Part::wait);
+    memory_->add_between_hosts(buffer_of(numbers), worker_->collective_deadline());
+    clock.enter(StepClock::Part::communication);
+    if (is_first) summarise_hosts(told, numbers);
+    shapes_.clear();
+    // The sum of squares over the hosts is least when all are equal.
+    const bool are_alike = numbers[digests + 1] * memory_->num_hosts() == numbers[digests] * numbers[digests];
+    if (!are_alike) gather_shapes(bucket);
+    BucketUse use;
+    for (std::size_t at = first_slot; at < digests; at += 2) {
+      use.num_using.push_back(static_cast<std::uint32_t>(numbers[at]));
+      use.num_giving.push_back(static_cast<std::uint32_t>(numbers[at + 1]));
+    }
+    return use;
+  }
+
+  void summarise_hosts(const PassNumbers& told, std::span<const double> numbers) {
+    summary_ = told.summary_of(numbers);
+    summary_.headers = {header_};
+    if (told.are_together(numbers)) return;
+    summary_.headers = told.gather(shown_.headers, first_rank(), [this](std::vector<std::int64_t>& all) {
+      memory_->add_between_hosts(buffer_of(all), worker_->collective_deadline());
+    });
+  }
+
+  // rank: among those of this host.
+  [[nodiscard]] Shape shape_in(std::size_t rank, std::size_t index) const {
+    if (index >= shown_.headers[rank].num_slots) return {};
+    const ShownGradient& entry = shown_.tables[rank][index];
+    return {.count = entry.count, .type = entry.type};
+  }
+  // Those of this host's first rank stand for all of its ranks, which are compared where they see each other.
+  [[nodiscard]] double digest_of_shapes(const Bucket& bucket) const {
+    std::uint64_t digest = 0;
+    for (const std::size_t index : bucket) {
+      const Shape shape = shape_in(0, index);
+      digest = hash_bytes(digest, &shape, sizeof shape);
+    }
+    return static_cast<double>(short_digest(digest));
+  }
+  [[nodiscard]] bool are_shapes_alike(const Bucket& bucket) const {
+    for (std::size_t rank = 1; rank < shown_.tables.size(); ++rank) {
+      for (const std::size_t index : bucket) {
+        if (shape_in(rank, index) != shape_in(0, index)) return false;
+      }
+    }
+    return true;
+  }
+  void gather_shapes(const Bucket& bucket) {
+    std::vector<std::int64_t> all;
+    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+      const int here = rank - first_rank();
+      for (const std::size_t index : bucket) {
+        const bool is_here = here >= 0 && here < memory_->size();
+        const Shape shape = is_here ? shape_in(static_cast<std::size_t>(here), index) : Shape{.count = 0};
+        all.insert(all.end(), {shape.count, shape.type});
+      }
+    }
+    memory_->add_between_hosts(buffer_of(all), worker_->collective_deadline());
+    for (std::size_t at = 0; at < all.size(); at += 2) shapes_.push_back({.count = all[at], .type = all[at + 1]});
   }
 
   [[nodiscard]] BucketUse use_of(const Bucket& bucket) const {
@@ -214,10 +310,10 @@ class HostReduction {
     for (const std::size_t index : bucket) {
       std::uint32_t num_using = 0;
       std::uint32_t num_giving = 0;
-      for (std::size_t rank = 0; rank < tables_.size(); ++rank) {
-        if (index >= summary_.headers[rank].num_slots) continue;
-        num_using += tables_[rank][index].used;
-        num_giving += tables_[rank][index].gives;
+      for (std::size_t rank = 0; rank < shown_.tables.size(); ++rank) {
+        if (index >= shown_.headers[rank].num_slots) continue;
+        num_using += shown_.tables[rank][index].used;
+        num_giving += shown_.tables[rank][index].gives;
       }
       use.num_using.push_back(num_using);
       use.num_giving.push_back(num_giving);
@@ -225,7 +321,8 @@ class HostReduction {
     return use;
   }
 
-  // Whether the other ranks can read and write the gradient itself, as elements of the sum in the parameter's order.
+  // Whether the other ranks of the host can read and write the gradient itself, as elements of the sum in the
+  // parameter's order.
   [[nodiscard]] bool is_in_place(GradientSlot& slot) const {
     const at::Tensor& gradient = slot.parameter.grad();
     if (!gradient.defined() || gradient.layout() != c10::kStrided || !gradient.is_cpu()) return false;
@@ -264,104 +361,24 @@ class HostReduction {
 
   [[nodiscard]] bool lacks_place(const OpenSlots& open) const {
     for (const auto& one : open) {
-      for (const Entry* table : tables_) {
+      for (const ShownGradient* table : shown_.tables) {
         if (table[one.first].place == 0) return true;
       }
     }
     return false;
   }
 
-  // All open gradients one after another, each beginning at a whole cache line, are cut into one part per rank.
-  [[nodiscard]] bool add_own_part(const OpenSlots& open) {
-    std::vector<std::int64_t> counts;
-    for (const auto& one : open) {
-      if (one.second->piece.expired()) counts.push_back(one.second->real_count());
-    }
-    RankPart part{counts, worker_->rank(), worker_->world_size()};
-    bool is_finite = true;
-    for (const auto& [index, slot] : open) {
-      if (const auto piece = slot->piece.lock()) {
-        if (!piece->is_empty()) is_finite &= add_piece(index, *slot, *piece);
-        continue;
-      }
-      const auto [begin, end] = part.next(slot->real_count());
-      if (begin < end) {
-        const bool is_double = slot->sum_type() == at::ScalarType::Double;
-        const Range range{static_cast<std::size_t>(begin), static_cast<std::size_t>(end)};
-        is_finite &= is_double ? add<double>(index, range) : add<float>(index, range);
-      }
-    }
-    return is_finite;
-  }
-
-  struct Range {
-    std::size_t begin = 0;
-    std::size_t end = 0;
-  };
-
-  template <class T>
-  [[nodiscard]] bool add(std::size_t index, const Range& range) {
-    std::vector<T*> targets;
-    for (int rank = 0; rank < worker_->world_size(); ++rank) targets.push_back(at<T>(rank, index) + range.begin);
-    return add_to<T>(targets, index, range);
-  }
-
-  template <class T>
-  [[nodiscard]] T* at(int rank, std::size_t index) const noexcept {
-    const Entry& entry = tables_[static_cast<std::size_t>(rank)][index];
-    return reinterpret_cast<T*>(memory_->at(rank, entry.place != 0 ? entry.place : entry.late_place));
-  }
-
-  template <class T>
-  [[nodiscard]] bool add_to(std::span<T* const> targets, std::size_t index, const Range& range) {
-    std::vector<const T*> sources;
-    std::vector<T> weights;
-    bool are_all_weighted = true;  // each rank's by its own number of micro-batches
-    for (int rank = 0; rank < worker_->world_size(); ++rank) {
-      if (tables_[static_cast<std::size_t>(rank)][index].gives == 0) continue;  // left out, not multiplied by zero: NaN
-      sources.push_back(at<T>(rank, index) + range.begin);
-      const PassHeader& header = summary_.headers[static_cast<std::size_t>(rank)];
-      weights.push_back(header.is_weighted != 0 ? T{1} : static_cast<T>(header.samples));
-      are_all_weighted = are_all_weighted && header.is_weighted != 0;
-    }
-    SumTask<T> task{.targets = targets, .sources = sources, .count = range.end - range.begin};
-    task.divisor = static_cast<T>(summary_.samples);
-    const bool is_all_of_it = weights.size() == 1 && weights[0] == task.divisor;
-    if (is_all_of_it && !are_all_weighted) {
-      task.divisor = T{1};  // n x gradient / n need not be the gradient
-    } else if (!are_all_weighted) {
-      task.weights = weights.data();
-    }
-    num_bytes_ += (sources.size() + targets.size()) * task.count * sizeof(T);
-    return sum(task);
-  }
-
-  // Adds this rank's piece to the gradient of the piece alone.
-  [[nodiscard]] bool add_piece(std::size_t index, const GradientSlot& slot, GradientPiece& piece) {
-    const at::Tensor total = at::empty({piece.end - piece.begin}, at::TensorOptions{}.dtype(slot.sum_type()));
-    const Range range{static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.end)};
-    bool is_finite = true;
-    if (slot.sum_type() == at::ScalarType::Double) {
-      const std::array<double*, 1> target{total.data_ptr<double>()};
-      is_finite = add_to<double>(target, index, range);
-    } else {
-      const std::array<float*, 1> target{total.data_ptr<float>()};
-      is_finite = add_to<float>(target, index, range);
-    }
-    piece.add(total.to(piece.weights.scalar_type()));
-    return is_finite;
-  }
-
   Worker* worker_;
   HostMemory* memory_;
-  Entry* table_ = nullptr;  // what this rank shows of its gradients, by slot
+  ShownGradient* table_ = nullptr;  // what this rank shows of its gradients, by slot
   std::size_t table_size_ = 0;
   std::uint64_t num_bytes_ = 0;
   std::vector<GradientSlot>* slots_ = nullptr;  // of the pass under way, as all that follows
   PassHeader header_{};
   std::size_t num_buckets_ = 0;
   PassSummary summary_{};
-  std::vector<const Entry*> tables_{};  // what all ranks have shown, by rank
+  ShownGradients shown_{};
+  std::vector<Shape> shapes_{};  // on all ranks, of a bucket of which one has others
 };
 
 }  // namespace detail

@@ -277,7 +277,7 @@ class OptimizerState {
     if (parameter.piece && !parameter.whole.is_contiguous()) {
       state.values.set(prefix + "order", joined(order_in_memory(parameter.whole), " "));
     }
-    if (!parameter.own().defined()) return;
+    if (!parameter.own().defined() || (parameter.piece && parameter.piece->is_copy)) return;
     const auto& map = optimizer.state();
     const auto found = map.find(state_key<std::decay_t<decltype(map)>>(parameter.own()));
     if (found == map.end()) return;

@@ -28,7 +28,7 @@ namespace detail {
 struct PassTerms {
   PassHeader header{};
   bool checks_finite = true;  // somebody wants to know
-  bool uses_host = false;     // gradients are summed where they lie
+  bool uses_host = false;     // the ranks of a host sum gradients where they lie
 };
 
 // Used by one thread at a time: a worker's own, or its communication thread.
@@ -39,14 +39,14 @@ class PassExchange {
     if (memory != nullptr && worker.world_size() > 1) host_.emplace(worker, *memory);
   }
 
-  // Whether the ranks see each other's memory.
+  // Whether the ranks of each host see each other's memory.
   [[nodiscard]] bool has_host() const noexcept { return host_.has_value(); }
 
   // Exchanges from here on beside the operations of the worker, so that another thread may do it. All ranks call it.
   // Returns whether the backend can.
   [[nodiscard]] bool move_aside(bool uses_host) {
     if (uses_host) {
-      host_->use_side();
+      host_->use_side(worker_->collective_deadline());
       return true;
     }
     SideLine* side = worker_->side_line();
@@ -78,7 +78,7 @@ class PassExchange {
   void take_bucket(StepClock& clock) {
     const Bucket& bucket = (*buckets_)[num_taken_];
     clock.enter(StepClock::Part::communication);
-    const BucketUse use = terms_.uses_host ? host_->open(bucket, clock) : flat_.open(bucket);
+    const BucketUse use = terms_.uses_host ? host_->open(bucket, clock) : flat_.open(bucket, clock);
     const bool is_first = num_taken_++ == 0;
     together([this, is_first, &bucket] {
       if (terms_.uses_host) host_->check_alike(bucket);
@@ -110,10 +110,8 @@ class PassExchange {
     while (num_taken_ < buckets_->size()) take_bucket(clock);
     if (terms_.uses_host) {
       is_finite_ = host_->close(open_, is_finite_, clock);
-      std::vector<double> waits;
-      for (const PassHeader& header : summary().headers) waits.push_back(header.waited);
-      clock.set_waits_of_all(std::move(waits));
     }
+    clock.set_waits_of_all(summary().waits);
     clock.count_step(terms_.uses_host ? host_->take_bytes() : flat_.take_bytes());
     is_under_way_ = false;
     return is_finite_;
@@ -225,7 +223,7 @@ class PassExchange {
 
   Worker* worker_;
   FlatReduction flat_;
-  std::optional<HostReduction> host_{};  // where the ranks share memory
+  std::optional<HostReduction> host_{};  // where the ranks of a host share memory
   std::vector<GradientSlot>* slots_ = nullptr;
   const std::vector<Bucket>* buckets_ = nullptr;
   PassTerms terms_{};

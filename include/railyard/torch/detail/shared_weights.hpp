@@ -36,8 +36,8 @@ namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// The weights in rank 0's memory that other processes look at. They are freed with the worker if nobody does any more;
-// otherwise they stay as long as the process does, for a freed block is written to.
+// The weights in the memory of a host's first rank that other processes look at. They are freed with the worker if
+// nobody does any more; otherwise they stay as long as the process does, for a freed block is written to.
 struct SharedWeightsOfWorker {
   static constexpr std::string_view extension_name = "torch.shared_weights";
   struct Kept {
@@ -66,14 +66,16 @@ struct SharedWeightsOfWorker {
   }
 };
 
-// One optimizer's parameters, where the ranks of the run share memory. Rank 0's weights become everybody's; each rank
-// has one piece of them to update. Two waits around each update keep anybody from reading weights that are half new.
+// One optimizer's parameters, where the ranks of a host share memory. Rank 0's weights become everybody's, in one copy
+// on each host; each rank has one piece of its host's to update. Two waits around each update keep anybody from reading
+// weights that are half new.
 class SharedWeights {
  public:
   // parameters: unique, of prepared models, shareable(). All ranks call it with the same.
   SharedWeights(Worker& worker, std::vector<at::Tensor> parameters)
       : worker_(&worker), memory_(worker.host_memory()), parameters_(std::move(parameters)) {
     refuse_other_owners();
+    if (memory_->num_hosts() > 1) send_to_hosts();
     share();
     cut();
   }
@@ -103,6 +105,9 @@ class SharedWeights {
   [[nodiscard]] const std::vector<std::shared_ptr<GradientPiece>>& pieces() const noexcept { return pieces_; }
   [[nodiscard]] const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
 
+  // Whether another host has the same weights and pieces, and tells of them.
+  [[nodiscard]] bool is_copy() const noexcept { return memory_->host() > 0; }
+
   // Begins an update: from here to end_update() nobody reads the weights. settings: what must be equal on all ranks.
   void begin_update(std::span<const double> settings) {
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
@@ -113,14 +118,14 @@ class SharedWeights {
     // A digest, for a record is small and groups may be many.
     const std::uint64_t own = hash_bytes(0, settings.data(), settings.size_bytes());
     memory_->begin(Purpose::update, std::as_bytes(std::span{&own, 1}), 2, worker_->collective_deadline());
-    for (int rank = 0; rank < worker_->world_size(); ++rank) {
+    for (int rank = 0; rank < memory_->size(); ++rank) {
       const auto record = memory_->record_of(rank);
       if (record.size() == sizeof own && std::memcmp(record.data(), &own, sizeof own) == 0) continue;
       memory_->step({});
       throw ConfigError{
           compose("optimizer.step() on rank {}/{}: the learning rates of rank {} are others than this rank's; one "
                   "copy of the weights is updated by all ranks, so set them alike everywhere",
-                  worker_->rank(), worker_->world_size(), rank)};
+                  worker_->rank(), worker_->world_size(), memory_->host() * memory_->size() + rank)};
     }
   }
   void end_update() {
@@ -147,7 +152,7 @@ class SharedWeights {
     throw ConfigError{compose(
         "optimizer.step() on rank {}/{}: the weights of \"{}\" have been replaced since prepare_optimizer() (by "
         "torch::load(), .to() or set_data()), so the update would not reach them: load weights before "
-        "prepare_optimizer(), or copy them with copy_() on rank 0",
+        "prepare_optimizer(), or copy them with copy_() on the first rank of each host",
         worker_->rank(), worker_->world_size(), name_of(parameter))};
   }
 
@@ -164,6 +169,13 @@ class SharedWeights {
     return slot == nullptr ? "?" : slot->name;
   }
 
+  void send_to_hosts() {
+    std::vector<NamedTensor> weights;
+    for (const at::Tensor& parameter : parameters_) weights.push_back({.tensor = parameter});
+    const at::NoGradGuard no_grad;
+    broadcast_all(*worker_, weights);
+  }
+
   // Threads hand over the tensor itself, which then lives as long as its last owner; processes its place.
   void share() {
     const at::NoGradGuard no_grad;
@@ -172,15 +184,15 @@ class SharedWeights {
     const std::size_t table_bytes = parameters_.size() * sizeof(std::uint64_t);
     auto* table = static_cast<std::uint64_t*>(memory_->heap()->allocate(std::max<std::size_t>(table_bytes, 1)));
     if (table == nullptr) throw Error{"prepare_optimizer: there is no room left in the memory that the ranks share"};
-    for (std::size_t index = 0; index < parameters_.size() && worker_->rank() == 0; ++index) {
+    for (std::size_t index = 0; index < parameters_.size() && memory_->rank() == 0; ++index) {
       at::Tensor& parameter = parameters_[index];
       table[index] = sees_all ? reinterpret_cast<std::uintptr_t>(&parameter) : place_for_all(parameter);
     }
-    if (!sees_all && worker_->rank() == 0) num_users_ = keep_for_others();
+    if (!sees_all && memory_->rank() == 0) num_users_ = keep_for_others();
     std::array<std::uint64_t, 2> places{memory_->place_of(table),
                                         num_users_ == nullptr ? 0 : memory_->place_of(num_users_)};
     memory_->begin(Purpose::weights, std::as_bytes(std::span{places}), 2, worker_->collective_deadline());
-    if (worker_->rank() != 0) {
+    if (memory_->rank() != 0) {
       std::memcpy(places.data(), memory_->record_of(0).data(), sizeof places);
       const auto* theirs = reinterpret_cast<const std::uint64_t*>(memory_->at(0, places[0]));
       if (places[1] != 0) num_users_ = reinterpret_cast<std::atomic<std::uint32_t>*>(memory_->at(0, places[1]));
@@ -200,7 +212,7 @@ class SharedWeights {
     for (const at::Tensor& parameter : parameters_) addresses_.push_back(parameter.data_ptr());
   }
 
-  // Moves a weight of rank 0 to where all see it, if it is not there.
+  // Moves a weight of the host's first rank to where all see it, if it is not there.
   [[nodiscard]] std::uint64_t place_for_all(at::Tensor& parameter) {
     if (memory_->place_of(parameter.data_ptr()) == 0) {
       const std::size_t size_bytes =
@@ -215,11 +227,11 @@ class SharedWeights {
     return memory_->place_of(parameter.data_ptr());
   }
 
-  // Makes the weights of rank 0 stay while others look at them, and returns the count of who does.
+  // Makes the weights of the host's first rank stay while others look at them, and returns the count of who does.
   [[nodiscard]] std::atomic<std::uint32_t>* keep_for_others() {
     void* memory = memory_->heap()->allocate(sizeof(std::atomic<std::uint32_t>));
     if (memory == nullptr) throw Error{"prepare_optimizer: there is no room left in the memory that the ranks share"};
-    auto* num_users = ::new (memory) std::atomic<std::uint32_t>{static_cast<std::uint32_t>(worker_->world_size())};
+    auto* num_users = ::new (memory) std::atomic<std::uint32_t>{static_cast<std::uint32_t>(memory_->size())};
     SharedWeightsOfWorker::Kept kept{.num_users = num_users};
     for (const at::Tensor& parameter : parameters_) kept.tensors.push_back(parameter.detach());
     auto& all = worker_->extension<SharedWeightsOfWorker>();
@@ -231,9 +243,10 @@ class SharedWeights {
   void cut() {
     std::vector<std::int64_t> counts;
     for (const at::Tensor& parameter : parameters_) counts.push_back(parameter.numel());
-    RankPart part{counts, worker_->rank(), worker_->world_size()};
+    RankPart part{counts, memory_->rank(), memory_->size()};
     for (const at::Tensor& parameter : parameters_) {
       auto piece = std::make_shared<GradientPiece>();
+      piece->is_copy = is_copy();
       std::tie(piece->begin, piece->end) = part.next(parameter.numel());
       if (!piece->is_empty()) {
         piece->weights =
@@ -248,7 +261,8 @@ class SharedWeights {
   HostMemory* memory_;
   std::vector<at::Tensor> parameters_;
   std::vector<const void*> addresses_{};
-  std::atomic<std::uint32_t>* num_users_ = nullptr;  // in rank 0's memory; among threads, which own weights, none
+  std::atomic<std::uint32_t>* num_users_ =
+      nullptr;  // in the first rank's memory; among threads, which own weights, none
   std::vector<std::shared_ptr<GradientPiece>> pieces_{};
 };
 
