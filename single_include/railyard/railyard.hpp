@@ -2355,6 +2355,7 @@ struct WorkerPage {
   std::atomic<std::uint64_t> epoch_done{0};       ///< samples of this epoch given to all ranks together so far
   std::atomic<std::uint64_t> collectives{0};      ///< collectives begun
   std::atomic<std::int64_t> waiting_since_ns{0};  ///< when the one it is in was begun, 0 while in none
+  std::atomic<std::int64_t> stepped_at_ns{0};     ///< when the last step of this attempt ended, 0 before the first
   std::atomic<bool> stop_requested{false};        ///< written by the supervisor
   std::atomic<bool> leave_requested{false};       ///< likewise: save what must not be lost, and return
   std::atomic<bool> resize_requested{false};      ///< likewise: copy it, and return; another number of workers goes on
@@ -4115,12 +4116,14 @@ inline constexpr std::size_t checksum_digits = 8;
   const Json json = parse_json(text);
   Manifest manifest;
   const int format = json.at("format").as<int>();
-  if (format != manifest.format) {
-    throw Damage{
-        compose("it is of format {}, and this release ({}) reads format {}: use the release that has written "
-                "it, or a newer one",
-                format, version, manifest.format)};
+  // Where a later format differs from an earlier one, what follows will depend on it: there has been one so far.
+  if (format < 1 || format > manifest.format) {
+    throw Damage{compose(
+        "it is of format {}, and this release ({}) reads the formats up to {}: use the release that has written "
+        "it, or a newer one",
+        format, version, manifest.format)};
   }
+  manifest.format = format;
   manifest.id = json.at("id").text();
   manifest.created_at = json.at("created_at").text();
   manifest.world_size = json.at("world_size").as<int>();
@@ -20937,8 +20940,9 @@ struct RunConfig {
   std::chrono::nanoseconds start_timeout = std::chrono::minutes{1};
   /// How long workers that were asked to stop, or that are left over after a failure, may go on before they are killed.
   std::chrono::nanoseconds stop_grace = std::chrono::seconds{30};
-  /// How long a rank may take for a step, from its first one on, until the group counts as failed and every rank's
-  /// position is told; evaluation between steps included. 0: as long as it likes.
+  /// How long a rank may take for a step until the group counts as failed and every rank's position is told; evaluation
+  /// between steps included. The first step of each start of the workers may take setup_timeout (collective_timeout
+  /// where that is 0) if that is longer. 0: as long as it likes.
   std::chrono::nanoseconds step_timeout{0};
   /// How long a worker process may show no sign of life (stopped, frozen) before it counts as failed.
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};
@@ -21793,6 +21797,8 @@ class Worker {
   void end_step() {
     if (!completes_step_ || !std::exchange(has_step_, false)) return;
     link_->page().steps.fetch_add(1, std::memory_order_relaxed);
+    const std::chrono::nanoseconds now = Deadline::Clock::now().time_since_epoch();
+    link_->page().stepped_at_ns.store(now.count(), std::memory_order_relaxed);
     if (on_step_end_) on_step_end_();
     has_ended_step_ = true;
     if (++num_steps_ == steps_apart) warn_of_training_apart();
@@ -23146,6 +23152,19 @@ class ElasticSize {
   /// Whether to ask again makes no sense: too many hosts are lost.
   [[nodiscard]] bool is_hopeless() const noexcept { return is_hopeless_; }
 
+  /// Asks until there is room for enough workers, a time is over, or asking again makes no sense. pause(time) returns
+  /// false to end it. say(text): told once that it is waited for.
+  template <class Pause, class Say>
+  [[nodiscard]] std::optional<int> wait(std::chrono::nanoseconds time, const Pause& pause, const Say& say) {
+    const Deadline end = Deadline::after(time);
+    auto size = ask();
+    if (!size && !is_hopeless_) say(no_room() + "; it is waited for");
+    for (; !size && !is_hopeless_ && !end.expired(); size = ask()) {
+      if (!pause(std::chrono::milliseconds{20})) return std::nullopt;
+    }
+    return size;
+  }
+
   /// Says that there is no room for the least number of workers, and what else is known of that.
   [[nodiscard]] std::string no_room() const {
     return compose("there is no room for the {} workers that ScalingConfig::num_workers asks for at least{}",
@@ -23441,12 +23460,12 @@ class CheckpointWriter {
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/train/detail/json.hpp
-// Writes flat JSON objects: all that a run's files need. Train room.
+// Writes JSON objects, flat but for lists of such: all that a run's files need. Train room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Builds one flat JSON object.
+/// Builds one JSON object.
 class JsonObject {
  public:
   template <class T>
@@ -23466,6 +23485,14 @@ class JsonObject {
   }
   JsonObject& add(std::string_view name, const Value& value) {
     return value.visit([&](const auto& held) -> JsonObject& { return add(name, held); });
+  }
+  JsonObject& add(std::string_view name, const std::vector<JsonObject>& list) {
+    json_ += json_.empty() ? "{" : ", ";
+    append_json_text(json_, name);
+    json_ += ": [";
+    for (const JsonObject& one : list) json_ += (&one == list.data() ? "" : ", ") + one.text();
+    json_ += "]";
+    return *this;
   }
   JsonObject& add(const NamedValues& values) {
     for (const auto& [name, value] : values) add(name, value);
@@ -23718,6 +23745,7 @@ class RunDirectory {
   /// Writes a file of one JSON object, in place of the one that may be there. lasts: it is durable then, which takes
   /// milliseconds. Returns what went wrong, or an empty text.
   [[nodiscard]] std::string write_object(std::string_view name, const JsonObject& object, bool lasts) const {
+    if (is_fenced_) return {};
     const auto path = path_ / name;
     LineFile file{compose("{}.{}", path.string(), ::getpid()), files_};
     const auto complain = [&path](std::string_view why) {
@@ -23736,6 +23764,9 @@ class RunDirectory {
     }
     return {};
   }
+  /// From here on nothing is written any more: the run is another program's.
+  void fence() noexcept { is_fenced_ = true; }
+  [[nodiscard]] bool is_fenced() const noexcept { return is_fenced_; }
   /// From here on, what is said about a file does not promise that training goes on.
   void note_end() noexcept { is_training_ = false; }
   /// These two return what is to be said about it when a file takes a line no more: once for each file.
@@ -23747,7 +23778,7 @@ class RunDirectory {
 
   /// Takes back all metrics but the first `size` bytes.
   [[nodiscard]] std::string keep_metrics(std::uint64_t size) {
-    return metrics_.cut(size) ? std::string{} : complaint_about(metrics_);
+    return is_fenced_ || metrics_.cut(size) ? std::string{} : complaint_about(metrics_);
   }
   [[nodiscard]] std::uint64_t metrics_size() const noexcept { return metrics_.size(); }
 
@@ -23778,7 +23809,7 @@ class RunDirectory {
 
  private:
   [[nodiscard]] std::string append(LineFile& file, std::string_view line) const {
-    return file.append(line) || file.num_lost() > 1 ? std::string{} : complaint_about(file);
+    return is_fenced_ || file.append(line) || file.num_lost() > 1 ? std::string{} : complaint_about(file);
   }
   [[nodiscard]] std::string complaint_about(const LineFile& file) const {
     return file.complaint() + (is_training_ ? "; training goes on" : "");
@@ -23790,6 +23821,7 @@ class RunDirectory {
   LineFile events_;
   std::vector<std::unique_ptr<LineFile>> logs_{};
   bool is_training_ = true;
+  bool is_fenced_ = false;
 };
 
 }  // namespace detail
@@ -24064,6 +24096,23 @@ class RunLease {
     return is_own(*now);
   }
 
+  /// Says who has taken the run over, while this program was suspended or out of touch with the storage; empty if
+  /// nobody has, as far as can be told. Looks once in the time of a beat, suspended time included, or at once.
+  [[nodiscard]] std::string taker(bool at_once) {
+    struct timespec now {};
+    ::clock_gettime(CLOCK_BOOTTIME, &now);
+    const auto time = std::chrono::seconds{now.tv_sec} + std::chrono::nanoseconds{now.tv_nsec};
+    if (!at_once && time - looked_at_ < times_.beat) return {};
+    looked_at_ = time;
+    const auto holder = read();
+    // A file that was removed or damaged says nothing of it.
+    if (!holder || is_own(*holder) || holder->generation < own_.generation) return {};
+    return compose(
+        "process {} on {} has taken over the run in {} since {}, while this one was suspended or out of touch "
+        "with its storage: this one writes nothing more there",
+        holder->pid, holder->host, path_.parent_path().string(), holder->since);
+  }
+
   /// Gives signs of life from now on. The lease stays where it is then. Returns what there is to be said if it cannot.
   [[nodiscard]] std::string keep_alive() {
     const auto beat = [this] {
@@ -24241,6 +24290,7 @@ class RunLease {
   Descriptor file_{};
   Content own_{};
   std::string takeover_{};
+  std::chrono::nanoseconds looked_at_{0};  // since the host was booted
   std::unique_ptr<Heartbeat> heartbeat_{};
 };
 
@@ -24252,6 +24302,79 @@ class RunLease {
     if (place.is_new) RunDirectory{place.path, 0}.remove();
     throw;
   }
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/result_file.hpp
+// What result.json says. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says how one start of the workers ended.
+inline JsonObject& add_attempt(JsonObject& object, const Attempt& attempt) {
+  object.add("error", attempt.error).add("failed_rank", attempt.failed_rank).add("begin_step", attempt.begin_step);
+  object.add("end_step", attempt.end_step).add("lost_steps", attempt.lost_steps);
+  return object.add("world_size", attempt.world_size).add("ended_after_seconds", attempt.seconds);
+}
+
+[[nodiscard]] inline std::vector<JsonObject> attempt_objects(const std::vector<Attempt>& attempts) {
+  std::vector<JsonObject> objects(attempts.size());
+  for (std::size_t at = 0; at < attempts.size(); ++at) add_attempt(objects[at], attempts[at]);
+  return objects;
+}
+
+[[nodiscard]] inline JsonObject result_object(const ResultFields& fields) {
+  JsonObject object;
+  object.add("succeeded", fields.error.empty()).add("error", fields.error).add("failed_rank", fields.failed_rank);
+  object.add("exit_status", fields.exit_status).add("seconds", fields.seconds).add("reports", fields.history.size());
+  object.add("state_saved", fields.is_state_saved).add("failed_checkpoints", fields.failed_checkpoints);
+  object.add("start_seconds", fields.timings.start).add("first_line_seconds", fields.timings.first_line);
+  object.add("training_seconds", fields.timings.training).add("attempts", attempt_objects(fields.attempts));
+  if (const StepTimes times = average_of(fields.step_times_by_rank); times.steps > 0) {
+    object.add("steps", times.steps);
+    object.add("compute_share", times.share_of_compute());
+    object.add("data_share", times.share_of_data())
+        .add("wait_share", times.share_of_wait())
+        .add("communication_share", times.share_of_communication());
+    object.add("optimizer_share", times.share_of_optimizer()).add("slowest_rank", times.slowest_rank);
+    object.add("gradient_bytes", times.bytes).add("skipped_steps", times.skipped);
+  }
+  return object;
+}
+
+/// Keeps signals that would end the program from doing so while it lives, and lets the first one do it then.
+class HeldSignals {
+ public:
+  HeldSignals() {
+    try {
+      watch_.emplace();
+    } catch (const Error&) {  // there is no descriptor left: then they come as they come
+    }
+  }
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+  ~HeldSignals() {
+    const auto signal = watch_ ? watch_->take() : std::nullopt;
+    watch_.reset();
+    if (!signal) return;
+    struct sigaction current {};
+    ::sigaction(*signal, nullptr, &current);
+    // Otherwise whoever it is for has heard it.
+    if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_DFL) ::raise(*signal);
+  }
+
+ private:
+  std::optional<SignalWatch> watch_{};
+};
+
+/// Writes result.json, or else a run that has succeeded would be done again; as durably as what there is to go
+/// on from. Returns what went wrong, or an empty text.
+[[nodiscard]] inline std::string write_result(const RunDirectory& directory, const ResultFields& fields) {
+  const HeldSignals held;
+  return directory.write_object("result.json", result_object(fields), fields.checkpoint.has_value());
 }
 
 }  // namespace detail
@@ -24330,6 +24453,18 @@ class RunLog {
                   begin_step, failed.lost_steps));
   }
 
+  /// Tells of those that have ended since the last call.
+  void tell_of(const std::vector<Attempt>& attempts) {
+    for (; num_attempts_told_ < attempts.size(); ++num_attempts_told_) {
+      JsonObject event = begin_event("attempt_ended").add("attempt", num_attempts_told_);
+      write(add_attempt(event, attempts[num_attempts_told_]));
+    }
+  }
+  void tell_of_end(const ResultFields& fields) {
+    JsonObject event = begin_event("ended").add("succeeded", fields.error.empty()).add("error", fields.error);
+    write(event.add("failed_rank", fields.failed_rank).add("exit_status", fields.exit_status));
+  }
+
   /// stacks: by rank, the calls that it is in, one a line.
   void tell_of_stacks(const std::vector<std::string>& stacks) {
     for (std::size_t rank = 0; rank < stacks.size(); ++rank) {
@@ -24358,6 +24493,7 @@ class RunLog {
   ProgressLine* progress_;
   Clock::time_point called_at_;
   std::vector<std::string> warnings_{};
+  std::size_t num_attempts_told_ = 0;
 };
 
 }  // namespace detail
@@ -24490,15 +24626,21 @@ struct LeftCheckpoints {
   int num_failed = 0;
   bool is_state_saved = true;
 
-  /// Looks them up: find_newest(), and find_best(problems).
-  template <class FindNewest, class FindBest>
-  void look_up(const FindNewest& find_newest, const FindBest& find_best, RunLog& log) {
+  void move_to(ResultFields& fields) {
+    fields.checkpoint = std::move(newest);
+    fields.best_checkpoints = std::move(best);
+    fields.failed_checkpoints = num_failed;
+    fields.is_state_saved = is_state_saved;
+  }
+
+  /// Looks them up.
+  void look_up(const CheckpointFolder& folder, const Retention& retention, RunLog& log) {
     std::string where = "the beginning";
     try {
-      newest = find_newest();
+      newest = newest_of(folder);
       if (newest) where = compose("{} (step {})", newest->path().string(), newest->manifest().step);
       std::vector<std::string> problems;
-      best = find_best(problems);
+      best = folder.best(retention, problems);
       for (const std::string& problem : problems) log.warn(problem + "; it is left out of the best checkpoints");
     } catch (const Error& error) {
       if (!newest) where = "the newest checkpoint that can be read then";
@@ -24573,10 +24715,6 @@ class RunCheckpoints {
   /// How many have been written by this program; in the attempt under way.
   [[nodiscard]] int num_written() const noexcept { return num_written_; }
   [[nodiscard]] int num_of_attempt() const noexcept { return num_of_attempt_; }
-  /// How many could not be written.
-  [[nodiscard]] int num_failed() const noexcept { return num_failed_; }
-  /// Whether the last one could not be written.
-  [[nodiscard]] bool has_last_failed() const noexcept { return has_last_failed_; }
 
   /// Says why checkpoints may not last where they are; empty if no reason is known.
   [[nodiscard]] std::string doubt() const {
@@ -24631,10 +24769,11 @@ class RunCheckpoints {
 
   /// The folder; only while nothing is being written, as what is below.
   [[nodiscard]] const CheckpointFolder& folder() { return writer_.folder(); }
-  [[nodiscard]] std::optional<Checkpoint> newest() { return newest_of(writer_.folder()); }
-  /// See CheckpointFolder::best().
-  [[nodiscard]] std::vector<Checkpoint> best(std::vector<std::string>& problems) {
-    return writer_.folder().best(writer_.retention(), problems);
+  /// What is left of them at the end.
+  [[nodiscard]] LeftCheckpoints left(RunLog& log) {
+    LeftCheckpoints left{.num_failed = num_failed_, .is_state_saved = !has_last_failed_};
+    left.look_up(writer_.folder(), writer_.retention(), log);
+    return left;
   }
 
  private:
@@ -24758,8 +24897,8 @@ class RunCheckpoints {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Returns "rank 1 was outside of collectives after 3 of them (step 7), rank 0 had waited in collective 4 for 2.5 s
-/// (step 7)": those that do not wait first, because the others wait for them, and no more than eight ranks in all.
+/// Returns "rank 1 was outside of collectives after 3 of them (step 7, for 2.6 s), rank 0 had waited in collective 4
+/// for 2.5 s (step 7)": those that do not wait first, because the others wait for them.
 [[nodiscard]] inline std::string activity_text(const WorkerGroup& group, int num_workers,
                                                Deadline::Clock::time_point now) {
   std::vector<std::string> outside;
@@ -24771,18 +24910,19 @@ namespace detail {
     const std::uint64_t step = page.steps.load(std::memory_order_relaxed);  // counted from 0: those that have ended
     const std::int64_t since_ns = page.waiting_since_ns.load(std::memory_order_relaxed);
     if (since_ns == 0) {
+      const std::int64_t stepped_ns = page.stepped_at_ns.load(std::memory_order_relaxed);
+      const std::string since =
+          stepped_ns == 0 ? "" : compose(", for {:.1f} s", static_cast<double>(now_ns - stepped_ns) / 1e9);
       outside.push_back(
-          compose("rank {} was outside of collectives after {} of them (step {})", rank, collectives, step));
+          compose("rank {} was outside of collectives after {} of them (step {}{})", rank, collectives, step, since));
     } else {
       waiting.push_back(compose("rank {} had waited in collective {} for {:.1f} s (step {})", rank, collectives,
                                 static_cast<double>(now_ns - since_ns) / 1e9, step));
     }
   }
   outside.insert(outside.end(), waiting.begin(), waiting.end());
-  constexpr std::size_t most = 8;
   std::string text;
-  for (std::size_t at = 0; at < outside.size() && at < most; ++at) text += (at == 0 ? "" : ", ") + outside[at];
-  if (outside.size() > most) text += compose(", and {} more ranks", outside.size() - most);
+  for (const std::string& one : outside) text += (text.empty() ? "" : ", ") + one;
   return text;
 }
 
@@ -25092,66 +25232,6 @@ class FirstStart {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/train/detail/result_file.hpp
-// What result.json says. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-[[nodiscard]] inline JsonObject result_object(const ResultFields& fields) {
-  JsonObject object;
-  object.add("succeeded", fields.error.empty()).add("error", fields.error).add("failed_rank", fields.failed_rank);
-  object.add("exit_status", fields.exit_status).add("seconds", fields.seconds).add("reports", fields.history.size());
-  object.add("state_saved", fields.is_state_saved).add("failed_checkpoints", fields.failed_checkpoints);
-  object.add("start_seconds", fields.timings.start).add("first_line_seconds", fields.timings.first_line);
-  object.add("training_seconds", fields.timings.training).add("attempts", fields.attempts.size());
-  if (const StepTimes times = average_of(fields.step_times_by_rank); times.steps > 0) {
-    object.add("steps", times.steps);
-    object.add("compute_share", times.share_of_compute());
-    object.add("data_share", times.share_of_data())
-        .add("wait_share", times.share_of_wait())
-        .add("communication_share", times.share_of_communication());
-    object.add("optimizer_share", times.share_of_optimizer()).add("slowest_rank", times.slowest_rank);
-    object.add("gradient_bytes", times.bytes).add("skipped_steps", times.skipped);
-  }
-  return object;
-}
-
-/// Keeps signals that would end the program from doing so while it lives, and lets the first one do it then.
-class HeldSignals {
- public:
-  HeldSignals() {
-    try {
-      watch_.emplace();
-    } catch (const Error&) {  // there is no descriptor left: then they come as they come
-    }
-  }
-  HeldSignals(const HeldSignals&) = delete;
-  HeldSignals& operator=(const HeldSignals&) = delete;
-  ~HeldSignals() {
-    const auto signal = watch_ ? watch_->take() : std::nullopt;
-    watch_.reset();
-    if (!signal) return;
-    struct sigaction current {};
-    ::sigaction(*signal, nullptr, &current);
-    // Otherwise whoever it is for has heard it.
-    if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_DFL) ::raise(*signal);
-  }
-
- private:
-  std::optional<SignalWatch> watch_{};
-};
-
-/// Writes result.json, or else a run that has succeeded would be done again; as durably as what there is to go
-/// on from. Returns what went wrong, or an empty text.
-[[nodiscard]] inline std::string write_result(const RunDirectory& directory, const ResultFields& fields) {
-  const HeldSignals held;
-  return directory.write_object("result.json", result_object(fields), fields.checkpoint.has_value());
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/train/detail/run_callbacks.hpp
 // Calls a run's callbacks, whatever they throw. Train room.
 
@@ -25357,20 +25437,22 @@ class StepWatch {
     std::string what{};
   };
 
-  /// limit: 0 to watch nothing.
-  StepWatch(int world_size, std::chrono::nanoseconds limit)
-      : ranks_(static_cast<std::size_t>(world_size)), limit_(limit) {}
+  /// limit: 0 to watch nothing. first_limit: for the first step, before which a program may prepare much; as limit if
+  /// that is longer.
+  StepWatch(int world_size, std::chrono::nanoseconds limit, std::chrono::nanoseconds first_limit)
+      : ranks_(static_cast<std::size_t>(world_size)), limit_(limit), first_limit_(std::max(limit, first_limit)) {}
 
   /// How often to look.
   [[nodiscard]] std::chrono::nanoseconds interval() const noexcept {
     return limit_.count() == 0 ? std::chrono::nanoseconds{std::chrono::hours{1}} : limit_ / 4;
   }
 
-  /// steps(rank) returns how many the rank has ended; it is watched from its first one on. Returns a rank that has
-  /// stood still for longer than the limit: if there is one, one that does not wait for others. Who waits has begun to
-  /// do so a little before the one it waits for is found out, and is not taken for it meanwhile.
+  /// steps(rank) returns how many the rank has ended, more than `begin` if any in this attempt; nothing for one that is
+  /// not watched. Returns a
+  /// rank that has stood still for longer than its limit: if there is one, one that does not wait for others. Who waits
+  /// has begun to do so a little before the one it waits for is found out, and is not taken for it meanwhile.
   template <class Steps, class Waits>
-  [[nodiscard]] std::optional<Standstill> look(Time now, const Steps& steps, const Waits& waits) {
+  [[nodiscard]] std::optional<Standstill> look(Time now, std::uint64_t begin, const Steps& steps, const Waits& waits) {
     if (limit_.count() == 0) return std::nullopt;
     const std::chrono::nanoseconds most = 2 * interval();
     const auto passed =
@@ -25379,40 +25461,57 @@ class StepWatch {
     std::optional<Standstill> found;
     bool is_waiting = false;
     bool may_be_another = false;
-    std::chrono::nanoseconds longest{0};
+    bool is_preparing = false;            // one for whom others may wait
+    std::chrono::nanoseconds longest{0};  // beyond the limit
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       Seen& seen = ranks_[rank];
-      const std::uint64_t count = steps(static_cast<int>(rank));
-      seen.still = count == seen.steps && count > 0 ? seen.still + passed : std::chrono::nanoseconds{0};
+      const std::optional<std::uint64_t> count = steps(static_cast<int>(rank));
+      seen.still = count && count == seen.steps ? seen.still + passed : std::chrono::nanoseconds{0};
       seen.steps = count;
       const bool waits_too = waits(static_cast<int>(rank));
       may_be_another = may_be_another || (seen.still.count() > 0 && !waits_too);
-      if (seen.still <= limit_) continue;
-      longest = std::max(longest, seen.still);
+      const bool is_first = count && *count <= begin;
+      const auto excess = seen.still - (is_first ? first_limit_ : limit_);
+      is_preparing = is_preparing || (is_first && !waits_too && excess.count() <= 0);
+      if (excess.count() <= 0) continue;
+      longest = std::max(longest, excess);
       if (!found || (is_waiting && !waits_too)) {
-        found = {.rank = static_cast<int>(rank), .what = text(seen.still)};
+        found = {.rank = static_cast<int>(rank), .what = text(seen.still, is_first)};
         is_waiting = waits_too;
       }
     }
-    if (is_waiting && may_be_another && longest <= limit_ + most) return std::nullopt;
+    if (is_waiting && (is_preparing || (may_be_another && longest <= most))) return std::nullopt;
     return found;
   }
 
  private:
-  [[nodiscard]] std::string text(std::chrono::nanoseconds still) const {
+  [[nodiscard]] std::string text(std::chrono::nanoseconds still, bool is_first) const {
     using Seconds = std::chrono::duration<double>;
-    return compose("has ended no step for {:.1f} s (RunConfig::step_timeout is {} s)", Seconds(still).count(),
-                   Seconds(limit_).count());
+    if (!is_first) {
+      return compose("has ended no step for {:.1f} s (RunConfig::step_timeout is {} s)", Seconds(still).count(),
+                     Seconds(limit_).count());
+    }
+    return compose(
+        "has not ended its first step after {:.1f} s (which may take {} s: the longest of "
+        "RunConfig::step_timeout and setup_timeout, or collective_timeout where that is 0)",
+        Seconds(still).count(), Seconds(first_limit_).count());
   }
 
   struct Seen {
-    std::uint64_t steps = 0;
+    std::optional<std::uint64_t> steps{};
     std::chrono::nanoseconds still{0};
   };
   std::vector<Seen> ranks_;
   std::chrono::nanoseconds limit_;
+  std::chrono::nanoseconds first_limit_;
   Time looked_{};
 };
+
+/// Returns the one that a run's settings ask for.
+[[nodiscard]] inline StepWatch step_watch_of(const RunConfig& config, int world_size) {
+  const bool has_setup = config.setup_timeout.count() > 0;
+  return {world_size, config.step_timeout, has_setup ? config.setup_timeout : config.collective_timeout};
+}
 
 }  // namespace detail
 }  // namespace railyard::inline v0_1
@@ -25445,7 +25544,7 @@ class Supervision {
         log_(directory_, progress_, called_at),
         controller_(controller_settings(config, info_.world_size)),
         budget_(config.failure, size_.is_elastic()),
-        steps_(info_.world_size, config.step_timeout),
+        steps_(step_watch_of(config, info_.world_size)),
         notice_(config.preemption),
         callbacks_(config.callbacks, [this](Failure failure) { note_hook_failure(std::move(failure)); }) {}
 
@@ -25501,9 +25600,8 @@ class Supervision {
 
   void note_no_start(const FirstStart& first) {
     failure_before_start_ = first.failure();
-    const CheckpointFolder folder{info_.path / "checkpoints", lease_.generation()};
-    left_.look_up([&] { return newest_of(folder); },
-                  [&](auto& problems) { return folder.best(retention_of(config_.checkpoint), problems); }, log_);
+    left_.look_up(CheckpointFolder{info_.path / "checkpoints", lease_.generation()}, retention_of(config_.checkpoint),
+                  log_);
     has_left_in_order_ = first.is_preempted() && left_.newest;
     if (has_left_in_order_) last_word_ = Farewell{}.text(0);
   }
@@ -25559,10 +25657,7 @@ class Supervision {
     if (num_left_ > 0) controller_.give_up("the run was to go on with another number of workers, and could not");
     if (controller_.failure()) checkpoints_->write_newest_copy(briefing_.attempt);
     settle();
-    left_.num_failed = checkpoints_->num_failed();
-    left_.is_state_saved = !checkpoints_->has_last_failed();
-    left_.look_up([&] { return checkpoints_->newest(); }, [&](auto& problems) { return checkpoints_->best(problems); },
-                  log_);
+    left_ = checkpoints_->left(log_);
     has_left_in_order_ = farewell_.is_preempted() && left_.is_state_saved && left_.newest;
     if (has_left_in_order_) last_word_ = farewell_.text(checkpoints_->num_written());
   }
@@ -25603,6 +25698,7 @@ class Supervision {
       if (!delay || !go_on_from_newest()) return false;
       if (!is_resize) {
         attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
+        log_.tell_of(attempts_);
         log_.tell_of_restart(briefing_.attempt + 1, attempts_.back(),
                              briefing_.checkpoint.empty() ? "the beginning" : briefing_.checkpoint, begin_step_);
       }
@@ -25633,16 +25729,11 @@ class Supervision {
 
   // Waits until there is room for enough workers. Returns false if there is none, or the run was interrupted meanwhile.
   [[nodiscard]] bool find_room() {
-    auto size = size_.ask();
-    if (!size && !size_.is_hopeless()) log_.print(compose("{}; it is waited for", size_.no_room()));
-    const Deadline end = Deadline::after(config_.start_timeout);
-    for (; !size && !size_.is_hopeless() && !end.expired(); size = size_.ask()) {
-      if (!pause(std::chrono::milliseconds{20})) return false;
-    }
-    if (!size) {
-      last_word_ = size_.no_room();
-      return false;
-    }
+    const auto size = size_.wait(
+        config_.start_timeout, [this](auto time) { return pause(time); },
+        [this](const std::string& text) { log_.print(text); });
+    if (!size && stop_signal_ == 0) last_word_ = size_.no_room();
+    if (!size) return false;
     info_.world_size = *size;
     hosts_.resize(static_cast<std::size_t>(*size), host_name());
     return true;
@@ -25657,6 +25748,7 @@ class Supervision {
   }
 
   [[nodiscard]] bool go_on_from_newest() {
+    if (look_for_taker(true)) return false;
     if (!group_->shares_snapshots()) checkpoints_->write_newest_copy(briefing_.attempt);
     auto copy = checkpoints_->newest_in_memory();
     if (copy.empty() || group_->forks_to_restart()) {
@@ -25703,7 +25795,7 @@ class Supervision {
     is_resizing_ = false;
     activity_.clear();
     step_times_.assign(static_cast<std::size_t>(info_.world_size), {});
-    steps_ = StepWatch{info_.world_size, config_.step_timeout};
+    steps_ = step_watch_of(config_, info_.world_size);
     history_.begin_attempt(info_.world_size);
     checkpoints_->begin_attempt(info_.world_size, briefing_.attempt);
     controller_ = Controller{controller_settings(config_, info_.world_size)};
@@ -25738,6 +25830,7 @@ class Supervision {
     const auto now = Clock::now();
     const auto wake = std::min({controller_.wakes_at(), now + most, farewell_.wakes_at(config_.stop_grace, now)});
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
+    look_for_taker(false);
     if (event) std::visit([this](auto& one) { handle(one); }, *event);
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
     checkpoints_->note_outcomes(log_, controller_.phase() == Phase::running);
@@ -25815,11 +25908,12 @@ class Supervision {
   }
 
   void look_for_standstill() {
+    if (controller_.phase() != Phase::running) return;
     const auto found = steps_.look(
-        Clock::now(),
-        [this](int rank) { return controller_.has_exited(rank) || steps_of(rank) <= begin_step_ ? 0 : steps_of(rank); },
+        Clock::now(), begin_step_,
+        [this](int rank) { return controller_.has_exited(rank) ? std::nullopt : std::optional{steps_of(rank)}; },
         [this](int rank) { return group_->page(rank).waiting_since_ns.load(std::memory_order_relaxed) != 0; });
-    if (!found || controller_.phase() != Phase::running) return;
+    if (!found) return;
     note_activity();
     log_.tell_of_stacks(group_->stacks(Deadline::after(std::chrono::milliseconds{500})));
     fail({.rank = found->rank, .what = found->what, .is_wait = true});
@@ -25840,6 +25934,16 @@ class Supervision {
   // Before the group is ended: the end is what all ranks do then.
   void note_activity() {
     if (activity_.empty()) activity_ = activity_text(*group_, info_.world_size, Clock::now());
+  }
+
+  // A program that was suspended may find its run taken over: nothing of it is changed any more then.
+  bool look_for_taker(bool at_once) {
+    std::string text = lease_.taker(at_once);
+    if (text.empty() || directory_.is_fenced()) return directory_.is_fenced();
+    directory_.fence();
+    if (controller_.failure()) last_word_ = text;
+    note_hook_failure({.what = std::move(text), .kind = Failure::Kind::final});
+    return true;
   }
 
   void note_start(int rank, std::string host) {
@@ -25901,6 +26005,7 @@ class Supervision {
   }
 
   [[nodiscard]] Result finish() {
+    look_for_taker(true);
     const Failure* failure = controller_.failure() ? &*controller_.failure() : nullptr;
     if (failure == nullptr && failure_before_start_) failure = &*failure_before_start_;
     ResultFields fields{.path = info_.path, .world_size = info_.world_size};
@@ -25917,11 +26022,10 @@ class Supervision {
     }
     fields.history = history_.take_metrics();
     fields.step_times_by_rank = std::move(step_times_);
+    log_.tell_of(attempts_);
+    log_.tell_of_end(fields);
     fields.attempts = std::move(attempts_);
-    fields.checkpoint = std::move(left_.newest);
-    fields.best_checkpoints = std::move(left_.best);
-    fields.failed_checkpoints = left_.num_failed;
-    fields.is_state_saved = left_.is_state_saved;
+    left_.move_to(fields);
     fields.warnings = log_.all_warnings();
     fields.seconds = log_.seconds();
     fields.timings = timings_;
@@ -33880,17 +33984,20 @@ struct PageValues {
   std::uint64_t epoch_size = 0;
   std::uint64_t epoch_done = 0;
   std::uint64_t collectives = 0;
+  std::int64_t stepped_for_ns = -1;  ///< since its last step ended; -1 before the first
   std::int64_t waiting_for_ns = -1;  ///< clocks of two hosts have nothing in common; -1 while it does not wait
 
   [[nodiscard]] static PageValues of(const WorkerPage& page) noexcept {
     constexpr auto relaxed = std::memory_order_relaxed;
     const std::int64_t since = page.waiting_since_ns.load(relaxed);
+    const std::int64_t stepped = page.stepped_at_ns.load(relaxed);
     return {.samples = page.samples.load(relaxed),
             .steps = page.steps.load(relaxed),
             .epoch = page.epoch.load(relaxed),
             .epoch_size = page.epoch_size.load(relaxed),
             .epoch_done = page.epoch_done.load(relaxed),
             .collectives = page.collectives.load(relaxed),
+            .stepped_for_ns = stepped == 0 ? -1 : monotonic_ns() - stepped,
             .waiting_for_ns = since == 0 ? -1 : monotonic_ns() - since};
   }
   void show_on(WorkerPage& page) const noexcept {
@@ -33901,6 +34008,7 @@ struct PageValues {
     page.epoch_size.store(epoch_size, relaxed);
     page.epoch_done.store(epoch_done, relaxed);
     page.collectives.store(collectives, relaxed);
+    page.stepped_at_ns.store(stepped_for_ns < 0 ? 0 : monotonic_ns() - stepped_for_ns, relaxed);
     page.waiting_since_ns.store(waiting_for_ns < 0 ? 0 : monotonic_ns() - waiting_for_ns, relaxed);
   }
 };

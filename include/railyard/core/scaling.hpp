@@ -37,6 +37,7 @@ struct WorkerPage {
   std::atomic<std::uint64_t> epoch_done{0};       ///< samples of this epoch given to all ranks together so far
   std::atomic<std::uint64_t> collectives{0};      ///< collectives begun
   std::atomic<std::int64_t> waiting_since_ns{0};  ///< when the one it is in was begun, 0 while in none
+  std::atomic<std::int64_t> stepped_at_ns{0};     ///< when the last step of this attempt ended, 0 before the first
   std::atomic<bool> stop_requested{false};        ///< written by the supervisor
   std::atomic<bool> leave_requested{false};       ///< likewise: save what must not be lost, and return
   std::atomic<bool> resize_requested{false};      ///< likewise: copy it, and return; another number of workers goes on

@@ -58,8 +58,9 @@ struct RunConfig {
   std::chrono::nanoseconds start_timeout = std::chrono::minutes{1};
   /// How long workers that were asked to stop, or that are left over after a failure, may go on before they are killed.
   std::chrono::nanoseconds stop_grace = std::chrono::seconds{30};
-  /// How long a rank may take for a step, from its first one on, until the group counts as failed and every rank's
-  /// position is told; evaluation between steps included. 0: as long as it likes.
+  /// How long a rank may take for a step until the group counts as failed and every rank's position is told; evaluation
+  /// between steps included. The first step of each start of the workers may take setup_timeout (collective_timeout
+  /// where that is 0) if that is longer. 0: as long as it likes.
   std::chrono::nanoseconds step_timeout{0};
   /// How long a worker process may show no sign of life (stopped, frozen) before it counts as failed.
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};

@@ -191,6 +191,8 @@ class Worker {
   void end_step() {
     if (!completes_step_ || !std::exchange(has_step_, false)) return;
     link_->page().steps.fetch_add(1, std::memory_order_relaxed);
+    const std::chrono::nanoseconds now = Deadline::Clock::now().time_since_epoch();
+    link_->page().stepped_at_ns.store(now.count(), std::memory_order_relaxed);
     if (on_step_end_) on_step_end_();
     has_ended_step_ = true;
     if (++num_steps_ == steps_apart) warn_of_training_apart();

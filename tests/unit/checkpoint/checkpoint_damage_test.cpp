@@ -155,6 +155,14 @@ TEST_CASE("Checkpoint: a manifest that names files outside of its directory is r
   }
 }
 
+TEST_CASE("Checkpoint: a manifest says its own format, and there is none below the first") {
+  const Victim victim;
+  auto manifest = ry::Checkpoint::open(victim.path).manifest();
+  manifest.format = 0;
+  write_file(victim.path / "manifest.json", ry::detail::manifest_text(manifest));
+  CHECK_THAT(use(victim.path), ContainsSubstring("manifest.json: it is of format 0"));
+}
+
 TEST_CASE("Checkpoint: a manifest of a later format is refused with what to do") {
   const Victim victim;
   auto manifest = ry::Checkpoint::open(victim.path).manifest();

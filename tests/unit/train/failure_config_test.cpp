@@ -197,6 +197,7 @@ TEST_CASE("Run: starts again when a rank ends no step any more, and tells what e
   REQUIRE(result.attempts().size() == 3);
   CHECK_THAT(result.attempts()[0].error,
              ContainsSubstring("rank 1 of 2") && ContainsSubstring("has ended no step for"));
+  CHECK_THAT(result.attempts()[0].error, ContainsSubstring("collectives after") && ContainsSubstring("(step 8, for "));
   CHECK_THAT(result.attempts()[1].error, ContainsSubstring("rank 0 of 2") &&
                                              ContainsSubstring("has ended no step for") &&
                                              ContainsSubstring("rank 1 had waited in collective"));
@@ -213,14 +214,78 @@ TEST_CASE("Run: starts again when a rank ends no step any more, and tells what e
 #endif
 }
 
+TEST_CASE("Run: starts again when a rank does not come to the end of its first step, at the first start or later") {
+  const Scratch scratch;
+  const ry::Result result =
+      run_in<ry::SharedMemory, ry::Processes>(scratch, 2,
+                                              [](auto& worker) {
+                                                if (worker.attempt() == 0 && worker.rank() == 1)
+                                                  ::raise(SIGSTOP);  // while it prepares
+                                                Weights weights;
+                                                ry::TrainState state{worker, {{"weights", weights}}};
+                                                if (worker.attempt() == 2 && worker.rank() == 0)
+                                                  ::raise(SIGSTOP);  // after it was put back
+                                                for (int step = 0; step < 3; ++step) {
+                                                  worker.samples(1);
+                                                  weights.step(worker.steps());
+                                                  worker.end_step();
+                                                }
+                                                worker.report({{"steps", worker.steps()}}, state);
+                                                if (worker.attempt() == 1) throw std::runtime_error{"a test"};
+                                              },
+                                              {.failure = {.max_failures = 3},
+                                               .collective_timeout = std::chrono::minutes{5},
+                                               .setup_timeout = std::chrono::seconds{2},
+                                               .step_timeout = std::chrono::seconds{1}});
+  INFO(result.error());
+  REQUIRE(result);
+  REQUIRE(result.attempts().size() == 4);
+  CHECK_THAT(result.attempts()[0].error,
+             ContainsSubstring("rank 1 of 2") && ContainsSubstring("has not ended its first step"));
+  CHECK_THAT(result.attempts()[2].error,
+             ContainsSubstring("rank 0 of 2") && ContainsSubstring("has not ended its first step"));
+}
+
+TEST_CASE("Run: every start of the workers and its cause stand in events.jsonl and result.json, the last one as well") {
+  const Scratch scratch;
+  const auto fail = [](auto& worker, std::uint64_t step) {
+    const bool is_due = step == 8U + static_cast<std::uint64_t>(worker.attempt());
+    if (is_due && worker.rank() == 1) throw std::runtime_error{"boo " + std::to_string(worker.attempt())};
+  };
+  const ry::Result result =
+      run<SharedProcesses>(scratch, fail, {.name = "run", .failure = {.max_failures = 1, .memory_percent = 0}});
+  REQUIRE_FALSE(result);
+  std::vector<ry::detail::Json> ended;
+  ry::detail::Json last = ry::detail::parse_json("{}");
+  for (const std::string& line : read_lines(result.path() / "events.jsonl")) {
+    last = ry::detail::parse_json(line);
+    if (last.at("event").text() == "attempt_ended") ended.push_back(last);
+  }
+  const ry::detail::Json told = ry::detail::parse_json(read_text(result.path() / "result.json"));
+  const auto& listed = told.at("attempts").array();
+  REQUIRE(ended.size() == 2);
+  REQUIRE(listed.size() == 2);
+  for (const std::size_t at : {0U, 1U}) {
+    for (const ry::detail::Json& one : {ended[at], listed[at]}) {
+      CHECK_THAT(std::string{one.at("error").text()}, ContainsSubstring("boo " + std::to_string(at)));
+      CHECK(one.at("failed_rank").as<int>() == 1);
+      CHECK(one.at("lost_steps").as<std::uint64_t>() == result.attempts()[at].lost_steps);
+    }
+  }
+  CHECK(result.attempts()[0].lost_steps > 0);
+  CHECK(last.at("event").text() == "ended");
+  CHECK(std::string{last.at("error").text()} == result.error());
+}
+
 TEST_CASE("StepWatch: a rank that waits is not taken for the one it waits for, which has stood still for less") {
   using std::chrono::seconds;
   for (const bool others_wait : {false, true}) {
-    ry::detail::StepWatch watch{2, seconds{8}};
+    ry::detail::StepWatch watch{2, seconds{8}, seconds{20}};
     std::vector<std::uint64_t> steps{1, 1};
     const auto look = [&](int at) {
       return watch.look(
-          ry::detail::StepWatch::Time{seconds{at}}, [&](int rank) { return steps[static_cast<std::size_t>(rank)]; },
+          ry::detail::StepWatch::Time{seconds{at}}, 0,
+          [&](int rank) { return std::optional{steps[static_cast<std::size_t>(rank)]}; },
           [&](int rank) { return rank == 0 || others_wait; });
     };
     for (int at = 10; at < 13; ++at) CHECK_FALSE(look(at));
@@ -237,13 +302,17 @@ TEST_CASE("StepWatch: a rank that waits is not taken for the one it waits for, w
   }
 }
 
-TEST_CASE("StepWatch: does not count time in which nobody looked, nor ranks that have ended no step yet") {
+TEST_CASE("StepWatch: does not count time in which nobody looked, and gives the first step more of it") {
   using std::chrono::seconds;
-  ry::detail::StepWatch watch{2, seconds{8}};
+  ry::detail::StepWatch watch{3, seconds{8}, seconds{20}};
   std::vector<std::uint64_t> steps{1, 0};
   const auto look = [&](int at) {
     return watch.look(
-        ry::detail::StepWatch::Time{seconds{at}}, [&](int rank) { return steps[static_cast<std::size_t>(rank)]; },
+        ry::detail::StepWatch::Time{seconds{at}}, 0,
+        [&](int rank) -> std::optional<std::uint64_t> {
+          if (rank == 2) return std::nullopt;  // it has gone
+          return steps[static_cast<std::size_t>(rank)];
+        },
         [](int) { return false; });
   };
   CHECK_FALSE(look(10));
@@ -252,4 +321,6 @@ TEST_CASE("StepWatch: does not count time in which nobody looked, nor ranks that
   CHECK(look(1010)->rank == 0);
   steps[0] = 2;
   CHECK_FALSE(look(1013));
+  for (int at = 1014; at < 1019; ++at) CHECK_FALSE(look(at));
+  CHECK(look(1019)->rank == 1);
 }

@@ -59,7 +59,7 @@ TEST_CASE("RunCheckpoints: what cannot be read when it is written is given back 
   REQUIRE(run.log.all_warnings().size() == 1);
   CHECK_THAT(run.log.all_warnings().front(), ContainsSubstring("step 4 could not be written: a snapshot does not fit"));
   CHECK_THAT(run.log.all_warnings().front(), !ContainsSubstring("training goes on"));
-  CHECK(run.checkpoints.num_failed() == 1);
+  CHECK(run.checkpoints.left(run.log).num_failed == 1);
 }
 
 TEST_CASE("RunCheckpoints: one that is still being written when the next attempt begins is no progress of that") {
@@ -90,6 +90,7 @@ TEST_CASE("RunCheckpoints: the newest of a run is one that is whole, also if thi
   std::ofstream{paths.back() / "state.json"} << "damaged!";
   PoorGroup group;
   BareRun run{scratch.path(), 1, group};
-  REQUIRE(run.checkpoints.newest());
-  CHECK(run.checkpoints.newest()->path() == paths.front());
+  const auto left = run.checkpoints.left(run.log);
+  REQUIRE(left.newest);
+  CHECK(left.newest->path() == paths.front());
 }

@@ -69,12 +69,14 @@ inline constexpr std::size_t checksum_digits = 8;
   const Json json = parse_json(text);
   Manifest manifest;
   const int format = json.at("format").as<int>();
-  if (format != manifest.format) {
-    throw Damage{
-        compose("it is of format {}, and this release ({}) reads format {}: use the release that has written "
-                "it, or a newer one",
-                format, version, manifest.format)};
+  // Where a later format differs from an earlier one, what follows will depend on it: there has been one so far.
+  if (format < 1 || format > manifest.format) {
+    throw Damage{compose(
+        "it is of format {}, and this release ({}) reads the formats up to {}: use the release that has written "
+        "it, or a newer one",
+        format, version, manifest.format)};
   }
+  manifest.format = format;
   manifest.id = json.at("id").text();
   manifest.created_at = json.at("created_at").text();
   manifest.world_size = json.at("world_size").as<int>();

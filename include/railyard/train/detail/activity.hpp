@@ -15,8 +15,8 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Returns "rank 1 was outside of collectives after 3 of them (step 7), rank 0 had waited in collective 4 for 2.5 s
-/// (step 7)": those that do not wait first, because the others wait for them, and no more than eight ranks in all.
+/// Returns "rank 1 was outside of collectives after 3 of them (step 7, for 2.6 s), rank 0 had waited in collective 4
+/// for 2.5 s (step 7)": those that do not wait first, because the others wait for them.
 [[nodiscard]] inline std::string activity_text(const WorkerGroup& group, int num_workers,
                                                Deadline::Clock::time_point now) {
   std::vector<std::string> outside;
@@ -28,18 +28,19 @@ namespace detail {
     const std::uint64_t step = page.steps.load(std::memory_order_relaxed);  // counted from 0: those that have ended
     const std::int64_t since_ns = page.waiting_since_ns.load(std::memory_order_relaxed);
     if (since_ns == 0) {
+      const std::int64_t stepped_ns = page.stepped_at_ns.load(std::memory_order_relaxed);
+      const std::string since =
+          stepped_ns == 0 ? "" : compose(", for {:.1f} s", static_cast<double>(now_ns - stepped_ns) / 1e9);
       outside.push_back(
-          compose("rank {} was outside of collectives after {} of them (step {})", rank, collectives, step));
+          compose("rank {} was outside of collectives after {} of them (step {}{})", rank, collectives, step, since));
     } else {
       waiting.push_back(compose("rank {} had waited in collective {} for {:.1f} s (step {})", rank, collectives,
                                 static_cast<double>(now_ns - since_ns) / 1e9, step));
     }
   }
   outside.insert(outside.end(), waiting.begin(), waiting.end());
-  constexpr std::size_t most = 8;
   std::string text;
-  for (std::size_t at = 0; at < outside.size() && at < most; ++at) text += (at == 0 ? "" : ", ") + outside[at];
-  if (outside.size() > most) text += compose(", and {} more ranks", outside.size() - most);
+  for (const std::string& one : outside) text += (text.empty() ? "" : ", ") + one;
   return text;
 }
 

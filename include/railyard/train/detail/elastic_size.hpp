@@ -63,6 +63,19 @@ class ElasticSize {
   /// Whether to ask again makes no sense: too many hosts are lost.
   [[nodiscard]] bool is_hopeless() const noexcept { return is_hopeless_; }
 
+  /// Asks until there is room for enough workers, a time is over, or asking again makes no sense. pause(time) returns
+  /// false to end it. say(text): told once that it is waited for.
+  template <class Pause, class Say>
+  [[nodiscard]] std::optional<int> wait(std::chrono::nanoseconds time, const Pause& pause, const Say& say) {
+    const Deadline end = Deadline::after(time);
+    auto size = ask();
+    if (!size && !is_hopeless_) say(no_room() + "; it is waited for");
+    for (; !size && !is_hopeless_ && !end.expired(); size = ask()) {
+      if (!pause(std::chrono::milliseconds{20})) return std::nullopt;
+    }
+    return size;
+  }
+
   /// Says that there is no room for the least number of workers, and what else is known of that.
   [[nodiscard]] std::string no_room() const {
     return compose("there is no room for the {} workers that ScalingConfig::num_workers asks for at least{}",

@@ -270,6 +270,7 @@ class RunDirectory {
   /// Writes a file of one JSON object, in place of the one that may be there. lasts: it is durable then, which takes
   /// milliseconds. Returns what went wrong, or an empty text.
   [[nodiscard]] std::string write_object(std::string_view name, const JsonObject& object, bool lasts) const {
+    if (is_fenced_) return {};
     const auto path = path_ / name;
     LineFile file{compose("{}.{}", path.string(), ::getpid()), files_};
     const auto complain = [&path](std::string_view why) {
@@ -288,6 +289,9 @@ class RunDirectory {
     }
     return {};
   }
+  /// From here on nothing is written any more: the run is another program's.
+  void fence() noexcept { is_fenced_ = true; }
+  [[nodiscard]] bool is_fenced() const noexcept { return is_fenced_; }
   /// From here on, what is said about a file does not promise that training goes on.
   void note_end() noexcept { is_training_ = false; }
   /// These two return what is to be said about it when a file takes a line no more: once for each file.
@@ -299,7 +303,7 @@ class RunDirectory {
 
   /// Takes back all metrics but the first `size` bytes.
   [[nodiscard]] std::string keep_metrics(std::uint64_t size) {
-    return metrics_.cut(size) ? std::string{} : complaint_about(metrics_);
+    return is_fenced_ || metrics_.cut(size) ? std::string{} : complaint_about(metrics_);
   }
   [[nodiscard]] std::uint64_t metrics_size() const noexcept { return metrics_.size(); }
 
@@ -330,7 +334,7 @@ class RunDirectory {
 
  private:
   [[nodiscard]] std::string append(LineFile& file, std::string_view line) const {
-    return file.append(line) || file.num_lost() > 1 ? std::string{} : complaint_about(file);
+    return is_fenced_ || file.append(line) || file.num_lost() > 1 ? std::string{} : complaint_about(file);
   }
   [[nodiscard]] std::string complaint_about(const LineFile& file) const {
     return file.complaint() + (is_training_ ? "; training goes on" : "");
@@ -342,6 +346,7 @@ class RunDirectory {
   LineFile events_;
   std::vector<std::unique_ptr<LineFile>> logs_{};
   bool is_training_ = true;
+  bool is_fenced_ = false;
 };
 
 }  // namespace detail

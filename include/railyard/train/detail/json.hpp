@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Writes flat JSON objects: all that a run's files need. Train room.
+// Writes JSON objects, flat but for lists of such: all that a run's files need. Train room.
 #pragma once
 
 #include "railyard/callbacks/detail/number.hpp"
@@ -10,11 +10,12 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Builds one flat JSON object.
+/// Builds one JSON object.
 class JsonObject {
  public:
   template <class T>
@@ -34,6 +35,14 @@ class JsonObject {
   }
   JsonObject& add(std::string_view name, const Value& value) {
     return value.visit([&](const auto& held) -> JsonObject& { return add(name, held); });
+  }
+  JsonObject& add(std::string_view name, const std::vector<JsonObject>& list) {
+    json_ += json_.empty() ? "{" : ", ";
+    append_json_text(json_, name);
+    json_ += ": [";
+    for (const JsonObject& one : list) json_ += (&one == list.data() ? "" : ", ") + one.text();
+    json_ += "]";
+    return *this;
   }
   JsonObject& add(const NamedValues& values) {
     for (const auto& [name, value] : values) add(name, value);

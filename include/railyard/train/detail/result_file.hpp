@@ -10,11 +10,26 @@
 #include "railyard/workers/detail/signal_watch.hpp"
 
 #include <csignal>
+#include <cstddef>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace railyard::inline v0_1 {
 namespace detail {
+
+/// Says how one start of the workers ended.
+inline JsonObject& add_attempt(JsonObject& object, const Attempt& attempt) {
+  object.add("error", attempt.error).add("failed_rank", attempt.failed_rank).add("begin_step", attempt.begin_step);
+  object.add("end_step", attempt.end_step).add("lost_steps", attempt.lost_steps);
+  return object.add("world_size", attempt.world_size).add("ended_after_seconds", attempt.seconds);
+}
+
+[[nodiscard]] inline std::vector<JsonObject> attempt_objects(const std::vector<Attempt>& attempts) {
+  std::vector<JsonObject> objects(attempts.size());
+  for (std::size_t at = 0; at < attempts.size(); ++at) add_attempt(objects[at], attempts[at]);
+  return objects;
+}
 
 [[nodiscard]] inline JsonObject result_object(const ResultFields& fields) {
   JsonObject object;
@@ -22,7 +37,7 @@ namespace detail {
   object.add("exit_status", fields.exit_status).add("seconds", fields.seconds).add("reports", fields.history.size());
   object.add("state_saved", fields.is_state_saved).add("failed_checkpoints", fields.failed_checkpoints);
   object.add("start_seconds", fields.timings.start).add("first_line_seconds", fields.timings.first_line);
-  object.add("training_seconds", fields.timings.training).add("attempts", fields.attempts.size());
+  object.add("training_seconds", fields.timings.training).add("attempts", attempt_objects(fields.attempts));
   if (const StepTimes times = average_of(fields.step_times_by_rank); times.steps > 0) {
     object.add("steps", times.steps);
     object.add("compute_share", times.share_of_compute());

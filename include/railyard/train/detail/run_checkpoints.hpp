@@ -78,15 +78,21 @@ struct LeftCheckpoints {
   int num_failed = 0;
   bool is_state_saved = true;
 
-  /// Looks them up: find_newest(), and find_best(problems).
-  template <class FindNewest, class FindBest>
-  void look_up(const FindNewest& find_newest, const FindBest& find_best, RunLog& log) {
+  void move_to(ResultFields& fields) {
+    fields.checkpoint = std::move(newest);
+    fields.best_checkpoints = std::move(best);
+    fields.failed_checkpoints = num_failed;
+    fields.is_state_saved = is_state_saved;
+  }
+
+  /// Looks them up.
+  void look_up(const CheckpointFolder& folder, const Retention& retention, RunLog& log) {
     std::string where = "the beginning";
     try {
-      newest = find_newest();
+      newest = newest_of(folder);
       if (newest) where = compose("{} (step {})", newest->path().string(), newest->manifest().step);
       std::vector<std::string> problems;
-      best = find_best(problems);
+      best = folder.best(retention, problems);
       for (const std::string& problem : problems) log.warn(problem + "; it is left out of the best checkpoints");
     } catch (const Error& error) {
       if (!newest) where = "the newest checkpoint that can be read then";
@@ -161,10 +167,6 @@ class RunCheckpoints {
   /// How many have been written by this program; in the attempt under way.
   [[nodiscard]] int num_written() const noexcept { return num_written_; }
   [[nodiscard]] int num_of_attempt() const noexcept { return num_of_attempt_; }
-  /// How many could not be written.
-  [[nodiscard]] int num_failed() const noexcept { return num_failed_; }
-  /// Whether the last one could not be written.
-  [[nodiscard]] bool has_last_failed() const noexcept { return has_last_failed_; }
 
   /// Says why checkpoints may not last where they are; empty if no reason is known.
   [[nodiscard]] std::string doubt() const {
@@ -219,10 +221,11 @@ class RunCheckpoints {
 
   /// The folder; only while nothing is being written, as what is below.
   [[nodiscard]] const CheckpointFolder& folder() { return writer_.folder(); }
-  [[nodiscard]] std::optional<Checkpoint> newest() { return newest_of(writer_.folder()); }
-  /// See CheckpointFolder::best().
-  [[nodiscard]] std::vector<Checkpoint> best(std::vector<std::string>& problems) {
-    return writer_.folder().best(writer_.retention(), problems);
+  /// What is left of them at the end.
+  [[nodiscard]] LeftCheckpoints left(RunLog& log) {
+    LeftCheckpoints left{.num_failed = num_failed_, .is_state_saved = !has_last_failed_};
+    left.look_up(writer_.folder(), writer_.retention(), log);
+    return left;
   }
 
  private:

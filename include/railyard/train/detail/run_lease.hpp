@@ -96,6 +96,23 @@ class RunLease {
     return is_own(*now);
   }
 
+  /// Says who has taken the run over, while this program was suspended or out of touch with the storage; empty if
+  /// nobody has, as far as can be told. Looks once in the time of a beat, suspended time included, or at once.
+  [[nodiscard]] std::string taker(bool at_once) {
+    struct timespec now {};
+    ::clock_gettime(CLOCK_BOOTTIME, &now);
+    const auto time = std::chrono::seconds{now.tv_sec} + std::chrono::nanoseconds{now.tv_nsec};
+    if (!at_once && time - looked_at_ < times_.beat) return {};
+    looked_at_ = time;
+    const auto holder = read();
+    // A file that was removed or damaged says nothing of it.
+    if (!holder || is_own(*holder) || holder->generation < own_.generation) return {};
+    return compose(
+        "process {} on {} has taken over the run in {} since {}, while this one was suspended or out of touch "
+        "with its storage: this one writes nothing more there",
+        holder->pid, holder->host, path_.parent_path().string(), holder->since);
+  }
+
   /// Gives signs of life from now on. The lease stays where it is then. Returns what there is to be said if it cannot.
   [[nodiscard]] std::string keep_alive() {
     const auto beat = [this] {
@@ -273,6 +290,7 @@ class RunLease {
   Descriptor file_{};
   Content own_{};
   std::string takeover_{};
+  std::chrono::nanoseconds looked_at_{0};  // since the host was booted
   std::unique_ptr<Heartbeat> heartbeat_{};
 };
 

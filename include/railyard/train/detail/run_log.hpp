@@ -5,6 +5,7 @@
 #include "railyard/train/controller.hpp"
 #include "railyard/train/detail/checkpoint_writer.hpp"
 #include "railyard/train/detail/files.hpp"
+#include "railyard/train/detail/result_file.hpp"
 #include "railyard/train/result.hpp"
 
 #include "railyard/callbacks/progress.hpp"
@@ -14,6 +15,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -89,6 +91,18 @@ class RunLog {
                   begin_step, failed.lost_steps));
   }
 
+  /// Tells of those that have ended since the last call.
+  void tell_of(const std::vector<Attempt>& attempts) {
+    for (; num_attempts_told_ < attempts.size(); ++num_attempts_told_) {
+      JsonObject event = begin_event("attempt_ended").add("attempt", num_attempts_told_);
+      write(add_attempt(event, attempts[num_attempts_told_]));
+    }
+  }
+  void tell_of_end(const ResultFields& fields) {
+    JsonObject event = begin_event("ended").add("succeeded", fields.error.empty()).add("error", fields.error);
+    write(event.add("failed_rank", fields.failed_rank).add("exit_status", fields.exit_status));
+  }
+
   /// stacks: by rank, the calls that it is in, one a line.
   void tell_of_stacks(const std::vector<std::string>& stacks) {
     for (std::size_t rank = 0; rank < stacks.size(); ++rank) {
@@ -117,6 +131,7 @@ class RunLog {
   ProgressLine* progress_;
   Clock::time_point called_at_;
   std::vector<std::string> warnings_{};
+  std::size_t num_attempts_told_ = 0;
 };
 
 }  // namespace detail

@@ -70,7 +70,7 @@ class Supervision {
         log_(directory_, progress_, called_at),
         controller_(controller_settings(config, info_.world_size)),
         budget_(config.failure, size_.is_elastic()),
-        steps_(info_.world_size, config.step_timeout),
+        steps_(step_watch_of(config, info_.world_size)),
         notice_(config.preemption),
         callbacks_(config.callbacks, [this](Failure failure) { note_hook_failure(std::move(failure)); }) {}
 
@@ -126,9 +126,8 @@ class Supervision {
 
   void note_no_start(const FirstStart& first) {
     failure_before_start_ = first.failure();
-    const CheckpointFolder folder{info_.path / "checkpoints", lease_.generation()};
-    left_.look_up([&] { return newest_of(folder); },
-                  [&](auto& problems) { return folder.best(retention_of(config_.checkpoint), problems); }, log_);
+    left_.look_up(CheckpointFolder{info_.path / "checkpoints", lease_.generation()}, retention_of(config_.checkpoint),
+                  log_);
     has_left_in_order_ = first.is_preempted() && left_.newest;
     if (has_left_in_order_) last_word_ = Farewell{}.text(0);
   }
@@ -184,10 +183,7 @@ class Supervision {
     if (num_left_ > 0) controller_.give_up("the run was to go on with another number of workers, and could not");
     if (controller_.failure()) checkpoints_->write_newest_copy(briefing_.attempt);
     settle();
-    left_.num_failed = checkpoints_->num_failed();
-    left_.is_state_saved = !checkpoints_->has_last_failed();
-    left_.look_up([&] { return checkpoints_->newest(); }, [&](auto& problems) { return checkpoints_->best(problems); },
-                  log_);
+    left_ = checkpoints_->left(log_);
     has_left_in_order_ = farewell_.is_preempted() && left_.is_state_saved && left_.newest;
     if (has_left_in_order_) last_word_ = farewell_.text(checkpoints_->num_written());
   }
@@ -228,6 +224,7 @@ class Supervision {
       if (!delay || !go_on_from_newest()) return false;
       if (!is_resize) {
         attempts_.back().lost_steps = attempts_.back().end_step - begin_step_;
+        log_.tell_of(attempts_);
         log_.tell_of_restart(briefing_.attempt + 1, attempts_.back(),
                              briefing_.checkpoint.empty() ? "the beginning" : briefing_.checkpoint, begin_step_);
       }
@@ -258,16 +255,11 @@ class Supervision {
 
   // Waits until there is room for enough workers. Returns false if there is none, or the run was interrupted meanwhile.
   [[nodiscard]] bool find_room() {
-    auto size = size_.ask();
-    if (!size && !size_.is_hopeless()) log_.print(compose("{}; it is waited for", size_.no_room()));
-    const Deadline end = Deadline::after(config_.start_timeout);
-    for (; !size && !size_.is_hopeless() && !end.expired(); size = size_.ask()) {
-      if (!pause(std::chrono::milliseconds{20})) return false;
-    }
-    if (!size) {
-      last_word_ = size_.no_room();
-      return false;
-    }
+    const auto size = size_.wait(
+        config_.start_timeout, [this](auto time) { return pause(time); },
+        [this](const std::string& text) { log_.print(text); });
+    if (!size && stop_signal_ == 0) last_word_ = size_.no_room();
+    if (!size) return false;
     info_.world_size = *size;
     hosts_.resize(static_cast<std::size_t>(*size), host_name());
     return true;
@@ -282,6 +274,7 @@ class Supervision {
   }
 
   [[nodiscard]] bool go_on_from_newest() {
+    if (look_for_taker(true)) return false;
     if (!group_->shares_snapshots()) checkpoints_->write_newest_copy(briefing_.attempt);
     auto copy = checkpoints_->newest_in_memory();
     if (copy.empty() || group_->forks_to_restart()) {
@@ -328,7 +321,7 @@ class Supervision {
     is_resizing_ = false;
     activity_.clear();
     step_times_.assign(static_cast<std::size_t>(info_.world_size), {});
-    steps_ = StepWatch{info_.world_size, config_.step_timeout};
+    steps_ = step_watch_of(config_, info_.world_size);
     history_.begin_attempt(info_.world_size);
     checkpoints_->begin_attempt(info_.world_size, briefing_.attempt);
     controller_ = Controller{controller_settings(config_, info_.world_size)};
@@ -363,6 +356,7 @@ class Supervision {
     const auto now = Clock::now();
     const auto wake = std::min({controller_.wakes_at(), now + most, farewell_.wakes_at(config_.stop_grace, now)});
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
+    look_for_taker(false);
     if (event) std::visit([this](auto& one) { handle(one); }, *event);
     if (Clock::now() >= controller_.wakes_at()) carry_out(controller_.on_time(Clock::now()));
     checkpoints_->note_outcomes(log_, controller_.phase() == Phase::running);
@@ -440,11 +434,12 @@ class Supervision {
   }
 
   void look_for_standstill() {
+    if (controller_.phase() != Phase::running) return;
     const auto found = steps_.look(
-        Clock::now(),
-        [this](int rank) { return controller_.has_exited(rank) || steps_of(rank) <= begin_step_ ? 0 : steps_of(rank); },
+        Clock::now(), begin_step_,
+        [this](int rank) { return controller_.has_exited(rank) ? std::nullopt : std::optional{steps_of(rank)}; },
         [this](int rank) { return group_->page(rank).waiting_since_ns.load(std::memory_order_relaxed) != 0; });
-    if (!found || controller_.phase() != Phase::running) return;
+    if (!found) return;
     note_activity();
     log_.tell_of_stacks(group_->stacks(Deadline::after(std::chrono::milliseconds{500})));
     fail({.rank = found->rank, .what = found->what, .is_wait = true});
@@ -465,6 +460,16 @@ class Supervision {
   // Before the group is ended: the end is what all ranks do then.
   void note_activity() {
     if (activity_.empty()) activity_ = activity_text(*group_, info_.world_size, Clock::now());
+  }
+
+  // A program that was suspended may find its run taken over: nothing of it is changed any more then.
+  bool look_for_taker(bool at_once) {
+    std::string text = lease_.taker(at_once);
+    if (text.empty() || directory_.is_fenced()) return directory_.is_fenced();
+    directory_.fence();
+    if (controller_.failure()) last_word_ = text;
+    note_hook_failure({.what = std::move(text), .kind = Failure::Kind::final});
+    return true;
   }
 
   void note_start(int rank, std::string host) {
@@ -526,6 +531,7 @@ class Supervision {
   }
 
   [[nodiscard]] Result finish() {
+    look_for_taker(true);
     const Failure* failure = controller_.failure() ? &*controller_.failure() : nullptr;
     if (failure == nullptr && failure_before_start_) failure = &*failure_before_start_;
     ResultFields fields{.path = info_.path, .world_size = info_.world_size};
@@ -542,11 +548,10 @@ class Supervision {
     }
     fields.history = history_.take_metrics();
     fields.step_times_by_rank = std::move(step_times_);
+    log_.tell_of(attempts_);
+    log_.tell_of_end(fields);
     fields.attempts = std::move(attempts_);
-    fields.checkpoint = std::move(left_.newest);
-    fields.best_checkpoints = std::move(left_.best);
-    fields.failed_checkpoints = left_.num_failed;
-    fields.is_state_saved = left_.is_state_saved;
+    left_.move_to(fields);
     fields.warnings = log_.all_warnings();
     fields.seconds = log_.seconds();
     fields.timings = timings_;

@@ -108,17 +108,20 @@ struct PageValues {
   std::uint64_t epoch_size = 0;
   std::uint64_t epoch_done = 0;
   std::uint64_t collectives = 0;
+  std::int64_t stepped_for_ns = -1;  ///< since its last step ended; -1 before the first
   std::int64_t waiting_for_ns = -1;  ///< clocks of two hosts have nothing in common; -1 while it does not wait
 
   [[nodiscard]] static PageValues of(const WorkerPage& page) noexcept {
     constexpr auto relaxed = std::memory_order_relaxed;
     const std::int64_t since = page.waiting_since_ns.load(relaxed);
+    const std::int64_t stepped = page.stepped_at_ns.load(relaxed);
     return {.samples = page.samples.load(relaxed),
             .steps = page.steps.load(relaxed),
             .epoch = page.epoch.load(relaxed),
             .epoch_size = page.epoch_size.load(relaxed),
             .epoch_done = page.epoch_done.load(relaxed),
             .collectives = page.collectives.load(relaxed),
+            .stepped_for_ns = stepped == 0 ? -1 : monotonic_ns() - stepped,
             .waiting_for_ns = since == 0 ? -1 : monotonic_ns() - since};
   }
   void show_on(WorkerPage& page) const noexcept {
@@ -129,6 +132,7 @@ struct PageValues {
     page.epoch_size.store(epoch_size, relaxed);
     page.epoch_done.store(epoch_done, relaxed);
     page.collectives.store(collectives, relaxed);
+    page.stepped_at_ns.store(stepped_for_ns < 0 ? 0 : monotonic_ns() - stepped_for_ns, relaxed);
     page.waiting_since_ns.store(waiting_for_ns < 0 ? 0 : monotonic_ns() - waiting_for_ns, relaxed);
   }
 };
