@@ -22752,12 +22752,12 @@ class TrainState {
     pace_.note_put_back(end - begin, end);
     if (worker_->rank() != 0) return;
     if (!missing.empty()) {
-      std::fprintf(stderr, "railyard: the checkpoint %s has nothing for: %s; they stay as the program has made them\n",
-                   path.c_str(), missing.c_str());
+      worker_->warn(detail::compose("the checkpoint {} has nothing for: {}; they stay as the program has made them",
+                                    path, missing));
     }
     if (manifest.world_size != worker_->world_size()) return;  // which changes bits by itself
     if (const std::string text = detail::difference_of(worker_->environment(), manifest.environment); !text.empty()) {
-      std::fprintf(stderr, "railyard: the run goes on from %s with %s: bits may differ\n", path.c_str(), text.c_str());
+      worker_->warn(detail::compose("the run goes on from {} with {}: bits may differ", path, text));
     }
   }
 
@@ -26960,10 +26960,10 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
                 place.name, place.path.string())};
   }
   RunRecord before = read_run_record(place.path);
-  const auto tell = [&run](const char* what, const std::string& now, const std::string& then) {
-    if (now == then || run.progress == Progress::quiet) return;
-    std::fprintf(stderr, "railyard: the run was started with %s %s and goes on with %s: bits may differ\n", what,
-                 then.c_str(), now.c_str());
+  const auto tell = [&before](std::string_view what, const std::string& now, const std::string& then) {
+    if (now == then || before.has_succeeded) return;
+    before.problems.push_back(
+        compose("the run was started with {} {} and goes on with {}: bits may differ", what, then, now));
   };
   tell("the backend", info.backend, before.backend);
   tell("the scaling", info.scaling, before.scaling);

@@ -20,7 +20,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -213,12 +212,12 @@ class TrainState {
     pace_.note_put_back(end - begin, end);
     if (worker_->rank() != 0) return;
     if (!missing.empty()) {
-      std::fprintf(stderr, "railyard: the checkpoint %s has nothing for: %s; they stay as the program has made them\n",
-                   path.c_str(), missing.c_str());
+      worker_->warn(detail::compose("the checkpoint {} has nothing for: {}; they stay as the program has made them",
+                                    path, missing));
     }
     if (manifest.world_size != worker_->world_size()) return;  // which changes bits by itself
     if (const std::string text = detail::difference_of(worker_->environment(), manifest.environment); !text.empty()) {
-      std::fprintf(stderr, "railyard: the run goes on from %s with %s: bits may differ\n", path.c_str(), text.c_str());
+      worker_->warn(detail::compose("the run goes on from {} with {}: bits may differ", path, text));
     }
   }
 

@@ -33,6 +33,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -143,10 +144,10 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
                 place.name, place.path.string())};
   }
   RunRecord before = read_run_record(place.path);
-  const auto tell = [&run](const char* what, const std::string& now, const std::string& then) {
-    if (now == then || run.progress == Progress::quiet) return;
-    std::fprintf(stderr, "railyard: the run was started with %s %s and goes on with %s: bits may differ\n", what,
-                 then.c_str(), now.c_str());
+  const auto tell = [&before](std::string_view what, const std::string& now, const std::string& then) {
+    if (now == then || before.has_succeeded) return;
+    before.problems.push_back(
+        compose("the run was started with {} {} and goes on with {}: bits may differ", what, then, now));
   };
   tell("the backend", info.backend, before.backend);
   tell("the scaling", info.scaling, before.scaling);
