@@ -39,7 +39,8 @@ railyard_has() {
     libfmt-dev) railyard_has_header fmt/format.h ;;
     libgloo-dev) railyard_has_header gloo/rendezvous/context.h ;;
     libtorch-dev) railyard_has_header torch/csrc/api/include/torch/version.h ;;
-    libopenblas0-pthread) ldconfig -p 2>/dev/null | grep 'libopenblas' >/dev/null ;;
+    # What ldconfig is in is no place where a user's shell looks for commands.
+    libopenblas0-pthread) PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2>/dev/null | grep 'libopenblas' >/dev/null ;;
     libclang-rt-dev) railyard_has_sanitizers clang++ ;;
     catch2) railyard_has_header catch2/catch.hpp || railyard_has_header catch2/catch_all.hpp ;;
     *) dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed' ;;

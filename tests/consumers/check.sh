@@ -132,7 +132,7 @@ case $name in
     ;;
   fast_math)
     "$cxx" "${flags_headers[@]}" -O2 -ffast-math "$here/fast_math.cpp" -o fast_math -lfmt -pthread
-    expect "halves true reports true" ./fast_math
+    expect "halves true reports true reductions true statistics true" ./fast_math
     ;;
   libtorch_finder)
     fake_torch good 2.7.1 2.7.1

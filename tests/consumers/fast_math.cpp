@@ -5,6 +5,8 @@
 #include <bit>
 #include <fstream>
 #include <sstream>
+#include <stdexcept>
+#include <vector>
 
 namespace ry = railyard;
 
@@ -36,11 +38,46 @@ bool reports_stay_json() {
          text.str().find("\"loss\": null") != std::string::npos;
 }
 
+// A NaN wins over every number in min and max, whichever rank has it, and whatever it is compared with.
+template <class B>
+bool reductions_keep_nan() {
+  constexpr std::size_t count = 37;  // more than a vector, and a rest
+  ry::Trainer<B, ry::Threads> trainer{
+      [](auto& worker) {
+        for (const auto op : {ry::ReduceOp::min, ry::ReduceOp::max, ry::ReduceOp::sum}) {
+          std::vector<float> values(count);
+          for (std::size_t i = 0; i < count; ++i) {
+            const bool is_one = static_cast<int>(i % 3) == worker.rank();  // every third is of no rank
+            values[i] = is_one ? std::bit_cast<float>(0x7FC00000U) : static_cast<float>(i) - 18;
+          }
+          worker.all_reduce(ry::buffer_of(values), op);
+          for (std::size_t i = 0; i < count; ++i) {
+            if (is_nan(values[i]) != (i % 3 < 2)) throw std::runtime_error{"a NaN was lost, or came from nowhere"};
+          }
+        }
+      },
+      {.num_workers = 2}};
+  const ry::Result result = trainer.fit();
+  if (!result) fmt::print("{}\n", result.error());
+  return static_cast<bool>(result);
+}
+
+// What is missing in a column is NaN: it is counted and takes no part in the rest.
+bool statistics_leave_nan_out() {
+  const auto nan = std::bit_cast<float>(0x7FC00000U);
+  const auto numbers =
+      ry::stats(ry::Dataset::from_columns({{"x", std::vector<float>{1, nan, 3, nan}}})).columns.front();
+  return numbers.present == 2 && numbers.missing == 2 && numbers.minimum == 1 && numbers.maximum == 3 &&
+         numbers.mean == 2;
+}
+
 }  // namespace
 
 int main() {
   const bool halves = halves_keep_nan();
   const bool reports = reports_stay_json();
-  fmt::print("halves {} reports {}\n", halves, reports);
-  return halves && reports ? 0 : 1;
+  const bool reductions = reductions_keep_nan<ry::Local>() && reductions_keep_nan<ry::SharedMemory>();
+  const bool statistics = statistics_leave_nan_out();
+  fmt::print("halves {} reports {} reductions {} statistics {}\n", halves, reports, reductions, statistics);
+  return halves && reports && reductions && statistics ? 0 : 1;
 }

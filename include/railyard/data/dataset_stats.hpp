@@ -91,7 +91,7 @@ template <class T>
 void add_numbers(std::span<const T> values, ColumnStats& stats, double& squares) {
   for (const T element : values) {
     const auto value = convert_element<double>(element);
-    if (std::isnan(value)) {
+    if (has_nan_bits(value)) {  // not std::isnan, which -ffast-math makes false
       ++stats.missing;
       continue;
     }

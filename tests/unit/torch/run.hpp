@@ -57,11 +57,14 @@ inline void expect(bool holds, const std::string& what) {
 }
 #define EXPECT(...) ::test::expect((__VA_ARGS__), #__VA_ARGS__)
 
-// Returns what the run has failed with, the same whether the ranks see each other's memory or not.
+// Returns what the run has failed with, or nothing. Whether it fails must not depend on whether the ranks see each
+// other's memory: what both have to say is returned if it does.
 template <class Function>
 std::string error_of(int num_workers, Function function) {
-  if (try_run<ry::Local, ry::Threads>(num_workers, function)) return "";
-  return try_run<ry::SharedMemory, ry::Threads>(num_workers, std::move(function)).error();
+  const ry::Result apart = try_run<ry::Local, ry::Threads>(num_workers, function);
+  const ry::Result shared = try_run<ry::SharedMemory, ry::Threads>(num_workers, std::move(function));
+  if (static_cast<bool>(apart) == static_cast<bool>(shared)) return shared.error();
+  return fmt::format("Local and SharedMemory differ: \"{}\" and \"{}\"", apart.error(), shared.error());
 }
 
 }  // namespace test

@@ -40,19 +40,25 @@ struct CompletePolicies {
 
 template <class B, class S>
 struct BothPolicies {
-  static_assert(Backend<B>,
-                "the first policy of this Trainer is no Backend: the compiler names below what the class lacks; "
-                "railyard/core/backend.hpp says what each part has to do. There are Gloo, Local and Checked<Gloo>");
+  static_assert(
+      Backend<B>,
+      "the first policy of this Trainer is no Backend: the compiler names below what the class lacks; "
+      "railyard/core/backend.hpp says what each part has to do. There are Gloo, SharedMemory, Nccl, Local and "
+      "Checked<Gloo>");
   static_assert(Scaling<S>,
                 "the second policy of this Trainer is no Scaling: the compiler names below what the class lacks; "
-                "railyard/core/scaling.hpp says what each part has to do. There are Processes and Threads");
+                "railyard/core/scaling.hpp says what each part has to do. There are Processes, Threads and Launched");
 };
 
 template <class B, class S>
 struct ReachingPolicies {
-  static_assert(B::reach >= S::reach,
+  static_assert(B::reach >= S::reach || B::reach != Reach::process,
                 "this Backend cannot reach the workers that this Scaling makes: Local joins the threads of one process "
                 "only; say Trainer<Gloo, Processes>, or Trainer<Local, Threads>");
+  static_assert(B::reach >= S::reach || B::reach == Reach::process,
+                "this Backend cannot reach the workers that this Scaling makes: SharedMemory joins the workers of one "
+                "host only; say Trainer<Gloo, Launched>, which shares memory on each host, or "
+                "Trainer<SharedMemory, Processes>");
 };
 
 /// Is instantiated for a pair that does not fit. The questions are asked one after another, each in a class of its own:
