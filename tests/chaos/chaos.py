@@ -73,7 +73,7 @@ class Run:
             return "retention"
         if any(name.startswith(".staging") for name in names):
             return "commit"
-        return LETTERS[RANDOM.choice(ranks)[1]]
+        return LETTERS[GLANCES.choice(ranks)[1]]
 
     def forget(self, killed):
         """Takes note that those processes are dead, even while the system has not yet."""
@@ -115,6 +115,7 @@ def is_alive(pid):
 
 
 def fail(text, run=None):
+    print("the last strikes, and when in the run's phases:", *STRIKES[-10:], sep="\n  ")
     if run is not None:
         print("".join(Path(run.log.name).read_text(errors="replace").splitlines(True)[-20:]), end="")
         text += f"; see {run.path}"
@@ -122,36 +123,37 @@ def fail(text, run=None):
     sys.exit(1)
 
 
-def wait_for_phase(run, wanted):
+def wait_for_phase(run, wanted, chances):
     """Waits until the run is in that phase, and for a random moment in it; gives up after a while, or when the run is
     over. Returns in which phase it is."""
     # A restart follows upon a strike at once, or not at all.
     deadline = time.monotonic() + (0.02 if wanted == "restart" else 2)
     longest = {"start": 0.3, "restart": 0.1}.get(wanted, 0.003)
+    pause = chances.choice((0, chances.uniform(0, longest)))
     while time.monotonic() < deadline and run.is_running():
         if run.phase() == wanted:
-            time.sleep(RANDOM.choice((0, RANDOM.uniform(0, longest))))
+            time.sleep(pause)
             if run.is_running() and run.phase() == wanted:
                 return wanted
         time.sleep(0.0003)
     return run.phase()
 
 
-def strike(run):
+def strike(run, chances):
     """Sends a signal to one of the run's processes, or to all; returns what it has struck."""
     family = run.family()
-    what = RANDOM.choices(["worker", "zygote", "supervisor", "all", "stop"], [6, 1, 2, 1, 1])[0]
+    what = chances.choices(["worker", "zygote", "supervisor", "all", "stop"], [6, 1, 2, 1, 1])[0]
     if not family.get("worker") and what in ("worker", "stop"):
         what = "supervisor"
     if what == "stop":
-        pid = RANDOM.choice(family["worker"])
+        pid = chances.choice(family["worker"])
         send(pid, signal.SIGSTOP)
-        time.sleep(RANDOM.uniform(0, 0.2))
+        time.sleep(chances.uniform(0, 0.2))
         send(pid, signal.SIGCONT)
         return what
     pids = sum(family.values(), []) if what == "all" else family.get(what, [])
     if what != "all" and pids:
-        pids = [RANDOM.choice(pids)]
+        pids = [chances.choice(pids)]
     for pid in pids:
         send(pid, signal.SIGKILL)
     run.forget(pids)
@@ -175,13 +177,13 @@ class Torment:
         self.struck = collections.Counter()
         self.num_runs = 0
 
-    def least(self, phases):
+    def least(self, phases, chances):
         fewest = min(self.coverage[phase] for phase in phases)
-        return RANDOM.choice([phase for phase in phases if self.coverage[phase] == fewest])
+        return chances.choice([phase for phase in phases if self.coverage[phase] == fewest])
 
     def begin(self):
         self.num_runs += 1
-        wanted = self.least(EVERY_PHASE)
+        wanted = self.least(EVERY_PHASE, random.Random(f"{SEED} run {self.num_runs}"))
         epochs = next(epochs for epochs, phases in PHASES.items() if wanted in phases)
         return Run(self.program, self.storage, f"run-{self.num_runs}", epochs)
 
@@ -190,18 +192,20 @@ class Torment:
         if not run.is_running():
             run.check_end()
             run.start()
+        # Each strike has chances of its own: what a seed gives does not depend on how often somebody has looked.
+        chances = random.Random(f"{SEED} strike {self.num_kills() + 1}")
         impossible = "start" if run.has_begun else "restart"
-        wanted = self.least([phase for phase in run.wanted if phase != impossible])
-        phase = wait_for_phase(run, wanted)
+        wanted = self.least([phase for phase in run.wanted if phase != impossible], chances)
+        phase = wait_for_phase(run, wanted, chances)
         if not run.is_running():
             return
-        what = strike(run)
+        what = strike(run, chances)
         if what is None:
             return
         self.coverage[phase] += 1
         self.struck[what] += 1
-        if RANDOM.random() < 0.3:
-            run.verify()
+        STRIKES.append(f"{self.num_kills()}: {what} of {run.path.name} in {phase} (wanted: {wanted})")
+        run.verify()
 
     def num_kills(self):
         return sum(self.struck.values())
@@ -308,5 +312,6 @@ def main():
 
 
 SEED = int(sys.argv[4])
-RANDOM = random.Random(SEED)
+GLANCES = random.Random(SEED)  # which of the ranks is looked at
+STRIKES = []
 main()
