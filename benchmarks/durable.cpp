@@ -23,6 +23,7 @@
 #include <iterator>
 #include <random>
 #include <stdexcept>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -153,7 +154,8 @@ struct Recovery {
   std::vector<double> lost_steps;
 };
 
-std::vector<double> kill_often(const Torment& torment, double step_ms) {
+// Ends before its time where the run has failed.
+std::vector<double> kill_often(const std::stop_token& run_is_over, const Torment& torment, double step_ms) {
   const auto sleep_ms = [](double time) {
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(time));
   };
@@ -161,13 +163,15 @@ std::vector<double> kill_often(const Torment& torment, double step_ms) {
   std::mt19937 random{1};
   std::vector<double> recovered;
   for (int kill = 0; kill < torment.num_kills; ++kill) {
-    for (const std::uint64_t begin = notes().steps; notes().steps < begin + 3;) sleep_ms(1);
+    const std::uint64_t begin = notes().steps;
+    while (notes().steps < begin + 3 && !run_is_over.stop_requested()) sleep_ms(1);
     sleep_ms(std::uniform_real_distribution<>{0, longest_ms}(random));
     const int attempt = notes().attempt;
     const std::uint64_t killed_at = notes().steps;
     const double killed_ms = now_ms();
+    if (run_is_over.stop_requested()) break;
     ::kill(notes().pid[random() % static_cast<unsigned>(torment.num_workers)], SIGKILL);
-    while (notes().attempt == attempt || notes().steps <= killed_at) sleep_ms(0.2);
+    while ((notes().attempt == attempt || notes().steps <= killed_at) && !run_is_over.stop_requested()) sleep_ms(0.2);
     recovered.push_back(now_ms() - killed_ms - static_cast<double>(killed_at + 1 - notes().resumed) * step_ms);
   }
   notes().is_enough = 1;
@@ -182,7 +186,8 @@ Recovery recover(const Torment& torment) {
   config.checkpoint = torment.checkpoint;
   config.failure = {.max_failures = -1, .max_failures_at_same_step = 1'000'000};
   Recovery recovery;
-  std::thread killer{[&] { recovery.ms = kill_often(torment, step_ms); }};
+  std::jthread killer{
+      [&](const std::stop_token& run_is_over) { recovery.ms = kill_often(run_is_over, torment, step_ms); }};
   const std::vector<ry::Attempt> attempts = fit(
       torment.num_workers,
       [&](ry::Worker& worker) {

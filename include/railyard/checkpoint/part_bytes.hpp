@@ -10,6 +10,15 @@
 
 namespace railyard::inline v0_1 {
 
+namespace detail {
+
+/// A file of so many bytes or more goes past the system's cache, if its memory begins at a multiple of the block, which
+/// is that of nearly all disks or larger.
+inline constexpr std::size_t smallest_direct_bytes = std::size_t{1} << 20U;
+inline constexpr std::size_t direct_block_bytes = 4096;
+
+}  // namespace detail
+
 /// Is memory, or a function that brings any piece of what is not there: a piece at a time needs little memory.
 class PartBytes {
  public:

@@ -44,6 +44,12 @@ class Files {
     return ::pwrite(fd, from, size, at);
   }
   virtual int truncate(int fd, off_t size) { return ::ftruncate(fd, size); }
+  /// Has writes go past the system's cache, or not: those of whole blocks, from addresses that are multiples of one.
+  /// Returns -1 where the file system cannot do so.
+  virtual int set_direct(int fd, bool is_direct) {
+    const int flags = ::fcntl(fd, F_GETFL);
+    return flags < 0 ? -1 : ::fcntl(fd, F_SETFL, is_direct ? flags | O_DIRECT : flags & ~O_DIRECT);
+  }
   /// Has the bytes on their way to the disk, and waits until they are there if asked to. Makes nothing durable.
   virtual int write_back(int fd, std::size_t begin, std::size_t size, bool waits) {
     const unsigned wait = waits ? SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER : 0U;

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -98,12 +99,20 @@ class Staging {
     return failed;
   }
 
+  // Large files go past the system's cache where they can: a copy of all bytes less, and what others have cached stays.
   std::optional<FailedCall> try_fill(int fd, const PartBytes& bytes, Crc32c& sum) {
+    bool is_direct = bytes.size() >= smallest_direct_bytes && files_.set_direct(fd, true) == 0;
     for (std::size_t begin = 0; begin < bytes.size(); begin += piece_bytes) {
       const auto piece = bytes.read(begin, std::min(piece_bytes, bytes.size() - begin));
       for (std::size_t done = 0; done < piece.size();) {
-        const auto left = piece.subspan(done);
+        auto left = piece.subspan(done);
+        if (is_direct && !is_of_blocks(left)) is_direct = files_.set_direct(fd, false) != 0;
+        if (is_direct) left = left.first(left.size() / direct_block_bytes * direct_block_bytes);
         const ssize_t written = uninterrupted([&] { return files_.write(fd, left.data(), left.size()); });
+        if (written < 0 && errno == EINVAL && is_direct) {  // blocks are larger here
+          is_direct = files_.set_direct(fd, false) != 0;
+          continue;
+        }
         if (written <= 0) return FailedCall{"write", written == 0 ? EIO : errno};
         done += static_cast<std::size_t>(written);
       }
@@ -111,6 +120,12 @@ class Staging {
       if (const int error = pace(fd, begin, piece.size()); error != 0) return FailedCall{"writing back", error};
     }
     return std::nullopt;
+  }
+
+  // Whether they begin with a block that can go past the cache.
+  [[nodiscard]] static bool is_of_blocks(std::span<const std::byte> bytes) noexcept {
+    return bytes.size() >= direct_block_bytes &&
+           reinterpret_cast<std::uintptr_t>(bytes.data()) % direct_block_bytes == 0;
   }
 
   // Keeps the disk busy from the start and little unwritten: what gathers in memory until fsync would hold up everybody

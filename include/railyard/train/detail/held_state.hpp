@@ -8,6 +8,7 @@
 
 #include "railyard/checkpoint/checkpoint.hpp"
 #include "railyard/checkpoint/file_image.hpp"
+#include "railyard/checkpoint/part_bytes.hpp"
 #include "railyard/core/scaling.hpp"
 
 #include <algorithm>
@@ -24,13 +25,15 @@ namespace detail {
 
 /// Gives each file its place in a snapshot, and returns the snapshot's size.
 [[nodiscard]] inline std::uint64_t place_files(SavedMessage& save, const std::vector<FileImage>& images) {
-  constexpr std::uint64_t alignment = 64;
-  const auto aligned = [](std::uint64_t at) { return (at + alignment - 1) / alignment * alignment; };
+  const auto aligned = [](std::uint64_t at, std::uint64_t size) {
+    const std::uint64_t alignment = size >= smallest_direct_bytes ? direct_block_bytes : 64;
+    return (at + alignment - 1) / alignment * alignment;
+  };
   for (const FileImage& image : images) save.files.push_back({.name = image.name, .size = image.size});
-  std::uint64_t end = aligned(sizeof(std::uint64_t) + encode_saved(save).size());
+  std::uint64_t end = sizeof(std::uint64_t) + encode_saved(save).size();
   for (SavedFile& file : save.files) {
-    file.offset = end;
-    end = aligned(end + file.size);
+    file.offset = aligned(end, file.size);
+    end = file.offset + file.size;
   }
   return end;
 }

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT
+// Large files of a checkpoint go past the system's cache, where memory and file system allow it.
+#include "railyard/checkpoint/detail/staging.hpp"
+
+#include "unit/checkpoint/support.hpp"
+
+#include "support/catch.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+using namespace railyard_test;
+
+namespace {
+
+constexpr std::size_t block = ry::detail::direct_block_bytes;
+constexpr std::size_t smallest = ry::detail::smallest_direct_bytes;
+
+// Counts what is written past the cache, and may say that the disk's blocks are larger, or write less than asked for.
+class DirectFiles final : public ry::detail::Files {
+ public:
+  std::size_t most_direct = 0;  // how many bytes such a write takes; 0: all
+  bool refuses = false;
+  std::size_t num_direct = 0;
+  std::size_t num_cached = 0;
+
+  int set_direct(int fd, bool is_direct) override {
+    is_direct_ = is_direct;
+    Files::set_direct(fd, is_direct);  // where it cannot be had the rest is as it would be
+    return 0;
+  }
+  ssize_t write(int fd, const std::byte* from, std::size_t size) override {
+    if (is_direct_ && refuses) {
+      errno = EINVAL;
+      return -1;
+    }
+    if (is_direct_) {
+      CHECK(reinterpret_cast<std::uintptr_t>(from) % block == 0);
+      CHECK(size % block == 0);
+    }
+    if (is_direct_ && most_direct > 0 && size > most_direct) {
+      Files::set_direct(fd, false);
+      size = most_direct;
+    }
+    const ssize_t written = Files::write(fd, from, size);
+    if (written > 0) (is_direct_ ? num_direct : num_cached) += static_cast<std::size_t>(written);
+    return written;
+  }
+
+ private:
+  bool is_direct_ = false;
+};
+
+// Memory that begins so many bytes after a block does.
+class Bytes {
+ public:
+  Bytes(std::size_t size, std::size_t behind)
+      : memory_(static_cast<std::byte*>(::operator new (size + behind, std::align_val_t{block}))),
+        bytes_(memory_.get() + behind, size) {
+    for (std::size_t i = 0; i < size; ++i) bytes_[i] = static_cast<std::byte>(i * 2654435761U >> 13U);
+  }
+  [[nodiscard]] std::span<const std::byte> get() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { ::operator delete (memory, std::align_val_t{block}); }
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  std::span<std::byte> bytes_;
+};
+
+void check_written(DirectFiles& files, const Bytes& bytes) {
+  const Scratch scratch;
+  ry::detail::Staging staging{files, scratch.path() / "staging"};
+  const ry::ManifestFile written = staging.write("file", bytes.get());
+  CHECK(written.size == bytes.get().size());
+  CHECK(written.crc32c == ry::detail::crc32c(bytes.get()));
+  std::ifstream file{scratch.path() / "staging" / "file", std::ios::binary};
+  const std::string found{std::istreambuf_iterator<char>{file}, {}};
+  CHECK(std::ranges::equal(std::as_bytes(std::span{found}), bytes.get()));
+}
+
+}  // namespace
+
+TEST_CASE("Staging: large files go past the cache but for their ends, small ones and those within blocks do not") {
+  for (const std::size_t size : {smallest, smallest + 1, smallest + block - 1, 9 * smallest + 123}) {
+    DirectFiles files;
+    check_written(files, Bytes{size, 0});
+    CHECK(files.num_direct == size / block * block);
+    CHECK(files.num_cached == size % block);
+  }
+  for (const Bytes& bytes : {Bytes{smallest - 1, 0}, Bytes{3 * smallest, 64}}) {
+    DirectFiles files;
+    check_written(files, bytes);
+    CHECK(files.num_direct == 0);
+  }
+}
+
+TEST_CASE("Staging: where blocks are larger, or a write past the cache ends within one, the rest goes through it") {
+  const Bytes bytes{10 * smallest + 5, 0};
+  DirectFiles refusing;
+  refusing.refuses = true;
+  check_written(refusing, bytes);
+  CHECK(refusing.num_cached == bytes.get().size());
+  DirectFiles halting;
+  halting.most_direct = 3 * block + 17;
+  check_written(halting, bytes);
+  CHECK(halting.num_direct == halting.most_direct);
+}
