@@ -4746,6 +4746,12 @@ class Files {
     return ::pwrite(fd, from, size, at);
   }
   virtual int truncate(int fd, off_t size) { return ::ftruncate(fd, size); }
+  /// Has writes go past the system's cache, or not: those of whole blocks, from addresses that are multiples of one.
+  /// Returns -1 where the file system cannot do so.
+  virtual int set_direct(int fd, bool is_direct) {
+    const int flags = ::fcntl(fd, F_GETFL);
+    return flags < 0 ? -1 : ::fcntl(fd, F_SETFL, is_direct ? flags | O_DIRECT : flags & ~O_DIRECT);
+  }
   /// Has the bytes on their way to the disk, and waits until they are there if asked to. Makes nothing durable.
   virtual int write_back(int fd, std::size_t begin, std::size_t size, bool waits) {
     const unsigned wait = waits ? SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER : 0U;
@@ -4918,6 +4924,15 @@ inline int remove_all(Files& files, const std::filesystem::path& path) {
 
 namespace railyard::inline v0_1 {
 
+namespace detail {
+
+/// A file of so many bytes or more goes past the system's cache, if its memory begins at a multiple of the block, which
+/// is that of nearly all disks or larger.
+inline constexpr std::size_t smallest_direct_bytes = std::size_t{1} << 20U;
+inline constexpr std::size_t direct_block_bytes = 4096;
+
+}  // namespace detail
+
 /// Is memory, or a function that brings any piece of what is not there: a piece at a time needs little memory.
 class PartBytes {
  public:
@@ -5027,12 +5042,20 @@ class Staging {
     return failed;
   }
 
+  // Large files go past the system's cache where they can: a copy of all bytes less, and what others have cached stays.
   std::optional<FailedCall> try_fill(int fd, const PartBytes& bytes, Crc32c& sum) {
+    bool is_direct = bytes.size() >= smallest_direct_bytes && files_.set_direct(fd, true) == 0;
     for (std::size_t begin = 0; begin < bytes.size(); begin += piece_bytes) {
       const auto piece = bytes.read(begin, std::min(piece_bytes, bytes.size() - begin));
       for (std::size_t done = 0; done < piece.size();) {
-        const auto left = piece.subspan(done);
+        auto left = piece.subspan(done);
+        if (is_direct && !is_of_blocks(left)) is_direct = files_.set_direct(fd, false) != 0;
+        if (is_direct) left = left.first(left.size() / direct_block_bytes * direct_block_bytes);
         const ssize_t written = uninterrupted([&] { return files_.write(fd, left.data(), left.size()); });
+        if (written < 0 && errno == EINVAL && is_direct) {  // blocks are larger here
+          is_direct = files_.set_direct(fd, false) != 0;
+          continue;
+        }
         if (written <= 0) return FailedCall{"write", written == 0 ? EIO : errno};
         done += static_cast<std::size_t>(written);
       }
@@ -5040,6 +5063,12 @@ class Staging {
       if (const int error = pace(fd, begin, piece.size()); error != 0) return FailedCall{"writing back", error};
     }
     return std::nullopt;
+  }
+
+  // Whether they begin with a block that can go past the cache.
+  [[nodiscard]] static bool is_of_blocks(std::span<const std::byte> bytes) noexcept {
+    return bytes.size() >= direct_block_bytes &&
+           reinterpret_cast<std::uintptr_t>(bytes.data()) % direct_block_bytes == 0;
   }
 
   // Keeps the disk busy from the start and little unwritten: what gathers in memory until fsync would hold up everybody
@@ -16047,7 +16076,7 @@ template <class T>
 void add_numbers(std::span<const T> values, ColumnStats& stats, double& squares) {
   for (const T element : values) {
     const auto value = convert_element<double>(element);
-    if (std::isnan(value)) {
+    if (has_nan_bits(value)) {  // not std::isnan, which -ffast-math makes false
       ++stats.missing;
       continue;
     }
@@ -22446,13 +22475,15 @@ namespace detail {
 
 /// Gives each file its place in a snapshot, and returns the snapshot's size.
 [[nodiscard]] inline std::uint64_t place_files(SavedMessage& save, const std::vector<FileImage>& images) {
-  constexpr std::uint64_t alignment = 64;
-  const auto aligned = [](std::uint64_t at) { return (at + alignment - 1) / alignment * alignment; };
+  const auto aligned = [](std::uint64_t at, std::uint64_t size) {
+    const std::uint64_t alignment = size >= smallest_direct_bytes ? direct_block_bytes : 64;
+    return (at + alignment - 1) / alignment * alignment;
+  };
   for (const FileImage& image : images) save.files.push_back({.name = image.name, .size = image.size});
-  std::uint64_t end = aligned(sizeof(std::uint64_t) + encode_saved(save).size());
+  std::uint64_t end = sizeof(std::uint64_t) + encode_saved(save).size();
   for (SavedFile& file : save.files) {
-    file.offset = end;
-    end = aligned(end + file.size);
+    file.offset = aligned(end, file.size);
+    end = file.offset + file.size;
   }
   return end;
 }
@@ -23236,19 +23267,25 @@ struct CompletePolicies {
 
 template <class B, class S>
 struct BothPolicies {
-  static_assert(Backend<B>,
-                "the first policy of this Trainer is no Backend: the compiler names below what the class lacks; "
-                "railyard/core/backend.hpp says what each part has to do. There are Gloo, Local and Checked<Gloo>");
+  static_assert(
+      Backend<B>,
+      "the first policy of this Trainer is no Backend: the compiler names below what the class lacks; "
+      "railyard/core/backend.hpp says what each part has to do. There are Gloo, SharedMemory, Nccl, Local and "
+      "Checked<Gloo>");
   static_assert(Scaling<S>,
                 "the second policy of this Trainer is no Scaling: the compiler names below what the class lacks; "
-                "railyard/core/scaling.hpp says what each part has to do. There are Processes and Threads");
+                "railyard/core/scaling.hpp says what each part has to do. There are Processes, Threads and Launched");
 };
 
 template <class B, class S>
 struct ReachingPolicies {
-  static_assert(B::reach >= S::reach,
+  static_assert(B::reach >= S::reach || B::reach != Reach::process,
                 "this Backend cannot reach the workers that this Scaling makes: Local joins the threads of one process "
                 "only; say Trainer<Gloo, Processes>, or Trainer<Local, Threads>");
+  static_assert(B::reach >= S::reach || B::reach == Reach::process,
+                "this Backend cannot reach the workers that this Scaling makes: SharedMemory joins the workers of one "
+                "host only; say Trainer<Gloo, Launched>, which shares memory on each host, or "
+                "Trainer<SharedMemory, Processes>");
 };
 
 /// Is instantiated for a pair that does not fit. The questions are asked one after another, each in a class of its own:
