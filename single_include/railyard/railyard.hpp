@@ -22441,25 +22441,45 @@ inline void note_environment(NamedValues& environment) {
   environment.set("cpu", cpu_kind());
 }
 
+inline constexpr std::string_view option_prefix = "option ";
+
+/// Adds what an optimizer was made with, out of its state. That alone can be compared with what the next program makes
+/// it with: of the options that a checkpoint puts back, a schedule may have changed any.
+inline void note_options(std::string_view part, const NamedValues& state, NamedValues& environment) {
+  for (const auto& [name, value] : state) {
+    if (!name.starts_with("groups.") || name.ends_with(".parameters")) continue;
+    environment.set(compose("{}{}.{}", option_prefix, part, name), value);
+  }
+}
+
 [[nodiscard]] inline std::string text_of_value(const Value& value) {
   return value.visit([](const auto& held) {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(held)>, std::string>) {
       return held;
     } else {
-      return std::to_string(held);
+      return compose("{}", held);
     }
   });
 }
 
-/// Says what differs, "threads 4 instead of 2, ..."; empty if nothing does that both know.
-[[nodiscard]] inline std::string difference_of(const NamedValues& now, const NamedValues& then) {
+/// Says what differs of the options, or of all else.
+[[nodiscard]] inline std::string difference_in(const NamedValues& now, const NamedValues& then, bool of_options) {
   std::string text;
   for (const auto& [name, value] : now) {
     const Value* former = then.find(name);
-    if (former == nullptr || *former == value) continue;
-    text += (text.empty() ? "" : ", ") + name + " " + text_of_value(value) + " instead of " + text_of_value(*former);
+    if (name.starts_with(option_prefix) != of_options || former == nullptr || *former == value) continue;
+    text += compose("{}{} {} instead of {}", text.empty() ? "" : ", ",
+                    name.substr(of_options ? option_prefix.size() : 0), text_of_value(value), text_of_value(*former));
   }
   return text;
+}
+/// Says what differs, "threads 4 instead of 2, ..."; empty if nothing does that both know.
+[[nodiscard]] inline std::string difference_of(const NamedValues& now, const NamedValues& then) {
+  return difference_in(now, then, false);
+}
+/// The same of what optimizers were made with.
+[[nodiscard]] inline std::string difference_of_options(const NamedValues& now, const NamedValues& then) {
+  return difference_in(now, then, true);
 }
 
 }  // namespace detail
@@ -22618,6 +22638,12 @@ concept DrivesEpochs = requires(const T& part) {
   { part.drives_step() } -> std::convertible_to<bool>;
 };
 
+// Is an optimizer, whose state says the options of each group of parameters.
+template <class T>
+concept HasParameterGroups = requires(T& part) {
+  part.param_groups();
+};
+
 }  // namespace detail
 
 /// Is one part of a TrainState: a name and something that has a state, which must outlive it.
@@ -22627,7 +22653,8 @@ class StatePart {
   StatePart(std::string name, T& part)
       : name_(std::move(name)),
         take_([&part] { return State{StateAccess<T>::take(part)}; }),
-        put_([&part](const State& state) { StateAccess<T>::put(part, state); }) {
+        put_([&part](const State& state) { StateAccess<T>::put(part, state); }),
+        has_options_(detail::HasParameterGroups<T>) {
     if constexpr (detail::DrivesEpochs<T>) {
       if (part.drives_step()) next_epoch_ = [&part] { return static_cast<std::int64_t>(part.next_epoch()); };
     }
@@ -22646,6 +22673,7 @@ class StatePart {
   std::function<State()> take_{};
   std::function<void(const State&)> put_{};
   std::function<std::int64_t()> next_epoch_{};
+  bool has_options_ = false;
 };
 
 /// Is what a run goes on with after a failure or in another program: report(metrics, state) makes a checkpoint of it.
@@ -22710,7 +22738,7 @@ class TrainState {
     }
     std::set<std::string_view> names;
     for (const StatePart& part : parts_) detail::check_part_name(part.name_, names);
-    if (worker.rank() == 0) detail::note_environment(worker.environment());  // which its checkpoints hold
+    if (worker.rank() == 0) note_environment();  // which its checkpoints hold
     resume();
     worker.state_ = this;
     worker.on_step_end([this] { end_step(); });
@@ -22752,6 +22780,13 @@ class TrainState {
   friend class Worker;
   using Clock = detail::SnapshotPace::Clock;
 
+  void note_environment() const {
+    detail::note_environment(worker_->environment());
+    for (const StatePart& part : parts_) {
+      if (part.has_options_) detail::note_options(part.name_, part.take_().values, worker_->environment());
+    }
+  }
+
   void resume() {
     const std::string& path = worker_->resumes_from();
     if (path.empty()) return;
@@ -22785,6 +22820,13 @@ class TrainState {
     if (!missing.empty()) {
       worker_->warn(detail::compose("the checkpoint {} has nothing for: {}; they stay as the program has made them",
                                     path, missing));
+    }
+    if (const std::string text = detail::difference_of_options(worker_->environment(), manifest.environment);
+        !text.empty()) {
+      worker_->warn(
+          detail::compose("the program makes its optimizers with other options than the run was started with "
+                          "({}), but goes on with those that {} holds: change them after the TrainState is made",
+                          text, path));
     }
     if (manifest.world_size != worker_->world_size()) return;  // which changes bits by itself
     if (const std::string text = detail::difference_of(worker_->environment(), manifest.environment); !text.empty()) {

@@ -47,6 +47,12 @@ concept DrivesEpochs = requires(const T& part) {
   { part.drives_step() } -> std::convertible_to<bool>;
 };
 
+// Is an optimizer, whose state says the options of each group of parameters.
+template <class T>
+concept HasParameterGroups = requires(T& part) {
+  part.param_groups();
+};
+
 }  // namespace detail
 
 /// Is one part of a TrainState: a name and something that has a state, which must outlive it.
@@ -56,7 +62,8 @@ class StatePart {
   StatePart(std::string name, T& part)
       : name_(std::move(name)),
         take_([&part] { return State{StateAccess<T>::take(part)}; }),
-        put_([&part](const State& state) { StateAccess<T>::put(part, state); }) {
+        put_([&part](const State& state) { StateAccess<T>::put(part, state); }),
+        has_options_(detail::HasParameterGroups<T>) {
     if constexpr (detail::DrivesEpochs<T>) {
       if (part.drives_step()) next_epoch_ = [&part] { return static_cast<std::int64_t>(part.next_epoch()); };
     }
@@ -75,6 +82,7 @@ class StatePart {
   std::function<State()> take_{};
   std::function<void(const State&)> put_{};
   std::function<std::int64_t()> next_epoch_{};
+  bool has_options_ = false;
 };
 
 /// Is what a run goes on with after a failure or in another program: report(metrics, state) makes a checkpoint of it.
@@ -139,7 +147,7 @@ class TrainState {
     }
     std::set<std::string_view> names;
     for (const StatePart& part : parts_) detail::check_part_name(part.name_, names);
-    if (worker.rank() == 0) detail::note_environment(worker.environment());  // which its checkpoints hold
+    if (worker.rank() == 0) note_environment();  // which its checkpoints hold
     resume();
     worker.state_ = this;
     worker.on_step_end([this] { end_step(); });
@@ -181,6 +189,13 @@ class TrainState {
   friend class Worker;
   using Clock = detail::SnapshotPace::Clock;
 
+  void note_environment() const {
+    detail::note_environment(worker_->environment());
+    for (const StatePart& part : parts_) {
+      if (part.has_options_) detail::note_options(part.name_, part.take_().values, worker_->environment());
+    }
+  }
+
   void resume() {
     const std::string& path = worker_->resumes_from();
     if (path.empty()) return;
@@ -214,6 +229,13 @@ class TrainState {
     if (!missing.empty()) {
       worker_->warn(detail::compose("the checkpoint {} has nothing for: {}; they stay as the program has made them",
                                     path, missing));
+    }
+    if (const std::string text = detail::difference_of_options(worker_->environment(), manifest.environment);
+        !text.empty()) {
+      worker_->warn(
+          detail::compose("the program makes its optimizers with other options than the run was started with "
+                          "({}), but goes on with those that {} holds: change them after the TrainState is made",
+                          text, path));
     }
     if (manifest.world_size != worker_->world_size()) return;  // which changes bits by itself
     if (const std::string text = detail::difference_of(worker_->environment(), manifest.environment); !text.empty()) {

@@ -315,6 +315,37 @@ TEST_CASE("Run: a checkpoint says what equal bits depend on, and the log what of
   CHECK_THAT(fewer[0], ContainsSubstring("started with a world size of 2 and goes on with 1"));
 }
 
+TEST_CASE(
+    "TrainState: an optimizer made with other options than the run was started with is told of, a schedule is not") {
+  struct Optimizer {
+    double rate = 0;
+    [[nodiscard]] int param_groups() const { return 1; }
+    [[nodiscard]] ry::State state() const { return {{"groups.0.parameters", "2x3"}, {"groups.0.lr", rate}}; }
+    void load_state(const ry::State& state) { rate = state.at("groups.0.lr").as<double>(); }
+  };
+  const Scratch scratch;
+  const auto run_with = [&scratch](double rate) {
+    return run_in<ry::SharedMemory, ry::Threads>(scratch, 2,
+                                                 [rate](auto& worker) {
+                                                   Optimizer optimizer{rate};
+                                                   ry::TrainState state{worker, {{"sgd", optimizer}}};
+                                                   optimizer.rate /= 2;  // as a schedule does
+                                                   worker.samples(1);
+                                                   worker.report({{"rate", optimizer.rate}}, state);
+                                                   throw std::runtime_error{"a test"};
+                                                 },
+                                                 {.name = "run", .checkpoint = {.synchronous = true}});
+  };
+  CHECK(run_with(0.25).metrics().at("rate").as<double>() == 0.125);
+  const ry::Result same = run_with(0.25);
+  CHECK(same.metrics().at("rate").as<double>() == 0.0625);
+  CHECK(same.warnings().empty());
+  const ry::Result other = run_with(1e-9);
+  CHECK(other.metrics().at("rate").as<double>() == 0.03125);
+  REQUIRE(other.warnings().size() == 1);
+  CHECK_THAT(other.warnings()[0], ContainsSubstring("(sgd.groups.0.lr 1e-09 instead of 0.25)"));
+}
+
 TEST_CASE("Run: keeps the lines of metrics that belong to a checkpoint by their number, not by their place") {
   const Scratch scratch;
   const ry::Result whole = run<SharedThreads>(scratch, never);

@@ -2,11 +2,13 @@
 // What equal bits depend on beside the program: which CPU, which releases. Train room.
 #pragma once
 
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/value.hpp"
 #include "railyard/core/version.hpp"
 
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include <sys/utsname.h>
@@ -37,25 +39,45 @@ inline void note_environment(NamedValues& environment) {
   environment.set("cpu", cpu_kind());
 }
 
+inline constexpr std::string_view option_prefix = "option ";
+
+/// Adds what an optimizer was made with, out of its state. That alone can be compared with what the next program makes
+/// it with: of the options that a checkpoint puts back, a schedule may have changed any.
+inline void note_options(std::string_view part, const NamedValues& state, NamedValues& environment) {
+  for (const auto& [name, value] : state) {
+    if (!name.starts_with("groups.") || name.ends_with(".parameters")) continue;
+    environment.set(compose("{}{}.{}", option_prefix, part, name), value);
+  }
+}
+
 [[nodiscard]] inline std::string text_of_value(const Value& value) {
   return value.visit([](const auto& held) {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(held)>, std::string>) {
       return held;
     } else {
-      return std::to_string(held);
+      return compose("{}", held);
     }
   });
 }
 
-/// Says what differs, "threads 4 instead of 2, ..."; empty if nothing does that both know.
-[[nodiscard]] inline std::string difference_of(const NamedValues& now, const NamedValues& then) {
+/// Says what differs of the options, or of all else.
+[[nodiscard]] inline std::string difference_in(const NamedValues& now, const NamedValues& then, bool of_options) {
   std::string text;
   for (const auto& [name, value] : now) {
     const Value* former = then.find(name);
-    if (former == nullptr || *former == value) continue;
-    text += (text.empty() ? "" : ", ") + name + " " + text_of_value(value) + " instead of " + text_of_value(*former);
+    if (name.starts_with(option_prefix) != of_options || former == nullptr || *former == value) continue;
+    text += compose("{}{} {} instead of {}", text.empty() ? "" : ", ",
+                    name.substr(of_options ? option_prefix.size() : 0), text_of_value(value), text_of_value(*former));
   }
   return text;
+}
+/// Says what differs, "threads 4 instead of 2, ..."; empty if nothing does that both know.
+[[nodiscard]] inline std::string difference_of(const NamedValues& now, const NamedValues& then) {
+  return difference_in(now, then, false);
+}
+/// The same of what optimizers were made with.
+[[nodiscard]] inline std::string difference_of_options(const NamedValues& now, const NamedValues& then) {
+  return difference_in(now, then, true);
 }
 
 }  // namespace detail
