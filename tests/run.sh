@@ -24,14 +24,15 @@ packages=(g++ cmake ninja-build libfmt-dev libgloo-dev libtorch-dev libopenblas0
   libpng-dev libjpeg-dev python3 pkg-config git)
 case " ${parts[*]} " in *" format "*) packages+=(clang-format) ;; esac
 optional=()
+case " ${parts[*]} " in *" python "*) optional+=(python3-torch) ;; esac
 case " ${parts[*]} " in *" clang "* | *" sanitizers "* | *" fuzz "*)
   packages+=(clang)
-  optional=(clang-19 libclang-rt-dev)
+  optional+=(clang-19 libclang-rt-dev)
   ;;
 esac
 railyard_need "${packages[@]}"
-# Not every system has these: where there is no clang-19 its test is skipped, where there is no package of clang's
-# sanitizers they come with clang.
+# Not every system has these: where there is no clang-19 or python3-torch their tests are skipped, where there is no
+# package of clang's sanitizers they come with clang.
 for package in "${optional[@]}"; do
   if [[ $(apt-cache policy "$package" 2>/dev/null) =~ Candidate:\ [^\(] ]]; then railyard_need "$package"; fi
 done

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """Python reads what we write, and we read what Python writes: exchange.py PROGRAM FOLDER
 
-PROGRAM is what tests/python/exchange.cpp becomes, FOLDER a place for packages and files. With PyTorch, if it is there,
-its own type of files is compared as well; the packages safetensors and numpy are installed into FOLDER."""
+PROGRAM is what tests/python/exchange.cpp becomes, FOLDER a place for packages and files: safetensors and numpy are
+installed into it."""
 import shutil
 import subprocess
 import sys
@@ -69,21 +69,6 @@ def we_read_pythons(program, folder):
     }, ours
 
 
-def torch_reads_ours(folder):
-    try:
-        import torch
-    except ImportError:
-        print("Not compared with PyTorch, which is not here")
-        return
-    from safetensors.torch import load_file
-    checkpoint = folder / "checkpoint-000001"
-    assert load_file(checkpoint / "half.safetensors")["bf16"].tolist() == [1.5, -2]
-    module = torch.nn.Linear(3, 2)
-    weights = load_file(checkpoint / "net.safetensors")
-    module.load_state_dict({"weight": weights["layer.0.weight"], "bias": weights["layer.0.bias"].float()})
-    print("PyTorch", torch.__version__, "reads them too")
-
-
 def main():
     program, folder = sys.argv[1], Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +77,6 @@ def main():
     (folder / "files").mkdir()
     python_reads_ours(program, folder / "files")
     we_read_pythons(program, folder / "files")
-    torch_reads_ours(folder / "files")
     print("Python reads our files, and we read Python's")
 
 
