@@ -9,7 +9,7 @@
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/detail/compose.hpp"
-#include "railyard/core/detail/system.hpp"
+#include "railyard/core/detail/memory_left.hpp"
 #include "railyard/core/error.hpp"
 
 #include <algorithm>

@@ -36,7 +36,8 @@ class Groups {
     std::filesystem::create_directories((root_ / file).parent_path());
     std::ofstream{root_ / file} << text << "\n";
   }
-  [[nodiscard]] std::size_t left() const { return ry::detail::memory_left(root_ / "membership", root_); }
+  [[nodiscard]] std::size_t left() const { return ry::detail::memory_left({root_ / "membership", root_}); }
+  [[nodiscard]] std::size_t limit() const { return ry::detail::memory_limit({root_ / "membership", root_}); }
   [[nodiscard]] std::size_t free(std::size_t left) const { return ry::detail::memory_free(root_ / "meminfo", left); }
 
  private:
@@ -83,6 +84,22 @@ TEST_CASE("memory_left: knows control groups of version 1 as well") {
   groups.write("memory/job/memory.usage_in_bytes", std::to_string(63 * mebibyte));
   groups.write("memory/job/memory.stat", fmt::format("inactive_file 5\ntotal_inactive_file {}", 2 * mebibyte));
   CHECK(groups.left() == 3 * mebibyte);
+}
+
+TEST_CASE("memory_limit: is that of the tightest group above, of both versions, however much of it is used") {
+  const Groups nested{"0::/job/step\n"};
+  CHECK(nested.limit() == ry::detail::physical_memory());
+  nested.write("job/step/memory.max", std::to_string(64 * mebibyte));
+  nested.write("job/step/memory.current", std::to_string(60 * mebibyte));
+  CHECK(nested.limit() == 64 * mebibyte);
+  nested.write("job/memory.max", std::to_string(32 * mebibyte));
+  CHECK(nested.limit() == 32 * mebibyte);
+  nested.write("job/memory.max", "max");
+  nested.write("memory.max", std::to_string(16 * mebibyte));
+  CHECK(nested.limit() == 16 * mebibyte);
+  const Groups former{"5:cpu,memory:/job\n0::/\n"};
+  former.write("memory/job/memory.limit_in_bytes", std::to_string(8 * mebibyte));
+  CHECK(former.limit() == 8 * mebibyte);
 }
 
 TEST_CASE("memory_free: is what the host has left as well, where that is less") {

@@ -161,19 +161,6 @@ inline void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal
          static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 
-/// Returns the bytes of memory that this process may have: what the host has, or what its container is given.
-[[nodiscard]] inline std::size_t memory_limit() noexcept {
-  std::size_t limit = physical_memory();
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    char text[32] = {};
-    const Descriptor file{::open(path, O_RDONLY | O_CLOEXEC)};
-    if (!file.is_open() || ::read(file.get(), text, sizeof text - 1) <= 0) continue;
-    const unsigned long long given = std::strtoull(text, nullptr, 10);  // 0 for "max"
-    if (given > 0) limit = static_cast<std::size_t>(std::min<unsigned long long>(limit, given));
-  }
-  return limit;
-}
-
 [[nodiscard]] inline std::string host_name() {
   char name[256] = {};
   if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";

@@ -15,7 +15,7 @@
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/detail/compose.hpp"
-#include "railyard/core/detail/system.hpp"
+#include "railyard/core/detail/memory_left.hpp"
 #include "railyard/core/dtype.hpp"
 #include "railyard/core/error.hpp"
 
