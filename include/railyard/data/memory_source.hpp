@@ -3,7 +3,6 @@
 #pragma once
 
 #include "railyard/data/detail/blocks.hpp"
-#include "railyard/data/detail/fingerprint.hpp"
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/dataset_source.hpp"
@@ -73,17 +72,6 @@ class MemorySource {
   [[nodiscard]] std::string describe() const { return name_; }
   /// All columns.
   [[nodiscard]] const Block& block() const noexcept { return *block_; }
-  /// Another when the elements are. Cost: reads all of them.
-  [[nodiscard]] std::uint64_t fingerprint() const {
-    detail::Fingerprint fingerprint;
-    for (const Column& column : block_->columns()) {
-      fingerprint.add(column.bytes());
-      for (std::size_t row = 0; column.is_ragged() && row < column.rows(); ++row) {
-        fingerprint.add(std::uint64_t{column.sample(row).size()});
-      }
-    }
-    return fingerprint.value();
-  }
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
     return std::make_unique<Reader>(block_, static_cast<std::size_t>(std::min<std::uint64_t>(from, block_->rows())));
   }

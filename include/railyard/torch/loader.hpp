@@ -168,13 +168,13 @@ struct LoaderState {
           "num_samples", saved.count().value_or(0), first.count().value_or(0),
           "give the dataset that was saved with, or .accept_changes = {\"data\"}, with which the epoch begins anew");
     }
-    const bool is_other_stream = check_data(state, is_as_long);
+    const bool begins_anew = loses_place(state, is_as_long);
     if (is_as_long && first.count() && saved.consumed() > *first.count()) {
       refuse(compose("sample {} of epoch {}, which is none of {}", saved.consumed(), saved.epoch(), *first.count()));
     }
     leave_epoch();
     epoch = static_cast<std::int64_t>(saved.epoch()) - 1;
-    const bool goes_on = is_as_long && !is_other_stream && saved.consumed() > 0;  // in the order that it had
+    const bool goes_on = is_as_long && !begins_anew && saved.consumed() > 0;  // in the order that it had
     set_place(goes_on ? std::move(saved) : begin_of(epoch + 1));
   }
 
@@ -196,19 +196,18 @@ struct LoaderState {
         state.at("rank").as<std::int64_t>(), size->as<std::int64_t>(), worker->world_size(), size->as<std::int64_t>()));
   }
 
-  // Returns whether the data is another and a stream, in which the place that was saved means nothing; then it was
-  // accepted. As only rank 0 knows, all ranks call it where other data is accepted.
-  [[nodiscard]] bool check_data(const State& state, bool is_as_long) const {
-    const bool is_stream = !first.count();
+  // Returns whether the place that was saved means nothing in the data, which is another; then it was accepted. As only
+  // rank 0 knows, all ranks call it where other data is accepted.
+  [[nodiscard]] bool loses_place(const State& state, bool is_as_long) const {
     const bool is_accepted = worker->accepts_change("data");
-    std::int32_t is_another = has_other_data(state, is_as_long && !is_stream, is_accepted) ? 1 : 0;
-    if (!is_stream || !is_accepted) return false;
-    worker->all_reduce(buffer_of_value(is_another), ReduceOp::max);
-    return is_another != 0;
+    std::int32_t is_lost = has_other_places(state, is_as_long, is_accepted) ? 1 : 0;
+    if (is_accepted) worker->all_reduce(buffer_of_value(is_lost), ReduceOp::max);
+    return is_lost != 0;
   }
 
-  // Data that was copied or touched is the same, and so may be what a program computes anew: of that it only tells.
-  [[nodiscard]] bool has_other_data(const State& state, bool keeps_place, bool is_accepted) const {
+  // Data that was copied or touched is the same, and so may be what a program computes anew: of that it only tells. Of
+  // an indexed dataset with other bytes, places are as good as they were, unless its operations choose other samples.
+  [[nodiscard]] bool has_other_places(const State& state, bool is_as_long, bool is_accepted) const {
     const Value* then = state.values.find("data");
     if (then == nullptr || then->as<std::string>().empty() || data().empty()) return false;
     const StockDifference difference = difference_of_stocks(then->as<std::string>(), data());
@@ -219,10 +218,11 @@ struct LoaderState {
                   ".accept_changes = {{\"data\"}}, or begin anew with another RunConfig::name",
                   difference.text));
     }
+    const bool keeps_place = is_as_long && first.count() && !difference.moves_places;
     worker->warn(compose("a loader on rank {}/{} goes on with data that {}: {}{}", worker->rank(), worker->world_size(),
                          difference.is_certain ? "is another" : "may be another", difference.text,
                          keeps_place || !difference.is_certain ? "" : "; the epoch begins anew"));
-    return difference.is_certain;
+    return difference.is_certain && !keeps_place;
   }
 
   // Ends all iterators, and the step of a batch that was not given in full.
@@ -326,10 +326,10 @@ class Loader {
   /// Where each rank has a part of its own (RunConfig::data.splitter, Dataset::undivided()), so does each its state.
   [[nodiscard]] State state() const { return state_->state(); }
   /// Makes the next begin() go on where a saved loader was, in the middle of its epoch.
-  /// Throws: ConfigError if the saved one had other data, another number of samples or another order, unless
-  /// RunConfig::accept_changes names it: "data", "seed"; or, where it was a part of this rank's own, another number of
-  /// workers. Of other numbers in memory, and of files of which only parts
-  /// are compared and that may be copies, Result::warnings() tell.
+  /// Throws: ConfigError if the saved one had other data, another number of samples or another order, such as by
+  /// another part of a split() or another seed of shuffle(), unless RunConfig::accept_changes names it: "data", "seed";
+  /// or, where it was a part of this rank's own, another number of workers. Of other numbers in memory, and of files of
+  /// which only parts are compared and that may be copies, Result::warnings() tell.
   void load_state(const State& state) { state_->load(state); }
 
   /// Whether its batches are what gradients are weighted with; see LoaderOptions.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Runs over named datasets that end half way through an epoch and go on with other numbers of workers.
 #include "railyard/data/csv_source.hpp"
+#include "railyard/data/split.hpp"
 #include "railyard/torch/prepare_loader.hpp"
 #include "railyard/torch/prepare_model.hpp"
 #include "railyard/train/train_state.hpp"
@@ -205,6 +206,27 @@ TEST_CASE("Datasets of a run: where another stream is accepted, the epoch begins
   const auto text = result.metrics().at("seen").as<std::string>();
   const std::string epoch = "10 12 14 16 18 20 22 24 26 28 ";
   CHECK(text.ends_with(epoch + epoch));
+}
+
+TEST_CASE("Datasets of a run: another half of a split, or another seed of shuffle(), is refused by name") {
+  const Scratch scratch;
+  const auto halves = ry::split(numbers_in_file(scratch, "a.csv"), {0.5, 0.5}, 1);
+  CHECK_FALSE(fit_changed(scratch, halves[0].shuffle(3), 5));
+  CHECK_THAT(
+      fit_changed(scratch, halves[1].shuffle(3), 1000).error(),
+      ContainsSubstring("its split(0.5) gives other samples") && ContainsSubstring(".accept_changes = {\"data\"}"));
+  CHECK_THAT(fit_changed(scratch, halves[0].shuffle(4), 1000).error(), ContainsSubstring("its shuffle gives other"));
+  const ry::Result result = fit_changed(scratch, halves[1].shuffle(3), 1000, 5, {"data"});
+  REQUIRE(result.error() == "");
+  CHECK(warns_of(result, "the epoch begins anew"));
+  std::istringstream numbers{result.metrics().at("seen").as<std::string>()};
+  std::vector<std::int64_t> seen;
+  for (std::int64_t number = 0; numbers >> number;) seen.push_back(number);
+  REQUIRE(seen.size() > 90);
+  std::map<std::int64_t, int> times;  // of the other half, in both epochs
+  std::for_each(seen.end() - 90, seen.end(), [&times](std::int64_t number) { ++times[number]; });
+  CHECK(times.size() == 45);
+  CHECK(std::all_of(times.begin(), times.end(), [](const auto& one) { return one.second == 2; }));
 }
 
 TEST_CASE("Datasets of a run: of another seed that is accepted, the epoch under way keeps its order") {

@@ -48,18 +48,21 @@ class BlockOpNode final : public DataNode {
   [[nodiscard]] std::string describe() const override { return upstream_->describe() + " -> " + operation_.name; }
   [[nodiscard]] bool is_indexed() const override { return keeps_count() && upstream_->is_indexed(); }
   [[nodiscard]] bool is_endless() const override { return upstream_->is_endless(); }
-  void identify(Fingerprint& fingerprint) const override {
-    upstream_->identify(fingerprint);
-    fingerprint.add(std::string_view{operation_.name});
-    if (operation_.identify) operation_.identify(fingerprint);
-  }
   [[nodiscard]] bool costs_a_copy() const override { return operation_.only_chooses && upstream_->costs_a_copy(); }
   [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
 
   void count_skipped(std::map<std::string, std::uint64_t>& counts) const override { upstream_->count_skipped(counts); }
-  void take_stock(DataStock& stock) const override { upstream_->take_stock(stock); }
+  void take_stock(DataStock& stock) const override {
+    upstream_->take_stock(stock);
+    if (keeps_count()) {
+      stock.making().add(std::string_view{operation_.name});
+    } else {
+      stock.add_operation(operation_.name);
+    }
+    if (operation_.identify) operation_.identify(stock.making());
+  }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     return apply(upstream_->read(places, key), key);
   }

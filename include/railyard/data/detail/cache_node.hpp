@@ -5,7 +5,6 @@
 #include "railyard/data/detail/blocks.hpp"
 #include "railyard/data/detail/data_node.hpp"
 #include "railyard/data/detail/draft_file.hpp"
-#include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/memory_budget.hpp"
 #include "railyard/data/detail/order_nodes.hpp"
 #include "railyard/data/detail/row_reader.hpp"
@@ -44,6 +43,12 @@ void for_each_block(const NodePtr& node, const EpochKey& key, Visit&& visit) {
   }
 }
 
+// Adds what lies before a cache, which keeps one order of samples that come in another each epoch.
+inline void take_stock_before_cache(const DataNode& upstream, DataStock& stock) {
+  upstream.take_stock(stock);
+  if (upstream.is_reordered()) stock.add_operation("cache");
+}
+
 // Reads all when the first sample is asked for, or the count where that is not known; of processes that were forked
 // behind it, the first does that for all. Whatever is random below is drawn once, as in epoch 0 of seed 0: else the
 // samples would depend on when the cache was filled, and a run that goes on would see others.
@@ -62,6 +67,7 @@ class CacheNode final : public OrderNode {
   [[nodiscard]] bool costs_a_copy() const override { return true; }
   [[nodiscard]] bool is_reordered() const override { return false; }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span(); }
+  void take_stock(DataStock& stock) const override { take_stock_before_cache(*upstream(), stock); }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {
     return take(samples(), std::vector<std::size_t>(places.begin(), places.end()));
   }
@@ -127,6 +133,7 @@ class FileCacheNode final : public OrderNode {
   [[nodiscard]] bool costs_a_copy() const override { return true; }
   [[nodiscard]] bool is_reordered() const override { return false; }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span(); }
+  void take_stock(DataStock& stock) const override { take_stock_before_cache(*upstream(), stock); }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {
     return places.empty() ? no_samples(schema()) : file().read(places);
   }
@@ -163,9 +170,9 @@ class FileCacheNode final : public OrderNode {
           compose(" {} {}[{}]", field.name, field.is_text ? "text" : name_of(field.dtype), joined(field.shape, ","));
     }
     try {
-      Fingerprint fingerprint;
-      upstream()->identify(fingerprint);
-      content.fingerprint = fingerprint.value();
+      DataStock stock;
+      upstream()->take_stock(stock);
+      content.fingerprint = stock.fingerprint();
     } catch (const DataError&) {  // the source is no longer there: what was kept of it has to do
     }
     return content;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "railyard/data/detail/data_stock.hpp"
-#include "railyard/data/detail/fingerprint.hpp"
 #include "railyard/data/detail/memory_budget.hpp"
 #include "railyard/data/detail/task_pool.hpp"
 #include "railyard/data/sample_random.hpp"
@@ -109,8 +108,6 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
   [[nodiscard]] virtual bool is_indexed() const = 0;
   // Is it known that its samples never end?
   [[nodiscard]] virtual bool is_endless() const { return false; }
-  // Adds what its samples depend on, as far as that is known without reading them: users' functions count by name only.
-  virtual void identify(Fingerprint& fingerprint) const = 0;
   // Does reading a sample cost no more than copying it? Then nobody gains by having it from somebody else.
   [[nodiscard]] virtual bool costs_a_copy() const { return false; }
   // Is it another order or selection in each epoch?
@@ -123,7 +120,7 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
   // Adds how many damaged samples its sources have left out, by what they are called: of what this process has read.
   virtual void count_skipped(std::map<std::string, std::uint64_t>& counts) const = 0;
 
-  // Adds what its sources read.
+  // Adds what its samples depend on, as far as that is known without reading them: users' functions count by name only.
   virtual void take_stock(DataStock& stock) const = 0;
 
   // The samples at the places of an epoch, each below count(), in that order. Only if is_indexed(): others have none.

@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: MIT
-// What a dataset is read from, in a few lines that a saved position keeps, so that a run which goes on notices when its
-// data is another. Data room.
+// What the samples of a dataset, and their order, depend on: as a number that a cache keeps, and as a few lines that a
+// saved position keeps, so that a run which goes on notices when its data is another. Data room.
 #pragma once
 
 #include "railyard/data/detail/byte_stream.hpp"
 #include "railyard/data/detail/fingerprint.hpp"
 
+#include "railyard/core/block.hpp"
 #include "railyard/core/detail/compose.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace railyard::inline v0_1 {
@@ -40,33 +42,81 @@ bool look_at_parts(std::uint64_t size, std::uint64_t most, const Look& look) {
   return false;
 }
 
-/// Collects it.
+/// Collects it, in the order in which the nodes of a dataset stand.
 class DataStock {
  public:
-  void add_files(const std::vector<std::string>& paths) { files_.insert(files_.end(), paths.begin(), paths.end()); }
-  /// what: its name and shape.
-  void add_memory(std::string_view what, std::uint64_t digest) {
-    if (++num_in_memory_ > most_things) return;
-    memory_ += compose("m {:x} {}\n", digest, printable_of(what));
+  /// Takes what makes other samples at the same places. Saved positions do not compare it: what a preprocessor learns
+  /// depends on how many workers it learns with.
+  [[nodiscard]] Fingerprint& making() noexcept { return making_; }
+  /// Takes a source, by what messages call it.
+  void add_source(std::string_view name) {
+    ++num_sources_;
+    order_.add(std::string_view{"source"});
+    making_.add(name);
   }
-  void add_memory(std::string_view what, std::span<const std::byte> bytes) {
-    if (num_in_memory_ >= most_things) return;
-    std::uint64_t digest = bytes.size();
-    look_at_parts(bytes.size(), most_stock_bytes, [&](std::uint64_t begin, std::uint64_t size) {
-      digest = digest_of(bytes.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size)), digest);
-    });
-    add_memory(what, digest);
+  /// Takes an operation that decides which samples there are, or their order. settings: tell it from others of its
+  /// name.
+  void add_operation(std::string_view name, std::uint64_t settings = 0) {
+    for (Fingerprint* all : {&order_, &making_}) {
+      all->add(name);
+      all->add(settings);
+    }
+    if (++num_operations_ <= most_things) operations_ += compose("o {:x} {}\n", settings, printable_of(name));
+  }
+  /// Takes what a source depends on besides: others may give the same samples.
+  void add_settings(std::uint64_t settings) noexcept {
+    settings_.add(settings);
+    making_.add(settings);
+  }
+  void add_files(std::vector<std::string> paths) { files_.push_back(std::move(paths)); }
+  /// what: its name and shape.
+  void add_memory(std::string_view what, std::uint64_t digest) { memory_.push_back({std::string{what}, digest, {}}); }
+  void add_memory(std::string_view what, Column column) {
+    memory_.push_back({std::string{what}, std::nullopt, std::move(column)});
   }
 
-  /// Reads the files, together as much as is said above, and returns all; empty if there is nothing that could be
-  /// looked at. Of many files 64 are looked at; of the others the names count, in the folder that all are in.
+  /// Returns a number that is another when samples are: of files, 64 of a source are looked at for size and time. Cost:
+  /// reads what is in memory. Throws: DataError if a file is not there.
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    Fingerprint all = making_;
+    for (const auto& files : files_) all.add_files(files);
+    for (const Memory& memory : memory_) {
+      all.add(memory.digest.value_or(0));
+      all.add(memory.column.bytes());
+      all.add(digest_of_ends(memory.column));
+    }
+    return all.value();
+  }
+
+  /// Reads files and memory, together as much as is said above, and returns all; empty if there is nothing. Of many
+  /// files 64 are looked at; of the others the names count, in the folder that all are in.
   [[nodiscard]] std::string text() const {
-    if (files_.empty()) return memory_;
+    if (num_sources_ == 0 && files_.empty() && memory_.empty()) return {};
+    std::string text = compose("{}\nO {} {:x}\n{}", version_line, num_operations_, order_.value(), operations_);
+    text += compose("s {:x}\n", settings_.value()) + text_of_files();
+    for (std::size_t at = 0; at < std::min(memory_.size(), most_things); ++at) text += lines_of(memory_[at]);
+    return text;
+  }
+
+  /// The first line of texts that tell of more than files and memory, which those of old do not have.
+  static constexpr std::string_view version_line = "V 1";
+
+ private:
+  struct Memory {
+    std::string what{};
+    std::optional<std::uint64_t> digest{};  // if there is no column
+    Column column{};
+  };
+
+  [[nodiscard]] std::string text_of_files() const {
     std::vector<std::string_view> paths;
     std::unordered_set<std::string_view> known;
-    for (const std::string& path : files_) {
-      if (known.insert(path).second) paths.push_back(path);
+    for (const auto& files : files_) {
+      for (const std::string& path : files) {
+        if (known.insert(path).second) paths.push_back(path);
+      }
     }
+    if (paths.empty()) return {};
     const std::size_t prefix = size_of_common_folder(paths);
     std::uint64_t names = 0;
     for (const std::string_view path : paths) names = digest_of(std::as_bytes(std::span{path.substr(prefix)}), names);
@@ -76,10 +126,31 @@ class DataStock {
       const std::string_view path = paths[at * paths.size() / looked_at];
       text += line_of(std::string{path}, path.substr(prefix), most_stock_bytes / looked_at);
     }
-    return text + memory_;
+    return text;
   }
 
- private:
+  // Where samples that differ in length end.
+  [[nodiscard]] static std::uint64_t digest_of_ends(const Column& column) noexcept {
+    Fingerprint ends;
+    for (std::size_t row = 0; column.is_ragged() && row < column.rows(); ++row) {
+      ends.add(std::uint64_t{column.sample(row).size()});
+    }
+    return ends.value();
+  }
+
+  [[nodiscard]] static std::string lines_of(const Memory& memory) {
+    const auto bytes = memory.column.bytes();
+    std::uint64_t digest = memory.digest.value_or(bytes.size());
+    const auto look = [&](std::uint64_t begin, std::uint64_t size) {
+      digest = digest_of(bytes.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size)), digest);
+    };
+    if (!memory.digest) look_at_parts(bytes.size(), most_stock_bytes, look);
+    const std::string name = printable_of(memory.what);
+    std::string lines = compose("m {:x} {}\n", digest, name);
+    if (memory.column.is_ragged()) lines += compose("e {:x} {}\n", digest_of_ends(memory.column), name);
+    return lines;
+  }
+
   // So that a copy elsewhere is the same.
   [[nodiscard]] static std::size_t size_of_common_folder(const std::vector<std::string_view>& paths) {
     std::string_view common = paths.front().substr(0, paths.front().rfind('/') + 1);
@@ -116,58 +187,107 @@ class DataStock {
 
   static constexpr std::size_t most_things = 64;
 
-  std::vector<std::string> files_{};
-  std::string memory_{};
-  std::size_t num_in_memory_ = 0;
+  Fingerprint making_{};
+  Fingerprint order_{};     // of sources and operations
+  Fingerprint settings_{};  // of sources
+  std::string operations_{};
+  std::size_t num_operations_ = 0;
+  std::size_t num_sources_ = 0;
+  std::vector<std::vector<std::string>> files_{};  // by source
+  std::vector<Memory> memory_{};
 };
 
 /// Is what two stocks tell of each other.
 struct StockDifference {
-  std::string text{};       ///< one sentence; empty if there is none
-  bool is_certain = false;  ///< otherwise the samples may still be the same
+  std::string text{};         ///< one sentence; empty if there is none
+  bool is_certain = false;    ///< otherwise the samples may still be the same
+  bool moves_places = false;  ///< other samples stand at the places, for it is of operations
 };
 
-/// Returns the first difference that is certain, or else the first one.
+// Takes what comes before a character off a text, and the character.
+inline std::string_view cut_before(char end, std::string_view& rest) noexcept {
+  const std::size_t size = std::min(rest.find(end), rest.size());
+  const std::string_view part = rest.substr(0, size);
+  rest.remove_prefix(std::min(size + 1, rest.size()));
+  return part;
+}
+
+// Returns the lines of files and memory, which stocks of every version have.
+[[nodiscard]] inline std::string contents_of_stock(std::string_view stock) {
+  std::string contents;
+  while (!stock.empty()) {
+    const std::string_view line = cut_before('\n', stock);
+    if (line.starts_with("F ") || line.starts_with("f ") || line.starts_with("m ")) contents.append(line).append("\n");
+  }
+  return contents;
+}
+
+// Of stocks whose lines of operations follow.
+[[nodiscard]] inline StockDifference difference_of_operations(std::string_view then, std::string_view now) {
+  while (then.starts_with("o ") || now.starts_with("o ")) {
+    std::string_view old_line = then.starts_with("o ") ? cut_before('\n', then) : std::string_view{};
+    std::string_view new_line = now.starts_with("o ") ? cut_before('\n', now) : std::string_view{};
+    if (old_line == new_line) continue;
+    for (std::string_view* line : {&old_line, &new_line}) {
+      cut_before(' ', *line);
+      cut_before(' ', *line);
+    }
+    if (old_line == new_line) {
+      return {compose("its {} gives other samples, or another order: by another seed, or it is another part", new_line),
+              true, true};
+    }
+    if (old_line.empty()) return {compose("it has a {} that it had not", new_line), true, true};
+    if (new_line.empty()) return {compose("it had a {} that it has not", old_line), true, true};
+    return {compose("where it had a {} it has a {}", old_line, new_line), true, true};
+  }
+  return {"it is put together of other datasets, or by other operations", true, true};
+}
+
+// Of lines of one kind, which is cut off; nothing if it cannot be told that the samples are others.
+[[nodiscard]] inline StockDifference difference_of_lines(std::string_view kind, std::string_view then,
+                                                         std::string_view now) {
+  const std::string_view old_first = cut_before(' ', then);
+  const std::string_view first = cut_before(' ', now);
+  if (kind == "s") return {"a source of it has other settings"};
+  if (kind == "F") {
+    return {old_first != first ? compose("it was read from {} file(s) and is from {}", old_first, first)
+                               : "it is read from files of other names",
+            true};
+  }
+  if (kind == "m" || kind == "e") {
+    if (then != now) return {compose("it was {} and is {}", then, now), true};
+    return {compose("the {} in memory of {} are others", kind == "m" ? "numbers" : "lengths", now)};
+  }
+  const std::string_view old_digest = cut_before(' ', then);
+  const std::string_view digest = cut_before(' ', now);
+  cut_before(' ', then);
+  cut_before(' ', now);
+  if (then != now) return {"it is read from files of other names", true};
+  if (old_first != first) return {compose("the file {} had {} bytes and has {}", now, old_first, first), true};
+  if (old_digest != digest) return {compose("the file {} holds other bytes", now), true};
+  return {compose("the file {} has been written to since, or is a copy, and only parts of it were compared", now)};
+}
+
+/// Returns the first difference that is certain, or else the first one. Of a stock of another version, files and memory
+/// alone are compared.
 [[nodiscard]] inline StockDifference difference_of_stocks(std::string_view then, std::string_view now) {
-  const auto cut = [](std::string_view& rest, char end) {
-    const std::size_t size = std::min(rest.find(end), rest.size());
-    const std::string_view part = rest.substr(0, size);
-    rest.remove_prefix(std::min(size + 1, rest.size()));
-    return part;
-  };
+  std::string old_contents;
+  std::string contents;
+  if (then.substr(0, then.find('\n')) != now.substr(0, now.find('\n'))) {
+    then = old_contents = contents_of_stock(then);
+    now = contents = contents_of_stock(now);
+  }
   StockDifference found;
   while (!(then.empty() && now.empty())) {
-    std::string_view old_line = cut(then, '\n');
-    std::string_view new_line = cut(now, '\n');
+    std::string_view old_line = cut_before('\n', then);
+    std::string_view new_line = cut_before('\n', now);
     if (old_line == new_line) continue;
-    const std::string_view kind = cut(new_line, ' ');
-    if (kind != cut(old_line, ' ') || kind.empty()) return {"it is made of other things", true};
-    if (kind == "F") {
-      const std::string_view old_count = cut(old_line, ' ');
-      const std::string_view count = cut(new_line, ' ');
-      if (old_count != count) return {compose("it was read from {} file(s) and is from {}", old_count, count), true};
-      return {"it is read from files of other names", true};
-    }
-    const std::string_view old_size_or_digest = cut(old_line, ' ');
-    const std::string_view size_or_digest = cut(new_line, ' ');
-    if (kind == "m") {
-      if (old_line != new_line) return {compose("it was {} and is {}", old_line, new_line), true};
-      if (found.text.empty()) found.text = compose("the numbers in memory of {} are others", new_line);
-      continue;
-    }
-    const std::string_view old_digest = cut(old_line, ' ');
-    const std::string_view digest = cut(new_line, ' ');
-    cut(old_line, ' ');
-    cut(new_line, ' ');
-    if (old_line != new_line) return {"it is read from files of other names", true};
-    if (old_size_or_digest != size_or_digest) {
-      return {compose("the file {} had {} bytes and has {}", new_line, old_size_or_digest, size_or_digest), true};
-    }
-    if (old_digest != digest) return {compose("the file {} holds other bytes", new_line), true};
-    if (found.text.empty()) {
-      found.text =
-          compose("the file {} has been written to since, or is a copy, and only parts of it were compared", new_line);
-    }
+    const std::string_view kind = cut_before(' ', new_line);
+    if (kind != cut_before(' ', old_line) || kind.empty()) return {"it is made of other things", true};
+    if (kind == "O") return difference_of_operations(then, now);
+    StockDifference difference = difference_of_lines(kind, old_line, new_line);
+    if (difference.is_certain) return difference;
+    if (found.text.empty()) found = std::move(difference);
   }
   return found;
 }

@@ -46,11 +46,6 @@ class JoiningNode : public DataNode {
   [[nodiscard]] bool costs_a_copy() const override {
     return std::all_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->costs_a_copy(); });
   }
-  void identify(Fingerprint& fingerprint) const override {
-    fingerprint.add(std::string_view{operation_});
-    fingerprint.add(std::uint64_t{parts_.size()});
-    for (const NodePtr& part : parts_) part->identify(fingerprint);
-  }
   [[nodiscard]] bool is_reordered() const override {
     return std::any_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->is_reordered(); });
   }
@@ -65,9 +60,15 @@ class JoiningNode : public DataNode {
   }
   void take_stock(DataStock& stock) const override {
     for (const NodePtr& part : parts_) part->take_stock(stock);
+    Fingerprint settings;
+    settings.add(std::uint64_t{parts_.size()});
+    add_settings(settings);
+    stock.add_operation(operation_, settings.value());
   }
 
  protected:
+  // Adds what tells it from others of its name, beyond the parts.
+  virtual void add_settings(Fingerprint& /*settings*/) const {}
   [[nodiscard]] const std::vector<NodePtr>& parts() const noexcept { return parts_; }
   // Samples of a part get ids that no other part has.
   [[nodiscard]] std::uint64_t first_id(std::size_t part) const {

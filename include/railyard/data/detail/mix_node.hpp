@@ -33,14 +33,15 @@ class MixNode final : public JoiningNode {
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return sum_of_counts(); }
   [[nodiscard]] bool is_indexed() const override { return false; }
-  void identify(Fingerprint& fingerprint) const override {
-    JoiningNode::identify(fingerprint);
-    for (const double share : up_to_) fingerprint.add(share);
-    fingerprint.add(seed_);
-  }
   [[nodiscard]] bool is_reordered() const override { return true; }
   [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
     return std::make_unique<Stream>(*this, scope, from);
+  }
+
+ protected:
+  void add_settings(Fingerprint& settings) const override {
+    for (const double share : up_to_) settings.add(share);
+    settings.add(seed_);
   }
 
  private:

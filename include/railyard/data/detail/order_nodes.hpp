@@ -34,18 +34,19 @@ class OrderNode : public DataNode {
   [[nodiscard]] std::string describe() const override { return upstream_->describe() + " -> " + operation_; }
   [[nodiscard]] bool is_indexed() const override { return upstream_->is_indexed(); }
   [[nodiscard]] bool is_endless() const override { return upstream_->is_endless(); }
-  void identify(Fingerprint& fingerprint) const override {
-    upstream_->identify(fingerprint);
-    fingerprint.add(std::string_view{operation_});
-  }
   [[nodiscard]] bool costs_a_copy() const override { return upstream_->costs_a_copy(); }
   [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
   void count_skipped(std::map<std::string, std::uint64_t>& counts) const override { upstream_->count_skipped(counts); }
-  void take_stock(DataStock& stock) const override { upstream_->take_stock(stock); }
+  void take_stock(DataStock& stock) const override {
+    upstream_->take_stock(stock);
+    stock.add_operation(operation_, settings());
+  }
 
  protected:
+  // Tells it from others of its name.
+  [[nodiscard]] virtual std::uint64_t settings() const { return 0; }
   [[nodiscard]] const NodePtr& upstream() const noexcept { return upstream_; }
 
  private:
@@ -118,10 +119,6 @@ class SelectionNode final : public OrderNode {
       : OrderNode(std::move(upstream), std::move(operation)), places_(std::move(places)) {}
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return places_.size(); }
-  void identify(Fingerprint& fingerprint) const override {
-    OrderNode::identify(fingerprint);
-    fingerprint.add(std::as_bytes(std::span{places_}));
-  }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     std::vector<std::uint64_t> inner;
     inner.reserve(places.size());
@@ -131,6 +128,9 @@ class SelectionNode final : public OrderNode {
   [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
     return open_indexed(shared_from_this(), scope, from);
   }
+
+ protected:
+  [[nodiscard]] std::uint64_t settings() const override { return digest_of(std::as_bytes(std::span{places_})); }
 
  private:
   std::vector<std::uint64_t> places_;
@@ -143,10 +143,6 @@ class ShuffleNode final : public OrderNode {
   ShuffleNode(NodePtr upstream, std::uint64_t seed) : OrderNode(std::move(upstream), "shuffle"), seed_(seed) {}
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return upstream()->count(); }
-  void identify(Fingerprint& fingerprint) const override {
-    OrderNode::identify(fingerprint);
-    fingerprint.add(seed_);
-  }
   [[nodiscard]] bool is_reordered() const override { return true; }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     const auto order = order_of(key);
@@ -158,6 +154,9 @@ class ShuffleNode final : public OrderNode {
   [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
     return open_indexed(shared_from_this(), scope, from);
   }
+
+ protected:
+  [[nodiscard]] std::uint64_t settings() const override { return seed_; }
 
  private:
   // The order that was asked for last is kept, for every block of an epoch asks for it.

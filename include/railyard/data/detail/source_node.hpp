@@ -124,19 +124,6 @@ class SourceNode final : public DataNode {
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return source_.count(); }
   [[nodiscard]] std::string describe() const override { return source_.describe(); }
-  void identify(Fingerprint& fingerprint) const override {
-    fingerprint.add(std::string_view{describe()});
-    if constexpr (requires {
-                    { source_.files() } -> std::convertible_to<std::vector<std::string>>;
-                  }) {
-      fingerprint.add_files(source_.files());
-    }
-    if constexpr (requires {
-                    { source_.fingerprint() } -> std::convertible_to<std::uint64_t>;
-                  }) {
-      fingerprint.add(std::uint64_t{source_.fingerprint()});
-    }
-  }
   [[nodiscard]] bool is_indexed() const override { return IndexedSource<S>; }
   [[nodiscard]] bool costs_a_copy() const override {
     return requires { requires bool{S::costs_a_copy}; };
@@ -150,10 +137,16 @@ class SourceNode final : public DataNode {
     }
   }
   void take_stock(DataStock& stock) const override {
+    stock.add_source(describe());
     if constexpr (requires {
                     { source_.files() } -> std::convertible_to<std::vector<std::string>>;
                   }) {
       stock.add_files(source_.files());
+    }
+    if constexpr (requires {
+                    { source_.fingerprint() } -> std::convertible_to<std::uint64_t>;
+                  }) {
+      stock.add_settings(source_.fingerprint());
     }
     if constexpr (requires {
                     { source_.block() } -> std::convertible_to<const Block&>;
@@ -163,7 +156,7 @@ class SourceNode final : public DataNode {
         const Field& field = block.schema()[column];
         const std::string_view type = field.is_text ? std::string_view{"text"} : name_of(field.dtype);
         stock.add_memory(compose("{} of {} x ({}) {}", field.name, block.rows(), joined(field.shape, ", "), type),
-                         block[column].bytes());
+                         block[column]);
       }
     }
   }
