@@ -39,8 +39,8 @@ struct RunConfig {
   /// What is done if the run exists already.
   Resume resume = Resume::if_unfinished;
   /// What may differ from what an existing run was started with: "seed", of which an epoch under way keeps the former
-  /// one; "data", what the loader that goes on reads; "checkpoints", those that it has written: if all are gone, the
-  /// run begins at the beginning.
+  /// one; "data", what the loader that goes on reads; "checkpoints", those that it has written: if all are gone, with
+  /// or without run.json, the run begins at the beginning.
   std::vector<std::string> accept_changes{};
   CheckpointConfig checkpoint{};
   PreemptionConfig preemption{};

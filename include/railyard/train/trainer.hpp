@@ -127,7 +127,15 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
 /// Finds out what an earlier program has left of the run, and whether this one may go on with it.
 /// Throws: ConfigError if it may not.
 [[nodiscard]] inline RunRecord read_earlier(const RunPlace& place, const RunConfig& run, const RunInfo& info) {
-  const bool is_new = place.is_new || is_barely_begun(place.path);
+  const std::string remains = place.is_new ? std::string{} : remains_of_run(place.path);
+  if (!remains.empty() && !accepts_change(run.accept_changes, "checkpoints")) {
+    throw ConfigError{compose(
+        "the run in {} has lost its run.json and its checkpoints, for {} still tell of it: put both back from a "
+        "copy, or begin at the beginning by .accept_changes = {{\"checkpoints\"}}, which removes what it has "
+        "told, or choose another RunConfig::name",
+        place.path.string(), remains)};
+  }
+  const bool is_new = place.is_new || !remains.empty() || is_barely_begun(place.path);
   if (is_new && run.resume == Resume::required) {
     if (place.is_new) RunDirectory{place.path, 0}.remove();
     throw ConfigError{

@@ -111,12 +111,29 @@ TEST_CASE("Record of a run: what run.json has said is in the checkpoints, where 
   }
 }
 
-TEST_CASE("Record of a run: without run.json and without a checkpoint it is no run's directory") {
+TEST_CASE("Record of a run: without run.json and checkpoints it does not begin anew, unless that is accepted by name") {
   const Scratch scratch;
+  const ry::Result whole = run<SharedThreads>(scratch, never);
   const auto path = half_way(scratch, "run").path();
-  std::filesystem::remove(path / "run.json");
   std::filesystem::remove_all(path / "checkpoints");
-  CHECK_THROWS_WITH(run<SharedThreads>(scratch, never, {.name = "run"}), ContainsSubstring("no run's directory"));
+  const auto check_refused = [&](const std::string& left) {
+    CHECK_THROWS_WITH(run<SharedThreads>(scratch, never, {.name = "run"}),
+                      ContainsSubstring("has lost its run.json and its checkpoints") && ContainsSubstring(left) &&
+                          ContainsSubstring("from a copy") &&
+                          ContainsSubstring(".accept_changes = {\"checkpoints\"}") &&
+                          ContainsSubstring("another RunConfig::name"));
+  };
+  std::ofstream{path / "run.json"} << "";  // by no power cut: the first checkpoint makes it durable
+  check_refused("events.jsonl");
+  std::filesystem::remove(path / "run.json");
+  check_refused("metrics.jsonl");
+  for (const char* name : {"metrics.jsonl", "events.jsonl", "result.json"}) std::filesystem::remove(path / name);
+  std::ofstream{path / "logs" / "rank-1.log"} << "what it has printed\n";
+  check_refused("logs/rank-1.log");
+  const ry::Result result = run<SharedThreads>(scratch, never, {.name = "run", .accept_changes = {"checkpoints"}});
+  REQUIRE(result);
+  CHECK(result.history() == whole.history());
+  CHECK(result.attempts().front().begin_step == 0);
 }
 
 TEST_CASE("Record of a run: a run whose last state could not be saved says so, and the next start makes up for it") {

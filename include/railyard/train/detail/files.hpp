@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/train/detail/json.hpp"
+#include "railyard/train/detail/run_record.hpp"
 
 #include "railyard/callbacks/detail/console.hpp"
 #include "railyard/checkpoint/checkpoint_folder.hpp"
@@ -176,10 +177,24 @@ struct RunPlace {
   return name == "run.json" || name == "metrics.jsonl" || name == "events.jsonl" || name == "result.json";
 }
 
+/// Returns the names of a run's logs that hold something, in "logs/".
+[[nodiscard]] inline std::vector<std::string> written_logs(const std::filesystem::path& run) {
+  std::error_code ignored;
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator{run / "logs", ignored}) {
+    const std::string name = entry.path().filename().string();
+    const bool is_log = number_between<std::uint64_t>("rank-", name, ".log").has_value();
+    if (is_log && entry.is_regular_file(ignored) && entry.file_size(ignored) > 0) names.push_back("logs/" + name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 /// Whether a program has died in that directory before what the run is was written, or had come to the disk: the first
 /// checkpoint sees to that.
 [[nodiscard]] inline bool is_barely_begun(const std::filesystem::path& run) {
   const bool is_lost = is_blank(run / "run.json");
+  if (is_lost ? tells_of_checkpoints(run) : !written_logs(run).empty()) return false;
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
     const std::string name = entry.path().filename().string();
@@ -187,6 +202,22 @@ struct RunPlace {
     if (!is_lost || !(tells_of_run(name) || name.starts_with("result.json."))) return false;
   }
   return !code;
+}
+
+/// Returns the names of files that tell of a run which has lost run.json and all checkpoints; empty if it has not, or
+/// has left none.
+[[nodiscard]] inline std::string remains_of_run(const std::filesystem::path& run) {
+  std::error_code ignored;
+  const auto has = [&](const char* name) { return std::filesystem::exists(run / name, ignored); };
+  const bool has_record = has("run.json") && !is_blank(run / "run.json");
+  const bool has_checkpoints = has("checkpoints") && !std::filesystem::is_empty(run / "checkpoints", ignored);
+  if (has_record || has_checkpoints || is_barely_begun(run) || !(has("logs") || has("lease.json"))) return {};
+  std::vector<std::string> names = written_logs(run);
+  if (names.size() > 1) names.resize(1);
+  for (const char* name : {"metrics.jsonl", "events.jsonl", "result.json"}) {
+    if (has(name)) names.insert(names.end(), name);
+  }
+  return joined(names, ", ");
 }
 
 /// Removes what programs have left in that directory that died while they wrote a file of it; all: also what a run that
@@ -207,6 +238,7 @@ inline void sweep_run_directory(const std::filesystem::path& run, bool all) {
 inline void check_is_run(const std::filesystem::path& path) {
   std::error_code ignored;
   if (is_barely_begun(path) || std::filesystem::exists(path / "run.json", ignored)) return;
+  if (!remains_of_run(path).empty()) return;
   if (CheckpointFolder{path / "checkpoints"}.newest()) return;  // which says what run.json has said
   const std::string place = compose("RunConfig::name is \"{}\", but {}", path.filename().string(), path.string());
   if (std::filesystem::exists(path / manifest_name, ignored)) {

@@ -120,6 +120,13 @@ inline void read_events(const std::filesystem::path& path, RunRecord& record) {
   }
 }
 
+/// Whether a run has told that it has written checkpoints: before the first one, run.json came to the disk.
+[[nodiscard]] inline bool tells_of_checkpoints(const std::filesystem::path& run) {
+  RunRecord record;
+  read_events(run / "events.jsonl", record);
+  return !record.last_checkpoint.empty();
+}
+
 /// Takes from the newest checkpoint what run.json has said, which is lost or damaged: why says how.
 /// Throws: ConfigError if there is none.
 inline void recover_record(const std::filesystem::path& run, std::string_view why, RunRecord& record) {
