@@ -4,11 +4,14 @@
 
 #include "railyard/data/preprocessor.hpp"
 
+#include "railyard/data/detail/fingerprint.hpp"
+
 #include "railyard/core/block.hpp"
 #include "railyard/core/stateful.hpp"
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -47,6 +50,8 @@ class AnyPreprocessor {
   [[nodiscard]] Block transform(const Block& block) const { return held_->transform(block); }
   [[nodiscard]] State state() const { return held_->state(); }
   void load_state(const State& state) { held_->load_state(state); }
+  /// Another when the one inside is, or its options or what it has learned are.
+  [[nodiscard]] std::uint64_t fingerprint() const { return held_->fingerprint(); }
 
  private:
   struct Held {
@@ -66,6 +71,7 @@ class AnyPreprocessor {
     [[nodiscard]] virtual Block transform(const Block& block) const = 0;
     [[nodiscard]] virtual State state() const = 0;
     virtual void load_state(const State& state) = 0;
+    [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
   };
 
   template <class P>
@@ -104,6 +110,11 @@ class AnyPreprocessor {
     }
     void load_state([[maybe_unused]] const State& state) override {
       if constexpr (learns) preprocessor.load_state(state);
+    }
+    [[nodiscard]] std::uint64_t fingerprint() const override {
+      detail::Fingerprint fingerprint;
+      detail::identify_preprocessor(preprocessor, fingerprint);
+      return fingerprint.value();
     }
 
     P preprocessor;

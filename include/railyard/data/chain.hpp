@@ -6,6 +6,7 @@
 #include "railyard/data/preprocessor.hpp"
 
 #include "railyard/data/detail/byte_archive.hpp"
+#include "railyard/data/detail/fingerprint.hpp"
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/detail/compose.hpp"
@@ -15,6 +16,7 @@
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -96,6 +98,13 @@ class Chain {
   [[nodiscard]] Block transform(Block block) const {
     for (const AnyPreprocessor& step : steps_) block = step.transform(block);
     return block;
+  }
+
+  /// Another when its steps are, or their options or what they have learned are.
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    detail::Fingerprint fingerprint;
+    for (const AnyPreprocessor& step : steps_) fingerprint.add(step.fingerprint());
+    return fingerprint.value();
   }
 
   /// The states of the steps: a tensor "learned" of step 2 is named "2/learned".

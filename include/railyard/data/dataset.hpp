@@ -172,7 +172,7 @@ class Dataset {
     const auto fitted = std::make_shared<const P>(std::move(preprocessor));
     const auto change = [fitted](const Block& block) { return Block{fitted->transform(block)}; };
     return operation("transform", site.schema, detail::map_blocks(site, change), true,
-                     [fitted](detail::Fingerprint& to) { detail::identify_learned(*fitted, to); });
+                     [fitted](detail::Fingerprint& to) { detail::identify_preprocessor(*fitted, to); });
   }
   /// Keeps the samples for which the function is true: bool(const Sample&[, SampleRandom&]). name: what messages, and
   /// describe(), call it.
@@ -307,9 +307,9 @@ class Dataset {
     return over<detail::CacheNode<>>();
   }
   /// Does the same in a file, for more than memory holds. A file that is there is used, and made anew where the files
-  /// of the source, or numbers, settings or what preprocessors have learned before it, are not what they were; remove
-  /// it when a function of yours has changed, or a step without a memory of a Chain, which nobody sees; so it is where
-  /// of more than 64 files one that is not looked at has changed under its name. Without its source it is read as it
+  /// of the source, or numbers, settings or what preprocessors are and have learned before it, are not what they were;
+  /// remove it when a function of yours has changed, also one of a BatchMapper, which nobody sees; so it is where of
+  /// more than 64 files one that is not looked at has changed under its name. Without its source it is read as it
   /// is. One that holds another dataset by name is a ConfigError. Of workers that want it at once one makes it, and the
   /// others wait, unless it writes nothing for 5 minutes; hosts with copies of their own of the source's files name
   /// caches of their own. What is read is checked: a damaged cache is a DataError. It is read on machines with the same

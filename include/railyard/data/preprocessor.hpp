@@ -11,6 +11,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -18,6 +19,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <typeinfo>
 #include <vector>
 
 namespace railyard::inline v0_1 {
@@ -26,7 +28,8 @@ namespace railyard::inline v0_1 {
 ///
 /// Laws: transform(block) has the columns schema(block.schema()), and the samples and ids of block in their order, each
 /// as if it were alone. It may have touches(), which returns the names of all columns that it looks at or changes, or
-/// nothing where they are not known.
+/// nothing where they are not known, and fingerprint(), a std::uint64_t that is another when its options are: caches
+/// behind it are made anew then.
 template <class P>
 concept Preprocessor = std::copy_constructible<P> &&
     requires(const P& fitted, const Schema& before, const Block& block) {
@@ -70,20 +73,36 @@ namespace detail {
   return columns.empty() ? TouchedColumns{} : TouchedColumns{columns};
 }
 
-/// Adds what a preprocessor has learned, or else its options, if it tells of them.
+/// Adds a state.
+inline void identify_state(const State& state, Fingerprint& fingerprint) {
+  for (const auto& [name, value] : state.values) {
+    fingerprint.add(std::string_view{name});
+    value.visit([&fingerprint](const auto& held) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(held)>, std::int64_t>) {
+        fingerprint.add(static_cast<std::uint64_t>(held));
+      } else if constexpr (std::is_arithmetic_v<std::decay_t<decltype(held)>>) {
+        fingerprint.add(held);
+      } else {
+        fingerprint.add(std::string_view{held});
+      }
+    });
+  }
+  for (const StateTensor& tensor : state.tensors) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.count()) * size_of(tensor.dtype));
+    tensor.read(0, tensor.count(), bytes.data());
+    fingerprint.add(std::string_view{tensor.name});
+    fingerprint.add(std::span<const std::byte>{bytes});
+  }
+}
+
+/// Adds what a preprocessor is, what it has learned, and its options, if it tells of them.
 template <Preprocessor P>
-void identify_learned(const P& fitted, Fingerprint& fingerprint) {
-  if constexpr (Stateful<P>) {
-    const State state = fitted.state();
-    for (const StateTensor& tensor : state.tensors) {
-      std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.count()) * size_of(tensor.dtype));
-      tensor.read(0, tensor.count(), bytes.data());
-      fingerprint.add(std::string_view{tensor.name});
-      fingerprint.add(std::span<const std::byte>{bytes});
-    }
-  } else if constexpr (requires {
-                         { fitted.fingerprint() } -> std::convertible_to<std::uint64_t>;
-                       }) {
+void identify_preprocessor(const P& fitted, Fingerprint& fingerprint) {
+  fingerprint.add(std::string_view{typeid(P).name()});
+  if constexpr (Stateful<P>) identify_state(fitted.state(), fingerprint);
+  if constexpr (requires {
+                  { fitted.fingerprint() } -> std::convertible_to<std::uint64_t>;
+                }) {
     fingerprint.add(std::uint64_t{fitted.fingerprint()});
   }
 }

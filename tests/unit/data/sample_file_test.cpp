@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "railyard/data/detail/sample_file.hpp"
 
+#include "railyard/data/block_builder.hpp"
+#include "railyard/data/chain.hpp"
 #include "railyard/data/csv_source.hpp"
 #include "railyard/data/epoch_reader.hpp"
 #include "railyard/data/fit.hpp"
@@ -20,6 +22,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <random>
 #include <span>
 #include <string>
@@ -99,6 +102,39 @@ ry::Dataset counted(int samples, Before before) {
     };
   });
 }
+
+// A user's preprocessor without options, each factor a type of its own.
+template <int factor>
+struct Times {
+  [[nodiscard]] static ry::Schema schema(const ry::Schema& before) { return before; }
+  [[nodiscard]] static ry::Block transform(const ry::Block& block) {
+    ry::BlockBuilder builder{std::make_shared<const ry::Schema>(block.schema()), block.rows()};
+    for (std::size_t row = 0; row < block.rows(); ++row) {
+      const ry::Sample sample{block, row};
+      builder.add(sample.id()).set("x", factor * sample.number("x"));
+      builder.complete_from(block, row);
+    }
+    return builder.build();
+  }
+};
+
+// One whose state is a value.
+struct Added {
+  double number = 0;
+
+  [[nodiscard]] static ry::Schema schema(const ry::Schema& before) { return before; }
+  [[nodiscard]] ry::Block transform(const ry::Block& block) const {
+    ry::BlockBuilder builder{std::make_shared<const ry::Schema>(block.schema()), block.rows()};
+    for (std::size_t row = 0; row < block.rows(); ++row) {
+      const ry::Sample sample{block, row};
+      builder.add(sample.id()).set("x", number + sample.number("x"));
+      builder.complete_from(block, row);
+    }
+    return builder.build();
+  }
+  [[nodiscard]] ry::State state() const { return {{"number", number}}; }
+  void load_state(const ry::State& state) { number = state.at("number").number(); }
+};
 
 std::vector<double> column_x(const ry::Dataset& dataset) {
   std::vector<double> all;
@@ -216,6 +252,27 @@ TEST_CASE("cache in a file: is made anew when numbers, seeds or what was learned
              pairs.select({"y", "x"}).rename({{"y", "a"}, {"x", "b"}}).rename({{"a", "x"}, {"b", "y"}}));
   check_both(pairs.transform(ry::Normalizer{{.columns = {"x", "y"}, .norm = ry::Norm::l1}}),
              pairs.transform(ry::Normalizer{{.columns = {"x", "y"}, .norm = ry::Norm::l2}}));
+}
+
+TEST_CASE("cache in a file: is made anew when a step of a Chain before it is another, also one that learns nothing") {
+  const CacheFolder folder;
+  const auto file = (folder.path / "samples").string();
+  const auto pairs = ry::Dataset::from_columns({{"x", std::vector<double>{1, 2}}, {"y", std::vector<double>{3, 5}}});
+  const auto check_both = [&](const auto& one, const auto& other) {
+    std::filesystem::remove(file);
+    const auto first = pairs.transform(one);
+    const auto second = pairs.transform(other);
+    CHECK(column_x(first.cache(file)) == column_x(first));
+    CHECK(column_x(second.cache(file)) == column_x(second));
+    CHECK(column_x(first) != column_x(second));
+  };
+  const auto normalizer = [](ry::Norm norm) { return ry::Normalizer{{.columns = {"x", "y"}, .norm = norm}}; };
+  const auto chain = [&](ry::Norm norm) { return ry::Chain{normalizer(norm)}; };
+  check_both(chain(ry::Norm::l1), chain(ry::Norm::l2));
+  check_both(ry::Chain{chain(ry::Norm::l1)}, ry::Chain{chain(ry::Norm::max)});
+  check_both(ry::Chain{Times<2>{}}, ry::Chain{Times<3>{}});
+  check_both(Times<2>{}, Times<3>{});
+  check_both(Added{1}, Added{2});
 }
 
 TEST_CASE("cache in a file: is read without the source that it was made of, and looks at none of its samples") {
