@@ -183,6 +183,7 @@ inline std::optional<EpochDriver::Ready> EpochDriver::compute() {
 // it rests until half of it has been taken: to be woken for each step would cost the loop more than the step is worth.
 inline void EpochDriver::drive() noexcept {
   have_time();
+  const WatchedThread watched{pool_.watch()};
   while (true) {
     {
       std::unique_lock lock{mutex_};
@@ -218,10 +219,12 @@ inline std::optional<EpochDriver::Ready> EpochDriver::wait_for_ready(const Deadl
     changed_.wait(lock, is_ready);
   } else if (!changed_.wait_until(lock, deadline.time(), is_ready)) {
     is_late_ = true;
+    const std::string noted = pool_.watch().noted();
     throw DataError{
-        compose("{} on rank {}/{} gave no batch in {}: a source or a function that it calls is slow or does not "
-                "return: look where it waits, or give it more time (of a loader RunConfig::collective_timeout)",
-                dataset_.describe(), options_.rank, options_.world_size, deadline.budget_text())};
+        compose("{} on rank {}/{} gave no batch in {}: {}: look where it waits, or give it more time (of a loader "
+                "RunConfig::collective_timeout)",
+                dataset_.describe(), options_.rank, options_.world_size, deadline.budget_text(),
+                noted.empty() ? "a source or a function that it calls is slow or does not return" : noted)};
   }
   is_late_ = false;
   taker_.waits.store(false);

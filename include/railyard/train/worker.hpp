@@ -6,6 +6,7 @@
 #include "railyard/train/detail/accepted_changes.hpp"
 #include "railyard/train/detail/control_lane.hpp"
 #include "railyard/train/detail/wire.hpp"
+#include "railyard/train/detail/worker_waits.hpp"
 
 #include "railyard/core/backend.hpp"
 #include "railyard/core/detail/compose.hpp"
@@ -319,7 +320,7 @@ class Worker {
 
  protected:
   Worker(WorkerLink& link, const RunContext& context, const World& world)
-      : link_(&link), context_(&context), world_(world) {}
+      : link_(&link), context_(&context), world_(world), waits_(link) {}
   ~Worker() { drop_extensions(); }
 
   void drop_extensions() noexcept {
@@ -327,6 +328,8 @@ class Worker {
   }
 
   [[nodiscard]] WorkerLink& link() noexcept { return *link_; }
+  // Ends waits for other programs; the backend's are its own.
+  void end_waits(std::string_view reason) { waits_.end(reason); }
   [[nodiscard]] const RunContext& context() const noexcept { return *context_; }
   // Says that from here on gradients may go from rank to rank without a word to this class.
   void note_backend() noexcept { uses_backend_ = true; }
@@ -383,6 +386,7 @@ class Worker {
   WorkerLink* link_;
   const RunContext* context_;
   World world_;
+  detail::WorkerWaits waits_;
   std::optional<std::uint64_t> step_samples_{};
   std::function<void(std::uint64_t, bool)> on_samples_{};
   std::function<void()> on_abandoned_step_{};

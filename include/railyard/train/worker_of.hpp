@@ -26,7 +26,10 @@ class WorkerOf final : public Worker {
   /// of the group ends the backend's waits from here on.
   WorkerOf(WorkerLink& link, const RunContext& context, const World& world, std::unique_ptr<B> backend)
       : Worker(link, context, world), backend_(std::move(backend)) {
-    this->link().on_abort([this](std::string_view reason) { backend_->abort(reason); });
+    this->link().on_abort([this](std::string_view reason) {
+      this->end_waits(reason);
+      backend_->abort(reason);
+    });
   }
   ~WorkerOf() {
     leave_if_forked();

@@ -11,6 +11,7 @@
 #include "railyard/data/split.hpp"
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/waiting.hpp"
 
 #include "support/catch.hpp"
 
@@ -143,6 +144,8 @@ std::vector<double> column_x(const ry::Dataset& dataset) {
   }
   return all;
 }
+
+const ry::detail::DraftPatience impatient{.patience = std::chrono::milliseconds{1}};
 
 std::size_t files_in(const CacheFolder& folder) {
   return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator{folder.path}, {}));
@@ -338,10 +341,10 @@ TEST_CASE("DraftFile: goes on in a file of its own where another process does no
   const CacheFolder folder;
   const auto file = (folder.path / "samples").string();
   const ry::detail::DraftFile idle{file};
-  ry::detail::DraftFile other{file, std::chrono::milliseconds{1}};
+  ry::detail::DraftFile other{file, impatient};
   const std::string text = "whole";
   other.write(std::as_bytes(std::span{text}));
-  ry::detail::DraftFile third{file, std::chrono::milliseconds{1}};  // of the same process
+  ry::detail::DraftFile third{file, impatient};  // of the same process
   third.write(std::as_bytes(std::span{text}.first(3)));
   CHECK(other.publish().is_open());
   CHECK(std::filesystem::file_size(file) == 5);
@@ -353,8 +356,8 @@ TEST_CASE("DraftFile: two of one process that go on beside another write files o
   const CacheFolder folder;
   const auto file = (folder.path / "samples").string();
   const ry::detail::DraftFile idle{file};
-  ry::detail::DraftFile first{file, std::chrono::milliseconds{1}};
-  ry::detail::DraftFile second{file, std::chrono::milliseconds{1}};
+  ry::detail::DraftFile first{file, impatient};
+  ry::detail::DraftFile second{file, impatient};
   CHECK(files_in(folder) == 3);
   const std::string text = "whole";
   first.write(std::as_bytes(std::span{text}));
@@ -363,4 +366,31 @@ TEST_CASE("DraftFile: two of one process that go on beside another write files o
   CHECK(std::filesystem::file_size(file) == 5);
   CHECK(second.publish().is_open());
   CHECK(std::filesystem::file_size(file) == 2);
+}
+
+TEST_CASE("DraftFile: whoever waits says for whom, and stops when nobody wants it any more") {
+  const CacheFolder folder;
+  const auto file = (folder.path / "samples").string();
+  const ry::detail::DraftFile idle{file};
+  std::vector<std::string> said;
+  const ry::detail::WaitWatch watch{[&] { return said.size() < 2 ? std::string{} : std::string{"the test is over"}; },
+                                    [&](const std::string& text) { said.push_back(text); }};
+  const ry::detail::WatchedThread watched{watch};
+  const ry::detail::DraftPatience talkative{.first_word = std::chrono::nanoseconds{1}};
+  const std::string who = "process " + std::to_string(::getpid()) + " writes the cache " + file;
+  CHECK_THROWS_WITH((ry::detail::DraftFile{file, talkative}),
+                    ContainsSubstring(who) && ContainsSubstring("any more: the test is over"));
+  REQUIRE(said.size() == 2);
+  CHECK_THAT(said[0], ContainsSubstring(who) && ContainsSubstring("s by now"));
+}
+
+TEST_CASE("cache in a file: a reader that is left does not wait for another process, and a deadline names that one") {
+  const CacheFolder folder;
+  const auto file = (folder.path / "samples").string();
+  const ry::detail::DraftFile idle{file};
+  const auto cached = counted(50, [](int) {}).cache(file).filter([](const ry::Sample&) { return true; });
+  ry::EpochReader reader{cached, {.global_batch_size = 5, .threads = 2}};
+  const auto deadline = ry::Deadline::after(std::chrono::milliseconds{200});
+  CHECK_THROWS_WITH(reader.next(deadline), ContainsSubstring("gave no batch in 200 ms: process ") &&
+                                               ContainsSubstring("writes the cache " + file));
 }

@@ -6,6 +6,7 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
 #include "railyard/core/detail/system.hpp"
+#include "railyard/core/detail/waiting.hpp"
 #include "railyard/core/error.hpp"
 
 #include <algorithm>
@@ -15,8 +16,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <fstream>
 #include <random>
 #include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -34,6 +37,12 @@ namespace detail {
   throw DataError{compose("the cache {} could not be {}: {}", path, what, explain_errno(error))};
 }
 
+// Says how long to wait for a process that writes nothing, and when to say first that one waits.
+struct DraftPatience {
+  std::chrono::nanoseconds patience = std::chrono::minutes{5};
+  std::chrono::nanoseconds first_word = std::chrono::seconds{10};
+};
+
 // Is a file with ".part" behind its name until it is whole. The kernel's lock on it says that somebody writes it, and
 // ends with that process, whatever ends it: the next one writes the same file. Only a draft beside that one, which has
 // a random name, is left behind by a process that is killed.
@@ -41,21 +50,23 @@ class DraftFile {
  public:
   // Waits as long as another process goes on writing, which it does once per block. Behind that, look whether the file
   // is there by now. Where the other one writes nothing for so long, or there are no locks, this draft has its own
-  // file.
-  explicit DraftFile(std::string path, std::chrono::nanoseconds patience = std::chrono::minutes{5})
+  // file. Throws: Error if nobody wants it any more, see WaitWatch.
+  explicit DraftFile(std::string path, const DraftPatience& waiting = {})
       : path_(std::move(path)), part_path_(path_ + ".part") {
     std::int64_t written = -1;
-    Deadline deadline = Deadline::after(patience);
+    LongWait wait{waiting.first_word};
+    Deadline deadline = Deadline::after(waiting.patience);
     for (Claim claim = try_claim(); claim != Claim::mine; claim = try_claim()) {
       struct stat status {};
       if (const std::int64_t size = ::stat(part_path_.c_str(), &status) == 0 ? status.st_size : -1; size != written) {
         written = size;
-        deadline = Deadline::after(patience);
+        deadline = Deadline::after(waiting.patience);
       }
       if (claim == Claim::none || deadline.expired()) {
         open_own_part();
         break;
       }
+      wait.look([&] { return compose("{} writes the cache {}", writer(), path_); });
       std::this_thread::sleep_for(std::chrono::milliseconds{10});
     }
     if (::ftruncate(file_.get(), 0) != 0) refuse_file("written", part_path_, errno);
@@ -90,6 +101,26 @@ class DraftFile {
 
  private:
   enum class Claim { mine, others, none };
+
+  // Who has the lock, as far as the kernel tells: not of processes of other hosts and containers.
+  [[nodiscard]] std::string writer() const {
+    struct stat status {};
+    const bool exists = ::stat(part_path_.c_str(), &status) == 0;
+    const std::string file = compose(":{}", exists ? status.st_ino : 0);
+    std::ifstream locks{"/proc/locks"};
+    for (std::string line; exists && std::getline(locks, line);) {
+      std::istringstream fields{line};
+      std::string number;
+      std::string kind;
+      std::string mode;
+      std::string access;
+      std::int64_t process = 0;
+      std::string inode;
+      const bool is_lock = fields >> number >> kind >> mode >> access >> process >> inode && kind == "FLOCK";
+      if (is_lock && process > 0 && inode.ends_with(file)) return compose("process {}", process);
+    }
+    return "another process";
+  }
 
   [[nodiscard]] Descriptor open_part() const {
     Descriptor file{::open(part_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};

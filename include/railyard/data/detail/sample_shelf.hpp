@@ -4,7 +4,9 @@
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/system.hpp"
+#include "railyard/core/detail/waiting.hpp"
 #include "railyard/core/dtype.hpp"
 #include "railyard/core/error.hpp"
 
@@ -19,6 +21,7 @@
 #include <new>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -62,13 +65,16 @@ class SampleShelf {
   // this process, however that ends, and not a child's that it forks meanwhile.
   class Turn {
    public:
-    // Waits while another process makes them, but not for one that makes nothing for so long.
+    // Waits while another process makes them, but not for one that makes nothing for so long. Throws: Error if nobody
+    // wants them any more, see WaitWatch.
     explicit Turn(const SampleShelf& shelf, std::chrono::nanoseconds patience = std::chrono::minutes{5})
         : shelf_(&shelf) {
       Header& header = *shelf.header_;
       std::uint32_t made = header.made.load();
       Deadline deadline = Deadline::after(patience);
+      LongWait wait;
       while (!header.is_whole.load() && !(is_mine_ = lock(F_WRLCK))) {
+        wait.look([this] { return compose("{} fills a cache in memory for all of them", holder()); });
         futex_wait(header.made, made, std::chrono::milliseconds{20});
         if (const std::uint32_t now = header.made.load(); now != made) {
           made = now;
@@ -109,6 +115,13 @@ class SampleShelf {
       lock.l_type = type;
       lock.l_whence = SEEK_SET;
       return ::fcntl(shelf_->file_.get(), F_SETLK, &lock) == 0;
+    }
+    [[nodiscard]] std::string holder() const {
+      struct flock lock {};
+      lock.l_type = F_WRLCK;
+      lock.l_whence = SEEK_SET;
+      const bool is_known = ::fcntl(shelf_->file_.get(), F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+      return is_known && lock.l_pid > 0 ? compose("process {}", lock.l_pid) : std::string{"another process"};
     }
     void give_back() noexcept {
       is_mine_ = false;

@@ -4,6 +4,7 @@
 
 #include "railyard/core/block.hpp"
 #include "railyard/core/detail/signals.hpp"
+#include "railyard/core/detail/waiting.hpp"
 
 #include <atomic>
 #include <condition_variable>
@@ -13,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -46,7 +48,8 @@ class Task {
 // Runs tasks in the order in which they are given. Without helpers they run when they are waited for.
 class TaskPool {
  public:
-  explicit TaskPool(std::size_t num_helpers) {
+  explicit TaskPool(std::size_t num_helpers)
+      : watch_([this] { return has_ended() ? std::string{"its reader was left"} : std::string{}; }) {
     helpers_.reserve(num_helpers);
     const BlockSignals no_signals{deferrable_signals()};  // in the new threads, which run no handler of the user's
     try {
@@ -64,6 +67,9 @@ class TaskPool {
   // Says that nobody wants what streams have yet to give, so that those which look for samples in vain end.
   void end_streams() noexcept { has_ended_.store(true, std::memory_order_release); }
   [[nodiscard]] bool has_ended() const noexcept { return has_ended_.load(std::memory_order_acquire); }
+
+  // What waits of its helpers, and of whoever reads with them, look at.
+  [[nodiscard]] const WaitWatch& watch() const noexcept { return watch_; }
 
   [[nodiscard]] std::shared_ptr<Task> submit(std::function<Block()> compute) {
     auto task = std::make_shared<Task>(std::move(compute));
@@ -98,6 +104,7 @@ class TaskPool {
  private:
   void help() {
     have_time();
+    const WatchedThread watched{watch_};
     std::unique_lock lock{mutex_};
     while (true) {
       changed_.wait(lock, [this] { return is_stopping_ || !queue_.empty(); });
@@ -142,6 +149,7 @@ class TaskPool {
   std::deque<std::shared_ptr<Task>> queue_{};
   bool is_stopping_ = false;
   std::atomic<bool> has_ended_{false};
+  WaitWatch watch_;
   std::vector<std::thread> helpers_{};
 };
 

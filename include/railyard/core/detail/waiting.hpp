@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+// Long waits for what no part of a run can hurry: that they hear when nobody wants them any more, and say what they
+// wait for. Core room.
+#pragma once
+
+#include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
+#include "railyard/core/error.hpp"
+
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <utility>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is what long waits of a thread look at, while a WatchedThread gives it to them. Beyond it they look at that of the
+/// thread which has made it, and which must outlive it.
+class WaitWatch {
+ public:
+  /// why_over: returns why nobody wants the waits any more, or an empty text. say: tells the user of a long one; empty
+  /// where that is for the one beyond to do.
+  explicit WaitWatch(std::function<std::string()> why_over, std::function<void(const std::string&)> say = {})
+      : why_over_(std::move(why_over)), say_(std::move(say)), beyond_(of_thread()) {}
+  WaitWatch(const WaitWatch&) = delete;
+  WaitWatch& operator=(const WaitWatch&) = delete;
+
+  [[nodiscard]] std::string why_over() const {
+    std::string why = why_over_();
+    return why.empty() && beyond_ != nullptr ? beyond_->why_over() : why;
+  }
+  void say(const std::string& text) const {
+    if (say_) return say_(text);
+    beyond_ != nullptr ? beyond_->say(text) : say_aloud(text);
+  }
+  /// Notes down what a thread waits for; an empty text when it waits no more.
+  void note(std::string text) const {
+    const std::lock_guard lock{mutex_};
+    noted_ = std::move(text);
+  }
+  [[nodiscard]] std::string noted() const {
+    const std::lock_guard lock{mutex_};
+    return noted_;
+  }
+
+  /// That of the calling thread; nullptr if it has none.
+  [[nodiscard]] static const WaitWatch*& of_thread() noexcept {
+    static thread_local const WaitWatch* watch = nullptr;
+    return watch;
+  }
+  /// Tells whoever has started the program.
+  static void say_aloud(const std::string& text) noexcept { std::fprintf(stderr, "railyard: %s\n", text.c_str()); }
+
+ private:
+  std::function<std::string()> why_over_;
+  std::function<void(const std::string&)> say_;
+  const WaitWatch* beyond_;
+  mutable std::mutex mutex_{};
+  mutable std::string noted_{};
+};
+
+/// Gives a watch to the waits of the calling thread.
+class WatchedThread {
+ public:
+  explicit WatchedThread(const WaitWatch& watch) noexcept : before_(std::exchange(WaitWatch::of_thread(), &watch)) {}
+  WatchedThread(const WatchedThread&) = delete;
+  WatchedThread& operator=(const WatchedThread&) = delete;
+  ~WatchedThread() { WaitWatch::of_thread() = before_; }
+
+ private:
+  const WaitWatch* before_;
+};
+
+/// Is one wait. Looked at again and again by the thread that waits.
+class LongWait {
+ public:
+  /// first_word: after which time it says what it waits for; then each time after three times as long.
+  explicit LongWait(std::chrono::nanoseconds first_word = std::chrono::seconds{10})
+      : watch_(WaitWatch::of_thread()), next_word_(Deadline::after(first_word)), interval_(first_word) {}
+  LongWait(const LongWait&) = delete;
+  LongWait& operator=(const LongWait&) = delete;
+  ~LongWait() {
+    if (has_noted_) watch_->note({});
+  }
+
+  /// what: returns who or what keeps it waiting, as a sentence. Throws: Error if nobody wants it any more.
+  template <class What>
+  void look(const What& what) {
+    if (watch_ != nullptr) {
+      if (const std::string why = watch_->why_over(); !why.empty()) {
+        throw Error{compose("{}, but nobody waits for it any more: {}", what(), why)};
+      }
+      if (!std::exchange(has_noted_, true)) watch_->note(what());
+    }
+    if (!next_word_.expired()) return;
+    const double seconds = std::chrono::duration<double>(Deadline::Clock::now() - begin_).count();
+    const std::string text = compose("{} (for {:.0f} s by now)", what(), seconds);
+    watch_ != nullptr ? watch_->say(text) : WaitWatch::say_aloud(text);
+    interval_ *= 3;
+    next_word_ = Deadline::after(interval_);
+  }
+
+ private:
+  const WaitWatch* watch_;
+  Deadline::Clock::time_point begin_ = Deadline::Clock::now();
+  Deadline next_word_;
+  std::chrono::nanoseconds interval_;
+  bool has_noted_ = false;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
