@@ -84,14 +84,22 @@ class Dataset {
     return Dataset{GeneratorSource{std::move(schema), std::move(begin)}};
   }
 
+  /// Makes a dataset of generators that never end: each gives samples in turn by function(SampleWriter& out).
+  template <class = void>
+  [[nodiscard]] static Dataset from_endless_generator(Schema schema,
+                                                      std::function<GeneratorSource::EndlessGenerator()> begin) {
+    return Dataset{GeneratorSource::endless(std::move(schema), std::move(begin))};
+  }
+
   [[nodiscard]] const Schema& schema() const noexcept { return *node_->schema(); }
   /// The number of samples of an epoch, or nothing where that is known only at the end.
   [[nodiscard]] std::optional<std::uint64_t> count() const { return node_->count(); }
   /// Whether any sample can be computed alone; see above.
   [[nodiscard]] bool is_indexed() const { return node_->is_indexed(); }
-  /// Whether it is known to have no end: repeat() was called without a number, and nothing after it ends it. Of a
-  /// source that gives samples without end nobody knows.
-  [[nodiscard]] bool is_endless() const { return node_->is_endless(); }
+  /// Whether it is known to have no end: it was made so, or repeat() was called without a number, and nothing after it
+  /// ends it. What needs an end refuses it then. Of other generators nobody knows: what reads one to its end tells in
+  /// words that it is still at it.
+  [[nodiscard]] bool is_endless() const { return node_->ending() == detail::Ending::never; }
   /// The source and the operations, as messages show them.
   [[nodiscard]] std::string describe() const { return node_->describe(); }
   /// How many damaged samples its sources have left out (OnError) of what this process has read so far. A loader tells

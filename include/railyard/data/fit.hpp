@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/data/dataset.hpp"
+#include "railyard/data/detail/cache_node.hpp"
 #include "railyard/data/detail/host_feed.hpp"
 #include "railyard/data/epoch_reader.hpp"
 #include "railyard/data/preprocessor.hpp"
@@ -28,12 +29,15 @@ class EpochBlocks final : public BlockReader {
   EpochBlocks(const Dataset& dataset, std::size_t rank, std::size_t world_size, std::shared_ptr<HostFeed> feed = {})
       : reader_(ending(dataset),
                 {.global_batch_size = FitOptions{}.rows_per_block * world_size, .rank = rank, .world_size = world_size},
-                {.feed = std::move(feed)}) {}
+                {.feed = std::move(feed)}),
+        reading_(dataset.node()) {}
 
   // Only the last batch can have fewer samples than there are workers, so that an empty part is the end.
   [[nodiscard]] Block next(std::size_t /*most_rows*/) override {
     std::optional<EpochStep> step = reader_.next();
-    return step ? std::move(step->block) : Block{};
+    if (!step) return {};
+    reading_.note(step->block.rows());
+    return std::move(step->block);
   }
 
  private:
@@ -46,6 +50,7 @@ class EpochBlocks final : public BlockReader {
   }
 
   EpochReader reader_;
+  ReadingToEnd reading_;
 };
 
 }  // namespace detail

@@ -121,15 +121,31 @@ inline std::unique_ptr<BlockReader> SampleFunctionSource::open(std::uint64_t fro
 class GeneratorSource {
  public:
   using Generator = std::function<bool(SampleWriter& out)>;
+  using EndlessGenerator = std::function<void(SampleWriter& out)>;
 
   /// begin: makes a generator that is at its first sample; each must give the same samples.
   GeneratorSource(Schema schema, std::function<Generator()> begin, std::string name = "generator")
       : schema_(std::make_shared<const Schema>(std::move(schema))),
         begin_(std::make_shared<const std::function<Generator()>>(std::move(begin))),
         name_(std::move(name)) {}
+  /// begin: the same for generators that never end.
+  [[nodiscard]] static GeneratorSource endless(Schema schema, std::function<EndlessGenerator()> begin,
+                                               std::string name = "generator") {
+    const auto begin_both = [begin = std::move(begin)]() -> Generator {
+      return [generator = begin()](SampleWriter& out) {
+        generator(out);
+        return true;
+      };
+    };
+    GeneratorSource source{std::move(schema), begin_both, std::move(name)};
+    source.is_endless_ = true;
+    return source;
+  }
 
   [[nodiscard]] Schema schema() const { return *schema_; }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return std::nullopt; }
+  /// Whether its generators never end.
+  [[nodiscard]] bool is_endless() const noexcept { return is_endless_; }
   [[nodiscard]] std::string describe() const { return name_; }
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
     return std::make_unique<Reader>(*this, from);
@@ -177,6 +193,7 @@ class GeneratorSource {
   std::shared_ptr<const Schema> schema_;
   std::shared_ptr<const std::function<Generator()>> begin_;
   std::string name_;
+  bool is_endless_ = false;
 };
 static_assert(DatasetSource<GeneratorSource> && !IndexedSource<GeneratorSource>);
 

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: MIT
 #include "railyard/data/dataset.hpp"
 
+#include "railyard/data/dataset_stats.hpp"
 #include "railyard/data/epoch_reader.hpp"
+#include "railyard/data/fit.hpp"
+#include "railyard/data/scalers.hpp"
+#include "railyard/data/split.hpp"
 
 #include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/waiting.hpp"
 
 #include "support/catch.hpp"
 
@@ -303,6 +308,51 @@ TEST_CASE("Dataset: refuses what would never end, and names the operation and wh
   ry::EpochOptions shuffled{.global_batch_size = 2, .shuffle = true};
   CHECK_THROWS_WITH(ry::EpochReader(endless, shuffled), ContainsSubstring("shuffle() before repeat()"));
   CHECK(ages(endless.take(5)).size() == 5);
+}
+
+TEST_CASE("Dataset: a generator that is said to have no end is refused where one is needed, and given else") {
+  const auto endless = ry::Dataset::from_endless_generator(
+      {{"age", ry::Dtype::f32}}, [] { return [at = 0](ry::SampleWriter& out) mutable { out.set("age", at++); }; });
+  CHECK(endless.is_endless());
+  CHECK_FALSE(endless.count());
+  CHECK(endless.filter([](const ry::Sample&) { return true; }).is_endless());
+  CHECK_THROWS_WITH(endless.cache(), ContainsSubstring("generator -> cache") && ContainsSubstring("no end"));
+  CHECK_THROWS_WITH(endless.shuffle(), ContainsSubstring("no end"));
+  CHECK_THROWS_WITH(ry::stats(endless), ContainsSubstring("no end"));
+  CHECK_THROWS_WITH(ry::split(endless, {0.5, 0.5}), ContainsSubstring("no end"));
+  ry::StandardScaler scaler{{.columns = {"age"}}};
+  CHECK_THROWS_WITH(ry::fit(scaler, endless), ContainsSubstring("no end"));
+  CHECK(ages(endless.take(5)) == std::vector<float>{0, 1, 2, 3, 4});
+}
+
+TEST_CASE("Dataset: what reads a generator of unknown length to its end tells of it, and hears that nobody wants it") {
+  const auto stream = as_stream(people());
+  const auto forever = ry::Dataset::from_generator({{"x", ry::Dtype::f32}}, [] {
+    return [](ry::SampleWriter& out) {
+      out.set("x", 1);
+      return true;
+    };
+  });
+  std::vector<std::string> said;
+  const ry::detail::WaitWatch watch{
+      [&](ry::detail::WaitFor) { return said.size() < 2 ? std::string{} : std::string{"a test"}; },
+      [&](const std::string& text) { said.push_back(text); }};
+  const ry::detail::WatchedThread watched{watch};
+  ry::detail::ReadingToEnd reading{forever.node(), std::chrono::nanoseconds{1}};
+  const auto read = [&] {
+    while (true) reading.note(10);
+  };
+  CHECK_THROWS_WITH(read(), ContainsSubstring("nobody wants it any more: a test"));
+  REQUIRE(said.size() == 2);
+  CHECK_THAT(said[0], ContainsSubstring("generator is read to its end and has given 10 samples so far") &&
+                          ContainsSubstring("from_endless_generator()"));
+  CHECK_THROWS_WITH(ry::stats(forever), ContainsSubstring("any more: a test"));
+  said.clear();
+  ry::detail::ReadingToEnd silent{people().filter([](const ry::Sample&) { return true; }).node(),
+                                  std::chrono::nanoseconds{1}};
+  silent.note(10);
+  CHECK(said.empty());
+  CHECK(stream.node()->ending() == ry::detail::Ending::certain);
 }
 
 TEST_CASE("Dataset: cache in memory refuses what does not fit") {

@@ -373,8 +373,9 @@ TEST_CASE("DraftFile: whoever waits says for whom, and stops when nobody wants i
   const auto file = (folder.path / "samples").string();
   const ry::detail::DraftFile idle{file};
   std::vector<std::string> said;
-  const ry::detail::WaitWatch watch{[&] { return said.size() < 2 ? std::string{} : std::string{"the test is over"}; },
-                                    [&](const std::string& text) { said.push_back(text); }};
+  const ry::detail::WaitWatch watch{
+      [&](ry::detail::WaitFor) { return said.size() < 2 ? std::string{} : std::string{"the test is over"}; },
+      [&](const std::string& text) { said.push_back(text); }};
   const ry::detail::WatchedThread watched{watch};
   const ry::detail::DraftPatience talkative{.first_word = std::chrono::nanoseconds{1}};
   const std::string who = "process " + std::to_string(::getpid()) + " writes the cache " + file;

@@ -18,6 +18,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <unistd.h>
@@ -62,7 +63,7 @@ TEST_CASE("Waits of a worker for a cache end with its group, and name who makes 
   CHECK_THAT(result.error(), ContainsSubstring("as planned"));
   CHECK_THAT(told, ContainsSubstring("process " + std::to_string(::getpid()) + " writes the cache " +
                                      (scratch.path() / "samples").string()) &&
-                       ContainsSubstring("nobody waits for it any more: the group of workers has ended: rank 1") &&
+                       ContainsSubstring("nobody wants it any more: the group of workers has ended: rank 1") &&
                        ContainsSubstring("as planned"));
 }
 
@@ -71,5 +72,5 @@ TEST_CASE("Waits of a worker for a cache end when the run is asked to end") {
   const auto [told, result] = wait_for_cache(scratch, [] { ::kill(::getpid(), SIGTERM); });
   CHECK_THAT(result.error(), ContainsSubstring("interrupted by SIGTERM"));
   CHECK(result.exit_status() == 128 + SIGTERM);
-  CHECK_THAT(told, ContainsSubstring("nobody waits for it any more: the run was asked to end"));
+  CHECK_THAT(told, ContainsSubstring("nobody wants it any more: the run was asked to end"));
 }

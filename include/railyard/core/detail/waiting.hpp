@@ -8,8 +8,10 @@
 #include "railyard/core/error.hpp"
 
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -17,69 +19,101 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
+/// Says for whom a thread waits that what takes long is done: for another program, or for its own run, itself included.
+enum class WaitFor : std::uint8_t { another_program, own_run };
+
 /// Is what long waits of a thread look at, while a WatchedThread gives it to them. Beyond it they look at that of the
-/// thread which has made it, and which must outlive it.
+/// thread which has made it.
 class WaitWatch {
  public:
-  /// why_over: returns why nobody wants the waits any more, or an empty text. say: tells the user of a long one; empty
-  /// where that is for the one beyond to do.
-  explicit WaitWatch(std::function<std::string()> why_over, std::function<void(const std::string&)> say = {})
-      : why_over_(std::move(why_over)), say_(std::move(say)), beyond_(of_thread()) {}
+  /// Is the part of it that waits hold on to, which may go on when it is no more.
+  class Shared {
+   public:
+    [[nodiscard]] std::string why_over(WaitFor whom) const {
+      {
+        const std::lock_guard lock{mutex_};
+        if (!why_over_) return "whoever wanted it has ended";
+        if (std::string why = why_over_(whom); !why.empty()) return why;
+      }
+      return beyond_ != nullptr ? beyond_->why_over(whom) : std::string{};
+    }
+    void say(const std::string& text) const {
+      {
+        const std::lock_guard lock{mutex_};
+        if (say_) return say_(text);
+      }
+      beyond_ != nullptr ? beyond_->say(text) : say_aloud(text);
+    }
+    /// Notes down what a thread waits for; an empty text when it waits no more.
+    void note(std::string text) const {
+      const std::lock_guard lock{mutex_};
+      noted_ = std::move(text);
+    }
+
+   private:
+    friend class WaitWatch;
+
+    mutable std::mutex mutex_{};
+    std::function<std::string(WaitFor)> why_over_{};
+    std::function<void(const std::string&)> say_{};
+    std::shared_ptr<const Shared> beyond_{};
+    mutable std::string noted_{};
+  };
+
+  /// why_over: returns why nobody wants them any more, or an empty text. say: tells the user of a long one; empty
+  /// where that is for the one beyond to do. Neither is called once this has ended.
+  explicit WaitWatch(std::function<std::string(WaitFor)> why_over, std::function<void(const std::string&)> say = {})
+      : shared_(std::make_shared<Shared>()) {
+    shared_->why_over_ = std::move(why_over);
+    shared_->say_ = std::move(say);
+    shared_->beyond_ = of_thread();
+  }
   WaitWatch(const WaitWatch&) = delete;
   WaitWatch& operator=(const WaitWatch&) = delete;
+  ~WaitWatch() {
+    const std::lock_guard lock{shared_->mutex_};
+    shared_->why_over_ = nullptr;
+    shared_->say_ = nullptr;
+  }
 
-  [[nodiscard]] std::string why_over() const {
-    std::string why = why_over_();
-    return why.empty() && beyond_ != nullptr ? beyond_->why_over() : why;
-  }
-  void say(const std::string& text) const {
-    if (say_) return say_(text);
-    beyond_ != nullptr ? beyond_->say(text) : say_aloud(text);
-  }
-  /// Notes down what a thread waits for; an empty text when it waits no more.
-  void note(std::string text) const {
-    const std::lock_guard lock{mutex_};
-    noted_ = std::move(text);
-  }
+  [[nodiscard]] const std::shared_ptr<Shared>& shared() const noexcept { return shared_; }
+  /// What its waits have noted down last.
   [[nodiscard]] std::string noted() const {
-    const std::lock_guard lock{mutex_};
-    return noted_;
+    const std::lock_guard lock{shared_->mutex_};
+    return shared_->noted_;
   }
 
   /// That of the calling thread; nullptr if it has none.
-  [[nodiscard]] static const WaitWatch*& of_thread() noexcept {
-    static thread_local const WaitWatch* watch = nullptr;
+  [[nodiscard]] static std::shared_ptr<const Shared>& of_thread() noexcept {
+    static thread_local std::shared_ptr<const Shared> watch;
     return watch;
   }
   /// Tells whoever has started the program.
   static void say_aloud(const std::string& text) noexcept { std::fprintf(stderr, "railyard: %s\n", text.c_str()); }
 
  private:
-  std::function<std::string()> why_over_;
-  std::function<void(const std::string&)> say_;
-  const WaitWatch* beyond_;
-  mutable std::mutex mutex_{};
-  mutable std::string noted_{};
+  std::shared_ptr<Shared> shared_;
 };
 
 /// Gives a watch to the waits of the calling thread.
 class WatchedThread {
  public:
-  explicit WatchedThread(const WaitWatch& watch) noexcept : before_(std::exchange(WaitWatch::of_thread(), &watch)) {}
+  explicit WatchedThread(const WaitWatch& watch) : before_(std::exchange(WaitWatch::of_thread(), watch.shared())) {}
   WatchedThread(const WatchedThread&) = delete;
   WatchedThread& operator=(const WatchedThread&) = delete;
-  ~WatchedThread() { WaitWatch::of_thread() = before_; }
+  ~WatchedThread() { WaitWatch::of_thread() = std::move(before_); }
 
  private:
-  const WaitWatch* before_;
+  std::shared_ptr<const WaitWatch::Shared> before_;
 };
 
 /// Is one wait. Looked at again and again by the thread that waits.
 class LongWait {
  public:
   /// first_word: after which time it says what it waits for; then each time after three times as long.
-  explicit LongWait(std::chrono::nanoseconds first_word = std::chrono::seconds{10})
-      : watch_(WaitWatch::of_thread()), next_word_(Deadline::after(first_word)), interval_(first_word) {}
+  explicit LongWait(std::chrono::nanoseconds first_word = std::chrono::seconds{10},
+                    WaitFor whom = WaitFor::another_program)
+      : whom_(whom), watch_(WaitWatch::of_thread()), next_word_(Deadline::after(first_word)), interval_(first_word) {}
   LongWait(const LongWait&) = delete;
   LongWait& operator=(const LongWait&) = delete;
   ~LongWait() {
@@ -90,8 +124,8 @@ class LongWait {
   template <class What>
   void look(const What& what) {
     if (watch_ != nullptr) {
-      if (const std::string why = watch_->why_over(); !why.empty()) {
-        throw Error{compose("{}, but nobody waits for it any more: {}", what(), why)};
+      if (const std::string why = watch_->why_over(whom_); !why.empty()) {
+        throw Error{compose("{}, but nobody wants it any more: {}", what(), why)};
       }
       if (!std::exchange(has_noted_, true)) watch_->note(what());
     }
@@ -104,7 +138,8 @@ class LongWait {
   }
 
  private:
-  const WaitWatch* watch_;
+  WaitFor whom_;
+  std::shared_ptr<const WaitWatch::Shared> watch_;
   Deadline::Clock::time_point begin_ = Deadline::Clock::now();
   Deadline next_word_;
   std::chrono::nanoseconds interval_;

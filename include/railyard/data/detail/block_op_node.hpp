@@ -47,7 +47,7 @@ class BlockOpNode final : public DataNode {
   }
   [[nodiscard]] std::string describe() const override { return upstream_->describe() + " -> " + operation_.name; }
   [[nodiscard]] bool is_indexed() const override { return keeps_count() && upstream_->is_indexed(); }
-  [[nodiscard]] bool is_endless() const override { return upstream_->is_endless(); }
+  [[nodiscard]] Ending ending() const override { return upstream_->ending(); }
   [[nodiscard]] bool costs_a_copy() const override { return operation_.only_chooses && upstream_->costs_a_copy(); }
   [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }

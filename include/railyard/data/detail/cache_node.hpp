@@ -15,9 +15,11 @@
 #include "railyard/core/block.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/memory_left.hpp"
+#include "railyard/core/detail/waiting.hpp"
 #include "railyard/core/dtype.hpp"
 #include "railyard/core/error.hpp"
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -31,6 +33,32 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
+// Tells now and then of the reading of a dataset to an end that may never come, and ends it where nobody wants it any
+// more.
+class ReadingToEnd {
+ public:
+  explicit ReadingToEnd(NodePtr node, std::chrono::nanoseconds first_word = std::chrono::seconds{30})
+      : node_(std::move(node)),
+        wait_(node_->ending() == Ending::unknown ? first_word : std::chrono::nanoseconds::max(), WaitFor::own_run) {}
+
+  void note(std::size_t samples) {
+    samples_ += samples;
+    wait_.look([this] {
+      return compose(
+          "{} is read to its end and has given {} samples so far{}", node_->describe(), samples_,
+          node_->ending() != Ending::unknown
+              ? ""
+              : ", and nobody knows how many there are: if it never ends, take() as many as there are to be, "
+                "and make it by Dataset::from_endless_generator(), which is refused at once");
+    });
+  }
+
+ private:
+  NodePtr node_;
+  LongWait wait_;
+  std::uint64_t samples_ = 0;
+};
+
 // Goes over all samples of an epoch on the calling thread. visit: given blocks in order; says whether to go on.
 template <class Visit>
 void for_each_block(const NodePtr& node, const EpochKey& key, Visit&& visit) {
@@ -38,8 +66,10 @@ void for_each_block(const NodePtr& node, const EpochKey& key, Visit&& visit) {
   MemoryBudget budget{std::size_t{64} << 20U};
   PlaceCursor begin;
   const auto stream = node->open({key, &pool, &budget}, begin);
+  ReadingToEnd reading{node};
   for (Chunk chunk = stream->next(); !chunk.block.empty(); chunk = stream->next()) {
     if (!visit(chunk.block)) return;
+    reading.note(chunk.block.rows());
   }
 }
 
@@ -110,7 +140,7 @@ class CacheNode final : public OrderNode {
     throw DataError{
         compose("{}: the first {} samples take more than {} MiB, which is half of the memory there is, and there are "
                 "more: keep them in a file by cache(path), or take() as many as fit; a source that never ends cannot "
-                "be cached",
+                "be cached, and is refused at once if it is made by Dataset::from_endless_generator()",
                 describe(), rows, most_bytes_ >> 20U)};
   }
 

@@ -92,6 +92,9 @@ struct Scope {
   [[nodiscard]] std::size_t block_bytes() const noexcept { return std::max<std::size_t>(budget->bound() / 32, 1); }
 };
 
+// Says whether samples come to an end. That of datasets together is the greatest of theirs.
+enum class Ending : std::uint8_t { certain, unknown, never };
+
 // Is a dataset as its operations see it. Never changes; used by many threads at once.
 class DataNode : public std::enable_shared_from_this<DataNode> {
  public:
@@ -106,8 +109,7 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
   [[nodiscard]] virtual std::string describe() const = 0;
   // Can each sample be computed alone? Then the count is known.
   [[nodiscard]] virtual bool is_indexed() const = 0;
-  // Is it known that its samples never end?
-  [[nodiscard]] virtual bool is_endless() const { return false; }
+  [[nodiscard]] virtual Ending ending() const = 0;
   // Does reading a sample cost no more than copying it? Then nobody gains by having it from somebody else.
   [[nodiscard]] virtual bool costs_a_copy() const { return false; }
   // Is it another order or selection in each epoch?

@@ -40,8 +40,10 @@ class JoiningNode : public DataNode {
   [[nodiscard]] bool is_indexed() const override {
     return std::all_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->is_indexed(); });
   }
-  [[nodiscard]] bool is_endless() const override {
-    return std::any_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->is_endless(); });
+  [[nodiscard]] Ending ending() const override {
+    Ending ending = Ending::certain;
+    for (const NodePtr& part : parts_) ending = std::max(ending, part->ending());
+    return ending;
   }
   [[nodiscard]] bool costs_a_copy() const override {
     return std::all_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->costs_a_copy(); });
@@ -237,7 +239,10 @@ class RepeatNode final : public OrderNode {
     return *once * *times_;
   }
   [[nodiscard]] bool is_indexed() const override { return times_ && upstream()->is_indexed(); }
-  [[nodiscard]] bool is_endless() const override { return !times_ || (*times_ > 0 && OrderNode::is_endless()); }
+  [[nodiscard]] Ending ending() const override {
+    if (!times_) return Ending::never;
+    return *times_ > 0 ? OrderNode::ending() : Ending::certain;
+  }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span() * times_.value_or(1); }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     const std::uint64_t once = *upstream()->count();

@@ -33,7 +33,7 @@ class OrderNode : public DataNode {
 
   [[nodiscard]] std::string describe() const override { return upstream_->describe() + " -> " + operation_; }
   [[nodiscard]] bool is_indexed() const override { return upstream_->is_indexed(); }
-  [[nodiscard]] bool is_endless() const override { return upstream_->is_endless(); }
+  [[nodiscard]] Ending ending() const override { return upstream_->ending(); }
   [[nodiscard]] bool costs_a_copy() const override { return upstream_->costs_a_copy(); }
   [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
@@ -68,7 +68,7 @@ class RangeNode final : public OrderNode {
     if (!all) return std::nullopt;
     return std::min(*all, end_) - std::min(*all, begin_);
   }
-  [[nodiscard]] bool is_endless() const override { return end_ == to_the_end && OrderNode::is_endless(); }
+  [[nodiscard]] Ending ending() const override { return end_ == to_the_end ? OrderNode::ending() : Ending::certain; }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     std::vector<std::uint64_t> inner(places.begin(), places.end());
     for (std::uint64_t& place : inner) place += begin_;

@@ -72,7 +72,7 @@ class SampleShelf {
       Header& header = *shelf.header_;
       std::uint32_t made = header.made.load();
       Deadline deadline = Deadline::after(patience);
-      LongWait wait;
+      LongWait wait{std::chrono::seconds{10}, WaitFor::own_run};
       while (!header.is_whole.load() && !(is_mine_ = lock(F_WRLCK))) {
         wait.look([this] { return compose("{} fills a cache in memory for all of them", holder()); });
         futex_wait(header.made, made, std::chrono::milliseconds{20});

@@ -124,6 +124,18 @@ class SourceNode final : public DataNode {
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return source_.count(); }
   [[nodiscard]] std::string describe() const override { return source_.describe(); }
+  // Files end; of what else tells no count, nobody knows.
+  [[nodiscard]] Ending ending() const override {
+    if constexpr (requires {
+                    { source_.is_endless() } -> std::convertible_to<bool>;
+                  }) {
+      if (source_.is_endless()) return Ending::never;
+    }
+    constexpr bool has_files = requires {
+      { source_.files() } -> std::convertible_to<std::vector<std::string>>;
+    };
+    return (has_files || source_.count().has_value()) ? Ending::certain : Ending::unknown;
+  }
   [[nodiscard]] bool is_indexed() const override { return IndexedSource<S>; }
   [[nodiscard]] bool costs_a_copy() const override {
     return requires { requires bool{S::costs_a_copy}; };

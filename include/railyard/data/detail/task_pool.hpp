@@ -49,7 +49,7 @@ class Task {
 class TaskPool {
  public:
   explicit TaskPool(std::size_t num_helpers)
-      : watch_([this] { return has_ended() ? std::string{"its reader was left"} : std::string{}; }) {
+      : watch_([this](WaitFor) { return has_ended() ? std::string{"its reader was left"} : std::string{}; }) {
     helpers_.reserve(num_helpers);
     const BlockSignals no_signals{deferrable_signals()};  // in the new threads, which run no handler of the user's
     try {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Ends a worker's waits for other programs with its group, and tells the user of long ones. Train room.
+// Ends a worker's waits for other programs with its run, and tells the user of long ones. Train room.
 #pragma once
 
 #include "railyard/train/detail/wire.hpp"
@@ -21,7 +21,8 @@ class WorkerWaits {
  public:
   /// The link must outlive it.
   explicit WorkerWaits(WorkerLink& link)
-      : link_(&link), watch_([this] { return why_over(); }, [this](const std::string& text) { say(text); }) {}
+      : link_(&link),
+        watch_([this](WaitFor whom) { return why_over(whom); }, [this](const std::string& text) { say(text); }) {}
 
   /// Ends them, on whatever thread.
   void end(std::string_view reason) {
@@ -30,14 +31,16 @@ class WorkerWaits {
   }
 
  private:
-  [[nodiscard]] std::string why_over() {
-    if (link_->page().leave_requested.load(std::memory_order_relaxed)) return "the run was asked to end";
+  // What the run does itself may be done in time, and then all save together.
+  [[nodiscard]] std::string why_over(WaitFor whom) {
+    const bool is_to_leave = link_->page().leave_requested.load(std::memory_order_relaxed);
+    if (is_to_leave && whom == WaitFor::another_program) return "the run was asked to end";
     const std::lock_guard lock{mutex_};
     return reason_.empty() ? std::string{} : compose("the group of workers has ended: {}", reason_);
   }
   void say(const std::string& text) {
     const World& world = link_->world();
-    link_->post(encode_warning(compose("rank {}/{} waits: {}", world.rank, world.size, text)));
+    link_->post(encode_warning(compose("rank {}/{}: {}", world.rank, world.size, text)));
   }
 
   WorkerLink* link_;
