@@ -47015,7 +47015,7 @@ class HostReduction {
     std::uint64_t digest = 0;
     for (const std::size_t index : bucket) {
       const Shape shape = shape_in(0, index);
-      digest = hash_bytes(digest, &shape, sizeof shape);
+      digest = digest_of(std::as_bytes(std::span{&shape, 1}), digest);
     }
     return static_cast<double>(short_digest(digest));
   }

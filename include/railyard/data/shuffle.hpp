@@ -2,6 +2,7 @@
 // The order of an epoch and who gets which part of a batch: pure arithmetic, equal on every machine. Data room.
 #pragma once
 
+#include "railyard/core/detail/digest.hpp"
 #include "railyard/core/version.hpp"
 
 #include <cstddef>
@@ -13,15 +14,6 @@
 namespace railyard::inline v0_1 {
 
 namespace detail {
-
-// Mixes bits so that neighbouring inputs (seed 1 and 2, epoch 0 and 1) give unrelated outputs.
-// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014 (the finaliser of SplitMix64).
-[[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t bits) noexcept {
-  bits += 0x9E3779B97F4A7C15U;
-  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
-  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
-  return bits ^ (bits >> 31U);
-}
 
 // Derives the seed of one use of a run's seed.
 [[nodiscard]] constexpr std::uint64_t derive_seed(std::uint64_t seed, std::uint64_t use) noexcept {

@@ -3,19 +3,16 @@
 // room.
 #pragma once
 
-#include "railyard/data/shuffle.hpp"
-
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/digest.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,22 +22,6 @@
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-/// Adds bytes to a number that is another, then, for nearly all other bytes.
-[[nodiscard]] inline std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept {
-  std::array<std::uint64_t, 4> words{};
-  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
-  while (!bytes.empty()) {
-    const std::size_t size = std::min(bytes.size(), sizeof words);
-    if (size < sizeof words) words = {};
-    std::memcpy(words.data(), bytes.data(), size);
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
-    bytes = bytes.subspan(size);
-  }
-  digest = 0;
-  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
-  return digest;
-}
 
 /// Collects what samples depend on; the order counts.
 class Fingerprint {

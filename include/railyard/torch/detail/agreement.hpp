@@ -5,9 +5,9 @@
 #include "railyard/torch/tensor.hpp"
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/digest.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
-#include "railyard/data/shuffle.hpp"
 #include "railyard/train/worker.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -15,10 +15,9 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -49,32 +48,6 @@ struct NamedTensor {
 // double.
 [[nodiscard]] constexpr std::uint64_t short_digest(std::uint64_t hash) noexcept { return hash & 0xFFFFU; }
 
-[[nodiscard]] inline std::uint64_t hash_bytes(std::uint64_t hash, const void* data, std::size_t size_bytes) {
-  constexpr std::size_t word_bytes = sizeof(std::uint64_t);
-  const auto mix = [](std::uint64_t before, std::uint64_t word) {
-    const std::uint64_t mixed = (before ^ word) * 0x9E3779B97F4A7C15U;
-    return mixed ^ mixed >> 29U;
-  };
-  const auto* bytes = static_cast<const unsigned char*>(data);
-  std::size_t done = 0;
-  // Each chain waits for its own multiplications only: one alone takes three times as long.
-  std::array<std::uint64_t, 8> chains{};
-  for (; size_bytes - done >= sizeof chains; done += sizeof chains) {
-    for (std::size_t at = 0; at < chains.size(); ++at) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, bytes + done + at * word_bytes, word_bytes);
-      chains[at] = mix(chains[at], word);
-    }
-  }
-  for (const std::uint64_t chain : chains) hash = mix(hash, chain);
-  for (; done < size_bytes; done += word_bytes) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes + done, std::min(word_bytes, size_bytes - done));
-    hash = mix(hash, word);
-  }
-  return mix_bits(hash ^ size_bytes);
-}
-
 // The elements as bytes in logical order, whatever the strides.
 [[nodiscard]] inline at::Tensor bytes_of(const at::Tensor& tensor) {
   return tensor.detach().contiguous().reshape({-1}).view(at::ScalarType::Byte);
@@ -89,7 +62,7 @@ struct NamedTensor {
   for (const NamedTensor& named : tensors) {
     if (!named.tensor.defined() || named.tensor.numel() == 0) continue;
     const at::Tensor bytes = bytes_of(named.tensor.cpu());
-    hash = hash_bytes(hash, bytes.data_ptr(), static_cast<std::size_t>(bytes.numel()));
+    hash = digest_of({static_cast<const std::byte*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.numel())}, hash);
   }
   return hash;
 }
@@ -172,7 +145,7 @@ template <class T>
   const std::string boot = boot_id();
   struct stat space {};
   const auto pid_space = stat("/proc/self/ns/pid", &space) == 0 ? static_cast<std::uint64_t>(space.st_ino) : 0;
-  const std::uint64_t hash = hash_bytes(pid_space, boot.data(), boot.size());
+  const std::uint64_t hash = digest_of(std::as_bytes(std::span{boot}), pid_space);
   return static_cast<std::int64_t>(mix_bits(hash ^ static_cast<std::uint64_t>(getpid())));
 }
 

@@ -4,6 +4,7 @@
 
 #include "railyard/torch/detail/tensor_mark.hpp"
 
+#include "railyard/core/detail/digest.hpp"
 #include "railyard/train/detail/control_lane.hpp"
 
 #include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
@@ -18,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -219,7 +221,7 @@ class RankPart {
   for (const GradientSlot& slot : slots) {
     if (!slot.parameter.requires_grad()) continue;
     const std::uint64_t elements = TensorMark::of(slot.parameter).elements;
-    digest = hash_bytes(digest, &elements, sizeof elements);
+    digest = digest_of(std::as_bytes(std::span{&elements, 1}), digest);
   }
   return short_digest(digest);
 }

@@ -11,6 +11,7 @@
 
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/digest.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/host_memory.hpp"
 #include "railyard/train/worker.hpp"
@@ -279,7 +280,7 @@ class HostReduction {
     std::uint64_t digest = 0;
     for (const std::size_t index : bucket) {
       const Shape shape = shape_in(0, index);
-      digest = hash_bytes(digest, &shape, sizeof shape);
+      digest = digest_of(std::as_bytes(std::span{&shape, 1}), digest);
     }
     return static_cast<double>(short_digest(digest));
   }

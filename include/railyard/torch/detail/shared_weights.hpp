@@ -7,6 +7,7 @@
 #include "railyard/torch/detail/gradients.hpp"
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/digest.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/host_memory.hpp"
 #include "railyard/train/worker.hpp"
@@ -116,7 +117,7 @@ class SharedWeights {
       pieces_[index]->is_spent = true;
     }
     // A digest, for a record is small and groups may be many.
-    const std::uint64_t own = hash_bytes(0, settings.data(), settings.size_bytes());
+    const std::uint64_t own = digest_of(std::as_bytes(settings));
     memory_->begin(Purpose::update, std::as_bytes(std::span{&own, 1}), 2, worker_->collective_deadline());
     for (int rank = 0; rank < memory_->size(); ++rank) {
       const auto record = memory_->record_of(rank);

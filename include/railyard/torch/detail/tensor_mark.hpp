@@ -4,6 +4,8 @@
 
 #include "railyard/torch/detail/agreement.hpp"
 
+#include "railyard/core/detail/digest.hpp"
+
 #include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
 
 #include <ATen/core/Tensor.h>
@@ -33,7 +35,7 @@ struct TensorMark {
     const auto* bytes = static_cast<const std::byte*>(tensor.data_ptr());
     for (std::int64_t at = 0; last >= 0 && at < num_looked_at; ++at) {
       const std::int64_t element = last * at / (num_looked_at - 1);
-      mark.elements = hash_bytes(mark.elements, bytes + static_cast<std::size_t>(element) * size, size);
+      mark.elements = digest_of({bytes + static_cast<std::size_t>(element) * size, size}, mark.elements);
     }
     return mark;
   }

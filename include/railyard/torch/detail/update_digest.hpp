@@ -4,6 +4,8 @@
 
 #include "railyard/torch/detail/agreement.hpp"
 
+#include "railyard/core/detail/digest.hpp"
+
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -20,7 +22,7 @@ struct UpdateDigest {
   std::uint64_t value = 0;
 
   void add(std::span<const double> learning_rates) {
-    value = short_digest(hash_bytes(value + 1, learning_rates.data(), learning_rates.size_bytes()));
+    value = short_digest(digest_of(std::as_bytes(learning_rates), value + 1));
   }
 };
 

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+// Numbers that tell bytes from other bytes, without a promise to anybody who looks for two that are taken for one. Core
+// room.
+#pragma once
+
+#include "railyard/core/version.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Mixes bits so that neighbouring inputs (seed 1 and 2, epoch 0 and 1) give unrelated outputs.
+/// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014 (the finaliser of SplitMix64).
+[[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t bits) noexcept {
+  bits += 0x9E3779B97F4A7C15U;
+  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
+  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
+  return bits ^ (bits >> 31U);
+}
+
+/// Adds bytes to a number that is another, then, for nearly all other bytes.
+[[nodiscard]] inline std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept {
+  std::array<std::uint64_t, 4> words{};
+  std::array<std::uint64_t, 4> lanes{digest ^ bytes.size(), 1, 2, 3};  // several, or each word would wait for the last
+  while (!bytes.empty()) {
+    const std::size_t size = std::min(bytes.size(), sizeof words);
+    if (size < sizeof words) words = {};
+    std::memcpy(words.data(), bytes.data(), size);
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] = mix_bits(lanes[lane] ^ words[lane]);
+    bytes = bytes.subspan(size);
+  }
+  digest = 0;
+  for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
+  return digest;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
