@@ -12,6 +12,7 @@
 #include "railyard/checkpoint/detail/storage.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/signals.hpp"
+#include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/value.hpp"
 
@@ -38,10 +39,6 @@
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-[[nodiscard]] inline std::string error_text(int code) {
-  return std::error_code{code, std::generic_category()}.message();
-}
 
 /// Is a file that only grows, line by line. A line is in it whole or not at all, and what cannot be written is counted.
 class LineFile {
@@ -95,12 +92,12 @@ class LineFile {
   [[nodiscard]] std::uint64_t num_lost() const noexcept { return num_lost_; }
   /// What is to be said when the first line is lost.
   [[nodiscard]] std::string complaint() const { return compose("{} cannot be written: {}", path_.string(), reason()); }
-  [[nodiscard]] std::string reason() const { return error_text(code_); }
+  [[nodiscard]] std::string reason() const { return explain_errno(code_); }
   /// How many lines are missing and why; empty if none is.
   [[nodiscard]] std::string warning() const {
     if (num_lost_ == 0) return {};
     return compose("{} line(s) are missing from {}: {}; training went on without them", num_lost_, path_.string(),
-                   error_text(code_));
+                   explain_errno(code_));
   }
 
  private:
@@ -312,7 +309,7 @@ class RunDirectory {
       files_->unlink(file.path());
       return complain(file.reason());
     }
-    if (files_->rename(file.path(), path) != 0) return complain(error_text(errno));
+    if (files_->rename(file.path(), path) != 0) return complain(explain_errno(errno));
     if (!lasts) return {};
     try {
       sync_directory(*files_, path_);

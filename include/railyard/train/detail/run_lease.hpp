@@ -60,7 +60,7 @@ class RunLease {
                     std::shared_ptr<Files> files = std::make_shared<Files>())
       : path_(run / "lease.json"), times_(times), files_(std::move(files)) {
     file_ = Descriptor{files_->open(path_, O_RDWR | O_CREAT)};
-    if (!file_.is_open()) refuse(compose("cannot be opened: {}", error_text(errno)));
+    if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();
     own_.is_locked = take_lock();
     const Content before = read_or_refuse();
@@ -92,7 +92,7 @@ class RunLease {
   /// Whether nobody has taken the run over. Throws: Error if that cannot be told.
   [[nodiscard]] bool is_held() const {
     const auto now = read();
-    if (!now) throw Error{compose("whose run it is cannot be read in {}: {}", path_.string(), error_text(errno))};
+    if (!now) throw Error{compose("whose run it is cannot be read in {}: {}", path_.string(), explain_errno(errno))};
     return is_own(*now);
   }
 
@@ -256,7 +256,7 @@ class RunLease {
 
   [[nodiscard]] Content read_or_refuse() const {
     const auto content = read();
-    if (!content) refuse(compose("cannot be read: {}", error_text(errno)));
+    if (!content) refuse(compose("cannot be read: {}", explain_errno(errno)));
     return *content;
   }
 
@@ -272,7 +272,7 @@ class RunLease {
     const WriteSignalGuard<SIGXFSZ> guard;
     const auto bytes = std::as_bytes(std::span{text});
     const ssize_t written = files_->write_at(file_.get(), bytes.data(), bytes.size(), 0);
-    if (written < 0) refuse(compose("cannot be written: {}", error_text(errno)));
+    if (written < 0) refuse(compose("cannot be written: {}", explain_errno(errno)));
     if (written != static_cast<ssize_t>(text.size())) refuse("cannot be written: there is no room");
   }
 
