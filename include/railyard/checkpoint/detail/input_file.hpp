@@ -75,16 +75,10 @@ class InputFile {
   /// Reads the bytes from begin on. Throws: DataError if there are fewer.
   void read(std::uint64_t begin, std::span<std::byte> to) const {
     if (!file_.is_open()) return copy(begin, to);
-    for (std::size_t done = 0; done < to.size();) {
-      constexpr std::size_t most = std::size_t{1} << 30U;  // one call moves less than 2 GiB
-      const ssize_t got =
-          ::pread(file_.get(), to.data() + done, std::min(to.size() - done, most), static_cast<off_t>(begin + done));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) throw_damaged(path_, compose("it cannot be read: {}", explain_errno(errno)));
-      if (got == 0)
-        throw_damaged(path_, compose("it ends at byte {}, in the middle of what was asked for", begin + done));
-      done += static_cast<std::size_t>(got);
-    }
+    const std::size_t got = read_at(file_.get(), begin, to.data(), to.size());
+    if (got == to.size()) return;
+    if (errno != 0) throw_damaged(path_, compose("it cannot be read: {}", explain_errno(errno)));
+    throw_damaged(path_, compose("it ends at byte {}, in the middle of what was asked for", begin + got));
   }
 
   /// Reads all of it, which must not be more than max_size bytes.

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <ctime>
 #include <string>
@@ -97,6 +98,22 @@ class Descriptor {
   const int moved = ::fcntl(second.get(), F_DUPFD_CLOEXEC, 3);
   if (moved < 0) throw_system(what, errno);
   return {std::move(reader), Descriptor{moved}};
+}
+
+/// Reads what a file has from a byte on. Returns how many bytes that were: fewer than asked for only at its end, where
+/// errno is 0, or where reading fails, as errno says then.
+[[nodiscard]] inline std::size_t read_at(int file, std::uint64_t begin, void* to, std::size_t size) noexcept {
+  constexpr std::size_t most_at_once = std::size_t{1} << 30U;  // the system moves less than 2 GiB
+  std::size_t got = 0;
+  while (got < size) {
+    errno = 0;
+    const ssize_t part = ::pread(file, static_cast<char*>(to) + got, std::min(size - got, most_at_once),
+                                 static_cast<off_t>(begin + got));
+    if (part < 0 && errno == EINTR) continue;
+    if (part <= 0) break;
+    got += static_cast<std::size_t>(part);
+  }
+  return got;
 }
 
 [[nodiscard]] inline std::int64_t monotonic_ns() noexcept {

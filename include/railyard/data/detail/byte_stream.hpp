@@ -90,22 +90,12 @@ class FileBytes final : public ByteStream {
   }
 
   [[nodiscard]] std::size_t read_at(std::uint64_t offset, char* to, std::size_t size) const {
-    std::size_t got = 0;
-    while (got < size) {
-      const ssize_t part =
-          ::pread(file_.get(), to + got, std::min(size - got, most_at_once), static_cast<off_t>(offset + got));
-      if (part == 0) break;
-      if (part > 0) got += static_cast<std::size_t>(part);
-      if (part < 0 && errno != EINTR) {
-        throw DataError{compose("reading \"{}\" at byte {} failed: {}", path_, offset + got, explain_errno(errno))};
-      }
-    }
-    return got;
+    const std::size_t got = detail::read_at(file_.get(), offset, to, size);
+    if (got == size || errno == 0) return got;
+    throw DataError{compose("reading \"{}\" at byte {} failed: {}", path_, offset + got, explain_errno(errno))};
   }
 
  private:
-  static constexpr std::size_t most_at_once = std::size_t{1} << 30;  // the system moves no more than 2 GiB
-
   std::string path_;
   Descriptor file_{};
   FileStamp stamp_{};

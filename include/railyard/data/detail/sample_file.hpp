@@ -362,16 +362,9 @@ class SampleFile {
   }
 
   void pread_all(void* to, std::size_t size, std::uint64_t offset) const {
-    auto* at = static_cast<char*>(to);
-    while (size > 0) {
-      const ssize_t got = ::pread(file_.get(), at, std::min(size, std::size_t{1} << 30U), static_cast<off_t>(offset));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) refuse_file("read", path_, errno);
-      if (got == 0) refuse_damage();
-      at += got;
-      offset += static_cast<std::uint64_t>(got);
-      size -= static_cast<std::size_t>(got);
-    }
+    if (read_at(file_.get(), offset, to, size) == size) return;
+    if (errno != 0) refuse_file("read", path_, errno);
+    refuse_damage();
   }
 
   [[noreturn]] void refuse_damage() const {
