@@ -1040,7 +1040,6 @@ inline constexpr std::array all_reduce_ops{ReduceOp::sum, ReduceOp::average, Red
 #include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <cstdlib>
 #include <ctime>
 #include <system_error>
 
@@ -1125,6 +1124,22 @@ class Descriptor {
   return {std::move(reader), Descriptor{moved}};
 }
 
+/// Reads what a file has from a byte on. Returns how many bytes that were: fewer than asked for only at its end, where
+/// errno is 0, or where reading fails, as errno says then.
+[[nodiscard]] inline std::size_t read_at(int file, std::uint64_t begin, void* to, std::size_t size) noexcept {
+  constexpr std::size_t most_at_once = std::size_t{1} << 30U;  // the system moves less than 2 GiB
+  std::size_t got = 0;
+  while (got < size) {
+    errno = 0;
+    const ssize_t part = ::pread(file, static_cast<char*>(to) + got, std::min(size - got, most_at_once),
+                                 static_cast<off_t>(begin + got));
+    if (part < 0 && errno == EINTR) continue;
+    if (part <= 0) break;
+    got += static_cast<std::size_t>(part);
+  }
+  return got;
+}
+
 [[nodiscard]] inline std::int64_t monotonic_ns() noexcept {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Deadline::Clock::now().time_since_epoch()).count();
 }
@@ -1184,19 +1199,6 @@ inline void signal_pidfd([[maybe_unused]] int pidfd, [[maybe_unused]] int signal
 [[nodiscard]] inline std::size_t physical_memory() noexcept {
   return static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L)) *
          static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
-
-/// Returns the bytes of memory that this process may have: what the host has, or what its container is given.
-[[nodiscard]] inline std::size_t memory_limit() noexcept {
-  std::size_t limit = physical_memory();
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    char text[32] = {};
-    const Descriptor file{::open(path, O_RDONLY | O_CLOEXEC)};
-    if (!file.is_open() || ::read(file.get(), text, sizeof text - 1) <= 0) continue;
-    const unsigned long long given = std::strtoull(text, nullptr, 10);  // 0 for "max"
-    if (given > 0) limit = static_cast<std::size_t>(std::min<unsigned long long>(limit, given));
-  }
-  return limit;
 }
 
 [[nodiscard]] inline std::string host_name() {
@@ -1866,8 +1868,9 @@ class BlockReader {
 ///
 /// One that reads files may say which, by files() that returns their paths: then a run that goes on is told when they
 /// have changed, and caches in files are made anew. It may have fingerprint(), a std::uint64_t that is another when its
-/// samples are for other reasons, such as its settings, which these caches compare as well. And it may have skipped(),
-/// how many damaged samples it has left out so far, of which loaders tell.
+/// samples are for other reasons, such as its settings: these caches compare it as well, and a run that goes on tells
+/// of it. It may have skipped(), how many damaged samples it has left out so far, of which loaders tell. And one that
+/// never ends may say so by is_endless(), a truth value.
 ///
 /// Laws: every open() gives the same samples in the same order, and open(from) goes on with sample number `from`.
 template <class S>
@@ -2338,6 +2341,7 @@ struct LaunchConfig {
 // ---- railyard/core/scaling.hpp
 // The concept of how workers come to be, and the two ends between a worker and its supervisor. Core room.
 
+#include <cstdlib>
 #include <exception>
 #include <typeinfo>
 
@@ -3707,16 +3711,10 @@ class InputFile {
   /// Reads the bytes from begin on. Throws: DataError if there are fewer.
   void read(std::uint64_t begin, std::span<std::byte> to) const {
     if (!file_.is_open()) return copy(begin, to);
-    for (std::size_t done = 0; done < to.size();) {
-      constexpr std::size_t most = std::size_t{1} << 30U;  // one call moves less than 2 GiB
-      const ssize_t got =
-          ::pread(file_.get(), to.data() + done, std::min(to.size() - done, most), static_cast<off_t>(begin + done));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) throw_damaged(path_, compose("it cannot be read: {}", explain_errno(errno)));
-      if (got == 0)
-        throw_damaged(path_, compose("it ends at byte {}, in the middle of what was asked for", begin + done));
-      done += static_cast<std::size_t>(got);
-    }
+    const std::size_t got = read_at(file_.get(), begin, to.data(), to.size());
+    if (got == to.size()) return;
+    if (errno != 0) throw_damaged(path_, compose("it cannot be read: {}", explain_errno(errno)));
+    throw_damaged(path_, compose("it ends at byte {}, in the middle of what was asked for", begin + got));
   }
 
   /// Reads all of it, which must not be more than max_size bytes.
@@ -7570,7 +7568,7 @@ class Meeting {
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/core/detail/memory_left.hpp
-// How much memory this process and what it shares may still take. Core room.
+// How much memory this process and what it shares may have, and may still take. Core room.
 
 #include <fstream>
 
@@ -7590,52 +7588,69 @@ inline constexpr MemoryFiles memory_files_v1{"memory.limit_in_bytes", "memory.us
                                              "total_active_file"};
 inline constexpr MemoryFiles memory_files_v2{"memory.max", "memory.current", "inactive_file", "active_file"};
 
+// Reads the number that a file begins with; nothing for "max", or where there is no such file.
+[[nodiscard]] inline std::optional<std::size_t> number_in(const std::filesystem::path& file) {
+  std::size_t number = 0;
+  return std::ifstream{file} >> number ? std::optional{number} : std::nullopt;
+}
+
 // What a group's limit leaves; as much as can be where it has none, or is not to be seen.
 [[nodiscard]] inline std::size_t memory_left_in(const std::filesystem::path& group, const MemoryFiles& files) {
-  std::size_t limit = 0;
-  std::size_t used = 0;
-  if (!(std::ifstream{group / files.limit} >> limit) || !(std::ifstream{group / files.used} >> used)) {
-    return ~std::size_t{0};
-  }
+  const auto limit = number_in(group / files.limit);
+  auto used = number_in(group / files.used);
+  if (!limit || !used) return ~std::size_t{0};
   std::ifstream statistics{group / "memory.stat"};
   std::string name;
   for (std::size_t value = 0; statistics >> name >> value;) {
-    if (name == files.inactive || name == files.active) used -= std::min(used, value);
+    if (name == files.inactive || name == files.active) *used -= std::min(*used, value);
   }
-  return limit > used ? limit - used : 0;
+  return *limit > *used ? *limit - *used : 0;
 }
 
-// Of a group and all above it, whose limits count as well. Inside of a container the path may be one of the host, of
-// which only the mount itself is there.
-[[nodiscard]] inline std::size_t memory_left_on_path(const std::filesystem::path& mount, const std::string& path,
-                                                     const MemoryFiles& files) {
-  std::size_t left = memory_left_in(mount, files);
-  std::filesystem::path group = mount;
-  for (const auto& part : std::filesystem::path{path}.relative_path()) {
-    group /= part;
-    left = std::min(left, memory_left_in(group, files));
-  }
-  return left;
-}
+/// Is where the kernel tells of control groups.
+struct ControlGroups {
+  std::filesystem::path membership = "/proc/self/cgroup";
+  std::filesystem::path mount = "/sys/fs/cgroup";  ///< of the hierarchies
+};
 
-/// Returns the bytes that this process and what it shares may still take: the memory of the host, or what the control
-/// group of a container has left. membership is /proc/self/cgroup, mount where the hierarchies are mounted.
-[[nodiscard]] inline std::size_t memory_left(const std::filesystem::path& membership = "/proc/self/cgroup",
-                                             const std::filesystem::path& mount = "/sys/fs/cgroup") {
-  std::size_t left = physical_memory();
-  std::ifstream groups{membership};
-  for (std::string line; std::getline(groups, line);) {
+// Returns the least that memory_of(group, files) says of the host's memory, and of the groups that this process is in,
+// of both versions, and all above them, whose limits count as well. Inside of a container the path may be one of the
+// host, of which only the mount itself is there.
+template <class MemoryOf>
+[[nodiscard]] std::size_t least_memory(const ControlGroups& groups, const MemoryOf& memory_of) {
+  std::size_t least = physical_memory();
+  const auto look_at = [&](std::filesystem::path group, const std::string& path, const MemoryFiles& files) {
+    least = std::min(least, memory_of(group, files));
+    for (const auto& part : std::filesystem::path{path}.relative_path()) {
+      group /= part;
+      least = std::min(least, memory_of(group, files));
+    }
+  };
+  std::ifstream membership{groups.membership};
+  for (std::string line; std::getline(membership, line);) {
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     const std::string path = line.substr(second + 1);
-    if (controllers == ",,") left = std::min(left, memory_left_on_path(mount, path, memory_files_v2));
-    if (controllers.find(",memory,") != std::string::npos) {
-      left = std::min(left, memory_left_on_path(mount / "memory", path, memory_files_v1));
-    }
+    if (controllers == ",,") look_at(groups.mount, path, memory_files_v2);
+    if (controllers.find(",memory,") != std::string::npos) look_at(groups.mount / "memory", path, memory_files_v1);
   }
-  return left;
+  return least;
+}
+
+/// Returns the bytes of memory that this process may have: the memory of the host, or what the control group of a
+/// container is given.
+[[nodiscard]] inline std::size_t memory_limit(const ControlGroups& groups = {}) {
+  return least_memory(groups, [](const std::filesystem::path& group, const MemoryFiles& files) {
+    return number_in(group / files.limit).value_or(~std::size_t{0});
+  });
+}
+
+/// Returns the bytes that this process and what it shares may still take: the memory of the host, or what the control
+/// group of a container has left.
+[[nodiscard]] inline std::size_t memory_left(const ControlGroups& groups = {}) {
+  return least_memory(groups, memory_left_in);
 }
 
 /// Returns the same without what other programs of the host have taken: the bytes that can be had without any of them
@@ -9871,22 +9886,12 @@ class FileBytes final : public ByteStream {
   }
 
   [[nodiscard]] std::size_t read_at(std::uint64_t offset, char* to, std::size_t size) const {
-    std::size_t got = 0;
-    while (got < size) {
-      const ssize_t part =
-          ::pread(file_.get(), to + got, std::min(size - got, most_at_once), static_cast<off_t>(offset + got));
-      if (part == 0) break;
-      if (part > 0) got += static_cast<std::size_t>(part);
-      if (part < 0 && errno != EINTR) {
-        throw DataError{compose("reading \"{}\" at byte {} failed: {}", path_, offset + got, explain_errno(errno))};
-      }
-    }
-    return got;
+    const std::size_t got = detail::read_at(file_.get(), offset, to, size);
+    if (got == size || errno == 0) return got;
+    throw DataError{compose("reading \"{}\" at byte {} failed: {}", path_, offset + got, explain_errno(errno))};
   }
 
  private:
-  static constexpr std::size_t most_at_once = std::size_t{1} << 30;  // the system moves no more than 2 GiB
-
   std::string path_;
   Descriptor file_{};
   FileStamp stamp_{};
@@ -10976,93 +10981,21 @@ class CsvParser {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/data/shuffle.hpp
-// The order of an epoch and who gets which part of a batch: pure arithmetic, equal on every machine. Data room.
+// ---- railyard/core/detail/digest.hpp
+// Numbers that tell bytes from other bytes, without a promise to anybody who looks for two that are taken for one. Core
+// room.
 
 namespace railyard::inline v0_1 {
-
 namespace detail {
 
-// Mixes bits so that neighbouring inputs (seed 1 and 2, epoch 0 and 1) give unrelated outputs.
-// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014 (the finaliser of SplitMix64).
+/// Mixes bits so that neighbouring inputs (seed 1 and 2, epoch 0 and 1) give unrelated outputs.
+/// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014 (the finaliser of SplitMix64).
 [[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t bits) noexcept {
   bits += 0x9E3779B97F4A7C15U;
   bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
   bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
   return bits ^ (bits >> 31U);
 }
-
-// Derives the seed of one use of a run's seed.
-[[nodiscard]] constexpr std::uint64_t derive_seed(std::uint64_t seed, std::uint64_t use) noexcept {
-  return mix_bits(mix_bits(seed) ^ mix_bits(~use));
-}
-
-// Draws numbers. Neither LibTorch's generator nor std::shuffle would do: the first differs between its releases, the
-// second between standard libraries, and an order must be the same wherever a run goes on.
-class Draws {
- public:
-  constexpr explicit Draws(std::uint64_t seed) noexcept : state_(seed) {}
-
-  // Draws a number below limit, each with equal probability.
-  [[nodiscard]] constexpr std::uint64_t below(std::uint64_t limit) noexcept {
-    const std::uint64_t excess = (0 - limit) % limit;  // 2^64 mod limit: the lowest draws, which would come once more
-    std::uint64_t draw = next();
-    while (draw < excess) draw = next();
-    return draw % limit;
-  }
-
- private:
-  constexpr std::uint64_t next() noexcept {
-    const std::uint64_t drawn = mix_bits(state_);
-    state_ += 0x9E3779B97F4A7C15U;
-    return drawn;
-  }
-
-  std::uint64_t state_;
-};
-
-// Returns 0 to count - 1 in order.
-[[nodiscard]] inline std::vector<std::size_t> ordered_indices(std::size_t count) {
-  std::vector<std::size_t> indices(count);
-  std::iota(indices.begin(), indices.end(), std::size_t{0});
-  return indices;
-}
-
-// Returns 0 to count - 1 in an order that is a function of count and seed only.
-[[nodiscard]] inline std::vector<std::size_t> shuffled_indices(std::size_t count, std::uint64_t seed) {
-  std::vector<std::size_t> indices = ordered_indices(count);
-  Draws draws{seed};
-  for (std::size_t left = count; left > 1; --left) std::swap(indices[left - 1], indices[draws.below(left)]);
-  return indices;
-}
-
-// A half-open range of positions.
-struct Range {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-
-  [[nodiscard]] constexpr std::size_t size() const noexcept { return end - begin; }
-  friend constexpr bool operator==(const Range&, const Range&) noexcept = default;
-};
-
-// Returns part number `part` of `parts` of the range: contiguous, sizes differ by at most one, larger ones first.
-[[nodiscard]] constexpr Range part_of(Range whole, std::size_t part, std::size_t parts) noexcept {
-  const std::size_t smaller = whole.size() / parts;
-  const std::size_t larger_ones = whole.size() % parts;
-  const std::size_t begin = whole.begin + part * smaller + (part < larger_ones ? part : larger_ones);
-  return {begin, begin + smaller + (part < larger_ones ? 1 : 0)};
-}
-
-}  // namespace detail
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/data/detail/fingerprint.hpp
-// Tells the samples of a dataset from those it had with other files, numbers or settings, without reading them. Data
-// room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
 
 /// Adds bytes to a number that is another, then, for nearly all other bytes.
 [[nodiscard]] inline std::uint64_t digest_of(std::span<const std::byte> bytes, std::uint64_t digest = 0) noexcept {
@@ -11079,6 +11012,16 @@ namespace detail {
   for (const std::uint64_t lane : lanes) digest = mix_bits(digest ^ lane);
   return digest;
 }
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/detail/fingerprint.hpp
+// Tells the samples of a dataset from those it had with other files, numbers or settings, without reading them. Data
+// room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
 
 /// Collects what samples depend on; the order counts.
 class Fingerprint {
@@ -12273,8 +12216,8 @@ struct RowOfPart {
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/data_stock.hpp
-// What a dataset is read from, in a few lines that a saved position keeps, so that a run which goes on notices when its
-// data is another. Data room.
+// What the samples of a dataset, and their order, depend on: as a number that a cache keeps, and as a few lines that a
+// saved position keeps, so that a run which goes on notices when its data is another. Data room.
 
 #include <unordered_set>
 
@@ -12300,33 +12243,81 @@ bool look_at_parts(std::uint64_t size, std::uint64_t most, const Look& look) {
   return false;
 }
 
-/// Collects it.
+/// Collects it, in the order in which the nodes of a dataset stand.
 class DataStock {
  public:
-  void add_files(const std::vector<std::string>& paths) { files_.insert(files_.end(), paths.begin(), paths.end()); }
-  /// what: its name and shape.
-  void add_memory(std::string_view what, std::uint64_t digest) {
-    if (++num_in_memory_ > most_things) return;
-    memory_ += compose("m {:x} {}\n", digest, printable_of(what));
+  /// Takes what makes other samples at the same places. Saved positions do not compare it: what a preprocessor learns
+  /// depends on how many workers it learns with.
+  [[nodiscard]] Fingerprint& making() noexcept { return making_; }
+  /// Takes a source, by what messages call it.
+  void add_source(std::string_view name) {
+    ++num_sources_;
+    order_.add(std::string_view{"source"});
+    making_.add(name);
   }
-  void add_memory(std::string_view what, std::span<const std::byte> bytes) {
-    if (num_in_memory_ >= most_things) return;
-    std::uint64_t digest = bytes.size();
-    look_at_parts(bytes.size(), most_stock_bytes, [&](std::uint64_t begin, std::uint64_t size) {
-      digest = digest_of(bytes.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size)), digest);
-    });
-    add_memory(what, digest);
+  /// Takes an operation that decides which samples there are, or their order. settings: tell it from others of its
+  /// name.
+  void add_operation(std::string_view name, std::uint64_t settings = 0) {
+    for (Fingerprint* all : {&order_, &making_}) {
+      all->add(name);
+      all->add(settings);
+    }
+    if (++num_operations_ <= most_things) operations_ += compose("o {:x} {}\n", settings, printable_of(name));
+  }
+  /// Takes what a source depends on besides: others may give the same samples.
+  void add_settings(std::uint64_t settings) noexcept {
+    settings_.add(settings);
+    making_.add(settings);
+  }
+  void add_files(std::vector<std::string> paths) { files_.push_back(std::move(paths)); }
+  /// what: its name and shape.
+  void add_memory(std::string_view what, std::uint64_t digest) { memory_.push_back({std::string{what}, digest, {}}); }
+  void add_memory(std::string_view what, Column column) {
+    memory_.push_back({std::string{what}, std::nullopt, std::move(column)});
   }
 
-  /// Reads the files, together as much as is said above, and returns all; empty if there is nothing that could be
-  /// looked at. Of many files 64 are looked at; of the others the names count, in the folder that all are in.
+  /// Returns a number that is another when samples are: of files, 64 of a source are looked at for size and time. Cost:
+  /// reads what is in memory. Throws: DataError if a file is not there.
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    Fingerprint all = making_;
+    for (const auto& files : files_) all.add_files(files);
+    for (const Memory& memory : memory_) {
+      all.add(memory.digest.value_or(0));
+      all.add(memory.column.bytes());
+      all.add(digest_of_ends(memory.column));
+    }
+    return all.value();
+  }
+
+  /// Reads files and memory, together as much as is said above, and returns all; empty if there is nothing. Of many
+  /// files 64 are looked at; of the others the names count, in the folder that all are in.
   [[nodiscard]] std::string text() const {
-    if (files_.empty()) return memory_;
+    if (num_sources_ == 0 && files_.empty() && memory_.empty()) return {};
+    std::string text = compose("{}\nO {} {:x}\n{}", version_line, num_operations_, order_.value(), operations_);
+    text += compose("s {:x}\n", settings_.value()) + text_of_files();
+    for (std::size_t at = 0; at < std::min(memory_.size(), most_things); ++at) text += lines_of(memory_[at]);
+    return text;
+  }
+
+  /// The first line of texts that tell of more than files and memory, which those of old do not have.
+  static constexpr std::string_view version_line = "V 1";
+
+ private:
+  struct Memory {
+    std::string what{};
+    std::optional<std::uint64_t> digest{};  // if there is no column
+    Column column{};
+  };
+
+  [[nodiscard]] std::string text_of_files() const {
     std::vector<std::string_view> paths;
     std::unordered_set<std::string_view> known;
-    for (const std::string& path : files_) {
-      if (known.insert(path).second) paths.push_back(path);
+    for (const auto& files : files_) {
+      for (const std::string& path : files) {
+        if (known.insert(path).second) paths.push_back(path);
+      }
     }
+    if (paths.empty()) return {};
     const std::size_t prefix = size_of_common_folder(paths);
     std::uint64_t names = 0;
     for (const std::string_view path : paths) names = digest_of(std::as_bytes(std::span{path.substr(prefix)}), names);
@@ -12336,10 +12327,31 @@ class DataStock {
       const std::string_view path = paths[at * paths.size() / looked_at];
       text += line_of(std::string{path}, path.substr(prefix), most_stock_bytes / looked_at);
     }
-    return text + memory_;
+    return text;
   }
 
- private:
+  // Where samples that differ in length end.
+  [[nodiscard]] static std::uint64_t digest_of_ends(const Column& column) noexcept {
+    Fingerprint ends;
+    for (std::size_t row = 0; column.is_ragged() && row < column.rows(); ++row) {
+      ends.add(std::uint64_t{column.sample(row).size()});
+    }
+    return ends.value();
+  }
+
+  [[nodiscard]] static std::string lines_of(const Memory& memory) {
+    const auto bytes = memory.column.bytes();
+    std::uint64_t digest = memory.digest.value_or(bytes.size());
+    const auto look = [&](std::uint64_t begin, std::uint64_t size) {
+      digest = digest_of(bytes.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size)), digest);
+    };
+    if (!memory.digest) look_at_parts(bytes.size(), most_stock_bytes, look);
+    const std::string name = printable_of(memory.what);
+    std::string lines = compose("m {:x} {}\n", digest, name);
+    if (memory.column.is_ragged()) lines += compose("e {:x} {}\n", digest_of_ends(memory.column), name);
+    return lines;
+  }
+
   // So that a copy elsewhere is the same.
   [[nodiscard]] static std::size_t size_of_common_folder(const std::vector<std::string_view>& paths) {
     std::string_view common = paths.front().substr(0, paths.front().rfind('/') + 1);
@@ -12376,58 +12388,107 @@ class DataStock {
 
   static constexpr std::size_t most_things = 64;
 
-  std::vector<std::string> files_{};
-  std::string memory_{};
-  std::size_t num_in_memory_ = 0;
+  Fingerprint making_{};
+  Fingerprint order_{};     // of sources and operations
+  Fingerprint settings_{};  // of sources
+  std::string operations_{};
+  std::size_t num_operations_ = 0;
+  std::size_t num_sources_ = 0;
+  std::vector<std::vector<std::string>> files_{};  // by source
+  std::vector<Memory> memory_{};
 };
 
 /// Is what two stocks tell of each other.
 struct StockDifference {
-  std::string text{};       ///< one sentence; empty if there is none
-  bool is_certain = false;  ///< otherwise the samples may still be the same
+  std::string text{};         ///< one sentence; empty if there is none
+  bool is_certain = false;    ///< otherwise the samples may still be the same
+  bool moves_places = false;  ///< other samples stand at the places, for it is of operations
 };
 
-/// Returns the first difference that is certain, or else the first one.
+// Takes what comes before a character off a text, and the character.
+inline std::string_view cut_before(char end, std::string_view& rest) noexcept {
+  const std::size_t size = std::min(rest.find(end), rest.size());
+  const std::string_view part = rest.substr(0, size);
+  rest.remove_prefix(std::min(size + 1, rest.size()));
+  return part;
+}
+
+// Returns the lines of files and memory, which stocks of every version have.
+[[nodiscard]] inline std::string contents_of_stock(std::string_view stock) {
+  std::string contents;
+  while (!stock.empty()) {
+    const std::string_view line = cut_before('\n', stock);
+    if (line.starts_with("F ") || line.starts_with("f ") || line.starts_with("m ")) contents.append(line).append("\n");
+  }
+  return contents;
+}
+
+// Of stocks whose lines of operations follow.
+[[nodiscard]] inline StockDifference difference_of_operations(std::string_view then, std::string_view now) {
+  while (then.starts_with("o ") || now.starts_with("o ")) {
+    std::string_view old_line = then.starts_with("o ") ? cut_before('\n', then) : std::string_view{};
+    std::string_view new_line = now.starts_with("o ") ? cut_before('\n', now) : std::string_view{};
+    if (old_line == new_line) continue;
+    for (std::string_view* line : {&old_line, &new_line}) {
+      cut_before(' ', *line);
+      cut_before(' ', *line);
+    }
+    if (old_line == new_line) {
+      return {compose("its {} gives other samples, or another order: by another seed, or it is another part", new_line),
+              true, true};
+    }
+    if (old_line.empty()) return {compose("it has a {} that it had not", new_line), true, true};
+    if (new_line.empty()) return {compose("it had a {} that it has not", old_line), true, true};
+    return {compose("where it had a {} it has a {}", old_line, new_line), true, true};
+  }
+  return {"it is put together of other datasets, or by other operations", true, true};
+}
+
+// Of lines of one kind, which is cut off; nothing if it cannot be told that the samples are others.
+[[nodiscard]] inline StockDifference difference_of_lines(std::string_view kind, std::string_view then,
+                                                         std::string_view now) {
+  const std::string_view old_first = cut_before(' ', then);
+  const std::string_view first = cut_before(' ', now);
+  if (kind == "s") return {"a source of it has other settings"};
+  if (kind == "F") {
+    return {old_first != first ? compose("it was read from {} file(s) and is from {}", old_first, first)
+                               : "it is read from files of other names",
+            true};
+  }
+  if (kind == "m" || kind == "e") {
+    if (then != now) return {compose("it was {} and is {}", then, now), true};
+    return {compose("the {} in memory of {} are others", kind == "m" ? "numbers" : "lengths", now)};
+  }
+  const std::string_view old_digest = cut_before(' ', then);
+  const std::string_view digest = cut_before(' ', now);
+  cut_before(' ', then);
+  cut_before(' ', now);
+  if (then != now) return {"it is read from files of other names", true};
+  if (old_first != first) return {compose("the file {} had {} bytes and has {}", now, old_first, first), true};
+  if (old_digest != digest) return {compose("the file {} holds other bytes", now), true};
+  return {compose("the file {} has been written to since, or is a copy, and only parts of it were compared", now)};
+}
+
+/// Returns the first difference that is certain, or else the first one. Of a stock of another version, files and memory
+/// alone are compared.
 [[nodiscard]] inline StockDifference difference_of_stocks(std::string_view then, std::string_view now) {
-  const auto cut = [](std::string_view& rest, char end) {
-    const std::size_t size = std::min(rest.find(end), rest.size());
-    const std::string_view part = rest.substr(0, size);
-    rest.remove_prefix(std::min(size + 1, rest.size()));
-    return part;
-  };
+  std::string old_contents;
+  std::string contents;
+  if (then.substr(0, then.find('\n')) != now.substr(0, now.find('\n'))) {
+    then = old_contents = contents_of_stock(then);
+    now = contents = contents_of_stock(now);
+  }
   StockDifference found;
   while (!(then.empty() && now.empty())) {
-    std::string_view old_line = cut(then, '\n');
-    std::string_view new_line = cut(now, '\n');
+    std::string_view old_line = cut_before('\n', then);
+    std::string_view new_line = cut_before('\n', now);
     if (old_line == new_line) continue;
-    const std::string_view kind = cut(new_line, ' ');
-    if (kind != cut(old_line, ' ') || kind.empty()) return {"it is made of other things", true};
-    if (kind == "F") {
-      const std::string_view old_count = cut(old_line, ' ');
-      const std::string_view count = cut(new_line, ' ');
-      if (old_count != count) return {compose("it was read from {} file(s) and is from {}", old_count, count), true};
-      return {"it is read from files of other names", true};
-    }
-    const std::string_view old_size_or_digest = cut(old_line, ' ');
-    const std::string_view size_or_digest = cut(new_line, ' ');
-    if (kind == "m") {
-      if (old_line != new_line) return {compose("it was {} and is {}", old_line, new_line), true};
-      if (found.text.empty()) found.text = compose("the numbers in memory of {} are others", new_line);
-      continue;
-    }
-    const std::string_view old_digest = cut(old_line, ' ');
-    const std::string_view digest = cut(new_line, ' ');
-    cut(old_line, ' ');
-    cut(new_line, ' ');
-    if (old_line != new_line) return {"it is read from files of other names", true};
-    if (old_size_or_digest != size_or_digest) {
-      return {compose("the file {} had {} bytes and has {}", new_line, old_size_or_digest, size_or_digest), true};
-    }
-    if (old_digest != digest) return {compose("the file {} holds other bytes", new_line), true};
-    if (found.text.empty()) {
-      found.text =
-          compose("the file {} has been written to since, or is a copy, and only parts of it were compared", new_line);
-    }
+    const std::string_view kind = cut_before(' ', new_line);
+    if (kind != cut_before(' ', old_line) || kind.empty()) return {"it is made of other things", true};
+    if (kind == "O") return difference_of_operations(then, now);
+    StockDifference difference = difference_of_lines(kind, old_line, new_line);
+    if (difference.is_certain) return difference;
+    if (found.text.empty()) found = std::move(difference);
   }
   return found;
 }
@@ -12490,6 +12551,143 @@ class MemoryShare {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/core/detail/waiting.hpp
+// Long waits for what no part of a run can hurry: that they hear when nobody wants them any more, and say what they
+// wait for. Core room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says for whom a thread waits that what takes long is done: for another program, or for its own run, itself included.
+enum class WaitFor : std::uint8_t { another_program, own_run };
+
+/// Is what long waits of a thread look at, while a WatchedThread gives it to them. Beyond it they look at that of the
+/// thread which has made it.
+class WaitWatch {
+ public:
+  /// Is the part of it that waits hold on to, which may go on when it is no more.
+  class Shared {
+   public:
+    [[nodiscard]] std::string why_over(WaitFor whom) const {
+      {
+        const std::lock_guard lock{mutex_};
+        if (!why_over_) return "whoever wanted it has ended";
+        if (std::string why = why_over_(whom); !why.empty()) return why;
+      }
+      return beyond_ != nullptr ? beyond_->why_over(whom) : std::string{};
+    }
+    void say(const std::string& text) const {
+      {
+        const std::lock_guard lock{mutex_};
+        if (say_) return say_(text);
+      }
+      beyond_ != nullptr ? beyond_->say(text) : say_aloud(text);
+    }
+    /// Notes down what a thread waits for; an empty text when it waits no more.
+    void note(std::string text) const {
+      const std::lock_guard lock{mutex_};
+      noted_ = std::move(text);
+    }
+
+   private:
+    friend class WaitWatch;
+
+    mutable std::mutex mutex_{};
+    std::function<std::string(WaitFor)> why_over_{};
+    std::function<void(const std::string&)> say_{};
+    std::shared_ptr<const Shared> beyond_{};
+    mutable std::string noted_{};
+  };
+
+  /// why_over: returns why nobody wants them any more, or an empty text. say: tells the user of a long one; empty
+  /// where that is for the one beyond to do. Neither is called once this has ended.
+  explicit WaitWatch(std::function<std::string(WaitFor)> why_over, std::function<void(const std::string&)> say = {})
+      : shared_(std::make_shared<Shared>()) {
+    shared_->why_over_ = std::move(why_over);
+    shared_->say_ = std::move(say);
+    shared_->beyond_ = of_thread();
+  }
+  WaitWatch(const WaitWatch&) = delete;
+  WaitWatch& operator=(const WaitWatch&) = delete;
+  ~WaitWatch() {
+    const std::lock_guard lock{shared_->mutex_};
+    shared_->why_over_ = nullptr;
+    shared_->say_ = nullptr;
+  }
+
+  [[nodiscard]] const std::shared_ptr<Shared>& shared() const noexcept { return shared_; }
+  /// What its waits have noted down last.
+  [[nodiscard]] std::string noted() const {
+    const std::lock_guard lock{shared_->mutex_};
+    return shared_->noted_;
+  }
+
+  /// That of the calling thread; nullptr if it has none.
+  [[nodiscard]] static std::shared_ptr<const Shared>& of_thread() noexcept {
+    static thread_local std::shared_ptr<const Shared> watch;
+    return watch;
+  }
+  /// Tells whoever has started the program.
+  static void say_aloud(const std::string& text) noexcept { std::fprintf(stderr, "railyard: %s\n", text.c_str()); }
+
+ private:
+  std::shared_ptr<Shared> shared_;
+};
+
+/// Gives a watch to the waits of the calling thread.
+class WatchedThread {
+ public:
+  explicit WatchedThread(const WaitWatch& watch) : before_(std::exchange(WaitWatch::of_thread(), watch.shared())) {}
+  WatchedThread(const WatchedThread&) = delete;
+  WatchedThread& operator=(const WatchedThread&) = delete;
+  ~WatchedThread() { WaitWatch::of_thread() = std::move(before_); }
+
+ private:
+  std::shared_ptr<const WaitWatch::Shared> before_;
+};
+
+/// Is one wait. Looked at again and again by the thread that waits.
+class LongWait {
+ public:
+  /// first_word: after which time it says what it waits for; then each time after three times as long.
+  explicit LongWait(std::chrono::nanoseconds first_word = std::chrono::seconds{10},
+                    WaitFor whom = WaitFor::another_program)
+      : whom_(whom), watch_(WaitWatch::of_thread()), next_word_(Deadline::after(first_word)), interval_(first_word) {}
+  LongWait(const LongWait&) = delete;
+  LongWait& operator=(const LongWait&) = delete;
+  ~LongWait() {
+    if (has_noted_) watch_->note({});
+  }
+
+  /// what: returns who or what keeps it waiting, as a sentence. Throws: Error if nobody wants it any more.
+  template <class What>
+  void look(const What& what) {
+    if (watch_ != nullptr) {
+      if (const std::string why = watch_->why_over(whom_); !why.empty()) {
+        throw Error{compose("{}, but nobody wants it any more: {}", what(), why)};
+      }
+      if (!std::exchange(has_noted_, true)) watch_->note(what());
+    }
+    if (!next_word_.expired()) return;
+    const double seconds = std::chrono::duration<double>(Deadline::Clock::now() - begin_).count();
+    const std::string text = compose("{} (for {:.0f} s by now)", what(), seconds);
+    watch_ != nullptr ? watch_->say(text) : WaitWatch::say_aloud(text);
+    interval_ *= 3;
+    next_word_ = Deadline::after(interval_);
+  }
+
+ private:
+  WaitFor whom_;
+  std::shared_ptr<const WaitWatch::Shared> watch_;
+  Deadline::Clock::time_point begin_ = Deadline::Clock::now();
+  Deadline next_word_;
+  std::chrono::nanoseconds interval_;
+  bool has_noted_ = false;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/data/detail/task_pool.hpp
 // Threads that compute blocks, helped by whoever waits for one. Data room.
 
@@ -12522,7 +12720,8 @@ class Task {
 // Runs tasks in the order in which they are given. Without helpers they run when they are waited for.
 class TaskPool {
  public:
-  explicit TaskPool(std::size_t num_helpers) {
+  explicit TaskPool(std::size_t num_helpers)
+      : watch_([this](WaitFor) { return has_ended() ? std::string{"its reader was left"} : std::string{}; }) {
     helpers_.reserve(num_helpers);
     const BlockSignals no_signals{deferrable_signals()};  // in the new threads, which run no handler of the user's
     try {
@@ -12540,6 +12739,9 @@ class TaskPool {
   // Says that nobody wants what streams have yet to give, so that those which look for samples in vain end.
   void end_streams() noexcept { has_ended_.store(true, std::memory_order_release); }
   [[nodiscard]] bool has_ended() const noexcept { return has_ended_.load(std::memory_order_acquire); }
+
+  // What waits of its helpers, and of whoever reads with them, look at.
+  [[nodiscard]] const WaitWatch& watch() const noexcept { return watch_; }
 
   [[nodiscard]] std::shared_ptr<Task> submit(std::function<Block()> compute) {
     auto task = std::make_shared<Task>(std::move(compute));
@@ -12574,6 +12776,7 @@ class TaskPool {
  private:
   void help() {
     have_time();
+    const WatchedThread watched{watch_};
     std::unique_lock lock{mutex_};
     while (true) {
       changed_.wait(lock, [this] { return is_stopping_ || !queue_.empty(); });
@@ -12618,10 +12821,83 @@ class TaskPool {
   std::deque<std::shared_ptr<Task>> queue_{};
   bool is_stopping_ = false;
   std::atomic<bool> has_ended_{false};
+  WaitWatch watch_;
   std::vector<std::thread> helpers_{};
 };
 
 }  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/data/shuffle.hpp
+// The order of an epoch and who gets which part of a batch: pure arithmetic, equal on every machine. Data room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Derives the seed of one use of a run's seed.
+[[nodiscard]] constexpr std::uint64_t derive_seed(std::uint64_t seed, std::uint64_t use) noexcept {
+  return mix_bits(mix_bits(seed) ^ mix_bits(~use));
+}
+
+// Draws numbers. Neither LibTorch's generator nor std::shuffle would do: the first differs between its releases, the
+// second between standard libraries, and an order must be the same wherever a run goes on.
+class Draws {
+ public:
+  constexpr explicit Draws(std::uint64_t seed) noexcept : state_(seed) {}
+
+  // Draws a number below limit, each with equal probability.
+  [[nodiscard]] constexpr std::uint64_t below(std::uint64_t limit) noexcept {
+    const std::uint64_t excess = (0 - limit) % limit;  // 2^64 mod limit: the lowest draws, which would come once more
+    std::uint64_t draw = next();
+    while (draw < excess) draw = next();
+    return draw % limit;
+  }
+
+ private:
+  constexpr std::uint64_t next() noexcept {
+    const std::uint64_t drawn = mix_bits(state_);
+    state_ += 0x9E3779B97F4A7C15U;
+    return drawn;
+  }
+
+  std::uint64_t state_;
+};
+
+// Returns 0 to count - 1 in order.
+[[nodiscard]] inline std::vector<std::size_t> ordered_indices(std::size_t count) {
+  std::vector<std::size_t> indices(count);
+  std::iota(indices.begin(), indices.end(), std::size_t{0});
+  return indices;
+}
+
+// Returns 0 to count - 1 in an order that is a function of count and seed only.
+[[nodiscard]] inline std::vector<std::size_t> shuffled_indices(std::size_t count, std::uint64_t seed) {
+  std::vector<std::size_t> indices = ordered_indices(count);
+  Draws draws{seed};
+  for (std::size_t left = count; left > 1; --left) std::swap(indices[left - 1], indices[draws.below(left)]);
+  return indices;
+}
+
+// A half-open range of positions.
+struct Range {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+
+  [[nodiscard]] constexpr std::size_t size() const noexcept { return end - begin; }
+  friend constexpr bool operator==(const Range&, const Range&) noexcept = default;
+};
+
+// Returns part number `part` of `parts` of the range: contiguous, sizes differ by at most one, larger ones first.
+[[nodiscard]] constexpr Range part_of(Range whole, std::size_t part, std::size_t parts) noexcept {
+  const std::size_t smaller = whole.size() / parts;
+  const std::size_t larger_ones = whole.size() % parts;
+  const std::size_t begin = whole.begin + part * smaller + (part < larger_ones ? part : larger_ones);
+  return {begin, begin + smaller + (part < larger_ones ? 1 : 0)};
+}
+
+}  // namespace detail
+
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/sample_random.hpp
@@ -12755,6 +13031,9 @@ struct Scope {
   [[nodiscard]] std::size_t block_bytes() const noexcept { return std::max<std::size_t>(budget->bound() / 32, 1); }
 };
 
+// Says whether samples come to an end. That of datasets together is the greatest of theirs.
+enum class Ending : std::uint8_t { certain, unknown, never };
+
 // Is a dataset as its operations see it. Never changes; used by many threads at once.
 class DataNode : public std::enable_shared_from_this<DataNode> {
  public:
@@ -12769,10 +13048,7 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
   [[nodiscard]] virtual std::string describe() const = 0;
   // Can each sample be computed alone? Then the count is known.
   [[nodiscard]] virtual bool is_indexed() const = 0;
-  // Is it known that its samples never end?
-  [[nodiscard]] virtual bool is_endless() const { return false; }
-  // Adds what its samples depend on, as far as that is known without reading them: users' functions count by name only.
-  virtual void identify(Fingerprint& fingerprint) const = 0;
+  [[nodiscard]] virtual Ending ending() const = 0;
   // Does reading a sample cost no more than copying it? Then nobody gains by having it from somebody else.
   [[nodiscard]] virtual bool costs_a_copy() const { return false; }
   // Is it another order or selection in each epoch?
@@ -12785,7 +13061,7 @@ class DataNode : public std::enable_shared_from_this<DataNode> {
   // Adds how many damaged samples its sources have left out, by what they are called: of what this process has read.
   virtual void count_skipped(std::map<std::string, std::uint64_t>& counts) const = 0;
 
-  // Adds what its sources read.
+  // Adds what its samples depend on, as far as that is known without reading them: users' functions count by name only.
   virtual void take_stock(DataStock& stock) const = 0;
 
   // The samples at the places of an epoch, each below count(), in that order. Only if is_indexed(): others have none.
@@ -13008,15 +13284,31 @@ inline std::unique_ptr<BlockReader> SampleFunctionSource::open(std::uint64_t fro
 class GeneratorSource {
  public:
   using Generator = std::function<bool(SampleWriter& out)>;
+  using EndlessGenerator = std::function<void(SampleWriter& out)>;
 
   /// begin: makes a generator that is at its first sample; each must give the same samples.
   GeneratorSource(Schema schema, std::function<Generator()> begin, std::string name = "generator")
       : schema_(std::make_shared<const Schema>(std::move(schema))),
         begin_(std::make_shared<const std::function<Generator()>>(std::move(begin))),
         name_(std::move(name)) {}
+  /// begin: the same for generators that never end.
+  [[nodiscard]] static GeneratorSource endless(Schema schema, std::function<EndlessGenerator()> begin,
+                                               std::string name = "generator") {
+    const auto begin_both = [begin = std::move(begin)]() -> Generator {
+      return [generator = begin()](SampleWriter& out) {
+        generator(out);
+        return true;
+      };
+    };
+    GeneratorSource source{std::move(schema), begin_both, std::move(name)};
+    source.is_endless_ = true;
+    return source;
+  }
 
   [[nodiscard]] Schema schema() const { return *schema_; }
   [[nodiscard]] std::optional<std::uint64_t> count() const { return std::nullopt; }
+  /// Whether its generators never end.
+  [[nodiscard]] bool is_endless() const noexcept { return is_endless_; }
   [[nodiscard]] std::string describe() const { return name_; }
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
     return std::make_unique<Reader>(*this, from);
@@ -13064,6 +13356,7 @@ class GeneratorSource {
   std::shared_ptr<const Schema> schema_;
   std::shared_ptr<const std::function<Generator()>> begin_;
   std::string name_;
+  bool is_endless_ = false;
 };
 static_assert(DatasetSource<GeneratorSource> && !IndexedSource<GeneratorSource>);
 
@@ -13169,18 +13462,17 @@ class SourceNode final : public DataNode {
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return source_.count(); }
   [[nodiscard]] std::string describe() const override { return source_.describe(); }
-  void identify(Fingerprint& fingerprint) const override {
-    fingerprint.add(std::string_view{describe()});
+  // Files end; of what else tells no count, nobody knows.
+  [[nodiscard]] Ending ending() const override {
     if constexpr (requires {
-                    { source_.files() } -> std::convertible_to<std::vector<std::string>>;
+                    { source_.is_endless() } -> std::convertible_to<bool>;
                   }) {
-      fingerprint.add_files(source_.files());
+      if (source_.is_endless()) return Ending::never;
     }
-    if constexpr (requires {
-                    { source_.fingerprint() } -> std::convertible_to<std::uint64_t>;
-                  }) {
-      fingerprint.add(std::uint64_t{source_.fingerprint()});
-    }
+    constexpr bool has_files = requires {
+      { source_.files() } -> std::convertible_to<std::vector<std::string>>;
+    };
+    return (has_files || source_.count().has_value()) ? Ending::certain : Ending::unknown;
   }
   [[nodiscard]] bool is_indexed() const override { return IndexedSource<S>; }
   [[nodiscard]] bool costs_a_copy() const override {
@@ -13195,10 +13487,16 @@ class SourceNode final : public DataNode {
     }
   }
   void take_stock(DataStock& stock) const override {
+    stock.add_source(describe());
     if constexpr (requires {
                     { source_.files() } -> std::convertible_to<std::vector<std::string>>;
                   }) {
       stock.add_files(source_.files());
+    }
+    if constexpr (requires {
+                    { source_.fingerprint() } -> std::convertible_to<std::uint64_t>;
+                  }) {
+      stock.add_settings(source_.fingerprint());
     }
     if constexpr (requires {
                     { source_.block() } -> std::convertible_to<const Block&>;
@@ -13208,7 +13506,7 @@ class SourceNode final : public DataNode {
         const Field& field = block.schema()[column];
         const std::string_view type = field.is_text ? std::string_view{"text"} : name_of(field.dtype);
         stock.add_memory(compose("{} of {} x ({}) {}", field.name, block.rows(), joined(field.shape, ", "), type),
-                         block[column].bytes());
+                         block[column]);
       }
     }
   }
@@ -13276,19 +13574,22 @@ class BlockOpNode final : public DataNode {
   }
   [[nodiscard]] std::string describe() const override { return upstream_->describe() + " -> " + operation_.name; }
   [[nodiscard]] bool is_indexed() const override { return keeps_count() && upstream_->is_indexed(); }
-  [[nodiscard]] bool is_endless() const override { return upstream_->is_endless(); }
-  void identify(Fingerprint& fingerprint) const override {
-    upstream_->identify(fingerprint);
-    fingerprint.add(std::string_view{operation_.name});
-    if (operation_.identify) operation_.identify(fingerprint);
-  }
+  [[nodiscard]] Ending ending() const override { return upstream_->ending(); }
   [[nodiscard]] bool costs_a_copy() const override { return operation_.only_chooses && upstream_->costs_a_copy(); }
   [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
 
   void count_skipped(std::map<std::string, std::uint64_t>& counts) const override { upstream_->count_skipped(counts); }
-  void take_stock(DataStock& stock) const override { upstream_->take_stock(stock); }
+  void take_stock(DataStock& stock) const override {
+    upstream_->take_stock(stock);
+    if (keeps_count()) {
+      stock.making().add(std::string_view{operation_.name});
+    } else {
+      stock.add_operation(operation_.name);
+    }
+    if (operation_.identify) operation_.identify(stock.making());
+  }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     return apply(upstream_->read(places, key), key);
   }
@@ -13655,19 +13956,20 @@ class OrderNode : public DataNode {
 
   [[nodiscard]] std::string describe() const override { return upstream_->describe() + " -> " + operation_; }
   [[nodiscard]] bool is_indexed() const override { return upstream_->is_indexed(); }
-  [[nodiscard]] bool is_endless() const override { return upstream_->is_endless(); }
-  void identify(Fingerprint& fingerprint) const override {
-    upstream_->identify(fingerprint);
-    fingerprint.add(std::string_view{operation_});
-  }
+  [[nodiscard]] Ending ending() const override { return upstream_->ending(); }
   [[nodiscard]] bool costs_a_copy() const override { return upstream_->costs_a_copy(); }
   [[nodiscard]] bool is_reordered() const override { return upstream_->is_reordered(); }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream_->id_span(); }
   [[nodiscard]] std::uint64_t depth() const override { return upstream_->depth() + 1; }
   void count_skipped(std::map<std::string, std::uint64_t>& counts) const override { upstream_->count_skipped(counts); }
-  void take_stock(DataStock& stock) const override { upstream_->take_stock(stock); }
+  void take_stock(DataStock& stock) const override {
+    upstream_->take_stock(stock);
+    stock.add_operation(operation_, settings());
+  }
 
  protected:
+  // Tells it from others of its name.
+  [[nodiscard]] virtual std::uint64_t settings() const { return 0; }
   [[nodiscard]] const NodePtr& upstream() const noexcept { return upstream_; }
 
  private:
@@ -13689,7 +13991,7 @@ class RangeNode final : public OrderNode {
     if (!all) return std::nullopt;
     return std::min(*all, end_) - std::min(*all, begin_);
   }
-  [[nodiscard]] bool is_endless() const override { return end_ == to_the_end && OrderNode::is_endless(); }
+  [[nodiscard]] Ending ending() const override { return end_ == to_the_end ? OrderNode::ending() : Ending::certain; }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     std::vector<std::uint64_t> inner(places.begin(), places.end());
     for (std::uint64_t& place : inner) place += begin_;
@@ -13740,10 +14042,6 @@ class SelectionNode final : public OrderNode {
       : OrderNode(std::move(upstream), std::move(operation)), places_(std::move(places)) {}
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return places_.size(); }
-  void identify(Fingerprint& fingerprint) const override {
-    OrderNode::identify(fingerprint);
-    fingerprint.add(std::as_bytes(std::span{places_}));
-  }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     std::vector<std::uint64_t> inner;
     inner.reserve(places.size());
@@ -13753,6 +14051,9 @@ class SelectionNode final : public OrderNode {
   [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
     return open_indexed(shared_from_this(), scope, from);
   }
+
+ protected:
+  [[nodiscard]] std::uint64_t settings() const override { return digest_of(std::as_bytes(std::span{places_})); }
 
  private:
   std::vector<std::uint64_t> places_;
@@ -13765,10 +14066,6 @@ class ShuffleNode final : public OrderNode {
   ShuffleNode(NodePtr upstream, std::uint64_t seed) : OrderNode(std::move(upstream), "shuffle"), seed_(seed) {}
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return upstream()->count(); }
-  void identify(Fingerprint& fingerprint) const override {
-    OrderNode::identify(fingerprint);
-    fingerprint.add(seed_);
-  }
   [[nodiscard]] bool is_reordered() const override { return true; }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     const auto order = order_of(key);
@@ -13780,6 +14077,9 @@ class ShuffleNode final : public OrderNode {
   [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
     return open_indexed(shared_from_this(), scope, from);
   }
+
+ protected:
+  [[nodiscard]] std::uint64_t settings() const override { return seed_; }
 
  private:
   // The order that was asked for last is kept, for every block of an epoch asks for it.
@@ -13894,12 +14194,20 @@ class BucketNode final : public OrderNode {
 // ---- railyard/data/detail/draft_file.hpp
 // A file that appears under its name when it is whole, and that one process at a time writes. Data room.
 
+#include <sstream>
+
 namespace railyard::inline v0_1 {
 namespace detail {
 
 [[noreturn]] inline void refuse_file(std::string_view what, const std::string& path, int error) {
   throw DataError{compose("the cache {} could not be {}: {}", path, what, explain_errno(error))};
 }
+
+// Says how long to wait for a process that writes nothing, and when to say first that one waits.
+struct DraftPatience {
+  std::chrono::nanoseconds patience = std::chrono::minutes{5};
+  std::chrono::nanoseconds first_word = std::chrono::seconds{10};
+};
 
 // Is a file with ".part" behind its name until it is whole. The kernel's lock on it says that somebody writes it, and
 // ends with that process, whatever ends it: the next one writes the same file. Only a draft beside that one, which has
@@ -13908,21 +14216,23 @@ class DraftFile {
  public:
   // Waits as long as another process goes on writing, which it does once per block. Behind that, look whether the file
   // is there by now. Where the other one writes nothing for so long, or there are no locks, this draft has its own
-  // file.
-  explicit DraftFile(std::string path, std::chrono::nanoseconds patience = std::chrono::minutes{5})
+  // file. Throws: Error if nobody wants it any more, see WaitWatch.
+  explicit DraftFile(std::string path, const DraftPatience& waiting = {})
       : path_(std::move(path)), part_path_(path_ + ".part") {
     std::int64_t written = -1;
-    Deadline deadline = Deadline::after(patience);
+    LongWait wait{waiting.first_word};
+    Deadline deadline = Deadline::after(waiting.patience);
     for (Claim claim = try_claim(); claim != Claim::mine; claim = try_claim()) {
       struct stat status {};
       if (const std::int64_t size = ::stat(part_path_.c_str(), &status) == 0 ? status.st_size : -1; size != written) {
         written = size;
-        deadline = Deadline::after(patience);
+        deadline = Deadline::after(waiting.patience);
       }
       if (claim == Claim::none || deadline.expired()) {
         open_own_part();
         break;
       }
+      wait.look([&] { return compose("{} writes the cache {}", writer(), path_); });
       std::this_thread::sleep_for(std::chrono::milliseconds{10});
     }
     if (::ftruncate(file_.get(), 0) != 0) refuse_file("written", part_path_, errno);
@@ -13957,6 +14267,26 @@ class DraftFile {
 
  private:
   enum class Claim { mine, others, none };
+
+  // Who has the lock, as far as the kernel tells: not of processes of other hosts and containers.
+  [[nodiscard]] std::string writer() const {
+    struct stat status {};
+    const bool exists = ::stat(part_path_.c_str(), &status) == 0;
+    const std::string file = compose(":{}", exists ? status.st_ino : 0);
+    std::ifstream locks{"/proc/locks"};
+    for (std::string line; exists && std::getline(locks, line);) {
+      std::istringstream fields{line};
+      std::string number;
+      std::string kind;
+      std::string mode;
+      std::string access;
+      std::int64_t process = 0;
+      std::string inode;
+      const bool is_lock = fields >> number >> kind >> mode >> access >> process >> inode && kind == "FLOCK";
+      if (is_lock && process > 0 && inode.ends_with(file)) return compose("process {}", process);
+    }
+    return "another process";
+  }
 
   [[nodiscard]] Descriptor open_part() const {
     Descriptor file{::open(part_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
@@ -14333,16 +14663,9 @@ class SampleFile {
   }
 
   void pread_all(void* to, std::size_t size, std::uint64_t offset) const {
-    auto* at = static_cast<char*>(to);
-    while (size > 0) {
-      const ssize_t got = ::pread(file_.get(), at, std::min(size, std::size_t{1} << 30U), static_cast<off_t>(offset));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) refuse_file("read", path_, errno);
-      if (got == 0) refuse_damage();
-      at += got;
-      offset += static_cast<std::uint64_t>(got);
-      size -= static_cast<std::size_t>(got);
-    }
+    if (read_at(file_.get(), offset, to, size) == size) return;
+    if (errno != 0) refuse_file("read", path_, errno);
+    refuse_damage();
   }
 
   [[noreturn]] void refuse_damage() const {
@@ -14399,13 +14722,16 @@ class SampleShelf {
   // this process, however that ends, and not a child's that it forks meanwhile.
   class Turn {
    public:
-    // Waits while another process makes them, but not for one that makes nothing for so long.
+    // Waits while another process makes them, but not for one that makes nothing for so long. Throws: Error if nobody
+    // wants them any more, see WaitWatch.
     explicit Turn(const SampleShelf& shelf, std::chrono::nanoseconds patience = std::chrono::minutes{5})
         : shelf_(&shelf) {
       Header& header = *shelf.header_;
       std::uint32_t made = header.made.load();
       Deadline deadline = Deadline::after(patience);
+      LongWait wait{std::chrono::seconds{10}, WaitFor::own_run};
       while (!header.is_whole.load() && !(is_mine_ = lock(F_WRLCK))) {
+        wait.look([this] { return compose("{} fills a cache in memory for all of them", holder()); });
         futex_wait(header.made, made, std::chrono::milliseconds{20});
         if (const std::uint32_t now = header.made.load(); now != made) {
           made = now;
@@ -14446,6 +14772,13 @@ class SampleShelf {
       lock.l_type = type;
       lock.l_whence = SEEK_SET;
       return ::fcntl(shelf_->file_.get(), F_SETLK, &lock) == 0;
+    }
+    [[nodiscard]] std::string holder() const {
+      struct flock lock {};
+      lock.l_type = F_WRLCK;
+      lock.l_whence = SEEK_SET;
+      const bool is_known = ::fcntl(shelf_->file_.get(), F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+      return is_known && lock.l_pid > 0 ? compose("process {}", lock.l_pid) : std::string{"another process"};
     }
     void give_back() noexcept {
       is_mine_ = false;
@@ -14561,6 +14894,32 @@ class SampleShelf {
 namespace railyard::inline v0_1 {
 namespace detail {
 
+// Tells now and then of the reading of a dataset to an end that may never come, and ends it where nobody wants it any
+// more.
+class ReadingToEnd {
+ public:
+  explicit ReadingToEnd(NodePtr node, std::chrono::nanoseconds first_word = std::chrono::seconds{30})
+      : node_(std::move(node)),
+        wait_(node_->ending() == Ending::unknown ? first_word : std::chrono::nanoseconds::max(), WaitFor::own_run) {}
+
+  void note(std::size_t samples) {
+    samples_ += samples;
+    wait_.look([this] {
+      return compose(
+          "{} is read to its end and has given {} samples so far{}", node_->describe(), samples_,
+          node_->ending() != Ending::unknown
+              ? ""
+              : ", and nobody knows how many there are: if it never ends, take() as many as there are to be, "
+                "and make it by Dataset::from_endless_generator(), which is refused at once");
+    });
+  }
+
+ private:
+  NodePtr node_;
+  LongWait wait_;
+  std::uint64_t samples_ = 0;
+};
+
 // Goes over all samples of an epoch on the calling thread. visit: given blocks in order; says whether to go on.
 template <class Visit>
 void for_each_block(const NodePtr& node, const EpochKey& key, Visit&& visit) {
@@ -14568,9 +14927,17 @@ void for_each_block(const NodePtr& node, const EpochKey& key, Visit&& visit) {
   MemoryBudget budget{std::size_t{64} << 20U};
   PlaceCursor begin;
   const auto stream = node->open({key, &pool, &budget}, begin);
+  ReadingToEnd reading{node};
   for (Chunk chunk = stream->next(); !chunk.block.empty(); chunk = stream->next()) {
     if (!visit(chunk.block)) return;
+    reading.note(chunk.block.rows());
   }
+}
+
+// Adds what lies before a cache, which keeps one order of samples that come in another each epoch.
+inline void take_stock_before_cache(const DataNode& upstream, DataStock& stock) {
+  upstream.take_stock(stock);
+  if (upstream.is_reordered()) stock.add_operation("cache");
 }
 
 // Reads all when the first sample is asked for, or the count where that is not known; of processes that were forked
@@ -14591,6 +14958,7 @@ class CacheNode final : public OrderNode {
   [[nodiscard]] bool costs_a_copy() const override { return true; }
   [[nodiscard]] bool is_reordered() const override { return false; }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span(); }
+  void take_stock(DataStock& stock) const override { take_stock_before_cache(*upstream(), stock); }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {
     return take(samples(), std::vector<std::size_t>(places.begin(), places.end()));
   }
@@ -14633,7 +15001,7 @@ class CacheNode final : public OrderNode {
     throw DataError{
         compose("{}: the first {} samples take more than {} MiB, which is half of the memory there is, and there are "
                 "more: keep them in a file by cache(path), or take() as many as fit; a source that never ends cannot "
-                "be cached",
+                "be cached, and is refused at once if it is made by Dataset::from_endless_generator()",
                 describe(), rows, most_bytes_ >> 20U)};
   }
 
@@ -14656,6 +15024,7 @@ class FileCacheNode final : public OrderNode {
   [[nodiscard]] bool costs_a_copy() const override { return true; }
   [[nodiscard]] bool is_reordered() const override { return false; }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span(); }
+  void take_stock(DataStock& stock) const override { take_stock_before_cache(*upstream(), stock); }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& /*key*/) const override {
     return places.empty() ? no_samples(schema()) : file().read(places);
   }
@@ -14692,9 +15061,9 @@ class FileCacheNode final : public OrderNode {
           compose(" {} {}[{}]", field.name, field.is_text ? "text" : name_of(field.dtype), joined(field.shape, ","));
     }
     try {
-      Fingerprint fingerprint;
-      upstream()->identify(fingerprint);
-      content.fingerprint = fingerprint.value();
+      DataStock stock;
+      upstream()->take_stock(stock);
+      content.fingerprint = stock.fingerprint();
     } catch (const DataError&) {  // the source is no longer there: what was kept of it has to do
     }
     return content;
@@ -14728,16 +15097,13 @@ class JoiningNode : public DataNode {
   [[nodiscard]] bool is_indexed() const override {
     return std::all_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->is_indexed(); });
   }
-  [[nodiscard]] bool is_endless() const override {
-    return std::any_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->is_endless(); });
+  [[nodiscard]] Ending ending() const override {
+    Ending ending = Ending::certain;
+    for (const NodePtr& part : parts_) ending = std::max(ending, part->ending());
+    return ending;
   }
   [[nodiscard]] bool costs_a_copy() const override {
     return std::all_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->costs_a_copy(); });
-  }
-  void identify(Fingerprint& fingerprint) const override {
-    fingerprint.add(std::string_view{operation_});
-    fingerprint.add(std::uint64_t{parts_.size()});
-    for (const NodePtr& part : parts_) part->identify(fingerprint);
   }
   [[nodiscard]] bool is_reordered() const override {
     return std::any_of(parts_.begin(), parts_.end(), [](const NodePtr& part) { return part->is_reordered(); });
@@ -14753,9 +15119,15 @@ class JoiningNode : public DataNode {
   }
   void take_stock(DataStock& stock) const override {
     for (const NodePtr& part : parts_) part->take_stock(stock);
+    Fingerprint settings;
+    settings.add(std::uint64_t{parts_.size()});
+    add_settings(settings);
+    stock.add_operation(operation_, settings.value());
   }
 
  protected:
+  // Adds what tells it from others of its name, beyond the parts.
+  virtual void add_settings(Fingerprint& /*settings*/) const {}
   [[nodiscard]] const std::vector<NodePtr>& parts() const noexcept { return parts_; }
   // Samples of a part get ids that no other part has.
   [[nodiscard]] std::uint64_t first_id(std::size_t part) const {
@@ -14924,7 +15296,10 @@ class RepeatNode final : public OrderNode {
     return *once * *times_;
   }
   [[nodiscard]] bool is_indexed() const override { return times_ && upstream()->is_indexed(); }
-  [[nodiscard]] bool is_endless() const override { return !times_ || (*times_ > 0 && OrderNode::is_endless()); }
+  [[nodiscard]] Ending ending() const override {
+    if (!times_) return Ending::never;
+    return *times_ > 0 ? OrderNode::ending() : Ending::certain;
+  }
   [[nodiscard]] std::uint64_t id_span() const override { return upstream()->id_span() * times_.value_or(1); }
   [[nodiscard]] Block read(std::span<const std::uint64_t> places, const EpochKey& key) const override {
     const std::uint64_t once = *upstream()->count();
@@ -15028,14 +15403,15 @@ class MixNode final : public JoiningNode {
 
   [[nodiscard]] std::optional<std::uint64_t> count() const override { return sum_of_counts(); }
   [[nodiscard]] bool is_indexed() const override { return false; }
-  void identify(Fingerprint& fingerprint) const override {
-    JoiningNode::identify(fingerprint);
-    for (const double share : up_to_) fingerprint.add(share);
-    fingerprint.add(seed_);
-  }
   [[nodiscard]] bool is_reordered() const override { return true; }
   [[nodiscard]] std::unique_ptr<ChunkStream> open(const Scope& scope, PlaceCursor& from) const override {
     return std::make_unique<Stream>(*this, scope, from);
+  }
+
+ protected:
+  void add_settings(Fingerprint& settings) const override {
+    for (const double share : up_to_) settings.add(share);
+    settings.add(seed_);
   }
 
  private:
@@ -15339,17 +15715,6 @@ class MemorySource {
   [[nodiscard]] std::string describe() const { return name_; }
   /// All columns.
   [[nodiscard]] const Block& block() const noexcept { return *block_; }
-  /// Another when the elements are. Cost: reads all of them.
-  [[nodiscard]] std::uint64_t fingerprint() const {
-    detail::Fingerprint fingerprint;
-    for (const Column& column : block_->columns()) {
-      fingerprint.add(column.bytes());
-      for (std::size_t row = 0; column.is_ragged() && row < column.rows(); ++row) {
-        fingerprint.add(std::uint64_t{column.sample(row).size()});
-      }
-    }
-    return fingerprint.value();
-  }
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from) const {
     return std::make_unique<Reader>(block_, static_cast<std::size_t>(std::min<std::uint64_t>(from, block_->rows())));
   }
@@ -15389,7 +15754,8 @@ namespace railyard::inline v0_1 {
 ///
 /// Laws: transform(block) has the columns schema(block.schema()), and the samples and ids of block in their order, each
 /// as if it were alone. It may have touches(), which returns the names of all columns that it looks at or changes, or
-/// nothing where they are not known.
+/// nothing where they are not known, and fingerprint(), a std::uint64_t that is another when its options are: caches
+/// behind it are made anew then.
 template <class P>
 concept Preprocessor = std::copy_constructible<P> &&
     requires(const P& fitted, const Schema& before, const Block& block) {
@@ -15433,20 +15799,36 @@ namespace detail {
   return columns.empty() ? TouchedColumns{} : TouchedColumns{columns};
 }
 
-/// Adds what a preprocessor has learned, or else its options, if it tells of them.
+/// Adds a state.
+inline void identify_state(const State& state, Fingerprint& fingerprint) {
+  for (const auto& [name, value] : state.values) {
+    fingerprint.add(std::string_view{name});
+    value.visit([&fingerprint](const auto& held) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(held)>, std::int64_t>) {
+        fingerprint.add(static_cast<std::uint64_t>(held));
+      } else if constexpr (std::is_arithmetic_v<std::decay_t<decltype(held)>>) {
+        fingerprint.add(held);
+      } else {
+        fingerprint.add(std::string_view{held});
+      }
+    });
+  }
+  for (const StateTensor& tensor : state.tensors) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.count()) * size_of(tensor.dtype));
+    tensor.read(0, tensor.count(), bytes.data());
+    fingerprint.add(std::string_view{tensor.name});
+    fingerprint.add(std::span<const std::byte>{bytes});
+  }
+}
+
+/// Adds what a preprocessor is, what it has learned, and its options, if it tells of them.
 template <Preprocessor P>
-void identify_learned(const P& fitted, Fingerprint& fingerprint) {
-  if constexpr (Stateful<P>) {
-    const State state = fitted.state();
-    for (const StateTensor& tensor : state.tensors) {
-      std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.count()) * size_of(tensor.dtype));
-      tensor.read(0, tensor.count(), bytes.data());
-      fingerprint.add(std::string_view{tensor.name});
-      fingerprint.add(std::span<const std::byte>{bytes});
-    }
-  } else if constexpr (requires {
-                         { fitted.fingerprint() } -> std::convertible_to<std::uint64_t>;
-                       }) {
+void identify_preprocessor(const P& fitted, Fingerprint& fingerprint) {
+  fingerprint.add(std::string_view{typeid(P).name()});
+  if constexpr (Stateful<P>) identify_state(fitted.state(), fingerprint);
+  if constexpr (requires {
+                  { fitted.fingerprint() } -> std::convertible_to<std::uint64_t>;
+                }) {
     fingerprint.add(std::uint64_t{fitted.fingerprint()});
   }
 }
@@ -15549,14 +15931,22 @@ class Dataset {
     return Dataset{GeneratorSource{std::move(schema), std::move(begin)}};
   }
 
+  /// Makes a dataset of generators that never end: each gives samples in turn by function(SampleWriter& out).
+  template <class = void>
+  [[nodiscard]] static Dataset from_endless_generator(Schema schema,
+                                                      std::function<GeneratorSource::EndlessGenerator()> begin) {
+    return Dataset{GeneratorSource::endless(std::move(schema), std::move(begin))};
+  }
+
   [[nodiscard]] const Schema& schema() const noexcept { return *node_->schema(); }
   /// The number of samples of an epoch, or nothing where that is known only at the end.
   [[nodiscard]] std::optional<std::uint64_t> count() const { return node_->count(); }
   /// Whether any sample can be computed alone; see above.
   [[nodiscard]] bool is_indexed() const { return node_->is_indexed(); }
-  /// Whether it is known to have no end: repeat() was called without a number, and nothing after it ends it. Of a
-  /// source that gives samples without end nobody knows.
-  [[nodiscard]] bool is_endless() const { return node_->is_endless(); }
+  /// Whether it is known to have no end: it was made so, or repeat() was called without a number, and nothing after it
+  /// ends it. What needs an end refuses it then. Of other generators nobody knows: what reads one to its end tells in
+  /// words that it is still at it.
+  [[nodiscard]] bool is_endless() const { return node_->ending() == detail::Ending::never; }
   /// The source and the operations, as messages show them.
   [[nodiscard]] std::string describe() const { return node_->describe(); }
   /// How many damaged samples its sources have left out (OnError) of what this process has read so far. A loader tells
@@ -15637,7 +16027,7 @@ class Dataset {
     const auto fitted = std::make_shared<const P>(std::move(preprocessor));
     const auto change = [fitted](const Block& block) { return Block{fitted->transform(block)}; };
     return operation("transform", site.schema, detail::map_blocks(site, change), true,
-                     [fitted](detail::Fingerprint& to) { detail::identify_learned(*fitted, to); });
+                     [fitted](detail::Fingerprint& to) { detail::identify_preprocessor(*fitted, to); });
   }
   /// Keeps the samples for which the function is true: bool(const Sample&[, SampleRandom&]). name: what messages, and
   /// describe(), call it.
@@ -15772,9 +16162,9 @@ class Dataset {
     return over<detail::CacheNode<>>();
   }
   /// Does the same in a file, for more than memory holds. A file that is there is used, and made anew where the files
-  /// of the source, or numbers, settings or what preprocessors have learned before it, are not what they were; remove
-  /// it when a function of yours has changed, or a step without a memory of a Chain, which nobody sees; so it is where
-  /// of more than 64 files one that is not looked at has changed under its name. Without its source it is read as it
+  /// of the source, or numbers, settings or what preprocessors are and have learned before it, are not what they were;
+  /// remove it when a function of yours has changed, also one of a BatchMapper, which nobody sees; so it is where of
+  /// more than 64 files one that is not looked at has changed under its name. Without its source it is read as it
   /// is. One that holds another dataset by name is a ConfigError. Of workers that want it at once one makes it, and the
   /// others wait, unless it writes nothing for 5 minutes; hosts with copies of their own of the source's files name
   /// caches of their own. What is read is checked: a damaged cache is a DataError. It is read on machines with the same
@@ -16322,8 +16712,6 @@ namespace detail {
 
 // ---- railyard/data/detail/feed_memory.hpp
 // The memory through which one worker of a host hands batches to the others. Data room.
-
-#include <sstream>
 
 namespace railyard::inline v0_1 {
 namespace detail {
@@ -17431,6 +17819,7 @@ inline std::optional<EpochDriver::Ready> EpochDriver::compute() {
 // it rests until half of it has been taken: to be woken for each step would cost the loop more than the step is worth.
 inline void EpochDriver::drive() noexcept {
   have_time();
+  const WatchedThread watched{pool_.watch()};
   while (true) {
     {
       std::unique_lock lock{mutex_};
@@ -17466,10 +17855,12 @@ inline std::optional<EpochDriver::Ready> EpochDriver::wait_for_ready(const Deadl
     changed_.wait(lock, is_ready);
   } else if (!changed_.wait_until(lock, deadline.time(), is_ready)) {
     is_late_ = true;
+    const std::string noted = pool_.watch().noted();
     throw DataError{
-        compose("{} on rank {}/{} gave no batch in {}: a source or a function that it calls is slow or does not "
-                "return: look where it waits, or give it more time (of a loader RunConfig::collective_timeout)",
-                dataset_.describe(), options_.rank, options_.world_size, deadline.budget_text())};
+        compose("{} on rank {}/{} gave no batch in {}: {}: look where it waits, or give it more time (of a loader "
+                "RunConfig::collective_timeout)",
+                dataset_.describe(), options_.rank, options_.world_size, deadline.budget_text(),
+                noted.empty() ? "a source or a function that it calls is slow or does not return" : noted)};
   }
   is_late_ = false;
   taker_.waits.store(false);
@@ -20950,8 +21341,8 @@ struct RunConfig {
   /// What is done if the run exists already.
   Resume resume = Resume::if_unfinished;
   /// What may differ from what an existing run was started with: "seed", of which an epoch under way keeps the former
-  /// one; "data", what the loader that goes on reads; "checkpoints", those that it has written: if all are gone, the
-  /// run begins at the beginning.
+  /// one; "data", what the loader that goes on reads; "checkpoints", those that it has written: if all are gone, with
+  /// or without run.json, the run begins at the beginning.
   std::vector<std::string> accept_changes{};
   CheckpointConfig checkpoint{};
   PreemptionConfig preemption{};
@@ -21662,6 +22053,49 @@ inline void put_metrics(WireWriter& writer, const Metrics& metrics) {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/worker_waits.hpp
+// Ends a worker's waits for other programs with its run, and tells the user of long ones. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Lives on the worker's thread.
+class WorkerWaits {
+ public:
+  /// The link must outlive it.
+  explicit WorkerWaits(WorkerLink& link)
+      : link_(&link),
+        watch_([this](WaitFor whom) { return why_over(whom); }, [this](const std::string& text) { say(text); }) {}
+
+  /// Ends them, on whatever thread.
+  void end(std::string_view reason) {
+    const std::lock_guard lock{mutex_};
+    if (reason_.empty()) reason_ = reason.empty() ? std::string_view{"no reason is known"} : reason;
+  }
+
+ private:
+  // What the run does itself may be done in time, and then all save together.
+  [[nodiscard]] std::string why_over(WaitFor whom) {
+    const bool is_to_leave = link_->page().leave_requested.load(std::memory_order_relaxed);
+    if (is_to_leave && whom == WaitFor::another_program) return "the run was asked to end";
+    const std::lock_guard lock{mutex_};
+    return reason_.empty() ? std::string{} : compose("the group of workers has ended: {}", reason_);
+  }
+  void say(const std::string& text) {
+    const World& world = link_->world();
+    link_->post(encode_warning(compose("rank {}/{}: {}", world.rank, world.size, text)));
+  }
+
+  WorkerLink* link_;
+  std::mutex mutex_{};
+  std::string reason_{};
+  WaitWatch watch_;
+  WatchedThread thread_{watch_};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/worker.hpp
 // What a training function sees. Train room: knows the concepts, no backend and no LibTorch.
 
@@ -21954,7 +22388,7 @@ class Worker {
 
  protected:
   Worker(WorkerLink& link, const RunContext& context, const World& world)
-      : link_(&link), context_(&context), world_(world) {}
+      : link_(&link), context_(&context), world_(world), waits_(link) {}
   ~Worker() { drop_extensions(); }
 
   void drop_extensions() noexcept {
@@ -21962,6 +22396,8 @@ class Worker {
   }
 
   [[nodiscard]] WorkerLink& link() noexcept { return *link_; }
+  // Ends waits for other programs; the backend's are its own.
+  void end_waits(std::string_view reason) { waits_.end(reason); }
   [[nodiscard]] const RunContext& context() const noexcept { return *context_; }
   // Says that from here on gradients may go from rank to rank without a word to this class.
   void note_backend() noexcept { uses_backend_ = true; }
@@ -22018,6 +22454,7 @@ class Worker {
   WorkerLink* link_;
   const RunContext* context_;
   World world_;
+  detail::WorkerWaits waits_;
   std::optional<std::uint64_t> step_samples_{};
   std::function<void(std::uint64_t, bool)> on_samples_{};
   std::function<void()> on_abandoned_step_{};
@@ -23586,15 +24023,179 @@ class JsonObject {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/run_record.hpp
+// What an earlier program has written about a run. Train room.
+
+#include <ios>
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Says where a report stands in metrics.jsonl. Lines can be missing: training goes on when one cannot be written.
+struct HistoryLine {
+  std::int64_t report = 0;
+  std::uint64_t end = 0;
+};
+
+/// Is what run.json, result.json, metrics.jsonl and events.jsonl say.
+struct RunRecord {
+  std::string backend{};
+  std::string scaling{};
+  int world_size = 0;
+  std::optional<std::uint64_t> seed{};
+  bool is_recovered = false;   ///< run.json is lost, and the newest checkpoint has said what it did
+  bool has_succeeded = false;  ///< and what was to be saved of it is
+  double seconds = 0;
+  std::vector<Metrics> history{};
+  std::vector<HistoryLine> lines{};  ///< of history, in metrics.jsonl
+  std::string last_checkpoint{};     ///< the newest that was ever written; empty if none was
+  std::vector<std::string> problems{};
+};
+
+/// Returns what is in a file; nothing if there is none. Throws: DataError if it cannot be read.
+[[nodiscard]] inline std::string text_of_file(const std::filesystem::path& path) {
+  errno = 0;
+  std::ifstream file{path, std::ios::binary};
+  if (!file.is_open() && (errno == 0 || errno == ENOENT)) return {};
+  try {
+    if (file.is_open()) return {std::istreambuf_iterator<char>{file}, {}};
+  } catch (const std::ios_base::failure&) {  // whoever asks a stream's buffer is told of errors so
+  }
+  throw DataError{compose("{} cannot be read: {}", path.string(), explain_errno(errno))};
+}
+
+/// Returns one line of metrics.jsonl without the columns that are not the user's.
+[[nodiscard]] inline Metrics metrics_of_line(const Json& json) {
+  Metrics metrics;
+  for (const std::string& name : json.names()) {
+    if (name == "report" || name == "seconds") continue;
+    const Json& value = json.at(name);
+    // What has no place in JSON was written as null.
+    metrics.set(name,
+                value.kind() == Json::Kind::null ? Value{std::numeric_limits<double>::quiet_NaN()} : read_value(value));
+  }
+  return metrics;
+}
+
+/// Calls take with each line of a file of JSON objects and where it ends, and adds to problems how many are damaged.
+/// What follows the last line feed was being written when its program died.
+template <class Take>
+void read_json_lines(const std::filesystem::path& path, std::vector<std::string>& problems, const Take& take) {
+  const std::string text = text_of_file(path);
+  std::size_t begin = 0;
+  std::size_t number = 0;
+  std::size_t num_damaged = 0;
+  std::size_t first_damaged = 0;
+  for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
+    ++number;
+    try {
+      take(parse_json(std::string_view{text}.substr(begin, end - begin)), std::uint64_t{end + 1});
+    } catch (const std::exception&) {
+      if (num_damaged++ == 0) first_damaged = number;
+    }
+    begin = end + 1;
+  }
+  if (num_damaged == 0) return;
+  problems.push_back(compose("{} line(s) of {} are damaged and left out, the first one is line {}", num_damaged,
+                             path.string(), first_damaged));
+}
+
+/// Reads the lines of metrics.jsonl.
+inline void read_history(const std::filesystem::path& path, RunRecord& record) {
+  read_json_lines(path, record.problems, [&record](const Json& json, std::uint64_t end) {
+    const auto report = json.at("report").as<std::int64_t>();
+    record.history.push_back(metrics_of_line(json));
+    record.lines.push_back({.report = report, .end = end});
+  });
+}
+
+/// Reads the lines of events.jsonl: a checkpoint is durable before it is told of there.
+inline void read_events(const std::filesystem::path& path, RunRecord& record) {
+  try {
+    std::vector<std::string> ignored;  // the run needs none of its lines
+    read_json_lines(path, ignored, [&record](const Json& json, std::uint64_t /*end*/) {
+      const std::string event{json.at("event").text()};
+      if (event == "checkpoint") record.last_checkpoint = json.at("path").text();
+      if (event == "begun_anew") record.last_checkpoint.clear();
+    });
+  } catch (const DataError&) {  // neither is the file needed
+  }
+}
+
+/// Whether a run has told that it has written checkpoints: before the first one, run.json came to the disk.
+[[nodiscard]] inline bool tells_of_checkpoints(const std::filesystem::path& run) {
+  RunRecord record;
+  read_events(run / "events.jsonl", record);
+  return !record.last_checkpoint.empty();
+}
+
+/// Takes from the newest checkpoint what run.json has said, which is lost or damaged: why says how.
+/// Throws: ConfigError if there is none.
+inline void recover_record(const std::filesystem::path& run, std::string_view why, RunRecord& record) {
+  const auto newest = CheckpointFolder{run / "checkpoints"}.newest();
+  if (!newest) {
+    throw ConfigError{compose(
+        "{} exists, but its run.json is no record of a run ({}): choose another RunConfig::name, or put back the "
+        "file as it was",
+        run.string(), why)};
+  }
+  const Manifest& manifest = newest->manifest();
+  const auto value_of = [&manifest](std::string_view name) {
+    const Value* value = manifest.environment.find(name);
+    return value != nullptr && value->is<std::string>() ? value->as<std::string>() : std::string{};
+  };
+  record = {.backend = value_of("backend"),
+            .scaling = value_of("scaling"),
+            .world_size = manifest.world_size,
+            .seed = number_between<std::uint64_t>("", value_of("seed"), ""),
+            .is_recovered = true};
+  record.problems.push_back(compose("{} is lost ({}), and is made anew from what {} says{}",
+                                    (run / "run.json").string(), why, newest->path().string(),
+                                    record.seed ? "" : ", but for the seed, for which RunConfig::seed is taken"));
+}
+
+/// Reads the record of the run in that directory. Throws: ConfigError if it is none, or damaged beyond recovery.
+[[nodiscard]] inline RunRecord read_run_record(const std::filesystem::path& run) {
+  RunRecord record;
+  try {
+    const std::string text = text_of_file(run / "run.json");
+    try {
+      const Json json = parse_json(text);
+      record.backend = json.at("backend").text();
+      record.scaling = json.at("scaling").text();
+      record.world_size = json.at("world_size").as<int>();
+      record.seed = json.at("seed").as<std::uint64_t>();
+    } catch (const std::exception& error) {
+      recover_record(run, text.empty() ? "it is empty or not there" : error.what(), record);
+    }
+  } catch (const DataError& error) {
+    throw ConfigError{compose("{}: make it readable, or choose another RunConfig::name", error.what())};
+  }
+  try {
+    const Json json = parse_json(text_of_file(run / "result.json"));
+    const Json* is_saved = json.find("state_saved");
+    record.has_succeeded = json.at("succeeded").boolean() && (is_saved == nullptr || is_saved->boolean());
+    record.seconds = json.at("seconds").as<double>();
+  } catch (const std::exception&) {  // it has not come to its end
+    record.has_succeeded = false;
+  }
+  try {
+    read_history(run / "metrics.jsonl", record);
+    read_events(run / "events.jsonl", record);
+  } catch (const DataError& error) {
+    throw ConfigError{compose("{}: make it readable, or choose another RunConfig::name", error.what())};
+  }
+  return record;
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/files.hpp
 // The files of a run's directory. Train room.
 
 namespace railyard::inline v0_1 {
 namespace detail {
-
-[[nodiscard]] inline std::string error_text(int code) {
-  return std::error_code{code, std::generic_category()}.message();
-}
 
 /// Is a file that only grows, line by line. A line is in it whole or not at all, and what cannot be written is counted.
 class LineFile {
@@ -23648,12 +24249,12 @@ class LineFile {
   [[nodiscard]] std::uint64_t num_lost() const noexcept { return num_lost_; }
   /// What is to be said when the first line is lost.
   [[nodiscard]] std::string complaint() const { return compose("{} cannot be written: {}", path_.string(), reason()); }
-  [[nodiscard]] std::string reason() const { return error_text(code_); }
+  [[nodiscard]] std::string reason() const { return explain_errno(code_); }
   /// How many lines are missing and why; empty if none is.
   [[nodiscard]] std::string warning() const {
     if (num_lost_ == 0) return {};
     return compose("{} line(s) are missing from {}: {}; training went on without them", num_lost_, path_.string(),
-                   error_text(code_));
+                   explain_errno(code_));
   }
 
  private:
@@ -23730,10 +24331,24 @@ struct RunPlace {
   return name == "run.json" || name == "metrics.jsonl" || name == "events.jsonl" || name == "result.json";
 }
 
+/// Returns the names of a run's logs that hold something, in "logs/".
+[[nodiscard]] inline std::vector<std::string> written_logs(const std::filesystem::path& run) {
+  std::error_code ignored;
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator{run / "logs", ignored}) {
+    const std::string name = entry.path().filename().string();
+    const bool is_log = number_between<std::uint64_t>("rank-", name, ".log").has_value();
+    if (is_log && entry.is_regular_file(ignored) && entry.file_size(ignored) > 0) names.push_back("logs/" + name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 /// Whether a program has died in that directory before what the run is was written, or had come to the disk: the first
 /// checkpoint sees to that.
 [[nodiscard]] inline bool is_barely_begun(const std::filesystem::path& run) {
   const bool is_lost = is_blank(run / "run.json");
+  if (is_lost ? tells_of_checkpoints(run) : !written_logs(run).empty()) return false;
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator{run, code}) {
     const std::string name = entry.path().filename().string();
@@ -23741,6 +24356,22 @@ struct RunPlace {
     if (!is_lost || !(tells_of_run(name) || name.starts_with("result.json."))) return false;
   }
   return !code;
+}
+
+/// Returns the names of files that tell of a run which has lost run.json and all checkpoints; empty if it has not, or
+/// has left none.
+[[nodiscard]] inline std::string remains_of_run(const std::filesystem::path& run) {
+  std::error_code ignored;
+  const auto has = [&](const char* name) { return std::filesystem::exists(run / name, ignored); };
+  const bool has_record = has("run.json") && !is_blank(run / "run.json");
+  const bool has_checkpoints = has("checkpoints") && !std::filesystem::is_empty(run / "checkpoints", ignored);
+  if (has_record || has_checkpoints || is_barely_begun(run) || !(has("logs") || has("lease.json"))) return {};
+  std::vector<std::string> names = written_logs(run);
+  if (names.size() > 1) names.resize(1);
+  for (const char* name : {"metrics.jsonl", "events.jsonl", "result.json"}) {
+    if (has(name)) names.insert(names.end(), name);
+  }
+  return joined(names, ", ");
 }
 
 /// Removes what programs have left in that directory that died while they wrote a file of it; all: also what a run that
@@ -23761,6 +24392,7 @@ inline void sweep_run_directory(const std::filesystem::path& run, bool all) {
 inline void check_is_run(const std::filesystem::path& path) {
   std::error_code ignored;
   if (is_barely_begun(path) || std::filesystem::exists(path / "run.json", ignored)) return;
+  if (!remains_of_run(path).empty()) return;
   if (CheckpointFolder{path / "checkpoints"}.newest()) return;  // which says what run.json has said
   const std::string place = compose("RunConfig::name is \"{}\", but {}", path.filename().string(), path.string());
   if (std::filesystem::exists(path / manifest_name, ignored)) {
@@ -23834,7 +24466,7 @@ class RunDirectory {
       files_->unlink(file.path());
       return complain(file.reason());
     }
-    if (files_->rename(file.path(), path) != 0) return complain(error_text(errno));
+    if (files_->rename(file.path(), path) != 0) return complain(explain_errno(errno));
     if (!lasts) return {};
     try {
       sync_directory(*files_, path_);
@@ -23952,167 +24584,6 @@ class Heartbeat {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/train/detail/run_record.hpp
-// What an earlier program has written about a run. Train room.
-
-#include <ios>
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Says where a report stands in metrics.jsonl. Lines can be missing: training goes on when one cannot be written.
-struct HistoryLine {
-  std::int64_t report = 0;
-  std::uint64_t end = 0;
-};
-
-/// Is what run.json, result.json, metrics.jsonl and events.jsonl say.
-struct RunRecord {
-  std::string backend{};
-  std::string scaling{};
-  int world_size = 0;
-  std::optional<std::uint64_t> seed{};
-  bool is_recovered = false;   ///< run.json is lost, and the newest checkpoint has said what it did
-  bool has_succeeded = false;  ///< and what was to be saved of it is
-  double seconds = 0;
-  std::vector<Metrics> history{};
-  std::vector<HistoryLine> lines{};  ///< of history, in metrics.jsonl
-  std::string last_checkpoint{};     ///< the newest that was ever written; empty if none was
-  std::vector<std::string> problems{};
-};
-
-/// Returns what is in a file; nothing if there is none. Throws: DataError if it cannot be read.
-[[nodiscard]] inline std::string text_of_file(const std::filesystem::path& path) {
-  errno = 0;
-  std::ifstream file{path, std::ios::binary};
-  if (!file.is_open() && (errno == 0 || errno == ENOENT)) return {};
-  try {
-    if (file.is_open()) return {std::istreambuf_iterator<char>{file}, {}};
-  } catch (const std::ios_base::failure&) {  // whoever asks a stream's buffer is told of errors so
-  }
-  throw DataError{compose("{} cannot be read: {}", path.string(), explain_errno(errno))};
-}
-
-/// Returns one line of metrics.jsonl without the columns that are not the user's.
-[[nodiscard]] inline Metrics metrics_of_line(const Json& json) {
-  Metrics metrics;
-  for (const std::string& name : json.names()) {
-    if (name == "report" || name == "seconds") continue;
-    const Json& value = json.at(name);
-    // What has no place in JSON was written as null.
-    metrics.set(name,
-                value.kind() == Json::Kind::null ? Value{std::numeric_limits<double>::quiet_NaN()} : read_value(value));
-  }
-  return metrics;
-}
-
-/// Calls take with each line of a file of JSON objects and where it ends, and adds to problems how many are damaged.
-/// What follows the last line feed was being written when its program died.
-template <class Take>
-void read_json_lines(const std::filesystem::path& path, std::vector<std::string>& problems, const Take& take) {
-  const std::string text = text_of_file(path);
-  std::size_t begin = 0;
-  std::size_t number = 0;
-  std::size_t num_damaged = 0;
-  std::size_t first_damaged = 0;
-  for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
-    ++number;
-    try {
-      take(parse_json(std::string_view{text}.substr(begin, end - begin)), std::uint64_t{end + 1});
-    } catch (const std::exception&) {
-      if (num_damaged++ == 0) first_damaged = number;
-    }
-    begin = end + 1;
-  }
-  if (num_damaged == 0) return;
-  problems.push_back(compose("{} line(s) of {} are damaged and left out, the first one is line {}", num_damaged,
-                             path.string(), first_damaged));
-}
-
-/// Reads the lines of metrics.jsonl.
-inline void read_history(const std::filesystem::path& path, RunRecord& record) {
-  read_json_lines(path, record.problems, [&record](const Json& json, std::uint64_t end) {
-    const auto report = json.at("report").as<std::int64_t>();
-    record.history.push_back(metrics_of_line(json));
-    record.lines.push_back({.report = report, .end = end});
-  });
-}
-
-/// Reads the lines of events.jsonl: a checkpoint is durable before it is told of there.
-inline void read_events(const std::filesystem::path& path, RunRecord& record) {
-  try {
-    std::vector<std::string> ignored;  // the run needs none of its lines
-    read_json_lines(path, ignored, [&record](const Json& json, std::uint64_t /*end*/) {
-      const std::string event{json.at("event").text()};
-      if (event == "checkpoint") record.last_checkpoint = json.at("path").text();
-      if (event == "begun_anew") record.last_checkpoint.clear();
-    });
-  } catch (const DataError&) {  // neither is the file needed
-  }
-}
-
-/// Takes from the newest checkpoint what run.json has said, which is lost or damaged: why says how.
-/// Throws: ConfigError if there is none.
-inline void recover_record(const std::filesystem::path& run, std::string_view why, RunRecord& record) {
-  const auto newest = CheckpointFolder{run / "checkpoints"}.newest();
-  if (!newest) {
-    throw ConfigError{compose(
-        "{} exists, but its run.json is no record of a run ({}): choose another RunConfig::name, or put back the "
-        "file as it was",
-        run.string(), why)};
-  }
-  const Manifest& manifest = newest->manifest();
-  const auto value_of = [&manifest](std::string_view name) {
-    const Value* value = manifest.environment.find(name);
-    return value != nullptr && value->is<std::string>() ? value->as<std::string>() : std::string{};
-  };
-  record = {.backend = value_of("backend"),
-            .scaling = value_of("scaling"),
-            .world_size = manifest.world_size,
-            .seed = number_between<std::uint64_t>("", value_of("seed"), ""),
-            .is_recovered = true};
-  record.problems.push_back(compose("{} is lost ({}), and is made anew from what {} says{}",
-                                    (run / "run.json").string(), why, newest->path().string(),
-                                    record.seed ? "" : ", but for the seed, for which RunConfig::seed is taken"));
-}
-
-/// Reads the record of the run in that directory. Throws: ConfigError if it is none, or damaged beyond recovery.
-[[nodiscard]] inline RunRecord read_run_record(const std::filesystem::path& run) {
-  RunRecord record;
-  try {
-    const std::string text = text_of_file(run / "run.json");
-    try {
-      const Json json = parse_json(text);
-      record.backend = json.at("backend").text();
-      record.scaling = json.at("scaling").text();
-      record.world_size = json.at("world_size").as<int>();
-      record.seed = json.at("seed").as<std::uint64_t>();
-    } catch (const std::exception& error) {
-      recover_record(run, text.empty() ? "it is empty or not there" : error.what(), record);
-    }
-  } catch (const DataError& error) {
-    throw ConfigError{compose("{}: make it readable, or choose another RunConfig::name", error.what())};
-  }
-  try {
-    const Json json = parse_json(text_of_file(run / "result.json"));
-    const Json* is_saved = json.find("state_saved");
-    record.has_succeeded = json.at("succeeded").boolean() && (is_saved == nullptr || is_saved->boolean());
-    record.seconds = json.at("seconds").as<double>();
-  } catch (const std::exception&) {  // it has not come to its end
-    record.has_succeeded = false;
-  }
-  try {
-    read_history(run / "metrics.jsonl", record);
-    read_events(run / "events.jsonl", record);
-  } catch (const DataError& error) {
-    throw ConfigError{compose("{}: make it readable, or choose another RunConfig::name", error.what())};
-  }
-  return record;
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/train/detail/run_lease.hpp
 // Sees to it that one program at a time writes to a run's directory. Train room.
 
@@ -24139,7 +24610,7 @@ class RunLease {
                     std::shared_ptr<Files> files = std::make_shared<Files>())
       : path_(run / "lease.json"), times_(times), files_(std::move(files)) {
     file_ = Descriptor{files_->open(path_, O_RDWR | O_CREAT)};
-    if (!file_.is_open()) refuse(compose("cannot be opened: {}", error_text(errno)));
+    if (!file_.is_open()) refuse(compose("cannot be opened: {}", explain_errno(errno)));
     own_.boot = boot_id();
     own_.is_locked = take_lock();
     const Content before = read_or_refuse();
@@ -24171,7 +24642,7 @@ class RunLease {
   /// Whether nobody has taken the run over. Throws: Error if that cannot be told.
   [[nodiscard]] bool is_held() const {
     const auto now = read();
-    if (!now) throw Error{compose("whose run it is cannot be read in {}: {}", path_.string(), error_text(errno))};
+    if (!now) throw Error{compose("whose run it is cannot be read in {}: {}", path_.string(), explain_errno(errno))};
     return is_own(*now);
   }
 
@@ -24335,7 +24806,7 @@ class RunLease {
 
   [[nodiscard]] Content read_or_refuse() const {
     const auto content = read();
-    if (!content) refuse(compose("cannot be read: {}", error_text(errno)));
+    if (!content) refuse(compose("cannot be read: {}", explain_errno(errno)));
     return *content;
   }
 
@@ -24351,7 +24822,7 @@ class RunLease {
     const WriteSignalGuard<SIGXFSZ> guard;
     const auto bytes = std::as_bytes(std::span{text});
     const ssize_t written = files_->write_at(file_.get(), bytes.data(), bytes.size(), 0);
-    if (written < 0) refuse(compose("cannot be written: {}", error_text(errno)));
+    if (written < 0) refuse(compose("cannot be written: {}", explain_errno(errno)));
     if (written != static_cast<ssize_t>(text.size())) refuse("cannot be written: there is no room");
   }
 
@@ -26354,7 +26825,10 @@ class WorkerOf final : public Worker {
   /// of the group ends the backend's waits from here on.
   WorkerOf(WorkerLink& link, const RunContext& context, const World& world, std::unique_ptr<B> backend)
       : Worker(link, context, world), backend_(std::move(backend)) {
-    this->link().on_abort([this](std::string_view reason) { backend_->abort(reason); });
+    this->link().on_abort([this](std::string_view reason) {
+      this->end_waits(reason);
+      backend_->abort(reason);
+    });
   }
   ~WorkerOf() {
     leave_if_forked();
@@ -27022,7 +27496,15 @@ inline void check_settings(const ScalingConfig& scaling, const RunConfig& run) {
 /// Finds out what an earlier program has left of the run, and whether this one may go on with it.
 /// Throws: ConfigError if it may not.
 [[nodiscard]] inline RunRecord read_earlier(const RunPlace& place, const RunConfig& run, const RunInfo& info) {
-  const bool is_new = place.is_new || is_barely_begun(place.path);
+  const std::string remains = place.is_new ? std::string{} : remains_of_run(place.path);
+  if (!remains.empty() && !accepts_change(run.accept_changes, "checkpoints")) {
+    throw ConfigError{compose(
+        "the run in {} has lost its run.json and its checkpoints, for {} still tell of it: put both back from a "
+        "copy, or begin at the beginning by .accept_changes = {{\"checkpoints\"}}, which removes what it has "
+        "told, or choose another RunConfig::name",
+        place.path.string(), remains)};
+  }
+  const bool is_new = place.is_new || !remains.empty() || is_barely_begun(place.path);
   if (is_new && run.resume == Resume::required) {
     if (place.is_new) RunDirectory{place.path, 0}.remove();
     throw ConfigError{
@@ -27982,6 +28464,8 @@ class AnyPreprocessor {
   [[nodiscard]] Block transform(const Block& block) const { return held_->transform(block); }
   [[nodiscard]] State state() const { return held_->state(); }
   void load_state(const State& state) { held_->load_state(state); }
+  /// Another when the one inside is, or its options or what it has learned are.
+  [[nodiscard]] std::uint64_t fingerprint() const { return held_->fingerprint(); }
 
  private:
   struct Held {
@@ -28001,6 +28485,7 @@ class AnyPreprocessor {
     [[nodiscard]] virtual Block transform(const Block& block) const = 0;
     [[nodiscard]] virtual State state() const = 0;
     virtual void load_state(const State& state) = 0;
+    [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
   };
 
   template <class P>
@@ -28039,6 +28524,11 @@ class AnyPreprocessor {
     }
     void load_state([[maybe_unused]] const State& state) override {
       if constexpr (learns) preprocessor.load_state(state);
+    }
+    [[nodiscard]] std::uint64_t fingerprint() const override {
+      detail::Fingerprint fingerprint;
+      detail::identify_preprocessor(preprocessor, fingerprint);
+      return fingerprint.value();
     }
 
     P preprocessor;
@@ -28870,6 +29360,13 @@ class Chain {
   [[nodiscard]] Block transform(Block block) const {
     for (const AnyPreprocessor& step : steps_) block = step.transform(block);
     return block;
+  }
+
+  /// Another when its steps are, or their options or what they have learned are.
+  [[nodiscard]] std::uint64_t fingerprint() const {
+    detail::Fingerprint fingerprint;
+    for (const AnyPreprocessor& step : steps_) fingerprint.add(step.fingerprint());
+    return fingerprint.value();
   }
 
   /// The states of the steps: a tensor "learned" of step 2 is named "2/learned".
@@ -29937,12 +30434,15 @@ class EpochBlocks final : public BlockReader {
   EpochBlocks(const Dataset& dataset, std::size_t rank, std::size_t world_size, std::shared_ptr<HostFeed> feed = {})
       : reader_(ending(dataset),
                 {.global_batch_size = FitOptions{}.rows_per_block * world_size, .rank = rank, .world_size = world_size},
-                {.feed = std::move(feed)}) {}
+                {.feed = std::move(feed)}),
+        reading_(dataset.node()) {}
 
   // Only the last batch can have fewer samples than there are workers, so that an empty part is the end.
   [[nodiscard]] Block next(std::size_t /*most_rows*/) override {
     std::optional<EpochStep> step = reader_.next();
-    return step ? std::move(step->block) : Block{};
+    if (!step) return {};
+    reading_.note(step->block.rows());
+    return std::move(step->block);
   }
 
  private:
@@ -29955,6 +30455,7 @@ class EpochBlocks final : public BlockReader {
   }
 
   EpochReader reader_;
+  ReadingToEnd reading_;
 };
 
 }  // namespace detail
@@ -43616,32 +44117,6 @@ struct NamedTensor {
 // double.
 [[nodiscard]] constexpr std::uint64_t short_digest(std::uint64_t hash) noexcept { return hash & 0xFFFFU; }
 
-[[nodiscard]] inline std::uint64_t hash_bytes(std::uint64_t hash, const void* data, std::size_t size_bytes) {
-  constexpr std::size_t word_bytes = sizeof(std::uint64_t);
-  const auto mix = [](std::uint64_t before, std::uint64_t word) {
-    const std::uint64_t mixed = (before ^ word) * 0x9E3779B97F4A7C15U;
-    return mixed ^ mixed >> 29U;
-  };
-  const auto* bytes = static_cast<const unsigned char*>(data);
-  std::size_t done = 0;
-  // Each chain waits for its own multiplications only: one alone takes three times as long.
-  std::array<std::uint64_t, 8> chains{};
-  for (; size_bytes - done >= sizeof chains; done += sizeof chains) {
-    for (std::size_t at = 0; at < chains.size(); ++at) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, bytes + done + at * word_bytes, word_bytes);
-      chains[at] = mix(chains[at], word);
-    }
-  }
-  for (const std::uint64_t chain : chains) hash = mix(hash, chain);
-  for (; done < size_bytes; done += word_bytes) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes + done, std::min(word_bytes, size_bytes - done));
-    hash = mix(hash, word);
-  }
-  return mix_bits(hash ^ size_bytes);
-}
-
 // The elements as bytes in logical order, whatever the strides.
 [[nodiscard]] inline at::Tensor bytes_of(const at::Tensor& tensor) {
   return tensor.detach().contiguous().reshape({-1}).view(at::ScalarType::Byte);
@@ -43656,7 +44131,7 @@ struct NamedTensor {
   for (const NamedTensor& named : tensors) {
     if (!named.tensor.defined() || named.tensor.numel() == 0) continue;
     const at::Tensor bytes = bytes_of(named.tensor.cpu());
-    hash = hash_bytes(hash, bytes.data_ptr(), static_cast<std::size_t>(bytes.numel()));
+    hash = digest_of({static_cast<const std::byte*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.numel())}, hash);
   }
   return hash;
 }
@@ -43739,7 +44214,7 @@ template <class T>
   const std::string boot = boot_id();
   struct stat space {};
   const auto pid_space = stat("/proc/self/ns/pid", &space) == 0 ? static_cast<std::uint64_t>(space.st_ino) : 0;
-  const std::uint64_t hash = hash_bytes(pid_space, boot.data(), boot.size());
+  const std::uint64_t hash = digest_of(std::as_bytes(std::span{boot}), pid_space);
   return static_cast<std::int64_t>(mix_bits(hash ^ static_cast<std::uint64_t>(getpid())));
 }
 
@@ -43931,7 +44406,7 @@ struct TensorMark {
     const auto* bytes = static_cast<const std::byte*>(tensor.data_ptr());
     for (std::int64_t at = 0; last >= 0 && at < num_looked_at; ++at) {
       const std::int64_t element = last * at / (num_looked_at - 1);
-      mark.elements = hash_bytes(mark.elements, bytes + static_cast<std::size_t>(element) * size, size);
+      mark.elements = digest_of({bytes + static_cast<std::size_t>(element) * size, size}, mark.elements);
     }
     return mark;
   }
@@ -44154,7 +44629,7 @@ class RankPart {
   for (const GradientSlot& slot : slots) {
     if (!slot.parameter.requires_grad()) continue;
     const std::uint64_t elements = TensorMark::of(slot.parameter).elements;
-    digest = hash_bytes(digest, &elements, sizeof elements);
+    digest = digest_of(std::as_bytes(std::span{&elements, 1}), digest);
   }
   return short_digest(digest);
 }
@@ -47136,7 +47611,7 @@ struct UpdateDigest {
   std::uint64_t value = 0;
 
   void add(std::span<const double> learning_rates) {
-    value = short_digest(hash_bytes(value + 1, learning_rates.data(), learning_rates.size_bytes()));
+    value = short_digest(digest_of(std::as_bytes(learning_rates), value + 1));
   }
 };
 
@@ -48445,13 +48920,13 @@ struct LoaderState {
           "num_samples", saved.count().value_or(0), first.count().value_or(0),
           "give the dataset that was saved with, or .accept_changes = {\"data\"}, with which the epoch begins anew");
     }
-    const bool is_other_stream = check_data(state, is_as_long);
+    const bool begins_anew = loses_place(state, is_as_long);
     if (is_as_long && first.count() && saved.consumed() > *first.count()) {
       refuse(compose("sample {} of epoch {}, which is none of {}", saved.consumed(), saved.epoch(), *first.count()));
     }
     leave_epoch();
     epoch = static_cast<std::int64_t>(saved.epoch()) - 1;
-    const bool goes_on = is_as_long && !is_other_stream && saved.consumed() > 0;  // in the order that it had
+    const bool goes_on = is_as_long && !begins_anew && saved.consumed() > 0;  // in the order that it had
     set_place(goes_on ? std::move(saved) : begin_of(epoch + 1));
   }
 
@@ -48473,19 +48948,18 @@ struct LoaderState {
         state.at("rank").as<std::int64_t>(), size->as<std::int64_t>(), worker->world_size(), size->as<std::int64_t>()));
   }
 
-  // Returns whether the data is another and a stream, in which the place that was saved means nothing; then it was
-  // accepted. As only rank 0 knows, all ranks call it where other data is accepted.
-  [[nodiscard]] bool check_data(const State& state, bool is_as_long) const {
-    const bool is_stream = !first.count();
+  // Returns whether the place that was saved means nothing in the data, which is another; then it was accepted. As only
+  // rank 0 knows, all ranks call it where other data is accepted.
+  [[nodiscard]] bool loses_place(const State& state, bool is_as_long) const {
     const bool is_accepted = worker->accepts_change("data");
-    std::int32_t is_another = has_other_data(state, is_as_long && !is_stream, is_accepted) ? 1 : 0;
-    if (!is_stream || !is_accepted) return false;
-    worker->all_reduce(buffer_of_value(is_another), ReduceOp::max);
-    return is_another != 0;
+    std::int32_t is_lost = has_other_places(state, is_as_long, is_accepted) ? 1 : 0;
+    if (is_accepted) worker->all_reduce(buffer_of_value(is_lost), ReduceOp::max);
+    return is_lost != 0;
   }
 
-  // Data that was copied or touched is the same, and so may be what a program computes anew: of that it only tells.
-  [[nodiscard]] bool has_other_data(const State& state, bool keeps_place, bool is_accepted) const {
+  // Data that was copied or touched is the same, and so may be what a program computes anew: of that it only tells. Of
+  // an indexed dataset with other bytes, places are as good as they were, unless its operations choose other samples.
+  [[nodiscard]] bool has_other_places(const State& state, bool is_as_long, bool is_accepted) const {
     const Value* then = state.values.find("data");
     if (then == nullptr || then->as<std::string>().empty() || data().empty()) return false;
     const StockDifference difference = difference_of_stocks(then->as<std::string>(), data());
@@ -48496,10 +48970,11 @@ struct LoaderState {
                   ".accept_changes = {{\"data\"}}, or begin anew with another RunConfig::name",
                   difference.text));
     }
+    const bool keeps_place = is_as_long && first.count() && !difference.moves_places;
     worker->warn(compose("a loader on rank {}/{} goes on with data that {}: {}{}", worker->rank(), worker->world_size(),
                          difference.is_certain ? "is another" : "may be another", difference.text,
                          keeps_place || !difference.is_certain ? "" : "; the epoch begins anew"));
-    return difference.is_certain;
+    return difference.is_certain && !keeps_place;
   }
 
   // Ends all iterators, and the step of a batch that was not given in full.
@@ -48603,10 +49078,10 @@ class Loader {
   /// Where each rank has a part of its own (RunConfig::data.splitter, Dataset::undivided()), so does each its state.
   [[nodiscard]] State state() const { return state_->state(); }
   /// Makes the next begin() go on where a saved loader was, in the middle of its epoch.
-  /// Throws: ConfigError if the saved one had other data, another number of samples or another order, unless
-  /// RunConfig::accept_changes names it: "data", "seed"; or, where it was a part of this rank's own, another number of
-  /// workers. Of other numbers in memory, and of files of which only parts
-  /// are compared and that may be copies, Result::warnings() tell.
+  /// Throws: ConfigError if the saved one had other data, another number of samples or another order, such as by
+  /// another part of a split() or another seed of shuffle(), unless RunConfig::accept_changes names it: "data", "seed";
+  /// or, where it was a part of this rank's own, another number of workers. Of other numbers in memory, and of files of
+  /// which only parts are compared and that may be copies, Result::warnings() tell.
   void load_state(const State& state) { state_->load(state); }
 
   /// Whether its batches are what gradients are weighted with; see LoaderOptions.
@@ -50013,7 +50488,7 @@ class SharedWeights {
       pieces_[index]->is_spent = true;
     }
     // A digest, for a record is small and groups may be many.
-    const std::uint64_t own = hash_bytes(0, settings.data(), settings.size_bytes());
+    const std::uint64_t own = digest_of(std::as_bytes(settings));
     memory_->begin(Purpose::update, std::as_bytes(std::span{&own, 1}), 2, worker_->collective_deadline());
     for (int rank = 0; rank < memory_->size(); ++rank) {
       const auto record = memory_->record_of(rank);
