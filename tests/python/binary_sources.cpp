@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
-// The C++ side of tests/python/binary_sources.py: `binary_sources SOURCE OUTPUT FILE...` writes all columns of a source
-// to OUTPUT.COLUMN, and prints name, dtype, number of samples and shape of each, one a line. Samples come in their
-// order and are read again backwards.
+// The C++ side of tests/python/binary_sources.py and tables.py: `binary_sources SOURCE OUTPUT FILE...` writes all
+// columns of a source to OUTPUT.COLUMN, and prints name, dtype, number of samples and shape of each, one a line.
+// Samples come in their order and are read again backwards.
 #include "railyard/data/cifar_source.hpp"
+#include "railyard/data/csv_source.hpp"
 #include "railyard/data/gzip.hpp"
 #include "railyard/data/idx_source.hpp"
+#include "railyard/data/json_lines_source.hpp"
 #include "railyard/data/npy_source.hpp"
 #include "railyard/data/npz_source.hpp"
 #include "railyard/data/safetensors_source.hpp"
@@ -62,6 +64,10 @@ int main(int argc, char** argv) {
   const std::string_view source = argv[1];
   const std::string output = argv[2];
   const std::vector<std::string> files(argv + 3, argv + argc);
+  if (source == "csv") write(ry::CsvSource{files}, output);
+  if (source == "csv.semicolon") write(ry::CsvSource{files, {.delimiter = ';'}}, output);
+  if (source == "csv.gz") write(ry::CsvStream{ry::gzip(files)}, output);
+  if (source == "json") write(ry::JsonLinesSource{files}, output);
   if (source == "idx") write(ry::IdxSource{files.at(0), files.at(1)}, output);
   if (source == "idx.gz") write(ry::IdxSource{ry::gzip(files.at(0)), ry::gzip(files.at(1))}, output);
   if (source == "npy") write(ry::NpySource{{{"data", files}}}, output);
