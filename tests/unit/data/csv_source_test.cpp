@@ -2,6 +2,7 @@
 #include "railyard/data/csv_source.hpp"
 
 #include "support/catch.hpp"
+#include "support/sanitizers.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <algorithm>
@@ -309,11 +310,12 @@ TEST_CASE("CsvSource: says so when files differ in their columns, or change afte
   CHECK_THROWS_WITH(source.read(ids), ContainsSubstring("has changed"));
 }
 
-TEST_CASE("CsvSource: reads a hundred thousand columns and records longer than its pieces, up to the bound") {
+TEST_CASE("CsvSource: reads a million columns and records longer than its pieces, up to the bound") {
   const TemporaryFolder folder;
+  const std::size_t num_columns = railyard_test::is_sanitized ? 100'000 : 1'000'000;
   std::string header = "c0";
   std::string row = "0";
-  for (int column = 1; column < 100'000; ++column) {
+  for (std::size_t column = 1; column < num_columns; ++column) {
     header += ",c" + std::to_string(column);
     row += "," + std::to_string(column);
   }
@@ -321,8 +323,8 @@ TEST_CASE("CsvSource: reads a hundred thousand columns and records longer than i
   const ry::CsvSource source{path};
   CHECK(source.count() == 2);
   const ry::Block block = source.open(0)->next(5);
-  REQUIRE(block.columns().size() == 100'000);
-  CHECK(block[99'999].values<std::int64_t>()[0] == 99'999);
+  REQUIRE(block.columns().size() == num_columns);
+  CHECK(block[num_columns - 1].values<std::int64_t>()[0] == static_cast<std::int64_t>(num_columns - 1));
 
   const auto open_quote = folder.write("open.csv", "a,b\n1,2\n3,\"" + std::string(3 << 20, 'x'));
   CHECK_THAT(error_of(ry::CsvSource{open_quote, {.max_record_bytes = 1 << 20}}),
