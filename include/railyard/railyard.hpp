@@ -41,6 +41,7 @@
 #include "railyard/checkpoint/file_image.hpp"
 #include "railyard/checkpoint/manifest.hpp"
 #include "railyard/checkpoint/part_bytes.hpp"
+#include "railyard/checkpoint/part_writers.hpp"
 #include "railyard/checkpoint/retention.hpp"
 #include "railyard/checkpoint/safetensors.hpp"
 #include "railyard/collectives/checked.hpp"

@@ -2422,6 +2422,14 @@ class WorkerLink {
 /// Is what a worker runs. Called by every worker, by several at once where workers are threads.
 using WorkerBody = std::function<void(WorkerLink&)>;
 
+/// Reads from the snapshots of a process's own workers, whose ranks are counted among all: as WorkerGroup::snapshot().
+using SnapshotReader =
+    std::function<std::span<const std::byte>(int rank, int slot, std::size_t begin, std::size_t size_bytes)>;
+/// Answers what the process that leads asks of another one that looks after workers, on a thread of its own there.
+/// snapshot throws Error once that process is to end.
+using RequestHandler =
+    std::function<std::vector<std::byte>(std::span<const std::byte> request, const SnapshotReader& snapshot)>;
+
 /// Says how a worker ended.
 struct WorkerExit {
   enum class Kind : std::uint8_t {
@@ -2579,6 +2587,16 @@ class WorkerGroup {
   /// Gives a snapshot back to its worker. May be called on any thread.
   virtual void release_snapshot(int rank, int slot) noexcept = 0;
 
+  /// Which process looks after the rank; 0 is this one.
+  [[nodiscard]] virtual int process_of([[maybe_unused]] int rank) const { return 0; }
+  /// Sends a request to another of these processes, and returns what waits for the answer of its RequestHandler, and
+  /// has to be called. One request of each process at a time; on any thread. Waiting throws: Error if the process is
+  /// lost, or what its handler has thrown.
+  [[nodiscard]] virtual std::function<std::vector<std::byte>()> send_request(
+      int process, [[maybe_unused]] std::span<const std::byte> request) {
+    throw Error{"there is no process " + std::to_string(process) + " to send a request to: this one is alone"};
+  }
+
   /// Whether every worker sees the snapshots of all ranks: see WorkerLink::held_snapshot().
   [[nodiscard]] virtual bool shares_snapshots() const noexcept = 0;
 
@@ -2649,6 +2667,7 @@ struct JoinPlan {
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};  ///< after which another process counts as lost
   std::function<void(const std::string& line)> say{};                 ///< is told what the user should see
   JoinDevices devices{};
+  RequestHandler on_request{};  ///< where this process follows
 };
 
 /// Is a Scaling of processes that others have started. One of them leads: only there is start() called, for the workers
@@ -4958,30 +4977,25 @@ class PartBytes {
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/checkpoint/detail/staging.hpp
-// Writes a directory that nobody sees yet, so that it survives a power cut. Checkpoint room.
+// ---- railyard/checkpoint/detail/part_files.hpp
+// Writes the files of a checkpoint into a directory that nobody looks into yet. Checkpoint room.
 
 #include <set>
 
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Is a new directory that is filled, made durable, and then renamed. Removed at the end if that did not happen.
-class Staging {
+/// Makes files and no folders: several processes may write parts of one checkpoint, and one of them makes its folders.
+class PartFiles {
  public:
-  Staging(Files& files, std::filesystem::path path) : files_(files), path_(std::move(path)) { make_directory(path_); }
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
-  ~Staging() {
-    if (!is_published_) remove_all(files_, path_);  // what cannot be removed now is swept at the next start
-  }
+  PartFiles(Files& files, std::filesystem::path directory) : files_(files), path_(std::move(directory)) {}
 
   /// Writes a file and returns what the manifest says of it. A file that could not be written is written anew, because
   /// after a failed fsync nobody knows which of its pages are on the disk; a second fsync would say that all are.
   /// Throws: Error; what reading the bytes throws.
   ManifestFile write(const std::string& name, const PartBytes& bytes) {
-    make_folders(name);
     const auto path = path_ / name;
+    folders_.insert(path.parent_path());
     const WriteSignalGuard<SIGXFSZ> guard;
     std::optional<FailedCall> first;
     constexpr int max_attempts = 3;
@@ -4995,34 +5009,17 @@ class Staging {
     throw_storage(path, *first);
   }
 
-  /// Makes durable which files there are.
+  /// Removes a file that may be there.
+  void remove(const std::string& name) { files_.unlink(path_ / name); }
+
+  /// Makes durable which files have been written.
   void seal() {
     for (const auto& folder : folders_) sync_directory(files_, folder);
   }
 
-  /// Gives the directory its name. Returns 0 or the error, after which the name may have been given all the same.
-  int publish(const std::filesystem::path& name) {
-    is_published_ = uninterrupted([&] { return files_.rename(path_, name); }) == 0;
-    return is_published_ ? 0 : errno;
-  }
-  /// Says that it is gone to where somebody has found it.
-  void set_published() noexcept { is_published_ = true; }
-
  private:
   static constexpr std::size_t piece_bytes = std::size_t{8} << 20U;
   static constexpr std::size_t max_dirty_bytes = 4 * piece_bytes;
-
-  void make_directory(const std::filesystem::path& path) {
-    check_call(uninterrupted([&] { return files_.make_directory(path); }), "making the directory", path);
-    folders_.insert(path);
-  }
-
-  void make_folders(const std::string& name) {
-    for (auto slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) {
-      const auto folder = path_ / name.substr(0, slash);
-      if (!folders_.contains(folder)) make_directory(folder);
-    }
-  }
 
   std::optional<FailedCall> try_write(const std::filesystem::path& path, const PartBytes& bytes, Crc32c& sum) {
     const int fd = uninterrupted([&] { return files_.create(path); });
@@ -5082,11 +5079,91 @@ class Staging {
 
   Files& files_;
   std::filesystem::path path_;
+  std::set<std::filesystem::path> folders_{};  // in which it has written
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/checkpoint/detail/staging.hpp
+// Writes a directory that nobody sees yet, so that it survives a power cut. Checkpoint room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a new directory that is filled, made durable, and then renamed. Removed at the end if that did not happen.
+class Staging {
+ public:
+  Staging(Files& files, std::filesystem::path path) : files_(files), path_(std::move(path)), parts_(files, path_) {
+    make_directory(path_);
+  }
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+  ~Staging() {
+    if (!is_published_) remove_all(files_, path_);  // what cannot be removed now is swept at the next start
+  }
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  [[nodiscard]] PartFiles& parts() noexcept { return parts_; }
+
+  /// Makes the folders for a file of that name.
+  void make_folders(const std::string& name) {
+    for (auto slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) {
+      const auto folder = path_ / name.substr(0, slash);
+      if (!folders_.contains(folder)) make_directory(folder);
+    }
+  }
+
+  /// Makes durable which files there are.
+  void seal() {
+    for (const auto& folder : folders_) sync_directory(files_, folder);
+  }
+
+  /// Gives the directory its name. Returns 0 or the error, after which the name may have been given all the same.
+  int publish(const std::filesystem::path& name) {
+    is_published_ = uninterrupted([&] { return files_.rename(path_, name); }) == 0;
+    return is_published_ ? 0 : errno;
+  }
+  /// Says that it is gone to where somebody has found it.
+  void set_published() noexcept { is_published_ = true; }
+
+ private:
+  void make_directory(const std::filesystem::path& path) {
+    check_call(uninterrupted([&] { return files_.make_directory(path); }), "making the directory", path);
+    folders_.insert(path);
+  }
+
+  Files& files_;
+  std::filesystem::path path_;
+  PartFiles parts_;
   std::set<std::filesystem::path> folders_{};
   bool is_published_ = false;
 };
 
 }  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/checkpoint/part_writers.hpp
+// Those who write parts of a checkpoint beside the one who commits it. Checkpoint room.
+
+namespace railyard::inline v0_1 {
+
+/// Writes into the directory of a checkpoint that is being made. What it does not write is written by the one who
+/// commits, who alone writes the manifest and gives the directory its name.
+class PartWriters {
+ public:
+  PartWriters() = default;
+  PartWriters(const PartWriters&) = delete;
+  PartWriters& operator=(const PartWriters&) = delete;
+  virtual ~PartWriters() = default;
+
+  /// Begins to write. The directory is new, as is its name, and has all folders that files need. Returns the names of
+  /// the parts that may be written by finish().
+  virtual std::set<std::string> begin(const std::filesystem::path& directory) = 0;
+  /// Returns, when nobody writes any more, what the manifest says of the parts that have been written, and are durable.
+  virtual std::vector<ManifestFile> finish() = 0;
+};
+
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/checkpoint/retention.hpp
@@ -5163,17 +5240,17 @@ class CheckpointFolder {
   std::function<bool()> still_mine{};
 
   /// Makes a checkpoint of the parts and returns its directory once it is durable. Names of parts that begin with
-  /// "files/" are the user's own files.
+  /// "files/" are the user's own files. others: who may write some of the parts.
   /// Throws: Error that names the file, what went wrong and what to do: all other checkpoints are as they were then,
   /// and what was written is removed. Only if the very last call fails, the fsync of the folder, the checkpoint is
   /// there, but may not survive a power cut. ConfigError for names that cannot be.
-  std::filesystem::path commit(Manifest manifest, std::span<const Part> parts) {
+  std::filesystem::path commit(Manifest manifest, std::span<const Part> parts, PartWriters* others = nullptr) {
     check_names(parts);
     complete(manifest);
     make_folder();
     detail::Staging staging{*files_, folder_ / detail::compose("{}{}-{}", staging_prefix, generation_, manifest.id)};
     try {
-      fill(staging, manifest, parts);
+      fill(staging, manifest, parts, others);
     } catch (const Error&) {
       check_still_mine();  // whoever has taken the run over removes what is written here
       throw;
@@ -5351,11 +5428,43 @@ class CheckpointFolder {
     manifest.files.clear();
   }
 
-  static void fill(detail::Staging& staging, Manifest& manifest, std::span<const Part> parts) {
-    for (const Part& part : parts) manifest.files.push_back(staging.write(part.name, part.bytes));
+  static void fill(detail::Staging& staging, Manifest& manifest, std::span<const Part> parts, PartWriters* others) {
+    for (const Part& part : parts) staging.make_folders(part.name);
+    manifest.files = others == nullptr ? write(staging.parts(), parts) : write(staging, parts, *others);
     const std::string text = detail::manifest_text(manifest);
-    staging.write(std::string{detail::manifest_name}, std::as_bytes(std::span{text}));
+    staging.parts().write(std::string{detail::manifest_name}, std::as_bytes(std::span{text}));
     staging.seal();
+  }
+
+  static std::vector<ManifestFile> write(detail::PartFiles& files, std::span<const Part> parts) {
+    std::vector<ManifestFile> written;
+    for (const Part& part : parts) written.push_back(files.write(part.name, part.bytes));
+    return written;
+  }
+
+  static std::vector<ManifestFile> write(detail::Staging& staging, std::span<const Part> parts, PartWriters& others) {
+    const std::set<std::string> theirs = others.begin(staging.path());
+    std::map<std::string, ManifestFile> written;
+    try {
+      for (const Part& part : parts) {
+        if (!theirs.contains(part.name)) written[part.name] = staging.parts().write(part.name, part.bytes);
+      }
+    } catch (...) {
+      others.finish();  // what they still write would stay
+      throw;
+    }
+    for (ManifestFile& file : others.finish()) written.try_emplace(file.name, std::move(file));
+    std::vector<ManifestFile> files;
+    for (const Part& part : parts) {
+      const auto found = written.find(part.name);
+      if (found != written.end() && found->second.size == part.bytes.size()) {
+        files.push_back(std::move(found->second));
+        continue;
+      }
+      staging.parts().remove(part.name);
+      files.push_back(staging.parts().write(part.name, part.bytes));
+    }
+    return files;
   }
 
   void check_still_mine() const {
@@ -23708,6 +23817,187 @@ class ElasticSize {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
+// ---- railyard/train/detail/follower_parts.hpp
+// Has the processes that follow write their workers' parts of a checkpoint, where they see its directory. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Is a file that a rank has saved, and where in its snapshot it stands.
+struct SavedPart {
+  std::string name{};
+  std::int32_t rank = 0;
+  std::int32_t slot = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+};
+
+/// Says what a process that follows is to write, and where.
+struct WriteOrder {
+  std::string run{};  ///< the run's directory
+  std::string directory{};
+  std::vector<SavedPart> parts{};
+
+  [[nodiscard]] std::vector<std::byte> encode() const {
+    WireWriter writer;
+    writer.put_text(run);
+    writer.put_text(directory);
+    for (const SavedPart& part : parts) {
+      writer.put_text(part.name);
+      writer.put(part.rank);
+      writer.put(part.slot);
+      writer.put(part.offset);
+      writer.put(part.size);
+    }
+    return writer.bytes();
+  }
+  [[nodiscard]] static WriteOrder decode(std::span<const std::byte> bytes) {
+    WireReader reader{bytes};
+    WriteOrder order{.run = reader.take_text()};
+    order.directory = reader.take_text();
+    while (!reader.is_empty()) {
+      SavedPart part{.name = reader.take_text()};
+      part.rank = reader.take<std::int32_t>();
+      part.slot = reader.take<std::int32_t>();
+      part.offset = reader.take<std::uint64_t>();
+      part.size = reader.take<std::uint64_t>();
+      order.parts.push_back(std::move(part));
+    }
+    return order;
+  }
+};
+
+/// Says what a process has written.
+struct WriteAnswer {
+  bool sees_directory = false;
+  std::vector<ManifestFile> files{};
+
+  [[nodiscard]] std::vector<std::byte> encode() const {
+    WireWriter writer;
+    writer.put(static_cast<std::uint8_t>(sees_directory));
+    for (const ManifestFile& file : files) {
+      writer.put_text(file.name);
+      writer.put(file.size);
+      writer.put(file.crc32c);
+    }
+    return writer.bytes();
+  }
+  [[nodiscard]] static WriteAnswer decode(std::span<const std::byte> bytes) {
+    WireReader reader{bytes};
+    WriteAnswer answer{.sees_directory = reader.take<std::uint8_t>() != 0};
+    while (!reader.is_empty()) {
+      ManifestFile file{.name = reader.take_text()};
+      file.size = reader.take<std::uint64_t>();
+      file.crc32c = reader.take<std::uint32_t>();
+      answer.files.push_back(std::move(file));
+    }
+    return answer;
+  }
+};
+
+/// Whether the directory is to be seen from here. It has just been made, by a name that is a random number: where
+/// storage is not shared there is none of that name. Those above it are opened first: a network file system asks its
+/// server then, instead of remembering what was not there before.
+[[nodiscard]] inline bool sees_directory(Files& files, const WriteOrder& order, std::chrono::nanoseconds patience) {
+  const std::filesystem::path directory = order.directory;
+  const Deadline deadline = Deadline::after(patience);
+  while (true) {
+    bool is_there = false;
+    for (const auto& path : {std::filesystem::path{order.run}, directory.parent_path(), directory}) {
+      const int fd = uninterrupted([&] { return files.open_directory(path); });
+      is_there = fd >= 0;
+      if (is_there) files.close(fd);
+    }
+    if (is_there || deadline.expired()) return is_there;
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+  }
+}
+
+/// Returns what carries out a WriteOrder. It makes no directory: where that of the order has been given up, nothing is
+/// written. patience: with a network file system that has not yet heard of the directory.
+[[nodiscard]] inline RequestHandler part_writer(std::shared_ptr<Files> files = std::make_shared<Files>(),
+                                                std::chrono::nanoseconds patience = std::chrono::seconds{1}) {
+  return [files = std::move(files), patience](std::span<const std::byte> request, const SnapshotReader& snapshot) {
+    const WriteOrder order = WriteOrder::decode(request);
+    WriteAnswer answer{.sees_directory = sees_directory(*files, order, patience)};
+    if (!answer.sees_directory) return answer.encode();
+    PartFiles written{*files, order.directory};
+    for (const SavedPart& part : order.parts) {
+      const auto read = [&snapshot, &part](std::size_t begin, std::size_t size) {
+        return snapshot(part.rank, part.slot, part.offset + begin, size);
+      };
+      answer.files.push_back(written.write(part.name, PartBytes{part.size, read}));
+    }
+    written.seal();
+    return answer.encode();
+  };
+}
+
+/// Is the leader's end.
+class FollowerParts final : public PartWriters {
+ public:
+  /// left_out: the processes that do not see the run's directory, or could not write there; gets those that are found.
+  FollowerParts(WorkerGroup& group, std::filesystem::path run, const std::vector<SavedPart>& parts,
+                std::set<int>& left_out)
+      : group_(&group), run_(std::move(run)), left_out_(&left_out) {
+    for (const SavedPart& part : parts) {
+      const int process = group.process_of(part.rank);
+      if (process != 0 && !left_out.contains(process)) parts_[process].push_back(part);
+    }
+  }
+
+  std::set<std::string> begin(const std::filesystem::path& directory) override {
+    std::set<std::string> names;
+    for (const auto& [process, parts] : parts_) {
+      for (const SavedPart& part : parts) names.insert(part.name);
+    }
+    for (const auto& [process, parts] : parts_) {
+      const WriteOrder order{.run = run_.string(), .directory = directory.string(), .parts = parts};
+      try {
+        answers_[process] = group_->send_request(process, order.encode());
+      } catch (const std::exception& error) {
+        complain(process, error.what());
+      }
+    }
+    return names;
+  }
+
+  std::vector<ManifestFile> finish() override {
+    std::vector<ManifestFile> all;
+    for (const auto& [process, await] : std::exchange(answers_, {})) {
+      if (!await) continue;
+      try {
+        WriteAnswer answer = WriteAnswer::decode(await());
+        if (!answer.sees_directory) left_out_->insert(process);
+        std::move(answer.files.begin(), answer.files.end(), std::back_inserter(all));
+      } catch (const std::exception& error) {
+        complain(process, error.what());
+      }
+    }
+    return all;
+  }
+
+  /// Says why parts could not be written there; empty if none was refused.
+  [[nodiscard]] const std::string& complaint() const noexcept { return complaint_; }
+
+ private:
+  void complain(int process, std::string_view why) {
+    left_out_->insert(process);
+    complaint_ += compose("{}process 0 has written the part of a checkpoint that process {} could not write: {}",
+                          complaint_.empty() ? "" : "; ", process, why);
+  }
+
+  WorkerGroup* group_;
+  std::filesystem::path run_;
+  std::set<int>* left_out_;
+  std::map<int, std::vector<SavedPart>> parts_{};  // by process
+  std::map<int, std::function<std::vector<std::byte>()>> answers_{};
+  std::string complaint_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/train/detail/policies.hpp
 // Says in one sentence what is wrong with a pair of policies. Train room.
 
@@ -23805,7 +24095,7 @@ struct SaveJob {
     int slot = 0;
   };
   Manifest manifest{};
-  std::vector<CheckpointFolder::Part> parts{};
+  std::vector<SavedPart> parts{};
   std::vector<Slot> slots{};  // where the parts are, to be given back afterwards
 };
 
@@ -23900,10 +24190,16 @@ class CheckpointWriter {
   [[nodiscard]] SaveOutcome write(const SaveJob& job) {
     SaveOutcome outcome{.manifest = job.manifest};
     std::string loss;
+    const auto add_loss = [&loss](std::string_view text) {
+      if (!text.empty()) loss += compose("{}{}", loss.empty() ? "" : "; ", text);
+    };
+    if (std::exchange(attempt_, job.manifest.attempt) != job.manifest.attempt) left_out_.clear();
     try {
-      loss = make_reports_durable();
+      add_loss(make_reports_durable());
       make_run_durable();
-      outcome.path = folder_.commit(job.manifest, job.parts);
+      FollowerParts others{*group_, run_, job.parts, left_out_};
+      outcome.path = folder_.commit(job.manifest, parts_of(job), &others);
+      add_loss(others.complaint());
     } catch (const std::exception& error) {
       outcome.error = error.what();
     }
@@ -23916,7 +24212,7 @@ class CheckpointWriter {
     try {
       folder_.retain(retention_);
     } catch (const std::exception& error) {
-      loss += (loss.empty() ? "" : "; ") + std::string{error.what()};
+      add_loss(error.what());
     }
     outcome.error = std::move(loss);
     return outcome;
@@ -23935,6 +24231,17 @@ class CheckpointWriter {
     } catch (const Error& error) {
       return compose("a power cut may take reports away that a checkpoint has counted: {}", error.what());
     }
+  }
+
+  [[nodiscard]] std::vector<CheckpointFolder::Part> parts_of(const SaveJob& job) const {
+    std::vector<CheckpointFolder::Part> parts;
+    for (const SavedPart& part : job.parts) {
+      const auto read = [group = group_, &part](std::size_t begin, std::size_t size) {
+        return group->snapshot(part.rank, part.slot, part.offset + begin, size);
+      };
+      parts.push_back({.name = part.name, .bytes = {part.size, read}});
+    }
+    return parts;
   }
 
   // A checkpoint is worth nothing if the directories above it are lost. Once, for it takes milliseconds.
@@ -23962,6 +24269,8 @@ class CheckpointWriter {
   CheckpointFolder folder_;
   Retention retention_;
   WorkerGroup* group_;
+  int attempt_ = 0;           // of what was written last
+  std::set<int> left_out_{};  // processes that do not see the run's directory, or could not write, in that attempt
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<SaveJob> jobs_{};
@@ -25401,11 +25710,8 @@ class RunCheckpoints {
       const SavedMessage& save = saves[at];
       job.slots.push_back({.rank = rank, .slot = save.slot});
       for (const SavedFile& file : save.files) {
-        const auto read = [group = group_, rank, slot = save.slot, offset = file.offset](std::size_t begin,
-                                                                                         std::size_t size) {
-          return group->snapshot(rank, slot, offset + begin, size);
-        };
-        job.parts.push_back({.name = file.name, .bytes = {file.size, read}});
+        job.parts.push_back(
+            {.name = file.name, .rank = rank, .slot = save.slot, .offset = file.offset, .size = file.size});
       }
     }
     return job;
@@ -27672,7 +27978,8 @@ class Trainer<B, S> {
                     .timeout = run_.start_timeout,
                     .silence_limit = run_.silence_limit,
                     .say = detail::launch_lines(run_.progress),
-                    .devices = devices_.told()});
+                    .devices = devices_.told(),
+                    .on_request = detail::part_writer()});
       if (!scaling.leads()) return follow(scaling);
       return detail::tell_others(scaling, [&] { return lead(scaling, called_at); });
     } else {
@@ -34479,28 +34786,31 @@ namespace detail {
 
 /// Names what the leader sends. Ranks in its messages count the workers of the process they go to.
 enum class Order : std::uint8_t {
-  tell = 1,     ///< a text for the program
-  start = 2,    ///< workers, as a StartOrder says
-  stop = 3,     ///< these set the flags on the workers' pages
-  leave = 4,    //
-  resize = 5,   //
-  abort = 6,    ///< a reason
-  kill = 7,     //
-  stacks = 8,   ///< answered by News::stacks
-  fetch = 9,    ///< a FetchOrder for a piece of a snapshot, answered by News::fetched or News::not_fetched
-  hold = 10,    ///< rank and slot of a snapshot
-  release = 11  ///< likewise
+  tell = 1,      ///< a text for the program
+  start = 2,     ///< workers, as a StartOrder says
+  stop = 3,      ///< these set the flags on the workers' pages
+  leave = 4,     //
+  resize = 5,    //
+  abort = 6,     ///< a reason
+  kill = 7,      //
+  stacks = 8,    ///< answered by News::stacks
+  fetch = 9,     ///< a FetchOrder for a piece of a snapshot, answered by News::fetched or News::not_fetched
+  hold = 10,     ///< rank and slot of a snapshot
+  release = 11,  ///< likewise
+  request = 12   ///< a number, and what the RequestHandler is given; answered by News::answered or News::not_answered
 };
 
 /// Names what a follower sends.
 enum class News : std::uint8_t {
-  started = 64,      ///< the workers exist: of which generation
-  refused = 65,      ///< they cannot be made: of which generation, whether a setting is to blame, and why
-  event = 66,        ///< a GroupEvent
-  pages = 67,        ///< of all its workers; also the sign that it is alive
-  stacks = 68,       ///< one text for each worker
-  fetched = 69,      ///< the number of the order, and so many bytes
-  not_fetched = 70,  ///< the number of the order, and why
+  started = 64,       ///< the workers exist: of which generation
+  refused = 65,       ///< they cannot be made: of which generation, whether a setting is to blame, and why
+  event = 66,         ///< a GroupEvent
+  pages = 67,         ///< of all its workers; also the sign that it is alive
+  stacks = 68,        ///< one text for each worker
+  fetched = 69,       ///< the number of the order, and so many bytes
+  not_fetched = 70,   ///< the number of the order, and why
+  answered = 71,      ///< the number of the request, and the answer
+  not_answered = 72,  ///< the number of the request, and why
 };
 
 /// Says where a process's workers stand among all.
@@ -36088,8 +36398,12 @@ namespace detail {
 class Agent {
  public:
   /// leader must outlive it. silence_limit: after which a leader that takes nothing counts as lost.
-  Agent(SecureConnection& leader, const WorkerBody& body, std::chrono::nanoseconds silence_limit)
-      : leader_(&leader), body_(&body), silence_limit_(silence_limit) {}
+  Agent(SecureConnection& leader, const WorkerBody& body, std::chrono::nanoseconds silence_limit,
+        RequestHandler on_request = {})
+      : leader_(&leader), body_(&body), silence_limit_(silence_limit), on_request_(std::move(on_request)) {}
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+  ~Agent() { end_request(); }
 
   /// Carries out orders until the leader tells a text, and returns that. No worker is left then.
   /// Throws: Error if the leader is lost; the workers have been killed.
@@ -36098,12 +36412,14 @@ class Agent {
     while (!told) {
       pass_on_events();
       show_pages();
+      if (answer_.valid() && answer_.wait_for(std::chrono::seconds{0}) == std::future_status::ready) give_answer();
       while (auto frame = leader_->try_receive()) {
         carry_out(*frame, told);
         if (told) break;
       }
       check_that_leader_listens();
     }
+    end_request();
     local_.reset();
     return std::move(*told);
   }
@@ -36122,8 +36438,9 @@ class Agent {
     const std::size_t unsent = leader_->unsent_bytes();
     const bool is_all_sent = leader_->flush();
     if (is_all_sent || leader_->unsent_bytes() < unsent) listened_at_ = Clock::now();
-    const Clock::duration until_pages = std::max<Clock::duration>(next_pages_ - Clock::now(), {});
-    Deadline deadline = Deadline::after(leader_->has_received() ? Clock::duration{} : until_pages);
+    Clock::duration wait = std::max<Clock::duration>(next_pages_ - Clock::now(), {});
+    if (answer_.valid()) wait = std::min<Clock::duration>(wait, std::chrono::milliseconds{5});  // it is looked for
+    Deadline deadline = Deadline::after(leader_->has_received() ? Clock::duration{} : wait);
     if (!local_ || num_alive_ == 0 || !is_all_sent) {
       const auto events = static_cast<short>(is_all_sent ? POLLIN : POLLIN | POLLOUT);
       [[maybe_unused]] const bool is_ready = wait_for(leader_->fd(), events, deadline);
@@ -36168,6 +36485,8 @@ class Agent {
         return tell_stacks(WireReader{frame.payload}.take<std::int64_t>());
       case Order::fetch:
         return fetch(WireReader{frame.payload}.take<FetchOrder>());
+      case Order::request:
+        return begin_request(frame.payload);
       default:
         if (local_) command(static_cast<Order>(frame.type), frame);
     }
@@ -36198,6 +36517,7 @@ class Agent {
 
   void start(const StartOrder& order) {
     const std::uint32_t generation = order.layout.generation;
+    if (answer_.valid()) give_answer();  // of one that the leader has given up
     try {
       // Those of a start in which another process has had no part.
       end_workers(local_.get(), num_alive_, [this](const GroupEvent& event) {
@@ -36205,6 +36525,7 @@ class Agent {
         if (std::holds_alternative<SignalEvent>(event)) say(News::event, {encode_event(event)});
       });
       num_workers_ = order.layout.num_workers;
+      first_rank_ = order.layout.first_rank;
       const std::string briefing = brief(order.layout, order.briefing);
       if (local_ && num_workers_ <= most_workers_) {
         local_->restart(num_workers_, briefing);
@@ -36242,22 +36563,69 @@ class Agent {
   void fetch(const FetchOrder& order) {
     const auto number = std::as_bytes(std::span{&order.number, 1});
     try {
-      if (!local_ || order.of.rank < 0 || order.of.rank >= num_workers_) throw Error{"no such worker is here"};
-      say(News::fetched, {number, local_->snapshot(order.of.rank, order.of.slot, order.begin, order.size_bytes)});
+      say(News::fetched, {number, snapshot(order.of.rank, order.of.slot, order.begin, order.size_bytes)});
     } catch (const std::exception& error) {
       say(News::not_fetched, {number, text_bytes(error.what())});
     }
   }
 
+  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t begin, std::size_t size_bytes) {
+    if (!local_ || rank < 0 || rank >= num_workers_) throw Error{"no such worker is here"};
+    return local_->snapshot(rank, slot, begin, size_bytes);
+  }
+
+  // On a thread of its own: this one goes on to be heard of.
+  void begin_request(std::span<const std::byte> payload) {
+    if (answer_.valid()) give_answer();
+    WireReader reader{payload};
+    request_ = reader.take<std::uint64_t>();
+    const auto rest = reader.take_rest();
+    const SnapshotReader read = [this, first = first_rank_](int rank, int slot, std::size_t begin, std::size_t size) {
+      if (is_ending_.load()) throw Error{"this process is about to end"};
+      return snapshot(rank - first, slot, begin, size);
+    };
+    const BlockSignals block{deferrable_signals()};  // they are for the thread that called fit()
+    const auto handle = [this, read, request = std::vector(rest.begin(), rest.end())] {
+      return on_request_(request, read);
+    };
+    try {
+      answer_ = std::async(std::launch::async, handle);
+    } catch (const std::exception& error) {  // no thread can be had
+      refuse_request(error);
+    }
+  }
+
+  void give_answer() {
+    try {
+      say(News::answered, {std::as_bytes(std::span{&request_, 1}), answer_.get()});
+    } catch (const std::exception& error) {
+      refuse_request(error);
+    }
+  }
+  void refuse_request(const std::exception& error) {
+    say(News::not_answered, {std::as_bytes(std::span{&request_, 1}), text_bytes(error.what())});
+  }
+
+  // What reads from the workers' snapshots ends before they do.
+  void end_request() noexcept {
+    is_ending_.store(true);
+    if (answer_.valid()) answer_.wait();
+  }
+
   SecureConnection* leader_;
   const WorkerBody* body_;
   std::chrono::nanoseconds silence_limit_;
+  RequestHandler on_request_;
   std::unique_ptr<ProcessGroup> local_{};
   int num_workers_ = 0;
+  int first_rank_ = 0;    // of theirs, among all
   int most_workers_ = 0;  // that the group can make
   int num_alive_ = 0;
   Clock::time_point next_pages_ = Clock::now();
   Clock::time_point listened_at_ = Clock::now();
+  std::uint64_t request_ = 0;                     // the number of the last one
+  std::future<std::vector<std::byte>> answer_{};  // to it, until it is given
+  std::atomic<bool> is_ending_{false};
 };
 
 }  // namespace detail
@@ -36399,12 +36767,7 @@ class AgentLines {
   /// once: who asks for little at a time needs little memory here and there. Throws: Error if the process is lost, or
   /// cannot give them.
   [[nodiscard]] std::vector<std::byte> fetch(int process, SlotOrder of, std::uint64_t begin, std::uint64_t size_bytes) {
-    std::unique_lock lock{mutex_};
-    const std::uint64_t number = ++num_fetches_;
-    const int num_losses = line(process).num_losses;  // it may come back before this thread has seen the loss
-    Fetch& fetch = fetches_.try_emplace(number).first->second;
-    fetch.num_chunks = (size_bytes + chunk_bytes_ - 1) / chunk_bytes_;
-    lock.unlock();
+    const std::uint64_t number = expect(process, (size_bytes + chunk_bytes_ - 1) / chunk_bytes_);
     for (std::uint64_t done = 0; done < size_bytes; done += chunk_bytes_) {
       const FetchOrder order{.number = number,
                              .of = of,
@@ -36412,23 +36775,35 @@ class AgentLines {
                              .size_bytes = std::min<std::uint64_t>(chunk_bytes_, size_bytes - done)};
       post(process, Order::fetch, std::as_bytes(std::span{&order, 1}));
     }
-    lock.lock();
-    const Line& from = line(process);
-    const auto is_lost = [&] { return !from.loss.empty() || from.num_losses != num_losses; };
-    fetched_.wait(lock, [&] { return fetch.is_over() || is_lost(); });
-    Fetch result = std::move(fetch);
-    fetches_.erase(number);  // what still comes is dropped
-    if (result.complaint) throw Error{*result.complaint};
-    if (!result.is_over()) {
-      throw Error{compose("a part of the state was lost: {}", from.loss.empty() ? from.peer : from.loss)};
-    }
-    if (result.bytes.size() != size_bytes) {
-      throw Error{
-          compose("{} has sent {} bytes of a part of the state instead of {}: it is another release, or its "
-                  "memory was overwritten",
-                  from.peer, result.bytes.size(), size_bytes)};
-    }
-    return result.bytes;
+    std::vector<std::byte> bytes = await_answer(number, "a part of the state was lost");
+    if (bytes.size() == size_bytes) return bytes;
+    throw Error{
+        compose("{} has sent {} bytes of a part of the state instead of {}: it is another release, or its "
+                "memory was overwritten",
+                peer(process), bytes.size(), size_bytes)};
+  }
+
+  /// Sends a request, and returns its number. The answer has to be awaited.
+  [[nodiscard]] std::uint64_t send_request(int process, std::span<const std::byte> request) {
+    const std::uint64_t number = expect(process, 1);
+    WireWriter writer;
+    writer.put(number);
+    writer.put_rest(request);
+    post(process, Order::request, writer.bytes());
+    return number;
+  }
+  /// Throws: Error if the process is lost, or does not answer as it was asked to; it begins with `what`, then.
+  [[nodiscard]] std::vector<std::byte> await_answer(std::uint64_t number, std::string_view what) {
+    std::unique_lock lock{mutex_};
+    Answer& expected = answers_.at(number);
+    const Line& from = line(expected.process);
+    const auto is_lost = [&] { return !from.loss.empty() || from.num_losses != expected.num_losses; };
+    answered_.wait(lock, [&] { return expected.is_over() || is_lost(); });
+    Answer answer = std::move(expected);
+    answers_.erase(number);  // what still comes is dropped
+    if (answer.complaint) throw Error{*answer.complaint};
+    if (!answer.is_over()) throw Error{compose("{}: {}", what, from.loss.empty() ? from.peer : from.loss)};
+    return std::move(answer.bytes);
   }
 
   /// Why the process is lost; empty if it is not.
@@ -36452,16 +36827,25 @@ class AgentLines {
     std::string loss{};
     int num_losses = 0;
   };
-  struct Fetch {
-    std::vector<std::byte> bytes{};  // as far as they have come: chunks come in the order in which they were asked for
-    std::uint64_t num_chunks = 0;    // that have not come
+  struct Answer {
+    int process = 0;
+    int num_losses = 0;              // of the process, so far: it may come back before its loss is seen here
+    std::uint64_t num_pieces = 0;    // that have not come
+    std::vector<std::byte> bytes{};  // of those that have: they come in the order in which they were asked for
     std::optional<std::string> complaint{};
 
-    [[nodiscard]] bool is_over() const noexcept { return num_chunks == 0 || complaint; }
+    [[nodiscard]] bool is_over() const noexcept { return num_pieces == 0 || complaint; }
   };
 
   [[nodiscard]] Line& line(int process) { return lines_[static_cast<std::size_t>(process - 1)]; }
   [[nodiscard]] const Line& line(int process) const { return lines_[static_cast<std::size_t>(process - 1)]; }
+
+  // Returns the number by which the answer will be known.
+  [[nodiscard]] std::uint64_t expect(int process, std::uint64_t num_pieces) {
+    const std::lock_guard lock{mutex_};
+    answers_[++num_questions_] = {.process = process, .num_losses = line(process).num_losses, .num_pieces = num_pieces};
+    return num_questions_;
+  }
 
   void run() {
     std::vector<pollfd> watched(lines_.size() + 1);
@@ -36535,27 +36919,29 @@ class AgentLines {
       std::vector<PageValues> pages(frame.payload.size() / sizeof(PageValues));
       for (PageValues& page : pages) page = reader.take<PageValues>();
       line(process).pages = std::move(pages);
-    } else if (news == News::fetched || news == News::not_fetched) {
-      take_chunk(news == News::fetched, frame.payload);
+    } else if (news == News::fetched || news == News::answered) {
+      take_answer(true, frame.payload);
+    } else if (news == News::not_fetched || news == News::not_answered) {
+      take_answer(false, frame.payload);
     } else {
       items_.push_back({.process = process, .frame = std::move(frame)});
       news_.ring();
     }
   }
 
-  void take_chunk(bool is_there, std::span<const std::byte> payload) {
+  void take_answer(bool is_there, std::span<const std::byte> payload) {
     WireReader reader{payload};
-    const auto found = fetches_.find(reader.take<std::uint64_t>());
-    if (found == fetches_.end() || found->second.is_over()) return;  // it was given up
-    Fetch& fetch = found->second;
+    const auto found = answers_.find(reader.take<std::uint64_t>());
+    if (found == answers_.end() || found->second.is_over()) return;  // it was given up
+    Answer& answer = found->second;
     const auto rest = reader.take_rest();
     if (is_there) {
-      fetch.bytes.insert(fetch.bytes.end(), rest.begin(), rest.end());
-      --fetch.num_chunks;
+      answer.bytes.insert(answer.bytes.end(), rest.begin(), rest.end());
+      --answer.num_pieces;
     } else {
-      fetch.complaint.emplace(reinterpret_cast<const char*>(rest.data()), rest.size());
+      answer.complaint.emplace(reinterpret_cast<const char*>(rest.data()), rest.size());
     }
-    if (fetch.is_over()) fetched_.notify_all();
+    if (answer.is_over()) answered_.notify_all();
   }
 
   void lose(std::size_t at, std::string why) {
@@ -36564,7 +36950,7 @@ class AgentLines {
     lines_[at].loss = why;
     ++lines_[at].num_losses;
     items_.push_back({.process = static_cast<int>(at) + 1, .loss = std::move(why)});
-    fetched_.notify_all();
+    answered_.notify_all();
     news_.ring();
   }
 
@@ -36573,11 +36959,11 @@ class AgentLines {
   Event wake_{};  // for the thread: something is to be sent
   Event news_{};
   mutable std::mutex mutex_;
-  std::condition_variable fetched_;
+  std::condition_variable answered_;
   std::vector<Line> lines_{};
   std::deque<Item> items_{};
-  std::map<std::uint64_t, Fetch> fetches_{};  // under way, by number
-  std::uint64_t num_fetches_ = 0;
+  std::map<std::uint64_t, Answer> answers_{};  // that are expected, by number
+  std::uint64_t num_questions_ = 0;
   bool is_ending_ = false;
   std::thread thread_;
 };
@@ -38752,6 +39138,13 @@ class LaunchedGroup final : public WorkerGroup {
     order(process, Order::release, {own_rank, slot});
   }
   [[nodiscard]] bool shares_snapshots() const noexcept override { return false; }
+  [[nodiscard]] int process_of(int rank) const override { return place_of(rank).process; }
+  [[nodiscard]] std::function<std::vector<std::byte>()> send_request(int process,
+                                                                     std::span<const std::byte> request) override {
+    return [lines = lines_, number = lines_->send_request(process, request)] {
+      return lines->await_answer(number, "a request has no answer");
+    };
+  }
 
   /// With fewer workers than before, or without processes that are lost, or with ones that have come back.
   void restart(int num_workers, std::string_view briefing) override {
@@ -40694,7 +41087,7 @@ class Launched {
   [[nodiscard]] std::string follow(const WorkerBody& body) {
     const WorkerBody own = body ? body_of(body) : body;
     if (own) detail::prepare_to_fork(own_workers());
-    detail::Agent agent{*leader_, own, plan_.silence_limit};
+    detail::Agent agent{*leader_, own, plan_.silence_limit, plan_.on_request};
     try {
       return agent.run();
     } catch (const detail::ConnectionError& error) {

@@ -11,6 +11,7 @@
 #include "railyard/checkpoint/detail/storage.hpp"
 #include "railyard/checkpoint/manifest.hpp"
 #include "railyard/checkpoint/part_bytes.hpp"
+#include "railyard/checkpoint/part_writers.hpp"
 #include "railyard/checkpoint/retention.hpp"
 
 #include "railyard/core/detail/compose.hpp"
@@ -24,6 +25,7 @@
 #include <ctime>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <random>
@@ -58,17 +60,17 @@ class CheckpointFolder {
   std::function<bool()> still_mine{};
 
   /// Makes a checkpoint of the parts and returns its directory once it is durable. Names of parts that begin with
-  /// "files/" are the user's own files.
+  /// "files/" are the user's own files. others: who may write some of the parts.
   /// Throws: Error that names the file, what went wrong and what to do: all other checkpoints are as they were then,
   /// and what was written is removed. Only if the very last call fails, the fsync of the folder, the checkpoint is
   /// there, but may not survive a power cut. ConfigError for names that cannot be.
-  std::filesystem::path commit(Manifest manifest, std::span<const Part> parts) {
+  std::filesystem::path commit(Manifest manifest, std::span<const Part> parts, PartWriters* others = nullptr) {
     check_names(parts);
     complete(manifest);
     make_folder();
     detail::Staging staging{*files_, folder_ / detail::compose("{}{}-{}", staging_prefix, generation_, manifest.id)};
     try {
-      fill(staging, manifest, parts);
+      fill(staging, manifest, parts, others);
     } catch (const Error&) {
       check_still_mine();  // whoever has taken the run over removes what is written here
       throw;
@@ -246,11 +248,43 @@ class CheckpointFolder {
     manifest.files.clear();
   }
 
-  static void fill(detail::Staging& staging, Manifest& manifest, std::span<const Part> parts) {
-    for (const Part& part : parts) manifest.files.push_back(staging.write(part.name, part.bytes));
+  static void fill(detail::Staging& staging, Manifest& manifest, std::span<const Part> parts, PartWriters* others) {
+    for (const Part& part : parts) staging.make_folders(part.name);
+    manifest.files = others == nullptr ? write(staging.parts(), parts) : write(staging, parts, *others);
     const std::string text = detail::manifest_text(manifest);
-    staging.write(std::string{detail::manifest_name}, std::as_bytes(std::span{text}));
+    staging.parts().write(std::string{detail::manifest_name}, std::as_bytes(std::span{text}));
     staging.seal();
+  }
+
+  static std::vector<ManifestFile> write(detail::PartFiles& files, std::span<const Part> parts) {
+    std::vector<ManifestFile> written;
+    for (const Part& part : parts) written.push_back(files.write(part.name, part.bytes));
+    return written;
+  }
+
+  static std::vector<ManifestFile> write(detail::Staging& staging, std::span<const Part> parts, PartWriters& others) {
+    const std::set<std::string> theirs = others.begin(staging.path());
+    std::map<std::string, ManifestFile> written;
+    try {
+      for (const Part& part : parts) {
+        if (!theirs.contains(part.name)) written[part.name] = staging.parts().write(part.name, part.bytes);
+      }
+    } catch (...) {
+      others.finish();  // what they still write would stay
+      throw;
+    }
+    for (ManifestFile& file : others.finish()) written.try_emplace(file.name, std::move(file));
+    std::vector<ManifestFile> files;
+    for (const Part& part : parts) {
+      const auto found = written.find(part.name);
+      if (found != written.end() && found->second.size == part.bytes.size()) {
+        files.push_back(std::move(found->second));
+        continue;
+      }
+      staging.parts().remove(part.name);
+      files.push_back(staging.parts().write(part.name, part.bytes));
+    }
+    return files;
   }
 
   void check_still_mine() const {

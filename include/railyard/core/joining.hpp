@@ -32,6 +32,7 @@ struct JoinPlan {
   std::chrono::nanoseconds silence_limit = std::chrono::seconds{30};  ///< after which another process counts as lost
   std::function<void(const std::string& line)> say{};                 ///< is told what the user should see
   JoinDevices devices{};
+  RequestHandler on_request{};  ///< where this process follows
 };
 
 /// Is a Scaling of processes that others have started. One of them leads: only there is start() called, for the workers

@@ -100,6 +100,14 @@ class WorkerLink {
 /// Is what a worker runs. Called by every worker, by several at once where workers are threads.
 using WorkerBody = std::function<void(WorkerLink&)>;
 
+/// Reads from the snapshots of a process's own workers, whose ranks are counted among all: as WorkerGroup::snapshot().
+using SnapshotReader =
+    std::function<std::span<const std::byte>(int rank, int slot, std::size_t begin, std::size_t size_bytes)>;
+/// Answers what the process that leads asks of another one that looks after workers, on a thread of its own there.
+/// snapshot throws Error once that process is to end.
+using RequestHandler =
+    std::function<std::vector<std::byte>(std::span<const std::byte> request, const SnapshotReader& snapshot)>;
+
 /// Says how a worker ended.
 struct WorkerExit {
   enum class Kind : std::uint8_t {
@@ -256,6 +264,16 @@ class WorkerGroup {
   virtual void hold_snapshot(int rank, int slot) noexcept = 0;
   /// Gives a snapshot back to its worker. May be called on any thread.
   virtual void release_snapshot(int rank, int slot) noexcept = 0;
+
+  /// Which process looks after the rank; 0 is this one.
+  [[nodiscard]] virtual int process_of([[maybe_unused]] int rank) const { return 0; }
+  /// Sends a request to another of these processes, and returns what waits for the answer of its RequestHandler, and
+  /// has to be called. One request of each process at a time; on any thread. Waiting throws: Error if the process is
+  /// lost, or what its handler has thrown.
+  [[nodiscard]] virtual std::function<std::vector<std::byte>()> send_request(
+      int process, [[maybe_unused]] std::span<const std::byte> request) {
+    throw Error{"there is no process " + std::to_string(process) + " to send a request to: this one is alone"};
+  }
 
   /// Whether every worker sees the snapshots of all ranks: see WorkerLink::held_snapshot().
   [[nodiscard]] virtual bool shares_snapshots() const noexcept = 0;

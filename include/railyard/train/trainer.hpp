@@ -7,6 +7,7 @@
 #include "railyard/train/detail/briefing.hpp"
 #include "railyard/train/detail/connecting_store.hpp"
 #include "railyard/train/detail/elastic_size.hpp"
+#include "railyard/train/detail/follower_parts.hpp"
 #include "railyard/train/detail/policies.hpp"
 #include "railyard/train/detail/run_checkpoints.hpp"
 #include "railyard/train/detail/run_lease.hpp"
@@ -303,7 +304,8 @@ class Trainer<B, S> {
                     .timeout = run_.start_timeout,
                     .silence_limit = run_.silence_limit,
                     .say = detail::launch_lines(run_.progress),
-                    .devices = devices_.told()});
+                    .devices = devices_.told(),
+                    .on_request = detail::part_writer()});
       if (!scaling.leads()) return follow(scaling);
       return detail::tell_others(scaling, [&] { return lead(scaling, called_at); });
     } else {

@@ -157,7 +157,7 @@ class Launched {
   [[nodiscard]] std::string follow(const WorkerBody& body) {
     const WorkerBody own = body ? body_of(body) : body;
     if (own) detail::prepare_to_fork(own_workers());
-    detail::Agent agent{*leader_, own, plan_.silence_limit};
+    detail::Agent agent{*leader_, own, plan_.silence_limit, plan_.on_request};
     try {
       return agent.run();
     } catch (const detail::ConnectionError& error) {

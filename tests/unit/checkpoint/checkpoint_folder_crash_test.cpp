@@ -5,6 +5,7 @@
 
 #include "support/catch.hpp"
 #include "support/crash_disk.hpp"
+#include "support/other_writer.hpp"
 
 using namespace railyard_test;
 
@@ -128,6 +129,26 @@ TEST_CASE("FAULTS F1, F3: a power cut during a commit leaves the old checkpoint 
       [](ry::CheckpointFolder& folder) { commit_step(folder, 2); }, {.newest = {1, 2}, .kept = {1}},
       {.newest = {2}, .kept = {1}},
       1);  // the first makes the folder durable for whoever finds one that is not
+}
+
+TEST_CASE("PartWriters: a power cut of all hosts during a commit leaves the old checkpoint or the new one") {
+  const Expected during{.newest = {1, 2}, .kept = {1}};
+  const Expected after{.newest = {2}, .kept = {1}};
+  for (const bool writes_at_end : {false, true}) {
+    const Scratch scratch;
+    ry::CheckpointFolder{scratch.path() / "checkpoints"}.commit({.step = 1}, small_contribution(1).parts());
+    const Tree before = tree_of(scratch.path());
+    const auto files = std::make_shared<RecordingFiles>(scratch.path());
+    ry::CheckpointFolder folder{scratch.path() / "checkpoints", generation, files};
+    const Contribution all = small_contribution(2);
+    OtherWriter other{all, files};
+    other.writes_at_end = writes_at_end;
+    folder.commit({.step = 2}, all.parts(), &other);
+    for (const bool is_after : {true, false}) {
+      const auto states = crash_states(before, files->changes(), is_after ? files->changes().size() : 0);
+      for (const Tree& state : states) CHECK(fault_of(state, is_after ? after : during) == "");
+    }
+  }
 }
 
 TEST_CASE("Retention: a power cut leaves each checkpoint whole or absent, the best and the newest whole") {

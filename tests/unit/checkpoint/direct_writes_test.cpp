@@ -83,7 +83,7 @@ class Bytes {
 void check_written(DirectFiles& files, const Bytes& bytes) {
   const Scratch scratch;
   ry::detail::Staging staging{files, scratch.path() / "staging"};
-  const ry::ManifestFile written = staging.write("file", bytes.get());
+  const ry::ManifestFile written = staging.parts().write("file", bytes.get());
   CHECK(written.size == bytes.get().size());
   CHECK(written.crc32c == ry::detail::crc32c(bytes.get()));
   std::ifstream file{scratch.path() / "staging" / "file", std::ios::binary};

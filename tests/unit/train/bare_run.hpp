@@ -11,11 +11,16 @@
 
 struct BareRun {
   BareRun(const std::filesystem::path& path, int world_size, railyard::WorkerGroup& group)
-      : lease{path},
+      : lease{made(path)},
         directory{path, world_size},
         info{.path = path, .world_size = world_size},
         checkpoints{info, {}, lease, group} {
     std::ofstream{path / "run.json"} << "{}";
+  }
+
+  static const std::filesystem::path& made(const std::filesystem::path& path) {
+    std::filesystem::create_directories(path);
+    return path;
   }
 
   railyard::detail::RunLease lease;

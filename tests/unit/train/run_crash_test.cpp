@@ -10,7 +10,6 @@
 #include "unit/train/poor_group.hpp"
 #include "unit/train/scratch.hpp"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -35,7 +34,7 @@ class Program {
   }
   void save(std::int64_t report) {
     writer_.submit({.manifest = {.world_size = 1, .step = static_cast<std::uint64_t>(report + 1), .report = report},
-                    .parts = {{"state.json", bytes_}}});
+                    .parts = {{.name = "state.json", .size = 8}}});
     REQUIRE(writer_.drain(ry::Deadline::after(std::chrono::seconds{30})));
     for (const auto& outcome : writer_.take_outcomes()) REQUIRE(outcome.error == "");
   }
@@ -51,7 +50,6 @@ class Program {
   ry::detail::RunLease lease_;
   ry::detail::RunDirectory directory_;
   PoorGroup group_{};
-  std::array<std::byte, 8> bytes_{};
   ry::detail::CheckpointWriter writer_;
 };
 

@@ -29,13 +29,13 @@ class FollowedGroup {
   /// Is what the worker of a process runs.
   using Body = std::function<void(ry::WorkerLink& link, int process)>;
 
-  explicit FollowedGroup(const Body& body) {
+  explicit FollowedGroup(const Body& body, const ry::RequestHandler& on_request = {}) {
     auto [here, there] = connect();
     follower_ = ::fork();
     if (follower_ < 0) throw std::runtime_error{"fork failed"};
     if (follower_ == 0) {
       here.forget_in_child();
-      be_follower(there, body);
+      be_follower(there, body, on_request);
     }
     there.forget_in_child();
     std::vector<ry::detail::SecureConnection> connections;
@@ -53,6 +53,7 @@ class FollowedGroup {
   }
 
   [[nodiscard]] ry::detail::LaunchedGroup& group() { return *group_; }
+  void tell_end() { lines_->post(1, ry::detail::Order::tell); }
   // Returns when nothing is left of the process that follows.
   void kill() {
     if (follower_ < 0) return;
@@ -74,11 +75,12 @@ class FollowedGroup {
             SecureConnection{Socket{Descriptor{ends[1]}}, {.outgoing = other, .incoming = one}, "the leader", limits}};
   }
 
-  [[noreturn]] static void be_follower(ry::detail::SecureConnection& leader, const Body& body) {
+  [[noreturn]] static void be_follower(ry::detail::SecureConnection& leader, const Body& body,
+                                       const ry::RequestHandler& on_request) {
     try {
       for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_DFL);
       const ry::WorkerBody own = [body](ry::WorkerLink& link) { body(link, 1); };
-      static_cast<void>(ry::detail::Agent{leader, own, 20s}.run());
+      static_cast<void>(ry::detail::Agent{leader, own, 20s, on_request}.run());
     } catch (const ry::Error&) {  // the leader has ended
     }
     ::_exit(0);

@@ -2,23 +2,13 @@
 // Writes a directory that nobody sees yet, so that it survives a power cut. Checkpoint room.
 #pragma once
 
-#include "railyard/checkpoint/detail/crc32c.hpp"
 #include "railyard/checkpoint/detail/files.hpp"
+#include "railyard/checkpoint/detail/part_files.hpp"
 #include "railyard/checkpoint/detail/storage.hpp"
-#include "railyard/checkpoint/manifest.hpp"
-#include "railyard/checkpoint/part_bytes.hpp"
 
-#include "railyard/core/detail/signals.hpp"
-
-#include <algorithm>
 #include <cerrno>
-#include <csignal>
-#include <cstddef>
-#include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <utility>
 
@@ -28,30 +18,24 @@ namespace detail {
 /// Is a new directory that is filled, made durable, and then renamed. Removed at the end if that did not happen.
 class Staging {
  public:
-  Staging(Files& files, std::filesystem::path path) : files_(files), path_(std::move(path)) { make_directory(path_); }
+  Staging(Files& files, std::filesystem::path path) : files_(files), path_(std::move(path)), parts_(files, path_) {
+    make_directory(path_);
+  }
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
   ~Staging() {
     if (!is_published_) remove_all(files_, path_);  // what cannot be removed now is swept at the next start
   }
 
-  /// Writes a file and returns what the manifest says of it. A file that could not be written is written anew, because
-  /// after a failed fsync nobody knows which of its pages are on the disk; a second fsync would say that all are.
-  /// Throws: Error; what reading the bytes throws.
-  ManifestFile write(const std::string& name, const PartBytes& bytes) {
-    make_folders(name);
-    const auto path = path_ / name;
-    const WriteSignalGuard<SIGXFSZ> guard;
-    std::optional<FailedCall> first;
-    constexpr int max_attempts = 3;
-    for (int attempt = 0; attempt < max_attempts; ++attempt) {
-      Crc32c sum;
-      const auto failed = try_write(path, bytes, sum);
-      if (!failed) return {.name = name, .size = bytes.size(), .crc32c = sum.value()};
-      if (!first) first = failed;
-      files_.unlink(path);
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  [[nodiscard]] PartFiles& parts() noexcept { return parts_; }
+
+  /// Makes the folders for a file of that name.
+  void make_folders(const std::string& name) {
+    for (auto slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) {
+      const auto folder = path_ / name.substr(0, slash);
+      if (!folders_.contains(folder)) make_directory(folder);
     }
-    throw_storage(path, *first);
   }
 
   /// Makes durable which files there are.
@@ -68,79 +52,14 @@ class Staging {
   void set_published() noexcept { is_published_ = true; }
 
  private:
-  static constexpr std::size_t piece_bytes = std::size_t{8} << 20U;
-  static constexpr std::size_t max_dirty_bytes = 4 * piece_bytes;
-
   void make_directory(const std::filesystem::path& path) {
     check_call(uninterrupted([&] { return files_.make_directory(path); }), "making the directory", path);
     folders_.insert(path);
   }
 
-  void make_folders(const std::string& name) {
-    for (auto slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) {
-      const auto folder = path_ / name.substr(0, slash);
-      if (!folders_.contains(folder)) make_directory(folder);
-    }
-  }
-
-  std::optional<FailedCall> try_write(const std::filesystem::path& path, const PartBytes& bytes, Crc32c& sum) {
-    const int fd = uninterrupted([&] { return files_.create(path); });
-    if (fd < 0) return FailedCall{"making the file", errno};
-    std::optional<FailedCall> failed;
-    try {
-      failed = try_fill(fd, bytes, sum);
-    } catch (...) {  // they cannot be read
-      files_.close(fd);
-      throw;
-    }
-    if (!failed && uninterrupted([&] { return files_.sync(fd); }) != 0) failed = FailedCall{"fsync", errno};
-    // Never closed twice: the number may be another file's by then.
-    if (files_.close(fd) != 0 && errno != EINTR && !failed) failed = FailedCall{"close", errno};
-    return failed;
-  }
-
-  // Large files go past the system's cache where they can: a copy of all bytes less, and what others have cached stays.
-  std::optional<FailedCall> try_fill(int fd, const PartBytes& bytes, Crc32c& sum) {
-    bool is_direct = bytes.size() >= smallest_direct_bytes && files_.set_direct(fd, true) == 0;
-    for (std::size_t begin = 0; begin < bytes.size(); begin += piece_bytes) {
-      const auto piece = bytes.read(begin, std::min(piece_bytes, bytes.size() - begin));
-      for (std::size_t done = 0; done < piece.size();) {
-        auto left = piece.subspan(done);
-        if (is_direct && !is_of_blocks(left)) is_direct = files_.set_direct(fd, false) != 0;
-        if (is_direct) left = left.first(left.size() / direct_block_bytes * direct_block_bytes);
-        const ssize_t written = uninterrupted([&] { return files_.write(fd, left.data(), left.size()); });
-        if (written < 0 && errno == EINVAL && is_direct) {  // blocks are larger here
-          is_direct = files_.set_direct(fd, false) != 0;
-          continue;
-        }
-        if (written <= 0) return FailedCall{"write", written == 0 ? EIO : errno};
-        done += static_cast<std::size_t>(written);
-      }
-      sum.add(piece);
-      if (const int error = pace(fd, begin, piece.size()); error != 0) return FailedCall{"writing back", error};
-    }
-    return std::nullopt;
-  }
-
-  // Whether they begin with a block that can go past the cache.
-  [[nodiscard]] static bool is_of_blocks(std::span<const std::byte> bytes) noexcept {
-    return bytes.size() >= direct_block_bytes &&
-           reinterpret_cast<std::uintptr_t>(bytes.data()) % direct_block_bytes == 0;
-  }
-
-  // Keeps the disk busy from the start and little unwritten: what gathers in memory until fsync would hold up everybody
-  // who writes to this disk, training included.
-  int pace(int fd, std::size_t begin, std::size_t size) {
-    int result = files_.write_back(fd, begin, size, false);
-    if (result == 0 && begin >= max_dirty_bytes) {
-      result = files_.write_back(fd, begin - max_dirty_bytes, piece_bytes, true);
-    }
-    // An error of the disk that is told here is not told again by fsync.
-    return result != 0 && (errno == EIO || errno == ENOSPC || errno == EDQUOT) ? errno : 0;
-  }
-
   Files& files_;
   std::filesystem::path path_;
+  PartFiles parts_;
   std::set<std::filesystem::path> folders_{};
   bool is_published_ = false;
 };

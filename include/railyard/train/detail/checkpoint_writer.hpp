@@ -2,6 +2,8 @@
 // Writes checkpoints on a thread of the supervisor, while the workers go on. Train room.
 #pragma once
 
+#include "railyard/train/detail/follower_parts.hpp"
+
 #include "railyard/checkpoint/checkpoint_folder.hpp"
 #include "railyard/checkpoint/detail/files.hpp"
 #include "railyard/checkpoint/detail/storage.hpp"
@@ -18,7 +20,9 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -33,7 +37,7 @@ struct SaveJob {
     int slot = 0;
   };
   Manifest manifest{};
-  std::vector<CheckpointFolder::Part> parts{};
+  std::vector<SavedPart> parts{};
   std::vector<Slot> slots{};  // where the parts are, to be given back afterwards
 };
 
@@ -128,10 +132,16 @@ class CheckpointWriter {
   [[nodiscard]] SaveOutcome write(const SaveJob& job) {
     SaveOutcome outcome{.manifest = job.manifest};
     std::string loss;
+    const auto add_loss = [&loss](std::string_view text) {
+      if (!text.empty()) loss += compose("{}{}", loss.empty() ? "" : "; ", text);
+    };
+    if (std::exchange(attempt_, job.manifest.attempt) != job.manifest.attempt) left_out_.clear();
     try {
-      loss = make_reports_durable();
+      add_loss(make_reports_durable());
       make_run_durable();
-      outcome.path = folder_.commit(job.manifest, job.parts);
+      FollowerParts others{*group_, run_, job.parts, left_out_};
+      outcome.path = folder_.commit(job.manifest, parts_of(job), &others);
+      add_loss(others.complaint());
     } catch (const std::exception& error) {
       outcome.error = error.what();
     }
@@ -144,7 +154,7 @@ class CheckpointWriter {
     try {
       folder_.retain(retention_);
     } catch (const std::exception& error) {
-      loss += (loss.empty() ? "" : "; ") + std::string{error.what()};
+      add_loss(error.what());
     }
     outcome.error = std::move(loss);
     return outcome;
@@ -163,6 +173,17 @@ class CheckpointWriter {
     } catch (const Error& error) {
       return compose("a power cut may take reports away that a checkpoint has counted: {}", error.what());
     }
+  }
+
+  [[nodiscard]] std::vector<CheckpointFolder::Part> parts_of(const SaveJob& job) const {
+    std::vector<CheckpointFolder::Part> parts;
+    for (const SavedPart& part : job.parts) {
+      const auto read = [group = group_, &part](std::size_t begin, std::size_t size) {
+        return group->snapshot(part.rank, part.slot, part.offset + begin, size);
+      };
+      parts.push_back({.name = part.name, .bytes = {part.size, read}});
+    }
+    return parts;
   }
 
   // A checkpoint is worth nothing if the directories above it are lost. Once, for it takes milliseconds.
@@ -190,6 +211,8 @@ class CheckpointWriter {
   CheckpointFolder folder_;
   Retention retention_;
   WorkerGroup* group_;
+  int attempt_ = 0;           // of what was written last
+  std::set<int> left_out_{};  // processes that do not see the run's directory, or could not write, in that attempt
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<SaveJob> jobs_{};

@@ -303,11 +303,8 @@ class RunCheckpoints {
       const SavedMessage& save = saves[at];
       job.slots.push_back({.rank = rank, .slot = save.slot});
       for (const SavedFile& file : save.files) {
-        const auto read = [group = group_, rank, slot = save.slot, offset = file.offset](std::size_t begin,
-                                                                                         std::size_t size) {
-          return group->snapshot(rank, slot, offset + begin, size);
-        };
-        job.parts.push_back({.name = file.name, .bytes = {file.size, read}});
+        job.parts.push_back(
+            {.name = file.name, .rank = rank, .slot = save.slot, .offset = file.offset, .size = file.size});
       }
     }
     return job;

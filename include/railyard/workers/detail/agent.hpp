@@ -9,12 +9,15 @@
 
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/signals.hpp"
 #include "railyard/core/scaling.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <future>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -32,8 +35,12 @@ namespace detail {
 class Agent {
  public:
   /// leader must outlive it. silence_limit: after which a leader that takes nothing counts as lost.
-  Agent(SecureConnection& leader, const WorkerBody& body, std::chrono::nanoseconds silence_limit)
-      : leader_(&leader), body_(&body), silence_limit_(silence_limit) {}
+  Agent(SecureConnection& leader, const WorkerBody& body, std::chrono::nanoseconds silence_limit,
+        RequestHandler on_request = {})
+      : leader_(&leader), body_(&body), silence_limit_(silence_limit), on_request_(std::move(on_request)) {}
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+  ~Agent() { end_request(); }
 
   /// Carries out orders until the leader tells a text, and returns that. No worker is left then.
   /// Throws: Error if the leader is lost; the workers have been killed.
@@ -42,12 +49,14 @@ class Agent {
     while (!told) {
       pass_on_events();
       show_pages();
+      if (answer_.valid() && answer_.wait_for(std::chrono::seconds{0}) == std::future_status::ready) give_answer();
       while (auto frame = leader_->try_receive()) {
         carry_out(*frame, told);
         if (told) break;
       }
       check_that_leader_listens();
     }
+    end_request();
     local_.reset();
     return std::move(*told);
   }
@@ -66,8 +75,9 @@ class Agent {
     const std::size_t unsent = leader_->unsent_bytes();
     const bool is_all_sent = leader_->flush();
     if (is_all_sent || leader_->unsent_bytes() < unsent) listened_at_ = Clock::now();
-    const Clock::duration until_pages = std::max<Clock::duration>(next_pages_ - Clock::now(), {});
-    Deadline deadline = Deadline::after(leader_->has_received() ? Clock::duration{} : until_pages);
+    Clock::duration wait = std::max<Clock::duration>(next_pages_ - Clock::now(), {});
+    if (answer_.valid()) wait = std::min<Clock::duration>(wait, std::chrono::milliseconds{5});  // it is looked for
+    Deadline deadline = Deadline::after(leader_->has_received() ? Clock::duration{} : wait);
     if (!local_ || num_alive_ == 0 || !is_all_sent) {
       const auto events = static_cast<short>(is_all_sent ? POLLIN : POLLIN | POLLOUT);
       [[maybe_unused]] const bool is_ready = wait_for(leader_->fd(), events, deadline);
@@ -112,6 +122,8 @@ class Agent {
         return tell_stacks(WireReader{frame.payload}.take<std::int64_t>());
       case Order::fetch:
         return fetch(WireReader{frame.payload}.take<FetchOrder>());
+      case Order::request:
+        return begin_request(frame.payload);
       default:
         if (local_) command(static_cast<Order>(frame.type), frame);
     }
@@ -142,6 +154,7 @@ class Agent {
 
   void start(const StartOrder& order) {
     const std::uint32_t generation = order.layout.generation;
+    if (answer_.valid()) give_answer();  // of one that the leader has given up
     try {
       // Those of a start in which another process has had no part.
       end_workers(local_.get(), num_alive_, [this](const GroupEvent& event) {
@@ -149,6 +162,7 @@ class Agent {
         if (std::holds_alternative<SignalEvent>(event)) say(News::event, {encode_event(event)});
       });
       num_workers_ = order.layout.num_workers;
+      first_rank_ = order.layout.first_rank;
       const std::string briefing = brief(order.layout, order.briefing);
       if (local_ && num_workers_ <= most_workers_) {
         local_->restart(num_workers_, briefing);
@@ -186,22 +200,69 @@ class Agent {
   void fetch(const FetchOrder& order) {
     const auto number = std::as_bytes(std::span{&order.number, 1});
     try {
-      if (!local_ || order.of.rank < 0 || order.of.rank >= num_workers_) throw Error{"no such worker is here"};
-      say(News::fetched, {number, local_->snapshot(order.of.rank, order.of.slot, order.begin, order.size_bytes)});
+      say(News::fetched, {number, snapshot(order.of.rank, order.of.slot, order.begin, order.size_bytes)});
     } catch (const std::exception& error) {
       say(News::not_fetched, {number, text_bytes(error.what())});
     }
   }
 
+  [[nodiscard]] std::span<const std::byte> snapshot(int rank, int slot, std::size_t begin, std::size_t size_bytes) {
+    if (!local_ || rank < 0 || rank >= num_workers_) throw Error{"no such worker is here"};
+    return local_->snapshot(rank, slot, begin, size_bytes);
+  }
+
+  // On a thread of its own: this one goes on to be heard of.
+  void begin_request(std::span<const std::byte> payload) {
+    if (answer_.valid()) give_answer();
+    WireReader reader{payload};
+    request_ = reader.take<std::uint64_t>();
+    const auto rest = reader.take_rest();
+    const SnapshotReader read = [this, first = first_rank_](int rank, int slot, std::size_t begin, std::size_t size) {
+      if (is_ending_.load()) throw Error{"this process is about to end"};
+      return snapshot(rank - first, slot, begin, size);
+    };
+    const BlockSignals block{deferrable_signals()};  // they are for the thread that called fit()
+    const auto handle = [this, read, request = std::vector(rest.begin(), rest.end())] {
+      return on_request_(request, read);
+    };
+    try {
+      answer_ = std::async(std::launch::async, handle);
+    } catch (const std::exception& error) {  // no thread can be had
+      refuse_request(error);
+    }
+  }
+
+  void give_answer() {
+    try {
+      say(News::answered, {std::as_bytes(std::span{&request_, 1}), answer_.get()});
+    } catch (const std::exception& error) {
+      refuse_request(error);
+    }
+  }
+  void refuse_request(const std::exception& error) {
+    say(News::not_answered, {std::as_bytes(std::span{&request_, 1}), text_bytes(error.what())});
+  }
+
+  // What reads from the workers' snapshots ends before they do.
+  void end_request() noexcept {
+    is_ending_.store(true);
+    if (answer_.valid()) answer_.wait();
+  }
+
   SecureConnection* leader_;
   const WorkerBody* body_;
   std::chrono::nanoseconds silence_limit_;
+  RequestHandler on_request_;
   std::unique_ptr<ProcessGroup> local_{};
   int num_workers_ = 0;
+  int first_rank_ = 0;    // of theirs, among all
   int most_workers_ = 0;  // that the group can make
   int num_alive_ = 0;
   Clock::time_point next_pages_ = Clock::now();
   Clock::time_point listened_at_ = Clock::now();
+  std::uint64_t request_ = 0;                     // the number of the last one
+  std::future<std::vector<std::byte>> answer_{};  // to it, until it is given
+  std::atomic<bool> is_ending_{false};
 };
 
 }  // namespace detail

@@ -131,12 +131,7 @@ class AgentLines {
   /// once: who asks for little at a time needs little memory here and there. Throws: Error if the process is lost, or
   /// cannot give them.
   [[nodiscard]] std::vector<std::byte> fetch(int process, SlotOrder of, std::uint64_t begin, std::uint64_t size_bytes) {
-    std::unique_lock lock{mutex_};
-    const std::uint64_t number = ++num_fetches_;
-    const int num_losses = line(process).num_losses;  // it may come back before this thread has seen the loss
-    Fetch& fetch = fetches_.try_emplace(number).first->second;
-    fetch.num_chunks = (size_bytes + chunk_bytes_ - 1) / chunk_bytes_;
-    lock.unlock();
+    const std::uint64_t number = expect(process, (size_bytes + chunk_bytes_ - 1) / chunk_bytes_);
     for (std::uint64_t done = 0; done < size_bytes; done += chunk_bytes_) {
       const FetchOrder order{.number = number,
                              .of = of,
@@ -144,23 +139,35 @@ class AgentLines {
                              .size_bytes = std::min<std::uint64_t>(chunk_bytes_, size_bytes - done)};
       post(process, Order::fetch, std::as_bytes(std::span{&order, 1}));
     }
-    lock.lock();
-    const Line& from = line(process);
-    const auto is_lost = [&] { return !from.loss.empty() || from.num_losses != num_losses; };
-    fetched_.wait(lock, [&] { return fetch.is_over() || is_lost(); });
-    Fetch result = std::move(fetch);
-    fetches_.erase(number);  // what still comes is dropped
-    if (result.complaint) throw Error{*result.complaint};
-    if (!result.is_over()) {
-      throw Error{compose("a part of the state was lost: {}", from.loss.empty() ? from.peer : from.loss)};
-    }
-    if (result.bytes.size() != size_bytes) {
-      throw Error{
-          compose("{} has sent {} bytes of a part of the state instead of {}: it is another release, or its "
-                  "memory was overwritten",
-                  from.peer, result.bytes.size(), size_bytes)};
-    }
-    return result.bytes;
+    std::vector<std::byte> bytes = await_answer(number, "a part of the state was lost");
+    if (bytes.size() == size_bytes) return bytes;
+    throw Error{
+        compose("{} has sent {} bytes of a part of the state instead of {}: it is another release, or its "
+                "memory was overwritten",
+                peer(process), bytes.size(), size_bytes)};
+  }
+
+  /// Sends a request, and returns its number. The answer has to be awaited.
+  [[nodiscard]] std::uint64_t send_request(int process, std::span<const std::byte> request) {
+    const std::uint64_t number = expect(process, 1);
+    WireWriter writer;
+    writer.put(number);
+    writer.put_rest(request);
+    post(process, Order::request, writer.bytes());
+    return number;
+  }
+  /// Throws: Error if the process is lost, or does not answer as it was asked to; it begins with `what`, then.
+  [[nodiscard]] std::vector<std::byte> await_answer(std::uint64_t number, std::string_view what) {
+    std::unique_lock lock{mutex_};
+    Answer& expected = answers_.at(number);
+    const Line& from = line(expected.process);
+    const auto is_lost = [&] { return !from.loss.empty() || from.num_losses != expected.num_losses; };
+    answered_.wait(lock, [&] { return expected.is_over() || is_lost(); });
+    Answer answer = std::move(expected);
+    answers_.erase(number);  // what still comes is dropped
+    if (answer.complaint) throw Error{*answer.complaint};
+    if (!answer.is_over()) throw Error{compose("{}: {}", what, from.loss.empty() ? from.peer : from.loss)};
+    return std::move(answer.bytes);
   }
 
   /// Why the process is lost; empty if it is not.
@@ -184,16 +191,25 @@ class AgentLines {
     std::string loss{};
     int num_losses = 0;
   };
-  struct Fetch {
-    std::vector<std::byte> bytes{};  // as far as they have come: chunks come in the order in which they were asked for
-    std::uint64_t num_chunks = 0;    // that have not come
+  struct Answer {
+    int process = 0;
+    int num_losses = 0;              // of the process, so far: it may come back before its loss is seen here
+    std::uint64_t num_pieces = 0;    // that have not come
+    std::vector<std::byte> bytes{};  // of those that have: they come in the order in which they were asked for
     std::optional<std::string> complaint{};
 
-    [[nodiscard]] bool is_over() const noexcept { return num_chunks == 0 || complaint; }
+    [[nodiscard]] bool is_over() const noexcept { return num_pieces == 0 || complaint; }
   };
 
   [[nodiscard]] Line& line(int process) { return lines_[static_cast<std::size_t>(process - 1)]; }
   [[nodiscard]] const Line& line(int process) const { return lines_[static_cast<std::size_t>(process - 1)]; }
+
+  // Returns the number by which the answer will be known.
+  [[nodiscard]] std::uint64_t expect(int process, std::uint64_t num_pieces) {
+    const std::lock_guard lock{mutex_};
+    answers_[++num_questions_] = {.process = process, .num_losses = line(process).num_losses, .num_pieces = num_pieces};
+    return num_questions_;
+  }
 
   void run() {
     std::vector<pollfd> watched(lines_.size() + 1);
@@ -267,27 +283,29 @@ class AgentLines {
       std::vector<PageValues> pages(frame.payload.size() / sizeof(PageValues));
       for (PageValues& page : pages) page = reader.take<PageValues>();
       line(process).pages = std::move(pages);
-    } else if (news == News::fetched || news == News::not_fetched) {
-      take_chunk(news == News::fetched, frame.payload);
+    } else if (news == News::fetched || news == News::answered) {
+      take_answer(true, frame.payload);
+    } else if (news == News::not_fetched || news == News::not_answered) {
+      take_answer(false, frame.payload);
     } else {
       items_.push_back({.process = process, .frame = std::move(frame)});
       news_.ring();
     }
   }
 
-  void take_chunk(bool is_there, std::span<const std::byte> payload) {
+  void take_answer(bool is_there, std::span<const std::byte> payload) {
     WireReader reader{payload};
-    const auto found = fetches_.find(reader.take<std::uint64_t>());
-    if (found == fetches_.end() || found->second.is_over()) return;  // it was given up
-    Fetch& fetch = found->second;
+    const auto found = answers_.find(reader.take<std::uint64_t>());
+    if (found == answers_.end() || found->second.is_over()) return;  // it was given up
+    Answer& answer = found->second;
     const auto rest = reader.take_rest();
     if (is_there) {
-      fetch.bytes.insert(fetch.bytes.end(), rest.begin(), rest.end());
-      --fetch.num_chunks;
+      answer.bytes.insert(answer.bytes.end(), rest.begin(), rest.end());
+      --answer.num_pieces;
     } else {
-      fetch.complaint.emplace(reinterpret_cast<const char*>(rest.data()), rest.size());
+      answer.complaint.emplace(reinterpret_cast<const char*>(rest.data()), rest.size());
     }
-    if (fetch.is_over()) fetched_.notify_all();
+    if (answer.is_over()) answered_.notify_all();
   }
 
   void lose(std::size_t at, std::string why) {
@@ -296,7 +314,7 @@ class AgentLines {
     lines_[at].loss = why;
     ++lines_[at].num_losses;
     items_.push_back({.process = static_cast<int>(at) + 1, .loss = std::move(why)});
-    fetched_.notify_all();
+    answered_.notify_all();
     news_.ring();
   }
 
@@ -305,11 +323,11 @@ class AgentLines {
   Event wake_{};  // for the thread: something is to be sent
   Event news_{};
   mutable std::mutex mutex_;
-  std::condition_variable fetched_;
+  std::condition_variable answered_;
   std::vector<Line> lines_{};
   std::deque<Item> items_{};
-  std::map<std::uint64_t, Fetch> fetches_{};  // under way, by number
-  std::uint64_t num_fetches_ = 0;
+  std::map<std::uint64_t, Answer> answers_{};  // that are expected, by number
+  std::uint64_t num_questions_ = 0;
   bool is_ending_ = false;
   std::thread thread_;
 };

@@ -23,28 +23,31 @@ namespace detail {
 
 /// Names what the leader sends. Ranks in its messages count the workers of the process they go to.
 enum class Order : std::uint8_t {
-  tell = 1,     ///< a text for the program
-  start = 2,    ///< workers, as a StartOrder says
-  stop = 3,     ///< these set the flags on the workers' pages
-  leave = 4,    //
-  resize = 5,   //
-  abort = 6,    ///< a reason
-  kill = 7,     //
-  stacks = 8,   ///< answered by News::stacks
-  fetch = 9,    ///< a FetchOrder for a piece of a snapshot, answered by News::fetched or News::not_fetched
-  hold = 10,    ///< rank and slot of a snapshot
-  release = 11  ///< likewise
+  tell = 1,      ///< a text for the program
+  start = 2,     ///< workers, as a StartOrder says
+  stop = 3,      ///< these set the flags on the workers' pages
+  leave = 4,     //
+  resize = 5,    //
+  abort = 6,     ///< a reason
+  kill = 7,      //
+  stacks = 8,    ///< answered by News::stacks
+  fetch = 9,     ///< a FetchOrder for a piece of a snapshot, answered by News::fetched or News::not_fetched
+  hold = 10,     ///< rank and slot of a snapshot
+  release = 11,  ///< likewise
+  request = 12   ///< a number, and what the RequestHandler is given; answered by News::answered or News::not_answered
 };
 
 /// Names what a follower sends.
 enum class News : std::uint8_t {
-  started = 64,      ///< the workers exist: of which generation
-  refused = 65,      ///< they cannot be made: of which generation, whether a setting is to blame, and why
-  event = 66,        ///< a GroupEvent
-  pages = 67,        ///< of all its workers; also the sign that it is alive
-  stacks = 68,       ///< one text for each worker
-  fetched = 69,      ///< the number of the order, and so many bytes
-  not_fetched = 70,  ///< the number of the order, and why
+  started = 64,       ///< the workers exist: of which generation
+  refused = 65,       ///< they cannot be made: of which generation, whether a setting is to blame, and why
+  event = 66,         ///< a GroupEvent
+  pages = 67,         ///< of all its workers; also the sign that it is alive
+  stacks = 68,        ///< one text for each worker
+  fetched = 69,       ///< the number of the order, and so many bytes
+  not_fetched = 70,   ///< the number of the order, and why
+  answered = 71,      ///< the number of the request, and the answer
+  not_answered = 72,  ///< the number of the request, and why
 };
 
 /// Says where a process's workers stand among all.

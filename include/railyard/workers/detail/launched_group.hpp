@@ -144,6 +144,13 @@ class LaunchedGroup final : public WorkerGroup {
     order(process, Order::release, {own_rank, slot});
   }
   [[nodiscard]] bool shares_snapshots() const noexcept override { return false; }
+  [[nodiscard]] int process_of(int rank) const override { return place_of(rank).process; }
+  [[nodiscard]] std::function<std::vector<std::byte>()> send_request(int process,
+                                                                     std::span<const std::byte> request) override {
+    return [lines = lines_, number = lines_->send_request(process, request)] {
+      return lines->await_answer(number, "a request has no answer");
+    };
+  }
 
   /// With fewer workers than before, or without processes that are lost, or with ones that have come back.
   void restart(int num_workers, std::string_view briefing) override {
