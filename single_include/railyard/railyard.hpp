@@ -21850,8 +21850,13 @@ struct Wishes {
 /// ranks take part in are heard, so every rank decides alike whether it has to ask by a collective.
 class ControlLane {
  public:
-  /// A loop over training data begins: ranks in different ones would average what does not belong together.
-  void begin_loop() noexcept { ++loop_; }
+  /// A loop over training data begins: ranks in different ones would average what does not belong together. data: what
+  /// is gone over and how, where that is known, one thing a line; the same on all ranks.
+  void begin_loop(std::string data = {}) noexcept {
+    ++loop_;
+    data_ = std::move(data);
+  }
+  [[nodiscard]] const std::string& data() const noexcept { return data_; }
   [[nodiscard]] std::uint64_t loop() const noexcept { return loop_; }
 
   /// A batch is given out. is_last: this rank's data ends with it.
@@ -21889,6 +21894,7 @@ class ControlLane {
 
  private:
   std::uint64_t loop_ = 0;
+  std::string data_{};
   std::uint64_t num_heard_ = 0;
   bool has_ended_ = false;
   Wishes own_{};
@@ -44635,8 +44641,10 @@ template <class T>
   return lines;
 }
 
-// Says where two descriptions part: counts first, then the first tensor that differs.
-[[nodiscard]] inline std::string difference(const std::string& first, int rank, const std::string& other) {
+// Where two descriptions part: the number of the first line that differs, and what it is on both ranks.
+[[nodiscard]] inline std::pair<std::size_t, std::string> first_difference(const std::string& first, std::size_t rank,
+                                                                          const std::string& other,
+                                                                          int first_rank = 0) {
   const auto ours = lines_of(first);
   const auto theirs = lines_of(other);
   std::size_t at = 0;
@@ -44644,10 +44652,27 @@ template <class T>
   const auto show = [at](const std::vector<std::string>& lines) {
     return at < lines.size() ? lines[at] : std::string{"nothing more"};
   };
-  const std::string counts = ours.size() == theirs.size()
+  return {at, compose("\"{}\" on rank {} and \"{}\" on rank {}", show(theirs), static_cast<int>(rank) + first_rank,
+                      show(ours), first_rank)};
+}
+
+// What the first rank has that has not the settings of the first of all, one a line; empty if there is none.
+[[nodiscard]] inline std::string difference_of_settings(const std::vector<std::string>& texts, int first_rank = 0) {
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] != texts[0]) return first_difference(texts[0], rank, texts[rank], first_rank).second;
+  }
+  return "";
+}
+
+// Says where two descriptions of tensors part: counts first, then the first tensor that differs.
+[[nodiscard]] inline std::string difference(const std::string& first, std::size_t rank, const std::string& other) {
+  const std::size_t num_ours = lines_of(first).size();
+  const std::size_t num_theirs = lines_of(other).size();
+  const std::string counts = num_ours == num_theirs
                                  ? std::string{}
-                                 : compose("rank {} has {} tensors, rank 0 has {}; ", rank, theirs.size(), ours.size());
-  return compose("{}tensor {} is \"{}\" on rank {} and \"{}\" on rank 0", counts, at, show(theirs), rank, show(ours));
+                                 : compose("rank {} has {} tensors, rank 0 has {}; ", rank, num_theirs, num_ours);
+  const auto [at, lines] = first_difference(first, rank, other);
+  return compose("{}tensor {} is {}", counts, at, lines);
 }
 
 // Compares descriptions of tensors, one a line; throws the same error on every rank. what: whose they are.
@@ -44657,7 +44682,7 @@ inline void check_descriptions(Worker& worker, Topic topic, std::string_view wha
     if (texts[rank] == texts[0]) continue;
     throw ConfigError{compose("{} on rank {}/{}: the ranks have different {}: {}. Make them alike on every rank",
                               call_of(topic), worker.rank(), worker.world_size(), what,
-                              difference(texts[0], static_cast<int>(rank), texts[rank]))};
+                              difference(texts[0], rank, texts[rank]))};
   }
 }
 
@@ -44790,8 +44815,9 @@ struct TensorMark {
 
   [[nodiscard]] static TensorMark of(const at::Tensor& tensor) {
     if (!tensor.defined()) return {};
-    TensorMark mark{.tensor = tensor.unsafeGetTensorImpl(),
-                    .version = tensor.unsafeGetTensorImpl()->version_counter().current_version()};
+    TensorMark mark{.tensor = tensor.unsafeGetTensorImpl()};
+    // A view counts what is done to any part of what it is a view of.
+    if (!tensor.is_view()) mark.version = tensor.unsafeGetTensorImpl()->version_counter().current_version();
     if (!tensor.is_cpu() || tensor.layout() != c10::kStrided || !tensor.is_non_overlapping_and_dense()) return mark;
     constexpr std::int64_t num_looked_at = 8;
     const auto size = static_cast<std::size_t>(tensor.element_size());
@@ -44808,6 +44834,46 @@ struct TensorMark {
   [[nodiscard]] bool holds_same(const TensorMark& other) const noexcept {
     return tensor == other.tensor && elements == other.elements;
   }
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/weight_storage.hpp
+// Tells whether the memory of a weight was replaced, and what ranks have in it then. Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/intrusive_ptr.h>
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// Where a tensor keeps its elements. What it has seen is not kept alive, but no other takes its address either: two
+// replacements in a row may well come to lie where the first memory was.
+class StorageMark {
+ public:
+  StorageMark() = default;
+  explicit StorageMark(const at::Tensor& tensor) {
+    if (!tensor.has_storage()) return;
+    storage_ = tensor.storage().getWeakStorageImpl();
+    data_ = tensor.data_ptr();
+  }
+
+  // Whether the tensor still keeps its elements there.
+  [[nodiscard]] bool is_of(const at::Tensor& tensor) const {
+    if (!tensor.has_storage()) return !storage_.has_value();
+    return storage_ && storage_->_unsafe_get_target() == tensor.storage().unsafeGetStorageImpl() &&
+           data_ == tensor.data_ptr();
+  }
+
+ private:
+  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage_{};
+  const void* data_ = nullptr;
 };
 
 }  // namespace detail
@@ -44871,6 +44937,8 @@ struct GradientSlot {
   TensorMark parameter_mark{};           // as it was when that one had gone by
   TensorMark parameter_before{};         // and when it began
   at::Tensor stage{};                    // memory that the other ranks see, where the gradient itself is not there
+  std::vector<std::int64_t> shape{};     // of the parameter, when its accumulator was hooked
+  StorageMark storage{};                 // of the parameter, when the ranks were last known to have equal weights
 
   // Sums are made in f32 at least: n x gradient would overflow a half type.
   [[nodiscard]] at::ScalarType sum_type() const {
@@ -44902,16 +44970,31 @@ struct GradientSlot {
     return strides;
   }
 
-  // Gives the gradient memory of its own, after `added` has come to it. LibTorch may leave it in memory that another
+  [[nodiscard]] bool has_other_shape() const { return parameter.sizes() != at::IntArrayRef{shape}; }
+  // Forgets all that goes by the parameter's shape and type, before its accumulator is hooked. Returns whether LibTorch
+  // has forgotten it too: the accumulator lives as long as a graph that leads to it.
+  [[nodiscard]] bool forget_shape() {
+    strides.clear();
+    stage.reset();
+    const bool had_other_shape = !shape.empty() && has_other_shape();
+    if (had_other_shape) {
+      accumulator = {};
+      if (torch::autograd::impl::try_get_grad_accumulator(parameter)) return false;
+      if (parameter.grad().defined() && parameter.grad().sizes() != parameter.sizes()) parameter.mutable_grad().reset();
+    }
+    shape = parameter.sizes().vec();
+    return true;
+  }
+
+  // Gives the gradient memory of its own, after `added` has become it. LibTorch may leave it in memory that another
   // gradient of the pass has as well, if one of the two is a view, and that must not be averaged while it is needed.
+  // Where it was added to what was there before, as to a part of a flat tensor of the user's, it stays there.
   void own_memory(const at::Tensor& added) const {
     at::Tensor& gradient = parameter.mutable_grad();
-    if (!gradient.defined() || !gradient.has_storage()) return;
-    std::size_t num_known = 1;
-    if (added.defined() && added.has_storage() && added.storage().is_alias_of(gradient.storage())) {
-      ++num_known;
-      if (added.is_view() && added._base().use_count() == 1) ++num_known;  // of a view that nothing else is known of
-    }
+    if (!gradient.defined() || !gradient.has_storage() || !added.defined() || !added.has_storage()) return;
+    if (!added.storage().is_alias_of(gradient.storage())) return;
+    // A view that nothing else is known of has a base.
+    const std::size_t num_known = added.is_view() && added._base().use_count() == 1 ? 3 : 2;
     if (gradient.storage().use_count() > num_known) gradient = gradient.clone();
   }
 
@@ -44922,19 +45005,20 @@ struct GradientSlot {
     parameter.mutable_grad().reset();
   }
 
-  // Adds what was there before, once, as if it had come with the samples of this rank, by which all is divided in the
-  // end. More may still be added by micro-batches.
+  // Adds to what was there before, once, as if that had come with the samples of this rank, by which all is divided in
+  // the end. More may still be added by micro-batches.
   void end_weighting(double samples) {
     if (!before.defined()) return;
-    const at::Tensor earlier = std::exchange(before, {});
-    if (samples == 0) return;
+    at::Tensor earlier = std::exchange(before, {});
     const at::NoGradGuard no_grad;
     at::Tensor& gradient = parameter.mutable_grad();
-    const at::Tensor weighted = earlier.mul(samples);
+    earlier.mul_(samples);
     if (!gradient.defined()) {
-      gradient = weighted;
-    } else {  // a sparse one can be added to a dense one, and not the other way round
-      gradient = gradient.is_sparse() ? weighted.add(gradient) : gradient.add(weighted);
+      gradient = earlier;
+    } else if (earlier.is_sparse() && !gradient.is_sparse()) {  // which cannot take a dense one
+      gradient.add_(earlier);
+    } else {
+      gradient = earlier.add_(gradient);
     }
   }
 
@@ -45032,7 +45116,7 @@ struct PassHeader {
   double samples = 0;        // behind what is exchanged
   std::uint32_t silent = 0;  // it has not said how many
   std::uint32_t num_slots = 0;
-  std::uint32_t is_weighted = 0;  // its gradients have been multiplied with the samples behind them
+  std::uint32_t has_replaced = 0;  // the memory of weights; see StorageMark
   std::uint64_t step = 0;
   std::uint64_t pass = 0;  // of that step
   std::uint64_t loop = 0;  // over training data, in which it is
@@ -45041,10 +45125,11 @@ struct PassHeader {
   std::uint32_t has_ended = 0;  // its data, with this step
   std::uint64_t updates = 0;    // see UpdateDigest
   std::uint64_t weights = 0;    // digest_of_weights() in the first pass after a model was prepared, else 0
+  std::uint64_t data = 0;       // digest of ControlLane::data()
 
   [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
     return num_slots == other.num_slots && step == other.step && pass == other.pass && loop == other.loop &&
-           updates == other.updates && weights == other.weights;
+           updates == other.updates && weights == other.weights && data == other.data;
   }
 };
 
@@ -45054,6 +45139,7 @@ struct PassSummary {
   double samples = 0;                 // on all ranks
   std::uint32_t num_silent = 0;       // ranks that have not said how many
   std::uint32_t num_ended = 0;        // ranks whose data ends with this step
+  std::uint32_t num_replaced = 0;     // ranks that have replaced the memory of weights
   Wishes wishes{};                    // of any rank
   std::vector<double> waits{};        // seconds that each rank had waited for others when it began, by rank
 };
@@ -46792,6 +46878,31 @@ namespace detail {
       slot.name, shape_of(slot.parameter), worker.rank(), worker.world_size())};
 }
 
+// Its accumulator expects gradients of the shape that it had, and the ranks have compared that one.
+[[noreturn]] inline void refuse_reshaped(const Worker& worker, const GradientSlot& slot) {
+  throw ConfigError{compose(
+      "the parameter \"{}\" of a prepared model was given another shape, {} instead of [{}], on rank {}/{}, for "
+      "which no gradient can be averaged: keep the shape, or call prepare_model(worker, model) again right "
+      "after it, on all ranks",
+      slot.name, shape_of(slot.parameter), joined(slot.shape, ", "), worker.rank(), worker.world_size())};
+}
+
+// What has been computed with the parameter as it was keeps its accumulator.
+[[noreturn]] inline void refuse_graph(const Worker& worker, const GradientSlot& slot) {
+  throw ConfigError{compose(
+      "prepare_model on rank {}/{}: the parameter \"{}\" has got another shape, {} instead of [{}], and "
+      "something that was computed with it before, such as a loss, still exists: let that go out of scope first",
+      worker.rank(), worker.world_size(), slot.name, shape_of(slot.parameter), joined(slot.shape, ", "))};
+}
+
+[[noreturn]] inline void refuse_create_graph(const Worker& worker, const GradientSlot& slot) {
+  throw ConfigError{
+      compose("backward(create_graph=true) reached the parameter \"{}\" of a prepared model on rank "
+              "{}/{}: an averaged gradient cannot be differentiated. For a gradient penalty use "
+              "torch::autograd::grad(..., create_graph=true) and a plain backward() of the penalty",
+              slot.name, worker.rank(), worker.world_size())};
+}
+
 [[noreturn]] inline void refuse_newcomer(const Worker& worker, const std::string& name) {
   throw ConfigError{
       compose("the parameter \"{}\" has come into a prepared model since prepare_model() on rank {}/{}, so its "
@@ -46833,6 +46944,15 @@ namespace detail {
               what, slot.name, step, worker.rank(), worker.world_size())};
 }
 
+// The gradients of a divided optimizer are still those of the step before, or none.
+[[noreturn]] inline void refuse_early(const Worker& worker, std::string_view call, std::uint64_t step) {
+  throw ConfigError{compose(
+      "{} on rank {}/{}: step {} goes on with another micro-batch, after which its gradients are averaged: call "
+      "zero_grad(), clip_grad_norm_() and the optimizer's step() once in a step, after its last micro-batch: "
+      "if (!batch.completes_step()) continue;",
+      call, worker.rank(), worker.world_size(), step)};
+}
+
 [[noreturn]] inline void refuse_unfinished(const Worker& worker, std::uint64_t step, const CollectiveError& error) {
   throw CollectiveError{
       error.operation(), error.rank(), error.blamed(),
@@ -46852,6 +46972,18 @@ inline void refuse_half(const Worker& worker, const std::vector<GradientSlot>& s
                 "micro-batches",
                 worker.rank(), worker.world_size(), slot.name)};
   }
+}
+
+[[nodiscard]] inline std::string describe_not_finite(std::uint64_t step, const std::string& name) {
+  return compose("step {}: the gradient{}, averaged over all ranks, is not finite", step,
+                 name.empty() ? "" : compose(" of \"{}\"", name));
+}
+
+[[noreturn]] inline void refuse_not_finite(const Worker& worker, const std::string& what) {
+  throw DataError{
+      compose("{} (backward() on rank {}/{}): look for NaNs in the data, lower the learning rate or clip; or set "
+              "ModelOptions::non_finite to skip or allow",
+              what, worker.rank(), worker.world_size())};
 }
 
 inline void warn_of_skipped(Worker& worker, std::uint64_t skipped, std::uint64_t steps) {
@@ -47037,6 +47169,7 @@ class PassNumbers {
     numbers[0] += header.samples;
     numbers[1] += header.silent;
     numbers[2] += header.has_ended;
+    numbers[3] += header.has_replaced;
     const auto own = header.wishes.numbers<double>();
     std::transform(own.begin(), own.end(), &numbers[wishes], &numbers[wishes], std::plus{});
     const Places at = places_of(header);
@@ -47054,6 +47187,7 @@ class PassNumbers {
     return {.samples = sums[0],
             .num_silent = static_cast<std::uint32_t>(sums[1]),
             .num_ended = static_cast<std::uint32_t>(sums[2]),
+            .num_replaced = static_cast<std::uint32_t>(sums[3]),
             .wishes = Wishes::of_anyone<double>(sums.subspan<wishes, Wishes::count>()),
             .waits = {waited.begin(), waited.end()}};
   }
@@ -47085,19 +47219,42 @@ class PassNumbers {
                          .pass = place(2),
                          .loop = place(0),
                          .updates = place(3),
-                         .weights = place(4)});
+                         .weights = place(4),
+                         .data = place(6)});
     }
     return headers;
   }
 
- private:
-  // What is the same on all ranks that are together.
-  using Places = std::array<std::uint64_t, 6>;
-  [[nodiscard]] static Places places_of(const PassHeader& header) noexcept {
-    return {header.loop, header.step, header.pass, header.updates, header.weights, header.num_slots};
+  // Returns what all ranks say. own: texts of ranks from the first one on, which nobody else tells.
+  template <class Sum>
+  [[nodiscard]] std::vector<std::string> gather_texts(std::span<const std::string> own, int first,
+                                                      const Sum& sum) const {
+    std::vector<std::int64_t> sizes(world_size_);
+    const auto at = static_cast<std::size_t>(first);
+    for (std::size_t one = 0; one < own.size(); ++one) sizes[at + one] = static_cast<std::int64_t>(own[one].size());
+    sum(sizes);
+    std::vector<std::int64_t> characters(
+        static_cast<std::size_t>(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0})));
+    auto to = characters.begin() + std::accumulate(sizes.begin(), sizes.begin() + first, std::ptrdiff_t{0});
+    for (const std::string& text : own) to = std::copy(text.begin(), text.end(), to);
+    sum(characters);
+    std::vector<std::string> texts;
+    auto from = characters.begin();
+    for (const std::int64_t size : sizes) {
+      std::string& text = texts.emplace_back();
+      for (std::int64_t count = 0; count < size; ++count) text += static_cast<char>(*from++);
+    }
+    return texts;
   }
 
-  static constexpr std::size_t wishes = 3;
+ private:
+  // What is the same on all ranks that are together.
+  using Places = std::array<std::uint64_t, 7>;
+  [[nodiscard]] static Places places_of(const PassHeader& header) noexcept {
+    return {header.loop, header.step, header.pass, header.updates, header.weights, header.num_slots, header.data};
+  }
+
+  static constexpr std::size_t wishes = 4;
   static constexpr std::size_t places = wishes + Wishes::count;
   static constexpr std::size_t waits = places + 2 * std::tuple_size_v<Places>;
 
@@ -47286,6 +47443,12 @@ class FlatReduction {
     return is_finite;
   }
 
+  // Returns what all ranks say, by sums alone, for a side line has no other operation.
+  [[nodiscard]] std::vector<std::string> gather_texts(const std::string& mine) {
+    return PassNumbers{worker_->world_size()}.gather_texts(
+        std::span{&mine, 1}, worker_->rank(), [this](std::vector<std::int64_t>& all) { all_reduce(buffer_of(all)); });
+  }
+
   // See HostReduction.
   [[nodiscard]] std::uint64_t take_bytes() noexcept { return std::exchange(num_bytes_, 0); }
 
@@ -47316,19 +47479,22 @@ class FlatReduction {
   }
 
   [[nodiscard]] bool average_alike(const OpenSlots& slots) {
-    const bool is_weighted = header_.is_weighted != 0;
+    // With the samples behind them, by micro-batches; those that none of these has reached are so here.
+    const bool is_weighted =
+        std::any_of(slots.begin(), slots.end(), [](const auto& one) { return one.second->is_weighted; });
     std::int64_t count = 0;
     for (const auto& one : slots) count += one.second->real_count();
     const auto options =
         at::TensorOptions{}.dtype(slots.front().second->sum_type()).device(slots.front().second->parameter.device());
     const at::Tensor flat = at::empty({count}, options);
     num_bytes_ += 2 * flat.nbytes();
-    visit_parts(slots, flat, [this](const at::Tensor& part, const GradientSlot& slot) {
+    visit_parts(slots, flat, [this, is_weighted](const at::Tensor& part, const GradientSlot& slot) {
       const at::Tensor& gradient = slot.parameter.grad();
       if (!has_samples() || !gradient.defined()) {
         part.zero_();  // left out, not multiplied by zero: it may be NaN
       } else {
         part.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
+        if (is_weighted && !slot.is_weighted) part.mul_(header_.samples);
       }
     });
     if (*hook_) {
@@ -47393,6 +47559,7 @@ struct ShownGradient {
   std::int32_t type = 0;         // and its at::ScalarType
   std::uint32_t used = 0;
   std::uint32_t gives = 0;
+  std::uint32_t weighted = 0;  // with the samples behind it
 };
 
 // What the ranks of a host have shown, by their numbers on it.
@@ -47400,6 +47567,18 @@ struct ShownGradients {
   std::vector<PassHeader> headers{};
   std::vector<const ShownGradient*> tables{};  // each by slot
 };
+
+// Shows a text in the next step of an exchange, and returns those of all ranks of the host.
+[[nodiscard]] inline std::vector<std::string> show_texts(HostMemory& memory, const std::string& mine) {
+  const std::string_view shown = std::string_view{mine}.substr(0, HostMemory::max_record_bytes);
+  memory.step(std::as_bytes(std::span{shown}));
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < memory.size(); ++rank) {
+    const auto theirs = memory.record_of(rank);
+    texts.emplace_back(reinterpret_cast<const char*>(theirs.data()), theirs.size());
+  }
+  return texts;
+}
 
 // Adds up this rank's part of open gradients and leaves the mean with all ranks of the host, or, where an optimizer
 // shares the weights, in the gradient of the piece of this rank.
@@ -47479,11 +47658,12 @@ class HostSums {
     Given<T> given;
     for (int rank = 0; rank < memory_->size(); ++rank) {
       // Left out, not multiplied by zero: NaN.
-      if (shown_->tables[static_cast<std::size_t>(rank)][part.index].gives == 0) continue;
+      const ShownGradient& entry = shown_->tables[static_cast<std::size_t>(rank)][part.index];
+      if (entry.gives == 0) continue;
       given.sources.push_back(at<T>(rank, part.index) + part.range.begin);
-      const PassHeader& header = shown_->headers[static_cast<std::size_t>(rank)];
-      given.weights.push_back(header.is_weighted != 0 ? T{1} : static_cast<T>(header.samples));
-      given.are_all_weighted = given.are_all_weighted && header.is_weighted != 0;
+      const double samples = shown_->headers[static_cast<std::size_t>(rank)].samples;
+      given.weights.push_back(entry.weighted != 0 ? T{1} : static_cast<T>(samples));
+      given.are_all_weighted = given.are_all_weighted && entry.weighted != 0;
     }
     return given;
   }
@@ -47679,7 +47859,8 @@ class HostReduction {
                .count = slot.real_count(),
                .type = static_cast<std::int32_t>(slot.parameter.scalar_type()),
                .used = slot.used ? 1U : 0U,
-               .gives = header_.samples > 0 && has_gradient ? 1U : 0U};
+               .gives = header_.samples > 0 && has_gradient ? 1U : 0U,
+               .weighted = slot.is_weighted ? 1U : 0U};
       // What nobody may need is shown only where that costs nothing.
       if (has_gradient && (slot.used || is_in_place(slot))) entry.place = show(slot, entry.gives != 0);
     }
@@ -47724,9 +47905,8 @@ class HostReduction {
   // What the ranks have told with the first bucket.
   [[nodiscard]] const PassSummary& summary() const noexcept { return summary_; }
 
-  // Leaves the mean in the gradients of the given slots, which somebody gives, or beside them until close(). Those of
-  // ranks whose headers are weighted have been multiplied with the samples behind them. Returns whether all results of
-  // this rank's part are finite.
+  // Leaves the mean in the gradients of the given slots, which somebody gives, or beside them until close(). Returns
+  // whether all results of this rank's part are finite.
   [[nodiscard]] bool average(const OpenSlots& open, StepClock& clock) {
     if (lacks_place(open)) {
       for (const auto& [index, slot] : open) {
@@ -47763,6 +47943,16 @@ class HostReduction {
 
   // Bytes of gradients that this rank has read and written since the last call.
   [[nodiscard]] std::uint64_t take_bytes() noexcept { return std::exchange(num_bytes_, 0); }
+
+  // Returns what all ranks say in a step of its own, after the first one.
+  [[nodiscard]] std::vector<std::string> gather_texts(const std::string& mine) {
+    memory_->add_step();
+    const std::vector<std::string> here = show_texts(*memory_, mine);
+    if (memory_->num_hosts() == 1) return here;
+    return PassNumbers{worker_->world_size()}.gather_texts(here, first_rank(), [this](std::vector<std::int64_t>& all) {
+      memory_->add_between_hosts(buffer_of(all), worker_->collective_deadline());
+    });
+  }
 
   // Ends a pass of which all ranks know that nothing more comes.
   void cancel() { memory_->step({}); }
@@ -47823,6 +48013,7 @@ class HostReduction {
       summary_.num_silent += record.header.silent;
       summary_.wishes.add(record.header.wishes);
       summary_.num_ended += record.header.has_ended;
+      summary_.num_replaced += record.header.has_replaced;
       summary_.waits.push_back(record.header.waited);
     }
     summary_.headers = shown_.headers;
@@ -47989,22 +48180,257 @@ class HostReduction {
 
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/torch/detail/update_digest.hpp
-// Tells whether ranks that have weights of their own have updated them alike. Torch room.
+// ---- railyard/torch/detail/optimizer_fields.hpp
+// The options and the state of LibTorch's optimizers by name, to be read and written alike. Torch room.
+
+#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <tuple>
 
 namespace railyard::inline v0_1 {
 
 namespace detail {
 
-// A short digest of a worker's updates so far, which every backward pass compares: what one comparison misses, the next
-// ones find.
+// For each optimizer: its types, and what visits each field of them, const or not, as visit(name, field).
+template <class X>
+struct OptimizerFields {};
+
+template <>
+struct OptimizerFields<torch::optim::SGD> {
+  using Options = torch::optim::SGDOptions;
+  using ParamState = torch::optim::SGDParamState;
+  static constexpr std::string_view name = "SGD";
+  static constexpr bool is_elementwise = true;
+
+  template <class O, class Visit>
+  static void options(O& options, const Visit& visit) {
+    visit("lr", options.lr());
+    visit("momentum", options.momentum());
+    visit("dampening", options.dampening());
+    visit("weight_decay", options.weight_decay());
+    visit("nesterov", options.nesterov());
+  }
+  template <class S, class Visit>
+  static void state(S& state, const Visit& visit) {
+    visit("momentum_buffer", state.momentum_buffer());
+  }
+};
+
+// Adam and AdamW differ in nothing but their names here.
+template <class O, class S>
+struct AdamFields {
+  using Options = O;
+  using ParamState = S;
+  static constexpr bool is_elementwise = true;
+
+  template <class Any, class Visit>
+  static void options(Any& options, const Visit& visit) {
+    visit("lr", options.lr());
+    visit("beta1", std::get<0>(options.betas()));
+    visit("beta2", std::get<1>(options.betas()));
+    visit("eps", options.eps());
+    visit("weight_decay", options.weight_decay());
+    visit("amsgrad", options.amsgrad());
+  }
+  template <class Any, class Visit>
+  static void state(Any& state, const Visit& visit) {
+    visit("step", state.step());
+    visit("exp_avg", state.exp_avg());
+    visit("exp_avg_sq", state.exp_avg_sq());
+    visit("max_exp_avg_sq", state.max_exp_avg_sq());
+  }
+};
+template <>
+struct OptimizerFields<torch::optim::Adam> : AdamFields<torch::optim::AdamOptions, torch::optim::AdamParamState> {
+  static constexpr std::string_view name = "Adam";
+};
+template <>
+struct OptimizerFields<torch::optim::AdamW> : AdamFields<torch::optim::AdamWOptions, torch::optim::AdamWParamState> {
+  static constexpr std::string_view name = "AdamW";
+};
+
+template <>
+struct OptimizerFields<torch::optim::Adagrad> {
+  using Options = torch::optim::AdagradOptions;
+  using ParamState = torch::optim::AdagradParamState;
+  static constexpr std::string_view name = "Adagrad";
+  static constexpr bool is_elementwise = true;
+
+  template <class O, class Visit>
+  static void options(O& options, const Visit& visit) {
+    visit("lr", options.lr());
+    visit("lr_decay", options.lr_decay());
+    visit("weight_decay", options.weight_decay());
+    visit("initial_accumulator_value", options.initial_accumulator_value());
+    visit("eps", options.eps());
+  }
+  template <class S, class Visit>
+  static void state(S& state, const Visit& visit) {
+    visit("step", state.step());
+    visit("sum", state.sum());
+  }
+};
+
+template <>
+struct OptimizerFields<torch::optim::RMSprop> {
+  using Options = torch::optim::RMSpropOptions;
+  using ParamState = torch::optim::RMSpropParamState;
+  static constexpr std::string_view name = "RMSprop";
+  static constexpr bool is_elementwise = true;
+
+  template <class O, class Visit>
+  static void options(O& options, const Visit& visit) {
+    visit("lr", options.lr());
+    visit("alpha", options.alpha());
+    visit("eps", options.eps());
+    visit("weight_decay", options.weight_decay());
+    visit("momentum", options.momentum());
+    visit("centered", options.centered());
+  }
+  template <class S, class Visit>
+  static void state(S& state, const Visit& visit) {
+    visit("step", state.step());
+    visit("square_avg", state.square_avg());
+    visit("momentum_buffer", state.momentum_buffer());
+    visit("grad_avg", state.grad_avg());
+  }
+};
+
+// Its one state stands with the first parameter and is about all of them. Not saved: `al`, which each step fills anew.
+template <>
+struct OptimizerFields<torch::optim::LBFGS> {
+  using Options = torch::optim::LBFGSOptions;
+  using ParamState = torch::optim::LBFGSParamState;
+  static constexpr std::string_view name = "LBFGS";
+  static constexpr bool is_elementwise = false;
+
+  template <class O, class Visit>
+  static void options(O& options, const Visit& visit) {
+    visit("lr", options.lr());
+    visit("max_iter", options.max_iter());
+    visit("max_eval", options.max_eval());
+    visit("tolerance_grad", options.tolerance_grad());
+    visit("tolerance_change", options.tolerance_change());
+    visit("history_size", options.history_size());
+    visit("line_search_fn", options.line_search_fn());
+  }
+  template <class S, class Visit>
+  static void state(S& state, const Visit& visit) {
+    visit("func_evals", state.func_evals());
+    visit("n_iter", state.n_iter());
+    visit("t", state.t());
+    visit("prev_loss", state.prev_loss());
+    visit("d", state.d());
+    visit("H_diag", state.H_diag());
+    visit("prev_flat_grad", state.prev_flat_grad());
+    visit("old_dirs", state.old_dirs());
+    visit("old_stps", state.old_stps());
+    visit("ro", state.ro());
+  }
+};
+
+template <class X>
+concept KnownOptimizer = requires {
+  typename OptimizerFields<X>::Options;
+};
+// Updates each element by itself, so that pieces of a tensor can be updated apart.
+template <class X>
+concept ElementwiseOptimizer = KnownOptimizer<X> && OptimizerFields<X>::is_elementwise;
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/update_digest.hpp
+// Tells whether ranks update their weights alike, and by which settings. Torch room.
+
+<<<<<<< HEAD
+
+=======
+
+>>>>>>> 68a8365 (Keep gradients in the user's own memory, and find weights whose memory was replaced or reshaped on some ranks)
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// What an optimizer's updates go by: the options of its groups, as numbers, one group after another.
+struct UpdateSettings {
+  std::vector<double> values{};
+  std::string (*describe)(const std::vector<double>&) = nullptr;  // with their names, one a line
+
+  template <ElementwiseOptimizer X>
+  [[nodiscard]] static UpdateSettings of_none() {
+    return {.describe = &describe_as<X>};
+  }
+  // Adds those of one more group.
+  template <ElementwiseOptimizer X>
+  void add(const torch::optim::OptimizerOptions& options) {
+    OptimizerFields<X>::options(static_cast<const typename OptimizerFields<X>::Options&>(options),
+                                [this](std::string_view, auto field) { values.push_back(static_cast<double>(field)); });
+  }
+  template <ElementwiseOptimizer X>
+  [[nodiscard]] static UpdateSettings of(const X& optimizer) {
+    UpdateSettings settings = of_none<X>();
+    for (const auto& group : optimizer.param_groups()) settings.add<X>(group.options());
+    return settings;
+  }
+
+  [[nodiscard]] std::string text() const { return describe == nullptr ? "" : describe(values); }
+  [[nodiscard]] std::uint64_t hash() const { return hash_bytes(0, values.data(), values.size() * sizeof(double)); }
+
+ private:
+  template <class X>
+  [[nodiscard]] static std::string describe_as(const std::vector<double>& values) {
+    std::string text = compose("optimizer: {}\n", OptimizerFields<X>::name);
+    const typename OptimizerFields<X>::Options names(1);
+    std::size_t at = 0;
+    for (std::size_t group = 0; at < values.size(); ++group) {
+      OptimizerFields<X>::options(names, [&](std::string_view name, auto) {
+        text += compose("{} of group {}: {}\n", name, group, values[at++]);
+      });
+    }
+    return text;
+  }
+};
+
+// A short digest of a worker's updates so far, where it has weights of its own, which every backward pass compares:
+// what one comparison misses, the next ones find.
 struct UpdateDigest {
   static constexpr std::string_view extension_name = "torch.updates";
 
   std::uint64_t value = 0;
+  std::uint64_t num_updates = 0;
+  UpdateSettings last{};
+  std::optional<double> max_norm{};  // to which gradients were clipped last
 
+<<<<<<< HEAD
   void add(std::span<const double> learning_rates) {
     value = short_digest(digest_of(std::as_bytes(learning_rates), value + 1));
+=======
+  void add(UpdateSettings settings) {
+    last = std::move(settings);
+    ++num_updates;
+    const std::uint64_t hash = last.hash();
+    value = short_digest(hash_bytes(value + 1, &hash, sizeof hash));
+  }
+  void add_clipping(double norm) {
+    max_norm = norm;
+    value = short_digest(hash_bytes(value + 1, &norm, sizeof norm));
+  }
+
+  // One a line.
+  [[nodiscard]] std::string text() const {
+    return compose("updates: {}\n", num_updates) + last.text() +
+           (max_norm ? compose("max_norm of clip_grad_norm_: {}\n", *max_norm) : "");
+>>>>>>> 68a8365 (Keep gradients in the user's own memory, and find weights whose memory was replaced or reshaped on some ranks)
   }
 };
 
@@ -48134,7 +48560,7 @@ class PassExchange {
     for (const auto& one : open) {
       at::Tensor& gradient = one.second->parameter.mutable_grad();
       if (gradient.is_sparse()) gradient = gradient.to_dense();  // as on any number of ranks
-      if (terms_.header.is_weighted != 0) gradient.div_(terms_.header.samples);
+      if (one.second->is_weighted) gradient.div_(terms_.header.samples);
       if (terms_.checks_finite) is_finite &= is_all_finite(gradient);
     }
     return is_finite;
@@ -48152,7 +48578,7 @@ class PassExchange {
     }
   }
 
-  void check() const {
+  void check() {
     check_silence();
     check_together();
     check_samples();
@@ -48176,7 +48602,7 @@ class PassExchange {
   }
 
   // Ranks that are at different steps would average what does not belong together.
-  void check_together() const {
+  void check_together() {
     const std::vector<PassHeader>& headers = summary().headers;
     const PassHeader& first = headers.front();
     for (std::size_t rank = 1; rank < headers.size(); ++rank) {
@@ -48195,6 +48621,13 @@ class PassExchange {
             "was caught); all ranks must leave it at the same step: decide by worker.should_stop()",
             worker_->rank(), worker_->world_size(), other.step, rank, other.loop, first.step, first.loop)};
       }
+      if (first.data != other.data) {
+        throw ConfigError{compose(
+            "backward() on rank {}/{}: rank {} goes over the training data in another way than rank 0: {}. Give "
+            "prepare_loader() the same dataset and LoaderOptions on every rank, and the loader the same epoch",
+            worker_->rank(), worker_->world_size(), rank,
+            difference_of_settings(gather_texts(worker_->control().data())))};
+      }
       if (first.step == other.step && first.pass == other.pass && first.updates == other.updates) {
         throw ConfigError{compose(
             "backward() on rank {}/{}: in its first step after prepare_model() rank {} has other weights than rank 0. "
@@ -48205,8 +48638,8 @@ class PassExchange {
       if (first.step == other.step && first.pass == other.pass) {
         throw ConfigError{compose(
             "backward() on rank {}/{}: before its step {}, rank {} has not updated its weights as rank 0 has, so they "
-            "differ: call optimizer.step() equally often on all ranks, with the same learning rates",
-            worker_->rank(), worker_->world_size(), other.step, rank)};
+            "differ{}: call clip_grad_norm_() and optimizer.step() equally often on all ranks, with the same settings",
+            worker_->rank(), worker_->world_size(), other.step, rank, difference_of_updates())};
       }
       throw ConfigError{compose(
           "backward() on rank {}/{}: rank {} is in backward pass {} of its step {}, rank 0 in pass {} of its step {}. "
@@ -48214,6 +48647,16 @@ class PassExchange {
           "more; all ranks must call it equally often in every step",
           worker_->rank(), worker_->world_size(), rank, other.pass + 1, other.step, first.pass + 1, first.step)};
     }
+  }
+
+  [[nodiscard]] std::vector<std::string> gather_texts(const std::string& mine) {
+    return terms_.uses_host ? host_->gather_texts(mine) : flat_.gather_texts(mine);
+  }
+
+  // Of the last ones; there may be none in these.
+  [[nodiscard]] std::string difference_of_updates() {
+    const std::string text = difference_of_settings(gather_texts(worker_->extension<UpdateDigest>().text()));
+    return text.empty() ? text : compose(" ({})", text);
   }
 
   Worker* worker_;
@@ -48226,6 +48669,65 @@ class PassExchange {
   OpenSlots open_{};
   bool is_finite_ = true;
   bool is_under_way_ = false;
+};
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/replaced_weights.hpp
+// Finds ranks whose weights differ since the memory of some was replaced. Torch room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+[[nodiscard]] inline bool has_replaced_storage(const std::vector<GradientSlot>& slots) {
+  return std::any_of(slots.begin(), slots.end(),
+                     [](const GradientSlot& slot) { return !slot.storage.is_of(slot.parameter); });
+}
+
+// All ranks call it when a pass has told them that one of them has replaced some; what all have replaced alike may
+// stay. Throws: ConfigError on all ranks if a weight is not rank 0's.
+inline void compare_replaced(Worker& worker, std::vector<GradientSlot>& slots) {
+  std::vector<std::int64_t> hashes;
+  for (const GradientSlot& slot : slots) {
+    hashes.push_back(static_cast<std::int64_t>(hash_of({{.name = slot.name, .tensor = slot.parameter}})));
+  }
+  const auto all = worker.world_size() > 1 ? gather_values(worker, hashes) : hashes;
+  for (std::size_t entry = hashes.size(); entry < all.size(); ++entry) {
+    const std::size_t index = entry % hashes.size();
+    if (all[entry] == all[index]) continue;
+    throw ConfigError{
+        compose("backward() on rank {}/{}: the parameter \"{}\" of a prepared model has other values on rank {} than "
+                "on rank 0, since weights were replaced in the middle of training (by set_data(), torch::load() or "
+                ".to()): give all ranks the same, or call prepare_model(worker, model) again right after it, on all "
+                "ranks, which gives them rank 0's",
+                worker.rank(), worker.world_size(), slots[index].name, entry / hashes.size())};
+  }
+  for (GradientSlot& slot : slots) slot.storage = StorageMark{slot.parameter};
+}
+
+}  // namespace detail
+
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/torch/detail/step_window.hpp
+// Where a worker is in the micro-batches of a step. Torch room.
+
+namespace railyard::inline v0_1 {
+
+namespace detail {
+
+// The micro-batches of one step.
+struct StepWindow {
+  std::uint64_t step = 0;         // counts from 1; 0 before the first
+  std::uint64_t samples = 0;      // of this rank so far
+  std::uint64_t micro_batch = 0;  // samples of the one under way
+  bool is_accumulating = false;   // it has several: gradients are weighted before they are accumulated
+  bool is_last = true;            // the step's last one has begun
+  std::uint64_t num_passes = 0;   // that have been exchanged
+  bool is_refused = false;        // one of them was not finite
 };
 
 }  // namespace detail
@@ -48309,17 +48811,18 @@ class GradientExchange {
     schedule_.reset(slots_.size());
   }
 
-  // Takes a model's parameter in. One that is known already, such as a tied one, is hooked anew if need be.
+  // Takes a model's parameter in, which has rank 0's values. One that is known already, such as a tied one, is hooked
+  // anew if need be.
   static void add(const std::shared_ptr<GradientExchange>& self, const std::string& name, const at::Tensor& parameter) {
     const auto [known, is_new] = self->known_.emplace(parameter.unsafeGetTensorImpl(), self->slots_.size());
     if (is_new) {
       self->slots_.push_back({.name = name, .parameter = parameter});
       hook(self, self->slots_.size() - 1);
-      return;
     }
     GradientSlot& slot = self->slots_[known->second];
     slot.has_begun = false;
-    if (has_lost_hook(slot)) hook(self, known->second);
+    if (has_lost_hook(slot) || slot.has_other_shape()) hook(self, known->second);
+    slot.storage = StorageMark{parameter};
   }
 
   // The slot of a parameter, nullptr if it is of no prepared model.
@@ -48339,6 +48842,14 @@ class GradientExchange {
       if (const GradientSlot* slot = exchange->find(parameter)) return slot->piece.lock();
     }
     return nullptr;
+  }
+
+  // Throws: ConfigError if micro-batches of a step that is not exchanged have added to the parameter's gradient.
+  void check_complete(const at::Tensor& parameter, std::string_view call) {
+    if (!window_.is_accumulating) return;
+    if (const GradientSlot* slot = find(parameter); slot != nullptr && slot->is_weighted) {
+      refuse_early(*worker_, call, window_.step);
+    }
   }
 
   // Watches a model whose parameters have been added, for as long as it lives.
@@ -48393,6 +48904,7 @@ class GradientExchange {
   static void begin(const std::shared_ptr<GradientExchange>& self, std::uint64_t samples, bool completes_step) {
     for (std::size_t index = 0; index < self->slots_.size(); ++index) {
       GradientSlot& slot = self->slots_[index];
+      if (slot.has_other_shape()) refuse_reshaped(*self->worker_, slot);
       if (has_lost_hook(slot)) {
         if (slot.has_begun) refuse_converted(*self->worker_, slot);
         hook(self, index);
@@ -48409,7 +48921,7 @@ class GradientExchange {
         self->before_step_.keep(self->models_.models(), RunningStatistics::Of::all_modules);
       }
     }
-    Window& window = self->window_;
+    StepWindow& window = self->window_;
     window.is_accumulating = window.is_accumulating || !completes_step;
     if (window.is_accumulating) begin_micro_batch(self);
     window.is_last = completes_step;
@@ -48420,17 +48932,6 @@ class GradientExchange {
   }
 
  private:
-  // The micro-batches of one step.
-  struct Window {
-    std::uint64_t step = 0;         // counts from 1; 0 before the first
-    std::uint64_t samples = 0;      // of this rank so far
-    std::uint64_t micro_batch = 0;  // samples of the one under way
-    bool is_accumulating = false;   // it has several: gradients are weighted before they are accumulated
-    bool is_last = true;            // the step's last one has begun
-    std::uint64_t num_passes = 0;   // that have been exchanged
-    bool is_refused = false;        // one of them was not finite
-  };
-
   // Lives as long as a pass's callback is queued. LibTorch queues it for the innermost pass, such as the one in which
   // checkpointing computes a part of another. When that has gone this one queues its successor, for the pass around it.
   class Pass {
@@ -48502,15 +49003,12 @@ class GradientExchange {
       if (!exchange || !exchange->window_.is_accumulating) return gradients;
       GradientSlot& slot = exchange->slots_[exchange->known_.at(parameter_)];
       exchange->check_gradient(slot);
-      slot.begin_weighting();
       const std::uint64_t samples = exchange->window_.micro_batch;
-      torch::autograd::variable_list weighted;
-      for (const at::Tensor& gradient : gradients) {
-        // Left out, not multiplied by zero: it may be NaN.
-        const bool counts = gradient.defined() && samples > 0;
-        weighted.push_back(counts ? gradient * static_cast<double>(samples) : at::Tensor{});
-      }
-      return weighted;
+      // Left out, not multiplied by zero: it may be NaN.
+      if (samples == 0) return torch::autograd::variable_list(gradients.size());
+      if (!gradients.front().defined()) return gradients;
+      slot.begin_weighting();
+      return {gradients.front() * static_cast<double>(samples)};
     }
 
    private:
@@ -48524,6 +49022,7 @@ class GradientExchange {
 
   static void hook(const std::shared_ptr<GradientExchange>& self, std::size_t index) {
     GradientSlot& slot = self->slots_[index];
+    if (!slot.forget_shape()) refuse_graph(*self->worker_, slot);
     const bool is_frozen = !slot.parameter.requires_grad();
     // A frozen parameter has no accumulator to hook, and it may be thawed later, so it is thawed for a moment.
     if (is_frozen && !at::isFloatingType(slot.parameter.scalar_type()) &&
@@ -48540,13 +49039,7 @@ class GradientExchange {
   // Runs on the thread of the parameter's device.
   static void arrived(const std::shared_ptr<GradientExchange>& self, std::size_t index, const at::Tensor& added) {
     const std::lock_guard lock{self->mutex_};
-    if (c10::GradMode::is_enabled()) {
-      throw ConfigError{
-          compose("backward(create_graph=true) reached the parameter \"{}\" of a prepared model on rank "
-                  "{}/{}: an averaged gradient cannot be differentiated. For a gradient penalty use "
-                  "torch::autograd::grad(..., create_graph=true) and a plain backward() of the penalty",
-                  self->slots_[index].name, self->worker_->rank(), self->worker_->world_size())};
-    }
+    if (c10::GradMode::is_enabled()) refuse_create_graph(*self->worker_, self->slots_[index]);
     if (self->pass_.expired()) queue_end(self);
     self->note_arrival(self->slots_[index], index, added);
   }
@@ -48667,6 +49160,7 @@ class GradientExchange {
     const bool is_finite = exchange_.finish(clock_);
     for (GradientSlot& slot : slots_) slot.used = slot.is_weighted = false;
     const PassSummary& summary = exchange_.summary();
+    if (summary.num_replaced > 0) compare_replaced(*worker_, slots_);
     if (summary.headers.front().pass == 0) {
       const bool have_all_ended = summary.num_ended == static_cast<std::uint32_t>(worker_->world_size());
       worker_->control().hear(summary.wishes, have_all_ended);
@@ -48730,14 +49224,15 @@ class GradientExchange {
     return {.samples = static_cast<double>(window_.samples),
             .silent = worker_->step_samples() ? 0U : 1U,
             .num_slots = static_cast<std::uint32_t>(slots_.size()),
-            .is_weighted = window_.is_accumulating ? 1U : 0U,
+            .has_replaced = has_replaced_storage(slots_) ? 1U : 0U,
             .step = window_.step,
             .pass = window_.num_passes++,
             .loop = control.loop(),
             .waited = clock_.waited() + aside_.waited(),
             .wishes = worker_->wishes(),
             .has_ended = control.has_ended() ? 1U : 0U,
-            .weights = std::exchange(compares_weights_, false) ? digest_of_weights(slots_) : 0};
+            .weights = std::exchange(compares_weights_, false) ? digest_of_weights(slots_) : 0,
+            .data = short_digest(hash_bytes(0, control.data().data(), control.data().size()))};
   }
 
   [[nodiscard]] bool are_all_on_cpu() const {
@@ -48758,14 +49253,8 @@ class GradientExchange {
     if (!std::exchange(window_.is_refused, true)) clock_.count_skipped();
     drop_gradients();
     before_step_.put_back();
-    const std::string what = compose("step {}: the gradient{}, averaged over all ranks, is not finite", window_.step,
-                                     name.empty() ? "" : compose(" of \"{}\"", name));
-    if (options_.non_finite == NonFinite::stop) {
-      throw DataError{
-          compose("{} (backward() on rank {}/{}): look for NaNs in the data, lower the learning rate or clip; or set "
-                  "ModelOptions::non_finite to skip or allow",
-                  what, worker_->rank(), worker_->world_size())};
-    }
+    const std::string what = describe_not_finite(window_.step, name);
+    if (options_.non_finite == NonFinite::stop) refuse_not_finite(*worker_, what);
     if (worker_->rank() == 0 && clock_.skipped() == 1) {
       worker_->warn(what + "; the step is left out on all ranks, as later ones will be without a word");
     }
@@ -48775,7 +49264,7 @@ class GradientExchange {
   PassExchange exchange_;
   StepClock clock_{};
   ModelOptions options_{};
-  Window window_{};
+  StepWindow window_{};
   bool compares_weights_ = false;  // in the next pass, as a model was prepared
   bool has_weights_ = false;       // the accumulators have the hook that weights micro-batches
   std::vector<GradientSlot> slots_{};
@@ -49188,6 +49677,7 @@ struct LoaderState {
   std::optional<std::uint64_t> num_samples{};  // of an epoch, where that is known
   EpochPosition first{};                       // the begin of epoch 0
   std::function<std::string()> take_stock{};   // tells what is read, see DataStock
+  std::string order{};                         // describes what must be alike on all ranks
   bool is_own = false;                         // what is read: this rank's part, of which no other knows
   at::Device home{at::kCPU};
   std::int64_t epoch = -1;
@@ -49210,7 +49700,8 @@ struct LoaderState {
     is_set = is_over = false;
     if (options.drives_step) {
       worker->end_step();  // what came after the last epoch belonged to its last step
-      worker->control().begin_loop();
+      worker->control().begin_loop(
+          order + compose("seed: {}\nepoch: {}\nbegin: sample {}\n", before.seed(), epoch, before.consumed()));
     }
     source->open(after);
     advance();
@@ -49956,12 +50447,21 @@ template <class Example>
   return shares;
 }
 
+// Says which samples come in which batch, one thing a line: what all ranks must have given alike. Into how many parts
+// each of them cuts its own is its own business.
+[[nodiscard]] inline std::string order_of(const LoaderOptions& options, const BatchShares& shares) {
+  return compose("batch size: {}\ndrop_last: {}\nshuffle: {}\nbucket_by: \"{}\"\nbucket_window: {}\n",
+                 shares.global_batch_size, options.drop_last, options.shuffle, options.bucket_by,
+                 options.bucket_window);
+}
+
 // num_samples: of an epoch, where that is known. is_indexed: the position of an epoch knows it as well. is_own: other
 // ranks may read something else.
 [[nodiscard]] inline Loader make_loader(Worker& worker, std::unique_ptr<BatchSource> source,
                                         std::optional<std::uint64_t> num_samples, bool is_indexed,
                                         const BatchShares& shares, const LoaderOptions& options,
-                                        std::function<std::string()> take_stock, bool is_own = false) {
+                                        std::function<std::string()> take_stock, const std::string& order,
+                                        bool is_own = false) {
   if (num_samples && *num_samples == 0) {
     throw ConfigError{
         compose("prepare_loader on rank {}/{}: the dataset is empty", worker.rank(), worker.world_size())};
@@ -49979,6 +50479,7 @@ template <class Example>
                  .num_samples = num_samples,
                  .first = {worker.seed(), 0, options.shuffle, is_indexed ? num_samples : std::nullopt},
                  .take_stock = std::move(take_stock),
+                 .order = order + (num_samples ? compose("samples: {}\n", *num_samples) : ""),
                  .is_own = is_own,
                  .home = device(worker)}};
 }
@@ -49987,7 +50488,7 @@ template <class Example>
                                         const LoaderOptions& options, std::function<std::string()> take_stock = {}) {
   const BatchShares shares = checked_shares(worker, options, true);
   return make_loader(worker, std::make_unique<IndexedBatches>(std::move(fetch), shares), num_samples, true, shares,
-                     options, std::move(take_stock));
+                     options, std::move(take_stock), order_of(options, shares));
 }
 
 // Adds a tensor of samples; of a large one some, from the first to the last.
@@ -50118,6 +50619,7 @@ template <class D>
   }
   const bool is_divided = dataset.is_divided();
   const detail::BatchShares shares = detail::checked_shares(worker, options, is_divided);
+  const std::string order = detail::order_of(options, shares);
   const Dataset ordered = options.bucket_by.empty() ? dataset : detail::bucketed(dataset, options);
   if (!options.bucket_by.empty()) options.shuffle = false;  // the dataset itself shuffles
   const auto num_samples = ordered.count();
@@ -50134,7 +50636,7 @@ template <class D>
     };
   }
   return detail::make_loader(worker, std::move(source), num_samples, ordered.is_indexed(), shares, options,
-                             std::move(take_stock), detail::is_own_part(dataset));
+                             std::move(take_stock), order, detail::is_own_part(dataset));
 }
 
 /// Makes a loader over a LibTorch dataset whose samples can be asked for by index (get_batch() or get()) and that knows
@@ -50322,174 +50824,6 @@ template <class Source>
     return model;
   }
 }
-
-}  // namespace railyard::inline v0_1
-
-// ---- railyard/torch/detail/optimizer_fields.hpp
-// The options and the state of LibTorch's optimizers by name, to be read and written alike. Torch room.
-
-#include <ATen/core/ivalue.h>  // first: clang 14 rejects the rest of LibTorch 1.13 without it
-
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/lbfgs.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
-
-#include <tuple>
-
-namespace railyard::inline v0_1 {
-
-namespace detail {
-
-// For each optimizer: its types, and what visits each field of them, const or not, as visit(name, field).
-template <class X>
-struct OptimizerFields {};
-
-template <>
-struct OptimizerFields<torch::optim::SGD> {
-  using Options = torch::optim::SGDOptions;
-  using ParamState = torch::optim::SGDParamState;
-  static constexpr std::string_view name = "SGD";
-  static constexpr bool is_elementwise = true;
-
-  template <class O, class Visit>
-  static void options(O& options, const Visit& visit) {
-    visit("lr", options.lr());
-    visit("momentum", options.momentum());
-    visit("dampening", options.dampening());
-    visit("weight_decay", options.weight_decay());
-    visit("nesterov", options.nesterov());
-  }
-  template <class S, class Visit>
-  static void state(S& state, const Visit& visit) {
-    visit("momentum_buffer", state.momentum_buffer());
-  }
-};
-
-// Adam and AdamW differ in nothing but their names here.
-template <class O, class S>
-struct AdamFields {
-  using Options = O;
-  using ParamState = S;
-  static constexpr bool is_elementwise = true;
-
-  template <class Any, class Visit>
-  static void options(Any& options, const Visit& visit) {
-    visit("lr", options.lr());
-    visit("beta1", std::get<0>(options.betas()));
-    visit("beta2", std::get<1>(options.betas()));
-    visit("eps", options.eps());
-    visit("weight_decay", options.weight_decay());
-    visit("amsgrad", options.amsgrad());
-  }
-  template <class Any, class Visit>
-  static void state(Any& state, const Visit& visit) {
-    visit("step", state.step());
-    visit("exp_avg", state.exp_avg());
-    visit("exp_avg_sq", state.exp_avg_sq());
-    visit("max_exp_avg_sq", state.max_exp_avg_sq());
-  }
-};
-template <>
-struct OptimizerFields<torch::optim::Adam> : AdamFields<torch::optim::AdamOptions, torch::optim::AdamParamState> {
-  static constexpr std::string_view name = "Adam";
-};
-template <>
-struct OptimizerFields<torch::optim::AdamW> : AdamFields<torch::optim::AdamWOptions, torch::optim::AdamWParamState> {
-  static constexpr std::string_view name = "AdamW";
-};
-
-template <>
-struct OptimizerFields<torch::optim::Adagrad> {
-  using Options = torch::optim::AdagradOptions;
-  using ParamState = torch::optim::AdagradParamState;
-  static constexpr std::string_view name = "Adagrad";
-  static constexpr bool is_elementwise = true;
-
-  template <class O, class Visit>
-  static void options(O& options, const Visit& visit) {
-    visit("lr", options.lr());
-    visit("lr_decay", options.lr_decay());
-    visit("weight_decay", options.weight_decay());
-    visit("initial_accumulator_value", options.initial_accumulator_value());
-    visit("eps", options.eps());
-  }
-  template <class S, class Visit>
-  static void state(S& state, const Visit& visit) {
-    visit("step", state.step());
-    visit("sum", state.sum());
-  }
-};
-
-template <>
-struct OptimizerFields<torch::optim::RMSprop> {
-  using Options = torch::optim::RMSpropOptions;
-  using ParamState = torch::optim::RMSpropParamState;
-  static constexpr std::string_view name = "RMSprop";
-  static constexpr bool is_elementwise = true;
-
-  template <class O, class Visit>
-  static void options(O& options, const Visit& visit) {
-    visit("lr", options.lr());
-    visit("alpha", options.alpha());
-    visit("eps", options.eps());
-    visit("weight_decay", options.weight_decay());
-    visit("momentum", options.momentum());
-    visit("centered", options.centered());
-  }
-  template <class S, class Visit>
-  static void state(S& state, const Visit& visit) {
-    visit("step", state.step());
-    visit("square_avg", state.square_avg());
-    visit("momentum_buffer", state.momentum_buffer());
-    visit("grad_avg", state.grad_avg());
-  }
-};
-
-// Its one state stands with the first parameter and is about all of them. Not saved: `al`, which each step fills anew.
-template <>
-struct OptimizerFields<torch::optim::LBFGS> {
-  using Options = torch::optim::LBFGSOptions;
-  using ParamState = torch::optim::LBFGSParamState;
-  static constexpr std::string_view name = "LBFGS";
-  static constexpr bool is_elementwise = false;
-
-  template <class O, class Visit>
-  static void options(O& options, const Visit& visit) {
-    visit("lr", options.lr());
-    visit("max_iter", options.max_iter());
-    visit("max_eval", options.max_eval());
-    visit("tolerance_grad", options.tolerance_grad());
-    visit("tolerance_change", options.tolerance_change());
-    visit("history_size", options.history_size());
-    visit("line_search_fn", options.line_search_fn());
-  }
-  template <class S, class Visit>
-  static void state(S& state, const Visit& visit) {
-    visit("func_evals", state.func_evals());
-    visit("n_iter", state.n_iter());
-    visit("t", state.t());
-    visit("prev_loss", state.prev_loss());
-    visit("d", state.d());
-    visit("H_diag", state.H_diag());
-    visit("prev_flat_grad", state.prev_flat_grad());
-    visit("old_dirs", state.old_dirs());
-    visit("old_stps", state.old_stps());
-    visit("ro", state.ro());
-  }
-};
-
-template <class X>
-concept KnownOptimizer = requires {
-  typename OptimizerFields<X>::Options;
-};
-// Updates each element by itself, so that pieces of a tensor can be updated apart.
-template <class X>
-concept ElementwiseOptimizer = KnownOptimizer<X> && OptimizerFields<X>::is_elementwise;
-
-}  // namespace detail
 
 }  // namespace railyard::inline v0_1
 
@@ -50873,24 +51207,30 @@ class SharedWeights {
   // Whether another host has the same weights and pieces, and tells of them.
   [[nodiscard]] bool is_copy() const noexcept { return memory_->host() > 0; }
 
-  // Begins an update: from here to end_update() nobody reads the weights. settings: what must be equal on all ranks.
-  void begin_update(std::span<const double> settings) {
+  // Begins an update: from here to end_update() nobody reads the weights. The settings must be equal on all ranks.
+  void begin_update(const UpdateSettings& settings) {
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
       if (parameters_[index].data_ptr() != addresses_[index]) refuse_replaced(parameters_[index]);
       if (pieces_[index]->is_mixed && pieces_[index]->weights.grad().defined()) refuse_mixed(parameters_[index]);
       pieces_[index]->is_spent = true;
     }
     // A digest, for a record is small and groups may be many.
+<<<<<<< HEAD
     const std::uint64_t own = digest_of(std::as_bytes(settings));
+=======
+    const std::uint64_t own = settings.hash();
+>>>>>>> 68a8365 (Keep gradients in the user's own memory, and find weights whose memory was replaced or reshaped on some ranks)
     memory_->begin(Purpose::update, std::as_bytes(std::span{&own, 1}), 2, worker_->collective_deadline());
     for (int rank = 0; rank < memory_->size(); ++rank) {
       const auto record = memory_->record_of(rank);
       if (record.size() == sizeof own && std::memcmp(record.data(), &own, sizeof own) == 0) continue;
+      memory_->add_step();
+      const auto texts = show_texts(*memory_, settings.text());
       memory_->step({});
-      throw ConfigError{
-          compose("optimizer.step() on rank {}/{}: the learning rates of rank {} are others than this rank's; one "
-                  "copy of the weights is updated by all ranks, so set them alike everywhere",
-                  worker_->rank(), worker_->world_size(), memory_->host() * memory_->size() + rank)};
+      throw ConfigError{compose(
+          "optimizer.step() on rank {}/{}: the ranks have other options of the optimizer: {}; one copy of the weights "
+          "is updated by all ranks, so set them alike everywhere",
+          worker_->rank(), worker_->world_size(), difference_of_settings(texts, memory_->host() * memory_->size()))};
     }
   }
   void end_update() {
@@ -51017,7 +51357,9 @@ class SharedWeights {
         piece->weights =
             parameter.detach().as_strided({piece->end - piece->begin}, {1}, parameter.storage_offset() + piece->begin);
       }
-      gradient_exchange_of(*worker_)->find(parameter)->piece = piece;
+      GradientSlot& slot = *gradient_exchange_of(*worker_)->find(parameter);
+      slot.piece = piece;
+      slot.storage = StorageMark{parameter};  // all ranks have moved there together
       pieces_.push_back(std::move(piece));
     }
   }
@@ -51068,7 +51410,7 @@ class PreparedOptimizer {
         (is_shared ? shared : whole_).push_back(parameter);
       }
     }
-    if (can_share) compare_with_other_ranks();  // whose pieces must be of the same weights
+    compare_with_other_ranks(groups, defaults);  // whose pieces must be of the same weights
     if (!shared.empty()) shared_ = std::make_unique<detail::SharedWeights>(worker, std::move(shared));
     std::vector<torch::optim::OptimizerParamGroup> own;
     for (std::size_t index = 0; index < groups.size(); ++index) {
@@ -51090,14 +51432,14 @@ class PreparedOptimizer {
   }
 
   /// Updates the weights. The ranks that share them wait for each other before anybody writes, and until all have
-  /// written. Throws: ConfigError if such ranks differ in their learning rates, or if weights have been replaced. Where
-  /// each rank or host has weights of its own, the next backward() throws it for the rates, and for ranks that have
-  /// left out an update.
+  /// written. Throws: ConfigError if such ranks differ in their options, such as learning rates, if weights have been
+  /// replaced, or if micro-batches of the step are still to come. Where each rank or host has weights of its own, the
+  /// next backward() throws it for the options, and for ranks that have left out an update.
   void step() {
+    check_complete("optimizer.step()");
     detail::StepClock& clock = detail::gradient_exchange_of(*worker_)->clock();
-    std::vector<double> rates;
-    for (const auto& group : inner_->param_groups()) rates.push_back(group.options().get_lr());
-    worker_->extension<detail::UpdateDigest>().add(rates);
+    auto& updates = worker_->extension<detail::UpdateDigest>();
+    updates.add(detail::UpdateSettings::of(*inner_));
     if (shared_ == nullptr) {
       clock.enter(detail::StepClock::Part::optimizer);
       inner_->step();
@@ -51105,7 +51447,7 @@ class PreparedOptimizer {
       return;
     }
     clock.enter(detail::StepClock::Part::wait);
-    shared_->begin_update(rates);
+    shared_->begin_update(updates.last);
     clock.enter(detail::StepClock::Part::optimizer);
     inner_->step();
     clock.enter(detail::StepClock::Part::wait);
@@ -51114,8 +51456,11 @@ class PreparedOptimizer {
   }
 
   /// Scales all gradients so that their common norm is max_norm at most, and returns what it was. A collective.
-  /// Cost: one pass over this rank's pieces and one small all-reduce.
+  /// Cost: one pass over this rank's pieces and one small all-reduce. Throws: ConfigError on all ranks if they give
+  /// other norms (where each rank has weights of its own, from the next backward()), or if micro-batches of the step
+  /// are still to come.
   double clip_grad_norm_(double max_norm) {
+    check_complete("clip_grad_norm_()");
     const at::NoGradGuard no_grad;
     double square = 0;
     const auto add = [&square](const at::Tensor& gradient) {
@@ -51127,7 +51472,11 @@ class PreparedOptimizer {
     // Of pieces that several hosts have alike, those of the first host count.
     if (shared_ != nullptr && !shared_->is_copy()) for_each_piece([&](at::Tensor& piece) { add(piece.grad()); });
     if (shared_ == nullptr || worker_->rank() == 0) for_each_whole([&](at::Tensor& whole) { add(whole.grad()); });
-    if (shared_ != nullptr) worker_->all_reduce(buffer_of_value(square), ReduceOp::sum);
+    if (shared_ != nullptr) {
+      square = sum_of_squares(square, max_norm);
+    } else {
+      worker_->extension<detail::UpdateDigest>().add_clipping(max_norm);
+    }
     const double norm = std::sqrt(square);
     const double factor = max_norm / (norm + 1e-6);
     if (factor >= 1) return norm;
@@ -51138,8 +51487,10 @@ class PreparedOptimizer {
   }
 
   /// Returns the averaged gradients in full, in the order of the parameters; undefined where there is none. A
-  /// collective, and not for every step. Cost: one all-reduce of all of them.
+  /// collective, and not for every step. Cost: one all-reduce of all of them. Throws: ConfigError if micro-batches of
+  /// the step are still to come.
   [[nodiscard]] std::vector<at::Tensor> full_gradients() const {
+    check_complete("full_gradients()");
     const at::NoGradGuard no_grad;
     std::vector<at::Tensor> gradients;
     for (const auto& group : parameters_) {
@@ -51183,7 +51534,31 @@ class PreparedOptimizer {
         worker_->rank(), worker_->world_size(), slot->name)};
   }
 
-  void compare_with_other_ranks() const {
+  void check_complete(std::string_view call) const {
+    const auto& exchange = detail::gradient_exchange_of(*worker_);
+    for (const auto& group : parameters_) {
+      for (const detail::OptimizedTensor& one : group) exchange->check_complete(one.whole, call);
+    }
+  }
+
+  // Of all ranks, which must clip to the same norm. Ranks are alike where the sum of squares of a digest is least.
+  [[nodiscard]] double sum_of_squares(double own, double max_norm) const {
+    const auto digest = static_cast<double>(detail::short_digest(detail::hash_bytes(0, &max_norm, sizeof max_norm)));
+    double sums[3] = {own, digest, digest * digest};
+    worker_->all_reduce(buffer_of(sums), ReduceOp::sum);
+    if (sums[2] * worker_->world_size() == sums[1] * sums[1]) return sums[0];
+    std::size_t rank = 1;
+    const auto norms = detail::gather_values<double>(*worker_, {max_norm});
+    while (rank + 1 < norms.size() && norms[rank] == norms[0]) ++rank;
+    throw ConfigError{
+        detail::compose("clip_grad_norm_() on rank {}/{}: max_norm is {} on rank {} and {} on rank 0: give the same on "
+                        "every rank",
+                        worker_->rank(), worker_->world_size(), norms[rank], rank, norms[0])};
+  }
+
+  void compare_with_other_ranks(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                                const typename detail::OptimizerFields<X>::Options& defaults) const {
+    if (worker_->world_size() == 1) return;
     std::string mine;
     for (std::size_t group = 0; group < parameters_.size(); ++group) {
       for (const detail::OptimizedTensor& one : parameters_[group]) {
@@ -51192,6 +51567,15 @@ class PreparedOptimizer {
       }
     }
     detail::check_descriptions(*worker_, detail::Topic::optimizers, "parameters", mine);
+    detail::UpdateSettings settings = detail::UpdateSettings::of_none<X>();
+    for (const auto& group : groups) settings.add<X>(group.has_options() ? group.options() : defaults);
+    const auto texts = detail::gather_texts(*worker_, detail::Topic::optimizers, settings.text());
+    const std::string difference = detail::difference_of_settings(texts);
+    if (difference.empty()) return;
+    throw ConfigError{detail::compose(
+        "prepare_optimizer on rank {}/{}: the ranks give other optimizers, or other options: {}. Give the same on "
+        "every rank",
+        worker_->rank(), worker_->world_size(), difference)};
   }
 
   [[nodiscard]] at::Tensor full_gradient(const at::Tensor& parameter, const detail::GradientPiece& piece) const {

@@ -43,6 +43,7 @@ struct LoaderState {
   std::optional<std::uint64_t> num_samples{};  // of an epoch, where that is known
   EpochPosition first{};                       // the begin of epoch 0
   std::function<std::string()> take_stock{};   // tells what is read, see DataStock
+  std::string order{};                         // describes what must be alike on all ranks
   bool is_own = false;                         // what is read: this rank's part, of which no other knows
   at::Device home{at::kCPU};
   std::int64_t epoch = -1;
@@ -65,7 +66,8 @@ struct LoaderState {
     is_set = is_over = false;
     if (options.drives_step) {
       worker->end_step();  // what came after the last epoch belonged to its last step
-      worker->control().begin_loop();
+      worker->control().begin_loop(
+          order + compose("seed: {}\nepoch: {}\nbegin: sample {}\n", before.seed(), epoch, before.consumed()));
     }
     source->open(after);
     advance();

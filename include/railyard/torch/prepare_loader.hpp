@@ -129,12 +129,21 @@ template <class Example>
   return shares;
 }
 
+// Says which samples come in which batch, one thing a line: what all ranks must have given alike. Into how many parts
+// each of them cuts its own is its own business.
+[[nodiscard]] inline std::string order_of(const LoaderOptions& options, const BatchShares& shares) {
+  return compose("batch size: {}\ndrop_last: {}\nshuffle: {}\nbucket_by: \"{}\"\nbucket_window: {}\n",
+                 shares.global_batch_size, options.drop_last, options.shuffle, options.bucket_by,
+                 options.bucket_window);
+}
+
 // num_samples: of an epoch, where that is known. is_indexed: the position of an epoch knows it as well. is_own: other
 // ranks may read something else.
 [[nodiscard]] inline Loader make_loader(Worker& worker, std::unique_ptr<BatchSource> source,
                                         std::optional<std::uint64_t> num_samples, bool is_indexed,
                                         const BatchShares& shares, const LoaderOptions& options,
-                                        std::function<std::string()> take_stock, bool is_own = false) {
+                                        std::function<std::string()> take_stock, const std::string& order,
+                                        bool is_own = false) {
   if (num_samples && *num_samples == 0) {
     throw ConfigError{
         compose("prepare_loader on rank {}/{}: the dataset is empty", worker.rank(), worker.world_size())};
@@ -152,6 +161,7 @@ template <class Example>
                  .num_samples = num_samples,
                  .first = {worker.seed(), 0, options.shuffle, is_indexed ? num_samples : std::nullopt},
                  .take_stock = std::move(take_stock),
+                 .order = order + (num_samples ? compose("samples: {}\n", *num_samples) : ""),
                  .is_own = is_own,
                  .home = device(worker)}};
 }
@@ -160,7 +170,7 @@ template <class Example>
                                         const LoaderOptions& options, std::function<std::string()> take_stock = {}) {
   const BatchShares shares = checked_shares(worker, options, true);
   return make_loader(worker, std::make_unique<IndexedBatches>(std::move(fetch), shares), num_samples, true, shares,
-                     options, std::move(take_stock));
+                     options, std::move(take_stock), order_of(options, shares));
 }
 
 // Adds a tensor of samples; of a large one some, from the first to the last.
@@ -291,6 +301,7 @@ template <class D>
   }
   const bool is_divided = dataset.is_divided();
   const detail::BatchShares shares = detail::checked_shares(worker, options, is_divided);
+  const std::string order = detail::order_of(options, shares);
   const Dataset ordered = options.bucket_by.empty() ? dataset : detail::bucketed(dataset, options);
   if (!options.bucket_by.empty()) options.shuffle = false;  // the dataset itself shuffles
   const auto num_samples = ordered.count();
@@ -307,7 +318,7 @@ template <class D>
     };
   }
   return detail::make_loader(worker, std::move(source), num_samples, ordered.is_indexed(), shares, options,
-                             std::move(take_stock), detail::is_own_part(dataset));
+                             std::move(take_stock), order, detail::is_own_part(dataset));
 }
 
 /// Makes a loader over a LibTorch dataset whose samples can be asked for by index (get_batch() or get()) and that knows

@@ -23,6 +23,8 @@
 #include <cmath>
 #include <cstddef>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -51,7 +53,7 @@ class PreparedOptimizer {
         (is_shared ? shared : whole_).push_back(parameter);
       }
     }
-    if (can_share) compare_with_other_ranks();  // whose pieces must be of the same weights
+    compare_with_other_ranks(groups, defaults);  // whose pieces must be of the same weights
     if (!shared.empty()) shared_ = std::make_unique<detail::SharedWeights>(worker, std::move(shared));
     std::vector<torch::optim::OptimizerParamGroup> own;
     for (std::size_t index = 0; index < groups.size(); ++index) {
@@ -73,14 +75,14 @@ class PreparedOptimizer {
   }
 
   /// Updates the weights. The ranks that share them wait for each other before anybody writes, and until all have
-  /// written. Throws: ConfigError if such ranks differ in their learning rates, or if weights have been replaced. Where
-  /// each rank or host has weights of its own, the next backward() throws it for the rates, and for ranks that have
-  /// left out an update.
+  /// written. Throws: ConfigError if such ranks differ in their options, such as learning rates, if weights have been
+  /// replaced, or if micro-batches of the step are still to come. Where each rank or host has weights of its own, the
+  /// next backward() throws it for the options, and for ranks that have left out an update.
   void step() {
+    check_complete("optimizer.step()");
     detail::StepClock& clock = detail::gradient_exchange_of(*worker_)->clock();
-    std::vector<double> rates;
-    for (const auto& group : inner_->param_groups()) rates.push_back(group.options().get_lr());
-    worker_->extension<detail::UpdateDigest>().add(rates);
+    auto& updates = worker_->extension<detail::UpdateDigest>();
+    updates.add(detail::UpdateSettings::of(*inner_));
     if (shared_ == nullptr) {
       clock.enter(detail::StepClock::Part::optimizer);
       inner_->step();
@@ -88,7 +90,7 @@ class PreparedOptimizer {
       return;
     }
     clock.enter(detail::StepClock::Part::wait);
-    shared_->begin_update(rates);
+    shared_->begin_update(updates.last);
     clock.enter(detail::StepClock::Part::optimizer);
     inner_->step();
     clock.enter(detail::StepClock::Part::wait);
@@ -97,8 +99,11 @@ class PreparedOptimizer {
   }
 
   /// Scales all gradients so that their common norm is max_norm at most, and returns what it was. A collective.
-  /// Cost: one pass over this rank's pieces and one small all-reduce.
+  /// Cost: one pass over this rank's pieces and one small all-reduce. Throws: ConfigError on all ranks if they give
+  /// other norms (where each rank has weights of its own, from the next backward()), or if micro-batches of the step
+  /// are still to come.
   double clip_grad_norm_(double max_norm) {
+    check_complete("clip_grad_norm_()");
     const at::NoGradGuard no_grad;
     double square = 0;
     const auto add = [&square](const at::Tensor& gradient) {
@@ -110,7 +115,11 @@ class PreparedOptimizer {
     // Of pieces that several hosts have alike, those of the first host count.
     if (shared_ != nullptr && !shared_->is_copy()) for_each_piece([&](at::Tensor& piece) { add(piece.grad()); });
     if (shared_ == nullptr || worker_->rank() == 0) for_each_whole([&](at::Tensor& whole) { add(whole.grad()); });
-    if (shared_ != nullptr) worker_->all_reduce(buffer_of_value(square), ReduceOp::sum);
+    if (shared_ != nullptr) {
+      square = sum_of_squares(square, max_norm);
+    } else {
+      worker_->extension<detail::UpdateDigest>().add_clipping(max_norm);
+    }
     const double norm = std::sqrt(square);
     const double factor = max_norm / (norm + 1e-6);
     if (factor >= 1) return norm;
@@ -121,8 +130,10 @@ class PreparedOptimizer {
   }
 
   /// Returns the averaged gradients in full, in the order of the parameters; undefined where there is none. A
-  /// collective, and not for every step. Cost: one all-reduce of all of them.
+  /// collective, and not for every step. Cost: one all-reduce of all of them. Throws: ConfigError if micro-batches of
+  /// the step are still to come.
   [[nodiscard]] std::vector<at::Tensor> full_gradients() const {
+    check_complete("full_gradients()");
     const at::NoGradGuard no_grad;
     std::vector<at::Tensor> gradients;
     for (const auto& group : parameters_) {
@@ -166,7 +177,31 @@ class PreparedOptimizer {
         worker_->rank(), worker_->world_size(), slot->name)};
   }
 
-  void compare_with_other_ranks() const {
+  void check_complete(std::string_view call) const {
+    const auto& exchange = detail::gradient_exchange_of(*worker_);
+    for (const auto& group : parameters_) {
+      for (const detail::OptimizedTensor& one : group) exchange->check_complete(one.whole, call);
+    }
+  }
+
+  // Of all ranks, which must clip to the same norm. Ranks are alike where the sum of squares of a digest is least.
+  [[nodiscard]] double sum_of_squares(double own, double max_norm) const {
+    const auto digest = static_cast<double>(detail::short_digest(detail::hash_bytes(0, &max_norm, sizeof max_norm)));
+    double sums[3] = {own, digest, digest * digest};
+    worker_->all_reduce(buffer_of(sums), ReduceOp::sum);
+    if (sums[2] * worker_->world_size() == sums[1] * sums[1]) return sums[0];
+    std::size_t rank = 1;
+    const auto norms = detail::gather_values<double>(*worker_, {max_norm});
+    while (rank + 1 < norms.size() && norms[rank] == norms[0]) ++rank;
+    throw ConfigError{
+        detail::compose("clip_grad_norm_() on rank {}/{}: max_norm is {} on rank {} and {} on rank 0: give the same on "
+                        "every rank",
+                        worker_->rank(), worker_->world_size(), norms[rank], rank, norms[0])};
+  }
+
+  void compare_with_other_ranks(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                                const typename detail::OptimizerFields<X>::Options& defaults) const {
+    if (worker_->world_size() == 1) return;
     std::string mine;
     for (std::size_t group = 0; group < parameters_.size(); ++group) {
       for (const detail::OptimizedTensor& one : parameters_[group]) {
@@ -175,6 +210,15 @@ class PreparedOptimizer {
       }
     }
     detail::check_descriptions(*worker_, detail::Topic::optimizers, "parameters", mine);
+    detail::UpdateSettings settings = detail::UpdateSettings::of_none<X>();
+    for (const auto& group : groups) settings.add<X>(group.has_options() ? group.options() : defaults);
+    const auto texts = detail::gather_texts(*worker_, detail::Topic::optimizers, settings.text());
+    const std::string difference = detail::difference_of_settings(texts);
+    if (difference.empty()) return;
+    throw ConfigError{detail::compose(
+        "prepare_optimizer on rank {}/{}: the ranks give other optimizers, or other options: {}. Give the same on "
+        "every rank",
+        worker_->rank(), worker_->world_size(), difference)};
   }
 
   [[nodiscard]] at::Tensor full_gradient(const at::Tensor& parameter, const detail::GradientPiece& piece) const {

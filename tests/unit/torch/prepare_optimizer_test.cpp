@@ -303,7 +303,7 @@ TEST_CASE("prepare_optimizer: what would go wrong without a word is refused (TRA
                if (worker.rank() == 1) optimizer.param_groups()[0].options().set_lr(0.2);
                optimizer.step();
              }),
-             ContainsSubstring("the learning rates of rank"));
+             ContainsSubstring("\"lr of group 0: 0.2\" on rank 1 and \"lr of group 0: 0.1\" on rank 0"));
   CHECK_THAT(shared_error([&](auto& worker) {
                auto net = ry::prepare_model(worker, [] { return make_net(); });
                std::stringstream file;

@@ -173,8 +173,10 @@ template <class T>
   return lines;
 }
 
-// Says where two descriptions part: counts first, then the first tensor that differs.
-[[nodiscard]] inline std::string difference(const std::string& first, int rank, const std::string& other) {
+// Where two descriptions part: the number of the first line that differs, and what it is on both ranks.
+[[nodiscard]] inline std::pair<std::size_t, std::string> first_difference(const std::string& first, std::size_t rank,
+                                                                          const std::string& other,
+                                                                          int first_rank = 0) {
   const auto ours = lines_of(first);
   const auto theirs = lines_of(other);
   std::size_t at = 0;
@@ -182,10 +184,27 @@ template <class T>
   const auto show = [at](const std::vector<std::string>& lines) {
     return at < lines.size() ? lines[at] : std::string{"nothing more"};
   };
-  const std::string counts = ours.size() == theirs.size()
+  return {at, compose("\"{}\" on rank {} and \"{}\" on rank {}", show(theirs), static_cast<int>(rank) + first_rank,
+                      show(ours), first_rank)};
+}
+
+// What the first rank has that has not the settings of the first of all, one a line; empty if there is none.
+[[nodiscard]] inline std::string difference_of_settings(const std::vector<std::string>& texts, int first_rank = 0) {
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] != texts[0]) return first_difference(texts[0], rank, texts[rank], first_rank).second;
+  }
+  return "";
+}
+
+// Says where two descriptions of tensors part: counts first, then the first tensor that differs.
+[[nodiscard]] inline std::string difference(const std::string& first, std::size_t rank, const std::string& other) {
+  const std::size_t num_ours = lines_of(first).size();
+  const std::size_t num_theirs = lines_of(other).size();
+  const std::string counts = num_ours == num_theirs
                                  ? std::string{}
-                                 : compose("rank {} has {} tensors, rank 0 has {}; ", rank, theirs.size(), ours.size());
-  return compose("{}tensor {} is \"{}\" on rank {} and \"{}\" on rank 0", counts, at, show(theirs), rank, show(ours));
+                                 : compose("rank {} has {} tensors, rank 0 has {}; ", rank, num_theirs, num_ours);
+  const auto [at, lines] = first_difference(first, rank, other);
+  return compose("{}tensor {} is {}", counts, at, lines);
 }
 
 // Compares descriptions of tensors, one a line; throws the same error on every rank. what: whose they are.
@@ -195,7 +214,7 @@ inline void check_descriptions(Worker& worker, Topic topic, std::string_view wha
     if (texts[rank] == texts[0]) continue;
     throw ConfigError{compose("{} on rank {}/{}: the ranks have different {}: {}. Make them alike on every rank",
                               call_of(topic), worker.rank(), worker.world_size(), what,
-                              difference(texts[0], static_cast<int>(rank), texts[rank]))};
+                              difference(texts[0], rank, texts[rank]))};
   }
 }
 

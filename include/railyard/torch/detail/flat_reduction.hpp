@@ -115,6 +115,12 @@ class FlatReduction {
     return is_finite;
   }
 
+  // Returns what all ranks say, by sums alone, for a side line has no other operation.
+  [[nodiscard]] std::vector<std::string> gather_texts(const std::string& mine) {
+    return PassNumbers{worker_->world_size()}.gather_texts(
+        std::span{&mine, 1}, worker_->rank(), [this](std::vector<std::int64_t>& all) { all_reduce(buffer_of(all)); });
+  }
+
   // See HostReduction.
   [[nodiscard]] std::uint64_t take_bytes() noexcept { return std::exchange(num_bytes_, 0); }
 
@@ -145,19 +151,22 @@ class FlatReduction {
   }
 
   [[nodiscard]] bool average_alike(const OpenSlots& slots) {
-    const bool is_weighted = header_.is_weighted != 0;
+    // With the samples behind them, by micro-batches; those that none of these has reached are so here.
+    const bool is_weighted =
+        std::any_of(slots.begin(), slots.end(), [](const auto& one) { return one.second->is_weighted; });
     std::int64_t count = 0;
     for (const auto& one : slots) count += one.second->real_count();
     const auto options =
         at::TensorOptions{}.dtype(slots.front().second->sum_type()).device(slots.front().second->parameter.device());
     const at::Tensor flat = at::empty({count}, options);
     num_bytes_ += 2 * flat.nbytes();
-    visit_parts(slots, flat, [this](const at::Tensor& part, const GradientSlot& slot) {
+    visit_parts(slots, flat, [this, is_weighted](const at::Tensor& part, const GradientSlot& slot) {
       const at::Tensor& gradient = slot.parameter.grad();
       if (!has_samples() || !gradient.defined()) {
         part.zero_();  // left out, not multiplied by zero: it may be NaN
       } else {
         part.copy_(as_real(gradient.is_sparse() ? gradient.to_dense() : gradient));
+        if (is_weighted && !slot.is_weighted) part.mul_(header_.samples);
       }
     });
     if (*hook_) {

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace railyard::inline v0_1 {
@@ -24,6 +25,31 @@ namespace detail {
       "rank {}/{}: its gradients may have gone unaveraged. Do that before prepare_model(), or call "
       "prepare_model(worker, model) again right after it, on all ranks",
       slot.name, shape_of(slot.parameter), worker.rank(), worker.world_size())};
+}
+
+// Its accumulator expects gradients of the shape that it had, and the ranks have compared that one.
+[[noreturn]] inline void refuse_reshaped(const Worker& worker, const GradientSlot& slot) {
+  throw ConfigError{compose(
+      "the parameter \"{}\" of a prepared model was given another shape, {} instead of [{}], on rank {}/{}, for "
+      "which no gradient can be averaged: keep the shape, or call prepare_model(worker, model) again right "
+      "after it, on all ranks",
+      slot.name, shape_of(slot.parameter), joined(slot.shape, ", "), worker.rank(), worker.world_size())};
+}
+
+// What has been computed with the parameter as it was keeps its accumulator.
+[[noreturn]] inline void refuse_graph(const Worker& worker, const GradientSlot& slot) {
+  throw ConfigError{compose(
+      "prepare_model on rank {}/{}: the parameter \"{}\" has got another shape, {} instead of [{}], and "
+      "something that was computed with it before, such as a loss, still exists: let that go out of scope first",
+      worker.rank(), worker.world_size(), slot.name, shape_of(slot.parameter), joined(slot.shape, ", "))};
+}
+
+[[noreturn]] inline void refuse_create_graph(const Worker& worker, const GradientSlot& slot) {
+  throw ConfigError{
+      compose("backward(create_graph=true) reached the parameter \"{}\" of a prepared model on rank "
+              "{}/{}: an averaged gradient cannot be differentiated. For a gradient penalty use "
+              "torch::autograd::grad(..., create_graph=true) and a plain backward() of the penalty",
+              slot.name, worker.rank(), worker.world_size())};
 }
 
 [[noreturn]] inline void refuse_newcomer(const Worker& worker, const std::string& name) {
@@ -67,6 +93,15 @@ namespace detail {
               what, slot.name, step, worker.rank(), worker.world_size())};
 }
 
+// The gradients of a divided optimizer are still those of the step before, or none.
+[[noreturn]] inline void refuse_early(const Worker& worker, std::string_view call, std::uint64_t step) {
+  throw ConfigError{compose(
+      "{} on rank {}/{}: step {} goes on with another micro-batch, after which its gradients are averaged: call "
+      "zero_grad(), clip_grad_norm_() and the optimizer's step() once in a step, after its last micro-batch: "
+      "if (!batch.completes_step()) continue;",
+      call, worker.rank(), worker.world_size(), step)};
+}
+
 [[noreturn]] inline void refuse_unfinished(const Worker& worker, std::uint64_t step, const CollectiveError& error) {
   throw CollectiveError{
       error.operation(), error.rank(), error.blamed(),
@@ -86,6 +121,18 @@ inline void refuse_half(const Worker& worker, const std::vector<GradientSlot>& s
                 "micro-batches",
                 worker.rank(), worker.world_size(), slot.name)};
   }
+}
+
+[[nodiscard]] inline std::string describe_not_finite(std::uint64_t step, const std::string& name) {
+  return compose("step {}: the gradient{}, averaged over all ranks, is not finite", step,
+                 name.empty() ? "" : compose(" of \"{}\"", name));
+}
+
+[[noreturn]] inline void refuse_not_finite(const Worker& worker, const std::string& what) {
+  throw DataError{
+      compose("{} (backward() on rank {}/{}): look for NaNs in the data, lower the learning rate or clip; or set "
+              "ModelOptions::non_finite to skip or allow",
+              what, worker.rank(), worker.world_size())};
 }
 
 inline void warn_of_skipped(Worker& worker, std::uint64_t skipped, std::uint64_t steps) {

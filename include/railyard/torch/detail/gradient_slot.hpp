@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/torch/detail/tensor_mark.hpp"
+#include "railyard/torch/detail/weight_storage.hpp"
 
 #include "railyard/core/detail/digest.hpp"
 #include "railyard/train/detail/control_lane.hpp"
@@ -70,6 +71,8 @@ struct GradientSlot {
   TensorMark parameter_mark{};           // as it was when that one had gone by
   TensorMark parameter_before{};         // and when it began
   at::Tensor stage{};                    // memory that the other ranks see, where the gradient itself is not there
+  std::vector<std::int64_t> shape{};     // of the parameter, when its accumulator was hooked
+  StorageMark storage{};                 // of the parameter, when the ranks were last known to have equal weights
 
   // Sums are made in f32 at least: n x gradient would overflow a half type.
   [[nodiscard]] at::ScalarType sum_type() const {
@@ -101,16 +104,31 @@ struct GradientSlot {
     return strides;
   }
 
-  // Gives the gradient memory of its own, after `added` has come to it. LibTorch may leave it in memory that another
+  [[nodiscard]] bool has_other_shape() const { return parameter.sizes() != at::IntArrayRef{shape}; }
+  // Forgets all that goes by the parameter's shape and type, before its accumulator is hooked. Returns whether LibTorch
+  // has forgotten it too: the accumulator lives as long as a graph that leads to it.
+  [[nodiscard]] bool forget_shape() {
+    strides.clear();
+    stage.reset();
+    const bool had_other_shape = !shape.empty() && has_other_shape();
+    if (had_other_shape) {
+      accumulator = {};
+      if (torch::autograd::impl::try_get_grad_accumulator(parameter)) return false;
+      if (parameter.grad().defined() && parameter.grad().sizes() != parameter.sizes()) parameter.mutable_grad().reset();
+    }
+    shape = parameter.sizes().vec();
+    return true;
+  }
+
+  // Gives the gradient memory of its own, after `added` has become it. LibTorch may leave it in memory that another
   // gradient of the pass has as well, if one of the two is a view, and that must not be averaged while it is needed.
+  // Where it was added to what was there before, as to a part of a flat tensor of the user's, it stays there.
   void own_memory(const at::Tensor& added) const {
     at::Tensor& gradient = parameter.mutable_grad();
-    if (!gradient.defined() || !gradient.has_storage()) return;
-    std::size_t num_known = 1;
-    if (added.defined() && added.has_storage() && added.storage().is_alias_of(gradient.storage())) {
-      ++num_known;
-      if (added.is_view() && added._base().use_count() == 1) ++num_known;  // of a view that nothing else is known of
-    }
+    if (!gradient.defined() || !gradient.has_storage() || !added.defined() || !added.has_storage()) return;
+    if (!added.storage().is_alias_of(gradient.storage())) return;
+    // A view that nothing else is known of has a base.
+    const std::size_t num_known = added.is_view() && added._base().use_count() == 1 ? 3 : 2;
     if (gradient.storage().use_count() > num_known) gradient = gradient.clone();
   }
 
@@ -121,19 +139,20 @@ struct GradientSlot {
     parameter.mutable_grad().reset();
   }
 
-  // Adds what was there before, once, as if it had come with the samples of this rank, by which all is divided in the
-  // end. More may still be added by micro-batches.
+  // Adds to what was there before, once, as if that had come with the samples of this rank, by which all is divided in
+  // the end. More may still be added by micro-batches.
   void end_weighting(double samples) {
     if (!before.defined()) return;
-    const at::Tensor earlier = std::exchange(before, {});
-    if (samples == 0) return;
+    at::Tensor earlier = std::exchange(before, {});
     const at::NoGradGuard no_grad;
     at::Tensor& gradient = parameter.mutable_grad();
-    const at::Tensor weighted = earlier.mul(samples);
+    earlier.mul_(samples);
     if (!gradient.defined()) {
-      gradient = weighted;
-    } else {  // a sparse one can be added to a dense one, and not the other way round
-      gradient = gradient.is_sparse() ? weighted.add(gradient) : gradient.add(weighted);
+      gradient = earlier;
+    } else if (earlier.is_sparse() && !gradient.is_sparse()) {  // which cannot take a dense one
+      gradient.add_(earlier);
+    } else {
+      gradient = earlier.add_(gradient);
     }
   }
 
@@ -231,7 +250,7 @@ struct PassHeader {
   double samples = 0;        // behind what is exchanged
   std::uint32_t silent = 0;  // it has not said how many
   std::uint32_t num_slots = 0;
-  std::uint32_t is_weighted = 0;  // its gradients have been multiplied with the samples behind them
+  std::uint32_t has_replaced = 0;  // the memory of weights; see StorageMark
   std::uint64_t step = 0;
   std::uint64_t pass = 0;  // of that step
   std::uint64_t loop = 0;  // over training data, in which it is
@@ -240,10 +259,11 @@ struct PassHeader {
   std::uint32_t has_ended = 0;  // its data, with this step
   std::uint64_t updates = 0;    // see UpdateDigest
   std::uint64_t weights = 0;    // digest_of_weights() in the first pass after a model was prepared, else 0
+  std::uint64_t data = 0;       // digest of ControlLane::data()
 
   [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
     return num_slots == other.num_slots && step == other.step && pass == other.pass && loop == other.loop &&
-           updates == other.updates && weights == other.weights;
+           updates == other.updates && weights == other.weights && data == other.data;
   }
 };
 
@@ -253,6 +273,7 @@ struct PassSummary {
   double samples = 0;                 // on all ranks
   std::uint32_t num_silent = 0;       // ranks that have not said how many
   std::uint32_t num_ended = 0;        // ranks whose data ends with this step
+  std::uint32_t num_replaced = 0;     // ranks that have replaced the memory of weights
   Wishes wishes{};                    // of any rank
   std::vector<double> waits{};        // seconds that each rank had waited for others when it began, by rank
 };

@@ -10,8 +10,10 @@
 #include "railyard/torch/detail/gradient_refusals.hpp"
 #include "railyard/torch/detail/gradient_slot.hpp"
 #include "railyard/torch/detail/pass_exchange.hpp"
+#include "railyard/torch/detail/replaced_weights.hpp"
 #include "railyard/torch/detail/running_statistics.hpp"
 #include "railyard/torch/detail/step_clock.hpp"
+#include "railyard/torch/detail/step_window.hpp"
 #include "railyard/torch/detail/watched_models.hpp"
 #include "railyard/torch/detail/worker_pool.hpp"
 #include "railyard/torch/model_options.hpp"
@@ -76,17 +78,18 @@ class GradientExchange {
     schedule_.reset(slots_.size());
   }
 
-  // Takes a model's parameter in. One that is known already, such as a tied one, is hooked anew if need be.
+  // Takes a model's parameter in, which has rank 0's values. One that is known already, such as a tied one, is hooked
+  // anew if need be.
   static void add(const std::shared_ptr<GradientExchange>& self, const std::string& name, const at::Tensor& parameter) {
     const auto [known, is_new] = self->known_.emplace(parameter.unsafeGetTensorImpl(), self->slots_.size());
     if (is_new) {
       self->slots_.push_back({.name = name, .parameter = parameter});
       hook(self, self->slots_.size() - 1);
-      return;
     }
     GradientSlot& slot = self->slots_[known->second];
     slot.has_begun = false;
-    if (has_lost_hook(slot)) hook(self, known->second);
+    if (has_lost_hook(slot) || slot.has_other_shape()) hook(self, known->second);
+    slot.storage = StorageMark{parameter};
   }
 
   // The slot of a parameter, nullptr if it is of no prepared model.
@@ -106,6 +109,14 @@ class GradientExchange {
       if (const GradientSlot* slot = exchange->find(parameter)) return slot->piece.lock();
     }
     return nullptr;
+  }
+
+  // Throws: ConfigError if micro-batches of a step that is not exchanged have added to the parameter's gradient.
+  void check_complete(const at::Tensor& parameter, std::string_view call) {
+    if (!window_.is_accumulating) return;
+    if (const GradientSlot* slot = find(parameter); slot != nullptr && slot->is_weighted) {
+      refuse_early(*worker_, call, window_.step);
+    }
   }
 
   // Watches a model whose parameters have been added, for as long as it lives.
@@ -160,6 +171,7 @@ class GradientExchange {
   static void begin(const std::shared_ptr<GradientExchange>& self, std::uint64_t samples, bool completes_step) {
     for (std::size_t index = 0; index < self->slots_.size(); ++index) {
       GradientSlot& slot = self->slots_[index];
+      if (slot.has_other_shape()) refuse_reshaped(*self->worker_, slot);
       if (has_lost_hook(slot)) {
         if (slot.has_begun) refuse_converted(*self->worker_, slot);
         hook(self, index);
@@ -176,7 +188,7 @@ class GradientExchange {
         self->before_step_.keep(self->models_.models(), RunningStatistics::Of::all_modules);
       }
     }
-    Window& window = self->window_;
+    StepWindow& window = self->window_;
     window.is_accumulating = window.is_accumulating || !completes_step;
     if (window.is_accumulating) begin_micro_batch(self);
     window.is_last = completes_step;
@@ -187,17 +199,6 @@ class GradientExchange {
   }
 
  private:
-  // The micro-batches of one step.
-  struct Window {
-    std::uint64_t step = 0;         // counts from 1; 0 before the first
-    std::uint64_t samples = 0;      // of this rank so far
-    std::uint64_t micro_batch = 0;  // samples of the one under way
-    bool is_accumulating = false;   // it has several: gradients are weighted before they are accumulated
-    bool is_last = true;            // the step's last one has begun
-    std::uint64_t num_passes = 0;   // that have been exchanged
-    bool is_refused = false;        // one of them was not finite
-  };
-
   // Lives as long as a pass's callback is queued. LibTorch queues it for the innermost pass, such as the one in which
   // checkpointing computes a part of another. When that has gone this one queues its successor, for the pass around it.
   class Pass {
@@ -269,15 +270,12 @@ class GradientExchange {
       if (!exchange || !exchange->window_.is_accumulating) return gradients;
       GradientSlot& slot = exchange->slots_[exchange->known_.at(parameter_)];
       exchange->check_gradient(slot);
-      slot.begin_weighting();
       const std::uint64_t samples = exchange->window_.micro_batch;
-      torch::autograd::variable_list weighted;
-      for (const at::Tensor& gradient : gradients) {
-        // Left out, not multiplied by zero: it may be NaN.
-        const bool counts = gradient.defined() && samples > 0;
-        weighted.push_back(counts ? gradient * static_cast<double>(samples) : at::Tensor{});
-      }
-      return weighted;
+      // Left out, not multiplied by zero: it may be NaN.
+      if (samples == 0) return torch::autograd::variable_list(gradients.size());
+      if (!gradients.front().defined()) return gradients;
+      slot.begin_weighting();
+      return {gradients.front() * static_cast<double>(samples)};
     }
 
    private:
@@ -291,6 +289,7 @@ class GradientExchange {
 
   static void hook(const std::shared_ptr<GradientExchange>& self, std::size_t index) {
     GradientSlot& slot = self->slots_[index];
+    if (!slot.forget_shape()) refuse_graph(*self->worker_, slot);
     const bool is_frozen = !slot.parameter.requires_grad();
     // A frozen parameter has no accumulator to hook, and it may be thawed later, so it is thawed for a moment.
     if (is_frozen && !at::isFloatingType(slot.parameter.scalar_type()) &&
@@ -307,13 +306,7 @@ class GradientExchange {
   // Runs on the thread of the parameter's device.
   static void arrived(const std::shared_ptr<GradientExchange>& self, std::size_t index, const at::Tensor& added) {
     const std::lock_guard lock{self->mutex_};
-    if (c10::GradMode::is_enabled()) {
-      throw ConfigError{
-          compose("backward(create_graph=true) reached the parameter \"{}\" of a prepared model on rank "
-                  "{}/{}: an averaged gradient cannot be differentiated. For a gradient penalty use "
-                  "torch::autograd::grad(..., create_graph=true) and a plain backward() of the penalty",
-                  self->slots_[index].name, self->worker_->rank(), self->worker_->world_size())};
-    }
+    if (c10::GradMode::is_enabled()) refuse_create_graph(*self->worker_, self->slots_[index]);
     if (self->pass_.expired()) queue_end(self);
     self->note_arrival(self->slots_[index], index, added);
   }
@@ -434,6 +427,7 @@ class GradientExchange {
     const bool is_finite = exchange_.finish(clock_);
     for (GradientSlot& slot : slots_) slot.used = slot.is_weighted = false;
     const PassSummary& summary = exchange_.summary();
+    if (summary.num_replaced > 0) compare_replaced(*worker_, slots_);
     if (summary.headers.front().pass == 0) {
       const bool have_all_ended = summary.num_ended == static_cast<std::uint32_t>(worker_->world_size());
       worker_->control().hear(summary.wishes, have_all_ended);
@@ -497,14 +491,15 @@ class GradientExchange {
     return {.samples = static_cast<double>(window_.samples),
             .silent = worker_->step_samples() ? 0U : 1U,
             .num_slots = static_cast<std::uint32_t>(slots_.size()),
-            .is_weighted = window_.is_accumulating ? 1U : 0U,
+            .has_replaced = has_replaced_storage(slots_) ? 1U : 0U,
             .step = window_.step,
             .pass = window_.num_passes++,
             .loop = control.loop(),
             .waited = clock_.waited() + aside_.waited(),
             .wishes = worker_->wishes(),
             .has_ended = control.has_ended() ? 1U : 0U,
-            .weights = std::exchange(compares_weights_, false) ? digest_of_weights(slots_) : 0};
+            .weights = std::exchange(compares_weights_, false) ? digest_of_weights(slots_) : 0,
+            .data = short_digest(hash_bytes(0, control.data().data(), control.data().size()))};
   }
 
   [[nodiscard]] bool are_all_on_cpu() const {
@@ -525,14 +520,8 @@ class GradientExchange {
     if (!std::exchange(window_.is_refused, true)) clock_.count_skipped();
     drop_gradients();
     before_step_.put_back();
-    const std::string what = compose("step {}: the gradient{}, averaged over all ranks, is not finite", window_.step,
-                                     name.empty() ? "" : compose(" of \"{}\"", name));
-    if (options_.non_finite == NonFinite::stop) {
-      throw DataError{
-          compose("{} (backward() on rank {}/{}): look for NaNs in the data, lower the learning rate or clip; or set "
-                  "ModelOptions::non_finite to skip or allow",
-                  what, worker_->rank(), worker_->world_size())};
-    }
+    const std::string what = describe_not_finite(window_.step, name);
+    if (options_.non_finite == NonFinite::stop) refuse_not_finite(*worker_, what);
     if (worker_->rank() == 0 && clock_.skipped() == 1) {
       worker_->warn(what + "; the step is left out on all ranks, as later ones will be without a word");
     }
@@ -542,7 +531,7 @@ class GradientExchange {
   PassExchange exchange_;
   StepClock clock_{};
   ModelOptions options_{};
-  Window window_{};
+  StepWindow window_{};
   bool compares_weights_ = false;  // in the next pass, as a model was prepared
   bool has_weights_ = false;       // the accumulators have the hook that weights micro-batches
   std::vector<GradientSlot> slots_{};

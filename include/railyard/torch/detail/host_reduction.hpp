@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -76,7 +77,8 @@ class HostReduction {
                .count = slot.real_count(),
                .type = static_cast<std::int32_t>(slot.parameter.scalar_type()),
                .used = slot.used ? 1U : 0U,
-               .gives = header_.samples > 0 && has_gradient ? 1U : 0U};
+               .gives = header_.samples > 0 && has_gradient ? 1U : 0U,
+               .weighted = slot.is_weighted ? 1U : 0U};
       // What nobody may need is shown only where that costs nothing.
       if (has_gradient && (slot.used || is_in_place(slot))) entry.place = show(slot, entry.gives != 0);
     }
@@ -121,9 +123,8 @@ class HostReduction {
   // What the ranks have told with the first bucket.
   [[nodiscard]] const PassSummary& summary() const noexcept { return summary_; }
 
-  // Leaves the mean in the gradients of the given slots, which somebody gives, or beside them until close(). Those of
-  // ranks whose headers are weighted have been multiplied with the samples behind them. Returns whether all results of
-  // this rank's part are finite.
+  // Leaves the mean in the gradients of the given slots, which somebody gives, or beside them until close(). Returns
+  // whether all results of this rank's part are finite.
   [[nodiscard]] bool average(const OpenSlots& open, StepClock& clock) {
     if (lacks_place(open)) {
       for (const auto& [index, slot] : open) {
@@ -160,6 +161,16 @@ class HostReduction {
 
   // Bytes of gradients that this rank has read and written since the last call.
   [[nodiscard]] std::uint64_t take_bytes() noexcept { return std::exchange(num_bytes_, 0); }
+
+  // Returns what all ranks say in a step of its own, after the first one.
+  [[nodiscard]] std::vector<std::string> gather_texts(const std::string& mine) {
+    memory_->add_step();
+    const std::vector<std::string> here = show_texts(*memory_, mine);
+    if (memory_->num_hosts() == 1) return here;
+    return PassNumbers{worker_->world_size()}.gather_texts(here, first_rank(), [this](std::vector<std::int64_t>& all) {
+      memory_->add_between_hosts(buffer_of(all), worker_->collective_deadline());
+    });
+  }
 
   // Ends a pass of which all ranks know that nothing more comes.
   void cancel() { memory_->step({}); }
@@ -220,6 +231,7 @@ class HostReduction {
       summary_.num_silent += record.header.silent;
       summary_.wishes.add(record.header.wishes);
       summary_.num_ended += record.header.has_ended;
+      summary_.num_replaced += record.header.has_replaced;
       summary_.waits.push_back(record.header.waited);
     }
     summary_.headers = shown_.headers;

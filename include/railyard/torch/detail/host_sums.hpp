@@ -22,6 +22,8 @@
 #include <future>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,6 +39,7 @@ struct ShownGradient {
   std::int32_t type = 0;         // and its at::ScalarType
   std::uint32_t used = 0;
   std::uint32_t gives = 0;
+  std::uint32_t weighted = 0;  // with the samples behind it
 };
 
 // What the ranks of a host have shown, by their numbers on it.
@@ -44,6 +47,18 @@ struct ShownGradients {
   std::vector<PassHeader> headers{};
   std::vector<const ShownGradient*> tables{};  // each by slot
 };
+
+// Shows a text in the next step of an exchange, and returns those of all ranks of the host.
+[[nodiscard]] inline std::vector<std::string> show_texts(HostMemory& memory, const std::string& mine) {
+  const std::string_view shown = std::string_view{mine}.substr(0, HostMemory::max_record_bytes);
+  memory.step(std::as_bytes(std::span{shown}));
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < memory.size(); ++rank) {
+    const auto theirs = memory.record_of(rank);
+    texts.emplace_back(reinterpret_cast<const char*>(theirs.data()), theirs.size());
+  }
+  return texts;
+}
 
 // Adds up this rank's part of open gradients and leaves the mean with all ranks of the host, or, where an optimizer
 // shares the weights, in the gradient of the piece of this rank.
@@ -123,11 +138,12 @@ class HostSums {
     Given<T> given;
     for (int rank = 0; rank < memory_->size(); ++rank) {
       // Left out, not multiplied by zero: NaN.
-      if (shown_->tables[static_cast<std::size_t>(rank)][part.index].gives == 0) continue;
+      const ShownGradient& entry = shown_->tables[static_cast<std::size_t>(rank)][part.index];
+      if (entry.gives == 0) continue;
       given.sources.push_back(at<T>(rank, part.index) + part.range.begin);
-      const PassHeader& header = shown_->headers[static_cast<std::size_t>(rank)];
-      given.weights.push_back(header.is_weighted != 0 ? T{1} : static_cast<T>(header.samples));
-      given.are_all_weighted = given.are_all_weighted && header.is_weighted != 0;
+      const double samples = shown_->headers[static_cast<std::size_t>(rank)].samples;
+      given.weights.push_back(entry.weighted != 0 ? T{1} : static_cast<T>(samples));
+      given.are_all_weighted = given.are_all_weighted && entry.weighted != 0;
     }
     return given;
   }

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -139,7 +140,7 @@ class PassExchange {
     for (const auto& one : open) {
       at::Tensor& gradient = one.second->parameter.mutable_grad();
       if (gradient.is_sparse()) gradient = gradient.to_dense();  // as on any number of ranks
-      if (terms_.header.is_weighted != 0) gradient.div_(terms_.header.samples);
+      if (one.second->is_weighted) gradient.div_(terms_.header.samples);
       if (terms_.checks_finite) is_finite &= is_all_finite(gradient);
     }
     return is_finite;
@@ -157,7 +158,7 @@ class PassExchange {
     }
   }
 
-  void check() const {
+  void check() {
     check_silence();
     check_together();
     check_samples();
@@ -181,7 +182,7 @@ class PassExchange {
   }
 
   // Ranks that are at different steps would average what does not belong together.
-  void check_together() const {
+  void check_together() {
     const std::vector<PassHeader>& headers = summary().headers;
     const PassHeader& first = headers.front();
     for (std::size_t rank = 1; rank < headers.size(); ++rank) {
@@ -200,6 +201,13 @@ class PassExchange {
             "was caught); all ranks must leave it at the same step: decide by worker.should_stop()",
             worker_->rank(), worker_->world_size(), other.step, rank, other.loop, first.step, first.loop)};
       }
+      if (first.data != other.data) {
+        throw ConfigError{compose(
+            "backward() on rank {}/{}: rank {} goes over the training data in another way than rank 0: {}. Give "
+            "prepare_loader() the same dataset and LoaderOptions on every rank, and the loader the same epoch",
+            worker_->rank(), worker_->world_size(), rank,
+            difference_of_settings(gather_texts(worker_->control().data())))};
+      }
       if (first.step == other.step && first.pass == other.pass && first.updates == other.updates) {
         throw ConfigError{compose(
             "backward() on rank {}/{}: in its first step after prepare_model() rank {} has other weights than rank 0. "
@@ -210,8 +218,8 @@ class PassExchange {
       if (first.step == other.step && first.pass == other.pass) {
         throw ConfigError{compose(
             "backward() on rank {}/{}: before its step {}, rank {} has not updated its weights as rank 0 has, so they "
-            "differ: call optimizer.step() equally often on all ranks, with the same learning rates",
-            worker_->rank(), worker_->world_size(), other.step, rank)};
+            "differ{}: call clip_grad_norm_() and optimizer.step() equally often on all ranks, with the same settings",
+            worker_->rank(), worker_->world_size(), other.step, rank, difference_of_updates())};
       }
       throw ConfigError{compose(
           "backward() on rank {}/{}: rank {} is in backward pass {} of its step {}, rank 0 in pass {} of its step {}. "
@@ -219,6 +227,16 @@ class PassExchange {
           "more; all ranks must call it equally often in every step",
           worker_->rank(), worker_->world_size(), rank, other.pass + 1, other.step, first.pass + 1, first.step)};
     }
+  }
+
+  [[nodiscard]] std::vector<std::string> gather_texts(const std::string& mine) {
+    return terms_.uses_host ? host_->gather_texts(mine) : flat_.gather_texts(mine);
+  }
+
+  // Of the last ones; there may be none in these.
+  [[nodiscard]] std::string difference_of_updates() {
+    const std::string text = difference_of_settings(gather_texts(worker_->extension<UpdateDigest>().text()));
+    return text.empty() ? text : compose(" ({})", text);
   }
 
   Worker* worker_;

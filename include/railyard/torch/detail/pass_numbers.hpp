@@ -11,7 +11,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <span>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -31,6 +33,7 @@ class PassNumbers {
     numbers[0] += header.samples;
     numbers[1] += header.silent;
     numbers[2] += header.has_ended;
+    numbers[3] += header.has_replaced;
     const auto own = header.wishes.numbers<double>();
     std::transform(own.begin(), own.end(), &numbers[wishes], &numbers[wishes], std::plus{});
     const Places at = places_of(header);
@@ -48,6 +51,7 @@ class PassNumbers {
     return {.samples = sums[0],
             .num_silent = static_cast<std::uint32_t>(sums[1]),
             .num_ended = static_cast<std::uint32_t>(sums[2]),
+            .num_replaced = static_cast<std::uint32_t>(sums[3]),
             .wishes = Wishes::of_anyone<double>(sums.subspan<wishes, Wishes::count>()),
             .waits = {waited.begin(), waited.end()}};
   }
@@ -79,19 +83,42 @@ class PassNumbers {
                          .pass = place(2),
                          .loop = place(0),
                          .updates = place(3),
-                         .weights = place(4)});
+                         .weights = place(4),
+                         .data = place(6)});
     }
     return headers;
   }
 
- private:
-  // What is the same on all ranks that are together.
-  using Places = std::array<std::uint64_t, 6>;
-  [[nodiscard]] static Places places_of(const PassHeader& header) noexcept {
-    return {header.loop, header.step, header.pass, header.updates, header.weights, header.num_slots};
+  // Returns what all ranks say. own: texts of ranks from the first one on, which nobody else tells.
+  template <class Sum>
+  [[nodiscard]] std::vector<std::string> gather_texts(std::span<const std::string> own, int first,
+                                                      const Sum& sum) const {
+    std::vector<std::int64_t> sizes(world_size_);
+    const auto at = static_cast<std::size_t>(first);
+    for (std::size_t one = 0; one < own.size(); ++one) sizes[at + one] = static_cast<std::int64_t>(own[one].size());
+    sum(sizes);
+    std::vector<std::int64_t> characters(
+        static_cast<std::size_t>(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0})));
+    auto to = characters.begin() + std::accumulate(sizes.begin(), sizes.begin() + first, std::ptrdiff_t{0});
+    for (const std::string& text : own) to = std::copy(text.begin(), text.end(), to);
+    sum(characters);
+    std::vector<std::string> texts;
+    auto from = characters.begin();
+    for (const std::int64_t size : sizes) {
+      std::string& text = texts.emplace_back();
+      for (std::int64_t count = 0; count < size; ++count) text += static_cast<char>(*from++);
+    }
+    return texts;
   }
 
-  static constexpr std::size_t wishes = 3;
+ private:
+  // What is the same on all ranks that are together.
+  using Places = std::array<std::uint64_t, 7>;
+  [[nodiscard]] static Places places_of(const PassHeader& header) noexcept {
+    return {header.loop, header.step, header.pass, header.updates, header.weights, header.num_slots, header.data};
+  }
+
+  static constexpr std::size_t wishes = 4;
   static constexpr std::size_t places = wishes + Wishes::count;
   static constexpr std::size_t waits = places + 2 * std::tuple_size_v<Places>;
 

@@ -5,6 +5,8 @@
 #include "railyard/torch/detail/agreement.hpp"
 #include "railyard/torch/detail/gradient_slot.hpp"
 #include "railyard/torch/detail/gradients.hpp"
+#include "railyard/torch/detail/host_sums.hpp"
+#include "railyard/torch/detail/update_digest.hpp"
 
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/detail/digest.hpp"
@@ -109,24 +111,26 @@ class SharedWeights {
   // Whether another host has the same weights and pieces, and tells of them.
   [[nodiscard]] bool is_copy() const noexcept { return memory_->host() > 0; }
 
-  // Begins an update: from here to end_update() nobody reads the weights. settings: what must be equal on all ranks.
-  void begin_update(std::span<const double> settings) {
+  // Begins an update: from here to end_update() nobody reads the weights. The settings must be equal on all ranks.
+  void begin_update(const UpdateSettings& settings) {
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
       if (parameters_[index].data_ptr() != addresses_[index]) refuse_replaced(parameters_[index]);
       if (pieces_[index]->is_mixed && pieces_[index]->weights.grad().defined()) refuse_mixed(parameters_[index]);
       pieces_[index]->is_spent = true;
     }
     // A digest, for a record is small and groups may be many.
-    const std::uint64_t own = digest_of(std::as_bytes(settings));
+    const std::uint64_t own = settings.hash();
     memory_->begin(Purpose::update, std::as_bytes(std::span{&own, 1}), 2, worker_->collective_deadline());
     for (int rank = 0; rank < memory_->size(); ++rank) {
       const auto record = memory_->record_of(rank);
       if (record.size() == sizeof own && std::memcmp(record.data(), &own, sizeof own) == 0) continue;
+      memory_->add_step();
+      const auto texts = show_texts(*memory_, settings.text());
       memory_->step({});
-      throw ConfigError{
-          compose("optimizer.step() on rank {}/{}: the learning rates of rank {} are others than this rank's; one "
-                  "copy of the weights is updated by all ranks, so set them alike everywhere",
-                  worker_->rank(), worker_->world_size(), memory_->host() * memory_->size() + rank)};
+      throw ConfigError{compose(
+          "optimizer.step() on rank {}/{}: the ranks have other options of the optimizer: {}; one copy of the weights "
+          "is updated by all ranks, so set them alike everywhere",
+          worker_->rank(), worker_->world_size(), difference_of_settings(texts, memory_->host() * memory_->size()))};
     }
   }
   void end_update() {
@@ -253,7 +257,9 @@ class SharedWeights {
         piece->weights =
             parameter.detach().as_strided({piece->end - piece->begin}, {1}, parameter.storage_offset() + piece->begin);
       }
-      gradient_exchange_of(*worker_)->find(parameter)->piece = piece;
+      GradientSlot& slot = *gradient_exchange_of(*worker_)->find(parameter);
+      slot.piece = piece;
+      slot.storage = StorageMark{parameter};  // all ranks have moved there together
       pieces_.push_back(std::move(piece));
     }
   }

@@ -26,8 +26,9 @@ struct TensorMark {
 
   [[nodiscard]] static TensorMark of(const at::Tensor& tensor) {
     if (!tensor.defined()) return {};
-    TensorMark mark{.tensor = tensor.unsafeGetTensorImpl(),
-                    .version = tensor.unsafeGetTensorImpl()->version_counter().current_version()};
+    TensorMark mark{.tensor = tensor.unsafeGetTensorImpl()};
+    // A view counts what is done to any part of what it is a view of.
+    if (!tensor.is_view()) mark.version = tensor.unsafeGetTensorImpl()->version_counter().current_version();
     if (!tensor.is_cpu() || tensor.layout() != c10::kStrided || !tensor.is_non_overlapping_and_dense()) return mark;
     constexpr std::int64_t num_looked_at = 8;
     const auto size = static_cast<std::size_t>(tensor.element_size());

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 
 namespace railyard::inline v0_1 {
@@ -44,8 +45,13 @@ struct Wishes {
 /// ranks take part in are heard, so every rank decides alike whether it has to ask by a collective.
 class ControlLane {
  public:
-  /// A loop over training data begins: ranks in different ones would average what does not belong together.
-  void begin_loop() noexcept { ++loop_; }
+  /// A loop over training data begins: ranks in different ones would average what does not belong together. data: what
+  /// is gone over and how, where that is known, one thing a line; the same on all ranks.
+  void begin_loop(std::string data = {}) noexcept {
+    ++loop_;
+    data_ = std::move(data);
+  }
+  [[nodiscard]] const std::string& data() const noexcept { return data_; }
   [[nodiscard]] std::uint64_t loop() const noexcept { return loop_; }
 
   /// A batch is given out. is_last: this rank's data ends with it.
@@ -83,6 +89,7 @@ class ControlLane {
 
  private:
   std::uint64_t loop_ = 0;
+  std::string data_{};
   std::uint64_t num_heard_ = 0;
   bool has_ended_ = false;
   Wishes own_{};
