@@ -48351,12 +48351,6 @@ concept ElementwiseOptimizer = KnownOptimizer<X> && OptimizerFields<X>::is_eleme
 // ---- railyard/torch/detail/update_digest.hpp
 // Tells whether ranks update their weights alike, and by which settings. Torch room.
 
-<<<<<<< HEAD
-
-=======
-
->>>>>>> 68a8365 (Keep gradients in the user's own memory, and find weights whose memory was replaced or reshaped on some ranks)
-
 namespace railyard::inline v0_1 {
 
 namespace detail {
@@ -48384,7 +48378,7 @@ struct UpdateSettings {
   }
 
   [[nodiscard]] std::string text() const { return describe == nullptr ? "" : describe(values); }
-  [[nodiscard]] std::uint64_t hash() const { return hash_bytes(0, values.data(), values.size() * sizeof(double)); }
+  [[nodiscard]] std::uint64_t hash() const { return digest_of(std::as_bytes(std::span{values})); }
 
  private:
   template <class X>
@@ -48411,26 +48405,21 @@ struct UpdateDigest {
   UpdateSettings last{};
   std::optional<double> max_norm{};  // to which gradients were clipped last
 
-<<<<<<< HEAD
-  void add(std::span<const double> learning_rates) {
-    value = short_digest(digest_of(std::as_bytes(learning_rates), value + 1));
-=======
   void add(UpdateSettings settings) {
     last = std::move(settings);
     ++num_updates;
     const std::uint64_t hash = last.hash();
-    value = short_digest(hash_bytes(value + 1, &hash, sizeof hash));
+    value = short_digest(digest_of(std::as_bytes(std::span{&hash, 1}), value + 1));
   }
   void add_clipping(double norm) {
     max_norm = norm;
-    value = short_digest(hash_bytes(value + 1, &norm, sizeof norm));
+    value = short_digest(digest_of(std::as_bytes(std::span{&norm, 1}), value + 1));
   }
 
   // One a line.
   [[nodiscard]] std::string text() const {
     return compose("updates: {}\n", num_updates) + last.text() +
            (max_norm ? compose("max_norm of clip_grad_norm_: {}\n", *max_norm) : "");
->>>>>>> 68a8365 (Keep gradients in the user's own memory, and find weights whose memory was replaced or reshaped on some ranks)
   }
 };
 
@@ -49232,7 +49221,7 @@ class GradientExchange {
             .wishes = worker_->wishes(),
             .has_ended = control.has_ended() ? 1U : 0U,
             .weights = std::exchange(compares_weights_, false) ? digest_of_weights(slots_) : 0,
-            .data = short_digest(hash_bytes(0, control.data().data(), control.data().size()))};
+            .data = short_digest(digest_of(std::as_bytes(std::span{control.data()})))};
   }
 
   [[nodiscard]] bool are_all_on_cpu() const {
@@ -49700,8 +49689,8 @@ struct LoaderState {
     is_set = is_over = false;
     if (options.drives_step) {
       worker->end_step();  // what came after the last epoch belonged to its last step
-      worker->control().begin_loop(
-          order + compose("seed: {}\nepoch: {}\nbegin: sample {}\n", before.seed(), epoch, before.consumed()));
+      const std::string begin = is_own ? "" : compose("begin: sample {}\n", before.consumed());
+      worker->control().begin_loop(order + compose("seed: {}\nepoch: {}\n", before.seed(), epoch) + begin);
     }
     source->open(after);
     advance();
@@ -51215,11 +51204,7 @@ class SharedWeights {
       pieces_[index]->is_spent = true;
     }
     // A digest, for a record is small and groups may be many.
-<<<<<<< HEAD
-    const std::uint64_t own = digest_of(std::as_bytes(settings));
-=======
     const std::uint64_t own = settings.hash();
->>>>>>> 68a8365 (Keep gradients in the user's own memory, and find weights whose memory was replaced or reshaped on some ranks)
     memory_->begin(Purpose::update, std::as_bytes(std::span{&own, 1}), 2, worker_->collective_deadline());
     for (int rank = 0; rank < memory_->size(); ++rank) {
       const auto record = memory_->record_of(rank);
@@ -51543,7 +51528,8 @@ class PreparedOptimizer {
 
   // Of all ranks, which must clip to the same norm. Ranks are alike where the sum of squares of a digest is least.
   [[nodiscard]] double sum_of_squares(double own, double max_norm) const {
-    const auto digest = static_cast<double>(detail::short_digest(detail::hash_bytes(0, &max_norm, sizeof max_norm)));
+    const auto digest =
+        static_cast<double>(detail::short_digest(detail::digest_of(std::as_bytes(std::span{&max_norm, 1}))));
     double sums[3] = {own, digest, digest * digest};
     worker_->all_reduce(buffer_of(sums), ReduceOp::sum);
     if (sums[2] * worker_->world_size() == sums[1] * sums[1]) return sums[0];

@@ -66,8 +66,8 @@ struct LoaderState {
     is_set = is_over = false;
     if (options.drives_step) {
       worker->end_step();  // what came after the last epoch belonged to its last step
-      worker->control().begin_loop(
-          order + compose("seed: {}\nepoch: {}\nbegin: sample {}\n", before.seed(), epoch, before.consumed()));
+      const std::string begin = is_own ? "" : compose("begin: sample {}\n", before.consumed());
+      worker->control().begin_loop(order + compose("seed: {}\nepoch: {}\n", before.seed(), epoch) + begin);
     }
     source->open(after);
     advance();

@@ -11,6 +11,7 @@
 #include "railyard/torch/tensor.hpp"
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/digest.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/core/stateful.hpp"
 #include "railyard/train/worker.hpp"
@@ -23,6 +24,7 @@
 #include <cmath>
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -186,7 +188,8 @@ class PreparedOptimizer {
 
   // Of all ranks, which must clip to the same norm. Ranks are alike where the sum of squares of a digest is least.
   [[nodiscard]] double sum_of_squares(double own, double max_norm) const {
-    const auto digest = static_cast<double>(detail::short_digest(detail::hash_bytes(0, &max_norm, sizeof max_norm)));
+    const auto digest =
+        static_cast<double>(detail::short_digest(detail::digest_of(std::as_bytes(std::span{&max_norm, 1}))));
     double sums[3] = {own, digest, digest * digest};
     worker_->all_reduce(buffer_of(sums), ReduceOp::sum);
     if (sums[2] * worker_->world_size() == sums[1] * sums[1]) return sums[0];

@@ -214,4 +214,13 @@ TEST_CASE("prepare_model: a weight that gets another shape is refused by name, a
                    ContainsSubstring("keep the shape") && ContainsSubstring("call prepare_model(worker, model) again"));
     CHECK(test::error_of(2, train(has_begun, true)) == "");
   }
+  // A graph of before keeps LibTorch from forgetting the shape.
+  CHECK_THAT(test::error_of(2,
+                            [](auto& worker) {
+                              auto net = prepared_pair(worker);
+                              const auto loss = net->v.sum();
+                              net->v.set_data(torch::zeros({7}, torch::kDouble));
+                              net = ry::prepare_model(worker, net);
+                            }),
+             ContainsSubstring("\"v\" has got another shape") && ContainsSubstring("let that go out of scope first"));
 }

@@ -21,6 +21,7 @@
 #include "railyard/workers/detail/cores.hpp"
 
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/digest.hpp"
 #include "railyard/core/error.hpp"
 #include "railyard/train/worker.hpp"
 
@@ -40,6 +41,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -499,7 +501,7 @@ class GradientExchange {
             .wishes = worker_->wishes(),
             .has_ended = control.has_ended() ? 1U : 0U,
             .weights = std::exchange(compares_weights_, false) ? digest_of_weights(slots_) : 0,
-            .data = short_digest(hash_bytes(0, control.data().data(), control.data().size()))};
+            .data = short_digest(digest_of(std::as_bytes(std::span{control.data()})))};
   }
 
   [[nodiscard]] bool are_all_on_cpu() const {
