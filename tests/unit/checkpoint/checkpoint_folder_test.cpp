@@ -266,7 +266,7 @@ TEST_CASE("CheckpointFolder: more than two gigabytes in one tensor work") {
     if (image.name == "net.safetensors") {
       REQUIRE(image.size <= size);
       image.fill(static_cast<std::byte*>(memory));
-      written.push_back({image.name, {static_cast<std::byte*>(memory), image.size}});
+      written.push_back({image.name, std::span{static_cast<const std::byte*>(memory), image.size}});
     } else {
       small.push_back(content_of(image));
       written.push_back({image.name, std::as_bytes(std::span{small.back()})});
