@@ -14,7 +14,7 @@ namespace ry = railyard;
 
 namespace {
 
-constexpr std::int64_t num_samples = 24;
+constexpr std::int64_t lbfgs_samples = 24;
 
 // Without a generator: a plain loop and all workers begin alike.
 torch::nn::Linear lbfgs_net() {
@@ -27,7 +27,7 @@ torch::nn::Linear lbfgs_net() {
 }
 
 torch::Tensor lbfgs_data() {
-  return (torch::arange(num_samples * 4).to(torch::kDouble) * 0.37).sin().view({num_samples, 4});
+  return (torch::arange(lbfgs_samples * 4).to(torch::kDouble) * 0.37).sin().view({lbfgs_samples, 4});
 }
 
 // With a line search, which compares losses: it must see those of all ranks.
@@ -57,7 +57,7 @@ TEST_CASE("LBFGS: workers whose closure returns the loss of all ranks end where 
   const auto train = [expected](auto& worker) {
     auto net = ry::prepare_model(worker, [] { return lbfgs_net(); });
     torch::optim::LBFGS optimizer{net->parameters(), lbfgs_options()};
-    const std::int64_t share = num_samples / worker.world_size();
+    const std::int64_t share = lbfgs_samples / worker.world_size();
     const torch::Tensor data = lbfgs_data().narrow(0, worker.rank() * share, share);
     for (int step = 0; step < 3; ++step) {
       optimizer.step([&] {

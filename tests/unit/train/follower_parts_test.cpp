@@ -47,7 +47,7 @@ class NotingFiles final : public ry::detail::Files {
   bool is_blind_;
 };
 
-std::vector<std::string> names_in(const fs::path& folder) {
+std::vector<std::string> names_of_parts_in(const fs::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator{folder}) names.push_back(entry.path().filename().string());
   return names;
@@ -97,7 +97,7 @@ struct SavedGroup {
   [[nodiscard]] std::uint64_t newest_step() {
     const auto all = folder.list();
     for (const ry::Checkpoint& checkpoint : all) check_whole(checkpoint);
-    CHECK(names_in(scratch.path() / "checkpoints").size() == all.size());
+    CHECK(names_of_parts_in(scratch.path() / "checkpoints").size() == all.size());
     return all.back().manifest().step;
   }
 
@@ -133,7 +133,7 @@ TEST_CASE("Launched: a process that sees the run's directory writes its own part
   BareRun run{scratch.path() / "run", 2, followed.group()};
   write_all(run, followed.group());
   CHECK(run.log.all_warnings().empty());
-  CHECK(names_in(notes) == std::vector{name_of(1)});
+  CHECK(names_of_parts_in(notes) == std::vector{name_of(1)});
 }
 
 TEST_CASE("Launched: a process that does not see the run's directory is asked once an attempt, and its part fetched") {
@@ -144,7 +144,7 @@ TEST_CASE("Launched: a process that does not see the run's directory is asked on
   BareRun run{scratch.path() / "run", 2, followed.group()};
   write_all(run, followed.group(), has_attempts);
   CHECK(run.log.all_warnings().empty());
-  CHECK(names_in(notes) == std::vector<std::string>{"looks"});
+  CHECK(names_of_parts_in(notes) == std::vector<std::string>{"looks"});
   CHECK(read_text(notes / "looks") == (has_attempts ? "xx" : "x"));
 }
 
@@ -215,6 +215,6 @@ TEST_CASE("part_writer: a straggler whose directory was swept writes nothing, th
     CHECK(num_read == 0);
   }
   SECTION("while it writes") { CHECK_THROWS_AS(carry_out(), ry::Error); }
-  CHECK(names_in(checkpoints) == std::vector<std::string>{".staging-5-fedcba9876543210"});
+  CHECK(names_of_parts_in(checkpoints) == std::vector<std::string>{".staging-5-fedcba9876543210"});
   CHECK(fs::is_empty(checkpoints / ".staging-5-fedcba9876543210"));
 }

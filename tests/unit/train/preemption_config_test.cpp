@@ -29,7 +29,7 @@ int status_of_program(const Scratch& scratch, const Train& train_it, const ry::R
 template <class P, class Fail>
 int status_of(const Scratch& scratch, const Fail& fail, const ry::RunConfig& config) {
   const auto train_it = [&fail](auto& worker, pid_t program) {
-    train(worker, [&fail, program](auto& one, std::uint64_t step) { fail(one, step, program); });
+    toy::train(worker, [&fail, program](auto& one, std::uint64_t step) { fail(one, step, program); });
   };
   return status_of_program<P>(scratch, train_it, config);
 }
