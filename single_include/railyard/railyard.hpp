@@ -5001,7 +5001,7 @@ class PartFiles {
     constexpr int max_attempts = 3;
     for (int attempt = 0; attempt < max_attempts; ++attempt) {
       Crc32c sum;
-      const auto failed = try_write(path, bytes, sum);
+      const auto failed = try_write(path, bytes, attempt == 0, sum);
       if (!failed) return {.name = name, .size = bytes.size(), .crc32c = sum.value()};
       if (!first) first = failed;
       files_.unlink(path);
@@ -5021,12 +5021,13 @@ class PartFiles {
   static constexpr std::size_t piece_bytes = std::size_t{8} << 20U;
   static constexpr std::size_t max_dirty_bytes = 4 * piece_bytes;
 
-  std::optional<FailedCall> try_write(const std::filesystem::path& path, const PartBytes& bytes, Crc32c& sum) {
+  std::optional<FailedCall> try_write(const std::filesystem::path& path, const PartBytes& bytes, bool may_be_direct,
+                                      Crc32c& sum) {
     const int fd = uninterrupted([&] { return files_.create(path); });
     if (fd < 0) return FailedCall{"making the file", errno};
     std::optional<FailedCall> failed;
     try {
-      failed = try_fill(fd, bytes, sum);
+      failed = try_fill(fd, bytes, may_be_direct, sum);
     } catch (...) {  // they cannot be read
       files_.close(fd);
       throw;
@@ -5038,8 +5039,9 @@ class PartFiles {
   }
 
   // Large files go past the system's cache where they can: a copy of all bytes less, and what others have cached stays.
-  std::optional<FailedCall> try_fill(int fd, const PartBytes& bytes, Crc32c& sum) {
-    bool is_direct = bytes.size() >= smallest_direct_bytes && files_.set_direct(fd, true) == 0;
+  // But not once more: some file systems say that they can, and then fail.
+  std::optional<FailedCall> try_fill(int fd, const PartBytes& bytes, bool may_be_direct, Crc32c& sum) {
+    bool is_direct = may_be_direct && bytes.size() >= smallest_direct_bytes && files_.set_direct(fd, true) == 0;
     for (std::size_t begin = 0; begin < bytes.size(); begin += piece_bytes) {
       const auto piece = bytes.read(begin, std::min(piece_bytes, bytes.size() - begin));
       for (std::size_t done = 0; done < piece.size();) {
@@ -24200,21 +24202,25 @@ class CheckpointWriter {
       if (!text.empty()) loss += compose("{}{}", loss.empty() ? "" : "; ", text);
     };
     if (std::exchange(attempt_, job.manifest.attempt) != job.manifest.attempt) left_out_.clear();
+    std::optional<FollowerParts> others;
     try {
       add_loss(make_reports_durable());
       make_run_durable();
-      FollowerParts others{*group_, run_, job.parts, left_out_};
-      outcome.path = folder_.commit(job.manifest, parts_of(job), &others);
-      add_loss(others.complaint());
+      others.emplace(*group_, run_, job.parts, left_out_);
+      outcome.path = folder_.commit(job.manifest, parts_of(job), &*others);
     } catch (const std::exception& error) {
       outcome.error = error.what();
     }
+    if (others) add_loss(others->complaint());
     {
       const std::lock_guard lock{mutex_};
       holds_job_ = false;  // before a worker may write to it again
     }
     for (const auto& [rank, slot] : job.slots) group_->release_snapshot(rank, slot);
-    if (outcome.path.empty()) return outcome;
+    if (outcome.path.empty()) {  // what was lost besides is not told by the next attempt again
+      if (!loss.empty()) outcome.error += "; " + loss;
+      return outcome;
+    }
     try {
       folder_.retain(retention_);
     } catch (const std::exception& error) {
@@ -24674,13 +24680,13 @@ struct RunPlace {
 }
 
 /// Returns the names of files that tell of a run which has lost run.json and all checkpoints; empty if it has not, or
-/// has left none.
+/// has left none. A run has a lease before it has anything else; without one, such files are somebody else's.
 [[nodiscard]] inline std::string remains_of_run(const std::filesystem::path& run) {
   std::error_code ignored;
   const auto has = [&](const char* name) { return std::filesystem::exists(run / name, ignored); };
   const bool has_record = has("run.json") && !is_blank(run / "run.json");
   const bool has_checkpoints = has("checkpoints") && !std::filesystem::is_empty(run / "checkpoints", ignored);
-  if (has_record || has_checkpoints || is_barely_begun(run) || !(has("logs") || has("lease.json"))) return {};
+  if (has_record || has_checkpoints || is_barely_begun(run) || !has("lease.json")) return {};
   std::vector<std::string> names = written_logs(run);
   if (names.size() > 1) names.resize(1);
   for (const char* name : {"metrics.jsonl", "events.jsonl", "result.json"}) {
@@ -26464,7 +26470,7 @@ class Supervision {
     failure_before_start_ = first.failure();
     left_.look_up(CheckpointFolder{info_.path / "checkpoints", lease_.generation()}, retention_of(config_.checkpoint),
                   log_);
-    has_left_in_order_ = first.is_preempted() && left_.newest;
+    has_left_in_order_ = first.is_preempted() && left_.newest && !directory_.is_fenced();
     if (has_left_in_order_) last_word_ = Farewell{}.text(0);
   }
 
@@ -26520,7 +26526,7 @@ class Supervision {
     if (controller_.failure()) checkpoints_->write_newest_copy(briefing_.attempt);
     settle();
     left_ = checkpoints_->left(log_);
-    has_left_in_order_ = farewell_.is_preempted() && left_.is_state_saved && left_.newest;
+    has_left_in_order_ = farewell_.is_preempted() && left_.is_state_saved && left_.newest && !directory_.is_fenced();
     if (has_left_in_order_) last_word_ = farewell_.text(checkpoints_->num_written());
   }
 

@@ -31,18 +31,22 @@ constexpr std::size_t smallest = ry::detail::smallest_direct_bytes;
 class DirectFiles final : public ry::detail::Files {
  public:
   std::size_t most_direct = 0;  // how many bytes such a write takes; 0: all
-  bool refuses = false;
+  int refusal = 0;              // the error of such a write; 0: none
   std::size_t num_direct = 0;
   std::size_t num_cached = 0;
 
+  int create(const Path& path) override {
+    is_direct_ = false;
+    return Files::create(path);
+  }
   int set_direct(int fd, bool is_direct) override {
     is_direct_ = is_direct;
     Files::set_direct(fd, is_direct);  // where it cannot be had the rest is as it would be
     return 0;
   }
   ssize_t write(int fd, const std::byte* from, std::size_t size) override {
-    if (is_direct_ && refuses) {
-      errno = EINVAL;
+    if (is_direct_ && refusal != 0) {
+      errno = refusal;
       return -1;
     }
     if (is_direct_) {
@@ -110,11 +114,21 @@ TEST_CASE("Staging: large files go past the cache but for their ends, small ones
 TEST_CASE("Staging: where blocks are larger, or a write past the cache ends within one, the rest goes through it") {
   const Bytes bytes{10 * smallest + 5, 0};
   DirectFiles refusing;
-  refusing.refuses = true;
+  refusing.refusal = EINVAL;
   check_written(refusing, bytes);
   CHECK(refusing.num_cached == bytes.get().size());
   DirectFiles halting;
   halting.most_direct = 3 * block + 17;
   check_written(halting, bytes);
   CHECK(halting.num_direct == halting.most_direct);
+}
+
+TEST_CASE("Staging: where a file system fails to write past the cache, the next attempt goes through it") {
+  for (const int refusal : {EOPNOTSUPP, EIO, ENOMEM}) {
+    const Bytes bytes{2 * smallest, 0};
+    DirectFiles files;
+    files.refusal = refusal;
+    check_written(files, bytes);
+    CHECK(files.num_cached == bytes.get().size());
+  }
 }

@@ -136,6 +136,18 @@ TEST_CASE("Record of a run: without run.json and checkpoints it does not begin a
   CHECK(result.attempts().front().begin_step == 0);
 }
 
+TEST_CASE("Record of a run: what another program has left under such names is no run, and stays as it is") {
+  const Scratch scratch;
+  const auto path = scratch.path() / "run";
+  std::filesystem::create_directories(path / "logs");
+  std::ofstream{path / "metrics.jsonl"} << "{\"loss\": 1}\n";
+  for (const auto& accepted : {std::vector<std::string>{}, std::vector<std::string>{"checkpoints"}}) {
+    CHECK_THROWS_WITH(run<SharedThreads>(scratch, never, {.name = "run", .accept_changes = accepted}),
+                      ContainsSubstring("is no run's directory"));
+  }
+  CHECK(names_in(path) == std::vector<std::string>{"logs", "metrics.jsonl"});
+}
+
 TEST_CASE("Record of a run: a run whose last state could not be saved says so, and the next start makes up for it") {
   const Scratch scratch;
   const ry::Result whole = run<SharedThreads>(scratch, never);

@@ -41,7 +41,7 @@ class PartFiles {
     constexpr int max_attempts = 3;
     for (int attempt = 0; attempt < max_attempts; ++attempt) {
       Crc32c sum;
-      const auto failed = try_write(path, bytes, sum);
+      const auto failed = try_write(path, bytes, attempt == 0, sum);
       if (!failed) return {.name = name, .size = bytes.size(), .crc32c = sum.value()};
       if (!first) first = failed;
       files_.unlink(path);
@@ -61,12 +61,13 @@ class PartFiles {
   static constexpr std::size_t piece_bytes = std::size_t{8} << 20U;
   static constexpr std::size_t max_dirty_bytes = 4 * piece_bytes;
 
-  std::optional<FailedCall> try_write(const std::filesystem::path& path, const PartBytes& bytes, Crc32c& sum) {
+  std::optional<FailedCall> try_write(const std::filesystem::path& path, const PartBytes& bytes, bool may_be_direct,
+                                      Crc32c& sum) {
     const int fd = uninterrupted([&] { return files_.create(path); });
     if (fd < 0) return FailedCall{"making the file", errno};
     std::optional<FailedCall> failed;
     try {
-      failed = try_fill(fd, bytes, sum);
+      failed = try_fill(fd, bytes, may_be_direct, sum);
     } catch (...) {  // they cannot be read
       files_.close(fd);
       throw;
@@ -78,8 +79,9 @@ class PartFiles {
   }
 
   // Large files go past the system's cache where they can: a copy of all bytes less, and what others have cached stays.
-  std::optional<FailedCall> try_fill(int fd, const PartBytes& bytes, Crc32c& sum) {
-    bool is_direct = bytes.size() >= smallest_direct_bytes && files_.set_direct(fd, true) == 0;
+  // But not once more: some file systems say that they can, and then fail.
+  std::optional<FailedCall> try_fill(int fd, const PartBytes& bytes, bool may_be_direct, Crc32c& sum) {
+    bool is_direct = may_be_direct && bytes.size() >= smallest_direct_bytes && files_.set_direct(fd, true) == 0;
     for (std::size_t begin = 0; begin < bytes.size(); begin += piece_bytes) {
       const auto piece = bytes.read(begin, std::min(piece_bytes, bytes.size() - begin));
       for (std::size_t done = 0; done < piece.size();) {

@@ -20,6 +20,7 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -136,21 +137,25 @@ class CheckpointWriter {
       if (!text.empty()) loss += compose("{}{}", loss.empty() ? "" : "; ", text);
     };
     if (std::exchange(attempt_, job.manifest.attempt) != job.manifest.attempt) left_out_.clear();
+    std::optional<FollowerParts> others;
     try {
       add_loss(make_reports_durable());
       make_run_durable();
-      FollowerParts others{*group_, run_, job.parts, left_out_};
-      outcome.path = folder_.commit(job.manifest, parts_of(job), &others);
-      add_loss(others.complaint());
+      others.emplace(*group_, run_, job.parts, left_out_);
+      outcome.path = folder_.commit(job.manifest, parts_of(job), &*others);
     } catch (const std::exception& error) {
       outcome.error = error.what();
     }
+    if (others) add_loss(others->complaint());
     {
       const std::lock_guard lock{mutex_};
       holds_job_ = false;  // before a worker may write to it again
     }
     for (const auto& [rank, slot] : job.slots) group_->release_snapshot(rank, slot);
-    if (outcome.path.empty()) return outcome;
+    if (outcome.path.empty()) {  // what was lost besides is not told by the next attempt again
+      if (!loss.empty()) outcome.error += "; " + loss;
+      return outcome;
+    }
     try {
       folder_.retain(retention_);
     } catch (const std::exception& error) {

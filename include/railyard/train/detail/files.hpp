@@ -202,13 +202,13 @@ struct RunPlace {
 }
 
 /// Returns the names of files that tell of a run which has lost run.json and all checkpoints; empty if it has not, or
-/// has left none.
+/// has left none. A run has a lease before it has anything else; without one, such files are somebody else's.
 [[nodiscard]] inline std::string remains_of_run(const std::filesystem::path& run) {
   std::error_code ignored;
   const auto has = [&](const char* name) { return std::filesystem::exists(run / name, ignored); };
   const bool has_record = has("run.json") && !is_blank(run / "run.json");
   const bool has_checkpoints = has("checkpoints") && !std::filesystem::is_empty(run / "checkpoints", ignored);
-  if (has_record || has_checkpoints || is_barely_begun(run) || !(has("logs") || has("lease.json"))) return {};
+  if (has_record || has_checkpoints || is_barely_begun(run) || !has("lease.json")) return {};
   std::vector<std::string> names = written_logs(run);
   if (names.size() > 1) names.resize(1);
   for (const char* name : {"metrics.jsonl", "events.jsonl", "result.json"}) {

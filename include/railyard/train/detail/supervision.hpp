@@ -128,7 +128,7 @@ class Supervision {
     failure_before_start_ = first.failure();
     left_.look_up(CheckpointFolder{info_.path / "checkpoints", lease_.generation()}, retention_of(config_.checkpoint),
                   log_);
-    has_left_in_order_ = first.is_preempted() && left_.newest;
+    has_left_in_order_ = first.is_preempted() && left_.newest && !directory_.is_fenced();
     if (has_left_in_order_) last_word_ = Farewell{}.text(0);
   }
 
@@ -184,7 +184,7 @@ class Supervision {
     if (controller_.failure()) checkpoints_->write_newest_copy(briefing_.attempt);
     settle();
     left_ = checkpoints_->left(log_);
-    has_left_in_order_ = farewell_.is_preempted() && left_.is_state_saved && left_.newest;
+    has_left_in_order_ = farewell_.is_preempted() && left_.is_state_saved && left_.newest && !directory_.is_fenced();
     if (has_left_in_order_) last_word_ = farewell_.text(checkpoints_->num_written());
   }
 
