@@ -20477,7 +20477,8 @@ inline void prepare_to_fork(int num_workers) {
 class ProcessGroup final : public WorkerGroup {
  public:
   ProcessGroup(const GroupPlan& plan, const WorkerBody& body)
-      : memory_(plan.num_workers, plan.briefing, plan.most_workers),
+      : owned_memory_(std::make_shared<GroupMemory>(plan.num_workers, plan.briefing, plan.most_workers)),
+        memory_(*owned_memory_),
         inbox_(memory_),
         body_(body),
         silence_limit_(plan.silence_limit),
@@ -20557,6 +20558,8 @@ class ProcessGroup final : public WorkerGroup {
                                                     std::size_t size_bytes) override {
     return memory_.snapshot(rank, slot, begin + size_bytes).subspan(begin);
   }
+  /// For whoever reads snapshots, and may do so for longer than the group lives.
+  [[nodiscard]] std::shared_ptr<GroupMemory> memory() const noexcept { return owned_memory_; }
   void hold_snapshot(int rank, int slot) noexcept override { memory_.hold_snapshot(rank, slot); }
   void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
   [[nodiscard]] bool shares_snapshots() const noexcept override { return true; }
@@ -20901,7 +20904,8 @@ class ProcessGroup final : public WorkerGroup {
 
   [[nodiscard]] Process& at(int rank) { return workers_[static_cast<std::size_t>(rank)]; }
 
-  GroupMemory memory_;
+  std::shared_ptr<GroupMemory> owned_memory_;
+  GroupMemory& memory_;
   Inbox inbox_;
   WorkerBody body_;
   std::chrono::nanoseconds silence_limit_;
@@ -34790,6 +34794,103 @@ static_assert(IndexedSource<ImageFolder>);
 
 #if defined(RAILYARD_WITH_LAUNCHED) && RAILYARD_WITH_LAUNCHED
 
+// ---- railyard/workers/detail/agent_request.hpp
+// A request that a process which follows is answering, on a thread that may be left behind. Workers room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Owns the thread. What that uses is its own as well, the snapshots' memory included: a file system may hold it up for
+/// longer than anybody waits. Used by one thread.
+class AgentRequest {
+ public:
+  /// snapshots: of this process's workers, of whom the first is first_rank among all; none if there are no workers.
+  /// Throws: std::system_error if no thread can be had.
+  AgentRequest(std::uint64_t number, std::vector<std::byte> request, RequestHandler handler,
+               std::shared_ptr<GroupMemory> snapshots, int first_rank)
+      : number_(number), work_(std::make_shared<Work>()) {
+    const BlockSignals block{deferrable_signals()};  // they are for the thread that called fit()
+    thread_ = std::thread{[work = work_, request = std::move(request), handler = std::move(handler),
+                           snapshots = std::move(snapshots), first_rank] {
+      const SnapshotReader read = [&](int rank, int slot, std::size_t begin, std::size_t size) {
+        return work->read(snapshots.get(), rank - first_rank, slot, begin, size);
+      };
+      work->run([&] { return handler(request, read); });
+    }};
+  }
+  AgentRequest(const AgentRequest&) = delete;
+  AgentRequest& operator=(const AgentRequest&) = delete;
+  ~AgentRequest() { give_up(std::chrono::nanoseconds{0}); }
+
+  [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+  [[nodiscard]] bool is_over() const {
+    const std::lock_guard lock{work_->mutex};
+    return work_->is_over;
+  }
+  /// Once it is over. Throws: Error with what the handler has thrown.
+  [[nodiscard]] std::vector<std::byte> take_answer() {
+    const std::lock_guard lock{work_->mutex};
+    if (work_->complaint) throw Error{*work_->complaint};
+    return std::move(work_->answer);
+  }
+
+  /// Lets the handler read nothing more, waits so long for its end at most, and leaves its thread behind then. Returns
+  /// whether it has ended.
+  bool give_up(std::chrono::nanoseconds patience) noexcept {
+    if (!thread_.joinable()) return true;
+    work_->is_given_up.store(true);
+    std::unique_lock lock{work_->mutex};
+    const bool is_over = work_->ended.wait_for(lock, patience, [this] { return work_->is_over; });
+    lock.unlock();
+    if (is_over) {
+      thread_.join();
+    } else {
+      thread_.detach();
+    }
+    return is_over;
+  }
+
+ private:
+  struct Work {
+    std::mutex mutex{};
+    std::condition_variable ended{};
+    bool is_over = false;
+    std::vector<std::byte> answer{};
+    std::optional<std::string> complaint{};
+    std::atomic<bool> is_given_up{false};
+
+    [[nodiscard]] std::span<const std::byte> read(GroupMemory* memory, int rank, int slot, std::size_t begin,
+                                                  std::size_t size_bytes) {
+      if (is_given_up.load()) throw Error{"this process is about to end, or is not waited for"};
+      if (memory == nullptr || rank < 0 || rank >= memory->num_workers()) throw Error{"no such worker is here"};
+      return memory->snapshot(rank, slot, begin + size_bytes).subspan(begin);
+    }
+
+    template <class Handle>
+    void run(const Handle& handle) {
+      std::vector<std::byte> given;
+      std::optional<std::string> why;
+      try {
+        given = handle();
+      } catch (const std::exception& error) {
+        why = error.what();
+      }
+      const std::lock_guard lock{mutex};
+      answer = std::move(given);
+      complaint = std::move(why);
+      is_over = true;
+      ended.notify_all();
+    }
+  };
+
+  std::uint64_t number_;
+  std::shared_ptr<Work> work_;
+  std::thread thread_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
 // ---- railyard/workers/detail/agent_wire.hpp
 // What the process that leads and those that follow say to each other. Workers room.
 
@@ -36409,13 +36510,19 @@ namespace detail {
 /// Follows one leader. Used by one thread.
 class Agent {
  public:
-  /// leader must outlive it. silence_limit: after which a leader that takes nothing counts as lost.
+  /// leader must outlive it. silence_limit: after which a leader that takes nothing counts as lost. end_patience: how
+  /// long the end waits for a request that is being answered, which is left behind then: storage may hold it up for
+  /// ever.
   Agent(SecureConnection& leader, const WorkerBody& body, std::chrono::nanoseconds silence_limit,
-        RequestHandler on_request = {})
-      : leader_(&leader), body_(&body), silence_limit_(silence_limit), on_request_(std::move(on_request)) {}
+        RequestHandler on_request = {}, std::chrono::nanoseconds end_patience = std::chrono::seconds{5})
+      : leader_(&leader),
+        body_(&body),
+        silence_limit_(silence_limit),
+        on_request_(std::move(on_request)),
+        end_patience_(end_patience) {}
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
-  ~Agent() { end_request(); }
+  ~Agent() { end(); }
 
   /// Carries out orders until the leader tells a text, and returns that. No worker is left then.
   /// Throws: Error if the leader is lost; the workers have been killed.
@@ -36424,15 +36531,14 @@ class Agent {
     while (!told) {
       pass_on_events();
       show_pages();
-      if (answer_.valid() && answer_.wait_for(std::chrono::seconds{0}) == std::future_status::ready) give_answer();
+      if (request_ && request_->is_over()) give_answer();
       while (auto frame = leader_->try_receive()) {
         carry_out(*frame, told);
         if (told) break;
       }
       check_that_leader_listens();
     }
-    end_request();
-    local_.reset();
+    end();
     return std::move(*told);
   }
 
@@ -36451,7 +36557,7 @@ class Agent {
     const bool is_all_sent = leader_->flush();
     if (is_all_sent || leader_->unsent_bytes() < unsent) listened_at_ = Clock::now();
     Clock::duration wait = std::max<Clock::duration>(next_pages_ - Clock::now(), {});
-    if (answer_.valid()) wait = std::min<Clock::duration>(wait, std::chrono::milliseconds{5});  // it is looked for
+    if (request_) wait = std::min<Clock::duration>(wait, std::chrono::milliseconds{5});  // it is looked for
     Deadline deadline = Deadline::after(leader_->has_received() ? Clock::duration{} : wait);
     if (!local_ || num_alive_ == 0 || !is_all_sent) {
       const auto events = static_cast<short>(is_all_sent ? POLLIN : POLLIN | POLLOUT);
@@ -36529,7 +36635,7 @@ class Agent {
 
   void start(const StartOrder& order) {
     const std::uint32_t generation = order.layout.generation;
-    if (answer_.valid()) give_answer();  // of one that the leader has given up
+    end_request();  // that the leader has given up
     try {
       // Those of a start in which another process has had no part.
       end_workers(local_.get(), num_alive_, [this](const GroupEvent& event) {
@@ -36539,7 +36645,7 @@ class Agent {
       num_workers_ = order.layout.num_workers;
       first_rank_ = order.layout.first_rank;
       const std::string briefing = brief(order.layout, order.briefing);
-      if (local_ && num_workers_ <= most_workers_) {
+      if (local_ && !is_memory_read_ && num_workers_ <= most_workers_) {
         local_->restart(num_workers_, briefing);
       } else {
         const GroupPlan plan{.num_workers = num_workers_,
@@ -36548,6 +36654,7 @@ class Agent {
         local_.reset();
         local_ = std::make_unique<ProcessGroup>(plan, *body_);
         local_->watch_also(leader_->fd());
+        is_memory_read_ = false;
         most_workers_ = num_workers_;
       }
       num_alive_ = num_workers_;
@@ -36588,46 +36695,48 @@ class Agent {
 
   // On a thread of its own: this one goes on to be heard of.
   void begin_request(std::span<const std::byte> payload) {
-    if (answer_.valid()) give_answer();
+    end_request();
     WireReader reader{payload};
-    request_ = reader.take<std::uint64_t>();
+    const auto number = reader.take<std::uint64_t>();
     const auto rest = reader.take_rest();
-    const SnapshotReader read = [this, first = first_rank_](int rank, int slot, std::size_t begin, std::size_t size) {
-      if (is_ending_.load()) throw Error{"this process is about to end"};
-      return snapshot(rank - first, slot, begin, size);
-    };
-    const BlockSignals block{deferrable_signals()};  // they are for the thread that called fit()
-    const auto handle = [this, read, request = std::vector(rest.begin(), rest.end())] {
-      return on_request_(request, read);
-    };
     try {
-      answer_ = std::async(std::launch::async, handle);
+      request_ = std::make_unique<AgentRequest>(number, std::vector(rest.begin(), rest.end()), on_request_,
+                                                local_ ? local_->memory() : nullptr, first_rank_);
     } catch (const std::exception& error) {  // no thread can be had
-      refuse_request(error);
+      refuse_request(number, error);
     }
   }
 
   void give_answer() {
+    const auto request = std::move(request_);
+    const std::uint64_t number = request->number();
     try {
-      say(News::answered, {std::as_bytes(std::span{&request_, 1}), answer_.get()});
+      say(News::answered, {std::as_bytes(std::span{&number, 1}), request->take_answer()});
     } catch (const std::exception& error) {
-      refuse_request(error);
+      refuse_request(number, error);
     }
   }
-  void refuse_request(const std::exception& error) {
-    say(News::not_answered, {std::as_bytes(std::span{&request_, 1}), text_bytes(error.what())});
+  void refuse_request(std::uint64_t number, const std::exception& error) {
+    say(News::not_answered, {std::as_bytes(std::span{&number, 1}), text_bytes(error.what())});
   }
 
-  // What reads from the workers' snapshots ends before they do.
-  void end_request() noexcept {
-    is_ending_.store(true);
-    if (answer_.valid()) answer_.wait();
+  // Nobody waits for its answer.
+  void end_request(std::chrono::nanoseconds patience = std::chrono::nanoseconds{0}) noexcept {
+    const auto request = std::move(request_);
+    if (request && !request->give_up(patience)) is_memory_read_ = true;
+  }
+
+  // The workers first: nothing that the request does keeps them.
+  void end() noexcept {
+    local_.reset();
+    end_request(end_patience_);
   }
 
   SecureConnection* leader_;
   const WorkerBody* body_;
   std::chrono::nanoseconds silence_limit_;
   RequestHandler on_request_;
+  std::chrono::nanoseconds end_patience_;
   std::unique_ptr<ProcessGroup> local_{};
   int num_workers_ = 0;
   int first_rank_ = 0;    // of theirs, among all
@@ -36635,9 +36744,8 @@ class Agent {
   int num_alive_ = 0;
   Clock::time_point next_pages_ = Clock::now();
   Clock::time_point listened_at_ = Clock::now();
-  std::uint64_t request_ = 0;                     // the number of the last one
-  std::future<std::vector<std::byte>> answer_{};  // to it, until it is given
-  std::atomic<bool> is_ending_{false};
+  std::unique_ptr<AgentRequest> request_{};  // until its answer is given
+  bool is_memory_read_ = false;              // the group's, by a request that was left behind
 };
 
 }  // namespace detail

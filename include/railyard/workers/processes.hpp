@@ -47,7 +47,8 @@ inline void prepare_to_fork(int num_workers) {
 class ProcessGroup final : public WorkerGroup {
  public:
   ProcessGroup(const GroupPlan& plan, const WorkerBody& body)
-      : memory_(plan.num_workers, plan.briefing, plan.most_workers),
+      : owned_memory_(std::make_shared<GroupMemory>(plan.num_workers, plan.briefing, plan.most_workers)),
+        memory_(*owned_memory_),
         inbox_(memory_),
         body_(body),
         silence_limit_(plan.silence_limit),
@@ -127,6 +128,8 @@ class ProcessGroup final : public WorkerGroup {
                                                     std::size_t size_bytes) override {
     return memory_.snapshot(rank, slot, begin + size_bytes).subspan(begin);
   }
+  /// For whoever reads snapshots, and may do so for longer than the group lives.
+  [[nodiscard]] std::shared_ptr<GroupMemory> memory() const noexcept { return owned_memory_; }
   void hold_snapshot(int rank, int slot) noexcept override { memory_.hold_snapshot(rank, slot); }
   void release_snapshot(int rank, int slot) noexcept override { memory_.release_snapshot(rank, slot); }
   [[nodiscard]] bool shares_snapshots() const noexcept override { return true; }
@@ -471,7 +474,8 @@ class ProcessGroup final : public WorkerGroup {
 
   [[nodiscard]] Process& at(int rank) { return workers_[static_cast<std::size_t>(rank)]; }
 
-  GroupMemory memory_;
+  std::shared_ptr<GroupMemory> owned_memory_;
+  GroupMemory& memory_;
   Inbox inbox_;
   WorkerBody body_;
   std::chrono::nanoseconds silence_limit_;

@@ -4,11 +4,18 @@
 #include "support/catch.hpp"
 #include "unit/workers/followed_group.hpp"
 
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 using namespace workers_test;
 using Catch::ContainsSubstring;
@@ -35,6 +42,35 @@ std::vector<std::byte> answer(std::span<const std::byte> request, const ry::Snap
   }
   const auto bytes = bytes_of(std::to_string(sum));
   return {bytes.begin(), bytes.end()};
+}
+
+// What a request that storage holds up, in this process or another, and the test tell each other.
+struct Stuck {
+  std::atomic<bool> has_begun{false};
+  std::atomic<bool> is_released{false};
+};
+class SharedStuck {
+ public:
+  SharedStuck() : at_(::mmap(nullptr, sizeof(Stuck), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
+    REQUIRE(at_ != MAP_FAILED);
+    ::new (at_) Stuck;
+  }
+  SharedStuck(const SharedStuck&) = delete;
+  SharedStuck& operator=(const SharedStuck&) = delete;
+  ~SharedStuck() { ::munmap(at_, sizeof(Stuck)); }
+  [[nodiscard]] Stuck* get() const { return static_cast<Stuck*>(at_); }
+
+ private:
+  void* at_;
+};
+void hold_up(Stuck& stuck) {
+  stuck.has_begun = true;
+  while (!stuck.is_released) std::this_thread::sleep_for(1ms);
+}
+[[nodiscard]] bool comes(const std::atomic<bool>& what) {
+  const auto deadline = soon();
+  while (!what && !deadline.expired()) std::this_thread::sleep_for(1ms);
+  return what;
 }
 
 }  // namespace
@@ -66,4 +102,64 @@ TEST_CASE("Launched: a request to a process that is lost, or ends, is not waited
   SECTION("its leader tells it the end") { followed.tell_end(); }
   CHECK_THROWS_WITH(wait(), ContainsSubstring("a request has no answer: the follower has"));
   CHECK_THROWS_WITH(followed.group().send_request(1, bytes_of("sum"))(), ContainsSubstring("has no answer"));
+}
+
+TEST_CASE("Launched: a process that loses its leader ends with its workers although storage holds a request up") {
+  const SharedStuck stuck;
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+  const ry::detail::Descriptor reader{ends[0]};
+  ry::detail::Descriptor writer{ends[1]};  // that all have who descend from here
+  const auto stay = [](ry::WorkerLink& link, int process) {
+    take_one(link, process);
+    while (true) ::pause();
+  };
+  const auto hold = [&stuck](std::span<const std::byte>, const ry::SnapshotReader&) -> std::vector<std::byte> {
+    hold_up(*stuck.get());
+    return {};
+  };
+  FollowedGroup followed{stay, hold, 100ms};
+  writer.reset();
+  Story story;
+  follow(followed.group(), story, [&] { return story.messages.size() == 2; });
+  const auto wait = followed.group().send_request(1, bytes_of("hold"));
+  REQUIRE(comes(stuck.get()->has_begun));
+  CHECK(followed.lose_leader());
+  pollfd left{.fd = reader.get(), .events = POLLIN, .revents = 0};
+  CHECK(::poll(&left, 1, 10'000) == 1);
+  CHECK((left.revents & POLLHUP) != 0);  // nobody is left who could write
+  stuck.get()->is_released = true;
+}
+
+TEST_CASE("AgentRequest: one that is left behind keeps the memory that it reads, and reads nothing more of it") {
+  auto memory = std::make_shared<ry::detail::GroupMemory>(1);
+  const auto bytes = memory->snapshot(0, 0, 100'000);
+  std::fill(bytes.begin(), bytes.end(), std::byte{1});
+  const auto stuck = std::make_shared<Stuck>();
+  const auto sum = std::make_shared<std::atomic<std::size_t>>(0);
+  const auto is_refused = std::make_shared<std::atomic<bool>>(false);
+  const auto handle = [stuck, sum, is_refused](std::span<const std::byte>,
+                                               const ry::SnapshotReader& read) -> std::vector<std::byte> {
+    const auto span = read(3, 0, 0, 100'000);
+    hold_up(*stuck);
+    std::size_t all = 0;
+    for (const std::byte one : span) all += std::to_integer<std::size_t>(one);
+    *sum = all;
+    try {
+      static_cast<void>(read(3, 0, 0, 1));
+    } catch (const ry::Error&) {
+      *is_refused = true;
+    }
+    return {};
+  };
+  {
+    ry::detail::AgentRequest request{1, {}, handle, memory, 3};
+    memory.reset();
+    REQUIRE(comes(stuck->has_begun));
+    CHECK_FALSE(request.is_over());
+    CHECK_FALSE(request.give_up(10ms));
+  }
+  stuck->is_released = true;
+  CHECK(comes(*is_refused));
+  CHECK(*sum == 100'000);
 }

@@ -29,13 +29,14 @@ class FollowedGroup {
   /// Is what the worker of a process runs.
   using Body = std::function<void(ry::WorkerLink& link, int process)>;
 
-  explicit FollowedGroup(const Body& body, const ry::RequestHandler& on_request = {}) {
+  explicit FollowedGroup(const Body& body, const ry::RequestHandler& on_request = {},
+                         std::chrono::nanoseconds end_patience = 5s) {
     auto [here, there] = connect();
     follower_ = ::fork();
     if (follower_ < 0) throw std::runtime_error{"fork failed"};
     if (follower_ == 0) {
       here.forget_in_child();
-      be_follower(there, body, on_request);
+      be_follower(there, body, on_request, end_patience);
     }
     there.forget_in_child();
     std::vector<ry::detail::SecureConnection> connections;
@@ -54,6 +55,20 @@ class FollowedGroup {
 
   [[nodiscard]] ry::detail::LaunchedGroup& group() { return *group_; }
   void tell_end() { lines_->post(1, ry::detail::Order::tell); }
+  // The process that leads ends. Returns whether the one that follows has ended in time.
+  [[nodiscard]] bool lose_leader() {
+    group_.reset();
+    lines_.reset();
+    const auto deadline = soon();
+    while (!deadline.expired()) {
+      if (::waitpid(follower_, nullptr, WNOHANG) != 0) {
+        follower_ = -1;
+        return true;
+      }
+      ::usleep(1000);
+    }
+    return false;
+  }
   // Returns when nothing is left of the process that follows.
   void kill() {
     if (follower_ < 0) return;
@@ -76,11 +91,11 @@ class FollowedGroup {
   }
 
   [[noreturn]] static void be_follower(ry::detail::SecureConnection& leader, const Body& body,
-                                       const ry::RequestHandler& on_request) {
+                                       const ry::RequestHandler& on_request, std::chrono::nanoseconds end_patience) {
     try {
       for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_DFL);
       const ry::WorkerBody own = [body](ry::WorkerLink& link) { body(link, 1); };
-      static_cast<void>(ry::detail::Agent{leader, own, 20s, on_request}.run());
+      static_cast<void>(ry::detail::Agent{leader, own, 20s, on_request, end_patience}.run());
     } catch (const ry::Error&) {  // the leader has ended
     }
     ::_exit(0);

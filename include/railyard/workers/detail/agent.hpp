@@ -3,21 +3,19 @@
 // Workers room.
 #pragma once
 
+#include "railyard/workers/detail/agent_request.hpp"
 #include "railyard/workers/detail/agent_wire.hpp"
 #include "railyard/workers/detail/secure_connection.hpp"
 #include "railyard/workers/processes.hpp"
 
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
-#include "railyard/core/detail/signals.hpp"
 #include "railyard/core/scaling.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
-#include <future>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -34,13 +32,19 @@ namespace detail {
 /// Follows one leader. Used by one thread.
 class Agent {
  public:
-  /// leader must outlive it. silence_limit: after which a leader that takes nothing counts as lost.
+  /// leader must outlive it. silence_limit: after which a leader that takes nothing counts as lost. end_patience: how
+  /// long the end waits for a request that is being answered, which is left behind then: storage may hold it up for
+  /// ever.
   Agent(SecureConnection& leader, const WorkerBody& body, std::chrono::nanoseconds silence_limit,
-        RequestHandler on_request = {})
-      : leader_(&leader), body_(&body), silence_limit_(silence_limit), on_request_(std::move(on_request)) {}
+        RequestHandler on_request = {}, std::chrono::nanoseconds end_patience = std::chrono::seconds{5})
+      : leader_(&leader),
+        body_(&body),
+        silence_limit_(silence_limit),
+        on_request_(std::move(on_request)),
+        end_patience_(end_patience) {}
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
-  ~Agent() { end_request(); }
+  ~Agent() { end(); }
 
   /// Carries out orders until the leader tells a text, and returns that. No worker is left then.
   /// Throws: Error if the leader is lost; the workers have been killed.
@@ -49,15 +53,14 @@ class Agent {
     while (!told) {
       pass_on_events();
       show_pages();
-      if (answer_.valid() && answer_.wait_for(std::chrono::seconds{0}) == std::future_status::ready) give_answer();
+      if (request_ && request_->is_over()) give_answer();
       while (auto frame = leader_->try_receive()) {
         carry_out(*frame, told);
         if (told) break;
       }
       check_that_leader_listens();
     }
-    end_request();
-    local_.reset();
+    end();
     return std::move(*told);
   }
 
@@ -76,7 +79,7 @@ class Agent {
     const bool is_all_sent = leader_->flush();
     if (is_all_sent || leader_->unsent_bytes() < unsent) listened_at_ = Clock::now();
     Clock::duration wait = std::max<Clock::duration>(next_pages_ - Clock::now(), {});
-    if (answer_.valid()) wait = std::min<Clock::duration>(wait, std::chrono::milliseconds{5});  // it is looked for
+    if (request_) wait = std::min<Clock::duration>(wait, std::chrono::milliseconds{5});  // it is looked for
     Deadline deadline = Deadline::after(leader_->has_received() ? Clock::duration{} : wait);
     if (!local_ || num_alive_ == 0 || !is_all_sent) {
       const auto events = static_cast<short>(is_all_sent ? POLLIN : POLLIN | POLLOUT);
@@ -154,7 +157,7 @@ class Agent {
 
   void start(const StartOrder& order) {
     const std::uint32_t generation = order.layout.generation;
-    if (answer_.valid()) give_answer();  // of one that the leader has given up
+    end_request();  // that the leader has given up
     try {
       // Those of a start in which another process has had no part.
       end_workers(local_.get(), num_alive_, [this](const GroupEvent& event) {
@@ -164,7 +167,7 @@ class Agent {
       num_workers_ = order.layout.num_workers;
       first_rank_ = order.layout.first_rank;
       const std::string briefing = brief(order.layout, order.briefing);
-      if (local_ && num_workers_ <= most_workers_) {
+      if (local_ && !is_memory_read_ && num_workers_ <= most_workers_) {
         local_->restart(num_workers_, briefing);
       } else {
         const GroupPlan plan{.num_workers = num_workers_,
@@ -173,6 +176,7 @@ class Agent {
         local_.reset();
         local_ = std::make_unique<ProcessGroup>(plan, *body_);
         local_->watch_also(leader_->fd());
+        is_memory_read_ = false;
         most_workers_ = num_workers_;
       }
       num_alive_ = num_workers_;
@@ -213,46 +217,48 @@ class Agent {
 
   // On a thread of its own: this one goes on to be heard of.
   void begin_request(std::span<const std::byte> payload) {
-    if (answer_.valid()) give_answer();
+    end_request();
     WireReader reader{payload};
-    request_ = reader.take<std::uint64_t>();
+    const auto number = reader.take<std::uint64_t>();
     const auto rest = reader.take_rest();
-    const SnapshotReader read = [this, first = first_rank_](int rank, int slot, std::size_t begin, std::size_t size) {
-      if (is_ending_.load()) throw Error{"this process is about to end"};
-      return snapshot(rank - first, slot, begin, size);
-    };
-    const BlockSignals block{deferrable_signals()};  // they are for the thread that called fit()
-    const auto handle = [this, read, request = std::vector(rest.begin(), rest.end())] {
-      return on_request_(request, read);
-    };
     try {
-      answer_ = std::async(std::launch::async, handle);
+      request_ = std::make_unique<AgentRequest>(number, std::vector(rest.begin(), rest.end()), on_request_,
+                                                local_ ? local_->memory() : nullptr, first_rank_);
     } catch (const std::exception& error) {  // no thread can be had
-      refuse_request(error);
+      refuse_request(number, error);
     }
   }
 
   void give_answer() {
+    const auto request = std::move(request_);
+    const std::uint64_t number = request->number();
     try {
-      say(News::answered, {std::as_bytes(std::span{&request_, 1}), answer_.get()});
+      say(News::answered, {std::as_bytes(std::span{&number, 1}), request->take_answer()});
     } catch (const std::exception& error) {
-      refuse_request(error);
+      refuse_request(number, error);
     }
   }
-  void refuse_request(const std::exception& error) {
-    say(News::not_answered, {std::as_bytes(std::span{&request_, 1}), text_bytes(error.what())});
+  void refuse_request(std::uint64_t number, const std::exception& error) {
+    say(News::not_answered, {std::as_bytes(std::span{&number, 1}), text_bytes(error.what())});
   }
 
-  // What reads from the workers' snapshots ends before they do.
-  void end_request() noexcept {
-    is_ending_.store(true);
-    if (answer_.valid()) answer_.wait();
+  // Nobody waits for its answer.
+  void end_request(std::chrono::nanoseconds patience = std::chrono::nanoseconds{0}) noexcept {
+    const auto request = std::move(request_);
+    if (request && !request->give_up(patience)) is_memory_read_ = true;
+  }
+
+  // The workers first: nothing that the request does keeps them.
+  void end() noexcept {
+    local_.reset();
+    end_request(end_patience_);
   }
 
   SecureConnection* leader_;
   const WorkerBody* body_;
   std::chrono::nanoseconds silence_limit_;
   RequestHandler on_request_;
+  std::chrono::nanoseconds end_patience_;
   std::unique_ptr<ProcessGroup> local_{};
   int num_workers_ = 0;
   int first_rank_ = 0;    // of theirs, among all
@@ -260,9 +266,8 @@ class Agent {
   int num_alive_ = 0;
   Clock::time_point next_pages_ = Clock::now();
   Clock::time_point listened_at_ = Clock::now();
-  std::uint64_t request_ = 0;                     // the number of the last one
-  std::future<std::vector<std::byte>> answer_{};  // to it, until it is given
-  std::atomic<bool> is_ending_{false};
+  std::unique_ptr<AgentRequest> request_{};  // until its answer is given
+  bool is_memory_read_ = false;              // the group's, by a request that was left behind
 };
 
 }  // namespace detail
