@@ -20280,15 +20280,33 @@ struct ChildAnswer {
   return true;
 }
 
+/// Ends a child and returns its status; nothing where it hangs in a call of a driver that no signal ends: it is left
+/// then, and is gone when that call returns.
+[[nodiscard]] inline std::optional<int> end_child(pid_t child) {
+  ::kill(child, SIGKILL);
+  const auto deadline = Deadline::after(std::chrono::seconds{2});
+  for (auto pause = std::chrono::microseconds{50};;
+       pause = std::min<std::chrono::microseconds>(2 * pause, std::chrono::milliseconds{20})) {
+    int status = 0;
+    const pid_t ended = ::waitpid(child, &status, WNOHANG);
+    if (ended == child) return status;
+    if ((ended < 0 && errno != EINTR) || deadline.expired()) return {};
+    std::this_thread::sleep_for(pause);
+  }
+}
+
 /// Returns what ask() gives in a forked child. What it needs is loaded before: the child of a program with several
 /// threads may not be able to. Throws: Error if there can be no child.
 template <class Ask, class T = std::invoke_result_t<const Ask&>>
 requires std::is_trivially_copyable_v<T>
 [[nodiscard]] ChildAnswer<T> ask_child(const Ask& ask, const Deadline& deadline) {
   auto [reader, writer] = make_pipe(0, "no pipe to ask a child process by");
+  const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) throw_system("no child process to ask", errno);
   if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(1);                                    // which has ended before
     for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);  // handlers are for the program alone
     const T answer = ask();
     ::_exit(::write(writer.get(), &answer, sizeof answer) == static_cast<ssize_t>(sizeof answer) ? 0 : 1);
@@ -20297,14 +20315,11 @@ requires std::is_trivially_copyable_v<T>
   T answer;
   const bool has_answer = read_whole(reader.get(), &answer, sizeof answer, deadline);
   const bool is_late = !has_answer && deadline.expired();
-  ::kill(child, SIGKILL);
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
+  const std::optional<int> status = end_child(child);
   if (has_answer) return {.value = answer};
   if (is_late) return {.problem = compose("a child process that asks had no answer within {}", deadline.budget_text())};
-  return {.problem = WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL
-                         ? compose("a child process that asks was ended by signal {}", WTERMSIG(status))
+  return {.problem = status && WIFSIGNALED(*status) && WTERMSIG(*status) != SIGKILL
+                         ? compose("a child process that asks was ended by signal {}", WTERMSIG(*status))
                          : std::string{"a child process that asks ended without an answer"}};
 }
 
