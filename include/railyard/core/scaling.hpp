@@ -79,6 +79,9 @@ class WorkerLink {
   /// message has told of it, then the supervisor's. Waits while all of the kind are the supervisor's.
   /// Throws: CollectiveError if the group ends meanwhile, Error if the memory cannot be had.
   [[nodiscard]] virtual Snapshot take_snapshot(std::size_t size_bytes, SnapshotKind kind) = 0;
+  /// How many bytes of memory there are already, since an earlier start perhaps, for snapshots of the kind of all
+  /// workers that this one's supervisor has on this host, if each is to have so many.
+  [[nodiscard]] virtual std::size_t snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept = 0;
   /// Gives back a snapshot that no message has told of.
   virtual void drop_snapshot(int slot) noexcept = 0;
   /// Waits until the supervisor has given the slot back. Throws: CollectiveError if the group ends meanwhile.

@@ -311,7 +311,7 @@ class TrainState {
   void wish() {
     if (worker_->rank() != 0) return;
     const auto now = Clock::now();
-    worker_->control().wish({.snapshot = files_.empty() && pace_.wants_copy(now),
+    worker_->control().wish({.snapshot = files_.empty() && pace_.wants_copy(now) && has_room(),
                              .checkpoint = pace_.wants_checkpoint(now),
                              .resize = worker_->page().resize_requested.load(std::memory_order_relaxed)});
   }
@@ -322,7 +322,7 @@ class TrainState {
     const bool is_needed = is_left && files_.empty();
     if (std::exchange(must_copy_, false) || is_needed) {
       const Handed handed = hand_over(SnapshotKind::memory, false, !is_needed);
-      pace_.note_copy(handed.cost, Clock::now());
+      if (handed.slot != detail::SavedMessage::no_slot) pace_.note_copy(handed.cost, Clock::now());
     }
     if (is_left) throw detail::Leave{};
     wish();
@@ -340,7 +340,8 @@ class TrainState {
   };
 
   // Copies this rank's part of the state to memory that outlives the worker, and hands it over. may_lack_room: if there
-  // is no such memory, training goes on, and what was copied before counts.
+  // is no such memory, training goes on, and what was copied before counts; and the first time all find out what copies
+  // need, and rank 0 whether there is room, before anybody takes it.
   Handed hand_over(SnapshotKind kind, bool is_report, bool may_lack_room = false) {
     const auto begin = Clock::now();
     std::vector<NamedState> states;
@@ -356,9 +357,13 @@ class TrainState {
                               .environment = worker_->rank() == 0 ? worker_->environment() : NamedValues{}};
     worker_->has_saved_ = true;
     const std::uint64_t size = detail::place_files(save, images);
+    if (may_lack_room && part_bytes_ == 0) {
+      part_bytes_ = agreed_size(size);
+      return {.slot = detail::SavedMessage::no_slot, .cost = Clock::now() - begin};
+    }
+    if (may_lack_room) part_bytes_ = std::max(part_bytes_, size);
     Snapshot snapshot;
     try {
-      if (may_lack_room) check_room(size);
       snapshot = worker_->link().take_snapshot(size, kind);
     } catch (const CollectiveError&) {
       throw;
@@ -380,23 +385,38 @@ class TrainState {
     return {.slot = snapshot.slot, .cost = Clock::now() - begin};
   }
 
-  // Throws: Error if copies of that size would leave too little memory for all else.
-  void check_room(std::uint64_t size) {
-    if (size <= checked_size_) return;
-    const auto lack =
-        detail::lack_of_room(size, worker_->local_world_size(), worker_->context().has_restarts, detail::memory_free());
-    if (!lack.empty()) throw Error{lack};
-    checked_size_ = size;
+  // The largest of all ranks' parts.
+  [[nodiscard]] std::uint64_t agreed_size(std::uint64_t size) {
+    auto largest = static_cast<std::int64_t>(size);
+    worker_->do_all_reduce(buffer_of_value(largest), ReduceOp::max);
+    return static_cast<std::uint64_t>(largest);
+  }
+
+  // Whether copies leave enough memory for all else. Rank 0 says so for all: where one alone made none, those of the
+  // others would take their time, and none would be whole.
+  [[nodiscard]] bool has_room() {
+    if (part_bytes_ <= checked_bytes_) return true;
+    const std::size_t there = worker_->link().snapshot_memory(SnapshotKind::memory, part_bytes_);
+    const auto lack = detail::lack_of_room(part_bytes_, worker_->local_world_size(), there,
+                                           worker_->context().has_restarts, detail::memory_free());
+    checked_bytes_ = part_bytes_;
+    if (lack.empty()) return true;
+    warn_of_room(lack);
+    pace_.end_copies();
+    return false;
+  }
+
+  void warn_of_room(std::string_view why) {
+    if (std::exchange(has_lacked_room_, true)) return;
+    worker_->warn(detail::compose(
+        "the state is not copied to memory, so that a restart, or a run that is told to end where no step ends, goes "
+        "on from the last checkpoint: {}",
+        why));
   }
 
   // The others have copied their parts, which the supervisor waits for this one to complete.
   void go_without_copy(detail::SavedMessage save, std::string_view why) {
-    if (!std::exchange(has_lacked_room_, true)) {
-      worker_->warn(detail::compose(
-          "the state is not copied to memory, so that a restart, or a run that is told to end where no step ends, goes "
-          "on from the last checkpoint: {}",
-          why));
-    }
+    warn_of_room(why);
     save.slot = detail::SavedMessage::no_slot;
     save.files.clear();
     worker_->link().post(detail::encode_saved(save));
@@ -430,7 +450,8 @@ class TrainState {
   bool must_resize_ = false;
   bool must_copy_ = false;  // to memory, as soon as what belongs to the step is done
   bool has_lacked_room_ = false;
-  std::uint64_t checked_size_ = 0;  // for which there was room
+  std::uint64_t part_bytes_ = 0;     // of a copy of a rank's part, the largest
+  std::uint64_t checked_bytes_ = 0;  // for which there was room
   detail::SnapshotPace pace_;
 };
 

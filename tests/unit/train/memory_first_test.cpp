@@ -66,6 +66,23 @@ struct HalfWeights {
   void load_state(const ry::State& state) { all->load_state(state); }
 };
 
+// Is on one rank more than any memory has, and counts on the others how often it is copied.
+struct UnevenPart {
+  bool is_huge = false;
+  std::int64_t* num_copies = nullptr;
+
+  [[nodiscard]] ry::State state() const {
+    const std::int64_t count = is_huge ? std::int64_t{1} << 50U : 1;
+    ry::StateTensor tensor{.name = "rows", .dtype = ry::Dtype::f64, .shape = {count}};
+    tensor.read = [copies = num_copies](std::int64_t, std::int64_t, std::byte*) { ++*copies; };
+    ry::State state;
+    state.tensors.push_back(std::move(tensor));
+    state.is_own = true;
+    return state;
+  }
+  void load_state(const ry::State&) {}
+};
+
 // Holds up the first checkpoint of a run before its first byte: the writer makes run.json durable first.
 class StuckDisk {
  public:
@@ -191,6 +208,30 @@ TEST_CASE("Memory first: training goes on where a rank finds no memory for copie
           }) == 1);
     CHECK(result.metrics().at("sum").as<double>() == straight_sum());
   }
+}
+
+TEST_CASE("Memory first: no rank makes copies where those of one would not leave enough memory") {
+  const Scratch scratch;
+  const int rich = GENERATE(0, 1);
+  const ry::Result result = run_in<ry::SharedMemory, ry::Processes>(
+      scratch, 2,
+      [rich](auto& worker) {
+        std::int64_t num_copies = 0;
+        UnevenPart part{.is_huge = worker.rank() == rich, .num_copies = &num_copies};
+        ry::TrainState state{worker, {{"part", part}}};
+        for (int step = 0; step < 10; ++step) {
+          worker.samples(1);
+          worker.end_step();
+        }
+        worker.all_reduce(ry::buffer_of_value(num_copies), ry::ReduceOp::sum);
+        worker.report({{"copies", num_copies}});
+      },
+      {.failure = {.max_failures = 1, .memory_percent = every_step}});
+  INFO(result.error());
+  REQUIRE(result);
+  CHECK(result.metrics().at("copies").as<std::int64_t>() == 0);
+  const auto is_told = [](const std::string& warning) { return warning.find("are to come") != std::string::npos; };
+  CHECK(std::count_if(result.warnings().begin(), result.warnings().end(), is_told) == 1);
 }
 
 TEST_CASE("Memory first: a checkpoint that is newer than the copy is what a run goes on from") {
@@ -477,10 +518,14 @@ TEST_CASE("SnapshotPace: where no failure is survived, copies are rare, and a ch
 TEST_CASE("lack_of_room: says what copies need, what there is and what to do") {
   using ry::detail::lack_of_room;
   constexpr std::size_t mebibyte = std::size_t{1} << 20U;
-  CHECK(lack_of_room(mebibyte, 2, true, 4 * mebibyte).empty());
-  CHECK(lack_of_room(mebibyte, 2, false, 8 * mebibyte).empty());
-  CHECK_THAT(lack_of_room(mebibyte, 2, true, 4 * mebibyte - 1), ContainsSubstring("2 workers") &&
-                                                                    ContainsSubstring("keep 4 MiB") &&
-                                                                    ContainsSubstring("memory_percent = 0"));
-  CHECK_THAT(lack_of_room(mebibyte, 2, false, 7 * mebibyte), ContainsSubstring("7 MiB of memory are free, half of"));
+  CHECK(lack_of_room(mebibyte, 2, 0, true, 4 * mebibyte).empty());
+  CHECK(lack_of_room(mebibyte, 2, 0, false, 8 * mebibyte).empty());
+  CHECK(lack_of_room(mebibyte, 2, 4 * mebibyte, true, 0).empty());  // after a restart all are there
+  CHECK(lack_of_room(mebibyte, 2, 9 * mebibyte, true, 0).empty());
+  CHECK_THAT(lack_of_room(mebibyte, 2, mebibyte, true, 3 * mebibyte - 1),
+             ContainsSubstring("3 MiB of them are to come"));
+  CHECK_THAT(lack_of_room(mebibyte, 2, 0, true, 4 * mebibyte - 1), ContainsSubstring("2 workers") &&
+                                                                       ContainsSubstring("keep 4 MiB") &&
+                                                                       ContainsSubstring("memory_percent = 0"));
+  CHECK_THAT(lack_of_room(mebibyte, 2, 0, false, 7 * mebibyte), ContainsSubstring("7 MiB of memory are free, half of"));
 }

@@ -166,3 +166,20 @@ TEMPLATE_TEST_CASE("WorkerGroup: refuses a briefing that is too long", "", ry::T
   CHECK_THROWS_WITH(TestType{}.start({.num_workers = 1, .briefing = text}, [](ry::WorkerLink&) {}),
                     ContainsSubstring("the briefing of the workers has 8193 bytes, the most is 8192"));
 }
+
+TEMPLATE_TEST_CASE("WorkerLink: knows after a restart what memory snapshots of all workers have already", "",
+                   ry::Threads, ry::Processes) {
+  auto group = TestType{}.start({.num_workers = 3}, [](ry::WorkerLink& link) {
+    const auto there = [&](ry::SnapshotKind kind, std::size_t size) { return link.snapshot_memory(kind, size); };
+    link.post(
+        bytes_of(fmt::format("{} {} {}", there(ry::SnapshotKind::memory, 100'000),
+                             there(ry::SnapshotKind::memory, 60'000), there(ry::SnapshotKind::checkpoint, 100'000))));
+    if (link.briefing() == "again") return;
+    static_cast<void>(link.take_snapshot(100'000, ry::SnapshotKind::memory));
+    if (link.world().rank == 0) static_cast<void>(link.take_snapshot(80'000, ry::SnapshotKind::memory));
+  });
+  follow_to_end(*group);
+  group->restart(2, "again");
+  const Story story = follow_to_end(*group);
+  for (const int rank : {0, 1}) CHECK(story.messages.at(rank) == std::vector<std::string>{"280000 180000 0"});
+}

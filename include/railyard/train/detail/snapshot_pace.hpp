@@ -68,16 +68,19 @@ class SnapshotPace {
 };
 
 /// Says why copies of a rank's part of the state would not fit into memory beside all else; nothing if they do. Memory
-/// that is promised and not there ends programs instead of calls. left: the bytes that are free. has_restarts: the
-/// copies are asked for; otherwise half of the memory is left for what may be more urgent.
-[[nodiscard]] inline std::string lack_of_room(std::uint64_t size_bytes, int num_local_workers, bool has_restarts,
-                                              std::size_t left) {
-  const std::uint64_t needed = size_bytes * num_snapshots * static_cast<std::uint64_t>(num_local_workers);
+/// that is promised and not there ends programs instead of calls. there: the bytes that copies have already, those of
+/// workers before a restart for one, which are not free. left: the bytes that are. has_restarts: the copies are asked
+/// for; otherwise half of the memory is left for what may be more urgent.
+[[nodiscard]] inline std::string lack_of_room(std::uint64_t size_bytes, int num_local_workers, std::size_t there,
+                                              bool has_restarts, std::size_t left) {
+  const std::uint64_t all = size_bytes * num_snapshots * static_cast<std::uint64_t>(num_local_workers);
+  const std::uint64_t needed = all - std::min<std::uint64_t>(all, there);
   if (needed <= (has_restarts ? left : left / 2)) return {};
   return compose(
-      "{} workers on this host keep {} MiB of copies, and {} MiB of memory are free{}; give the job more, or "
-      "have no copies by FailureConfig::memory_percent = 0",
-      num_local_workers, needed >> 20U, left >> 20U,
+      "{} workers on this host keep {} MiB of copies, {} MiB of them are to come, and {} MiB of memory are free{}; "
+      "give "
+      "the job more, or have no copies by FailureConfig::memory_percent = 0",
+      num_local_workers, all >> 20U, needed >> 20U, left >> 20U,
       has_restarts ? "" : ", half of which they may have where no failure is survived");
 }
 

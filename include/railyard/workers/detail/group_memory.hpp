@@ -9,6 +9,7 @@
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/scaling.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -103,6 +104,17 @@ class GroupMemory {
   /// The memory of a snapshot, at least so large. Belongs to the worker or to the supervisor, never to both.
   [[nodiscard]] std::span<std::byte> snapshot(int of_rank, int slot, std::size_t size_bytes) {
     return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].map(size_bytes);
+  }
+  /// How much memory there is already for snapshots of the kind, of all workers together, if each is to be so large.
+  [[nodiscard]] std::size_t snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept {
+    std::size_t all = 0;
+    for (int of_rank = 0; of_rank < num_workers(); ++of_rank) {
+      const int first = of_rank * num_snapshot_slots + static_cast<int>(kind) * num_snapshots;
+      for (int at = first; at < first + num_snapshots; ++at) {
+        all += std::min(size_bytes, snapshots_[static_cast<std::size_t>(at)].size());
+      }
+    }
+    return all;
   }
   [[nodiscard]] std::atomic<std::uint32_t>& owner(int of_rank, int slot) const noexcept {
     return owners(of_rank).slots[static_cast<std::size_t>(slot)];

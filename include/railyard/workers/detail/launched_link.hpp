@@ -38,6 +38,9 @@ class LaunchedLink final : public WorkerLink {
   [[nodiscard]] Snapshot take_snapshot(std::size_t size_bytes, SnapshotKind kind) override {
     return own_->take_snapshot(size_bytes, kind);
   }
+  [[nodiscard]] std::size_t snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept override {
+    return own_->snapshot_memory(kind, size_bytes);
+  }
   void drop_snapshot(int slot) noexcept override { own_->drop_snapshot(slot); }
   void await_snapshot(int slot) override { own_->await_snapshot(slot); }
   [[nodiscard]] std::span<const std::byte> held_snapshot(int rank, int slot, std::size_t size_bytes) override {

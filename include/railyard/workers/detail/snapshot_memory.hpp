@@ -30,6 +30,12 @@ class SnapshotMemory {
   SnapshotMemory& operator=(SnapshotMemory&&) = delete;
   ~SnapshotMemory() { unmap(); }
 
+  /// How much there is of it.
+  [[nodiscard]] std::size_t size() const noexcept {
+    struct stat file {};
+    return ::fstat(file_.get(), &file) == 0 ? static_cast<std::size_t>(file.st_size) : 0;
+  }
+
   /// Returns the first size_bytes of it, which grows if need be and never shrinks: it is to be warm the next time.
   /// Throws: Error if the system does not give that much.
   [[nodiscard]] std::span<std::byte> map(std::size_t size_bytes) {
@@ -40,11 +46,10 @@ class SnapshotMemory {
 
  private:
   void map_anew(std::size_t size_bytes) {
-    struct stat file {};
-    ::fstat(file_.get(), &file);
+    const std::size_t former = size();
     // Now, rather than by a signal in the middle of the copy: a full /dev/shm does not matter here, but memory may.
-    grow(static_cast<std::size_t>(file.st_size), size_bytes);
-    size_bytes = std::max(size_bytes, static_cast<std::size_t>(file.st_size));  // so that it is mapped once
+    grow(former, size_bytes);
+    size_bytes = std::max(size_bytes, former);  // so that it is mapped once
     unmap();
     void* at = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file_.get(), 0);
     if (at == MAP_FAILED) refuse(size_bytes);

@@ -158,6 +158,9 @@ class SharedLink final : public WorkerLink {
     }
   }
 
+  [[nodiscard]] std::size_t snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept override {
+    return memory_->snapshot_memory(kind, size_bytes);
+  }
   void drop_snapshot(int slot) noexcept override { memory_->release_snapshot(world_.rank, slot); }
 
   void await_snapshot(int slot) override {
