@@ -2401,6 +2401,9 @@ class WorkerLink {
   /// message has told of it, then the supervisor's. Waits while all of the kind are the supervisor's.
   /// Throws: CollectiveError if the group ends meanwhile, Error if the memory cannot be had.
   [[nodiscard]] virtual Snapshot take_snapshot(std::size_t size_bytes, SnapshotKind kind) = 0;
+  /// How many bytes of memory there are already, since an earlier start perhaps, for snapshots of the kind of all
+  /// workers that this one's supervisor has on this host, if each is to have so many.
+  [[nodiscard]] virtual std::size_t snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept = 0;
   /// Gives back a snapshot that no message has told of.
   virtual void drop_snapshot(int slot) noexcept = 0;
   /// Waits until the supervisor has given the slot back. Throws: CollectiveError if the group ends meanwhile.
@@ -2429,6 +2432,11 @@ using SnapshotReader =
 /// snapshot throws Error once that process is to end.
 using RequestHandler =
     std::function<std::vector<std::byte>(std::span<const std::byte> request, const SnapshotReader& snapshot)>;
+/// Says that such an answer is not waited for any longer: the request may be carried out yet.
+class LateAnswerError final : public Error {
+ public:
+  using Error::Error;
+};
 
 /// Says how a worker ended.
 struct WorkerExit {
@@ -2591,7 +2599,7 @@ class WorkerGroup {
   [[nodiscard]] virtual int process_of([[maybe_unused]] int rank) const { return 0; }
   /// Sends a request to another of these processes, and returns what waits for the answer of its RequestHandler, and
   /// has to be called. One request of each process at a time; on any thread. Waiting throws: Error if the process is
-  /// lost, or what its handler has thrown.
+  /// lost, or what its handler has thrown; LateAnswerError if that has read nothing from a snapshot for too long.
   [[nodiscard]] virtual std::function<std::vector<std::byte>()> send_request(
       int process, [[maybe_unused]] std::span<const std::byte> request) {
     throw Error{"there is no process " + std::to_string(process) + " to send a request to: this one is alone"};
@@ -5163,6 +5171,7 @@ class PartWriters {
   /// the parts that may be written by finish().
   virtual std::set<std::string> begin(const std::filesystem::path& directory) = 0;
   /// Returns, when nobody writes any more, what the manifest says of the parts that have been written, and are durable.
+  /// Throws: Error if somebody may write yet: then nothing there is to be used.
   virtual std::vector<ManifestFile> finish() = 0;
 };
 
@@ -18518,6 +18527,12 @@ class SnapshotMemory {
   SnapshotMemory& operator=(SnapshotMemory&&) = delete;
   ~SnapshotMemory() { unmap(); }
 
+  /// How much there is of it.
+  [[nodiscard]] std::size_t size() const noexcept {
+    struct stat file {};
+    return ::fstat(file_.get(), &file) == 0 ? static_cast<std::size_t>(file.st_size) : 0;
+  }
+
   /// Returns the first size_bytes of it, which grows if need be and never shrinks: it is to be warm the next time.
   /// Throws: Error if the system does not give that much.
   [[nodiscard]] std::span<std::byte> map(std::size_t size_bytes) {
@@ -18528,11 +18543,10 @@ class SnapshotMemory {
 
  private:
   void map_anew(std::size_t size_bytes) {
-    struct stat file {};
-    ::fstat(file_.get(), &file);
+    const std::size_t former = size();
     // Now, rather than by a signal in the middle of the copy: a full /dev/shm does not matter here, but memory may.
-    grow(static_cast<std::size_t>(file.st_size), size_bytes);
-    size_bytes = std::max(size_bytes, static_cast<std::size_t>(file.st_size));  // so that it is mapped once
+    grow(former, size_bytes);
+    size_bytes = std::max(size_bytes, former);  // so that it is mapped once
     unmap();
     void* at = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file_.get(), 0);
     if (at == MAP_FAILED) refuse(size_bytes);
@@ -18658,6 +18672,17 @@ class GroupMemory {
   /// The memory of a snapshot, at least so large. Belongs to the worker or to the supervisor, never to both.
   [[nodiscard]] std::span<std::byte> snapshot(int of_rank, int slot, std::size_t size_bytes) {
     return snapshots_[static_cast<std::size_t>(of_rank * num_snapshot_slots + slot)].map(size_bytes);
+  }
+  /// How much memory there is already for snapshots of the kind, of all workers together, if each is to be so large.
+  [[nodiscard]] std::size_t snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept {
+    std::size_t all = 0;
+    for (int of_rank = 0; of_rank < num_workers(); ++of_rank) {
+      const int first = of_rank * num_snapshot_slots + static_cast<int>(kind) * num_snapshots;
+      for (int at = first; at < first + num_snapshots; ++at) {
+        all += std::min(size_bytes, snapshots_[static_cast<std::size_t>(at)].size());
+      }
+    }
+    return all;
   }
   [[nodiscard]] std::atomic<std::uint32_t>& owner(int of_rank, int slot) const noexcept {
     return owners(of_rank).slots[static_cast<std::size_t>(slot)];
@@ -19456,6 +19481,9 @@ class SharedLink final : public WorkerLink {
     }
   }
 
+  [[nodiscard]] std::size_t snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept override {
+    return memory_->snapshot_memory(kind, size_bytes);
+  }
   void drop_snapshot(int slot) noexcept override { memory_->release_snapshot(world_.rank, slot); }
 
   void await_snapshot(int slot) override {
@@ -23177,16 +23205,19 @@ class SnapshotPace {
 };
 
 /// Says why copies of a rank's part of the state would not fit into memory beside all else; nothing if they do. Memory
-/// that is promised and not there ends programs instead of calls. left: the bytes that are free. has_restarts: the
-/// copies are asked for; otherwise half of the memory is left for what may be more urgent.
-[[nodiscard]] inline std::string lack_of_room(std::uint64_t size_bytes, int num_local_workers, bool has_restarts,
-                                              std::size_t left) {
-  const std::uint64_t needed = size_bytes * num_snapshots * static_cast<std::uint64_t>(num_local_workers);
+/// that is promised and not there ends programs instead of calls. there: the bytes that copies have already, those of
+/// workers before a restart for one, which are not free. left: the bytes that are. has_restarts: the copies are asked
+/// for; otherwise half of the memory is left for what may be more urgent.
+[[nodiscard]] inline std::string lack_of_room(std::uint64_t size_bytes, int num_local_workers, std::size_t there,
+                                              bool has_restarts, std::size_t left) {
+  const std::uint64_t all = size_bytes * num_snapshots * static_cast<std::uint64_t>(num_local_workers);
+  const std::uint64_t needed = all - std::min<std::uint64_t>(all, there);
   if (needed <= (has_restarts ? left : left / 2)) return {};
   return compose(
-      "{} workers on this host keep {} MiB of copies, and {} MiB of memory are free{}; give the job more, or "
-      "have no copies by FailureConfig::memory_percent = 0",
-      num_local_workers, needed >> 20U, left >> 20U,
+      "{} workers on this host keep {} MiB of copies, {} MiB of them are to come, and {} MiB of memory are free{}; "
+      "give "
+      "the job more, or have no copies by FailureConfig::memory_percent = 0",
+      num_local_workers, all >> 20U, needed >> 20U, left >> 20U,
       has_restarts ? "" : ", half of which they may have where no failure is survived");
 }
 
@@ -23475,7 +23506,7 @@ class TrainState {
   void wish() {
     if (worker_->rank() != 0) return;
     const auto now = Clock::now();
-    worker_->control().wish({.snapshot = files_.empty() && pace_.wants_copy(now),
+    worker_->control().wish({.snapshot = files_.empty() && pace_.wants_copy(now) && has_room(),
                              .checkpoint = pace_.wants_checkpoint(now),
                              .resize = worker_->page().resize_requested.load(std::memory_order_relaxed)});
   }
@@ -23486,7 +23517,7 @@ class TrainState {
     const bool is_needed = is_left && files_.empty();
     if (std::exchange(must_copy_, false) || is_needed) {
       const Handed handed = hand_over(SnapshotKind::memory, false, !is_needed);
-      pace_.note_copy(handed.cost, Clock::now());
+      if (handed.slot != detail::SavedMessage::no_slot) pace_.note_copy(handed.cost, Clock::now());
     }
     if (is_left) throw detail::Leave{};
     wish();
@@ -23504,7 +23535,8 @@ class TrainState {
   };
 
   // Copies this rank's part of the state to memory that outlives the worker, and hands it over. may_lack_room: if there
-  // is no such memory, training goes on, and what was copied before counts.
+  // is no such memory, training goes on, and what was copied before counts; and the first time all find out what copies
+  // need, and rank 0 whether there is room, before anybody takes it.
   Handed hand_over(SnapshotKind kind, bool is_report, bool may_lack_room = false) {
     const auto begin = Clock::now();
     std::vector<NamedState> states;
@@ -23520,9 +23552,13 @@ class TrainState {
                               .environment = worker_->rank() == 0 ? worker_->environment() : NamedValues{}};
     worker_->has_saved_ = true;
     const std::uint64_t size = detail::place_files(save, images);
+    if (may_lack_room && part_bytes_ == 0) {
+      part_bytes_ = agreed_size(size);
+      return {.slot = detail::SavedMessage::no_slot, .cost = Clock::now() - begin};
+    }
+    if (may_lack_room) part_bytes_ = std::max(part_bytes_, size);
     Snapshot snapshot;
     try {
-      if (may_lack_room) check_room(size);
       snapshot = worker_->link().take_snapshot(size, kind);
     } catch (const CollectiveError&) {
       throw;
@@ -23544,23 +23580,38 @@ class TrainState {
     return {.slot = snapshot.slot, .cost = Clock::now() - begin};
   }
 
-  // Throws: Error if copies of that size would leave too little memory for all else.
-  void check_room(std::uint64_t size) {
-    if (size <= checked_size_) return;
-    const auto lack =
-        detail::lack_of_room(size, worker_->local_world_size(), worker_->context().has_restarts, detail::memory_free());
-    if (!lack.empty()) throw Error{lack};
-    checked_size_ = size;
+  // The largest of all ranks' parts.
+  [[nodiscard]] std::uint64_t agreed_size(std::uint64_t size) {
+    auto largest = static_cast<std::int64_t>(size);
+    worker_->do_all_reduce(buffer_of_value(largest), ReduceOp::max);
+    return static_cast<std::uint64_t>(largest);
+  }
+
+  // Whether copies leave enough memory for all else. Rank 0 says so for all: where one alone made none, those of the
+  // others would take their time, and none would be whole.
+  [[nodiscard]] bool has_room() {
+    if (part_bytes_ <= checked_bytes_) return true;
+    const std::size_t there = worker_->link().snapshot_memory(SnapshotKind::memory, part_bytes_);
+    const auto lack = detail::lack_of_room(part_bytes_, worker_->local_world_size(), there,
+                                           worker_->context().has_restarts, detail::memory_free());
+    checked_bytes_ = part_bytes_;
+    if (lack.empty()) return true;
+    warn_of_room(lack);
+    pace_.end_copies();
+    return false;
+  }
+
+  void warn_of_room(std::string_view why) {
+    if (std::exchange(has_lacked_room_, true)) return;
+    worker_->warn(detail::compose(
+        "the state is not copied to memory, so that a restart, or a run that is told to end where no step ends, goes "
+        "on from the last checkpoint: {}",
+        why));
   }
 
   // The others have copied their parts, which the supervisor waits for this one to complete.
   void go_without_copy(detail::SavedMessage save, std::string_view why) {
-    if (!std::exchange(has_lacked_room_, true)) {
-      worker_->warn(detail::compose(
-          "the state is not copied to memory, so that a restart, or a run that is told to end where no step ends, goes "
-          "on from the last checkpoint: {}",
-          why));
-    }
+    warn_of_room(why);
     save.slot = detail::SavedMessage::no_slot;
     save.files.clear();
     worker_->link().post(detail::encode_saved(save));
@@ -23594,7 +23645,8 @@ class TrainState {
   bool must_resize_ = false;
   bool must_copy_ = false;  // to memory, as soon as what belongs to the step is done
   bool has_lacked_room_ = false;
-  std::uint64_t checked_size_ = 0;  // for which there was room
+  std::uint64_t part_bytes_ = 0;     // of a copy of a rank's part, the largest
+  std::uint64_t checked_bytes_ = 0;  // for which there was room
   detail::SnapshotPace pace_;
 };
 
@@ -23978,6 +24030,7 @@ class FollowerParts final : public PartWriters {
     for (const auto& [process, parts] : parts_) {
       for (const SavedPart& part : parts) names.insert(part.name);
     }
+    directory_ = directory;
     for (const auto& [process, parts] : parts_) {
       const WriteOrder order{.run = run_.string(), .directory = directory.string(), .parts = parts};
       try {
@@ -23991,17 +24044,26 @@ class FollowerParts final : public PartWriters {
 
   std::vector<ManifestFile> finish() override {
     std::vector<ManifestFile> all;
+    std::string late;  // who may write yet
     for (const auto& [process, await] : std::exchange(answers_, {})) {
       if (!await) continue;
       try {
         WriteAnswer answer = WriteAnswer::decode(await());
         if (!answer.sees_directory) left_out_->insert(process);
         std::move(answer.files.begin(), answer.files.end(), std::back_inserter(all));
+      } catch (const LateAnswerError& error) {
+        left_out_->insert(process);
+        late += compose("{}process {} does not come to an end of writing its part ({})", late.empty() ? "" : "; ",
+                        process, error.what());
       } catch (const std::exception& error) {
         complain(process, error.what());
       }
     }
-    return all;
+    if (late.empty()) return all;
+    throw Error{
+        compose("{}: {}: see whether its host's storage answers there; this checkpoint is given up, and process "
+                "0 takes the parts of later ones over the network until the workers are started again",
+                directory_.string(), late)};
   }
 
   /// Says why parts could not be written there; empty if none was refused.
@@ -24016,6 +24078,7 @@ class FollowerParts final : public PartWriters {
 
   WorkerGroup* group_;
   std::filesystem::path run_;
+  std::filesystem::path directory_{};  // of the checkpoint
   std::set<int>* left_out_;
   std::map<int, std::vector<SavedPart>> parts_{};  // by process
   std::map<int, std::function<std::vector<std::byte>()>> answers_{};
@@ -34842,6 +34905,8 @@ class AgentRequest {
     const std::lock_guard lock{work_->mutex};
     return work_->is_over;
   }
+  /// How often the handler has read from a snapshot.
+  [[nodiscard]] std::uint64_t num_reads() const noexcept { return work_->num_reads.load(); }
   /// Once it is over. Throws: Error with what the handler has thrown.
   [[nodiscard]] std::vector<std::byte> take_answer() {
     const std::lock_guard lock{work_->mutex};
@@ -34873,10 +34938,12 @@ class AgentRequest {
     std::vector<std::byte> answer{};
     std::optional<std::string> complaint{};
     std::atomic<bool> is_given_up{false};
+    std::atomic<std::uint64_t> num_reads{0};
 
     [[nodiscard]] std::span<const std::byte> read(GroupMemory* memory, int rank, int slot, std::size_t begin,
                                                   std::size_t size_bytes) {
       if (is_given_up.load()) throw Error{"this process is about to end, or is not waited for"};
+      ++num_reads;
       if (memory == nullptr || rank < 0 || rank >= memory->num_workers()) throw Error{"no such worker is here"};
       return memory->snapshot(rank, slot, begin + size_bytes).subspan(begin);
     }
@@ -34939,6 +35006,7 @@ enum class News : std::uint8_t {
   not_fetched = 70,   ///< the number of the order, and why
   answered = 71,      ///< the number of the request, and the answer
   not_answered = 72,  ///< the number of the request, and why
+  progress = 73,      ///< the number of the request, whose handler has read from a snapshot
 };
 
 /// Says where a process's workers stand among all.
@@ -36597,6 +36665,15 @@ class Agent {
     std::vector<PageValues> pages;
     for (int rank = 0; local_ && rank < num_workers_; ++rank) pages.push_back(PageValues::of(local_->page(rank)));
     say(News::pages, {std::as_bytes(std::span{pages})});
+    tell_progress();
+  }
+
+  void tell_progress() {
+    if (!request_) return;
+    const std::uint64_t num_reads = request_->num_reads();
+    if (std::exchange(num_told_reads_, num_reads) == num_reads) return;
+    const std::uint64_t number = request_->number();
+    say(News::progress, {std::as_bytes(std::span{&number, 1})});
   }
 
   void check_that_leader_listens() {
@@ -36760,6 +36837,7 @@ class Agent {
   Clock::time_point next_pages_ = Clock::now();
   Clock::time_point listened_at_ = Clock::now();
   std::unique_ptr<AgentRequest> request_{};  // until its answer is given
+  std::uint64_t num_told_reads_ = 0;         // of its handler
   bool is_memory_read_ = false;              // the group's, by a request that was left behind
 };
 
@@ -36813,10 +36891,16 @@ class AgentLines {
   };
 
   /// connections: of the processes 1, 2, ... silence_limit: after which one that says nothing is lost. chunk_bytes: how
-  /// much of a snapshot comes in one message, between which others have their turn.
+  /// much of a snapshot comes in one message, between which others have their turn. answer_limit: how long an answer is
+  /// waited for while nothing of it comes and its process tells of no progress; 0: four times the limit of silence, for
+  /// storage that is started anew is away for longer than a process may be.
   AgentLines(std::vector<SecureConnection> connections, std::chrono::nanoseconds silence_limit,
-             std::size_t chunk_bytes = std::size_t{1} << 20U)
-      : silence_limit_(silence_limit), chunk_bytes_(chunk_bytes) {
+             std::size_t chunk_bytes = std::size_t{1} << 20U, std::chrono::nanoseconds answer_limit = {})
+      : silence_limit_(silence_limit),
+        chunk_bytes_(chunk_bytes),
+        answer_limit_(answer_limit.count() > 0
+                          ? answer_limit
+                          : 4 * std::min<std::chrono::nanoseconds>(silence_limit, longest_silence)) {
     for (SecureConnection& connection : connections) lines_.emplace_back(std::move(connection));
     const BlockSignals block{deferrable_signals()};
     thread_ = std::thread{[this] { run(); }};
@@ -36928,17 +37012,24 @@ class AgentLines {
     return number;
   }
   /// Throws: Error if the process is lost, or does not answer as it was asked to; it begins with `what`, then.
+  /// LateAnswerError if it is heard of, but makes no progress.
   [[nodiscard]] std::vector<std::byte> await_answer(std::uint64_t number, std::string_view what) {
     std::unique_lock lock{mutex_};
     Answer& expected = answers_.at(number);
     const Line& from = line(expected.process);
     const auto is_lost = [&] { return !from.loss.empty() || from.num_losses != expected.num_losses; };
-    answered_.wait(lock, [&] { return expected.is_over() || is_lost(); });
+    while (!expected.is_over() && !is_lost() && Clock::now() - expected.progressed_at < answer_limit_) {
+      answered_.wait_until(lock, expected.progressed_at + answer_limit_);
+    }
     Answer answer = std::move(expected);
     answers_.erase(number);  // what still comes is dropped
     if (answer.complaint) throw Error{*answer.complaint};
-    if (!answer.is_over()) throw Error{compose("{}: {}", what, from.loss.empty() ? from.peer : from.loss)};
-    return std::move(answer.bytes);
+    if (answer.is_over()) return std::move(answer.bytes);
+    if (from.loss.empty() && from.num_losses == answer.num_losses) {
+      throw LateAnswerError{
+          compose("{}: {} has made no progress for {}", what, from.peer, Deadline::after(answer_limit_).budget_text())};
+    }
+    throw Error{compose("{}: {}", what, from.loss.empty() ? from.peer : from.loss)};
   }
 
   /// Why the process is lost; empty if it is not.
@@ -36950,6 +37041,7 @@ class AgentLines {
 
  private:
   using Clock = Deadline::Clock;
+  static constexpr std::chrono::hours longest_silence{24};  // so that four times as much is a time
 
   struct Line {
     explicit Line(SecureConnection one) : connection(std::move(one)), peer(connection.peer()) {}
@@ -36964,6 +37056,7 @@ class AgentLines {
   };
   struct Answer {
     int process = 0;
+    Clock::time_point progressed_at = Clock::now();
     int num_losses = 0;              // of the process, so far: it may come back before its loss is seen here
     std::uint64_t num_pieces = 0;    // that have not come
     std::vector<std::byte> bytes{};  // of those that have: they come in the order in which they were asked for
@@ -37058,6 +37151,9 @@ class AgentLines {
       take_answer(true, frame.payload);
     } else if (news == News::not_fetched || news == News::not_answered) {
       take_answer(false, frame.payload);
+    } else if (news == News::progress) {
+      const auto found = answers_.find(WireReader{frame.payload}.take<std::uint64_t>());
+      if (found != answers_.end()) found->second.progressed_at = Clock::now();
     } else {
       items_.push_back({.process = process, .frame = std::move(frame)});
       news_.ring();
@@ -37069,6 +37165,7 @@ class AgentLines {
     const auto found = answers_.find(reader.take<std::uint64_t>());
     if (found == answers_.end() || found->second.is_over()) return;  // it was given up
     Answer& answer = found->second;
+    answer.progressed_at = Clock::now();
     const auto rest = reader.take_rest();
     if (is_there) {
       answer.bytes.insert(answer.bytes.end(), rest.begin(), rest.end());
@@ -37091,6 +37188,7 @@ class AgentLines {
 
   std::chrono::nanoseconds silence_limit_;
   std::size_t chunk_bytes_;
+  std::chrono::nanoseconds answer_limit_;
   Event wake_{};  // for the thread: something is to be sent
   Event news_{};
   mutable std::mutex mutex_;
@@ -40489,6 +40587,9 @@ class LaunchedLink final : public WorkerLink {
 
   [[nodiscard]] Snapshot take_snapshot(std::size_t size_bytes, SnapshotKind kind) override {
     return own_->take_snapshot(size_bytes, kind);
+  }
+  [[nodiscard]] std::size_t snapshot_memory(SnapshotKind kind, std::size_t size_bytes) const noexcept override {
+    return own_->snapshot_memory(kind, size_bytes);
   }
   void drop_snapshot(int slot) noexcept override { own_->drop_snapshot(slot); }
   void await_snapshot(int slot) override { own_->await_snapshot(slot); }

@@ -24,6 +24,7 @@ class PartWriters {
   /// the parts that may be written by finish().
   virtual std::set<std::string> begin(const std::filesystem::path& directory) = 0;
   /// Returns, when nobody writes any more, what the manifest says of the parts that have been written, and are durable.
+  /// Throws: Error if somebody may write yet: then nothing there is to be used.
   virtual std::vector<ManifestFile> finish() = 0;
 };
 

@@ -110,6 +110,11 @@ using SnapshotReader =
 /// snapshot throws Error once that process is to end.
 using RequestHandler =
     std::function<std::vector<std::byte>(std::span<const std::byte> request, const SnapshotReader& snapshot)>;
+/// Says that such an answer is not waited for any longer: the request may be carried out yet.
+class LateAnswerError final : public Error {
+ public:
+  using Error::Error;
+};
 
 /// Says how a worker ended.
 struct WorkerExit {
@@ -272,7 +277,7 @@ class WorkerGroup {
   [[nodiscard]] virtual int process_of([[maybe_unused]] int rank) const { return 0; }
   /// Sends a request to another of these processes, and returns what waits for the answer of its RequestHandler, and
   /// has to be called. One request of each process at a time; on any thread. Waiting throws: Error if the process is
-  /// lost, or what its handler has thrown.
+  /// lost, or what its handler has thrown; LateAnswerError if that has read nothing from a snapshot for too long.
   [[nodiscard]] virtual std::function<std::vector<std::byte>()> send_request(
       int process, [[maybe_unused]] std::span<const std::byte> request) {
     throw Error{"there is no process " + std::to_string(process) + " to send a request to: this one is alone"};

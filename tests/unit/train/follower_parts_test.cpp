@@ -22,6 +22,7 @@ using namespace std::chrono_literals;
 using railyard_test::FailingFiles;
 using ry::detail::FollowerParts;
 using ry::detail::part_writer;
+using workers_test::SharedStuck;
 
 namespace {
 
@@ -47,6 +48,19 @@ class NotingFiles final : public ry::detail::Files {
   bool is_blind_;
 };
 
+// Makes no file until it is released.
+class StuckFiles final : public ry::detail::Files {
+ public:
+  explicit StuckFiles(const SharedStuck& stuck) : stuck_(&stuck) {}
+  int create(const Path& path) override {
+    (*stuck_)->hold_up();
+    return Files::create(path);
+  }
+
+ private:
+  const SharedStuck* stuck_;
+};
+
 std::vector<std::string> names_of_parts_in(const fs::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator{folder}) names.push_back(entry.path().filename().string());
@@ -70,7 +84,8 @@ std::vector<ry::Checkpoint> write_all(BareRun& run, ry::WorkerGroup& group, bool
 
 // A group whose workers have saved, and a folder with one checkpoint of it.
 struct SavedGroup {
-  explicit SavedGroup(const ry::RequestHandler& on_request = part_writer()) : followed{save, on_request} {
+  explicit SavedGroup(const ry::RequestHandler& on_request = part_writer(), std::chrono::nanoseconds answer_limit = {})
+      : followed{save, on_request, 5s, answer_limit} {
     take_saves(followed.group(), [&](int rank, ry::detail::SavedMessage message) {
       followed.group().hold_snapshot(rank, message.slot);
       slots.at(static_cast<std::size_t>(rank)).push_back(message.slot);
@@ -88,7 +103,6 @@ struct SavedGroup {
     const auto saved = parts_of(1);
     std::vector<ry::CheckpointFolder::Part> parts;
     for (const ry::detail::SavedPart& part : saved) parts.push_back({part.name, reader(part)});
-    std::set<int> left_out;
     FollowerParts others{followed.group(), scratch.path(), saved, left_out};
     folder.commit({.world_size = 2, .step = 2}, parts, &others);
     return others.complaint();
@@ -105,6 +119,7 @@ struct SavedGroup {
   FollowedGroup followed;
   std::array<std::vector<int>, 2> slots{};
   ry::CheckpointFolder folder{scratch.path() / "checkpoints", 4};
+  std::set<int> left_out{};
 
  private:
   [[nodiscard]] std::vector<ry::detail::SavedPart> parts_of(std::size_t number) const {
@@ -180,6 +195,22 @@ TEST_CASE("Launched: a process that is lost between its writing and the commit h
     return true;
   };
   CHECK(saved.commit().empty());
+  CHECK(saved.newest_step() == 2);
+}
+
+TEST_CASE(
+    "Launched: a checkpoint is given up where the storage of another process does not answer, and later ones not") {
+  const SharedStuck stuck;
+  SavedGroup saved{part_writer(std::make_shared<StuckFiles>(stuck)), 300ms};
+  CHECK_THROWS_WITH(saved.commit(), ContainsSubstring("process 1 does not come to an end of writing its part") &&
+                                        ContainsSubstring("checkpoints/.staging") &&
+                                        ContainsSubstring("the follower has made no progress for 300 ms"));
+  CHECK(stuck->has_begun);
+  CHECK(saved.newest_step() == 1);
+  CHECK(saved.commit().empty());
+  CHECK(saved.newest_step() == 2);
+  stuck->is_released = true;
+  saved.followed.kill();
   CHECK(saved.newest_step() == 2);
 }
 

@@ -31,14 +31,14 @@ std::pair<SecureConnection, SecureConnection> connected_pair() {
 
 struct Lines {
   explicit Lines(int count, std::chrono::nanoseconds silence_limit = 30s,
-                 std::size_t chunk_bytes = std::size_t{1} << 20U) {
+                 std::size_t chunk_bytes = std::size_t{1} << 20U, std::chrono::nanoseconds answer_limit = {}) {
     std::vector<SecureConnection> ours;
     for (int i = 0; i < count; ++i) {
       auto [here, there] = connected_pair();
       ours.push_back(std::move(here));
       followers.push_back(std::move(there));
     }
-    lines.emplace(std::move(ours), silence_limit, chunk_bytes);
+    lines.emplace(std::move(ours), silence_limit, chunk_bytes, answer_limit);
   }
   std::vector<SecureConnection> followers{};
   std::optional<AgentLines> lines{};
@@ -208,6 +208,36 @@ TEST_CASE("AgentLines: fetches what is larger than a message piece by piece, and
     set.followers[0].close();
   }};
   CHECK_THROWS_WITH(fetch(), ContainsSubstring("a part of the state was lost"));
+  follower.join();
+}
+
+TEST_CASE("AgentLines: an answer is waited for as long as its process tells of progress, and then for the limit") {
+  Lines set{1, 30s, 100, 1s};
+  const auto ask = [&] { return set.lines->await_answer(set.lines->send_request(1, text_bytes("it")), "a test"); };
+  std::atomic<bool> is_late{false};
+  std::thread follower{[&] {
+    const auto frame = set.followers[0].receive(soon());
+    const auto number = frame ? WireReader{frame->payload}.take<std::uint64_t>() : 0;
+    const auto numbered = std::as_bytes(std::span{&number, 1});
+    for (const auto until = ry::Deadline::after(1500ms); !until.expired();) {
+      say(set.followers[0], News::progress, {numbered});
+      std::this_thread::sleep_for(10ms);
+    }
+    say(set.followers[0], News::answered, {numbered, text_bytes("done")});
+    while (!is_late) {  // is heard of, and that is all
+      say(set.followers[0], News::pages);
+      std::this_thread::sleep_for(10ms);
+    }
+    say(set.followers[0], News::answered, {numbered, text_bytes("too late")});
+  }};
+  CHECK(ask().size() == 4);
+  try {
+    static_cast<void>(ask());
+    FAIL("there is no answer");
+  } catch (const ry::LateAnswerError& error) {
+    CHECK_THAT(error.what(), ContainsSubstring("a test: the follower has made no progress for 1 s"));
+  }
+  is_late = true;
   follower.join();
 }
 

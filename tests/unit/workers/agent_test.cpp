@@ -14,7 +14,6 @@
 #include <vector>
 
 #include <poll.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 using namespace workers_test;
@@ -44,29 +43,6 @@ std::vector<std::byte> answer(std::span<const std::byte> request, const ry::Snap
   return {bytes.begin(), bytes.end()};
 }
 
-// What a request that storage holds up, in this process or another, and the test tell each other.
-struct Stuck {
-  std::atomic<bool> has_begun{false};
-  std::atomic<bool> is_released{false};
-};
-class SharedStuck {
- public:
-  SharedStuck() : at_(::mmap(nullptr, sizeof(Stuck), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
-    REQUIRE(at_ != MAP_FAILED);
-    ::new (at_) Stuck;
-  }
-  SharedStuck(const SharedStuck&) = delete;
-  SharedStuck& operator=(const SharedStuck&) = delete;
-  ~SharedStuck() { ::munmap(at_, sizeof(Stuck)); }
-  [[nodiscard]] Stuck* get() const { return static_cast<Stuck*>(at_); }
-
- private:
-  void* at_;
-};
-void hold_up(Stuck& stuck) {
-  stuck.has_begun = true;
-  while (!stuck.is_released) std::this_thread::sleep_for(1ms);
-}
 [[nodiscard]] bool comes(const std::atomic<bool>& what) {
   const auto deadline = soon();
   while (!what && !deadline.expired()) std::this_thread::sleep_for(1ms);
@@ -115,7 +91,7 @@ TEST_CASE("Launched: a process that loses its leader ends with its workers altho
     while (true) ::pause();
   };
   const auto hold = [&stuck](std::span<const std::byte>, const ry::SnapshotReader&) -> std::vector<std::byte> {
-    hold_up(*stuck.get());
+    stuck->hold_up();
     return {};
   };
   FollowedGroup followed{stay, hold, 100ms};
@@ -123,12 +99,35 @@ TEST_CASE("Launched: a process that loses its leader ends with its workers altho
   Story story;
   follow(followed.group(), story, [&] { return story.messages.size() == 2; });
   const auto wait = followed.group().send_request(1, bytes_of("hold"));
-  REQUIRE(comes(stuck.get()->has_begun));
+  REQUIRE(comes(stuck->has_begun));
   CHECK(followed.lose_leader());
   pollfd left{.fd = reader.get(), .events = POLLIN, .revents = 0};
   CHECK(::poll(&left, 1, 10'000) == 1);
   CHECK((left.revents & POLLHUP) != 0);  // nobody is left who could write
-  stuck.get()->is_released = true;
+  stuck->is_released = true;
+}
+
+TEST_CASE("Launched: a request that makes no progress is waited for no longer than the limit, and then left behind") {
+  const SharedStuck stuck;
+  const auto hold = [&stuck](std::span<const std::byte> request, const ry::SnapshotReader& read) {
+    if (text_of({request.begin(), request.end()}) == "hold") stuck->hold_up();
+    return answer(request, read);
+  };
+  FollowedGroup followed{take_one, hold, 100ms, 300ms};
+  Story story;
+  follow(followed.group(), story, [] { return false; });
+  const auto wait = followed.group().send_request(1, bytes_of("hold"));
+  CHECK_THROWS_AS(wait(), ry::LateAnswerError);
+  CHECK(stuck->has_begun);
+  SECTION("by the next one") {}
+  SECTION("by a start, whose workers have memory of their own") {
+    followed.group().restart(2, "");
+    Story next;
+    follow(followed.group(), next, [] { return false; });
+    CHECK(next.exits.size() == 2);
+  }
+  CHECK(text_of(followed.group().send_request(1, bytes_of("sum"))()) == "200000");
+  stuck->is_released = true;
 }
 
 TEST_CASE("AgentRequest: one that is left behind keeps the memory that it reads, and reads nothing more of it") {
@@ -141,7 +140,7 @@ TEST_CASE("AgentRequest: one that is left behind keeps the memory that it reads,
   const auto handle = [stuck, sum, is_refused](std::span<const std::byte>,
                                                const ry::SnapshotReader& read) -> std::vector<std::byte> {
     const auto span = read(3, 0, 0, 100'000);
-    hold_up(*stuck);
+    stuck->hold_up();
     std::size_t all = 0;
     for (const std::byte one : span) all += std::to_integer<std::size_t>(one);
     *sum = all;

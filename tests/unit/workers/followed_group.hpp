@@ -9,18 +9,48 @@
 #include "unit/workers/support.hpp"
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <functional>
+#include <new>
 #include <optional>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 namespace workers_test {
+
+// What a request that storage holds up, in this process or another, and the test tell each other.
+struct Stuck {
+  std::atomic<bool> has_begun{false};
+  std::atomic<bool> is_released{false};
+
+  void hold_up() {
+    has_begun = true;
+    while (!is_released) std::this_thread::sleep_for(1ms);
+  }
+};
+class SharedStuck {
+ public:
+  SharedStuck() : at_(::mmap(nullptr, sizeof(Stuck), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
+    if (at_ == MAP_FAILED) throw std::runtime_error{"mmap failed"};
+    ::new (at_) Stuck;
+  }
+  SharedStuck(const SharedStuck&) = delete;
+  SharedStuck& operator=(const SharedStuck&) = delete;
+  ~SharedStuck() { ::munmap(at_, sizeof(Stuck)); }
+  [[nodiscard]] Stuck* operator->() const { return static_cast<Stuck*>(at_); }
+
+ private:
+  void* at_;
+};
 
 class FollowedGroup {
  public:
@@ -30,7 +60,7 @@ class FollowedGroup {
   using Body = std::function<void(ry::WorkerLink& link, int process)>;
 
   explicit FollowedGroup(const Body& body, const ry::RequestHandler& on_request = {},
-                         std::chrono::nanoseconds end_patience = 5s) {
+                         std::chrono::nanoseconds end_patience = 5s, std::chrono::nanoseconds answer_limit = {}) {
     auto [here, there] = connect();
     follower_ = ::fork();
     if (follower_ < 0) throw std::runtime_error{"fork failed"};
@@ -41,7 +71,7 @@ class FollowedGroup {
     there.forget_in_child();
     std::vector<ry::detail::SecureConnection> connections;
     connections.push_back(std::move(here));
-    lines_.emplace(std::move(connections), 20s, chunk_bytes);
+    lines_.emplace(std::move(connections), 20s, chunk_bytes, answer_limit);
     const ry::WorkerBody own = [body](ry::WorkerLink& link) { body(link, 0); };
     group_.emplace(ry::GroupPlan{.num_workers = 2}, own, members_, *lines_, 0, [](std::uint32_t) {});
   }

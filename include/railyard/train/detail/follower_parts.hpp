@@ -163,6 +163,7 @@ class FollowerParts final : public PartWriters {
     for (const auto& [process, parts] : parts_) {
       for (const SavedPart& part : parts) names.insert(part.name);
     }
+    directory_ = directory;
     for (const auto& [process, parts] : parts_) {
       const WriteOrder order{.run = run_.string(), .directory = directory.string(), .parts = parts};
       try {
@@ -176,17 +177,26 @@ class FollowerParts final : public PartWriters {
 
   std::vector<ManifestFile> finish() override {
     std::vector<ManifestFile> all;
+    std::string late;  // who may write yet
     for (const auto& [process, await] : std::exchange(answers_, {})) {
       if (!await) continue;
       try {
         WriteAnswer answer = WriteAnswer::decode(await());
         if (!answer.sees_directory) left_out_->insert(process);
         std::move(answer.files.begin(), answer.files.end(), std::back_inserter(all));
+      } catch (const LateAnswerError& error) {
+        left_out_->insert(process);
+        late += compose("{}process {} does not come to an end of writing its part ({})", late.empty() ? "" : "; ",
+                        process, error.what());
       } catch (const std::exception& error) {
         complain(process, error.what());
       }
     }
-    return all;
+    if (late.empty()) return all;
+    throw Error{
+        compose("{}: {}: see whether its host's storage answers there; this checkpoint is given up, and process "
+                "0 takes the parts of later ones over the network until the workers are started again",
+                directory_.string(), late)};
   }
 
   /// Says why parts could not be written there; empty if none was refused.
@@ -201,6 +211,7 @@ class FollowerParts final : public PartWriters {
 
   WorkerGroup* group_;
   std::filesystem::path run_;
+  std::filesystem::path directory_{};  // of the checkpoint
   std::set<int>* left_out_;
   std::map<int, std::vector<SavedPart>> parts_{};  // by process
   std::map<int, std::function<std::vector<std::byte>()>> answers_{};

@@ -104,6 +104,15 @@ class Agent {
     std::vector<PageValues> pages;
     for (int rank = 0; local_ && rank < num_workers_; ++rank) pages.push_back(PageValues::of(local_->page(rank)));
     say(News::pages, {std::as_bytes(std::span{pages})});
+    tell_progress();
+  }
+
+  void tell_progress() {
+    if (!request_) return;
+    const std::uint64_t num_reads = request_->num_reads();
+    if (std::exchange(num_told_reads_, num_reads) == num_reads) return;
+    const std::uint64_t number = request_->number();
+    say(News::progress, {std::as_bytes(std::span{&number, 1})});
   }
 
   void check_that_leader_listens() {
@@ -267,6 +276,7 @@ class Agent {
   Clock::time_point next_pages_ = Clock::now();
   Clock::time_point listened_at_ = Clock::now();
   std::unique_ptr<AgentRequest> request_{};  // until its answer is given
+  std::uint64_t num_told_reads_ = 0;         // of its handler
   bool is_memory_read_ = false;              // the group's, by a request that was left behind
 };
 

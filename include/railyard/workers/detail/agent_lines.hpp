@@ -42,10 +42,16 @@ class AgentLines {
   };
 
   /// connections: of the processes 1, 2, ... silence_limit: after which one that says nothing is lost. chunk_bytes: how
-  /// much of a snapshot comes in one message, between which others have their turn.
+  /// much of a snapshot comes in one message, between which others have their turn. answer_limit: how long an answer is
+  /// waited for while nothing of it comes and its process tells of no progress; 0: four times the limit of silence, for
+  /// storage that is started anew is away for longer than a process may be.
   AgentLines(std::vector<SecureConnection> connections, std::chrono::nanoseconds silence_limit,
-             std::size_t chunk_bytes = std::size_t{1} << 20U)
-      : silence_limit_(silence_limit), chunk_bytes_(chunk_bytes) {
+             std::size_t chunk_bytes = std::size_t{1} << 20U, std::chrono::nanoseconds answer_limit = {})
+      : silence_limit_(silence_limit),
+        chunk_bytes_(chunk_bytes),
+        answer_limit_(answer_limit.count() > 0
+                          ? answer_limit
+                          : 4 * std::min<std::chrono::nanoseconds>(silence_limit, longest_silence)) {
     for (SecureConnection& connection : connections) lines_.emplace_back(std::move(connection));
     const BlockSignals block{deferrable_signals()};
     thread_ = std::thread{[this] { run(); }};
@@ -157,17 +163,24 @@ class AgentLines {
     return number;
   }
   /// Throws: Error if the process is lost, or does not answer as it was asked to; it begins with `what`, then.
+  /// LateAnswerError if it is heard of, but makes no progress.
   [[nodiscard]] std::vector<std::byte> await_answer(std::uint64_t number, std::string_view what) {
     std::unique_lock lock{mutex_};
     Answer& expected = answers_.at(number);
     const Line& from = line(expected.process);
     const auto is_lost = [&] { return !from.loss.empty() || from.num_losses != expected.num_losses; };
-    answered_.wait(lock, [&] { return expected.is_over() || is_lost(); });
+    while (!expected.is_over() && !is_lost() && Clock::now() - expected.progressed_at < answer_limit_) {
+      answered_.wait_until(lock, expected.progressed_at + answer_limit_);
+    }
     Answer answer = std::move(expected);
     answers_.erase(number);  // what still comes is dropped
     if (answer.complaint) throw Error{*answer.complaint};
-    if (!answer.is_over()) throw Error{compose("{}: {}", what, from.loss.empty() ? from.peer : from.loss)};
-    return std::move(answer.bytes);
+    if (answer.is_over()) return std::move(answer.bytes);
+    if (from.loss.empty() && from.num_losses == answer.num_losses) {
+      throw LateAnswerError{
+          compose("{}: {} has made no progress for {}", what, from.peer, Deadline::after(answer_limit_).budget_text())};
+    }
+    throw Error{compose("{}: {}", what, from.loss.empty() ? from.peer : from.loss)};
   }
 
   /// Why the process is lost; empty if it is not.
@@ -179,6 +192,7 @@ class AgentLines {
 
  private:
   using Clock = Deadline::Clock;
+  static constexpr std::chrono::hours longest_silence{24};  // so that four times as much is a time
 
   struct Line {
     explicit Line(SecureConnection one) : connection(std::move(one)), peer(connection.peer()) {}
@@ -193,6 +207,7 @@ class AgentLines {
   };
   struct Answer {
     int process = 0;
+    Clock::time_point progressed_at = Clock::now();
     int num_losses = 0;              // of the process, so far: it may come back before its loss is seen here
     std::uint64_t num_pieces = 0;    // that have not come
     std::vector<std::byte> bytes{};  // of those that have: they come in the order in which they were asked for
@@ -287,6 +302,9 @@ class AgentLines {
       take_answer(true, frame.payload);
     } else if (news == News::not_fetched || news == News::not_answered) {
       take_answer(false, frame.payload);
+    } else if (news == News::progress) {
+      const auto found = answers_.find(WireReader{frame.payload}.take<std::uint64_t>());
+      if (found != answers_.end()) found->second.progressed_at = Clock::now();
     } else {
       items_.push_back({.process = process, .frame = std::move(frame)});
       news_.ring();
@@ -298,6 +316,7 @@ class AgentLines {
     const auto found = answers_.find(reader.take<std::uint64_t>());
     if (found == answers_.end() || found->second.is_over()) return;  // it was given up
     Answer& answer = found->second;
+    answer.progressed_at = Clock::now();
     const auto rest = reader.take_rest();
     if (is_there) {
       answer.bytes.insert(answer.bytes.end(), rest.begin(), rest.end());
@@ -320,6 +339,7 @@ class AgentLines {
 
   std::chrono::nanoseconds silence_limit_;
   std::size_t chunk_bytes_;
+  std::chrono::nanoseconds answer_limit_;
   Event wake_{};  // for the thread: something is to be sent
   Event news_{};
   mutable std::mutex mutex_;

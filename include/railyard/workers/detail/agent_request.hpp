@@ -53,6 +53,8 @@ class AgentRequest {
     const std::lock_guard lock{work_->mutex};
     return work_->is_over;
   }
+  /// How often the handler has read from a snapshot.
+  [[nodiscard]] std::uint64_t num_reads() const noexcept { return work_->num_reads.load(); }
   /// Once it is over. Throws: Error with what the handler has thrown.
   [[nodiscard]] std::vector<std::byte> take_answer() {
     const std::lock_guard lock{work_->mutex};
@@ -84,10 +86,12 @@ class AgentRequest {
     std::vector<std::byte> answer{};
     std::optional<std::string> complaint{};
     std::atomic<bool> is_given_up{false};
+    std::atomic<std::uint64_t> num_reads{0};
 
     [[nodiscard]] std::span<const std::byte> read(GroupMemory* memory, int rank, int slot, std::size_t begin,
                                                   std::size_t size_bytes) {
       if (is_given_up.load()) throw Error{"this process is about to end, or is not waited for"};
+      ++num_reads;
       if (memory == nullptr || rank < 0 || rank >= memory->num_workers()) throw Error{"no such worker is here"};
       return memory->snapshot(rank, slot, begin + size_bytes).subspan(begin);
     }

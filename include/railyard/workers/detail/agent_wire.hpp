@@ -48,6 +48,7 @@ enum class News : std::uint8_t {
   not_fetched = 70,   ///< the number of the order, and why
   answered = 71,      ///< the number of the request, and the answer
   not_answered = 72,  ///< the number of the request, and why
+  progress = 73,      ///< the number of the request, whose handler has read from a snapshot
 };
 
 /// Says where a process's workers stand among all.
