@@ -103,6 +103,7 @@ struct SavedGroup {
     const auto saved = parts_of(1);
     std::vector<ry::CheckpointFolder::Part> parts;
     for (const ry::detail::SavedPart& part : saved) parts.push_back({part.name, reader(part)});
+    left_out.begin_checkpoint(0);
     FollowerParts others{followed.group(), scratch.path(), saved, left_out};
     folder.commit({.world_size = 2, .step = 2}, parts, &others);
     return others.complaint();
@@ -119,7 +120,7 @@ struct SavedGroup {
   FollowedGroup followed;
   std::array<std::vector<int>, 2> slots{};
   ry::CheckpointFolder folder{scratch.path() / "checkpoints", 4};
-  std::set<int> left_out{};
+  ry::detail::LeftOut left_out{};
 
  private:
   [[nodiscard]] std::vector<ry::detail::SavedPart> parts_of(std::size_t number) const {
@@ -158,7 +159,10 @@ TEST_CASE("Launched: a process that does not see the run's directory is asked on
   FollowedGroup followed{save, part_writer(std::make_shared<NotingFiles>(notes, true), 0ns)};
   BareRun run{scratch.path() / "run", 2, followed.group()};
   write_all(run, followed.group(), has_attempts);
-  CHECK(run.log.all_warnings().empty());
+  const auto warnings = run.log.all_warnings();
+  REQUIRE(warnings.size() == 1);  // once a run
+  CHECK_THAT(warnings.front(), ContainsSubstring("process 1 does not see " + (scratch.path() / "run").string()) &&
+                                   ContainsSubstring("over the network"));
   CHECK(names_of_parts_in(notes) == std::vector<std::string>{"looks"});
   CHECK(read_text(notes / "looks") == (has_attempts ? "xx" : "x"));
 }
@@ -219,6 +223,25 @@ TEST_CASE("Launched: where the run has been taken over meanwhile, what another p
   saved.folder.still_mine = [] { return false; };
   CHECK_THROWS_WITH(saved.commit(), ContainsSubstring("another program has taken this run over"));
   CHECK(saved.newest_step() == 1);
+}
+
+TEST_CASE("LeftOut: who does not see the directory is asked again with a later checkpoint, others after a restart") {
+  ry::detail::LeftOut left_out;
+  left_out.begin_checkpoint(0);
+  CHECK(left_out.add_blind(1));
+  left_out.add_for_attempt(2);
+  for (int number = 1; number < ry::detail::LeftOut::retry_interval; ++number) {
+    left_out.begin_checkpoint(0);
+    CHECK(left_out.contains(1));
+  }
+  left_out.begin_checkpoint(0);
+  CHECK_FALSE(left_out.contains(1));
+  CHECK_FALSE(left_out.add_blind(1));  // that is known
+  CHECK(left_out.contains(1));
+  CHECK(left_out.contains(2));
+  CHECK_FALSE(left_out.contains(3));
+  left_out.begin_checkpoint(1);
+  for (const int process : {1, 2, 3}) CHECK_FALSE(left_out.contains(process));
 }
 
 TEST_CASE("part_writer: a straggler whose directory was swept writes nothing, there or anywhere else") {

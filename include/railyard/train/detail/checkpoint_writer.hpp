@@ -21,7 +21,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -136,7 +135,7 @@ class CheckpointWriter {
     const auto add_loss = [&loss](std::string_view text) {
       if (!text.empty()) loss += compose("{}{}", loss.empty() ? "" : "; ", text);
     };
-    if (std::exchange(attempt_, job.manifest.attempt) != job.manifest.attempt) left_out_.clear();
+    left_out_.begin_checkpoint(job.manifest.attempt);
     std::optional<FollowerParts> others;
     try {
       add_loss(make_reports_durable());
@@ -216,8 +215,7 @@ class CheckpointWriter {
   CheckpointFolder folder_;
   Retention retention_;
   WorkerGroup* group_;
-  int attempt_ = 0;           // of what was written last
-  std::set<int> left_out_{};  // processes that do not see the run's directory, or could not write, in that attempt
+  LeftOut left_out_{};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<SaveJob> jobs_{};

@@ -22,6 +22,7 @@
 #include <filesystem>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -145,12 +146,40 @@ struct WriteAnswer {
   };
 }
 
+/// Knows the processes that are not asked to write: their parts go over the network.
+class LeftOut {
+ public:
+  static constexpr int retry_interval =
+      16;  ///< in checkpoints: looking for a directory takes a second where there is none
+
+  /// A checkpoint begins; those of an earlier attempt are asked again.
+  void begin_checkpoint(int attempt) {
+    if (std::exchange(attempt_, attempt) != attempt) asked_with_.clear();
+    ++checkpoint_;
+  }
+  [[nodiscard]] bool contains(int process) const {
+    const auto found = asked_with_.find(process);
+    return found != asked_with_.end() && checkpoint_ < found->second;
+  }
+  /// One that does not see the run's directory, or not yet. Returns whether that is new.
+  bool add_blind(int process) {
+    asked_with_[process] = checkpoint_ + retry_interval;
+    return was_blind_.insert(process).second;
+  }
+  void add_for_attempt(int process) { asked_with_[process] = std::numeric_limits<std::int64_t>::max(); }
+
+ private:
+  int attempt_ = 0;
+  std::int64_t checkpoint_ = 0;  // its number
+  std::map<int, std::int64_t> asked_with_{};
+  std::set<int> was_blind_{};
+};
+
 /// Is the leader's end.
 class FollowerParts final : public PartWriters {
  public:
-  /// left_out: the processes that do not see the run's directory, or could not write there; gets those that are found.
-  FollowerParts(WorkerGroup& group, std::filesystem::path run, const std::vector<SavedPart>& parts,
-                std::set<int>& left_out)
+  /// left_out: gets those that do not see the run's directory, or could not write there.
+  FollowerParts(WorkerGroup& group, std::filesystem::path run, const std::vector<SavedPart>& parts, LeftOut& left_out)
       : group_(&group), run_(std::move(run)), left_out_(&left_out) {
     for (const SavedPart& part : parts) {
       const int process = group.process_of(part.rank);
@@ -182,10 +211,10 @@ class FollowerParts final : public PartWriters {
       if (!await) continue;
       try {
         WriteAnswer answer = WriteAnswer::decode(await());
-        if (!answer.sees_directory) left_out_->insert(process);
+        if (!answer.sees_directory && left_out_->add_blind(process)) tell_of_blind(process);
         std::move(answer.files.begin(), answer.files.end(), std::back_inserter(all));
       } catch (const LateAnswerError& error) {
-        left_out_->insert(process);
+        left_out_->add_for_attempt(process);
         late += compose("{}process {} does not come to an end of writing its part ({})", late.empty() ? "" : "; ",
                         process, error.what());
       } catch (const std::exception& error) {
@@ -199,20 +228,26 @@ class FollowerParts final : public PartWriters {
                 directory_.string(), late)};
   }
 
-  /// Says why parts could not be written there; empty if none was refused.
+  /// Says why parts were not written there; empty if that is known, or none was refused.
   [[nodiscard]] const std::string& complaint() const noexcept { return complaint_; }
 
  private:
   void complain(int process, std::string_view why) {
-    left_out_->insert(process);
-    complaint_ += compose("{}process 0 has written the part of a checkpoint that process {} could not write: {}",
-                          complaint_.empty() ? "" : "; ", process, why);
+    left_out_->add_for_attempt(process);
+    tell(compose("process 0 has written the part of a checkpoint that process {} could not write: {}", process, why));
   }
+  void tell_of_blind(int process) {
+    tell(
+        compose("process {} does not see {}: process 0 takes its parts of checkpoints over the network, and asks it "
+                "again with every {}th; if that storage is shared, see whether it is mounted there by the same path",
+                process, run_.string(), LeftOut::retry_interval));
+  }
+  void tell(std::string_view text) { complaint_ += compose("{}{}", complaint_.empty() ? "" : "; ", text); }
 
   WorkerGroup* group_;
   std::filesystem::path run_;
   std::filesystem::path directory_{};  // of the checkpoint
-  std::set<int>* left_out_;
+  LeftOut* left_out_;
   std::map<int, std::vector<SavedPart>> parts_{};  // by process
   std::map<int, std::function<std::vector<std::byte>()>> answers_{};
   std::string complaint_{};
