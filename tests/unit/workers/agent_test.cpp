@@ -39,7 +39,8 @@ std::vector<std::byte> answer(std::span<const std::byte> request, const ry::Snap
   for (std::size_t begin = 0; begin < 100'000; begin += 10'000) {
     for (const std::byte one : snapshot(1, 0, begin, 10'000)) sum += std::to_integer<std::size_t>(one);
   }
-  const auto bytes = bytes_of(std::to_string(sum));
+  const std::string text = std::to_string(sum);
+  const auto bytes = bytes_of(text);
   return {bytes.begin(), bytes.end()};
 }
 
