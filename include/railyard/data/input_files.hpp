@@ -4,6 +4,7 @@
 
 #include "railyard/data/detail/byte_stream.hpp"
 
+#include "railyard/core/dataset_source.hpp"
 #include "railyard/core/detail/compose.hpp"
 #include "railyard/core/error.hpp"
 
@@ -180,5 +181,24 @@ struct CompressedFiles {
   InputFiles files;
   detail::OpenBytes open = nullptr;
 };
+
+namespace detail {
+
+// Throws: DataError if a place that was saved can be none of these files. After the last of them it is one.
+inline void check_place(std::string_view source, const std::vector<std::string>& names, std::uint64_t from,
+                        const FilePlace& place) {
+  const bool is_known = place.file < names.size() || (place.file == names.size() && place.samples == from);
+  if (is_known && place.samples <= from && (place.file > 0 || place.samples == 0)) return;
+  const std::string file =
+      place.file < names.size() ? compose("in {}", names[static_cast<std::size_t>(place.file)]) : "after its last file";
+  throw DataError{compose(
+      "{} cannot go on with sample {}, whose saved place is {}, file {} of {}, before which there were {} samples: "
+      "these "
+      "are not the files that it was saved with, or the checkpoint is damaged: give those files, or begin anew with "
+      "another RunConfig::name",
+      source, from, file, place.file + 1, names.size(), place.samples)};
+}
+
+}  // namespace detail
 
 }  // namespace railyard::inline v0_1

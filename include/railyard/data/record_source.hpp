@@ -104,6 +104,7 @@ class RecordStream {
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
 
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const FilePlace& place = {}) const {
+    detail::check_place(describe(), files_->names(), from, place);
     auto reader = std::make_unique<detail::RecordReader<Format>>(files_, false);
     reader->begin_at(place);
     reader->skip(from - place.samples);

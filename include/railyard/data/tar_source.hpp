@@ -127,6 +127,7 @@ class TarStream {
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
 
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const FilePlace& place = {}) const {
+    detail::check_place(describe(), shards_->names(), from, place);
     return std::make_unique<Reader>(shards_, from, place);
   }
 

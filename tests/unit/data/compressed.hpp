@@ -106,4 +106,23 @@ inline void check_leaves_out_files(const ry::Dataset& dataset, std::uint64_t num
   }
 }
 
+/// Checks that a source of two files refuses places that are none of them. last: the name of the second.
+template <class Source>
+void check_refuses_places(const Source& source, const std::string& last) {
+  const auto error_of = [&](std::uint64_t from, const ry::FilePlace& place) -> std::string {
+    try {
+      static_cast<void>(source.open(from, place));
+    } catch (const ry::DataError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(error_of(0, {}) == "");
+  CHECK_THAT(error_of(1, {.file = 1, .samples = 2}),
+             ContainsSubstring(last) && ContainsSubstring("file 2 of 2") && ContainsSubstring("give those files"));
+  CHECK_THAT(error_of(9, {.file = 2, .samples = 4}), ContainsSubstring("after its last file"));
+  CHECK_THAT(error_of(9, {.file = 7, .samples = 9}), ContainsSubstring("after its last file, file 8 of 2"));
+  CHECK_THAT(error_of(9, {.file = 0, .samples = 9}), ContainsSubstring("file 1 of 2"));
+}
+
 }  // namespace compressed

@@ -25,6 +25,13 @@ TEST_CASE("gzip: reads files of several members as one, from any sample on") {
   compressed::check_many_rows(ry::gzip(folder / "*.gz"));
 }
 
+TEST_CASE("gzip: a saved place that is none of the files is refused") {
+  const TemporaryFolder folder;
+  folder.write("a.gz", gzip_text("one\ntwo\n"));
+  const std::string last = folder.write("b.gz", gzip_text("three\nfour\n"));
+  compressed::check_refuses_places(ry::TextLinesStream{ry::gzip(folder / "*.gz")}, last);
+}
+
 TEST_CASE("gzip: says where a file is damaged or cut off, and names the line of a damaged record") {
   const TemporaryFolder folder;
   const std::string bytes = gzip_text(compressed::many_rows(0, 10'000));

@@ -199,6 +199,13 @@ TEST_CASE("TarStream: goes on in the archive where it was, without those before 
                                      5);
 }
 
+TEST_CASE("TarStream: refuses a saved place that is none of its archives") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> names{folder.write("1", tar_file("0.txt", "0") + tar_end),
+                                       folder.write("2", tar_file("1.txt", "1") + tar_end)};
+  compressed::check_refuses_places(ry::TarStream{{names, &compressed::open_counted}, {.text = {"txt"}}}, names[1]);
+}
+
 #if RAILYARD_WITH_ZLIB
 TEST_CASE("TarStream: reads compressed archives, from any sample on") {
   const TemporaryFolder folder;

@@ -54,8 +54,9 @@ class PlaceCursor {
  private:
   [[noreturn]] static void refuse() {
     throw ConfigError{
-        "the saved position does not belong to this dataset, which has other operations than the one that was saved: "
-        "give the dataset that was saved with, or begin without its position"};
+        "the saved position does not belong to this dataset, which has other operations than the one that was saved, "
+        "or compressed files whose place was saved before it was known by file: give the dataset that was saved with, "
+        "or begin without its position"};
   }
 
   Place place_{};
