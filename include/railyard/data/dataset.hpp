@@ -312,7 +312,7 @@ class Dataset {
   template <class = void>
   [[nodiscard]] Dataset cache() const {
     require_end("cache");
-    return over<detail::CacheNode<>>();
+    return still_alike(over<detail::CacheNode<>>());
   }
   /// Does the same in a file, for more than memory holds. A file that is there is used, and made anew where the files
   /// of the source, or numbers, settings or what preprocessors are and have learned before it, are not what they were;
@@ -349,6 +349,8 @@ class Dataset {
   }
   /// What alike() has said, of this dataset or of one that this was made of; nullptr if nothing.
   [[nodiscard]] const std::shared_ptr<const Common>& common() const noexcept { return reading_.common; }
+  /// Whether all workers have it alike as it is: nothing was done with it since alike().
+  [[nodiscard]] bool is_alike() const noexcept { return reading_.common != nullptr && reading_.common->node == node_; }
 
  private:
   // How loaders and readers go over it.
@@ -426,6 +428,11 @@ class Dataset {
   }
   [[nodiscard]] std::vector<std::size_t> every_column() const { return detail::ordered_indices(schema().size()); }
 
+  // What was made of this one without anything that could differ between workers.
+  [[nodiscard]] Dataset still_alike(const Dataset& made) const {
+    return is_alike() ? made.alike(reading_.common->name) : made;
+  }
+
   template <class Node, class... Arguments>
   [[nodiscard]] Dataset over(Arguments&&... arguments) const {
     return {std::make_shared<const Node>(node_, std::forward<Arguments>(arguments)...), label_, reading_};
@@ -472,6 +479,20 @@ template <class = void>
   return datasets.front().is_divided();
 }
 
+// Makes a dataset of a node that joins datasets, with nothing that could differ between workers: they have it alike
+// where they have those alike.
+template <class = void>
+[[nodiscard]] Dataset joined_of(const std::vector<Dataset>& datasets, NodePtr node, std::string label,
+                                std::string_view operation) {
+  Dataset made = Dataset::from_node(std::move(node), std::move(label), all_divided(datasets, operation));
+  std::string names;
+  for (const Dataset& dataset : datasets) {
+    if (!dataset.is_alike()) return made;
+    names += compose("{}{}", names.empty() ? "" : ", ", dataset.common()->name);
+  }
+  return made.alike(compose("{}({})", operation, names));
+}
+
 }  // namespace detail
 
 /// Gives the samples of one dataset after those of another. Loaders divide it as they do each of them, as is so of all
@@ -487,8 +508,8 @@ template <class = void>
                         "as many of it as there are to be, or mix() them",
                         datasets[at].describe())};
   }
-  return Dataset::from_node(std::make_shared<const detail::ConcatNode<>>(nodes), datasets.front().label(),
-                            detail::all_divided(datasets, "concat"));
+  return detail::joined_of(datasets, std::make_shared<const detail::ConcatNode<>>(nodes), datasets.front().label(),
+                           "concat");
 }
 
 /// Gives samples with the columns of all datasets, which stand side by side. They must have equally many samples.
@@ -520,8 +541,8 @@ template <class = void>
     }
   }
   auto schema = std::make_shared<const Schema>(std::move(fields));
-  return Dataset::from_node(std::make_shared<const detail::ZipNode<>>(std::move(schema), std::move(nodes)), label,
-                            detail::all_divided(datasets, "zip"));
+  return detail::joined_of(datasets, std::make_shared<const detail::ZipNode<>>(std::move(schema), std::move(nodes)),
+                           label, "zip");
 }
 
 /// Mixes datasets at random, each with a share of the samples that is its weight. Where one ends, the others go on, so

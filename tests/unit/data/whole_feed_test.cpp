@@ -3,6 +3,7 @@
 #include "railyard/data/detail/host_feed.hpp"
 
 #include "railyard/data/epoch_reader.hpp"
+#include "railyard/data/split.hpp"
 
 #include "support/catch.hpp"
 #include "unit/data/feed_host.hpp"
@@ -237,6 +238,47 @@ TEST_CASE("HostFeed: each worker computes by itself what only it does with what 
     for (std::size_t at = 0; at < all.size(); at += 2) CHECK(all[at] == all[at + 1]);
   }
   CHECK(seen[0][0] != seen[1][0]);
+}
+
+TEST_CASE("is_own_part: what may choose samples by rank makes a part of one's own, and what cannot differ does not") {
+  using ry::detail::is_own_part;
+  SharedCount made;
+  const auto function = counted_function(60, made);
+  const auto common = function.alike("one");
+  const auto rest = counted_function(40, made).alike("other");
+  const auto all = [](const ry::Sample&) { return true; };
+  CHECK_FALSE(is_own_part(common));
+  CHECK_FALSE(is_own_part(with_drawn_mark(common).select({"n"})));
+  CHECK_FALSE(is_own_part(function.filter(all).alike("filtered")));
+  CHECK(is_own_part(common.filter(all)));
+  CHECK(is_own_part(with_drawn_mark(common.filter(all))));
+  CHECK(is_own_part(common.skip(10)));
+  CHECK(is_own_part(function.undivided()));
+
+  CHECK_FALSE(is_own_part(ry::concat({common, rest})));
+  CHECK(ry::concat({common, rest}).common()->name == "concat(one, other)");
+  CHECK_FALSE(
+      is_own_part(ry::zip({common.cache(), common.alike("two").select({"n"}).rename({{"n", "m"}}).alike("m")})));
+  CHECK_FALSE(is_own_part(with_drawn_mark(common.cache()).cache().alike("three")));
+  CHECK(is_own_part(ry::concat({common, rest.filter(all)})));
+  CHECK(is_own_part(ry::concat({common, with_drawn_mark(rest)})));
+  CHECK(is_own_part(common.filter(all).cache()));
+  CHECK(is_own_part(ry::split(common, {0.5, 0.5})[0]));
+}
+
+TEST_CASE("HostFeed: what joins datasets that all workers have alike is read once as well") {
+  SharedCount made;
+  const auto joined = ry::concat({counted_function(30, made).alike("one"), counted_stream(20, made).alike("other")});
+  const auto expected = read_alone(joined, {.global_batch_size = 7});
+  *made = 0;
+  const auto seen = on_host(2, [&](std::size_t, HostFeed& feed) {
+    FedSamples samples;
+    ry::EpochReader reader{joined, {.global_batch_size = 7}, through(feed)};
+    while (const auto step = reader.next()) append_fed(samples, *step);
+    return samples;
+  });
+  CHECK(seen == std::vector{expected, expected});
+  CHECK(*made == 50);
 }
 
 TEST_CASE("HostFeed: what is given whole keeps to the bound of memory on all workers") {

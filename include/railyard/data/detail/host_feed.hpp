@@ -50,11 +50,12 @@ namespace detail {
   return OperationChain::after(dataset.common()->node, dataset.node());
 }
 
-// Whether each rank may have a part of its own: it is not divided, and not what the Trainer gives all of them alike.
+// Whether each rank may have a part of its own: it is not divided, and not what the Trainer gives all of them alike, or
+// what operations make of that which keep the number of samples. Others may choose them by rank.
 [[nodiscard]] inline bool is_own_part(const Dataset& dataset) {
   if (dataset.is_divided()) return false;
   if (dataset.common() == nullptr) return true;
-  const auto base_of = [](const NodePtr& node) { return OperationChain::of(node, false).base; };
+  const auto base_of = [](const NodePtr& node) { return OperationChain::of(node, true).base; };
   return base_of(dataset.node()) != base_of(dataset.common()->node);
 }
 
