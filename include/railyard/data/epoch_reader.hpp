@@ -96,6 +96,8 @@ class EpochDriver {
   // Where the epoch begins.
   [[nodiscard]] const EpochPosition& begin() const noexcept { return begin_; }
   [[nodiscard]] std::size_t used_bytes() const noexcept { return budget_.used(); }
+  // Whether the last deadline has passed, so that another thread will wait for its end.
+  [[nodiscard]] bool is_late() const noexcept { return is_late_; }
 
  private:
   void start();
@@ -316,6 +318,8 @@ class EpochReader {
   [[nodiscard]] const EpochPosition& position() const noexcept { return position_; }
   /// Bytes of all samples under way, as they are counted against the bound.
   [[nodiscard]] std::size_t used_bytes() const noexcept { return driver_->used_bytes(); }
+  /// Whether the last step did not come before its deadline: what reads may then live on after the reader.
+  [[nodiscard]] bool is_late() const noexcept { return driver_->is_late(); }
 
  private:
   std::unique_ptr<detail::EpochDriver> driver_;

@@ -4,12 +4,19 @@
 
 #include "numbered.hpp"
 #include "support/catch.hpp"
+#include "unit/data/feed_host.hpp"
 #include "unit/train/scratch.hpp"
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <future>
+#include <memory>
 #include <new>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -514,4 +521,34 @@ TEST_CASE("Loader of a Dataset: a function that never returns ends the run with 
        .collective_timeout = std::chrono::milliseconds{200}},
       {{"train", hanging}}}.fit();
   CHECK_THAT(result.error(), ContainsSubstring("-> map on rank 0/1 gave no batch in 200 ms"));
+}
+
+TEST_CASE("Loader of a Dataset: after one that was late, an epoch is read without the feed that it may still use") {
+  test::MapStore store;
+  std::promise<void> gate;
+  std::atomic<bool> hangs = true;
+  const auto stream = ry::Dataset::from_generator({{"n", ry::Dtype::i64}}, [&, opened = gate.get_future().share()] {
+    return [&, opened, at = std::int64_t{0}](ry::SampleWriter& out) mutable {
+      if (hangs.exchange(false)) opened.wait();
+      if (at == 8) return false;
+      out.set("n", at++);
+      return true;
+    };
+  });
+  const auto feed = std::make_shared<ry::detail::HostFeed>(
+      ry::detail::HostFeed::Seat{&store, "feed", 0, 2, std::chrono::milliseconds{1}}, 4096);
+  ry::detail::DatasetBatches batches{stream,      {},   {.global_batch_size = 4, .world_size = 2},
+                                     torch::kCPU, feed, [](const std::string&) {}};
+  batches.open({0, 0, false, std::nullopt});
+  CHECK_THROWS_AS(batches.next(ry::Deadline::after(std::chrono::milliseconds{50})), ry::DataError);
+  batches.close();
+  batches.open({0, 1, false, std::nullopt});
+  CHECK(feed.use_count() == 2);  // ours, and that of what still hangs
+  std::size_t num_seen = 0;
+  while (const auto part = batches.next(ry::Deadline::never())) num_seen += part->samples;
+  CHECK(num_seen == 4);
+  gate.set_value();
+  const auto deadline = ry::Deadline::after(std::chrono::seconds{30});
+  while (feed.use_count() > 1 && !deadline.expired()) std::this_thread::yield();
+  CHECK(feed.use_count() == 1);
 }

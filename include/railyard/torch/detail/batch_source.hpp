@@ -138,7 +138,7 @@ class IndexedBatches final : public BatchSource {
 // them; a user's on the loop's, whose generators it may use.
 class DatasetBatches final : public BatchSource {
  public:
-  // feed: as an EpochReader's; may be nullptr. warn: told of what was left out at the end of an epoch, and once, where
+  // feed: as an EpochReader's; may be nullptr. warn: told of what was left out when a loop has ended, and once, where
   // the workers divide the dataset, that the feed is not all that is read from.
   DatasetBatches(Dataset dataset, const LoaderOptions& options, const BatchShares& shares, at::Device device,
                  std::shared_ptr<HostFeed> feed, std::function<void(const std::string&)> warn)
@@ -166,6 +166,10 @@ class DatasetBatches final : public BatchSource {
     };
   }
 
+  DatasetBatches(const DatasetBatches&) = delete;
+  DatasetBatches& operator=(const DatasetBatches&) = delete;
+  ~DatasetBatches() override { close(); }
+
   void open(const EpochPosition& from) override {
     reading_.seed = from.seed();
     reading_.epoch = from.epoch();
@@ -177,10 +181,7 @@ class DatasetBatches final : public BatchSource {
 
   [[nodiscard]] std::optional<LoadedPart> next(const Deadline& deadline) override {
     std::optional<EpochStep> step = reader_->next(deadline);
-    if (!step) {
-      tell_of_skipped();
-      return std::nullopt;
-    }
+    if (!step) return std::nullopt;
     if (feed_ != nullptr && step->after.consumed() > feed_->alone_from()) tell_of_being_alone();
     LoadedPart part{
         .samples = step->samples, .completes_batch = step->completes_batch, .after = std::move(step->after)};
@@ -190,7 +191,15 @@ class DatasetBatches final : public BatchSource {
     return part;
   }
 
-  void close() noexcept override { reader_.reset(); }
+  void close() noexcept override {
+    if (!reader_) return;
+    if (reader_->is_late()) feed_.reset();  // which what was left behind may still use
+    reader_.reset();
+    try {
+      tell_of_skipped();
+    } catch (...) {  // there is no memory for a warning, or nobody to hear it
+    }
+  }
 
  private:
   void tell_of_skipped() {
