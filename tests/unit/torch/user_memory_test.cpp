@@ -176,6 +176,42 @@ TEST_CASE("prepare_model: weights whose memory was replaced on one rank while th
   CHECK(error_of(1, [](Pair& net) { net.w.set_data(net.w.detach().clone()); }) == "");
 }
 
+TEST_CASE("prepare_model: of weights that nobody has replaced the ranks compare none where another was (TRAPS 5)") {
+  using namespace user_memory;
+  CHECK(test::error_of(3, [](auto& worker) {
+          auto net = prepared_pair(worker);
+          for (int pass = 0; pass < 3; ++pass) {
+            step(worker, *net);
+            worker.end_step();
+            if (pass != 1 || worker.rank() != 1) continue;
+            const torch::NoGradGuard no_grad;
+            net->v[1] = 7;
+            net->w.set_data(net->w.detach().clone());
+          }
+        }) == "");
+}
+
+TEST_CASE("prepare_optimizer: that weights go back to each rank at its end is no replacement") {
+  using namespace user_memory;
+  const auto train = [](auto& worker) {
+    auto net = prepared_pair(worker);
+    {
+      auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(worker, net, torch::optim::SGDOptions(1.0));
+      EXPECT(optimizer.is_sharded());
+      step(worker, *net);
+      optimizer.step();
+      worker.end_step();
+    }
+    if (worker.rank() == 1) {
+      const torch::NoGradGuard no_grad;
+      net->v[1] = 7;  // would be named if all were compared
+    }
+    step(worker, *net);
+    worker.end_step();
+  };
+  CHECK(test::try_run<ry::SharedMemory, ry::Threads>(2, train).error() == "");
+}
+
 TEST_CASE("prepare_model: weights that all ranks replace alike while they are trained are trained on (TRAPS 5)") {
   using namespace user_memory;
   for (const auto overlap : {ry::Overlap::off, ry::Overlap::on}) {

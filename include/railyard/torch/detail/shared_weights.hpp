@@ -76,7 +76,10 @@ class SharedWeights {
  public:
   // parameters: unique, of prepared models, shareable(). All ranks call it with the same.
   SharedWeights(Worker& worker, std::vector<at::Tensor> parameters)
-      : worker_(&worker), memory_(worker.host_memory()), parameters_(std::move(parameters)) {
+      : worker_(&worker),
+        exchange_(gradient_exchange_of(worker)),
+        memory_(worker.host_memory()),
+        parameters_(std::move(parameters)) {
     refuse_other_owners();
     if (memory_->num_hosts() > 1) send_to_hosts();
     share();
@@ -89,8 +92,14 @@ class SharedWeights {
   ~SharedWeights() {
     const at::NoGradGuard no_grad;
     try {
+      const auto exchange = exchange_.lock();
       for (const auto& piece : pieces_) piece->weights.reset();
-      for (at::Tensor& parameter : parameters_) parameter.set_data(parameter.detach().clone());
+      for (at::Tensor& parameter : parameters_) {
+        GradientSlot* slot = exchange == nullptr ? nullptr : exchange->find(parameter);
+        const bool is_known = slot != nullptr && slot->storage.is_of(parameter);
+        parameter.set_data(parameter.detach().clone());
+        if (is_known) slot->storage = StorageMark{parameter};  // that it was moved, nobody need be told
+      }
       if (num_users_ != nullptr) num_users_->fetch_sub(1, std::memory_order_release);
     } catch (...) {  // no memory: the weights stay shared, and nobody updates them any more
     }
@@ -265,6 +274,7 @@ class SharedWeights {
   }
 
   Worker* worker_;
+  std::weak_ptr<GradientExchange> exchange_;
   HostMemory* memory_;
   std::vector<at::Tensor> parameters_;
   std::vector<const void*> addresses_{};
