@@ -132,15 +132,19 @@ struct LoaderState {
   // that of all.
   [[nodiscard]] const std::string& data() const {
     if (stock) return *stock;
-    stock.emplace();
-    if (worker->rank() != 0 || !take_stock) return *stock;
+    stock = worker->rank() == 0 ? stock_here() : "";
+    return *stock;
+  }
+
+  [[nodiscard]] std::string stock_here() const {
+    if (!take_stock) return "";
     try {
-      stock = take_stock();
+      return take_stock();
     } catch (const std::exception& error) {  // who reads it will be told
       worker->warn(
           compose("a loader cannot look at its data, which a run that goes on will not compare: {}", error.what()));
+      return "";
     }
-    return *stock;
   }
 
   // A position in a part of this rank's own says nothing to the others.
@@ -198,21 +202,24 @@ struct LoaderState {
         state.at("rank").as<std::int64_t>(), size->as<std::int64_t>(), worker->world_size(), size->as<std::int64_t>()));
   }
 
-  // Returns whether the place that was saved means nothing in the data, which is another; then it was accepted. As only
-  // rank 0 knows, all ranks call it where other data is accepted.
+  // Returns whether the place that was saved means nothing in the data, which is another; then it was accepted. Ranks
+  // whose loaders drive steps are told by rank 0. Of others each looks by itself: some may be loaded on one rank only.
   [[nodiscard]] bool loses_place(const State& state, bool is_as_long) const {
     const bool is_accepted = worker->accepts_change("data");
-    std::int32_t is_lost = has_other_places(state, is_as_long, is_accepted) ? 1 : 0;
-    if (is_accepted) worker->all_reduce(buffer_of_value(is_lost), ReduceOp::max);
+    const bool looks_itself = is_accepted && !options.drives_step && worker->rank() != 0;
+    std::int32_t is_lost =
+        has_other_places(state, looks_itself ? stock_here() : data(), is_as_long, is_accepted) ? 1 : 0;
+    if (is_accepted && options.drives_step) worker->all_reduce(buffer_of_value(is_lost), ReduceOp::max);
     return is_lost != 0;
   }
 
   // Data that was copied or touched is the same, and so may be what a program computes anew: of that it only tells. Of
   // an indexed dataset with other bytes, places are as good as they were, unless its operations choose other samples.
-  [[nodiscard]] bool has_other_places(const State& state, bool is_as_long, bool is_accepted) const {
+  [[nodiscard]] bool has_other_places(const State& state, const std::string& now, bool is_as_long,
+                                      bool is_accepted) const {
     const Value* then = state.values.find("data");
-    if (then == nullptr || then->as<std::string>().empty() || data().empty()) return false;
-    const StockDifference difference = difference_of_stocks(then->as<std::string>(), data());
+    if (then == nullptr || then->as<std::string>().empty() || now.empty()) return false;
+    const StockDifference difference = difference_of_stocks(then->as<std::string>(), now);
     if (difference.text.empty()) return false;
     if (difference.is_certain && !is_accepted) {
       refuse(

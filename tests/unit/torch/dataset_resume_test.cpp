@@ -322,6 +322,60 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("Datasets of a run: a loader that drives no step may be put back on one rank, where other data is accepted") {
+  const Scratch scratch;
+  const ry::LoaderOptions options{.global_batch_size = 4, .threads = 0};
+  const auto even = [](const ry::Dataset& numbers) {
+    return numbers.filter([](const ry::Sample& sample) { return sample.values<std::int64_t>("n")[0] % 2 == 0; });
+  };
+  ry::State saved;
+  const ry::Result result = ry::Trainer<ry::SharedMemory, ry::Threads>{
+      [&](ry::Worker& worker) {
+        if (worker.rank() == 0) {
+          auto loader = ry::prepare_loader(worker, even(numbers_in_file(scratch, "a.csv")), options);
+          auto at = loader.begin();
+          ++ ++at;
+          saved = loader.state();
+          EXPECT(saved.at("consumed").as<std::string>() == "0-8");
+        }
+        worker.barrier();
+        if (worker.rank() == 1) {
+          auto loader = ry::prepare_loader(worker, even(numbers_in_file(scratch, "a.csv", 80, 1)), options);
+          loader.load_state(saved);
+          EXPECT(loader.state().at("consumed").template as<std::string>() == "");
+        }
+        worker.barrier();
+      },
+      {.num_workers = 2},
+      {.storage_path = scratch.path(),
+       .accept_changes = {"data"},
+       .progress =
+           ry::Progress::quiet}}.fit();
+  CHECK(result.error() == "");
+  CHECK(warns_of(result, "a loader on rank 1/2 goes on with data that is another"));
+}
+
+TEST_CASE("Datasets of a run: damaged samples are told of where a loop does not go to the end, too") {
+  const Scratch scratch;
+  const ry::Dataset damaged{
+      ry::CsvSource{scratch.write("damaged.csv", "n\n1\nx\n2\n3\ny\n4\n5\n6\nz\n"),
+                    {.label = "n", .fields = {{"n", ry::Dtype::i64}}, .on_error = ry::OnError::skip()}}};
+  for (const bool begins_again : {false, true}) {
+    const ry::Result result = ry::Trainer<ry::SharedMemory, ry::Threads>{
+        [begins_again](ry::Worker& worker) {
+          auto loader = ry::prepare_loader(worker, worker.dataset("train"), {.global_batch_size = 2});
+          static_cast<void>(loader.begin());
+          if (begins_again) static_cast<void>(loader.begin());
+        },
+        {.num_workers = 1},
+        {.storage_path = scratch.path(), .progress = ry::Progress::quiet},
+        {{"train", damaged}}}.fit();
+    REQUIRE(result.error() == "");
+    REQUIRE(result.warnings().size() == 1);
+    CHECK_THAT(result.warnings().front(), ContainsSubstring("damaged.csv: 3 damaged samples were left out"));
+  }
+}
+
 TEST_CASE("Datasets of a run: how many damaged samples were left out stands in the Result, once") {
   const Scratch scratch;
   const ry::Dataset damaged{
