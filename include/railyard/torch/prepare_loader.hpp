@@ -129,12 +129,22 @@ template <class Example>
   return shares;
 }
 
-// Says which samples come in which batch, one thing a line: what all ranks must have given alike. Into how many parts
-// each of them cuts its own is its own business.
+// Says which samples come in which batch, one thing a line: what all ranks must have given alike. A batch that they
+// divide is cut into its micro-batches first, and each of these among them.
 [[nodiscard]] inline std::string order_of(const LoaderOptions& options, const BatchShares& shares) {
-  return compose("batch size: {}\ndrop_last: {}\nshuffle: {}\nbucket_by: \"{}\"\nbucket_window: {}\n",
-                 shares.global_batch_size, options.drop_last, options.shuffle, options.bucket_by,
-                 options.bucket_window);
+  return compose("batch size: {}\n{}drop_last: {}\nshuffle: {}\nbucket_by: \"{}\"\nbucket_window: {}\n",
+                 shares.global_batch_size,
+                 shares.world_size > 1 ? compose("micro-batches of a batch: {}\n", shares.micro_batches) : "",
+                 options.drop_last, options.shuffle, options.bucket_by, options.bucket_window);
+}
+
+// Says of a rank's own data what must be alike: how many batches there are, where that is known. How large they are may
+// differ, for gradients are weighted with samples.
+[[nodiscard]] inline std::string order_of_own(const BatchShares& shares, std::optional<std::uint64_t> num_samples) {
+  if (!num_samples) return "";
+  const std::uint64_t whole = *num_samples / shares.global_batch_size;
+  const bool has_rest = !shares.drop_last && *num_samples % shares.global_batch_size > 0;
+  return compose("batches of an epoch: {}\n", whole + (has_rest ? 1 : 0));
 }
 
 // num_samples: of an epoch, where that is known. is_indexed: the position of an epoch knows it as well. is_own: other
@@ -161,7 +171,8 @@ template <class Example>
                  .num_samples = num_samples,
                  .first = {worker.seed(), 0, options.shuffle, is_indexed ? num_samples : std::nullopt},
                  .take_stock = std::move(take_stock),
-                 .order = order + (num_samples ? compose("samples: {}\n", *num_samples) : ""),
+                 .order = is_own ? order_of_own(shares, num_samples)
+                                 : order + (num_samples ? compose("samples: {}\n", *num_samples) : ""),
                  .is_own = is_own,
                  .home = device(worker)}};
 }

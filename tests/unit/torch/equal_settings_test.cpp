@@ -10,6 +10,8 @@
 
 #include <torch/torch.h>
 
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -124,6 +126,18 @@ TEST_CASE("clip_grad_norm_: another norm on one rank is refused with both values
   }
 }
 
+TEST_CASE("prepare_optimizer: settings that differ in their last bits are alike where ranks have their own weights") {
+  using namespace equal_settings;
+  // As those may that processors of two kinds have computed.
+  const std::vector<std::string> errors = errors_of_training<optim::SGD>(
+      optim::SGDOptions(0.1), [](ry::Worker& worker, ry::PreparedOptimizer<optim::SGD>& optimizer, int step) {
+        const double towards = is_odd(worker, step) ? 1.0 : 0.0;
+        ry::clip_grad_norm_(optimizer, std::nextafter(0.7, towards));
+        optimizer.param_groups()[0].options().set_lr(std::nextafter(0.1, towards));
+      });
+  CHECK(errors[0] == "");
+}
+
 TEST_CASE("prepare_loader: ranks that go over the data in another way are told what differs, with both values") {
   using namespace equal_settings;
   const auto errors_with = [](ry::LoaderOptions here, ry::LoaderOptions there, std::int64_t epoch = 0) {
@@ -150,10 +164,42 @@ TEST_CASE("prepare_loader: ranks that go over the data in another way are told w
   for (const std::string& error : errors_with({.global_batch_size = 8}, {.global_batch_size = 8}, 3)) {
     CHECK_THAT(error, ContainsSubstring("\"epoch: 3\" on rank 1 and \"epoch: 0\" on rank 0"));
   }
-  // The same batches by other words, in other parts.
+  // Batches are cut into parts before they are divided: other parts would be of other samples.
   for (const std::string& error :
-       errors_with({.global_batch_size = 8, .micro_batches = 2}, {.batch_size_per_worker = 4})) {
+       errors_with({.global_batch_size = 8, .micro_batches = 2}, {.global_batch_size = 8, .largest_micro_batch = 1})) {
+    CHECK_THAT(error,
+               ContainsSubstring("\"micro-batches of a batch: 4\" on rank 1 and \"micro-batches of a batch: 2\""));
+  }
+  // The same batches by other words.
+  for (const std::string& error :
+       errors_with({.global_batch_size = 8, .micro_batches = 2}, {.batch_size_per_worker = 4, .micro_batches = 2})) {
     CHECK(error == "");
+  }
+}
+
+TEST_CASE("prepare_loader: of data of its own each rank takes what it likes, but as often as the others") {
+  using namespace equal_settings;
+  const auto errors_with = [](std::size_t here, std::size_t there) {
+    return errors_of(2, [=](auto& worker) {
+      auto net = ry::prepare_model(worker, make_net);
+      const auto dataset = ry::Dataset::from_function({{"x", ry::Dtype::f32, {3}}}, 24, [](auto, auto& out) {
+        out.set("x", std::vector<float>{1, 2, 3});
+      });
+      auto loader = ry::prepare_loader(worker, dataset.undivided(),
+                                       {.batch_size_per_worker = worker.rank() == 0 ? here : there,
+                                        .shuffle = worker.rank() == 0,
+                                        .drives_step = true,
+                                        .micro_batches = worker.rank() == 0 ? 1U : 2U});
+      for (const auto& batch : loader) {
+        net->forward(batch.data).sum().backward();
+        if (batch.completes_step()) net->zero_grad();
+      }
+    });
+  };
+  for (const std::string& error : errors_with(16, 12)) CHECK(error == "");
+  for (const std::string& error : errors_with(8, 6)) {
+    CHECK_THAT(error,
+               ContainsSubstring("\"batches of an epoch: 4\" on rank 1 and \"batches of an epoch: 3\" on rank 0"));
   }
 }
 

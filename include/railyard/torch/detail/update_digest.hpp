@@ -45,6 +45,12 @@ struct UpdateSettings {
 
   [[nodiscard]] std::string text() const { return describe == nullptr ? "" : describe(values); }
   [[nodiscard]] std::uint64_t hash() const { return digest_of(std::as_bytes(std::span{values})); }
+  // The same where only the last bits differ, as those of what processors of two kinds have computed may.
+  [[nodiscard]] std::uint64_t rounded_hash() const {
+    std::vector<float> rounded;
+    for (const double value : values) rounded.push_back(static_cast<float>(value));
+    return digest_of(std::as_bytes(std::span{rounded}));
+  }
 
  private:
   template <class X>
@@ -74,12 +80,13 @@ struct UpdateDigest {
   void add(UpdateSettings settings) {
     last = std::move(settings);
     ++num_updates;
-    const std::uint64_t hash = last.hash();
+    const std::uint64_t hash = last.rounded_hash();
     value = short_digest(digest_of(std::as_bytes(std::span{&hash, 1}), value + 1));
   }
   void add_clipping(double norm) {
     max_norm = norm;
-    value = short_digest(digest_of(std::as_bytes(std::span{&norm, 1}), value + 1));
+    const auto rounded = static_cast<float>(norm);
+    value = short_digest(digest_of(std::as_bytes(std::span{&rounded, 1}), value + 1));
   }
 
   // One a line.
