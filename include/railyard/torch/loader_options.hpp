@@ -23,7 +23,8 @@ struct LoaderOptions {
   bool shuffle = false;                   ///< a new order every epoch; otherwise the dataset's own
   bool drives_step = false;               ///< the training loader: its batches are what gradients are weighted with
   /// A batch is given in so many parts, one after another, whose gradients accumulate: for batches that memory does not
-  /// hold at once. The sizes above are still those of the whole, which one optimizer step is for.
+  /// hold at once. The sizes above are still those of the whole, which one optimizer step is for. Ranks that divide a
+  /// dataset give the same number, and the same below.
   std::size_t micro_batches = 1;
   /// The most samples of a micro-batch for each worker; 0 for any number. There are more parts than micro_batches if
   /// need be: with a global_batch_size, and fewer workers than before, each step is as it was and takes no more memory.
