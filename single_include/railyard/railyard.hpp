@@ -11589,6 +11589,25 @@ struct CompressedFiles {
   detail::OpenBytes open = nullptr;
 };
 
+namespace detail {
+
+// Throws: DataError if a place that was saved can be none of these files. After the last of them it is one.
+inline void check_place(std::string_view source, const std::vector<std::string>& names, std::uint64_t from,
+                        const FilePlace& place) {
+  const bool is_known = place.file < names.size() || (place.file == names.size() && place.samples == from);
+  if (is_known && place.samples <= from && (place.file > 0 || place.samples == 0)) return;
+  const std::string file =
+      place.file < names.size() ? compose("in {}", names[static_cast<std::size_t>(place.file)]) : "after its last file";
+  throw DataError{compose(
+      "{} cannot go on with sample {}, whose saved place is {}, file {} of {}, before which there were {} samples: "
+      "these "
+      "are not the files that it was saved with, or the checkpoint is damaged: give those files, or begin anew with "
+      "another RunConfig::name",
+      source, from, file, place.file + 1, names.size(), place.samples)};
+}
+
+}  // namespace detail
+
 }  // namespace railyard::inline v0_1
 
 // ---- railyard/data/detail/record_files.hpp
@@ -12072,6 +12091,7 @@ class RecordStream {
   [[nodiscard]] std::uint64_t skipped() const { return files_->skips().count(); }
 
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const FilePlace& place = {}) const {
+    detail::check_place(describe(), files_->names(), from, place);
     auto reader = std::make_unique<detail::RecordReader<Format>>(files_, false);
     reader->begin_at(place);
     reader->skip(from - place.samples);
@@ -13113,8 +13133,9 @@ class PlaceCursor {
  private:
   [[noreturn]] static void refuse() {
     throw ConfigError{
-        "the saved position does not belong to this dataset, which has other operations than the one that was saved: "
-        "give the dataset that was saved with, or begin without its position"};
+        "the saved position does not belong to this dataset, which has other operations than the one that was saved, "
+        "or compressed files whose place was saved before it was known by file: give the dataset that was saved with, "
+        "or begin without its position"};
   }
 
   Place place_{};
@@ -16279,7 +16300,7 @@ class Dataset {
   template <class = void>
   [[nodiscard]] Dataset cache() const {
     require_end("cache");
-    return over<detail::CacheNode<>>();
+    return still_alike(over<detail::CacheNode<>>());
   }
   /// Does the same in a file, for more than memory holds. A file that is there is used, and made anew where the files
   /// of the source, or numbers, settings or what preprocessors are and have learned before it, are not what they were;
@@ -16316,6 +16337,8 @@ class Dataset {
   }
   /// What alike() has said, of this dataset or of one that this was made of; nullptr if nothing.
   [[nodiscard]] const std::shared_ptr<const Common>& common() const noexcept { return reading_.common; }
+  /// Whether all workers have it alike as it is: nothing was done with it since alike().
+  [[nodiscard]] bool is_alike() const noexcept { return reading_.common != nullptr && reading_.common->node == node_; }
 
  private:
   // How loaders and readers go over it.
@@ -16393,6 +16416,11 @@ class Dataset {
   }
   [[nodiscard]] std::vector<std::size_t> every_column() const { return detail::ordered_indices(schema().size()); }
 
+  // What was made of this one without anything that could differ between workers.
+  [[nodiscard]] Dataset still_alike(const Dataset& made) const {
+    return is_alike() ? made.alike(reading_.common->name) : made;
+  }
+
   template <class Node, class... Arguments>
   [[nodiscard]] Dataset over(Arguments&&... arguments) const {
     return {std::make_shared<const Node>(node_, std::forward<Arguments>(arguments)...), label_, reading_};
@@ -16439,6 +16467,20 @@ template <class = void>
   return datasets.front().is_divided();
 }
 
+// Makes a dataset of a node that joins datasets, with nothing that could differ between workers: they have it alike
+// where they have those alike.
+template <class = void>
+[[nodiscard]] Dataset joined_of(const std::vector<Dataset>& datasets, NodePtr node, std::string label,
+                                std::string_view operation) {
+  Dataset made = Dataset::from_node(std::move(node), std::move(label), all_divided(datasets, operation));
+  std::string names;
+  for (const Dataset& dataset : datasets) {
+    if (!dataset.is_alike()) return made;
+    names += compose("{}{}", names.empty() ? "" : ", ", dataset.common()->name);
+  }
+  return made.alike(compose("{}({})", operation, names));
+}
+
 }  // namespace detail
 
 /// Gives the samples of one dataset after those of another. Loaders divide it as they do each of them, as is so of all
@@ -16454,8 +16496,8 @@ template <class = void>
                         "as many of it as there are to be, or mix() them",
                         datasets[at].describe())};
   }
-  return Dataset::from_node(std::make_shared<const detail::ConcatNode<>>(nodes), datasets.front().label(),
-                            detail::all_divided(datasets, "concat"));
+  return detail::joined_of(datasets, std::make_shared<const detail::ConcatNode<>>(nodes), datasets.front().label(),
+                           "concat");
 }
 
 /// Gives samples with the columns of all datasets, which stand side by side. They must have equally many samples.
@@ -16487,8 +16529,8 @@ template <class = void>
     }
   }
   auto schema = std::make_shared<const Schema>(std::move(fields));
-  return Dataset::from_node(std::make_shared<const detail::ZipNode<>>(std::move(schema), std::move(nodes)), label,
-                            detail::all_divided(datasets, "zip"));
+  return detail::joined_of(datasets, std::make_shared<const detail::ZipNode<>>(std::move(schema), std::move(nodes)),
+                           label, "zip");
 }
 
 /// Mixes datasets at random, each with a share of the samples that is its weight. Where one ends, the others go on, so
@@ -17157,11 +17199,12 @@ namespace detail {
   return OperationChain::after(dataset.common()->node, dataset.node());
 }
 
-// Whether each rank may have a part of its own: it is not divided, and not what the Trainer gives all of them alike.
+// Whether each rank may have a part of its own: it is not divided, and not what the Trainer gives all of them alike, or
+// what operations make of that which keep the number of samples. Others may choose them by rank.
 [[nodiscard]] inline bool is_own_part(const Dataset& dataset) {
   if (dataset.is_divided()) return false;
   if (dataset.common() == nullptr) return true;
-  const auto base_of = [](const NodePtr& node) { return OperationChain::of(node, false).base; };
+  const auto base_of = [](const NodePtr& node) { return OperationChain::of(node, true).base; };
   return base_of(dataset.node()) != base_of(dataset.common()->node);
 }
 
@@ -17852,6 +17895,8 @@ class EpochDriver {
   // Where the epoch begins.
   [[nodiscard]] const EpochPosition& begin() const noexcept { return begin_; }
   [[nodiscard]] std::size_t used_bytes() const noexcept { return budget_.used(); }
+  // Whether the last deadline has passed, so that another thread will wait for its end.
+  [[nodiscard]] bool is_late() const noexcept { return is_late_; }
 
  private:
   void start();
@@ -18072,6 +18117,8 @@ class EpochReader {
   [[nodiscard]] const EpochPosition& position() const noexcept { return position_; }
   /// Bytes of all samples under way, as they are counted against the bound.
   [[nodiscard]] std::size_t used_bytes() const noexcept { return driver_->used_bytes(); }
+  /// Whether the last step did not come before its deadline: what reads may then live on after the reader.
+  [[nodiscard]] bool is_late() const noexcept { return driver_->is_late(); }
 
  private:
   std::unique_ptr<detail::EpochDriver> driver_;
@@ -33742,6 +33789,7 @@ class TarStream {
   [[nodiscard]] std::uint64_t skipped() const { return shards_->skips().count(); }
 
   [[nodiscard]] std::unique_ptr<BlockReader> open(std::uint64_t from, const FilePlace& place = {}) const {
+    detail::check_place(describe(), shards_->names(), from, place);
     return std::make_unique<Reader>(shards_, from, place);
   }
 
@@ -48642,6 +48690,12 @@ struct UpdateSettings {
 
   [[nodiscard]] std::string text() const { return describe == nullptr ? "" : describe(values); }
   [[nodiscard]] std::uint64_t hash() const { return digest_of(std::as_bytes(std::span{values})); }
+  // The same where only the last bits differ, as those of what processors of two kinds have computed may.
+  [[nodiscard]] std::uint64_t rounded_hash() const {
+    std::vector<float> rounded;
+    for (const double value : values) rounded.push_back(static_cast<float>(value));
+    return digest_of(std::as_bytes(std::span{rounded}));
+  }
 
  private:
   template <class X>
@@ -48671,12 +48725,13 @@ struct UpdateDigest {
   void add(UpdateSettings settings) {
     last = std::move(settings);
     ++num_updates;
-    const std::uint64_t hash = last.hash();
+    const std::uint64_t hash = last.rounded_hash();
     value = short_digest(digest_of(std::as_bytes(std::span{&hash, 1}), value + 1));
   }
   void add_clipping(double norm) {
     max_norm = norm;
-    value = short_digest(digest_of(std::as_bytes(std::span{&norm, 1}), value + 1));
+    const auto rounded = static_cast<float>(norm);
+    value = short_digest(digest_of(std::as_bytes(std::span{&rounded, 1}), value + 1));
   }
 
   // One a line.
@@ -48940,11 +48995,18 @@ namespace detail {
 }
 
 // All ranks call it when a pass has told them that one of them has replaced some; what all have replaced alike may
-// stay. Throws: ConfigError on all ranks if a weight is not rank 0's.
+// stay, and what nobody has replaced is not looked at. Throws: ConfigError on all ranks if a weight is not rank 0's.
 inline void compare_replaced(Worker& worker, std::vector<GradientSlot>& slots) {
+  std::vector<std::int32_t> is_replaced;
+  for (const GradientSlot& slot : slots) is_replaced.push_back(slot.storage.is_of(slot.parameter) ? 0 : 1);
+  worker.all_reduce(buffer_of(is_replaced), ReduceOp::max);
   std::vector<std::int64_t> hashes;
-  for (const GradientSlot& slot : slots) {
+  std::vector<std::size_t> places;
+  for (std::size_t place = 0; place < slots.size(); ++place) {
+    if (is_replaced[place] == 0) continue;
+    const GradientSlot& slot = slots[place];
     hashes.push_back(static_cast<std::int64_t>(hash_of({{.name = slot.name, .tensor = slot.parameter}})));
+    places.push_back(place);
   }
   const auto all = worker.world_size() > 1 ? gather_values(worker, hashes) : hashes;
   for (std::size_t entry = hashes.size(); entry < all.size(); ++entry) {
@@ -48955,7 +49017,7 @@ inline void compare_replaced(Worker& worker, std::vector<GradientSlot>& slots) {
                 "on rank 0, since weights were replaced in the middle of training (by set_data(), torch::load() or "
                 ".to()): give all ranks the same, or call prepare_model(worker, model) again right after it, on all "
                 "ranks, which gives them rank 0's",
-                worker.rank(), worker.world_size(), slots[index].name, entry / hashes.size())};
+                worker.rank(), worker.world_size(), slots[places[index]].name, entry / hashes.size())};
   }
   for (GradientSlot& slot : slots) slot.storage = StorageMark{slot.parameter};
 }
@@ -49663,7 +49725,8 @@ struct LoaderOptions {
   bool shuffle = false;                   ///< a new order every epoch; otherwise the dataset's own
   bool drives_step = false;               ///< the training loader: its batches are what gradients are weighted with
   /// A batch is given in so many parts, one after another, whose gradients accumulate: for batches that memory does not
-  /// hold at once. The sizes above are still those of the whole, which one optimizer step is for.
+  /// hold at once. The sizes above are still those of the whole, which one optimizer step is for. Ranks that divide a
+  /// dataset give the same number, and the same below.
   std::size_t micro_batches = 1;
   /// The most samples of a micro-batch for each worker; 0 for any number. There are more parts than micro_batches if
   /// need be: with a global_batch_size, and fewer workers than before, each step is as it was and takes no more memory.
@@ -49814,7 +49877,7 @@ class IndexedBatches final : public BatchSource {
 // them; a user's on the loop's, whose generators it may use.
 class DatasetBatches final : public BatchSource {
  public:
-  // feed: as an EpochReader's; may be nullptr. warn: told of what was left out at the end of an epoch, and once, where
+  // feed: as an EpochReader's; may be nullptr. warn: told of what was left out when a loop has ended, and once, where
   // the workers divide the dataset, that the feed is not all that is read from.
   DatasetBatches(Dataset dataset, const LoaderOptions& options, const BatchShares& shares, at::Device device,
                  std::shared_ptr<HostFeed> feed, std::function<void(const std::string&)> warn)
@@ -49842,6 +49905,10 @@ class DatasetBatches final : public BatchSource {
     };
   }
 
+  DatasetBatches(const DatasetBatches&) = delete;
+  DatasetBatches& operator=(const DatasetBatches&) = delete;
+  ~DatasetBatches() override { close(); }
+
   void open(const EpochPosition& from) override {
     reading_.seed = from.seed();
     reading_.epoch = from.epoch();
@@ -49853,10 +49920,7 @@ class DatasetBatches final : public BatchSource {
 
   [[nodiscard]] std::optional<LoadedPart> next(const Deadline& deadline) override {
     std::optional<EpochStep> step = reader_->next(deadline);
-    if (!step) {
-      tell_of_skipped();
-      return std::nullopt;
-    }
+    if (!step) return std::nullopt;
     if (feed_ != nullptr && step->after.consumed() > feed_->alone_from()) tell_of_being_alone();
     LoadedPart part{
         .samples = step->samples, .completes_batch = step->completes_batch, .after = std::move(step->after)};
@@ -49866,7 +49930,15 @@ class DatasetBatches final : public BatchSource {
     return part;
   }
 
-  void close() noexcept override { reader_.reset(); }
+  void close() noexcept override {
+    if (!reader_) return;
+    if (reader_->is_late()) feed_.reset();  // which what was left behind may still use
+    reader_.reset();
+    try {
+      tell_of_skipped();
+    } catch (...) {  // there is no memory for a warning, or nobody to hear it
+    }
+  }
 
  private:
   void tell_of_skipped() {
@@ -50018,15 +50090,19 @@ struct LoaderState {
   // that of all.
   [[nodiscard]] const std::string& data() const {
     if (stock) return *stock;
-    stock.emplace();
-    if (worker->rank() != 0 || !take_stock) return *stock;
+    stock = worker->rank() == 0 ? stock_here() : "";
+    return *stock;
+  }
+
+  [[nodiscard]] std::string stock_here() const {
+    if (!take_stock) return "";
     try {
-      stock = take_stock();
+      return take_stock();
     } catch (const std::exception& error) {  // who reads it will be told
       worker->warn(
           compose("a loader cannot look at its data, which a run that goes on will not compare: {}", error.what()));
+      return "";
     }
-    return *stock;
   }
 
   // A position in a part of this rank's own says nothing to the others.
@@ -50084,21 +50160,24 @@ struct LoaderState {
         state.at("rank").as<std::int64_t>(), size->as<std::int64_t>(), worker->world_size(), size->as<std::int64_t>()));
   }
 
-  // Returns whether the place that was saved means nothing in the data, which is another; then it was accepted. As only
-  // rank 0 knows, all ranks call it where other data is accepted.
+  // Returns whether the place that was saved means nothing in the data, which is another; then it was accepted. Ranks
+  // whose loaders drive steps are told by rank 0. Of others each looks by itself: some may be loaded on one rank only.
   [[nodiscard]] bool loses_place(const State& state, bool is_as_long) const {
     const bool is_accepted = worker->accepts_change("data");
-    std::int32_t is_lost = has_other_places(state, is_as_long, is_accepted) ? 1 : 0;
-    if (is_accepted) worker->all_reduce(buffer_of_value(is_lost), ReduceOp::max);
+    const bool looks_itself = is_accepted && !options.drives_step && worker->rank() != 0;
+    std::int32_t is_lost =
+        has_other_places(state, looks_itself ? stock_here() : data(), is_as_long, is_accepted) ? 1 : 0;
+    if (is_accepted && options.drives_step) worker->all_reduce(buffer_of_value(is_lost), ReduceOp::max);
     return is_lost != 0;
   }
 
   // Data that was copied or touched is the same, and so may be what a program computes anew: of that it only tells. Of
   // an indexed dataset with other bytes, places are as good as they were, unless its operations choose other samples.
-  [[nodiscard]] bool has_other_places(const State& state, bool is_as_long, bool is_accepted) const {
+  [[nodiscard]] bool has_other_places(const State& state, const std::string& now, bool is_as_long,
+                                      bool is_accepted) const {
     const Value* then = state.values.find("data");
-    if (then == nullptr || then->as<std::string>().empty() || data().empty()) return false;
-    const StockDifference difference = difference_of_stocks(then->as<std::string>(), data());
+    if (then == nullptr || then->as<std::string>().empty() || now.empty()) return false;
+    const StockDifference difference = difference_of_stocks(then->as<std::string>(), now);
     if (difference.text.empty()) return false;
     if (difference.is_certain && !is_accepted) {
       refuse(
@@ -50699,12 +50778,22 @@ template <class Example>
   return shares;
 }
 
-// Says which samples come in which batch, one thing a line: what all ranks must have given alike. Into how many parts
-// each of them cuts its own is its own business.
+// Says which samples come in which batch, one thing a line: what all ranks must have given alike. A batch that they
+// divide is cut into its micro-batches first, and each of these among them.
 [[nodiscard]] inline std::string order_of(const LoaderOptions& options, const BatchShares& shares) {
-  return compose("batch size: {}\ndrop_last: {}\nshuffle: {}\nbucket_by: \"{}\"\nbucket_window: {}\n",
-                 shares.global_batch_size, options.drop_last, options.shuffle, options.bucket_by,
-                 options.bucket_window);
+  return compose("batch size: {}\n{}drop_last: {}\nshuffle: {}\nbucket_by: \"{}\"\nbucket_window: {}\n",
+                 shares.global_batch_size,
+                 shares.world_size > 1 ? compose("micro-batches of a batch: {}\n", shares.micro_batches) : "",
+                 options.drop_last, options.shuffle, options.bucket_by, options.bucket_window);
+}
+
+// Says of a rank's own data what must be alike: how many batches there are, where that is known. How large they are may
+// differ, for gradients are weighted with samples.
+[[nodiscard]] inline std::string order_of_own(const BatchShares& shares, std::optional<std::uint64_t> num_samples) {
+  if (!num_samples) return "";
+  const std::uint64_t whole = *num_samples / shares.global_batch_size;
+  const bool has_rest = !shares.drop_last && *num_samples % shares.global_batch_size > 0;
+  return compose("batches of an epoch: {}\n", whole + (has_rest ? 1 : 0));
 }
 
 // num_samples: of an epoch, where that is known. is_indexed: the position of an epoch knows it as well. is_own: other
@@ -50731,7 +50820,8 @@ template <class Example>
                  .num_samples = num_samples,
                  .first = {worker.seed(), 0, options.shuffle, is_indexed ? num_samples : std::nullopt},
                  .take_stock = std::move(take_stock),
-                 .order = order + (num_samples ? compose("samples: {}\n", *num_samples) : ""),
+                 .order = is_own ? order_of_own(shares, num_samples)
+                                 : order + (num_samples ? compose("samples: {}\n", *num_samples) : ""),
                  .is_own = is_own,
                  .home = device(worker)}};
 }
@@ -51424,7 +51514,10 @@ class SharedWeights {
  public:
   // parameters: unique, of prepared models, shareable(). All ranks call it with the same.
   SharedWeights(Worker& worker, std::vector<at::Tensor> parameters)
-      : worker_(&worker), memory_(worker.host_memory()), parameters_(std::move(parameters)) {
+      : worker_(&worker),
+        exchange_(gradient_exchange_of(worker)),
+        memory_(worker.host_memory()),
+        parameters_(std::move(parameters)) {
     refuse_other_owners();
     if (memory_->num_hosts() > 1) send_to_hosts();
     share();
@@ -51437,8 +51530,14 @@ class SharedWeights {
   ~SharedWeights() {
     const at::NoGradGuard no_grad;
     try {
+      const auto exchange = exchange_.lock();
       for (const auto& piece : pieces_) piece->weights.reset();
-      for (at::Tensor& parameter : parameters_) parameter.set_data(parameter.detach().clone());
+      for (at::Tensor& parameter : parameters_) {
+        GradientSlot* slot = exchange == nullptr ? nullptr : exchange->find(parameter);
+        const bool is_known = slot != nullptr && slot->storage.is_of(parameter);
+        parameter.set_data(parameter.detach().clone());
+        if (is_known) slot->storage = StorageMark{parameter};  // that it was moved, nobody need be told
+      }
       if (num_users_ != nullptr) num_users_->fetch_sub(1, std::memory_order_release);
     } catch (...) {  // no memory: the weights stay shared, and nobody updates them any more
     }
@@ -51613,6 +51712,7 @@ class SharedWeights {
   }
 
   Worker* worker_;
+  std::weak_ptr<GradientExchange> exchange_;
   HostMemory* memory_;
   std::vector<at::Tensor> parameters_;
   std::vector<const void*> addresses_{};
