@@ -6,6 +6,7 @@
 #include "network_support.hpp"
 #include "support/catch.hpp"
 #include "support/run_ranks.hpp"
+#include "support/sanitizers.hpp"
 
 #include <array>
 #include <atomic>
@@ -248,7 +249,9 @@ TEST_CASE("RankLines: a caller that may have been taken in stays until it is wel
   const auto place = ry::detail::compose("{} 127.0.0.1 00", SocketAddress::of_self(listening.fd()).port());
   store.set(group_of_ranks + "0", place);
   auto caller = std::async(std::launch::async, [&] {
-    SecretConnector connector{run_secret(), "run", [](const std::string&) {}, {.handshake_time = 20ms}};
+    // Long enough for a proof, and shorter than the wait below.
+    const auto patience = railyard_test::is_sanitized ? 250ms : 20ms;
+    SecretConnector connector{run_secret(), "run", [](const std::string&) {}, {.handshake_time = patience}};
     return connector.connect(world_of_rank(1, 2), store, group_of_ranks, "127.0.0.1", soon()).size();
   });
   const PairProofs proofs{KnockedAt::group_key(run_secret()), place};
