@@ -9,17 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-
-def install(packages):
-    """Makes sure that the packages are there, or ends with the status of a test that is skipped."""
-    if not (packages / "complete").exists():
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--root-user-action=ignore", "--target", packages]
-        done = subprocess.run(pip + ["safetensors", "numpy"])
-        if done.returncode != 0:
-            print("Skipped: pip cannot install safetensors and numpy here")
-            sys.exit(77)
-        (packages / "complete").touch()
-    sys.path.insert(0, str(packages))
+from packages import provide
 
 
 def python_reads_ours(program, folder):
@@ -72,7 +62,7 @@ def we_read_pythons(program, folder):
 def main():
     program, folder = sys.argv[1], Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
-    install(folder / "packages")
+    provide(folder / "packages", ["safetensors", "numpy"])
     shutil.rmtree(folder / "files", ignore_errors=True)
     (folder / "files").mkdir()
     python_reads_ours(program, folder / "files")

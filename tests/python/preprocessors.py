@@ -9,23 +9,7 @@ import sys
 import warnings
 from pathlib import Path
 
-
-def install(packages):
-    """Makes sure that scikit-learn is there, or ends with the status of a test that is skipped."""
-    try:
-        import sklearn
-        return sklearn
-    except ImportError:
-        pass
-    if not (packages / "complete").exists():
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--root-user-action=ignore", "--target", packages]
-        if subprocess.run(pip + ["scikit-learn"]).returncode != 0:
-            print("Skipped: pip cannot install scikit-learn here")
-            sys.exit(77)
-        (packages / "complete").touch()
-    sys.path.insert(0, str(packages))
-    import sklearn
-    return sklearn
+from packages import provide
 
 
 def tables(numpy):
@@ -91,7 +75,8 @@ def compare(numpy, program, folder, name, table):
 def main():
     program, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    sklearn = install(folder / "packages")
+    provide(folder / "packages", ["scikit-learn"], ["sklearn"])
+    import sklearn
     import numpy
     warnings.simplefilter("ignore")
     print(f"scikit-learn {sklearn.__version__}")

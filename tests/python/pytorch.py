@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from packages import provide
+
 SYSTEM_PYTHON = "/usr/bin/python3"  # which Debian's package python3-torch is for
 
 
@@ -24,23 +26,11 @@ def find_torch():
     sys.exit(77)
 
 
-def install(packages):
-    """Makes sure that safetensors is there, for whichever Python; ends with the status of a test that is skipped."""
-    if (packages / "complete").exists():
-        return
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--root-user-action=ignore", "--no-deps", "--target", packages]
-    if subprocess.run(pip + ["safetensors"]).returncode != 0:
-        print("Skipped: pip cannot install safetensors here")
-        sys.exit(77)
-    (packages / "complete").touch()
-
-
 def main():
     program, folder = sys.argv[1], Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
-    install(folder / "packages")
+    provide(folder / "packages", ["safetensors"], options=["--no-deps"])
     find_torch()
-    sys.path.insert(0, str(folder / "packages"))
     import torch
     from safetensors.torch import load_file
     files = folder / "files"

@@ -6,27 +6,14 @@ PROGRAM is what tests/python/binary_sources.cpp becomes, FOLDER a place for pack
 FOLDER where it is not there already."""
 import csv
 import gzip
-import importlib.util
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 
+from packages import provide
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "data"
-
-
-def install(packages):
-    """Makes sure that pandas is there, or ends with the status of a test that is skipped."""
-    if importlib.util.find_spec("pandas") is None:
-        if not (packages / "complete").exists():
-            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--root-user-action=ignore", "--target", packages]
-            if subprocess.run(pip + ["pandas"]).returncode != 0:
-                print("Skipped: pip cannot install pandas here")
-                sys.exit(77)
-            (packages / "complete").touch()
-        sys.path.insert(0, str(packages))
-    import pandas
-    return pandas
 
 
 def texts_of(data):
@@ -89,8 +76,9 @@ def made_table(pandas, random, rows):
 def main():
     program, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    pandas = install(folder / "packages")
+    provide(folder / "packages", ["pandas"], ["pandas"])
     import numpy
+    import pandas
     warnings.filterwarnings("ignore", message=".*deprecated")  # what older releases need
     random = numpy.random.default_rng(9)
     comparison = Comparison(program, folder)
