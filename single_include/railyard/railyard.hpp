@@ -9961,7 +9961,16 @@ class ByteStream {
     }
     return done;
   }
+  /// About how many bytes follow, where that is known, as of a file that nobody writes to: no buffer for them need be
+  /// larger.
+  [[nodiscard]] virtual std::uint64_t left() const noexcept { return std::numeric_limits<std::uint64_t>::max(); }
 };
+
+/// Returns how large a buffer is to be: so much, or for the little that follows and a byte, which shows that it ends.
+[[nodiscard]] inline std::size_t room_for(const ByteStream& stream, std::size_t most) noexcept {
+  constexpr std::uint64_t least = 4096;
+  return static_cast<std::size_t>(std::min<std::uint64_t>(std::max(stream.left(), least - 1), most - 1) + 1);
+}
 
 /// Opens what it is told by path.
 using OpenBytes = std::unique_ptr<ByteStream> (*)(const std::string& path);
@@ -10000,10 +10009,12 @@ class FileBytes final : public ByteStream {
   }
 
   [[nodiscard]] std::uint64_t skip(std::uint64_t size) override {
-    const std::uint64_t done = std::min(size, stamp_.size - std::min(at_, stamp_.size));
+    const std::uint64_t done = std::min(size, left());
     at_ += done;
     return done;
   }
+
+  [[nodiscard]] std::uint64_t left() const noexcept override { return stamp_.size - std::min(at_, stamp_.size); }
 
   [[nodiscard]] std::size_t read_at(std::uint64_t offset, char* to, std::size_t size) const {
     const std::size_t got = detail::read_at(file_.get(), offset, to, size);
@@ -10071,7 +10082,8 @@ inline constexpr std::string_view utf8_mark = "\xEF\xBB\xBF";
 /// Hands out the compressed bytes of a file piece by piece.
 class CompressedInput {
  public:
-  explicit CompressedInput(const std::string& path) : path_(path), file_(path), piece_(std::size_t{64} << 10) {}
+  explicit CompressedInput(const std::string& path)
+      : path_(path), file_(path), piece_(room_for(file_, std::size_t{64} << 10)) {}
 
   /// Returns the next piece, which is empty at the end.
   [[nodiscard]] std::string_view next() {
@@ -10105,7 +10117,7 @@ class TextHead {
  public:
   /// Throws: DataError if the file begins as no text does.
   TextHead(std::string file, std::unique_ptr<ByteStream> bytes) : file_(std::move(file)), bytes_(std::move(bytes)) {
-    fill(first_size);
+    fill(room_for(*bytes_, std::size_t{64} << 10));
     const std::string_view all{buffer_.data(), size_};
     if (const auto fault = fault_of_beginning(all, is_whole_); !fault.empty()) {
       throw DataError{compose("{} cannot be read: {}", file_, fault)};
@@ -10128,8 +10140,6 @@ class TextHead {
   }
 
  private:
-  static constexpr std::size_t first_size = std::size_t{64} << 10;
-
   void fill(std::size_t size) {
     buffer_.resize(size + 1 + text_padding);
     size_ += bytes_->read(buffer_.data() + size_, size - size_);
@@ -11342,7 +11352,12 @@ class RecordChunks {
   /// offset: where the stream is in its file. most: bytes of a record.
   RecordChunks(std::string file, std::unique_ptr<ByteStream> bytes, Parser parser, std::uint64_t offset,
                std::size_t most)
-      : file_(std::move(file)), bytes_(std::move(bytes)), parser_(std::move(parser)), offset_(offset), most_(most) {}
+      : file_(std::move(file)),
+        bytes_(std::move(bytes)),
+        parser_(std::move(parser)),
+        offset_(offset),
+        most_(most),
+        room_(room_for(*bytes_, usual_size)) {}
 
   /// Steps over what a file begins with: a byte order mark and the header, whose size is asked for.
   /// Throws: DataError if the file is no text.
@@ -11416,7 +11431,7 @@ class RecordChunks {
   std::uint64_t offset_;
   std::size_t most_;
   std::vector<char> buffer_{};
-  std::size_t room_ = usual_size;
+  std::size_t room_;
   std::size_t size_ = 0;
   std::size_t taken_ = 0;
   bool is_end_ = false;
@@ -11766,8 +11781,8 @@ class RecordFiles {
   }
 
   [[nodiscard]] FileIndex count_records(const std::string& name, std::uint64_t begin) const {
-    constexpr std::size_t piece = std::size_t{256} << 10;
     FileBytes file{name, begin};
+    const std::size_t piece = (room_for(file, std::size_t{256} << 10) + 63) / 64 * 64;
     RecordCounter counter{Format::rules(options_), begin};
     std::vector<char> buffer(piece + text_padding);
     for (std::size_t got = piece; got == piece;) {
@@ -33195,15 +33210,7 @@ class TarReader {
 
   /// Reads what the file holds that next() has found. Throws: DataError if the archive ends before that.
   [[nodiscard]] std::string read_content(const TarPlace& place) {
-    constexpr std::uint64_t first_part = std::uint64_t{1} << 20;
-    std::string content;
-    // Piece by piece: what the header says has cost nobody anything.
-    while (content.size() < place.size) {
-      const std::size_t had = content.size();
-      content.resize(
-          static_cast<std::size_t>(std::min<std::uint64_t>(place.size, std::max<std::uint64_t>(2 * had, first_part))));
-      read(content.data() + had, content.size() - had);
-    }
+    std::string content = read_text(place.size);
     left_ -= place.size;
     return content;
   }
@@ -33226,6 +33233,17 @@ class TarReader {
     const std::size_t got = bytes_->read(to, size);
     at_ += got;
     if (got < size) fail(at_, "it ends in the middle of a file: it was cut off");
+  }
+  [[nodiscard]] std::string read_text(std::uint64_t size) {
+    const std::uint64_t first_part = std::clamp<std::uint64_t>(bytes_->left(), 1, std::uint64_t{1} << 20);
+    std::string text;
+    // Piece by piece: what a header says has cost nobody anything.
+    while (text.size() < size) {
+      const std::size_t had = text.size();
+      text.resize(static_cast<std::size_t>(std::min(size, std::max<std::uint64_t>(2 * had, first_part))));
+      read(text.data() + had, text.size() - had);
+    }
+    return text;
   }
   void skip(std::uint64_t size) {
     const std::uint64_t skipped = bytes_->skip(size);
@@ -33294,8 +33312,7 @@ class TarReader {
     const std::uint64_t begin = at_;
     if (size > longest) fail(begin, compose("a name or its like of {} bytes is too long", size));
     const std::uint64_t padding = padded(size, begin) - size;
-    std::string text(static_cast<std::size_t>(size), '\0');
-    read(text.data(), text.size());
+    const std::string text = read_text(size);
     skip(padding);
     if (type == 'L') {
       extension.name = text.substr(0, text.find('\0'));
@@ -34283,7 +34300,8 @@ class MemberInflater {
     constexpr std::uint64_t most_per_byte = 1032;  // to which deflate can shrink what it is given
     if (entry_.size / most_per_byte > entry_.stored_size) fail("it cannot have become so small");
     std::vector<char> bytes(static_cast<std::size_t>(entry_.size));
-    std::vector<char> piece(std::size_t{64} << 10);
+    std::vector<char> piece(
+        static_cast<std::size_t>(std::clamp<std::uint64_t>(entry_.stored_size, 1, std::uint64_t{64} << 10)));
     std::uint64_t taken = 0;
     std::size_t done = 0;
     int status = Z_OK;

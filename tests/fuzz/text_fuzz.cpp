@@ -32,13 +32,14 @@ void check_skipping(const Source& in_order, const Source& counted) {
   if (seen > 1) fuzz::require(counted.open(seen / 2)->next(1).ids()[0] == seen / 2);
 }
 
-// Where the first damage is an error: the lines are counted without a look at what is in them.
+// Where the first damage is an error: it is the same whether it was read, or counted by the line ends alone.
 template <class Source>
-void check_stopping(const Source& source) {
+void check_stopping(const Source& in_order, const Source& counted) {
   std::uint64_t seen = 0;
-  const auto reader = source.open(0);
+  const auto reader = in_order.open(0);
   for (ry::Block block = reader->next(100); !block.empty(); block = reader->next(100)) seen += block.rows();
-  fuzz::require(source.count() == seen);
+  fuzz::require(in_order.count() == seen);
+  fuzz::require(counted.count() == seen);
 }
 
 template <class Source>
@@ -47,9 +48,7 @@ void check(const std::string& path, typename Source::Options options) {
     options.on_error = ry::OnError::skip();
     check_skipping(Source{path, options}, Source{path, options});
     options.on_error = ry::OnError::stop();
-    check_stopping(Source{path, options});
-    // Counted by the line ends alone, it is the same.
-    fuzz::require(Source{path, options}.count() == Source{path, options}.open(0)->next(1 << 20).rows());
+    check_stopping(Source{path, options}, Source{path, options});
   } catch (const ry::Error&) {
   }
 }

@@ -58,7 +58,8 @@ class MemberInflater {
     constexpr std::uint64_t most_per_byte = 1032;  // to which deflate can shrink what it is given
     if (entry_.size / most_per_byte > entry_.stored_size) fail("it cannot have become so small");
     std::vector<char> bytes(static_cast<std::size_t>(entry_.size));
-    std::vector<char> piece(std::size_t{64} << 10);
+    std::vector<char> piece(
+        static_cast<std::size_t>(std::clamp<std::uint64_t>(entry_.stored_size, 1, std::uint64_t{64} << 10)));
     std::uint64_t taken = 0;
     std::size_t done = 0;
     int status = Z_OK;

@@ -9,6 +9,7 @@
 #include "support/temporary_folder.hpp"
 #include "unit/data/compressed.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -75,6 +76,25 @@ std::string rows_from(int begin, int end) {
   return text;
 }
 
+// Is a text that says of itself how long it is, and is told how much of it is wanted at once.
+class MeasuredText final : public ry::detail::ByteStream {
+ public:
+  static inline std::string text{};
+  static inline std::uint64_t told = 0;
+  static inline std::size_t most_wanted = 0;
+
+  [[nodiscard]] std::size_t read(char* to, std::size_t size) override {
+    most_wanted = std::max(most_wanted, size);
+    const std::size_t got = text.copy(to, size, at_);
+    at_ += got;
+    return got;
+  }
+  [[nodiscard]] std::uint64_t left() const noexcept override { return told - std::min<std::uint64_t>(at_, told); }
+
+ private:
+  std::size_t at_ = 0;
+};
+
 }  // namespace
 
 TEST_CASE("RecordSource: reads a format of the user's own") {
@@ -119,6 +139,29 @@ TEST_CASE("RecordSource: gives several threads the same samples, though none has
     }
   }
   CHECK(wrong == std::vector(4, 0));
+}
+
+TEST_CASE("RecordStream: takes a small buffer for a small file, and reads on where a file says less than it has") {
+  MeasuredText::text = rows_from(0, 5000);
+  const ry::CompressedFiles files{"measured.csv", [](const std::string&) -> std::unique_ptr<ry::detail::ByteStream> {
+                                    return std::make_unique<MeasuredText>();
+                                  }};
+  const std::uint64_t size = MeasuredText::text.size();
+  for (const std::uint64_t told : {std::uint64_t{0}, std::uint64_t{1}, size / 2, size - 1, size, size + 1}) {
+    MeasuredText::told = told;
+    MeasuredText::most_wanted = 0;
+    const ry::CsvStream stream{files, {.inference_rows = 2}};
+    const auto reader = stream.open(0);
+    std::uint64_t seen = 0;
+    for (ry::Block block = reader->next(999); !block.empty(); block = reader->next(999)) {
+      for (const std::int64_t number : block[0].values<std::int64_t>()) {
+        REQUIRE(number == static_cast<std::int64_t>(seen++));
+      }
+    }
+    CAPTURE(told);
+    CHECK(seen == 5000);
+    CHECK(MeasuredText::most_wanted <= std::max<std::uint64_t>(told + 1, 4096));
+  }
 }
 
 TEST_CASE("RecordStream: goes on in the file where it was, without those before it") {

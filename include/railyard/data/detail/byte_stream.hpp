@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -45,7 +46,16 @@ class ByteStream {
     }
     return done;
   }
+  /// About how many bytes follow, where that is known, as of a file that nobody writes to: no buffer for them need be
+  /// larger.
+  [[nodiscard]] virtual std::uint64_t left() const noexcept { return std::numeric_limits<std::uint64_t>::max(); }
 };
+
+/// Returns how large a buffer is to be: so much, or for the little that follows and a byte, which shows that it ends.
+[[nodiscard]] inline std::size_t room_for(const ByteStream& stream, std::size_t most) noexcept {
+  constexpr std::uint64_t least = 4096;
+  return static_cast<std::size_t>(std::min<std::uint64_t>(std::max(stream.left(), least - 1), most - 1) + 1);
+}
 
 /// Opens what it is told by path.
 using OpenBytes = std::unique_ptr<ByteStream> (*)(const std::string& path);
@@ -84,10 +94,12 @@ class FileBytes final : public ByteStream {
   }
 
   [[nodiscard]] std::uint64_t skip(std::uint64_t size) override {
-    const std::uint64_t done = std::min(size, stamp_.size - std::min(at_, stamp_.size));
+    const std::uint64_t done = std::min(size, left());
     at_ += done;
     return done;
   }
+
+  [[nodiscard]] std::uint64_t left() const noexcept override { return stamp_.size - std::min(at_, stamp_.size); }
 
   [[nodiscard]] std::size_t read_at(std::uint64_t offset, char* to, std::size_t size) const {
     const std::size_t got = detail::read_at(file_.get(), offset, to, size);
@@ -155,7 +167,8 @@ inline constexpr std::string_view utf8_mark = "\xEF\xBB\xBF";
 /// Hands out the compressed bytes of a file piece by piece.
 class CompressedInput {
  public:
-  explicit CompressedInput(const std::string& path) : path_(path), file_(path), piece_(std::size_t{64} << 10) {}
+  explicit CompressedInput(const std::string& path)
+      : path_(path), file_(path), piece_(room_for(file_, std::size_t{64} << 10)) {}
 
   /// Returns the next piece, which is empty at the end.
   [[nodiscard]] std::string_view next() {

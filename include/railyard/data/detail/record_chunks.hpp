@@ -28,7 +28,12 @@ class RecordChunks {
   /// offset: where the stream is in its file. most: bytes of a record.
   RecordChunks(std::string file, std::unique_ptr<ByteStream> bytes, Parser parser, std::uint64_t offset,
                std::size_t most)
-      : file_(std::move(file)), bytes_(std::move(bytes)), parser_(std::move(parser)), offset_(offset), most_(most) {}
+      : file_(std::move(file)),
+        bytes_(std::move(bytes)),
+        parser_(std::move(parser)),
+        offset_(offset),
+        most_(most),
+        room_(room_for(*bytes_, usual_size)) {}
 
   /// Steps over what a file begins with: a byte order mark and the header, whose size is asked for.
   /// Throws: DataError if the file is no text.
@@ -102,7 +107,7 @@ class RecordChunks {
   std::uint64_t offset_;
   std::size_t most_;
   std::vector<char> buffer_{};
-  std::size_t room_ = usual_size;
+  std::size_t room_;
   std::size_t size_ = 0;
   std::size_t taken_ = 0;
   bool is_end_ = false;

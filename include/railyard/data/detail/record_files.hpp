@@ -178,8 +178,8 @@ class RecordFiles {
   }
 
   [[nodiscard]] FileIndex count_records(const std::string& name, std::uint64_t begin) const {
-    constexpr std::size_t piece = std::size_t{256} << 10;
     FileBytes file{name, begin};
+    const std::size_t piece = (room_for(file, std::size_t{256} << 10) + 63) / 64 * 64;
     RecordCounter counter{Format::rules(options_), begin};
     std::vector<char> buffer(piece + text_padding);
     for (std::size_t got = piece; got == piece;) {

@@ -68,15 +68,7 @@ class TarReader {
 
   /// Reads what the file holds that next() has found. Throws: DataError if the archive ends before that.
   [[nodiscard]] std::string read_content(const TarPlace& place) {
-    constexpr std::uint64_t first_part = std::uint64_t{1} << 20;
-    std::string content;
-    // Piece by piece: what the header says has cost nobody anything.
-    while (content.size() < place.size) {
-      const std::size_t had = content.size();
-      content.resize(
-          static_cast<std::size_t>(std::min<std::uint64_t>(place.size, std::max<std::uint64_t>(2 * had, first_part))));
-      read(content.data() + had, content.size() - had);
-    }
+    std::string content = read_text(place.size);
     left_ -= place.size;
     return content;
   }
@@ -99,6 +91,17 @@ class TarReader {
     const std::size_t got = bytes_->read(to, size);
     at_ += got;
     if (got < size) fail(at_, "it ends in the middle of a file: it was cut off");
+  }
+  [[nodiscard]] std::string read_text(std::uint64_t size) {
+    const std::uint64_t first_part = std::clamp<std::uint64_t>(bytes_->left(), 1, std::uint64_t{1} << 20);
+    std::string text;
+    // Piece by piece: what a header says has cost nobody anything.
+    while (text.size() < size) {
+      const std::size_t had = text.size();
+      text.resize(static_cast<std::size_t>(std::min(size, std::max<std::uint64_t>(2 * had, first_part))));
+      read(text.data() + had, text.size() - had);
+    }
+    return text;
   }
   void skip(std::uint64_t size) {
     const std::uint64_t skipped = bytes_->skip(size);
@@ -167,8 +170,7 @@ class TarReader {
     const std::uint64_t begin = at_;
     if (size > longest) fail(begin, compose("a name or its like of {} bytes is too long", size));
     const std::uint64_t padding = padded(size, begin) - size;
-    std::string text(static_cast<std::size_t>(size), '\0');
-    read(text.data(), text.size());
+    const std::string text = read_text(size);
     skip(padding);
     if (type == 'L') {
       extension.name = text.substr(0, text.find('\0'));

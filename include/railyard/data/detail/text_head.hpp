@@ -23,7 +23,7 @@ class TextHead {
  public:
   /// Throws: DataError if the file begins as no text does.
   TextHead(std::string file, std::unique_ptr<ByteStream> bytes) : file_(std::move(file)), bytes_(std::move(bytes)) {
-    fill(first_size);
+    fill(room_for(*bytes_, std::size_t{64} << 10));
     const std::string_view all{buffer_.data(), size_};
     if (const auto fault = fault_of_beginning(all, is_whole_); !fault.empty()) {
       throw DataError{compose("{} cannot be read: {}", file_, fault)};
@@ -46,8 +46,6 @@ class TextHead {
   }
 
  private:
-  static constexpr std::size_t first_size = std::size_t{64} << 10;
-
   void fill(std::size_t size) {
     buffer_.resize(size + 1 + text_padding);
     size_ += bytes_->read(buffer_.data() + size_, size - size_);
