@@ -55,8 +55,10 @@ TEST_CASE("Run: one that was taken over ends for good, and leaves reports, event
     if (fails && worker.rank() == 0) throw std::runtime_error{"a test"};
     while (!deadline.expired()) worker.barrier();  // throws when the run is ended
   };
-  const ry::Result result = run_in<ry::SharedMemory, ry::Threads>(
-      scratch, 2, lose, {.name = "run", .checkpoint = {}, .failure = {.max_failures = 3}});
+  ry::RunConfig config{.name = "run", .checkpoint = {}, .failure = {.max_failures = 3}};
+  config.preemption.file =
+      scratch.path() / "notice";  // wakes the supervisor every second, which then looks for a taker
+  const ry::Result result = run_in<ry::SharedMemory, ry::Threads>(scratch, 2, lose, config);
   CHECK_FALSE(result);
   CHECK(result.attempts().size() == 1);
   CHECK_THAT(result.error(), ContainsSubstring("process 12 on node7 has taken over the run"));

@@ -18,6 +18,8 @@
 
 using namespace network_test;
 using ry::detail::PairCalling;
+using ry::detail::PairHandshake;
+using ry::detail::PairListening;
 using ry::detail::PairOpening;
 using ry::detail::PairProofs;
 using ry::detail::RankLineLimits;
@@ -99,6 +101,12 @@ class KnockedAt {
   std::future<RankLinesOf> rank0_;
 };
 
+// Takes the next connection in.
+Socket accepted(const Socket& listening) {
+  if (!ry::detail::wait_for(listening.fd(), POLLIN, soon())) throw std::runtime_error{"nobody calls"};
+  return Socket{ry::detail::Descriptor{::accept4(listening.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)}};
+}
+
 std::string own_address_text(const Socket& socket) { return SocketAddress::of_self(socket.fd()).text(); }
 
 // A caller's side of the handshake up to its proof, put together by hand.
@@ -145,13 +153,14 @@ TEST_CASE("RankLines: who goes, and who hangs up, is named by rank and address")
 }
 
 TEST_CASE("RankLines: who calls with another secret, or of another run, is not let in, and both ends say so") {
-  const auto fails = [](const Hmac& secret, const std::string& run) {
+  const auto fails = [](const Hmac& secret, const std::string& run, std::chrono::milliseconds patience) {
     railyard_test::MemoryStore store;
     network_test::Lines refusals;
     const auto connect = [&](int rank, const Hmac& with, const std::string& of) {
       SecretConnector connector{with, of, [&](const std::string& line) { refusals.add(line); }};
       try {
-        (void)connector.connect(world_of_rank(rank, 2), store, group_of_ranks, "127.0.0.1", ry::Deadline::after(5s));
+        (void)connector.connect(world_of_rank(rank, 2), store, group_of_ranks, "127.0.0.1",
+                                ry::Deadline::after(patience));
       } catch (const ry::Error& error) {
         return std::string{error.what()};
       }
@@ -165,10 +174,12 @@ TEST_CASE("RankLines: who calls with another secret, or of another run, is not l
     const std::string heard = listener.get();
     INFO(heard);
     CHECK(heard.find("rank(s) 1 did not connect to rank 0 at 127.0.0.1:") != std::string::npos);
-    CHECK(refusals.all().find("refused a connection from 127.0.0.1:") != std::string::npos);
+    return refusals.all().find("refused a connection from 127.0.0.1:") != std::string::npos;
   };
-  fails(other_secret(), "run");
-  fails(run_secret(), "another run");
+  // On a slow machine nobody may have been refused in half a second.
+  for (const auto& [secret, run] : {std::pair{other_secret(), "run"}, std::pair{run_secret(), "another run"}}) {
+    CHECK((fails(secret, run, 500ms) || fails(secret, run, 30s)));
+  }
 }
 
 TEST_CASE("RankLines: scans, garbage and wrong proofs are told of by address, and rank 1 comes nevertheless") {
@@ -256,41 +267,41 @@ TEST_CASE("RankLines: a caller that may have been taken in stays until it is wel
   });
   const PairProofs proofs{KnockedAt::group_key(run_secret()), place};
   // Calls from before the proof may be given up meanwhile, on a slow machine.
-  std::optional<ry::detail::PairListening> taken;
+  std::optional<PairListening> taken;
   for (bool has_proof = false; !has_proof;) {
-    REQUIRE(ry::detail::wait_for(listening.fd(), POLLIN, soon()));
-    taken.emplace(
-        Socket{ry::detail::Descriptor{::accept4(listening.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)}},
-        proofs, 0, false);
+    taken.emplace(accepted(listening), proofs, 0, false);
     const int fd = taken->socket().fd();
     REQUIRE(ry::detail::wait_for(fd, POLLIN, soon()));
-    if (taken->advance() != ry::detail::PairHandshake::State::waiting) continue;
+    if (taken->advance() != PairHandshake::State::waiting) continue;
     REQUIRE(ry::detail::wait_for(fd, POLLIN, soon()));
     std::array<std::byte, 64> proof{};
     has_proof = ::recv(fd, proof.data(), proof.size(), MSG_PEEK) == 32;
   }
   CHECK_FALSE(ry::detail::wait_for(taken->socket().fd(), POLLRDHUP, ry::Deadline::after(500ms)));
-  CHECK(taken->advance() == ry::detail::PairHandshake::State::proven);
+  CHECK(taken->advance() == PairHandshake::State::proven);
   CHECK(caller.get() == 2);
 }
 
-TEST_CASE("RankLines: a caller believes no listener that does not know the secret") {
+TEST_CASE("RankLines: a caller believes no listener that does not know the secret, and calls again") {
   railyard_test::MemoryStore store;
-  const Socket impostor = ry::detail::listen_at("127.0.0.1", 0);
-  store.set(group_of_ranks + "0", ry::detail::compose("{} 127.0.0.1 00", SocketAddress::of_self(impostor.fd()).port()));
+  const Socket listening = ry::detail::listen_at("127.0.0.1", 0);
+  const auto place = ry::detail::compose("{} 127.0.0.1 00", SocketAddress::of_self(listening.fd()).port());
+  store.set(group_of_ranks + "0", place);
   auto caller = std::async(std::launch::async, [&] {
     SecretConnector connector{run_secret(), "run", [](const std::string&) {}};
-    try {
-      (void)connector.connect(world_of_rank(1, 2), store, group_of_ranks, "127.0.0.1", ry::Deadline::after(5s));
-    } catch (const ry::Error& error) {
-      return std::string{error.what()};
-    }
-    return std::string{};
+    return connector.connect(world_of_rank(1, 2), store, group_of_ranks, "127.0.0.1", soon()).size();
   });
-  REQUIRE(ry::detail::wait_for(impostor.fd(), POLLIN, soon()));
-  const Socket call{ry::detail::Descriptor{::accept4(impostor.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)}};
-  CHECK(read_raw(call, sizeof(PairOpening)).size() == sizeof(PairOpening));
-  send_raw(call, std::vector<std::byte>(64));
-  CHECK(is_hung_up(call));  // without a proof of its own
-  CHECK(caller.get().find("does not reach rank 0") != std::string::npos);
+  {
+    const Socket call = accepted(listening);
+    CHECK(read_raw(call, sizeof(PairOpening)).size() == sizeof(PairOpening));
+    send_raw(call, std::vector<std::byte>(64));
+    CHECK(is_hung_up(call));  // without a proof of its own
+  }
+  const PairProofs proofs{KnockedAt::group_key(run_secret()), place};
+  PairListening honest{accepted(listening), proofs, 0, false};
+  while (honest.advance() == PairHandshake::State::waiting) {
+    REQUIRE(ry::detail::wait_for(honest.socket().fd(), honest.events(), soon()));
+  }
+  CHECK(honest.trouble() == "");
+  CHECK(caller.get() == 2);
 }
