@@ -2,12 +2,19 @@
 // Tells what announces that the machine of a run will be taken away. Train room.
 #pragma once
 
+#include "railyard/train/detail/heartbeat.hpp"
 #include "railyard/train/preemption_config.hpp"
 
+#include "railyard/core/deadline.hpp"
+#include "railyard/core/detail/compose.hpp"
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <memory>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -25,21 +32,47 @@ class PreemptionNotice {
   /// Whether a signal is about the run: SIGUSR1 is the program's own where it announces nothing.
   [[nodiscard]] bool concerns_run(int signal) const { return signal != SIGUSR1 || is_announced_by(SIGUSR1); }
 
-  /// How often to look for the file.
+  /// How often to ask for the file.
   [[nodiscard]] std::chrono::nanoseconds interval() const noexcept {
-    return config_.file.empty() ? std::chrono::hours{1} : std::chrono::seconds{1};
+    return config_.file.empty() ? std::chrono::nanoseconds{std::chrono::hours{1}} : look_interval;
   }
-  /// Whether the file has come to be since the last call.
+  /// Whether the file has come to be since the last call. Storage that does not answer holds up nobody, once look_out()
+  /// has been called.
   [[nodiscard]] bool take_file() {
-    std::error_code ignored;
-    if (config_.file.empty() || is_file_seen_) return false;
-    is_file_seen_ = std::filesystem::exists(config_.file, ignored);
-    return is_file_seen_;
+    if (config_.file.empty() || is_file_taken_) return false;
+    if (!lookout_) look();
+    is_file_taken_ = is_file_there_.load(std::memory_order_relaxed);
+    return is_file_taken_;
   }
 
+  /// Looks for the file on a thread of its own from now on. The notice stays where it is then. Returns what there is to
+  /// be said if there is no thread for it.
+  [[nodiscard]] std::string look_out() {
+    if (config_.file.empty() || lookout_) return {};
+    try {
+      lookout_ = std::make_unique<Heartbeat>([this] { look(); }, look_interval);
+      lookout_->beat_now(Deadline::after(std::chrono::nanoseconds{0}));
+      return {};
+    } catch (const std::system_error& error) {
+      return compose("{} is looked for between other work, which waits where its storage does not answer: {}",
+                     config_.file.string(), error.what());
+    }
+  }
+  /// Does so no more until it is asked to again: see RunLease.
+  void pause() { lookout_.reset(); }
+
  private:
+  static constexpr std::chrono::nanoseconds look_interval = std::chrono::milliseconds{500};
+
+  void look() {
+    std::error_code ignored;
+    if (std::filesystem::exists(config_.file, ignored)) is_file_there_.store(true, std::memory_order_relaxed);
+  }
+
   PreemptionConfig config_;
-  bool is_file_seen_ = false;
+  std::atomic<bool> is_file_there_{false};
+  bool is_file_taken_ = false;
+  std::unique_ptr<Heartbeat> lookout_{};
 };
 
 }  // namespace detail

@@ -25,6 +25,7 @@
 #include <exception>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -40,12 +41,13 @@
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Says how often a holder gives a sign of life, how long one that gives none is waited for, and how long a lock whose
-/// holder cannot be told, or has died.
+/// Says how often a holder gives a sign of life, how long one that gives none is waited for, how long a lock whose
+/// holder cannot be told, or has died, and how long storage that is to say whose run it is while workers train.
 struct LeaseTimes {
   std::chrono::nanoseconds beat = std::chrono::seconds{2};
   std::chrono::nanoseconds patience = std::chrono::seconds{15};
   std::chrono::nanoseconds lock = std::chrono::seconds{10};
+  std::chrono::nanoseconds answer = std::chrono::milliseconds{200};
 };
 
 /// Holds lease.json of a run. Its lock belongs to the open file, which the workers inherit: it is free when the last of
@@ -97,27 +99,27 @@ class RunLease {
   }
 
   /// Says who has taken the run over, while this program was suspended or out of touch with the storage; empty if
-  /// nobody has, as far as can be told. Looks once in the time of a beat, suspended time included, or at once.
+  /// nobody has, as far as can be told. What the thread that gives signs of life has seen last: storage that does not
+  /// answer holds up nobody. A new look is waited for at once if asked for, and where the last one is so old that this
+  /// program may have been suspended: but a short while only, and once.
   [[nodiscard]] std::string taker(bool at_once) {
-    struct timespec now {};
-    ::clock_gettime(CLOCK_BOOTTIME, &now);
-    const auto time = std::chrono::seconds{now.tv_sec} + std::chrono::nanoseconds{now.tv_nsec};
-    if (!at_once && time - looked_at_ < times_.beat) return {};
-    looked_at_ = time;
-    const auto holder = read();
-    // A file that was removed or damaged says nothing of it.
-    if (!holder || is_own(*holder) || holder->generation < own_.generation) return {};
-    return compose(
-        "process {} on {} has taken over the run in {} since {}, while this one was suspended or out of touch "
-        "with its storage: this one writes nothing more there",
-        holder->pid, holder->host, path_.parent_path().string(), holder->since);
+    const auto age = sight_->age();
+    const bool is_old = !age || *age >= 2 * times_.beat;
+    if (!heartbeat_) {
+      if (at_once || is_old) static_cast<void>(look());
+    } else if (at_once) {
+      heartbeat_->beat_now(Deadline::after(times_.patience));
+    } else if (is_old && !std::exchange(has_waited_, true)) {
+      heartbeat_->beat_now(Deadline::after(times_.answer));
+    }
+    if (!is_old) has_waited_ = false;
+    return sight_->taker();
   }
 
   /// Gives signs of life from now on. The lease stays where it is then. Returns what there is to be said if it cannot.
   [[nodiscard]] std::string keep_alive() {
     const auto beat = [this] {
-      const auto now = read();
-      if (!now || is_own(*now)) ::futimens(file_.get(), nullptr);
+      if (look()) ::futimens(file_.get(), nullptr);
     };
     try {
       if (!heartbeat_) heartbeat_ = std::make_unique<Heartbeat>(beat, times_.beat);
@@ -145,6 +147,54 @@ class RunLease {
     bool has_ended = false;
     bool is_locked = true;
   };
+
+  /// Is what was seen last of whose run it is, by whichever thread.
+  class Sight {
+   public:
+    using Time = std::chrono::nanoseconds;  // since the host was booted: suspended time counts
+
+    [[nodiscard]] static Time now() {
+      struct timespec now {};
+      ::clock_gettime(CLOCK_BOOTTIME, &now);
+      return std::chrono::seconds{now.tv_sec} + std::chrono::nanoseconds{now.tv_nsec};
+    }
+    void set(std::string taker, Time begun_at) {
+      const std::lock_guard lock{mutex_};
+      taker_ = std::move(taker);
+      begun_at_ = begun_at;
+    }
+    [[nodiscard]] std::string taker() const {
+      const std::lock_guard lock{mutex_};
+      return taker_;
+    }
+    [[nodiscard]] std::optional<Time> age() const {
+      const std::lock_guard lock{mutex_};
+      return begun_at_ ? std::optional{now() - *begun_at_} : std::nullopt;
+    }
+
+   private:
+    mutable std::mutex mutex_{};
+    std::string taker_{};
+    std::optional<Time> begun_at_{};
+  };
+
+  // Returns whether a sign of life is due: where nobody else is seen to have the run.
+  [[nodiscard]] bool look() {
+    const auto begun_at = Sight::now();
+    const auto holder = read();
+    const bool may_be_own = !holder || is_own(*holder);
+    // A file that was removed or damaged says nothing of it.
+    const bool is_taken = !may_be_own && holder->generation >= own_.generation;
+    sight_->set(is_taken ? taker_text(*holder) : std::string{}, begun_at);
+    return may_be_own;
+  }
+
+  [[nodiscard]] std::string taker_text(const Content& taker) const {
+    return compose(
+        "process {} on {} has taken over the run in {} since {}, while this one was suspended or out of touch "
+        "with its storage: this one writes nothing more there",
+        taker.pid, taker.host, path_.parent_path().string(), taker.since);
+  }
 
   // Where the file was removed or damaged, what earlier holders have left tells: it has to be older than this one.
   [[nodiscard]] std::uint64_t generation_before(const Content& before) const {
@@ -217,7 +267,7 @@ class RunLease {
 
   // When the file was written or touched last, by whatever clock; nothing if it cannot be told. Opened anew, as below.
   [[nodiscard]] std::optional<std::pair<std::int64_t, std::int64_t>> last_sign() const {
-    const Descriptor file{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
+    const Descriptor file{files_->open(path_, O_RDONLY)};
     struct stat status {};
     if (!file.is_open() || ::fstat(file.get(), &status) != 0) return std::nullopt;
     return std::pair<std::int64_t, std::int64_t>{status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
@@ -233,7 +283,7 @@ class RunLease {
   // Opened anew, so that a network file system asks its server. Returns nothing if it cannot be read, which says
   // nothing about whose it is; errno says why.
   [[nodiscard]] std::optional<Content> read() const {
-    const Descriptor file{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
+    const Descriptor file{files_->open(path_, O_RDONLY)};
     if (!file.is_open() && errno != ENOENT) return std::nullopt;
     char text[size];
     const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
@@ -290,7 +340,8 @@ class RunLease {
   Descriptor file_{};
   Content own_{};
   std::string takeover_{};
-  std::chrono::nanoseconds looked_at_{0};  // since the host was booted
+  std::unique_ptr<Sight> sight_ = std::make_unique<Sight>();
+  bool has_waited_ = false;  // for a look at storage that has not answered since
   std::unique_ptr<Heartbeat> heartbeat_{};
 };
 

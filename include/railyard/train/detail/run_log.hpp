@@ -12,6 +12,7 @@
 #include "railyard/core/callback.hpp"
 #include "railyard/core/deadline.hpp"
 #include "railyard/core/detail/compose.hpp"
+#include "railyard/core/detail/signals.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -111,6 +112,16 @@ class RunLog {
       write(event);
       print(stacks[rank].empty() ? compose("rank {} does not tell where it is", rank)
                                  : compose("rank {} is in\n{}", rank, stacks[rank]));
+    }
+  }
+
+  /// What is asked of the workers after it. grace: the time that they have.
+  void tell_of_signal(int signal, const Orders& orders, std::chrono::nanoseconds grace) {
+    if (orders.request_leave) {
+      print(compose("{}: the workers are asked to stop and have {} for it; once more ends them at once",
+                    signal_name(signal), Deadline::after(grace).budget_text()));
+    } else if (orders.kill) {
+      print(compose("{}: the workers are killed", signal_name(signal)));
     }
   }
 

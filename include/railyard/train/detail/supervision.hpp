@@ -12,14 +12,15 @@
 #include "railyard/train/detail/first_start.hpp"
 #include "railyard/train/detail/patience.hpp"
 #include "railyard/train/detail/preemption_notice.hpp"
+#include "railyard/train/detail/rank_watch.hpp"
 #include "railyard/train/detail/result_file.hpp"
+#include "railyard/train/detail/roll_call.hpp"
 #include "railyard/train/detail/run_callbacks.hpp"
 #include "railyard/train/detail/run_checkpoints.hpp"
 #include "railyard/train/detail/run_history.hpp"
 #include "railyard/train/detail/run_lease.hpp"
 #include "railyard/train/detail/run_log.hpp"
 #include "railyard/train/detail/run_record.hpp"
-#include "railyard/train/detail/step_watch.hpp"
 #include "railyard/train/detail/wire.hpp"
 #include "railyard/train/result.hpp"
 #include "railyard/train/run_config.hpp"
@@ -64,13 +65,12 @@ class Supervision {
         lease_(std::move(lease)),
         directory_(info_.path, size_.count().max()),
         history_(directory_, info_.world_size, std::move(before)),
-        hosts_(static_cast<std::size_t>(info_.world_size), host_name()),
-        step_times_(static_cast<std::size_t>(info_.world_size)),
+        ranks_(info_.world_size),
         progress_(console, config.progress == Progress::quiet),
         log_(directory_, progress_, called_at),
         controller_(controller_settings(config, info_.world_size)),
         budget_(config.failure, size_.is_elastic()),
-        steps_(step_watch_of(config, info_.world_size)),
+        watch_(config, info_.world_size),
         notice_(config.preemption),
         callbacks_(config.callbacks, [this](Failure failure) { note_hook_failure(std::move(failure)); }) {}
 
@@ -78,7 +78,7 @@ class Supervision {
   /// Throws: ConfigError if the run cannot go on as it was asked to, or if the group cannot be started because of its
   /// settings.
   [[nodiscard]] Result run(const Start& start, const Renew& renew) {
-    log_.complain(lease_.keep_alive());
+    look_out();
     if (history_.has_record()) go_on_from_earlier();  // a new run has no checkpoints to look for
     if (!lease_.takeover().empty()) log_.warn(lease_.takeover());
     callbacks_.tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
@@ -99,15 +99,24 @@ class Supervision {
   }
 
  private:
+  // What waits for storage is done by other threads, which a fork needs at rest: workers are watched meanwhile.
+  void look_out() {
+    log_.complain(lease_.keep_alive());
+    log_.complain(notice_.look_out());
+  }
+  void rest() {
+    lease_.pause();
+    notice_.pause();
+  }
+
   void start_group(const Start& start) {
     controller_.begin(Clock::now());
     FirstStart first{budget_, notice_, log_, attempts_};
-    const GroupPlan plan{
-        .num_workers = info_.world_size,
-        .silence_limit = config_.silence_limit,
-        .briefing = encode_briefing(briefing_),
-        .most_workers = size_.count().max(),
-        .on_fork = [this](bool begins) { begins ? lease_.pause() : log_.complain(lease_.keep_alive()); }};
+    const GroupPlan plan{.num_workers = info_.world_size,
+                         .silence_limit = config_.silence_limit,
+                         .briefing = encode_briefing(briefing_),
+                         .most_workers = size_.count().max(),
+                         .on_fork = [this](bool begins) { begins ? rest() : look_out(); }};
     try {
       group_ = first.make([&] { return start(plan); }, begin_step_);
     } catch (const ConfigError&) {
@@ -139,7 +148,7 @@ class Supervision {
     if (!newest && !history_.last_checkpoint().empty()) log_.tell_of_beginning_anew(history_.last_checkpoint());
     began_with_checkpoint_ = newest.has_value();
     go_on_from(newest);
-    for (const std::string& problem : problems) log_.warn(problem + "; an older checkpoint is taken");
+    for (const std::string& problem : problems) log_.warn(problem);
   }
 
   // From here on, what was reported after the checkpoint will be reported anew.
@@ -180,7 +189,8 @@ class Supervision {
   // What is only in memory is lost with this process.
   void save_what_is_left() {
     directory_.note_end();
-    if (num_left_ > 0) controller_.give_up("the run was to go on with another number of workers, and could not");
+    if (ranks_.has_any_left())
+      controller_.give_up("the run was to go on with another number of workers, and could not");
     if (controller_.failure()) checkpoints_->write_newest_copy(briefing_.attempt);
     settle();
     left_ = checkpoints_->left(log_);
@@ -217,7 +227,7 @@ class Supervision {
       return false;
     }
     // All have left although nothing has failed: for another number of them.
-    bool is_resize = !controller_.failure() && num_left_ == info_.world_size;
+    bool is_resize = !controller_.failure() && ranks_.have_all_left();
     const int former = info_.world_size;
     while (is_resize || (controller_.failure() && budget_.allows(*controller_.failure()))) {
       const auto delay = is_resize ? std::optional{std::chrono::nanoseconds{0}} : delay_of_restart();
@@ -261,7 +271,6 @@ class Supervision {
     if (!size && stop_signal_ == 0) last_word_ = size_.no_room();
     if (!size) return false;
     info_.world_size = *size;
-    hosts_.resize(static_cast<std::size_t>(*size), host_name());
     return true;
   }
 
@@ -317,11 +326,9 @@ class Supervision {
 
   void begin_attempt() {
     ++briefing_.attempt;
-    num_started_ = num_left_ = 0;
     is_resizing_ = false;
-    activity_.clear();
-    step_times_.assign(static_cast<std::size_t>(info_.world_size), {});
-    steps_ = step_watch_of(config_, info_.world_size);
+    ranks_.begin_attempt(info_.world_size);
+    watch_.begin_attempt(info_.world_size);
     history_.begin_attempt(info_.world_size);
     checkpoints_->begin_attempt(info_.world_size, briefing_.attempt);
     controller_ = Controller{controller_settings(config_, info_.world_size)};
@@ -352,7 +359,7 @@ class Supervision {
     const auto interval =
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(progress_.interval()));
     const auto most =
-        std::min<std::chrono::nanoseconds>({interval, steps_.interval(), size_.interval(), notice_.interval()});
+        std::min<std::chrono::nanoseconds>({interval, watch_.interval(), size_.interval(), notice_.interval()});
     const auto now = Clock::now();
     const auto wake = std::min({controller_.wakes_at(), now + most, farewell_.wakes_at(config_.stop_grace, now)});
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
@@ -392,9 +399,8 @@ class Supervision {
           if (controller_.has_exited(rank)) refuse_part_checkpoint(rank, all_steps);
         }
       }
-      if (std::holds_alternative<LeftMessage>(message)) ++num_left_;
-      if (const auto* told = std::get_if<StepTimesMessage>(&message))
-        step_times_[static_cast<std::size_t>(event.rank)] = told->times;
+      if (std::holds_alternative<LeftMessage>(message)) ranks_.note_left();
+      if (const auto* told = std::get_if<StepTimesMessage>(&message)) ranks_.note_step_times(event.rank, told->times);
       if (const auto* warning = std::get_if<WarningMessage>(&message)) log_.warn(warning->text);
     } catch (const DataError& error) {
       fail({.rank = event.rank, .what = compose("sent nonsense: {}", error.what())});
@@ -407,13 +413,12 @@ class Supervision {
     progress_.print(event.is_error, compose("[rank {}] {}", event.rank, event.line));
   }
   void handle(ExitEvent& event) {
-    if (event.exit.is_consequence) note_activity();
+    if (event.exit.is_consequence) watch_.note_activity(*group_);
     if (event.exit.kind == WorkerExit::Kind::returned) refuse_part_checkpoint(event.rank, all_steps);
     carry_out(controller_.on_exit(event.rank, std::move(event.exit), Clock::now()));
   }
   void handle(const SilenceEvent& event) {
-    note_activity();
-    log_.tell_of_stacks(group_->stacks(Deadline::after(std::chrono::milliseconds{500})));
+    tell_of_ranks();
     carry_out(controller_.on_silence(event.rank, event.message, Clock::now()));
   }
   void handle(const BrokenEvent& event) { fail({.what = event.message}); }
@@ -423,25 +428,16 @@ class Supervision {
   void handle_signal(int signal, bool is_announced) {
     stop_signal_ = signal;
     const Orders orders = controller_.on_signal(signal, Clock::now());
-    if (orders.request_leave) {
-      farewell_.begin(is_announced, checkpoints_->num_written(), Clock::now());
-      log_.print(compose("{}: the workers are asked to stop and have {} for it; once more ends them at once",
-                         signal_name(signal), Deadline::after(config_.stop_grace).budget_text()));
-    } else if (orders.kill) {
-      log_.print(compose("{}: the workers are killed", signal_name(signal)));
-    }
+    if (orders.request_leave) farewell_.begin(is_announced, checkpoints_->num_written(), Clock::now());
+    log_.tell_of_signal(signal, orders, config_.stop_grace);
     carry_out(orders);
   }
 
   void look_for_standstill() {
     if (controller_.phase() != Phase::running) return;
-    const auto found = steps_.look(
-        Clock::now(), begin_step_,
-        [this](int rank) { return controller_.has_exited(rank) ? std::nullopt : std::optional{steps_of(rank)}; },
-        [this](int rank) { return group_->page(rank).waiting_since_ns.load(std::memory_order_relaxed) != 0; });
+    const auto found = watch_.look(*group_, begin_step_, [this](int rank) { return controller_.has_exited(rank); });
     if (!found) return;
-    note_activity();
-    log_.tell_of_stacks(group_->stacks(Deadline::after(std::chrono::milliseconds{500})));
+    tell_of_ranks();
     fail({.rank = found->rank, .what = found->what, .is_wait = true});
   }
 
@@ -457,9 +453,9 @@ class Supervision {
     if (controller_.phase() == Phase::stopping && is_late) checkpoints_->write_newest_copy(briefing_.attempt);
   }
 
-  // Before the group is ended: the end is what all ranks do then.
-  void note_activity() {
-    if (activity_.empty()) activity_ = activity_text(*group_, info_.world_size, Clock::now());
+  void tell_of_ranks() {
+    watch_.note_activity(*group_);
+    log_.tell_of_stacks(group_->stacks(Deadline::after(std::chrono::milliseconds{500})));
   }
 
   // A program that was suspended may find its run taken over: nothing of it is changed any more then.
@@ -473,9 +469,8 @@ class Supervision {
   }
 
   void note_start(int rank, std::string host) {
-    hosts_[static_cast<std::size_t>(rank)] = std::move(host);
     controller_.on_started(rank);
-    if (++num_started_ == info_.world_size && briefing_.attempt == 0) timings_.first_line = log_.seconds();
+    if (ranks_.note_start(rank, std::move(host)) && briefing_.attempt == 0) timings_.first_line = log_.seconds();
   }
 
   void note_report(int rank, Metrics metrics) {
@@ -522,10 +517,10 @@ class Supervision {
   [[nodiscard]] std::string error_text(const Failure& failure) const {
     std::string text = failure.what;
     if (failure.rank >= 0) {
-      const auto& host = hosts_[static_cast<std::size_t>(failure.rank)];
-      text = text_of_rank_failure(failure, info_.world_size, host, history_.count(failure.rank), directory_);
+      text = text_of_rank_failure(failure, info_.world_size, ranks_.host(failure.rank), history_.count(failure.rank),
+                                  directory_);
     }
-    if (failure.is_wait && !activity_.empty()) text += "; then " + activity_;
+    if (failure.is_wait && !watch_.activity().empty()) text += "; then " + watch_.activity();
     if (!last_word_.empty()) text += "; " + last_word_;
     return text + compose("; the run's files are in {}", info_.path.string());
   }
@@ -547,7 +542,7 @@ class Supervision {
       if (has_left_in_order_ || failure->is_host) fields.exit_status = config_.preemption.exit_status;
     }
     fields.history = history_.take_metrics();
-    fields.step_times_by_rank = std::move(step_times_);
+    fields.step_times_by_rank = ranks_.take_step_times();
     log_.tell_of(attempts_);
     log_.tell_of_end(fields);
     fields.attempts = std::move(attempts_);
@@ -566,13 +561,12 @@ class Supervision {
   RunLease lease_;
   RunDirectory directory_;
   RunHistory history_;
-  std::vector<std::string> hosts_;
-  std::vector<StepTimes> step_times_;  // by rank
+  RollCall ranks_;
   ProgressLine progress_;
   RunLog log_;
   Controller controller_;
   FailureBudget budget_;
-  StepWatch steps_;
+  RankWatch watch_;
   PreemptionNotice notice_;
   RunCallbacks callbacks_;
   Briefing briefing_{};
@@ -589,11 +583,8 @@ class Supervision {
   LeftCheckpoints left_{};
   bool began_with_checkpoint_ = false;
   std::optional<Failure> failure_before_start_{};  // or after the end: outside of the group's life
-  std::string activity_{};                         // what each rank did when the first one was found waiting or silent
   Timings timings_{};
-  int num_started_ = 0;
-  int num_left_ = 0;          // ranks that have left in order
-  bool is_resizing_ = false;  // and were asked to, for another number of them
+  bool is_resizing_ = false;  // the ranks were asked to leave, for another number of them
 };
 
 }  // namespace detail
