@@ -68,7 +68,8 @@ class CheckpointFolder {
     check_names(parts);
     complete(manifest);
     make_folder();
-    detail::Staging staging{*files_, folder_ / detail::compose("{}{}-{}", staging_prefix, generation_, manifest.id)};
+    const std::string name = detail::compose("{}{}-{}", staging_prefix, generation_, manifest.id);
+    detail::Staging staging{*files_, folder_ / name, trash_of(name)};
     try {
       fill(staging, manifest, parts, others);
     } catch (const Error&) {
@@ -141,8 +142,9 @@ class CheckpointFolder {
 
   /// Removes what unfinished commits and removals of this or an earlier generation have left. To be called when the run
   /// has been taken over, before looking for the newest checkpoint: from then on nobody of an earlier generation can
-  /// finish a commit that he has begun. Throws: Error if something cannot be removed.
-  void sweep() {
+  /// finish a commit that he has begun; and at the end, when nothing is written any more. Returns what cannot be
+  /// removed, a sentence each: it harms nobody. Throws: Error if a commit cannot be taken from whoever has begun it.
+  std::vector<std::string> sweep() {
     std::vector<std::filesystem::path> rubbish;
     for (const std::string& name : names()) {
       const auto generation = generation_of(name);
@@ -151,9 +153,13 @@ class CheckpointFolder {
       if (name.starts_with(trash_prefix)) continue;
       // In one step: were it gone file by file, its owner could still give it the name of a checkpoint meanwhile.
       auto trash = trash_of(name);
-      if (files_->rename(rubbish.back(), trash) == 0) rubbish.back() = std::move(trash);
+      if (detail::uninterrupted([&] { return files_->rename(rubbish.back(), trash); }) == 0) {
+        rubbish.back() = std::move(trash);
+      } else if (const int error = errno; detail::remove_all(*files_, rubbish.back()) != 0) {
+        detail::throw_storage(rubbish.back(), {"rename", error});
+      }
     }
-    remove(rubbish);
+    return remove(rubbish);
   }
 
   /// Removes all complete checkpoints but the best and the newest; those that somebody reads stay for now. A damaged
@@ -172,7 +178,7 @@ class CheckpointFolder {
       detail::sync_directory(*files_, folder_);
       std::vector<std::filesystem::path> trash;
       for (const Doomed& one : doomed) trash.push_back(one.trash);
-      remove(trash);
+      if (const auto left = remove(trash); !left.empty()) throw Error{left.front()};
     }
     if (seen_.num_damaged() > num_damaged) {
       throw Error{detail::compose("{}; it counts no more as one of the best", problems.back())};
@@ -419,16 +425,16 @@ class CheckpointFolder {
     return doomed;
   }
 
-  void remove(const std::vector<std::filesystem::path>& paths) {
-    std::optional<Error> first;
+  // Returns what cannot be.
+  std::vector<std::string> remove(const std::vector<std::filesystem::path>& paths) {
+    std::vector<std::string> left;
     for (const auto& path : paths) {
       const int error = detail::remove_all(*files_, path);
-      if (error != 0 && !first) {
-        first.emplace(detail::compose("{} cannot be removed: {}; the next start tries again", path.string(),
-                                      detail::explain_errno(error)));
-      }
+      if (error == 0) continue;
+      left.push_back(detail::compose("{} cannot be removed: {}; the next start tries again", path.string(),
+                                     detail::explain_errno(error)));
     }
-    if (first) throw *first;
+    return left;
   }
 
   std::filesystem::path folder_;

@@ -121,7 +121,9 @@ TEST_CASE("A commit on a disk that has failed for good says what and why, and le
   }
 }
 
-TEST_CASE("A commit goes on after signals, short writes, and renames that report an error though they have happened") {
+TEST_CASE(
+    "TRAPS 40, 42: a commit goes on after signals, short writes, and renames that report an error though they have "
+    "happened") {
   const int num_calls = count_calls();
   for (int number = 0; number < num_calls; ++number) {
     const Outcome interrupted = commit_on(number, EINTR, How::fails);
@@ -146,7 +148,7 @@ TEST_CASE("FAULTS F6: a full disk is called that, with the file, the room that i
                  ContainsSubstring("MB left: make room"));
 }
 
-TEST_CASE("After a failed fsync a file is written anew, and never synchronised again as it is") {
+TEST_CASE("TRAPS 35: after a failed fsync a file is written anew, and never synchronised again as it is") {
   class FailingSync final : public RecordingFiles {
    public:
     using RecordingFiles::RecordingFiles;
@@ -201,7 +203,7 @@ TEST_CASE("Retention and sweeping on a failing disk lose nothing that is kept, a
       ry::CheckpointFolder folder{path, 0, files};
       std::string message;
       try {
-        folder.sweep();
+        for (const std::string& left : folder.sweep()) message += left;
         folder.retain({.keep = 1, .score = "score"});
       } catch (const ry::Error& thrown) {
         message = thrown.what();
@@ -223,7 +225,7 @@ TEST_CASE("Retention and sweeping on a failing disk lose nothing that is kept, a
   }
 }
 
-TEST_CASE("A file that may not become so large is an error and no signal") {
+TEST_CASE("TRAPS 42: a file that may not become so large is an error and no signal") {
   const Scratch scratch;
   ry::CheckpointFolder folder{scratch.path() / "checkpoints"};
   commit_to(folder, 1);

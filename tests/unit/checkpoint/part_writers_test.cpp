@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 
 using namespace railyard_test;
 
@@ -19,6 +20,31 @@ std::uint64_t newest_step(const ry::CheckpointFolder& folder) {
   newest->verify();
   return newest->manifest().step;
 }
+
+// Does not come to an end of writing, and goes on when it has been given up.
+class LateWriter final : public ry::PartWriters {
+ public:
+  std::set<std::string> begin(const fs::path& directory) override {
+    directory_ = directory;
+    return {"state.rank-1.json"};
+  }
+  std::vector<ry::ManifestFile> finish() override { throw ry::Error{"process 1 does not come to an end"}; }
+  void go_on() const { std::ofstream{directory_ / "state.rank-1.json"} << "late"; }
+
+ private:
+  fs::path directory_{};
+};
+
+// Lets something happen between the first listing of a directory that is to be removed and its removal.
+class InterruptedFiles final : public ry::detail::Files {
+ public:
+  std::function<void()> meanwhile{};
+  int list(const Path& path, std::vector<std::string>& names) override {
+    const int result = Files::list(path, names);
+    if (meanwhile && path.filename().string().starts_with(".")) std::exchange(meanwhile, {})();
+    return result;
+  }
+};
 
 std::ptrdiff_t count_entries(const fs::path& folder) {
   return std::distance(fs::directory_iterator{folder}, fs::directory_iterator{});
@@ -77,6 +103,25 @@ TEST_CASE("PartWriters: a commit that fails waits for those who still write, and
     CHECK_THROWS_WITH(folder.commit({.step = 2}, all.parts(), &other), ContainsSubstring("has taken this run over"));
   }
   CHECK(other.has_finished);
+  CHECK(newest_step(folder) == 1);
+  CHECK(count_entries(path) == 1);
+}
+
+TEST_CASE("PartWriters: one that was given up, and writes on, leaves nothing in a directory that is being removed") {
+  const Scratch scratch;
+  const auto path = scratch.path() / "checkpoints";
+  const auto files = std::make_shared<InterruptedFiles>();
+  ry::CheckpointFolder folder{path, 0, files};
+  const Contribution all = small_contribution();
+  folder.commit({.step = 1}, all.parts());
+  LateWriter late;
+  bool has_gone_on = false;
+  files->meanwhile = [&] {
+    late.go_on();
+    has_gone_on = true;
+  };
+  CHECK_THROWS_WITH(folder.commit({.step = 2}, all.parts(), &late), ContainsSubstring("does not come to an end"));
+  CHECK(has_gone_on);
   CHECK(newest_step(folder) == 1);
   CHECK(count_entries(path) == 1);
 }

@@ -94,3 +94,30 @@ TEST_CASE("RunCheckpoints: the newest of a run is one that is whole, also if thi
   REQUIRE(left.newest);
   CHECK(left.newest->path() == paths.front());
 }
+
+TEST_CASE("RunCheckpoints: what a lost process has left of a checkpoint is gone at the end, or at the next start") {
+  const Scratch scratch;
+  const auto checkpoints = scratch.path() / "checkpoints";
+  const auto lost = checkpoints / ".staging-1-0123456789abcdef";
+  PoorGroup group;
+  const auto write_late = [&] {
+    std::filesystem::create_directories(lost);
+    std::ofstream{lost / "state.rank-1.json"} << "late";
+  };
+  {
+    BareRun run{scratch.path(), 1, group};
+    REQUIRE(run.lease.generation() == 1);
+    run.checkpoints.add(0, save_of(0, false), {}, 0);
+    REQUIRE(run.checkpoints.drain(ry::Deadline::after(std::chrono::seconds{30})));
+    write_late();
+    CHECK(run.checkpoints.left(run.log).newest);
+    CHECK_FALSE(std::filesystem::exists(lost));
+    CHECK(run.log.all_warnings().empty());
+  }
+  write_late();
+  const ry::detail::RunLease next{scratch.path()};
+  std::vector<std::string> problems;
+  CHECK(ry::detail::find_checkpoint(scratch.path(), next, {}, "", problems));
+  CHECK(problems.empty());
+  CHECK_FALSE(std::filesystem::exists(lost));
+}

@@ -18,13 +18,19 @@ namespace detail {
 /// Is a new directory that is filled, made durable, and then renamed. Removed at the end if that did not happen.
 class Staging {
  public:
-  Staging(Files& files, std::filesystem::path path) : files_(files), path_(std::move(path)), parts_(files, path_) {
+  /// trash: the name that it has while it is removed.
+  Staging(Files& files, std::filesystem::path path, std::filesystem::path trash)
+      : files_(files), path_(std::move(path)), trash_(std::move(trash)), parts_(files, path_) {
     make_directory(path_);
   }
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
   ~Staging() {
-    if (!is_published_) remove_all(files_, path_);  // what cannot be removed now is swept at the next start
+    if (is_published_) return;
+    // Away from its name first: another process that was given up may still write by it, and would put something into a
+    // directory that has just been emptied. What cannot be removed now is swept later.
+    const bool is_away = files_.rename(path_, trash_) == 0;
+    remove_all(files_, is_away ? trash_ : path_);
   }
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
@@ -59,6 +65,7 @@ class Staging {
 
   Files& files_;
   std::filesystem::path path_;
+  std::filesystem::path trash_;
   PartFiles parts_;
   std::set<std::filesystem::path> folders_{};
   bool is_published_ = false;

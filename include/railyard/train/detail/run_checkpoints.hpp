@@ -35,22 +35,24 @@ namespace detail {
   return {.keep = config.keep, .score = config.score, .order = config.order};
 }
 
-/// Returns the newest checkpoint that is whole, of an earlier program; problems gets what is wrong with newer ones.
-/// There may be none yet, but if there are any, or have been, a run does not begin anew because they cannot be read, or
-/// are gone. recorded: the last one that was written; empty if none was. Throws: ConfigError if it may not begin at the
-/// beginning, but would have to.
+/// Returns the newest checkpoint that is whole, of an earlier program, and removes what it has left unfinished;
+/// problems gets what is wrong with newer ones, and what cannot be removed. There may be none yet, but if there are
+/// any, or have been, a run does not begin anew because they cannot be read, or are gone. recorded: the last one that
+/// was written; empty if none was. Throws: ConfigError if it may not begin at the beginning, but would have to.
 [[nodiscard]] inline std::optional<Checkpoint> find_checkpoint(const std::filesystem::path& run, const RunLease& lease,
                                                                const RunConfig& config, const std::string& recorded,
                                                                std::vector<std::string>& problems) {
   CheckpointFolder folder{run / "checkpoints", lease.generation()};
-  folder.sweep();
-  auto newest = folder.newest_whole(problems);
-  if (!newest && !problems.empty()) {
+  problems = folder.sweep();
+  std::vector<std::string> damages;
+  auto newest = folder.newest_whole(damages);
+  if (!newest && !damages.empty()) {
     throw ConfigError{
         compose("no checkpoint of the run in {} is whole, the newest because: {}; put one back that is, or "
                 "begin anew with another RunConfig::name",
-                run.string(), problems.front())};
+                run.string(), damages.front())};
   }
+  for (const std::string& damage : damages) problems.push_back(damage + "; an older checkpoint is taken");
   if (!newest && !recorded.empty() && !accepts_change(config.accept_changes, "checkpoints")) {
     throw ConfigError{
         compose("the run in {} has written checkpoints, the last one {}, but none is there any more: put checkpoints/ "
@@ -225,6 +227,7 @@ class RunCheckpoints {
   [[nodiscard]] LeftCheckpoints left(RunLog& log) {
     LeftCheckpoints left{.num_failed = num_failed_, .is_state_saved = !has_last_failed_};
     left.look_up(writer_.folder(), writer_.retention(), log);
+    sweep(log);
     return left;
   }
 
@@ -239,6 +242,16 @@ class RunCheckpoints {
     CheckpointFolder folder{info.path / "checkpoints", lease.generation()};
     folder.still_mine = [&lease] { return lease.is_held(); };
     return folder;
+  }
+
+  // What could not be removed when a checkpoint was given up, because a process that was lost still held it, can be
+  // now.
+  void sweep(RunLog& log) {
+    try {
+      for (const std::string& text : writer_.folder().sweep()) log.warn(text);
+    } catch (const Error& error) {
+      log.warn(error.what());
+    }
   }
 
   // Of two states of a run, the one with more steps, or more reports after the same, is newer.
