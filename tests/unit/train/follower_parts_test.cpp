@@ -61,12 +61,6 @@ class StuckFiles final : public ry::detail::Files {
   const SharedStuck* stuck_;
 };
 
-std::vector<std::string> names_of_parts_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator{folder}) names.push_back(entry.path().filename().string());
-  return names;
-}
-
 // Has a group save, and returns the run's checkpoints when all are written, each of an attempt of its own if told so.
 std::vector<ry::Checkpoint> write_all(BareRun& run, ry::WorkerGroup& group, bool has_attempts = false) {
   std::array<int, 2> num_saved{};
@@ -99,20 +93,20 @@ struct SavedGroup {
     folder.commit({.world_size = 2, .step = 1}, parts);
   }
   // Commits the second save, of which the other process writes its part. Returns what that has complained of.
-  std::string commit() {
+  std::vector<std::string> commit() {
     const auto saved = parts_of(1);
     std::vector<ry::CheckpointFolder::Part> parts;
     for (const ry::detail::SavedPart& part : saved) parts.push_back({part.name, reader(part)});
     left_out.begin_checkpoint(0);
     FollowerParts others{followed.group(), scratch.path(), saved, left_out};
     folder.commit({.world_size = 2, .step = 2}, parts, &others);
-    return others.complaint();
+    return others.complaints();
   }
   // The step of the newest checkpoint, which is whole, as all are; nothing else is there.
   [[nodiscard]] std::uint64_t newest_step() {
     const auto all = folder.list();
     for (const ry::Checkpoint& checkpoint : all) check_whole(checkpoint);
-    CHECK(names_of_parts_in(scratch.path() / "checkpoints").size() == all.size());
+    CHECK(names_in(scratch.path() / "checkpoints").size() == all.size());
     return all.back().manifest().step;
   }
 
@@ -149,7 +143,7 @@ TEST_CASE("Launched: a process that sees the run's directory writes its own part
   BareRun run{scratch.path() / "run", 2, followed.group()};
   write_all(run, followed.group());
   CHECK(run.log.all_warnings().empty());
-  CHECK(names_of_parts_in(notes) == std::vector{name_of(1)});
+  CHECK(names_in(notes) == std::vector{name_of(1)});
 }
 
 TEST_CASE("Launched: a process that does not see the run's directory is asked once an attempt, and its part fetched") {
@@ -163,7 +157,7 @@ TEST_CASE("Launched: a process that does not see the run's directory is asked on
   REQUIRE(warnings.size() == 1);  // once a run
   CHECK_THAT(warnings.front(), ContainsSubstring("process 1 does not see " + (scratch.path() / "run").string()) &&
                                    ContainsSubstring("over the network"));
-  CHECK(names_of_parts_in(notes) == std::vector<std::string>{"looks"});
+  CHECK(names_in(notes) == std::vector<std::string>{"looks"});
   CHECK(read_text(notes / "looks") == (has_attempts ? "xx" : "x"));
 }
 
@@ -269,6 +263,6 @@ TEST_CASE("part_writer: a straggler whose directory was swept writes nothing, th
     CHECK(num_read == 0);
   }
   SECTION("while it writes") { CHECK_THROWS_AS(carry_out(), ry::Error); }
-  CHECK(names_of_parts_in(checkpoints) == std::vector<std::string>{".staging-5-fedcba9876543210"});
+  CHECK(names_in(checkpoints) == std::vector<std::string>{".staging-5-fedcba9876543210"});
   CHECK(fs::is_empty(checkpoints / ".staging-5-fedcba9876543210"));
 }

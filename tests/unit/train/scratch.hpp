@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// What the tests of this room share: a folder that goes away, and faults of the disk.
+// What the tests of this room share: a folder that goes away, what is in it, and faults of the disk.
 #pragma once
 
 #include "support/temporary_folder.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -49,4 +50,11 @@ inline std::vector<std::string> read_lines(const std::filesystem::path& path) {
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) lines.push_back(line);
   return lines;
+}
+
+inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator{folder}) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
 }

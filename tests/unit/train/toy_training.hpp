@@ -14,7 +14,6 @@
 #include "unit/train/quick_trainer.hpp"
 #include "unit/train/scratch.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -120,13 +119,6 @@ template <class P, class Fail>
 ry::Result run(const Scratch& scratch, const Fail& fail, ry::RunConfig config = {}, int num_workers = 2) {
   return run_in<typename P::B, typename P::S>(
       scratch, num_workers, [fail](auto& worker) { train(worker, fail); }, std::move(config));
-}
-
-inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator{folder}) names.push_back(entry.path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 }  // namespace toy

@@ -39,9 +39,7 @@ namespace detail {
     }
   }
   outside.insert(outside.end(), waiting.begin(), waiting.end());
-  std::string text;
-  for (const std::string& one : outside) text += (text.empty() ? "" : ", ") + one;
-  return text;
+  return joined(outside, ", ");
 }
 
 /// Returns how far the run is, as the page of rank 0 tells, and what all ranks have been given.

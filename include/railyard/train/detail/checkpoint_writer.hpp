@@ -22,7 +22,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -131,51 +130,48 @@ class CheckpointWriter {
 
   [[nodiscard]] SaveOutcome write(const SaveJob& job) {
     SaveOutcome outcome{.manifest = job.manifest};
-    std::string loss;
-    const auto add_loss = [&loss](std::string_view text) {
-      if (!text.empty()) loss += compose("{}{}", loss.empty() ? "" : "; ", text);
-    };
+    std::vector<std::string> losses;
     left_out_.begin_checkpoint(job.manifest.attempt);
     std::optional<FollowerParts> others;
     try {
-      add_loss(make_reports_durable());
+      make_reports_durable(losses);
       make_run_durable();
       others.emplace(*group_, run_, job.parts, left_out_);
       outcome.path = folder_.commit(job.manifest, parts_of(job), &*others);
     } catch (const std::exception& error) {
       outcome.error = error.what();
     }
-    if (others) add_loss(others->complaint());
+    if (others) losses.insert(losses.end(), others->complaints().begin(), others->complaints().end());
     {
       const std::lock_guard lock{mutex_};
       holds_job_ = false;  // before a worker may write to it again
     }
     for (const auto& [rank, slot] : job.slots) group_->release_snapshot(rank, slot);
     if (outcome.path.empty()) {  // what was lost besides is not told by the next attempt again
-      if (!loss.empty()) outcome.error += "; " + loss;
+      losses.insert(losses.begin(), std::move(outcome.error));
+      outcome.error = joined(losses, "; ");
       return outcome;
     }
     try {
       folder_.retain(retention_);
     } catch (const std::exception& error) {
-      add_loss(error.what());
+      losses.emplace_back(error.what());
     }
-    outcome.error = std::move(loss);
+    outcome.error = joined(losses, "; ");
     return outcome;
   }
 
-  // What was reported before a checkpoint is in the file by now, and has to last as it does. Returns why it may not: a
-  // checkpoint is worth more than they are.
-  [[nodiscard]] std::string make_reports_durable() {
+  // What was reported before a checkpoint is in the file by now, and has to last as it does. losses gets why it may
+  // not: a checkpoint is worth more than they are.
+  void make_reports_durable(std::vector<std::string>& losses) {
     const auto path = run_ / "metrics.jsonl";
-    if (!std::filesystem::exists(path)) return {};
+    if (!std::filesystem::exists(path)) return;
     try {
       sync_file(path, &Files::sync_data);
       if (!has_reports_) sync_directory(*files_, run_);
       has_reports_ = true;
-      return {};
     } catch (const Error& error) {
-      return compose("a power cut may take reports away that a checkpoint has counted: {}", error.what());
+      losses.push_back(compose("a power cut may take reports away that a checkpoint has counted: {}", error.what()));
     }
   }
 

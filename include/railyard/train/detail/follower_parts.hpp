@@ -206,7 +206,7 @@ class FollowerParts final : public PartWriters {
 
   std::vector<ManifestFile> finish() override {
     std::vector<ManifestFile> all;
-    std::string late;  // who may write yet
+    std::vector<std::string> late;  // who may write yet
     for (const auto& [process, await] : std::exchange(answers_, {})) {
       if (!await) continue;
       try {
@@ -215,8 +215,7 @@ class FollowerParts final : public PartWriters {
         std::move(answer.files.begin(), answer.files.end(), std::back_inserter(all));
       } catch (const LateAnswerError& error) {
         left_out_->add_for_attempt(process);
-        late += compose("{}process {} does not come to an end of writing its part ({})", late.empty() ? "" : "; ",
-                        process, error.what());
+        late.push_back(compose("process {} does not come to an end of writing its part ({})", process, error.what()));
       } catch (const std::exception& error) {
         complain(process, error.what());
       }
@@ -225,24 +224,24 @@ class FollowerParts final : public PartWriters {
     throw Error{
         compose("{}: {}: see whether its host's storage answers there; this checkpoint is given up, and process "
                 "0 takes the parts of later ones over the network until the workers are started again",
-                directory_.string(), late)};
+                directory_.string(), joined(late, "; "))};
   }
 
-  /// Says why parts were not written there; empty if that is known, or none was refused.
-  [[nodiscard]] const std::string& complaint() const noexcept { return complaint_; }
+  /// Say why parts were not written there, unless that is known.
+  [[nodiscard]] const std::vector<std::string>& complaints() const noexcept { return complaints_; }
 
  private:
   void complain(int process, std::string_view why) {
     left_out_->add_for_attempt(process);
-    tell(compose("process 0 has written the part of a checkpoint that process {} could not write: {}", process, why));
+    complaints_.push_back(
+        compose("process 0 has written the part of a checkpoint that process {} could not write: {}", process, why));
   }
   void tell_of_blind(int process) {
-    tell(
+    complaints_.push_back(
         compose("process {} does not see {}: process 0 takes its parts of checkpoints over the network, and asks it "
                 "again with every {}th; if that storage is shared, see whether it is mounted there by the same path",
                 process, run_.string(), LeftOut::retry_interval));
   }
-  void tell(std::string_view text) { complaint_ += compose("{}{}", complaint_.empty() ? "" : "; ", text); }
 
   WorkerGroup* group_;
   std::filesystem::path run_;
@@ -250,7 +249,7 @@ class FollowerParts final : public PartWriters {
   LeftOut* left_out_;
   std::map<int, std::vector<SavedPart>> parts_{};  // by process
   std::map<int, std::function<std::vector<std::byte>()>> answers_{};
-  std::string complaint_{};
+  std::vector<std::string> complaints_{};
 };
 
 }  // namespace detail
