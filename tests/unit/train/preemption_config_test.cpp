@@ -2,8 +2,21 @@
 // Runs that are told that their machine will go.
 #include "railyard/train/preemption_config.hpp"
 
+#include "railyard/train/detail/supervision.hpp"
+
 #include "support/catch.hpp"
+#include "unit/train/hanging_files.hpp"
 #include "unit/train/toy_training.hpp"
+
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
 
 namespace ry = railyard;
 using namespace toy;  // its names stand in nearly every line
@@ -47,6 +60,25 @@ int status_after(const Scratch& scratch, int signal, const ry::RunConfig& config
   return status_of<P>(scratch, fail, config);
 }
 
+/// Waits until a worker is told that the run is to end.
+template <class W>
+void await_request(W& worker) {
+  CHECK(awaits([&worker] { return worker.page().stop_requested.load(); }));
+}
+
+/// Saves twice, the second time when it may.
+void save_twice(ry::WorkerLink& link, const std::atomic<int>& may_save_again) {
+  constexpr std::string_view bytes = "{}      ";
+  link.post(ry::detail::encode_started("here"));
+  for (std::uint64_t step = 1; step <= 2; ++step) {
+    awaits([&] { return step == 1 || may_save_again != 0; });
+    const auto snapshot = link.take_snapshot(bytes.size(), ry::SnapshotKind::checkpoint);
+    std::memcpy(snapshot.bytes.data(), bytes.data(), bytes.size());
+    link.post(ry::detail::encode_saved(
+        {.slot = snapshot.slot, .step = step, .files = {{.name = "state.json", .offset = 0, .size = bytes.size()}}}));
+  }
+}
+
 /// Throws, and has the program get a signal when its workers have ended.
 [[noreturn]] void fail_before_signal(pid_t program) {
   if (::fork() == 0) {
@@ -61,8 +93,8 @@ int status_after(const Scratch& scratch, int signal, const ry::RunConfig& config
 }  // namespace
 
 TEMPLATE_TEST_CASE(
-    "Preemption: all ranks save at the end of one step and leave, and the run goes on (FAULTS B7, B8, B9, B10, B12)",
-    "", SharedThreads, SharedProcesses) {
+    "Preemption: all ranks save at the end of one step and leave, and it goes on (FAULTS B7-B10, B12, TRAPS 43)", "",
+    SharedThreads, SharedProcesses) {
   const Scratch scratch;
   const ry::Result whole = run<SharedProcesses>(scratch, never);
   CHECK(status_after<TestType>(scratch, SIGTERM, {.name = "term"}) == 75);
@@ -157,4 +189,98 @@ TEST_CASE(
   CHECK(status_of_program<SharedProcesses>(scratch, is_told, config) == 75);
   CHECK_THAT(read_text(scratch.path() / "run" / "result.json"),
              ContainsSubstring("goes on from its newest checkpoint"));
+}
+
+TEST_CASE("Preemption: how long a run has for its first checkpoint is the user's to say (FAULTS B7)") {
+  const Scratch scratch;
+  const ry::Result whole = run<SharedProcesses>(scratch, never);
+  for (const bool is_long : {false, true}) {
+    INFO(is_long);
+    ry::RunConfig config{.name = is_long ? "long" : "short", .failure = {.memory_percent = 0}};
+    config.stop_grace = is_long ? std::chrono::nanoseconds{std::chrono::hours{1}} : std::chrono::milliseconds{100};
+    const auto take_long = [is_long](auto& worker, std::uint64_t step, pid_t program) {
+      if (step != 2) return;
+      if (worker.rank() == 1) ::kill(program, SIGTERM);
+      await_request(worker);
+      ::usleep(300'000);  // so long the step lasts
+      while (!is_long) ::pause();
+    };
+    CHECK(status_of<SharedProcesses>(scratch, take_long, config) == (is_long ? 75 : 128 + SIGTERM));
+    CHECK(ry::newest_checkpoint(scratch.path() / config.name).has_value() == is_long);
+    CHECK(run<SharedProcesses>(scratch, never, {.name = config.name}).history() == whole.history());
+  }
+}
+
+TEST_CASE("Preemption: a second SIGTERM ends at once who does not leave, and what is committed stays (FAULTS B7)") {
+  const Scratch scratch;
+  const ry::Result whole = run<SharedProcesses>(scratch, never);
+  for (const int num_committed : {0, 2}) {
+    INFO(num_committed);
+    ry::RunConfig config{.name = "run-" + std::to_string(num_committed),
+                         .checkpoint = {.synchronous = true},
+                         .failure = {.memory_percent = 0}};
+    config.stop_grace = std::chrono::hours{1};
+    const auto be_deaf = [num_committed](auto& worker, std::uint64_t step, pid_t program) {
+      if (step != static_cast<std::uint64_t>(steps_per_epoch * num_committed + 2)) return;
+      if (worker.rank() == 1) {
+        ::kill(program, SIGTERM);
+        await_request(worker);
+        ::kill(program, SIGTERM);
+      }
+      while (true) ::pause();
+    };
+    CHECK(status_of<SharedProcesses>(scratch, be_deaf, config) == (num_committed == 0 ? 128 + SIGTERM : 75));
+    const auto checkpoints = scratch.path() / config.name / "checkpoints";
+    const auto all = std::filesystem::exists(checkpoints) ? names_in(checkpoints) : std::vector<std::string>{};
+    CHECK(all.size() == static_cast<std::size_t>(num_committed));
+    CHECK(run<SharedProcesses>(scratch, never, {.name = config.name}).history() == whole.history());
+  }
+}
+
+TEST_CASE("Preemption: a second SIGTERM leaves a checkpoint that storage holds up, not the one before it (FAULTS B7)") {
+  const Scratch scratch;
+  const auto checkpoints = scratch.path() / "checkpoints";
+  const SharedNumber may_save_again;
+  std::ofstream{scratch.path() / "run.json"} << "{}";
+  const pid_t program = ::fork();
+  if (program == 0) {
+    ::signal(SIGTERM, SIG_DFL);  // Catch2 has a handler
+    const auto files = std::make_shared<HangingFiles>();
+    const ry::RunConfig config{.progress = ry::Progress::quiet, .stop_grace = std::chrono::hours{1}};
+    ry::detail::RunLease lease{scratch.path(), {.answer = std::chrono::milliseconds{50}}, files};
+    ry::detail::Supervision supervision{config,
+                                        ry::detail::ElasticSize{{.num_workers = 1}},
+                                        {.name = "x", .path = scratch.path(), .world_size = 1},
+                                        ry::Deadline::Clock::now(),
+                                        std::move(lease)};
+    std::thread watcher;
+    const auto start = [&](const ry::GroupPlan& plan) {
+      auto group = ry::Processes{}.start(plan, [&](ry::WorkerLink& link) { save_twice(link, *may_save_again); });
+      watcher = std::thread{[&] {
+        awaits([&] { return ry::newest_checkpoint(scratch.path()).has_value(); });
+        files->hang();  // who commits looks whose the run is
+        *may_save_again = 1;
+        awaits([&] { return names_in(checkpoints).size() == 2; });
+        while (true) {
+          ::kill(::getpid(), SIGTERM);
+          ::usleep(20'000);
+        }
+      }};
+      return group;
+    };
+    static_cast<void>(supervision.run(start, [](int) {}));
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(program, &status, 0);
+  CHECK(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGTERM);
+  CHECK(names_in(checkpoints).size() == 2);
+  const ry::detail::RunLease next{scratch.path()};
+  std::vector<std::string> problems;
+  const auto newest = ry::detail::find_checkpoint(scratch.path(), next, {}, "", problems);
+  REQUIRE(newest);
+  newest->verify();
+  CHECK(newest->manifest().step == 1);
+  CHECK(names_in(checkpoints).size() == 1);
 }
