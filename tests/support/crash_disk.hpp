@@ -206,8 +206,9 @@ class CrashModel {
     }
   }
 
-  /// Adds the states that are possible now, at most `most` of them drawn at random where there are more.
-  void add_states(std::set<Tree>& states, std::size_t most, std::mt19937& random) const {
+  /// Adds all states that are possible now, or `num_drawn` drawn at random where there are more than `most`. Returns
+  /// whether those are all.
+  bool add_states(std::set<Tree>& states, std::size_t most, std::size_t num_drawn, std::mt19937& random) const {
     std::vector<std::size_t> num_choices;
     std::size_t product = 1;
     for (const Node& node : nodes_) {
@@ -216,11 +217,11 @@ class CrashModel {
     }
     std::vector<std::size_t> choice(nodes_.size(), 0);
     if (product > most) {
-      for (std::size_t i = 0; i < most; ++i) {
+      for (std::size_t i = 0; i < num_drawn; ++i) {
         for (std::size_t n = 0; n < choice.size(); ++n) choice[n] = random() % num_choices[n];
         states.insert(state(choice));
       }
-      return;
+      return false;
     }
     for (bool is_last = false; !is_last;) {
       states.insert(state(choice));
@@ -230,6 +231,7 @@ class CrashModel {
         is_last = choice[n] == 0;
       }
     }
+    return true;
   }
 
  private:
@@ -319,16 +321,31 @@ class CrashModel {
   std::vector<Node> nodes_;  // the first is the root
 };
 
-/// Returns all states in which a power cut can leave the disk after some number of changes, of which it had `begin` at
-/// least.
+/// Counts the moments at which the power was cut, and those of which every state that it can leave was looked at.
+struct CutCount {
+  std::size_t num_moments = 0;
+  std::size_t num_exhaustive = 0;
+
+  [[nodiscard]] std::string text() const {
+    return "all of " + std::to_string(num_exhaustive) + " of " + std::to_string(num_moments) +
+           " moments, a seeded sample of the others";
+  }
+};
+
+/// Returns the states in which a power cut can leave the disk after some number of changes, of which it had `begin` at
+/// least: all of them where they are few.
 [[nodiscard]] inline std::set<Tree> crash_states(const Tree& before, const std::vector<DiskChange>& changes,
-                                                 std::size_t begin = 0) {
-  constexpr std::size_t most_at_once = 60;
+                                                 std::size_t begin, CutCount& count) {
+  constexpr std::size_t most_at_once = 500;
+  constexpr std::size_t num_drawn = 60;
   std::mt19937 random{1};
   std::set<Tree> states;
   CrashModel model{before};
   for (std::size_t i = 0; i <= changes.size(); ++i) {
-    if (i >= begin) model.add_states(states, most_at_once, random);
+    if (i >= begin) {
+      ++count.num_moments;
+      if (model.add_states(states, most_at_once, num_drawn, random)) ++count.num_exhaustive;
+    }
     if (i < changes.size()) model.apply(changes[i]);
   }
   return states;

@@ -79,17 +79,27 @@ int count_syncs(const std::vector<DiskChange>& changes) {
       changes.begin(), changes.end(), [](const DiskChange& change) { return change.kind == DiskChange::Kind::sync; }));
 }
 
+// What all states were that have been looked at.
+struct Looked {
+  std::size_t num_states = 0;
+  CutCount cuts{};
+};
+
+void tell(const Looked& looked) { WARN(looked.num_states << " states: " << looked.cuts.text()); }
+
 // Checks all states during `act` against `during`, and those after it against `after`. Returns the first fault.
 template <class Prepare, class Act>
 std::string first_fault(const Prepare& prepare, const Act& act, const Expected& during, const Expected& after,
-                        std::size_t* num_states = nullptr, int forgotten_sync = -1) {
+                        Looked* looked = nullptr, int forgotten_sync = -1) {
   const Scratch scratch;
   prepare(scratch.path());
   const Tree before = tree_of(scratch.path());
   const auto changes = changes_of(scratch.path(), act, forgotten_sync);
   for (const bool is_after : {true, false}) {
-    const auto states = crash_states(before, changes, is_after ? changes.size() : 0);
-    if (num_states != nullptr) *num_states += states.size();
+    CutCount cuts;
+    const auto states = crash_states(before, changes, is_after ? changes.size() : 0, cuts);
+    if (looked != nullptr) looked->cuts = cuts;  // at last that of all moments
+    if (looked != nullptr) looked->num_states += states.size();
     for (const Tree& state : states) {
       if (auto fault = fault_of(state, is_after ? after : during); !fault.empty()) return fault;
     }
@@ -101,9 +111,10 @@ std::string first_fault(const Prepare& prepare, const Act& act, const Expected& 
 template <class Prepare, class Act>
 void check_all_states(const Prepare& prepare, const Act& act, const Expected& during, const Expected& after,
                       int first_needed_sync = 0) {
-  std::size_t num_states = 0;
-  CHECK(first_fault(prepare, act, during, after, &num_states) == "");
-  CHECK(num_states >= 100);
+  Looked looked;
+  CHECK(first_fault(prepare, act, during, after, &looked) == "");
+  CHECK(looked.num_states >= 100);
+  tell(looked);
   const Scratch scratch;
   prepare(scratch.path());
   const int num_syncs = count_syncs(changes_of(scratch.path(), act));
@@ -115,12 +126,12 @@ void check_all_states(const Prepare& prepare, const Act& act, const Expected& du
 
 }  // namespace
 
-TEST_CASE("FAULTS F1, F3: a power cut during the first commit leaves nothing or all of it") {
+TEST_CASE("FAULTS F1, F3, TRAPS 34: a power cut during the first commit leaves nothing or all of it") {
   check_all_states([](const fs::path&) {}, [](ry::CheckpointFolder& folder) { commit_step(folder, 1); },
                    {.newest = {0, 1}}, {.newest = {1}});
 }
 
-TEST_CASE("FAULTS F1, F3: a power cut during a commit leaves the old checkpoint or the new one") {
+TEST_CASE("FAULTS F1, F3, TRAPS 34: a power cut during a commit leaves the old checkpoint or the new one") {
   check_all_states(
       [](const fs::path& root) {
         ry::CheckpointFolder folder{root / "checkpoints"};
@@ -131,10 +142,11 @@ TEST_CASE("FAULTS F1, F3: a power cut during a commit leaves the old checkpoint 
       1);  // the first makes the folder durable for whoever finds one that is not
 }
 
-TEST_CASE("PartWriters: a power cut of all hosts during a commit leaves the old checkpoint or the new one") {
+TEST_CASE("TRAPS 34: PartWriters: a power cut of all hosts during a commit leaves the old checkpoint or the new one") {
   const Expected during{.newest = {1, 2}, .kept = {1}};
   const Expected after{.newest = {2}, .kept = {1}};
   for (const bool writes_at_end : {false, true}) {
+    Looked looked;
     const Scratch scratch;
     ry::CheckpointFolder{scratch.path() / "checkpoints"}.commit({.step = 1}, small_contribution(1).parts());
     const Tree before = tree_of(scratch.path());
@@ -145,13 +157,16 @@ TEST_CASE("PartWriters: a power cut of all hosts during a commit leaves the old 
     other.writes_at_end = writes_at_end;
     folder.commit({.step = 2}, all.parts(), &other);
     for (const bool is_after : {true, false}) {
-      const auto states = crash_states(before, files->changes(), is_after ? files->changes().size() : 0);
+      looked.cuts = {};  // at last that of all moments
+      const auto states = crash_states(before, files->changes(), is_after ? files->changes().size() : 0, looked.cuts);
+      looked.num_states += states.size();
       for (const Tree& state : states) CHECK(fault_of(state, is_after ? after : during) == "");
     }
+    tell(looked);
   }
 }
 
-TEST_CASE("Retention: a power cut leaves each checkpoint whole or absent, the best and the newest whole") {
+TEST_CASE("TRAPS 34: Retention: a power cut leaves each checkpoint whole or absent, the best and the newest whole") {
   check_all_states(
       [](const fs::path& root) {
         ry::CheckpointFolder folder{root / "checkpoints"};
@@ -161,7 +176,7 @@ TEST_CASE("Retention: a power cut leaves each checkpoint whole or absent, the be
       {.newest = {4}, .kept = {2, 4}}, {.newest = {4}, .kept = {2, 4}});
 }
 
-TEST_CASE("Sweeping: a power cut leaves all checkpoints whole") {
+TEST_CASE("TRAPS 34: Sweeping: a power cut leaves all checkpoints whole") {
   const auto prepare = [](const fs::path& root) {
     ry::CheckpointFolder folder{root / "checkpoints"};
     commit_step(folder, 1);
@@ -172,6 +187,8 @@ TEST_CASE("Sweeping: a power cut leaves all checkpoints whole") {
              fs::copy_options::recursive);
   };
   const Expected expected{.newest = {2}, .kept = {1, 2}};
+  Looked looked;
   CHECK(first_fault(
-            prepare, [](ry::CheckpointFolder& folder) { folder.sweep(); }, expected, expected) == "");
+            prepare, [](ry::CheckpointFolder& folder) { folder.sweep(); }, expected, expected, &looked) == "");
+  tell(looked);
 }
