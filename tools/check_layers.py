@@ -49,6 +49,20 @@ TESTED_ELSEWHERE = {
     "core/world.hpp": "plain data",
     "train/scaling_config.hpp": "tests/unit/train/run_config_test.cpp",
 }
+# Headers that may have state of the whole process, or thread: registries of what the process has only once. Elsewhere it
+# would be shared by two shared libraries, or doubled where they hide their symbols (TRAPS 28).
+PROCESS_STATE = {
+    "core/detail/waiting.hpp",
+    "workers/detail/launcher_bulletin.hpp",
+    "workers/detail/signal_watch.hpp",
+    "workers/detail/stack_teller.hpp",
+    "workers/detail/tls.hpp",
+    "torch/detail/pool_allocator.hpp",
+}
+STATE = re.compile(r"((inline|extern) (?!const)|\s+(inline )?static (?!const|inline const)(thread_local )?)[^()]*[;={]")
+# Two releases in one program are told apart by a namespace of their own each (TRAPS 29).
+RELEASE = re.search(r'version = "(\d+)\.(\d+)\.', (INCLUDE / "railyard" / "core" / "version.hpp").read_text())
+NAMESPACE = f"namespace railyard::inline v{RELEASE[1]}_{RELEASE[2]} {{"
 
 # What headers of torch/ include first of LibTorch, unless one of their own room does: clang 14 rejects the rest of
 # LibTorch 1.13 without it.
@@ -116,6 +130,10 @@ def check_header(path):
                 problem(path, number, f"macro {match[1]}: ours are named RAILYARD_*, helpers are undefined again")
         if re.match(r"using\s+namespace\s", text):
             problem(path, number, "using-directives reach into the user's code")
+        if STATE.match(text) and relative not in PROCESS_STATE:
+            problem(path, number, "state of the whole process: let an object have it, or see PROCESS_STATE")
+        if text.startswith("namespace railyard") and text != NAMESPACE:
+            problem(path, number, f"names of this release stand in {NAMESPACE} }}")
         if re.match(r"(static |namespace \{)", text):
             problem(path, number, "static and unnamed namespaces give every file a copy: write inline")
 

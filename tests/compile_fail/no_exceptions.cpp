@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A program that is compiled without exceptions gets the library's own sentence before anything else.
+// A program that is compiled without exceptions gets the library's own sentence before anything else (TRAPS 31).
 // flags: -fno-exceptions
 // expect-first: Railyard reports every failure by exception: compile without -fno-exceptions
 #include <railyard/railyard.hpp>

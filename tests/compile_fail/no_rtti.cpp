@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A program that is compiled without type information gets the library's own sentence before anything else.
+// A program that is compiled without type information gets the library's own sentence before anything else (TRAPS 31).
 // flags: -fno-rtti
 // expect-first: Railyard tells errors apart by their type: compile without -fno-rtti
 #include <railyard/railyard.hpp>

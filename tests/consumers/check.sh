@@ -40,6 +40,7 @@ project() {  # project FOLDER [CMAKE ARGUMENT...]
 }
 flags_single=(-std=c++20 -I"$root/single_include")
 flags_headers=(-std=c++20 -I"$root/include")
+release=v$(sed -nE 's/.*version = "([0-9]+)\.([0-9]+)\..*/\1_\2/p' "$root/include/railyard/core/version.hpp")
 strict=(-Wall -Wextra -Wconversion -Wshadow -Wpedantic -Werror)
 
 fake_torch() {  # fake_torch FOLDER HEADER_VERSION LIBRARY_VERSION [COMPILER FLAG...]
@@ -117,6 +118,9 @@ case $name in
     "$cxx" "${flags_headers[@]}" -DRAILYARD_WITH_GLOO=1 -c "$here/two_libraries.cpp" -o program.o
     for visibility in default hidden; do
       "$cxx" "${flags_headers[@]}" -fvisibility=$visibility -DRAILYARD_WITH_GLOO=1 -fPIC -c "$here/plugin.cpp" -o plugin.o
+      # Another release in the same program would have none of these names (TRAPS 29).
+      [ "$(nm plugin.o | grep -oE '8railyard.{5}' | sort -u)" = "8railyard4$release" ] ||
+        { echo "Names stand outside of namespace $release" && exit 1; }
       for plugin in first second; do  # which are equal but for the name of their function
         objcopy --redefine-sym plugin=${plugin}_plugin plugin.o $plugin.o
         "$cxx" -shared $plugin.o -o lib${plugin}_$visibility.so -lgloo -lfmt -pthread
@@ -133,6 +137,20 @@ case $name in
   fast_math)
     "$cxx" "${flags_headers[@]}" -O2 -ffast-math "$here/fast_math.cpp" -o fast_math -lfmt -pthread
     expect "halves true reports true reductions true statistics true" ./fast_math
+    ;;
+  layouts)
+    # What users define, and what they compile for, changes no class (TRAPS 30).
+    if ! "$cxx" --version | grep -qE 'g\+\+|GCC'; then echo "needs g++, which tells layouts" && exit 77; fi
+    layouts() {  # layouts NAME FLAG...
+      local layout=$1
+      shift
+      "$cxx" "${flags_headers[@]}" "$@" -fsyntax-only -fdump-lang-class=all "$here/core.cpp"
+      grep -A 2 '^Class railyard' all >"$layout"
+      [ "$(grep -c size= "$layout")" -gt 1000 ] || { echo "g++ tells of no classes" && exit 1; }
+    }
+    layouts plain
+    layouts other -O3 -DNDEBUG -D_GLIBCXX_ASSERTIONS -march=native -ffast-math
+    diff plain other
     ;;
   libtorch_finder)
     fake_torch good 2.7.1 2.7.1

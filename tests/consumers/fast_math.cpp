@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A program that is compiled with -ffast-math: there, the compiler takes it that no value is NaN.
+// A program that is compiled with -ffast-math: there, the compiler takes it that no value is NaN (TRAPS 27).
 #include <railyard/railyard.hpp>
 
 #include <bit>

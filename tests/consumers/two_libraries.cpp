@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A program of two shared libraries that both use the headers, and that uses them itself.
+// A program of two shared libraries that both use the headers, and that uses them itself (TRAPS 28).
 #include <railyard/railyard.hpp>
 
 extern "C" double first_plugin(double value);
