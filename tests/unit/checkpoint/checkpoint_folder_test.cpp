@@ -75,7 +75,7 @@ TEST_CASE("FAULTS F2: CheckpointFolder: all is written where it will be, so that
   CHECK(num_renames == 1);
 }
 
-TEST_CASE("CheckpointFolder: says that what is kept in memory does not last") {
+TEST_CASE("CheckpointFolder: says that what is kept in memory does not last (TRAPS 42)") {
   if (!fs::is_directory("/dev/shm")) return;
   CHECK_THAT(std::string{ry::CheckpointFolder{"/dev/shm/checkpoints"}.doubt()}, ContainsSubstring("kept in memory"));
   CHECK(ry::CheckpointFolder{"/nowhere/at/all"}.doubt().empty());
@@ -132,7 +132,7 @@ TEST_CASE("CheckpointFolder: names that cannot be are refused before anything is
   CHECK(names_in(scratch.path()).empty());
 }
 
-TEST_CASE("CheckpointFolder: what is not this program's any more is not committed") {
+TEST_CASE("CheckpointFolder: what is not this program's any more is not committed (TRAPS 41)") {
   const Scratch scratch;
   ry::CheckpointFolder folder{scratch.path() / "checkpoints", 4};
   commit_small(folder, 1);
@@ -147,7 +147,7 @@ TEST_CASE("CheckpointFolder: what is not this program's any more is not committe
   CHECK(names_in(scratch.path() / "checkpoints") == std::vector<std::string>{"checkpoint-000001", "checkpoint-000002"});
 }
 
-TEST_CASE("CheckpointFolder: who has lost the run cannot finish a commit after the next one's sweep") {
+TEST_CASE("CheckpointFolder: who has lost the run cannot finish a commit after the next one's sweep (TRAPS 41)") {
   const Scratch scratch;
   const auto path = scratch.path() / "checkpoints";
   ry::CheckpointFolder former{path, 1};
@@ -248,7 +248,7 @@ TEST_CASE("CheckpointFolder: an ended process leaves a staging folder that the n
 }
 
 #if !defined(__SANITIZE_THREAD__)  // one thread, and a minute for its sanitizer
-TEST_CASE("CheckpointFolder: more than two gigabytes in one tensor work") {
+TEST_CASE("CheckpointFolder: more than two gigabytes in one tensor work (TRAPS 42)") {
   constexpr std::int64_t count = (std::int64_t{1} << 31U) + 7;
   constexpr std::size_t size = static_cast<std::size_t>(count) + 4096;
   void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -106,7 +106,7 @@ TEST_CASE("Retention: of equals the later is better, and truth is better than un
   CHECK(scored.best({.score = "s"}) == Steps{3, 2, 1, 5, 4});
 }
 
-TEST_CASE("Retention: a checkpoint that is being read stays until nobody reads it") {
+TEST_CASE("Retention: a checkpoint that is being read stays until nobody reads it (TRAPS 42)") {
   Scored scored{{{}, {}, {}}};
   {
     const auto reader = scored.folder.list().at(0);

@@ -88,7 +88,7 @@ TEST_CASE("GlooHosts: a sum in many chunks has the bits of the sums within hosts
   });
 }
 
-TEST_CASE("GlooHosts: a killed rank is named on every host, in small operations and in large ones") {
+TEST_CASE("GlooHosts: a killed rank is named on every host, in small operations and in large ones (FAULTS B18)") {
   const std::size_t count = GENERATE(10U, 4'000'000U);
   const auto exits = railyard_test::run_group_to_end<ry::Processes>(4, [count](ry::WorkerLink& link) {
     const auto hosts = join_hosts(link.world(), link.store());

@@ -3,6 +3,7 @@
 #include "railyard/collectives/detail/segment.hpp"
 
 #include "support/catch.hpp"
+#include "support/core_dumps.hpp"
 
 #include <sys/resource.h>
 
@@ -53,4 +54,10 @@ TEST_CASE("Segment: pages that a file has already are mapped at once, and holes 
 
 TEST_CASE("Segment: a file that is not there takes no memory") {
   CHECK(ry::detail::memory_of(ry::detail::Descriptor{}) == 0);
+}
+
+TEST_CASE("Segment: is left out of core dumps, each of which would hold the memory of all ranks (TRAPS 26)") {
+  const ry::detail::Descriptor file = ry::detail::size_memory_file({}, 4096, "a test");
+  const auto mapping = ry::detail::map_shared(file, 4096, "a test");
+  CHECK(is_left_out_of_core_dumps(mapping->base()));
 }

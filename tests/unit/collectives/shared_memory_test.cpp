@@ -262,7 +262,7 @@ TEST_CASE("SharedMemory: a hundred groups leave no descriptor, thread or mapping
   CHECK(count_large_mappings() == mappings);
 }
 
-TEST_CASE("SharedMemory: among processes only the ranks' own memory files are opened, and closed again") {
+TEST_CASE("SharedMemory: among processes only the ranks' own memory files are opened, and closed again (TRAPS 39)") {
   run_group<ry::Processes>(3, [](ry::WorkerLink& link) {
     const auto before = count_entries("/proc/self/fd");
     const auto backend = join(link);

@@ -111,7 +111,7 @@ TEST_CASE("memory_free: is what the host has left as well, where that is less") 
   CHECK(groups.free(64 * mebibyte) == 64 * mebibyte);
 }
 
-TEST_CASE("check_memory_left: names what is needed, what is left and the remedy") {
+TEST_CASE("check_memory_left: names what is needed, what is left and the remedy (TRAPS 26)") {
   CHECK_NOTHROW(ry::detail::check_memory_left(4, mebibyte, 4 * mebibyte));
   CHECK_THROWS_WITH(ry::detail::check_memory_left(4, mebibyte, 3 * mebibyte),
                     ContainsSubstring("4 ranks need 4096 KiB") && ContainsSubstring("3072 KiB are left") &&

@@ -9,7 +9,7 @@
 
 namespace ry = railyard;
 
-TEST_CASE("Metrics: an initialiser list takes any arithmetic type and any literal") {
+TEST_CASE("Metrics: an initialiser list takes any arithmetic type and any literal (TRAPS 33)") {
   const std::string owned = "adam";
   const ry::Metrics metrics{{"loss", 0.25F}, {"epoch", 3},      {"samples", std::size_t{7}},
                             {"done", true},  {"name", "abc"},   {"op", owned},
@@ -24,7 +24,7 @@ TEST_CASE("Metrics: an initialiser list takes any arithmetic type and any litera
   CHECK(metrics.at("val/loss").as<double>() == 1.0);
 }
 
-TEST_CASE("Metrics: a list of one pair of texts is one metric, not a copy or a range of characters") {
+TEST_CASE("Metrics: a list of one pair of texts is one metric, not a copy or a range of characters (TRAPS 33)") {
   const ry::Metrics metrics{{"name", "abc"}};
   REQUIRE(metrics.size() == 1);
   CHECK(metrics.at("name").as<std::string>() == "abc");

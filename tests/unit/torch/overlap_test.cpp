@@ -553,7 +553,7 @@ TEST_CASE("BucketSchedule: buckets are as large as the options say, between host
   CHECK(limits(1 << 20, true, {.bucket_bytes = 77, .first_bucket_bytes = 7}) == Sizes{7, 77});
 }
 
-TEST_CASE("CommunicationThread: makes calls until one throws, and hands that over") {
+TEST_CASE("CommunicationThread: makes calls until one throws, and hands that over (FAULTS B18)") {
   std::atomic<int> num_calls{0};
   railyard::detail::CommunicationThread thread{[&] {
                                                  if (++num_calls == 3) throw std::runtime_error{"the third"};

@@ -477,7 +477,8 @@ TEST_CASE("prepare_model: takes factories of pointers, holders, Sequentials and 
 }
 
 TEST_CASE(
-    "prepare_model: weights are a function of the run's seed, and each process draws numbers of its own (FAULTS D35)") {
+    "prepare_model: weights are a function of the run's seed, and each process draws its own numbers (FAULTS D35, "
+    "TRAPS 21)") {
   const auto first_weight = [](std::uint64_t seed) {
     const auto result = test::on_processes(
         2,

@@ -78,7 +78,7 @@ TEST_CASE("state of a loader: other workers and batch sizes go on with what is l
 
 TEST_CASE(
     "state of a loader: a batch is consumed when its step has ended, and an exhausted loader is at the next epoch "
-    "(trap 37)") {
+    "(TRAPS 37)") {
   test::on_threads(1, [](auto& worker) {
     auto loader = ry::prepare_loader(worker, numbered(20), driving);
     std::vector<Place> at_step_end;

@@ -61,7 +61,7 @@ std::string error_of_put(auto& part, const ry::State& state) {
 
 }  // namespace
 
-TEST_CASE("state of a module: every tensor comes back, in its place, whatever its type and layout (trap 5)") {
+TEST_CASE("state of a module: every tensor comes back, in its place, whatever its type and layout (TRAPS 5)") {
   for (const bool row_by_row : {false, true}) {
     auto from = std::make_shared<Zoo>();
     auto to = std::make_shared<Zoo>(row_by_row);

@@ -203,3 +203,20 @@ TEMPLATE_TEST_CASE("Checkpoints: are made by rank 0's clock, on all ranks at the
   CHECK(result.attempts()[0].lost_steps <= 1);                     // which waited for memory when the run failed
   CHECK(names_in(result.path() / "checkpoints").size() == 6 + 2);  // known one step later, at first and again
 }
+
+TEST_CASE("Checkpoints: what was accepted is committed in order, though the workers have died meanwhile (TRAPS 36)") {
+  const Scratch scratch;
+  const auto die = [](auto& worker, std::uint64_t step) {
+    if (step == 3 * steps_per_epoch + 2 && worker.rank() == 1) ::raise(SIGKILL);
+  };
+  const ry::Result result = run<SharedProcesses>(scratch, die, {.failure = {.memory_percent = 0}});
+  CHECK_FALSE(result);
+  const auto all = ry::CheckpointFolder{result.path() / "checkpoints"}.list();
+  REQUIRE(all.size() == 3);
+  for (std::size_t at = 0; at < all.size(); ++at) {
+    all[at].verify();
+    CHECK(all[at].manifest().report == static_cast<std::int64_t>(at));
+  }
+  REQUIRE(result.checkpoint());
+  CHECK(result.checkpoint()->path() == all.back().path());
+}

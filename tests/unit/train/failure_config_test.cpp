@@ -106,7 +106,8 @@ TEST_CASE("Run: starts again after kill -9 of the process that starts workers") 
 }
 #endif
 
-TEST_CASE("Run: ends when the failure repeats at one step, when the budget is spent, and at once without one") {
+TEST_CASE(
+    "Run: ends when the failure repeats at one step, when the budget is spent, and at once without one (TRAPS 43)") {
   const Scratch scratch;
   const auto fail = [](auto& worker, std::uint64_t step) {
     if (step == 7 && worker.rank() == 0) throw std::runtime_error{"a test"};
@@ -302,7 +303,7 @@ TEST_CASE("StepWatch: a rank that waits is not taken for the one it waits for, w
   }
 }
 
-TEST_CASE("StepWatch: does not count time in which nobody looked, and gives the first step more of it") {
+TEST_CASE("StepWatch: does not count time in which nobody looked, and gives the first step more of it (TRAPS 25)") {
   using std::chrono::seconds;
   ry::detail::StepWatch watch{3, seconds{8}, seconds{20}};
   std::vector<std::uint64_t> steps{1, 0};

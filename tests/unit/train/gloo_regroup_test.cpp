@@ -87,7 +87,8 @@ TEST_CASE("Launched: those that are left go on without a process that is killed,
   CHECK(launched.words(2) == words);
 }
 
-TEST_CASE("Launched: those that are left go on without a process that is stopped, and it is turned away later") {
+TEST_CASE(
+    "Launched: those that are left go on without a process that is stopped, and it is turned away later (TRAPS 25)") {
   const Scratch scratch;
   LaunchedProcesses launched{scratch, 3, [&](int) {
                                return train(scratch, {2, 3}, stand_still(scratch, 3), {.silence_limit = 5s});

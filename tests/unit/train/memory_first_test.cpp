@@ -104,7 +104,7 @@ class StuckDisk {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("Memory first: a restart without any checkpoint goes on a step before the failure", "",
+TEMPLATE_TEST_CASE("Memory first: a restart without any checkpoint goes on a step before the failure (TRAPS 37)", "",
                    SharedThreads, SharedProcesses) {
   const Scratch scratch;
   const auto fail = [](auto& worker, std::uint64_t step) {

@@ -89,7 +89,7 @@ TEST_CASE("RunLease: a holder on another host that gives signs of life is respec
       ContainsSubstring("in use: process 12 on node7 has had it since yesterday and gives signs of life"));
 }
 
-TEST_CASE("RunLease: a holder on another host that gives no sign of life is replaced") {
+TEST_CASE("RunLease: a holder on another host that gives no sign of life is replaced (TRAPS 41)") {
   const Scratch scratch;
   write_elsewhere(scratch);
   std::optional<ry::detail::Descriptor> lock;

@@ -278,7 +278,7 @@ TEST_CASE("Run: takes an older checkpoint where the newest is damaged, and never
   CHECK(names_in(second.path() / "checkpoints").size() == 3);
 }
 
-TEST_CASE("Run: a checkpoint says what equal bits depend on, and the log what of it has changed") {
+TEST_CASE("Run: a checkpoint says what equal bits depend on, and the log what of it has changed (TRAPS 44)") {
   const Scratch scratch;
   const auto run_on = [&scratch](int threads, std::uint64_t last, int num_workers) {
     return run_in<ry::SharedMemory, ry::Processes>(scratch, num_workers,

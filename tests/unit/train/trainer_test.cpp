@@ -61,7 +61,7 @@ TEST_CASE("fit: runs the function on every worker and hands back rank 0's metric
   CHECK_THAT(read_text(result.path() / "result.json"), ContainsSubstring("\"succeeded\": true"));
 }
 
-TEST_CASE("fit: takes functions of every fitting kind") {
+TEST_CASE("fit: takes functions of every fitting kind (TRAPS 32)") {
   const Scratch scratch;
   const auto by_base = [](ry::Worker& worker) { worker.report({{"a", 1}}); };
   const auto typed = [](ry::WorkerOf<ry::Local>& worker) {

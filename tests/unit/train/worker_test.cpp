@@ -120,7 +120,7 @@ TEST_CASE("Worker: who sums by the backend itself is not warned") {
   CHECK(result.warnings().empty());
 }
 
-TEST_CASE("Worker: report takes initialiser lists of any arithmetic type and literal") {
+TEST_CASE("Worker: report takes initialiser lists of any arithmetic type and literal (TRAPS 33)") {
   const auto result = run([](ry::Worker& worker) {
     const float loss = 0.5F;
     const unsigned long long big = 1ULL << 63U;

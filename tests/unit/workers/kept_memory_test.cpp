@@ -50,7 +50,7 @@ TEST_CASE("Processes: give each rank the memory of that rank's earlier starts, w
   }
 }
 
-TEST_CASE("Processes: give no memory to a later start that a process of an earlier one may still write to") {
+TEST_CASE("Processes: give no memory to a later start that a process of an earlier one may write to (TRAPS 38)") {
   auto group = ry::Processes{}.start({.num_workers = 2, .briefing = "fork"}, [](ry::WorkerLink& link) {
     const bool forks = link.briefing() == "fork" && link.world().rank == 0;
     link.post(bytes_of(read_and_write(link)));

@@ -5,9 +5,12 @@
 #include "process_support.hpp"
 #include "support/catch.hpp"
 
+#include <sched.h>
+#include <sys/mount.h>
+
 using namespace workers_test;
 
-TEST_CASE("Processes: says that memory was short when the kernel's OOM killer has ended a worker (B17)") {
+TEST_CASE("Processes: says that memory was short when the kernel's OOM killer has ended a worker (B17, TRAPS 26)") {
   const auto group = MemoryGroup::make(std::size_t{128} << 20U);
   if (!group) {
     WARN("no memory cgroup can be made here: not tested");
@@ -83,7 +86,7 @@ TEST_CASE("Processes: ends whole trees of processes that a worker has made, howe
   CHECK(come_back_to(before));
 }
 
-TEST_CASE("Processes: leaves nothing behind when the supervisor is killed by kill -9 (B3, B4)") {
+TEST_CASE("Processes: leaves nothing behind when the supervisor is killed by kill -9 (B3, B4, TRAPS 20, 39)") {
   const Subreaper subreaper;
   const std::size_t shared_memory = count_shared_memory();
   Forked supervisor{[](const Forked::Tell& tell) {
@@ -185,7 +188,7 @@ TEST_CASE("Processes: reports a stopped worker once, and ends it by force") {
   CHECK(come_back_to(before));
 }
 
-TEST_CASE("Processes: does not take its own suspension for silence of the workers") {
+TEST_CASE("Processes: does not take its own suspension for silence of the workers (TRAPS 25)") {
   const Subreaper subreaper;
   Forked supervisor{[](const Forked::Tell& tell) {
     auto group = start(
@@ -302,7 +305,7 @@ TEST_CASE("Processes: fails cleanly when the process that starts workers cannot 
   CHECK(refused.status() == 0);
 }
 
-TEST_CASE("Processes: works on a kernel without pidfds") {
+TEST_CASE("Processes: works on a kernel without pidfds (TRAPS 24)") {
   const Subreaper subreaper;
   Forked supervisor{[](const Forked::Tell&) {
     if (!forbid_pidfds()) return 4;
@@ -321,4 +324,39 @@ TEST_CASE("Processes: works on a kernel without pidfds") {
   }};
   CHECK(supervisor.status() == 0);
   CHECK(subreaper.all_end());
+}
+
+TEST_CASE("Processes: as process 1 of a container hears signals, and leaves no orphan (TRAPS 24)") {
+  constexpr int forbidden = 77;
+  Forked outside{[](const Forked::Tell&) {
+    if (::unshare(CLONE_NEWPID | CLONE_NEWNS) != 0) return forbidden;
+    Forked first{[](const Forked::Tell&) {
+      if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return forbidden;
+      if (::mount("proc", "/proc", "proc", 0, nullptr) != 0) return forbidden;
+      auto group = start(2, [](ry::WorkerLink& link) {
+        if (link.world().rank == 0) {
+          leave_child(false);
+          leave_child(true);
+          ::kill(1, SIGTERM);
+        }
+        while (!link.page().stop_requested.load()) ::usleep(1000);
+      });
+      Story story;
+      follow(*group, story, [&] { return !story.signals.empty(); });
+      group->request_stop();
+      follow(*group, story, [] { return false; });
+      group.reset();
+      const auto deadline = soon();
+      while (!children_of(::getpid()).empty() && !deadline.expired()) ::usleep(1000);
+      const bool is_right = ::getpid() == 1 && story.signals == std::vector{SIGTERM} && story.exits.size() == 2;
+      return is_right && children_of(::getpid()).empty() ? 0 : 1;
+    }};
+    return first.status();
+  }};
+  const int status = outside.status();
+  if (status == forbidden) {
+    WARN("no container can be made here: not tested");
+    return;
+  }
+  CHECK(status == 0);
 }

@@ -16,7 +16,8 @@ TEST_CASE("Processes: lets the body use captures that cannot be copied and keeps
   CHECK(counter == 0);
 }
 
-TEST_CASE("Processes: reports exit() of the body with its status, 0 included, and runs no handler of the parent") {
+TEST_CASE(
+    "Processes: reports exit() of the body with its status, 0 included, and runs no handler of the parent (TRAPS 21)") {
   static const SharedNumber parent_handlers;
   static const pid_t parent = ::getpid();
   std::atexit([] {
@@ -134,7 +135,7 @@ TEST_CASE("Processes: gives workers an empty standard input and hands a line on 
   CHECK(story.exits.empty());
 }
 
-TEST_CASE("Processes: keeps Ctrl-C away from the workers and reports it to the supervisor (B1, B2)") {
+TEST_CASE("Processes: keeps Ctrl-C away from the workers and reports it to the supervisor (B1, B2, TRAPS 24)") {
   const Subreaper subreaper;
   Forked supervisor{[](const Forked::Tell& tell) {
     ::setpgid(0, 0);
@@ -199,7 +200,7 @@ TEST_CASE("Processes: starts in a program with threads, one of which is reading 
   CHECK(supervisor.status() == 0);
 }
 
-TEST_CASE("Processes: writes what the parent had not yet flushed once") {
+TEST_CASE("Processes: writes what the parent had not yet flushed once (TRAPS 21)") {
   auto ends = ry::detail::make_pipe(0, "test");
   ry::detail::flush_streams(false);  // what the test program itself has not written yet is not meant
   Forked supervisor{[&](const Forked::Tell&) {
@@ -267,7 +268,7 @@ TEST_CASE("Processes: a signal to all processes of a job ends no worker, but wha
   CHECK(story.exit_of(0).kind == Kind::returned);
 }
 
-TEST_CASE("Processes: goes on when the thread that started the group has ended") {
+TEST_CASE("Processes: goes on when the thread that started the group has ended (TRAPS 20)") {
   std::unique_ptr<ry::WorkerGroup> group;
   std::thread{[&] {
     group = start(2, [](ry::WorkerLink& link) {
@@ -282,13 +283,32 @@ TEST_CASE("Processes: goes on when the thread that started the group has ended")
   CHECK(story.exit_of(1).kind == Kind::returned);
 }
 
-TEST_CASE("Processes: knows how workers end although the program ignores SIGCHLD") {
+TEST_CASE("Processes: knows how workers end although the program ignores SIGCHLD (TRAPS 24)") {
   Forked supervisor{[](const Forked::Tell&) {
     ::signal(SIGCHLD, SIG_IGN);
     auto group = start(2, [](ry::WorkerLink& link) { ::_exit(7 + link.world().rank); });
     const Story story = follow_to_end(*group);
     group.reset();
     return story.exit_of(0).code == 7 && story.exit_of(1).code == 8 && children_of(::getpid()).empty() ? 0 : 1;
+  }};
+  CHECK(supervisor.status() == 0);
+}
+
+TEST_CASE("Processes: leaves the program's own children and its handler of SIGCHLD to it (TRAPS 24)") {
+  Forked supervisor{[](const Forked::Tell&) {
+    struct sigaction own {};
+    own.sa_handler = [](int) {};
+    ::sigaction(SIGCHLD, &own, nullptr);
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(5);
+    auto group = start(2, [](ry::WorkerLink&) {});
+    follow_to_end(*group);
+    group.reset();
+    struct sigaction now {};
+    ::sigaction(SIGCHLD, nullptr, &now);
+    int status = 0;
+    const bool is_left = ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 5;
+    return is_left && now.sa_handler == own.sa_handler ? 0 : 1;
   }};
   CHECK(supervisor.status() == 0);
 }

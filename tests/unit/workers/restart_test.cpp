@@ -5,6 +5,7 @@
 
 #include "support.hpp"
 #include "support/catch.hpp"
+#include "support/core_dumps.hpp"
 
 #include <algorithm>
 #include <csignal>
@@ -75,6 +76,22 @@ TEST_CASE("Processes: start anew after kill -9 of a worker, and of the process t
   CHECK(story.broken.empty());
   CHECK(story.messages.at(0) == std::vector<std::string>{"done"});
   CHECK(story.messages.at(1) == std::vector<std::string>{"done"});
+}
+
+TEST_CASE("Processes: workers that start again find what is the program's as the first ones did (TRAPS 22)") {
+  static int global = 0;
+  int captured = 0;
+  auto group = ry::Processes{}.start({.num_workers = 2}, [&](ry::WorkerLink& link) {
+    link.post(bytes_of(fmt::format("{} {}", ++global, ++captured)));
+    if (link.world().rank == 1) ::raise(SIGKILL);
+  });
+  for (int start = 0; start < 3; ++start) {
+    if (start > 0) group->restart(2, "");
+    const Story story = follow_to_end(*group);
+    for (int rank = 0; rank < 2; ++rank) CHECK(story.messages.at(rank) == std::vector<std::string>{"1 1"});
+    global = captured = 7;  // in the program, after its workers' source was made
+  }
+  global = 0;
 }
 
 TEST_CASE("Processes: say when this process is forked: at the start, and at another one only if need be") {
@@ -182,4 +199,14 @@ TEMPLATE_TEST_CASE("WorkerLink: knows after a restart what memory snapshots of a
   group->restart(2, "again");
   const Story story = follow_to_end(*group);
   for (const int rank : {0, 1}) CHECK(story.messages.at(rank) == std::vector<std::string>{"280000 180000 0"});
+}
+
+TEST_CASE("Processes: core dumps of a worker hold neither pages nor snapshots of all ranks (TRAPS 26)") {
+  auto group = ry::Processes{}.start({.num_workers = 2}, [](ry::WorkerLink& link) {
+    const ry::Snapshot snapshot = link.take_snapshot(100'000, ry::SnapshotKind::checkpoint);
+    const bool is_lean = is_left_out_of_core_dumps(&link.page()) && is_left_out_of_core_dumps(snapshot.bytes.data());
+    link.post(bytes_of(is_lean && !is_left_out_of_core_dumps(&is_lean) ? "lean" : "fat"));
+  });
+  const Story story = follow_to_end(*group);
+  for (int rank = 0; rank < 2; ++rank) CHECK(story.messages.at(rank) == std::vector<std::string>{"lean"});
 }

@@ -24,7 +24,7 @@ TEST_CASE("Threads: runs the workers in this process, each in a thread of its ow
   CHECK(ids.size() == 5);
 }
 
-TEST_CASE("Threads: ends the program with status 70 and names the deaf ranks when they must end by force") {
+TEST_CASE("Threads: ends the program with status 70 and names the deaf ranks when they must end by force (TRAPS 23)") {
   auto ends = ry::detail::make_pipe(0, "test");
   Forked program{[&](const Forked::Tell&) {
     ::dup2(ends.second.get(), 2);
