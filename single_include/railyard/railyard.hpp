@@ -5104,13 +5104,19 @@ namespace detail {
 /// Is a new directory that is filled, made durable, and then renamed. Removed at the end if that did not happen.
 class Staging {
  public:
-  Staging(Files& files, std::filesystem::path path) : files_(files), path_(std::move(path)), parts_(files, path_) {
+  /// trash: the name that it has while it is removed.
+  Staging(Files& files, std::filesystem::path path, std::filesystem::path trash)
+      : files_(files), path_(std::move(path)), trash_(std::move(trash)), parts_(files, path_) {
     make_directory(path_);
   }
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
   ~Staging() {
-    if (!is_published_) remove_all(files_, path_);  // what cannot be removed now is swept at the next start
+    if (is_published_) return;
+    // Away from its name first: another process that was given up may still write by it, and would put something into a
+    // directory that has just been emptied. What cannot be removed now is swept later.
+    const bool is_away = files_.rename(path_, trash_) == 0;
+    remove_all(files_, is_away ? trash_ : path_);
   }
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
@@ -5145,6 +5151,7 @@ class Staging {
 
   Files& files_;
   std::filesystem::path path_;
+  std::filesystem::path trash_;
   PartFiles parts_;
   std::set<std::filesystem::path> folders_{};
   bool is_published_ = false;
@@ -5259,7 +5266,8 @@ class CheckpointFolder {
     check_names(parts);
     complete(manifest);
     make_folder();
-    detail::Staging staging{*files_, folder_ / detail::compose("{}{}-{}", staging_prefix, generation_, manifest.id)};
+    const std::string name = detail::compose("{}{}-{}", staging_prefix, generation_, manifest.id);
+    detail::Staging staging{*files_, folder_ / name, trash_of(name)};
     try {
       fill(staging, manifest, parts, others);
     } catch (const Error&) {
@@ -5332,8 +5340,9 @@ class CheckpointFolder {
 
   /// Removes what unfinished commits and removals of this or an earlier generation have left. To be called when the run
   /// has been taken over, before looking for the newest checkpoint: from then on nobody of an earlier generation can
-  /// finish a commit that he has begun. Throws: Error if something cannot be removed.
-  void sweep() {
+  /// finish a commit that he has begun; and at the end, when nothing is written any more. Returns what cannot be
+  /// removed, a sentence each: it harms nobody. Throws: Error if a commit cannot be taken from whoever has begun it.
+  std::vector<std::string> sweep() {
     std::vector<std::filesystem::path> rubbish;
     for (const std::string& name : names()) {
       const auto generation = generation_of(name);
@@ -5342,9 +5351,13 @@ class CheckpointFolder {
       if (name.starts_with(trash_prefix)) continue;
       // In one step: were it gone file by file, its owner could still give it the name of a checkpoint meanwhile.
       auto trash = trash_of(name);
-      if (files_->rename(rubbish.back(), trash) == 0) rubbish.back() = std::move(trash);
+      if (detail::uninterrupted([&] { return files_->rename(rubbish.back(), trash); }) == 0) {
+        rubbish.back() = std::move(trash);
+      } else if (const int error = errno; detail::remove_all(*files_, rubbish.back()) != 0) {
+        detail::throw_storage(rubbish.back(), {"rename", error});
+      }
     }
-    remove(rubbish);
+    return remove(rubbish);
   }
 
   /// Removes all complete checkpoints but the best and the newest; those that somebody reads stay for now. A damaged
@@ -5363,7 +5376,7 @@ class CheckpointFolder {
       detail::sync_directory(*files_, folder_);
       std::vector<std::filesystem::path> trash;
       for (const Doomed& one : doomed) trash.push_back(one.trash);
-      remove(trash);
+      if (const auto left = remove(trash); !left.empty()) throw Error{left.front()};
     }
     if (seen_.num_damaged() > num_damaged) {
       throw Error{detail::compose("{}; it counts no more as one of the best", problems.back())};
@@ -5610,16 +5623,16 @@ class CheckpointFolder {
     return doomed;
   }
 
-  void remove(const std::vector<std::filesystem::path>& paths) {
-    std::optional<Error> first;
+  // Returns what cannot be.
+  std::vector<std::string> remove(const std::vector<std::filesystem::path>& paths) {
+    std::vector<std::string> left;
     for (const auto& path : paths) {
       const int error = detail::remove_all(*files_, path);
-      if (error != 0 && !first) {
-        first.emplace(detail::compose("{} cannot be removed: {}; the next start tries again", path.string(),
-                                      detail::explain_errno(error)));
-      }
+      if (error == 0) continue;
+      left.push_back(detail::compose("{} cannot be removed: {}; the next start tries again", path.string(),
+                                     detail::explain_errno(error)));
     }
-    if (first) throw *first;
+    return left;
   }
 
   std::filesystem::path folder_;
@@ -24134,7 +24147,7 @@ class FollowerParts final : public PartWriters {
 
   std::vector<ManifestFile> finish() override {
     std::vector<ManifestFile> all;
-    std::string late;  // who may write yet
+    std::vector<std::string> late;  // who may write yet
     for (const auto& [process, await] : std::exchange(answers_, {})) {
       if (!await) continue;
       try {
@@ -24143,8 +24156,7 @@ class FollowerParts final : public PartWriters {
         std::move(answer.files.begin(), answer.files.end(), std::back_inserter(all));
       } catch (const LateAnswerError& error) {
         left_out_->add_for_attempt(process);
-        late += compose("{}process {} does not come to an end of writing its part ({})", late.empty() ? "" : "; ",
-                        process, error.what());
+        late.push_back(compose("process {} does not come to an end of writing its part ({})", process, error.what()));
       } catch (const std::exception& error) {
         complain(process, error.what());
       }
@@ -24153,24 +24165,24 @@ class FollowerParts final : public PartWriters {
     throw Error{
         compose("{}: {}: see whether its host's storage answers there; this checkpoint is given up, and process "
                 "0 takes the parts of later ones over the network until the workers are started again",
-                directory_.string(), late)};
+                directory_.string(), joined(late, "; "))};
   }
 
-  /// Says why parts were not written there; empty if that is known, or none was refused.
-  [[nodiscard]] const std::string& complaint() const noexcept { return complaint_; }
+  /// Say why parts were not written there, unless that is known.
+  [[nodiscard]] const std::vector<std::string>& complaints() const noexcept { return complaints_; }
 
  private:
   void complain(int process, std::string_view why) {
     left_out_->add_for_attempt(process);
-    tell(compose("process 0 has written the part of a checkpoint that process {} could not write: {}", process, why));
+    complaints_.push_back(
+        compose("process 0 has written the part of a checkpoint that process {} could not write: {}", process, why));
   }
   void tell_of_blind(int process) {
-    tell(
+    complaints_.push_back(
         compose("process {} does not see {}: process 0 takes its parts of checkpoints over the network, and asks it "
                 "again with every {}th; if that storage is shared, see whether it is mounted there by the same path",
                 process, run_.string(), LeftOut::retry_interval));
   }
-  void tell(std::string_view text) { complaint_ += compose("{}{}", complaint_.empty() ? "" : "; ", text); }
 
   WorkerGroup* group_;
   std::filesystem::path run_;
@@ -24178,7 +24190,7 @@ class FollowerParts final : public PartWriters {
   LeftOut* left_out_;
   std::map<int, std::vector<SavedPart>> parts_{};  // by process
   std::map<int, std::function<std::vector<std::byte>()>> answers_{};
-  std::string complaint_{};
+  std::vector<std::string> complaints_{};
 };
 
 }  // namespace detail
@@ -24375,51 +24387,48 @@ class CheckpointWriter {
 
   [[nodiscard]] SaveOutcome write(const SaveJob& job) {
     SaveOutcome outcome{.manifest = job.manifest};
-    std::string loss;
-    const auto add_loss = [&loss](std::string_view text) {
-      if (!text.empty()) loss += compose("{}{}", loss.empty() ? "" : "; ", text);
-    };
+    std::vector<std::string> losses;
     left_out_.begin_checkpoint(job.manifest.attempt);
     std::optional<FollowerParts> others;
     try {
-      add_loss(make_reports_durable());
+      make_reports_durable(losses);
       make_run_durable();
       others.emplace(*group_, run_, job.parts, left_out_);
       outcome.path = folder_.commit(job.manifest, parts_of(job), &*others);
     } catch (const std::exception& error) {
       outcome.error = error.what();
     }
-    if (others) add_loss(others->complaint());
+    if (others) losses.insert(losses.end(), others->complaints().begin(), others->complaints().end());
     {
       const std::lock_guard lock{mutex_};
       holds_job_ = false;  // before a worker may write to it again
     }
     for (const auto& [rank, slot] : job.slots) group_->release_snapshot(rank, slot);
     if (outcome.path.empty()) {  // what was lost besides is not told by the next attempt again
-      if (!loss.empty()) outcome.error += "; " + loss;
+      losses.insert(losses.begin(), std::move(outcome.error));
+      outcome.error = joined(losses, "; ");
       return outcome;
     }
     try {
       folder_.retain(retention_);
     } catch (const std::exception& error) {
-      add_loss(error.what());
+      losses.emplace_back(error.what());
     }
-    outcome.error = std::move(loss);
+    outcome.error = joined(losses, "; ");
     return outcome;
   }
 
-  // What was reported before a checkpoint is in the file by now, and has to last as it does. Returns why it may not: a
-  // checkpoint is worth more than they are.
-  [[nodiscard]] std::string make_reports_durable() {
+  // What was reported before a checkpoint is in the file by now, and has to last as it does. losses gets why it may
+  // not: a checkpoint is worth more than they are.
+  void make_reports_durable(std::vector<std::string>& losses) {
     const auto path = run_ / "metrics.jsonl";
-    if (!std::filesystem::exists(path)) return {};
+    if (!std::filesystem::exists(path)) return;
     try {
       sync_file(path, &Files::sync_data);
       if (!has_reports_) sync_directory(*files_, run_);
       has_reports_ = true;
-      return {};
     } catch (const Error& error) {
-      return compose("a power cut may take reports away that a checkpoint has counted: {}", error.what());
+      losses.push_back(compose("a power cut may take reports away that a checkpoint has counted: {}", error.what()));
     }
   }
 
@@ -25057,25 +25066,42 @@ class Heartbeat {
       const std::lock_guard lock{mutex_};
       is_ending_ = true;
     }
-    ending_.notify_all();
+    changed_.notify_all();
     thread_.join();
+  }
+
+  /// Has it done once more, and waits until that is over. Returns whether it is.
+  bool beat_now(const Deadline& deadline) {
+    std::unique_lock lock{mutex_};
+    const std::uint64_t wanted = num_begun_ + 1;  // not one that is under way
+    num_wanted_ = wanted;
+    changed_.notify_all();
+    return changed_.wait_for(lock, deadline.remaining(), [&] { return num_done_ >= wanted; });
   }
 
  private:
   void run() {
     std::unique_lock lock{mutex_};
-    while (!ending_.wait_for(lock, interval_, [this] { return is_ending_; })) {
+    while (true) {
+      changed_.wait_for(lock, interval_, [this] { return is_ending_ || num_wanted_ > num_begun_; });
+      if (is_ending_) return;
+      const std::uint64_t number = ++num_begun_;
       lock.unlock();
       beat_();
       lock.lock();
+      num_done_ = number;
+      changed_.notify_all();
     }
   }
 
   std::function<void()> beat_;
   std::chrono::nanoseconds interval_;
   std::mutex mutex_;
-  std::condition_variable ending_;
+  std::condition_variable changed_;
   bool is_ending_ = false;
+  std::uint64_t num_begun_ = 0;
+  std::uint64_t num_done_ = 0;
+  std::uint64_t num_wanted_ = 0;
   std::thread thread_;
 };
 
@@ -25088,12 +25114,13 @@ class Heartbeat {
 namespace railyard::inline v0_1 {
 namespace detail {
 
-/// Says how often a holder gives a sign of life, how long one that gives none is waited for, and how long a lock whose
-/// holder cannot be told, or has died.
+/// Says how often a holder gives a sign of life, how long one that gives none is waited for, how long a lock whose
+/// holder cannot be told, or has died, and how long storage that is to say whose run it is while workers train.
 struct LeaseTimes {
   std::chrono::nanoseconds beat = std::chrono::seconds{2};
   std::chrono::nanoseconds patience = std::chrono::seconds{15};
   std::chrono::nanoseconds lock = std::chrono::seconds{10};
+  std::chrono::nanoseconds answer = std::chrono::milliseconds{200};
 };
 
 /// Holds lease.json of a run. Its lock belongs to the open file, which the workers inherit: it is free when the last of
@@ -25145,27 +25172,27 @@ class RunLease {
   }
 
   /// Says who has taken the run over, while this program was suspended or out of touch with the storage; empty if
-  /// nobody has, as far as can be told. Looks once in the time of a beat, suspended time included, or at once.
+  /// nobody has, as far as can be told. What the thread that gives signs of life has seen last: storage that does not
+  /// answer holds up nobody. A new look is waited for at once if asked for, and where the last one is so old that this
+  /// program may have been suspended: but a short while only, and once.
   [[nodiscard]] std::string taker(bool at_once) {
-    struct timespec now {};
-    ::clock_gettime(CLOCK_BOOTTIME, &now);
-    const auto time = std::chrono::seconds{now.tv_sec} + std::chrono::nanoseconds{now.tv_nsec};
-    if (!at_once && time - looked_at_ < times_.beat) return {};
-    looked_at_ = time;
-    const auto holder = read();
-    // A file that was removed or damaged says nothing of it.
-    if (!holder || is_own(*holder) || holder->generation < own_.generation) return {};
-    return compose(
-        "process {} on {} has taken over the run in {} since {}, while this one was suspended or out of touch "
-        "with its storage: this one writes nothing more there",
-        holder->pid, holder->host, path_.parent_path().string(), holder->since);
+    const auto age = sight_->age();
+    const bool is_old = !age || *age >= 2 * times_.beat;
+    if (!heartbeat_) {
+      if (at_once || is_old) static_cast<void>(look());
+    } else if (at_once) {
+      heartbeat_->beat_now(Deadline::after(times_.patience));
+    } else if (is_old && !std::exchange(has_waited_, true)) {
+      heartbeat_->beat_now(Deadline::after(times_.answer));
+    }
+    if (!is_old) has_waited_ = false;
+    return sight_->taker();
   }
 
   /// Gives signs of life from now on. The lease stays where it is then. Returns what there is to be said if it cannot.
   [[nodiscard]] std::string keep_alive() {
     const auto beat = [this] {
-      const auto now = read();
-      if (!now || is_own(*now)) ::futimens(file_.get(), nullptr);
+      if (look()) ::futimens(file_.get(), nullptr);
     };
     try {
       if (!heartbeat_) heartbeat_ = std::make_unique<Heartbeat>(beat, times_.beat);
@@ -25193,6 +25220,54 @@ class RunLease {
     bool has_ended = false;
     bool is_locked = true;
   };
+
+  /// Is what was seen last of whose run it is, by whichever thread.
+  class Sight {
+   public:
+    using Time = std::chrono::nanoseconds;  // since the host was booted: suspended time counts
+
+    [[nodiscard]] static Time now() {
+      struct timespec now {};
+      ::clock_gettime(CLOCK_BOOTTIME, &now);
+      return std::chrono::seconds{now.tv_sec} + std::chrono::nanoseconds{now.tv_nsec};
+    }
+    void set(std::string taker, Time begun_at) {
+      const std::lock_guard lock{mutex_};
+      taker_ = std::move(taker);
+      begun_at_ = begun_at;
+    }
+    [[nodiscard]] std::string taker() const {
+      const std::lock_guard lock{mutex_};
+      return taker_;
+    }
+    [[nodiscard]] std::optional<Time> age() const {
+      const std::lock_guard lock{mutex_};
+      return begun_at_ ? std::optional{now() - *begun_at_} : std::nullopt;
+    }
+
+   private:
+    mutable std::mutex mutex_{};
+    std::string taker_{};
+    std::optional<Time> begun_at_{};
+  };
+
+  // Returns whether a sign of life is due: where nobody else is seen to have the run.
+  [[nodiscard]] bool look() {
+    const auto begun_at = Sight::now();
+    const auto holder = read();
+    const bool may_be_own = !holder || is_own(*holder);
+    // A file that was removed or damaged says nothing of it.
+    const bool is_taken = !may_be_own && holder->generation >= own_.generation;
+    sight_->set(is_taken ? taker_text(*holder) : std::string{}, begun_at);
+    return may_be_own;
+  }
+
+  [[nodiscard]] std::string taker_text(const Content& taker) const {
+    return compose(
+        "process {} on {} has taken over the run in {} since {}, while this one was suspended or out of touch "
+        "with its storage: this one writes nothing more there",
+        taker.pid, taker.host, path_.parent_path().string(), taker.since);
+  }
 
   // Where the file was removed or damaged, what earlier holders have left tells: it has to be older than this one.
   [[nodiscard]] std::uint64_t generation_before(const Content& before) const {
@@ -25265,7 +25340,7 @@ class RunLease {
 
   // When the file was written or touched last, by whatever clock; nothing if it cannot be told. Opened anew, as below.
   [[nodiscard]] std::optional<std::pair<std::int64_t, std::int64_t>> last_sign() const {
-    const Descriptor file{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
+    const Descriptor file{files_->open(path_, O_RDONLY)};
     struct stat status {};
     if (!file.is_open() || ::fstat(file.get(), &status) != 0) return std::nullopt;
     return std::pair<std::int64_t, std::int64_t>{status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
@@ -25281,7 +25356,7 @@ class RunLease {
   // Opened anew, so that a network file system asks its server. Returns nothing if it cannot be read, which says
   // nothing about whose it is; errno says why.
   [[nodiscard]] std::optional<Content> read() const {
-    const Descriptor file{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
+    const Descriptor file{files_->open(path_, O_RDONLY)};
     if (!file.is_open() && errno != ENOENT) return std::nullopt;
     char text[size];
     const ssize_t got = file.is_open() ? ::read(file.get(), text, sizeof text) : 0;
@@ -25338,7 +25413,8 @@ class RunLease {
   Descriptor file_{};
   Content own_{};
   std::string takeover_{};
-  std::chrono::nanoseconds looked_at_{0};  // since the host was booted
+  std::unique_ptr<Sight> sight_ = std::make_unique<Sight>();
+  bool has_waited_ = false;  // for a look at storage that has not answered since
   std::unique_ptr<Heartbeat> heartbeat_{};
 };
 
@@ -25524,6 +25600,16 @@ class RunLog {
     }
   }
 
+  /// What is asked of the workers after it. grace: the time that they have.
+  void tell_of_signal(int signal, const Orders& orders, std::chrono::nanoseconds grace) {
+    if (orders.request_leave) {
+      print(compose("{}: the workers are asked to stop and have {} for it; once more ends them at once",
+                    signal_name(signal), Deadline::after(grace).budget_text()));
+    } else if (orders.kill) {
+      print(compose("{}: the workers are killed", signal_name(signal)));
+    }
+  }
+
   void tell_of_resize(const Resize& resize) {
     JsonObject event = begin_event("resize");
     event.add("from", resize.from).add("to", resize.to).add("step", resize.step);
@@ -25631,22 +25717,24 @@ namespace detail {
   return {.keep = config.keep, .score = config.score, .order = config.order};
 }
 
-/// Returns the newest checkpoint that is whole, of an earlier program; problems gets what is wrong with newer ones.
-/// There may be none yet, but if there are any, or have been, a run does not begin anew because they cannot be read, or
-/// are gone. recorded: the last one that was written; empty if none was. Throws: ConfigError if it may not begin at the
-/// beginning, but would have to.
+/// Returns the newest checkpoint that is whole, of an earlier program, and removes what it has left unfinished;
+/// problems gets what is wrong with newer ones, and what cannot be removed. There may be none yet, but if there are
+/// any, or have been, a run does not begin anew because they cannot be read, or are gone. recorded: the last one that
+/// was written; empty if none was. Throws: ConfigError if it may not begin at the beginning, but would have to.
 [[nodiscard]] inline std::optional<Checkpoint> find_checkpoint(const std::filesystem::path& run, const RunLease& lease,
                                                                const RunConfig& config, const std::string& recorded,
                                                                std::vector<std::string>& problems) {
   CheckpointFolder folder{run / "checkpoints", lease.generation()};
-  folder.sweep();
-  auto newest = folder.newest_whole(problems);
-  if (!newest && !problems.empty()) {
+  problems = folder.sweep();
+  std::vector<std::string> damages;
+  auto newest = folder.newest_whole(damages);
+  if (!newest && !damages.empty()) {
     throw ConfigError{
         compose("no checkpoint of the run in {} is whole, the newest because: {}; put one back that is, or "
                 "begin anew with another RunConfig::name",
-                run.string(), problems.front())};
+                run.string(), damages.front())};
   }
+  for (const std::string& damage : damages) problems.push_back(damage + "; an older checkpoint is taken");
   if (!newest && !recorded.empty() && !accepts_change(config.accept_changes, "checkpoints")) {
     throw ConfigError{
         compose("the run in {} has written checkpoints, the last one {}, but none is there any more: put checkpoints/ "
@@ -25821,6 +25909,7 @@ class RunCheckpoints {
   [[nodiscard]] LeftCheckpoints left(RunLog& log) {
     LeftCheckpoints left{.num_failed = num_failed_, .is_state_saved = !has_last_failed_};
     left.look_up(writer_.folder(), writer_.retention(), log);
+    sweep(log);
     return left;
   }
 
@@ -25835,6 +25924,16 @@ class RunCheckpoints {
     CheckpointFolder folder{info.path / "checkpoints", lease.generation()};
     folder.still_mine = [&lease] { return lease.is_held(); };
     return folder;
+  }
+
+  // What could not be removed when a checkpoint was given up, because a process that was lost still held it, can be
+  // now.
+  void sweep(RunLog& log) {
+    try {
+      for (const std::string& text : writer_.folder().sweep()) log.warn(text);
+    } catch (const Error& error) {
+      log.warn(error.what());
+    }
   }
 
   // Of two states of a run, the one with more steps, or more reports after the same, is newer.
@@ -25966,9 +26065,7 @@ namespace detail {
     }
   }
   outside.insert(outside.end(), waiting.begin(), waiting.end());
-  std::string text;
-  for (const std::string& one : outside) text += (text.empty() ? "" : ", ") + one;
-  return text;
+  return joined(outside, ", ");
 }
 
 /// Returns how far the run is, as the page of rank 0 tells, and what all ranks have been given.
@@ -26159,21 +26256,47 @@ class PreemptionNotice {
   /// Whether a signal is about the run: SIGUSR1 is the program's own where it announces nothing.
   [[nodiscard]] bool concerns_run(int signal) const { return signal != SIGUSR1 || is_announced_by(SIGUSR1); }
 
-  /// How often to look for the file.
+  /// How often to ask for the file.
   [[nodiscard]] std::chrono::nanoseconds interval() const noexcept {
-    return config_.file.empty() ? std::chrono::hours{1} : std::chrono::seconds{1};
+    return config_.file.empty() ? std::chrono::nanoseconds{std::chrono::hours{1}} : look_interval;
   }
-  /// Whether the file has come to be since the last call.
+  /// Whether the file has come to be since the last call. Storage that does not answer holds up nobody, once look_out()
+  /// has been called.
   [[nodiscard]] bool take_file() {
-    std::error_code ignored;
-    if (config_.file.empty() || is_file_seen_) return false;
-    is_file_seen_ = std::filesystem::exists(config_.file, ignored);
-    return is_file_seen_;
+    if (config_.file.empty() || is_file_taken_) return false;
+    if (!lookout_) look();
+    is_file_taken_ = is_file_there_.load(std::memory_order_relaxed);
+    return is_file_taken_;
   }
 
+  /// Looks for the file on a thread of its own from now on. The notice stays where it is then. Returns what there is to
+  /// be said if there is no thread for it.
+  [[nodiscard]] std::string look_out() {
+    if (config_.file.empty() || lookout_) return {};
+    try {
+      lookout_ = std::make_unique<Heartbeat>([this] { look(); }, look_interval);
+      lookout_->beat_now(Deadline::after(std::chrono::nanoseconds{0}));
+      return {};
+    } catch (const std::system_error& error) {
+      return compose("{} is looked for between other work, which waits where its storage does not answer: {}",
+                     config_.file.string(), error.what());
+    }
+  }
+  /// Does so no more until it is asked to again: see RunLease.
+  void pause() { lookout_.reset(); }
+
  private:
+  static constexpr std::chrono::nanoseconds look_interval = std::chrono::milliseconds{500};
+
+  void look() {
+    std::error_code ignored;
+    if (std::filesystem::exists(config_.file, ignored)) is_file_there_.store(true, std::memory_order_relaxed);
+  }
+
   PreemptionConfig config_;
-  bool is_file_seen_ = false;
+  std::atomic<bool> is_file_there_{false};
+  bool is_file_taken_ = false;
+  std::unique_ptr<Heartbeat> lookout_{};
 };
 
 }  // namespace detail
@@ -26272,6 +26395,193 @@ class FirstStart {
   std::optional<Failure> failure_{};
   std::string reason_{};
   bool is_preempted_ = false;
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/step_watch.hpp
+// Notices that a rank ends no step any more. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Counts for how long each rank has stood still. Time in which nobody looked does not count: the whole group may have
+/// been suspended.
+class StepWatch {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  struct Standstill {
+    int rank = -1;
+    std::string what{};
+  };
+
+  /// limit: 0 to watch nothing. first_limit: for the first step, before which a program may prepare much; as limit if
+  /// that is longer.
+  StepWatch(int world_size, std::chrono::nanoseconds limit, std::chrono::nanoseconds first_limit)
+      : ranks_(static_cast<std::size_t>(world_size)), limit_(limit), first_limit_(std::max(limit, first_limit)) {}
+
+  /// How often to look.
+  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept {
+    return limit_.count() == 0 ? std::chrono::nanoseconds{std::chrono::hours{1}} : limit_ / 4;
+  }
+
+  /// steps(rank) returns how many the rank has ended, more than `begin` if any in this attempt; nothing for one that is
+  /// not watched. Returns a
+  /// rank that has stood still for longer than its limit: if there is one, one that does not wait for others. Who waits
+  /// has begun to do so a little before the one it waits for is found out, and is not taken for it meanwhile.
+  template <class Steps, class Waits>
+  [[nodiscard]] std::optional<Standstill> look(Time now, std::uint64_t begin, const Steps& steps, const Waits& waits) {
+    if (limit_.count() == 0) return std::nullopt;
+    const std::chrono::nanoseconds most = 2 * interval();
+    const auto passed =
+        looked_ == Time{} ? std::chrono::nanoseconds{0} : std::min<std::chrono::nanoseconds>(now - looked_, most);
+    looked_ = now;
+    std::optional<Standstill> found;
+    bool is_waiting = false;
+    bool may_be_another = false;
+    bool is_preparing = false;            // one for whom others may wait
+    std::chrono::nanoseconds longest{0};  // beyond the limit
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      Seen& seen = ranks_[rank];
+      const std::optional<std::uint64_t> count = steps(static_cast<int>(rank));
+      seen.still = count && count == seen.steps ? seen.still + passed : std::chrono::nanoseconds{0};
+      seen.steps = count;
+      const bool waits_too = waits(static_cast<int>(rank));
+      may_be_another = may_be_another || (seen.still.count() > 0 && !waits_too);
+      const bool is_first = count && *count <= begin;
+      const auto excess = seen.still - (is_first ? first_limit_ : limit_);
+      is_preparing = is_preparing || (is_first && !waits_too && excess.count() <= 0);
+      if (excess.count() <= 0) continue;
+      longest = std::max(longest, excess);
+      if (!found || (is_waiting && !waits_too)) {
+        found = {.rank = static_cast<int>(rank), .what = text(seen.still, is_first)};
+        is_waiting = waits_too;
+      }
+    }
+    if (is_waiting && (is_preparing || (may_be_another && longest <= most))) return std::nullopt;
+    return found;
+  }
+
+ private:
+  [[nodiscard]] std::string text(std::chrono::nanoseconds still, bool is_first) const {
+    using Seconds = std::chrono::duration<double>;
+    if (!is_first) {
+      return compose("has ended no step for {:.1f} s (RunConfig::step_timeout is {} s)", Seconds(still).count(),
+                     Seconds(limit_).count());
+    }
+    return compose(
+        "has not ended its first step after {:.1f} s (which may take {} s: the longest of "
+        "RunConfig::step_timeout and setup_timeout, or collective_timeout where that is 0)",
+        Seconds(still).count(), Seconds(first_limit_).count());
+  }
+
+  struct Seen {
+    std::optional<std::uint64_t> steps{};
+    std::chrono::nanoseconds still{0};
+  };
+  std::vector<Seen> ranks_;
+  std::chrono::nanoseconds limit_;
+  std::chrono::nanoseconds first_limit_;
+  Time looked_{};
+};
+
+/// Returns the one that a run's settings ask for.
+[[nodiscard]] inline StepWatch step_watch_of(const RunConfig& config, int world_size) {
+  const bool has_setup = config.setup_timeout.count() > 0;
+  return {world_size, config.step_timeout, has_setup ? config.setup_timeout : config.collective_timeout};
+}
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/rank_watch.hpp
+// Finds ranks that stand still, and keeps what all were doing then. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Reads the pages of a group. The configuration must outlive it.
+class RankWatch {
+ public:
+  using Clock = Deadline::Clock;
+
+  RankWatch(const RunConfig& config, int num_workers)
+      : config_(&config), num_workers_(num_workers), steps_(step_watch_of(config, num_workers)) {}
+
+  void begin_attempt(int num_workers) {
+    num_workers_ = num_workers;
+    steps_ = step_watch_of(*config_, num_workers);
+    activity_.clear();
+  }
+
+  /// How often to look.
+  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept { return steps_.interval(); }
+
+  /// Returns a rank that has stood still for too long; see StepWatch. begin: the step at which the attempt has begun.
+  /// has_exited(rank) says whether one is watched no more.
+  template <class HasExited>
+  [[nodiscard]] std::optional<StepWatch::Standstill> look(const WorkerGroup& group, std::uint64_t begin,
+                                                          const HasExited& has_exited) {
+    return steps_.look(
+        Clock::now(), begin,
+        [&](int rank) { return has_exited(rank) ? std::nullopt : std::optional{group.page(rank).steps.load()}; },
+        [&](int rank) { return group.page(rank).waiting_since_ns.load(std::memory_order_relaxed) != 0; });
+  }
+
+  /// Keeps what each rank does now, unless that has been kept in this attempt: to be called before the group is ended,
+  /// for the end is what all ranks do then.
+  void note_activity(const WorkerGroup& group) {
+    if (activity_.empty()) activity_ = activity_text(group, num_workers_, Clock::now());
+  }
+  [[nodiscard]] const std::string& activity() const noexcept { return activity_; }
+
+ private:
+  const RunConfig* config_;
+  int num_workers_;
+  StepWatch steps_;
+  std::string activity_{};
+};
+
+}  // namespace detail
+}  // namespace railyard::inline v0_1
+
+// ---- railyard/train/detail/roll_call.hpp
+// What the ranks of an attempt have told of themselves. Train room.
+
+namespace railyard::inline v0_1 {
+namespace detail {
+
+/// Knows where each rank is, which ones have started and left in order, and where the time of their steps has gone.
+class RollCall {
+ public:
+  explicit RollCall(int num_workers) { begin_attempt(num_workers); }
+
+  /// So many workers begin. They are where those before were, or here, until they tell.
+  void begin_attempt(int num_workers) {
+    hosts_.resize(static_cast<std::size_t>(num_workers), host_name());
+    step_times_.assign(static_cast<std::size_t>(num_workers), {});
+    num_started_ = num_left_ = 0;
+  }
+
+  /// Returns whether all have started by that.
+  bool note_start(int rank, std::string host) {
+    hosts_[static_cast<std::size_t>(rank)] = std::move(host);
+    return ++num_started_ == static_cast<int>(hosts_.size());
+  }
+  void note_left() noexcept { ++num_left_; }
+  void note_step_times(int rank, const StepTimes& times) { step_times_[static_cast<std::size_t>(rank)] = times; }
+
+  [[nodiscard]] const std::string& host(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] bool has_any_left() const noexcept { return num_left_ > 0; }
+  [[nodiscard]] bool have_all_left() const noexcept { return num_left_ == static_cast<int>(hosts_.size()); }
+  [[nodiscard]] std::vector<StepTimes> take_step_times() noexcept { return std::move(step_times_); }
+
+ private:
+  std::vector<std::string> hosts_{};
+  std::vector<StepTimes> step_times_{};
+  int num_started_ = 0;
+  int num_left_ = 0;
 };
 
 }  // namespace detail
@@ -26466,101 +26776,6 @@ class RunHistory {
 }  // namespace detail
 }  // namespace railyard::inline v0_1
 
-// ---- railyard/train/detail/step_watch.hpp
-// Notices that a rank ends no step any more. Train room.
-
-namespace railyard::inline v0_1 {
-namespace detail {
-
-/// Counts for how long each rank has stood still. Time in which nobody looked does not count: the whole group may have
-/// been suspended.
-class StepWatch {
- public:
-  using Time = std::chrono::steady_clock::time_point;
-  struct Standstill {
-    int rank = -1;
-    std::string what{};
-  };
-
-  /// limit: 0 to watch nothing. first_limit: for the first step, before which a program may prepare much; as limit if
-  /// that is longer.
-  StepWatch(int world_size, std::chrono::nanoseconds limit, std::chrono::nanoseconds first_limit)
-      : ranks_(static_cast<std::size_t>(world_size)), limit_(limit), first_limit_(std::max(limit, first_limit)) {}
-
-  /// How often to look.
-  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept {
-    return limit_.count() == 0 ? std::chrono::nanoseconds{std::chrono::hours{1}} : limit_ / 4;
-  }
-
-  /// steps(rank) returns how many the rank has ended, more than `begin` if any in this attempt; nothing for one that is
-  /// not watched. Returns a
-  /// rank that has stood still for longer than its limit: if there is one, one that does not wait for others. Who waits
-  /// has begun to do so a little before the one it waits for is found out, and is not taken for it meanwhile.
-  template <class Steps, class Waits>
-  [[nodiscard]] std::optional<Standstill> look(Time now, std::uint64_t begin, const Steps& steps, const Waits& waits) {
-    if (limit_.count() == 0) return std::nullopt;
-    const std::chrono::nanoseconds most = 2 * interval();
-    const auto passed =
-        looked_ == Time{} ? std::chrono::nanoseconds{0} : std::min<std::chrono::nanoseconds>(now - looked_, most);
-    looked_ = now;
-    std::optional<Standstill> found;
-    bool is_waiting = false;
-    bool may_be_another = false;
-    bool is_preparing = false;            // one for whom others may wait
-    std::chrono::nanoseconds longest{0};  // beyond the limit
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      Seen& seen = ranks_[rank];
-      const std::optional<std::uint64_t> count = steps(static_cast<int>(rank));
-      seen.still = count && count == seen.steps ? seen.still + passed : std::chrono::nanoseconds{0};
-      seen.steps = count;
-      const bool waits_too = waits(static_cast<int>(rank));
-      may_be_another = may_be_another || (seen.still.count() > 0 && !waits_too);
-      const bool is_first = count && *count <= begin;
-      const auto excess = seen.still - (is_first ? first_limit_ : limit_);
-      is_preparing = is_preparing || (is_first && !waits_too && excess.count() <= 0);
-      if (excess.count() <= 0) continue;
-      longest = std::max(longest, excess);
-      if (!found || (is_waiting && !waits_too)) {
-        found = {.rank = static_cast<int>(rank), .what = text(seen.still, is_first)};
-        is_waiting = waits_too;
-      }
-    }
-    if (is_waiting && (is_preparing || (may_be_another && longest <= most))) return std::nullopt;
-    return found;
-  }
-
- private:
-  [[nodiscard]] std::string text(std::chrono::nanoseconds still, bool is_first) const {
-    using Seconds = std::chrono::duration<double>;
-    if (!is_first) {
-      return compose("has ended no step for {:.1f} s (RunConfig::step_timeout is {} s)", Seconds(still).count(),
-                     Seconds(limit_).count());
-    }
-    return compose(
-        "has not ended its first step after {:.1f} s (which may take {} s: the longest of "
-        "RunConfig::step_timeout and setup_timeout, or collective_timeout where that is 0)",
-        Seconds(still).count(), Seconds(first_limit_).count());
-  }
-
-  struct Seen {
-    std::optional<std::uint64_t> steps{};
-    std::chrono::nanoseconds still{0};
-  };
-  std::vector<Seen> ranks_;
-  std::chrono::nanoseconds limit_;
-  std::chrono::nanoseconds first_limit_;
-  Time looked_{};
-};
-
-/// Returns the one that a run's settings ask for.
-[[nodiscard]] inline StepWatch step_watch_of(const RunConfig& config, int world_size) {
-  const bool has_setup = config.setup_timeout.count() > 0;
-  return {world_size, config.step_timeout, has_setup ? config.setup_timeout : config.collective_timeout};
-}
-
-}  // namespace detail
-}  // namespace railyard::inline v0_1
-
 // ---- railyard/train/detail/supervision.hpp
 // Drives one run: passes the group's events to the controller, the files, the callbacks and the console. Train room.
 
@@ -26583,13 +26798,12 @@ class Supervision {
         lease_(std::move(lease)),
         directory_(info_.path, size_.count().max()),
         history_(directory_, info_.world_size, std::move(before)),
-        hosts_(static_cast<std::size_t>(info_.world_size), host_name()),
-        step_times_(static_cast<std::size_t>(info_.world_size)),
+        ranks_(info_.world_size),
         progress_(console, config.progress == Progress::quiet),
         log_(directory_, progress_, called_at),
         controller_(controller_settings(config, info_.world_size)),
         budget_(config.failure, size_.is_elastic()),
-        steps_(step_watch_of(config, info_.world_size)),
+        watch_(config, info_.world_size),
         notice_(config.preemption),
         callbacks_(config.callbacks, [this](Failure failure) { note_hook_failure(std::move(failure)); }) {}
 
@@ -26597,7 +26811,7 @@ class Supervision {
   /// Throws: ConfigError if the run cannot go on as it was asked to, or if the group cannot be started because of its
   /// settings.
   [[nodiscard]] Result run(const Start& start, const Renew& renew) {
-    log_.complain(lease_.keep_alive());
+    look_out();
     if (history_.has_record()) go_on_from_earlier();  // a new run has no checkpoints to look for
     if (!lease_.takeover().empty()) log_.warn(lease_.takeover());
     callbacks_.tell("on_start", [this](const AnyCallback& callback) { callback.on_start(info_); });
@@ -26618,15 +26832,24 @@ class Supervision {
   }
 
  private:
+  // What waits for storage is done by other threads, which a fork needs at rest: workers are watched meanwhile.
+  void look_out() {
+    log_.complain(lease_.keep_alive());
+    log_.complain(notice_.look_out());
+  }
+  void rest() {
+    lease_.pause();
+    notice_.pause();
+  }
+
   void start_group(const Start& start) {
     controller_.begin(Clock::now());
     FirstStart first{budget_, notice_, log_, attempts_};
-    const GroupPlan plan{
-        .num_workers = info_.world_size,
-        .silence_limit = config_.silence_limit,
-        .briefing = encode_briefing(briefing_),
-        .most_workers = size_.count().max(),
-        .on_fork = [this](bool begins) { begins ? lease_.pause() : log_.complain(lease_.keep_alive()); }};
+    const GroupPlan plan{.num_workers = info_.world_size,
+                         .silence_limit = config_.silence_limit,
+                         .briefing = encode_briefing(briefing_),
+                         .most_workers = size_.count().max(),
+                         .on_fork = [this](bool begins) { begins ? rest() : look_out(); }};
     try {
       group_ = first.make([&] { return start(plan); }, begin_step_);
     } catch (const ConfigError&) {
@@ -26658,7 +26881,7 @@ class Supervision {
     if (!newest && !history_.last_checkpoint().empty()) log_.tell_of_beginning_anew(history_.last_checkpoint());
     began_with_checkpoint_ = newest.has_value();
     go_on_from(newest);
-    for (const std::string& problem : problems) log_.warn(problem + "; an older checkpoint is taken");
+    for (const std::string& problem : problems) log_.warn(problem);
   }
 
   // From here on, what was reported after the checkpoint will be reported anew.
@@ -26699,7 +26922,8 @@ class Supervision {
   // What is only in memory is lost with this process.
   void save_what_is_left() {
     directory_.note_end();
-    if (num_left_ > 0) controller_.give_up("the run was to go on with another number of workers, and could not");
+    if (ranks_.has_any_left())
+      controller_.give_up("the run was to go on with another number of workers, and could not");
     if (controller_.failure()) checkpoints_->write_newest_copy(briefing_.attempt);
     settle();
     left_ = checkpoints_->left(log_);
@@ -26736,7 +26960,7 @@ class Supervision {
       return false;
     }
     // All have left although nothing has failed: for another number of them.
-    bool is_resize = !controller_.failure() && num_left_ == info_.world_size;
+    bool is_resize = !controller_.failure() && ranks_.have_all_left();
     const int former = info_.world_size;
     while (is_resize || (controller_.failure() && budget_.allows(*controller_.failure()))) {
       const auto delay = is_resize ? std::optional{std::chrono::nanoseconds{0}} : delay_of_restart();
@@ -26780,7 +27004,6 @@ class Supervision {
     if (!size && stop_signal_ == 0) last_word_ = size_.no_room();
     if (!size) return false;
     info_.world_size = *size;
-    hosts_.resize(static_cast<std::size_t>(*size), host_name());
     return true;
   }
 
@@ -26836,11 +27059,9 @@ class Supervision {
 
   void begin_attempt() {
     ++briefing_.attempt;
-    num_started_ = num_left_ = 0;
     is_resizing_ = false;
-    activity_.clear();
-    step_times_.assign(static_cast<std::size_t>(info_.world_size), {});
-    steps_ = step_watch_of(config_, info_.world_size);
+    ranks_.begin_attempt(info_.world_size);
+    watch_.begin_attempt(info_.world_size);
     history_.begin_attempt(info_.world_size);
     checkpoints_->begin_attempt(info_.world_size, briefing_.attempt);
     controller_ = Controller{controller_settings(config_, info_.world_size)};
@@ -26871,7 +27092,7 @@ class Supervision {
     const auto interval =
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(progress_.interval()));
     const auto most =
-        std::min<std::chrono::nanoseconds>({interval, steps_.interval(), size_.interval(), notice_.interval()});
+        std::min<std::chrono::nanoseconds>({interval, watch_.interval(), size_.interval(), notice_.interval()});
     const auto now = Clock::now();
     const auto wake = std::min({controller_.wakes_at(), now + most, farewell_.wakes_at(config_.stop_grace, now)});
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
@@ -26911,9 +27132,8 @@ class Supervision {
           if (controller_.has_exited(rank)) refuse_part_checkpoint(rank, all_steps);
         }
       }
-      if (std::holds_alternative<LeftMessage>(message)) ++num_left_;
-      if (const auto* told = std::get_if<StepTimesMessage>(&message))
-        step_times_[static_cast<std::size_t>(event.rank)] = told->times;
+      if (std::holds_alternative<LeftMessage>(message)) ranks_.note_left();
+      if (const auto* told = std::get_if<StepTimesMessage>(&message)) ranks_.note_step_times(event.rank, told->times);
       if (const auto* warning = std::get_if<WarningMessage>(&message)) log_.warn(warning->text);
     } catch (const DataError& error) {
       fail({.rank = event.rank, .what = compose("sent nonsense: {}", error.what())});
@@ -26926,13 +27146,12 @@ class Supervision {
     progress_.print(event.is_error, compose("[rank {}] {}", event.rank, event.line));
   }
   void handle(ExitEvent& event) {
-    if (event.exit.is_consequence) note_activity();
+    if (event.exit.is_consequence) watch_.note_activity(*group_);
     if (event.exit.kind == WorkerExit::Kind::returned) refuse_part_checkpoint(event.rank, all_steps);
     carry_out(controller_.on_exit(event.rank, std::move(event.exit), Clock::now()));
   }
   void handle(const SilenceEvent& event) {
-    note_activity();
-    log_.tell_of_stacks(group_->stacks(Deadline::after(std::chrono::milliseconds{500})));
+    tell_of_ranks();
     carry_out(controller_.on_silence(event.rank, event.message, Clock::now()));
   }
   void handle(const BrokenEvent& event) { fail({.what = event.message}); }
@@ -26942,25 +27161,16 @@ class Supervision {
   void handle_signal(int signal, bool is_announced) {
     stop_signal_ = signal;
     const Orders orders = controller_.on_signal(signal, Clock::now());
-    if (orders.request_leave) {
-      farewell_.begin(is_announced, checkpoints_->num_written(), Clock::now());
-      log_.print(compose("{}: the workers are asked to stop and have {} for it; once more ends them at once",
-                         signal_name(signal), Deadline::after(config_.stop_grace).budget_text()));
-    } else if (orders.kill) {
-      log_.print(compose("{}: the workers are killed", signal_name(signal)));
-    }
+    if (orders.request_leave) farewell_.begin(is_announced, checkpoints_->num_written(), Clock::now());
+    log_.tell_of_signal(signal, orders, config_.stop_grace);
     carry_out(orders);
   }
 
   void look_for_standstill() {
     if (controller_.phase() != Phase::running) return;
-    const auto found = steps_.look(
-        Clock::now(), begin_step_,
-        [this](int rank) { return controller_.has_exited(rank) ? std::nullopt : std::optional{steps_of(rank)}; },
-        [this](int rank) { return group_->page(rank).waiting_since_ns.load(std::memory_order_relaxed) != 0; });
+    const auto found = watch_.look(*group_, begin_step_, [this](int rank) { return controller_.has_exited(rank); });
     if (!found) return;
-    note_activity();
-    log_.tell_of_stacks(group_->stacks(Deadline::after(std::chrono::milliseconds{500})));
+    tell_of_ranks();
     fail({.rank = found->rank, .what = found->what, .is_wait = true});
   }
 
@@ -26976,9 +27186,9 @@ class Supervision {
     if (controller_.phase() == Phase::stopping && is_late) checkpoints_->write_newest_copy(briefing_.attempt);
   }
 
-  // Before the group is ended: the end is what all ranks do then.
-  void note_activity() {
-    if (activity_.empty()) activity_ = activity_text(*group_, info_.world_size, Clock::now());
+  void tell_of_ranks() {
+    watch_.note_activity(*group_);
+    log_.tell_of_stacks(group_->stacks(Deadline::after(std::chrono::milliseconds{500})));
   }
 
   // A program that was suspended may find its run taken over: nothing of it is changed any more then.
@@ -26992,9 +27202,8 @@ class Supervision {
   }
 
   void note_start(int rank, std::string host) {
-    hosts_[static_cast<std::size_t>(rank)] = std::move(host);
     controller_.on_started(rank);
-    if (++num_started_ == info_.world_size && briefing_.attempt == 0) timings_.first_line = log_.seconds();
+    if (ranks_.note_start(rank, std::move(host)) && briefing_.attempt == 0) timings_.first_line = log_.seconds();
   }
 
   void note_report(int rank, Metrics metrics) {
@@ -27041,10 +27250,10 @@ class Supervision {
   [[nodiscard]] std::string error_text(const Failure& failure) const {
     std::string text = failure.what;
     if (failure.rank >= 0) {
-      const auto& host = hosts_[static_cast<std::size_t>(failure.rank)];
-      text = text_of_rank_failure(failure, info_.world_size, host, history_.count(failure.rank), directory_);
+      text = text_of_rank_failure(failure, info_.world_size, ranks_.host(failure.rank), history_.count(failure.rank),
+                                  directory_);
     }
-    if (failure.is_wait && !activity_.empty()) text += "; then " + activity_;
+    if (failure.is_wait && !watch_.activity().empty()) text += "; then " + watch_.activity();
     if (!last_word_.empty()) text += "; " + last_word_;
     return text + compose("; the run's files are in {}", info_.path.string());
   }
@@ -27066,7 +27275,7 @@ class Supervision {
       if (has_left_in_order_ || failure->is_host) fields.exit_status = config_.preemption.exit_status;
     }
     fields.history = history_.take_metrics();
-    fields.step_times_by_rank = std::move(step_times_);
+    fields.step_times_by_rank = ranks_.take_step_times();
     log_.tell_of(attempts_);
     log_.tell_of_end(fields);
     fields.attempts = std::move(attempts_);
@@ -27085,13 +27294,12 @@ class Supervision {
   RunLease lease_;
   RunDirectory directory_;
   RunHistory history_;
-  std::vector<std::string> hosts_;
-  std::vector<StepTimes> step_times_;  // by rank
+  RollCall ranks_;
   ProgressLine progress_;
   RunLog log_;
   Controller controller_;
   FailureBudget budget_;
-  StepWatch steps_;
+  RankWatch watch_;
   PreemptionNotice notice_;
   RunCallbacks callbacks_;
   Briefing briefing_{};
@@ -27108,11 +27316,8 @@ class Supervision {
   LeftCheckpoints left_{};
   bool began_with_checkpoint_ = false;
   std::optional<Failure> failure_before_start_{};  // or after the end: outside of the group's life
-  std::string activity_{};                         // what each rank did when the first one was found waiting or silent
   Timings timings_{};
-  int num_started_ = 0;
-  int num_left_ = 0;          // ranks that have left in order
-  bool is_resizing_ = false;  // and were asked to, for another number of them
+  bool is_resizing_ = false;  // the ranks were asked to leave, for another number of them
 };
 
 }  // namespace detail

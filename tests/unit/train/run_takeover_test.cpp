@@ -69,8 +69,7 @@ TEST_CASE("Run: one that was taken over ends for good, and leaves its files to w
     while (!deadline.expired()) worker.barrier();  // throws when the run is ended
   };
   ry::RunConfig config{.name = "run", .checkpoint = {}, .failure = {.max_failures = 3}};
-  config.preemption.file =
-      scratch.path() / "notice";  // wakes the supervisor every second, which then looks for a taker
+  config.preemption.file = scratch.path() / "notice";  // wakes the supervisor more often
   const ry::Result result = run_in<ry::SharedMemory, ry::Threads>(scratch, 2, lose, config);
   CHECK_FALSE(result);
   CHECK(result.attempts().size() == 1);

@@ -98,6 +98,8 @@ class RunLease {
     return is_own(*now);
   }
 
+  /// How often to ask.
+  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept { return times_.beat; }
   /// Says who has taken the run over, while this program was suspended or out of touch with the storage; empty if
   /// nobody has, as far as can be told. What the thread that gives signs of life has seen last: storage that does not
   /// answer holds up nobody. A new look is waited for at once if asked for, and where the last one is so old that this

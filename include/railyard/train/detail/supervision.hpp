@@ -358,8 +358,8 @@ class Supervision {
   void handle_next() {
     const auto interval =
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(progress_.interval()));
-    const auto most =
-        std::min<std::chrono::nanoseconds>({interval, watch_.interval(), size_.interval(), notice_.interval()});
+    const auto most = std::min<std::chrono::nanoseconds>(
+        {interval, watch_.interval(), size_.interval(), notice_.interval(), lease_.interval()});
     const auto now = Clock::now();
     const auto wake = std::min({controller_.wakes_at(), now + most, farewell_.wakes_at(config_.stop_grace, now)});
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
