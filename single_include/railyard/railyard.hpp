@@ -25171,6 +25171,8 @@ class RunLease {
     return is_own(*now);
   }
 
+  /// How often to ask.
+  [[nodiscard]] std::chrono::nanoseconds interval() const noexcept { return times_.beat; }
   /// Says who has taken the run over, while this program was suspended or out of touch with the storage; empty if
   /// nobody has, as far as can be told. What the thread that gives signs of life has seen last: storage that does not
   /// answer holds up nobody. A new look is waited for at once if asked for, and where the last one is so old that this
@@ -27091,8 +27093,8 @@ class Supervision {
   void handle_next() {
     const auto interval =
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(progress_.interval()));
-    const auto most =
-        std::min<std::chrono::nanoseconds>({interval, watch_.interval(), size_.interval(), notice_.interval()});
+    const auto most = std::min<std::chrono::nanoseconds>(
+        {interval, watch_.interval(), size_.interval(), notice_.interval(), lease_.interval()});
     const auto now = Clock::now();
     const auto wake = std::min({controller_.wakes_at(), now + most, farewell_.wakes_at(config_.stop_grace, now)});
     auto event = group_->next(Deadline::after(std::max(Clock::duration{0}, wake - Clock::now())));
