@@ -3,6 +3,7 @@
 # for data, launched and nccl). The project itself and the installed package include this one file, so that both ways
 # give the same targets.
 include_guard(GLOBAL)
+include("${CMAKE_CURRENT_LIST_DIR}/RailyardCompiled.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/RailyardData.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/RailyardGloo.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/RailyardLaunched.cmake")
@@ -41,7 +42,10 @@ endfunction()
 
 # with_gloo and with_torch are ON, OFF or AUTO. Sets RAILYARD_COMPONENTS to what there is, RAILYARD_PROBLEMS to one
 # sentence for each thing that was asked for and cannot be had, in the caller's scope.
-function(railyard_add_components include_dir with_gloo with_torch)
+# compiled_dir has what railyard_add_compiled() compiles.
+function(railyard_add_components include_dir compiled_dir with_gloo with_torch)
+  set_property(GLOBAL PROPERTY RAILYARD_INCLUDE_DIR "${include_dir}")
+  set_property(GLOBAL PROPERTY RAILYARD_COMPILED_DIR "${compiled_dir}")
   set(components core)
   set(problems)
   set(problem)

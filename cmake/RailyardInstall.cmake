@@ -5,15 +5,16 @@ include(CMakePackageConfigHelpers)
 
 set(railyard_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/railyard")
 install(DIRECTORY include/railyard DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.hpp")
+install(DIRECTORY single_include/compiled DESTINATION "${CMAKE_INSTALL_DATADIR}/railyard")
 configure_package_config_file(cmake/railyardConfig.cmake.in "${CMAKE_CURRENT_BINARY_DIR}/railyardConfig.cmake"
-                              INSTALL_DESTINATION "${railyard_package_dir}" PATH_VARS CMAKE_INSTALL_INCLUDEDIR)
+                              INSTALL_DESTINATION "${railyard_package_dir}" PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_DATADIR)
 # Before 1.0 a minor release may change the API.
 write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/railyardConfigVersion.cmake"
                                  COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/railyardConfig.cmake"
               "${CMAKE_CURRENT_BINARY_DIR}/railyardConfigVersion.cmake" cmake/RailyardComponents.cmake
-              cmake/RailyardData.cmake cmake/RailyardGloo.cmake cmake/RailyardLaunched.cmake cmake/RailyardLibTorch.cmake cmake/RailyardNccl.cmake
-              cmake/libtorch_version.cpp
+              cmake/RailyardCompiled.cmake cmake/RailyardData.cmake cmake/RailyardGloo.cmake cmake/RailyardLaunched.cmake
+              cmake/RailyardLibTorch.cmake cmake/RailyardNccl.cmake cmake/libtorch_version.cpp
         DESTINATION "${railyard_package_dir}")
 
 # Installs name.pc for a component.

@@ -63,6 +63,8 @@ set_tests_properties(headers PROPERTIES LABELS headers TIMEOUT 60)
 railyard_part(headers headers_alone headers_alone_torch headers_together)
 
 railyard_add_script(single_header_fresh single_header COMMAND Python3::Interpreter tools/amalgamate.py --check)
+railyard_add_script(separate single_header COMMAND Python3::Interpreter tests/separate.py "${CMAKE_CXX_COMPILER}"
+                                                   "${CMAKE_CURRENT_BINARY_DIR}/separate")
 set(single "${PROJECT_SOURCE_DIR}/single_include/railyard/railyard.hpp")
 if(EXISTS "${single}")
   # The tests name the header that they test: each name leads to the one file here.

@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Makes single_include/railyard/railyard.hpp, the library in one file; --check only says whether it is up to date."""
+"""Makes single_include/railyard/railyard.hpp, the library in one file, and single_include/compiled, the same to be compiled
+once; --check only says whether they are up to date."""
 import re
 import sys
 from pathlib import Path
 
+from separate import separate
+
 ROOT = Path(__file__).parent.parent.resolve()
 INCLUDE = ROOT / "include"
-TARGET = ROOT / "single_include" / "railyard" / "railyard.hpp"
+SINGLE = ROOT / "single_include" / "railyard" / "railyard.hpp"
+COMPILED = ROOT / "single_include" / "compiled"
 OURS = re.compile(r'\s*#\s*include\s*["<](railyard/[^">]+)[">]')
 THEIRS = re.compile(r"\s*#\s*include\s*<([^>]+)>")
 CONDITION = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b")
@@ -115,14 +119,17 @@ def amalgamate():
 
 
 def main():
-    text = amalgamate()
-    if "--check" in sys.argv[1:]:
-        if not TARGET.is_file() or TARGET.read_text() != text:
-            print(f"{TARGET.relative_to(ROOT)} is not what include/ makes: run python3 tools/amalgamate.py")
-            return 1
-        return 0
-    TARGET.parent.mkdir(parents=True, exist_ok=True)
-    TARGET.write_text(text)
+    single = amalgamate()
+    header, source = separate(single)
+    made = {SINGLE: single, COMPILED / "railyard" / "railyard.hpp": header, COMPILED / "railyard.cpp": source}
+    for path, text in made.items():
+        if "--check" in sys.argv[1:]:
+            if not path.is_file() or path.read_text() != text:
+                print(f"{path.relative_to(ROOT)} is not what include/ makes: run python3 tools/amalgamate.py")
+                return 1
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
     return 0
 
 

@@ -71,6 +71,7 @@ case $name in
     if has torch; then wanted="gloo;torch"; fi
     project find_package -DCOMPONENTS="$wanted" -DCMAKE_PREFIX_PATH="$work/staging" -DRAILYARD_LIBTORCH="$libtorch"
     expect "core mean 1.5" "build find_package/core"
+    expect "core mean 1.5" "build find_package/core_of_two"
     if has gloo; then expect "gloo mean 1.5" "build find_package/gloo"; fi
     if has torch; then expect "torch mean 1.5" "build find_package/torch"; fi
     rm -rf "build find_package"
@@ -112,6 +113,16 @@ case $name in
         -isystem /usr/include/torch/csrc/api/include "$here/torch.cpp" -o torch -lgloo -ltorch_cpu -lc10 -lfmt -pthread
       expect "torch mean 1.5" ./torch
     fi
+    ;;
+  compiled_once)
+    flags=(-std=c++20 -I"$root/single_include/compiled")
+    "$cxx" "${flags[@]}" "${strict[@]}" -c "$root/single_include/compiled/railyard.cpp" -o railyard.o
+    "$cxx" "${flags[@]}" "${strict[@]}" "$here/core.cpp" "$here/second_unit.cpp" railyard.o -o core -lfmt -pthread
+    expect "core mean 1.5" ./core
+    # Beside a source that has everything in headers.
+    "$cxx" "${flags_single[@]}" -c "$here/second_unit.cpp" -o second.o
+    "$cxx" "${flags[@]}" "$here/core.cpp" second.o railyard.o -o core_of_both -lfmt -pthread
+    expect "core mean 1.5" ./core_of_both
     ;;
   two_libraries)
     need gloo
