@@ -5,13 +5,13 @@
 #include "railyard/checkpoint/detail/files.hpp"
 #include "railyard/core/deadline.hpp"
 
+#include "unit/workers/support.hpp"
+
 #include <atomic>
 #include <chrono>
-#include <stdexcept>
 #include <thread>
 
 #include <fcntl.h>
-#include <sys/mman.h>
 
 /// Lets who looks whose run it is wait, from some moment on until another.
 class HangingFiles : public railyard::detail::Files {
@@ -29,22 +29,7 @@ class HangingFiles : public railyard::detail::Files {
   std::atomic<bool> hangs_{false};
 };
 
-/// Is a number that forked processes share.
-class SharedNumber {
- public:
-  SharedNumber() {
-    void* memory = ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw std::runtime_error{"mmap failed"};
-    number_ = static_cast<std::atomic<int>*>(memory);
-  }
-  SharedNumber(const SharedNumber&) = delete;
-  SharedNumber& operator=(const SharedNumber&) = delete;
-  ~SharedNumber() { ::munmap(number_, sizeof(std::atomic<int>)); }
-  std::atomic<int>& operator*() const { return *number_; }
-
- private:
-  std::atomic<int>* number_;
-};
+using workers_test::SharedNumber;
 
 /// Returns whether something comes true in time.
 template <class Condition>
