@@ -12,10 +12,14 @@
 
 #include <torch/torch.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <future>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace hosts {  // suites are compiled as one source as well
@@ -184,6 +188,78 @@ TEST_CASE("Hosts: gradients of more than goes over the network at once are means
           optimizer.step();
           for (const auto& part : net->parts) EXPECT(torch::equal(part, torch::full_like(part, -5)));
         }) == "");
+}
+
+// The one rank of a host, whose neighbour on the other host has the same gradients. Notes what goes between them.
+class TwiceTheSame final : public ry::HostMemory {
+ public:
+  std::vector<std::size_t> sent_bytes{};
+
+  [[nodiscard]] int rank() const noexcept override { return 0; }
+  [[nodiscard]] int size() const noexcept override { return 1; }
+  [[nodiscard]] int host() const noexcept override { return 0; }
+  [[nodiscard]] int num_hosts() const noexcept override { return 2; }
+  void add_between_hosts(const ry::Buffer& data, const ry::Deadline&) override {
+    sent_bytes.push_back(data.size_bytes());
+    auto* values = static_cast<float*>(data.data);
+    for (std::size_t i = 0; i < data.count; ++i) values[i] *= 2;
+  }
+  [[nodiscard]] std::future<void> begin_between_hosts(const ry::Buffer& data, const ry::Deadline& deadline) override {
+    return std::async(std::launch::async, [this, data, deadline] { add_between_hosts(data, deadline); });
+  }
+  void begin(ry::Purpose, std::span<const std::byte>, int, const ry::Deadline&) override {}
+  void add_step() noexcept override {}
+  void step(std::span<const std::byte>) override {}
+  void rest() noexcept override {}
+  [[nodiscard]] std::span<const std::byte> record_of(int) const override { return {}; }
+  [[nodiscard]] std::uint64_t place_of(const void* memory) const noexcept override {
+    return reinterpret_cast<std::uintptr_t>(memory);
+  }
+  [[nodiscard]] std::byte* at(int, std::uint64_t place) const noexcept override {
+    return reinterpret_cast<std::byte*>(place);
+  }
+  [[nodiscard]] const std::shared_ptr<ry::detail::Heap>& heap() const noexcept override { return heap_; }
+  [[nodiscard]] ry::HostMemory* side(const ry::Deadline&) override { return nullptr; }
+  void abort(std::string_view) noexcept override {}
+  void withdraw() noexcept override {}
+
+ private:
+  std::shared_ptr<ry::detail::Heap> heap_{};
+};
+
+TEST_CASE("Hosts: one large gradient goes over the network in parts, of which the memory has others meanwhile") {
+  const auto sums = [](bool is_piece) {
+    return [is_piece](auto& worker) {
+      constexpr std::int64_t count = 1'300'001;  // nearly 5 MiB
+      const auto numbers = torch::arange(count).to(torch::kFloat).remainder(1000);
+      std::vector<ry::detail::GradientSlot> slots(2);
+      std::vector<ry::detail::ShownGradient> table(2);
+      for (std::size_t index = 0; index < 2; ++index) {
+        ry::detail::GradientSlot& slot = slots[index];
+        slot.parameter = torch::zeros({index == 0 ? count : 5}, torch::requires_grad());
+        slot.parameter.mutable_grad() = index == 0 ? numbers.clone() : torch::ones({5});
+        table[index].place = reinterpret_cast<std::uintptr_t>(slot.parameter.grad().data_ptr());
+        table[index].gives = 1;
+      }
+      auto piece = std::make_shared<ry::detail::GradientPiece>();
+      piece->begin = 7;
+      piece->end = count - 3;
+      piece->weights = slots[0].parameter.detach().slice(0, 7, count - 3);
+      if (is_piece) slots[0].piece = piece;
+      const ry::detail::ShownGradients shown{.headers = {{.samples = 3}}, .tables = {table.data()}};
+      TwiceTheSame memory;
+      ry::detail::HostSums host_sums{worker, memory, shown, 6};
+      EXPECT(host_sums.add({{0, &slots[0]}, {1, &slots[1]}}));
+      EXPECT(memory.sent_bytes.size() == 3);
+      for (const std::size_t bytes : memory.sent_bytes) EXPECT(bytes <= ry::detail::host_chunk_bytes);
+      EXPECT(torch::equal(slots[1].parameter.grad(), torch::ones({5})));
+      EXPECT(torch::equal(is_piece ? piece->weights.grad() : slots[0].parameter.grad(),
+                          is_piece ? numbers.slice(0, 7, count - 3) : numbers));
+    };
+  };
+  for (const bool is_piece : {false, true}) {
+    CHECK(test::try_run<ry::Local, ry::Threads>(1, sums(is_piece)).error() == "");
+  }
 }
 
 TEST_CASE("Hosts: a gradient that is not finite on one rank leaves the step out on all hosts (FAULTS D9)") {

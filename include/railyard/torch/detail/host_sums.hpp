@@ -86,12 +86,15 @@ class HostSums {
     [[nodiscard]] std::size_t size() const noexcept { return end - begin; }
   };
 
-  // What this rank adds up of an open gradient: for all ranks of the host, or for the piece that it updates alone.
+  // What this rank adds up of an open gradient, or some of that: for all ranks of the host, or for the piece that it
+  // updates alone.
   struct OwnPart {
     std::size_t index = 0;
     GradientSlot* slot = nullptr;
     std::shared_ptr<GradientPiece> piece{};
+    at::Tensor mean{};  // of the whole piece
     Range range{};
+    bool completes_piece = true;
   };
 
   // All open gradients one after another, each beginning at a whole cache line, are cut into one part per rank of the
@@ -107,7 +110,10 @@ class HostSums {
       auto piece = slot->piece.lock();
       const auto [begin, end] = piece ? std::pair{piece->begin, piece->end} : part.next(slot->real_count());
       if (begin == end) continue;
-      visit(OwnPart{index, slot, std::move(piece), {static_cast<std::size_t>(begin), static_cast<std::size_t>(end)}});
+      OwnPart own{.index = index, .slot = slot, .piece = std::move(piece)};
+      if (own.piece) own.mean = at::empty({end - begin}, at::TensorOptions{}.dtype(slot->sum_type()));
+      own.range = {static_cast<std::size_t>(begin), static_cast<std::size_t>(end)};
+      visit(own);
     }
   }
 
@@ -156,11 +162,10 @@ class HostSums {
       for (int rank = 0; rank < memory_->size(); ++rank) targets.push_back(at<T>(rank, part.index) + part.range.begin);
       return write(std::span<T* const>{targets});
     }
-    const auto count = static_cast<std::int64_t>(part.range.size());
-    const at::Tensor total = at::empty({count}, at::TensorOptions{}.dtype(part.slot->sum_type()));
-    const std::array<T*, 1> target{total.template data_ptr<T>()};
+    const std::size_t at = part.range.begin - static_cast<std::size_t>(part.piece->begin);
+    const std::array<T*, 1> target{part.mean.template data_ptr<T>() + at};
     const bool is_finite = write(std::span<T* const>{target});
-    part.piece->add(total.to(part.piece->weights.scalar_type()));
+    if (part.completes_piece) part.piece->add(part.mean.to(part.piece->weights.scalar_type()));
     return is_finite;
   }
 
@@ -220,7 +225,7 @@ class HostSums {
     return spread<T>(chunks.back(), first) && is_finite;
   }
 
-  // Whole parts that go over the network together, and where they are among the sums of one type.
+  // Parts that go over the network together, and where they are among the sums of one type.
   struct Chunk {
     std::vector<OwnPart> parts{};
     std::size_t begin = 0;
@@ -228,16 +233,36 @@ class HostSums {
   };
   template <class T>
   [[nodiscard]] std::vector<Chunk> chunks_of(const OpenSlots& open) {
-    std::vector<Chunk> chunks;
+    std::vector<OwnPart> parts;
+    std::size_t count = 0;
     for_each_own_part(open, [&](const OwnPart& part) {
       if (part.slot->sum_type() != c10::CppTypeToScalarType<T>::value) return;
-      const std::size_t end = chunks.empty() ? 0 : chunks.back().end;
-      const bool is_full = chunks.empty() || (end - chunks.back().begin) * sizeof(T) >= host_chunk_bytes;
-      if (is_full) chunks.push_back({.begin = end, .end = end});
-      chunks.back().end += part.range.size();
-      chunks.back().parts.push_back(part);
+      count += part.range.size();
+      parts.push_back(part);
     });
+    std::vector<Chunk> chunks;
+    const std::size_t size = chunk_size(count, sizeof(T));
+    for (OwnPart& part : parts) {
+      // Also within a parameter, of which one alone may be more than all others.
+      for (const std::size_t end = part.range.end; part.range.begin < end; part.range.begin = part.range.end) {
+        const std::size_t done = chunks.empty() ? 0 : chunks.back().end;
+        if (chunks.empty() || done == chunks.back().begin + size) chunks.push_back({.begin = done, .end = done});
+        Chunk& chunk = chunks.back();
+        part.range.end = std::min(end, part.range.begin + chunk.begin + size - chunk.end);
+        part.completes_piece = part.range.end == end;
+        chunk.end += part.range.size();
+        chunk.parts.push_back(part);
+      }
+    }
     return chunks;
+  }
+
+  // As few chunks as are no longer than they may be, and all nearly equally long.
+  [[nodiscard]] static std::size_t chunk_size(std::size_t count, std::size_t width) noexcept {
+    constexpr std::size_t line = 64;
+    const std::size_t longest = host_chunk_bytes / width;
+    const std::size_t num_chunks = std::max<std::size_t>((count + longest - 1) / longest, 1);
+    return ((count + num_chunks - 1) / num_chunks + line - 1) / line * line;
   }
 
   template <class T>
