@@ -293,16 +293,16 @@ TEST_CASE("Micro-batches: two passes in one of them are refused, and so is a bat
 }
 
 TEST_CASE("ModelOptions: a NaN on one rank leaves the step out on all ranks, ends it, or stays (FAULTS D9, TRAPS 9)") {
-  test::on_both_threads(2, [](auto& worker) {
-    EXPECT(step_with_nan(worker, ry::NonFinite::skip) == -1);
-    worker.report({{"done", true}});
-  });
-  test::on_both_threads(2, [](auto& worker) {
-    EXPECT(std::isnan(step_with_nan(worker, ry::NonFinite::allow)));
-    worker.report({{"done", true}});
-  });
-  const auto error = test::error_of(2, [](auto& worker) { step_with_nan(worker, ry::NonFinite::stop); });
-  CHECK_THAT(error, ContainsSubstring("step 1: the gradient of \"weight\", averaged over all ranks, is not finite"));
+  const auto skip = [](auto& worker) { EXPECT(step_with_nan(worker, ry::NonFinite::skip) == -1); };
+  const auto allow = [](auto& worker) { EXPECT(std::isnan(step_with_nan(worker, ry::NonFinite::allow))); };
+  const auto stop = [](auto& worker) { step_with_nan(worker, ry::NonFinite::stop); };
+  const std::string stopped = "step 1: the gradient of \"weight\", averaged over all ranks, is not finite";
+  CHECK(test::error_of(2, skip) == "");
+  CHECK(test::error_of(2, allow) == "");
+  CHECK_THAT(test::error_of(2, stop), ContainsSubstring(stopped));
+  CHECK(test::error_on_processes(2, skip) == "");
+  CHECK(test::error_on_processes(2, allow) == "");
+  CHECK_THAT(test::error_on_processes(2, stop), ContainsSubstring(stopped));
   test::on_both_threads(1, [](auto& worker) {
     auto net = ry::prepare_model(worker, make_net);
     worker.samples(1);
@@ -313,8 +313,8 @@ TEST_CASE("ModelOptions: a NaN on one rank leaves the step out on all ranks, end
 }
 
 TEST_CASE("ModelOptions: steps that were left out are counted, and the Result warns of them (FAULTS D9)") {
-  for (const int num_bad : {0, 1, 2, 3}) {
-    const auto result = test::try_run<ry::SharedMemory, ry::Threads>(2, [num_bad](auto& worker) {
+  const auto check = [](int num_bad, const auto& run) {
+    const ry::Result result = run([num_bad](auto& worker) {
       auto net = ry::prepare_model(worker, make_net);
       for (int step = 0; step < 3; ++step) {
         worker.samples(1);
@@ -326,11 +326,15 @@ TEST_CASE("ModelOptions: steps that were left out are counted, and the Result wa
     CHECK(result.step_times().steps == 3);
     CHECK(result.step_times().skipped == static_cast<std::uint64_t>(num_bad));
     REQUIRE(result.warnings().size() == (num_bad == 0 ? 0U : 2U));
-    if (num_bad == 0) continue;
+    if (num_bad == 0) return;
     CHECK_THAT(result.warnings()[0], ContainsSubstring("step 1: the gradient of \"weight\"") &&
                                          ContainsSubstring("is left out on all ranks"));
     CHECK_THAT(result.warnings()[1], ContainsSubstring(num_bad == 3 ? "all steps, 3 in number, were left out"
                                                                     : std::to_string(num_bad) + " of 3 steps"));
+  };
+  for (const int num_bad : {0, 1, 2, 3}) {
+    check(num_bad, [](auto function) { return test::try_run<ry::SharedMemory, ry::Threads>(2, function); });
+    check(num_bad, [](auto function) { return test::try_run<ry::SharedMemory, ry::Processes>(2, function); });
   }
 }
 

@@ -57,14 +57,26 @@ inline void expect(bool holds, const std::string& what) {
 }
 #define EXPECT(...) ::test::expect((__VA_ARGS__), #__VA_ARGS__)
 
-// Returns what the run has failed with, or nothing. Whether it fails must not depend on whether the ranks see each
-// other's memory: what both have to say is returned if it does.
+// Whether a run fails must not depend on whether its ranks see each other's memory: what both have to say is returned
+// if it does.
+inline std::string same_error(const ry::Result& apart, const ry::Result& shared) {
+  if (static_cast<bool>(apart) == static_cast<bool>(shared)) return shared.error();
+  return fmt::format("without and with shared memory it differs: \"{}\" and \"{}\"", apart.error(), shared.error());
+}
+
+// Returns what the run has failed with, or nothing.
 template <class Function>
 std::string error_of(int num_workers, Function function) {
   const ry::Result apart = try_run<ry::Local, ry::Threads>(num_workers, function);
-  const ry::Result shared = try_run<ry::SharedMemory, ry::Threads>(num_workers, std::move(function));
-  if (static_cast<bool>(apart) == static_cast<bool>(shared)) return shared.error();
-  return fmt::format("Local and SharedMemory differ: \"{}\" and \"{}\"", apart.error(), shared.error());
+  return same_error(apart, try_run<ry::SharedMemory, ry::Threads>(num_workers, std::move(function)));
+}
+
+// The same of workers that are processes.
+template <class Function>
+std::string error_on_processes(int num_workers, Function function) {
+  const ry::Gloo::Options tcp{.transport = ry::GlooTransport::tcp};
+  const ry::Result apart = try_run<ry::Gloo, ry::Processes>(num_workers, function, 3, tcp);
+  return same_error(apart, try_run<ry::SharedMemory, ry::Processes>(num_workers, std::move(function)));
 }
 
 }  // namespace test
