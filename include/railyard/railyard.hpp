@@ -24,6 +24,7 @@
 #include "railyard/core/launch_config.hpp"
 #include "railyard/core/mean.hpp"
 #include "railyard/core/perplexity.hpp"
+#include "railyard/core/pool_statistics.hpp"
 #include "railyard/core/rank_connector.hpp"
 #include "railyard/core/reduce_op.hpp"
 #include "railyard/core/scaling.hpp"

@@ -4,13 +4,17 @@
 #pragma once
 
 #include "railyard/torch/detail/pool_allocator.hpp"
+#include "railyard/torch/detail/worker_pool.hpp"
 
 #include "railyard/core/detail/heap.hpp"
 #include "railyard/core/detail/system.hpp"
 #include "railyard/core/error.hpp"
+#include "railyard/core/pool_statistics.hpp"
+#include "railyard/train/worker.hpp"
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 
 namespace railyard::inline v0_1 {
 
@@ -34,7 +38,7 @@ class Pool {
   explicit Pool(const PoolOptions& options = {})
       : heap_(detail::make_private_heap(size_of(options), options.max_cached_bytes)), binding_(checked(heap_)) {}
 
-  [[nodiscard]] HeapStatistics statistics() const noexcept { return heap_->statistics(); }
+  [[nodiscard]] PoolStatistics statistics() const noexcept { return heap_->statistics(); }
   /// Gives the memory of freed tensors back to the system.
   void trim() noexcept { heap_->trim(); }
   /// Whether memory, such as tensor.data_ptr(), is of this pool.
@@ -52,5 +56,13 @@ class Pool {
   std::shared_ptr<detail::Heap> heap_;
   detail::PoolBinding binding_;
 };
+
+/// Returns what the pool holds from which a worker takes its CPU tensors, and what it shows to other ranks; nothing
+/// before the first prepare_model(), and with ModelOptions::memory_pool set to false. Each rank has its own.
+/// Example: if (auto pool = ry::pool_statistics(worker)) worker.report({{"pool_bytes", pool->held_bytes}});
+[[nodiscard]] inline std::optional<PoolStatistics> pool_statistics(Worker& worker) {
+  const auto& binding = worker.extension<detail::WorkerPool>().binding;
+  return binding ? std::optional{binding->heap()->statistics()} : std::nullopt;
+}
 
 }  // namespace railyard::inline v0_1

@@ -56,7 +56,7 @@ TEST_CASE("Heap: blocks are aligned, of at least the size, and do not overlap") 
     if (!is_untouched) FAIL("block " << i << " was written to through another one");
     heap->deallocate(block);
   }
-  CHECK(heap->statistics().in_use == 0);
+  CHECK(heap->statistics().in_use_bytes == 0);
   CHECK(heap->statistics().allocations == 2000);
   CHECK_FALSE(heap->contains(&heap));
 }
@@ -88,10 +88,10 @@ TEST_CASE("Heap: a step that repeats takes the same blocks again, whatever their
     return blocks;
   };
   const auto first = step();
-  const auto held = heap->statistics().held;
+  const auto held = heap->statistics().held_bytes;
   for (int i = 0; i < 100; ++i) step();
-  CHECK(heap->statistics().held == held);
-  CHECK(heap->statistics().peak < held + 4096);
+  CHECK(heap->statistics().held_bytes == held);
+  CHECK(heap->statistics().peak_bytes < held + 4096);
 }
 
 TEST_CASE("Heap: random sizes do not make it grow without bound") {
@@ -112,10 +112,10 @@ TEST_CASE("Heap: random sizes do not make it grow without bound") {
     REQUIRE(blocks.back().first != nullptr);
     in_use += some;
   }
-  CHECK(heap->statistics().in_use >= in_use);
-  CHECK(heap->statistics().held < 128 * mib);  // twice of what was ever in use
+  CHECK(heap->statistics().in_use_bytes >= in_use);
+  CHECK(heap->statistics().held_bytes < 128 * mib);  // twice of what was ever in use
   for (const auto& block : blocks) heap->deallocate(block.first);
-  CHECK(heap->statistics().in_use == 0);
+  CHECK(heap->statistics().in_use_bytes == 0);
 }
 
 TEST_CASE("Heap: trim gives the pages of free blocks back, and they are there again when needed") {
@@ -127,15 +127,15 @@ TEST_CASE("Heap: trim gives the pages of free blocks back, and they are there ag
   std::memset(keep, 2, mib);
   CHECK(resident_pages(block, 32 * mib) > 8000);
   heap->deallocate(block);
-  CHECK(heap->statistics().held > 32 * mib);
+  CHECK(heap->statistics().held_bytes > 32 * mib);
   heap->trim();
   CHECK(resident_pages(block, 32 * mib) < 10);
-  CHECK(heap->statistics().held < 2 * mib);
+  CHECK(heap->statistics().held_bytes < 2 * mib);
   CHECK(static_cast<unsigned char*>(keep)[mib - 1] == 2);
   void* again = heap->allocate(32 * mib);
   CHECK(again == block);
   std::memset(again, 3, 32 * mib);
-  CHECK(heap->statistics().held > 32 * mib);
+  CHECK(heap->statistics().held_bytes > 32 * mib);
   for (void* one : {again, keep, last}) heap->deallocate(one);
 }
 
@@ -146,7 +146,7 @@ TEST_CASE("Heap: more than the bound is not kept") {
   for (void* block : blocks) {
     std::memset(block, 1, 4 * mib);
     heap->deallocate(block);
-    CHECK(heap->statistics().held - heap->statistics().in_use <= 8 * mib);
+    CHECK(heap->statistics().held_bytes - heap->statistics().in_use_bytes <= 8 * mib);
   }
 }
 
@@ -191,7 +191,7 @@ TEST_CASE("Heap: many threads allocate, and free what others have allocated") {
   for (auto& thread : threads) thread.join();
   CHECK(num_wrong == 0);
   for (const auto& one : shared) heap->deallocate(one.first);
-  CHECK(heap->statistics().in_use == 0);
+  CHECK(heap->statistics().in_use_bytes == 0);
 }
 
 TEST_CASE("Heap: a forked child neither takes nor gives, in memory that it shares with its parent") {
@@ -206,16 +206,16 @@ TEST_CASE("Heap: a forked child neither takes nor gives, in memory that it share
   if (child == 0) {
     heap->deallocate(block);
     heap->trim();
-    ::_exit(heap->allocate(1000) == nullptr && heap->statistics().in_use == 0 ? 0 : 1);
+    ::_exit(heap->allocate(1000) == nullptr && heap->statistics().in_use_bytes == 0 ? 0 : 1);
   }
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);
   REQUIRE(status == 0);
-  REQUIRE(heap->statistics().in_use >= 1000);
+  REQUIRE(heap->statistics().in_use_bytes >= 1000);
   void* next = heap->allocate(1000);
   REQUIRE(next != nullptr);
   REQUIRE(next != block);
   heap->deallocate(next);
   heap->deallocate(block);
-  REQUIRE(heap->statistics().in_use == 0);
+  REQUIRE(heap->statistics().in_use_bytes == 0);
 }

@@ -50,7 +50,7 @@ TEST_CASE("Pool: resize_, set_, clone and from_blob keep the values and the book
     other.set_(blob);
     REQUIRE(other.data_ptr() == mine.data());
   }
-  REQUIRE(pool.statistics().in_use == 0);
+  REQUIRE(pool.statistics().in_use_bytes == 0);
 }
 
 TEST_CASE("Pool: a training has the same bits as without") {
@@ -86,7 +86,7 @@ TEST_CASE("Pool: raw memory goes back where it came from, whoever frees it") {
     allocator->raw_deallocate(unbound);
     allocator->raw_deallocate(pooled);
   }}.join();
-  REQUIRE(pool.statistics().in_use == 0);
+  REQUIRE(pool.statistics().in_use_bytes == 0);
   allocator->raw_deallocate(allocator->raw_allocate(0));
 }
 

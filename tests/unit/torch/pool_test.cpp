@@ -17,13 +17,13 @@ TEST_CASE("Pool: tensors of its thread come from it, and go back") {
     const auto tensor = torch::ones({1000, 1000});
     CHECK(pool.contains(tensor.data_ptr()));
     CHECK(reinterpret_cast<std::uintptr_t>(tensor.data_ptr()) % 64 == 0);
-    CHECK(pool.statistics().in_use >= before.in_use + 4'000'000);
+    CHECK(pool.statistics().in_use_bytes >= before.in_use_bytes + 4'000'000);
     CHECK(tensor.sum().item<double>() == 1e6);
   }
-  CHECK(pool.statistics().in_use == before.in_use);
-  CHECK(pool.statistics().held > 4'000'000);
+  CHECK(pool.statistics().in_use_bytes == before.in_use_bytes);
+  CHECK(pool.statistics().held_bytes > 4'000'000);
   pool.trim();
-  CHECK(pool.statistics().held < 4'000'000);
+  CHECK(pool.statistics().held_bytes < 4'000'000);
 }
 
 TEST_CASE("Pool: gradients, clones and tensors that grow lie in it") {
@@ -87,9 +87,9 @@ TEST_CASE("Pool: where it is used up LibTorch's own allocator helps out (TRAPS 1
 TEST_CASE("Pool: tensors from before it was made are freed as they were allocated (TRAPS 15a)") {
   auto before = torch::ones({100'000});
   ry::Pool pool;
-  const auto in_use = pool.statistics().in_use;
+  const auto in_use = pool.statistics().in_use_bytes;
   before.reset();
-  CHECK(pool.statistics().in_use == in_use);
+  CHECK(pool.statistics().in_use_bytes == in_use);
 }
 
 TEST_CASE("Pool: memory that LibTorch's libraries take without a tensor goes back to where it came from") {
@@ -99,11 +99,11 @@ TEST_CASE("Pool: memory that LibTorch's libraries take without a tensor goes bac
   c10::Allocator* current = c10::GetAllocator(c10::DeviceType::CPU);
   void* pooled = current->raw_allocate(1000);
   CHECK(pool.contains(pooled));
-  const auto in_use = pool.statistics().in_use;
+  const auto in_use = pool.statistics().in_use_bytes;
   current->raw_deallocate(early);
-  CHECK(pool.statistics().in_use == in_use);
+  CHECK(pool.statistics().in_use_bytes == in_use);
   current->raw_deallocate(pooled);
-  CHECK(pool.statistics().in_use < in_use);
+  CHECK(pool.statistics().in_use_bytes < in_use);
 }
 
 TEST_CASE("Pool: a prepared model's gradients lie in memory that the other ranks see") {
@@ -128,6 +128,34 @@ TEST_CASE("Pool: ModelOptions::memory_pool = false leaves the worker's tensors a
   const auto metrics = test::on_processes(2, body);
   CHECK_FALSE(metrics.at("is_seen").as<bool>());
   CHECK(metrics.at("gradient").number() == 100);
+}
+
+TEST_CASE("pool_statistics: says what a worker's tensors take of its pool, and nothing where it has none") {
+  const auto body = [](auto& worker) {
+    EXPECT(!ry::pool_statistics(worker));
+    auto net = ry::prepare_model(worker, [] { return torch::nn::Linear(10, 10); });
+    const ry::PoolStatistics before = ry::pool_statistics(worker).value();
+    constexpr std::size_t size_bytes = 300 * 1000 * sizeof(float);
+    {
+      const auto tensor = torch::zeros({300, 1000});
+      const ry::PoolStatistics now = ry::pool_statistics(worker).value();
+      EXPECT(now.in_use_bytes >= before.in_use_bytes + size_bytes);
+      EXPECT(now.in_use_bytes < before.in_use_bytes + 2 * size_bytes);
+      EXPECT(now.allocations > before.allocations && now.exhausted == 0);
+    }
+    const ry::PoolStatistics after = ry::pool_statistics(worker).value();
+    EXPECT(after.in_use_bytes == before.in_use_bytes);
+    EXPECT(after.peak_bytes >= before.in_use_bytes + size_bytes);
+    EXPECT(after.held_bytes >= after.in_use_bytes);
+    worker.report({{"held_bytes", after.held_bytes}});
+  };
+  CHECK(test::error_of(2, body) == "");
+  CHECK(test::error_on_processes(2, body) == "");
+  const auto without = [](auto& worker) {
+    auto net = ry::prepare_model(worker, [] { return torch::nn::Linear(10, 10); }, {.memory_pool = false});
+    EXPECT(!ry::pool_statistics(worker));
+  };
+  CHECK(test::error_on_processes(2, without) == "");
 }
 
 TEST_CASE("Pool: where ranks do not see each other's memory, each keeps its part of what the host has left at most") {

@@ -2,7 +2,7 @@
 // Gives out blocks of one range of memory, such as one that several processes map. Core room.
 #pragma once
 
-#include "railyard/core/version.hpp"
+#include "railyard/core/pool_statistics.hpp"
 
 #include <algorithm>
 #include <array>
@@ -21,15 +21,6 @@
 #include <unistd.h>
 
 namespace railyard::inline v0_1 {
-
-/// Says what a pool of memory holds. In bytes, or counted since it was made.
-struct HeapStatistics {
-  std::size_t in_use = 0;  ///< in blocks that have been given out
-  std::size_t peak = 0;    ///< the most that ever was in use
-  std::size_t held = 0;    ///< in use, or kept for the next block instead of going back to the system
-  std::uint64_t allocations = 0;
-  std::uint64_t exhausted = 0;  ///< requests for which there was no room
-};
 
 namespace detail {
 
@@ -122,8 +113,8 @@ class Heap : public std::enable_shared_from_this<Heap> {
     block->is_free = false;
     touched_ = std::max(touched_, end_of(*block));
     ++statistics_.allocations;
-    statistics_.in_use += block->size;
-    statistics_.peak = std::max(statistics_.peak, statistics_.in_use);
+    statistics_.in_use_bytes += block->size;
+    statistics_.peak_bytes = std::max(statistics_.peak_bytes, statistics_.in_use_bytes);
     if (num_blocks_++ == 0) self_ = weak_from_this().lock();
     return block->payload();
   }
@@ -158,11 +149,11 @@ class Heap : public std::enable_shared_from_this<Heap> {
 
   /// All zero in a forked child, where the lock may be held by a thread that is not there.
   [[nodiscard]] std::size_t max_cached() const noexcept { return max_cached_; }
-  [[nodiscard]] HeapStatistics statistics() const noexcept {
+  [[nodiscard]] PoolStatistics statistics() const noexcept {
     if (!home_.is_home()) return {};
     const std::lock_guard lock{lock_};
-    HeapStatistics statistics = statistics_;
-    statistics.held = statistics.in_use + cached();
+    PoolStatistics statistics = statistics_;
+    statistics.held_bytes = statistics.in_use_bytes + cached();
     return statistics;
   }
 
@@ -276,7 +267,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
     if (!home_.is_home()) return;
     std::shared_ptr<Heap> self;  // released after the lock
     const std::lock_guard lock{lock_};
-    statistics_.in_use -= freed.size;
+    statistics_.in_use_bytes -= freed.size;
     Block* block = &freed;
     block->is_clean = false;
     if (Block* next = next_of(*block); next != nullptr && next->is_free) {
@@ -302,7 +293,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
   }
   [[nodiscard]] std::size_t cached() const noexcept {
     const auto touched = static_cast<std::size_t>(touched_ - begin_);
-    const std::size_t gone = statistics_.in_use + clean_;
+    const std::size_t gone = statistics_.in_use_bytes + clean_;
     return touched > gone ? touched - gone : 0;
   }
 
@@ -330,7 +321,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
   std::array<std::uint8_t, levels> step_bits_{};
   std::uint64_t level_bits_ = 0;
   std::size_t clean_ = 0;  // bytes of clean blocks below touched_
-  HeapStatistics statistics_{};
+  PoolStatistics statistics_{};
   std::size_t num_blocks_ = 0;
   std::shared_ptr<Heap> self_{};  // while blocks are out
   std::vector<std::shared_ptr<const void>> kept_{};
