@@ -54,6 +54,10 @@ struct ModelOptions {
   /// that is less.
   std::size_t bucket_bytes = std::size_t{25} << 20U;
   std::size_t first_bucket_bytes = std::size_t{1} << 20U;
+  /// Whether the ranks look, in each step, at a sixty-fourth of the weights (of those on the CPU, frozen ones as well)
+  /// and backward() throws on all of them if they have other ones: something has then written to weights on some ranks
+  /// alone. What differs by rounding is alike. false where weights are meant to differ.
+  bool compare_weights = true;
 };
 
 namespace detail {
@@ -63,9 +67,9 @@ namespace detail {
   const auto number = [](auto option) { return static_cast<int>(option); };
   return compose(
       "non_finite {}, memory_pool {}, buffers {}, comm_hook {}, overlap {}, bucket_bytes {}, "
-      "first_bucket_bytes {}",
+      "first_bucket_bytes {}, compare_weights {}",
       number(options.non_finite), number(options.memory_pool), number(options.buffers), options.comm_hook.type(),
-      number(options.overlap), options.bucket_bytes, options.first_bucket_bytes);
+      number(options.overlap), options.bucket_bytes, options.first_bucket_bytes, options.compare_weights);
 }
 
 }  // namespace detail

@@ -27,9 +27,11 @@ struct Pair : torch::nn::Module {
   torch::Tensor v = register_parameter("v", torch::zeros({4}, torch::kDouble));
 };
 
-std::shared_ptr<Pair> prepared_pair(ry::Worker& worker, ry::Overlap overlap = ry::Overlap::automatic) {
-  return ry::prepare_model(worker, [] { return std::make_shared<Pair>(); },
-                           {.overlap = overlap, .bucket_bytes = 8, .first_bucket_bytes = 8});
+std::shared_ptr<Pair> prepared_pair(ry::Worker& worker, ry::Overlap overlap = ry::Overlap::automatic,
+                                    bool compare_weights = true) {
+  return ry::prepare_model(
+      worker, [] { return std::make_shared<Pair>(); },
+      {.overlap = overlap, .bucket_bytes = 8, .first_bucket_bytes = 8, .compare_weights = compare_weights});
 }
 
 // Lets the gradients of a model be parts of one tensor.
@@ -179,7 +181,7 @@ TEST_CASE("prepare_model: weights whose memory was replaced on one rank while th
 TEST_CASE("prepare_model: of weights that nobody has replaced the ranks compare none where another was (TRAPS 5)") {
   using namespace user_memory;
   CHECK(test::error_of(3, [](auto& worker) {
-          auto net = prepared_pair(worker);
+          auto net = prepared_pair(worker, ry::Overlap::automatic, /*compare_weights=*/false);
           for (int pass = 0; pass < 3; ++pass) {
             step(worker, *net);
             worker.end_step();
@@ -194,7 +196,7 @@ TEST_CASE("prepare_model: of weights that nobody has replaced the ranks compare 
 TEST_CASE("prepare_optimizer: that weights go back to each rank at its end is no replacement") {
   using namespace user_memory;
   const auto train = [](auto& worker) {
-    auto net = prepared_pair(worker);
+    auto net = prepared_pair(worker, ry::Overlap::automatic, /*compare_weights=*/false);
     {
       auto optimizer = ry::prepare_optimizer<torch::optim::SGD>(worker, net, torch::optim::SGDOptions(1.0));
       EXPECT(optimizer.is_sharded());
@@ -259,4 +261,41 @@ TEST_CASE("prepare_model: a weight that gets another shape is refused by name, a
                               net = ry::prepare_model(worker, net);
                             }),
              ContainsSubstring("\"v\" has got another shape") && ContainsSubstring("let that go out of scope first"));
+}
+
+TEST_CASE("prepare_model: a model that is converted and prepared again is trained on, with the pool and without") {
+  using namespace user_memory;
+  const auto train = [](bool memory_pool, ry::Overlap overlap, std::uint64_t parts) {
+    return [=](auto& worker) {
+      const ry::ModelOptions options{
+          .memory_pool = memory_pool, .overlap = overlap, .bucket_bytes = 8, .first_bucket_bytes = 8};
+      auto net = ry::prepare_model(
+          worker, [] { return std::make_shared<Pair>(); }, options);
+      for (const auto type : {torch::kDouble, torch::kFloat, torch::kBFloat16, torch::kDouble}) {
+        if (type != net->w.scalar_type()) {
+          net->to(type);  // what there is of gradients stays in the type that it had
+          net = ry::prepare_model(worker, net, options);
+        }
+        for (int pass = 0; pass < 4; ++pass) {
+          if (pass > 0) {
+            for (torch::Tensor& parameter : net->parameters()) parameter.mutable_grad().reset();
+          } else {
+            net->zero_grad();
+          }
+          for (std::uint64_t part = 1; part <= parts; ++part) {
+            worker.samples(1, part == parts);
+            ((net->w.sum() + net->v.sum()) * factor_of(worker)).backward();
+          }
+          EXPECT(is_all(net->w.grad().to(torch::kDouble), 2) && is_all(net->v.grad().to(torch::kDouble), 2));
+        }
+      }
+    };
+  };
+  for (const auto overlap : {ry::Overlap::off, ry::Overlap::on}) {
+    for (const std::uint64_t parts : {1, 2}) {
+      CHECK(test::error_of(2, train(false, overlap, parts)) == "");
+      CHECK(test::error_on_processes(2, train(false, overlap, parts)) == "");
+      CHECK(test::error_on_processes(2, train(true, overlap, parts)) == "");
+    }
+  }
 }

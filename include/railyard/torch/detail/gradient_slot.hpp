@@ -260,6 +260,7 @@ struct PassHeader {
   std::uint64_t updates = 0;    // see UpdateDigest
   std::uint64_t weights = 0;    // digest_of_weights() in the first pass after a model was prepared, else 0
   std::uint64_t data = 0;       // digest of ControlLane::data()
+  double weights_seen = 0;      // WeightWatch::number() of the step
 
   [[nodiscard]] bool is_together_with(const PassHeader& other) const noexcept {
     return num_slots == other.num_slots && step == other.step && pass == other.pass && loop == other.loop &&
@@ -274,6 +275,7 @@ struct PassSummary {
   std::uint32_t num_silent = 0;       // ranks that have not said how many
   std::uint32_t num_ended = 0;        // ranks whose data ends with this step
   std::uint32_t num_replaced = 0;     // ranks that have replaced the memory of weights
+  bool are_weights_apart = false;     // see WeightWatch
   Wishes wishes{};                    // of any rank
   std::vector<double> waits{};        // seconds that each rank had waited for others when it began, by rank
 };

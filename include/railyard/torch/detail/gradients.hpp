@@ -15,6 +15,7 @@
 #include "railyard/torch/detail/step_clock.hpp"
 #include "railyard/torch/detail/step_window.hpp"
 #include "railyard/torch/detail/watched_models.hpp"
+#include "railyard/torch/detail/weight_watch.hpp"
 #include "railyard/torch/detail/worker_pool.hpp"
 #include "railyard/torch/model_options.hpp"
 #include "railyard/torch/tensor.hpp"
@@ -78,6 +79,7 @@ class GradientExchange {
       known_.emplace(slots_[index].parameter.unsafeGetTensorImpl(), index);
     }
     schedule_.reset(slots_.size());
+    weight_watch_.reset(slots_);
   }
 
   // Takes a model's parameter in, which has rank 0's values. One that is known already, such as a tied one, is hooked
@@ -144,8 +146,9 @@ class GradientExchange {
     overlap_ =
         options.overlap == Overlap::off || worker_->world_size() == 1 ? Overlapping::never : Overlapping::undecided;
     observed_step_ = 0;
-    compares_weights_ = true;
+    compares_weights_ = options.compare_weights;
     schedule_.reset(slots_.size());
+    weight_watch_.reset(slots_);
   }
 
   // Tells the user, at the end of training, of steps that have left no trace.
@@ -186,6 +189,7 @@ class GradientExchange {
         for (GradientSlot& slot : self->slots_) slot.end_unexchanged();
       }
       self->window_ = {.step = self->window_.step + 1};
+      if (self->watches_weights()) self->weight_watch_.look(self->slots_, self->window_.step);
       if (self->options_.non_finite == NonFinite::skip) {
         self->before_step_.keep(self->models_.models(), RunningStatistics::Of::all_modules);
       }
@@ -430,6 +434,7 @@ class GradientExchange {
     for (GradientSlot& slot : slots_) slot.used = slot.is_weighted = false;
     const PassSummary& summary = exchange_.summary();
     if (summary.num_replaced > 0) compare_replaced(*worker_, slots_);
+    if (summary.are_weights_apart) weight_watch_.refuse(*worker_, slots_, window_.step);
     if (summary.headers.front().pass == 0) {
       const bool have_all_ended = summary.num_ended == static_cast<std::uint32_t>(worker_->world_size());
       worker_->control().hear(summary.wishes, have_all_ended);
@@ -501,8 +506,11 @@ class GradientExchange {
             .wishes = worker_->wishes(),
             .has_ended = control.has_ended() ? 1U : 0U,
             .weights = std::exchange(compares_weights_, false) ? digest_of_weights(slots_) : 0,
-            .data = short_digest(digest_of(std::as_bytes(std::span{control.data()})))};
+            .data = short_digest(digest_of(std::as_bytes(std::span{control.data()}))),
+            .weights_seen = watches_weights() ? weight_watch_.number() : 0};
   }
+
+  [[nodiscard]] bool watches_weights() const { return options_.compare_weights && worker_->world_size() > 1; }
 
   [[nodiscard]] bool are_all_on_cpu() const {
     return std::all_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot.parameter.is_cpu(); });
@@ -539,6 +547,7 @@ class GradientExchange {
   std::vector<GradientSlot> slots_{};
   std::unordered_map<const void*, std::size_t> known_{};  // slots_ by parameter, which they keep alive
   WatchedModels models_{};
+  WeightWatch weight_watch_{};
   RunningStatistics statistics_{};   // where the batch under way counts nothing
   RunningStatistics before_step_{};  // where the step may be left out
   std::weak_ptr<Pass> pass_{};

@@ -7,6 +7,7 @@
 #include "railyard/torch/detail/host_sums.hpp"
 #include "railyard/torch/detail/pass_numbers.hpp"
 #include "railyard/torch/detail/step_clock.hpp"
+#include "railyard/torch/detail/weight_watch.hpp"
 #include "railyard/torch/tensor.hpp"
 
 #include "railyard/core/deadline.hpp"
@@ -217,6 +218,8 @@ class HostReduction {
 
   void summarise() {
     shown_.tables.clear();
+    double seen = 0;
+    double squares = 0;
     for (int rank = 0; rank < memory_->size(); ++rank) {
       Record record;
       const auto shown = memory_->record_of(rank);
@@ -233,7 +236,10 @@ class HostReduction {
       summary_.num_ended += record.header.has_ended;
       summary_.num_replaced += record.header.has_replaced;
       summary_.waits.push_back(record.header.waited);
+      seen += record.header.weights_seen;
+      squares += record.header.weights_seen * record.header.weights_seen;
     }
+    summary_.are_weights_apart = WeightWatch::are_apart(seen, squares, shown_.headers.size());
     summary_.headers = shown_.headers;
   }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "railyard/torch/detail/gradient_slot.hpp"
+#include "railyard/torch/detail/weight_watch.hpp"
 
 #include "railyard/train/detail/control_lane.hpp"
 
@@ -34,6 +35,8 @@ class PassNumbers {
     numbers[1] += header.silent;
     numbers[2] += header.has_ended;
     numbers[3] += header.has_replaced;
+    numbers[4] += header.weights_seen;
+    numbers[5] += header.weights_seen * header.weights_seen;
     const auto own = header.wishes.numbers<double>();
     std::transform(own.begin(), own.end(), &numbers[wishes], &numbers[wishes], std::plus{});
     const Places at = places_of(header);
@@ -52,6 +55,7 @@ class PassNumbers {
             .num_silent = static_cast<std::uint32_t>(sums[1]),
             .num_ended = static_cast<std::uint32_t>(sums[2]),
             .num_replaced = static_cast<std::uint32_t>(sums[3]),
+            .are_weights_apart = WeightWatch::are_apart(sums[4], sums[5], world_size_),
             .wishes = Wishes::of_anyone<double>(sums.subspan<wishes, Wishes::count>()),
             .waits = {waited.begin(), waited.end()}};
   }
@@ -118,7 +122,7 @@ class PassNumbers {
     return {header.loop, header.step, header.pass, header.updates, header.weights, header.num_slots, header.data};
   }
 
-  static constexpr std::size_t wishes = 4;
+  static constexpr std::size_t wishes = 6;
   static constexpr std::size_t places = wishes + Wishes::count;
   static constexpr std::size_t waits = places + 2 * std::tuple_size_v<Places>;
 
